@@ -11,7 +11,7 @@ help:
 	@echo "make recommend   install into .venv and recommend a cluster for PW=$(PW) \$$/h"
 	@echo "make test        the tests (twelve minutes on two cores)"
 	@echo "make test-slow   the long campaigns as well (two hours)"
-	@echo "make check       ruff and mypy --strict"
+	@echo "make check       ruff, mypy --strict, the size of each package, words that new lines avoid"
 	@echo "make coverage    lines and branches that the tests of each room cover: modules 85 %, core and planner 95 %"
 	@echo "make docs        README and docs/ as a site (build/site/)"
 	@echo "make bench       speed of the command line, growth with the catalog (build/bench/)"
@@ -74,6 +74,8 @@ check: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python scripts/budget.py
+	$(BIN)/python scripts/wording.py
 
 coverage: export OMP_NUM_THREADS := 1
 

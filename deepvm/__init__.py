@@ -80,12 +80,12 @@ if TYPE_CHECKING:
     from deepvm.planner.recommend import Recommendations, recommend
     from deepvm.planner.regions import Comparison, compare
     from deepvm.planner.sweep import Sweep, sweep
-    from deepvm.reports.forms import Forms, to_frame
+    from deepvm.reports.forms import Views, to_frame
     from deepvm.reports.performance.gpus import Gpus, gpus
     from deepvm.simulator.monte_carlo import simulate
 
 
-def forms_of(answer: Answer) -> Forms:
+def forms_of(answer: Answer) -> Views:
     """An answer in other forms, for :mod:`deepvm.core.answer`; loads the floor of reports."""
     from deepvm.reports import forms
 

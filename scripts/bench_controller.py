@@ -22,7 +22,7 @@ from typing import Any
 
 from deepvm.jobs.cloud import Listing, Start
 from deepvm.jobs.controller.controller import Controller, Submitted
-from deepvm.jobs.decisions.world import MachineRecord, Pool, Terms, World
+from deepvm.jobs.decisions.world import JobLimits, JobState, MachineRecord, Pool
 from deepvm.jobs.history.history import PLACE, History
 from deepvm.jobs.wire import HEADER, Sender, new_secret, secret_of
 
@@ -65,8 +65,8 @@ class InstantCloud:
 
 def control(folder: Path, secret: str, agents: int) -> None:
     """Be the controller, until killed."""
-    world = World(
-        Terms(agents, agents), time.time(), pools=(Pool("g4dn.xlarge", "z", "spot", 0.3),)
+    world = JobState(
+        JobLimits(agents, agents), time.time(), pools=(Pool("g4dn.xlarge", "z", "spot", 0.3),)
     )
     history = History.open({PLACE: str(folder / "history.db")})
     history.add_job("bench", time.time(), folder, {}, world)

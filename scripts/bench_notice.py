@@ -37,7 +37,7 @@ from deepvm.checkpoint.format.shard import Shard
 from deepvm.checkpoint.tiers.base import Tier
 from deepvm.checkpoint.tiers.registry import open_tier
 from deepvm.errors import CheckpointError
-from deepvm.io.agent_board import AGENT, BOARD, Board, SaveReason, Scheduled, Word
+from deepvm.io.agent_board import AGENT, BOARD, Board, Flag, SaveReason, Scheduled
 from deepvm.io.host_info import processor
 from deepvm.jobs.agent.trainer_socket import TrainerSocket
 from deepvm.reports.tables import Column, print_table
@@ -244,7 +244,7 @@ class Ranks:
                 raise SystemExit("the version is not safe after a minute")
             heard = list(self._heard)
         if self.agent:
-            self.board.words[Word.RESUMED] = number
+            self.board.words[Flag.RESUMED] = number
         if any(word == "failed" for _, word, _ in heard):
             raise SystemExit("a version failed")
         return max(at for at, *_ in heard) - begun

@@ -191,7 +191,7 @@ def columns_of_documents() -> Iterator[tuple[str, Sequence[str]]]:
     """The columns of other CSV: their own, or those that follow from the schema."""
     from deepvm.reports.prices.diffs import CSV_HEADER
     from deepvm.reports.reproduction.comparisons import csv_rows
-    from deepvm.reports.schemas.directory import DOCUMENTS, Described
+    from deepvm.reports.schemas.directory import DOCUMENTS, OutputSpec
     from deepvm.reports.schemas.flat import header_of
     from deepvm.reports.simulation import deadlines, traces
 
@@ -200,7 +200,7 @@ def columns_of_documents() -> Iterator[tuple[str, Sequence[str]]]:
     yield "traces-fit", traces.FIT_HEADER
     yield "traces-replay", traces.REPLAY_HEADER
     yield "traces-deadline", deadlines.HEADER
-    described = {name: found for name, found in DOCUMENTS.items() if isinstance(found, Described)}
+    described = {name: found for name, found in DOCUMENTS.items() if isinstance(found, OutputSpec)}
     yield from (
         (name, header_of(found)) for name, found in described.items() if found.row is not None
     )

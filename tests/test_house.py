@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
+import budget
 import pytest
 from support.imports import found_in, loads, parsed, statements
 
@@ -382,32 +383,20 @@ def test_public_names_are_sorted_lazy_and_real() -> None:
     assert dir(deepvm) == deepvm.__all__
 
 
-MOST_LINES = 600
+def test_each_package_stays_within_its_budget() -> None:
+    assert not budget.problems(budget.measured(), budget.ceilings())
 
 
-def lengths(folder: Path) -> dict[str, int]:
-    """The lines of each Python file."""
-    return {
-        str(p.relative_to(folder)): len(p.read_text().splitlines()) for p in folder.rglob("*.py")
-    }
-
-
-def too_long(folder: Path) -> list[str]:
-    return [name for name, length in lengths(folder).items() if length > MOST_LINES]
-
-
-def test_modules_and_their_tests_stay_short() -> None:
-    assert not too_long(PACKAGE) + too_long(ROOT / "tests")
-    bodies = sorted(
-        length for name, length in lengths(PACKAGE).items() if not name.endswith("__init__.py")
-    )
-    assert 100 <= bodies[len(bodies) // 2] <= 250
-
-
-def test_a_long_file_is_seen(tmp_path: Path) -> None:
-    for name, length in (("short.py", MOST_LINES), ("long.py", MOST_LINES + 1)):
-        (tmp_path / name).write_text("pass\n" * length)
-    assert too_long(tmp_path) == ["long.py"]
+def test_a_package_beyond_its_budget_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "large").mkdir()
+    (tmp_path / "large" / "module.py").write_text("a = 1\n" * 1000)
+    nodes = budget.measured(tmp_path)
+    (over,) = budget.problems(nodes, {"large": 1000})
+    (loose,) = budget.problems(nodes, {"large": 100_000})
+    (unknown,) = budget.problems(nodes, {})
+    assert "large" in over and "above" in over
+    assert "lower" in loose and "no ceiling" in unknown
+    assert not budget.problems(nodes, {"large": nodes["large"]})
 
 
 BESIDE_THE_ROOMS = {"docs", "golden", "recorded", "support"}

@@ -16,7 +16,7 @@ from support.jobs.agents import BareAgent
 
 import deepvm.training as dt
 from deepvm.errors import CheckpointError
-from deepvm.io.agent_board import AGENT, RankWord, SaveReason, Scheduled, Word
+from deepvm.io.agent_board import AGENT, Flag, RankFlag, SaveReason, Scheduled
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_a_save_is_due_once(agent: BareAgent) -> None:
     with dt.step_context():
         pass
     assert dt.check_save() and not dt.check_save()
-    assert agent.board.of_rank(0, RankWord.STEP) == 2
+    assert agent.board.of_rank(0, RankFlag.STEP) == 2
 
 
 def test_what_passes_between_steps_is_on_the_board(agent: BareAgent, tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_what_passes_between_steps_is_on_the_board(agent: BareAgent, tmp_path: P
             time.sleep(0.2)
         time.sleep(0.03)
     between_s, of_s = (
-        agent.board.of_rank(0, word) / 1e9 for word in (RankWord.BETWEEN_NS, RankWord.OF_NS)
+        agent.board.of_rank(0, word) / 1e9 for word in (RankFlag.BETWEEN_NS, RankFlag.OF_NS)
     )
     assert 3 * 0.03 <= between_s < 0.2 and between_s + 3 * 0.01 <= of_s < 0.3
 
@@ -113,7 +113,7 @@ def test_a_request_is_heard_in_an_evaluation_too(agent: BareAgent) -> None:
 def test_a_step_that_raises_does_not_count(agent: BareAgent) -> None:
     with pytest.raises(ZeroDivisionError), dt.step_context():
         raise ZeroDivisionError
-    assert agent.board.of_rank(0, RankWord.STEP) == 0
+    assert agent.board.of_rank(0, RankFlag.STEP) == 0
 
 
 def test_a_backup_before_a_preemption_holds_the_training(agent: BareAgent, tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_a_backup_before_a_preemption_holds_the_training(agent: BareAgent, tmp_p
 
     threading.Thread(target=train, daemon=True).start()
     assert not went_on.wait(0.2)
-    agent.board.words[Word.RESUMED] = 1
+    agent.board.words[Flag.RESUMED] = 1
     assert went_on.wait(5)
 
 
@@ -175,7 +175,7 @@ def test_a_forked_child_is_no_trainer(agent: BareAgent) -> None:
             pass
         os._exit(int(dt.check_save()))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert agent.board.of_rank(0, RankWord.STEP) == 1
+    assert agent.board.of_rank(0, RankFlag.STEP) == 1
 
 
 def backups_of(agent: BareAgent) -> list[tuple[int, int]]:
@@ -209,7 +209,7 @@ def test_the_documented_loop(agent: BareAgent, tmp_path: Path) -> None:
 
 def test_a_backup_at_a_step_that_is_due_is_enough(agent: BareAgent, tmp_path: Path) -> None:
     """The script saves there by itself, and does not ask: it need not save again a step later."""
-    agent.board.words[Word.DUE] = 5
+    agent.board.words[Flag.DUE] = 5
     for i in range(1, 8):
         with dt.step_context():
             pass

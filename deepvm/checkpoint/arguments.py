@@ -12,7 +12,7 @@ import torch
 
 from deepvm.checkpoint.files.file_names import check_job
 from deepvm.checkpoint.files.job_name import derived_name
-from deepvm.checkpoint.snapshot.strategies import CloneFirst, IntoFile, Strategy
+from deepvm.checkpoint.snapshot.strategies import DeviceCopyStrategy, MmapStrategy, Strategy
 from deepvm.checkpoint.tiers.base import Tier, without_secrets
 from deepvm.checkpoint.tiers.file import FileTier
 from deepvm.checkpoint.tiers.registry import open_tier
@@ -204,7 +204,7 @@ def choose_strategy(name: str, tiers: Sequence[Tier], job: str, world: int) -> S
     if name in ("C", "layerwise"):
         return Strategy()
     if name == "G":
-        return CloneFirst()
+        return DeviceCopyStrategy()
     if name == "D":
         folders = [tier.folder for tier in tiers if isinstance(tier, FileTier)]
         if not folders:
@@ -213,7 +213,7 @@ def choose_strategy(name: str, tiers: Sequence[Tier], job: str, world: int) -> S
             )
         if world > 1:
             raise RequestError("strategy", name, f"for one rank; there are {world}: use C")
-        return IntoFile(folders[0], job)
+        return MmapStrategy(folders[0], job)
     raise RequestError("strategy", name, "C, G, D or layerwise")
 
 

@@ -23,13 +23,13 @@ from deepvm.checkpoint.snapshot.snapshotter import COMPARE_EVERY, WAIT_S, Snapsh
 from deepvm.checkpoint.training.accumulation import AccumulatedGradients
 from deepvm.checkpoint.training.agent_saves import AgentSaves
 from deepvm.checkpoint.training.between_steps import BetweenSteps
-from deepvm.checkpoint.training.evaluations import Evaluations
+from deepvm.checkpoint.training.eval_mode import EvalModeTracker
 from deepvm.checkpoint.training.hooks import Hook, is_nested_step, modules_called, without_autograd
+from deepvm.checkpoint.training.missing_steps import MissingStepDetector
 from deepvm.checkpoint.training.notice_hook import NoticeHook
 from deepvm.checkpoint.training.ranks import Ranks, SaveRequests
 from deepvm.checkpoint.training.save_handle import Handle
 from deepvm.checkpoint.training.state import TrainingState
-from deepvm.checkpoint.training.unseen_steps import UnseenSteps
 from deepvm.core.preemption.savepolicy import SaveContext, SaveFacts, SavePolicy
 from deepvm.errors import CheckpointError, RequestError
 from deepvm.io.agent_board import Scheduled
@@ -81,7 +81,7 @@ class Boundaries:
         self._mtbf_s, self._since = arguments.mtbf_s(schedule), time.monotonic()
         self._requests, self._agent = SaveRequests(self._ranks), AgentSaves.find()
         single = self._agent is not None and self._ranks.world == 1 and layerwise is None
-        self._evaluations = Evaluations(first) if single else None
+        self._evaluations = EvalModeTracker(first) if single else None
         self._notice: NoticeHook | None = None
         if self._agent is not None and single:
             agent = self._agent
@@ -116,7 +116,9 @@ class Boundaries:
         self._thread: threading.Thread | None = None
         if layerwise is not None:
             self._layers.divide(layerwise, self._ranks.world, self._before_layer)
-        self._unseen = UnseenSteps(first, steppers, self._schedule.saves and not self._ranks.rank)
+        self._unseen = MissingStepDetector(
+            first, steppers, self._schedule.saves and not self._ranks.rank
+        )
         self._hooks: list[Any] = [
             first.register_step_pre_hook(Hook(self._before_step, step=True)),
             first.register_step_post_hook(Hook(self._after_step, step=True)),

@@ -36,7 +36,7 @@ _RING_AT, _PEERS_RING_AT, _ENTRY_WORDS = 16, 32, 4
 _RANK_AT, _RANK_WORDS = 64, 8
 
 
-class Word(IntEnum):
+class Flag(IntEnum):
     """Indices of single numbers."""
 
     MAGIC = 0
@@ -51,7 +51,7 @@ class Word(IntEnum):
     EVERY = 9  # steps between versions, where the save policy has them fixed; 0: DUE says when
 
 
-class RankWord(IntEnum):
+class RankFlag(IntEnum):
     """Indices within the numbers of one local rank."""
 
     STEP = 0  # steps done, those of the restored version included
@@ -117,7 +117,7 @@ class Board:
         finally:
             os.close(descriptor)
         self.words = memoryview(self._map).cast("Q")
-        if self.words[Word.MAGIC] != _MAGIC:
+        if self.words[Flag.MAGIC] != _MAGIC:
             self.close()
             raise ValueError(f"{path} is not an agent's board")
 
@@ -125,7 +125,7 @@ class Board:
     def create(cls, path: Path) -> Board:
         """Make an empty one, also in place of that of an older generation. Raises OSError."""
         words = memoryview(bytearray(_WORDS * 8)).cast("Q")
-        words[Word.MAGIC] = _MAGIC
+        words[Flag.MAGIC] = _MAGIC
         hidden = path.with_name(f".{path.name}.{os.getpid()}")
         hidden.write_bytes(words.tobytes())
         # A new file: trainers of an older generation keep theirs, and change nothing here.
@@ -139,26 +139,26 @@ class Board:
         """
         words = self.words
         unseen = (
-            SaveReason(words[Word.REASON])
-            if words[Word.TAKEN] != words[Word.REQUEST]
+            SaveReason(words[Flag.REASON])
+            if words[Flag.TAKEN] != words[Flag.REQUEST]
             else SaveReason.NONE
         )
-        until_ms = words[Word.LIMIT_MS]
+        until_ms = words[Flag.LIMIT_MS]
         if (
             unseen.holds
-            and words[Word.RESUMED] < words[Word.REQUEST]
+            and words[Flag.RESUMED] < words[Flag.REQUEST]
             and time.time() * 1000 < until_ms
         ):
             reason, limit_ms = (
                 (reason, min(limit_ms, until_ms)) if reason.holds else (unseen, until_ms)
             )
-        words[Word.REASON], words[Word.LIMIT_MS] = reason, limit_ms
-        words[Word.REQUEST] += 1  # last: whoever sees it sees the reason, too
-        return words[Word.REQUEST]
+        words[Flag.REASON], words[Flag.LIMIT_MS] = reason, limit_ms
+        words[Flag.REQUEST] += 1  # last: whoever sees it sees the reason, too
+        return words[Flag.REQUEST]
 
     def resume(self) -> None:
         """Have ranks that hold go on; what was asked for is given up."""
-        self.words[Word.RESUMED], self.words[Word.TAKEN] = 2**63, self.words[Word.REQUEST]
+        self.words[Flag.RESUMED], self.words[Flag.TAKEN] = 2**63, self.words[Flag.REQUEST]
 
     def schedule(self, step: int, save: Scheduled, *, by_peers: bool = False) -> None:
         """Have all local ranks save at the end of a step.
@@ -181,11 +181,11 @@ class Board:
             return None
         return Scheduled(SaveReason(words[place + 1]), words[place + 2], words[place + 3])
 
-    def of_rank(self, local_rank: int, word: RankWord) -> int:
+    def of_rank(self, local_rank: int, word: RankFlag) -> int:
         """A number of a local rank."""
         return self.words[_RANK_AT + local_rank * _RANK_WORDS + word]
 
-    def set_of_rank(self, local_rank: int, word: RankWord, value: int) -> None:
+    def set_of_rank(self, local_rank: int, word: RankFlag, value: int) -> None:
         """Change a number of a local rank; only that rank does."""
         self.words[_RANK_AT + local_rank * _RANK_WORDS + word] = value
 

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from deepvm.io.agent_board import AGENT, BOARD, SOCKET, Board, RankWord, SaveReason, Scheduled, Word
+from deepvm.io.agent_board import AGENT, BOARD, SOCKET, Board, Flag, RankFlag, SaveReason, Scheduled
 from deepvm.io.agent_peers import Peers, distributed
 
 EPOCH = "DEEPVM_EPOCH"
@@ -64,7 +64,7 @@ class AgentLink:
         self._folder = folder
         self.board = Board(folder / BOARD)
         self._words = self.board.words
-        for word in (RankWord.HELD, RankWord.VERSION):  # one that was killed may have left them
+        for word in (RankFlag.HELD, RankFlag.VERSION):  # one that was killed may have left them
             self.board.set_of_rank(local_rank, word, 0)
         self._peers: Peers | None = None
         self._unmet, self._alone = world > 1 and world != local_world, 0
@@ -122,12 +122,12 @@ class AgentLink:
         board = self.board
         if self._unmet:
             self.meet()
-        board.set_of_rank(self.local_rank, RankWord.STEP, step)
-        board.set_of_rank(self.local_rank, RankWord.STEP_NS, took_ns)
+        board.set_of_rank(self.local_rank, RankFlag.STEP, step)
+        board.set_of_rank(self.local_rank, RankFlag.STEP_NS, took_ns)
         self._between_ns += between_ns
         self._of_ns += of_ns
-        board.set_of_rank(self.local_rank, RankWord.BETWEEN_NS, self._between_ns)
-        board.set_of_rank(self.local_rank, RankWord.OF_NS, self._of_ns)
+        board.set_of_rank(self.local_rank, RankFlag.BETWEEN_NS, self._between_ns)
+        board.set_of_rank(self.local_rank, RankFlag.OF_NS, self._of_ns)
         if self.rank == 0 and self.knows_all and (self._is_asked(step) or self._policy_wants(step)):
             save = self._asked()
             if self.world == 1:
@@ -141,7 +141,7 @@ class AgentLink:
         Machines may end after a save that holds: none would acknowledge another one, and this rank
         would wait.
         """
-        if self._words[Word.REQUEST] == self._request:
+        if self._words[Flag.REQUEST] == self._request:
             return False
         due = self.board.scheduled(step)
         return due is None or not due.reason.holds
@@ -153,7 +153,7 @@ class AgentLink:
         second has said.
         """
         peers, self.announced_s = self._peers, 0.0
-        if peers is None or not self._words[Word.ALONE]:
+        if peers is None or not self._words[Flag.ALONE]:
             found = self.ask(
                 {"ask": "schedule", "step": step, "save": list(save), "peers": peers is not None}
             )
@@ -168,9 +168,9 @@ class AgentLink:
     def unseen(self) -> Scheduled | None:
         """The request that a single rank has not seen."""
         words = self._words
-        if self.world > 1 or words[Word.REQUEST] == self._request:
+        if self.world > 1 or words[Flag.REQUEST] == self._request:
             return None
-        return Scheduled(SaveReason(words[Word.REASON]), words[Word.LIMIT_MS], words[Word.REQUEST])
+        return Scheduled(SaveReason(words[Flag.REASON]), words[Flag.LIMIT_MS], words[Flag.REQUEST])
 
     def asked(self) -> Scheduled | None:
         """The request that a single rank has not seen, outside of steps; from now on it has."""
@@ -197,15 +197,15 @@ class AgentLink:
     @property
     def knows_all(self) -> bool:
         """Whether all ranks can be had to save the same step: by a controller, by their own store, or all are here."""
-        alone = self._words[Word.ALONE] and self.world > 1
+        alone = self._words[Flag.ALONE] and self.world > 1
         return not alone or self.world == self._local_world or self._peers is not None
 
     def asked_here(self) -> Scheduled | None:
         """A request that this machine alone has heard of; once."""
-        return self._asked() if self._words[Word.REQUEST] != self._request else None
+        return self._asked() if self._words[Flag.REQUEST] != self._request else None
 
     def _policy_wants(self, step: int) -> bool:
-        due, every = self._words[Word.DUE], self._words[Word.EVERY]
+        due, every = self._words[Flag.DUE], self._words[Flag.EVERY]
         if every:  # the agent need not look in time
             return (step + (self.world > 1)) % every == 0
         # With several ranks it is announced a step ahead.
@@ -213,31 +213,31 @@ class AgentLink:
 
     def _asked(self) -> Scheduled:
         """What is asked for; from now on it is known."""
-        words, self._due = self._words, self._words[Word.DUE]
-        if words[Word.REQUEST] == self._request:
+        words, self._due = self._words, self._words[Flag.DUE]
+        if words[Flag.REQUEST] == self._request:
             return Scheduled(SaveReason.INSURANCE)
-        self._request = words[Word.REQUEST]
-        found = Scheduled(SaveReason(words[Word.REASON]), words[Word.LIMIT_MS], self._request)
-        words[Word.TAKEN] = self._request  # last: until then its reason stays
+        self._request = words[Flag.REQUEST]
+        found = Scheduled(SaveReason(words[Flag.REASON]), words[Flag.LIMIT_MS], self._request)
+        words[Flag.TAKEN] = self._request  # last: until then its reason stays
         return found
 
     def saving(self, step: int) -> None:
         """Report that the state after a step is being saved."""
-        self.board.set_of_rank(self.local_rank, RankWord.VERSION, step)
+        self.board.set_of_rank(self.local_rank, RankFlag.VERSION, step)
 
     def hold(self, step: int, save: Scheduled) -> None:
         """Wait at the end of a saved step, while what is done next would be lost."""
         if not save.reason.holds:
             return
         board, limit_s = self.board, save.limit_ms / 1000 + _AFTER_S
-        board.set_of_rank(self.local_rank, RankWord.HELD, step)
+        board.set_of_rank(self.local_rank, RankFlag.HELD, step)
         while not self.is_resumed(save) and time.time() < limit_s:
             time.sleep(_POLL_S)
-        board.set_of_rank(self.local_rank, RankWord.HELD, 0)
+        board.set_of_rank(self.local_rank, RankFlag.HELD, 0)
 
     def is_resumed(self, save: Scheduled) -> bool:
         """Whether nobody need hold for a save any more."""
-        return self._words[Word.RESUMED] >= save.request
+        return self._words[Flag.RESUMED] >= save.request
 
     def ask(
         self, message: Mapping[str, Any], limit_s: float = _ANSWER_S

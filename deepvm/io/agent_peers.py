@@ -17,7 +17,7 @@ import threading
 import time
 from typing import Any
 
-from deepvm.io.agent_board import Board, SaveReason, Scheduled, Word
+from deepvm.io.agent_board import Board, Flag, SaveReason, Scheduled
 
 _LOOK_S, _SELDOM = 0.1, 10
 _ACK_LOOK_S = 0.005
@@ -127,16 +127,16 @@ class Peers:
     def _is_needed(self) -> bool:
         """Whether no controller answers here, or this machine's agent has asked for a version all the same."""
         words = self._board.words
-        wishes = self._rank and words[Word.REQUEST] != self._wished
-        return bool(words[Word.ALONE] or words[Word.UNHEARD] or wishes)
+        wishes = self._rank and words[Flag.REQUEST] != self._wished
+        return bool(words[Flag.ALONE] or words[Flag.UNHEARD] or wishes)
 
     def _pass_on(self) -> None:
         """What this machine's agent wants, and what rank 0 has decided."""
         words, store = self._board.words, self._store
-        if words[Word.REQUEST] != self._wished:
-            self._wished = words[Word.REQUEST]
-            wish = Scheduled(SaveReason(words[Word.REASON]), words[Word.LIMIT_MS], self._wished)
-            words[Word.TAKEN] = self._wished
+        if words[Flag.REQUEST] != self._wished:
+            self._wished = words[Flag.REQUEST]
+            wish = Scheduled(SaveReason(words[Flag.REASON]), words[Flag.LIMIT_MS], self._wished)
+            words[Flag.TAKEN] = self._wished
             place = store.add("wishes", 1)
             store.set(f"wish/{place}", json.dumps(wish.for_others()))
         while store.check([f"save/{self._saves + 1}"]):

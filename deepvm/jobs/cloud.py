@@ -114,7 +114,7 @@ class Cloud(Protocol):
 
 
 @runtime_checkable
-class Severable(Protocol):
+class NetworkFaults(Protocol):
     """What a cloud has besides whose machines can lose their links."""
 
     def cut(self, job: str, machine: str) -> None:
@@ -122,7 +122,7 @@ class Severable(Protocol):
 
 
 @runtime_checkable
-class Owned(Protocol):
+class OwnedHosts(Protocol):
     """What a cloud has besides whose machines bear the name of their owner, of which they can be found again."""
 
     @classmethod
@@ -137,7 +137,7 @@ class Owned(Protocol):
 
 
 @runtime_checkable
-class Distant(Protocol):
+class RemoteCloud(Protocol):
     """What a cloud has besides, whose machines share neither disk nor network with the controller."""
 
     def listen(self) -> tuple[str, int]:
@@ -210,7 +210,7 @@ class Objects(Protocol):
 
 
 @runtime_checkable
-class Headed(Protocol):
+class HostsController(Protocol):
     """What a cloud has besides that can rent a machine for the controller of a job: its head, numbered from 1."""
 
     def controls_here(self) -> bool:

@@ -8,7 +8,7 @@ from decimal import Decimal
 
 from deepvm.catalog.store import load_catalog
 from deepvm.core.cluster.instances import Market
-from deepvm.core.cluster.prices import Plausibility, PricedType
+from deepvm.core.cluster.prices import PricedType, PriceSanityCheck
 
 log = logging.getLogger("deepvm.jobs")
 
@@ -25,7 +25,7 @@ def plausible_prices(
     catalog, found = load_catalog(), dict(prices)
     if market is not Market.SPOT or name not in catalog.by_name:
         return found
-    judged = Plausibility(
+    judged = PriceSanityCheck(
         {
             i.name: PricedType(i.vcpus, i.on_demand_usd_per_hour, i.spot_usd_per_hour)
             for i in catalog

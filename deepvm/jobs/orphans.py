@@ -8,7 +8,14 @@ from pathlib import Path
 
 from deepvm.core.spelling import one_of
 from deepvm.errors import DeepVMError, RequestError
-from deepvm.jobs.cloud import Cloud, Distant, Headed, Owned, UnknownError, head_name
+from deepvm.jobs.cloud import (
+    Cloud,
+    HostsController,
+    OwnedHosts,
+    RemoteCloud,
+    UnknownError,
+    head_name,
+)
 from deepvm.jobs.head.head_state import HeadState
 from deepvm.jobs.history.history import History, JobRow
 from deepvm.jobs.standing import ALIVE, controller_in
@@ -97,7 +104,7 @@ def _lost(
     for name in owned:
         try:
             cloud = cloud_of(name)
-            there = cloud.jobs() if isinstance(cloud, Owned) else ()
+            there = cloud.jobs() if isinstance(cloud, OwnedHosts) else ()
         except (DeepVMError, OSError) as error:
             problems.append(f"{name}: {error}")
             continue
@@ -106,7 +113,7 @@ def _lost(
 
 def _orphans(job: _Job, cloud: Cloud) -> Iterator[Orphan]:
     alive, known = controller_in(job.folder) == ALIVE, job.row is not None
-    if isinstance(cloud, Headed):
+    if isinstance(cloud, HostsController):
         state = HeadState.load(job.folder)
         if state is not None and not state.here and not state.read:
             raise UnknownError(
@@ -132,7 +139,7 @@ def _end(job: _Job, cloud: Cloud, orphans: list[Orphan]) -> Iterator[str]:
         orphans
         and job.row is not None
         and job.row.result is not None
-        and not isinstance(cloud, Distant)
+        and not isinstance(cloud, RemoteCloud)
     ):
         try:
             cloud.finish(job.name)  # a host that was silent at the end has its files still

@@ -12,11 +12,11 @@ from deepvm.catalog.store import load_catalog
 from deepvm.errors import DeepVMError
 from deepvm.io.file_lock import FileLock
 from deepvm.jobs.decisions.states import Job
-from deepvm.jobs.decisions.world import World
+from deepvm.jobs.decisions.world import JobState
 from deepvm.jobs.head.head_state import HeadState
 from deepvm.jobs.history.downtime import LEAST_S, Downtime, caught_up, downtimes, last_seen_s
-from deepvm.jobs.history.final import final_document
 from deepvm.jobs.history.history import EventRow, History, JobRow, Sample
+from deepvm.jobs.history.job_report import final_document
 from deepvm.jobs.steady_clock import job_time_s
 
 LOCK = "controller.lock"
@@ -29,7 +29,7 @@ Elsewhere: its folder is not here, or was removed, or what its head says cannot 
 
 
 @dataclass(frozen=True)
-class Standing:
+class JobStatus:
     """A job at a time.
 
     Attributes:
@@ -40,7 +40,7 @@ class Standing:
     """
 
     row: JobRow
-    world: World
+    world: JobState
     events: Sequence[EventRow]
     samples: Sequence[Sample]
     document: Mapping[str, Any]
@@ -56,7 +56,7 @@ class Standing:
 
 def standing_of(
     history: History, row: JobRow, now_s: float, known: Sequence[EventRow] = ()
-) -> Standing:
+) -> JobStatus:
     """How a job stands; ``now_s``: by the wall clock.
 
     ``known``: its first events, which are not read again.
@@ -82,7 +82,7 @@ def standing_of(
         document = final_document(
             row.name, row.created_s, world, events, on_demand_prices(world), without
         )
-    return Standing(row, world, events, samples, document, controller, now_s, without)
+    return JobStatus(row, world, events, samples, document, controller, now_s, without)
 
 
 @dataclass(frozen=True)
@@ -124,14 +124,14 @@ def job_lines(history: History, now_s: float) -> list[JobLine]:
     return found
 
 
-def current(world: World, samples: Sequence[Sample], now_s: float) -> World:
+def current(world: JobState, samples: Sequence[Sample], now_s: float) -> JobState:
     """A world with the time and the steps that its controller did not write down, as nothing followed from them."""
     if world.job.over and all(machine.state.over for machine in world.machines.values()):
         return world
     return replace(caught_up(world, samples), now_s=max(world.now_s, now_s))
 
 
-def on_demand_prices(world: World) -> dict[str, float]:
+def on_demand_prices(world: JobState) -> dict[str, float]:
     """What machines of the types that a job has had cost on demand, $/h, as far as the catalog knows."""
     with contextlib.suppress(DeepVMError):
         known = load_catalog().by_name

@@ -27,21 +27,21 @@ from deepvm.core.spelling import did_you_mean
 from deepvm.core.training.usual_model import USUAL_MODEL
 from deepvm.core.units import MOST_USD
 from deepvm.errors import DataError, JobFormatError, RequestError
-from deepvm.jobs.cloud import Cloud, Distant, Headed, RefusedError
+from deepvm.jobs.cloud import Cloud, HostsController, RefusedError, RemoteCloud
 from deepvm.jobs.clouds.registry import find_cloud, open_cloud
 from deepvm.jobs.controller.controller import Submitted
 from deepvm.jobs.decisions.injection import Injection
 from deepvm.jobs.decisions.markets import is_on_demand, least_usd_per_hour, most_of, within_budget
 from deepvm.jobs.decisions.pool_choice import in_order, record_of
-from deepvm.jobs.decisions.react import BUDGET, DEADLINE
+from deepvm.jobs.decisions.reconcile import BUDGET, DEADLINE
 from deepvm.jobs.decisions.states import Job
-from deepvm.jobs.decisions.world import Pool, Pulse, Terms, World
+from deepvm.jobs.decisions.world import GenerationProgress, JobLimits, JobState, Pool
 from deepvm.jobs.head.remote import is_head, needs_head
 from deepvm.jobs.history.history import History, JobRow, own_folder
 from deepvm.jobs.history.pools import expected_life_s, is_of_a_market
 from deepvm.jobs.jobfile import Anchor, JobFile, Range, line_of
 from deepvm.jobs.market_prices import plausible_prices
-from deepvm.jobs.own_hosts import SSH, OwnHosts, pool_of
+from deepvm.jobs.static_hosts import SSH, StaticHosts, pool_of
 from deepvm.jobs.steady_clock import job_time_s
 from deepvm.jobs.storage import git_code
 from deepvm.jobs.storage.code_archive import pack
@@ -72,7 +72,7 @@ def instance_of(name: str, option: str = "machines.type") -> InstanceType:
 
 def world_of(
     job: JobFile, beside: Path, now_s: float, lives: Iterable[Mapping[str, Any]] = ()
-) -> World:
+) -> JobState:
     """What the controller knows before anything has happened.
 
     ``beside``: the job file's folder. ``lives``: the history's machines, by which zones are put in
@@ -84,7 +84,7 @@ def world_of(
     wanted = rented_of(job, beside) if hosts is None else taken_of(job, hosts)
     grace_s = job.inject.grace if job.inject else _GRACE_S
     cloud, known = cloud_of(job.cloud), [m for m in lives if is_of_a_market(m)]
-    whole = job.machines.zone or (cloud.whole() if isinstance(cloud, Distant) else job.cloud)
+    whole = job.machines.zone or (cloud.whole() if isinstance(cloud, RemoteCloud) else job.cloud)
 
     def pool(
         name: str, market: Market, option: str, zone: str = whole, usd: float | None = None
@@ -100,11 +100,11 @@ def world_of(
         """Zones with a type, and prices there. Raises RequestError, RefusedError: there is none."""
         found = (
             plausible_prices(name, market, cloud.zones(name, market.value))
-            if isinstance(cloud, Distant)
+            if isinstance(cloud, RemoteCloud)
             else {}
         )
         prices = {z: usd for z, usd in found.items() if z.startswith(whole)}
-        if isinstance(cloud, Distant) and not prices:
+        if isinstance(cloud, RemoteCloud) and not prices:
             raise RequestError(
                 "machines.zone",
                 whole,
@@ -137,7 +137,7 @@ def world_of(
     ) -> tuple[Pool, ...]:
         """Of a type and, where clouds run out of it, of those of the next-ranked clusters that are to be had."""
         found = pools(first)
-        for name in others if isinstance(cloud, Distant) else ():
+        for name in others if isinstance(cloud, RemoteCloud) else ():
             with contextlib.suppress(RequestError, RefusedError):
                 found += pools(name)
         return found
@@ -146,7 +146,7 @@ def world_of(
     moves = hosts is None and spot and budget.deadline is not None and job.steps is not None
     bought = ranked(on_demand, wanted.type, wanted.others) if wanted.steadies or moves else ()
     near = find_cloud(job.cloud).near
-    terms = Terms(
+    terms = JobLimits(
         silent_s=4.0 if near else 15.0,
         lost_s=15.0 if near else 45.0,
         absent_s=10.0 if near else 60.0,
@@ -183,7 +183,7 @@ def world_of(
     if hosts is not None:
         pools = tuple(p for p in hosts.pools() if p.instance_type != wanted.anchor)
     priors = {p: record_of(p, known, now_s) for p in pools if hosts is None}
-    world = World(terms=terms, now_s=now_s, pools=pools, priors=priors)
+    world = JobState(terms=terms, now_s=now_s, pools=pools, priors=priors)
     markets = [("", world)]
     if moves:  # on demand costs more: what buys that is enough
         markets.append((" on demand, which the deadline may need", replace(world, on_demand=True)))
@@ -310,7 +310,7 @@ def check_script(job: JobFile, beside: Path) -> None:
         )
 
 
-def hosts_of(job: JobFile, beside: Path) -> OwnHosts | None:
+def hosts_of(job: JobFile, beside: Path) -> StaticHosts | None:
     """The hosts of a job file in the folder ``beside``; None if it has none.
 
     Raises:
@@ -333,7 +333,7 @@ def hosts_of(job: JobFile, beside: Path) -> OwnHosts | None:
         for h in read_hosts(beside / machines.hosts, "machines.hosts")
     ]
     tag = f"{job.name}-{secrets.token_hex(4)}"
-    found = OwnHosts(tag, machines.launcher or SSH, machines.python or "", tuple(hosts))
+    found = StaticHosts(tag, machines.launcher or SSH, machines.python or "", tuple(hosts))
     try:
         is_here = found.reach.local
     except RequestError as error:
@@ -346,7 +346,7 @@ def hosts_of(job: JobFile, beside: Path) -> OwnHosts | None:
     return found
 
 
-def taken_of(job: JobFile, own: OwnHosts) -> Rented:
+def taken_of(job: JobFile, own: StaticHosts) -> Rented:
     """The hosts that a job takes: all that train, or ``count`` of them.
 
     Raises RequestError: there are not so many.
@@ -453,16 +453,16 @@ def checked(
     lives: Iterable[Mapping[str, Any]] = (),
     *,
     detach: bool = False,
-) -> tuple[World, Cloud]:
+) -> tuple[JobState, Cloud]:
     """What a job would begin with, and its cloud, which is asked only what costs nothing.
 
     Raises RequestError, JobFormatError; RefusedError, UnknownError: the cloud cannot be used.
     """
     with about(file):
         cloud = cloud_of(job.cloud)
-        if detach and isinstance(cloud, Headed) and needs_head(cloud):
+        if detach and isinstance(cloud, HostsController) and needs_head(cloud):
             cloud.check_head()
-        elif isinstance(cloud, Distant):
+        elif isinstance(cloud, RemoteCloud):
             cloud.host(job.name)  # whether its machines would find a controller here
         world = world_of(job, file.parent, now_s, lives)
         check_script(job, file.parent)
@@ -474,14 +474,16 @@ def head_pool(cloud: Cloud) -> Pool | None:
 
     None: it would run here.
     """
-    if not (isinstance(cloud, Headed) and isinstance(cloud, Distant) and needs_head(cloud)):
+    if not (
+        isinstance(cloud, HostsController) and isinstance(cloud, RemoteCloud) and needs_head(cloud)
+    ):
         return None
     return Pool(cloud.head_type(), cloud.whole(), Market.ON_DEMAND.value, cloud.head_usd_per_hour())
 
 
 def submit(
     job: JobFile, file: Path, history: History, *, detach: bool = False
-) -> tuple[Submitted, World]:
+) -> tuple[Submitted, JobState]:
     """Write a new job down: from now on it can be resumed.
 
     ``detach``: not here, if its machines reach nobody here.
@@ -541,7 +543,7 @@ def free_name(name: str, history: History) -> str:
     )
 
 
-def _with_lives(job: JobFile, world: World, history: History) -> World:
+def _with_lives(job: JobFile, world: JobState, history: History) -> JobState:
     """With the mean life of machines: of those taken back on purpose as the job says, else as is known."""
     if job.inject is not None:
         life_s = Injection.of(job.inject.model_dump()).mean_s
@@ -567,7 +569,7 @@ def _packed(code: str, beside: Path, target: Path) -> str:
     return replace(found, ref=git_code.fetch_code(found, target)).shown
 
 
-def _trains(world: World) -> Pool:
+def _trains(world: JobState) -> Pool:
     return world.pools[0]
 
 
@@ -583,10 +585,10 @@ def secret_in(folder: Path) -> str:
 
 def submitted(name: str, folder: Path, spec: Mapping[str, Any]) -> Submitted:
     """A job as its controller runs it, from what was written down. Raises DataError."""
-    inject, hosts, cloud = spec["inject"], OwnHosts.load(folder), cloud_of(spec["cloud"])
+    inject, hosts, cloud = spec["inject"], StaticHosts.load(folder), cloud_of(spec["cloud"])
     gpus, processes = (hosts.slots if hosts else 0), spec.get("processes_per_machine", "gpus")
     gpus = gpus or _gpus(spec["instance_type"], known=hosts is None)
-    own = [cloud.tier(name)] if isinstance(cloud, Distant) else [(folder / "versions").as_uri()]
+    own = [cloud.tier(name)] if isinstance(cloud, RemoteCloud) else [(folder / "versions").as_uri()]
     # A folder of this computer is of no use to other hosts.
     tiers = list(spec["tiers"]) or ([] if hosts and not hosts.reach.local else own)
     told = {
@@ -632,12 +634,12 @@ def resumed(
     deadline_s: float | None = None,
     timeouts: Mapping[str, Any] = MappingProxyType({}),
     max_price: float | None = None,
-) -> tuple[Submitted, World]:
+) -> tuple[Submitted, JobState]:
     """A job whose controller is gone, that was stopped or has failed.
 
     With another budget, or a deadline from now on.
 
-    ``timeouts``: those that change, of :class:`Terms`. ``max_price``: another limit of prices, $/h.
+    ``timeouts``: those that change, of :class:`JobLimits`. ``max_price``: another limit of prices, $/h.
     On its head, which starts controllers by itself, a job that was stopped or has failed stays so.
 
     Raises:
@@ -648,7 +650,13 @@ def resumed(
     if world.job in (Job.STOPPED, Job.FAILED) and not is_head(row):
         _check_limits(row.name, world, now_s, total_usd, deadline_s)
         world = replace(
-            world, job=Job.PENDING, ending="", failure="", no_data=False, unready={}, pulse=Pulse()
+            world,
+            job=Job.PENDING,
+            ending="",
+            failure="",
+            no_data=False,
+            unready={},
+            pulse=GenerationProgress(),
         )
         world = replace(world, save=None, unsaved_s=None, formed=False, exits={}, suspected_s=None)
         world = replace(world, crashed_at=-1, crashes=0)
@@ -695,7 +703,7 @@ def resumed(
 
 
 def _check_limits(
-    name: str, world: World, now_s: float, total_usd: float | None, deadline_s: float | None
+    name: str, world: JobState, now_s: float, total_usd: float | None, deadline_s: float | None
 ) -> None:
     """Refuse to go on with money or time that is used up. Raises RequestError."""
     terms, ending = world.terms, world.ending
@@ -712,13 +720,13 @@ def _check_limits(
         raise RequestError("deadline", None, f"{passed}, such as {more_time(terms)}")
 
 
-def more_money(paid_usd: float, terms: Terms) -> str:
+def more_money(paid_usd: float, terms: JobLimits) -> str:
     """The option with which a job goes on whose budget is used up: twice as much as there was."""
     usd = Decimal(f"{2 * max(paid_usd, terms.total_usd or 0.0):.2g}")
     return f"--total-usd {usd:f}"
 
 
-def more_time(terms: Terms) -> str:
+def more_time(terms: JobLimits) -> str:
     """The option with which a job continues whose deadline ended it: as long again, and enough to start and save."""
     minutes = math.ceil(
         max((terms.end_s or 0.0) - terms.begun_s, terms.restart_s + 2 * terms.version_s) / 60

@@ -19,10 +19,10 @@ from deepvm.io.user_dirs import data_folder
 from deepvm.lab.faults.fault import (
     DiskFault,
     Fault,
+    FaultSchedule,
     MachineFault,
     Strike,
     Target,
-    When,
     random_steps,
 )
 from deepvm.lab.faults.fault_registry import FAULTS, find_fault
@@ -139,10 +139,12 @@ class Strikes(_Strict):
         "MB a second, above 0", None
     )
 
-    def when(self) -> When:
+    def when(self) -> FaultSchedule:
         """For faults."""
         known = self.model_dump()
-        return When(**{**known, "at": tuple(known["at"]), "target": Target(known["target"])})
+        return FaultSchedule(
+            **{**known, "at": tuple(known["at"]), "target": Target(known["target"])}
+        )
 
 
 def _fault_field(name: str) -> Any:
@@ -260,7 +262,7 @@ class Run:
     seed: int
     worlds: tuple[tuple[int, int], ...]
     strikes: tuple[Strike, ...] = ()
-    disk: dict[str, When] = field(default_factory=dict)
+    disk: dict[str, FaultSchedule] = field(default_factory=dict)
 
     @property
     def undisturbed(self) -> bool:
@@ -319,7 +321,7 @@ def _run(matrix: MatrixFile, suite: Suite, variant: str, seed: int) -> Run:
     if suite.failure == CALM:
         return Run(suite, variant, strategy, seed, worlds)
     strikes: list[Strike] = []
-    disk: dict[str, When] = {}
+    disk: dict[str, FaultSchedule] = {}
     world = matrix.least
     for name, given in _faults(matrix.failures[suite.failure]):
         fault, when = find_fault(name), given.when()

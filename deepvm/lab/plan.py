@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from deepvm.lab.faults.fault import Strike, When
+from deepvm.lab.faults.fault import FaultSchedule, Strike
 
 
 class StoppedError(Exception):
@@ -29,6 +29,6 @@ class Plan:
     config: Mapping[str, Any]
     worlds: Sequence[tuple[int, int]]
     strikes: Sequence[Strike] = ()
-    disk: Mapping[str, When] = field(default_factory=dict)
+    disk: Mapping[str, FaultSchedule] = field(default_factory=dict)
     hang_s: float = 15.0
     in_memory: bool = False

@@ -18,7 +18,7 @@ from deepvm.core.cluster.instances import InstanceType, Market
 from deepvm.planner.columns import IntArray
 
 
-class Keeps(str, Enum):
+class CheckpointLocation(str, Enum):
     """Where an architecture keeps checkpoints."""
 
     ANCHOR = "anchor"
@@ -47,7 +47,7 @@ class Architecture:
     smallest_count: int = 1
     tiered: bool = False
     known_to_baselines: bool = False
-    keeps: Keeps = Keeps.NOWHERE
+    keeps: CheckpointLocation = CheckpointLocation.NOWHERE
     published: bool = True
 
     @cached_property
@@ -72,15 +72,21 @@ class Architecture:
 # One on-demand VM keeps the checkpoints: (n-1) spot(v) + on_demand(v) <= PW, n >= 2 (DeepVM eq. 3;
 # the text says "must not exceed", so <=).
 SINGLE_ANCHOR = Architecture(
-    "single-anchor", np.ones_like, smallest_count=2, known_to_baselines=True, keeps=Keeps.ANCHOR
+    "single-anchor",
+    np.ones_like,
+    smallest_count=2,
+    known_to_baselines=True,
+    keeps=CheckpointLocation.ANCHOR,
 )
 
 # m on-demand CPU VMs hold the checkpoints: n spot(v) + m on_demand(w) <= PW, MEM(w) >= f s, n/m <
 # n_sat(v, w) (DeepVM eq. 5, 6, 7), w offered where v is.
-TIERING = Architecture("tiering", np.zeros_like, tiered=True, keeps=Keeps.MEMORY)
+TIERING = Architecture("tiering", np.zeros_like, tiered=True, keeps=CheckpointLocation.MEMORY)
 
 # n spot VMs and nothing else; versions are in a bucket, as most people train: n spot(v) <= PW.
-SPOT_STORAGE = Architecture("spot-storage", np.zeros_like, keeps=Keeps.STORAGE, published=False)
+SPOT_STORAGE = Architecture(
+    "spot-storage", np.zeros_like, keeps=CheckpointLocation.STORAGE, published=False
+)
 
 # What is never preempted: n on_demand(v) <= PW. For comparison, and for accounts without a quota
 # for spot VMs.

@@ -17,8 +17,8 @@ import numpy.typing as npt
 from deepvm.core.cluster.cluster import (
     Binding,
     Cluster,
+    JobEstimate,
     NodeGroup,
-    Outlook,
     Prediction,
     Recommendation,
 )
@@ -131,7 +131,7 @@ def describe(
     outlook = None
     if work is not None:
         cost_usd = float(sizes.billed_s[row]) * choice.price / MICRO_USD / 3600
-        outlook = Outlook(
+        outlook = JobEstimate(
             total_s=float(sizes.total_s[row]),
             cost_usd=cost_usd,
             preemptions=float(sizes.preemptions[row]),
@@ -183,13 +183,13 @@ def describe(
     )
 
 
-def _with_once(outlook: Outlook, usd: float) -> Outlook:
+def _with_once(outlook: JobEstimate, usd: float) -> JobEstimate:
     """With what is paid once besides VMs."""
     costs = outlook.costs_usd and (outlook.costs_usd[0] + usd, outlook.costs_usd[1] + usd)
     return replace(outlook, cost_usd=outlook.cost_usd + usd, costs_usd=costs)
 
 
-def _bill(cluster: Cluster, outlook: Outlook | None, candidates: Candidates) -> Bill | None:
+def _bill(cluster: Cluster, outlook: JobEstimate | None, candidates: Candidates) -> Bill | None:
     """What a cluster costs besides its VMs; None where nobody knows any rates."""
     rates = candidates.catalog.rates
     if rates is None:
@@ -281,7 +281,7 @@ def _about(gpu: InstanceType) -> Iterator[str]:
         )
 
 
-def _of_pools(cluster: Cluster, outlook: Outlook | None, slow_s: float) -> Iterator[str]:
+def _of_pools(cluster: Cluster, outlook: JobEstimate | None, slow_s: float) -> Iterator[str]:
     """Where reserved VMs are, until when, and whether the job ends before; ``slow_s``: what it takes if it is slow."""
     parts = [(cluster.gpu, "its VMs")]
     parts += [(cluster.memory.instance, "its memory nodes")] if cluster.memory else []

@@ -41,7 +41,7 @@ from deepvm.planner.search.enumeration import Choice, Enumeration
 from deepvm.planner.workload.laws import law_of
 
 if TYPE_CHECKING:
-    from deepvm.core.training.speed import Doubt
+    from deepvm.core.training.speed import SpeedUncertainty
 
 # Factors have a hair more, so that rounding does not decide.
 ABOUT = 1.1 + TIE
@@ -356,7 +356,7 @@ def _plans(enumeration: Enumeration, within: int) -> Plans:
         with_nodes = rows[memory[rows] >= 0]
         vcpus[with_nodes] += tier.vcpus[memory[with_nodes]] * nodes[with_nodes]
 
-    def doubts(rows: IntArray) -> Iterator[tuple[IntArray, Doubt]]:
+    def doubts(rows: IntArray) -> Iterator[tuple[IntArray, SpeedUncertainty]]:
         """The doubts in the speeds of some plans, and which of them they are."""
         blocks = block[rows]
         for index, one in enumerate(enumeration.blocks):

@@ -24,7 +24,7 @@ from deepvm.planner.request import Objective, PlanRequest, PolicyName
 from deepvm.planner.scoring import tie_floor
 
 if TYPE_CHECKING:
-    from deepvm.core.training.speed import Doubt
+    from deepvm.core.training.speed import SpeedUncertainty
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ def _best(left: Sequence[Placed], request: PlanRequest) -> int:
     return plans.first(np.ones(len(left), dtype=np.bool_))
 
 
-def _doubt(cluster: Cluster, request: PlanRequest) -> Doubt | None:
+def _doubt(cluster: Cluster, request: PlanRequest) -> SpeedUncertainty | None:
     """In the speed of a cluster, where it trains a model."""
     if request.training is None:
         return None

@@ -27,7 +27,7 @@ _MOST = 50
 
 
 @dataclass(frozen=True)
-class Forms:
+class Views:
     """An answer's document, and its rows with their header; both are made when they are asked for.
 
     ``reason``: why there are no rows, if so.
@@ -78,60 +78,60 @@ def to_frame(found: Answer) -> pandas.DataFrame:
     return found.to_frame()
 
 
-def forms_of(answer: Answer) -> Forms:
+def forms_of(answer: Answer) -> Views:
     """The forms of an answer."""
     kind = next(c.__name__ for c in type(answer).__mro__ if c.__name__ in _KINDS)
     return _KINDS[kind](answer)
 
 
-def _recommendations(found: Recommendations) -> Forms:
+def _recommendations(found: Recommendations) -> Views:
     from deepvm.planner.regions import compare
     from deepvm.reports.plans import recommendation_documents as report
 
     reason = found.infeasible.reason if found.infeasible else ""
-    return Forms(lambda: report.document(found), lambda: report.csv_rows(compare([found])), reason)
+    return Views(lambda: report.document(found), lambda: report.csv_rows(compare([found])), reason)
 
 
-def _comparison(found: Comparison) -> Forms:
+def _comparison(found: Comparison) -> Views:
     from deepvm.reports.plans import recommendation_documents as report
 
-    return Forms(lambda: report.comparison(found), lambda: report.csv_rows(found))
+    return Views(lambda: report.comparison(found), lambda: report.csv_rows(found))
 
 
-def _why_not(found: WhyNot) -> Forms:
+def _why_not(found: WhyNot) -> Views:
     from deepvm.reports.plans import recommendation_documents as report
 
-    return Forms(lambda: report.why_document(found), lambda: report.why_rows(found))
+    return Views(lambda: report.why_document(found), lambda: report.why_rows(found))
 
 
-def _sweep(found: Sweep) -> Forms:
+def _sweep(found: Sweep) -> Views:
     from deepvm.reports.plans import sweeps as report
 
-    return Forms(lambda: report.document(found), lambda: report.rows_of(found, float))
+    return Views(lambda: report.document(found), lambda: report.rows_of(found, float))
 
 
-def _prediction(found: TrainingSpeed) -> Forms:
+def _prediction(found: TrainingSpeed) -> Views:
     from deepvm.reports.performance.predictions import document
     from deepvm.reports.schemas.flat import rows_of
 
-    return Forms(lambda: document(found), lambda: rows_of(document(found)))
+    return Views(lambda: document(found), lambda: rows_of(document(found)))
 
 
-def _gpus(found: Gpus) -> Forms:
+def _gpus(found: Gpus) -> Views:
     from deepvm.reports.performance.gpus import document
     from deepvm.reports.schemas.flat import rows_of
 
-    return Forms(lambda: document(found), lambda: rows_of(document(found)))
+    return Views(lambda: document(found), lambda: rows_of(document(found)))
 
 
-def _results(found: Results) -> Forms:
+def _results(found: Results) -> Views:
     from deepvm.reports.simulation.simulations import csv_rows
     from deepvm.simulator.sweeps import Answer as Simulated
 
-    return Forms(found.document, lambda: csv_rows([Simulated(found)]))
+    return Views(found.document, lambda: csv_rows([Simulated(found)]))
 
 
-_KINDS: dict[str, Callable[[Any], Forms]] = {
+_KINDS: dict[str, Callable[[Any], Views]] = {
     "Recommendations": _recommendations,
     "Comparison": _comparison,
     "WhyNot": _why_not,

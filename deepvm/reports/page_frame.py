@@ -12,7 +12,7 @@ from deepvm.reports.markup import Html, ascii_only, tag
 
 
 @dataclass(frozen=True)
-class Frame:
+class PageTemplate:
     """Style and script of a page, and what else it may do.
 
     Attributes:

@@ -25,7 +25,7 @@ from deepvm.core.cluster.instances import (
     Reservation,
     ZonePrice,
 )
-from deepvm.core.cluster.known_lives import KnownLife
+from deepvm.core.cluster.known_lives import KnownLifetime
 from deepvm.core.cluster.memory_nodes import REAL_NODES, SaturationTable
 from deepvm.core.cluster.provenance import Provenance
 from deepvm.core.cluster.speedup import HybridSpeedup, MeasuredSpeedup, RingSpeedup
@@ -212,7 +212,7 @@ _OTHER: dict[str, Any] = {
     "unusable": "a share of a GPU",
     "eflops_source": "measured here",
     "default_speedup": "measured",
-    "known_life": KnownLife(1.0, 2.0, 3.0, 4, 5, 6.0),
+    "known_life": KnownLifetime(1.0, 2.0, 3.0, 4, 5, 6.0),
     "reserved": Reservation("block", "gpu.xlarge", 2, "capacity-block"),
     "discount": Decimal("0.28"),
 }

@@ -17,7 +17,7 @@ from support.effort import sampled
 from support.schemas import check
 
 from deepvm.cli.output import print_as
-from deepvm.reports.schemas.directory import DOCUMENTS, Described
+from deepvm.reports.schemas.directory import DOCUMENTS, OutputSpec
 from deepvm.reports.schemas.flat import header_of
 
 
@@ -61,7 +61,7 @@ def test_forms_say_the_same(
     assert len(set(header)) == len(header) and all(header)
     assert all(len(row) == len(header) for row in rows)
     found = DOCUMENTS[case.name]
-    if isinstance(found, Described) and found.row is not None:
+    if isinstance(found, OutputSpec) and found.row is not None:
         assert header == header_of(found)
         listed = document[found.rows] if found.rows else document
         assert len(rows) == (len(listed) if found.rows or isinstance(listed, list) else 1)

@@ -13,7 +13,7 @@ import pytest
 from support.command import Run
 from support.schemas import check
 
-from deepvm.jobs.decisions.world import MachineRecord, Pool, Terms, World
+from deepvm.jobs.decisions.world import JobLimits, JobState, MachineRecord, Pool
 from deepvm.jobs.history.history import PLACE, History
 
 DAY_S = 86400.0
@@ -32,7 +32,7 @@ def lived(
     """Machines of a type that were all taken back after so many hours."""
     from deepvm.jobs.decisions.states import Machine
 
-    world = World(Terms(1, 1), 0.0, pools=(Pool(kind, zone, "spot", 1.0),))
+    world = JobState(JobLimits(1, 1), 0.0, pools=(Pool(kind, zone, "spot", 1.0),))
     machines = {
         f"m{n}": MachineRecord(
             f"m{n}",

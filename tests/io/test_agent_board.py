@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from deepvm.io import agent_board
-from deepvm.io.agent_board import AGENT, BOARD, Board, RankWord, SaveReason, Scheduled, Word
+from deepvm.io.agent_board import AGENT, BOARD, Board, Flag, RankFlag, SaveReason, Scheduled
 from deepvm.io.agent_link import AgentLink
 
 STEPS = 300
@@ -87,7 +87,7 @@ def test_a_single_rank_saves_at_once_and_once(tmp_path: Path) -> None:
     number = board.request(SaveReason.EMERGENCY, 77)
     assert link.stepped(2, 5) == Scheduled(SaveReason.EMERGENCY, 77, number)
     assert link.stepped(3, 5) is None and link.asked() is None
-    assert board.of_rank(0, RankWord.STEP) == 3
+    assert board.of_rank(0, RankFlag.STEP) == 3
     board.request(SaveReason.USER, 0)
     assert link.asked() == Scheduled(SaveReason.USER, 0, number + 1)  # outside of steps as well
 
@@ -108,7 +108,7 @@ def test_a_weaker_request_does_not_hide_one_that_nobody_has_taken(tmp_path: Path
     )
     board.request(SaveReason.RESIZE, later)
     board.resume()
-    board.words[Word.RESUMED] = 0  # the next one is asked for
+    board.words[Flag.RESUMED] = 0  # the next one is asked for
     board.request(SaveReason.USER, 0)
     assert link.stepped(4, 5) == Scheduled(SaveReason.USER, 0, 7), "nobody waits for that any more"
     board.request(SaveReason.RESIZE, now_ms - 1)
@@ -139,7 +139,7 @@ def test_a_second_wish_waits_while_ranks_save_before_a_preemption(tmp_path: Path
 @pytest.mark.parametrize("world", [1, 2])
 def test_fixed_steps_are_kept_to_however_seldom_the_agent_looks(world: int, tmp_path: Path) -> None:
     board = Board.create(tmp_path / BOARD)
-    board.words[Word.EVERY] = 7
+    board.words[Flag.EVERY] = 7
     link = Direct(tmp_path, rank=0, local_rank=0, world=world, local_world=world)
     assert [step for step in range(1, 50) if link.stepped(step, 0) is not None] == [
         7,
@@ -157,7 +157,7 @@ def test_the_save_policy_asks_once_for_each_step_that_it_names(tmp_path: Path) -
     link = AgentLink(tmp_path, rank=0, local_rank=0, world=1, local_world=1)
     found = []
     for step in range(1, 13):
-        board.words[Word.DUE] = ((step - 1) // 5 + 1) * 5
+        board.words[Flag.DUE] = ((step - 1) // 5 + 1) * 5
         found.append((step, link.stepped(step, 1)))
     assert [step for step, save in found if save] == [5, 10]
 
@@ -169,10 +169,10 @@ def test_trainers_hold_until_they_may_go_on(tmp_path: Path) -> None:
     thread = threading.Thread(target=link.hold, args=(3, save))
     thread.start()
     thread.join(0.2)
-    assert thread.is_alive() and board.of_rank(0, RankWord.HELD) == 3
-    board.words[Word.RESUMED] = save.request
+    assert thread.is_alive() and board.of_rank(0, RankFlag.HELD) == 3
+    board.words[Flag.RESUMED] = save.request
     thread.join(5)
-    assert not thread.is_alive() and board.of_rank(0, RankWord.HELD) == 0
+    assert not thread.is_alive() and board.of_rank(0, RankFlag.HELD) == 0
     link.hold(4, Scheduled(SaveReason.EMERGENCY, 1, 9))  # a limit that has passed
     link.hold(4, Scheduled(SaveReason.USER, 2**50, 9))  # nothing would be lost
 
@@ -181,7 +181,7 @@ def test_a_newer_generation_has_a_board_of_its_own(tmp_path: Path) -> None:
     old = Board.create(tmp_path / BOARD)
     new = Board.create(tmp_path / BOARD)
     old.request(SaveReason.STOP, 0)
-    assert new.words[Word.REQUEST] == 0
+    assert new.words[Flag.REQUEST] == 0
 
 
 @pytest.mark.parametrize("content", [None, b"", b"x" * 20_000])

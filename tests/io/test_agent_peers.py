@@ -14,10 +14,10 @@ from typing import Any, cast
 import pytest
 
 from deepvm.io import agent_peers
-from deepvm.io.agent_board import BOARD, Board, SaveReason, Scheduled, Word
+from deepvm.io.agent_board import BOARD, Board, Flag, SaveReason, Scheduled
 from deepvm.io.agent_link import AgentLink
 from deepvm.io.agent_peers import Peers
-from deepvm.jobs.agent.signs_of_life import Silence
+from deepvm.jobs.agent.liveness import ControllerLiveness
 
 STEPS = 200
 
@@ -77,7 +77,7 @@ def test_both_ways_say_the_same(
     def train(rank: int) -> None:
         link = Link(both.folders[rank], rank=rank, local_rank=0, world=2, local_world=1)
         link.controller, link._unmet = both, False
-        both.boards[rank].words[Word.UNHEARD] = 1
+        both.boards[rank].words[Flag.UNHEARD] = 1
         link._peers = Peers(link.board, stores[rank], rank=rank, local_rank=0, world=2)
         for step in range(1, STEPS + 1):
             barrier.wait(60)  # the collective of this step
@@ -108,12 +108,12 @@ def test_a_wish_of_another_machine(tmp_path: Path, stores: list[Any]) -> None:
     # Although a controller answers: it does not hear of notices
     both.boards[1].request(SaveReason.EMERGENCY, limit_ms)
     deadline = time.monotonic() + 10
-    while both.boards[0].words[Word.REQUEST] == 0:
+    while both.boards[0].words[Flag.REQUEST] == 0:
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    assert both.boards[0].words[Word.REASON] == SaveReason.EMERGENCY
+    assert both.boards[0].words[Flag.REASON] == SaveReason.EMERGENCY
     # Told as the time that is left
-    assert abs(both.boards[0].words[Word.LIMIT_MS] - limit_ms) < 10_000
+    assert abs(both.boards[0].words[Flag.LIMIT_MS] - limit_ms) < 10_000
     peers[0].schedule(5, Scheduled(SaveReason.EMERGENCY, limit_ms, 1))
     here, there = (board.scheduled(5) for board in both.boards)
     assert here == Scheduled(SaveReason.EMERGENCY, limit_ms, 1) and there is not None
@@ -189,7 +189,7 @@ def test_an_order_that_is_repeated_is_there_all_the_time(tmp_path: Path) -> None
 
 def test_silence() -> None:
     now = [0.0]
-    silence = Silence(5.0, lambda: now[0])
+    silence = ControllerLiveness(5.0, lambda: now[0])
 
     def at(second: float) -> bool:
         now[0] = second

@@ -16,16 +16,16 @@ from support.jobs.simulation import Faults, Simulation, finished
 
 from deepvm.core.preemption.savepolicy import parse_policy
 from deepvm.jobs.decisions import events as d
-from deepvm.jobs.decisions.heard import between_steps
-from deepvm.jobs.decisions.react import react
+from deepvm.jobs.decisions.apply_events import between_steps
+from deepvm.jobs.decisions.reconcile import react
 from deepvm.jobs.decisions.states import Job, Machine
-from deepvm.jobs.decisions.world import Pool, Reason, Terms, World
+from deepvm.jobs.decisions.world import JobLimits, JobState, Pool, Reason
 from deepvm.jobs.decisions.world_document import from_document, to_document
 from deepvm.jobs.history.pools import learnt
 
 
 def test_nothing_happens() -> None:
-    world = finished(Simulation(random.Random(1), Terms(2, 2), Faults()))
+    world = finished(Simulation(random.Random(1), JobLimits(2, 2), Faults()))
     assert (world.job, world.generation, world.preemptions, world.counts.lost_steps) == (
         Job.DONE,
         1,
@@ -38,7 +38,7 @@ def test_nothing_happens() -> None:
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize(("least", "most"), [(1, 1), (2, 2), (1, 3)])
 def test_no_step_is_lost_where_a_notice_comes_in_time(seed: int, least: int, most: int) -> None:
-    simulation = Simulation(random.Random(seed), Terms(least, most), Faults(notices=3))
+    simulation = Simulation(random.Random(seed), JobLimits(least, most), Faults(notices=3))
     world = finished(simulation)
     assert world.job is Job.DONE and world.counts.lost_steps == simulation.lost == 0
     assert world.notices == world.preemptions
@@ -66,7 +66,7 @@ def test_it_ends_and_leaves_nothing(
     replies: float,
 ) -> None:
     faults = Faults(notices, 8.0, losses, cuts, crashes, refusals, replies)
-    simulation = Simulation(random.Random(seed), Terms(*size), faults)
+    simulation = Simulation(random.Random(seed), JobLimits(*size), faults)
     world = finished(simulation)
     assert world.job is Job.DONE
     assert all(m.state.over or m.state is Machine.RELEASING for m in world.machines.values())
@@ -92,11 +92,11 @@ def test_it_ends_and_leaves_nothing(
 def test_a_script_that_ends_well_before_its_last_step(
     steps: int | None, done: int, ending: str, job: Job, failure: str
 ) -> None:
-    world = World(Terms(1, 1, steps=steps), 0.0, pools=(Pool("a", "z", "spot", 1.0),))
+    world = JobState(JobLimits(1, 1, steps=steps), 0.0, pools=(Pool("a", "z", "spot", 1.0),))
     for event in (
         d.Tick(),
         d.Launched("m1", 1.0),
-        d.Heard("m1", warm=True),
+        d.Heartbeat("m1", warm=True),
         d.Started("m1", 1),
         d.Tick(),
     ):
@@ -110,12 +110,12 @@ def test_a_script_that_ends_well_before_its_last_step(
 
 
 def test_a_version_that_was_under_way_is_not_the_emergency_save() -> None:
-    world = World(Terms(1, 1), 0.0, pools=(Pool("a", "z", "spot", 1.0),))
+    world = JobState(JobLimits(1, 1), 0.0, pools=(Pool("a", "z", "spot", 1.0),))
     first = "m1"
     for event in (
         d.Tick(),
         d.Launched(first, 1.0),
-        d.Heard(first, warm=True),
+        d.Heartbeat(first, warm=True),
         d.Started(first, 1, 0),
         d.Noticed(first, 120.0),
         d.Safe(1, 40, Reason.INSURANCE),
@@ -127,13 +127,13 @@ def test_a_version_that_was_under_way_is_not_the_emergency_save() -> None:
     assert world.counts.saves == {Reason.INSURANCE: 1, Reason.EMERGENCY: 1}
 
 
-def running(*more: d.Event) -> World:
+def running(*more: d.Event) -> JobState:
     """One machine that trains, after further events."""
-    world = World(Terms(1, 1), 0.0, pools=(Pool("a", "z", "spot", 1.0),))
+    world = JobState(JobLimits(1, 1), 0.0, pools=(Pool("a", "z", "spot", 1.0),))
     for event in (
         d.Tick(),
         d.Launched("m1", 1.0),
-        d.Heard("m1", warm=True),
+        d.Heartbeat("m1", warm=True),
         d.Started("m1", 1, 0),
         *more,
     ):
@@ -147,15 +147,16 @@ def test_what_passes_between_steps_is_summed_up_over_generations() -> None:
     The first trainer's machine counts.
     """
     world = running(
-        d.Heard("m1", 1, 5, between_s=1.0, of_s=4.0), d.Heard("m1", 1, 9, between_s=2.0, of_s=8.0)
+        d.Heartbeat("m1", 1, 5, between_s=1.0, of_s=4.0),
+        d.Heartbeat("m1", 1, 9, between_s=2.0, of_s=8.0),
     )
     assert (world.between.s, world.between.of_s) == (2.0, 8.0)
     world = from_document(to_document(world), world.machines)
     again = replace(world, generation=2)
-    heard, _ = react(again, d.Heard("m1", 2, 11, between_s=3.0, of_s=4.0), 3.0)
+    heard, _ = react(again, d.Heartbeat("m1", 2, 11, between_s=3.0, of_s=4.0), 3.0)
     assert (heard.between.s, heard.between.of_s) == (5.0, 12.0)
     second = replace(again, members=("m7", "m1"))
-    assert between_steps(second, d.Heard("m1", 2, 11, between_s=3.0, of_s=4.0)) is second
+    assert between_steps(second, d.Heartbeat("m1", 2, 11, between_s=3.0, of_s=4.0)) is second
 
 
 def test_a_rebalance_recommendation_is_an_insurance_and_nothing_else() -> None:
@@ -177,18 +178,18 @@ def test_a_save_that_does_not_hold_gives_way_to_a_notice(first: d.Event) -> None
 
 
 def test_steps_that_were_heard_of_before_their_version_are_not_lost() -> None:
-    world = World(Terms(1, 1), 0.0, pools=(Pool("a", "z", "spot", 1.0),))
+    world = JobState(JobLimits(1, 1), 0.0, pools=(Pool("a", "z", "spot", 1.0),))
     events = (
         d.Tick(),
         d.Launched("m1", 1.0),
-        d.Heard("m1", warm=True),
+        d.Heartbeat("m1", warm=True),
         d.Started("m1", 1, 0),
-        d.Heard("m1", 1, 40, warm=True),
+        d.Heartbeat("m1", 1, 40, warm=True),
         d.Noticed("m1", 120.0),
         d.Safe(1, 41, Reason.EMERGENCY),
-        d.Heard("m2", warm=True),
+        d.Heartbeat("m2", warm=True),
         d.Started("m2", 2),
-        d.Heard("m2", 2, 43, warm=True),
+        d.Heartbeat("m2", 2, 43, warm=True),
         d.Started("m2", 2, 41),
     )
     for event in events:
@@ -197,19 +198,19 @@ def test_steps_that_were_heard_of_before_their_version_are_not_lost() -> None:
 
 
 def test_a_newcomer_waits_until_the_others_can_go_on_at_once() -> None:
-    world = World(Terms(1, 2), 0.0, pools=(Pool("a", "z", "spot", 1.0),))
-    for event in (d.Tick(), d.Heard("m1", warm=True), d.Tick()):
+    world = JobState(JobLimits(1, 2), 0.0, pools=(Pool("a", "z", "spot", 1.0),))
+    for event in (d.Tick(), d.Heartbeat("m1", warm=True), d.Tick()):
         world, _ = react(world, event, 20.0)
-    world, _ = react(world, (d.Heard("m1", warm=True), d.Tick()), 40.0)
+    world, _ = react(world, (d.Heartbeat("m1", warm=True), d.Tick()), 40.0)
     assert world.members == ("m1",)  # the other did not come in time
     world, _ = react(
-        world, (d.Started("m1", 1, 0), d.Heard("m1", 1, 5, warm=True, spare=False)), 41.0
+        world, (d.Started("m1", 1, 0), d.Heartbeat("m1", 1, 5, warm=True, spare=False)), 41.0
     )
-    world, _ = react(world, d.Heard("m2", warm=True), 42.0)
+    world, _ = react(world, d.Heartbeat("m2", warm=True), 42.0)
     assert world.save is None and world.job is Job.RUNNING
-    loaded, _ = react(world, d.Heard("m1", 1, 9, warm=True), 45.0)
+    loaded, _ = react(world, d.Heartbeat("m1", 1, 9, warm=True), 45.0)
     assert loaded.save is not None and loaded.save.reason is Reason.RESIZE
-    beats = (d.Heard("m1", 1, 9, warm=True, spare=False), d.Heard("m2", warm=True))
+    beats = (d.Heartbeat("m1", 1, 9, warm=True, spare=False), d.Heartbeat("m2", warm=True))
     late, _ = react(world, beats, 110.0)  # nobody waits for ever
     assert late.save is not None and late.save.reason is Reason.RESIZE
 
@@ -220,19 +221,19 @@ def test_a_noticed_machine_that_falls_silent_holds_nobody(policy: str, exits: bo
     """Whether a version was asked for, and whether the trainers of the others have failed without
     it.
     """
-    world = World(
-        Terms(1, 2, policy=parse_policy(policy)), 0.0, pools=(Pool("a", "z", "spot", 1.0),)
+    world = JobState(
+        JobLimits(1, 2, policy=parse_policy(policy)), 0.0, pools=(Pool("a", "z", "spot", 1.0),)
     )
     world, _ = react(world, d.Tick(), 1.0)
-    world, _ = react(world, [d.Heard("m1", warm=True), d.Heard("m2", warm=True)], 1.0)
+    world, _ = react(world, [d.Heartbeat("m1", warm=True), d.Heartbeat("m2", warm=True)], 1.0)
     world, _ = react(world, [d.Started("m1", 1, 0), d.Started("m2", 1)], 2.0)
-    world, _ = react(world, [d.Heard("m2", 1, 7, warm=True), d.Noticed("m2", 10_000.0)], 2.0)
+    world, _ = react(world, [d.Heartbeat("m2", 1, 7, warm=True), d.Noticed("m2", 10_000.0)], 2.0)
     assert world.members == ("m1", "m2") and (world.save is not None) == (policy == "adaptive")
     acts: tuple[d.Act, ...] = ()
     for second in range(3, 19):
         failed = [d.Ended("m1", 1, 1, 7)] if exits and second == 5 else []
         world, acts = react(
-            world, [d.Heard("m1", world.generation, 7, warm=True), *failed], float(second)
+            world, [d.Heartbeat("m1", world.generation, 7, warm=True), *failed], float(second)
         )
         if world.generation == 2:
             break
@@ -250,10 +251,10 @@ def test_a_look_at_many_machines_takes_no_longer_than_they_are_many(lack: int) -
 
     def seconds(count: int) -> float:
         zones = (Pool("a", "y", "spot", 0.3), Pool("a", "z", "spot", 0.3))
-        world = react(World(Terms(count, count), 0.0, pools=zones), d.Tick(), 0.0)[0]
+        world = react(JobState(JobLimits(count, count), 0.0, pools=zones), d.Tick(), 0.0)[0]
         names = list(world.machines)
         world = react(world, [d.Launched(m, 1.0) for m in names], 1.0)[0]
-        world = react(world, [d.Heard(m, warm=True) for m in names], 5.0)[0]
+        world = react(world, [d.Heartbeat(m, warm=True) for m in names], 5.0)[0]
         world = react(world, [d.Started(m, 1, 0) for m in names], 6.0)[0]
         assert len(world.members) == count and world.job is Job.RUNNING
         world = replace(world, terms=replace(world.terms, most=count + lack))

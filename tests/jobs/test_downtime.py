@@ -17,13 +17,13 @@ from support.jobs.runs import Home, until
 
 from deepvm.core.preemption.savepolicy import SaveFacts
 from deepvm.jobs.decisions import events as d
-from deepvm.jobs.decisions.react import react
+from deepvm.jobs.decisions.reconcile import react
 from deepvm.jobs.decisions.states import Job, Machine
-from deepvm.jobs.decisions.world import MachineRecord, Pace, Pool, Terms, World
+from deepvm.jobs.decisions.world import JobLimits, JobState, MachineRecord, Pool, StepRate
 from deepvm.jobs.history.downtime import DOWNTIME, Downtime, caught_up, downtimes
-from deepvm.jobs.history.final import final_document
 from deepvm.jobs.history.forecast import forecast
 from deepvm.jobs.history.history import PLACE, EventRow, History, Sample
+from deepvm.jobs.history.job_report import final_document
 from deepvm.jobs.history.spent import CAUSES, spent
 from deepvm.jobs.history.validation import step_time
 from deepvm.jobs.standing import standing_of
@@ -35,7 +35,7 @@ SPEC = {"cloud": "local", "inject": None}
 AWAY = [Downtime(100.0, 1100.0)]
 
 
-def slept(steps: int = 0) -> tuple[World, list[EventRow]]:
+def slept(steps: int = 0) -> tuple[JobState, list[EventRow]]:
     """100 steps of 2 s from 20 s on, and a controller that was away from 100 s to 1100 s.
 
     So many were done then.
@@ -49,10 +49,10 @@ def slept(steps: int = 0) -> tuple[World, list[EventRow]]:
         EventRow(1100.0, DOWNTIME, "running", {"since_s": 100.0, "generation": 1}),
         EventRow(over_s, "ended", "done", {**facts, "code": 0, "step": 100}),
     ]
-    terms = Terms(1, 1, steps=100, restart_s=20.0, mttp_s=1e9)
+    terms = JobLimits(1, 1, steps=100, restart_s=20.0, mttp_s=1e9)
     machines = {"m1": m1}
     return (
-        World(
+        JobState(
             terms,
             over_s + 10,
             Job.DONE,
@@ -156,7 +156,7 @@ def test_the_forecast_is_compared_with_the_rest(
 def test_stopped_time_is_none() -> None:
     """Nobody needs to control a job that is stopped."""
     rows = [EventRow(50.0, "stop", "stopped", {}), EventRow(1100.0, "launched", "pending", {})]
-    world = World(Terms(1, 1), 1200.0, Job.PENDING)
+    world = JobState(JobLimits(1, 1), 1200.0, Job.PENDING)
     found = spent(0.0, world, rows, [Downtime(60.0, 1150.0)])
     waited = {"allocation": 100, DOWNTIME: 50}
     assert found.seconds == dict.fromkeys(CAUSES, 0) | waited
@@ -168,7 +168,7 @@ def test_the_pace_of_steps_is_measured_anew() -> None:
     member = MachineRecord(
         "m1", POOL, 0.0, Machine.MEMBER, launched_s=0.0, ready_s=1.0, trained_s=2.0, heard_s=3600.0
     )
-    terms = Terms(
+    terms = JobLimits(
         1,
         1,
         steps=10_000,
@@ -178,7 +178,7 @@ def test_the_pace_of_steps_is_measured_anew() -> None:
         lost_s=1e6,
         silent_s=1e6,
     )
-    pace = Pace(1, first=10, first_s=10.0, step_s=0.5, last=20)
+    pace = StepRate(1, first=10, first_s=10.0, step_s=0.5, last=20)
     made = {
         "machines": {"m1": member},
         "members": ("m1",),
@@ -186,18 +186,18 @@ def test_the_pace_of_steps_is_measured_anew() -> None:
         "generation": 1,
         "pools": (POOL,),
     }
-    world = World(terms, 15.0, Job.RUNNING, pace=pace, reached=20, reached_s=15.0, **made)  # type: ignore[arg-type]
+    world = JobState(terms, 15.0, Job.RUNNING, pace=pace, reached=20, reached_s=15.0, **made)  # type: ignore[arg-type]
     world = replace(world, facts=SaveFacts(step_s=0.5))
     for at_s, step in ((3600.5, 21), (3601.0, 22), (3601.5, 23), (3602.0, 24), (3602.5, 25)):
         if at_s == 3600.5:
             world, _ = react(world, d.Downtime(15.0), 3600.0)
-        world, _ = react(world, d.Heard("m1", 1, step, warm=True, step_s=0.5), at_s)
+        world, _ = react(world, d.Heartbeat("m1", 1, step, warm=True, step_s=0.5), at_s)
     assert world.pace.step_s == pytest.approx(0.5)
 
 
 def test_the_next_controller_knows_the_steps_of_the_last_heartbeats() -> None:
     """Else the first sample after it would be a loss of steps that nobody has lost."""
-    world = World(Terms(1, 1), 50.0, Job.RUNNING, generation=2, reached=10, reached_s=40.0)
+    world = JobState(JobLimits(1, 1), 50.0, Job.RUNNING, generation=2, reached=10, reached_s=40.0)
     seen = [Sample(45.0, 2, 20), Sample(55.0, 2, 30)]
     found = caught_up(world, seen)
     assert (found.reached, found.reached_s) == (30, 55.0)

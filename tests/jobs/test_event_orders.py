@@ -16,13 +16,13 @@ from support.effort import examples
 from support.jobs.simulation import Faults, Simulation, finished
 
 from deepvm.core.preemption.savepolicy import parse_policy
-from deepvm.jobs.controller.injector import Blow
+from deepvm.jobs.controller.injector import FaultKind
 from deepvm.jobs.decisions import events as d
 from deepvm.jobs.decisions.markets import least_usd_per_hour, wait_until_s, within_budget
 from deepvm.jobs.decisions.pool_choice import is_refusing, record_of
-from deepvm.jobs.decisions.react import orders_of, react
+from deepvm.jobs.decisions.reconcile import orders_of, react
 from deepvm.jobs.decisions.states import Job, Machine
-from deepvm.jobs.decisions.world import Pool, Reason, Role, Terms, World
+from deepvm.jobs.decisions.world import JobLimits, JobState, Pool, Reason, Role
 from deepvm.jobs.decisions.world_document import from_document, from_row, to_document, to_row
 
 SPOT, STEADY, ANCHOR = (
@@ -36,11 +36,11 @@ GONE = (Machine.RELEASING, Machine.LOST, Machine.ENDED, Machine.FAILED)
 
 
 @st.composite
-def terms(draw: st.DrawFn) -> Terms:
+def terms(draw: st.DrawFn) -> JobLimits:
     least = draw(st.integers(1, 3))
     most = draw(st.integers(least, 4))
     steadies, anchors = draw(st.integers(0, most)), draw(st.integers(0, 2))
-    return Terms(
+    return JobLimits(
         least,
         most,
         total_usd=draw(st.sampled_from([None, None, 0.05, 1.0])),
@@ -66,10 +66,10 @@ EVENTS: st.SearchStrategy[Any] = st.one_of(
     st.just(d.Tick()),
     st.builds(d.Launched, IDS, TIMES),
     st.builds(d.Refused, IDS, st.just("capacity")),
-    st.builds(d.Heard, IDS, NUMBERS, st.integers(0, 99), st.booleans(), st.floats(0, 2)),
-    st.builds(d.Heard, IDS, st.just(0), st.just(0), st.just(True)),
+    st.builds(d.Heartbeat, IDS, NUMBERS, st.integers(0, 99), st.booleans(), st.floats(0, 2)),
+    st.builds(d.Heartbeat, IDS, st.just(0), st.just(0), st.just(True)),
     st.builds(
-        d.Heard,
+        d.Heartbeat,
         IDS,
         NUMBERS,
         st.integers(0, 99),
@@ -94,10 +94,10 @@ EVENTS: st.SearchStrategy[Any] = st.one_of(
         lasts=st.booleans(),
         pending=st.booleans(),
     ),
-    st.builds(d.Lasts, NUMBERS, st.integers(0, 99), st.floats(0, 9)),
-    st.builds(d.Alone, NUMBERS, st.integers(0, 99), st.just("no bucket")),
+    st.builds(d.CheckpointDurable, NUMBERS, st.integers(0, 99), st.floats(0, 9)),
+    st.builds(d.CheckpointOnAnchorOnly, NUMBERS, st.integers(0, 99), st.just("no bucket")),
     st.builds(d.Unsaved, NUMBERS, st.just("why"), st.sampled_from(Reason)),
-    st.builds(d.Deaf, IDS, st.just("why")),
+    st.builds(d.MetadataUnavailable, IDS, st.just("why")),
     st.builds(d.Prepared, IDS, *[st.floats(0, 9)] * 4),
     st.builds(d.Stepped, IDS, NUMBERS, st.floats(0, 9)),
     st.builds(d.Stop, st.just("the user")),
@@ -105,7 +105,9 @@ EVENTS: st.SearchStrategy[Any] = st.one_of(
     st.builds(d.Rebalanced, IDS),
     st.builds(d.Failed, IDS, st.just("why"), st.booleans()),
     st.builds(d.Downtime, TIMES),
-    st.builds(d.Struck, IDS, st.sampled_from([blow.value for blow in Blow]), st.none() | TIMES),
+    st.builds(
+        d.FaultInjected, IDS, st.sampled_from([blow.value for blow in FaultKind]), st.none() | TIMES
+    ),
     st.builds(
         d.Injected,
         st.none() | TIMES,
@@ -116,7 +118,7 @@ EVENTS: st.SearchStrategy[Any] = st.one_of(
         *[st.floats(0, 1)] * 4,
     ),
     st.builds(
-        d.Listed,
+        d.InstancesListed,
         st.dictionaries(IDS, TIMES),
         st.dictionaries(IDS, st.tuples(TIMES, TIMES), max_size=2),
         st.dictionaries(IDS, st.sampled_from(["z", "y"]), max_size=2),
@@ -143,7 +145,9 @@ def _examples() -> list[Any]:
     return found
 
 
-def holds(before: World, events: Sequence[Any], world: World, acts: tuple[d.Act, ...]) -> None:
+def holds(
+    before: JobState, events: Sequence[Any], world: JobState, acts: tuple[d.Act, ...]
+) -> None:
     terms, machines = world.terms, world.machines
     assert world.generation in (before.generation, before.generation + 1)
     assert len(set(world.members)) == len(world.members) <= terms.most
@@ -235,7 +239,7 @@ def holds(before: World, events: Sequence[Any], world: World, acts: tuple[d.Act,
     # Money is counted once: only the cloud says from when to when a machine is paid, and in which
     # zone.
     assert world.usd >= 0 and world.usd_per_second >= 0
-    if not any(isinstance(e, d.Listed | d.Launched) for e in events):
+    if not any(isinstance(e, d.InstancesListed | d.Launched) for e in events):
         assert math.isclose(world.usd, replace(before, now_s=world.now_s).usd, rel_tol=1e-12)
     assert not world.job.over or all(m.state in GONE for m in machines.values())
     assert before.job is world.job or not before.job.over
@@ -261,7 +265,7 @@ def holds(before: World, events: Sequence[Any], world: World, acts: tuple[d.Act,
     assert all(at_s is None or world.now_s - at_s < terms.silent_s for at_s in heard)
 
 
-def stored(world: World) -> World:
+def stored(world: JobState) -> JobState:
     rows = {key: from_row(to_row(machine)) for key, machine in world.machines.items()}
     return from_document(to_document(world), rows)
 
@@ -275,13 +279,17 @@ def stored(world: World) -> World:
     ends=st.integers(0, 10**6),
 )
 def test_any_events_in_any_order(
-    terms: Terms, zones: tuple[Pool, ...], events: list[tuple[Any, float]], trains: bool, ends: int
+    terms: JobLimits,
+    zones: tuple[Pool, ...],
+    events: list[tuple[Any, float]],
+    trains: bool,
+    ends: int,
 ) -> None:
     """``trains``: the fewest machines are there before.
 
     Else hardly any of these orders forms a generation.
     """
-    world, now = World(terms, 0.0, pools=zones), 0.0
+    world, now = JobState(terms, 0.0, pools=zones), 0.0
     assume(least_usd_per_hour(world) <= (terms.usd_per_hour or math.inf))
     world = within_budget(world, terms.usd_per_hour)
     terms = world.terms
@@ -290,7 +298,7 @@ def test_any_events_in_any_order(
     for event, after_s in events:
         now += after_s
         # Under the job's names the cloud has only what was asked for
-        if isinstance(event, d.Listed):
+        if isinstance(event, d.InstancesListed):
             able = {*world.machines, "stranger"}
             alive, ended = (
                 {k: v for k, v in found.items() if k in able}
@@ -298,12 +306,12 @@ def test_any_events_in_any_order(
             )
             ended = {k: v for k, v in ended.items() if k not in alive}
             zones = {k: v for k, v in event.zones.items() if k in alive | ended}
-            event = d.Listed(alive, ended, zones, event.taken & ended.keys())
+            event = d.InstancesListed(alive, ended, zones, event.taken & ended.keys())
         if isinstance(event, d.Noticed):
             event = replace(event, taken_s=now + event.taken_s)
         if isinstance(event, d.Downtime):
             event = replace(event, since_s=max(now - event.since_s, 0.0))
-        if isinstance(event, d.Heard) and event.epoch == NEWEST:
+        if isinstance(event, d.Heartbeat) and event.epoch == NEWEST:
             event = replace(event, epoch=world.generation)
         if getattr(event, "generation", 0) == NEWEST:
             event = replace(event, generation=world.generation)
@@ -317,12 +325,12 @@ def test_any_events_in_any_order(
     assert the_end(world, now, random.Random(ends)).job.over
 
 
-def training(world: World) -> World:
+def training(world: JobState) -> JobState:
     """With the fewest machines that can train: others still come."""
     world, _ = react(world, d.Tick(), 0.0)
     least = [m.id for m in world.of(Role.TRAINER, Machine.INTENT)][: world.terms.least]
     beats = [
-        d.Heard(m, warm=True)
+        d.Heartbeat(m, warm=True)
         for m in [*least, *(m.id for m in world.of(Role.ANCHOR, Machine.INTENT))]
     ]
     world, _ = react(world, beats, 10.0)
@@ -331,7 +339,7 @@ def training(world: World) -> World:
     return world
 
 
-def starved(world: World, now: float) -> None:
+def starved(world: JobState, now: float) -> None:
     """From here on no machine is to be had, and agents do as they are told: what waits in vain is
     not paid for long.
     """
@@ -351,10 +359,10 @@ def starved(world: World, now: float) -> None:
             for m in world.machines.values()
             if m.id not in alive and not m.state.over
         }
-        events.append(d.Listed(known, gone))
+        events.append(d.InstancesListed(known, gone))
         for machine in sorted(alive):
             order = orders[machine]
-            events.append(d.Heard(machine, order.generation, 0, True))
+            events.append(d.Heartbeat(machine, order.generation, 0, True))
             if order.generation and machine not in world.started:
                 events.append(d.Started(machine, order.generation, world.version))
             idle_s[machine] += 0.0 if order.generation or order.serve else _EACH_S
@@ -370,7 +378,7 @@ def starved(world: World, now: float) -> None:
 _EACH_S, _STARVED = 100.0, 60
 
 
-def the_end(world: World, now: float, rng: random.Random) -> World:
+def the_end(world: JobState, now: float, rng: random.Random) -> JobState:
     """From here on the cloud and the agents do what they are asked: every wait ends, and so does
     the job.
     """
@@ -393,7 +401,9 @@ def the_end(world: World, now: float, rng: random.Random) -> World:
             m.id: m.launched_s or m.requested_s for m in world.machines.values() if m.id in alive
         }
         events.append(
-            d.Listed(known, {k: v for k, v in ended.items() if not world.machines[k].state.over})
+            d.InstancesListed(
+                known, {k: v for k, v in ended.items() if not world.machines[k].state.over}
+            )
         )
         for machine in sorted(alive):
             order = orders_of(world, machine)
@@ -404,7 +414,9 @@ def the_end(world: World, now: float, rng: random.Random) -> World:
             if taken_s is not None and now >= taken_s + 60:
                 alive.discard(machine)
                 continue
-            events.append(d.Heard(machine, order.generation, step if order.generation else 0, True))
+            events.append(
+                d.Heartbeat(machine, order.generation, step if order.generation else 0, True)
+            )
         if world.formed and set(world.members) <= alive:
             first = world.members[0]
             if not world.started:
@@ -434,7 +446,7 @@ def test_messages_that_are_lost_repeated_and_late(
     seed: int, size: tuple[int, int], late: float
 ) -> None:
     faults = Faults(notices=2, losses=2, cuts=1, crashes=1, refusals=0.2, lost_replies=0.2)
-    world = finished(Unreliable(random.Random(seed), Terms(*size), faults, late=late))
+    world = finished(Unreliable(random.Random(seed), JobLimits(*size), faults, late=late))
     assert world.job is Job.DONE
 
 
@@ -443,19 +455,25 @@ class Unreliable(Simulation):
     after it.
     """
 
-    def __init__(self, rng: random.Random, terms: Terms, faults: Faults, *, late: float) -> None:
+    def __init__(
+        self, rng: random.Random, terms: JobLimits, faults: Faults, *, late: float
+    ) -> None:
         self.late = late
         super().__init__(rng, terms, faults)
 
     def feed(self, event: Any) -> bool:
         heard = super().feed(event)
         # A list is what the cloud says at one moment; the others are told by agents, or by replies.
-        if heard and not isinstance(event, d.Tick | d.Listed) and self.rng.random() < self.late:
+        if (
+            heard
+            and not isinstance(event, d.Tick | d.InstancesListed)
+            and self.rng.random() < self.late
+        ):
             if self.rng.random() < 0.5:
                 super().feed(event)
             # The wire drops what is older than the last message of its kind; what several kinds say
             # may cross.
-            elif not isinstance(event, d.Heard | d.Refused | d.Launched):
+            elif not isinstance(event, d.Heartbeat | d.Refused | d.Launched):
                 self.at(
                     self.rng.uniform(1, 300), lambda: super(Unreliable, self).feed(event) and None
                 )

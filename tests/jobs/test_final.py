@@ -15,20 +15,20 @@ from support.jobs.runs import Home
 from deepvm.cli.jobs import run
 from deepvm.jobs.controller.controller import Submitted
 from deepvm.jobs.decisions.events import Safe
-from deepvm.jobs.decisions.react import react
+from deepvm.jobs.decisions.reconcile import react
 from deepvm.jobs.decisions.states import Job, Machine
 from deepvm.jobs.decisions.world import (
-    Between,
     Counts,
+    JobLimits,
+    JobState,
     MachineRecord,
     Pool,
     Reason,
     Role,
-    Terms,
-    World,
+    StepGap,
 )
-from deepvm.jobs.history.final import final_document
 from deepvm.jobs.history.history import MACHINE, PLACE, EventRow, History
+from deepvm.jobs.history.job_report import final_document
 from deepvm.jobs.history.restarts import restarts
 from deepvm.jobs.history.spent import spent
 from deepvm.reports.jobs.listing import print_job
@@ -50,12 +50,12 @@ def rows(*states: tuple[float, str]) -> list[EventRow]:
     return [EventRow(at_s, "state", state, {}) for at_s, state in states]
 
 
-def world(now_s: float, *machines: MachineRecord, least: int = 1, **more: object) -> World:
+def world(now_s: float, *machines: MachineRecord, least: int = 1, **more: object) -> JobState:
     known = {m.id: m for m in machines}
-    return World(Terms(least, least), now_s, Job.DONE, known, **{"reached": 1, **more})  # type: ignore[arg-type]
+    return JobState(JobLimits(least, least), now_s, Job.DONE, known, **{"reached": 1, **more})  # type: ignore[arg-type]
 
 
-def breakdown(created_s: float, world: World, events: list[EventRow]) -> dict[str, float]:
+def breakdown(created_s: float, world: JobState, events: list[EventRow]) -> dict[str, float]:
     return {
         cause: round(seconds, 6)
         for cause, seconds in spent(created_s, world, events).seconds.items()
@@ -143,7 +143,7 @@ def test_the_release_of_machines_is_no_wait_for_them() -> None:
     assert (found["allocation"], found["preparation"], found["compute"]) == (0.0, 20.0, 10.0)
 
 
-def crashing() -> tuple[World, list[EventRow]]:
+def crashing() -> tuple[JobState, list[EventRow]]:
     """50 steps of 20 ms, and trainers that load for 6 s: nine times they fail after 5 of them, on
     the same machine.
 
@@ -219,8 +219,8 @@ def test_steps_that_were_done_twice_have_their_share() -> None:
     ("reason", "saving_s"), [(Reason.EMERGENCY, 3.0), (Reason.INSURANCE, 0.25)]
 )
 def test_a_save_before_a_preemption_takes_until_it_is_safe(reason: Reason, saving_s: float) -> None:
-    before = World(
-        Terms(1, 1),
+    before = JobState(
+        JobLimits(1, 1),
         0.0,
         Job.RUNNING,
         {"m1": machine("m1", 0.0, None)},
@@ -248,7 +248,7 @@ def test_what_comes_before_the_steps_and_between_them(capsys: pytest.CaptureFixt
         EventRow(12.0, "stepped", "running", {"id": "m1", "generation": 1, "took_s": 12.0}),
     ]
     job = worlds.one_machine()
-    slow = replace(job.world, between=Between(s=31.0, of_s=100.0))
+    slow = replace(job.world, between=StepGap(s=31.0, of_s=100.0))
     document = final_document("job", worlds.START_S, slow, events, {})
     assert document["phases_s"] == {
         "code": 1.5,
@@ -278,7 +278,7 @@ def test_what_is_wrong_with_a_simulation_keeps_no_job_from_its_final_document(
     """Without one the job is never over, however often it is resumed."""
     job = worlds.one_machine(cloud="local")
 
-    async def over(*_: object) -> World:
+    async def over(*_: object) -> JobState:
         return job.world
 
     def wrong(*_: object) -> None:

@@ -13,10 +13,10 @@ from support.jobs.runs import Home
 
 from deepvm.core.preemption.savepolicy import parse_policy
 from deepvm.jobs.decisions.states import Job, Machine
-from deepvm.jobs.decisions.world import MachineRecord, Pool, Terms, World
-from deepvm.jobs.history.final import final_document
+from deepvm.jobs.decisions.world import JobLimits, JobState, MachineRecord, Pool
 from deepvm.jobs.history.forecast import UnforeseenError, forecast, forecast_of
 from deepvm.jobs.history.history import EventRow
+from deepvm.jobs.history.job_report import final_document
 from deepvm.reports.jobs.listing import print_job
 from deepvm.reports.jobs.run_page import RunPage
 
@@ -27,7 +27,7 @@ SPOT, STEADY = (
 SPEC: dict[str, Any] = {"cloud": "local", "inject": None}
 
 
-def done(terms: Terms, pool: Pool = SPOT) -> tuple[World, list[EventRow]]:
+def done(terms: JobLimits, pool: Pool = SPOT) -> tuple[JobState, list[EventRow]]:
     """100 steps of 2 s from 20 s on, on one machine that lives for 230 s and costs 0.001 $ a second
     (7.2: 0.002 $).
     """
@@ -38,7 +38,7 @@ def done(terms: Terms, pool: Pool = SPOT) -> tuple[World, list[EventRow]]:
         EventRow(20.0, "started", "running", {**facts, "version": 0}),
         EventRow(220.0, "ended", "done", {**facts, "code": 0, "step": 100}),
     ]
-    world = World(
+    world = JobState(
         terms,
         230.0,
         Job.DONE,
@@ -52,7 +52,7 @@ def done(terms: Terms, pool: Pool = SPOT) -> tuple[World, list[EventRow]]:
 
 
 def found(
-    terms: Terms, pool: Pool = SPOT, spec: dict[str, Any] = SPEC, **more: Any
+    terms: JobLimits, pool: Pool = SPOT, spec: dict[str, Any] = SPEC, **more: Any
 ) -> dict[str, Any]:
     world, events = done(terms, pool)
     document = final_document("one", 0.0, world, events, {"g4dn.xlarge": 7.2})
@@ -61,7 +61,7 @@ def found(
 
 
 def test_without_preemptions_it_is_the_start_and_the_steps() -> None:
-    document = found(Terms(1, 1, steps=100, restart_s=30.0), STEADY)
+    document = found(JobLimits(1, 1, steps=100, restart_s=30.0), STEADY)
     known = document["forecast"]
     assert (known["steps"], known["step_s"], known["start_s"], known["mttp_s"]) == (
         100,
@@ -75,7 +75,7 @@ def test_without_preemptions_it_is_the_start_and_the_steps() -> None:
 
 
 def test_preemptions_cost_what_is_expected_of_them() -> None:
-    terms = Terms(1, 1, steps=100, restart_s=40.0, version_s=2.0)
+    terms = JobLimits(1, 1, steps=100, restart_s=40.0, version_s=2.0)
     never, often = (found(replace(terms, mttp_s=life_s))["forecast"] for life_s in (1e9, 120.0))
     assert often["preemptions"]["mean"] > 1 > never["preemptions"]["mean"]
     assert often["total_s"]["p5"] < often["total_s"]["mean"] < often["total_s"]["p95"]
@@ -84,7 +84,9 @@ def test_preemptions_cost_what_is_expected_of_them() -> None:
 
 
 def test_injected_lives_count_from_training_and_end() -> None:
-    terms = Terms(1, 1, steps=10_000, mttp_s=20.0, restart_s=5.0, policy=parse_policy("static:5"))
+    terms = JobLimits(
+        1, 1, steps=10_000, mttp_s=20.0, restart_s=5.0, policy=parse_policy("static:5")
+    )
     known = found(terms, spec={"inject": {"mttp": 20.0, "count": 3, "missed": 1.0}})["forecast"]
     assert (
         known["preemptions"] == {"mean": 3, "sem": 0, "p5": 3, "p50": 3, "p95": 3}
@@ -96,7 +98,9 @@ def test_injected_lives_count_from_training_and_end() -> None:
 
 
 def test_listed_lives_are_foreseen_as_they_are() -> None:
-    terms = Terms(1, 1, steps=10_000, mttp_s=20.0, restart_s=5.0, policy=parse_policy("static:5"))
+    terms = JobLimits(
+        1, 1, steps=10_000, mttp_s=20.0, restart_s=5.0, policy=parse_policy("static:5")
+    )
     lives = [30.0, 50.0, 10.0]
     known = found(terms, spec={"inject": {"lives": lives, "missed": 1.0}})["forecast"]
     assert known["preemptions"]["p5"] == known["preemptions"]["p95"] == 3
@@ -116,18 +120,18 @@ def test_starts_are_expected_as_earlier_ones_took() -> None:
         {**row, "requested_s": -90.0, "trained_s": 10.0},  # later than this job
         {**row, "requested_s": -90.0, "trained_s": -10.0, "cloud": "aws"},
     ]
-    assert found(Terms(1, 1, steps=100), machines=rows + others)["forecast"]["start_s"] == 15.0
+    assert found(JobLimits(1, 1, steps=100), machines=rows + others)["forecast"]["start_s"] == 15.0
 
 
 @pytest.mark.parametrize(
     ("terms", "why"),
     [
         (
-            Terms(1, 2, steps=100),
+            JobLimits(1, 2, steps=100),
             "no forecast: deepvm cannot simulate a job whose number of machines may change",
         ),
         (
-            Terms(1, 1, steps=100, bought=(STEADY,), end_s=1e9),
+            JobLimits(1, 1, steps=100, bought=(STEADY,), end_s=1e9),
             (
                 "no forecast: deepvm cannot simulate a job that may switch to on-demand machines to"
                 " meet its deadline"
@@ -136,7 +140,7 @@ def test_starts_are_expected_as_earlier_ones_took() -> None:
     ],
 )
 def test_what_nobody_could_know_is_not_invented(
-    terms: Terms, why: str, capsys: pytest.CaptureFixture[str]
+    terms: JobLimits, why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     document = found(terms)
     assert document["forecast"] is None
@@ -153,21 +157,21 @@ def test_a_job_that_is_done_has_a_forecast_for_the_steps_that_it_did(
 ) -> None:
     """``deepvm run plan.json -- COMMAND`` need not say how many there are."""
     document, said = (
-        found(Terms(1, 1, restart_s=30.0)),
-        found(Terms(1, 1, restart_s=30.0, steps=100)),
+        found(JobLimits(1, 1, restart_s=30.0)),
+        found(JobLimits(1, 1, restart_s=30.0, steps=100)),
     )
     assert document["forecast"] == {**said["forecast"], "steps_given": False}
     assert document["forecast"]["steps"] == 100 and document["unforeseen"] == ""
     print_job(document, ())
     assert "forecast for the 100 steps completed, with a mean lifetime" in capsys.readouterr().out
-    world, events = done(Terms(1, 1))
+    world, events = done(JobLimits(1, 1))
     stopped = replace(world, job=Job.STOPPED)
     with pytest.raises(UnforeseenError, match="the number of steps is unknown"):
         forecast(SPEC, 0.0, stopped, events, (), document)
 
 
 def test_a_job_that_was_stopped_has_no_deviation(capsys: pytest.CaptureFixture[str]) -> None:
-    world, events = done(Terms(1, 1, steps=300))
+    world, events = done(JobLimits(1, 1, steps=300))
     world = replace(world, job=Job.STOPPED)
     document = final_document("one", 0.0, world, events, {"g4dn.xlarge": 7.2})
     known = forecast(SPEC, 0.0, world, events, (), document)
@@ -184,7 +188,9 @@ def test_what_costs_nothing_has_no_deviation_of_its_cost(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Hosts of one's own need no price."""
-    document = found(Terms(1, 1, steps=100, restart_s=20.0), Pool("host", "ssh", "on-demand", 0.0))
+    document = found(
+        JobLimits(1, 1, steps=100, restart_s=20.0), Pool("host", "ssh", "on-demand", 0.0)
+    )
     known = document["forecast"]
     assert known["fact"]["cost_usd"] == 0 and known["off"]["cost_usd"] is None
     assert known["off"]["total_s"] == pytest.approx(220 / 230 - 1, abs=1e-3)

@@ -15,41 +15,42 @@ from support.jobs.kills import SYNCED
 from support.jobs.runs import Home, until
 
 from deepvm.jobs.decisions import events as d
-from deepvm.jobs.decisions.react import begun_anew, orders_of, react
+from deepvm.jobs.decisions.reconcile import begun_anew, orders_of, react
 from deepvm.jobs.decisions.states import Job, JobEvent, Machine, job_after
 from deepvm.jobs.decisions.waiting import adopted, forgiven
-from deepvm.jobs.decisions.world import Pool, Pulse, Reason, Terms, World
-from deepvm.jobs.history.final import final_document
+from deepvm.jobs.decisions.world import GenerationProgress, JobLimits, JobState, Pool, Reason
 from deepvm.jobs.history.history import PLACE, History
+from deepvm.jobs.history.job_report import final_document
 from deepvm.reports.jobs.events import closing_lines
 
 SPOT = Pool("a", "z", "spot", 3.6)
 BOTH = ("m1", "m2")
 
 
-def after(world: World, events: Sequence[d.Event], now_s: float) -> World:
+def after(world: JobState, events: Sequence[d.Event], now_s: float) -> JobState:
     return react(world, events, now_s)[0]
 
 
-def formed(**terms: float | None) -> World:
+def formed(**terms: float | None) -> JobState:
     """Two machines were told to train at second 100; their agents say that they run it."""
-    world = after(World(Terms(2, 2, **terms), 0.0, pools=(SPOT,)), [d.Tick()], 0.0)  # type: ignore[arg-type]
-    world = after(world, [d.Heard(m, warm=True) for m in BOTH], 100.0)
+    world = after(JobState(JobLimits(2, 2, **terms), 0.0, pools=(SPOT,)), [d.Tick()], 0.0)  # type: ignore[arg-type]
+    world = after(world, [d.Heartbeat(m, warm=True) for m in BOTH], 100.0)
     assert world.members == BOTH and world.job is Job.FORMING
     return world
 
 
 def beats(
-    world: World, step: int = 0, idle_s: float = 0.0, longest_s: float | None = None
+    world: JobState, step: int = 0, idle_s: float = 0.0, longest_s: float | None = None
 ) -> list[d.Event]:
     """Heartbeats of both machines."""
     found = [
-        d.Heard(m, world.generation, step, True, idle_s=idle_s, longest_s=longest_s) for m in BOTH
+        d.Heartbeat(m, world.generation, step, True, idle_s=idle_s, longest_s=longest_s)
+        for m in BOTH
     ]
     return [*found]
 
 
-def trains(longest_s: float = 0.5, **terms: float | None) -> World:
+def trains(longest_s: float = 0.5, **terms: float | None) -> JobState:
     """They have done 40 steps by second 200, and saved none."""
     world = formed(**terms)
     world = after(world, [d.Started("m1", 1, 0), d.Started("m2", 1)], 101.0)
@@ -58,8 +59,8 @@ def trains(longest_s: float = 0.5, **terms: float | None) -> World:
 
 
 def heard_until(
-    world: World, now_s: float, until_s: float, step: int = 0, longest_s: float | None = None
-) -> World:
+    world: JobState, now_s: float, until_s: float, step: int = 0, longest_s: float | None = None
+) -> JobState:
     """Nothing moves on, and heartbeats say so, until a generation begins anew or the job ends."""
     first, generation = now_s, world.generation
     while now_s < until_s and world.generation == generation and not world.job.over:
@@ -89,13 +90,13 @@ def test_an_agent_that_never_starts_them_is_seen() -> None:
     world, now_s = formed(), 100.0
     while world.generation == 1 and now_s < 3000.0:
         now_s += 5.0
-        world = after(world, [d.Heard(m, 0, warm=True, idle_s=0.0) for m in BOTH], now_s)
+        world = after(world, [d.Heartbeat(m, 0, warm=True, idle_s=0.0) for m in BOTH], now_s)
     assert (world.generation, now_s) == (2, 1900.0)
 
 
 def test_lines_and_a_restored_version_are_signs_of_life_before_the_first_step() -> None:
     world = heard_until(formed(), 100.0, 1700.0)
-    line = d.Heard("m2", 1, 0, True, idle_s=1600.0, printed_s=10.0)
+    line = d.Heartbeat("m2", 1, 0, True, idle_s=1600.0, printed_s=10.0)
     printed = after(world, [line], 1700.0)
     assert heard_until(printed, 1690.0, 3480.0).generation == 1
     assert heard_until(printed, 1690.0, 3500.0).generation == 2
@@ -110,12 +111,12 @@ def test_lines_and_a_restored_version_are_signs_of_life_before_the_first_step() 
 # --- the last phase, without steps ----------------------------------------------------------------
 
 
-def prints(world: World, step: int, until_s: float) -> World:
+def prints(world: JobState, step: int, until_s: float) -> JobState:
     """The first machine makes no step from now on, and prints a line every ten minutes."""
     first, generation, now_s = world.now_s, world.generation, world.now_s
     while now_s < until_s and world.generation == generation and not world.job.over:
         now_s += 5.0
-        beat = d.Heard(
+        beat = d.Heartbeat(
             "m1",
             generation,
             step,
@@ -185,7 +186,7 @@ def test_a_reason_that_was_printed_is_said_once() -> None:
     }
     lines = list(
         closing_lines(
-            document, Terms(1, 1), ["Traceback", "OSError: no space"], Path("/x"), "job-2"
+            document, JobLimits(1, 1), ["Traceback", "OSError: no space"], Path("/x"), "job-2"
         )
     )
     assert lines[0] == "Traceback" and [("no space" in line) for line in lines] == [
@@ -251,7 +252,7 @@ def test_a_heartbeat_of_an_older_agent_counts_by_its_steps() -> None:
     world, now_s = trains(), 200.0
     while now_s < 9000.0:
         now_s += 50.0
-        world = after(world, [d.Heard(m, 1, int(now_s), True) for m in BOTH], now_s)
+        world = after(world, [d.Heartbeat(m, 1, int(now_s), True) for m in BOTH], now_s)
     assert world.generation == 1
     assert after(world, [d.Tick()], now_s + 20.0).generation == 1
 
@@ -299,11 +300,11 @@ def test_time_in_which_no_controller_heard_anybody_counts_for_nothing() -> None:
     assert after(world, beats(world, 40, 2700.0, 0.5), 2900.0).generation == 1
 
 
-def in_state(job: Job) -> World:
+def in_state(job: Job) -> JobState:
     """A world in this state, whose trainers, if any, have given no sign of life for a day."""
     world = trains()
     if job is Job.PENDING:
-        world = World(Terms(2, 2), 0.0, pools=(SPOT,))
+        world = JobState(JobLimits(2, 2), 0.0, pools=(SPOT,))
     elif job is Job.FORMING:
         world = formed()
     elif job is Job.SAVING:
@@ -318,7 +319,7 @@ def in_state(job: Job) -> World:
 def test_the_timer_is_decided_in_every_state(job: Job) -> None:
     """It begins anew what runs or is to run, as the tables say, and nothing else."""
     world = in_state(job)
-    heard = [d.Heard(m, world.generation, 40, True, idle_s=86_000.0) for m in world.members]
+    heard = [d.Heartbeat(m, world.generation, 40, True, idle_s=86_000.0) for m in world.members]
     found = after(replace(world, pulse=replace(world.pulse, since_s=100.0)), heard, 86_400.0)
     runs = job in (Job.FORMING, Job.RUNNING, Job.SAVING)
     assert (found.pulse.hung_s is not None) == runs
@@ -326,7 +327,7 @@ def test_the_timer_is_decided_in_every_state(job: Job) -> None:
     # The machine for which a version was to be saved is taken back, and is of no generation that
     # begins.
     assert found.generation == world.generation + (runs and job is not Job.SAVING)
-    last = replace(world, pulse=Pulse(100.0, hangs=2, version=99))
+    last = replace(world, pulse=GenerationProgress(100.0, hangs=2, version=99))
     found = after(last, heard, 86_400.0)
     assert found.job is (job_after(job, JobEvent.CRASHED) if runs else job)
 

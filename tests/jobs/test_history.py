@@ -24,8 +24,8 @@ from support.effort import examples
 from deepvm.errors import DataError
 from deepvm.jobs.controller.changes import rows_of
 from deepvm.jobs.decisions import events as d
-from deepvm.jobs.decisions.react import react
-from deepvm.jobs.decisions.world import Pool, Terms, World
+from deepvm.jobs.decisions.reconcile import react
+from deepvm.jobs.decisions.world import JobLimits, JobState, Pool
 from deepvm.jobs.history.history import PLACE, SCHEMA, EventRow, History, Sample
 from deepvm.jobs.history.pools import expected_life_s, learnt, lives_by_type, own_pool, pools_of
 from deepvm.reports.jobs.pools import print_pools
@@ -119,8 +119,8 @@ def test_writes_that_may_not_wait(tmp_path: Path) -> None:
         assert history.samples("one") == [Sample(1.0, 1, 1)]
 
 
-def new_world() -> World:
-    return World(Terms(1, 1), 100.0, pools=(POOL,))
+def new_world() -> JobState:
+    return JobState(JobLimits(1, 1), 100.0, pools=(POOL,))
 
 
 def test_jobs_machines_and_events(place: str, tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_jobs_machines_and_events(place: str, tmp_path: Path) -> None:
         steps: tuple[d.Event, ...] = (
             d.Tick(),
             d.Launched("m1", 105.0),
-            d.Heard("m1", warm=True),
+            d.Heartbeat("m1", warm=True),
             d.Started("m1", 1, 0),
         )
         for event in steps:
@@ -181,7 +181,7 @@ def test_rebalance_recommendations_are_counted_and_notices_have_their_lead(
                 (d.Launched("m1", 105.0), 106.0),
                 *([(d.Rebalanced("m1"), 107.0)] if name == "one" else []),
                 (d.Noticed("m1", 300.0), 180.0),
-                (d.Listed({}, {"m1": (105.0, 290.0)}), 300.0),
+                (d.InstancesListed({}, {"m1": (105.0, 290.0)}), 300.0),
             )
             for event, at_s in steps:
                 after, _ = react(world, event, at_s)
@@ -189,7 +189,9 @@ def test_rebalance_recommendations_are_counted_and_notices_have_their_lead(
                     name,
                     world,
                     after,
-                    rows_of(world, after, [] if isinstance(event, d.Listed) else [(event, {})]),
+                    rows_of(
+                        world, after, [] if isinstance(event, d.InstancesListed) else [(event, {})]
+                    ),
                 )
                 world = after
         machines = history.machines()
@@ -249,7 +251,7 @@ def test_an_older_database_is_brought_up_to_date(place: str, tmp_path: Path) -> 
             world = history.world("old")
             assert (
                 world.machines["m1"].pool == POOL
-                and world.terms == Terms(1, 1)
+                and world.terms == JobLimits(1, 1)
                 and not world.on_demand
             )
             after, _ = react(world, d.Launched("m1", 102.0), 103.0)
@@ -280,10 +282,10 @@ def test_a_migration_that_is_killed_leaves_the_older_database(
 WRITER = """
 import sys
 from deepvm.jobs.history.history import PLACE, EventRow, History
-from deepvm.jobs.decisions.world import Pool, Terms, World
+from deepvm.jobs.decisions.world import JobLimits, JobState, Pool
 from pathlib import Path
 
-world = World(Terms(1, 1), 0.0, pools=(Pool("a", "z", "spot", 1.0),))
+world = JobState(JobLimits(1, 1), 0.0, pools=(Pool("a", "z", "spot", 1.0),))
 history = History.open({PLACE: sys.argv[1]})
 history.add_job(sys.argv[2], 0.0, Path("/x"), {}, world)
 number = 0
@@ -387,9 +389,9 @@ import resource, sys
 from pathlib import Path
 from deepvm.errors import DataError
 from deepvm.jobs.history.history import PLACE, EventRow, History
-from deepvm.jobs.decisions.world import Pool, Terms, World
+from deepvm.jobs.decisions.world import JobLimits, JobState, Pool
 
-world = World(Terms(1, 1), 0.0, pools=(Pool("a", "z", "spot", 1.0),))
+world = JobState(JobLimits(1, 1), 0.0, pools=(Pool("a", "z", "spot", 1.0),))
 history = History.open({PLACE: sys.argv[1]})
 history.add_job("one", 0.0, Path("/x"), {}, world)
 size = Path(sys.argv[1] + "-wal").stat().st_size
@@ -507,12 +509,12 @@ def test_the_life_that_a_new_job_expects(
 
 
 def test_what_a_job_learns_of_its_own_machines() -> None:
-    world = World(Terms(2, 2, mttp_s=1000.0), 0.0, pools=(Pool("a", "z", "spot", 1.0),))
+    world = JobState(JobLimits(2, 2, mttp_s=1000.0), 0.0, pools=(Pool("a", "z", "spot", 1.0),))
     world, _ = react(world, d.Tick(), 0.0)
     world, _ = react(world, [d.Launched(m, 0.0) for m in ("m1", "m2")], 0.0)
-    world, _ = react(world, [d.Heard(m, warm=True) for m in ("m1", "m2")], 10.0)
+    world, _ = react(world, [d.Heartbeat(m, warm=True) for m in ("m1", "m2")], 10.0)
     assert learnt(world) == (pytest.approx((1000 + 20) / 2), pytest.approx(0.1))  # the first of two
-    world, _ = react(world, d.Listed({"m2": 0.0}, {"m1": (0.0, 110.0)}), 110.0)
+    world, _ = react(world, d.InstancesListed({"m2": 0.0}, {"m1": (0.0, 110.0)}), 110.0)
     mttp_s, missed = learnt(world)
     assert world.machines["m1"].end_reason == "lost"
     assert mttp_s == pytest.approx((1000 + 220) / 2)  # one is left

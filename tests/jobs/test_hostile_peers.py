@@ -20,11 +20,11 @@ import pytest
 from support.jobs.controllers import BEAT, Controlled, Peer, running, shape
 from support.jobs.runs import until
 
-from deepvm.jobs.agent.controller_client import ControllerClient, Reporter, Unheard
+from deepvm.jobs.agent.controller_client import ControllerClient, ControllerUnreachable, Reporter
 from deepvm.jobs.controller.messages import can_know, event_of
 from deepvm.jobs.controller.server import MOST_STRANGERS
 from deepvm.jobs.decisions.states import Machine
-from deepvm.jobs.decisions.world import MachineRecord, Pool, Terms, World
+from deepvm.jobs.decisions.world import JobLimits, JobState, MachineRecord, Pool
 from deepvm.jobs.wire import HEADER, LARGEST, USER, WireError, new_secret, secret_of
 
 
@@ -324,7 +324,7 @@ def test_what_a_machine_may_say_that_is_over(report: dict[str, Any]) -> None:
     found = event_of("m1", report)
     assert found is not None
     record = MachineRecord("m1", Pool("a", "z", "spot", 1.0), 0.0)
-    world = World(Terms(1, 1), 0.0, generation=1, members=("m1",)).with_machine(record)
+    world = JobState(JobLimits(1, 1), 0.0, generation=1, members=("m1",)).with_machine(record)
     assert can_know(world, "m1", found[0])
     over = world.with_machine(replace(record, state=Machine.ENDED))
     assert can_know(over, "m1", found[0]) == (report["event"] == "setup-failed")
@@ -379,7 +379,7 @@ def test_an_agent_believes_no_other_controller(answer: tuple[int, bytes, str]) -
     try:
         secret = secret_of(new_secret(), "m1")
         client = ControllerClient(lambda: f"http://127.0.0.1:{server.server_port}", "m1", secret)
-        with pytest.raises((WireError, Unheard)):
+        with pytest.raises((WireError, ControllerUnreachable)):
             client.ask("/beat", BEAT, 5.0)
         reporter = Reporter(
             ControllerClient(lambda: f"http://127.0.0.1:{server.server_port}", "m1", secret), over
@@ -416,5 +416,5 @@ def test_what_is_no_http_is_no_answer(answer: bytes) -> None:
         client = ControllerClient(
             lambda: f"http://127.0.0.1:{listening.getsockname()[1]}", "m1", b"x" * 32
         )
-        with pytest.raises((WireError, Unheard)):
+        with pytest.raises((WireError, ControllerUnreachable)):
             client.ask("/beat", BEAT, 2.0)

@@ -16,37 +16,40 @@ from support.checkpoint.object_store import BUCKET, CREDENTIALS, running
 from support.jobs.runs import Home, until
 
 from deepvm.jobs.decisions import events as d
-from deepvm.jobs.decisions.react import orders_of, react
+from deepvm.jobs.decisions.reconcile import orders_of, react
 from deepvm.jobs.decisions.states import Job, Machine
-from deepvm.jobs.decisions.world import Pool, Reason, Role, Terms, World
-from deepvm.jobs.history.final import final_document
+from deepvm.jobs.decisions.world import JobLimits, JobState, Pool, Reason, Role
+from deepvm.jobs.history.job_report import final_document
 from deepvm.reports.jobs.events import closing_lines
 from deepvm.reports.jobs.listing import saved_words
 
 ANCHOR, SPOT = Pool("m", "z", "on-demand", 1.0), Pool("a", "z", "spot", 3.6)
 
 
-def after(world: World, events: Sequence[d.Event], now_s: float) -> World:
+def after(world: JobState, events: Sequence[d.Event], now_s: float) -> JobState:
     return react(world, events, now_s)[0]
 
 
-def trains(**limits: float) -> World:
+def trains(**limits: float) -> JobState:
     """A job with an anchor, m1, at step 500 of its only trainer, m2.
 
     Version 400 is in a bucket, too.
     """
-    world = World(Terms(1, 1, anchor=(ANCHOR,), anchors=1, **limits), 0.0, pools=(SPOT,))  # type: ignore[arg-type]
+    world = JobState(JobLimits(1, 1, anchor=(ANCHOR,), anchors=1, **limits), 0.0, pools=(SPOT,))  # type: ignore[arg-type]
     world = after(world, [d.Tick()], 0.0)
-    world = after(world, [d.Listed({m: 0.0 for m in world.machines})], 1.0)
-    world = after(world, [d.Heard(m, warm=True) for m in world.machines], 5.0)
+    world = after(world, [d.InstancesListed({m: 0.0 for m in world.machines})], 1.0)
+    world = after(world, [d.Heartbeat(m, warm=True) for m in world.machines], 5.0)
     (trainer,) = world.members
     assert len(world.anchors) == 1
-    beats = [d.Heard(trainer, 1, 500, warm=True, step_s=1.0), d.Heard(world.anchors[0], warm=True)]
+    beats = [
+        d.Heartbeat(trainer, 1, 500, warm=True, step_s=1.0),
+        d.Heartbeat(world.anchors[0], warm=True),
+    ]
     world = after(world, [d.Started(trainer, 1, 0), *beats], 600.0)
     return after(world, [d.Safe(1, 400, Reason.INSURANCE, took_s=1.0)], 600.0)
 
 
-def wish(world: World) -> Reason | None:
+def wish(world: JobState) -> Reason | None:
     save = orders_of(world, world.members[0]).save
     return None if save is None else save.reason
 
@@ -75,35 +78,37 @@ def test_what_the_anchor_has_alone_when_the_job_ends_is_not_called_safe() -> Non
     assert world.version == 450
     world = after(world, [d.Stop("the user")], 602.0)
     world = after(
-        world, [d.Listed({world.anchors[0]: 0.0}, {world.members[0]: (0.0, 603.0)})], 603.0
+        world, [d.InstancesListed({world.anchors[0]: 0.0}, {world.members[0]: (0.0, 603.0)})], 603.0
     )
     assert world.job is Job.STOPPED and world.version == 400
 
 
 def test_a_stop_leaves_the_time_that_it_takes_until_a_version_lasts() -> None:
-    def ends_at(world: World) -> float:
+    def ends_at(world: JobState) -> float:
         second = 610.0
         while not world.ending:
             second += 1.0
             assert second < 1000.0
-            beat = d.Heard(world.members[0], 1, 510, warm=True, step_s=1.0)
-            world = after(world, [beat, d.Heard(world.anchors[0], warm=True)], second)
+            beat = d.Heartbeat(world.members[0], 1, 510, warm=True, step_s=1.0)
+            world = after(world, [beat, d.Heartbeat(world.anchors[0], warm=True)], second)
         return second
 
     known = after(
         trains(end_s=1000.0), [d.Safe(1, 450, Reason.INSURANCE, took_s=1.0, lasts=False)], 601.0
     )
     assert ends_at(known) > 900.0  # version 400 was in the bucket after a second
-    known = after(known, [d.Lasts(1, 450, 100.0)], 605.0)
+    known = after(known, [d.CheckpointDurable(1, 450, 100.0)], 605.0)
     assert ends_at(known) == pytest.approx(1000 - 150 - 1 - 2, abs=1)
 
 
 def test_with_an_anchor_that_is_lost_the_next_version_comes_at_once() -> None:
     world = after(trains(), [d.Safe(1, 450, Reason.INSURANCE, lasts=False)], 601.0)
-    gone = d.Listed({world.members[0]: 0.0}, {world.anchors[0]: (0.0, 602.0)})
+    gone = d.InstancesListed({world.members[0]: 0.0}, {world.anchors[0]: (0.0, 602.0)})
     world = after(world, [gone], 602.0)
     assert world.version == 400 and wish(world) is Reason.INSURANCE and world.formed
-    assert after(world, [d.Lasts(1, 450, 3.0)], 604.0).version == 450  # its upload was under way
+    assert (
+        after(world, [d.CheckpointDurable(1, 450, 3.0)], 604.0).version == 450
+    )  # its upload was under way
     untouched = after(trains(), [gone], 602.0)
     assert untouched.version == 400 and wish(untouched) is None
 
@@ -114,11 +119,11 @@ def test_an_anchor_that_is_replaced_keeps_until_its_versions_are_elsewhere() -> 
     world = after(world, [d.Noticed(first, 800.0)], 601.0)
     second = max(world.machines)
     assert world.machines[second].role is Role.ANCHOR
-    world = after(world, [d.Launched(second, 602.0), d.Heard(second, warm=True)], 605.0)
+    world = after(world, [d.Launched(second, 602.0), d.Heartbeat(second, warm=True)], 605.0)
     assert wish(world) is Reason.RESIZE
     world = after(world, [d.Safe(1, 503, Reason.RESIZE, lasts=False)], 606.0)
     assert world.generation == 1 and world.machines[first].state is Machine.NOTICED
-    world = after(world, [d.Lasts(1, 503, 6.0)], 612.0)
+    world = after(world, [d.CheckpointDurable(1, 503, 6.0)], 612.0)
     assert (world.generation, world.anchors, world.version) == (2, (second,), 503)
 
 
@@ -126,16 +131,16 @@ def test_a_noticed_machine_that_is_gone_early_may_have_left_its_part() -> None:
     world = trains()
     (trainer,), (anchor,) = world.members, world.anchors
     world = after(world, [d.Noticed(trainer, 720.0)], 601.0)
-    gone = d.Listed({anchor: 0.0}, {trainer: (0.0, 602.0)})
+    gone = d.InstancesListed({anchor: 0.0}, {trainer: (0.0, 602.0)})
     world = after(world, [gone], 602.5)
     assert world.formed and world.save is not None and world.save.reason is Reason.EMERGENCY
     safe = after(world, [d.Safe(1, 501, Reason.EMERGENCY, lasts=False)], 604.0)
     assert not safe.formed and safe.version == 501
-    beat = d.Heard(anchor, warm=True)
+    beat = d.Heartbeat(anchor, warm=True)
     assert after(world, [beat], 616.0).formed and not after(world, [beat], 617.5).formed  # silent_s
 
 
-def noticed(*, pending: bool) -> World:
+def noticed(*, pending: bool) -> JobState:
     """The version before a preemption is in the anchor, and nothing is there to go on with."""
     world = trains()
     world = after(world, [d.Noticed(world.members[0], 720.0)], 601.0)
@@ -146,21 +151,21 @@ def test_a_machine_that_goes_finishes_its_upload_while_no_other_is_there() -> No
     world = noticed(pending=True)
     (trainer,) = world.members
     assert world.formed and world.machines[trainer].state is Machine.NOTICED
-    done = after(world, [d.Lasts(1, 501, 9.0)], 612.0)
+    done = after(world, [d.CheckpointDurable(1, 501, 9.0)], 612.0)
     assert (done.formed, done.lasts, done.machines[trainer].state) == (
         False,
         501,
         Machine.RELEASING,
     )
-    failed = after(world, [d.Alone(1, 501, "no bucket")], 612.0)
+    failed = after(world, [d.CheckpointOnAnchorOnly(1, 501, "no bucket")], 612.0)
     assert (failed.formed, failed.alone, failed.version) == (False, "no bucket", 501)
-    beats = [d.Heard(m, 1, 501, warm=True) for m in (trainer, *world.anchors)]
+    beats = [d.Heartbeat(m, 1, 501, warm=True) for m in (trainer, *world.anchors)]
     # It goes then
     assert after(world, beats, 719.0).formed and not after(world, beats, 720.0).formed
     other = next(
         m.id for m in world.machines.values() if m.role is Role.TRAINER and m.id != trainer
     )
-    joined = after(world, [d.Launched(other, 605.0), d.Heard(other, warm=True), *beats], 610.0)
+    joined = after(world, [d.Launched(other, 605.0), d.Heartbeat(other, warm=True), *beats], 610.0)
     assert (joined.generation, joined.members, joined.version) == (2, (other,), 501)
     assert not noticed(pending=False).formed
 
@@ -173,8 +178,10 @@ def test_what_a_generation_goes_on_from_is_what_there_is() -> None:
     for restored, lasts in ((501, 400), (400, 400), (300, 300), (502, 400)):
         world = noticed(pending=False)
         other = next(m.id for m in world.machines.values() if m.state is Machine.INTENT)
-        beats = [d.Heard(m, warm=True) for m in world.anchors]
-        world = after(world, [d.Launched(other, 605.0), d.Heard(other, warm=True), *beats], 610.0)
+        beats = [d.Heartbeat(m, warm=True) for m in world.anchors]
+        world = after(
+            world, [d.Launched(other, 605.0), d.Heartbeat(other, warm=True), *beats], 610.0
+        )
         world = after(world, [d.Started(other, 2, restored)], 612.0)
         assert (world.version, world.lasts, world.steps) == (restored, lasts, restored)
 
@@ -190,12 +197,12 @@ def test_a_noticed_machine_that_is_lost_while_the_job_ends(
     world = replace(trains(**limits), version=lasts, lasts=lasts)
     (trainer,), (anchor,) = world.members, world.anchors
     world = after(world, [d.Noticed(trainer, 820.0)], 601.0)
-    beats = [d.Heard(trainer, 1, 500, warm=True, step_s=1.0), d.Heard(anchor, warm=True)]
+    beats = [d.Heartbeat(trainer, 1, 500, warm=True, step_s=1.0), d.Heartbeat(anchor, warm=True)]
     world = after(world, beats if limits else [*beats, d.Stop("stopped by the user")], 700.0)
     assert world.ending and wish(world) is Reason.EMERGENCY
     world = after(world, [d.Safe(1, 501, Reason.EMERGENCY, lasts=False)], 700.5)
     assert world.version == 501 and wish(world) is Reason.STOP
-    world = after(world, [d.Listed({anchor: 0.0}, {trainer: (0.0, 701.0)})], 701.0)
+    world = after(world, [d.InstancesListed({anchor: 0.0}, {trainer: (0.0, 701.0)})], 701.0)
     assert world.job is Job.STOPPED and world.machines[anchor].state is Machine.RELEASING
     document = final_document("job", 0.0, world, [], {})
     assert (document["steps"], document["version"], document["lost_steps"]) == (501, lasts, 0)

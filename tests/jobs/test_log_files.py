@@ -9,7 +9,7 @@ from support.jobs.controllers import JOB, Messages
 
 from deepvm.errors import DataError
 from deepvm.jobs.controller.controller import Controller, Submitted
-from deepvm.jobs.decisions.world import Pool, Terms, World
+from deepvm.jobs.decisions.world import JobLimits, JobState, Pool
 from deepvm.jobs.history.history import PLACE, History
 from deepvm.jobs.history.log_files import FOLDER, LogReader, add_line
 from deepvm.jobs.wire import new_secret
@@ -70,7 +70,7 @@ def test_lines_that_could_not_be_written_are_counted(tmp_path: Path) -> None:
     """As on a full disk: training goes on, and the log says what it lacks."""
     spec = {"per_machine": 1, "tiers": [], "orphan_after_s": 1e9}
     with History.open({PLACE: str(tmp_path / "history.db")}) as history:
-        world = World(Terms(1, 1), 1.0, pools=(Pool("g4dn.xlarge", "z", "spot", 0.3),))
+        world = JobState(JobLimits(1, 1), 1.0, pools=(Pool("g4dn.xlarge", "z", "spot", 0.3),))
         job = Submitted(JOB, tmp_path, new_secret(), spec)
         controller = Controller(job, world, Messages(), history)  # type: ignore[arg-type]
         (tmp_path / FOLDER).write_text("in the way")

@@ -9,8 +9,8 @@ import pytest
 from support.jobs.runs import Home
 
 from deepvm.jobs.decisions import events as d
-from deepvm.jobs.decisions.react import react
-from deepvm.jobs.decisions.world import Pool, Reason, Terms, World
+from deepvm.jobs.decisions.reconcile import react
+from deepvm.jobs.decisions.world import JobLimits, JobState, Pool, Reason
 
 SCRIPT = """
 import os, sys, time
@@ -69,48 +69,50 @@ def test_of_a_whole_job(home: Home, count: int) -> None:
     assert abs(found["lost_steps"] - lost) <= 0.05 * lost + 3, lost
 
 
-def training(count: int) -> World:
+def training(count: int) -> JobState:
     """Machines that have done 20 steps of half a second at 10 s, with a version after 10."""
     world, _ = react(
-        World(Terms(1, count), 0.0, pools=(Pool("a", "z", "spot", 1.0),)), d.Tick(), 0.0
+        JobState(JobLimits(1, count), 0.0, pools=(Pool("a", "z", "spot", 1.0),)), d.Tick(), 0.0
     )
     names = list(world.machines)
-    world, _ = react(world, [d.Heard(m, warm=True) for m in names], 0.0)
+    world, _ = react(world, [d.Heartbeat(m, warm=True) for m in names], 0.0)
     world, _ = react(world, [d.Started(m, 1, 0 if m == "m1" else None) for m in names], 0.0)
     world, _ = react(world, d.Safe(1, 10, Reason.INSURANCE, took_s=0.1), 5.1)
-    return react(world, [d.Heard(m, 1, 20, True, 0.5) for m in names], 10.0)[0]
+    return react(world, [d.Heartbeat(m, 1, 20, True, 0.5) for m in names], 10.0)[0]
 
 
-def resumed(world: World, *events: d.Event, at_s: float, version: int, done: int = 0) -> World:
+def resumed(
+    world: JobState, *events: d.Event, at_s: float, version: int, done: int = 0
+) -> JobState:
     """After events, and once others have taken over from a version."""
     for event in events:
         world, _ = react(world, event, at_s)
     if not world.members or not world.formed:
         name = list(world.machines)[-1]
-        world, _ = react(world, d.Heard(name, warm=True), at_s + 5)
+        world, _ = react(world, d.Heartbeat(name, warm=True), at_s + 5)
     first = world.members[0]
     world, _ = react(world, d.Started(first, 2, done=done), at_s + 5)
     return react(world, d.Started(first, 2, version), at_s + 5)[0]
 
 
 def test_survivors_say_how_far_they_were() -> None:
-    gone = d.Listed({"m1": 0.0}, {"m2": (0.0, 14.0)})
+    gone = d.InstancesListed({"m1": 0.0}, {"m2": (0.0, 14.0)})
     assert resumed(training(2), gone, at_s=14.2, version=10, done=27).counts.lost_steps == 17
 
 
 def test_where_nobody_survives_steps_follow_from_the_time() -> None:
-    gone = d.Listed({}, {"m1": (0.0, 14.0)})
+    gone = d.InstancesListed({}, {"m1": (0.0, 14.0)})
     assert resumed(training(1), gone, at_s=30.0, version=10).counts.lost_steps == 20 + 8 - 10
 
 
 def test_nothing_is_done_while_training_stands_still() -> None:
     notice, safe = d.Noticed("m1", 120.0), d.Safe(1, 21, Reason.EMERGENCY, took_s=0.1)
-    world, gone = training(1), d.Listed({}, {"m1": (0.0, 14.0)})
+    world, gone = training(1), d.InstancesListed({}, {"m1": (0.0, 14.0)})
     for event in (notice, safe):
         world, _ = react(world, event, 10.6)
     assert (
         resumed(
-            world, d.Heard("m1", 1, 21, True, 0.5), gone, at_s=14.0, version=21
+            world, d.Heartbeat("m1", 1, 21, True, 0.5), gone, at_s=14.0, version=21
         ).counts.lost_steps
         == 0
     )
@@ -119,9 +121,11 @@ def test_nothing_is_done_while_training_stands_still() -> None:
 def test_a_machine_that_is_gone_before_its_first_heartbeat_has_done_what_there_was_time_for() -> (
     None
 ):
-    world = resumed(training(1), d.Listed({}, {"m1": (0.0, 14.0)}), at_s=14.0, version=10)
-    world, _ = react(world, d.Listed({}, {"m2": (14.0, 22.0)}), 22.0)  # 3 s after its start
-    world, _ = react(world, d.Heard("m3", warm=True), 30.0)
+    world = resumed(training(1), d.InstancesListed({}, {"m1": (0.0, 14.0)}), at_s=14.0, version=10)
+    world, _ = react(
+        world, d.InstancesListed({}, {"m2": (14.0, 22.0)}), 22.0
+    )  # 3 s after its start
+    world, _ = react(world, d.Heartbeat("m3", warm=True), 30.0)
     world, _ = react(world, d.Started("m3", 3, 10), 30.0)
     assert world.counts.lost_steps == 18 + 6
 
@@ -129,7 +133,11 @@ def test_a_machine_that_is_gone_before_its_first_heartbeat_has_done_what_there_w
 def test_a_version_that_nobody_has_announced_counts_once_training_goes_on_from_it() -> None:
     """Its rank 0 was gone between the commit and the report; another generation finds it."""
     world = resumed(
-        training(2), d.Listed({"m2": 0.0}, {"m1": (0.0, 14.0)}), at_s=14.2, version=25, done=27
+        training(2),
+        d.InstancesListed({"m2": 0.0}, {"m1": (0.0, 14.0)}),
+        at_s=14.2,
+        version=25,
+        done=27,
     )
     assert (world.version, world.steps, world.counts.lost_steps) == (25, 25, 2)
     assert world.lasts == 25  # it was where all machines look, as there is no anchor
@@ -138,7 +146,7 @@ def test_a_version_that_nobody_has_announced_counts_once_training_goes_on_from_i
 
 
 def test_a_version_that_was_announced_and_is_not_found_is_none() -> None:
-    world = resumed(training(1), d.Listed({}, {"m1": (0.0, 14.0)}), at_s=30.0, version=4)
+    world = resumed(training(1), d.InstancesListed({}, {"m1": (0.0, 14.0)}), at_s=30.0, version=4)
     assert (world.version, world.lasts, world.steps, world.counts.lost_steps) == (
         4,
         4,
@@ -149,7 +157,7 @@ def test_a_version_that_was_announced_and_is_not_found_is_none() -> None:
 
 def test_nothing_is_done_behind_a_version_before_a_preemption_that_nobody_has_announced() -> None:
     """Trainers hold from step 21 on, until their machine is gone three seconds later."""
-    world, gone = training(1), d.Listed({}, {"m1": (0.0, 14.0)})
+    world, gone = training(1), d.InstancesListed({}, {"m1": (0.0, 14.0)})
     world, _ = react(world, d.Noticed("m1", 120.0), 10.6)
     assert world.save is not None and world.save.reason is Reason.EMERGENCY
     found = resumed(world, gone, at_s=14.0, version=22)

@@ -15,12 +15,12 @@ from support.jobs.simulation import Faults, Simulation, finished
 from deepvm.core.preemption.deadlines import ON_DEMAND
 from deepvm.jobs.decisions import events as d
 from deepvm.jobs.decisions.markets import is_on_demand, market_facts, most_of, standing
-from deepvm.jobs.decisions.react import orders_of, react
+from deepvm.jobs.decisions.reconcile import orders_of, react
 from deepvm.jobs.decisions.states import Job, Machine
-from deepvm.jobs.decisions.world import Pace, Pool, Reason, Role, Terms, World
+from deepvm.jobs.decisions.world import JobLimits, JobState, Pool, Reason, Role, StepRate
 
 
-def on_demand_s(world: World) -> float:
+def on_demand_s(world: JobState) -> float:
     """How long on-demand machines were paid for."""
     return sum(
         m.usd(world.now_s) / BOUGHT.usd_per_hour * 3600
@@ -97,31 +97,33 @@ def test_greedy_waits_to_the_last_and_uniform_progress_does_not() -> None:
 
 def running(
     policy: str, version: int, reached: int, now_s: float, *, on_demand: bool = False
-) -> World:
+) -> JobState:
     """One machine that trains 500 steps of a second until 1000 s."""
     pool = BOUGHT if on_demand else Pool("a", "z", "spot", 3.6)
-    first = World(
+    first = JobState(
         terms(1, 1000.0, policy, 500),
         0.0,
         pools=(Pool("a", "z", "spot", 3.6),),
         on_demand=on_demand,
     )
     world, _ = react(first, d.Tick(), 0.0)
-    world, _ = react(world, [d.Launched("m1", 1.0), d.Heard("m1", warm=True)], 2.0)
+    world, _ = react(world, [d.Launched("m1", 1.0), d.Heartbeat("m1", warm=True)], 2.0)
     world, _ = react(world, d.Started("m1", 1, 0), 3.0)
     assert world.machines["m1"].pool == pool
     world = world.with_machine(replace(world.machines["m1"], heard_s=now_s, trained_s=21.0))
-    pace = Pace(world.generation, 0, now_s - reached, 1.0, reached)
+    pace = StepRate(world.generation, 0, now_s - reached, 1.0, reached)
     return replace(world, pace=pace, version=version, reached=reached, now_s=now_s)
 
 
 def test_a_job_on_spot_asks_for_on_demand_first_and_releases_spot_last() -> None:
     late_s = 1000 - (500 - 100) * 1.03 - 25
     world = running("greedy", 100, 100, late_s)
-    world, acts = react(world, d.Heard("m1", 1, 100, warm=True), late_s)
+    world, acts = react(world, d.Heartbeat("m1", 1, 100, warm=True), late_s)
     assert world.on_demand and acts == (d.Request("m2"),) and world.machines["m2"].pool == BOUGHT
     assert world.machines["m1"].state is Machine.MEMBER and world.job is Job.RUNNING
-    world, acts = react(world, [d.Launched("m2", late_s + 1), d.Heard("m2", warm=True)], late_s + 5)
+    world, acts = react(
+        world, [d.Launched("m2", late_s + 1), d.Heartbeat("m2", warm=True)], late_s + 5
+    )
     assert world.save is not None and world.save.reason is Reason.RESIZE and not acts
     world, acts = react(world, d.Safe(1, 105, Reason.RESIZE), late_s + 6)
     assert world.members == ("m2",) and world.generation == 2 and acts == (d.Release("m1"),)
@@ -134,7 +136,7 @@ def test_a_version_is_made_while_it_still_counts_as_time() -> None:
     last_s = 1.0 + 1.5 * 2.0 + 2.0  # a step, its version, the release
     late_s = 1000 - 400 * 1.03 - 21 - 2 - last_s
     world = running("greedy", 100, 200, late_s)
-    world, acts = react(world, d.Heard("m1", 1, 200, warm=True), late_s)
+    world, acts = react(world, d.Heartbeat("m1", 1, 200, warm=True), late_s)
     assert not world.on_demand and not acts
     assert world.save is not None and world.save.reason is Reason.INSURANCE
     assert orders_of(world, "m1").save == world.save
@@ -151,28 +153,28 @@ def test_a_notice_is_not_kept_waiting_by_a_version_that_nobody_holds_for() -> No
 
 def test_uniform_progress_goes_back_to_spot_when_it_is_ahead() -> None:
     world = running("uniform-progress", 50, 50, 120.0, on_demand=True)
-    world, acts = react(world, d.Heard("m1", 1, 50, warm=True), 121.0)
+    world, acts = react(world, d.Heartbeat("m1", 1, 50, warm=True), 121.0)
     assert world.on_demand and not acts  # behind the line
     world = running("uniform-progress", 150, 150, 150.0, on_demand=True)
-    world, acts = react(world, d.Heard("m1", 1, 150, warm=True), 150.0)
+    world, acts = react(world, d.Heartbeat("m1", 1, 150, warm=True), 150.0)
     assert not world.on_demand and acts == (d.Request("m2"),)
     assert world.machines["m2"].pool.market == "spot" and "ahead of" in market_facts(world)["why"]
     # Spot is not to be had: what is bought trains on, and it is bought again when the line has
     # caught up.
     world, _ = react(world, d.Refused("m2", "capacity"), 151.0)
     assert not world.on_demand and world.job is Job.RUNNING and standing(world).on == ON_DEMAND  # type: ignore[union-attr]
-    world, _ = react(world, d.Heard("m1", 1, 151, warm=True), 400.0)
+    world, _ = react(world, d.Heartbeat("m1", 1, 151, warm=True), 400.0)
     assert world.on_demand
 
 
 def test_greedy_stays_on_demand() -> None:
     world = running("greedy", 400, 400, 500.0, on_demand=True)
-    world, acts = react(world, d.Heard("m1", 1, 400, warm=True), 501.0)
+    world, acts = react(world, d.Heartbeat("m1", 1, 400, warm=True), 501.0)
     assert world.on_demand and not acts
 
 
 def test_a_pool_without_capacity_does_not_use_up_the_time() -> None:
-    world = World(terms(1, 1000.0, "greedy", 500), 0.0, pools=(Pool("a", "z", "spot", 3.6),))
+    world = JobState(terms(1, 1000.0, "greedy", 500), 0.0, pools=(Pool("a", "z", "spot", 3.6),))
     world, acts = react(world, d.Tick(), 0.0)
     world, _ = react(world, d.Refused("m1", "capacity"), 1.0)
     world, acts = react(world, d.Tick(), 20.0)
@@ -187,17 +189,19 @@ def test_while_there_is_none_on_demand_spot_trains() -> None:
     assert acts == (d.Request("m2"),) and world.machines["m2"].pool == BOUGHT
     world, acts = react(world, d.Refused("m2", "quota"), 502.0)
     assert not acts and world.members == ("m1",) and world.job is Job.RUNNING
-    world, acts = react(world, d.Listed({}, {"m1": (1.0, 503.0)}), 503.0)
+    world, acts = react(world, d.InstancesListed({}, {"m1": (1.0, 503.0)}), 503.0)
     assert [world.machines[a.id].pool.market for a in acts] == ["spot"]
 
 
 @pytest.mark.parametrize(("usd", "bought"), [(3.6, 1), (7.3, 2), (100.0, 4)])
 def test_an_hourly_budget_buys_so_many_machines(usd: float, bought: int) -> None:
-    limits = Terms(1, 4, usd_per_hour=usd)
-    world = World(limits, 0.0, pools=(Pool("a", "z", "spot", 3.6),))
+    limits = JobLimits(1, 4, usd_per_hour=usd)
+    world = JobState(limits, 0.0, pools=(Pool("a", "z", "spot", 3.6),))
     assert most_of(world) == bought
     world, acts = react(world, d.Tick(), 0.0)
     assert len(acts) == bought
-    world, acts = react(world, [d.Heard(f"m{n}", warm=True) for n in range(1, bought + 1)], 20.0)
+    world, acts = react(
+        world, [d.Heartbeat(f"m{n}", warm=True) for n in range(1, bought + 1)], 20.0
+    )
     assert len(world.members) == bought and not acts
     assert sum(m.pool.usd_per_hour for m in world.of(Role.TRAINER, Machine.MEMBER)) <= usd

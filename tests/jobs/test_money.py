@@ -13,15 +13,15 @@ from deepvm.jobs.decisions.world import (
     PREEMPTED,
     RELEASED,
     Counts,
+    JobLimits,
+    JobState,
     MachineRecord,
     Pool,
     Reason,
     Role,
-    Terms,
-    World,
 )
-from deepvm.jobs.history.final import final_document
 from deepvm.jobs.history.history import EventRow
+from deepvm.jobs.history.job_report import final_document
 from deepvm.jobs.history.spent import spent
 from deepvm.jobs.history.validation import as_job, observed, validation
 from deepvm.reports.jobs.listing import print_job
@@ -53,7 +53,7 @@ def event(at_s: float, kind: str, state: str, **facts: object) -> EventRow:
     return EventRow(at_s, kind, state, facts)
 
 
-def job() -> tuple[World, list[EventRow]]:
+def job() -> tuple[JobState, list[EventRow]]:
     """100 steps of a second: m1 is lost without a notice after 47, m2 noticed after 77, m3 trains
     to the end.
 
@@ -117,8 +117,8 @@ def job() -> tuple[World, list[EventRow]]:
         event(171.0, "ended", "done", id="m3", generation=3, code=0, step=100),
     ]
     counts = Counts(7, {Reason.INSURANCE: 3, Reason.EMERGENCY: 1})
-    world = World(
-        Terms(1, 1, mttp_s=60.0),
+    world = JobState(
+        JobLimits(1, 1, mttp_s=60.0),
         174.0,
         Job.DONE,
         {m.id: m for m in machines},
@@ -306,7 +306,10 @@ def test_a_noticed_machine_goes_with_one_that_is_lost() -> None:
         event(125.0, "ended", "done", id="m3", generation=2, code=0, step=90),
     ]
     world = replace(
-        job()[0], terms=Terms(2, 2, mttp_s=60.0), machines={m.id: m for m in machines}, generation=2
+        job()[0],
+        terms=JobLimits(2, 2, mttp_s=60.0),
+        machines={m.id: m for m in machines},
+        generation=2,
     )
     seen = observed(0.0, replace(world, reached=90), events)
     assert seen is not None and seen.preemptions == 2

@@ -31,9 +31,10 @@ from deepvm.checkpoint.files.epoch_file import EpochFile
 from deepvm.errors import CheckpointError
 from deepvm.jobs.agent.backups import Backups
 from deepvm.jobs.clouds.netns import NetnsCloud
+from deepvm.jobs.decisions import apply_events as heard
 from deepvm.jobs.decisions import events as d
-from deepvm.jobs.decisions import heard, markets
-from deepvm.jobs.decisions.world import Terms, World
+from deepvm.jobs.decisions import markets
+from deepvm.jobs.decisions.world import JobLimits, JobState
 from deepvm.jobs.storage.backup_store import Part
 
 
@@ -130,11 +131,11 @@ def fenced(home: Home) -> None:
     }
     process = home.start("run", str(home.job(name, "exec python chain.py 3000;", **more)))
 
-    def seen(what: Callable[[World], Any]) -> World:
+    def seen(what: Callable[[JobState], Any]) -> JobState:
         found = until(
             lambda: (world := world_of(home, name)) is not None and what(world) and world, 60
         )
-        assert isinstance(found, World)
+        assert isinstance(found, JobState)
         return found
 
     first, second = seen(lambda world: len(world.started) == 2).members
@@ -210,7 +211,7 @@ def test_commits_of_an_older_generation_are_refused(
 def simulated(seeds: range) -> None:
     for seed in seeds:
         faults = Faults(notices=3, losses=2, cuts=2)
-        simulation = Late(random.Random(seed), Terms(1, 2), faults)
+        simulation = Late(random.Random(seed), JobLimits(1, 2), faults)
         finished(simulation)
 
 

@@ -17,7 +17,7 @@ from deepvm.cli.jobs import jobs_group, run
 from deepvm.errors import RequestError
 from deepvm.io.file_lock import FileLock
 from deepvm.jobs.cloud import Listing, UnknownError
-from deepvm.jobs.decisions.world import Pool, Terms, World
+from deepvm.jobs.decisions.world import JobLimits, JobState, Pool
 from deepvm.jobs.history.history import PLACE, History
 from deepvm.jobs.orphans import Search, search
 from deepvm.jobs.standing import LOCK
@@ -59,7 +59,7 @@ def test_a_cloud_that_fails_hides_no_others(
             raise UnknownError("no such region")
         return bad if name == "bad" else good
 
-    world = World(Terms(1, 1), 0.0, pools=(Pool("g4dn.xlarge", "z", "spot", 0.3),))
+    world = JobState(JobLimits(1, 1), 0.0, pools=(Pool("g4dn.xlarge", "z", "spot", 0.3),))
     with History.open({PLACE: str(tmp_path / "h.db")}) as history:
         for name, cloud in (("one", "bad"), ("two", "good")):
             (tmp_path / name).mkdir()
@@ -94,7 +94,7 @@ def test_jobs_that_the_history_lacks_are_released_by_their_name_alone(
     tmp_path: Path, fails: str, named: list[str], found: list[str], ended: list[str], problem: str
 ) -> None:
     cloud = Owner(fails=fails)
-    world = World(Terms(1, 1), 0.0, pools=(Pool("g4dn.xlarge", "z", "spot", 0.3),))
+    world = JobState(JobLimits(1, 1), 0.0, pools=(Pool("g4dn.xlarge", "z", "spot", 0.3),))
     (tmp_path / "one").mkdir()
     with History.open({PLACE: str(tmp_path / "h.db")}) as history:
         history.add_job("one", 0.0, tmp_path / "one", {"cloud": "far"}, world)
@@ -118,7 +118,7 @@ def test_a_misspelt_job_releases_none_and_is_no_job_without_machines(
 ) -> None:
     """Unless a cloud does not answer, which may know it."""
     cloud = Owner(fails=fails)
-    world = World(Terms(1, 1), 0.0, pools=(Pool("g4dn.xlarge", "z", "spot", 0.3),))
+    world = JobState(JobLimits(1, 1), 0.0, pools=(Pool("g4dn.xlarge", "z", "spot", 0.3),))
     (tmp_path / "one").mkdir()
     with History.open({PLACE: str(tmp_path / "h.db")}) as history:
         history.add_job("one", 0.0, tmp_path / "one", {"cloud": "far"}, world)

@@ -25,18 +25,18 @@ from deepvm.jobs.decisions.pool_choice import (
     usd_per_useful_hour,
 )
 from deepvm.jobs.decisions.pool_record import PoolRecord
-from deepvm.jobs.decisions.react import react
+from deepvm.jobs.decisions.reconcile import react
 from deepvm.jobs.decisions.states import Job, Machine
 from deepvm.jobs.decisions.world import (
     LOST,
     PREEMPTED,
     REFUSED,
     RELEASED,
+    JobLimits,
+    JobState,
     MachineRecord,
     Pool,
     Role,
-    Terms,
-    World,
 )
 from deepvm.jobs.decisions.world_document import from_document, to_document, to_row
 
@@ -101,8 +101,8 @@ def test_order() -> None:
     assert in_order([cheap, B], history, NOW)[0] == cheap
 
 
-def world(*pools: Pool) -> World:
-    return World(Terms(1, 1, cool_s=30.0), 0.0, pools=pools)
+def world(*pools: Pool) -> JobState:
+    return JobState(JobLimits(1, 1, cool_s=30.0), 0.0, pools=pools)
 
 
 def test_a_pool_that_refused_is_left_alone_longer_each_time() -> None:
@@ -116,7 +116,7 @@ def test_a_pool_that_refused_is_left_alone_longer_each_time() -> None:
 
 
 def test_refusals_of_one_round_count_once() -> None:
-    now, acts = react(replace(world(A), terms=Terms(8, 8, cool_s=30.0)), d.Tick(), 0.0)
+    now, acts = react(replace(world(A), terms=JobLimits(8, 8, cool_s=30.0)), d.Tick(), 0.0)
     assert len(acts) == 8
     for number in range(1, 9):
         now, _ = react(now, d.Refused(f"m{number}", "no capacity"), 0.5 + number / 10)
@@ -129,7 +129,7 @@ def test_refusals_of_one_round_count_once() -> None:
 @pytest.mark.parametrize("place", ["anchor", "steady"])
 def test_each_pool_that_refused_is_left_alone(place: str) -> None:
     other = replace(OTHER, market="on-demand")
-    terms = Terms(
+    terms = JobLimits(
         2, 2, cool_s=30.0, **{place: (other,), "anchors" if place == "anchor" else "steadies": 1}
     )
     now, acts = react(replace(world(A), terms=terms), d.Tick(), 0.0)
@@ -155,9 +155,9 @@ def test_a_pool_rests_after_a_notice_where_there_is_another() -> None:
     ("event", "at_s"),
     [
         (d.Noticed("m1", 122.0), 3.0),
-        (d.Listed({}, {"m1": (1.0, 3.0)}, taken=frozenset(["m1"])), 3.0),
-        (d.Listed({}, {"m1": (1.0, 3.0)}), 3.0),
-        (d.Listed({}), 70.0),  # the cloud does not list it any more
+        (d.InstancesListed({}, {"m1": (1.0, 3.0)}, taken=frozenset(["m1"])), 3.0),
+        (d.InstancesListed({}, {"m1": (1.0, 3.0)}), 3.0),
+        (d.InstancesListed({}), 70.0),  # the cloud does not list it any more
         (d.Tick(), 60.0),  # its agent has been silent for too long
     ],
 )
@@ -166,7 +166,7 @@ def test_the_replacement_comes_from_elsewhere_with_or_without_a_notice(
 ) -> None:
     now, first = react(world(A, B), d.Tick(), 1.0)
     assert [now.machines[r.id].pool for r in first if isinstance(r, d.Request)] == [A]
-    now, _ = react(now, [d.Launched("m1", 1.0), d.Heard("m1", warm=True)], 2.0)
+    now, _ = react(now, [d.Launched("m1", 1.0), d.Heartbeat("m1", warm=True)], 2.0)
     if isinstance(event, d.Tick):
         now, _ = react(now, d.Silent("m1"), 17.0)
     now, acts = react(now, event, at_s)
@@ -189,7 +189,7 @@ def test_what_the_cloud_has_chosen_is_written_down() -> None:
     pool = after.machines["m1"].pool
     assert (pool.zone, pool.usd_per_hour) == ("us-east-1c", 0.25)
     # The reply was lost
-    listed, _ = react(now, d.Listed({"m1": 1.5}, zones={"m1": "us-east-1b"}), 2.0)
+    listed, _ = react(now, d.InstancesListed({"m1": 1.5}, zones={"m1": "us-east-1b"}), 2.0)
     assert (
         listed.machines["m1"].pool.zone == "us-east-1b"
         and listed.machines["m1"].pool.usd_per_hour == 0.3
@@ -198,7 +198,7 @@ def test_what_the_cloud_has_chosen_is_written_down() -> None:
 
 def test_a_steady_machine_counts_in_whichever_zone() -> None:
     steady = Pool("g4dn.xlarge", "us-east-1", "on-demand", 0.5)
-    begun = World(Terms(1, 2, steady=(steady,), steadies=1), 0.0, pools=(A,))
+    begun = JobState(JobLimits(1, 2, steady=(steady,), steadies=1), 0.0, pools=(A,))
     now, acts = react(begun, d.Tick(), 1.0)
     assert len(acts) == 2
     now, _ = react(now, [d.Launched("m1", 1.0, "us-east-1c"), d.Launched("m2", 1.0)], 2.0)
@@ -222,9 +222,9 @@ def lived(number: int, pool: Pool, hours: float, reason: str, ago_h: float = 3.0
 _TIMES = ("requested_s", "launched_s", "ended_s", "end_reason")
 
 
-def seen(*machines: MachineRecord, **more: Any) -> World:
-    return World(
-        Terms(1, 1), NOW, machines={m.id: m for m in machines}, pools=(OFTEN, SELDOM), **more
+def seen(*machines: MachineRecord, **more: Any) -> JobState:
+    return JobState(
+        JobLimits(1, 1), NOW, machines={m.id: m for m in machines}, pools=(OFTEN, SELDOM), **more
     )
 
 
@@ -292,7 +292,7 @@ class Zones(Simulation):
     """
 
     def __init__(self, seed: int, life_s: float) -> None:
-        super().__init__(random.Random(seed), Terms(2, 2, cool_s=3.0), Faults(), steps=600)
+        super().__init__(random.Random(seed), JobLimits(2, 2, cool_s=3.0), Faults(), steps=600)
         self.life_s = life_s
         self.first = self.world = replace(self.world, pools=(A, B))
         self.refused = lambda pool: pool == A and not life_s
@@ -329,7 +329,7 @@ SMALL, LARGE = (
 )
 
 
-def asked(world: World, now_s: float, *refuse: Pool) -> tuple[World, list[Pool]]:
+def asked(world: JobState, now_s: float, *refuse: Pool) -> tuple[JobState, list[Pool]]:
     """Which pools are asked in the end where those of ``refuse`` have no capacity."""
     found, acts = list[Pool](), react(world, d.Tick(), now_s)
     while acts[1]:
@@ -364,8 +364,8 @@ def test_the_next_ranked_type_is_bought_where_the_first_is_not_to_be_had(
     A part of them would be paid for nothing.
     """
     for usd_per_hour, found in ((None, [SECOND] * 2), (2.0, [SECOND] * 2), (1.9, too_dear)):
-        begun = World(
-            Terms(2, 2, usd_per_hour=usd_per_hour, **terms),
+        begun = JobState(
+            JobLimits(2, 2, usd_per_hour=usd_per_hour, **terms),
             0.0,
             pools=pools,
             on_demand="bought" in terms,
@@ -378,16 +378,16 @@ def test_the_next_ranked_type_is_bought_where_the_first_is_not_to_be_had(
 
 
 def test_spot_trains_where_no_type_is_to_be_had_on_demand() -> None:
-    terms = Terms(1, 1, bought=(FIRST, SECOND), deadline_policy="greedy", end_s=1e6, steps=10)
-    assert asked(World(terms, 0.0, pools=(A,), on_demand=True), 0.0, FIRST, SECOND)[1] == [A]
+    terms = JobLimits(1, 1, bought=(FIRST, SECOND), deadline_policy="greedy", end_s=1e6, steps=10)
+    assert asked(JobState(terms, 0.0, pools=(A,), on_demand=True), 0.0, FIRST, SECOND)[1] == [A]
 
 
 def test_versions_are_kept_on_the_next_ranked_anchor() -> None:
-    terms = Terms(1, 3, anchor=(SMALL, LARGE), anchors=2)
-    assert asked(World(terms, 0.0, pools=(FIRST,)), 0.0, SMALL)[1] == [FIRST] * 3 + [LARGE] * 2
-    tight = within_budget(World(replace(terms, usd_per_hour=0.8), 0.0, pools=(FIRST,)), 0.8)
+    terms = JobLimits(1, 3, anchor=(SMALL, LARGE), anchors=2)
+    assert asked(JobState(terms, 0.0, pools=(FIRST,)), 0.0, SMALL)[1] == [FIRST] * 3 + [LARGE] * 2
+    tight = within_budget(JobState(replace(terms, usd_per_hour=0.8), 0.0, pools=(FIRST,)), 0.8)
     assert tight.terms.anchor == (SMALL,)
-    loose = within_budget(World(replace(terms, usd_per_hour=1.5), 0.0, pools=(FIRST,)), 1.5)
+    loose = within_budget(JobState(replace(terms, usd_per_hour=1.5), 0.0, pools=(FIRST,)), 1.5)
     # Money for the dearest anchors is kept back while none is there.
     assert asked(loose, 0.0, SMALL)[1] == [FIRST] * 2 + [LARGE] * 2
     assert asked(loose, 0.0)[1] == [SMALL] * 2 + [FIRST] * 2
@@ -395,13 +395,15 @@ def test_versions_are_kept_on_the_next_ranked_anchor() -> None:
 
 def test_an_anchor_that_is_replaced_keeps_to_the_budget() -> None:
     """The last trainer has what the first anchors cost less than the dearest."""
-    terms = Terms(1, 3, anchor=(SMALL, LARGE), anchors=2, usd_per_hour=1.7)
-    world, found = asked(within_budget(World(terms, 0.0, pools=(FIRST,)), 1.7), 0.0)
+    terms = JobLimits(1, 3, anchor=(SMALL, LARGE), anchors=2, usd_per_hour=1.7)
+    world, found = asked(within_budget(JobState(terms, 0.0, pools=(FIRST,)), 1.7), 0.0)
     assert found == [SMALL] * 2 + [FIRST] * 2
     world, acts = react(world, [d.Launched(m, 1.0) for m in world.machines], 2.0)
     assert [world.machines[act.id].pool for act in acts] == [FIRST]
     world, acts = react(
-        world, d.Listed({"m2": 1.0, "m3": 1.0, "m4": 1.0, "m5": 2.0}, {"m1": (1.0, 3.0)}), 3.0
+        world,
+        d.InstancesListed({"m2": 1.0, "m3": 1.0, "m4": 1.0, "m5": 2.0}, {"m1": (1.0, 3.0)}),
+        3.0,
     )
     assert [world.machines[act.id].pool for act in acts] == [SMALL]
     assert not react(world, d.Refused(acts[0].id, "no capacity"), 4.0)[1]
@@ -412,13 +414,13 @@ def test_an_anchor_that_is_replaced_keeps_to_the_budget() -> None:
 
 def test_types_that_are_too_dear_beside_the_dearest_anchor_are_none() -> None:
     cheap = replace(FIRST, instance_type="cheap", usd_per_hour=0.1)
-    terms = Terms(1, 1, anchor=(SMALL, LARGE), anchors=1, usd_per_hour=0.65)
-    found = within_budget(World(terms, 0.0, pools=(cheap, FIRST)), 0.65)
+    terms = JobLimits(1, 1, anchor=(SMALL, LARGE), anchors=1, usd_per_hour=0.65)
+    found = within_budget(JobState(terms, 0.0, pools=(cheap, FIRST)), 0.65)
     assert found.pools == (cheap,) and found.terms.anchor == (SMALL, LARGE)
 
 
 @st.composite
-def markets_of_a_job(draw: st.DrawFn) -> World:
+def markets_of_a_job(draw: st.DrawFn) -> JobState:
     def pools(market: str, least: int = 0) -> tuple[Pool, ...]:
         usd = draw(st.lists(st.sampled_from([0.1, 0.3, 0.5, 1.0, 3.0]), min_size=least, max_size=3))
         return tuple(Pool(f"{market}{n}", "z", market, x) for n, x in enumerate(usd))
@@ -426,7 +428,7 @@ def markets_of_a_job(draw: st.DrawFn) -> World:
     least = draw(st.integers(1, 3))
     steady, anchor, bought = pools("on-demand"), pools("on-demand"), pools("on-demand")
     steadies = draw(st.integers(1, least)) if steady else 0
-    terms = Terms(
+    terms = JobLimits(
         least,
         draw(st.integers(least, 5)),
         usd_per_hour=draw(st.sampled_from([0.5, 1.0, 2.0, 4.0, 9.0])),
@@ -436,11 +438,11 @@ def markets_of_a_job(draw: st.DrawFn) -> World:
     )
     terms = replace(terms, anchors=terms.anchors if anchor else 0, bought=bought)
     terms = replace(terms, end_s=1e6 if bought else None, steps=10, deadline_policy="greedy")
-    return World(terms, 0.0, pools=pools("spot", 1))
+    return JobState(terms, 0.0, pools=pools("spot", 1))
 
 
 @given(markets_of_a_job(), st.data())
-def test_whatever_refuses_the_budget_buys_the_fewest(begun: World, data: st.DataObject) -> None:
+def test_whatever_refuses_the_budget_buys_the_fewest(begun: JobState, data: st.DataObject) -> None:
     on_demand = [replace(begun, on_demand=True)] if begun.terms.bought else []
     assume(all(least_usd_per_hour(w) <= (w.terms.usd_per_hour or 0.0) for w in (begun, *on_demand)))
     world = within_budget(data.draw(st.sampled_from([begun, *on_demand])), begun.terms.usd_per_hour)
@@ -467,7 +469,7 @@ def test_whatever_refuses_the_budget_buys_the_fewest(begun: World, data: st.Data
 def test_what_an_older_deepvm_wrote_of_its_one_pool(
     name: str, older: dict[str, Any] | None
 ) -> None:
-    written = to_document(World(Terms(1, 1), 0.0, pools=(A,)))
+    written = to_document(JobState(JobLimits(1, 1), 0.0, pools=(A,)))
     written["terms"][name] = older
     del written["priors"]
     found = from_document(json.loads(json.dumps(written)), {})

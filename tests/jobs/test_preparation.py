@@ -14,9 +14,9 @@ from support.jobs.runs import Home, until
 from deepvm.jobs.agent.preparation import run_setup
 from deepvm.jobs.controller.messages import beat_of
 from deepvm.jobs.decisions import events as d
-from deepvm.jobs.decisions.react import react
+from deepvm.jobs.decisions.reconcile import react
 from deepvm.jobs.decisions.states import Machine
-from deepvm.jobs.decisions.world import Pool, Terms, World
+from deepvm.jobs.decisions.world import JobLimits, JobState, Pool
 from deepvm.jobs.decisions.world_document import from_document, to_document
 from deepvm.jobs.history.history import History
 from deepvm.jobs.storage import data
@@ -29,9 +29,11 @@ def home(tmp_path: Path) -> Iterator[Home]:
     found.end()
 
 
-def booting() -> World:
+def booting() -> JobState:
     world, _ = react(
-        World(Terms(1, 1), 0.0, pools=(Pool("g4dn.xlarge", "z", "spot", 0.3),)), d.Tick(), 0.0
+        JobState(JobLimits(1, 1), 0.0, pools=(Pool("g4dn.xlarge", "z", "spot", 0.3),)),
+        d.Tick(),
+        0.0,
     )
     return react(world, d.Launched("m1", 1.0), 1.0)[0]
 
@@ -40,10 +42,10 @@ def test_a_machine_that_gets_further_may_take_as_long_as_it_needs() -> None:
     world = booting()
     for second in range(10, 5_000, 10):
         world, acts = react(
-            world, d.Heard("m1", preparing=f"fetches data: {second} of 5000 MB"), second
+            world, d.Heartbeat("m1", preparing=f"fetches data: {second} of 5000 MB"), second
         )
         assert not acts and world.machines["m1"].state is Machine.WARMING, second
-    world, acts = react(world, d.Heard("m1", warm=True), 5_000.0)
+    world, acts = react(world, d.Heartbeat("m1", warm=True), 5_000.0)
     assert world.machines["m1"].state is Machine.MEMBER and not world.preparing
 
 
@@ -51,7 +53,7 @@ def test_a_machine_that_gets_no_further_is_replaced() -> None:
     world = booting()
     for second in range(10, 3_000, 10):
         text = f"fetches data: {min(second, 100)} of 5000 MB"
-        world, acts = react(world, d.Heard("m1", preparing=text), second)
+        world, acts = react(world, d.Heartbeat("m1", preparing=text), second)
         if acts:
             break
     assert second == 100 + 900 and d.Release("m1") in acts and d.Request("m2") in acts
@@ -61,7 +63,7 @@ def test_what_it_does_is_written_down_each_10_s() -> None:
     world, known = booting(), set[tuple[str, float]]()
     for tenth in range(20, 1_000):
         world, _ = react(
-            world, d.Heard("m1", preparing=f"runs setup, {tenth} lines so far"), tenth / 10
+            world, d.Heartbeat("m1", preparing=f"runs setup, {tenth} lines so far"), tenth / 10
         )
         known.add(world.preparing["m1"])
     times = sorted(at_s for _, at_s in known)

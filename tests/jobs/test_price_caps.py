@@ -11,7 +11,7 @@ import pytest
 from deepvm.errors import RequestError
 from deepvm.jobs.decisions.markets import most_of
 from deepvm.jobs.decisions.price_caps import most_usd_per_hour
-from deepvm.jobs.decisions.world import Pool, Role, Terms, World
+from deepvm.jobs.decisions.world import JobLimits, JobState, Pool, Role
 from deepvm.jobs.jobfile import JobFile, changed
 from deepvm.jobs.submission import world_of
 
@@ -21,11 +21,13 @@ STEADY = Pool("g4dn.xlarge", "us-east-1", "on-demand", 0.526)
 ANCHOR = Pool("m7g.large", "us-east-1", "on-demand", 0.0816)
 
 
-def world(**terms: Any) -> World:
-    return World(terms=Terms(**{"least": 4, "most": 4, **terms}), now_s=0.0, pools=(SPOT, DEAR))
+def world(**terms: Any) -> JobState:
+    return JobState(
+        terms=JobLimits(**{"least": 4, "most": 4, **terms}), now_s=0.0, pools=(SPOT, DEAR)
+    )
 
 
-def cap(found: World, pool: Pool = SPOT, role: Role = Role.TRAINER) -> float | None:
+def cap(found: JobState, pool: Pool = SPOT, role: Role = Role.TRAINER) -> float | None:
     return most_usd_per_hour(found, pool, role)
 
 

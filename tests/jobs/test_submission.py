@@ -16,9 +16,9 @@ from deepvm.jobs.cloud import RefusedError
 from deepvm.jobs.clouds.aws.ec2_cloud import Ec2Cloud
 from deepvm.jobs.clouds.aws.ec2_settings import Ec2Settings
 from deepvm.jobs.clouds.registry import CLOUDS, find_cloud, open_cloud
-from deepvm.jobs.decisions.react import BUDGET, DEADLINE
+from deepvm.jobs.decisions.reconcile import BUDGET, DEADLINE
 from deepvm.jobs.decisions.states import Job
-from deepvm.jobs.decisions.world import PREEMPTED, Pool, World
+from deepvm.jobs.decisions.world import PREEMPTED, JobState, Pool
 from deepvm.jobs.history.history import History, JobRow
 from deepvm.jobs.jobfile import JobFile
 from deepvm.jobs.wire import FAR_BEAT_S, NEAR_BEAT_S
@@ -236,14 +236,14 @@ def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[History
         yield found
 
 
-def submitted(history: History, name: str, **budget: Any) -> World:
+def submitted(history: History, name: str, **budget: Any) -> JobState:
     job = JobFile.model_validate(
         {"name": name, "train": "true", "machines": TYPE, "budget": budget}
     )
     return submission.submit(job, Path("job.yaml"), history)[1]
 
 
-def ended(history: History, name: str, before: World, **changes: Any) -> JobRow:
+def ended(history: History, name: str, before: JobState, **changes: Any) -> JobRow:
     """A job that has stopped or failed."""
     history.commit(name, before, replace(before, **{"job": Job.STOPPED, **changes}), [])
     history.finish(name, {"state": "stopped"})

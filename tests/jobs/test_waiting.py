@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from deepvm.jobs.decisions import events as d
-from deepvm.jobs.decisions.react import orders_of, react
+from deepvm.jobs.decisions.reconcile import orders_of, react
 from deepvm.jobs.decisions.states import Job, Machine
 from deepvm.jobs.decisions.waiting import adopted, forgiven, waited_s
-from deepvm.jobs.decisions.world import Pool, Reason, Role, Terms, World
+from deepvm.jobs.decisions.world import JobLimits, JobState, Pool, Reason, Role
 
 SPOT, ANCHOR = Pool("a", "z", "spot", 3.6), Pool("m", "z", "on-demand", 1.0)
 EACH_S = 10.0
@@ -25,9 +25,9 @@ class Cloud:
     """
 
     def __init__(
-        self, terms: Terms, grants: Callable[[World, str], bool], *, has_room: bool = True
+        self, terms: JobLimits, grants: Callable[[JobState, str], bool], *, has_room: bool = True
     ) -> None:
-        self.world, self.now_s = World(terms, 0.0, pools=(SPOT,)), 0.0
+        self.world, self.now_s = JobState(terms, 0.0, pools=(SPOT,)), 0.0
         self.grants, self.has_room = grants, has_room
         self.acts: Sequence[d.Act] = ()
         self.alive: dict[str, float] = {}
@@ -36,7 +36,7 @@ class Cloud:
 
     def run(
         self, until_s: float, events: Callable[[Cloud], Sequence[d.Event]] = lambda cloud: ()
-    ) -> World:
+    ) -> JobState:
         while self.now_s < until_s and not self.world.job.over:
             for act in self.acts:
                 if isinstance(act, d.Release):
@@ -48,7 +48,9 @@ class Cloud:
             self.now_s += EACH_S
             self.events += events(self)
             gone = {m.id for m in self.world.machines.values() if m.state.costs} - self.alive.keys()
-            self.events.append(d.Listed(dict(self.alive), {m: (0.0, self.now_s) for m in gone}))
+            self.events.append(
+                d.InstancesListed(dict(self.alive), {m: (0.0, self.now_s) for m in gone})
+            )
             for machine in self.alive:
                 self.events += self.said(machine)
             self.world, self.acts = react(self.world, self.events, self.now_s)
@@ -59,10 +61,10 @@ class Cloud:
     def said(self, machine: str) -> Sequence[d.Event]:
         order, world = orders_of(self.world, machine), self.world
         if not order.generation:
-            return [d.Heard(machine, warm=True)]
+            return [d.Heartbeat(machine, warm=True)]
         self.trained_s += EACH_S
         step = int(self.now_s)
-        said: list[d.Event] = [d.Heard(machine, order.generation, step, warm=True, step_s=1.0)]
+        said: list[d.Event] = [d.Heartbeat(machine, order.generation, step, warm=True, step_s=1.0)]
         if machine not in world.started:
             said.append(d.Started(machine, order.generation, world.version))
         if order.save is not None and machine == order.members[0]:
@@ -75,7 +77,7 @@ class Cloud:
         return said
 
 
-def living(world: World) -> int:
+def living(world: JobState) -> int:
     return sum(
         m.state in (Machine.BOOTING, Machine.WARMING, Machine.MEMBER)
         for m in world.machines.values()
@@ -86,7 +88,7 @@ def living(world: World) -> int:
 
 
 def test_a_cluster_that_is_never_whole_is_not_paid_for_without_end() -> None:
-    cloud = Cloud(Terms(4, 4), lambda world, machine: living(world) < 3)
+    cloud = Cloud(JobLimits(4, 4), lambda world, machine: living(world) < 3)
     cloud.grants = lambda world, machine: len(cloud.alive) < 3
     cloud.run(590.0)
     assert len(cloud.alive) == 3, "the fourth may come"
@@ -99,7 +101,7 @@ def test_a_cluster_that_is_never_whole_is_not_paid_for_without_end() -> None:
 
 
 def test_a_cluster_that_is_whole_late_trains() -> None:
-    cloud = Cloud(Terms(4, 4), lambda world, machine: True)
+    cloud = Cloud(JobLimits(4, 4), lambda world, machine: True)
     cloud.grants = lambda world, machine: cloud.now_s > 2000.0 or len(cloud.alive) < 3
     world = cloud.run(4000.0)
     assert world.formed and world.job is Job.RUNNING and waited_s(world) == 0.0
@@ -107,7 +109,7 @@ def test_a_cluster_that_is_whole_late_trains() -> None:
 
 def test_an_anchor_that_is_not_to_be_had() -> None:
     cloud = Cloud(
-        Terms(2, 2, anchor=(ANCHOR,), anchors=1),
+        JobLimits(2, 2, anchor=(ANCHOR,), anchors=1),
         lambda world, machine: world.machines[machine].role is Role.TRAINER,
     )
     world = cloud.run(20_000.0)
@@ -116,13 +118,13 @@ def test_an_anchor_that_is_not_to_be_had() -> None:
 
 
 def test_a_pool_that_always_refuses() -> None:
-    cloud = Cloud(Terms(1, 1), lambda world, machine: False)
+    cloud = Cloud(JobLimits(1, 1), lambda world, machine: False)
     world = cloud.run(20_000.0)
     assert world.job is Job.STOPPED and 3600 <= cloud.now_s < 3700 and not cloud.paid_s
 
 
 def test_after_a_loss_the_others_wait_as_long() -> None:
-    cloud = Cloud(Terms(2, 2), lambda world, machine: True)
+    cloud = Cloud(JobLimits(2, 2), lambda world, machine: True)
     cloud.run(1000.0)
     assert cloud.world.job is Job.RUNNING
     cloud.alive.pop("m1")
@@ -136,11 +138,11 @@ def test_after_a_loss_the_others_wait_as_long() -> None:
 
 def test_machines_that_prepare_for_hours_are_waited_for() -> None:
     """One fetches data for three hours; then it is lost, and its replacement does the same."""
-    cloud = Cloud(Terms(2, 2), lambda world, machine: True)
+    cloud = Cloud(JobLimits(2, 2), lambda world, machine: True)
 
     def prepares(cloud: Cloud) -> Sequence[d.Event]:
         late = [m for m in cloud.alive if m != "m1"]
-        return [d.Heard(m, preparing=f"fetches data: {cloud.now_s:.0f} MB") for m in late]
+        return [d.Heartbeat(m, preparing=f"fetches data: {cloud.now_s:.0f} MB") for m in late]
 
     said = cloud.said
     cloud.said = lambda machine: said(machine) if machine == "m1" else ()  # type: ignore[method-assign]
@@ -158,7 +160,7 @@ def test_machines_that_prepare_for_hours_are_waited_for() -> None:
 
 @pytest.mark.slow
 def test_machines_that_are_taken_back_while_they_prepare_again_and_again() -> None:
-    cloud = Cloud(Terms(2, 2), lambda world, machine: True)
+    cloud = Cloud(JobLimits(2, 2), lambda world, machine: True)
 
     def prepares(cloud: Cloud) -> Sequence[d.Event]:
         late = [m for m in cloud.alive if m != "m1"]
@@ -166,7 +168,7 @@ def test_machines_that_are_taken_back_while_they_prepare_again_and_again() -> No
             if cloud.now_s - cloud.alive[m] >= 120.0:
                 cloud.alive.pop(m)
                 return [d.Noticed(m, cloud.now_s)]
-        return [d.Heard(m, preparing=f"fetches data: {cloud.now_s:.0f} MB") for m in late]
+        return [d.Heartbeat(m, preparing=f"fetches data: {cloud.now_s:.0f} MB") for m in late]
 
     said = cloud.said
     cloud.said = lambda machine: said(machine) if machine == "m1" else ()  # type: ignore[method-assign]
@@ -177,7 +179,7 @@ def test_machines_that_are_taken_back_while_they_prepare_again_and_again() -> No
 
 
 def test_a_newcomer_that_cannot_join_is_let_go() -> None:
-    cloud = Cloud(Terms(1, 2), lambda world, machine: machine == "m1", has_room=False)
+    cloud = Cloud(JobLimits(1, 2), lambda world, machine: machine == "m1", has_room=False)
     cloud.run(100.0)
     assert cloud.world.members == ("m1",)
     cloud.grants = lambda world, machine: True
@@ -192,15 +194,15 @@ def test_a_newcomer_that_cannot_join_is_let_go() -> None:
 # --- nobody was there -----------------------------------------------------------------------------
 
 
-def booting() -> World:
+def booting() -> JobState:
     """A machine boots when the controller is killed, at 100 s."""
-    world, _ = react(World(Terms(1, 1), 0.0, pools=(SPOT,)), d.Tick(), 0.0)
+    world, _ = react(JobState(JobLimits(1, 1), 0.0, pools=(SPOT,)), d.Tick(), 0.0)
     return react(world, d.Launched("m1", 1.0), 100.0)[0]
 
 
 def test_machines_that_come_are_adopted_by_the_next_controller() -> None:
     world = adopted(booting(), 5000.0)
-    world, acts = react(world, d.Listed({"m1": 1.0}), 5000.0)
+    world, acts = react(world, d.InstancesListed({"m1": 1.0}), 5000.0)
     assert not acts and world.machines["m1"].state is Machine.BOOTING
     world, acts = react(world, d.Tick(), 5899.0)
     assert not acts
@@ -209,7 +211,7 @@ def test_machines_that_come_are_adopted_by_the_next_controller() -> None:
 
 
 def test_the_next_controller_waits_anew() -> None:
-    world, _ = react(World(Terms(1, 1), 0.0, pools=(SPOT,)), d.Tick(), 0.0)
+    world, _ = react(JobState(JobLimits(1, 1), 0.0, pools=(SPOT,)), d.Tick(), 0.0)
     world, _ = react(world, d.Refused("m1", "no capacity"), 1.0)
     assert waited_s(react(world, d.Tick(), 20.0)[0]) == 20.0
     world, acts = react(adopted(world, 50_000.0), d.Tick(), 50_000.0)
@@ -225,15 +227,15 @@ def test_a_stall_counts_for_nothing() -> None:
 @pytest.mark.parametrize("warm", [False, True])
 def test_a_machine_that_is_heard_again_has_its_time(warm: bool) -> None:
     """After hours of training it was silent, and its next trainers still load."""
-    cloud = Cloud(Terms(1, 1), lambda world, machine: True)
+    cloud = Cloud(JobLimits(1, 1), lambda world, machine: True)
     world = cloud.run(5000.0)
     world, _ = react(world, d.Silent("m1"), 5001.0)
     assert world.machines["m1"].state is Machine.SUSPECT
-    world, acts = react(world, d.Heard("m1", warm=warm), 5010.0)
+    world, acts = react(world, d.Heartbeat("m1", warm=warm), 5010.0)
     assert not acts and world.machines["m1"].state is (Machine.MEMBER if warm else Machine.WARMING)
 
 
 def test_a_newcomer_waits_for_one_version_only() -> None:
-    cloud = Cloud(Terms(1, 2), lambda world, machine: True)
+    cloud = Cloud(JobLimits(1, 2), lambda world, machine: True)
     assert len(cloud.run(300.0).members) == 2
     assert cloud.world.counts.saves.get(Reason.RESIZE, 0) <= 1

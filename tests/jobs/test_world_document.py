@@ -13,8 +13,8 @@ from support.jobs.simulation import Faults, Simulation
 
 from deepvm.core.preemption.savepolicy import parse_policy
 from deepvm.jobs.decisions import events as d
-from deepvm.jobs.decisions.react import react
-from deepvm.jobs.decisions.world import Pool, Terms, World
+from deepvm.jobs.decisions.reconcile import react
+from deepvm.jobs.decisions.world import JobLimits, JobState, Pool
 from deepvm.jobs.decisions.world_document import from_document, from_row, to_document, to_row
 from deepvm.jobs.history.history import History
 
@@ -23,7 +23,7 @@ def through_json(found: Any) -> Any:
     return json.loads(json.dumps(found))
 
 
-def read_back(world: World) -> World:
+def read_back(world: JobState) -> JobState:
     rows = {key: from_row(through_json(to_row(machine))) for key, machine in world.machines.items()}
     return from_document(through_json(to_document(world)), rows)
 
@@ -42,21 +42,27 @@ class Written(Simulation):
 @pytest.mark.parametrize("seed", range(6))
 def test_any_world_is_read_back(seed: int) -> None:
     faults = Faults(notices=2, losses=1, cuts=1, refusals=0.2, lost_replies=0.2)
-    simulation = Written(random.Random(seed), Terms(1, 3, policy=parse_policy("static:7")), faults)
+    simulation = Written(
+        random.Random(seed), JobLimits(1, 3, policy=parse_policy("static:7")), faults
+    )
     simulation.run()
     assert simulation.seen > 100
 
 
 def test_the_history_has_it_too() -> None:
-    world = World(
-        Terms(2, 2, anchor=(Pool("m7g.large", "z", "on-demand", 0.1),), anchors=1),
+    world = JobState(
+        JobLimits(2, 2, anchor=(Pool("m7g.large", "z", "on-demand", 0.1),), anchors=1),
         0.0,
         pools=(Pool("a", "z", "spot", 1.0),),
     )
     with History(sa.create_engine("sqlite://", poolclass=sa.pool.StaticPool)) as history:
         assert history.add_job("job", 0.0, Path("/x"), {}, world)
         assert not history.add_job("job", 0.0, Path("/x"), {}, world)
-        events: tuple[d.Event, ...] = (d.Tick(), d.Launched("m1", 1.0), d.Heard("m2", warm=True))
+        events: tuple[d.Event, ...] = (
+            d.Tick(),
+            d.Launched("m1", 1.0),
+            d.Heartbeat("m2", warm=True),
+        )
         for event in events:
             after, _ = react(world, event, 1.0)
             history.commit("job", world, after, [])

@@ -20,7 +20,7 @@ from deepvm.cli.main import main
 from deepvm.core.answer import Answer
 from deepvm.errors import MissingExtraError, RequestError
 from deepvm.planner.explain import WhyNot
-from deepvm.reports.forms import Forms
+from deepvm.reports.forms import Views
 
 PAPER = deepvm.load_catalog("paper")
 SNAPSHOT = deepvm.load_catalog("aws-us-east-1", prices="snapshot")
@@ -146,11 +146,11 @@ def test_html_shows_text_as_text() -> None:
     why = WhyNot(replace(PAPER, name=hostile), hostile, hostile)
     shown = why._repr_html_()
     assert hostile not in shown and "<script" not in shown and shown.count("&lt;script&gt;") == 2
-    assert "<b>" not in Forms(dict, lambda: (["<b>"], [])).html()
+    assert "<b>" not in Views(dict, lambda: (["<b>"], [])).html()
 
 
 def test_long_tables_are_cut_and_say_so() -> None:
-    shown = Forms(dict, lambda: (["n"], [[n] for n in range(60)])).html()
+    shown = Views(dict, lambda: (["n"], [[n] for n in range(60)])).html()
     assert shown.count("<tr>") == 51 and "and 10 more rows" in shown
 
 

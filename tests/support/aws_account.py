@@ -16,7 +16,7 @@ from typing import Any
 from botocore.stub import Stubber
 
 from deepvm.catalog.clouds.aws.client import Aws
-from deepvm.catalog.clouds.aws.errors import Question
+from deepvm.catalog.clouds.aws.errors import ApiCall
 from support.places import TESTS
 
 FOLDER = TESTS / "recorded" / "aws"
@@ -82,7 +82,7 @@ class _Scripted(Aws):
         super().__init__()
         self._clients = clients
 
-    def _client(self, question: Question) -> Any:
+    def _client(self, question: ApiCall) -> Any:
         return self._clients[question.service]
 
 

@@ -104,7 +104,7 @@ def _points(text: str) -> object:
 
 
 @dataclass
-class Sheet:
+class CsvDocument:
     """A parsed CSV file: its document, not validated yet, and what is wrong with it as CSV.
 
     ``lines`` has the line of ``("instances", 3)``, ``("quotas", 0)``, ``("name",)`` and all others.
@@ -138,7 +138,7 @@ class Sheet:
         self.problems.append(Problem(f"line {line}", found, expected))
 
 
-def parse_csv(text: str, path: Path) -> Sheet:
+def parse_csv(text: str, path: Path) -> CsvDocument:
     """Parse CSV into a document.
 
     Rows that do not fit the header are skipped and reported in ``problems``.
@@ -147,7 +147,7 @@ def parse_csv(text: str, path: Path) -> Sheet:
         CatalogFormatError: no header that can be used: columns missing, unknown or twice, or not
             CSV at all.
     """
-    sheet = Sheet()
+    sheet = CsvDocument()
     lines = io.StringIO(text, newline="").readlines()
     above = _read_comments(sheet, lines)
     reader = csv.reader(lines[above:], strict=True)
@@ -174,7 +174,7 @@ def parse_csv(text: str, path: Path) -> Sheet:
     return sheet
 
 
-def _read_comments(sheet: Sheet, lines: Sequence[str]) -> int:
+def _read_comments(sheet: CsvDocument, lines: Sequence[str]) -> int:
     """Read the lines above the header; returns how many there are."""
     for number, line in enumerate(lines, start=1):
         text = line.strip()
@@ -198,7 +198,7 @@ def _read_comments(sheet: Sheet, lines: Sequence[str]) -> int:
     return len(lines)
 
 
-def _read_key(sheet: Sheet, key: str, value: str, line: int) -> None:
+def _read_key(sheet: CsvDocument, key: str, value: str, line: int) -> None:
     if key in _ROWS:
         name, fields = _ROWS[key]
         parts = [part.strip() for part in value.rsplit(",", len(fields) - 1)]
@@ -259,7 +259,7 @@ def _meant(name: str, known: Sequence[str]) -> str:
     return f"did you mean {near}? " if near else ""
 
 
-def _read_row(sheet: Sheet, header: Sequence[str], cells: Sequence[str], line: int) -> None:
+def _read_row(sheet: CsvDocument, header: Sequence[str], cells: Sequence[str], line: int) -> None:
     if not any(cells[len(header) :]):
         cells = cells[: len(header)]
     if len(cells) != len(header):

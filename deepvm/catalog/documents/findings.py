@@ -61,7 +61,7 @@ _MISSING = object()
 
 
 @dataclass(frozen=True)
-class Finding:
+class ValidationIssue:
     """A :class:`~deepvm.errors.Problem` whose place is not in words yet (JSON path, or line and column)."""
 
     path: DocumentPath
@@ -70,7 +70,10 @@ class Finding:
 
 
 def refuse(
-    name: Path | str, findings: Iterable[Finding], place: Place, problems: Iterable[Problem] = ()
+    name: Path | str,
+    findings: Iterable[ValidationIssue],
+    place: Place,
+    problems: Iterable[Problem] = (),
 ) -> None:
     """Raise a CatalogFormatError with every problem and finding, if there are any."""
     found = [*problems, *(Problem(place(f.path), f.found, f.expected) for f in findings)]
@@ -128,7 +131,7 @@ def repeats(keys: Iterable[Hashable]) -> Iterator[tuple[int, int]]:
             yield i, first[key]
 
 
-def repeated_keys(document: object) -> list[Finding]:
+def repeated_keys(document: object) -> list[ValidationIssue]:
     """Fields that an object has more than once, as :func:`.json_file.parse_json` marks them.
 
     The first 1000.
@@ -140,7 +143,9 @@ def repeated_keys(document: object) -> list[Finding]:
         for name in o.repeated
     )
     found = "this field appears twice in its object"
-    return [Finding(path, found, "allowed: every field once") for path in islice(paths, MANY)]
+    return [
+        ValidationIssue(path, found, "allowed: every field once") for path in islice(paths, MANY)
+    ]
 
 
 def containers(document: object) -> Iterator[tuple[DocumentPath, dict[str, Any] | list[Any]]]:
@@ -158,7 +163,7 @@ def containers(document: object) -> Iterator[tuple[DocumentPath, dict[str, Any] 
             ]
 
 
-def schema_findings(model: type[BaseModel], document: object) -> list[Finding]:
+def schema_findings(model: type[BaseModel], document: object) -> list[ValidationIssue]:
     """What a schema refuses, one finding for each field, the first 1000; repeated keys come first.
 
     An object of another version is not judged by this one's fields.
@@ -180,7 +185,9 @@ def schema_findings(model: type[BaseModel], document: object) -> list[Finding]:
     ]
 
 
-def _translate(model: type[BaseModel], document: object, error: str, loc: DocumentPath) -> Finding:
+def _translate(
+    model: type[BaseModel], document: object, error: str, loc: DocumentPath
+) -> ValidationIssue:
     """Follow an error's location through the document and the schema, to the field whose description tells."""
     path: DocumentPath = ()
     parent, value = None, document
@@ -202,25 +209,29 @@ def _translate(model: type[BaseModel], document: object, error: str, loc: Docume
             models = _models_in(field.annotation) if field else ()
     kinds = ", ".join(kind for m in models for kind in _kinds(m)) if len(models) > 1 else ""
     if error.startswith("union_tag"):
-        return Finding((*path, "kind"), shown(_at(value, "kind")), f"allowed: {kinds}")
+        return ValidationIssue((*path, "kind"), shown(_at(value, "kind")), f"allowed: {kinds}")
     if owner is None:
         version = model.model_fields["schema_version"].description
-        return Finding(path, shown(value), f"allowed: an object with the schema_version {version}")
+        return ValidationIssue(
+            path, shown(value), f"allowed: an object with the schema_version {version}"
+        )
     if field is None:
         allowed = [n for n in owner.model_fields if n != "schema_ref"]
         near = unknown_name(str(path[-1]), allowed)
         meant = f"did you mean {near} ({owner.model_fields[near].description})? " if near else ""
-        return Finding(path, "unknown field", f"{meant}allowed fields: {', '.join(allowed)}")
+        return ValidationIssue(
+            path, "unknown field", f"{meant}allowed fields: {', '.join(allowed)}"
+        )
     if error.startswith("model_") and isinstance(path[-1], int):
         needed = ", ".join(n for n, f in models[0].model_fields.items() if f.is_required())
         what = f"a kind of {kinds}" if kinds else f"at least the fields {needed}"
-        return Finding(path, shown(value), f"allowed: an object with {what}")
+        return ValidationIssue(path, shown(value), f"allowed: an object with {what}")
     description = field.description or ""
     if path[-1] == "schema_version":
         hint = _newer(get_args(field.annotation)[0], value, parent)
     else:
         hint = _hint(path[-1], description, value)
-    return Finding(path, shown(value), f"allowed: {description}{hint}")
+    return ValidationIssue(path, shown(value), f"allowed: {description}{hint}")
 
 
 def _models_in(annotation: Any) -> tuple[type[BaseModel], ...]:
@@ -274,7 +285,7 @@ def _at(value: Any, step: str | int) -> Any:
         return _MISSING
 
 
-def catalog_findings(document: object) -> list[Finding]:
+def catalog_findings(document: object) -> list[ValidationIssue]:
     """Everything that is wrong with a catalog's document, the first 1000 fields of it.
 
     Empty when it is valid.
@@ -290,12 +301,14 @@ def catalog_findings(document: object) -> list[Finding]:
     return findings
 
 
-def quota_findings(document: object) -> list[Finding]:
+def quota_findings(document: object) -> list[ValidationIssue]:
     """Everything that is wrong with the document of a quota file; empty when it is valid."""
     return schema_findings(QuotaDocument, document) or list(_second_quotas(document["quotas"]))  # type: ignore[index]  # valid, so it is an object
 
 
-def _joined_findings(document: Mapping[str, Any], refused: set[DocumentPath]) -> Iterator[Finding]:
+def _joined_findings(
+    document: Mapping[str, Any], refused: set[DocumentPath]
+) -> Iterator[ValidationIssue]:
     parts = {path[0] for path in refused}
     if document.get("n_sat") is not None and "n_sat" not in parts:
         try:
@@ -305,7 +318,7 @@ def _joined_findings(document: Mapping[str, Any], refused: set[DocumentPath]) ->
             found = (
                 "two rows for one bandwidth" if twice else "n_sat falls while the bandwidth grows"
             )
-            yield Finding(("n_sat",), found, f"allowed: {error.allowed}")
+            yield ValidationIssue(("n_sat",), found, f"allowed: {error.allowed}")
     if "quotas" not in parts:
         yield from _second_quotas(document.get("quotas", ()))
     instances = document.get("instances")
@@ -317,7 +330,7 @@ def _joined_findings(document: Mapping[str, Any], refused: set[DocumentPath]) ->
         name if isinstance(name, str) and name else i for i, name in enumerate(names)
     ):
         expected = f"allowed: every name once; the first is instance {first + 1}"
-        yield Finding(
+        yield ValidationIssue(
             ("instances", i, "instance_type"), f"{shown(names[i])} appears twice", expected
         )
     for i, instance in enumerate(instances):
@@ -325,9 +338,11 @@ def _joined_findings(document: Mapping[str, Any], refused: set[DocumentPath]) ->
             yield from _instance_findings(("instances", i), instance)
 
 
-def _instance_findings(path: DocumentPath, instance: Mapping[str, Any]) -> Iterator[Finding]:
+def _instance_findings(
+    path: DocumentPath, instance: Mapping[str, Any]
+) -> Iterator[ValidationIssue]:
     if instance.get("on_demand_usd_per_hour") is None and instance.get("spot_usd_per_hour") is None:
-        yield Finding(
+        yield ValidationIssue(
             path,
             "no price",
             "allowed: on_demand_usd_per_hour or spot_usd_per_hour, or both, in $/h",
@@ -338,38 +353,42 @@ def _instance_findings(path: DocumentPath, instance: Mapping[str, Any]) -> Itera
         workload = curves[j].get("workload")
         about = f"workload {shown(workload)}" if workload else "no workload (the general one)"
         found = f"a second {curves[j]['kind']} curve with {about}"
-        yield Finding((*path, "speedups", j), found, "allowed: one of each kind and workload")
+        yield ValidationIssue(
+            (*path, "speedups", j), found, "allowed: one of each kind and workload"
+        )
     for j, curve in enumerate(curves):
         try:
             build_curve(curve)
         except RequestError as error:
             found = shown(curve.get(error.option))
-            yield Finding((*path, "speedups", j, error.option), found, f"allowed: {error.allowed}")
+            yield ValidationIssue(
+                (*path, "speedups", j, error.option), found, f"allowed: {error.allowed}"
+            )
 
 
-def _zone_findings(path: DocumentPath, instance: Mapping[str, Any]) -> Iterator[Finding]:
+def _zone_findings(path: DocumentPath, instance: Mapping[str, Any]) -> Iterator[ValidationIssue]:
     rows = instance.get("spot_zones", ())
     prices = [Decimal(str(row["usd_per_hour"])) for row in rows]
     for j, _ in repeats(row["zone"] for row in rows):
-        yield Finding(
+        yield ValidationIssue(
             (*path, j),
             f"a second price of zone {shown(rows[j]['zone'])}",
             "allowed: one of each zone",
         )
     if prices != sorted(prices):
-        yield Finding(path, "not sorted by price", "allowed: the cheapest zone first")
+        yield ValidationIssue(path, "not sorted by price", "allowed: the cheapest zone first")
     spot = instance.get("spot_usd_per_hour")
     if prices and (spot is None or Decimal(str(spot)) != min(prices)):
         expected = (
             "allowed: the cheapest as in spot_usd_per_hour; or leave spot_zones out after a change"
             " of that price"
         )
-        yield Finding(
+        yield ValidationIssue(
             path, f"the cheapest zone costs {min(prices)}, the type {shown(spot)}", expected
         )
 
 
-def _second_quotas(rows: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+def _second_quotas(rows: Sequence[Mapping[str, Any]]) -> Iterator[ValidationIssue]:
     for i, _ in repeats((row["family"], row["market"]) for row in rows):
         found = f"a second limit of {shown(rows[i]['family'])} {rows[i]['market']}"
-        yield Finding(("quotas", i), found, "allowed: one of each")
+        yield ValidationIssue(("quotas", i), found, "allowed: one of each")

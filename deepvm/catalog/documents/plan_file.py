@@ -18,7 +18,7 @@ from pydantic import BeforeValidator, Field
 from deepvm.catalog.documents import schema
 from deepvm.catalog.documents.findings import (
     DocumentPath,
-    Finding,
+    ValidationIssue,
     json_place,
     refuse,
     repeats,
@@ -297,11 +297,11 @@ def _known(part: Lenient) -> dict[str, Any]:
     return found if pool is None else {**found, "reserved": pool.pool}
 
 
-def _joined_findings(document: _Document) -> Iterator[Finding]:
+def _joined_findings(document: _Document) -> Iterator[ValidationIssue]:
     """What only several fields together can get wrong."""
     for i, _ in repeats(c.rank for c in document.configurations):
         found = f"rank {document.configurations[i].rank} appears twice"
-        yield Finding(("configurations", i, "rank"), found, "allowed: every rank once")
+        yield ValidationIssue(("configurations", i, "rank"), found, "allowed: every rank once")
     for i, configuration in enumerate(document.configurations):
         here: DocumentPath = ("configurations", i)
         gpu, memory = configuration.gpu, configuration.memory
@@ -309,7 +309,7 @@ def _joined_findings(document: _Document) -> Iterator[Finding]:
             expected = (
                 f"allowed: spot_count + on_demand_count, {gpu.spot_count} + {gpu.on_demand_count}"
             )
-            yield Finding((*here, "gpu", "count"), str(gpu.count), expected)
+            yield ValidationIssue((*here, "gpu", "count"), str(gpu.count), expected)
         parts = [
             (gpu.spot_count, gpu.spot_usd_per_hour),
             (gpu.on_demand_count, gpu.on_demand_usd_per_hour),
@@ -326,16 +326,18 @@ def _joined_findings(document: _Document) -> Iterator[Finding]:
                 f"allowed: the sum of counts x prices, {total:f}; whoever changes a count must"
                 " change this too"
             )
-            yield Finding((*here, "usd_per_hour"), f"{configuration.usd_per_hour:f}", expected)
+            yield ValidationIssue(
+                (*here, "usd_per_hour"), f"{configuration.usd_per_hour:f}", expected
+            )
         zones = [z.zone for z in gpu.zones or ()]
         offers = memory.zones if memory else None
         if zones and offers and not set(zones) & set(offers):
             expected = (
                 f"allowed: one at least of the zones of the VMs that train, {', '.join(zones)}"
             )
-            yield Finding((*here, "memory", "zones"), shown(offers), expected)
+            yield ValidationIssue((*here, "memory", "zones"), shown(offers), expected)
         for j, _ in repeats(zones):
-            yield Finding(
+            yield ValidationIssue(
                 (*here, "gpu", "zones", j, "zone"),
                 f"{shown(zones[j])} appears twice",
                 "allowed: once",

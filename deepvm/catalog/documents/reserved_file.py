@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field
 
 from deepvm.catalog.documents import schema
 from deepvm.catalog.documents.findings import (
-    Finding,
+    ValidationIssue,
     json_place,
     refuse,
     repeats,
@@ -87,9 +87,9 @@ def load_reserved(path: str | os.PathLike[str]) -> tuple[ReservedPool, ...]:
     return tuple(ReservedPool(**pool.model_dump()) for pool in found.pools)
 
 
-def _contradictions(pools: list[dict[str, Any]]) -> Iterator[Finding]:
+def _contradictions(pools: list[dict[str, Any]]) -> Iterator[ValidationIssue]:
     for i, _ in repeats(pool["name"] for pool in pools):
-        yield Finding(
+        yield ValidationIssue(
             ("pools", i, "name"),
             f"{shown(pools[i]['name'])} appears twice",
             "allowed: every name once",
@@ -100,7 +100,7 @@ def _contradictions(pools: list[dict[str, Any]]) -> Iterator[Finding]:
             and pool.get("until")
             and parse_time(pool["begins"]) >= parse_time(pool["until"])
         ):
-            yield Finding(
+            yield ValidationIssue(
                 ("pools", i, "begins"),
                 f"is {shown(pool['begins'])}",
                 "allowed: a time before until",

@@ -9,7 +9,7 @@ from typing import Any
 
 from deepvm.catalog.signals.signal import HISTORY, ON_DEMAND, SPECS, SPOT, Signal, base, title
 from deepvm.core.cluster.instances import Catalog
-from deepvm.core.cluster.prices import IMPLAUSIBLE, Doubt, Plausibility, PricedType
+from deepvm.core.cluster.prices import IMPLAUSIBLE, PricedType, PriceSanityCheck, PriceWarning
 from deepvm.core.units import counted
 
 _NAMED = 4
@@ -24,7 +24,7 @@ def drop_implausible_prices(
         The signals, with such prices counted in ``refused``; a note for each signal that lost some;
         and why, by type.
     """
-    judged = Plausibility(_priced(signals))
+    judged = PriceSanityCheck(_priced(signals))
     found, notes, doubts = dict(signals), list[str](), dict[str, str]()
     for kind, signal in signals.items():
         if base(kind) not in (ON_DEMAND, SPOT, HISTORY):
@@ -45,12 +45,12 @@ def drop_implausible_prices(
     return found, notes, doubts
 
 
-def file_doubts(catalog: Catalog) -> Iterator[tuple[tuple[str | int, ...], Doubt]]:
+def file_doubts(catalog: Catalog) -> Iterator[tuple[tuple[str | int, ...], PriceWarning]]:
     """Prices of a user's own file that cannot be AWS's, with their places in its document.
 
     They stay: reserved VMs and credits have prices of their own.
     """
-    judged = Plausibility(
+    judged = PriceSanityCheck(
         {
             i.name: PricedType(i.vcpus, i.on_demand_usd_per_hour, i.spot_usd_per_hour)
             for i in catalog
@@ -107,13 +107,15 @@ def _priced(signals: Mapping[str, Signal]) -> dict[str, PricedType]:
     }
 
 
-def _split(signal: Signal, judged: Plausibility) -> tuple[dict[str, Any], list[tuple[str, str]]]:
+def _split(
+    signal: Signal, judged: PriceSanityCheck
+) -> tuple[dict[str, Any], list[tuple[str, str]]]:
     """A price signal's data without prices that cannot be true, and the type and doubt of each of these.
 
     In a history, the price before one that is left out holds until the next change.
     """
     judge = judged.on_demand if signal.kind == ON_DEMAND else judged.spot
-    known: dict[tuple[str, str], Doubt | None] = {}
+    known: dict[tuple[str, str], PriceWarning | None] = {}
     kept: dict[str, Any] = {}
     refused = []
     for name, zone, row, price in _prices(signal):

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, StrictFloat, StrictInt, field_validator
 
 from deepvm.catalog.documents import findings, schema
-from deepvm.catalog.documents.findings import DocumentPath, Finding, repeats, shown
+from deepvm.catalog.documents.findings import DocumentPath, ValidationIssue, repeats, shown
 from deepvm.catalog.documents.json_file import parse_json, read_existing
 from deepvm.catalog.documents.schema import Lenient, Name, Number, Strict, Text, TypeName, Whole
 from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS, TYPES, Entry, build_entry
@@ -301,26 +301,26 @@ def parse_document(text: str, path: Path, expected: str = EXPECTED) -> Any:
     return document
 
 
-def _unwritable(document: object) -> Iterator[Finding]:
+def _unwritable(document: object) -> Iterator[ValidationIssue]:
     """What could be read, but not be written again."""
     for path, value in findings.containers(document):
         if len(path) > _DEEPEST:
-            yield Finding(
+            yield ValidationIssue(
                 path[:3], "lists or objects are nested too deeply", f"allowed: {_DEEPEST} levels"
             )
             return
         for step, child in value.items() if isinstance(value, dict) else enumerate(value):
             if isinstance(child, float) and not math.isfinite(child):
-                yield Finding((*path, step), shown(child), "allowed: a finite number")
+                yield ValidationIssue((*path, step), shown(child), "allowed: a finite number")
             if any(isinstance(text, str) and _HALF.search(text) for text in (step, child)):
-                yield Finding(
+                yield ValidationIssue(
                     path,
                     "a text in it holds half of a character",
                     "allowed: no lone \\ud800 to \\udfff",
                 )
 
 
-def tables_findings(document: object) -> list[Finding]:
+def tables_findings(document: object) -> list[ValidationIssue]:
     """Everything that is wrong with measured tables; empty when they are valid."""
     version = document.get("schema_version") if isinstance(document, Mapping) else None
     for kind, known in DOCUMENT_VERSIONS.items():
@@ -330,7 +330,7 @@ def tables_findings(document: object) -> list[Finding]:
                 f"{TABLES_EXPECTED} (deepvm.tables/1); this is one measurement: 'deepvm tables"
                 f" import FILE {types}' adds it to yours, which recommend uses without --tables"
             )
-            return [Finding(("schema_version",), shown(version), expected)]
+            return [ValidationIssue(("schema_version",), shown(version), expected)]
     found = findings.schema_findings(_TablesDocument, document)
     if any(len(f.path) < 2 for f in found):
         return found
@@ -343,36 +343,40 @@ def tables_findings(document: object) -> list[Finding]:
     for at, first in repeats(names):
         expected = f"allowed: every measurement once; the first is entry {list(entries)[first] + 1}"
         found.append(
-            Finding(("entries", list(entries)[at]), f"a second {shown(names[at])}", expected)
+            ValidationIssue(
+                ("entries", list(entries)[at]), f"a second {shown(names[at])}", expected
+            )
         )
     return found
 
 
-def _joined_findings(entry: Entry, path: DocumentPath) -> Iterator[Finding]:
+def _joined_findings(entry: Entry, path: DocumentPath) -> Iterator[ValidationIssue]:
     if entry.kind == "saturation":
         return
     if len(entry.workload) > MAX_KEY:
         expected = f"allowed: at most {MAX_KEY} characters together, as a workload of a catalog has"
-        yield Finding((*path, "workload"), shown(entry.workload), expected)
+        yield ValidationIssue((*path, "workload"), shown(entry.workload), expected)
     if entry.kind == "scaling":
         points = entry.document["points"]
         sizes = [int(p["n"]) for p in points]
         for i, _ in repeats(sizes):
             found = f"{sizes[i]} appears twice"
-            yield Finding(
+            yield ValidationIssue(
                 (*path, "points", i, "n"), found, "allowed: every n once, the median of its repeats"
             )
         for i, point in enumerate(points):
             if sizes[i] == 1 and float(point["speedup"]) != 1:
                 expected = "allowed: exactly 1 at n = 1: it is the unit"
-                yield Finding((*path, "points", i, "speedup"), shown(point["speedup"]), expected)
+                yield ValidationIssue(
+                    (*path, "points", i, "speedup"), shown(point["speedup"]), expected
+                )
         if max(sizes) == 1 and len({batch for *_, batch, _ in entry.steps}) < 2:
             wanted = (
                 "allowed: at least one n above 1, or runs of several batches; measure more VMs or"
                 " --batch 32,64"
             )
-            yield Finding((*path, "points"), "no n above 1", wanted)
+            yield ValidationIssue((*path, "points"), "no n above 1", wanted)
     for i, step in enumerate(entry.document["steps"] if entry.kind == "steptime" else ()):
         if step["gpus"] < step["nodes"]:
             expected = f"allowed: one on each VM or more, {step['nodes']} to {_MOST_GPUS}"
-            yield Finding((*path, "steps", i, "gpus"), shown(step["gpus"]), expected)
+            yield ValidationIssue((*path, "steps", i, "gpus"), shown(step["gpus"]), expected)

@@ -9,10 +9,10 @@ from typing import Any
 
 from deepvm.catalog.public.integrity import Checked, Place
 from deepvm.catalog.public.offer import Offer
-from deepvm.catalog.signals.signal import OFFERINGS, ON_DEMAND, SPECS, SPOT, Reading
+from deepvm.catalog.signals.signal import OFFERINGS, ON_DEMAND, SPECS, SPOT, FetchResult
 
 
-def readings(checked: Checked) -> dict[str, dict[str, Reading]]:
+def readings(checked: Checked) -> dict[str, dict[str, FetchResult]]:
     """What a source says of each region, by kind; a kind of which it says nothing is absent."""
     by_region: dict[str, list[Offer]] = defaultdict(list)
     for offer in checked.offers:
@@ -25,7 +25,7 @@ def readings(checked: Checked) -> dict[str, dict[str, Reading]]:
 
 def _of_region(
     offers: Sequence[Offer], region: str, refused: Mapping[Place, Mapping[str, int]]
-) -> dict[str, Reading]:
+) -> dict[str, FetchResult]:
     specs: dict[str, Any] = {}
     zones: dict[str, list[str]] = {}
     on_demand: dict[str, str] = {}
@@ -43,7 +43,7 @@ def _of_region(
             spot.setdefault(o.instance_type, {})[o.zone] = [o.spot, ""]
     data = {SPECS: specs, OFFERINGS: zones, ON_DEMAND: on_demand, SPOT: spot}
     return {
-        kind: Reading(found, refused.get(Place(region, kind), {}))
+        kind: FetchResult(found, refused.get(Place(region, kind), {}))
         for kind, found in data.items()
         if found
     }

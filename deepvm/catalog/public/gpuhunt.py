@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from deepvm.catalog.public.csv_rows import csv_rows
 from deepvm.catalog.public.gpu_names import gpu_name
 from deepvm.catalog.public.offer import BadRowError, Offer, Refused, count, number, price
-from deepvm.catalog.public.source import Patience, PublicSource, Row
+from deepvm.catalog.public.source import DownloadTimeouts, PublicSource, Row
 
 if TYPE_CHECKING:
     from deepvm.catalog.public.download import Downloaded, PublicFile
@@ -56,7 +56,7 @@ class GpuHunt(PublicSource):
         "runpod": "runpod",
     }
 
-    def fetch(self, cloud: str, get: Get, patience: Patience) -> Downloaded:
+    def fetch(self, cloud: str, get: Get, patience: DownloadTimeouts) -> Downloaded:
         """See :meth:`PublicSource.fetch`: the newest version's number first, then its file."""
         place = self.url(cloud)
         newest = replace(self.file(f"{place}/version", cloud, patience), most_bytes=4096)

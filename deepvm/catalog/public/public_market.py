@@ -12,7 +12,7 @@ from datetime import datetime
 from threading import Event
 from typing import TYPE_CHECKING
 
-from deepvm.catalog.public.source import KINDS, Patience, PublicSource
+from deepvm.catalog.public.source import KINDS, DownloadTimeouts, PublicSource
 from deepvm.catalog.signals.cache import CLOCK_SKEW, Cache
 from deepvm.catalog.signals.daemon_pool import run_in_daemons
 from deepvm.catalog.signals.fetching import SLOW_REASONS, recent_failures
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 QUICK_S = 2.0
 """For a command whose answer does not depend on it."""
-QUICK = Patience(QUICK_S + 1, QUICK_S + 1)
+QUICK = DownloadTimeouts(QUICK_S + 1, QUICK_S + 1)
 """Longer than it is waited for: or either could give up first, each with other words."""
 ALONE_S = 20.0
 """For a command that has no other prices."""
@@ -107,7 +107,7 @@ class PublicMarket:
     def refresh(
         self,
         first: Sequence[str] = (),
-        patience: Patience = Patience(),  # noqa: B008
+        patience: DownloadTimeouts = DownloadTimeouts(),  # noqa: B008
         fetched: Callable[[], None] = lambda: None,
     ) -> Found:
         """Download the file and keep all its regions, those named ``first`` before the others.
@@ -164,7 +164,7 @@ class PublicMarket:
 
     def _within(self, wait_s: float, kept: Found, regions: Sequence[str]) -> Found:
         self.progress(f"asking {self.source.title} for prices of {self.cloud}")
-        patience = QUICK if wait_s <= QUICK_S else Patience()
+        patience = QUICK if wait_s <= QUICK_S else DownloadTimeouts()
         # The built-in one from Python 3.11 on
         from concurrent.futures import TimeoutError as LateError
 

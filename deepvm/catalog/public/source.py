@@ -25,7 +25,7 @@ Row = Offer | Refused
 
 
 @dataclass(frozen=True)
-class Patience:
+class DownloadTimeouts:
     """How long a download may take: between two pieces, and in all."""
 
     timeout_s: float = 10.0
@@ -66,11 +66,11 @@ class PublicSource(ABC):
         """Where a cloud's prices are."""
         return f"{(os.environ.get(self.variable) or self.address).rstrip('/')}/{self.paths[cloud]}"
 
-    def fetch(self, cloud: str, get: Get, patience: Patience) -> Downloaded:
+    def fetch(self, cloud: str, get: Get, patience: DownloadTimeouts) -> Downloaded:
         """Download a cloud's prices with ``get``. Raises CloudError."""
         return get(self.file(self.url(cloud), cloud, patience))
 
-    def file(self, url: str, cloud: str, patience: Patience) -> PublicFile:
+    def file(self, url: str, cloud: str, patience: DownloadTimeouts) -> PublicFile:
         """A file of this source. Raises RequestError: the setting names no web address."""
         # Most commands download nothing
         from deepvm.catalog.public.download import PublicFile, shown

@@ -152,7 +152,7 @@ class Signal:
         return len(self.data)
 
 
-class Reading(NamedTuple):
+class FetchResult(NamedTuple):
     """What a source says: the ``data`` of a signal, and rows that were refused, counted by reason."""
 
     data: Any
@@ -170,7 +170,7 @@ class Provider:
 
     kind: str
     source: str
-    read: Callable[[str, datetime], Reading]
+    read: Callable[[str, datetime], FetchResult]
 
     def fetch(self, region: str, now: datetime) -> Signal:
         """Ask the source; a CloudError if it gives no answer, or none that can be used."""

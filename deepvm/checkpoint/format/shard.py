@@ -14,7 +14,7 @@ from deepvm.checkpoint.format.manifest import CommitRecord
 from deepvm.errors import CheckpointError, RequestError
 
 
-class Loan(Protocol):
+class ZeroCopySource(Protocol):
     """A version's bytes where the training has them, or where they are copied to when it wants to go on."""
 
     def bytes(self, start: int, end: int) -> AbstractContextManager[list[memoryview]]:
@@ -85,7 +85,7 @@ class Shard:
     best: bool = False
     attempt: int = 0
     lost: Callable[[CheckpointError], None] = lambda reason: None
-    loan: Loan | None = None
+    loan: ZeroCopySource | None = None
 
     @property
     def moving_s(self) -> float:
@@ -93,7 +93,7 @@ class Shard:
         return self.layout.size / LEAST_BYTES_S
 
     def confirm(self) -> None:
-        """See :meth:`Loan.confirm`."""
+        """See :meth:`ZeroCopySource.confirm`."""
         if self.loan is not None:
             self.loan.confirm()
 

@@ -10,7 +10,7 @@ import ssl
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from deepvm.checkpoint.network.mpi_streams import Carrier, carrier
+from deepvm.checkpoint.network.mpi_streams import MpiTransport, carrier
 from deepvm.checkpoint.network.protocol import BrokenError, tune
 from deepvm.errors import CheckpointError, RequestError
 
@@ -176,7 +176,7 @@ class MpiEndpoint:
 class MpiListener:
     """Streams that other processes open; as :class:`TcpListener`."""
 
-    def __init__(self, streams: Carrier) -> None:
+    def __init__(self, streams: MpiTransport) -> None:
         """Accept streams."""
         self.endpoint = MpiEndpoint(streams.rank)
         self._streams, self._queue = streams, streams.serve()

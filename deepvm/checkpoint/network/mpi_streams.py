@@ -47,7 +47,7 @@ class _Stream:
     """One end of a stream; only the carrier's thread touches it."""
 
     def __init__(
-        self, carrier: Carrier, peer: int, number: int, sock: socket.socket, *, opener: bool
+        self, carrier: MpiTransport, peer: int, number: int, sock: socket.socket, *, opener: bool
     ) -> None:
         self.key = (peer, number, opener)
         self._carrier, self._comm, self._peer, self._sock = carrier, carrier.comm, peer, sock
@@ -157,7 +157,7 @@ class _Stream:
         self._sock.close()
 
 
-class Carrier:
+class MpiTransport:
     """The thread behind all streams of this process, the ``rank`` of ``size``, and what it knows of the others.
 
     ``opened`` gets the streams that others open; None: they are refused.
@@ -346,7 +346,7 @@ class Carrier:
         poll.poll(min(idle // _ROUNDS_PER_MS, _LONGEST_MS))
 
 
-def carrier() -> Carrier:
+def carrier() -> MpiTransport:
     """The carrier of this process.
 
     The first call is collective: all processes of ``mpirun`` make it.
@@ -359,7 +359,7 @@ def carrier() -> Carrier:
 
 
 @cache
-def _made() -> Carrier:
+def _made() -> MpiTransport:
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:  # RuntimeError: it finds no MPI library
@@ -388,6 +388,6 @@ def _made() -> Carrier:
         comm.Set_errhandler(MPI.ERRORS_RETURN)
     except MPI.Exception as error:
         raise CheckpointError(f"mpi://: {error.Get_error_string()}") from error
-    made = Carrier(comm, MPI)
+    made = MpiTransport(comm, MPI)
     atexit.register(made.close)
     return made

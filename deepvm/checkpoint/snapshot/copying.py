@@ -19,9 +19,9 @@ import torch
 
 from deepvm.checkpoint.format.tensor_bytes import as_bytes
 from deepvm.checkpoint.snapshot.host_buffer import Slot, Sources, groups
-from deepvm.checkpoint.snapshot.loan import Loan
 from deepvm.checkpoint.snapshot.pipeline import Pipeline
 from deepvm.checkpoint.snapshot.strategies import Strategy
+from deepvm.checkpoint.snapshot.zero_copy import ZeroCopySend
 from deepvm.checkpoint.training.layerwise import LayerUpdates
 from deepvm.checkpoint.training.ranks import Ranks
 from deepvm.checkpoint.training.state import TrainingState
@@ -62,12 +62,12 @@ class Copying:
 
         Only the optimizer changes the pieces ``later``, which :meth:`run` copies. ``hold`` keeps
         the gate shut until then even if there are none. ``lend_s``: a tier is to read what it can
-        of them in place (see :class:`Loan`), and they are copied after so many seconds, unless that
+        of them in place (see :class:`ZeroCopySend`), and they are copied after so many seconds, unless that
         has ended or the gate is wanted before.
         """
         self._strategy, self._slot, self._sources, self._later = strategy, slot, sources, later
         self.error: BaseException | None = None
-        self.loan = None if lend_s is None else Loan.of(slot, sources, later, self._confirm)
+        self.loan = None if lend_s is None else ZeroCopySend.of(slot, sources, later, self._confirm)
         self._lend_s = lend_s or 0.0
         self.begun, self.took_s = time.monotonic(), 0.0
         self._asking, self._ended, self._change = threading.Lock(), not later, ""
@@ -162,7 +162,7 @@ class Copying:
             self._sources = ()  # the training may free its memory
             self._opened.set()
 
-    def _lend(self, loan: Loan, reached: Callable[[int], None]) -> None:
+    def _lend(self, loan: ZeroCopySend, reached: Callable[[int], None]) -> None:
         """Let a tier read in place until it has returned, or until it is time to copy."""
         try:
             self._slot.copy(self._sources, loan.rest)

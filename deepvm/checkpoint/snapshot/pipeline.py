@@ -14,7 +14,7 @@ from functools import partial
 from queue import SimpleQueue
 
 from deepvm.checkpoint.format.layout import Layout
-from deepvm.checkpoint.format.shard import Loan, Shard
+from deepvm.checkpoint.format.shard import Shard, ZeroCopySource
 from deepvm.checkpoint.snapshot.host_buffer import Filling, Slot
 from deepvm.checkpoint.tiers.base import Tier
 from deepvm.checkpoint.training.save_handle import Handle
@@ -128,11 +128,16 @@ class Pipeline:
 
     @property
     def borrows(self) -> bool:
-        """Whether the only tier can read the training's memory, see :class:`~deepvm.checkpoint.format.shard.Loan`."""
+        """Whether the only tier can read the training's memory, see :class:`~deepvm.checkpoint.format.shard.ZeroCopySource`."""
         return len(self.tiers) == 1 and self.tiers[0].borrows
 
     def send(
-        self, slot: Slot, shard: Shard, handle: Handle, filling: Filling, loan: Loan | None = None
+        self,
+        slot: Slot,
+        shard: Shard,
+        handle: Handle,
+        filling: Filling,
+        loan: ZeroCopySource | None = None,
     ) -> None:
         """Send a slot, the memory of ``shard``, to every tier while it is being filled.
 

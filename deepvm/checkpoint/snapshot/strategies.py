@@ -154,7 +154,7 @@ class Strategy:
         return slot
 
 
-class CloneFirst(Strategy):
+class DeviceCopyStrategy(Strategy):
     """Strategy G: a copy on the device first."""
 
     _clones: Sequence[torch.Tensor | None] = ()
@@ -210,7 +210,7 @@ def _kind(tensor: torch.Tensor | None) -> tuple[torch.device, int] | None:
     return None if tensor is None else (tensor.device, tensor.nbytes)
 
 
-class IntoFile(Strategy):
+class MmapStrategy(Strategy):
     """Strategy D: the file itself, for one rank."""
 
     def __init__(self, folder: VersionFolder, job: str) -> None:

@@ -45,8 +45,8 @@ def agent(
 
     from deepvm.core.preemption.savepolicy import SaveFacts, parse_policy
     from deepvm.core.units import parse_seconds
-    from deepvm.jobs.agent.alone import LoneAgent
     from deepvm.jobs.agent.notices import notice_source
+    from deepvm.jobs.agent.standalone_agent import StandaloneAgent
     from deepvm.jobs.storage.backup_store import KEEP
 
     logging.basicConfig(format="deepvm agent: %(message)s", level=logging.WARNING)
@@ -59,7 +59,7 @@ def agent(
     else:
         policy = parse_policy(save_policy, "save_policy")
     mtbf, keep = variables["MTBF"], variables["KEEP"]
-    found = LoneAgent(
+    found = StandaloneAgent(
         notice_source(metadata),
         os.environ.get("DEEPVM_TIERS", "").split(),
         os.environ.get("DEEPVM_JOB", "job"),

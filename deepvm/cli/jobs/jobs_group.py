@@ -171,7 +171,7 @@ def resume(
     """
     from deepvm.cli.jobs.run import control, detached, only_controller, start_head
     from deepvm.core.units import parse_seconds
-    from deepvm.jobs.cloud import Headed
+    from deepvm.jobs.cloud import HostsController
     from deepvm.jobs.head.remote import has_head, is_head, needs_head
     from deepvm.jobs.history.history import History
     from deepvm.jobs.standing import ALIVE, controller_in
@@ -195,13 +195,15 @@ def resume(
         # A head may not see its own address for a moment; rented from here, the next one would end
         # this one.
         on_a_head = (
-            isinstance(cloud, Headed) and not is_head(row) and (has_head(row) or needs_head(cloud))
+            isinstance(cloud, HostsController)
+            and not is_head(row)
+            and (has_head(row) or needs_head(cloud))
         )
         if (detach or on_a_head) and not has_head(row) and controller_in(row.folder) == ALIVE:
             raise DataError(
                 f"another process is the controller of {name}; see 'deepvm jobs show {name}'"
             )
-        if on_a_head and isinstance(cloud, Headed):
+        if on_a_head and isinstance(cloud, HostsController):
             secret_in(row.folder)
             start_head(
                 row,
@@ -338,8 +340,8 @@ def _version() -> str:
 
 def _command(name: str, message: Mapping[str, Any]) -> None:
     """Send a command to a job's controller. Raises RequestError, DataError."""
-    from deepvm.jobs.agent.controller_client import ControllerClient, Unheard
-    from deepvm.jobs.cloud import Headed
+    from deepvm.jobs.agent.controller_client import ControllerClient, ControllerUnreachable
+    from deepvm.jobs.cloud import HostsController
     from deepvm.jobs.head.remote import has_head, send
     from deepvm.jobs.history.history import History
     from deepvm.jobs.submission import cloud_of, secret_in
@@ -353,7 +355,7 @@ def _command(name: str, message: Mapping[str, Any]) -> None:
                 "NAME", name, f"a job that has not ended; {name} {_ENDED[row.result['state']]}"
             )
         cloud = cloud_of(row.spec["cloud"]) if has_head(row) else None
-        if isinstance(cloud, Headed):
+        if isinstance(cloud, HostsController):
             _check(
                 name,
                 send(row, history, cloud, secret_in(row.folder), message, _leaves_page(history)),
@@ -365,7 +367,7 @@ def _command(name: str, message: Mapping[str, Any]) -> None:
     )
     try:
         answer = client.ask("/command", message, 10.0)
-    except Unheard as error:
+    except ControllerUnreachable as error:
         cure = f"deepvm jobs resume {name} starts another"
         raise DataError(f"the controller of {name} does not answer ({error}); {cure}") from None
     _check(name, answer)
@@ -393,14 +395,14 @@ def _look_at_heads(history: History) -> None:
 
 def _look_at_head(history: History, row: JobRow, *, logs: bool = False) -> None:
     """The same for one job."""
-    from deepvm.jobs.cloud import Headed, RefusedError, UnknownError
+    from deepvm.jobs.cloud import HostsController, RefusedError, UnknownError
     from deepvm.jobs.head.remote import is_to_be_read, refresh
     from deepvm.jobs.submission import cloud_of
 
     if is_to_be_read(row):
         try:
             cloud = cloud_of(row.spec["cloud"])
-            if isinstance(cloud, Headed):
+            if isinstance(cloud, HostsController):
                 refresh(row, history, cloud, logs=logs, at_end=_leaves_page(history))
         except (RefusedError, UnknownError) as error:
             note(f"{row.name}: what is shown may be old: {error}")

@@ -14,10 +14,10 @@ from deepvm.cli.parameters import CLOUDS, arg, flag, opt
 from deepvm.errors import DataError, RequestError
 
 if TYPE_CHECKING:
-    from deepvm.jobs.cloud import Headed
+    from deepvm.jobs.cloud import HostsController
     from deepvm.jobs.controller.controller import Controller, Submitted
-    from deepvm.jobs.decisions.world import World
-    from deepvm.jobs.head.mirror_keeper import Keeper
+    from deepvm.jobs.decisions.world import JobState
+    from deepvm.jobs.head.mirror_keeper import StateReplicator
     from deepvm.jobs.history.history import EventRow, History, JobRow
 
 _LOOK_S = 0.05
@@ -100,7 +100,7 @@ def run(
     import time
 
     from deepvm.catalog.published.cloud_rates import rates_of
-    from deepvm.jobs.cloud import Distant
+    from deepvm.jobs.cloud import RemoteCloud
     from deepvm.jobs.history.history import History
     from deepvm.jobs.history.validation import refuse_unlike
     from deepvm.jobs.jobfile import changed, job_of_plan, read_job_file, remarks
@@ -126,8 +126,8 @@ def run(
         note(line)
     if dry_run:
         world, where = checked(found, job, time.time(), detach=detach)
-        names = where.names(found.name) if isinstance(where, Distant) else {}
-        rates = rates_of(found.cloud, where.whole()) if isinstance(where, Distant) else None
+        names = where.names(found.name) if isinstance(where, RemoteCloud) else {}
+        rates = rates_of(found.cloud, where.whole()) if isinstance(where, RemoteCloud) else None
         document = listing.plan_document(
             found.name, world, head_pool(where) if detach else None, names, rates
         )
@@ -168,21 +168,24 @@ def _note_group(processes: int, machines: int) -> None:
 
 def _on_a_head(name: str, history: History) -> bool:
     """Rent a machine for the controller of a job where it cannot run here; whether that was so."""
-    from deepvm.jobs.cloud import Headed
+    from deepvm.jobs.cloud import HostsController
     from deepvm.jobs.head.remote import needs_head
     from deepvm.jobs.submission import cloud_of
 
     row = history.job(name)
     assert row is not None
     cloud = cloud_of(row.spec["cloud"])
-    if not (isinstance(cloud, Headed) and needs_head(cloud)):
+    if not (isinstance(cloud, HostsController) and needs_head(cloud)):
         return False
     start_head(row, history, cloud)
     return True
 
 
 def start_head(
-    row: JobRow, history: History, cloud: Headed, resumed: Callable[[], World] | None = None
+    row: JobRow,
+    history: History,
+    cloud: HostsController,
+    resumed: Callable[[], JobState] | None = None,
 ) -> None:
     """Rent a machine for the controller of a job, and say so. Raises CloudError, DataError."""
     from deepvm.jobs.cloud import RefusedError, UnknownError, head_name
@@ -276,7 +279,7 @@ def only_controller(name: str, folder: Path) -> Iterator[None]:
         lock.release()
 
 
-def _rented(name: str, world: World) -> str:
+def _rented(name: str, world: JobState) -> str:
     """Which machines of a job may run without a controller, and what to do about them."""
     left = [machine.id for machine in world.machines.values() if not machine.state.over]
     resume = f"'deepvm jobs resume {name}' continues the job"
@@ -286,7 +289,7 @@ def _rented(name: str, world: World) -> str:
     return f"may still be rented, for ${_rate(world):.4g}/h: {', '.join(left)}; {ends}, {resume}"
 
 
-def _rate(world: World) -> float:
+def _rate(world: JobState) -> float:
     """What the machines cost that are not known to have ended, $/h."""
     return sum(
         machine.pool.usd_per_hour for machine in world.machines.values() if not machine.state.over
@@ -295,7 +298,7 @@ def _rate(world: World) -> float:
 
 def control(
     job: Submitted,
-    world: World,
+    world: JobState,
     history: History,
     output: str,
     *,
@@ -305,7 +308,7 @@ def control(
     """Be the controller of a job to its end, show the result, and exit as its state says."""
     import asyncio
 
-    from deepvm.jobs.cloud import Headed
+    from deepvm.jobs.cloud import HostsController
     from deepvm.jobs.controller.controller import Controller
     from deepvm.jobs.head.mirror_keeper import keeper_of
     from deepvm.jobs.submission import cloud_of
@@ -316,7 +319,7 @@ def control(
     cloud = cloud_of(row.spec["cloud"])
     controller = Controller(job, world, cloud, history)
     keeper = keeper_of(row, cloud)
-    if keeper is not None and isinstance(cloud, Headed):
+    if keeper is not None and isinstance(cloud, HostsController):
         controller.world = keeper.take(world, history, cloud, controller.nonce)
         controller.kept = keeper.kept
     controller.keeps = keep
@@ -336,7 +339,7 @@ def control(
         _conclude(job, controller, end, history, output, validate=validate)
 
 
-def _leave(name: str, controller: Controller, world: World) -> NoReturn:
+def _leave(name: str, controller: Controller, world: JobState) -> NoReturn:
     """End the controller of a job whose machines still run."""
     import os
     import sys
@@ -355,7 +358,7 @@ def _leave(name: str, controller: Controller, world: World) -> NoReturn:
 def _conclude(
     job: Submitted,
     controller: Controller,
-    end: World,
+    end: JobState,
     history: History,
     output: str,
     *,
@@ -364,8 +367,8 @@ def _conclude(
     """Write down and show the result of a job, and exit as its state says."""
     from deepvm.jobs.decisions.states import Job
     from deepvm.jobs.history.downtime import downtimes
-    from deepvm.jobs.history.final import final_document
     from deepvm.jobs.history.forecast import forecast_of
+    from deepvm.jobs.history.job_report import final_document
     from deepvm.jobs.standing import on_demand_prices
     from deepvm.jobs.submission import free_name
     from deepvm.reports.jobs.events import closing_lines
@@ -418,7 +421,7 @@ def _cured(cure: str) -> Iterator[None]:
         raise DataError(f"{error}; {cure}") from None
 
 
-async def _run(controller: Controller, keeper: Keeper | None) -> World:
+async def _run(controller: Controller, keeper: StateReplicator | None) -> JobState:
     """On a head with its mirror, whose last writing is for the process that has started this one."""
     import asyncio
 
@@ -443,7 +446,7 @@ def _if_possible(what: str, make: Callable[[], dict[str, Any] | None]) -> dict[s
 
 
 def _validation(
-    created_s: float, world: World, events: Sequence[EventRow]
+    created_s: float, world: JobState, events: Sequence[EventRow]
 ) -> dict[str, Any] | None:
     """The key ``validation`` of the final document; a note where there is none."""
     from deepvm.jobs.decisions.states import Job

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from deepvm.cli.long_runs import Progress
 from deepvm.cli.output import note, say
-from deepvm.core.cluster.cluster import Binding, Outlook, Recommendation, Spread
+from deepvm.core.cluster.cluster import Binding, JobEstimate, Recommendation, Spread
 from deepvm.core.units import format_seconds
 from deepvm.errors import RequestError, SimulationError
 from deepvm.planner.infeasible import Infeasible
@@ -274,7 +274,7 @@ def _simulate(
         return error
 
 
-def _outlook(found: Results, r: Recommendation, deadline_s: float | None) -> Outlook:
+def _outlook(found: Results, r: Recommendation, deadline_s: float | None) -> JobEstimate:
     """Means and spread of runs that were simulated at 1 $/h, at the cluster's own price."""
     assert r.outlook is not None
     old, usd_per_hour = r.outlook, float(r.counted_usd_per_hour)

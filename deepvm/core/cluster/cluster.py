@@ -104,7 +104,7 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Outlook:
+class JobEstimate:
     """Expected time and bill of a job on a cluster, preemptions included.
 
     Attributes:
@@ -191,7 +191,7 @@ class Recommendation:
     speedup_kind: str
     binding: tuple[Binding, ...] = ()
     warnings: tuple[str, ...] = ()
-    outlook: Outlook | None = None
+    outlook: JobEstimate | None = None
     prediction: Prediction | None = None
     next_zone: Cluster | None = None
     bill: Bill | None = None

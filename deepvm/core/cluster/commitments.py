@@ -16,7 +16,7 @@ from decimal import ROUND_CEILING, Decimal
 from fnmatch import fnmatchcase
 
 from deepvm.core.cluster.instances import Catalog, InstanceType, Reservation, refuse_twice
-from deepvm.core.cluster.prices import Plausibility, PricedType
+from deepvm.core.cluster.prices import PricedType, PriceSanityCheck
 from deepvm.core.units import MICRO
 from deepvm.errors import RequestError
 
@@ -160,7 +160,7 @@ def with_reserved(
 
 def _doubts(catalog: Catalog, pool: ReservedPool) -> Iterator[str]:
     """What may be wrong with a pool."""
-    judged = Plausibility(
+    judged = PriceSanityCheck(
         {i.name: PricedType(i.vcpus, i.on_demand_usd_per_hour, None) for i in catalog}
     )
     doubt = judged.on_demand(pool.instance_type, pool.usd_per_hour)

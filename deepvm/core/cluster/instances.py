@@ -10,7 +10,7 @@ from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from deepvm.core.cluster.known_lives import KnownLife
+from deepvm.core.cluster.known_lives import KnownLifetime
 from deepvm.core.cluster.memory_nodes import (
     PAPER_TABLE,
     REAL_NODES,
@@ -155,7 +155,7 @@ class InstanceType:
     unusable: str = ""
     eflops_source: str = ""
     default_speedup: str = ""
-    known_life: KnownLife | None = None
+    known_life: KnownLifetime | None = None
     reserved: Reservation | None = None
     discount: Decimal = Decimal(0)
 

@@ -20,7 +20,7 @@ FEWEST = 3
 
 
 @dataclass(frozen=True)
-class KnownLife:
+class KnownLifetime:
     """Mean life of a spot VM of a type, seconds, with the ends of its 80 % interval.
 
     ``preemptions`` of ``machines``, the newest seen at ``newest_s``, seconds since the epoch.
@@ -36,13 +36,13 @@ class KnownLife:
 
 def known_life(
     lived_s: float, preemptions: int, machines: int, newest_s: float
-) -> KnownLife | None:
+) -> KnownLifetime | None:
     """By all lives together, None if the history is too thin; see the module."""
     if preemptions < FEWEST:
         return None
     seen_s, shape = SHORT_LIFE_S + lived_s, 1.0 + preemptions
     low_s, high_s = seen_s / gamma_quantile(shape, Z80), seen_s / gamma_quantile(shape, -Z80)
-    return KnownLife(low_s, seen_s / shape, high_s, preemptions, machines, newest_s)
+    return KnownLifetime(low_s, seen_s / shape, high_s, preemptions, machines, newest_s)
 
 
 def gamma_quantile(shape: float, z: float) -> float:

@@ -117,7 +117,7 @@ FEWEST_PEERS = 3  # a median of fewer prices may be the wrong price itself
 
 
 @dataclass(frozen=True)
-class Doubt:
+class PriceWarning:
     """An implausible price, and what it was compared with, in words."""
 
     usd_per_hour: Decimal
@@ -140,7 +140,7 @@ class PricedType:
     spot_usd_per_hour: Decimal | None = None
 
 
-class Plausibility:
+class PriceSanityCheck:
     """Judges the prices of a region against each other."""
 
     def __init__(self, types: Mapping[str, PricedType]) -> None:
@@ -155,11 +155,11 @@ class Plausibility:
                 insort(self._all, price / priced.vcpus)
                 insort(self._families[family(name)], price / priced.vcpus)
 
-    def on_demand(self, name: str, price: Decimal) -> Doubt | None:
+    def on_demand(self, name: str, price: Decimal) -> PriceWarning | None:
         """Why a type's on-demand price cannot be true, None when it can."""
         return self._by_peers(name, price, Decimal(1), Decimal(1)) or self._by_spot(name, price)
 
-    def spot(self, name: str, price: Decimal) -> Doubt | None:
+    def spot(self, name: str, price: Decimal) -> PriceWarning | None:
         """Why a spot price of a type cannot be true, None when it can."""
         own = self.types[name].on_demand_usd_per_hour
         if own is None or self.on_demand(name, own):
@@ -172,17 +172,19 @@ class Plausibility:
             )
         elif price > MOST_SPOT_SHARE * own:
             why = f"above {MOST_SPOT_SHARE} times its on-demand price, {format_usd(own)} $/h"
-        return Doubt(price, why) if why else None
+        return PriceWarning(price, why) if why else None
 
-    def _by_peers(self, name: str, price: Decimal, least: Decimal, most: Decimal) -> Doubt | None:
+    def _by_peers(
+        self, name: str, price: Decimal, least: Decimal, most: Decimal
+    ) -> PriceWarning | None:
         why, (usual, spread, words) = _outside(price), self._peers(name)
         if not why and usual and price < usual * least / spread:
             why = f"below 1/{spread / least:.0f} of {words}"
         elif not why and usual and price > usual * most * spread:
             why = f"above {spread * most:.0f} times {words}"
-        return Doubt(price, why) if why else None
+        return PriceWarning(price, why) if why else None
 
-    def _by_spot(self, name: str, price: Decimal) -> Doubt | None:
+    def _by_spot(self, name: str, price: Decimal) -> PriceWarning | None:
         """Of an on-demand and a spot price that cannot both be true, the one further from its peers is wrong."""
         spot, (usual, _, words) = self.types[name].spot_usd_per_hour, self._peers(name)
         if spot is None or _outside(spot) or not usual:
@@ -195,7 +197,7 @@ class Plausibility:
             if price < spot
             else f"above {1 / LEAST_SPOT_SHARE:.0f} times"
         )
-        return Doubt(
+        return PriceWarning(
             price, f"{far} its spot price, {format_usd(spot)} $/h, which is nearer to {words}"
         )
 

@@ -50,7 +50,7 @@ ON_DEMAND: Final = 2
 
 
 @dataclass(frozen=True)
-class Standing:
+class DeadlineProgress:
     """Where a job with a deadline stands; numbers, or arrays over many runs.
 
     Attributes:
@@ -120,11 +120,11 @@ class DeadlinePolicy(ABC):
         return next(known, type(self).__name__.lower())
 
     @abstractmethod
-    def choose(self, standing: Standing) -> Array:
+    def choose(self, standing: DeadlineProgress) -> Array:
         """What to run on until the next decision: WAIT, SPOT or ON_DEMAND."""
 
     @abstractmethod
-    def stay_s(self, standing: Standing) -> Array:
+    def stay_s(self, standing: DeadlineProgress) -> Array:
         """How long the job may stay in its market, SPOT or ON_DEMAND, before it has to change to the other.
 
         Provided that nothing happens: no preemption, no new durable version on spot; on-demand
@@ -137,11 +137,11 @@ class DeadlinePolicy(ABC):
 class OnDemandOnly(DeadlinePolicy):
     """Never spot: the baseline."""
 
-    def choose(self, standing: Standing) -> Array:
+    def choose(self, standing: DeadlineProgress) -> Array:
         """On-demand."""
         return np.full(np.shape(standing.left_s), ON_DEMAND)
 
-    def stay_s(self, standing: Standing) -> Array:
+    def stay_s(self, standing: DeadlineProgress) -> Array:
         """For ever."""
         return np.full(np.shape(standing.left_s), np.inf)
 
@@ -150,11 +150,11 @@ class OnDemandOnly(DeadlinePolicy):
 class Greedy(DeadlinePolicy):
     """Spot if there is some, else wait; once the safety net says so, on-demand to the end."""
 
-    def choose(self, standing: Standing) -> Array:
+    def choose(self, standing: DeadlineProgress) -> Array:
         """See the class."""
         return _on_demand_or_spot(standing.on_demand, standing)
 
-    def stay_s(self, standing: Standing) -> Array:
+    def stay_s(self, standing: DeadlineProgress) -> Array:
         """On spot until the safety net says otherwise."""
         return np.where(standing.on_demand, np.inf, standing.until_safety_net_s)
 
@@ -170,7 +170,7 @@ class UniformProgress(DeadlinePolicy):
 
     restarts: float = 1.0
 
-    def choose(self, standing: Standing) -> Array:
+    def choose(self, standing: DeadlineProgress) -> Array:
         """See the class."""
         on_demand = standing.on_demand
         behind = standing.ahead_s < np.where(on_demand, self.restarts * standing.restart_s, 0.0)
@@ -178,7 +178,7 @@ class UniformProgress(DeadlinePolicy):
             np.where(standing.spot_up, on_demand & behind, on_demand | behind), standing
         )
 
-    def stay_s(self, standing: Standing) -> Array:
+    def stay_s(self, standing: DeadlineProgress) -> Array:
         """On on-demand the job gains on the line until it is far enough ahead of it."""
         rate = standing.deadline_s / standing.total_s - 1  # how fast it gains on the line
         short = np.maximum(self.restarts * standing.restart_s - standing.ahead_s, 0.0)
@@ -205,7 +205,7 @@ def parse_deadline_policy(text: str, option: str = "policies") -> DeadlinePolicy
 
 
 def steps_on_spot(
-    policy: DeadlinePolicy, standing: Standing, step_s: Number, version_s: Number
+    policy: DeadlinePolicy, standing: DeadlineProgress, step_s: Number, version_s: Number
 ) -> Number:
     """Steps until the next version is due, so that it is durable before the policy has the job leave spot.
 
@@ -219,7 +219,7 @@ def steps_on_spot(
     return np.floor((stay_s - version_s) / step_s)
 
 
-def on_demand_next(policy: DeadlinePolicy, standing: Standing) -> npt.NDArray[np.bool_]:
+def on_demand_next(policy: DeadlinePolicy, standing: DeadlineProgress) -> npt.NDArray[np.bool_]:
     """Whether the next machine is on-demand, at the start of a job and after each preemption.
 
     For worlds, such as the simulator's drawn lifetimes, in which spot VMs can be requested at any
@@ -228,7 +228,7 @@ def on_demand_next(policy: DeadlinePolicy, standing: Standing) -> npt.NDArray[np
     return np.asarray(policy.choose(replace(standing, on=WAIT, spot_up=False)) == ON_DEMAND)
 
 
-def _on_demand_or_spot(on_demand: Array, standing: Standing) -> Array:
+def _on_demand_or_spot(on_demand: Array, standing: DeadlineProgress) -> Array:
     """On-demand if asked for or needed by the safety net, else spot if there is some."""
     return np.where(
         standing.safety_net | on_demand, ON_DEMAND, np.where(standing.spot_up, SPOT, WAIT)

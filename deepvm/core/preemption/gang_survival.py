@@ -50,7 +50,7 @@ _WORST = len(BAND_SHARES) - 1
 
 
 @dataclass(frozen=True)
-class Life:
+class Lifetime:
     """How long a VM was had, whether a preemption ended that, and whether it came only after a wait for capacity."""
 
     seconds: float
@@ -84,7 +84,7 @@ class LossRate:
         times = math.log1p(-BAND_SHARES[_WORST]) / math.log1p(-BAND_SHARES[chosen])
         return replace(self, per_sqrt_h=self.per_sqrt_h * math.sqrt(times))
 
-    def after(self, lives: Iterable[Life], design_effect: float = 1.0) -> LossRate:
+    def after(self, lives: Iterable[Lifetime], design_effect: float = 1.0) -> LossRate:
         """With lives that were seen; ``design_effect``: how many tell as much as one alone (Kish 1965)."""
         shape, per_sqrt_h, rests = self.shape, self.per_sqrt_h, dict(self.rests)
         for life in lives:
@@ -128,7 +128,7 @@ class OwnPool:
         refused: VMs that were asked for in vain.
     """
 
-    lives: tuple[Life, ...]
+    lives: tuple[Lifetime, ...]
     gang: float = 1.0
     refused: int = 0
 
@@ -139,7 +139,7 @@ class OwnPool:
 
 
 @dataclass(frozen=True)
-class GangForecast:
+class ClusterSurvival:
     """Probabilities for several VMs, each with its 80 % interval.
 
     Attributes:
@@ -159,7 +159,7 @@ class GangForecast:
 
 
 @dataclass(frozen=True)
-class Belief:
+class LifetimePosterior:
     """All that is believed of a pool of spot VMs.
 
     Attributes:
@@ -174,7 +174,7 @@ class Belief:
     had_correlations: tuple[float, ...]
     placement_score: int | None = None
 
-    def after(self, own: OwnPool) -> Belief:
+    def after(self, own: OwnPool) -> LifetimePosterior:
         """With what a user has seen.
 
         VMs that were had together tell less than as many that were not; and all of them less of the
@@ -188,7 +188,7 @@ class Belief:
             availability=self.availability.after(len(own.lives), own.refused, requests),
         )
 
-    def forecast(self, vms: int, for_s: float) -> GangForecast:
+    def forecast(self, vms: int, for_s: float) -> ClusterSurvival:
         """For a number of VMs and a time. Raises RequestError for what cannot be."""
         if not 1 <= vms <= MOST_VMS:
             raise RequestError("count", vms, f"a whole number of VMs from 1 to {MOST_VMS}")
@@ -199,7 +199,7 @@ class Belief:
         lasts = _grid(residual, self.loss_correlations, vms)
         had = _grid(self.availability.quantiles(), self.had_correlations, vms)
         weights = _agreeing(had, self.placement_score)
-        return GangForecast(
+        return ClusterSurvival(
             vms,
             for_s,
             had=_interval(had, weights),

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from deepvm.core.cluster.speedup import STEP_TIME, BoolArray, FloatArray, SpeedupCurve
-from deepvm.core.training.speed import Doubt, TrainingSpeed
+from deepvm.core.training.speed import SpeedUncertainty, TrainingSpeed
 from deepvm.core.training.steptime import REACH
 
 
@@ -47,7 +47,7 @@ class StepTimeSpeedup(SpeedupCurve):
         found = self.known if np.array_equal(sizes, self.known.vms) else self.speed_of(sizes)
         return np.asarray((found.throughput * found.fits / self.unit).reshape(np.shape(n)))
 
-    def doubt(self, n: FloatArray) -> Doubt:
+    def doubt(self, n: FloatArray) -> SpeedUncertainty:
         """The doubt in the speeds of n VMs."""
         rows = np.searchsorted(self.known.vms, n)
         if np.array_equal(self.known.vms.take(rows, mode="clip"), n):

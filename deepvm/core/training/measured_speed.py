@@ -12,10 +12,10 @@ from deepvm.core.training.evidence import COMPUTE, PARTS
 from deepvm.core.training.roofline import OVERLAP
 from deepvm.core.training.speed import (
     BoolArray,
-    Doubt,
     FloatArray,
     Parts,
     Source,
+    SpeedUncertainty,
     TrainingSpeed,
     reading_s,
     waiting,
@@ -105,8 +105,8 @@ def _of_law(own: OwnSteps, base: TrainingSpeed) -> TrainingSpeed:
     gpus, batch, measured = base.parts.steps.gpus, base.parts.steps.batch, own.measured
     sd = own.fit.deviation(base.vms, gpus, batch)
 
-    def doubt() -> Doubt:
-        return Doubt(np.zeros((len(sd), 0)), {_cause(own): sd}, np.zeros(len(sd)))
+    def doubt() -> SpeedUncertainty:
+        return SpeedUncertainty(np.zeros((len(sd), 0)), {_cause(own): sd}, np.zeros(len(sd)))
 
     found = _timed(own, base, own.fit.law.step_s(base.vms, gpus, batch), doubt)
     fitted = max(1, int(min(own.fit.most_nodes, own.fit.most_gpus / base.machine.gpus)))
@@ -148,7 +148,7 @@ def _with_network(
         1 - share
     )
 
-    def doubt() -> Doubt:
+    def doubt() -> SpeedUncertainty:
         rest = parts.doubt(share, [part != COMPUTE for part in range(PARTS)])
         more = np.where(parts.steps.gpus > cluster[1], _NO_SYNC, 0.0)
         named = {**rest.named, _cause(own): known, f"{_cause(own)}, without synchronisation": more}
@@ -162,7 +162,7 @@ def _with_network(
 
 
 def _timed(
-    own: OwnSteps, base: TrainingSpeed, step_s: FloatArray, doubt: Callable[[], Doubt]
+    own: OwnSteps, base: TrainingSpeed, step_s: FloatArray, doubt: Callable[[], SpeedUncertainty]
 ) -> TrainingSpeed:
     """The speed with these steps, which wait for their samples to be read unless measured ones did."""
     assert base.parts is not None
@@ -180,7 +180,7 @@ def _cause(own: OwnSteps) -> str:
     return f"measured on {own.where}"
 
 
-def _either(first: BoolArray, one: Doubt, other: Doubt) -> Doubt:
+def _either(first: BoolArray, one: SpeedUncertainty, other: SpeedUncertainty) -> SpeedUncertainty:
     """The doubt of one speed in some places, of another elsewhere."""
     shared = np.zeros((len(first), max(one.shared.shape[1], other.shared.shape[1])))
     shared[first, : one.shared.shape[1]] = one.shared[first]
@@ -190,7 +190,7 @@ def _either(first: BoolArray, one: Doubt, other: Doubt) -> Doubt:
     named = {
         n: np.where(first, one.named.get(n, nothing), other.named.get(n, nothing)) for n in names
     }
-    return Doubt(shared, named, np.where(first, one.own, other.own))
+    return SpeedUncertainty(shared, named, np.where(first, one.own, other.own))
 
 
 def _of_extent(own: OwnSteps, speed: TrainingSpeed, fitted: int, place: int) -> Iterator[str]:

@@ -141,7 +141,7 @@ def computing_share(
     return float(1.0 / (1.0 + (moving / computing) ** _ROOFS[workload.model.family]))
 
 
-class Passes(NamedTuple):
+class StepComponents(NamedTuple):
     """What of a step does not depend on the network; arrays of the shape of the GPUs.
 
     ``exchanged``: bytes, see :func:`exchanged_bytes`. ``batch``: samples of each GPU. ``grad_s``:
@@ -157,7 +157,7 @@ class Passes(NamedTuple):
 @lru_cache(maxsize=256)
 def fitted(
     workload: Workload, gpu: Accelerator, precision: Precision, gpus: tuple[float, ...]
-) -> Passes:
+) -> StepComponents:
     """How it is run where it fits: the same on all types of VM with these GPUs."""
     counts = np.array(gpus)
     return _passes(workload, gpu, precision, counts, fit_memory(workload, gpu, precision, counts))
@@ -165,9 +165,9 @@ def fitted(
 
 def _passes(
     workload: Workload, gpu: Accelerator, precision: Precision, gpus: FloatArray, memory: MemoryFit
-) -> Passes:
+) -> StepComponents:
     grad = _gradients_s(workload, gpu, precision, gpus, memory) * gpus**STRAGGLING
-    return Passes(
+    return StepComponents(
         exchanged_bytes(workload, precision, memory),
         memory,
         memory.micro_batch * memory.passes,

@@ -59,7 +59,7 @@ class Source(str, Enum):
 
 
 @dataclass(frozen=True)
-class Doubt:
+class SpeedUncertainty:
     """The doubt in several speeds: the logarithm's standard deviation, and what of it speeds share.
 
     Attributes:
@@ -80,15 +80,15 @@ class Doubt:
         named = sum((cause**2 for cause in self.named.values()), np.zeros_like(self.own))
         return np.asarray(np.sqrt((self.shared**2).sum(axis=1) + named + self.own))
 
-    def at(self, rows: npt.NDArray[np.int64]) -> Doubt:
+    def at(self, rows: npt.NDArray[np.int64]) -> SpeedUncertainty:
         """The doubt in some of the speeds."""
-        return Doubt(
+        return SpeedUncertainty(
             self.shared[rows],
             {name: cause[rows] for name, cause in self.named.items()},
             self.own[rows],
         )
 
-    def apart(self, other: Doubt) -> FloatArray:
+    def apart(self, other: SpeedUncertainty) -> FloatArray:
         """Standard deviation of the logarithm of each speed over the first of others, (sizes,).
 
         Without what no other speed shares: the noise of a run makes no machine faster.
@@ -105,13 +105,13 @@ class Doubt:
             variance += (self.named.get(name, none) - other.named.get(name, none)[0]) ** 2
         return np.asarray(np.sqrt(variance))
 
-    def where_reading(self, waits: Waits) -> Doubt:
+    def where_reading(self, waits: InputStall) -> SpeedUncertainty:
         """The doubt in steps that may wait for their samples: of the GPUs as far as they decide, else of reading."""
         left = 1 - waits.probability
         shared = self.shared * left[:, None]
         named = {name: cause * left for name, cause in self.named.items()}
         rest = np.sqrt(np.maximum(waits.sd**2 - (left * waits.computed_sd) ** 2, 0.0))
-        return Doubt(shared, {**named, READING: rest}, self.own)
+        return SpeedUncertainty(shared, {**named, READING: rest}, self.own)
 
 
 @dataclass(frozen=True, repr=False)
@@ -140,7 +140,7 @@ class TrainingSpeed(Answer):
     checkpointing: BoolArray
     micro_batch: FloatArray
     batch: FloatArray
-    doubt_of: Callable[[], Doubt] = field(repr=False)
+    doubt_of: Callable[[], SpeedUncertainty] = field(repr=False)
     source: Source = Source.DERIVED
     fitted_vms: int = 1
     parts: Parts | None = field(default=None, repr=False)
@@ -161,7 +161,7 @@ class TrainingSpeed(Answer):
         )
 
     @cached_property
-    def doubt(self) -> Doubt:
+    def doubt(self) -> SpeedUncertainty:
         """How far off the speeds may be."""
         return self.doubt_of()
 
@@ -325,7 +325,7 @@ class Parts:
 
     def doubt(
         self, share: FloatArray | None = None, kept: Sequence[bool] = (True,) * PARTS
-    ) -> Doubt:
+    ) -> SpeedUncertainty:
         """How far off the steps may be, due to the ``kept`` parts of :mod:`.evidence` and to the run."""
         sizes, many = len(self.grad_s), np.log(self.steps.vms)
         local = np.full(sizes, math.log(self.per_vm))
@@ -338,7 +338,7 @@ class Parts:
             shared[rows] = loading.shared(parts[rows])
             for effect, deviation in loading.alone(parts[rows]).items():
                 named.setdefault(effect, np.zeros(sizes))[rows] = deviation
-        return Doubt(shared, named, np.full(sizes, NOISE**2))
+        return SpeedUncertainty(shared, named, np.full(sizes, NOISE**2))
 
 
 def parts_of(
@@ -467,7 +467,7 @@ def predict(
     loadings = partial(_loadings, workload, machine, precision, vms, evidence, software)
     parts, waits = replace(found.parts, loadings=loadings), found.waits
     steps = parts.steps
-    doubt_of: Callable[[], Doubt] = parts.doubt
+    doubt_of: Callable[[], SpeedUncertainty] = parts.doubt
     if waits is not None:
         doubt_of = lambda: parts.doubt().where_reading(waits)  # noqa: E731  of what is shown only
     return TrainingSpeed(
@@ -496,7 +496,7 @@ class _Timed(NamedTuple):
     """
 
     parts: Parts
-    waits: Waits | None
+    waits: InputStall | None
     step_s: FloatArray
     throughput: FloatArray
 
@@ -538,7 +538,7 @@ def reading_s(workload: Workload, machine: Machine, batch: FloatArray) -> FloatA
 
 
 @dataclass(frozen=True)
-class Waits:
+class InputStall:
     """Steps that may wait for their samples, which are read while the one before is computed.
 
     Arrays of shape (sizes,).
@@ -554,7 +554,7 @@ class Waits:
     probability: FloatArray
 
 
-def waiting(computed_s: FloatArray, sd: FloatArray, reading_s: FloatArray) -> Waits:
+def waiting(computed_s: FloatArray, sd: FloatArray, reading_s: FloatArray) -> InputStall:
     """The longer of two times of which neither is known exactly.
 
     ``sd``: of the logarithm of ``computed_s``.
@@ -570,7 +570,7 @@ def waiting(computed_s: FloatArray, sd: FloatArray, reading_s: FloatArray) -> Wa
     density = spread * np.exp(-0.5 * (ahead / spread) ** 2) / math.sqrt(2 * math.pi)
     mean = ahead * (1 - below) + density
     square = (ahead**2 + sd**2) * (1 - below) + READING_SD**2 * below + ahead * density
-    return Waits(
+    return InputStall(
         step_s=np.where(reads, reading_s * np.exp(mean), computed_s),
         sd=np.where(reads, np.sqrt(np.maximum(square - mean**2, 0.0)), sd),
         computed_sd=sd,

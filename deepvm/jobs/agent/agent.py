@@ -20,17 +20,23 @@ from pathlib import Path
 from typing import Any
 
 from deepvm.core.preemption.savepolicy import Never, SaveFacts, parse_policy
-from deepvm.io.agent_board import BOARD, Board, RankWord, SaveReason, Scheduled, Word
+from deepvm.io.agent_board import BOARD, Board, Flag, RankFlag, SaveReason, Scheduled
 from deepvm.io.agent_link import EPOCH
 from deepvm.io.failpoints import point
 from deepvm.io.free_port import free_port
 from deepvm.jobs.agent.backups import LAST_S, Backups, Others
-from deepvm.jobs.agent.controller_client import LINE, ControllerClient, Orders, Reporter, Unheard
+from deepvm.jobs.agent.controller_client import (
+    LINE,
+    ControllerClient,
+    ControllerUnreachable,
+    DesiredState,
+    Reporter,
+)
 from deepvm.jobs.agent.group_watch import LATE_S, GroupWatch, explanation
+from deepvm.jobs.agent.liveness import ControllerLiveness, Progress
 from deepvm.jobs.agent.notices import MetadataError, NoticeSource
-from deepvm.jobs.agent.planned_saves import PlannedSaves, Wish
-from deepvm.jobs.agent.preparation import ORPHAN_SAVE_S, Orphaned, Preparation, Surroundings
-from deepvm.jobs.agent.signs_of_life import Progress, Silence
+from deepvm.jobs.agent.planned_saves import PendingSave, PlannedSaves
+from deepvm.jobs.agent.preparation import ORPHAN_SAVE_S, AgentEnvironment, Orphaned, Preparation
 from deepvm.jobs.agent.trainer_socket import TrainerSocket
 from deepvm.jobs.agent.trainers import TORCHRUN, Command, ProcessLayout, Trainers
 from deepvm.jobs.storage.backup_store import Part
@@ -60,11 +66,11 @@ log = logging.getLogger("deepvm.agent")
 class Agent:
     """The agent of one machine, from its start to the end of the machine."""
 
-    def __init__(self, around: Surroundings, notices: NoticeSource | None) -> None:
+    def __init__(self, around: AgentEnvironment, notices: NoticeSource | None) -> None:
         """Start nothing yet."""
         self._around, self._notices = around, notices
         self._over = threading.Event()
-        self._orders = Orders()
+        self._orders = DesiredState()
         self._scheduled = 0
         self._running = 0
         self._request: tuple[float, int] | None = None
@@ -77,14 +83,14 @@ class Agent:
         self._plan = PlannedSaves(Never(), 0.0)
         self._base = 0
         """Steps that a script had done when its backup was made: it counts from 0 again."""
-        self._silence = Silence(around.beat_s)
+        self._silence = ControllerLiveness(around.beat_s)
         self._progress = Progress()
         self._safe = self._lasts = 0
         """The newest versions of which trainers said that they are safe, not only begun.
 
         And without an anchor, too.
         """
-        self._wish: Wish | None = None
+        self._wish: PendingSave | None = None
         self._warned_s = 0.0
         """Time of the request whose save has been logged as too late."""
         self._alone, self._there = False, 0
@@ -191,8 +197,8 @@ class Agent:
         generation, base, board = self._running, self._base, self._board
         message = {
             "generation": generation,
-            "step": base + board.of_rank(0, RankWord.STEP) if board is not None else 0,
-            "step_ns": board.of_rank(0, RankWord.STEP_NS) if board is not None else 0,
+            "step": base + board.of_rank(0, RankFlag.STEP) if board is not None else 0,
+            "step_ns": board.of_rank(0, RankFlag.STEP_NS) if board is not None else 0,
             "warm": ready,
             "spare": trainers is not None and trainers.warm,
             "preparing": doing,
@@ -201,24 +207,24 @@ class Agent:
             "idle_s": self._progress.idle_s,
             "printed_s": self._progress.printed_s,
             "longest_s": self._progress.longest_s,
-            "between_s": board.of_rank(0, RankWord.BETWEEN_NS) / 1e9 if board is not None else 0.0,
-            "of_s": board.of_rank(0, RankWord.OF_NS) / 1e9 if board is not None else 0.0,
+            "between_s": board.of_rank(0, RankFlag.BETWEEN_NS) / 1e9 if board is not None else 0.0,
+            "of_s": board.of_rank(0, RankFlag.OF_NS) / 1e9 if board is not None else 0.0,
             "seen": self._orders.digest,
             "scheduled": self._scheduled,
             "wait_s": around.beat_s if ready else 0.0 if doing else _RETRY_S,
         }
         try:
             answer = client.ask("/beat", message, around.beat_s + 10.0)
-        except (Unheard, WireError) as error:
+        except (ControllerUnreachable, WireError) as error:
             log.debug("no answer to a heartbeat: %s", error)
             self._silence.failed()
             self._over.wait(_RETRY_S)
             return
         self._silence.answered()
         if not answer.get("same"):
-            self._obey(Orders.of(answer))
+            self._obey(DesiredState.of(answer))
 
-    def _obey(self, orders: Orders) -> None:
+    def _obey(self, orders: DesiredState) -> None:
         # By this machine's clock, which may show another time than the controller's
         if orders.save is not None:
             orders.save["limit_s"] = time.time() + orders.save["left_s"]
@@ -249,11 +255,11 @@ class Agent:
                         "notice", taken_s=notice.taken_s, action=notice.action
                     )
                     until_s = time.monotonic() + _UNHEARD_S
-                    self._wish = Wish(number, SaveReason.EMERGENCY, notice.taken_s, until_s)
+                    self._wish = PendingSave(number, SaveReason.EMERGENCY, notice.taken_s, until_s)
                 if not (rebalance or told) and self._notices.rebalance():
                     rebalance = True
                     number = self._reporter.add("rebalance")
-                    self._wish = Wish(
+                    self._wish = PendingSave(
                         number, SaveReason.INSURANCE, 0.0, time.monotonic() + _UNHEARD_S
                     )
             except (OSError, ValueError, http.client.HTTPException, MetadataError) as error:
@@ -283,7 +289,7 @@ class Agent:
                     )
                     saved_for_nobody_s = time.monotonic() + ORPHAN_SAVE_S
                     if self._board is not None:
-                        wanted = self._base + self._board.of_rank(0, RankWord.STEP)
+                        wanted = self._base + self._board.of_rank(0, RankFlag.STEP)
                         self._board.request(
                             SaveReason.STOP, int((time.time() + ORPHAN_SAVE_S) * 1000)
                         )
@@ -328,21 +334,21 @@ class Agent:
         if self._is_first(self._orders):
             return self._lasts >= wanted
         return all(
-            board.of_rank(rank, RankWord.HELD) for rank in range(trainers.command.per_machine)
+            board.of_rank(rank, RankFlag.HELD) for rank in range(trainers.command.per_machine)
         )
 
-    def _is_first(self, orders: Orders) -> bool:
+    def _is_first(self, orders: DesiredState) -> bool:
         """Whether rank 0 is here."""
         return bool(orders.ranks) and bool(orders.ranks[0]["machine"] == self._around.machine)
 
-    def _change(self, orders: Orders) -> None:
+    def _change(self, orders: DesiredState) -> None:
         """End the trainers of an older generation, and start those of the newest."""
         trainers, done = self._trainers, 0
         assert trainers is not None
         if trainers.running:
             point("agent.before-kill")
             trainers.kill()
-            done = 0 if self._board is None else self._base + self._board.of_rank(0, RankWord.STEP)
+            done = 0 if self._board is None else self._base + self._board.of_rank(0, RankFlag.STEP)
             point("agent.after-kill")
         self._running, self._request, self._group = 0, None, None
         trainers.warm_up()
@@ -394,7 +400,7 @@ class Agent:
             return
         self._reporter.add("started", generation=self._running, done=done)
 
-    def _save(self, orders: Orders) -> None:
+    def _save(self, orders: DesiredState) -> None:
         """Pass on that a version is wanted, and that trainers may go on."""
         board = self._board
         if board is None or not self._running or orders.generation != self._running:
@@ -410,8 +416,8 @@ class Agent:
             # Given up and asked for again between two heartbeats: those that hold do so for one
             # that has failed.
             again = self._request is not None
-            number, held = 0, board.of_rank(0, RankWord.HELD)
-            board.words[Word.RESUMED] = self._requested(board) if again else 0
+            number, held = 0, board.of_rank(0, RankFlag.HELD)
+            board.words[Flag.RESUMED] = self._requested(board) if again else 0
             self._there = 0
             if self._is_first(orders) and held and reason.holds and not again:
                 self._there = self._base + held  # what they have saved by themselves is as good
@@ -430,8 +436,8 @@ class Agent:
     def _requested(self, board: Board) -> int:
         """The number of the newest request for which ranks here may hold, as rank 0's machine counts them."""
         if self._is_first(self._orders):
-            return board.words[Word.REQUEST]
-        step = board.of_rank(0, RankWord.STEP)
+            return board.words[Flag.REQUEST]
+        step = board.of_rank(0, RankFlag.STEP)
         # The next one is marked only when all have done what is marked now.
         marked = [
             save
@@ -446,10 +452,10 @@ class Agent:
         if board is None or not self._running:
             return
         silent = self._silence.now
-        board.words[Word.UNHEARD] = silent
+        board.words[Flag.UNHEARD] = silent
         if silent and not self._alone and self._orders.save is None:
             self._alone = True
-            board.words[Word.RESUMED] = 0
+            board.words[Flag.RESUMED] = 0
         if wish is None or time.monotonic() < wish.until_s:
             return
         self._wish = None
@@ -464,7 +470,7 @@ class Agent:
         group, board, trainers = self._group, self._board, self._trainers
         if group is None or board is None or trainers is None or not trainers.running:
             return
-        steps = any(board.of_rank(rank, RankWord.STEP) for rank in range(self._layout.processes))
+        steps = any(board.of_rank(rank, RankFlag.STEP) for rank in range(self._layout.processes))
         if not group.has_failed and group.is_formed(now=steps):
             self._group = None
         elif group.has_failed or steps:
@@ -488,10 +494,10 @@ class Agent:
         if board is None or trainers is None or not trainers.running:
             return
         steps = tuple(
-            board.of_rank(rank, RankWord.STEP) for rank in range(trainers.command.per_machine)
+            board.of_rank(rank, RankFlag.STEP) for rank in range(trainers.command.per_machine)
         )
         begun = any(
-            step and step == board.of_rank(rank, RankWord.VERSION)
+            step and step == board.of_rank(rank, RankFlag.VERSION)
             for rank, step in enumerate(steps)
         )
         waits_for = self._ended_s  # the last backups, behind the end
@@ -510,7 +516,7 @@ class Agent:
         assert trainers is not None
         if not self._preparation.over and (trainers.warm or trainers.running):
             self._preparation.end()
-        trains = board is not None and board.of_rank(0, RankWord.STEP) > self._plan.last_step
+        trains = board is not None and board.of_rank(0, RankFlag.STEP) > self._plan.last_step
         if (trains or not trainers.running) and time.monotonic() >= self._warmed_s + _WARM_AGAIN_S:
             self._warmed_s = time.monotonic()
             trainers.warm_up()  # for those that were killed while they waited, too
@@ -526,7 +532,7 @@ class Agent:
                 explained = self._report_no_group("before they ended")
                 unsaved = "" if trainers.command.launcher == TORCHRUN else explained
             code, last = (1, [unsaved]) if unsaved else (0, [])
-        step = self._base + board.of_rank(0, RankWord.STEP)
+        step = self._base + board.of_rank(0, RankFlag.STEP)
         if code and self._request is not None:
             self._warn_of_unsaved("trainers ended while they were to save")
         trainers.kill()
@@ -670,7 +676,7 @@ class Agent:
                 }
                 limit_s = _SCHEDULED_ALONE_S if peers else _SCHEDULED_S
                 return self._clients["ask"].ask("/schedule", order, limit_s)
-            except (Unheard, WireError) as error:
+            except (ControllerUnreachable, WireError) as error:
                 return {"error": str(error)}
 
     def _backup(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -693,7 +699,7 @@ class Agent:
                 self._told_of_save({"version": version, "save": list(save), **facts})
 
         def went_on() -> bool:
-            return board.of_rank(local_rank, RankWord.STEP) > step or trainers.ended() == 0
+            return board.of_rank(local_rank, RankFlag.STEP) > step or trainers.ended() == 0
 
         limit_s = save.limit_ms / 1000 if reason.holds else None
         others = Others(

@@ -10,8 +10,8 @@ import threading
 import time
 
 from deepvm.io.failpoints import point
-from deepvm.jobs.agent.controller_client import ControllerClient, Unheard
-from deepvm.jobs.agent.preparation import ORPHAN_SAVE_S, Surroundings
+from deepvm.jobs.agent.controller_client import ControllerClient, ControllerUnreachable
+from deepvm.jobs.agent.preparation import ORPHAN_SAVE_S, AgentEnvironment
 from deepvm.jobs.wire import WireError
 
 _RETRY_S = 0.1
@@ -22,7 +22,7 @@ log = logging.getLogger("deepvm.agent")
 class AnchorAgent:
     """Runs a memory node as long as the controller needs it, or for a while without a controller."""
 
-    def __init__(self, around: Surroundings) -> None:
+    def __init__(self, around: AgentEnvironment) -> None:
         """Start nothing yet."""
         self._around = around
         self._client = ControllerClient(around.controller, around.machine, around.secret)
@@ -54,7 +54,7 @@ class AnchorAgent:
                     answer = self._client.ask(
                         "/beat", {**beat, **where, "seen": seen, "wait_s": around.beat_s}, 15.0
                     )
-                except (Unheard, WireError) as error:
+                except (ControllerUnreachable, WireError) as error:
                     log.debug("the controller does not answer: %s", error)
                     orphan_after_s = (
                         around.orphan_after_s if spec is None else float(spec["orphan_after_s"])

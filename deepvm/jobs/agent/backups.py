@@ -18,7 +18,15 @@ from typing import Any, TypeAlias
 from deepvm.errors import CheckpointError, DamagedError, DataError, MissingExtraError
 from deepvm.io.failpoints import point
 from deepvm.jobs.storage.backup_places import FORMS, open_backups
-from deepvm.jobs.storage.backup_store import KEEP, BackupStore, Kept, Part, Said, name_of, staying
+from deepvm.jobs.storage.backup_store import (
+    KEEP,
+    BackupStore,
+    Part,
+    PartStatus,
+    StoredBackup,
+    name_of,
+    staying,
+)
 
 LAST_S = 1800.0
 """For so long a backup may take that was under way when a training ended.
@@ -77,10 +85,10 @@ class _Waiting:
         self.since_s = time.monotonic()
         self.limit_s = min(others.limit_s or time.time() + LAST_S, time.time() + LAST_S)
 
-    def missing(self, said: Mapping[int, Said]) -> list[int]:
+    def missing(self, said: Mapping[int, PartStatus]) -> list[int]:
         """The ranks that have not decided, or whose parts are not whole yet."""
         silent = set(range(self.others.world)) - said.keys() if self.others.waits_for_all else set()
-        return sorted(silent | {rank for rank, word in said.items() if word is Said.BEGUN})
+        return sorted(silent | {rank for rank, word in said.items() if word is PartStatus.BEGUN})
 
 
 class Backups:
@@ -131,7 +139,7 @@ class Backups:
         why = "" if path.exists() else f"there is no {path}"
         if part.rank and not why:
             try:
-                if store.say(part, Said.BEGUN):
+                if store.say(part, PartStatus.BEGUN):
                     self._late.add(part)
             except _TROUBLE as error:
                 why = str(error)
@@ -155,7 +163,7 @@ class Backups:
         """Tell the other ranks that one here does not save this step."""
         try:
             if self._store is not None and part.rank:
-                self._store.say(part, Said.NOTHING)
+                self._store.say(part, PartStatus.NOTHING)
         except _TROUBLE as error:
             log.warning("other ranks wait for rank %d in vain: %s", part.rank, error)
 
@@ -212,8 +220,8 @@ class Backups:
         assert self._store is not None
         try:
             # If rank 0 has sealed it meanwhile it is sealed no more
-            self._store.say(part, Said.BEGUN)
-            self._store.say(part, Said.FAILED)
+            self._store.say(part, PartStatus.BEGUN)
+            self._store.say(part, PartStatus.FAILED)
         except _TROUBLE as error:
             log.debug("%s", error)
             return False
@@ -229,7 +237,7 @@ class Backups:
                 if not part.rank and not others.waits_for_all and not others.went_on():
                     return False
                 said = store.said(part)
-                failed = [rank for rank, word in said.items() if word is Said.FAILED]
+                failed = [rank for rank, word in said.items() if word is PartStatus.FAILED]
                 missing = waiting.missing(said)
                 if failed or (missing and time.time() > waiting.limit_s):
                     raise CheckpointError(
@@ -237,13 +245,15 @@ class Backups:
                     )
                 if missing:
                     return False
-                ranks = {rank for rank, word in said.items() if word is Said.WHOLE}
+                ranks = {rank for rank, word in said.items() if word is PartStatus.WHOLE}
                 store.seal(part, len(ranks))
                 if {
-                    r for r, word in store.said(part).items() if word in (Said.WHOLE, Said.BEGUN)
+                    r
+                    for r, word in store.said(part).items()
+                    if word in (PartStatus.WHOLE, PartStatus.BEGUN)
                 } != ranks:
                     # One has begun meanwhile
-                    store.set_aside(Kept(part.step, name_of(part)), part.epoch)
+                    store.set_aside(StoredBackup(part.step, name_of(part)), part.epoch)
                     return False
                 if others.all_say or len(ranks) > 1:
                     waiting.took_s += time.monotonic() - waiting.since_s

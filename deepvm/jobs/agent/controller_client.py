@@ -35,16 +35,16 @@ _LONGEST, _MOST_TOGETHER, _MOST_BYTES = 2_000, 100, LARGEST // 2
 log = logging.getLogger("deepvm.agent")
 
 
-class Unheard(ConnectionError):
+class ControllerUnreachable(ConnectionError):
     """The controller does not answer."""
 
 
-class TooLarge(Unheard):
+class MessageTooLarge(ControllerUnreachable):
     """The controller takes no message of this size."""
 
 
 @dataclass
-class Orders:
+class DesiredState:
     """The newest orders, as the controller sent them.
 
     ``mttp_s``: mean time until a machine of the generation is taken back, None for never;
@@ -67,7 +67,7 @@ class Orders:
     took_s: float = 0.0
 
     @classmethod
-    def of(cls, answer: Mapping[str, Any]) -> Orders:
+    def of(cls, answer: Mapping[str, Any]) -> DesiredState:
         """By the answer to a heartbeat; a newer controller may say more."""
         return cls(**{one.name: answer[one.name] for one in fields(cls) if one.name in answer})
 
@@ -97,7 +97,7 @@ class ControllerClient:
                 body, signature = self._sender.sealed(message)
                 # A refusal would come in the middle of it, as a connection that breaks
                 if len(body) > LARGEST:
-                    raise TooLarge(f"{path}: {len(body)} bytes")
+                    raise MessageTooLarge(f"{path}: {len(body)} bytes")
                 self._connection.request(
                     "POST", path, body, {HEADER: signature, "Content-Type": "application/json"}
                 )
@@ -107,15 +107,15 @@ class ControllerClient:
                     return self._sender.opened(found, answer.getheader(HEADER, ""))
                 self.close()
                 if answer.status != 401:
-                    raise Unheard(f"{answer.status} {answer.reason}")
-            except TooLarge:
+                    raise ControllerUnreachable(f"{answer.status} {answer.reason}")
+            except MessageTooLarge:
                 raise
             except (OSError, http.client.HTTPException, ValueError) as error:
                 self.close()
                 last: Exception = error
             else:
-                last = Unheard("401 Unauthorized")
-        raise Unheard(str(last) or type(last).__name__)
+                last = ControllerUnreachable("401 Unauthorized")
+        raise ControllerUnreachable(str(last) or type(last).__name__)
 
     def shown(self, sealed: str) -> str:
         """A secret that stands in the last answer."""
@@ -129,7 +129,7 @@ class ControllerClient:
             while offset < size:
                 piece = bytes.fromhex(self.ask(path, {"offset": offset}, limit_s)["data"])
                 if not piece:
-                    raise Unheard(f"{path} is shorter than {size} bytes")
+                    raise ControllerUnreachable(f"{path} is shorter than {size} bytes")
                 file.write(piece)
                 offset += len(piece)
 
@@ -146,7 +146,7 @@ class ControllerClient:
         answer = self._connection.getresponse()
         self._sender.nonce = answer.read(100).decode("ascii", "replace")
         if answer.status != 200:
-            raise Unheard(f"{answer.status} {answer.reason}")
+            raise ControllerUnreachable(f"{answer.status} {answer.reason}")
 
     def close(self) -> None:
         """Close the connection; the next message opens another."""
@@ -229,12 +229,12 @@ class Reporter:
                 point("agent.before-report")
                 self._client.ask("/report", {"events": some})
                 point("agent.after-report")
-            except TooLarge:
+            except MessageTooLarge:
                 if len(some) > 1:
                     together = 1
                     continue
                 log.warning("a report is too large, and is dropped: %s", some[0]["event"])
-            except (Unheard, WireError) as error:
+            except (ControllerUnreachable, WireError) as error:
                 log.debug("the controller does not hear: %s", error)
                 self._lost.wait(pause_s)
                 pause_s = min(2 * pause_s, _MOST_RETRY_S)

@@ -10,7 +10,7 @@ from pathlib import Path
 from deepvm.jobs.agent.agent import Agent
 from deepvm.jobs.agent.anchor import AnchorAgent
 from deepvm.jobs.agent.notices import notice_source
-from deepvm.jobs.agent.preparation import Surroundings
+from deepvm.jobs.agent.preparation import AgentEnvironment
 from deepvm.jobs.wire import NEAR_BEAT_S
 
 
@@ -29,7 +29,7 @@ def main() -> None:
                 return str(settings["controller"])
         return str(settings["controller"])
 
-    around = Surroundings(
+    around = AgentEnvironment(
         machine=settings["machine"],
         secret=bytes.fromhex(settings["secret"]),
         folder=file.parent / "agent",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from deepvm.core.preemption.savepolicy import SaveContext, SaveFacts, SavePolicy
 from deepvm.core.units import counted
-from deepvm.io.agent_board import Board, RankWord, SaveReason, Word
+from deepvm.io.agent_board import Board, Flag, RankFlag, SaveReason
 
 _BEGUN_STEPS = 3
 """So many steps after it is due a version is begun, at the latest, if the trainers save at all."""
@@ -18,7 +18,7 @@ _UNTOLD_S = 600.0
 
 
 @dataclass(frozen=True)
-class Wish:
+class PendingSave:
     """A checkpoint requested without the controller if it has not received a report by ``until_s``, monotonic."""
 
     report: int
@@ -76,7 +76,7 @@ class PlannedSaves:
 
         ``base``: where boards start.
         """
-        step, safe = board.of_rank(0, RankWord.STEP), self.safe
+        step, safe = board.of_rank(0, RankFlag.STEP), self.safe
         if step <= (safe or 0):
             return ""
         if safe is None:
@@ -90,7 +90,7 @@ class PlannedSaves:
         return f"no checkpoint is safe; not saved: {unsaved}"
 
     def _look_for_begun(self) -> None:
-        version = 0 if self._board is None else self._board.of_rank(0, RankWord.VERSION)
+        version = 0 if self._board is None else self._board.of_rank(0, RankFlag.VERSION)
         if version and version != self._version:
             self._version, self._last = version, (version, time.monotonic())
 
@@ -100,18 +100,18 @@ class PlannedSaves:
         ``known``: of preemptions, and of versions until one is told of here.
         """
         policy, words = self.policy, board.words
-        step, version = board.of_rank(0, RankWord.STEP), board.of_rank(0, RankWord.VERSION)
+        step, version = board.of_rank(0, RankFlag.STEP), board.of_rank(0, RankFlag.VERSION)
         if not step or not policy.saves:
             return
         # Other trainers, of which nothing was asked yet
         if board is not self._board or step < self._step:
-            self._board, self._version, words[Word.DUE] = board, 0, 0
+            self._board, self._version, words[Flag.DUE] = board, 0, 0
         self._step = step
         self._look_for_begun()
         if policy.fixed_steps:
-            words[Word.EVERY] = policy.fixed_steps
+            words[Flag.EVERY] = policy.fixed_steps
             return
-        patience, due = _BEGUN_STEPS << min(self._vain, _MOST_DOUBLED), words[Word.DUE]
+        patience, due = _BEGUN_STEPS << min(self._vain, _MOST_DOUBLED), words[Flag.DUE]
         if version < due:
             if step < due + patience:
                 return  # it is asked for: another one would be saved a step behind it
@@ -124,9 +124,9 @@ class PlannedSaves:
             bool(version) and self._told_s < self._last[1] and now_s - self._last[1] < _UNTOLD_S
         )
         if untold and policy.shows_cost_first and not facts.save_s:
-            words[Word.DUE] = 0  # it will show what one costs
+            words[Flag.DUE] = 0  # it will show what one costs
             return
-        step_s = board.of_rank(0, RankWord.STEP_NS) / 1e9
+        step_s = board.of_rank(0, RankFlag.STEP_NS) / 1e9
         facts = replace(facts, step_s=step_s, mttp_s=known.mttp_s, missed_rate=known.missed_rate)
         wants = policy.due(SaveContext(step, now_s, self._last[0], self._last[1], facts))
-        words[Word.DUE] = step + 1 if wants else 0
+        words[Flag.DUE] = step + 1 if wants else 0

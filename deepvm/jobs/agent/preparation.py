@@ -17,9 +17,9 @@ from deepvm.errors import DataError
 from deepvm.io.agent_board import AGENT
 from deepvm.io.agent_link import EPOCH, SAVE_EVERY
 from deepvm.io.failpoints import point
-from deepvm.jobs.agent.controller_client import ControllerClient, Reporter, Unheard
+from deepvm.jobs.agent.controller_client import ControllerClient, ControllerUnreachable, Reporter
+from deepvm.jobs.agent.liveness import ControllerLiveness
 from deepvm.jobs.agent.process_group import exit_code
-from deepvm.jobs.agent.signs_of_life import Silence
 from deepvm.jobs.agent.trainers import lines_of
 from deepvm.jobs.storage.code_archive import unpack
 from deepvm.jobs.storage.data import have_data
@@ -37,7 +37,7 @@ Doing = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class AgentEnvironment:
     """What a machine tells its agent.
 
     Attributes:
@@ -68,7 +68,11 @@ class Preparation:
     """Fetches the job, its code and its data, and runs its setup."""
 
     def __init__(
-        self, around: Surroundings, client: ControllerClient, reporter: Reporter, silence: Silence
+        self,
+        around: AgentEnvironment,
+        client: ControllerClient,
+        reporter: Reporter,
+        silence: ControllerLiveness,
     ) -> None:
         """Start nothing yet."""
         self._around, self._client, self._reporter, self._silence = (
@@ -208,7 +212,7 @@ class Preparation:
                 found = ask()
                 self._silence.answered()
                 return found
-            except (Unheard, WireError) as error:
+            except (ControllerUnreachable, WireError) as error:
                 log.debug("the controller does not answer: %s", error)
                 if self._silence.lasts_s >= self.orphan_after_s:
                     raise Orphaned from None

@@ -221,7 +221,7 @@ class LocalCloud:
 
 def jail() -> list[str]:
     """What starts a process so that, when it ends, all that it has started ends, too."""
-    return unshared() or [sys.executable, "-m", "deepvm.jobs.clouds.keeper"]
+    return unshared() or [sys.executable, "-m", "deepvm.jobs.clouds.reaper"]
 
 
 @cache

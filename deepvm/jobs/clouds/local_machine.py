@@ -17,7 +17,7 @@ from deepvm.io.failpoints import point
 from deepvm.io.process_tree import become_subreaper, end_descendants
 from deepvm.jobs.agent.notices import ENDPOINT
 from deepvm.jobs.clouds.fake_metadata import FakeMetadata
-from deepvm.jobs.clouds.keeper import KEPT
+from deepvm.jobs.clouds.reaper import KEPT
 from deepvm.jobs.steady_clock import clock_of
 
 _LOOK_S = 0.02

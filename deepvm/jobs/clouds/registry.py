@@ -8,7 +8,7 @@ from typing import cast
 
 from deepvm.core.spelling import joined, one_of
 from deepvm.errors import RequestError
-from deepvm.jobs.cloud import Cloud, Owned, Severable
+from deepvm.jobs.cloud import Cloud, NetworkFaults, OwnedHosts
 
 CLOUDS = {
     "local": "deepvm.jobs.clouds.local:LocalCloud",
@@ -33,13 +33,15 @@ def clouds_that_preempt() -> tuple[str, ...]:
 
 def clouds_that_cut() -> tuple[str, ...]:
     """The names of those whose machines can lose their links."""
-    return tuple(name for name in CLOUDS if issubclass(find_cloud(name), Severable))
+    return tuple(name for name in CLOUDS if issubclass(find_cloud(name), NetworkFaults))
 
 
 def clouds_of_owner(folder: Path) -> tuple[str, ...]:
     """The names of those that know whose machines are, and had some for the jobs of ``folder``."""
     found = [(name, find_cloud(name)) for name in CLOUDS]
-    return tuple(name for name, cloud in found if issubclass(cloud, Owned) and cloud.used(folder))
+    return tuple(
+        name for name, cloud in found if issubclass(cloud, OwnedHosts) and cloud.used(folder)
+    )
 
 
 def open_cloud(name: str, folder: Path) -> Cloud:

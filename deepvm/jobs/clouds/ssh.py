@@ -34,7 +34,7 @@ from deepvm.errors import RequestError
 from deepvm.io.atomic_write import write_bytes
 from deepvm.jobs.cloud import Listing, RefusedError, Start, UnknownError
 from deepvm.jobs.decisions.world import MachineRecord
-from deepvm.jobs.own_hosts import OwnHosts
+from deepvm.jobs.static_hosts import StaticHosts
 from deepvm.jobs.steady_clock import job_time_s
 from deepvm.profiling.hosts.launcher import Host
 from deepvm.profiling.hosts.watchdog import MARK
@@ -84,8 +84,8 @@ class SshCloud:
         """See :class:`Cloud`."""
         return cls(folder)
 
-    def _hosts(self, job: str) -> OwnHosts | None:
-        return OwnHosts.load(self._folder / job)
+    def _hosts(self, job: str) -> StaticHosts | None:
+        return StaticHosts.load(self._folder / job)
 
     def host(self, job: str) -> str:
         """See :class:`Cloud`: of this computer's addresses the one from which hosts are reached."""
@@ -141,7 +141,7 @@ class SshCloud:
             return launched_s
 
     def _chosen(
-        self, own: OwnHosts, record: MachineRecord, job: str, refused: dict[str, str]
+        self, own: StaticHosts, record: MachineRecord, job: str, refused: dict[str, str]
     ) -> Host:
         """A host for a machine, written down: where it was asked for before, or one that is free.
 
@@ -299,7 +299,7 @@ class SshCloud:
         return time.monotonic() - self._deaf.get(host.name, -_DEAF_S) < _DEAF_S
 
     def _ask_all(
-        self, own: OwnHosts, hosts: Iterable[Host], order: Mapping[str, Any]
+        self, own: StaticHosts, hosts: Iterable[Host], order: Mapping[str, Any]
     ) -> list[tuple[Host, dict[str, Any]]]:
         """The answers of those hosts that answer, asked at once."""
 
@@ -313,7 +313,7 @@ class SshCloud:
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             return [answer for answer in pool.map(ask, hosts) if answer is not None]
 
-    def _ask(self, own: OwnHosts, host: Host, order: Mapping[str, Any]) -> dict[str, Any]:
+    def _ask(self, own: StaticHosts, host: Host, order: Mapping[str, Any]) -> dict[str, Any]:
         """Have a host obey an order. Raises RefusedError, UnknownError."""
         digest = _digest()
         whole = {**order, "job": own.tag, "place": host.plain, "address": host.address}
@@ -329,7 +329,7 @@ class SshCloud:
         return answer
 
     def _exchange(
-        self, own: OwnHosts, host: Host, order: Mapping[str, Any], behind: bytes
+        self, own: StaticHosts, host: Host, order: Mapping[str, Any], behind: bytes
     ) -> dict[str, Any]:
         """What the host's interpreter says. Raises UnknownError."""
         try:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from deepvm.io.agent_board import SaveReason
-from deepvm.jobs.controller.messages import Beat
-from deepvm.jobs.decisions.react import Orders
-from deepvm.jobs.decisions.world import Reason, World
+from deepvm.jobs.controller.messages import HeartbeatMessage
+from deepvm.jobs.decisions.reconcile import Decisions
+from deepvm.jobs.decisions.world import JobState, Reason
 from deepvm.jobs.history.pools import learnt
 from deepvm.jobs.steady_clock import SteadyClock
 
@@ -38,7 +38,7 @@ class _Agent:
 _UNHEARD = _Agent()
 
 
-class Briefing:
+class HeartbeatResponder:
     """Of one job, by one controller; for one thread."""
 
     def __init__(self, spec: Mapping[str, Any], clock: SteadyClock) -> None:
@@ -50,12 +50,12 @@ class Briefing:
         self.schedule: Mapping[str, Any] | None = None
         """The step that all are to save: ``generation``, ``step``, ``save`` with the time until when, ``number``."""
 
-    def take_up(self, world: World) -> None:
+    def take_up(self, world: JobState) -> None:
         """Doubt a generation of which a controller before this one may have told only some machines."""
         if world.formed and not world.started.issuperset(world.members):
             self._doubtful = world.generation
 
-    def hears(self, machine: str, beat: Beat) -> bool:
+    def hears(self, machine: str, beat: HeartbeatMessage) -> bool:
         """Whether it is the first heartbeat of a machine."""
         is_new, words = machine not in self._agents, beat.seen.split()
         told = int(words[2]) if len(words) == _DIGEST_WORDS and words[2].isdigit() else 0
@@ -68,7 +68,7 @@ class Briefing:
         """The machines that have not marked the step of this number."""
         return [m for m in members if self._agents.get(m, _UNHEARD).scheduled != number]
 
-    def splits(self, orders: Orders) -> bool:
+    def splits(self, orders: Decisions) -> bool:
         """Whether some machines of a generation know of a meeting place that others will not be told; asked once.
 
         A controller before this one has told them, and nobody has written it down.
@@ -85,7 +85,7 @@ class Briefing:
         run = [a.runs == generation for a in agents]
         return not all(run) and (any(run) or any(a.told == generation for a in agents))
 
-    def can_begin(self, machine: str, orders: Orders, world: World) -> bool:
+    def can_begin(self, machine: str, orders: Decisions, world: JobState) -> bool:
         """Whether all is known that the trainers of a machine must know: agents are heard one after the other."""
         if not orders.generation or all(
             m in self._agents for m in [*orders.members, *world.anchors]
@@ -93,7 +93,7 @@ class Briefing:
             return True
         return machine in world.started and self._doubtful != orders.generation
 
-    def digest(self, orders: Orders, nonce: str) -> str:
+    def digest(self, orders: Decisions, nonce: str) -> str:
         """Differs where the orders do: the members of a generation do not change."""
         save, schedule = orders.save, self._schedule_of(orders)
         asked_s, number = (
@@ -104,7 +104,7 @@ class Briefing:
             return "serving"
         return f"{nonce[:8]} {orders.shutdown:d} {orders.generation} {asked_s} {number}"
 
-    def told(self, orders: Orders, nonce: str, world: World) -> dict[str, Any]:
+    def told(self, orders: Decisions, nonce: str, world: JobState) -> dict[str, Any]:
         """The orders as an agent reads them."""
         found: dict[str, Any] = {
             "digest": self.digest(orders, nonce),
@@ -141,7 +141,7 @@ class Briefing:
                 }
         return found
 
-    def _anchor_tier(self, world: World) -> list[str]:
+    def _anchor_tier(self, world: JobState) -> list[str]:
         """The memory nodes of this generation, if there are any.
 
         Each keeps a part of every version.
@@ -149,7 +149,7 @@ class Briefing:
         agents = [self._agents.get(anchor, _UNHEARD) for anchor in world.anchors]
         return [f"tcp://{','.join(f'{a.address}:{a.port}' for a in agents)}"] if agents else []
 
-    def _schedule_of(self, orders: Orders) -> Mapping[str, Any] | None:
+    def _schedule_of(self, orders: Decisions) -> Mapping[str, Any] | None:
         found = self.schedule
         if found is None or found["generation"] != orders.generation:
             return None

@@ -10,13 +10,13 @@ from deepvm.io.failpoints import point
 from deepvm.jobs.decisions import events as d
 from deepvm.jobs.decisions.markets import market_facts
 from deepvm.jobs.decisions.states import Machine
-from deepvm.jobs.decisions.world import Reason, World
+from deepvm.jobs.decisions.world import JobState, Reason
 from deepvm.jobs.history.history import MACHINE, MARKET, STATE, EventRow
 
 _ENDS = (Machine.SUSPECT, Machine.LOST, Machine.ENDED)
 
 
-def has_changed(before: World, world: World) -> bool:
+def has_changed(before: JobState, world: JobState) -> bool:
     """Whether anything has but what the next heartbeats say again."""
     one, other = (
         replace(
@@ -43,7 +43,7 @@ def has_changed(before: World, world: World) -> bool:
     return any(replace(a, heard_s=b.heard_s, silent_s=b.silent_s) != b for a, b in changed)
 
 
-def changed_states(before: World, world: World) -> list[str]:
+def changed_states(before: JobState, world: JobState) -> list[str]:
     """The states that are new, by the names of their points."""
     found = [] if before.job is world.job else [f"job.{world.job.value}"]
     known = {key: m.state for key, m in before.machines.items()}
@@ -63,7 +63,7 @@ def pass_points(changed: list[str], where: str) -> None:
         point(f"{label}.{where}")
 
 
-def _ends(before: World, world: World) -> Iterator[dict[str, Any]]:
+def _ends(before: JobState, world: JobState) -> Iterator[dict[str, Any]]:
     """The machines that are silent, given up or gone now, and were not before."""
     for key, machine in world.machines.items():
         known = before.machines.get(key)
@@ -75,9 +75,20 @@ def _ends(before: World, world: World) -> Iterator[dict[str, Any]]:
             yield {"id": key, "state": machine.state.value, "why": machine.end_reason}
 
 
+_RECORDED: dict[type[d.Event], str] = {
+    d.Heartbeat: "heard",
+    d.InstancesListed: "listed",
+    d.MetadataUnavailable: "deaf",
+    d.CheckpointDurable: "lasts",
+    d.CheckpointOnAnchorOnly: "alone",
+    d.FaultInjected: "struck",
+}
+"""What histories of earlier releases call these events."""
+
+
 def _name(event: type[d.Event]) -> str:
     """The kind of an event in the history."""
-    return event.__name__.lower()
+    return _RECORDED.get(event, event.__name__.lower())
 
 
 def _facts(event: d.Event) -> dict[str, Any]:
@@ -92,7 +103,7 @@ def _facts(event: d.Event) -> dict[str, Any]:
 
 
 def rows_of(
-    before: World, world: World, inbox: Iterable[tuple[d.Event, Mapping[str, Any]]]
+    before: JobState, world: JobState, inbox: Iterable[tuple[d.Event, Mapping[str, Any]]]
 ) -> list[EventRow]:
     """What is written down of events and of what follows from them."""
     told = [(_name(type(e)), {**_facts(e), **facts}) for e, facts in inbox]

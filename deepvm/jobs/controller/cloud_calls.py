@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 from deepvm.errors import DeepVMError
 from deepvm.io.failpoints import point
-from deepvm.jobs.cloud import Cloud, Launch, RefusedError, Severable, Start
-from deepvm.jobs.controller.injector import Blow, Strike
+from deepvm.jobs.cloud import Cloud, Launch, NetworkFaults, RefusedError, Start
+from deepvm.jobs.controller.injector import FaultKind, InjectedFault
 from deepvm.jobs.decisions import events as d
 from deepvm.jobs.decisions.world import MachineRecord
 
@@ -87,20 +87,22 @@ class CloudCalls:
             _warn(error)
         else:
             self._feed(
-                d.Listed(dict(found.alive), dict(found.ended), dict(found.zones), found.taken)
+                d.InstancesListed(
+                    dict(found.alive), dict(found.ended), dict(found.zones), found.taken
+                )
             )
         finally:
             self._is_listing = False
 
-    async def strike(self, strike: Strike) -> bool:
+    async def strike(self, strike: InjectedFault) -> bool:
         """Do to a machine on purpose what clouds do, if it still lives.
 
         False: nobody knows whether it was done.
         """
         try:
-            if strike.blow is Blow.RECOMMEND:
+            if strike.blow is FaultKind.RECOMMEND:
                 await self.call(self._cloud.recommend, self._job, strike.id)
-            elif strike.blow is Blow.CUT and isinstance(self._cloud, Severable):
+            elif strike.blow is FaultKind.CUT and isinstance(self._cloud, NetworkFaults):
                 await self.call(self._cloud.cut, self._job, strike.id)
             else:
                 await self.call(self._cloud.preempt, self._job, strike.id, strike.grace_s)

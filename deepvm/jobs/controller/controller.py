@@ -17,14 +17,14 @@ from deepvm.core.spelling import joined
 from deepvm.errors import DataError, DeepVMError
 from deepvm.io.failpoints import point
 from deepvm.jobs.agent.controller_client import LINE
-from deepvm.jobs.cloud import Cloud, Distant, Severable, Start
+from deepvm.jobs.cloud import Cloud, NetworkFaults, RemoteCloud, Start
 from deepvm.jobs.clouds.registry import clouds_that_cut, clouds_that_preempt
 from deepvm.jobs.controller.api import BusyError, application
-from deepvm.jobs.controller.briefing import Briefing
+from deepvm.jobs.controller.briefing import HeartbeatResponder
 from deepvm.jobs.controller.change_signal import ChangeSignal
 from deepvm.jobs.controller.changes import changed_states, has_changed, pass_points, rows_of
 from deepvm.jobs.controller.cloud_calls import CloudCalls
-from deepvm.jobs.controller.injector import Blow, Injector, Strike
+from deepvm.jobs.controller.injector import FaultKind, InjectedFault, Injector
 from deepvm.jobs.controller.messages import (
     beat_of,
     can_know,
@@ -35,17 +35,17 @@ from deepvm.jobs.controller.messages import (
     text,
 )
 from deepvm.jobs.controller.samples import Sampler
-from deepvm.jobs.controller.server import Strangers, listening, server_of
+from deepvm.jobs.controller.server import UnauthenticatedConnections, listening, server_of
 from deepvm.jobs.controller.stop_signals import StopSignals
 from deepvm.jobs.decisions import events as d
 from deepvm.jobs.decisions import hangs
-from deepvm.jobs.decisions.heard import between_steps, further, why_not_saved
+from deepvm.jobs.decisions.apply_events import between_steps, further, why_not_saved
 from deepvm.jobs.decisions.injection import Injection
 from deepvm.jobs.decisions.price_caps import most_usd_per_hour
-from deepvm.jobs.decisions.react import Orders, begun_anew, orders_of, react
+from deepvm.jobs.decisions.reconcile import Decisions, begun_anew, orders_of, react
 from deepvm.jobs.decisions.states import Machine
 from deepvm.jobs.decisions.waiting import adopted, forgiven
-from deepvm.jobs.decisions.world import UNREADY, World
+from deepvm.jobs.decisions.world import UNREADY, JobState
 from deepvm.jobs.history.downtime import LEAST_S, caught_up, last_seen_s
 from deepvm.jobs.history.history import MACHINE, EventRow, History
 from deepvm.jobs.history.log_files import add_line
@@ -61,7 +61,7 @@ _STALL_S = 1.0
 _AGAIN_S, _UNWRITTEN_S, _LOCKED_S = 1.0, 300.0, 0.3
 RELEASE_LIMIT_S = 15.0
 """How long releasing machines may take after a second interruption."""
-_QUIET = (d.Tick, d.Heard, d.Listed, d.Silent)
+_QUIET = (d.Tick, d.Heartbeat, d.InstancesListed, d.Silent)
 """Events of which only what follows is written down."""
 
 log = logging.getLogger("deepvm.jobs")
@@ -90,7 +90,7 @@ class Submitted:
 class Controller:
     """Runs a job to its end; everything happens in one thread, but for the calls to the cloud."""
 
-    def __init__(self, job: Submitted, world: World, cloud: Cloud, history: History) -> None:
+    def __init__(self, job: Submitted, world: JobState, cloud: Cloud, history: History) -> None:
         """Start nothing yet.
 
         ``told`` is called with each event that is written down. ``kept`` returns once all that is
@@ -108,14 +108,14 @@ class Controller:
         self._receiver = Receiver(job.secret)
         self.signals, self.keeps = StopSignals(), False
         self._interrupts, self._leaves_s = 0, math.inf
-        self._briefing = Briefing(job.spec, self._clock)
+        self._briefing = HeartbeatResponder(job.spec, self._clock)
         self._change = ChangeSignal()
         self._tasks = set[asyncio.Task[None]]()
         self._explained = set[str]()
         self._deaf = set[str]()
         """Machines of which is written down that they hear no notices."""
         self._injector = Injector(job.injection, ())
-        self._heard: dict[str, tuple[d.Heard, float]] = {}
+        self._heard: dict[str, tuple[d.Heartbeat, float]] = {}
         self._inbox: list[tuple[d.Event, Mapping[str, Any]]] = []
         self._wrong: Exception | None = None
         self._waiting: dict[str, asyncio.TimerHandle] = {}
@@ -230,7 +230,7 @@ class Controller:
 
     # --- the loop ---------------------------------------------------------------------------------
 
-    async def run(self) -> World:
+    async def run(self) -> JobState:
         """Run until the job is over and nothing lives.
 
         After a second interruption at most for ``RELEASE_LIMIT_S``.
@@ -247,13 +247,15 @@ class Controller:
                 await asyncio.wait({work})
             return self.world if work.cancelled() else work.result()
 
-    async def _run(self) -> World:
+    async def _run(self) -> JobState:
         events = self._history.events(self._job.name)
         self._injector = Injector(self._job.injection, events)
         self._deaf = {event.facts["id"] for event in events if event.kind == "deaf"}
         host = await self._calls.call(self._cloud.host, self._job.name)
-        bind, bind_port = self._cloud.listen() if isinstance(self._cloud, Distant) else (host, 0)
-        strangers, bound = Strangers(), listening(bind, bind_port)
+        bind, bind_port = (
+            self._cloud.listen() if isinstance(self._cloud, RemoteCloud) else (host, 0)
+        )
+        strangers, bound = UnauthenticatedConnections(), listening(bind, bind_port)
         server = server_of(application(self, self._receiver, strangers.left), strangers)
         serving = asyncio.create_task(server.serve([bound]))
         while not server.started:
@@ -262,7 +264,7 @@ class Controller:
         place = self._job.folder / "controller"
         place.with_name("controller.new").write_text(self._url)
         place.with_name("controller.new").replace(place)
-        if isinstance(self._cloud, Distant):
+        if isinstance(self._cloud, RemoteCloud):
             await self._calls.call(self._cloud.announce, self._job.name, self._url)
         point(f"job.{self.world.job.value}.begun")
         last_s, samples = self._clock.now_s(), self._history.samples(self._job.name)
@@ -398,11 +400,11 @@ class Controller:
     def _strike(self) -> None:
         """Take machines back on purpose, when their lives are over."""
         for strike in self._injector.due(self.world, self._clock.now_s()):
-            if strike.new and strike.blow is not Blow.RECOMMEND:
-                self.feed(d.Struck(strike.id, strike.blow.value, strike.grace_s))
+            if strike.new and strike.blow is not FaultKind.RECOMMEND:
+                self.feed(d.FaultInjected(strike.id, strike.blow.value, strike.grace_s))
             self._start(self._take_back(strike))
 
-    async def _take_back(self, strike: Strike) -> None:
+    async def _take_back(self, strike: InjectedFault) -> None:
         """Once it is written down: whoever controls the job after this must not take another one instead."""
         try:
             await self._heeded()
@@ -439,7 +441,7 @@ class Controller:
         """See :class:`deepvm.jobs.controller.api.Handler`."""
         beat, record = beat_of(machine, message), self.world.machines.get(machine)
         if record is None:
-            return self._told(Orders(shutdown=True))
+            return self._told(Decisions(shutdown=True))
         is_new = self._briefing.hears(machine, beat)
         if (wait := self._waiting.pop(machine, None)) is not None:
             wait.cancel()
@@ -467,7 +469,7 @@ class Controller:
         point("controller.before-orders")
         return self._told(orders)
 
-    def _told(self, orders: Orders) -> dict[str, Any]:
+    def _told(self, orders: Decisions) -> dict[str, Any]:
         return self._briefing.told(orders, self.nonce, self.world)
 
     async def _safe(self) -> None:
@@ -541,7 +543,7 @@ class Controller:
                 clouds = joined(clouds_that_preempt())
                 return {"error": f"its cloud takes machines back itself; allowed with {clouds}"}
             injection = Injection.of(message["inject"], self.world.preemptions)
-            if injection.silent and not isinstance(self._cloud, Severable):
+            if injection.silent and not isinstance(self._cloud, NetworkFaults):
                 return {
                     "error": (
                         f"no link can be taken away here; allowed with {joined(clouds_that_cut())}"
@@ -596,7 +598,7 @@ class Controller:
         if isinstance(found[0], d.Failed) or (isinstance(found[0], d.Ended) and found[0].code):
             self.last_lines = lines_of(event)
             self._explained.add(machine)
-        if isinstance(found[0], d.Deaf):
+        if isinstance(found[0], d.MetadataUnavailable):
             if machine in self._deaf:
                 return
             self._deaf.add(machine)

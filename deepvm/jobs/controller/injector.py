@@ -15,14 +15,14 @@ from dataclasses import dataclass
 
 from deepvm.jobs.decisions.injection import Injection, fate_of
 from deepvm.jobs.decisions.states import Machine
-from deepvm.jobs.decisions.world import LOST, MachineRecord, Role, World
+from deepvm.jobs.decisions.world import LOST, JobState, MachineRecord, Role
 from deepvm.jobs.history.history import EventRow
 
 INJECTED, STRUCK = "injected", "struck"
 """Kinds of events: what was ordered while the job ran, and a machine that is about to be taken back."""
 
 
-class Blow(enum.Enum):
+class FaultKind(enum.Enum):
     """What is done to a machine."""
 
     RECOMMEND = "recommend"
@@ -31,14 +31,14 @@ class Blow(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Strike:
+class InjectedFault:
     """What to do to a machine now; ``grace_s``: of its notice.
 
     ``new``: no controller before this one has begun to.
     """
 
     id: str
-    blow: Blow = Blow.PREEMPT
+    blow: FaultKind = FaultKind.PREEMPT
     grace_s: float | None = None
     new: bool = True
 
@@ -49,13 +49,13 @@ class Injector:
     def __init__(self, injection: Injection | None, events: Iterable[EventRow]) -> None:
         """``injection``: of the job file. ``events``: of earlier controllers."""
         self._injection, self._since_s = injection, 0.0
-        self._struck, self._recommended = dict[str, Strike](), set[str]()
+        self._struck, self._recommended = dict[str, InjectedFault](), set[str]()
         for event in events:
             if event.kind == INJECTED:
                 self.order(Injection.written(event.facts), event.at_s)
             elif event.kind == STRUCK:
-                blow = Blow(event.facts["blow"])
-                self._struck[event.facts["id"]] = Strike(
+                blow = FaultKind(event.facts["blow"])
+                self._struck[event.facts["id"]] = InjectedFault(
                     event.facts["id"], blow, event.facts["grace_s"], new=False
                 )
         self._begun = dict(self._struck)
@@ -65,16 +65,16 @@ class Injector:
         """Go by this from now on."""
         self._injection, self._since_s = injection, now_s
 
-    def put_off(self, strike: Strike) -> None:
+    def put_off(self, strike: InjectedFault) -> None:
         """Have a strike that could not be made come again."""
-        if strike.blow is Blow.RECOMMEND:
+        if strike.blow is FaultKind.RECOMMEND:
             self._recommended.discard(strike.id)
         elif strike.new:
             self._struck.pop(strike.id, None)
         else:
             self._begun[strike.id] = strike
 
-    def due(self, world: World, now_s: float) -> Iterator[Strike]:
+    def due(self, world: JobState, now_s: float) -> Iterator[InjectedFault]:
         """The strikes to make now; each comes once."""
         if world.job.over:
             return
@@ -101,15 +101,15 @@ class Injector:
                 return
             lived_s = now_s - max(machine.trained_s, self._since_s)
             if lived_s >= fate.life_s:
-                blow = Blow.CUT if fate.silent else Blow.PREEMPT
-                self._struck[machine.id] = Strike(machine.id, blow, fate.grace_s)
+                blow = FaultKind.CUT if fate.silent else FaultKind.PREEMPT
+                self._struck[machine.id] = InjectedFault(machine.id, blow, fate.grace_s)
                 pending += 1
                 yield self._struck[machine.id]
             elif machine.id not in self._recommended and lived_s >= fate.recommended_s:
                 self._recommended.add(machine.id)
-                yield Strike(machine.id, Blow.RECOMMEND)
+                yield InjectedFault(machine.id, FaultKind.RECOMMEND)
 
-    def _candidates(self, world: World) -> list[MachineRecord]:
+    def _candidates(self, world: JobState) -> list[MachineRecord]:
         """Those that can be taken back, and were there when the injection began.
 
         None that the cloud refused.
@@ -125,7 +125,7 @@ class Injector:
         ]
 
 
-def _is_pending(world: World, machine: str) -> bool:
+def _is_pending(world: JobState, machine: str) -> bool:
     """Whether a machine was struck that nobody has missed yet.
 
     One that was released first is not taken back.

@@ -9,7 +9,7 @@ from typing import Any
 
 from deepvm.io.agent_board import SaveReason
 from deepvm.jobs.decisions import events as d
-from deepvm.jobs.decisions.world import Reason, World
+from deepvm.jobs.decisions.world import JobState, Reason
 
 _MOST = 2**53  # larger numbers are not the same in every reader of JSON
 _MOST_GENERATION = 2**31 - 1
@@ -28,7 +28,7 @@ _OF_AGENT = {
 
 
 @dataclass(frozen=True)
-class Beat:
+class HeartbeatMessage:
     """A heartbeat: where the machine is reached, the newest save that it has marked, the orders that it has seen."""
 
     address: str
@@ -36,15 +36,15 @@ class Beat:
     scheduled: int
     seen: str
     wait_s: float
-    heard: d.Heard
+    heard: d.Heartbeat
 
 
-def beat_of(machine: str, message: Mapping[str, Any]) -> Beat:
+def beat_of(machine: str, message: Mapping[str, Any]) -> HeartbeatMessage:
     """Read a heartbeat. Raises KeyError, ValueError."""
     address = text(message, "address")
     if not _ADDRESS.fullmatch(address):
         raise ValueError("address: not an address")
-    heard = d.Heard(
+    heard = d.Heartbeat(
         machine,
         whole(message, "generation", _MOST_GENERATION),
         whole(message, "step"),
@@ -58,7 +58,7 @@ def beat_of(machine: str, message: Mapping[str, Any]) -> Beat:
         between_s=_seconds_if_any(message, "between_s") or 0.0,
         of_s=_seconds_if_any(message, "of_s") or 0.0,
     )
-    return Beat(
+    return HeartbeatMessage(
         address,
         whole(message, "port", 65_535),
         whole(message, "scheduled"),
@@ -99,10 +99,14 @@ def event_of(machine: str, report: Mapping[str, Any]) -> tuple[d.Event, Mapping[
         pending = truth(report, "pending") if "pending" in report else False
         return d.Safe(_generation(report), version, reason, stall_s, took_s, lasts, pending), {}
     if kind == "lasts":
-        return d.Lasts(_generation(report), whole(report, "version"), seconds(report, "took_s")), {}
+        return d.CheckpointDurable(
+            _generation(report), whole(report, "version"), seconds(report, "took_s")
+        ), {}
     if kind == "alone":
         return (
-            d.Alone(_generation(report), whole(report, "version"), text(report, "why")[:_LONGEST]),
+            d.CheckpointOnAnchorOnly(
+                _generation(report), whole(report, "version"), text(report, "why")[:_LONGEST]
+            ),
             {},
         )
     if kind == "unsaved":
@@ -116,7 +120,7 @@ def event_of(machine: str, report: Mapping[str, Any]) -> tuple[d.Event, Mapping[
     if kind == "rebalance":
         return d.Rebalanced(machine), {}
     if kind == "deaf":
-        return d.Deaf(machine, text(report, "why")[:_LONGEST]), {}
+        return d.MetadataUnavailable(machine, text(report, "why")[:_LONGEST]), {}
     if kind == "unusable":
         own, data = (truth(report, name) if name in report else False for name in ("own", "data"))
         return d.Failed(machine, text(report, "why")[:_LONGEST], own, data), {}
@@ -125,7 +129,7 @@ def event_of(machine: str, report: Mapping[str, Any]) -> tuple[d.Event, Mapping[
     return None
 
 
-def can_know(world: World, machine: str, event: d.Event) -> bool:
+def can_know(world: JobState, machine: str, event: d.Event) -> bool:
     """Whether it is this machine's to say: rank 0's what is safe, any member's what is not.
 
     Who is over says why.
@@ -133,7 +137,7 @@ def can_know(world: World, machine: str, event: d.Event) -> bool:
     record = world.machines.get(machine)
     if record is None or (record.state.over and not isinstance(event, d.Failed)):
         return False
-    if isinstance(event, d.Safe | d.Lasts):
+    if isinstance(event, d.Safe | d.CheckpointDurable):
         return world.members[:1] == (machine,)
     return machine in world.members or not isinstance(event, d.Unsaved)
 

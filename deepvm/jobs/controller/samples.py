@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
 from deepvm.errors import DataError
-from deepvm.jobs.decisions.world import World
+from deepvm.jobs.decisions.world import JobState
 from deepvm.jobs.history.history import History, Sample
 
 FIRST_S = 0.25
@@ -69,7 +69,7 @@ class Sampler:
     def _span_s(self) -> float:
         return self._samples[-1].at_s - self._samples[0].at_s if self._samples else 0.0
 
-    def take(self, world: World) -> None:
+    def take(self, world: JobState) -> None:
         """Look at a job; more often than a sample is wanted is harmless."""
         before, now = self._seen, Sample(world.now_s, world.generation, world.steps)
         self._seen = now

@@ -21,7 +21,7 @@ _BACKLOG = 2048
 _KEPT_S = 75  # else idle connections close at the very period of the heartbeats
 
 
-class Strangers:
+class UnauthenticatedConnections:
     """Connections of which nobody knows who they are."""
 
     def __init__(self, most: int = MOST_STRANGERS) -> None:
@@ -75,7 +75,7 @@ def listening(host: str, port: int) -> socket.socket:
         ) from None
 
 
-def server_of(application: Starlette, strangers: Strangers) -> Server:
+def server_of(application: Starlette, strangers: UnauthenticatedConnections) -> Server:
     """A server, not started yet."""
 
     class Protocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]

@@ -35,7 +35,7 @@ class Refused:
 
 
 @dataclass(frozen=True)
-class Listed:
+class InstancesListed:
     """The cloud's list of the job's machines: since when they live, and from when to when those did that do no more.
 
     ``zones``: where each is, if that was left to the cloud. ``taken``: those of which it says that
@@ -49,7 +49,7 @@ class Listed:
 
 
 @dataclass(frozen=True)
-class Heard:
+class Heartbeat:
     """A heartbeat: which generation the agent runs (0: none), how far, and whether it can start another at once.
 
     ``step_s``: duration of the last step, 0 before the first. ``spare``: whether it can even while
@@ -58,7 +58,7 @@ class Heard:
     that is over.
     ``idle_s``: since the newest sign of life of its trainers, None where the agent does not say;
     ``printed_s``: since they printed a line, None if they have not; ``longest_s``: the longest time
-    between two of their steps, None before the first (:mod:`deepvm.jobs.agent.signs_of_life`).
+    between two of their steps, None before the first (:mod:`deepvm.jobs.agent.liveness`).
     ``between_s``: of ``of_s`` seconds of this generation, how many have passed between its first
     trainer's steps.
     """
@@ -100,7 +100,7 @@ class Rebalanced:
 
 
 @dataclass(frozen=True)
-class Deaf:
+class MetadataUnavailable:
     """A machine's metadata service refuses: it will go without a notice."""
 
     id: str
@@ -172,7 +172,7 @@ class Safe:
 
 
 @dataclass(frozen=True)
-class Lasts:
+class CheckpointDurable:
     """A version that was safe before survives the loss of the anchors now, too.
 
     ``took_s``: from the end of its step until then.
@@ -184,7 +184,7 @@ class Lasts:
 
 
 @dataclass(frozen=True)
-class Alone:
+class CheckpointOnAnchorOnly:
     """A version that was safe will not survive the loss of the anchors; ``why``: empty if nothing else was asked."""
 
     generation: int
@@ -250,7 +250,7 @@ class Injected:
 
 
 @dataclass(frozen=True)
-class Struck:
+class FaultInjected:
     """A machine is about to be taken back on purpose, or to lose its link; ``grace_s``: None without a notice."""
 
     id: str
@@ -262,26 +262,26 @@ Event: TypeAlias = (
     Tick
     | Launched
     | Refused
-    | Listed
-    | Heard
+    | InstancesListed
+    | Heartbeat
     | Silent
     | Noticed
     | Rebalanced
-    | Deaf
+    | MetadataUnavailable
     | Prepared
     | Stepped
     | Started
     | Ended
     | Safe
-    | Lasts
-    | Alone
+    | CheckpointDurable
+    | CheckpointOnAnchorOnly
     | Unsaved
     | Stop
     | SaveNow
     | Failed
     | Downtime
     | Injected
-    | Struck
+    | FaultInjected
 )
 
 # --- what is done ---------------------------------------------------------------------------------

@@ -15,8 +15,8 @@ from datetime import datetime, timezone
 
 from deepvm.core.spelling import joined
 from deepvm.core.units import format_seconds
-from deepvm.jobs.decisions.events import Heard
-from deepvm.jobs.decisions.world import World
+from deepvm.jobs.decisions.events import Heartbeat
+from deepvm.jobs.decisions.world import JobState
 
 _TIMES_LONGEST = 10.0
 _MOST_AGAIN = 2
@@ -26,7 +26,7 @@ START_TIMEOUT, STEP_TIMEOUT = "start_timeout", "step_timeout"
 """The limits of the job file, as reasons name them."""
 
 
-def limit_s(world: World) -> float | None:
+def limit_s(world: JobState) -> float | None:
     """How long the generation may go without a sign of life; None: as long as it likes."""
     terms, pulse = world.terms, world.pulse
     if not pulse.stepped:
@@ -38,7 +38,7 @@ def limit_s(world: World) -> float | None:
     )
 
 
-def begun(world: World) -> World:
+def begun(world: JobState) -> JobState:
     """With a generation that has just been formed."""
     now_s = world.now_s
     return replace(
@@ -47,7 +47,7 @@ def begun(world: World) -> World:
     )
 
 
-def alive(world: World, at_s: float, longest_s: float | None = None) -> World:
+def alive(world: JobState, at_s: float, longest_s: float | None = None) -> JobState:
     """With a sign of life of the generation; ``longest_s``: between two of its steps, None before the first."""
     pulse = world.pulse
     since_s = at_s if pulse.since_s is None else max(at_s, pulse.since_s)
@@ -55,7 +55,7 @@ def alive(world: World, at_s: float, longest_s: float | None = None) -> World:
     return replace(world, pulse=replace(pulse, longest_s=max(pulse.longest_s, longest_s or 0.0)))
 
 
-def heard(world: World, beats: Sequence[tuple[Heard, float]]) -> World:
+def heard(world: JobState, beats: Sequence[tuple[Heartbeat, float]]) -> JobState:
     """With what heartbeats of the generation say, and when they did, before their steps are counted."""
     signs = [at_s for beat, at_s in beats if beat.idle_s is None and beat.step > world.reached]
     signs += [at_s - beat.idle_s for beat, at_s in beats if beat.idle_s is not None]
@@ -66,7 +66,7 @@ def heard(world: World, beats: Sequence[tuple[Heard, float]]) -> World:
     return alive(world, max(signs), max(longest, default=None)) if signs else world
 
 
-def _may_be_done(world: World, step: int) -> bool:
+def _may_be_done(world: JobState, step: int) -> bool:
     """Whether no step is left after this one.
 
     Who has not said how many there are has saved the last one.
@@ -75,12 +75,12 @@ def _may_be_done(world: World, step: int) -> bool:
     return 0 < step <= world.version if steps is None else step >= steps
 
 
-def restored(world: World) -> World:
+def restored(world: JobState) -> JobState:
     """With a generation that has said from which version it goes on."""
     return replace(world, pulse=replace(world.pulse, restored=True))
 
 
-def forgiven(world: World, stalled_s: float) -> World:
+def forgiven(world: JobState, stalled_s: float) -> JobState:
     """With a time in which nobody could hear of signs of life."""
     since_s = world.pulse.since_s
     return replace(
@@ -88,7 +88,7 @@ def forgiven(world: World, stalled_s: float) -> World:
     )
 
 
-def is_hung(world: World) -> bool:
+def is_hung(world: JobState) -> bool:
     """Whether the generation has given no sign of life for too long, and nothing else explains it."""
     since_s, limit = world.pulse.since_s, limit_s(world)
     # A job that ends waits for its last version for a while, and trainers that have failed are
@@ -98,7 +98,7 @@ def is_hung(world: World) -> bool:
     return since_s is not None and limit is not None and world.now_s - since_s >= limit
 
 
-def noted(world: World) -> tuple[World, bool]:
+def noted(world: JobState) -> tuple[JobState, bool]:
     """With one hang more, and whether training may begin anew after it."""
     pulse = world.pulse
     times = 1 if world.version > pulse.version else pulse.hangs + 1
@@ -106,7 +106,7 @@ def noted(world: World) -> tuple[World, bool]:
     return replace(world, pulse=pulse), times <= _MOST_AGAIN
 
 
-def _why(world: World) -> str:
+def _why(world: JobState) -> str:
     pulse, limit = world.pulse, limit_s(world)
     assert pulse.since_s is not None and limit is not None
     since = datetime.fromtimestamp(pulse.since_s, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -66,7 +66,7 @@ FATES = ("missed", "late", "silent")
 
 
 @dataclass(frozen=True)
-class Fate:
+class PlannedPreemption:
     """What happens to a machine: after ``life_s`` of training it is taken back.
 
     ``grace_s``: None without a notice. ``silent``: it loses its link instead. ``recommended_s``:
@@ -80,7 +80,7 @@ class Fate:
 
 
 @lru_cache(maxsize=4096)  # it is asked again each tick
-def fate_of(injection: Injection, number: int) -> Fate | None:
+def fate_of(injection: Injection, number: int) -> PlannedPreemption | None:
     """That of the machine of this number, from 1, the same whenever it is asked; None: it stays."""
     rng = random.Random(injection.seed)
     for _ in range(number):  # machines draw one after the other: a life, and its end
@@ -100,4 +100,6 @@ def fate_of(injection: Injection, number: int) -> Fate | None:
     elif end < missed + late:
         told_s = grace_s * share_of_grace
     recommended_s = life_s - grace_s if more.random() < injection.rebalance else math.inf
-    return Fate(life_s, told_s, missed + late <= end < missed + late + silent, recommended_s)
+    return PlannedPreemption(
+        life_s, told_s, missed + late <= end < missed + late + silent, recommended_s
+    )

@@ -23,7 +23,7 @@ from deepvm.core.preemption.deadlines import (
     SPOT,
     WAIT,
     DeadlinePolicy,
-    Standing,
+    DeadlineProgress,
     on_demand_next,
     steps_on_spot,
 )
@@ -33,13 +33,13 @@ from deepvm.jobs.decisions.world import (
     LOST,
     PREEMPTED,
     REFUSED,
+    JobState,
     MachineRecord,
-    Pace,
     Pool,
     Reason,
     Role,
     Save,
-    World,
+    StepRate,
 )
 
 _HORIZON_S = 1.0
@@ -55,12 +55,12 @@ AGAIN_S = 2.0
 """From a version that did not come to the next request for one: trainers must hear that they go on."""
 
 
-def last_s(world: World) -> float:
+def last_s(world: JobState) -> float:
     """From the decision to stop to the end of the bill: the step that is being done, the version, the release."""
     return float(world.facts.step_s) + _SLOWER * _version_s(world) + _RELEASE_S
 
 
-def wait_until_s(world: World) -> float:
+def wait_until_s(world: JobState) -> float:
     """Until when a job that is to stop waits for its last version: what is left of its time and money, if there is any.
 
     The version itself may take as long as is expected even where nothing is left, as when nobody
@@ -75,7 +75,7 @@ def wait_until_s(world: World) -> float:
     return max(min(limits), world.ending_s + last_s(world))
 
 
-def _version_s(world: World) -> float:
+def _version_s(world: JobState) -> float:
     """From the end of a step until its version outlives all machines.
 
     Before the first one does, as is expected.
@@ -83,7 +83,7 @@ def _version_s(world: World) -> float:
     return max(float(world.facts.emergency_s), world.lasting_s or world.terms.version_s)
 
 
-def decided(world: World) -> World:
+def decided(world: JobState) -> JobState:
     """With the market of the next machines, and a version where one must be safe before the market may change."""
     terms = world.terms
     if not terms.bought or terms.end_s is None or world.job.over or world.ending:
@@ -108,7 +108,7 @@ def decided(world: World) -> World:
     return _kept(world, policy, now)
 
 
-def _kept(world: World, policy: DeadlinePolicy, now: Standing) -> World:
+def _kept(world: JobState, policy: DeadlinePolicy, now: DeadlineProgress) -> JobState:
     """Whether the job may stay on spot, or wait for it."""
     if now.on == WAIT:
         return replace(world, on_demand=bool(now.safety_net))
@@ -125,14 +125,14 @@ def _kept(world: World, policy: DeadlinePolicy, now: Standing) -> World:
     return replace(world, on_demand=True)
 
 
-def standing(world: World, *, hoped: bool = False) -> Standing | None:
+def standing(world: JobState, *, hoped: bool = False) -> DeadlineProgress | None:
     """Where the job stands, None while nobody knows; ``hoped``: with the steps that an emergency save may keep."""
     terms, step_s = world.terms, step_s_of(world)
     if terms.steps is None or terms.end_s is None or not step_s:
         return None
     each_s, end_s = step_s * (1 + _DOUBT), terms.end_s - last_s(world)
     done = world.steps if hoped else world.version
-    return Standing(
+    return DeadlineProgress(
         work_s=max(terms.steps - done, 0) * each_s,
         left_s=end_s - world.now_s,
         total_s=max(terms.steps - terms.begun, 1) * each_s,
@@ -144,12 +144,12 @@ def standing(world: World, *, hoped: bool = False) -> Standing | None:
     )
 
 
-def step_s_of(world: World) -> float:
+def step_s_of(world: JobState) -> float:
     """How long a step takes, with all that stalls it, seconds; 0 before the first."""
     return world.pace.step_s or float(world.facts.step_s)
 
 
-def _on(world: World) -> int:
+def _on(world: JobState) -> int:
     if world.formed:
         return (
             ON_DEMAND if all(is_on_demand(world.machines[m].pool) for m in world.members) else SPOT
@@ -161,13 +161,13 @@ def _on(world: World) -> int:
     )
 
 
-def _restart_s(world: World) -> float:
+def _restart_s(world: JobState) -> float:
     """From the request for a machine until it trains: the longest that was seen."""
     seen = [m.trained_s - m.requested_s for m in world.machines.values() if m.trained_s is not None]
     return max(seen, default=world.terms.restart_s)
 
 
-def _losses(world: World) -> int:
+def _losses(world: JobState) -> int:
     """Spot machines that were taken back, lost, or not to be had."""
     ends = (PREEMPTED, LOST, REFUSED)
     return sum(
@@ -178,13 +178,13 @@ def _losses(world: World) -> int:
     )
 
 
-def _paced(world: World) -> Pace:
+def _paced(world: JobState) -> StepRate:
     """How fast the steps of this generation were, from the first that was heard of."""
     pace, reached = world.pace, world.reached
     if world.job is not Job.RUNNING:
         return pace
     if pace.generation != world.generation:
-        return Pace(world.generation, reached, -1.0, pace.step_s)
+        return StepRate(world.generation, reached, -1.0, pace.step_s)
     if pace.first_s < 0:  # the first step loads and compiles: time counts from its end
         return replace(pace, first=reached, first_s=world.now_s) if reached > pace.first else pace
     done = reached - pace.first
@@ -193,7 +193,7 @@ def _paced(world: World) -> Pace:
     return replace(pace, last=reached, step_s=(world.now_s - pace.first_s) / done)
 
 
-def market_facts(world: World) -> dict[str, str]:
+def market_facts(world: JobState) -> dict[str, str]:
     """The market in which machines are asked for from now on, and why, in words."""
     now, market = standing(world), "on demand" if world.on_demand else "on spot"
     if now is None:
@@ -216,7 +216,7 @@ def is_on_demand(pool: Pool) -> bool:
     return pool.market != "spot"
 
 
-def fits(world: World, machine: MachineRecord) -> bool:
+def fits(world: JobState, machine: MachineRecord) -> bool:
     """Whether a machine is of the market that is wanted; any is while there is none on demand."""
     terms = world.terms
     if not terms.bought or (
@@ -228,23 +228,23 @@ def fits(world: World, machine: MachineRecord) -> bool:
     return not is_on_demand(machine.pool) or bool(terms.steady)
 
 
-def is_blocked(world: World, pool: Pool) -> bool:
+def is_blocked(world: JobState, pool: Pool) -> bool:
     """Whether a pool is left alone, because it has just refused."""
     return world.blocked.get(pool, (0.0, 0))[0] > world.now_s
 
 
-def pool_of(world: World) -> Pool | None:
+def pool_of(world: JobState) -> Pool | None:
     """Where the next machine is asked for; None: nowhere now."""
     bought = [p for p in world.terms.bought if not is_blocked(world, p)] if world.on_demand else []
     return next(iter(bought or free_pools(world)), None)
 
 
-def steady_of(world: World) -> Pool | None:
+def steady_of(world: JobState) -> Pool | None:
     """The same for the next of those that must be on demand."""
     return next(iter(free_pools(world, world.terms.steady)), None)
 
 
-def anchor_of(world: World) -> Pool | None:
+def anchor_of(world: JobState) -> Pool | None:
     """The same for the next anchor.
 
     One that is dearer than the first must keep to the hourly budget.
@@ -254,7 +254,7 @@ def anchor_of(world: World) -> Pool | None:
     return next((p for p in free if p in first or is_affordable(world, p, Role.ANCHOR)), None)
 
 
-def most_of(world: World) -> int:
+def most_of(world: JobState) -> int:
     """Machines of a generation in the market that is wanted, at most: those that the hourly budget buys."""
     terms, pool = world.terms, _cheapest(world)
     # Machines of one's own cost nothing
@@ -266,13 +266,13 @@ def most_of(world: World) -> int:
     )
 
 
-def least_usd_per_hour(world: World) -> float:
+def least_usd_per_hour(world: JobState) -> float:
     """The smallest hourly budget that buys the fewest machines of a generation in the market that is wanted."""
     (rate, steadies), pool = fixed_rate(world), _cheapest(world)
     return rate + max(world.terms.least - steadies, 0) * (pool.usd_per_hour if pool else 0.0)
 
 
-def within_budget(world: World, limit: float | None, stay: Container[str] = ()) -> World:
+def within_budget(world: JobState, limit: float | None, stay: Container[str] = ()) -> JobState:
     """Without pools too dear for $/h: whichever are asked in the end, it buys the fewest of a generation.
 
     It must buy them where the first anchors, the first steady machines and the cheapest others are
@@ -310,12 +310,12 @@ def _usd(which: Callable[..., float], pools: tuple[Pool, ...]) -> float:
     return which((pool.usd_per_hour for pool in pools), default=0.0)
 
 
-def _cheapest(world: World) -> Pool | None:
+def _cheapest(world: JobState) -> Pool | None:
     pools = world.terms.bought if world.on_demand else world.pools
     return min(pools, key=lambda p: p.usd_per_hour, default=None)
 
 
-def fixed_rate(world: World) -> tuple[float, int]:
+def fixed_rate(world: JobState) -> tuple[float, int]:
     """What is paid an hour whatever the market of the others: anchors, and the machines bought on demand anyway."""
     terms = world.terms
     steadies = 0 if world.on_demand or not terms.steady else terms.steadies
@@ -323,7 +323,7 @@ def fixed_rate(world: World) -> tuple[float, int]:
     return sum(count * pool.usd_per_hour for count, pools in paid for pool in pools), steadies
 
 
-def is_affordable(world: World, pool: Pool, role: Role = Role.TRAINER) -> bool:
+def is_affordable(world: JobState, pool: Pool, role: Role = Role.TRAINER) -> bool:
     """Whether one machine more keeps to the hourly budget.
 
     Those that leave do not count, anchors that lack do.

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from deepvm.jobs.decisions.pool_record import PoolRecord
-from deepvm.jobs.decisions.world import LOST, PREEMPTED, REFUSED, Pool, World
+from deepvm.jobs.decisions.world import LOST, PREEMPTED, REFUSED, JobState, Pool
 
 # --- left alone for a while -----------------------------------------------------------------------
 
@@ -17,7 +17,7 @@ _REST_COOLS = 10
 """A preemption means more than a refusal: where one machine is preempted, the next often is soon."""
 
 
-def refused(world: World, pool: Pool) -> World:
+def refused(world: JobState, pool: Pool) -> JobState:
     """With a pool that has refused; it is left alone for twice as long each time.
 
     What was asked for before it was left alone is of the same round, and its refusal says nothing
@@ -30,7 +30,7 @@ def refused(world: World, pool: Pool) -> World:
     return replace(world, blocked={**world.blocked, pool: (until_s, times + 1)})
 
 
-def rested(world: World, pool: Pool) -> World:
+def rested(world: JobState, pool: Pool) -> JobState:
     """With a pool that is not asked for a while after a preemption, if there are others of its type."""
     known = next((p for p in world.pools if p.place == pool.place), None)
     alike = [p for p in world.pools if p != known and p.instance_type == pool.instance_type]
@@ -42,7 +42,7 @@ def rested(world: World, pool: Pool) -> World:
     )
 
 
-def rested_after_losses(before: World, world: World) -> World:
+def rested_after_losses(before: JobState, world: JobState) -> JobState:
     """With the pools resting whose machines have got a preemption notice since, or were lost without one."""
     for m in before.machines.values():
         now = world.machines[m.id]
@@ -51,7 +51,7 @@ def rested_after_losses(before: World, world: World) -> World:
     return world
 
 
-def free_pools(world: World, of: Sequence[Pool] | None = None) -> list[Pool]:
+def free_pools(world: JobState, of: Sequence[Pool] | None = None) -> list[Pool]:
     """The pools to ask now, the best first: those that are not left alone, else those that merely rest.
 
     ``of``: which ones; else those of spot machines, or of all where nothing else is said.
@@ -64,7 +64,7 @@ def free_pools(world: World, of: Sequence[Pool] | None = None) -> list[Pool]:
     )
 
 
-def is_refusing(world: World, pool: Pool) -> bool:
+def is_refusing(world: JobState, pool: Pool) -> bool:
     """Whether a pool has just refused; one that rests has not."""
     until_s, times = world.blocked.get(pool, (0.0, _RESTS))
     return times != _RESTS and until_s > world.now_s
@@ -73,7 +73,7 @@ def is_refusing(world: World, pool: Pool) -> bool:
 # --- the order ------------------------------------------------------------------------------------
 
 
-def usd_per_useful_hour(world: World, pools: Iterable[Pool]) -> dict[Pool, float]:
+def usd_per_useful_hour(world: JobState, pools: Iterable[Pool]) -> dict[Pool, float]:
     """What an hour of training costs in each pool, by what the history knew and by what the job has seen since."""
     now_s, places = world.now_s, {pool.place for pool in pools}
     own = {place: PoolRecord(at_s=now_s) for place in places}
@@ -87,7 +87,7 @@ def usd_per_useful_hour(world: World, pools: Iterable[Pool]) -> dict[Pool, float
     return {pool: record.usd_per_useful_hour(pool.usd_per_hour) for pool, record in known.items()}
 
 
-def _ranked(world: World, pools: Sequence[Pool]) -> list[Pool]:
+def _ranked(world: JobState, pools: Sequence[Pool]) -> list[Pool]:
     """Those of one type by what they cost; types as they were."""
     types = list(dict.fromkeys(pool.instance_type for pool in pools))
     if len(types) == len(pools):

@@ -13,10 +13,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from deepvm.jobs.decisions.markets import fixed_rate, is_on_demand, most_of
-from deepvm.jobs.decisions.world import Pool, Role, World
+from deepvm.jobs.decisions.world import JobState, Pool, Role
 
 
-def most_usd_per_hour(world: World, pool: Pool, role: Role) -> float | None:
+def most_usd_per_hour(world: JobState, pool: Pool, role: Role) -> float | None:
     """What a machine of a pool may cost, $/h; None for no limit."""
     terms = world.terms
     if terms.max_price is None:
@@ -43,7 +43,7 @@ def most_usd_per_hour(world: World, pool: Pool, role: Role) -> float | None:
     return max(share, pool.usd_per_hour) if is_on_demand(pool) else share
 
 
-def _planned_usd(world: World) -> float:
+def _planned_usd(world: JobState) -> float:
     """What all machines cost where each is the cheapest of its kind, $/h."""
     rate, steadies = fixed_rate(world)
     pools = world.terms.bought if world.on_demand else world.pools

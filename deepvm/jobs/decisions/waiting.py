@@ -11,10 +11,10 @@ from dataclasses import replace
 
 from deepvm.jobs.decisions import hangs
 from deepvm.jobs.decisions.states import Machine
-from deepvm.jobs.decisions.world import MachineRecord, Role, World
+from deepvm.jobs.decisions.world import JobState, MachineRecord, Role
 
 
-def timed(world: World) -> World:
+def timed(world: JobState) -> JobState:
     """With the clock running, standing, or back at 0."""
     if world.formed and not _newcomers(world):
         return replace(world, idle_s=None, idled_s=0.0)
@@ -25,12 +25,12 @@ def timed(world: World) -> World:
     return world if world.idle_s is not None else replace(world, idle_s=world.now_s)
 
 
-def waited_s(world: World) -> float:
+def waited_s(world: JobState) -> float:
     """For how long nothing was trained, or newcomers have waited."""
     return world.idled_s + (0.0 if world.idle_s is None else world.now_s - world.idle_s)
 
 
-def idlers(world: World) -> list[MachineRecord]:
+def idlers(world: JobState) -> list[MachineRecord]:
     """Trainers that have waited long enough: nothing comes for which they could wait."""
     if not world.formed and any(
         m.state in (Machine.BOOTING, Machine.WARMING) for m in world.machines.values()
@@ -41,12 +41,12 @@ def idlers(world: World) -> list[MachineRecord]:
     return [m for m in _newcomers(world) if min(waited, since_ready[m.id]) >= limit_s]
 
 
-def _newcomers(world: World) -> list[MachineRecord]:
+def _newcomers(world: JobState) -> list[MachineRecord]:
     members = set(world.members if world.formed else ())
     return [m for m in world.of(Role.TRAINER, Machine.MEMBER) if m.id not in members]
 
 
-def let_go(world: World) -> World:
+def let_go(world: JobState) -> JobState:
     """With all pools left alone for a while, so that those that were let go are not asked for again at once."""
     terms, until_s = world.terms, world.now_s + world.terms.hold_s
     pools = [*world.pools, *terms.steady, *terms.bought]
@@ -56,7 +56,7 @@ def let_go(world: World) -> World:
     )
 
 
-def is_in_vain(world: World, role: Role) -> bool:
+def is_in_vain(world: JobState, role: Role) -> bool:
     """Whether a newcomer could not join: versions do not come, and training needs nobody else."""
     if not world.formed or any(
         world.machines[m].state is not Machine.MEMBER for m in world.members
@@ -69,19 +69,19 @@ def is_in_vain(world: World, role: Role) -> bool:
     )
 
 
-def further_s(world: World, machine: MachineRecord) -> float:
+def further_s(world: JobState, machine: MachineRecord) -> float:
     """When a machine that comes last got further."""
     return max(machine.requested_s, world.preparing.get(machine.id, ("", 0.0))[1])
 
 
-def _doing(world: World, machine: MachineRecord) -> str:
+def _doing(world: JobState, machine: MachineRecord) -> str:
     return world.preparing.get(machine.id, ("", 0.0))[0]
 
 
 # --- nobody was there -----------------------------------------------------------------------------
 
 
-def adopted(world: World, now_s: float) -> World:
+def adopted(world: JobState, now_s: float) -> JobState:
     """As another controller takes it over: while there was none nobody was heard, and nothing was waited for."""
     machines = {k: replace(m, heard_s=m.heard_s and now_s) for k, m in world.machines.items()}
     coming = [m for m in machines.values() if m.state.coming]
@@ -90,7 +90,7 @@ def adopted(world: World, now_s: float) -> World:
     return replace(world, machines=machines, preparing=preparing, idle_s=None, idled_s=0.0)
 
 
-def forgiven(world: World, stalled_s: float) -> World:
+def forgiven(world: JobState, stalled_s: float) -> JobState:
     """With a time in which the controller's process slept, waited for a lock or had no core: it counts for nothing."""
     machines = {
         k: replace(m, heard_s=m.heard_s and m.heard_s + stalled_s)

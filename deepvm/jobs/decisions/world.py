@@ -99,7 +99,7 @@ class MachineRecord:
 class Head:
     """A machine that runs nothing but the job's controller.
 
-    The machines of :class:`World` do not include it.
+    The machines of :class:`JobState` do not include it.
     """
 
     name: str
@@ -118,7 +118,7 @@ class Head:
 
 
 @dataclass(frozen=True)
-class Pace:
+class StepRate:
     """How fast steps were in a generation: from its step ``first`` at ``first_s`` (below 0: not yet) to ``last``.
 
     ``step_s``: seconds of one with all that stalls it; of the generation before until this one
@@ -133,7 +133,7 @@ class Pace:
 
 
 @dataclass(frozen=True)
-class Between:
+class StepGap:
     """Of ``of_s`` seconds of training, how many passed between steps; ``seen_s``, ``seen_of_s``: of this generation."""
 
     s: float = 0.0
@@ -144,7 +144,7 @@ class Between:
 
 
 @dataclass(frozen=True)
-class Pulse:
+class GenerationProgress:
     """The signs of life of a generation (:mod:`deepvm.jobs.decisions.hangs`).
 
     Attributes:
@@ -168,7 +168,7 @@ class Pulse:
 
 
 @dataclass(frozen=True)
-class Terms:
+class JobLimits:
     """What the job may have, and how long the controller waits for what.
 
     Attributes:
@@ -240,7 +240,7 @@ class Save:
 
 
 @dataclass(frozen=True)
-class Unready:
+class StartupFailures:
     """Machines of a role in a row that ended before they could train: how many, when the last did, and why if known.
 
     ``failed_s``: when the first of them failed in a way that may be the job's fault.
@@ -286,7 +286,7 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class World:
+class JobState:
     """All of it.
 
     Attributes:
@@ -334,7 +334,7 @@ class World:
             step it continued.
     """
 
-    terms: Terms
+    terms: JobLimits
     now_s: float
     job: Job = Job.PENDING
     machines: Mapping[str, MachineRecord] = field(default_factory=dict)
@@ -373,13 +373,13 @@ class World:
     counts: Counts = field(default_factory=Counts)
     on_demand: bool = False
     losses: int = 0
-    pace: Pace = field(default_factory=Pace)
+    pace: StepRate = field(default_factory=StepRate)
     preparing: Mapping[str, tuple[str, float]] = field(default_factory=dict)
     heads: tuple[Head, ...] = ()
-    unready: Mapping[Role, Unready] = field(default_factory=dict)
-    pulse: Pulse = field(default_factory=Pulse)
+    unready: Mapping[Role, StartupFailures] = field(default_factory=dict)
+    pulse: GenerationProgress = field(default_factory=GenerationProgress)
     cold: frozenset[str] = frozenset()
-    between: Between = field(default_factory=Between)
+    between: StepGap = field(default_factory=StepGap)
     reports: bool = False
     unplaced: bool = False
 
@@ -438,7 +438,7 @@ class World:
             machines + sum(head.usd_per_hour for head in self.heads if head.ended_s is None)
         ) / 3600
 
-    def to_end(self, why: str) -> World:
+    def to_end(self, why: str) -> JobState:
         """With the reason why the job is to stop; the first one counts."""
         return self if self.ending else replace(self, ending=why, ending_s=self.now_s)
 
@@ -450,12 +450,12 @@ class World:
         """The machines of a role in these states."""
         return (m for m in self.machines.values() if m.role is role and m.state in states)
 
-    def with_spare(self, machine: str, *, spare: bool) -> World:
+    def with_spare(self, machine: str, *, spare: bool) -> JobState:
         """With what a heartbeat says of a machine's next trainers."""
         if (machine in self.cold) != spare:
             return self
         return replace(self, cold=self.cold - {machine} if spare else self.cold | {machine})
 
-    def with_machine(self, machine: MachineRecord) -> World:
+    def with_machine(self, machine: MachineRecord) -> JobState:
         """With one machine new or changed."""
         return replace(self, machines={**self.machines, machine.id: machine})

@@ -10,20 +10,20 @@ from deepvm.core.preemption.savepolicy import SaveFacts, parse_policy
 from deepvm.jobs.decisions.pool_record import PoolRecord
 from deepvm.jobs.decisions.states import Job, Machine
 from deepvm.jobs.decisions.world import (
-    Between,
     Counts,
     FailedSaves,
+    GenerationProgress,
     Head,
+    JobLimits,
+    JobState,
     MachineRecord,
-    Pace,
     Pool,
-    Pulse,
     Reason,
     Role,
     Save,
-    Terms,
-    Unready,
-    World,
+    StartupFailures,
+    StepGap,
+    StepRate,
 )
 
 _PLAIN = (
@@ -65,7 +65,7 @@ def _pools_of(found: Any) -> tuple[Pool, ...]:
     return tuple(Pool(**pool) for pool in ([found] if isinstance(found, Mapping) else found or ()))
 
 
-def to_document(world: World) -> dict[str, Any]:
+def to_document(world: JobState) -> dict[str, Any]:
     """All of it but the machines, which have rows of their own."""
     terms, save = world.terms, world.save
     return {
@@ -98,7 +98,7 @@ def to_document(world: World) -> dict[str, Any]:
     }
 
 
-def from_document(found: Mapping[str, Any], machines: Mapping[str, MachineRecord]) -> World:
+def from_document(found: Mapping[str, Any], machines: Mapping[str, MachineRecord]) -> JobState:
     """The world of a document; what an older deepvm did not know of is as at the start.
 
     Raises:
@@ -110,9 +110,9 @@ def from_document(found: Mapping[str, Any], machines: Mapping[str, MachineRecord
         "policy": parse_policy(found["terms"]["policy"]),
         **{name: _pools_of(found["terms"].get(name)) for name in _POOLS},
     }
-    return World(
+    return JobState(
         **{"lasts": found["version"], **{name: found[name] for name in _PLAIN if name in found}},
-        terms=Terms(**terms),
+        terms=JobLimits(**terms),
         job=Job(found["job"]),
         machines=machines,
         members=tuple(found["members"]),
@@ -125,14 +125,16 @@ def from_document(found: Mapping[str, Any], machines: Mapping[str, MachineRecord
         },
         save=None if save is None else _save_of(save),
         given_up=frozenset(map(Reason, found.get("given_up", ()))),
-        unready={Role(role): Unready(**known) for role, known in found.get("unready", {}).items()},
+        unready={
+            Role(role): StartupFailures(**known) for role, known in found.get("unready", {}).items()
+        },
         pools=tuple(Pool(**pool) for pool in found["pools"]),
         priors={Pool(**pool): PoolRecord(**record) for pool, record in found.get("priors", ())},
         blocked={Pool(**pool): (until_s, times) for pool, until_s, times in found["blocked"]},
         facts=SaveFacts(**found["facts"]),
-        pace=Pace(**found.get("pace", {})),
-        pulse=Pulse(**found.get("pulse", {})),
-        between=Between(**found.get("between", {})),
+        pace=StepRate(**found.get("pace", {})),
+        pulse=GenerationProgress(**found.get("pulse", {})),
+        between=StepGap(**found.get("between", {})),
         heads=tuple(Head(**head) for head in found.get("heads", ())),
         counts=Counts(
             found["lost_steps"],

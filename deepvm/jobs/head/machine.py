@@ -11,11 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from deepvm.errors import DataError, DeepVMError
-from deepvm.jobs.cloud import Headed, RefusedError, UnknownError
+from deepvm.jobs.cloud import HostsController, RefusedError, UnknownError
 from deepvm.jobs.head.head_state import HeadState
 from deepvm.jobs.head.log_pieces import LogPieces
 from deepvm.jobs.head.mirror import LOGS, MIRROR, FencedError, decoded, get_folder
-from deepvm.jobs.head.mirror_keeper import PULSE, Keeper
+from deepvm.jobs.head.mirror_keeper import PULSE, StateReplicator
 from deepvm.jobs.history.history import History
 
 CRASHES = "controller.log"
@@ -33,7 +33,7 @@ log = logging.getLogger("deepvm.jobs")
 class HeadMachine:
     """The machine of one head."""
 
-    def __init__(self, job: str, number: int, jobs: Path, cloud: Headed) -> None:
+    def __init__(self, job: str, number: int, jobs: Path, cloud: HostsController) -> None:
         """``jobs``: the folder of jobs on this machine."""
         self._job, self._number, self._folder, self._cloud = job, number, jobs / job, cloud
         self._objects = cloud.objects(job)
@@ -169,7 +169,7 @@ class HeadMachine:
         """
         with History.open() as history:
             logs = LogPieces(self._folder, self._objects, self._number)
-            keeper = Keeper(self._job, self._number, self._objects, logs)
+            keeper = StateReplicator(self._job, self._number, self._objects, logs)
             keeper.go_on()
             kept = (MIRROR, CRASHES, LOGS)
             self._objects.remove(

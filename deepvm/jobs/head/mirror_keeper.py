@@ -17,8 +17,16 @@ from typing import Any, Protocol
 
 from deepvm.errors import DeepVMError
 from deepvm.io.failpoints import point
-from deepvm.jobs.cloud import ChangedError, Cloud, Headed, Listing, Objects, UnknownError, head_name
-from deepvm.jobs.decisions.world import Head, World
+from deepvm.jobs.cloud import (
+    ChangedError,
+    Cloud,
+    HostsController,
+    Listing,
+    Objects,
+    UnknownError,
+    head_name,
+)
+from deepvm.jobs.decisions.world import Head, JobState
 from deepvm.jobs.head.head_state import HeadState
 from deepvm.jobs.head.log_pieces import LogPieces
 from deepvm.jobs.head.mirror import ANSWERS, COMMANDS, MIRROR, FencedError, decoded, encoded
@@ -38,7 +46,7 @@ _AGAIN_S, _LAST_S = 1.0, 1800.0
 log = logging.getLogger("deepvm.jobs")
 
 
-class Heeding(Protocol):
+class CommandHandler(Protocol):
     """What a controller does with what comes by the bucket."""
 
     async def heed(self, body: bytes, signature: str) -> tuple[bytes, str]:
@@ -48,17 +56,17 @@ class Heeding(Protocol):
         """End, as another head has the job."""
 
 
-def keeper_of(row: JobRow, cloud: Cloud) -> Keeper | None:
+def keeper_of(row: JobRow, cloud: Cloud) -> StateReplicator | None:
     """That of a job whose head this computer is."""
     state = HeadState.load(row.folder)
-    if state is None or not state.here or not isinstance(cloud, Headed):
+    if state is None or not state.here or not isinstance(cloud, HostsController):
         return None
     objects = cloud.objects(row.name)
     logs = LogPieces(row.folder, objects, state.number)
-    return Keeper(row.name, state.number, objects, logs, row.folder / PULSE)
+    return StateReplicator(row.name, state.number, objects, logs, row.folder / PULSE)
 
 
-class Keeper:
+class StateReplicator:
     """Keeps the mirror of one job; reads the history that its controller writes."""
 
     def __init__(
@@ -88,7 +96,9 @@ class Keeper:
 
     # --- the mirror -------------------------------------------------------------------------------
 
-    def take(self, world: World, history: History, cloud: Headed, nonce: str) -> World:
+    def take(
+        self, world: JobState, history: History, cloud: HostsController, nonce: str
+    ) -> JobState:
         """Be the controller from now on; returns the world with what its heads cost.
 
         Raises:
@@ -121,7 +131,7 @@ class Keeper:
             raise FencedError(f"another head has taken {self._name} over")
         self._tag, self._writer, self._nonce = found.tag, secrets.token_hex(16), theirs["nonce"]
 
-    def _heads(self, world: World, cloud: Headed) -> tuple[Head, ...]:
+    def _heads(self, world: JobState, cloud: HostsController) -> tuple[Head, ...]:
         """Those before this one with their ends, and this one."""
         try:
             lives = cloud.heads(self._name)
@@ -246,7 +256,7 @@ class Keeper:
 
     def attend(
         self,
-        controller: Heeding,
+        controller: CommandHandler,
         loop: asyncio.AbstractEventLoop,
         open_history: Callable[[], History] = History.open,
     ) -> None:

@@ -16,14 +16,14 @@ from deepvm.io.file_lock import FileLock
 from deepvm.jobs.cloud import (
     ChangedError,
     Cloud,
-    Headed,
+    HostsController,
     Object,
     Objects,
     RefusedError,
     UnknownError,
     head_name,
 )
-from deepvm.jobs.decisions.world import World
+from deepvm.jobs.decisions.world import JobState
 from deepvm.jobs.head.head_state import BEGINS_S, HeadState
 from deepvm.jobs.head.log_pieces import fetch_logs
 from deepvm.jobs.head.mirror import ANSWERS, COMMANDS, MIRROR, decoded, encoded, put_folder
@@ -38,7 +38,7 @@ _TRIES = 5
 
 def needs_head(cloud: Cloud) -> bool:
     """Whether a controller of this cloud's machines cannot run here, and a head can."""
-    return isinstance(cloud, Headed) and not cloud.controls_here()
+    return isinstance(cloud, HostsController) and not cloud.controls_here()
 
 
 def has_head(row: JobRow) -> bool:
@@ -74,7 +74,10 @@ def _locked(row: JobRow) -> Any:
 
 
 def start(
-    row: JobRow, history: History, cloud: Headed, resumed: Callable[[], World] | None = None
+    row: JobRow,
+    history: History,
+    cloud: HostsController,
+    resumed: Callable[[], JobState] | None = None,
 ) -> HeadState:
     """Rent a head that runs the controller of a job.
 
@@ -140,7 +143,7 @@ def _fence(
     history: History,
     objects: Objects,
     number: int,
-    resumed: Callable[[], World] | None,
+    resumed: Callable[[], JobState] | None,
 ) -> str:
     """Write the mirror for this head: from now on none before it writes another, and so none acts."""
     for _ in range(_TRIES):
@@ -170,7 +173,7 @@ AtEnd = Callable[[JobRow], object]
 def refresh(
     row: JobRow,
     history: History,
-    cloud: Headed,
+    cloud: HostsController,
     *,
     logs: bool = False,
     at_end: AtEnd = lambda row: None,
@@ -234,7 +237,7 @@ def refresh_all(
         if is_to_be_read(row):
             try:
                 cloud = cloud_of(row.spec["cloud"])
-                assert isinstance(cloud, Headed)
+                assert isinstance(cloud, HostsController)
                 refresh(row, history, cloud, at_end=at_end)
             except DeepVMError as error:
                 said(f"{row.name}: what is shown may be old: {error}")
@@ -246,7 +249,7 @@ def refresh_all(
 def send(
     row: JobRow,
     history: History,
-    cloud: Headed,
+    cloud: HostsController,
     job_secret: str,
     message: dict[str, Any],
     at_end: AtEnd = lambda row: None,

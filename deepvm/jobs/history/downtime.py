@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from deepvm.jobs.decisions.world import World
+from deepvm.jobs.decisions.world import JobState
 from deepvm.jobs.history.history import EventRow, Sample
 
 DOWNTIME = "downtime"
@@ -60,12 +60,12 @@ def _steps(samples: Sequence[Sample], since_s: float, until_s: float) -> int:
     )
 
 
-def last_seen_s(world: World, samples: Sequence[Sample]) -> float:
+def last_seen_s(world: JobState, samples: Sequence[Sample]) -> float:
     """When the controller that wrote this was there last."""
     return max([world.now_s, *(s.at_s for s in samples[-1:])])
 
 
-def caught_up(world: World, samples: Sequence[Sample]) -> World:
+def caught_up(world: JobState, samples: Sequence[Sample]) -> JobState:
     """A world with the steps that its controller did not write down, as nothing followed from them."""
     last = samples[-1] if samples else None
     if (

@@ -21,7 +21,7 @@ from deepvm.errors import SimulationError
 from deepvm.jobs.decisions import states
 from deepvm.jobs.decisions.injection import Injection
 from deepvm.jobs.decisions.markets import is_on_demand
-from deepvm.jobs.decisions.world import Role, World
+from deepvm.jobs.decisions.world import JobState, Role
 from deepvm.jobs.history.downtime import DOWNTIME, Downtime
 from deepvm.jobs.history.history import EventRow
 from deepvm.jobs.history.validation import step_time
@@ -37,7 +37,7 @@ class UnforeseenError(Exception):
 def forecast(
     spec: Mapping[str, Any],
     created_s: float,
-    world: World,
+    world: JobState,
     events: Sequence[EventRow],
     machines: Iterable[Mapping[str, Any]],
     document: Mapping[str, Any],
@@ -103,7 +103,7 @@ def forecast(
 def forecast_of(
     spec: Mapping[str, Any],
     created_s: float,
-    world: World,
+    world: JobState,
     events: Sequence[EventRow],
     machines: Iterable[Mapping[str, Any]],
     document: dict[str, Any],
@@ -132,7 +132,7 @@ def _compared(
 
 def _expected(
     spec: Mapping[str, Any],
-    world: World,
+    world: JobState,
     steps: int,
     step_s: float,
     start_s: float,
@@ -173,7 +173,10 @@ def _expected(
 
 
 def _start_s(
-    spec: Mapping[str, Any], created_s: float, world: World, machines: Iterable[Mapping[str, Any]]
+    spec: Mapping[str, Any],
+    created_s: float,
+    world: JobState,
+    machines: Iterable[Mapping[str, Any]],
 ) -> float:
     """From the request for a machine until it trains: as earlier ones took, else as terms have it."""
     kind, cloud = world.pools[0].instance_type, spec.get("cloud")

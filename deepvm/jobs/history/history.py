@@ -23,7 +23,7 @@ import sqlalchemy as sa
 
 from deepvm.errors import DataError
 from deepvm.io.user_dirs import user_folder
-from deepvm.jobs.decisions.world import World
+from deepvm.jobs.decisions.world import JobState
 from deepvm.jobs.decisions.world_document import from_document, from_row, to_document, to_row
 
 PLACE = "DEEPVM_HISTORY"
@@ -293,7 +293,7 @@ class History:
             engine.dispose()
 
     def add_job(
-        self, name: str, created_s: float, folder: Path, spec: Mapping[str, Any], world: World
+        self, name: str, created_s: float, folder: Path, spec: Mapping[str, Any], world: JobState
     ) -> bool:
         """A new job; whether there was none of that name."""
         row = {
@@ -313,7 +313,9 @@ class History:
             raise _unusable(self._engine, error) from None
         return True
 
-    def commit(self, name: str, before: World, world: World, events: Sequence[EventRow]) -> None:
+    def commit(
+        self, name: str, before: JobState, world: JobState, events: Sequence[EventRow]
+    ) -> None:
         """What has changed, all or nothing. Raises DataError: it is not written down."""
         known = before.machines
         changed = [
@@ -396,7 +398,7 @@ class History:
             )
             return None if row is None else _job(dict(row))
 
-    def world(self, name: str) -> World:
+    def world(self, name: str) -> JobState:
         """What its controller knew last."""
         with self._reading() as connection:
             document = connection.execute(

@@ -16,18 +16,18 @@ from typing import Any
 
 from deepvm.core.cluster.known_lives import (
     SHORT_LIFE_S,
-    KnownLife,
+    KnownLifetime,
     gamma_quantile,
     known_life,
     share_interval,
 )
 from deepvm.core.interval import Z80
-from deepvm.core.preemption.gang_survival import Life, OwnPool
+from deepvm.core.preemption.gang_survival import Lifetime, OwnPool
 from deepvm.core.preemption.interruption_bands import BAND_SHARES, mean_life_s
 from deepvm.core.preemption.preemption_estimators import Lifetimes, Notices
 from deepvm.jobs.clouds.registry import CLOUDS, find_cloud
 from deepvm.jobs.decisions.markets import is_on_demand
-from deepvm.jobs.decisions.world import LOST, PREEMPTED, REFUSED, Pool, Role, World
+from deepvm.jobs.decisions.world import LOST, PREEMPTED, REFUSED, JobState, Pool, Role
 
 TOGETHER_S = 600.0
 SCARCE_S = 3600.0
@@ -187,7 +187,7 @@ def own_pool(
         gangs = [*gangs[:-1], gangs[-1] + 1] if together else [*gangs, 1]
     # A machine's gang, not a gang's size: the mean over machines.
     gang = sum(g * g for g in gangs) / sum(gangs) if gangs else 1.0
-    lives = tuple(Life(lived_s(m, now_s), is_taken(m), _waited(m, scarce)) for m in had)
+    lives = tuple(Lifetime(lived_s(m, now_s), is_taken(m), _waited(m, scarce)) for m in had)
     return OwnPool(lives, gang, refused)
 
 
@@ -202,7 +202,7 @@ def _waited(machine: Mapping[str, Any], scarce: Sequence[tuple[str, float]]) -> 
 
 def lives_by_type(
     machines: Iterable[Mapping[str, Any]], now_s: float
-) -> tuple[dict[str, KnownLife], set[str]]:
+) -> tuple[dict[str, KnownLifetime], set[str]]:
     """Mean lives of spot machines by type, over all zones.
 
     And the types of which too little is known.
@@ -255,7 +255,7 @@ def expected_life_s(
     return min(SHORT_LIFE_S, mean_life_s(BAND_SHARES[-1 if band is None else band]))
 
 
-def learnt(world: World) -> tuple[float, float]:
+def learnt(world: JobState) -> tuple[float, float]:
     """What this job has learnt, with what was known before: as policies in ``deepvm simulate`` learn it.
 
     The mean time until the first of the generation's machines is taken back, seconds, infinite on

@@ -20,7 +20,7 @@ from itertools import pairwise, takewhile
 from types import MappingProxyType
 
 from deepvm.jobs.decisions.states import Job
-from deepvm.jobs.decisions.world import MachineRecord, Role, World
+from deepvm.jobs.decisions.world import JobState, MachineRecord, Role
 from deepvm.jobs.history.downtime import DOWNTIME, Downtime, cut
 from deepvm.jobs.history.history import EventRow
 from deepvm.jobs.history.restarts import restarts
@@ -31,7 +31,7 @@ _TRAINS = (Job.RUNNING.value, Job.SAVING.value)
 
 
 @dataclass(frozen=True)
-class Spent:
+class CostBreakdown:
     """By cause, or as downtime: seconds of the job, dollars, and what the machines that train cost on demand.
 
     ``first_s``: when training started, infinite if it has not. ``restarted``: seconds and dollars
@@ -49,11 +49,11 @@ class Spent:
 
 def spent(
     created_s: float,
-    world: World,
+    world: JobState,
     events: Sequence[EventRow],
     without: Sequence[Downtime] = (),
     prices: Mapping[str, float] = MappingProxyType({}),
-) -> Spent:
+) -> CostBreakdown:
     """What a job has spent until now; ``without``: when it had no controller.
 
     ``prices``: on demand, $/h, by type.
@@ -89,11 +89,13 @@ def spent(
         part["compute"] -= part["recompute"] + part["save"]
     found["seconds"]["preparation"] += max(world.now_s - _over_s(world, events), 0.0)
     found["usd"][RELEASE] = max(world.usd - sum(found["usd"].values()), 0.0)
-    return Spent(**found, first_s=first_s, restarted=restarted, before_restart=before_restart)
+    return CostBreakdown(
+        **found, first_s=first_s, restarted=restarted, before_restart=before_restart
+    )
 
 
 def _stretches(
-    created_s: float, world: World, events: Sequence[EventRow]
+    created_s: float, world: JobState, events: Sequence[EventRow]
 ) -> Iterator[tuple[str, float, float]]:
     """(cause, from, to) from the start to the end of the last event, training as compute, without where it stood."""
     since_s, state, generation = created_s, Job.PENDING.value, 0
@@ -118,7 +120,7 @@ def _stretches(
         generation = max(int(event.facts.get("generation", generation)), generation)
 
 
-def _first_steps(world: World, events: Sequence[EventRow]) -> dict[int, float]:
+def _first_steps(world: JobState, events: Sequence[EventRow]) -> dict[int, float]:
     """When each generation started its first step.
 
     One left out made none, unless the history has no first steps.
@@ -147,7 +149,7 @@ def _ends(events: Sequence[EventRow]) -> dict[int, tuple[float, str]]:
     return ends
 
 
-def _over_s(world: World, events: Sequence[EventRow]) -> float:
+def _over_s(world: JobState, events: Sequence[EventRow]) -> float:
     """When nothing more was to be trained.
 
     Now if the job is not over, as when it was resumed after its end.
@@ -158,14 +160,14 @@ def _over_s(world: World, events: Sequence[EventRow]) -> float:
     return last[-1].at_s if last else world.now_s
 
 
-def stood_s(world: World, events: Sequence[EventRow]) -> float:
+def stood_s(world: JobState, events: Sequence[EventRow]) -> float:
     """For how long a job was stopped before it was resumed."""
     last_s = _over_s(world, events)
     seen = [(e.at_s, e.state) for e in events if e.at_s <= last_s] + [(last_s, "")]
     return sum(max(then[0] - now[0], 0.0) for now, then in pairwise(seen) if Job(now[1]).over)
 
 
-def _waits(world: World, since_s: float, until_s: float) -> Iterator[tuple[str, float, float]]:
+def _waits(world: JobState, since_s: float, until_s: float) -> Iterator[tuple[str, float, float]]:
     """For machines while fewer live than a generation needs, else for what they load."""
     lives = [
         (m.launched_s, until_s if m.ended_s is None else m.ended_s)
@@ -181,7 +183,7 @@ def _waits(world: World, since_s: float, until_s: float) -> Iterator[tuple[str, 
 
 
 def _over(
-    world: World, from_s: float, to_s: float, rate: Callable[[MachineRecord], float]
+    world: JobState, from_s: float, to_s: float, rate: Callable[[MachineRecord], float]
 ) -> float:
     """A rate of machines, summed over a time and the machines that the cloud counted in it."""
     total = 0.0
@@ -192,7 +194,7 @@ def _over(
     return total
 
 
-def unpriced(world: World, prices: Mapping[str, float]) -> list[str]:
+def unpriced(world: JobState, prices: Mapping[str, float]) -> list[str]:
     """The types that have trained whose price on demand nobody knows."""
     trained = (
         m for m in world.machines.values() if m.role is Role.TRAINER and m.launched_s is not None
@@ -200,7 +202,7 @@ def unpriced(world: World, prices: Mapping[str, float]) -> list[str]:
     return sorted({m.pool.instance_type for m in trained} - prices.keys())
 
 
-def on_demand_usd(world: World, prices: Mapping[str, float]) -> float:
+def on_demand_usd(world: JobState, prices: Mapping[str, float]) -> float:
     """What the same machines would have cost on demand.
 
     Those that keep versions, and heads, are on demand already.
@@ -213,7 +215,10 @@ def on_demand_usd(world: World, prices: Mapping[str, float]) -> float:
 
 
 def same_work_usd(
-    found: Spent, world: World, prices: Mapping[str, float], without: Sequence[Downtime] = ()
+    found: CostBreakdown,
+    world: JobState,
+    prices: Mapping[str, float],
+    without: Sequence[Downtime] = (),
 ) -> float | None:
     """What the same steps would have cost on demand: they alone, and loading once on as many machines.
 

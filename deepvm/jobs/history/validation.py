@@ -18,7 +18,15 @@ from typing import Any
 from deepvm.core.preemption.job import Job, Span
 from deepvm.core.preemption.savepolicy import SavePolicy
 from deepvm.errors import RequestError, SimulationError
-from deepvm.jobs.decisions.world import LOST, PREEMPTED, MachineRecord, Reason, Role, Terms, World
+from deepvm.jobs.decisions.world import (
+    LOST,
+    PREEMPTED,
+    JobLimits,
+    JobState,
+    MachineRecord,
+    Reason,
+    Role,
+)
 from deepvm.jobs.history.downtime import Downtime
 from deepvm.jobs.history.history import EventRow
 
@@ -26,7 +34,7 @@ HOLDING = (Reason.EMERGENCY.value, Reason.RESIZE.value, Reason.STOP.value)
 PARTS = ("compute", "recompute", "save", "allocation", "preparation")
 
 
-def refuse_unlike(terms: Terms) -> None:
+def refuse_unlike(terms: JobLimits) -> None:
     """Raise RequestError for jobs that the simulator has no like of."""
     if terms.least != terms.most or terms.bought:
         what = "machines.count is a number and no deadline moves it on demand"
@@ -77,7 +85,7 @@ class Observed:
     parts_s: Mapping[str, float]
 
 
-def observed(created_s: float, world: World, events: Sequence[EventRow]) -> Observed | None:
+def observed(created_s: float, world: JobState, events: Sequence[EventRow]) -> Observed | None:
     """What happened to a job that has trained to its end; None if too little of it is known."""
     generations, end_s = _generations(world, events), _end_s(events)
     if not generations or end_s is None:
@@ -134,7 +142,7 @@ def _end_s(events: Sequence[EventRow]) -> float | None:
     )
 
 
-def _generations(world: World, events: Sequence[EventRow]) -> list[_Generation]:
+def _generations(world: JobState, events: Sequence[EventRow]) -> list[_Generation]:
     found: dict[int, _Generation] = {}
     members: dict[int, set[str]] = {}
     for event in events:
@@ -159,7 +167,9 @@ def _generations(world: World, events: Sequence[EventRow]) -> list[_Generation]:
     return [found[number] for number in sorted(found)]
 
 
-def step_time(world: World, events: Sequence[EventRow], without: Sequence[Downtime] = ()) -> float:
+def step_time(
+    world: JobState, events: Sequence[EventRow], without: Sequence[Downtime] = ()
+) -> float:
     """Mean time of a step without what versions cost, seconds; 0 if it is not known.
 
     ``without``: when there was no controller; what was done then does not count.
@@ -214,7 +224,10 @@ def _death_s(machine: MachineRecord) -> float:
 
 
 def _needed_s(
-    created_s: float, world: World, trainers: Sequence[MachineRecord], deaths: Mapping[str, float]
+    created_s: float,
+    world: JobState,
+    trainers: Sequence[MachineRecord],
+    deaths: Mapping[str, float],
 ) -> dict[str, float]:
     """Since when each machine was needed: from the start, or since the loss, or its notice, that it makes good."""
     lost = sorted(
@@ -234,7 +247,7 @@ def _usd_until(machine: MachineRecord, end_s: float) -> float:
     return machine.pool.usd_per_hour * max(until_s - machine.launched_s, 0.0) / 3600
 
 
-def as_job(seen: Observed, terms: Terms, usd_per_hour: float) -> Job:
+def as_job(seen: Observed, terms: JobLimits, usd_per_hour: float) -> Job:
     """The job as the simulator sees it: each latency at its mean."""
     return Job(
         name="validation",
@@ -253,7 +266,7 @@ def as_job(seen: Observed, terms: Terms, usd_per_hour: float) -> Job:
 
 
 def validation(
-    seen: Observed, terms: Terms, policy: SavePolicy, usd_per_hour: float
+    seen: Observed, terms: JobLimits, policy: SavePolicy, usd_per_hour: float
 ) -> dict[str, Any]:
     """Forecast, fact and deviation as a document: dollars, seconds, shares of the fact."""
     from deepvm.simulator.engine.lifetimes import ListedLifetimes

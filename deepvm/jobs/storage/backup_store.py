@@ -41,7 +41,7 @@ class Part:
     automatic: bool = False
 
 
-class Said(str, Enum):
+class PartStatus(str, Enum):
     """What a rank says of its part of a backup."""
 
     BEGUN = "begun"
@@ -51,7 +51,7 @@ class Said(str, Enum):
 
 
 @dataclass(frozen=True)
-class Kept:
+class StoredBackup:
     """A visible backup: its step, the store's own name of it, and how many ranks saved it."""
 
     step: int
@@ -100,7 +100,7 @@ class BackupStore(Protocol):
     def begin(self, epoch: int) -> None:
         """Refuse older generations from now on. Raises CheckpointError: a newer one has begun."""
 
-    def say(self, part: Part, word: Said) -> bool:
+    def say(self, part: Part, word: PartStatus) -> bool:
         """Tell the other ranks; a backup that a rank begins to save is not sealed any more.
 
         Returns whether it was.
@@ -108,7 +108,7 @@ class BackupStore(Protocol):
         Raises CheckpointError, OSError.
         """
 
-    def said(self, part: Part) -> Mapping[int, Said]:
+    def said(self, part: Part) -> Mapping[int, PartStatus]:
         """What each rank has said of the same backup, and whose part is whole.
 
         Raises CheckpointError, OSError.
@@ -126,19 +126,19 @@ class BackupStore(Protocol):
         Raises CheckpointError, OSError.
         """
 
-    def whole(self) -> list[Kept]:
+    def whole(self) -> list[StoredBackup]:
         """The visible backups, newest first; those that lack a part are not.
 
         Raises CheckpointError, OSError.
         """
 
-    def set_aside(self, kept: Kept, epoch: int) -> None:
+    def set_aside(self, kept: StoredBackup, epoch: int) -> None:
         """Have one be visible no more. Raises CheckpointError: a newer generation has begun.
 
         OSError.
         """
 
-    def remove(self, kept: Kept, epoch: int) -> None:
+    def remove(self, kept: StoredBackup, epoch: int) -> None:
         """Remove one. Raises CheckpointError: a newer generation has begun; OSError."""
 
     def sweep(self, step: int, epoch: int) -> None:
@@ -147,7 +147,7 @@ class BackupStore(Protocol):
         Raises CheckpointError: a newer generation has begun; OSError.
         """
 
-    def fetch(self, kept: Kept, rank: int, folder: Path) -> Path:
+    def fetch(self, kept: StoredBackup, rank: int, folder: Path) -> Path:
         """Write a rank's part to a new folder, checked; returns its file or folder.
 
         Raises DamagedError: it will never be read; CheckpointError, OSError.
@@ -165,7 +165,7 @@ def place_of(name: str) -> tuple[int, int]:
     return int(step), int(epoch)
 
 
-def no_part(kept: Kept, rank: int) -> CheckpointError:
+def no_part(kept: StoredBackup, rank: int) -> CheckpointError:
     """The error for a rank without a part."""
     return CheckpointError(
         f"the backup of step {kept.step} has a part for each of {kept.ranks} ranks, and none for"
@@ -173,7 +173,7 @@ def no_part(kept: Kept, rank: int) -> CheckpointError:
     )
 
 
-def staying(whole: Sequence[Kept], keep: int) -> set[str]:
+def staying(whole: Sequence[StoredBackup], keep: int) -> set[str]:
     """The names of those that stay: the newest, then the script's own, then others, ``keep`` in all.
 
     Of none that is kept may the loss be noticed only when it is needed, so a damaged newest one has

@@ -23,10 +23,10 @@ from deepvm.checkpoint.tiers.bucket import Bucket
 from deepvm.checkpoint.tiers.ledger import LedgerFile, StaleError
 from deepvm.errors import CheckpointError, DamagedError
 from deepvm.jobs.storage.backup_store import (
-    Kept,
     Part,
+    PartStatus,
     Record,
-    Said,
+    StoredBackup,
     copy,
     damaged,
     emptied,
@@ -84,13 +84,13 @@ class BucketBackups:
                 self._ledger.begin(epoch)
                 self._begun = epoch
 
-    def say(self, part: Part, word: Said) -> bool:
+    def say(self, part: Part, word: PartStatus) -> bool:
         """See :class:`BackupStore`; the word first: who seals looks for it afterwards."""
         self.begin(part.epoch)
         key = f"{self._bucket.prefix}{name_of(part)}/rank-{part.rank}.{word.value}"
         with self._bucket.errors(f"write {key}"):
             self._bucket.s3.put_object(Bucket=self._bucket.name, Key=key, Body=b"")
-        return word is Said.BEGUN and self._unseal(name_of(part), part.epoch)
+        return word is PartStatus.BEGUN and self._unseal(name_of(part), part.epoch)
 
     def _unseal(self, name: str, epoch: int) -> bool:
         seals = {entry for entry in self._entries() if entry.startswith(f"{name}/whole-")}
@@ -98,15 +98,15 @@ class BucketBackups:
             self._ledger.drop(seals, epoch)
         return bool(seals)
 
-    def said(self, part: Part) -> Mapping[int, Said]:
+    def said(self, part: Part) -> Mapping[int, PartStatus]:
         """See :class:`BackupStore`."""
-        place, found = f"{self._bucket.prefix}{name_of(part)}/", dict[int, Said]()
+        place, found = f"{self._bucket.prefix}{name_of(part)}/", dict[int, PartStatus]()
         with self._bucket.errors(f"list {place}"):
             keys = sorted(self._bucket.sizes(place))
         for match in (_WORD.fullmatch(key[len(place) :]) for key in keys):
             if match is not None:
-                found[int(match[1])] = Said(match[2])
-        return {**found, **dict.fromkeys(_parts(self._entries(), name_of(part)), Said.WHOLE)}
+                found[int(match[1])] = PartStatus(match[2])
+        return {**found, **dict.fromkeys(_parts(self._entries(), name_of(part)), PartStatus.WHOLE)}
 
     def save(self, path: Path, part: Part) -> None:
         """See :class:`BackupStore`.
@@ -202,20 +202,20 @@ class BucketBackups:
         except CheckpointError as error:  # what stays costs a little
             log.debug("%s", error)
 
-    def whole(self) -> list[Kept]:
+    def whole(self) -> list[StoredBackup]:
         """See :class:`BackupStore`."""
-        entries, found = self._entries(), list[Kept]()
+        entries, found = self._entries(), list[StoredBackup]()
         for entry, label in entries.items():
             name, _, ranks = entry.partition("/whole-")
             if ranks and len(_parts(entries, name)) >= int(ranks):
-                found.append(Kept(place_of(name)[0], name, label.endswith("+"), int(ranks)))
+                found.append(StoredBackup(place_of(name)[0], name, label.endswith("+"), int(ranks)))
         return sorted(found, key=lambda kept: place_of(kept.name), reverse=True)
 
-    def set_aside(self, kept: Kept, epoch: int) -> None:
+    def set_aside(self, kept: StoredBackup, epoch: int) -> None:
         """See :class:`BackupStore`."""
         self._unseal(kept.name, epoch)
 
-    def remove(self, kept: Kept, epoch: int) -> None:
+    def remove(self, kept: StoredBackup, epoch: int) -> None:
         """See :class:`BackupStore`; it is not listed any more before an object goes."""
         self._remove(kept.name, epoch)
 
@@ -234,7 +234,7 @@ class BucketBackups:
             if before < step and by <= epoch:
                 self._remove(name, epoch)
 
-    def fetch(self, kept: Kept, rank: int, folder: Path) -> Path:
+    def fetch(self, kept: StoredBackup, rank: int, folder: Path) -> Path:
         """See :class:`BackupStore`."""
         entries, name = self._entries(), f"{kept.name}/rank-{rank if kept.ranks > 1 else 0}"
         if name not in entries:

@@ -15,10 +15,10 @@ from deepvm.errors import DamagedError
 from deepvm.io.atomic_write import sync, write_bytes
 from deepvm.io.failpoints import point
 from deepvm.jobs.storage.backup_store import (
-    Kept,
     Part,
+    PartStatus,
     Record,
-    Said,
+    StoredBackup,
     copy,
     damaged,
     emptied,
@@ -50,27 +50,27 @@ class FolderBackups:
         self._root.mkdir(parents=True, exist_ok=True)
         self._epochs.begin(epoch)
 
-    def say(self, part: Part, word: Said) -> bool:
+    def say(self, part: Part, word: PartStatus) -> bool:
         """See :class:`BackupStore`."""
         self.begin(part.epoch)
         folder = self._root / name_of(part)
         with self._epochs.current(part.epoch):
             folder.mkdir(exist_ok=True)
             (folder / f"rank-{part.rank}.{word.value}").touch()
-            sealed = word is Said.BEGUN and (folder / _SEAL).exists()
+            sealed = word is PartStatus.BEGUN and (folder / _SEAL).exists()
             if sealed:
                 (folder / _SEAL).unlink(missing_ok=True)
                 sync(folder)
         return sealed
 
-    def said(self, part: Part) -> Mapping[int, Said]:
+    def said(self, part: Part) -> Mapping[int, PartStatus]:
         """See :class:`BackupStore`."""
-        found: dict[int, Said] = {}
+        found: dict[int, PartStatus] = {}
         for place in sorted((self._root / name_of(part)).iterdir()):
             match = _RANK.fullmatch(place.name)
             if match and match[2]:
-                found[int(match[1])] = Said(match[2])
-        return {**found, **dict.fromkeys(self._parts(name_of(part)), Said.WHOLE)}
+                found[int(match[1])] = PartStatus(match[2])
+        return {**found, **dict.fromkeys(self._parts(name_of(part)), PartStatus.WHOLE)}
 
     def _parts(self, name: str) -> list[int]:
         """The ranks whose parts are whole."""
@@ -113,13 +113,15 @@ class FolderBackups:
             point("backup.before-seal")
             write_bytes(self._root / name_of(part) / _SEAL, json.dumps(facts).encode())
 
-    def whole(self) -> list[Kept]:
+    def whole(self) -> list[StoredBackup]:
         """See :class:`BackupStore`."""
         found = []
         for name in self._names():
             try:
                 facts = json.loads((self._root / name / _SEAL).read_bytes())
-                kept = Kept(place_of(name)[0], name, bool(facts["automatic"]), int(facts["ranks"]))
+                kept = StoredBackup(
+                    place_of(name)[0], name, bool(facts["automatic"]), int(facts["ranks"])
+                )
             except (OSError, ValueError, KeyError, TypeError):
                 continue
             if len(self._parts(name)) >= kept.ranks:
@@ -130,12 +132,12 @@ class FolderBackups:
         names = [folder.name for folder in self._root.iterdir()] if self._root.is_dir() else []
         return [name for name in names if _NAME.fullmatch(name)]
 
-    def set_aside(self, kept: Kept, epoch: int) -> None:
+    def set_aside(self, kept: StoredBackup, epoch: int) -> None:
         """See :class:`BackupStore`."""
         with self._epochs.current(epoch):
             (self._root / kept.name / _SEAL).unlink(missing_ok=True)
 
-    def remove(self, kept: Kept, epoch: int) -> None:
+    def remove(self, kept: StoredBackup, epoch: int) -> None:
         """See :class:`BackupStore`; the seal first, without which it is not visible."""
         self.set_aside(kept, epoch)
         with self._epochs.current(epoch):
@@ -149,7 +151,7 @@ class FolderBackups:
                 with self._epochs.current(epoch):
                     shutil.rmtree(self._root / name, ignore_errors=True)
 
-    def fetch(self, kept: Kept, rank: int, folder: Path) -> Path:
+    def fetch(self, kept: StoredBackup, rank: int, folder: Path) -> Path:
         """See :class:`BackupStore`."""
         source = self._root / kept.name / f"rank-{rank if kept.ranks > 1 else 0}"
         try:

@@ -6,13 +6,13 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 
-from deepvm.lab.faults.fault import Fault, Strike, Victim
+from deepvm.lab.faults.fault import Fault, FaultTarget, Strike
 
 
 class _Damaged(Fault):
     damages = True
 
-    def strike_from_outside(self, strike: Strike, victim: Victim) -> None:
+    def strike_from_outside(self, strike: Strike, victim: FaultTarget) -> None:
         """Kill all processes, then damage the largest file of the newest checkpoint."""
         victim.kill_all()
         found = [path for path in newest_checkpoint(victim.folder) if path.stat().st_size]
@@ -26,7 +26,7 @@ class _Damaged(Fault):
         """Change a file."""
 
 
-class Torn(_Damaged):
+class Truncation(_Damaged):
     """Half of the file is missing, as after a crash before its data reached the disk."""
 
     def damage(self, path: Path) -> None:
@@ -35,7 +35,7 @@ class Torn(_Damaged):
             file.truncate(path.stat().st_size // 2)
 
 
-class Flipped(_Damaged):
+class BitFlip(_Damaged):
     """One bit in the middle of the file has changed, as on a disk that has lost it silently."""
 
     def damage(self, path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from deepvm.lab.faults.disk import Faults
-from deepvm.lab.faults.fault import DiskFault, When
+from deepvm.lab.faults.fault import DiskFault, FaultSchedule
 
 
 class FailingDisk(DiskFault):
@@ -13,7 +13,7 @@ class FailingDisk(DiskFault):
 
     options: ClassVar[frozenset[str]] = frozenset({"share", "seed"})
 
-    def disk(self, when: When, seed: int) -> Faults:
+    def disk(self, when: FaultSchedule, seed: int) -> Faults:
         """For one worker."""
         return Faults(eio=when.share or 0.0, seed=_mixed(when, seed))
 
@@ -23,7 +23,7 @@ class FullDisk(DiskFault):
 
     options: ClassVar[frozenset[str]] = frozenset({"share", "seed"})
 
-    def disk(self, when: When, seed: int) -> Faults:
+    def disk(self, when: FaultSchedule, seed: int) -> Faults:
         """For one worker."""
         return Faults(enospc=when.share or 0.0, seed=_mixed(when, seed))
 
@@ -33,11 +33,11 @@ class SlowDisk(DiskFault):
 
     options: ClassVar[frozenset[str]] = frozenset({"mbps"})
 
-    def disk(self, when: When, seed: int) -> Faults:
+    def disk(self, when: FaultSchedule, seed: int) -> Faults:
         """For one worker."""
         return Faults(mbps=when.mbps, seed=seed)
 
 
-def _mixed(when: When, seed: int) -> int:
+def _mixed(when: FaultSchedule, seed: int) -> int:
     """Other draws for another seed of the matrix."""
     return seed + 1_000_003 * when.seed

@@ -73,7 +73,7 @@ class Strike:
 
 
 @dataclass(frozen=True)
-class When:
+class FaultSchedule:
     """What a matrix says of a fault: steps, or how many at random.
 
     See :class:`deepvm.lab.matrix.Strikes`.
@@ -110,7 +110,7 @@ class Disk(Protocol):
         """End the process in the middle of the next write of a checkpoint, as the failure ``key``."""
 
 
-class Victim(Protocol):
+class FaultTarget(Protocol):
     """A running attempt, as a fault from outside sees it."""
 
     folder: Path
@@ -135,7 +135,7 @@ class Victim(Protocol):
 
 
 @runtime_checkable
-class Machines(Victim, Protocol):
+class Machines(FaultTarget, Protocol):
     """A running job of ``deepvm run``, as a fault sees it: besides, its machines can be taken back."""
 
     def preempt(self, grace_s: float | None) -> None:
@@ -168,7 +168,7 @@ class Fault:
     """Whether it is told beforehand, so that no step need be lost."""
 
     def strikes(
-        self, name: str, when: When, steps: int, world: int, first: int = 1
+        self, name: str, when: FaultSchedule, steps: int, world: int, first: int = 1
     ) -> Iterator[Strike]:
         """The failures of a run; random ones are the same for the same seed.
 
@@ -195,7 +195,7 @@ class Fault:
         """Do it in the process of a rank; for faults with a moment."""
         raise NotImplementedError
 
-    def strike_from_outside(self, strike: Strike, victim: Victim) -> None:
+    def strike_from_outside(self, strike: Strike, victim: FaultTarget) -> None:
         """Do it to a running attempt; for faults without a moment."""
         raise NotImplementedError
 
@@ -203,7 +203,7 @@ class Fault:
 class MachineFault(Fault):
     """What happens to machines that a cloud lends: only runs of ``launcher: deepvm-run`` have some."""
 
-    def strike_from_outside(self, strike: Strike, victim: Victim) -> None:
+    def strike_from_outside(self, strike: Strike, victim: FaultTarget) -> None:
         """Do it to a job."""
         assert isinstance(victim, Machines)
         self.strike_machines(strike, victim)
@@ -229,11 +229,11 @@ class DiskFault(Fault):
     ends = False
 
     @abstractmethod
-    def disk(self, when: When, seed: int) -> Any:
+    def disk(self, when: FaultSchedule, seed: int) -> Any:
         """What :mod:`deepvm.lab.faults.disk` puts between a worker and its checkpoints."""
 
     def strikes(
-        self, name: str, when: When, steps: int, world: int, first: int = 1
+        self, name: str, when: FaultSchedule, steps: int, world: int, first: int = 1
     ) -> Iterator[Strike]:
         """None at a step."""
         return iter(())

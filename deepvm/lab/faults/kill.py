@@ -8,7 +8,7 @@ import signal
 from typing import ClassVar
 
 from deepvm.errors import RequestError
-from deepvm.lab.faults.fault import Fault, Moment, Strike, Target, Victim, Worker
+from deepvm.lab.faults.fault import Fault, FaultTarget, Moment, Strike, Target, Worker
 
 
 class Kill(Fault):
@@ -27,7 +27,7 @@ class Kill(Fault):
         """End the process in the middle of its next write of a checkpoint."""
         worker.disk.kill_at_next_write(strike.key)
 
-    def strike_from_outside(self, strike: Strike, victim: Victim) -> None:
+    def strike_from_outside(self, strike: Strike, victim: FaultTarget) -> None:
         """Kill; one that is gone meanwhile is killed enough.
 
         Raises:
@@ -41,7 +41,7 @@ class Kill(Fault):
             os.kill(process, signal.SIGKILL)
 
 
-def _agent(victim: Victim) -> int:
+def _agent(victim: FaultTarget) -> int:
     agent = victim.agent()
     if agent is None:
         raise RequestError(

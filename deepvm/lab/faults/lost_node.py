@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from deepvm.lab.faults.fault import Fault, Strike, Victim
+from deepvm.lab.faults.fault import Fault, FaultTarget, Strike
 
 
 class LostNode(Fault):
@@ -14,6 +14,6 @@ class LostNode(Fault):
     options: ClassVar[frozenset[str]] = frozenset({"seconds"})
     seconds = 0.5
 
-    def strike_from_outside(self, strike: Strike, victim: Victim) -> None:
+    def strike_from_outside(self, strike: Strike, victim: FaultTarget) -> None:
         """Kill it; the next one comes after ``seconds``."""
         victim.restart_node(strike.seconds)

@@ -7,7 +7,7 @@ import os
 import signal
 from typing import ClassVar
 
-from deepvm.lab.faults.fault import Fault, Strike, Victim
+from deepvm.lab.faults.fault import Fault, FaultTarget, Strike
 
 
 class Stop(Fault):
@@ -20,7 +20,7 @@ class Stop(Fault):
     options: ClassVar[frozenset[str]] = frozenset({"rank", "seconds"})
     seconds = 1.0
 
-    def strike_from_outside(self, strike: Strike, victim: Victim) -> None:
+    def strike_from_outside(self, strike: Strike, victim: FaultTarget) -> None:
         """Stop it, and let it go on after a while, in which it may be taken for dead."""
         process = victim.workers()[strike.rank]
         _signal(process, signal.SIGSTOP)

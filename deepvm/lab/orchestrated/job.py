@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from deepvm.jobs.clouds.local import LocalCloud
-from deepvm.jobs.decisions.world import World
+from deepvm.jobs.decisions.world import JobState
 from deepvm.jobs.history.history import EventRow, History
 from deepvm.jobs.history.log_files import FOLDER as LOGS
 from deepvm.lab.audit.job_leftovers import STATE
@@ -66,7 +66,7 @@ class JobPlace:
         """Its history, to read. Raises DataError: there is none yet."""
         return History.reader(self.environ)
 
-    def world(self) -> World:
+    def world(self) -> JobState:
         """What its controller knows now. Raises DataError."""
         with self.history() as history:
             return history.world(NAME)

@@ -46,7 +46,7 @@ _TAKEN = b"EADDRINUSE"
 class _Watched:
     """A running attempt.
 
-    As :class:`deepvm.lab.faults.fault.Victim`, what faults from outside may use.
+    As :class:`deepvm.lab.faults.fault.FaultTarget`, what faults from outside may use.
     """
 
     folder: Path

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deepvm.lab.faults.fault import Strike, When
+from deepvm.lab.faults.fault import FaultSchedule, Strike
 from deepvm.lab.faults.fault import Target as _Target
 
 
@@ -26,7 +26,7 @@ class Order:
     attempt: int
     config: Mapping[str, Any]
     strikes: Sequence[Strike] = ()
-    disk: Mapping[str, When] | None = None
+    disk: Mapping[str, FaultSchedule] | None = None
     until: int = 0
     tiers: tuple[str, ...] = ()
 
@@ -53,7 +53,7 @@ class Order:
             config=document["config"],
             strikes=[Strike.of(one) for one in document["strikes"]],
             disk={
-                k: When(**{**v, "target": _Target(v["target"])})
+                k: FaultSchedule(**{**v, "target": _Target(v["target"])})
                 for k, v in document["disk"].items()
             },
             until=document["until"],

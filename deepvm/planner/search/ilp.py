@@ -19,7 +19,7 @@ from deepvm.planner.columns import UNLIMITED_USD, IntArray
 from deepvm.planner.scoring import tie_floor
 from deepvm.planner.search.enumeration import Block, Choice, price_order, skyband, useful_tier
 from deepvm.planner.search.formulation import SolveStatus, formulate
-from deepvm.planner.search.solver import SOLVER, IntegerProgram, Unproven
+from deepvm.planner.search.solver import SOLVER, IntegerProgram, NoProof
 
 # Solutions that break a row within the solver's tolerance before the solver is given up
 _MOST_TRIES = 50
@@ -27,7 +27,7 @@ _LOOSE = 1e-6  # relative slack in the row that keeps a value
 
 
 @dataclass(frozen=True)
-class Proof:
+class SolverResult:
     """The best plan if ``status`` is ``optimal``, and who proved it, empty when there was nothing to solve."""
 
     status: SolveStatus
@@ -35,7 +35,7 @@ class Proof:
     solver: str = ""
 
 
-def prove(blocks: Sequence[Block], budget: int, *, time_limit_s: float) -> Proof:
+def prove(blocks: Sequence[Block], budget: int, *, time_limit_s: float) -> SolverResult:
     """Solve each architecture (DeepVM step 3), then compare them (step 4).
 
     The blocks come in the order of their names; ``budget``: micro-dollars an hour; the time is for
@@ -48,14 +48,16 @@ def prove(blocks: Sequence[Block], budget: int, *, time_limit_s: float) -> Proof
     for block in small:
         try:
             found.append(_Search(block, budget, deadline).best())
-        except Unproven as stop:
+        except NoProof as stop:
             if stop.status is not SolveStatus.INFEASIBLE:
-                return Proof(stop.status, None, solver)
+                return SolverResult(stop.status, None, solver)
     if not found:
-        return Proof(SolveStatus.INFEASIBLE, None, solver)
+        return SolverResult(SolveStatus.INFEASIBLE, None, solver)
     floor = tie_floor(max(c.value for c in found))
     equal = [c for c in found if c.value >= floor]
-    return Proof(SolveStatus.OPTIMAL, min(equal, key=lambda c: (c.price, c.memory_count)), solver)
+    return SolverResult(
+        SolveStatus.OPTIMAL, min(equal, key=lambda c: (c.price, c.memory_count)), solver
+    )
 
 
 def useful(block: Block, budget: int) -> Block:
@@ -167,11 +169,11 @@ class _Search:
         return order | {sizes + tier + w: float(sizes * tier) for w in range(tier)}
 
     def _find(self, objective: Mapping[int, float]) -> Choice:
-        """Solve and check the answer exactly; raises :class:`Unproven` without one."""
+        """Solve and check the answer exactly; raises :class:`NoProof` without one."""
         for _ in range(_MOST_TRIES):
             try:
                 values = self._program.minimise(objective)
-            except Unproven as stop:
+            except NoProof as stop:
                 if stop.status is SolveStatus.INFEASIBLE and self._any_found:
                     break  # the solver contradicts itself
                 raise
@@ -186,4 +188,4 @@ class _Search:
                 self._program.close([found.size])
             else:
                 self._program.add([(found.size, 1), (len(self._block.sizes) + found.memory, 1)], 1)
-        raise Unproven(SolveStatus.NUMERICAL)
+        raise NoProof(SolveStatus.NUMERICAL)

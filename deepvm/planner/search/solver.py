@@ -18,7 +18,7 @@ SOLVER = "highs"
 _Terms = tuple[tuple[int, float], ...]
 
 
-class Unproven(Exception):
+class NoProof(Exception):
     """The solver has no proven answer; ``status`` says why."""
 
     def __init__(self, status: SolveStatus) -> None:
@@ -83,26 +83,26 @@ class IntegerProgram:
     def minimise(self, objective: Mapping[int, float]) -> tuple[int, ...]:
         """Solve for one objective: the values of the variables, rounded and unchecked.
 
-        Raises :class:`Unproven`.
+        Raises :class:`NoProof`.
         """
         seconds = self._deadline - time.monotonic()
         if seconds <= 0:
-            raise Unproven(SolveStatus.TIME_LIMIT)
+            raise NoProof(SolveStatus.TIME_LIMIT)
         problem, variables = self._build(objective)
         try:
             problem.solve(_backend(seconds))
         except (pulp.PulpSolverError, IndexError):
             # IndexError: HiGHS refuses a row with a coefficient of 1e15 or more, and PuLP looks for
             # its value.
-            raise Unproven(SolveStatus.NUMERICAL) from None
+            raise NoProof(SolveStatus.NUMERICAL) from None
         if problem.status == pulp.LpStatusInfeasible:
-            raise Unproven(SolveStatus.INFEASIBLE)
+            raise NoProof(SolveStatus.INFEASIBLE)
         if problem.status != pulp.LpStatusOptimal or problem.sol_status != pulp.LpSolutionOptimal:
             late = time.monotonic() >= self._deadline
-            raise Unproven(SolveStatus.TIME_LIMIT if late else SolveStatus.NUMERICAL)
+            raise NoProof(SolveStatus.TIME_LIMIT if late else SolveStatus.NUMERICAL)
         found = {index: v.varValue for index, v in variables.items()}
         if all(x is None for x in found.values()):
-            raise Unproven(SolveStatus.NUMERICAL)
+            raise NoProof(SolveStatus.NUMERICAL)
         # A variable in no row and no objective never reaches the solver; any value will do.
         return tuple(round(found.get(i) or 0) for i in range(len(self._upper)))
 

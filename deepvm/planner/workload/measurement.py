@@ -27,7 +27,7 @@ from deepvm.core.cluster.cluster import Cluster
 from deepvm.core.cluster.instances import Catalog
 from deepvm.core.training.curve import StepTimeSpeedup
 from deepvm.core.training.evidence import NOISE
-from deepvm.core.training.speed import READING, Doubt, TrainingSpeed
+from deepvm.core.training.speed import READING, SpeedUncertainty, TrainingSpeed
 from deepvm.core.training.steptime import REACH
 from deepvm.core.training.workload import Precision
 from deepvm.planner.candidates import Candidates, gather
@@ -141,7 +141,7 @@ def rivals(catalog: Catalog, request: PlanRequest) -> tuple[list[Choice], Doubts
 
 def doubts_of(choices: Sequence[Choice], candidates: Candidates) -> Doubts:
     """The doubts in some plans."""
-    median, doubts = list[float](), list[Doubt]()
+    median, doubts = list[float](), list[SpeedUncertainty]()
     for choice in choices:
         sizes, row = choice.block.sizes, choice.size
         curve = next(g.curve for g in candidates.gpus if g.instance.name == choice.cluster.gpu.name)
@@ -151,7 +151,7 @@ def doubts_of(choices: Sequence[Choice], candidates: Candidates) -> Doubts:
     return Doubts(np.array(median), *_joined(doubts))
 
 
-def _joined(doubts: Sequence[Doubt]) -> tuple[FloatArray, FloatArray]:
+def _joined(doubts: Sequence[SpeedUncertainty]) -> tuple[FloatArray, FloatArray]:
     """All causes of several doubts, (plans, causes), each of the first size.
 
     And which a run tells, (causes,).

@@ -26,7 +26,7 @@ from deepvm.core.preemption.goodput import Array, kept_share
 from deepvm.core.preemption.interruption_bands import BAND_SHARES, mean_life_s
 from deepvm.core.preemption.job import ZERO, Job, Span
 from deepvm.core.training.workload import Method
-from deepvm.planner.architectures import REGISTRY, Architecture, Keeps
+from deepvm.planner.architectures import REGISTRY, Architecture, CheckpointLocation
 from deepvm.planner.columns import TrainingTable
 from deepvm.planner.job_forecast import PREPARATION_S, START_S
 from deepvm.planner.request import PlanRequest
@@ -137,13 +137,13 @@ def _saving(
     assert request.training is not None
     size, sharded = float(request.checkpoint_bytes), request.training.workload.method is Method.FSDP
     reach = gbps / 8 * 1e9 * _OF_THE_NETWORK
-    if architecture.keeps is Keeps.STORAGE:
+    if architecture.keeps is CheckpointLocation.STORAGE:
         reach = np.minimum(reach, STORAGE_BYTES_PER_S)
     each = size / count if sharded else np.full(len(count), size)
     moved = each / reach
-    if architecture.keeps is Keeps.ANCHOR and sharded:
+    if architecture.keeps is CheckpointLocation.ANCHOR and sharded:
         moved = (size - each) / reach  # all but its own part
-    if architecture.keeps is Keeps.MEMORY:
+    if architecture.keeps is CheckpointLocation.MEMORY:
         moved = np.maximum(moved, receive_s(request.checkpoint_bytes))
     return each / (gpus * COPY_BYTES_PER_S), moved
 

@@ -13,7 +13,7 @@ from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS
 from deepvm.errors import MeasurementError
 from deepvm.profiling.hosts.machine import Machine, describe, one_machine
 from deepvm.profiling.saturation.mpirun import mpi_cluster
-from deepvm.profiling.saturation.saturation_fit import Knee, fit_knee, raw_saturation
+from deepvm.profiling.saturation.saturation_fit import SaturationPoint, fit_knee, raw_saturation
 from deepvm.profiling.saturation.setup import Cluster, Push, Setup, tcp_cluster
 
 _BUSY = 0.8
@@ -32,7 +32,7 @@ class Saturation:
     setup: Setup
     times: Mapping[int, Sequence[float]]
     raw: int | None
-    knee: Knee
+    knee: SaturationPoint
     sender_gbps: float | None
     receiver_gbps: float | None
     measured: tuple[str, ...]
@@ -141,7 +141,11 @@ def evaluate(
 
 
 def _doubts(
-    setup: Setup, times: Mapping[int, Sequence[float]], knee: Knee, busy: float, local: bool
+    setup: Setup,
+    times: Mapping[int, Sequence[float]],
+    knee: SaturationPoint,
+    busy: float,
+    local: bool,
 ) -> Iterator[str]:
     largest, fewest = max(times), min(map(len, times.values()))
     if setup.launcher.local:

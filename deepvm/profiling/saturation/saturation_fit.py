@@ -25,7 +25,7 @@ _LEVEL = 0.95  # of the interval
 
 
 @dataclass(frozen=True)
-class Knee:
+class SaturationPoint:
     """A fitted knee.
 
     Attributes:
@@ -70,7 +70,9 @@ def raw_saturation(times: Mapping[int, Sequence[float]]) -> int | None:
     )
 
 
-def fit_knee(times: Mapping[int, Sequence[float]], *, resamples: int = 1000, seed: int = 0) -> Knee:
+def fit_knee(
+    times: Mapping[int, Sequence[float]], *, resamples: int = 1000, seed: int = 0
+) -> SaturationPoint:
     """The knee of the medians, and a bootstrap interval of n_sat over the repeats.
 
     ``times``: seconds above 0 of each repeat, for two or more n.
@@ -91,7 +93,7 @@ def fit_knee(times: Mapping[int, Sequence[float]], *, resamples: int = 1000, see
     n_sat, low_n, high_n = (
         max(2, c) if (c := math.ceil(found)) < n[-1] else None for found in (k, low, high)
     )
-    return Knee(k, math.exp(rise), n_sat, math.exp(constant), error, low_n, high_n)
+    return SaturationPoint(k, math.exp(rise), n_sat, math.exp(constant), error, low_n, high_n)
 
 
 # Curves are fitted to many rows at once: an array of k, constant, rise and error, shape (4, rows);

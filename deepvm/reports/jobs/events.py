@@ -12,8 +12,8 @@ from deepvm.jobs.agent.group_watch import ONE_PROCESS
 from deepvm.jobs.controller.injector import INJECTED
 from deepvm.jobs.decisions.hangs import START_TIMEOUT, STEP_TIMEOUT
 from deepvm.jobs.decisions.injection import Injection
-from deepvm.jobs.decisions.react import BUDGET, DEADLINE, NEVER_READY
-from deepvm.jobs.decisions.world import RELEASED, UNREADY, Terms
+from deepvm.jobs.decisions.reconcile import BUDGET, DEADLINE, NEVER_READY
+from deepvm.jobs.decisions.world import RELEASED, UNREADY, JobLimits
 from deepvm.jobs.history.downtime import DOWNTIME
 from deepvm.jobs.history.history import MACHINE, MARKET, STATE, EventRow
 from deepvm.jobs.submission import more_money, more_time
@@ -143,7 +143,7 @@ def _started(facts: Mapping[str, Any]) -> str:
 
 
 def closing_lines(
-    document: Mapping[str, Any], terms: Terms, last: Sequence[str], folder: Path, new_name: str
+    document: Mapping[str, Any], terms: JobLimits, last: Sequence[str], folder: Path, new_name: str
 ) -> Iterator[str]:
     """What to know of a job that has not trained to its end, and what to do next; ``new_name``: of a new job."""
     name, state = document["name"], document["state"]
@@ -186,7 +186,7 @@ def closing_lines(
         )
 
 
-def _more(document: Mapping[str, Any], terms: Terms) -> str:
+def _more(document: Mapping[str, Any], terms: JobLimits) -> str:
     """What a job needs to go on, as options: what ended it once ends it again."""
     if document["why"].startswith(BUDGET):
         return more_money(document["cost_usd"], terms)

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from deepvm.core.units import counted
-from deepvm.jobs.decisions.world import World
+from deepvm.jobs.decisions.world import JobState
 from deepvm.jobs.history.downtime import Downtime
 from deepvm.jobs.history.history import EventRow, Sample
 from deepvm.reports.jobs.charts import (
@@ -137,7 +137,7 @@ def _lost(lost: Sequence[Loss], times: Times, most: float) -> Iterator[Html]:
         yield shape("mark loss", times.place(loss.at_s), peak - 3, _DOWN, tip)
 
 
-class Bend(NamedTuple):
+class CostPoint(NamedTuple):
     """A bend of the line of money: seconds after the start, and by then, what was paid, of it for heads, machine hours.
 
     Machine hours are those of machines that train or keep versions.
@@ -149,7 +149,7 @@ class Bend(NamedTuple):
     hours: float
 
 
-def paid(world: World, times: Times) -> list[Bend]:
+def paid(world: JobState, times: Times) -> list[CostPoint]:
     """What was paid over time; at its end what the job has cost."""
     lives = [
         (
@@ -171,12 +171,12 @@ def paid(world: World, times: Times) -> list[Bend]:
         if end_s > start_s:
             changes.setdefault(start_s, []).append((1.0, rates))
             changes.setdefault(end_s, []).append((-1.0, rates))
-    found, sums, now = list[Bend](), (0.0, 0.0, 0.0), (0.0, 0.0, 0.0)
+    found, sums, now = list[CostPoint](), (0.0, 0.0, 0.0), (0.0, 0.0, 0.0)
     before_s = min(changes)
     for at_s in sorted(changes):
         passed = (at_s - before_s) / 3600
         sums = (sums[0] + now[0] * passed, sums[1] + now[1] * passed, sums[2] + now[2] * passed)
-        found.append(Bend(at_s - times.start_s, *sums))
+        found.append(CostPoint(at_s - times.start_s, *sums))
         for sign, rates in changes[at_s]:
             now = (now[0] + sign * rates[0], now[1] + sign * rates[1], now[2] + sign * rates[2])
         before_s = at_s
@@ -184,7 +184,7 @@ def paid(world: World, times: Times) -> list[Bend]:
 
 
 def cost_chart(
-    times: Times, world: World, document: Mapping[str, float | None], budget: float | None
+    times: Times, world: JobState, document: Mapping[str, float | None], budget: float | None
 ) -> Html:
     """Money over time: what was paid, what on-demand machines would have cost, what may be paid in all."""
     bends = paid(world, times)

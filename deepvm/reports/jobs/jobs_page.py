@@ -12,7 +12,7 @@ from deepvm.jobs.standing import JobLine
 from deepvm.reports.jobs.listing import state_words
 from deepvm.reports.jobs.run_page import BADGES, money, number
 from deepvm.reports.markup import Html, table, tag, visible
-from deepvm.reports.page_frame import Frame, beside
+from deepvm.reports.page_frame import PageTemplate, beside
 from deepvm.reports.plans.page_parts import wide
 
 _ENDED = (Job.DONE.value, Job.FAILED.value, Job.STOPPED.value)
@@ -27,7 +27,7 @@ class JobsPage:
 
     def render(self, *, nonce: str) -> str:
         """The whole page, which keeps itself up to date."""
-        frame = Frame(
+        frame = PageTemplate(
             beside(__file__, "run_page.css"), beside(__file__, "run_page.js"), nonce, True
         )
         status = tag("span", "connecting ...", id="connection", role="status", class_="badge")

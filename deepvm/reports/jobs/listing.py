@@ -13,7 +13,7 @@ from deepvm.core.bill.rates import Rates
 from deepvm.core.cluster.instances import Market
 from deepvm.core.units import counted, format_seconds
 from deepvm.jobs.decisions.price_caps import most_usd_per_hour
-from deepvm.jobs.decisions.world import Pool, Role, World
+from deepvm.jobs.decisions.world import JobState, Pool, Role
 from deepvm.jobs.history.history import EventRow
 from deepvm.jobs.standing import ELSEWHERE, GONE, JobLine
 from deepvm.reports.jobs.events import clock, event_line
@@ -153,7 +153,11 @@ def print_job(document: Mapping[str, Any], events: Sequence[EventRow]) -> None:
 
 
 def plan_document(
-    name: str, world: World, head: Pool | None, names: Mapping[str, str], rates: Rates | None = None
+    name: str,
+    world: JobState,
+    head: Pool | None,
+    names: Mapping[str, str],
+    rates: Rates | None = None,
 ) -> dict[str, Any]:
     """What a job would rent, as a document; ``head``: for its controller.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from deepvm.core.units import counted, format_seconds
 from deepvm.jobs.decisions.states import Job, Machine
-from deepvm.jobs.decisions.world import REFUSED, MachineRecord, Role, World
+from deepvm.jobs.decisions.world import REFUSED, JobState, MachineRecord, Role
 from deepvm.jobs.history.history import EventRow
 from deepvm.reports.jobs.events import clock, event_line
 from deepvm.reports.tables import Column, fitting
@@ -52,7 +52,7 @@ class LiveView:
     def __init__(
         self,
         name: str,
-        world: Callable[[], World],
+        world: Callable[[], JobState],
         limits: Limits | None = None,
         stream: TextIO | None = None,
     ) -> None:
@@ -105,7 +105,7 @@ class LiveView:
 
 
 def live_lines(
-    name: str, world: World, limits: Limits, events: Sequence[str] | deque[str], width: int
+    name: str, world: JobState, limits: Limits, events: Sequence[str] | deque[str], width: int
 ) -> Iterator[str]:
     """The picture of a job in lines of at most ``width`` columns, but for those that a terminal cuts."""
     yield from _packed(
@@ -129,7 +129,7 @@ def _packed(parts: Sequence[str], width: int) -> Iterator[str]:
     yield line
 
 
-def _progress(world: World, limits: Limits) -> Iterator[str]:
+def _progress(world: JobState, limits: Limits) -> Iterator[str]:
     step_s, total = float(world.facts.step_s), limits.steps
     if world.progress_unknown:
         yield f"progress unknown: {world.progress_unknown}"
@@ -141,11 +141,11 @@ def _progress(world: World, limits: Limits) -> Iterator[str]:
         yield f"{format_seconds(max(total - world.steps, 0) * step_s, digits=2)} left"
 
 
-def _newest(world: World) -> str:
+def _newest(world: JobState) -> str:
     return f"version {world.version} is safe" if world.version else "no checkpoint yet"
 
 
-def _money(world: World, limits: Limits) -> Iterator[str]:
+def _money(world: JobState, limits: Limits) -> Iterator[str]:
     budget = f" of {limits.total_usd:g} $" if limits.total_usd is not None else ""
     yield f"{world.usd:.4f} ${budget} so far"
     if world.job.over:
@@ -157,7 +157,7 @@ def _money(world: World, limits: Limits) -> Iterator[str]:
         yield f"{expected:.4f} $ expected"
 
 
-def _counts(world: World) -> Iterator[str]:
+def _counts(world: JobState) -> Iterator[str]:
     saves = sum(world.counts.saves.values())
     if saves:
         yield counted(saves, "save")
@@ -171,7 +171,7 @@ def _counts(world: World) -> Iterator[str]:
         yield f"{counted(world.counts.lost_steps, 'step')} lost"
 
 
-def _table(world: World, width: int) -> Iterator[str]:
+def _table(world: JobState, width: int) -> Iterator[str]:
     """Machines that live, then those that ended last."""
     alive = [m for m in world.machines.values() if not m.state.over]
     ended = sorted(
@@ -214,7 +214,7 @@ _STATES: Mapping[Machine, str] = {
 }
 
 
-def _state(machine: MachineRecord, world: World) -> str:
+def _state(machine: MachineRecord, world: JobState) -> str:
     """What a machine does, in a word or two."""
     if machine.state is not Machine.MEMBER:
         return _STATES.get(machine.state, str(machine.state.value))
@@ -224,7 +224,7 @@ def _state(machine: MachineRecord, world: World) -> str:
     return "training" if trains else "waiting"
 
 
-def _cells(machine: MachineRecord, world: World) -> list[str]:
+def _cells(machine: MachineRecord, world: JobState) -> list[str]:
     state, now_s = _state(machine, world), world.now_s
     if machine.state.over:
         state = (

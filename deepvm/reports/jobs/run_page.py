@@ -18,7 +18,7 @@ from deepvm.core.units import counted, format_seconds
 from deepvm.jobs.decisions.states import Job
 from deepvm.jobs.history.downtime import DOWNTIME
 from deepvm.jobs.history.history import EventRow
-from deepvm.jobs.standing import ELSEWHERE, GONE, Standing
+from deepvm.jobs.standing import ELSEWHERE, GONE, JobStatus
 from deepvm.reports.documents import to_yaml
 from deepvm.reports.jobs.charts import Times, elapsed, stacked
 from deepvm.reports.jobs.events import event_group, event_line
@@ -34,7 +34,7 @@ from deepvm.reports.jobs.validation import (
     unforeseen_said,
 )
 from deepvm.reports.markup import Html, joined, table, tag, visible
-from deepvm.reports.page_frame import Frame, beside
+from deepvm.reports.page_frame import PageTemplate, beside
 from deepvm.reports.plans.page_parts import section, wide
 
 MOST_EVENTS = 4000
@@ -66,13 +66,13 @@ GROUPS = {
 class RunPage:
     """The page of a job. ``version``: of deepvm."""
 
-    job: Standing
+    job: JobStatus
     version: str = ""
 
     def render(self, *, nonce: str = "") -> str:
         """The whole page; with a ``nonce`` it is served, and keeps itself up to date."""
         live = bool(nonce)
-        frame = Frame(
+        frame = PageTemplate(
             beside(__file__, "run_page.css"), beside(__file__, "run_page.js"), nonce, live
         )
         content = [

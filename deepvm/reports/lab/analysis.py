@@ -207,8 +207,9 @@ def _aggregate(found: Findings, suites: Sequence[Accepted]) -> Iterator[str]:
         rows.append((name, *map(_number, values), shown, *map(_number, paper), said))
         if name.startswith("goodput"):
             drops = [
-                _over(suites, lambda one, c=c: _change(one, c, found.reference)) for c in columns
-            ]  # type: ignore[misc]
+                _over(suites, lambda one, c=c: _change(one, c, found.reference))  # type: ignore[misc]
+                for c in columns
+            ]
             points = (
                 "-"
                 if drops[1] is None or drops[2] is None
@@ -387,9 +388,9 @@ def _variants(found: Findings) -> Iterator[str]:
         for name, costs in suite.variants.items():
             good, ratio = passing(costs), suite.paired.get(f"{name}_over_{BASE}")
             per_restart = [
-                estimate(costs, lambda cost, part=part: part_s(cost, part))
+                estimate(costs, lambda cost, part=part: part_s(cost, part))  # type: ignore[misc]
                 for part in findings.PARTS
-            ]  # type: ignore[misc]
+            ]
             one = variant_document(costs)
             rows.append(
                 (

@@ -40,7 +40,7 @@ from deepvm.reports.lab.results import (
     variant_document,
 )
 from deepvm.reports.markup import Html, joined, table, tag, visible
-from deepvm.reports.page_frame import Frame, beside
+from deepvm.reports.page_frame import PageTemplate, beside
 from deepvm.reports.plans.page_parts import listing, section, wide
 
 PAGE = "report.html"
@@ -82,7 +82,7 @@ class LabPage:
                 "footer", tag("p", f"Written by deepvm {self.version}; runs of {self.found.made}.")
             ),
         ]
-        return Frame(beside(__file__, "lab_page.css"), Html("")).page(
+        return PageTemplate(beside(__file__, "lab_page.css"), Html("")).page(
             f"{self._verdict} - deepvm lab", content
         )
 

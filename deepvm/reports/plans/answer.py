@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from deepvm.catalog.clouds import cloud_of
 from deepvm.catalog.signals.cloud import Cloud
 from deepvm.catalog.signals.signal import PRICES, base
-from deepvm.core.cluster.cluster import Cluster, Outlook, Recommendation
+from deepvm.core.cluster.cluster import Cluster, JobEstimate, Recommendation
 from deepvm.core.cluster.instances import Catalog
 from deepvm.core.interval import Interval
 from deepvm.core.training.doubts import PLAIN, UNPUBLISHED
@@ -197,7 +197,7 @@ def _cells(label: str, r: Recommendation, training: Training) -> dict[Column, st
     return cells
 
 
-def bill_words(outlook: Outlook) -> str:
+def bill_words(outlook: JobEstimate) -> str:
     """``193-202 $``: at a good and at a bad time for spot VMs."""
     low, high = (_dollars(usd) for usd in outlook.costs_usd or (outlook.cost_usd, outlook.cost_usd))
     return f"{low} $" if low == high else f"{low}-{high} $"

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from deepvm.core.cluster.cluster import Cluster, Outlook
+from deepvm.core.cluster.cluster import Cluster, JobEstimate
 from deepvm.core.preemption.interruption_bands import ClusterRisk
 from deepvm.core.units import format_seconds
 from deepvm.reports.tables import Column
@@ -20,12 +20,12 @@ _HAIR = 1e-9
 """Tolerance: 5.000000000000001 % is 5 %."""
 
 
-def simulated(outlooks: Iterable[Outlook | None]) -> bool:
+def simulated(outlooks: Iterable[JobEstimate | None]) -> bool:
     """Whether any of them is the mean of simulated runs."""
     return any(o is not None and o.spread is not None for o in outlooks)
 
 
-def expected_cells(outlook: Outlook | None, *, spread: bool) -> dict[Column, str]:
+def expected_cells(outlook: JobEstimate | None, *, spread: bool) -> dict[Column, str]:
     """Columns for time and bill, dashes without an outlook.
 
     With ``spread`` also their 95th percentiles.
@@ -41,7 +41,7 @@ def expected_cells(outlook: Outlook | None, *, spread: bool) -> dict[Column, str
     }
 
 
-def in_words(outlook: Outlook) -> str:
+def in_words(outlook: JobEstimate) -> str:
     """``expected 29.1 h (95 %: 30.1 h) and 82.92 $ (95 %: 85.10 $)``.
 
     The 95 % of simulated runs.
@@ -56,7 +56,7 @@ def in_words(outlook: Outlook) -> str:
     return f"expected {time} and {cost}"
 
 
-def expected_document(outlook: Outlook | None) -> dict[str, Any]:
+def expected_document(outlook: JobEstimate | None) -> dict[str, Any]:
     """Expected time and bill of the job, null where it never ends; empty without an outlook."""
     if outlook is None:
         return {}
@@ -87,7 +87,7 @@ def expected_document(outlook: Outlook | None) -> dict[str, Any]:
     return found
 
 
-def _time_and_bill(outlook: Outlook) -> tuple[str, str]:
+def _time_and_bill(outlook: JobEstimate) -> tuple[str, str]:
     if math.isinf(outlook.total_s):
         return "never ends", "-"
     return format_seconds(outlook.total_s), f"{outlook.cost_usd:.2f} $"

@@ -19,7 +19,7 @@ from deepvm.planner.regions import Comparison
 from deepvm.planner.request import Objective, PolicyName
 from deepvm.planner.search.frontier import Frontier, TypeOutcome
 from deepvm.reports.markup import Html, data_block, joined, table, tag
-from deepvm.reports.page_frame import Frame, beside
+from deepvm.reports.page_frame import PageTemplate, beside
 from deepvm.reports.performance.predictions import in_short, short
 from deepvm.reports.plans import answer as answers
 from deepvm.reports.plans.bills import bill_lines
@@ -79,7 +79,7 @@ class PlanPage:
         """The whole page, in ASCII."""
         less = ", less what preemptions cost" if self._has_model else ""
         chart = Chart.of(self.frontier, self.answer.request.budget, f"{self.unit}{less}")
-        frame = Frame(beside(__file__, "plan_page.css"), beside(__file__, "plan_page.js"))
+        frame = PageTemplate(beside(__file__, "plan_page.css"), beside(__file__, "plan_page.js"))
         content = [
             tag("a", "Skip to the answer", class_="skip", href="#answer"),
             tag(

@@ -13,7 +13,7 @@ from deepvm.catalog.public.registry import TITLES
 from deepvm.catalog.signals.signal import PRICES, age, base
 from deepvm.core.cluster.cluster import Cluster, Recommendation
 from deepvm.core.cluster.instances import INTERRUPTION_BANDS, Catalog, Market, Quota, find_quota
-from deepvm.core.cluster.known_lives import KnownLife
+from deepvm.core.cluster.known_lives import KnownLifetime
 from deepvm.core.cluster.provenance import Measurement, Origin
 from deepvm.core.spelling import joined, listed
 from deepvm.core.training.doubts import PLAIN, UNPUBLISHED
@@ -199,7 +199,7 @@ def quota_needs(cluster: Cluster, catalog: Catalog) -> list[dict[str, object]]:
     return rows
 
 
-def history_words(name: str, known: KnownLife) -> str:
+def history_words(name: str, known: KnownLifetime) -> str:
     """How long VMs of a type lived by the user's history: with its doubt and its age."""
     low, mean, high = (
         format_seconds(s, digits=3) for s in (known.low_s, known.mean_s, known.high_s)

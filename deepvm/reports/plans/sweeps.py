@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from deepvm.core.cluster.cluster import Outlook
+from deepvm.core.cluster.cluster import JobEstimate
 from deepvm.core.units import format_seconds, format_usd
 from deepvm.planner.job_forecast import Work
 from deepvm.planner.request import PolicyName
@@ -73,7 +73,7 @@ def outside(rows: Sequence[SweepRow]) -> int:
     return sum(map(_doubtful, _outlooks(rows)))
 
 
-def _outlooks(rows: Sequence[SweepRow]) -> list[Outlook]:
+def _outlooks(rows: Sequence[SweepRow]) -> list[JobEstimate]:
     found = (r.recommendation.outlook for r in rows if r.recommendation is not None)
     return [outlook for outlook in found if outlook is not None]
 
@@ -188,7 +188,7 @@ def _panel(
     axes: Axes,
     rows: Sequence[SweepRow],
     policies: Sequence[PolicyName],
-    figures: Callable[[Outlook], tuple[float, float, float]],
+    figures: Callable[[JobEstimate], tuple[float, float, float]],
     limit: float | None,
     limit_name: str,
 ) -> None:
@@ -260,24 +260,24 @@ The axis has twice as many.
 """
 
 
-def _outlook(row: SweepRow) -> Outlook | None:
+def _outlook(row: SweepRow) -> JobEstimate | None:
     """None where nothing is to be drawn."""
     found = None if row.recommendation is None else row.recommendation.outlook
     return None if found is None or not math.isfinite(found.total_s) else found
 
 
-def _hours(outlook: Outlook) -> tuple[float, float, float]:
+def _hours(outlook: JobEstimate) -> tuple[float, float, float]:
     own = outlook.spread
     low, high = (math.nan, math.nan) if own is None else (own.p5_s, own.p95_s)
     return outlook.total_s / 3600, low / 3600, high / 3600
 
 
-def _dollars(outlook: Outlook) -> tuple[float, float, float]:
+def _dollars(outlook: JobEstimate) -> tuple[float, float, float]:
     own = outlook.spread
     return outlook.cost_usd, *((math.nan, math.nan) if own is None else (own.p5_usd, own.p95_usd))
 
 
-def _doubtful(outlook: Outlook | None) -> bool:
+def _doubtful(outlook: JobEstimate | None) -> bool:
     return outlook is not None and not outlook.sound and outlook.spread is None
 
 

@@ -21,7 +21,7 @@ from deepvm.reports.schemas.json_schema import json_schema
 
 
 @dataclass(frozen=True)
-class Described:
+class OutputSpec:
     """A document that a type describes.
 
     Attributes:
@@ -48,7 +48,7 @@ class Described:
 
 
 @dataclass(frozen=True)
-class Validated:
+class InputSpec:
     """A file that a pydantic model validates; ``schema`` is the model's."""
 
     where: str
@@ -96,123 +96,123 @@ def _tables(name: str) -> dict[str, Any]:
 
 
 _JOB_NEEDS, _MODEL_NEEDS = ("steps", "step_s"), ("parameters",)
-DOCUMENTS: dict[str, Described | Validated] = {
-    "recommend": Described(
+DOCUMENTS: dict[str, OutputSpec | InputSpec] = {
+    "recommend": OutputSpec(
         "recommend", "The clusters that train fastest for a budget", plans.Recommendation
     ),
-    "explain": Described(
+    "explain": OutputSpec(
         "explain", "Why a VM type is not in the best cluster", plans.ExplanationDocument
     ),
-    "sweep": Described("sweep", "The best cluster of every budget", plans.Sweep),
-    "gpus": Described(
+    "sweep": OutputSpec("sweep", "The best cluster of every budget", plans.Sweep),
+    "gpus": OutputSpec(
         "gpus", "What can be rented to train a model", performance.Gpus, "gpus", performance.Gpu
     ),
-    "performance": Described(
+    "performance": OutputSpec(
         "performance predict", "How fast GPUs train a model", performance.Prediction
     ),
-    "performance-check": Described(
+    "performance-check": OutputSpec(
         "performance check", "How far predictions are off", performance.PredictionCheck
     ),
-    "models": Described(
+    "models": OutputSpec(
         "performance models",
         "Models that can be named",
         performance.Models,
         "models",
         performance.ModelPreset,
     ),
-    "reproduce": Described(
+    "reproduce": OutputSpec(
         "reproduce", "Figures of the papers, computed again", performance.Reproduction
     ),
-    "catalogs": Described(
+    "catalogs": OutputSpec(
         "catalog list",
         "Catalogs that come with deepvm",
         prices.Catalogs,
         "catalogs",
         prices.EmbeddedCatalog,
     ),
-    "diff": Described(
+    "diff": OutputSpec(
         "catalog diff, tables diff --catalog",
         "What changed between two catalogs",
         prices.CatalogDiff,
     ),
-    "catalog-status": Described(
+    "catalog-status": OutputSpec(
         "catalog status",
         "The cache of the cloud's prices",
         prices.CatalogStatus,
         "signals",
         prices.CachedSignal,
     ),
-    "doctor": Described(
+    "doctor": OutputSpec(
         "doctor", "Whether live prices can be had", prices.Doctor, "checks", prices.Check
     ),
-    "config": Described(
+    "config": OutputSpec(
         "config show",
         "Settings outside the command line",
         prices.Config,
         "settings",
         prices.Setting,
     ),
-    "simulate": Described("simulate", "Simulated training runs", simulation.SimulationRow),
-    "simulate-comparison": Described(
+    "simulate": OutputSpec("simulate", "Simulated training runs", simulation.SimulationRow),
+    "simulate-comparison": OutputSpec(
         "simulate with several rows",
         "Simulated training runs, compared",
         simulation.SimulationComparison,
     ),
-    "survive": Described("survive", "Whether spot VMs can be had and live", simulation.Survive),
-    "traces": Described(
+    "survive": OutputSpec("survive", "Whether spot VMs can be had and live", simulation.Survive),
+    "traces": OutputSpec(
         "traces show", "Recorded spot VMs", simulation.Traces, "traces", simulation.TraceRow
     ),
-    "traces-fit": Described("traces fit", "Lifetime distributions", simulation.TracesFit),
-    "traces-replay": Described(
+    "traces-fit": OutputSpec("traces fit", "Lifetime distributions", simulation.TracesFit),
+    "traces-replay": OutputSpec(
         "traces replay", "Save policies replayed on traces", simulation.TracesReplay
     ),
-    "traces-deadline": Described(
+    "traces-deadline": OutputSpec(
         "traces deadline", "Deadlines replayed on traces", simulation.TracesDeadline
     ),
-    "eflops": Described(
+    "eflops": OutputSpec(
         "profile eflops",
         "The training speed of a machine",
         profiling.OneOrMoreEflops,
         row=profiling.Eflops,
     ),
-    "scaling": Described(
+    "scaling": OutputSpec(
         "profile scaling", "A measured speed-up curve", profiling.Scaling, "points", profiling.Point
     ),
-    "saturation": Described(
+    "saturation": OutputSpec(
         "profile saturation",
         "How many VMs saturate a memory node",
         profiling.Saturation,
         "times",
         profiling.Pushes,
     ),
-    "fit": Described(
+    "fit": OutputSpec(
         "profile fit", "Fitted speed-up curves", profiling.SpeedupFit, "band", profiling.BandPoint
     ),
-    "steptime": Described(
+    "steptime": OutputSpec(
         "profile fit --law step-time",
         "The fitted step-time law",
         profiling.StepTimeFit,
         "predictions",
         profiling.StepPrediction,
     ),
-    "tables": Validated(
+    "tables": InputSpec(
         "profile all, tables show, tables export", "Measurements of your own machines", _tables
     ),
-    "tables-list": Described(
+    "tables-list": OutputSpec(
         "tables list",
         "Your measurements in short",
         profiling.TablesList,
         "entries",
         profiling.ListedEntry,
     ),
-    "tables-diff": Described(
+    "tables-diff": OutputSpec(
         "tables diff",
         "What the last change did to them",
         profiling.TablesDiff,
         "changes",
         profiling.TablesChange,
     ),
-    "ckpt-bench": Described(
+    "ckpt-bench": OutputSpec(
         "ckpt bench",
         "How long a save blocks training",
         profiling.Bench,
@@ -220,92 +220,92 @@ DOCUMENTS: dict[str, Described | Validated] = {
         profiling.Method,
         "method",
     ),
-    "ckpt-bench-node": Described(
+    "ckpt-bench-node": OutputSpec(
         "ckpt bench --trainers",
         "How fast a memory node is",
         profiling.NodeBench,
         "rows",
         profiling.NodeBenchRow,
     ),
-    "ckpt-ls": Described(
+    "ckpt-ls": OutputSpec(
         "ckpt ls", "Versions at a place", checkpoints.StoredVersions, row=checkpoints.StoredVersion
     ),
-    "ckpt-verify": Described(
+    "ckpt-verify": OutputSpec(
         "ckpt verify", "Versions compared with their records", checkpoints.Verified
     ),
-    "memory-node": Described(
+    "memory-node": OutputSpec(
         "memory-node status",
         "What a memory node holds",
         checkpoints.MemoryNode,
         "versions",
         checkpoints.HeldVersion,
     ),
-    "run": Described(
+    "run": OutputSpec(
         "run, jobs show, jobs resume", "A job of deepvm run", jobs.Run, "machines", jobs.RunMachine
     ),
-    "run-plan": Described(
+    "run-plan": OutputSpec(
         "run --dry-run", "What a job would rent", jobs.RunPlan, "machines", jobs.PlannedMachines
     ),
-    "jobs": Described("jobs ls", "Jobs in short", jobs.Jobs, "jobs", jobs.ListedJob),
-    "orphans": Described(
+    "jobs": OutputSpec("jobs ls", "Jobs in short", jobs.Jobs, "jobs", jobs.ListedJob),
+    "orphans": OutputSpec(
         "jobs orphans", "Machines without a controller", jobs.Orphans, "orphans", jobs.OrphanMachine
     ),
-    "pools": Described("history pools", "How long machines lived", jobs.Pools, "pools", jobs.Pool),
-    "audit": Described(
+    "pools": OutputSpec("history pools", "How long machines lived", jobs.Pools, "pools", jobs.Pool),
+    "audit": OutputSpec(
         "audit", "Whether a script resumes right", audits.Audit, "gates", audits.AuditGate
     ),
-    "history": Described(
+    "history": OutputSpec(
         "history export", "All machines", jobs.History, "machines", jobs.RecordedMachine
     ),
-    "lab": Described(
+    "lab": OutputSpec(
         "lab check", "Runs that fail, against the gates", lab.LabCheck, "failures", lab.GateFailure
     ),
-    "lab-report": Described(
+    "lab-report": OutputSpec(
         "lab run, lab report", "What failures have cost", lab.LabReport, "suites", lab.LabSuite
     ),
-    "lab-list": Described(
+    "lab-list": OutputSpec(
         "lab list", "What a matrix file can name", lab.LabList, "entries", lab.LabEntry
     ),
-    "lab-selftest": Described(
+    "lab-selftest": OutputSpec(
         "lab selftest",
         "Mistakes on purpose, at the gates",
         lab.LabSelftest,
         "controls",
         lab.TestedControl,
     ),
-    "catalog": Validated(
+    "catalog": InputSpec(
         "catalog show, a catalog file", "VM types of one region with prices", _catalog
     ),
-    "quotas": Validated("--quota FILE", "Limits of an account", _quotas),
-    "matrix": Validated("lab run MATRIX.yaml", "Trainings that fail on purpose", _matrix),
-    "lab-suite": Described(
+    "quotas": InputSpec("--quota FILE", "Limits of an account", _quotas),
+    "matrix": InputSpec("lab run MATRIX.yaml", "Trainings that fail on purpose", _matrix),
+    "lab-suite": OutputSpec(
         "*_publishable.json of lab", "One suite, to be published", lab.PublishedSuite
     ),
-    "lab-run": Described(
+    "lab-run": OutputSpec(
         "config.json of a run of lab", "What makes the run what it is", lab.LabRun
     ),
-    "lab-supervisor": Described(
+    "lab-supervisor": OutputSpec(
         "supervisor.json beside it", "What happened to the run", lab.LabSupervisor
     ),
-    "lab-audit": Described("audit.json beside it", "What the gates said at its end", lab.LabAudit),
-    "job": Described("--job FILE, as YAML", "A training job", simulation.Job, required=_JOB_NEEDS),
-    "model": Described(
+    "lab-audit": OutputSpec("audit.json beside it", "What the gates said at its end", lab.LabAudit),
+    "job": OutputSpec("--job FILE, as YAML", "A training job", simulation.Job, required=_JOB_NEEDS),
+    "model": OutputSpec(
         "--model FILE, as YAML or JSON", "A model", performance.ModelFile, required=_MODEL_NEEDS
     ),
-    "trace": Described(
+    "trace": OutputSpec(
         "a file of traces", "A recorded trace of spot VMs", simulation.TraceFile, more=True
     ),
-    "checkpoint": Described(
+    "checkpoint": OutputSpec(
         "beside the file of a version", "A commit record", checkpoints.CommitRecord
     ),
-    "profile": Described(
+    "profile": OutputSpec(
         "settings.json of profile all --out", "How parts were measured", profiling.Campaign
     ),
 }
 """By the name in ``schema_version``, ``deepvm.NAME/1``, where the document has one."""
 
 
-def described(name: str) -> Described | Validated:
+def described(name: str) -> OutputSpec | InputSpec:
     """The document of this name. Raises RequestError."""
     if name not in DOCUMENTS:
         raise RequestError("NAME", name, one_of(name, DOCUMENTS, ", "))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from deepvm.reports.schemas.directory import Described, described, name_of
+from deepvm.reports.schemas.directory import OutputSpec, described, name_of
 from deepvm.reports.schemas.json_schema import columns
 
 
@@ -17,7 +17,7 @@ def rows_of(document: Any, name: str = "") -> tuple[list[str], list[list[Any]]]:
     """Header and rows of a document; ``name``: of one without a ``schema_version``."""
     first = document[0] if isinstance(document, list) and document else document
     found = described(name or name_of(first))
-    assert isinstance(found, Described)  # files that are validated have a CSV of their own
+    assert isinstance(found, OutputSpec)  # files that are validated have a CSV of their own
     return rows_as(found.row or found.kind, _listed(document, found), found.key)
 
 
@@ -34,12 +34,12 @@ def rows_as(
     ]
 
 
-def header_of(found: Described) -> list[str]:
+def header_of(found: OutputSpec) -> list[str]:
     """The header of the CSV of a document that has none of its own."""
     return rows_as(found.row or found.kind, (), found.key)[0]
 
 
-def _listed(document: Any, found: Described) -> Iterator[Mapping[str, Any]]:
+def _listed(document: Any, found: OutputSpec) -> Iterator[Mapping[str, Any]]:
     rows = document[found.rows] if found.rows else document
     if found.key:
         yield from ({found.key: name, **row} for name, row in rows.items())

@@ -30,7 +30,7 @@ def new_token() -> str:
     return secrets.token_urlsafe(32)
 
 
-class Guard:
+class TokenAuth:
     """Stands before an application: what it does not let through gets a status and no content.
 
     The token comes once in the address, is exchanged for a cookie that no script can read and no

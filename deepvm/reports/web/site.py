@@ -18,12 +18,12 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from deepvm.jobs.history.history import EventRow, History
-from deepvm.jobs.standing import Standing, job_lines, standing_of
+from deepvm.jobs.standing import JobStatus, job_lines, standing_of
 from deepvm.reports.jobs.jobs_page import JobsPage
 from deepvm.reports.jobs.run_page import RunPage
 from deepvm.reports.markup import Html, joined
-from deepvm.reports.web.guard import Guard
-from deepvm.reports.web.watching import MOST_STREAMS, EventStream, Shown, Watching
+from deepvm.reports.web.guard import TokenAuth
+from deepvm.reports.web.watching import MOST_STREAMS, EventStream, LiveUpdates, PageSnapshot
 
 ALL = ""
 """The page of all jobs, as streams call it; jobs have names."""
@@ -74,7 +74,7 @@ class Reader:
         self._events: dict[str, list[EventRow]] = {}
         self._over: dict[str, _Run] = {}
 
-    def look(self, name: str) -> Shown:
+    def look(self, name: str) -> PageSnapshot:
         """A page as it is now. Raises UnknownJobError, or what reading raises."""
         with self._lock:
             return (
@@ -101,7 +101,7 @@ class Reader:
         known = self._over.get(name)
         if known is not None and row == known.page.job.row:
             return known  # nothing happens to it any more
-        job: Standing = standing_of(self._history, row, time.time(), self._events.get(name, ()))
+        job: JobStatus = standing_of(self._history, row, time.time(), self._events.get(name, ()))
         self._events = (
             {name: list(job.events)}
             if len(self._events) > 50
@@ -113,7 +113,7 @@ class Reader:
         return found
 
 
-def application(reader: Reader, watching: Watching, token: str, names: list[str]) -> Guard:
+def application(reader: Reader, watching: LiveUpdates, token: str, names: list[str]) -> TokenAuth:
     """The web application."""
 
     async def page(request: Request) -> Response:
@@ -139,13 +139,13 @@ def application(reader: Reader, watching: Watching, token: str, names: list[str]
 
     routes = [Route("/", page), Route("/events", stream)]
     routes += [Route("/jobs/{name}", page), Route("/jobs/{name}/events", stream)]
-    return Guard(Starlette(routes=routes), token, names)
+    return TokenAuth(Starlette(routes=routes), token, names)
 
 
 class _Server(uvicorn.Server):
     """Ends the streams before it waits for the answers that are under way: streams have no end."""
 
-    def __init__(self, config: uvicorn.Config, watching: Watching) -> None:
+    def __init__(self, config: uvicorn.Config, watching: LiveUpdates) -> None:
         super().__init__(config)
         self._watching = watching
 
@@ -166,7 +166,7 @@ def serve(
 
         async def run() -> None:
             reader = Reader(history, version)
-            watching = Watching(reader.look)
+            watching = LiveUpdates(reader.look)
             config = uvicorn.Config(
                 application(reader, watching, token, [host]),
                 log_level="error",

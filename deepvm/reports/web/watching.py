@@ -26,7 +26,7 @@ _SHARE = 4.0
 """Looks take at most one part in so many, and one, of the time."""
 
 
-class Shown(Protocol):
+class PageSnapshot(Protocol):
     """A page as it is now: parts by name, and rows that only become more."""
 
     @property
@@ -43,11 +43,11 @@ class Shown(Protocol):
 
 @dataclass
 class _Topic:
-    shown: Shown | None = None
+    shown: PageSnapshot | None = None
     watchers: int = 0
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def put(self, shown: Shown) -> None:
+    def put(self, shown: PageSnapshot) -> None:
         same = (
             self.shown is not None
             and shown.last == self.shown.last
@@ -59,10 +59,10 @@ class _Topic:
             self.changed = asyncio.Event()
 
 
-class Watching:
+class LiveUpdates:
     """Reads each page that somebody looks at, and wakes those who do; ``look`` reads one, in a thread."""
 
-    def __init__(self, look: Callable[[str], Shown], look_s: float = LOOK_S) -> None:
+    def __init__(self, look: Callable[[str], PageSnapshot], look_s: float = LOOK_S) -> None:
         """Look at nothing yet."""
         self._look, self._look_s = look, look_s
         self._topics: dict[str, _Topic] = {}
@@ -110,7 +110,7 @@ class EventStream(Response):
     Nothing is queued: a browser that is slow gets fewer, newer states, and keeps nobody waiting.
     """
 
-    def __init__(self, watching: Watching, name: str, after: int) -> None:
+    def __init__(self, watching: LiveUpdates, name: str, after: int) -> None:
         """``after``: the number of the last row that the browser has."""
         self._watching, self._name, self._after = watching, name, after
         super().__init__(headers={"content-type": "text/event-stream", "x-accel-buffering": "no"})

@@ -21,7 +21,7 @@ from deepvm.core.preemption.deadlines import (
     ON_DEMAND,
     SPOT,
     DeadlinePolicy,
-    Standing,
+    DeadlineProgress,
     on_demand_next,
     steps_on_spot,
 )
@@ -78,8 +78,8 @@ class Markets:
         # One save more than the rate says: the first may come after any number of steps.
         return (self._job.steps - step) * self._step_s + 2 * self._job.blocked_s.high
 
-    def _standing(self, r: Runs, rows: Rows | slice) -> Standing:
-        return Standing(
+    def _standing(self, r: Runs, rows: Rows | slice) -> DeadlineProgress:
+        return DeadlineProgress(
             work_s=self._work_s(r.step[rows]),
             left_s=self._deadline.seconds - r.now[rows],
             total_s=self._total_s,

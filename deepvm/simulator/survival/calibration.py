@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deepvm.core.interval import Interval
-from deepvm.core.preemption.gang_survival import Belief, GangForecast, OwnPool
+from deepvm.core.preemption.gang_survival import ClusterSurvival, LifetimePosterior, OwnPool
 from deepvm.core.preemption.interruption_bands import BAND_SHARES, mean_life_s
 from deepvm.errors import DataError
 from deepvm.simulator.survival.prior_fit import fit_prior
@@ -48,7 +48,7 @@ class Later:
             time; None: of none.
     """
 
-    forecast: GangForecast
+    forecast: ClusterSurvival
     had: float
     lasted: float | None
 
@@ -70,7 +70,7 @@ class Judged:
     hours: int
     lasted: npt.NDArray[np.bool_]
     said: dict[str, Array]
-    forecast: GangForecast
+    forecast: ClusterSurvival
     had: npt.NDArray[np.bool_]
     said_had: dict[str, Array]
     later: tuple[Later, ...]
@@ -108,7 +108,7 @@ def judge(traces: Sequence[Trace], hours: Sequence[int] = HOURS) -> tuple[Judged
     return tuple(found)
 
 
-def _judged(trace: Trace, belief: Belief, hours: int) -> Judged | None:
+def _judged(trace: Trace, belief: LifetimePosterior, hours: int) -> Judged | None:
     for_s = hours * EVERY_S
     seen = windows(trace, for_s)
     if not seen.had.any():
@@ -144,7 +144,7 @@ def _judged(trace: Trace, belief: Belief, hours: int) -> Judged | None:
     )
 
 
-def _later(seen: Windows, told: Sequence[GangForecast]) -> tuple[Later, ...]:
+def _later(seen: Windows, told: Sequence[ClusterSurvival]) -> tuple[Later, ...]:
     found = []
     for place in (len(told) * quarter // 4 for quarter in (1, 2, 3)):
         had, lasted = seen.had[place:], seen.lasted[place:]
@@ -155,8 +155,8 @@ def _later(seen: Windows, told: Sequence[GangForecast]) -> tuple[Later, ...]:
 
 
 def _with_history(
-    trace: Trace, belief: Belief, ticks: npt.NDArray[np.int64], for_s: float
-) -> list[GangForecast]:
+    trace: Trace, belief: LifetimePosterior, ticks: npt.NDArray[np.int64], for_s: float
+) -> list[ClusterSurvival]:
     """What a user is told at each tick, who has asked for the machines before."""
     requests = asked(trace)
     known = np.searchsorted([one.known for one in requests], ticks, side="right").tolist()
@@ -164,7 +164,9 @@ def _with_history(
     return [told[n] for n in known]
 
 
-def _told(requests: Sequence[Asked], belief: Belief, nodes: int, for_s: float) -> GangForecast:
+def _told(
+    requests: Sequence[Asked], belief: LifetimePosterior, nodes: int, for_s: float
+) -> ClusterSurvival:
     lives = tuple(life for one in requests for life in one.lives)
     refused = sum(one.refused for one in requests)
     if not lives and not refused:

@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING
 
 from deepvm.core.cluster.prices import PriceBasis, PricePoint, price_over_time, windows_below
 from deepvm.core.interval import Interval
-from deepvm.core.preemption.gang_survival import GangForecast, OwnPool, life_for_work, windows_kept
+from deepvm.core.preemption.gang_survival import (
+    ClusterSurvival,
+    OwnPool,
+    life_for_work,
+    windows_kept,
+)
 from deepvm.errors import RequestError
 from deepvm.simulator.survival.prior_fit import Prior, public_prior
 
@@ -70,7 +75,7 @@ class Answer:
     region: str
     zone: str
     band: int | None
-    forecast: GangForecast
+    forecast: ClusterSurvival
     both: Interval
     life_for_work_s: Interval
     prior: Prior

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from deepvm.core.preemption.gang_survival import Availability, Belief, LossRate
+from deepvm.core.preemption.gang_survival import Availability, LifetimePosterior, LossRate
 from deepvm.errors import DataError
 from deepvm.io.user_dirs import data_folder
 from deepvm.simulator.survival.trace_windows import EVERY_S, HOURS, every, windows
@@ -45,7 +45,7 @@ class Prior:
     ``lives``, ``days``: of the pools.
     """
 
-    belief: Belief
+    belief: LifetimePosterior
     pools: int
     gangs: int
     lives: int
@@ -64,7 +64,7 @@ def fit_prior(traces: Sequence[Trace]) -> Prior:
             " needed"
         )
     rates = np.array([rate for t in alone if (rate := _rate_of(t)) is not None])
-    belief = Belief(
+    belief = LifetimePosterior(
         _rate(rates),
         _shares(np.array([float(t.counts.mean()) for t in alone])),
         tuple(filter(None, (_loss_correlation(t) for t in gangs))) or (_UNKNOWN,),
@@ -175,7 +175,7 @@ def _rounded(value: Any) -> Any:
 def public_prior() -> Prior:
     """What public traces have taught: the file that comes with deepvm."""
     raw = json.loads((data_folder() / PRIOR).read_text(encoding="utf-8"))
-    belief = Belief(
+    belief = LifetimePosterior(
         LossRate(**raw["rate"]),
         Availability(**raw["availability"]),
         tuple(raw["loss_correlations"]),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from deepvm.core.preemption.gang_survival import Life
+from deepvm.core.preemption.gang_survival import Lifetime
 from deepvm.simulator.traces.trace import Trace
 
 EVERY_S = 3600.0
@@ -61,7 +61,7 @@ class Asked:
     """
 
     known: int
-    lives: tuple[Life, ...]
+    lives: tuple[Lifetime, ...]
     refused: int
 
 
@@ -77,7 +77,7 @@ def asked(trace: Trace) -> tuple[Asked, ...]:
         had = int(min(counts[0], trace.nodes))
         gone = [np.flatnonzero(counts < number) for number in range(1, had + 1)]
         lives = tuple(
-            Life(float(g[0] if g.size else length) * trace.gap_s, bool(g.size)) for g in gone
+            Lifetime(float(g[0] if g.size else length) * trace.gap_s, bool(g.size)) for g in gone
         )
         found.append(Asked(begin + length, lives, trace.nodes - had))
     return tuple(found)

@@ -26,7 +26,7 @@ from deepvm.core.preemption.deadlines import (
     SPOT,
     WAIT,
     DeadlinePolicy,
-    Standing,
+    DeadlineProgress,
     parse_deadline_policy,
 )
 from deepvm.core.preemption.offline_optimum import least_cost
@@ -169,7 +169,7 @@ def replay(
         lost = (on == SPOT) & ~there & open_
         preemptions += lost
         on = np.where(lost, WAIT, on)
-        standing = Standing(
+        standing = DeadlineProgress(
             work_s=total_s - kept,
             left_s=deadline_s - tick * gap_s,
             total_s=total_s,

@@ -1,4 +1,4 @@
-"""A tiny GPT-2 under the Trainer of Hugging Face's transformers, as its documentation has it, with resuming.
+"""A tiny GPT-2 with the Hugging Face Trainer, resumed as the documentation shows.
 
 deepvm audit docs/examples/audit/hf_trainer.py --out {out}
 """

@@ -1,4 +1,4 @@
-"""A small network under Lightning's Trainer, as its documentation has it, with resuming from the last checkpoint.
+"""A small network with Lightning's Trainer, resumed from the last checkpoint.
 
 deepvm audit docs/examples/audit/lightning_loop.py --out {out}
 """

@@ -19,7 +19,7 @@ while step < steps:
         step += 1
         time.sleep(0.02)
     if dt.check_save():
-        # Not changed afterwards: it is uploaded in the background
+        # Do not change it afterwards: it is uploaded in the background.
         path = f"state-{os.getpid()}-{step}.pickle"
         with open(path, "wb") as file:
             pickle.dump((step, state), file)

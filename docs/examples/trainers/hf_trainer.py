@@ -1,4 +1,4 @@
-"""A tiny GPT-2 under the Trainer of Hugging Face's transformers, which resumes in the middle of an epoch.
+"""A tiny GPT-2 with the Hugging Face Trainer, which resumes in the middle of an epoch.
 
 deepvm audit docs/examples/trainers/hf_trainer.py --out {out}
 """

@@ -1,4 +1,4 @@
-"""Two machines with DistributedDataParallel: whichever of them is preempted, both save the same step."""
+"""DistributedDataParallel on two machines: if either is preempted, both save the same step."""
 
 import argparse
 import time

@@ -18,7 +18,7 @@ from deepvm.catalog.public.download import download
 from deepvm.catalog.public.integrity import check
 from deepvm.catalog.public.offer import Offer
 from deepvm.catalog.public.registry import source
-from deepvm.catalog.public.source import Patience
+from deepvm.catalog.public.source import DownloadTimeouts
 from deepvm.errors import CloudError
 
 BY_HAND = {
@@ -159,7 +159,7 @@ def fetched(monkeypatch: pytest.MonkeyPatch, path: str = "", answer: object = No
         monkeypatch.setenv("DEEPVM_GPUHUNT_URL", server.url)
         if path:
             server.answers[path] = answer  # type: ignore[assignment]
-        return source("gpuhunt").fetch("aws", download, Patience(2, 2)).body
+        return source("gpuhunt").fetch("aws", download, DownloadTimeouts(2, 2)).body
 
 
 def test_the_newest_version_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,14 +36,14 @@ from deepvm.catalog.public import integrity
 from deepvm.catalog.public.download import Downloaded
 from deepvm.catalog.public.public_market import Found, PublicMarket, newest
 from deepvm.catalog.public.registry import SOURCES, source
-from deepvm.catalog.public.source import Patience
+from deepvm.catalog.public.source import DownloadTimeouts
 from deepvm.catalog.signals.cache import Cache
 from deepvm.catalog.signals.signal import FAILURES, ON_DEMAND, REGIONS, SPECS, SPOT, Signal, age
 from deepvm.errors import CloudError, RequestError
 
 NOW = datetime(2026, 11, 27, 9, 0, tzinfo=timezone.utc)
 PATH = "/v8/aws/vms.csv"
-QUICK = Patience(0.3, 0.6)
+QUICK = DownloadTimeouts(0.3, 0.6)
 FILE = skypilot_file("aws")
 
 

@@ -27,7 +27,7 @@ from deepvm.checkpoint.format.torch_zip import plan_image  # noqa: E402
 from deepvm.checkpoint.snapshot import host_buffer  # noqa: E402
 from deepvm.checkpoint.snapshot.copying import Copying  # noqa: E402
 from deepvm.checkpoint.snapshot.host_buffer import Slot  # noqa: E402
-from deepvm.checkpoint.snapshot.strategies import CloneFirst, Cuda, Strategy  # noqa: E402
+from deepvm.checkpoint.snapshot.strategies import Cuda, DeviceCopyStrategy, Strategy  # noqa: E402
 from deepvm.errors import CheckpointError  # noqa: E402
 
 
@@ -136,7 +136,7 @@ def fill_and_save(folder: Path, strategy: Strategy, steps: int = 30) -> dict[int
     return contents(folder)
 
 
-@pytest.mark.parametrize("kind", [Strategy, CloneFirst])
+@pytest.mark.parametrize("kind", [Strategy, DeviceCopyStrategy])
 def test_a_version_holds_the_numbers_of_one_step(
     kind: type[Strategy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,7 +147,7 @@ def test_a_version_holds_the_numbers_of_one_step(
     assert api.copies > 4 * len(found)
 
 
-@pytest.mark.parametrize("kind", [Strategy, CloneFirst])
+@pytest.mark.parametrize("kind", [Strategy, DeviceCopyStrategy])
 @pytest.mark.parametrize("missing", ["gate", "early"])
 def test_without_waiting_for_events_that_test_fails(
     kind: type[Strategy], missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -65,7 +65,7 @@ def test_any_range_reads_as_the_copy_would(sizes: list[int], ranges: list[tuple[
     whole, end = bytes(copied.view), len(copied.view)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loans, "_LEAST_BYTES", 64)
-        loan = loans.Loan(slot, sources, range(len(sizes)), lambda: None)
+        loan = loans.ZeroCopySend(slot, sources, range(len(sizes)), lambda: None)
     assert [*loan.lent, *loan.rest] == sorted(range(len(sizes)), key=lambda n: sizes[n] < 64)
     slot.copy(sources, loan.rest)
     loan.begin()
@@ -274,9 +274,9 @@ def test_a_broken_connection_costs_no_version(
 def test_bytes_that_are_damaged_on_their_way_are_copied_and_sent_again(
     training: Training, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    places, damaged = loans.Loan._places, [False]
+    places, damaged = loans.ZeroCopySend._places, [False]
 
-    def once(loan: loans.Loan, start: int, end: int, read: Any) -> Iterator[memoryview]:
+    def once(loan: loans.ZeroCopySend, start: int, end: int, read: Any) -> Iterator[memoryview]:
         for part in places(loan, start, end, read):
             if len(part) > 1000 and not damaged[0] and start > 4 * MIB:
                 damaged[0] = True  # what is hashed is not what is sent
@@ -284,7 +284,7 @@ def test_bytes_that_are_damaged_on_their_way_are_copied_and_sent_again(
             else:
                 yield part
 
-    monkeypatch.setattr(loans.Loan, "_places", once)
+    monkeypatch.setattr(loans.ZeroCopySend, "_places", once)
     handle = training.save()
     assert handle.remote_done.result(LIMIT_S) == 2
     training.optimizer.step()
@@ -328,16 +328,16 @@ def test_memory_that_moves_is_followed(tmp_path: Path, width: int) -> None:
 def test_a_read_during_which_memory_moves_does_not_count(
     training: Training, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    places, tensor = loans.Loan._places, training.model[5].weight
+    places, tensor = loans.ZeroCopySend._places, training.model[5].weight
 
-    def moving(loan: loans.Loan, start: int, end: int, read: Any) -> Iterator[memoryview]:
+    def moving(loan: loans.ZeroCopySend, start: int, end: int, read: Any) -> Iterator[memoryview]:
         yield from places(loan, start, end, read)
         if any(part.data_ptr() == tensor.data_ptr() for part, _ in read) and not tensor.is_shared():
             kept.append(tensor.untyped_storage().clone())
             tensor.share_memory_()
 
     kept: list[Any] = []
-    monkeypatch.setattr(loans.Loan, "_places", moving)
+    monkeypatch.setattr(loans.ZeroCopySend, "_places", moving)
     with pytest.raises(CheckpointError, match="tensors got other memory while they were read"):
         training.save().remote_done.result(LIMIT_S)
     assert [m.version for m in training.tier.versions("job")] == [1]
@@ -347,9 +347,9 @@ def test_what_happens_after_the_node_has_it_is_of_no_account(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither a change by hand nor a copy that fails makes a committed version a failed one."""
-    over, go = loans.Loan.over, threading.Event()
+    over, go = loans.ZeroCopySend.over, threading.Event()
 
-    def late(loan: loans.Loan) -> None:
+    def late(loan: loans.ZeroCopySend) -> None:
         assert go.wait(LIMIT_S)
         over(loan)
 
@@ -358,7 +358,7 @@ def test_what_happens_after_the_node_has_it_is_of_no_account(
 
     with running(256 * MIB, tmp_path / "persisted") as node:
         training = Training(node, tmp_path)
-        monkeypatch.setattr(loans.Loan, "over", late)
+        monkeypatch.setattr(loans.ZeroCopySend, "over", late)
         handle = training.save()
         assert handle.remote_done.result(LIMIT_S) == 2
         with torch.no_grad():

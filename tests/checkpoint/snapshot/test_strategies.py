@@ -31,7 +31,7 @@ from deepvm.checkpoint.files.durable_write import Medium  # noqa: E402
 from deepvm.checkpoint.files.version_dir import VersionFolder  # noqa: E402
 from deepvm.checkpoint.snapshot.copying import Copying  # noqa: E402
 from deepvm.checkpoint.snapshot.host_buffer import Slot  # noqa: E402
-from deepvm.checkpoint.snapshot.strategies import CloneFirst  # noqa: E402
+from deepvm.checkpoint.snapshot.strategies import DeviceCopyStrategy  # noqa: E402
 from deepvm.checkpoint.tiers import file as file_tier  # noqa: E402
 from deepvm.errors import CheckpointError, RequestError  # noqa: E402
 
@@ -99,7 +99,7 @@ def test_g_without_room_is_c(
         raise torch.OutOfMemoryError("no more memory")
 
     if why == "too little is free":
-        monkeypatch.setattr(CloneFirst, "_room", lambda self, device: 10)
+        monkeypatch.setattr(DeviceCopyStrategy, "_room", lambda self, device: 10)
     else:
         monkeypatch.setattr(torch, "empty_like", refuse)
     optimizer, saver = small(tmp_path, strategy="G", every=1, keep=9)

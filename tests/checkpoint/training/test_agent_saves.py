@@ -22,7 +22,7 @@ from deepvm.checkpoint.format.manifest import CommitRecord  # noqa: E402
 from deepvm.checkpoint.format.shard import Level, Shard  # noqa: E402
 from deepvm.checkpoint.tiers.base import Tier  # noqa: E402
 from deepvm.errors import CheckpointError, RequestError, TierBusyError  # noqa: E402
-from deepvm.io.agent_board import AGENT, RankWord, SaveReason, Word  # noqa: E402
+from deepvm.io.agent_board import AGENT, Flag, RankFlag, SaveReason  # noqa: E402
 
 
 class Slow(Tier):
@@ -156,7 +156,7 @@ def test_what_passes_between_steps_is_on_the_board(tmp_path: Path, agent: BareAg
                 saver._state.model.train()
                 time.sleep(0.2)
         between_s, of_s = (
-            agent.board.of_rank(0, word) / 1e9 for word in (RankWord.BETWEEN_NS, RankWord.OF_NS)
+            agent.board.of_rank(0, word) / 1e9 for word in (RankFlag.BETWEEN_NS, RankFlag.OF_NS)
         )
     assert 4 * 0.03 <= between_s < 0.22 and between_s + 0.2 <= of_s < 0.5
 
@@ -181,8 +181,8 @@ def test_training_holds_after_a_save_before_a_preemption(agent: BareAgent, tmp_p
         told["version"] == 2 and told["save"][0] == SaveReason.EMERGENCY and told["error"] is None
     )
     assert contents(tmp_path / "versions") == {2: {2.0}}
-    assert not done.wait(0.2) and agent.board.of_rank(0, RankWord.HELD) == 2
-    agent.board.words[Word.RESUMED] = 1
+    assert not done.wait(0.2) and agent.board.of_rank(0, RankFlag.HELD) == 2
+    agent.board.words[Flag.RESUMED] = 1
     assert done.wait(10)
     thread.join()
     saver.close()
@@ -198,7 +198,7 @@ def test_a_version_that_a_newer_urgent_one_replaces_is_not_reported_as_failed(
     step()
     step()
     until(lambda: tier.begun == [1])
-    agent.board.words[Word.RESUMED] = 1
+    agent.board.words[Flag.RESUMED] = 1
     agent.board.request(SaveReason.EMERGENCY, int((time.time() + 0.001) * 1000))  # no time for both
     step()
     step()
@@ -264,12 +264,12 @@ def test_an_evaluation_does_not_keep_a_notice_waiting(
     """Also where the last step's version is not sent yet, because schedulers follow the step, or a
     batch is awaited.
     """
-    agent.board.words[Word.DUE] = 3 if pending else 0
+    agent.board.words[Flag.DUE] = 3 if pending else 0
     extra = {"loader": ResumableLoader(torch.utils.data.DataLoader(range(3)))} if loader else {}  # type: ignore[arg-type]
     training = Evaluated(tmp_path / "versions", 3, extra=extra)
     assert not contents(tmp_path / "versions")
     agent.board.request(SaveReason.EMERGENCY, int((time.time() + 20) * 1000))
-    until(lambda: agent.board.of_rank(0, RankWord.HELD) == 3)
+    until(lambda: agent.board.of_rank(0, RankFlag.HELD) == 3)
     (told,) = until(
         lambda: [m for m in agent.told("saved") if m["save"][0] == SaveReason.EMERGENCY]
     )
@@ -278,7 +278,7 @@ def test_an_evaluation_does_not_keep_a_notice_waiting(
     passes = training.passes
     time.sleep(0.1)
     assert training.passes == passes  # it waits: what it finds out would be lost
-    agent.board.words[Word.RESUMED] = 1
+    agent.board.words[Flag.RESUMED] = 1
     until(lambda: training.passes > passes)
     training.end()
     assert len({m["version"] for m in agent.told("saved")}) == 1  # nothing is saved twice
@@ -308,7 +308,7 @@ def test_an_evaluation_in_which_the_state_is_not_that_of_the_last_step_or_time_i
     left_s: float,
 ) -> None:
     training = Evaluated(tmp_path / "versions", steps, before)
-    agent.board.words[Word.RESUMED] = 1
+    agent.board.words[Flag.RESUMED] = 1
     agent.board.request(SaveReason.EMERGENCY, int((time.time() + left_s) * 1000))
     passes = training.passes
     until(lambda: training.passes > passes + 20)
@@ -330,7 +330,7 @@ def test_a_notice_in_a_validation_within_an_iteration(
     saver = Checkpointer(model=model, optimizer=optimizer, tiers=tmp_path / "versions")
     iterations = saver.steps(5) if by_steps else range(saver.restore_latest(), 5)
     over, passes = threading.Event(), threading.Event()
-    agent.board.words[Word.RESUMED] = 1
+    agent.board.words[Flag.RESUMED] = 1
 
     def train() -> None:
         for step in iterations:
@@ -372,7 +372,7 @@ def test_another_module_that_runs_with_gradients_does_not_keep_a_notice_waiting(
         while not over.wait(0.005):
             other(torch.zeros(1, 64)).sum().backward()
 
-    agent.board.words[Word.RESUMED] = 1
+    agent.board.words[Flag.RESUMED] = 1
     thread = threading.Thread(target=train)
     thread.start()
     until(lambda: saver.version)
@@ -406,12 +406,12 @@ def test_a_save_before_the_end_waits_until_it_outlives_the_anchor(
         )
     )
     time.sleep(0.3)
-    assert not agent.told("saved") and not agent.board.of_rank(0, RankWord.HELD)
+    assert not agent.told("saved") and not agent.board.of_rank(0, RankFlag.HELD)
     bucket.open.set()
     (told,) = until(lambda: agent.told("saved"))
     assert (told["version"], told["error"], told["lasts"]) == (2, None, True)
-    until(lambda: agent.board.of_rank(0, RankWord.HELD) == 2)
-    agent.board.words[Word.RESUMED] = 1
+    until(lambda: agent.board.of_rank(0, RankFlag.HELD) == 2)
+    agent.board.words[Flag.RESUMED] = 1
     thread.join()
     saver.close()
     assert not agent.told("lasts")
@@ -429,7 +429,7 @@ def test_a_save_that_is_given_up_is_waited_for_no_more(
     thread.start()
     thread.join(0.5)
     assert thread.is_alive()
-    agent.board.words[Word.RESUMED] = 1
+    agent.board.words[Flag.RESUMED] = 1
     thread.join(5)
     assert not thread.is_alive()
     bucket.open.set()
@@ -457,7 +457,7 @@ def test_a_save_before_the_end_for_which_the_bucket_fails(
 ) -> None:
     step, saver = saver_of([tmp_path / "disk" if tier is Path else tier() for tier in tiers])
     agent.board.request(SaveReason.STOP, int((time.time() + 60) * 1000))
-    agent.board.words[Word.RESUMED] = 1
+    agent.board.words[Flag.RESUMED] = 1
     step()
     step()
     (told,) = until(lambda: agent.told("saved"))
@@ -469,7 +469,7 @@ def test_what_the_anchor_has_is_safe_before_a_preemption_and_lasts_later(agent: 
     bucket = Slow()
     step, saver = saver_of([Memory(), bucket])
     agent.board.request(SaveReason.EMERGENCY, int((time.time() + 60) * 1000))
-    agent.board.words[Word.RESUMED] = 1
+    agent.board.words[Flag.RESUMED] = 1
     step()
     step()
     (told,) = until(lambda: agent.told("saved"))
@@ -498,7 +498,7 @@ def test_the_agents_save_policy_and_the_trainings_own(agent: BareAgent, tmp_path
     step, saver = saver_of(tmp_path / "versions", every=5, keep=0, slots=8)
     with saver:
         for number in range(1, 13):
-            agent.board.words[Word.DUE] = ((number - 1) // 4 + 1) * 4
+            agent.board.words[Flag.DUE] = ((number - 1) // 4 + 1) * 4
             step()
     reasons = {m["version"]: SaveReason(m["save"][0]) for m in agent.told("saved")}
     assert reasons == {

@@ -35,7 +35,7 @@ from torch.utils.data import DataLoader  # noqa: E402
 from deepvm.checkpoint import Checkpointer, ResumableLoader  # noqa: E402
 from deepvm.checkpoint.snapshot.host_buffer import Slot  # noqa: E402
 from deepvm.errors import CheckpointError, RequestError  # noqa: E402
-from deepvm.io.agent_board import AGENT, RankWord, SaveReason, Word  # noqa: E402
+from deepvm.io.agent_board import AGENT, Flag, RankFlag, SaveReason  # noqa: E402
 
 
 def test_it_yields_the_numbers_and_saves_everything_at_one_moment(tmp_path: Path) -> None:
@@ -411,9 +411,9 @@ def test_a_preemption_notice(agent: BareAgent, tmp_path: Path) -> None:
         and message["save"][0] == SaveReason.EMERGENCY
         and message["error"] is None
     )
-    until(lambda: agent.board.of_rank(0, RankWord.HELD) == 2)
+    until(lambda: agent.board.of_rank(0, RankFlag.HELD) == 2)
     assert numbers == [0, 1]
-    agent.board.words[Word.RESUMED] = 1
+    agent.board.words[Flag.RESUMED] = 1
     thread.join(20)
     assert numbers == [0, 1, 2, 3]
     training.check([2])
@@ -423,7 +423,7 @@ def test_a_notice_while_nothing_steps(agent: BareAgent, tmp_path: Path) -> None:
     """Iterations without a step of the optimizer have boundaries, too."""
     training = Training(tmp_path / "versions", every=None)
     agent.board.request(SaveReason.EMERGENCY, int((time.time() + 60) * 1000))
-    agent.board.words[Word.RESUMED] = 1
+    agent.board.words[Flag.RESUMED] = 1
     for step in training.saver.steps(2):
         training.place.position += 1
         training.remember(step + 1)

@@ -24,10 +24,10 @@ from support.stored_catalog import Clone, row
 
 import deepvm
 from deepvm.catalog.store import load_catalog
-from deepvm.core.cluster.known_lives import KnownLife
+from deepvm.core.cluster.known_lives import KnownLifetime
 from deepvm.core.preemption.interruption_bands import BAND_SHARES, mean_life_s
 from deepvm.jobs.decisions.states import Machine
-from deepvm.jobs.decisions.world import MachineRecord, Pool, Terms, World
+from deepvm.jobs.decisions.world import JobLimits, JobState, MachineRecord, Pool
 from deepvm.jobs.history.history import PLACE, History
 
 ASK = [
@@ -60,7 +60,7 @@ def ask(run: Run, *words: str, count: int = 4) -> dict[str, Any]:
 def lived(place: str, hours: float, gangs: int, size: int, *, refused: int = 0) -> None:
     """Gangs that were all taken back after so many hours; and machines that did not come."""
     pool, now_s = Pool("g4dn.xlarge", "us-east-1a", "spot", 1.0), time.time()
-    world = World(Terms(1, 1), 0.0, pools=(pool,))
+    world = JobState(JobLimits(1, 1), 0.0, pools=(pool,))
     machines = {}
     for n in range(gangs * size):
         at_s = now_s - (30 - n // size) * 86400.0
@@ -305,7 +305,7 @@ def test_recommend_says_what_comes_first_by_public_traces(
     work = {"work": "500h", "save_policy": more[-1] if len(more) > 2 else "adaptive"}
     catalog = load_catalog("aws-us-east-1", prices="snapshot")
     shorter = [
-        replace(i, known_life=KnownLife(life_s, life_s, life_s, 9, 9, 0.0))
+        replace(i, known_life=KnownLifetime(life_s, life_s, life_s, 9, 9, 0.0))
         for i in catalog
         for life_s in [
             factor

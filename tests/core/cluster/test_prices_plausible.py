@@ -18,8 +18,8 @@ from deepvm.core.cluster.prices import (
     LEAST_USD_PER_HOUR,
     MOST_SPOT_SHARE,
     MOST_USD_PER_HOUR,
-    Plausibility,
     PricedType,
+    PriceSanityCheck,
     family,
 )
 from deepvm.errors import RequestError
@@ -34,11 +34,11 @@ G4DN = {
 OTHERS = {"c5.xlarge": (4, "0.17"), "p5.48xlarge": (192, "55.04"), "t3.nano": (2, "0.0052")}
 
 
-def market(**changed: str | None) -> Plausibility:
+def market(**changed: str | None) -> PriceSanityCheck:
     """Types with on-demand prices, some changed: ``g4dn_xlarge="0.1"``."""
     rows = {f"g4dn.{size}": row for size, row in G4DN.items()} | OTHERS
     prices = {name: changed.get(name.replace(".", "_"), price) for name, (_, price) in rows.items()}
-    return Plausibility(
+    return PriceSanityCheck(
         {n: PricedType(rows[n][0], None if p is None else Decimal(p)) for n, p in prices.items()}
     )
 
@@ -118,7 +118,7 @@ def test_of_two_prices_that_disagree_the_one_further_from_the_peers_is_wrong(
     on_demand: str, spot: str, wrong: str, why: str
 ) -> None:
     rows = market().types | {"g4dn.xlarge": PricedType(4, Decimal(on_demand), Decimal(spot))}
-    judged = Plausibility(rows)
+    judged = PriceSanityCheck(rows)
     doubts = {
         "on-demand": judged.on_demand("g4dn.xlarge", Decimal(on_demand)),
         "spot": judged.spot("g4dn.xlarge", Decimal(spot)),
@@ -131,7 +131,7 @@ def test_of_two_prices_that_disagree_the_one_further_from_the_peers_is_wrong(
 def test_prices_that_disagree_are_never_both_kept_nor_both_refused_for_it(
     on_demand: Decimal, spot: Decimal
 ) -> None:
-    judged = Plausibility(market().types | {"g4dn.xlarge": PricedType(4, on_demand, spot)})
+    judged = PriceSanityCheck(market().types | {"g4dn.xlarge": PricedType(4, on_demand, spot)})
     first, second = judged.on_demand("g4dn.xlarge", on_demand), judged.spot("g4dn.xlarge", spot)
     if not LEAST_SPOT_SHARE * on_demand <= spot <= MOST_SPOT_SHARE * on_demand:
         assert first or second
@@ -140,12 +140,12 @@ def test_prices_that_disagree_are_never_both_kept_nor_both_refused_for_it(
 
 
 def test_without_peers_the_spot_price_is_the_one_that_goes() -> None:
-    judged = Plausibility({"x": PricedType(4, Decimal("0.02"), Decimal("0.21"))})
+    judged = PriceSanityCheck({"x": PricedType(4, Decimal("0.02"), Decimal("0.21"))})
     assert judged.on_demand("x", Decimal("0.02")) is None and judged.spot("x", Decimal("0.21"))
 
 
 def test_the_bounds_are_part_of_what_is_plausible() -> None:
-    lonely = Plausibility({"x": PricedType(1)})
+    lonely = PriceSanityCheck({"x": PricedType(1)})
     assert (
         lonely.spot("x", LEAST_USD_PER_HOUR) is None and lonely.spot("x", MOST_USD_PER_HOUR) is None
     )
@@ -156,7 +156,7 @@ def test_the_bounds_are_part_of_what_is_plausible() -> None:
 def test_few_types_say_nothing_of_one_another() -> None:
     prices = {"a.x": Decimal("0.01"), "b.x": Decimal(9000)}
     assert len(prices) < FEWEST_PEERS
-    pair = Plausibility({name: PricedType(4, price) for name, price in prices.items()})
+    pair = PriceSanityCheck({name: PricedType(4, price) for name, price in prices.items()})
     assert all(pair.on_demand(name, price) is None for name, price in prices.items())
 
 
@@ -205,7 +205,9 @@ def test_no_real_price_is_doubted() -> None:
         on_demand.setdefault(row["region"], {})[row["instance_type"]] = Decimal(row["usd_per_hour"])
     judged, wrong = 0, []
     for prices in on_demand.values():
-        region = Plausibility({t: PricedType(vcpus[t], p) for t, p in prices.items() if t in vcpus})
+        region = PriceSanityCheck(
+            {t: PricedType(vcpus[t], p) for t, p in prices.items() if t in vcpus}
+        )
         wrong += [(t, str(d)) for t in region.types if (d := region.on_demand(t, prices[t]))]
         judged += len(region.types)
     for name in ("spot.csv", "spot_2021.csv", "spot_feed_gpu.csv"):
@@ -216,7 +218,7 @@ def test_no_real_price_is_doubted() -> None:
                 spot.setdefault(row["region"], {})[row["instance_type"]] = Decimal(price)
         for place, prices in spot.items():
             known = on_demand.get(place, {})
-            region = Plausibility(
+            region = PriceSanityCheck(
                 {t: PricedType(vcpus[t], known.get(t), p) for t, p in prices.items()}
             )
             wrong += [(t, str(d)) for t, p in prices.items() if (d := region.spot(t, p))]

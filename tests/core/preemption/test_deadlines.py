@@ -18,9 +18,9 @@ from deepvm.core.preemption.deadlines import (
     SPOT,
     WAIT,
     DeadlinePolicy,
+    DeadlineProgress,
     Greedy,
     OnDemandOnly,
-    Standing,
     UniformProgress,
     on_demand_next,
     parse_deadline_policy,
@@ -31,10 +31,10 @@ POLICIES = [Greedy(), UniformProgress(), UniformProgress(restarts=0.0)]
 HOUR = 3600.0
 
 
-def standing(work_h: float, left_h: float, **more: object) -> Standing:
+def standing(work_h: float, left_h: float, **more: object) -> DeadlineProgress:
     """Of a job of 10 h with a deadline after 15 h."""
     facts: dict[str, object] = {"restart_s": 300.0, "horizon_s": 60.0} | more
-    return Standing(work_h * HOUR, left_h * HOUR, 10 * HOUR, 15 * HOUR, **facts)  # type: ignore[arg-type]
+    return DeadlineProgress(work_h * HOUR, left_h * HOUR, 10 * HOUR, 15 * HOUR, **facts)  # type: ignore[arg-type]
 
 
 def test_spot_is_used_and_its_absence_tells_the_policies_apart() -> None:
@@ -89,9 +89,9 @@ facts = st.fixed_dictionaries(
 
 @given(st.lists(facts, min_size=1, max_size=8))
 def test_arrays_and_numbers_agree(runs: list[dict[str, float]]) -> None:
-    together = Standing(**{name: np.array([run[name] for run in runs]) for name in runs[0]})  # type: ignore[arg-type]
+    together = DeadlineProgress(**{name: np.array([run[name] for run in runs]) for name in runs[0]})  # type: ignore[arg-type]
     for policy in [*POLICIES, OnDemandOnly()]:
-        alone = [Standing(**run) for run in runs]  # type: ignore[arg-type]
+        alone = [DeadlineProgress(**run) for run in runs]  # type: ignore[arg-type]
         chosen = policy.choose(together)
         assert isinstance(chosen, np.ndarray) and chosen.tolist() == [
             policy.choose(s) for s in alone
@@ -121,9 +121,9 @@ def drawn_lives(
     """
     now, kept, drawn = 0.0, 0.0, iter(lives)
 
-    def at(on: int) -> Standing:
+    def at(on: int) -> DeadlineProgress:
         version = cycle + backup
-        return Standing(
+        return DeadlineProgress(
             work - kept, deadline - now, work, deadline, restart, version, on=on, spot_up=True
         )
 

@@ -15,8 +15,8 @@ from scipy.integrate import quad
 from deepvm.core.interval import Interval
 from deepvm.core.preemption.gang_survival import (
     Availability,
-    Belief,
-    Life,
+    Lifetime,
+    LifetimePosterior,
     LossRate,
     OwnPool,
     design_effect,
@@ -27,7 +27,9 @@ from deepvm.core.preemption.gang_survival import (
 from deepvm.errors import RequestError
 
 HOUR = 3600.0
-BELIEF = Belief(LossRate(2.0, 2.5), Availability(1.7, 0.9), (0.4, 0.8, 0.99), (0.9, 0.98))
+BELIEF = LifetimePosterior(
+    LossRate(2.0, 2.5), Availability(1.7, 0.9), (0.4, 0.8, 0.99), (0.9, 0.98)
+)
 
 
 @pytest.mark.parametrize("hours", [0.5, 4.0, 24.0])
@@ -63,7 +65,11 @@ def test_quantiles_are_those_of_scipy(shape: float) -> None:
 
 def test_lives_from_their_beginning_teach_as_they_do_by_bayes() -> None:
     prior = LossRate(2.0, 2.5)
-    lives = [Life(HOUR, True, True), Life(4 * HOUR, False, True), Life(9 * HOUR, True, True)]
+    lives = [
+        Lifetime(HOUR, True, True),
+        Lifetime(4 * HOUR, False, True),
+        Lifetime(9 * HOUR, True, True),
+    ]
     assert prior.after(lives) == LossRate(4.0, 2.5 + 1 + 2 + 3)
     assert prior.after(lives, 2.0) == LossRate(3.0, 2.5 + 3)
     # The density of all three lives, times the prior, is a Gamma's up to a constant.
@@ -79,7 +85,12 @@ def test_lives_from_their_beginning_teach_as_they_do_by_bayes() -> None:
 
 def test_rests_teach_as_they_do_by_bayes() -> None:
     found = LossRate(2.0, 2.5).after(
-        [Life(HOUR, True), Life(4 * HOUR, False), Life(4 * HOUR, False), Life(0.0, False)]
+        [
+            Lifetime(HOUR, True),
+            Lifetime(4 * HOUR, False),
+            Lifetime(4 * HOUR, False),
+            Lifetime(0.0, False),
+        ]
     )
     assert found == LossRate(4.0, 2.5 + 1 + 2 + 2, ((2.0, 2.0),))
 
@@ -107,7 +118,7 @@ def test_rates_are_found_again_from_vms_that_came_at_any_moment() -> None:
     ends = np.cumsum(spells)
     at = np.sort(random.uniform(0, ends[-1] * 0.9, 600))
     rest = ends[np.searchsorted(ends, at)] - at
-    lives = [Life(min(r, 12.0) * HOUR, bool(r < 12)) for r in rest.tolist()]
+    lives = [Lifetime(min(r, 12.0) * HOUR, bool(r < 12)) for r in rest.tolist()]
     found = LossRate(2.0, 2.5).after(lives).quantiles()
     assert found[2] < rate < found[-3]
     fresh = LossRate(2.0, 2.5).after([replace(life, waited=True) for life in lives]).quantiles()
@@ -117,13 +128,13 @@ def test_rates_are_found_again_from_vms_that_came_at_any_moment() -> None:
 @given(
     st.integers(1, 40),
     st.floats(0.1, 100),
-    st.lists(st.builds(Life, st.floats(0, 1e6), st.booleans(), st.booleans()), max_size=6),
+    st.lists(st.builds(Lifetime, st.floats(0, 1e6), st.booleans(), st.booleans()), max_size=6),
     st.integers(0, 9),
     st.sampled_from([None, 0, 1, 2, 3, 4]),
     st.sampled_from([None, *range(1, 11)]),
 )
 def test_more_vms_and_longer_are_never_more_probable(
-    vms: int, hours: float, lives: list[Life], refused: int, band: int | None, score: int | None
+    vms: int, hours: float, lives: list[Lifetime], refused: int, band: int | None, score: int | None
 ) -> None:
     belief = replace(BELIEF, rate=BELIEF.rate.of_band(band), placement_score=score)
     belief = belief.after(OwnPool(tuple(lives), 2.0, refused))
@@ -189,7 +200,7 @@ def test_a_better_band_lives_longer() -> None:
 
 
 def test_own_lives_narrow_the_interval_and_gangs_by_less() -> None:
-    lives = tuple(Life(30 * HOUR, False) for _ in range(32))
+    lives = tuple(Lifetime(30 * HOUR, False) for _ in range(32))
     before, alone = BELIEF.forecast(4, 4 * HOUR), BELIEF.after(OwnPool(lives)).forecast(4, 4 * HOUR)
     gang = BELIEF.after(OwnPool(lives, gang=8.0)).forecast(4, 4 * HOUR)
     assert before.lasts.value < gang.lasts.value < alone.lasts.value

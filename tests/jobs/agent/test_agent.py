@@ -14,12 +14,12 @@ from support.jobs.metadata_services import Imds
 from support.jobs.real_agents import Commander, running
 from support.jobs.runs import until
 
-from deepvm.io.agent_board import RankWord, SaveReason, Scheduled, Word
+from deepvm.io.agent_board import Flag, RankFlag, SaveReason, Scheduled
 from deepvm.io.agent_link import AgentLink
 from deepvm.jobs.agent.agent import Agent
 from deepvm.jobs.agent.backups import Backups
-from deepvm.jobs.agent.controller_client import LINE, Orders
-from deepvm.jobs.agent.preparation import Surroundings
+from deepvm.jobs.agent.controller_client import LINE, DesiredState
+from deepvm.jobs.agent.preparation import AgentEnvironment
 
 WHOLE = pytest.mark.slow  # a whole agent
 
@@ -40,7 +40,9 @@ def imds() -> Iterator[Imds]:
 
 def test_orders_of_a_newer_controller() -> None:
     """It may say more; what is known here is obeyed."""
-    assert Orders.of({"digest": "d", "generation": 3, "colour": "red"}) == Orders("d", generation=3)
+    assert DesiredState.of({"digest": "d", "generation": 3, "colour": "red"}) == DesiredState(
+        "d", generation=3
+    )
 
 
 @WHOLE
@@ -119,7 +121,7 @@ def test_heartbeats_go_on_from_generation_to_generation(
 
     And say no step of an older one.
     """
-    agent = Agent(Surroundings("m1", b"", tmp_path, lambda: commander.url, "127.0.0.1"), None)
+    agent = Agent(AgentEnvironment("m1", b"", tmp_path, lambda: commander.url, "127.0.0.1"), None)
     agent._trainers = NoTrainers()  # type: ignore[assignment]
     agent._trainers.command = type("Command", (), {"processes": 1})()  # type: ignore[union-attr, misc]
     agent._prepared.set()
@@ -135,9 +137,9 @@ def test_heartbeats_go_on_from_generation_to_generation(
     mine = {"machine": "m1", "processes": 1, "address": "127.0.0.1"}
     for generation in range(1, 500):
         with agent._lock:
-            agent._change(Orders(generation=generation, ranks=[mine]))
+            agent._change(DesiredState(generation=generation, ranks=[mine]))
         assert agent._board is not None
-        agent._board.set_of_rank(0, RankWord.STEP, generation)
+        agent._board.set_of_rank(0, RankFlag.STEP, generation)
     still = beats.is_alive()
     agent._over.set()
     beats.join()
@@ -151,7 +153,7 @@ def test_what_trainers_of_an_older_generation_say_does_not_count(
     commander: Commander, tmp_path: Path
 ) -> None:
     """They were killed, and their last message is answered after the next ones have begun."""
-    agent = Agent(Surroundings("m1", b"", tmp_path, lambda: commander.url, "127.0.0.1"), None)
+    agent = Agent(AgentEnvironment("m1", b"", tmp_path, lambda: commander.url, "127.0.0.1"), None)
     agent._running = 2
     saved = {"tell": "saved", "version": 900, "save": [0, 0, 0], "took_s": 1.0, "stall_s": 0.0}
     assert "generation 1 is over" in agent._answer({**saved, "epoch": 1})["error"]
@@ -171,7 +173,7 @@ class Rank:
         ranks = [
             {"machine": f"m{n + 1}", "processes": 1, "address": "127.0.0.1"} for n in range(world)
         ]
-        self.orders = Orders(generation=1, ranks=ranks)
+        self.orders = DesiredState(generation=1, ranks=ranks)
         agent._change(self.orders)
         assert agent._board is not None
         self.board = agent._board
@@ -200,7 +202,7 @@ class Rank:
                 target=self.link.hold, args=(self.step, save), daemon=True
             )
             self._holding.start()
-            until(lambda: self.board.of_rank(0, RankWord.HELD) == self.step)
+            until(lambda: self.board.of_rank(0, RankFlag.HELD) == self.step)
         return save
 
     def goes_on(self) -> bool:
@@ -210,14 +212,14 @@ class Rank:
         return not self._holding.is_alive()
 
     def close(self) -> None:
-        self.board.words[Word.RESUMED] = 2**63
+        self.board.words[Flag.RESUMED] = 2**63
         assert self.goes_on()
         self.link.close()
 
 
 def agent_of(folder: Path, machine: str) -> Agent:
     return Agent(
-        Surroundings(machine, b"", folder, lambda: "http://127.0.0.1:9", "127.0.0.1"), None
+        AgentEnvironment(machine, b"", folder, lambda: "http://127.0.0.1:9", "127.0.0.1"), None
     )
 
 
@@ -235,7 +237,7 @@ def test_a_save_that_is_retried_between_two_heartbeats_is_saved_anew(tmp_path: P
     assert again is not None and (again.request, again.reason) == (2, SaveReason.EMERGENCY)
     assert not rank.goes_on(), "what it did next would be lost"
     rank.told(3.0)  # the same order
-    assert not rank.goes_on() and rank.board.words[Word.REQUEST] == 2
+    assert not rank.goes_on() and rank.board.words[Flag.REQUEST] == 2
     rank.told(None)
     assert rank.goes_on() and agent._there == 0
     rank.close()
@@ -269,7 +271,7 @@ def test_steps_that_are_not_saved_in_time_are_named_in_the_logs(
     """That of the machine, and that of the trainers; once."""
     agent = agent_of(tmp_path, "m1")
     rank = Rank(agent, 0, 1)
-    rank.board.set_of_rank(0, RankWord.STEP, 7)
+    rank.board.set_of_rank(0, RankFlag.STEP, 7)
     if safe is not None:
         agent._told_of_save(
             {"version": safe, "save": list(Scheduled(SaveReason.NONE)), "took_s": 0, "stall_s": 0}
@@ -354,5 +356,5 @@ def test_what_ranks_have_saved_by_themselves_is_what_the_controller_asks_for(
     save = rank.steps()
     assert save is not None and save.request == number
     rank.told(1.0)
-    assert agent._there == 1 and rank.board.words[Word.REQUEST] == number and not rank.goes_on()
+    assert agent._there == 1 and rank.board.words[Flag.REQUEST] == number and not rank.goes_on()
     rank.close()

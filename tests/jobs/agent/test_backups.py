@@ -11,7 +11,7 @@ import pytest
 
 from deepvm.errors import CheckpointError
 from deepvm.jobs.agent.backups import KEEP, Backups, Others
-from deepvm.jobs.storage.backup_store import Part, Said
+from deepvm.jobs.storage.backup_store import Part, PartStatus
 
 
 def backups(tmp_path: Path, name: str = "here") -> Backups:
@@ -130,7 +130,7 @@ def test_a_rank_that_cannot_begin_is_not_left_out(
     assert store is not None
     say = store.say
 
-    def said(part: Part, word: Said) -> bool:
+    def said(part: Part, word: PartStatus) -> bool:
         if not there.is_set():
             raise OSError("the network is gone")
         return say(part, word)

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from deepvm.core.preemption.savepolicy import parse_policy
-from deepvm.io.agent_board import BOARD, Board, SaveReason, Scheduled, Word
+from deepvm.io.agent_board import BOARD, Board, Flag, SaveReason, Scheduled
 from deepvm.io.agent_link import AgentLink
 from deepvm.jobs.agent.agent import Agent
-from deepvm.jobs.agent.controller_client import Orders
+from deepvm.jobs.agent.controller_client import DesiredState
 from deepvm.jobs.agent.planned_saves import PlannedSaves
-from deepvm.jobs.agent.preparation import Surroundings
+from deepvm.jobs.agent.preparation import AgentEnvironment
 
 STEP_S, TICKS = 0.02, 3
 
@@ -47,10 +47,10 @@ class Training:
     """
 
     def __init__(
-        self, folder: Path, policy: str, ranks: int, orders: Orders, *, late: bool
+        self, folder: Path, policy: str, ranks: int, orders: DesiredState, *, late: bool
     ) -> None:
         self.now_s, self.late, self.saved = 1000.0, late, list[int]()
-        self.agent = Agent(Surroundings("m1", b"", folder, lambda: "", ""), None)
+        self.agent = Agent(AgentEnvironment("m1", b"", folder, lambda: "", ""), None)
         self.agent._reporter.add = lambda *_, **__: 0  # type: ignore[method-assign]
         self.agent._board = Board.create(folder / BOARD)
         self.agent._plan, self.agent._running, self.agent._orders = (
@@ -103,7 +103,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Training]]:
 def made(
     clock: list[Training], folder: Path, policy: str, ranks: int, *, late: bool = True, **known: Any
 ) -> Training:
-    orders = Orders(
+    orders = DesiredState(
         generation=1, ranks=[{"machine": "m1", "processes": ranks}], mttp_s=100.0, **known
     )
     clock.append(Training(folder, policy, ranks, orders, late=late))
@@ -206,7 +206,7 @@ def test_trainers_that_start_again_on_the_same_board_are_asked_anew(
     """
     training = made(clock, tmp_path, "every:0.2", ranks)
     before = training.train(95)
-    training.agent._board.words[Word.DUE] = 96  # type: ignore[union-attr]
+    training.agent._board.words[Flag.DUE] = 96  # type: ignore[union-attr]
     training.link.close()
     training.link = Link(tmp_path, rank=0, local_rank=0, world=ranks, local_world=ranks)
     training.agent._plan.restored(0)

@@ -14,7 +14,7 @@ from support.jobs.real_agents import Commander, running
 from support.jobs.runs import until
 
 from deepvm.jobs.agent import controller_client
-from deepvm.jobs.agent.controller_client import ControllerClient, Reporter, Unheard
+from deepvm.jobs.agent.controller_client import ControllerClient, ControllerUnreachable, Reporter
 from deepvm.jobs.wire import LARGEST, secret_of
 
 
@@ -128,7 +128,7 @@ def test_a_controller_that_has_moved_is_found_while_its_old_address_swallows_eve
         now = f"http://127.0.0.1:{hole.getsockname()[1]}"
         client = ControllerClient(lambda: now, "m1", secret_of(commander.secret, "m1"))
         began_s = time.monotonic()
-        with pytest.raises(Unheard):
+        with pytest.raises(ControllerUnreachable):
             client.ask("/job", {}, 30.0)
         assert time.monotonic() - began_s < 10.0
         now = commander.url

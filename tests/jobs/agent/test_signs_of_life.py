@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from deepvm.jobs.agent.signs_of_life import Progress
+from deepvm.jobs.agent.liveness import Progress
 
 
 class Clock:

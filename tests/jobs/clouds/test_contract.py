@@ -19,13 +19,13 @@ import pytest
 from support.jobs.runs import until
 from support.profiling.namespaces import need_namespaces
 
-from deepvm.jobs.cloud import Cloud, Distant, Launch, Owned, Start, UnknownError
+from deepvm.jobs.cloud import Cloud, Launch, OwnedHosts, RemoteCloud, Start, UnknownError
 from deepvm.jobs.clouds.local import LocalCloud
 from deepvm.jobs.clouds.netns import NetnsCloud
 from deepvm.jobs.clouds.registry import CLOUDS
 from deepvm.jobs.clouds.ssh import SshCloud
 from deepvm.jobs.decisions.world import MachineRecord, Pool
-from deepvm.jobs.own_hosts import OwnHosts
+from deepvm.jobs.static_hosts import StaticHosts
 from deepvm.jobs.wire import new_secret, secret_of
 from deepvm.profiling.hosts.launcher import Host
 
@@ -63,7 +63,7 @@ def cloud(
             Host(f"h{n}", type=POOL.instance_type, usd_per_hour=POOL.usd_per_hour)
             for n in range(1, 5)
         )
-        OwnHosts("job-1", "local", "", hosts).save(tmp_path / "job")
+        StaticHosts("job-1", "local", "", hosts).save(tmp_path / "job")
         found = SshCloud(tmp_path)
     else:
         if request.param == "netns":
@@ -81,14 +81,14 @@ def cloud(
 def ask(cloud: Cloud, name: str) -> float:
     """Machines whose agents find no controller: they try for ever."""
     start = Start("job", name, secret_of(new_secret(), name), f"http://{cloud.host('job')}:9")
-    pool = replace(POOL, zone=cloud.whole()) if isinstance(cloud, Distant) else POOL
+    pool = replace(POOL, zone=cloud.whole()) if isinstance(cloud, RemoteCloud) else POOL
     made = cloud.request(MachineRecord(name, pool, time.time()), start)
     return made.launched_s if isinstance(made, Launch) else made
 
 
 def same(cloud: Cloud, one_s: float, other_s: float) -> bool:
     """Whether two times are of one launch: EC2 says whole seconds."""
-    return abs(one_s - other_s) <= (2.0 if isinstance(cloud, Distant) else 0.0)
+    return abs(one_s - other_s) <= (2.0 if isinstance(cloud, RemoteCloud) else 0.0)
 
 
 def test_life_of_a_machine(cloud: Cloud) -> None:
@@ -113,8 +113,8 @@ def test_machines_are_found_by_their_owner(cloud: Cloud, tmp_path: Path) -> None
 
     Elsewhere their job's folder is needed.
     """
-    if not isinstance(cloud, Owned):
-        assert not isinstance(cloud, Distant)
+    if not isinstance(cloud, OwnedHosts):
+        assert not isinstance(cloud, RemoteCloud)
         return
     assert not cloud.used(tmp_path) and not cloud.jobs() and cloud.used(tmp_path)
     ask(cloud, "m1")
@@ -186,7 +186,7 @@ def test_a_rebalance_ends_nothing(cloud: Cloud, tmp_path: Path) -> None:
 def test_what_a_machine_has_said(cloud: Cloud, tmp_path: Path) -> None:
     ask(cloud, "m1")
     assert cloud.last_lines("job", "m9") == []
-    if isinstance(cloud, Distant):
+    if isinstance(cloud, RemoteCloud):
         assert all(isinstance(line, str) for line in cloud.last_lines("job", "m1"))
         return
     with (place_of(tmp_path, "m1") / "machine.log").open("a") as log:
@@ -218,7 +218,7 @@ def test_no_process_outlives_its_machine(
     cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
     """Nor does one that has left its group and its parents: a daemon that a trainer has started."""
-    if isinstance(cloud, Distant):
+    if isinstance(cloud, RemoteCloud):
         pytest.skip(
             "machines that are no processes of this computer; tests/jobs/clouds/aws runs some"
         )

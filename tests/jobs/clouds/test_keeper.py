@@ -101,7 +101,7 @@ def test_no_daemon_outlives_what_is_killed(home: Home, victim: str) -> None:
     words = {
         "agent": ("deepvm.jobs.agent.main",),
         "machine": ("deepvm.jobs.clouds.local_machine", "keeper"),
-        "keeper": ("deepvm.jobs.clouds.keeper",),
+        "keeper": ("deepvm.jobs.clouds.reaper",),
     }
     process = home.start("run", str(home.job("killed", TRAIN, save_policy="static:10")))
     until(lambda: has_daemons(home) and (home.result / "starts-0").exists())
@@ -121,7 +121,7 @@ def test_many_runaways(tmp_path: Path) -> None:
     home_of = Home(tmp_path)
     for _ in range(20 if THOROUGH else 3):
         done = subprocess.run(
-            [sys.executable, "-m", "deepvm.jobs.clouds.keeper", "sh", "-c", script], timeout=60
+            [sys.executable, "-m", "deepvm.jobs.clouds.reaper", "sh", "-c", script], timeout=60
         )
         assert done.returncode == 0
         assert not [p for p in home_of.processes() if "daemons.py" in words_of(p)]

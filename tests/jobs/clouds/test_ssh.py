@@ -28,7 +28,7 @@ from deepvm.jobs.cloud import RefusedError, Start, UnknownError
 from deepvm.jobs.clouds.ssh import SshCloud, _digest
 from deepvm.jobs.decisions.world import MachineRecord, Pool
 from deepvm.jobs.history.history import History
-from deepvm.jobs.own_hosts import OwnHosts
+from deepvm.jobs.static_hosts import StaticHosts
 from deepvm.profiling.hosts.launcher import Host
 
 POOL = Pool("host", "ssh", "on-demand", 0.0)
@@ -214,7 +214,7 @@ def tier(home: Home) -> str:
 
 def cloud_of(folder: Path, *hosts: Host, launcher: str = "local") -> SshCloud:
     (folder / "job").mkdir(exist_ok=True)
-    OwnHosts("job-1", launcher, sys.executable, hosts).save(folder / "job")
+    StaticHosts("job-1", launcher, sys.executable, hosts).save(folder / "job")
     return SshCloud(folder)
 
 
@@ -334,7 +334,7 @@ def test_nothing_begins_on_a_host_while_code_is_removed_there(there: Path) -> No
 def test_a_host_is_taken_once_whoever_asks(there: Path) -> None:
     cloud = cloud_of(there, Host("a"), Host("b"))
     (there / "other").mkdir()
-    OwnHosts("other-2", "local", "", (Host("a"), Host("b"))).save(there / "other")
+    StaticHosts("other-2", "local", "", (Host("a"), Host("b"))).save(there / "other")
     ask(cloud, "m1")
     ask(cloud, "m1", "other")
     with pytest.raises(RefusedError, match=r"m1 of other-2 is there"):
@@ -363,7 +363,7 @@ def test_an_older_python_is_refused_in_words(there: Path) -> None:
     old.write_text(f"#!/bin/sh\nshift\nexec {sys.executable} -c '{fake}' \"$@\"\n")
     old.chmod(0o755)
     (there / "job").mkdir()
-    OwnHosts("job-1", "local", str(old), (Host("a"),)).save(there / "job")
+    StaticHosts("job-1", "local", str(old), (Host("a"),)).save(there / "job")
     with pytest.raises(RefusedError, match=r"is Python 3\.7; deepvm needs 3\.10"):
         ask(SshCloud(there), "m1")
 

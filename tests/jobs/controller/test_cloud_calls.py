@@ -12,7 +12,7 @@ import pytest
 from deepvm.jobs.cloud import Listing, UnknownError
 from deepvm.jobs.controller import cloud_calls
 from deepvm.jobs.controller.cloud_calls import CloudCalls
-from deepvm.jobs.controller.injector import Strike
+from deepvm.jobs.controller.injector import InjectedFault
 from deepvm.jobs.decisions import events as d
 
 
@@ -74,7 +74,7 @@ def test_a_cloud_that_hangs_is_asked_once() -> None:
         assert calls.is_list_due(0.0) and not calls.is_list_due(10.0)
         await calls.release("m1")  # it lives all the same
 
-    assert called(cloud, work) == [d.Listed({"m1": 1.0}, {}, {}, frozenset())]
+    assert called(cloud, work) == [d.InstancesListed({"m1": 1.0}, {}, {}, frozenset())]
     assert sorted(cloud.calls) == ["list", "release m1", "release m1", "release m2"]
 
 
@@ -119,7 +119,9 @@ def test_a_strike_that_the_cloud_does_not_make_is_said(
     cloud.fails = [wrong]
 
     async def work(calls: CloudCalls) -> None:
-        made.extend([await calls.strike(Strike("m1")), await calls.strike(Strike("m1"))])
+        made.extend(
+            [await calls.strike(InjectedFault("m1")), await calls.strike(InjectedFault("m1"))]
+        )
 
     called(cloud, work)
     assert made == [False, True] and str(wrong) in caplog.text

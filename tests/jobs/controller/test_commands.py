@@ -11,11 +11,11 @@ import pytest
 from support.jobs.controllers import Messages
 
 from deepvm.jobs.controller.controller import Controller, Submitted
-from deepvm.jobs.decisions.world import Pool, Terms, World
+from deepvm.jobs.decisions.world import JobLimits, JobState, Pool
 from deepvm.jobs.history.history import PLACE, History
 from deepvm.jobs.wire import USER, new_secret
 
-WORLD = World(Terms(1, 1), 0.0, pools=(Pool("g4dn.xlarge", "here", "spot", 0.3),))
+WORLD = JobState(JobLimits(1, 1), 0.0, pools=(Pool("g4dn.xlarge", "here", "spot", 0.3),))
 LIVES = {"mttp": 30.0, "grace": 5.0, "missed": 0.0, "seed": 1, "count": None}
 
 

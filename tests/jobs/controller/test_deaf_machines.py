@@ -18,10 +18,10 @@ from support.jobs.runs import until
 from deepvm import __version__
 from deepvm.jobs.agent.agent import Agent
 from deepvm.jobs.agent.notices import Ec2Notices
-from deepvm.jobs.agent.preparation import Surroundings
+from deepvm.jobs.agent.preparation import AgentEnvironment
 from deepvm.jobs.controller.controller import Controller, Submitted
 from deepvm.jobs.decisions.states import Machine
-from deepvm.jobs.decisions.world import MachineRecord, Pool, Terms, World
+from deepvm.jobs.decisions.world import JobLimits, JobState, MachineRecord, Pool
 from deepvm.jobs.history.history import PLACE, EventRow, History
 from deepvm.jobs.wire import new_secret, secret_of
 from deepvm.reports.jobs.events import event_group, event_line
@@ -39,7 +39,7 @@ def test_it_is_written_down_once(tmp_path: Path) -> None:
     """Agents say it again after minutes."""
     with History.open({PLACE: str(tmp_path / "history.db")}) as history:
         m1 = MachineRecord("m1", POOL, 1.0, Machine.WARMING, launched_s=1.0, heard_s=time.time())
-        world = World(Terms(1, 1), time.time(), machines={"m1": m1}, pools=(POOL,))
+        world = JobState(JobLimits(1, 1), time.time(), machines={"m1": m1}, pools=(POOL,))
         history.add_job(JOB, 1.0, tmp_path, {}, world)
         job = Submitted(
             JOB, tmp_path, new_secret(), {"per_machine": 1, "tiers": [], "orphan_after_s": 1e9}
@@ -95,7 +95,7 @@ def test_a_metadata_service_that_refuses(tmp_path: Path) -> None:
 def _listening(where: Controlled, metadata: str, folder: Path) -> Agent:
     """The part of an agent that listens for notices, and reports."""
     secret = secret_of(where.secret, "m1")
-    around = Surroundings("m1", secret, folder, lambda: where.url, "127.0.0.1", "lo", 1.0, 1e9)
+    around = AgentEnvironment("m1", secret, folder, lambda: where.url, "127.0.0.1", "lo", 1.0, 1e9)
     found = Agent(around, Ec2Notices(metadata))
     threading.Thread(target=found._listen, daemon=True).start()
     return found

@@ -23,7 +23,7 @@ from deepvm.jobs.cloud import Listing, UnknownError
 from deepvm.jobs.controller import controller
 from deepvm.jobs.controller.controller import Controller, Submitted
 from deepvm.jobs.decisions.states import Job, Machine
-from deepvm.jobs.decisions.world import MachineRecord, Pool, Terms, World
+from deepvm.jobs.decisions.world import JobLimits, JobState, MachineRecord, Pool
 from deepvm.jobs.history.downtime import DOWNTIME
 from deepvm.jobs.history.history import PLACE, EventRow, History
 from deepvm.jobs.wire import new_secret
@@ -52,8 +52,8 @@ class Slow(Messages):
 def ended(folder: Path, cloud: Messages, list_s: float) -> list[EventRow]:
     """What is written down of a job that is over, by the controller that ends it."""
     with History.open({PLACE: str(folder / "history.db")}) as history:
-        world = World(
-            Terms(1, 1), 1.0, job=Job.DONE, pools=(Pool("g4dn.xlarge", "z", "spot", 0.3),)
+        world = JobState(
+            JobLimits(1, 1), 1.0, job=Job.DONE, pools=(Pool("g4dn.xlarge", "z", "spot", 0.3),)
         )
         history.add_job(JOB, 1.0, folder, {}, world)
         spec = {"per_machine": 1, "tiers": [], "orphan_after_s": 1e9}
@@ -107,7 +107,7 @@ def test_where_its_result_cannot_be_written_it_is_said_what_to_do(
             raise DataError("the database is gone")
         return whole(history, *given)
 
-    async def run(controller: Controller) -> World:
+    async def run(controller: Controller) -> JobState:
         over.append(True)
         return controller.world
 
@@ -115,7 +115,9 @@ def test_where_its_result_cannot_be_written_it_is_said_what_to_do(
     monkeypatch.setattr(History, method, fails)
     monkeypatch.setattr(Controller, "run", run)
     with History.open({PLACE: str(tmp_path / "history.db")}) as history:
-        world = World(Terms(1, 1), 1.0, job=state, pools=(Pool("g4dn.xlarge", "z", "spot", 0.3),))
+        world = JobState(
+            JobLimits(1, 1), 1.0, job=state, pools=(Pool("g4dn.xlarge", "z", "spot", 0.3),)
+        )
         history.add_job(JOB, 1.0, tmp_path, spec(cloud="local"), world)
         job = Submitted(JOB, tmp_path, new_secret(), {})
         said = f"the database is gone; the job is over; then 'deepvm jobs resume {JOB}' {cure}"
@@ -145,7 +147,7 @@ def test_interrupted(
     """What cannot be released is left after a while, and is known."""
     monkeypatch.setattr(controller, "RELEASE_LIMIT_S", limit_s)
 
-    async def interrupted() -> World:
+    async def interrupted() -> JobState:
         running = asyncio.create_task(found.run())
         while not cloud.alive:
             await asyncio.sleep(0.01)
@@ -154,8 +156,10 @@ def test_interrupted(
         return await asyncio.wait_for(running, 10)
 
     with History.open({PLACE: str(tmp_path / "history.db")}) as history:
-        world = World(
-            Terms(1, 1, absent_s=0.5), time.time(), pools=(Pool("g4dn.xlarge", "z", "spot", 0.3),)
+        world = JobState(
+            JobLimits(1, 1, absent_s=0.5),
+            time.time(),
+            pools=(Pool("g4dn.xlarge", "z", "spot", 0.3),),
         )
         history.add_job(JOB, 1.0, tmp_path, {}, world)
         job = Submitted(
@@ -184,9 +188,11 @@ def test_machines_that_are_left_are_named(
         m: MachineRecord(m, pool, 1.0, s)
         for m, s in (("m1", Machine.ENDED), ("m2", Machine.RELEASING))
     }
-    world = World(Terms(1, 1), 1.0, Job.RUNNING if keeps else Job.STOPPED, machines, pools=(pool,))
+    world = JobState(
+        JobLimits(1, 1), 1.0, Job.RUNNING if keeps else Job.STOPPED, machines, pools=(pool,)
+    )
 
-    async def run(controller: Controller) -> World:
+    async def run(controller: Controller) -> JobState:
         os.kill(os.getpid(), signal.SIGTERM)
         return controller.world
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from deepvm.core.cluster.instances import Market
 from deepvm.errors import DataError, RequestError
-from deepvm.jobs.controller.injector import Blow, Injector
-from deepvm.jobs.decisions.injection import Fate, Injection, fate_of
+from deepvm.jobs.controller.injector import FaultKind, Injector
+from deepvm.jobs.decisions.injection import Injection, PlannedPreemption, fate_of
 from deepvm.jobs.decisions.states import Job, Machine
-from deepvm.jobs.decisions.world import LOST, MachineRecord, Pool, Role, Terms, World
+from deepvm.jobs.decisions.world import LOST, JobLimits, JobState, MachineRecord, Pool, Role
 from deepvm.jobs.jobfile import checked_injection, read_job_file
 
 SPOT = Pool("g4dn.xlarge", "here", "spot", 0.3)
@@ -24,11 +24,15 @@ BOUGHT = replace(SPOT, market=Market.ON_DEMAND.value)
 SHARE = st.sampled_from([0.0, 0.2, 1.0])
 
 
-def world(*machines: MachineRecord, **terms: object) -> World:
-    return World(Terms(1, 4, **terms), 0.0, Job.RUNNING, {m.id: m for m in machines}, pools=(SPOT,))  # type: ignore[arg-type]
+def world(*machines: MachineRecord, **terms: object) -> JobState:
+    return JobState(
+        JobLimits(1, 4, **terms), 0.0, Job.RUNNING, {m.id: m for m in machines}, pools=(SPOT,)
+    )  # type: ignore[arg-type]
 
 
-def due(injector: Injector, found: World, now_s: float) -> list[tuple[str, Blow, float | None]]:
+def due(
+    injector: Injector, found: JobState, now_s: float
+) -> list[tuple[str, FaultKind, float | None]]:
     return [(s.id, s.blow, s.grace_s) for s in injector.due(found, now_s)]
 
 
@@ -66,13 +70,16 @@ def test_what_else_happens_changes_no_life(
 def test_listed_lives_are_those_of_the_machines_in_turn() -> None:
     injection = Injection(lives_s=(30.0, 5.0), grace_s=4.0)
     fates = [fate_of(injection, number) for number in (1, 2, 3)]
-    assert fates == [Fate(30.0, 4.0), Fate(5.0, 4.0), None] and injection.mean_s == 17.5
+    assert (
+        fates == [PlannedPreemption(30.0, 4.0), PlannedPreemption(5.0, 4.0), None]
+        and injection.mean_s == 17.5
+    )
     injector = Injector(injection, ())
     there = world(member(1), member(2), member(3))
     assert due(injector, there, 4.9) == []
-    assert due(injector, there, 5.0) == [("m2", Blow.PREEMPT, 4.0)]
+    assert due(injector, there, 5.0) == [("m2", FaultKind.PREEMPT, 4.0)]
     assert due(injector, there, 29.0) == []
-    assert due(injector, there, 99.0) == [("m1", Blow.PREEMPT, 4.0)]
+    assert due(injector, there, 99.0) == [("m1", FaultKind.PREEMPT, 4.0)]
 
 
 def test_a_rebalance_is_recommended_once_a_grace_period_before() -> None:
@@ -82,12 +89,12 @@ def test_a_rebalance_is_recommended_once_a_grace_period_before() -> None:
         for now_s in range(50)
         for _, blow, _ in due(injector, world(member(1)), now_s)
     ]
-    assert told == [(20, Blow.RECOMMEND), (30, Blow.PREEMPT)]
+    assert told == [(20, FaultKind.RECOMMEND), (30, FaultKind.PREEMPT)]
 
 
 def test_a_silent_machine_loses_its_link() -> None:
     injector = Injector(Injection(lives_s=(30.0,), silent=1.0), ())
-    assert due(injector, world(member(1)), 30.0) == [("m1", Blow.CUT, None)]
+    assert due(injector, world(member(1)), 30.0) == [("m1", FaultKind.CUT, None)]
 
 
 def test_machines_that_cannot_be_taken_back_are_no_candidates() -> None:
@@ -97,7 +104,9 @@ def test_machines_that_cannot_be_taken_back_are_no_candidates() -> None:
         member(3, pool=replace(BOUGHT, zone="there")),
     )
     there = world(anchor, bought, steady, member(4), bought=(BOUGHT,), steady=(steady.pool,))
-    assert due(Injector(Injection(lives_s=(1.0,)), ()), there, 9.0) == [("m4", Blow.PREEMPT, 120.0)]
+    assert due(Injector(Injection(lives_s=(1.0,)), ()), there, 9.0) == [
+        ("m4", FaultKind.PREEMPT, 120.0)
+    ]
 
 
 def test_lives_of_a_command_begin_with_it() -> None:

@@ -10,7 +10,7 @@ from support.jobs.controllers import JOB, Messages
 
 from deepvm.jobs.controller.controller import Controller, Submitted
 from deepvm.jobs.decisions.states import Job
-from deepvm.jobs.decisions.world import Pool, Terms, World
+from deepvm.jobs.decisions.world import JobLimits, JobState, Pool
 from deepvm.jobs.head.mirror import FencedError
 from deepvm.jobs.history.history import PLACE, History
 from deepvm.jobs.wire import new_secret
@@ -33,7 +33,7 @@ async def _fenced() -> None:
 
 def controller(folder: Path, cloud: Cloud, job: Job) -> Controller:
     history = History.open({PLACE: str(folder / "history.db")})
-    world = World(Terms(1, 1), 1.0, job=job, pools=(Pool("g4dn.xlarge", "z", "spot", 0.3),))
+    world = JobState(JobLimits(1, 1), 1.0, job=job, pools=(Pool("g4dn.xlarge", "z", "spot", 0.3),))
     history.add_job(JOB, 1.0, folder, {}, world)
     spec = {"per_machine": 1, "tiers": [], "orphan_after_s": 1e9}
     return Controller(Submitted(JOB, folder, new_secret(), spec), world, cloud, history)  # type: ignore[arg-type]

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from deepvm.jobs.controller import injector as injector_module
-from deepvm.jobs.controller.injector import INJECTED, STRUCK, Injector, Strike
+from deepvm.jobs.controller.injector import INJECTED, STRUCK, InjectedFault, Injector
 from deepvm.jobs.decisions.injection import Injection, fate_of
 from deepvm.jobs.decisions.states import Job, Machine
-from deepvm.jobs.decisions.world import MachineRecord, Pool, Terms, World
+from deepvm.jobs.decisions.world import JobLimits, JobState, MachineRecord, Pool
 from deepvm.jobs.history.history import EventRow
 
 POOL = Pool("g4dn.xlarge", "here", "spot", 0.3)
@@ -25,20 +25,20 @@ def machine(number: int, **more: Any) -> MachineRecord:
     )
 
 
-def world(*machines: MachineRecord, **more: Any) -> World:
-    return World(
-        Terms(1, 9), 100.0, machines={m.id: m for m in machines}, **{"job": Job.RUNNING, **more}
+def world(*machines: MachineRecord, **more: Any) -> JobState:
+    return JobState(
+        JobLimits(1, 9), 100.0, machines={m.id: m for m in machines}, **{"job": Job.RUNNING, **more}
     )
 
 
-def struck(*strikes: Strike) -> list[EventRow]:
+def struck(*strikes: InjectedFault) -> list[EventRow]:
     return [
         EventRow(50.0, STRUCK, "running", {"id": s.id, "blow": s.blow.value, "grace_s": s.grace_s})
         for s in strikes
     ]
 
 
-def due(injector: Injector, found: World, now_s: float = 100.0) -> list[Strike]:
+def due(injector: Injector, found: JobState, now_s: float = 100.0) -> list[InjectedFault]:
     return list(injector.due(found, now_s))
 
 
@@ -72,7 +72,7 @@ def test_who_does_not_train_is_not_struck(one: MachineRecord) -> None:
 
 def test_nothing_is_struck_of_a_job_that_is_over_or_on_demand() -> None:
     assert due(after([]), world(machine(1), job=Job.DONE)) == []
-    assert due(after([]), replace(world(machine(1)), terms=Terms(1, 1, bought=(POOL,)))) == []
+    assert due(after([]), replace(world(machine(1)), terms=JobLimits(1, 1, bought=(POOL,)))) == []
 
 
 def test_no_more_than_the_count_are_struck_whoever_controls() -> None:
@@ -110,9 +110,9 @@ def test_what_was_ordered_while_the_job_ran_is_known_after_a_resume() -> None:
     earlier = [machine(n, state=Machine.ENDED, end_reason="lost", ended_s=80.0) for n in (1, 2)]
     found = world(*earlier, machine(3), machine(4))
     assert due(after([], None), found) == []
-    assert due(after([row], None), found) == [Strike("m3", grace_s=7.0)]
+    assert due(after([row], None), found) == [InjectedFault("m3", grace_s=7.0)]
     # It counts instead of the job file's
-    assert due(after([row], ALWAYS), found) == [Strike("m3", grace_s=7.0)]
+    assert due(after([row], ALWAYS), found) == [InjectedFault("m3", grace_s=7.0)]
     assert due(after([row], ALWAYS), found, 90.0) == []  # lives begin with the order
 
 
@@ -158,7 +158,7 @@ def test_of_many_machines_each_is_looked_at_a_few_times(monkeypatch: pytest.Monk
     looks = list[str]()
     pending = injector_module._is_pending
 
-    def counted(found: World, one: str) -> bool:
+    def counted(found: JobState, one: str) -> bool:
         looks.append(one)
         return pending(found, one)
 

@@ -10,10 +10,10 @@ import pytest
 from deepvm.errors import DataError
 from deepvm.jobs.controller import samples
 from deepvm.jobs.controller.samples import FLUSH_S, MOST, Sampler, edges, spacing_s
-from deepvm.jobs.decisions.world import Pool, Terms, World
+from deepvm.jobs.decisions.world import JobLimits, JobState, Pool
 from deepvm.jobs.history.history import PLACE, History, Sample
 
-WORLD = World(Terms(1, 1), 0.0, pools=(Pool("a", "z", "spot", 1.0),))
+WORLD = JobState(JobLimits(1, 1), 0.0, pools=(Pool("a", "z", "spot", 1.0),))
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def place(tmp_path: Path) -> dict[str, str]:
     return {PLACE: str(tmp_path / "history.db")}
 
 
-def world(at_s: float, step: int, generation: int = 1) -> World:
+def world(at_s: float, step: int, generation: int = 1) -> JobState:
     return replace(WORLD, now_s=at_s, reached=step, generation=generation)
 
 

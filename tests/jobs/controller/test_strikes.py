@@ -16,7 +16,7 @@ from deepvm.jobs.controller.controller import Controller, Submitted
 from deepvm.jobs.controller.injector import STRUCK
 from deepvm.jobs.decisions.injection import Injection
 from deepvm.jobs.decisions.states import Job, Machine
-from deepvm.jobs.decisions.world import MachineRecord, Pool, Terms, World
+from deepvm.jobs.decisions.world import JobLimits, JobState, MachineRecord, Pool
 from deepvm.jobs.history.history import PLACE, History
 from deepvm.jobs.wire import new_secret
 
@@ -49,8 +49,8 @@ def test_a_strike_that_the_cloud_did_not_make_comes_again(
     machines = {m: MachineRecord(m, POOL, now_s, Machine.MEMBER, **times) for m in ("m1", "m2")}  # type: ignore[arg-type]
     cloud.alive = dict.fromkeys(machines, now_s)
     with History.open({PLACE: str(tmp_path / "history.db")}) as history:
-        world = World(
-            Terms(2, 2),
+        world = JobState(
+            JobLimits(2, 2),
             now_s,
             Job.RUNNING,
             machines,

@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 from support.jobs import worlds
 
-from deepvm.jobs.decisions.react import react
+from deepvm.jobs.decisions.reconcile import react
 from deepvm.jobs.decisions.states import Job
-from deepvm.jobs.decisions.world import Head, Terms, World
+from deepvm.jobs.decisions.world import Head, JobLimits, JobState
 from deepvm.jobs.decisions.world_document import from_document, to_document
-from deepvm.jobs.history.final import final_document
+from deepvm.jobs.history.job_report import final_document
 
 HEADS = (
     Head("head-1", 0.36, worlds.START_S, worlds.START_S + 100),
@@ -43,8 +43,8 @@ def test_a_controller_that_is_started_again_knows_them() -> None:
 
 
 def test_a_budget_ends_a_job_that_only_its_head_costs_something() -> None:
-    terms = Terms(1, 1, total_usd=0.05)
-    world = World(
+    terms = JobLimits(1, 1, total_usd=0.05)
+    world = JobState(
         terms, worlds.START_S, pools=(worlds.POOL,), heads=(Head("head-1", 0.36, worlds.START_S),)
     )
     assert world.usd_per_second == pytest.approx(0.0001)

@@ -21,7 +21,7 @@ from deepvm.cli.jobs import jobs_group, run
 from deepvm.errors import DataError
 from deepvm.jobs.clouds.aws import s3_read
 from deepvm.jobs.decisions.states import Job
-from deepvm.jobs.decisions.world import World
+from deepvm.jobs.decisions.world import JobState
 from deepvm.jobs.head import ec2_head_machine, machine, remote
 from deepvm.jobs.head.head_state import HeadState
 from deepvm.jobs.head.machine import HeadMachine
@@ -42,16 +42,16 @@ def head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Hist
 
 
 @pytest.fixture
-def controlled(monkeypatch: pytest.MonkeyPatch) -> list[World]:
+def controlled(monkeypatch: pytest.MonkeyPatch) -> list[JobState]:
     """The worlds with which controllers are started."""
-    found: list[World] = []
+    found: list[JobState] = []
     monkeypatch.setattr(run, "control", lambda job, world, *_, **__: found.append(world))
     monkeypatch.setattr("deepvm.jobs.submission.submitted", lambda *_: None)
     return found
 
 
 def test_it_rents_no_other_head_when_its_own_address_is_not_known(
-    head: tuple[History, JobRow], controlled: list[World], monkeypatch: pytest.MonkeyPatch
+    head: tuple[History, JobRow], controlled: list[JobState], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its metadata service may not answer for a moment; the other head would end this one."""
     cloud = HeadCloud()
@@ -64,7 +64,7 @@ def test_it_rents_no_other_head_when_its_own_address_is_not_known(
 @pytest.mark.parametrize("state", [Job.STOPPED, Job.FAILED])
 def test_a_controller_that_was_killed_while_the_job_ended_goes_on_ending_it(
     head: tuple[History, JobRow],
-    controlled: list[World],
+    controlled: list[JobState],
     monkeypatch: pytest.MonkeyPatch,
     state: Job,
 ) -> None:

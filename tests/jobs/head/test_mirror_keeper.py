@@ -19,11 +19,11 @@ from support.jobs.runs import until
 
 from deepvm.errors import DataError
 from deepvm.jobs.cloud import ChangedError, UnknownError
-from deepvm.jobs.decisions.world import World
+from deepvm.jobs.decisions.world import JobState
 from deepvm.jobs.head import mirror_keeper, remote
 from deepvm.jobs.head.head_state import HeadState
 from deepvm.jobs.head.mirror import ANSWERS, COMMANDS, MIRROR, FencedError, decoded, encoded
-from deepvm.jobs.head.mirror_keeper import PULSE, Keeper
+from deepvm.jobs.head.mirror_keeper import PULSE, StateReplicator
 from deepvm.jobs.history.history import History
 from deepvm.jobs.submission import secret_in
 from deepvm.jobs.wire import USER, Receiver, Sender, secret_of
@@ -41,7 +41,7 @@ class Head:
     def take(self, nonce: str = "nonce") -> None:
         self.keeper.take(self.history.world(NAME), self.history, self.cloud, nonce)
 
-    def step(self, **changes: object) -> World:
+    def step(self, **changes: object) -> JobState:
         before = self.history.world(NAME)
         world = replace(before, now_s=before.now_s + 1, **changes)  # type: ignore[arg-type]
         self.history.commit(NAME, before, world, [])
@@ -315,7 +315,7 @@ def test_a_controller_that_was_killed_there_is_followed_by_another(
     head: Head, cloud: HeadCloud
 ) -> None:
     head.take("one")
-    again = Keeper(NAME, 1, cloud.bucket, head.keeper._logs)
+    again = StateReplicator(NAME, 1, cloud.bucket, head.keeper._logs)
     late = head.keeper
     head.step(generation=2)
     # What the dead one had sent arrives between read and write

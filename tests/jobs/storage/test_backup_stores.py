@@ -21,7 +21,14 @@ from deepvm.errors import CheckpointError
 from deepvm.jobs.agent.backups import Backups
 from deepvm.jobs.storage import backup_store
 from deepvm.jobs.storage.backup_places import open_backups
-from deepvm.jobs.storage.backup_store import BackupStore, Kept, Part, Record, Said, staying
+from deepvm.jobs.storage.backup_store import (
+    BackupStore,
+    Part,
+    PartStatus,
+    Record,
+    StoredBackup,
+    staying,
+)
 from deepvm.jobs.storage.bucket_backups import BucketBackups
 from deepvm.jobs.storage.folder_backups import FolderBackups
 
@@ -126,16 +133,26 @@ def test_ranks_hear_of_each_other(make: Make, tmp_path: Path) -> None:
     one, other, file = make(), make(), tmp_path / "mine"
     file.write_text("1")
     one.save(file, Part(5, 0, 1))
-    assert not other.say(Part(5, 1, 1), Said.BEGUN) and not other.say(Part(5, 2, 1), Said.NOTHING)
-    assert one.said(Part(5, 0, 1)) == {0: Said.WHOLE, 1: Said.BEGUN, 2: Said.NOTHING}
+    assert not other.say(Part(5, 1, 1), PartStatus.BEGUN) and not other.say(
+        Part(5, 2, 1), PartStatus.NOTHING
+    )
+    assert one.said(Part(5, 0, 1)) == {
+        0: PartStatus.WHOLE,
+        1: PartStatus.BEGUN,
+        2: PartStatus.NOTHING,
+    }
     other.save(file, Part(5, 1, 1))
-    assert one.said(Part(5, 0, 1)) == {0: Said.WHOLE, 1: Said.WHOLE, 2: Said.NOTHING}
+    assert one.said(Part(5, 0, 1)) == {
+        0: PartStatus.WHOLE,
+        1: PartStatus.WHOLE,
+        2: PartStatus.NOTHING,
+    }
     one.seal(Part(5, 0, 1), 2)
-    assert other.say(Part(5, 3, 1), Said.BEGUN), "it was sealed without this rank"
-    assert make().whole() == [] and one.said(Part(5, 0, 1))[3] is Said.BEGUN
+    assert other.say(Part(5, 3, 1), PartStatus.BEGUN), "it was sealed without this rank"
+    assert make().whole() == [] and one.said(Part(5, 0, 1))[3] is PartStatus.BEGUN
     one.begin(2)
     with pytest.raises(CheckpointError, match="generation 1 is over"):
-        make().say(Part(5, 3, 1), Said.BEGUN)
+        make().say(Part(5, 3, 1), PartStatus.BEGUN)
 
 
 def test_what_was_never_sealed_is_swept(make: Make, tmp_path: Path) -> None:
@@ -149,13 +166,13 @@ def test_what_was_never_sealed_is_swept(make: Make, tmp_path: Path) -> None:
     file.write_text("1")
     put(store, file, Part(1, 0, 1))
     for part in (Part(2, 1, 1), Part(4, 0, 1), Part(9, 1, 1)):
-        store.say(part, Said.BEGUN)
+        store.say(part, PartStatus.BEGUN)
         store.save(file, part)
     put(store, file, Part(5, 0, 1))
     store.sweep(4, 1)
     store.seal(Part(4, 0, 1), 1)  # it is still under way
     assert [k.step for k in make().whole()] == [5, 4, 1]
-    assert make().said(Part(9, 1, 1)) == {1: Said.WHOLE}
+    assert make().said(Part(9, 1, 1)) == {1: PartStatus.WHOLE}
     store.seal(Part(9, 1, 1), 1)
     assert [k.step for k in make().whole()] == [9, 5, 4, 1]
     assert not [name for name in listing() if "000000000002-" in name]
@@ -323,7 +340,7 @@ def _settled(look: Callable[[], object], wanted: object) -> bool:
 )
 def test_what_stays(whole: list[int], keep: int, stay: list[int]) -> None:
     """Negative: automatic."""
-    rows = [Kept(abs(n), str(abs(n)), n < 0) for n in whole]
+    rows = [StoredBackup(abs(n), str(abs(n)), n < 0) for n in whole]
     assert staying(rows, keep) == {str(n) for n in stay}
 
 

@@ -12,7 +12,7 @@ from support.effort import sampled
 from support.lab.trainings import Ran, ran
 
 from deepvm.errors import RequestError
-from deepvm.lab.faults.fault import DiskFault, MachineFault, Strike, Target, When
+from deepvm.lab.faults.fault import DiskFault, FaultSchedule, MachineFault, Strike, Target
 from deepvm.lab.faults.fault_registry import FAULTS, find_fault
 from deepvm.lab.running.forkserver import Forkserver
 from deepvm.lab.running.launcher import Launcher
@@ -44,7 +44,7 @@ def calm(launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> Ran:
 
 @pytest.mark.parametrize("name", AT_STEPS)
 def test_it_strikes_at_the_steps_that_are_given(name: str) -> None:
-    found = list(find_fault(name).strikes(name, When(at=(3, 9), rank=1), 20, 4))
+    found = list(find_fault(name).strikes(name, FaultSchedule(at=(3, 9), rank=1), 20, 4))
     assert [(one.step, one.rank, one.delay_s) for one in found] == [(3, 1, 0.0), (9, 1, 0.0)]
     assert len({one.key for one in found}) == 2 and all(one.fault == name for one in found)
 
@@ -52,7 +52,9 @@ def test_it_strikes_at_the_steps_that_are_given(name: str) -> None:
 @pytest.mark.parametrize("name", AT_STEPS)
 def test_random_strikes_are_those_of_their_seed(name: str) -> None:
     fault = find_fault(name)
-    draws = [list(fault.strikes(name, When(count=5, seed=seed), 40, 4)) for seed in (1, 1, 2)]
+    draws = [
+        list(fault.strikes(name, FaultSchedule(count=5, seed=seed), 40, 4)) for seed in (1, 1, 2)
+    ]
     assert draws[0] == draws[1] != draws[2]
     for found in draws:
         assert len({one.step for one in found}) == 5 and all(
@@ -64,14 +66,18 @@ def test_random_strikes_are_those_of_their_seed(name: str) -> None:
 @pytest.mark.parametrize("name", AT_STEPS)
 def test_random_strikes_leave_the_last_fifth_alone(name: str) -> None:
     """There training may end before they strike, and a run that ends well proves nothing."""
-    found = list(find_fault(name).strikes(name, When(count=1000), 40, 4))
+    found = list(find_fault(name).strikes(name, FaultSchedule(count=1000), 40, 4))
     assert [one.step for one in found] == list(range(1, 33))
-    assert [one.step for one in find_fault(name).strikes(name, When(count=3), 1, 1)] == [1]
+    assert [one.step for one in find_fault(name).strikes(name, FaultSchedule(count=3), 1, 1)] == [1]
 
 
 def test_random_kills_in_a_write_hit_the_rank_that_writes() -> None:
     found = [
-        list(find_fault("kill").strikes("kill", When(count=9, target=Target.WRITE, rank=r), 40, 4))
+        list(
+            find_fault("kill").strikes(
+                "kill", FaultSchedule(count=9, target=Target.WRITE, rank=r), 40, 4
+            )
+        )
         for r in (None, 2)
     ]
     assert [{one.rank for one in strikes} for strikes in found] == [{0}, {2}]
@@ -79,7 +85,7 @@ def test_random_kills_in_a_write_hit_the_rank_that_writes() -> None:
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_disks_strike_at_no_step(name: str) -> None:
-    found = list(find_fault(name).strikes(name, When(at=(3,), share=0.5, mbps=1.0), 20, 2))
+    found = list(find_fault(name).strikes(name, FaultSchedule(at=(3,), share=0.5, mbps=1.0), 20, 2))
     assert (not found) is (name in DISK)
 
 
@@ -94,7 +100,7 @@ def test_bad_disks_draw_by_the_seed_of_the_matrix_and_of_the_run(name: str) -> N
     fault = find_fault(name)
     assert isinstance(fault, DiskFault)
     seeds = {
-        fault.disk(When(share=0.1, seed=given), seed).seed
+        fault.disk(FaultSchedule(share=0.1, seed=given), seed).seed
         for given in (0, 1)
         for seed in (0, 1, 101)
     }
@@ -180,7 +186,7 @@ def test_a_bad_disk_costs_no_step(
     name: str, strategy: str, launcher: Launcher, calm: Ran, tmp_path: Path
 ) -> None:
     """Even a share that would draw nothing fails once: else a run would prove nothing."""
-    when = When(mbps=0.5) if name == "slow" else When(share=0.001)
+    when = FaultSchedule(mbps=0.5) if name == "slow" else FaultSchedule(share=0.001)
     one = ran(tmp_path / "run", launcher, strategy, disk={name: when})
     assert one.ended and one.wrong(calm) == {}
     (only,) = one.supervisor["attempts"]

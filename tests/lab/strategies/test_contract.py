@@ -22,7 +22,7 @@ import pytest
 import torch
 
 from deepvm.errors import CheckpointError
-from deepvm.lab.faults.damaged_files import Flipped, Torn, newest_checkpoint
+from deepvm.lab.faults.damaged_files import BitFlip, Truncation, newest_checkpoint
 from deepvm.lab.geometry import ResumableSampler
 from deepvm.lab.running.memory_node import TOKEN, MemoryNode
 from deepvm.lab.strategies.state import State, random_states, seed_all
@@ -200,15 +200,19 @@ def test_checkpoints_change_nothing_in_the_training(
     assert one.train(STEPS).facts() == undisturbed
 
 
-def damage(folder: Path, fault: Torn | Flipped) -> None:
+def damage(folder: Path, fault: Truncation | BitFlip) -> None:
     found = [path for path in newest_checkpoint(folder) if path.stat().st_size]
     fault.damage(max(found, key=lambda path: path.stat().st_size))
 
 
 @pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("fault", [Torn(), Flipped()], ids=["torn", "flip"])
+@pytest.mark.parametrize("fault", [Truncation(), BitFlip()], ids=["torn", "flip"])
 def test_the_newest_good_one_is_taken(
-    name: str, fault: Torn | Flipped, start: Starts, tmp_path: Path, undisturbed: tuple[str, Any]
+    name: str,
+    fault: Truncation | BitFlip,
+    start: Starts,
+    tmp_path: Path,
+    undisturbed: tuple[str, Any],
 ) -> None:
     first = start(name)
     first.restore()
@@ -218,7 +222,7 @@ def test_the_newest_good_one_is_taken(
     second = start(name, 1, notes=notes)
     fresh = digest(second.state.module)
     resumed = second.restore()
-    if isinstance(fault, Flipped) and name in NO_CHECKSUM and resumed == 6:
+    if isinstance(fault, BitFlip) and name in NO_CHECKSUM and resumed == 6:
         return  # it has not seen it: the gates do, by replays and parameters
     assert resumed == (0 if name in ONE_FILE else 3)
     assert resumed or digest(second.state.module) == fresh, (
@@ -235,7 +239,7 @@ def test_a_training_starts_anew_where_all_are_damaged(
     first = start(name)
     first.restore()
     first.train(4).close()
-    damage(tmp_path / "run", Torn())
+    damage(tmp_path / "run", Truncation())
     notes: list[dict[str, Any]] = []
     second = start(name, 1, notes=notes)
     assert second.restore() == 0

@@ -16,7 +16,7 @@ import pytest
 from support.effort import THOROUGH
 from support.lab.trainings import Ran, ran
 
-from deepvm.lab.faults.fault import Strike, Target, When
+from deepvm.lab.faults.fault import FaultSchedule, Strike, Target
 from deepvm.lab.faults.fault_registry import find_fault
 from deepvm.lab.running.forkserver import Forkserver
 from deepvm.lab.running.launcher import Launcher
@@ -109,7 +109,7 @@ def test_every_failure(fault: str, strategy: str, made: Made) -> None:
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("disk", ["eio", "enospc", "slow"])
 def test_every_bad_disk(disk: str, strategy: str, made: Made) -> None:
-    when = When(mbps=MBPS) if disk == "slow" else When(share=0.3)
+    when = FaultSchedule(mbps=MBPS) if disk == "slow" else FaultSchedule(share=0.3)
     one = made("two", strategy, Strike("exit", 15), disk={disk: when}, checkpoint_every=3)
     assert one.ended and wrong(made, one, "two") == {}
     if disk != "slow":
@@ -159,7 +159,9 @@ def test_killed_anywhere_no_result_is_wrong(strategy: str, made: Made) -> None:
         {"steps": 240, "checkpoint_every": 6},
     )  # steps take a few ms, and the last kill must come in time
     for seed in range(20):
-        strikes = list(find_fault("kill").strikes("kill", When(count=10, seed=seed), 240, 2))
+        strikes = list(
+            find_fault("kill").strikes("kill", FaultSchedule(count=10, seed=seed), 240, 2)
+        )
         one = made("two", strategy, *strikes, **options)
         found = wrong(made, one, "two", **options)
         assert one.ended and found == {}, (seed, found)

@@ -34,7 +34,7 @@ from deepvm.planner.request import PlanRequest
 from deepvm.planner.search import ilp, solver
 from deepvm.planner.search.enumeration import Block
 from deepvm.planner.search.formulation import Constraint, Formulation, SolveStatus
-from deepvm.planner.search.solver import IntegerProgram, Unproven
+from deepvm.planner.search.solver import IntegerProgram, NoProof
 
 NEVER = float("inf")
 
@@ -49,7 +49,7 @@ def program(
 
 def stop(solved: IntegerProgram, objective: dict[int, float]) -> SolveStatus:
     """Why there is no proven answer."""
-    with pytest.raises(Unproven) as caught:
+    with pytest.raises(NoProof) as caught:
         solved.minimise(objective)
     return caught.value.status
 
@@ -277,7 +277,7 @@ class TestLies:
 
         monkeypatch.setattr(solver, "_backend", lambda seconds: Forgetful(msg=False))
         blocks = blocks_for(paper(), PlanRequest(budget=Decimal(3), architectures=("tiering",)))
-        assert ilp.prove(blocks, 3_000_000, time_limit_s=60) == ilp.Proof(
+        assert ilp.prove(blocks, 3_000_000, time_limit_s=60) == ilp.SolverResult(
             SolveStatus.NUMERICAL, None, "highs"
         )
 
@@ -300,7 +300,7 @@ class TestTolerance:
         deceived(monkeypatch, answer)
         search = search_of(block, request)
         search._worst_value = np.inf
-        with pytest.raises(Unproven) as caught:
+        with pytest.raises(NoProof) as caught:
             search._find({0: 1.0})
         assert caught.value.status is SolveStatus.NUMERICAL
         assert len(offered) == 50
@@ -317,7 +317,7 @@ class TestTolerance:
         deceived(monkeypatch, answer)
         search = search_of(block, request)
         search._worst_value = np.inf
-        with pytest.raises(Unproven):
+        with pytest.raises(NoProof):
             search._find({0: 1.0})
         assert ["x_0" in names for names in offered] == [True, False]
 
@@ -343,7 +343,7 @@ class TestResults:
 
     def test_the_time_limit_of_the_proof(self) -> None:
         blocks = blocks_for(paper(), PlanRequest(budget=Decimal(3)))
-        assert ilp.prove(blocks, 3_000_000, time_limit_s=-1.0) == ilp.Proof(
+        assert ilp.prove(blocks, 3_000_000, time_limit_s=-1.0) == ilp.SolverResult(
             SolveStatus.TIME_LIMIT, None, "highs"
         )
 
@@ -355,7 +355,7 @@ class TestResults:
         def late(self: IntegerProgram, objective: Any) -> tuple[int, ...]:
             solves.append(objective)
             if len(solves) >= 2:
-                raise Unproven(SolveStatus.TIME_LIMIT)
+                raise NoProof(SolveStatus.TIME_LIMIT)
             return original(self, objective)
 
         monkeypatch.setattr(IntegerProgram, "minimise", late)

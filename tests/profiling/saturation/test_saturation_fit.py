@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.effort import THOROUGH
 
-from deepvm.profiling.saturation.saturation_fit import Knee, fit_knee, raw_saturation
+from deepvm.profiling.saturation.saturation_fit import SaturationPoint, fit_knee, raw_saturation
 
 # Deviations of log t from the median of its n, in pushes of 4 to 16 MB between namespaces shaped by
 # tbf on a machine that did other things as well: 0.4 % in the middle, and a few pushes that
@@ -206,4 +206,4 @@ def test_eq_14_takes_the_first_n_that_one_more_does_not_help() -> None:
     [(4, 6, "4 to 6"), (5, 5, "5"), (2, None, "2 or more"), (None, None, "8 or more")],
 )
 def test_an_interval_in_words(low: int | None, high: int | None, said: str) -> None:
-    assert Knee(4.2, 1.0, 5, 1.0, 0.01, low, high).interval(8) == said
+    assert SaturationPoint(4.2, 1.0, 5, 1.0, 0.01, low, high).interval(8) == said

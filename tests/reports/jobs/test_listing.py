@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from deepvm.catalog.published.cloud_rates import rates_of
-from deepvm.jobs.decisions.world import Pool, Terms, World
+from deepvm.jobs.decisions.world import JobLimits, JobState, Pool
 from deepvm.reports.jobs.listing import plan_document, print_plan
 
 SPOT = Pool("g4dn.xlarge", "us-east-1a", "spot", 0.16)
@@ -15,8 +15,8 @@ ANCHOR = Pool("m7g.large", "us-east-1", "on-demand", 0.08)
 
 
 def document(**terms: Any) -> dict[str, Any]:
-    asked = Terms(**{"least": 4, "most": 4, "anchor": (ANCHOR,), "anchors": 1, **terms})
-    world = World(terms=asked, now_s=0.0, pools=(SPOT,))
+    asked = JobLimits(**{"least": 4, "most": 4, "anchor": (ANCHOR,), "anchors": 1, **terms})
+    world = JobState(terms=asked, now_s=0.0, pools=(SPOT,))
     return plan_document(
         "job", world, None, {"instances": "deepvm job m1"}, rates_of("aws", "us-east-1")
     )

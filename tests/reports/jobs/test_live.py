@@ -13,7 +13,7 @@ from support.jobs import worlds
 
 from deepvm.core.preemption.savepolicy import SaveFacts
 from deepvm.jobs.decisions.states import Job, Machine
-from deepvm.jobs.decisions.world import Counts, Reason, Role, World
+from deepvm.jobs.decisions.world import Counts, JobState, Reason, Role
 from deepvm.jobs.history.history import EventRow
 from deepvm.reports.jobs.live import Limits, LiveView, limits_of, live_lines
 
@@ -21,7 +21,7 @@ S = worlds.START_S
 LIMITS = Limits(steps=1000, total_usd=5.0)
 
 
-def world() -> World:
+def world() -> JobState:
     base = worlds.one_machine(over=False).world
     machines = [
         worlds.machine(
@@ -49,7 +49,7 @@ def world() -> World:
     )
 
 
-def shown(width: int, limits: Limits = LIMITS, found: World | None = None) -> list[str]:
+def shown(width: int, limits: Limits = LIMITS, found: JobState | None = None) -> list[str]:
     return list(
         live_lines("resnet-7", found or world(), limits, ["12:00:00 m1 was preempted"], width)
     )

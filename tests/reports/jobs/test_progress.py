@@ -10,10 +10,10 @@ import pytest
 from support.jobs import worlds
 
 from deepvm.jobs.decisions.states import Job
-from deepvm.jobs.decisions.world import PREEMPTED, Pulse
-from deepvm.jobs.history.final import final_document
+from deepvm.jobs.decisions.world import PREEMPTED, GenerationProgress
 from deepvm.jobs.history.history import MACHINE, STATE, EventRow
-from deepvm.jobs.standing import OVER, JobLine, Standing
+from deepvm.jobs.history.job_report import final_document
+from deepvm.jobs.standing import OVER, JobLine, JobStatus
 from deepvm.reports.jobs.events import closing_lines, event_line
 from deepvm.reports.jobs.jobs_page import JobsPage
 from deepvm.reports.jobs.listing import print_job, print_jobs
@@ -24,7 +24,7 @@ S = worlds.START_S
 WHY = "this script reports no steps"
 
 
-def plain() -> Standing:
+def plain() -> JobStatus:
     """``torch.save`` in a loop, nothing else: m1 is preempted after 20 s of it, m2 does all of it
     again.
     """
@@ -127,7 +127,7 @@ def test_steps_after_a_restart_that_say_not_where_they_begin() -> None:
     """``step_context`` without ``latest``: it may have restored a file of its own, or done all of
     it again.
     """
-    counted = replace(plain().world, pulse=Pulse(stepped=True), reached=50, peak=30)
+    counted = replace(plain().world, pulse=GenerationProgress(stepped=True), reached=50, peak=30)
     document = final_document("plain", S, counted, plain().events, {})
     assert document["steps"] is document["lost_steps"] is None
     assert (

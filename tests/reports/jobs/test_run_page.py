@@ -18,8 +18,8 @@ from support.web_pages import Page, read_page
 
 from deepvm.jobs.decisions.world import Head, Role
 from deepvm.jobs.history.downtime import DOWNTIME, Downtime
-from deepvm.jobs.history.final import final_document
 from deepvm.jobs.history.history import MACHINE, STATE, EventRow, Sample
+from deepvm.jobs.history.job_report import final_document
 from deepvm.jobs.standing import GONE
 from deepvm.reports.jobs import charts, run_page
 from deepvm.reports.jobs.job_charts import losses, paid

@@ -12,7 +12,7 @@ import pytest
 from support.browser import FAINT, OVERLAPS, browser
 from support.jobs import worlds
 
-from deepvm.jobs.standing import Standing
+from deepvm.jobs.standing import JobStatus
 from deepvm.reports.jobs.run_page import RunPage
 
 pytestmark = pytest.mark.browser
@@ -32,7 +32,7 @@ JOBS = {
 
 
 def opened(
-    chromium: Any, tmp_path: Path, job: Standing, *, width: int = 1200, scheme: str = "light"
+    chromium: Any, tmp_path: Path, job: JobStatus, *, width: int = 1200, scheme: str = "light"
 ) -> Any:
     file = tmp_path / "run.html"
     file.write_text(RunPage(job, "1").render())

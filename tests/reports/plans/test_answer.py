@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from deepvm.catalog.published.performance import PublishedPerformance
 from deepvm.catalog.published.workloads import read_workload
 from deepvm.catalog.store import load_catalog
-from deepvm.core.cluster.cluster import Outlook
+from deepvm.core.cluster.cluster import JobEstimate
 from deepvm.core.interval import Interval
 from deepvm.core.training.speed import Training
 from deepvm.planner.job_forecast import START_S
@@ -126,7 +126,7 @@ def test_the_bill_at_a_good_and_at_a_bad_time() -> None:
     ],
 )
 def test_bills_in_words(cost: float, costs: tuple[float, float] | None, words: str) -> None:
-    assert answers.bill_words(Outlook(1.0, cost, 0.0, costs_usd=costs)) == words
+    assert answers.bill_words(JobEstimate(1.0, cost, 0.0, costs_usd=costs)) == words
 
 
 def test_losses_in_words() -> None:

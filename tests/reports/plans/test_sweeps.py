@@ -15,7 +15,7 @@ import pytest
 from matplotlib.collections import LineCollection, PolyCollection
 from support.builders import paper
 
-from deepvm.core.cluster.cluster import Outlook, Spread
+from deepvm.core.cluster.cluster import JobEstimate, Spread
 from deepvm.planner.job_forecast import Work
 from deepvm.planner.sweep import SweepRow, parse_budgets, sweep
 from deepvm.reports.pictures import render, save_picture
@@ -80,7 +80,7 @@ def test_lines_are_time_and_bill_of_each_policy(rows: list[SweepRow]) -> None:
 
 def test_what_never_ends_is_left_open_too(rows: list[SweepRow]) -> None:
     def unending(row: SweepRow) -> SweepRow:
-        never = Outlook(math.inf, math.inf, 1e9, sound=False)
+        never = JobEstimate(math.inf, math.inf, 1e9, sound=False)
         found = row.recommendation
         return row if found is None else replace(row, recommendation=replace(found, outlook=never))
 
@@ -105,7 +105,7 @@ def test_each_simulated_budget_shows_its_range(budgets: str) -> None:
         spread_out(r)
         for r in sweep(paper(), parse_budgets(budgets), ["deepvm"], work=100, mttp="12h")
     ]
-    gap = Outlook(math.inf, math.inf, 1e9, sound=False)
+    gap = JobEstimate(math.inf, math.inf, 1e9, sound=False)
     if budgets == "1,2,3":
         assert found[1].recommendation is not None
         found[1] = replace(found[1], recommendation=replace(found[1].recommendation, outlook=gap))

@@ -18,7 +18,7 @@ from support.schemas import check
 
 from deepvm.catalog.published import model_file
 from deepvm.errors import RequestError
-from deepvm.reports.schemas.directory import DOCUMENTS, Described, described, name_of
+from deepvm.reports.schemas.directory import DOCUMENTS, OutputSpec, described, name_of
 from deepvm.reports.schemas.json_schema import fields_of
 from deepvm.reports.schemas.performance_types import ModelFile
 from deepvm.reports.schemas.simulation_types import Job
@@ -30,7 +30,7 @@ def test_schemas_are_schemas(name: str) -> None:
     schema = described(name).schema(name)
     jsonschema.Draft202012Validator.check_schema(schema)
     assert schema["$id"] == f"{name}.schema.json"
-    if isinstance(found := DOCUMENTS[name], Described) and found.rows:
+    if isinstance(found := DOCUMENTS[name], OutputSpec) and found.rows:
         assert found.rows in schema["properties"] and found.row is not None
 
 
@@ -62,7 +62,7 @@ def undescribed(schema: Any) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    "name", [name for name, found in DOCUMENTS.items() if isinstance(found, Described)]
+    "name", [name for name, found in DOCUMENTS.items() if isinstance(found, OutputSpec)]
 )
 def test_values_are_described(name: str) -> None:
     assert set(undescribed(described(name).schema(name))) <= PLAIN
@@ -79,7 +79,7 @@ def test_documents_say_their_name() -> None:
     for name, found in DOCUMENTS.items():
         version = (
             fields_of(found.kind).get("schema_version")
-            if isinstance(found, Described) and found.rows
+            if isinstance(found, OutputSpec) and found.rows
             else None
         )
         assert version is None or version.__args__ == (f"deepvm.{name}/1",)

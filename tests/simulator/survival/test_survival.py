@@ -17,7 +17,7 @@ from support.simulator.trace_files import REAL, needs_traces, write
 from deepvm.catalog.market.stored_prices import StoredPrices
 from deepvm.catalog.signals.signal import Signal
 from deepvm.catalog.store import load_catalog
-from deepvm.core.preemption.gang_survival import Life, OwnPool
+from deepvm.core.preemption.gang_survival import Lifetime, OwnPool
 from deepvm.errors import DataError, RequestError
 from deepvm.reports.simulation.survive import judged_lines
 from deepvm.simulator.survival import trace_windows
@@ -56,9 +56,9 @@ def test_windows_by_hand() -> None:
 def test_what_a_user_has_seen_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trace_windows, "ASKED_EVERY_S", 3 * 1800.0)
     first, second, third = asked(trace(2, 2, 1, 1, 0, 2, 1, 2, 2, 2, 2))
-    assert first == Asked(3, (Life(5400.0, False), Life(3600.0, True)), 0)
-    assert second == Asked(6, (Life(1800.0, True),), 1)
-    assert third == Asked(9, (Life(5400.0, False),), 1)
+    assert first == Asked(3, (Lifetime(5400.0, False), Lifetime(3600.0, True)), 0)
+    assert second == Asked(6, (Lifetime(1800.0, True),), 1)
+    assert third == Asked(9, (Lifetime(5400.0, False),), 1)
 
 
 def drawn(
@@ -209,7 +209,7 @@ def test_an_answer_puts_it_together() -> None:
     catalog = load_catalog("aws-us-east-1", prices="snapshot")
     kind = catalog.by_name["g4dn.xlarge"]
     plain = answer(catalog, kind, 4, 4 * HOUR)
-    own = answer(catalog, kind, 4, 4 * HOUR, own=OwnPool((Life(1800.0, True),) * 20))
+    own = answer(catalog, kind, 4, 4 * HOUR, own=OwnPool((Lifetime(1800.0, True),) * 20))
     assert own.forecast.lasts.value < plain.forecast.lasts.value
     prices = price_evidence(stored((40, "0.20"), (20, "0.40")), kind, 4 * HOUR, "", Decimal("0.3"))
     assert prices is not None

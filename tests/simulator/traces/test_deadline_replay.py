@@ -17,9 +17,9 @@ from support.places import SHARED
 from deepvm.core.preemption.deadlines import (
     SPOT,
     DeadlinePolicy,
+    DeadlineProgress,
     Greedy,
     OnDemandOnly,
-    Standing,
     UniformProgress,
 )
 from deepvm.errors import RequestError
@@ -208,12 +208,12 @@ class Watched(DeadlinePolicy):
     policy: DeadlinePolicy
     left: list[bool]
 
-    def choose(self, standing: Standing) -> Any:
+    def choose(self, standing: DeadlineProgress) -> Any:
         chosen = self.policy.choose(standing)
         self.left.append(bool(np.any((standing.on == SPOT) & standing.spot_up & (chosen != SPOT))))
         return chosen
 
-    def stay_s(self, standing: Standing) -> Any:
+    def stay_s(self, standing: DeadlineProgress) -> Any:
         return self.policy.stay_s(standing)
 
 

@@ -22,7 +22,7 @@ from support.jobs.runs import Home
 from deepvm.errors import DataError
 from deepvm.jobs.clouds.netns import _METADATA, _space
 from deepvm.jobs.decisions.states import Machine
-from deepvm.jobs.decisions.world import World
+from deepvm.jobs.decisions.world import JobState
 from deepvm.jobs.history.history import History
 
 CONTROLLER, SERVICE = "controller", "metadata service"
@@ -169,7 +169,7 @@ def _able(home: Home, name: str) -> Iterator[tuple[Kill, Callable[[], None]]]:
             yield Kill(SERVICE, world.job.value, state), lambda space=space: _end_service(space)  # type: ignore[misc]
 
 
-def world_of(home: Home, name: str) -> World | None:
+def world_of(home: Home, name: str) -> JobState | None:
     """What the history knows of a job, if it knows it."""
     try:
         with History.reader(home.env) as history:

@@ -27,7 +27,7 @@ import sqlalchemy as sa
 from support.jobs.runs import until
 
 from deepvm.jobs.cloud import Listing, Start
-from deepvm.jobs.decisions.world import MachineRecord, Pool, Terms, World
+from deepvm.jobs.decisions.world import JobLimits, JobState, MachineRecord, Pool
 from deepvm.jobs.history.history import PLACE, EventRow, History
 from deepvm.jobs.wire import HEADER, Sender, new_secret, secret_of
 
@@ -84,8 +84,8 @@ def control(folder: Path, secret: str, machines: int) -> None:
 
     time.time = shown
     history = History.open({PLACE: str(folder / "history.db")})
-    terms = Terms(machines, machines, silent_s=3.0, lost_s=6.0)
-    world = World(terms, time.time(), pools=(Pool("g4dn.xlarge", "z", "spot", 0.3),))
+    terms = JobLimits(machines, machines, silent_s=3.0, lost_s=6.0)
+    world = JobState(terms, time.time(), pools=(Pool("g4dn.xlarge", "z", "spot", 0.3),))
     if not history.add_job(JOB, time.time(), folder, {}, world):
         world = history.world(JOB)
     spec = {"per_machine": 1, "tiers": [], "orphan_after_s": 1e9}
@@ -130,7 +130,7 @@ class Controlled:
     def url(self) -> str:
         return (self.folder / "controller").read_text()
 
-    def world(self) -> World:
+    def world(self) -> JobState:
         with history_in(self.folder, 10.0) as history:
             return history.world(JOB)
 
@@ -253,7 +253,7 @@ def running(folder: Path, machines: int = 2) -> Iterator[Controlled]:
         assert "Traceback" not in said, said
 
 
-def shape(world: World) -> str:
+def shape(world: JobState) -> str:
     """What must not change."""
     machines = {m.id: m.state.value for m in world.machines.values()}
     return json.dumps(

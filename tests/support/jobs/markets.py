@@ -8,7 +8,7 @@ from support.jobs.simulation import Faults, Simulation, finished
 
 from deepvm.jobs.decisions.markets import is_on_demand
 from deepvm.jobs.decisions.states import Job
-from deepvm.jobs.decisions.world import Pool, Terms
+from deepvm.jobs.decisions.world import JobLimits, Pool
 
 BOUGHT = Pool("a", "z", "on-demand", 10.0)
 LONGEST_START_S = 6.0 + 3.0 + 7.0 + 5.0  # boot, load, and until both are heard of
@@ -16,8 +16,8 @@ LONGEST_START_S = 6.0 + 3.0 + 7.0 + 5.0  # boot, load, and until both are heard 
 
 def terms(
     count: int, end_s: float, policy: str, steps: int = 200, least: int | None = None
-) -> Terms:
-    return Terms(
+) -> JobLimits:
+    return JobLimits(
         least or count,
         count,
         end_s=end_s,

@@ -12,12 +12,19 @@ from pathlib import Path
 
 from support.jobs import worlds
 
-from deepvm.jobs.cloud import ChangedError, Headed, Listing, Object, UnknownError, head_name
+from deepvm.jobs.cloud import (
+    ChangedError,
+    HostsController,
+    Listing,
+    Object,
+    UnknownError,
+    head_name,
+)
 from deepvm.jobs.decisions.states import Job
-from deepvm.jobs.decisions.world import Terms, World
+from deepvm.jobs.decisions.world import JobLimits, JobState
 from deepvm.jobs.head.head_state import HeadState
 from deepvm.jobs.head.log_pieces import LogPieces
-from deepvm.jobs.head.mirror_keeper import PULSE, Keeper
+from deepvm.jobs.head.mirror_keeper import PULSE, StateReplicator
 from deepvm.jobs.history.history import PLACE, History, JobRow
 from deepvm.jobs.wire import new_secret
 
@@ -84,7 +91,7 @@ class MemoryBucket:
 
 
 class HeadCloud:
-    """See :class:`deepvm.jobs.cloud.Headed`; ``asked``: the numbers of the heads that were asked
+    """See :class:`deepvm.jobs.cloud.HostsController`; ``asked``: the numbers of the heads that were asked
     for.
     """
 
@@ -120,7 +127,7 @@ class HeadCloud:
         return 3600.0
 
 
-assert isinstance(HeadCloud(), Headed), "it lacks what a cloud with heads has"
+assert isinstance(HeadCloud(), HostsController), "it lacks what a cloud with heads has"
 
 
 def place_of(folder: Path) -> Mapping[str, str]:
@@ -135,7 +142,11 @@ def submitted(folder: Path) -> tuple[History, JobRow]:
     (folder / NAME / "secret").write_text(new_secret())
     now_s = time.time()
     assert history.add_job(
-        NAME, now_s, folder / NAME, worlds.spec(), World(Terms(1, 1), now_s, pools=(worlds.POOL,))
+        NAME,
+        now_s,
+        folder / NAME,
+        worlds.spec(),
+        JobState(JobLimits(1, 1), now_s, pools=(worlds.POOL,)),
     )
     row = history.job(NAME)
     assert row is not None and row.state == Job.PENDING.value
@@ -144,11 +155,11 @@ def submitted(folder: Path) -> tuple[History, JobRow]:
 
 def head_in(
     folder: Path, cloud: HeadCloud, number: int, copy: Mapping[str, object]
-) -> tuple[History, Keeper]:
+) -> tuple[History, StateReplicator]:
     """The computer of a head that has fetched its job."""
     (folder / NAME / "logs").mkdir(parents=True)
     HeadState(number, time.time(), here=True).save(folder / NAME)
     history = History.open(place_of(folder))
     assert history.put_copy(copy, folder / NAME)
     logs = LogPieces(folder / NAME, cloud.bucket, number)
-    return history, Keeper(NAME, number, cloud.bucket, logs, folder / NAME / PULSE)
+    return history, StateReplicator(NAME, number, cloud.bucket, logs, folder / NAME / PULSE)

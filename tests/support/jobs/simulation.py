@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deepvm.jobs.decisions import events as d
-from deepvm.jobs.decisions.react import orders_of, react
+from deepvm.jobs.decisions.reconcile import orders_of, react
 from deepvm.jobs.decisions.states import Job
-from deepvm.jobs.decisions.world import Pool, Reason, Terms, World
+from deepvm.jobs.decisions.world import JobLimits, JobState, Pool, Reason
 
 STEP_S, SAVE_S, BEAT_S, LIST_S = 1.0, 0.3, 5.0, 7.0
 
@@ -71,12 +71,14 @@ class Group:
 class Simulation:
     """Runs a job to its end, or for so long."""
 
-    def __init__(self, rng: random.Random, terms: Terms, faults: Faults, steps: int = 40) -> None:
+    def __init__(
+        self, rng: random.Random, terms: JobLimits, faults: Faults, steps: int = 40
+    ) -> None:
         self.rng, self.faults, self.total = rng, faults, steps
         self.now = 0.0
         self.queue: list[tuple[float, int, Callable[[], None]]] = []
         self.order = itertools.count()
-        self.first = World(
+        self.first = JobState(
             terms, 0.0, pools=(Pool("a", "z", "spot", 3.6), Pool("b", "z", "spot", 7.2))
         )
         self.world, self.history, self.up = self.first, list[tuple[Any, float]](), True
@@ -183,7 +185,7 @@ class Simulation:
         taken = frozenset(
             m.id for m in self.machines.values() if m.taken_s is not None and not m.alive
         )
-        self.feed(d.Listed(alive, ended, taken=taken))
+        self.feed(d.InstancesListed(alive, ended, taken=taken))
         if again:
             self.at(LIST_S, self.list)
 
@@ -247,7 +249,7 @@ class Simulation:
         group = self.groups.get(machine.generation)
         step = 0 if group is None or group.step is None else group.step
         warm = self.now >= machine.warm_s
-        if self.feed(d.Heard(machine.id, machine.generation, step, warm)):
+        if self.feed(d.Heartbeat(machine.id, machine.generation, step, warm)):
             self.flush(machine)
 
     def obey(self, machine: Machine) -> None:
@@ -337,7 +339,7 @@ class Simulation:
             self.tell(first, d.Safe(group.number, group.step, wanted.reason))
 
 
-def finished(simulation: Simulation) -> World:
+def finished(simulation: Simulation) -> JobState:
     """Run it, and check what must hold at the end whatever happened."""
     simulation.run()
     world = simulation.world

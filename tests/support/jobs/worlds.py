@@ -12,10 +12,18 @@ from typing import Any
 from deepvm.core.preemption.savepolicy import SaveFacts
 from deepvm.jobs.controller.samples import MOST, thinned
 from deepvm.jobs.decisions.states import Job, Machine
-from deepvm.jobs.decisions.world import Counts, MachineRecord, Pool, Reason, Role, Terms, World
-from deepvm.jobs.history.final import final_document
+from deepvm.jobs.decisions.world import (
+    Counts,
+    JobLimits,
+    JobState,
+    MachineRecord,
+    Pool,
+    Reason,
+    Role,
+)
 from deepvm.jobs.history.history import MACHINE, STATE, EventRow, History, JobRow, Sample
-from deepvm.jobs.standing import ALIVE, OVER, Standing
+from deepvm.jobs.history.job_report import final_document
+from deepvm.jobs.standing import ALIVE, OVER, JobStatus
 
 START_S = 1_795_000_000.0
 POOL = Pool("g4dn.xlarge", "us-east-1a", "spot", 0.1578)
@@ -60,7 +68,7 @@ def standing(
     job: Job = Job.DONE,
     over: bool = True,
     **more: Any,
-) -> Standing:
+) -> JobStatus:
     """A job with these machines, that ended, or is now, so many seconds after its start."""
     now_s = START_S + end_s
     steps = samples[-1].step if samples else 0
@@ -70,8 +78,8 @@ def standing(
         if event.kind == "safe":
             reason = Reason(event.facts["reason"])
             saves[reason] = saves.get(reason, 0) + 1
-    world = World(
-        Terms(4, 4),
+    world = JobState(
+        JobLimits(4, 4),
         now_s,
         job=job,
         machines={m.id: m for m in machines},
@@ -91,10 +99,10 @@ def standing(
     row = JobRow(
         str(found["name"]), START_S, job.value, Path("/nowhere"), found, document if over else None
     )
-    return Standing(row, world, numbered, samples, document, OVER if over else ALIVE, now_s)
+    return JobStatus(row, world, numbered, samples, document, OVER if over else ALIVE, now_s)
 
 
-def one_machine(**more: Any) -> Standing:
+def one_machine(**more: Any) -> JobStatus:
     """A short job on one machine that nothing happens to."""
     m = machine(
         1,
@@ -123,7 +131,7 @@ def one_machine(**more: Any) -> Standing:
     return standing([m], events, samples, end_s=60.0, **{"steps": 200, **more})
 
 
-def many(count: int, seed: int = 1, hours: float = 12.0, **more: Any) -> Standing:
+def many(count: int, seed: int = 1, hours: float = 12.0, **more: Any) -> JobStatus:
     """A long job on so many machines, one after the other on four places, with ten events each."""
     rng = random.Random(seed)
     machines: list[MachineRecord] = [
@@ -218,7 +226,7 @@ def many(count: int, seed: int = 1, hours: float = 12.0, **more: Any) -> Standin
     return standing(machines, events, thinned(samples, 2 * end_s / MOST), end_s=end_s, **more)
 
 
-def hostile() -> Standing:
+def hostile() -> JobStatus:
     """A job all of whose texts try to act."""
     m = machine(
         1,
@@ -243,9 +251,9 @@ def hostile() -> Standing:
     return standing([m], events, [], end_s=5.0, job=Job.FAILED, failure=HOSTILE, **more)
 
 
-def store(history: History, job: Standing, folder: Path) -> None:
+def store(history: History, job: JobStatus, folder: Path) -> None:
     """Write a job into a history."""
-    before = World(Terms(4, 4), START_S, pools=(POOL,))
+    before = JobState(JobLimits(4, 4), START_S, pools=(POOL,))
     assert history.add_job(job.row.name, START_S, folder, job.row.spec, before)
     history.commit(job.row.name, before, job.world, job.events)
     history.add_samples(job.row.name, job.samples)

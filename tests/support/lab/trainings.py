@@ -10,7 +10,7 @@ from typing import Any
 
 from deepvm.io.atomic_write import write_bytes
 from deepvm.lab.audit.gates import verdicts
-from deepvm.lab.faults.fault import Strike, When
+from deepvm.lab.faults.fault import FaultSchedule, Strike
 from deepvm.lab.faults.fault_registry import find_fault
 from deepvm.lab.plan import Plan
 from deepvm.lab.records import CONFIG, Records
@@ -70,7 +70,7 @@ def ran(
     launcher: Launcher,
     strategy: str | None,
     *strikes: Strike,
-    disk: dict[str, When] | None = None,
+    disk: dict[str, FaultSchedule] | None = None,
     hang_s: float = 15.0,
     **changes: Any,
 ) -> Ran:

@@ -16,7 +16,7 @@ from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType, Market, Qu
 from deepvm.core.cluster.memory_nodes import PAPER_NODES, REAL_NODES, SaturationTable
 from deepvm.core.training.hardware import Accelerator, Interconnect, Machine
 from deepvm.core.training.model import Model
-from deepvm.core.training.speed import Doubt, FloatArray, Source, Training, TrainingSpeed
+from deepvm.core.training.speed import FloatArray, Source, SpeedUncertainty, Training, TrainingSpeed
 from deepvm.core.training.workload import Method, Precision, Workload
 from deepvm.planner.request import PlanRequest
 from support.builders import cpu_type, gpu_type
@@ -39,11 +39,13 @@ class Tables:
     fitted: dict[str, int]
     sd: dict[str, float]
 
-    def doubt(self, name: str, vms: FloatArray) -> Doubt:
+    def doubt(self, name: str, vms: FloatArray) -> SpeedUncertainty:
         """One cause of each type, one of all, one that grows with the size, and the noise of a run."""
         ones = np.ones(len(vms))
         shared = np.stack([0.3 * ones, trained_oracle.GROWTH * np.log(vms)], axis=1)
-        return Doubt(shared, {name: self.sd[name] * ones, "all": 0.2 * ones}, 0.01 * ones)
+        return SpeedUncertainty(
+            shared, {name: self.sd[name] * ones, "all": 0.2 * ones}, 0.01 * ones
+        )
 
     def speed(
         self, instance: InstanceType, workload: Workload, vms: FloatArray

@@ -48,7 +48,7 @@ from deepvm.core.preemption.deadlines import (
     ON_DEMAND,
     SPOT,
     DeadlinePolicy,
-    Standing,
+    DeadlineProgress,
     on_demand_next,
 )
 from deepvm.core.preemption.job import Job, Span
@@ -109,9 +109,9 @@ class Net:
         """What the work left takes at most."""
         return (self.job.steps - step) * self.step_s + 2 * self.job.blocked_s.high
 
-    def standing(self, step: int, now: float, on: int) -> Standing:
+    def standing(self, step: int, now: float, on: int) -> DeadlineProgress:
         """Of a job whose newest version holds ``step`` steps."""
-        return Standing(
+        return DeadlineProgress(
             work_s=self.left(step),
             left_s=self.deadline_s - now,
             total_s=self.total_s,

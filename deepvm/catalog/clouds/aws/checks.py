@@ -11,7 +11,7 @@ from itertools import product
 from typing import Any
 
 from deepvm.catalog.clouds.aws.client import Aws, clock_skew_s
-from deepvm.catalog.clouds.aws.errors import MOST_SKEW_S, Question
+from deepvm.catalog.clouds.aws.errors import MOST_SKEW_S, ApiCall
 from deepvm.catalog.clouds.aws.providers import PRICING_REGION, aws_providers
 from deepvm.catalog.clouds.aws.quota_codes import QUOTA_NAMES
 from deepvm.catalog.clouds.aws.spot_advisor import AdvisorProvider
@@ -52,7 +52,7 @@ def check_aws(aws: Aws, region: str, now: datetime) -> tuple[Check, ...]:
     Failures are results.
     """
     try:
-        identity = aws.call(Question("sts", "GetCallerIdentity", region))
+        identity = aws.call(ApiCall("sts", "GetCallerIdentity", region))
     except CloudError as error:
         checks = _failed_identity(error)
     else:
@@ -94,7 +94,7 @@ def _clock(reply: Mapping[str, Any]) -> Check:
 def _permission(
     aws: Aws, region: str, service: str, operation: str, parameters: Mapping[str, Any]
 ) -> Check:
-    question = Question(service, operation, PRICING_REGION if service == "pricing" else region)
+    question = ApiCall(service, operation, PRICING_REGION if service == "pricing" else region)
     name, dry = f"permission {question.action}", service == "ec2"
     try:
         try:

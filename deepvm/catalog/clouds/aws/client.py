@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 from xml.etree import ElementTree
 
-from deepvm.catalog.clouds.aws.errors import NO_WORDS, Question, cloud_error, error_code
+from deepvm.catalog.clouds.aws.errors import NO_WORDS, ApiCall, cloud_error, error_code
 from deepvm.catalog.signals.daemon_pool import run_in_daemons
 from deepvm.catalog.signals.redaction import secrets_of
 from deepvm.errors import CloudError
@@ -51,7 +51,7 @@ class Aws:
         self._credentials: Any = None
         self._lock = threading.Lock()
 
-    def call(self, question: Question, answers: Collection[str] = (), **parameters: Any) -> Any:
+    def call(self, question: ApiCall, answers: Collection[str] = (), **parameters: Any) -> Any:
         """The reply as boto3 gives it, or the code of a refusal that is among ``answers``.
 
         Raises:
@@ -68,7 +68,7 @@ class Aws:
 
         return self._in_time(question, ask)
 
-    def pages(self, question: Question, key: str, **parameters: Any) -> list[Any]:
+    def pages(self, question: ApiCall, key: str, **parameters: Any) -> list[Any]:
         """The rows under ``key`` of all pages of a list; ``MaxResults`` is the size of a page.
 
         Raises:
@@ -92,7 +92,7 @@ class Aws:
 
         return self._in_time(question, ask)
 
-    def _in_time(self, question: Question, ask: Callable[[], _Result]) -> _Result:
+    def _in_time(self, question: ApiCall, ask: Callable[[], _Result]) -> _Result:
         """What ``ask`` returns; its exceptions as CloudErrors.
 
         After ``total_s`` its thread is abandoned.
@@ -135,7 +135,7 @@ class Aws:
 
     def regions(self, region: str) -> tuple[str, ...]:
         """The regions that are enabled for the account, sorted; ``region`` is asked."""
-        question = Question("ec2", "DescribeRegions", region)
+        question = ApiCall("ec2", "DescribeRegions", region)
         names = sorted(
             row["RegionName"]
             for row in self.call(question).get("Regions") or ()
@@ -145,7 +145,7 @@ class Aws:
             raise question.unusable("the answer holds no region")
         return tuple(names)
 
-    def _client(self, question: Question) -> Any:
+    def _client(self, question: ApiCall) -> Any:
         place = question.service, question.region
         with self._lock:  # boto3's sessions are not thread-safe while they make a client
             if place not in self._made:
@@ -187,7 +187,7 @@ class Aws:
         return client
 
 
-def _method(question: Question) -> str:
+def _method(question: ApiCall) -> str:
     from botocore import xform_name
 
     return str(xform_name(question.operation))

@@ -128,7 +128,7 @@ _EXCEPTIONS = (
 
 
 @dataclass(frozen=True)
-class Question:
+class ApiCall:
     """What is asked where: boto3's name of a service (``ec2``), AWS's of an operation (``DescribeInstances``)."""
 
     service: str
@@ -158,7 +158,7 @@ class Question:
 
 def cloud_error(
     error: BaseException,
-    question: Question,
+    question: ApiCall,
     *,
     profile: str = "",
     secrets: Iterable[str] = (),
@@ -188,7 +188,7 @@ def _said(error: BaseException, part: str = "Error") -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
-def _refusal(error: BaseException, question: Question, skew_s: float) -> tuple[str, str, str]:
+def _refusal(error: BaseException, question: ApiCall, skew_s: float) -> tuple[str, str, str]:
     """Why, detail and advice for an error that AWS itself sent."""
     code, message = error_code(error), str(_said(error).get("Message") or "no reason given")
     status = _said(error, "ResponseMetadata").get("HTTPStatusCode", 0)
@@ -246,7 +246,7 @@ def _refusal(error: BaseException, question: Question, skew_s: float) -> tuple[s
 
 
 def _exception(
-    error: BaseException, question: Question, profile: str, regions: Collection[str]
+    error: BaseException, question: ApiCall, profile: str, regions: Collection[str]
 ) -> tuple[str, str, str]:
     """Why, detail and advice for an error of boto3 or of the network."""
     names = {kind.__name__ for kind in type(error).__mro__}

@@ -12,10 +12,10 @@ from typing import Any
 
 from deepvm.catalog.clouds.aws import responses
 from deepvm.catalog.clouds.aws.client import Aws
-from deepvm.catalog.clouds.aws.errors import Question
+from deepvm.catalog.clouds.aws.errors import ApiCall
 from deepvm.catalog.clouds.aws.quota_codes import QUOTA_NAMES, quota_family
 from deepvm.catalog.signals import signal as kinds
-from deepvm.catalog.signals.signal import Provider, Reading
+from deepvm.catalog.signals.signal import FetchResult, Provider
 from deepvm.core.cluster.instances import Market
 
 PRICING_REGION = "us-east-1"
@@ -64,34 +64,34 @@ def placement_provider(aws: Aws, types: Sequence[str], count: int) -> Provider:
     return Provider(kind, "AWS EC2 spot placement scores", partial(_placement, aws, wanted, count))
 
 
-def _specs(aws: Aws, region: str, _: datetime) -> Reading:
-    question = Question("ec2", "DescribeInstanceTypes", region)
+def _specs(aws: Aws, region: str, _: datetime) -> FetchResult:
+    question = ApiCall("ec2", "DescribeInstanceTypes", region)
     rows = aws.pages(question, "InstanceTypes", MaxResults=100)
     return _whole(responses.read_specs(rows), question, "no instance type")
 
 
-def _offerings(aws: Aws, region: str, _: datetime) -> Reading:
+def _offerings(aws: Aws, region: str, _: datetime) -> FetchResult:
     """By zone ids, which are the same for every account."""
-    question = Question("ec2", "DescribeInstanceTypeOfferings", region)
+    question = ApiCall("ec2", "DescribeInstanceTypeOfferings", region)
     rows = aws.pages(
         question, "InstanceTypeOfferings", LocationType="availability-zone-id", MaxResults=1000
     )
     return _whole(responses.read_offerings(rows), question, "no type that any zone offers")
 
 
-def _zones(aws: Aws, region: str, _: datetime | None = None) -> Reading:
-    question = Question("ec2", "DescribeAvailabilityZones", region)
+def _zones(aws: Aws, region: str, _: datetime | None = None) -> FetchResult:
+    question = ApiCall("ec2", "DescribeAvailabilityZones", region)
     return _whole(
         responses.read_zones(aws.call(question).get("AvailabilityZones") or ()), question, "no zone"
     )
 
 
-def _on_demand(aws: Aws, region: str, _: datetime) -> Reading:
+def _on_demand(aws: Aws, region: str, _: datetime) -> FetchResult:
     fields = {**_LINUX_ON_DEMAND, "regionCode": region}
     filters = [
         {"Type": "TERM_MATCH", "Field": name, "Value": value} for name, value in fields.items()
     ]
-    question = Question("pricing", "GetProducts", PRICING_REGION)
+    question = ApiCall("pricing", "GetProducts", PRICING_REGION)
     rows = aws.pages(
         question,
         "PriceList",
@@ -103,16 +103,16 @@ def _on_demand(aws: Aws, region: str, _: datetime) -> Reading:
     return _whole(responses.read_on_demand(rows), question, f"no price for {region}")
 
 
-def _spot(aws: Aws, region: str, now: datetime) -> Reading:
+def _spot(aws: Aws, region: str, now: datetime) -> FetchResult:
     """The current price of every type in every zone where it has one."""
-    question = Question("ec2", "DescribeSpotPriceHistory", region)
+    question = ApiCall("ec2", "DescribeSpotPriceHistory", region)
     rows = _price_changes(aws, question, StartTime=now)
     return _whole(
         responses.read_spot(rows, _zone_ids(aws, region, rows)), question, "no spot price"
     )
 
 
-def _price_changes(aws: Aws, question: Question, **which: Any) -> list[Any]:
+def _price_changes(aws: Aws, question: ApiCall, **which: Any) -> list[Any]:
     return aws.pages(
         question,
         "SpotPriceHistory",
@@ -122,7 +122,7 @@ def _price_changes(aws: Aws, question: Question, **which: Any) -> list[Any]:
     )
 
 
-def _history(aws: Aws, period: timedelta, region: str, now: datetime) -> Reading:
+def _history(aws: Aws, period: timedelta, region: str, now: datetime) -> FetchResult:
     specs = _specs(aws, region, now).data
     nvidia = (
         t
@@ -130,7 +130,7 @@ def _history(aws: Aws, period: timedelta, region: str, now: datetime) -> Reading
         if s["spot"] and s.get("gpu", {}).get("manufacturer") == "NVIDIA"
     )
     types = sorted(nvidia)
-    question = Question("ec2", "DescribeSpotPriceHistory", region)
+    question = ApiCall("ec2", "DescribeSpotPriceHistory", region)
 
     def ask(first: int) -> list[Any]:
         chunk = types[first : first + _TYPES_IN_A_CHUNK]
@@ -144,11 +144,11 @@ def _history(aws: Aws, period: timedelta, region: str, now: datetime) -> Reading
     return responses.read_history(rows, _zone_ids(aws, region, rows))
 
 
-def _quotas(aws: Aws, region: str, _: datetime) -> Reading:
+def _quotas(aws: Aws, region: str, _: datetime) -> FetchResult:
     """How many vCPUs the account may run in each family and market, and how many it runs."""
     limits = aws.each(lambda quota: _limit(aws, region, quota.code), QUOTA_NAMES.values())
     if all(limit is None for limit in limits):
-        question = Question("service-quotas", "GetServiceQuota", region)
+        question = ApiCall("service-quotas", "GetServiceQuota", region)
         raise question.unusable("AWS knows none of EC2's quotas of vCPUs here")
     in_use = _in_use(aws, region)
     data = []
@@ -156,14 +156,14 @@ def _quotas(aws: Aws, region: str, _: datetime) -> Reading:
         if limit is not None:
             figures = {"vcpus": int(limit), "in_use": in_use[family, market]}
             data.append({"family": family, "market": market.value, "code": quota.code, **figures})
-    return Reading(data)
+    return FetchResult(data)
 
 
 def _limit(aws: Aws, region: str, code: str) -> float | None:
     """The account's limit, else AWS's default; None where this region has no such quota."""
     for operation in ("GetServiceQuota", "GetAWSDefaultServiceQuota"):
         # A quota that was never raised may exist only as a default.
-        question = Question("service-quotas", operation, region)
+        question = ApiCall("service-quotas", operation, region)
         reply = aws.call(question, (_NO_QUOTA,), ServiceCode="ec2", QuotaCode=code)
         if reply == _NO_QUOTA:
             continue
@@ -184,12 +184,12 @@ def _limit(aws: Aws, region: str, code: str) -> float | None:
 def _in_use(aws: Aws, region: str) -> Counter[tuple[str, Market]]:
     """VCPUs of the account's running VMs, by quota family and market."""
     live = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
-    question = Question("ec2", "DescribeInstances", region)
+    question = ApiCall("ec2", "DescribeInstances", region)
     running = responses.read_running(
         aws.pages(question, "Reservations", Filters=live, MaxResults=1000)
     )
     types = sorted({name for name, _, vcpus in running if vcpus is None})
-    question = Question("ec2", "DescribeInstanceTypes", region)
+    question = ApiCall("ec2", "DescribeInstanceTypes", region)
     found = aws.each(
         lambda first: aws.pages(
             question, "InstanceTypes", InstanceTypes=types[first : first + _TYPES_IN_A_CALL]
@@ -203,8 +203,8 @@ def _in_use(aws: Aws, region: str) -> Counter[tuple[str, Market]]:
     return used
 
 
-def _placement(aws: Aws, types: Sequence[str], count: int, region: str, _: datetime) -> Reading:
-    question = Question("ec2", "GetSpotPlacementScores", region)
+def _placement(aws: Aws, types: Sequence[str], count: int, region: str, _: datetime) -> FetchResult:
+    question = ApiCall("ec2", "GetSpotPlacementScores", region)
     wanted = {"InstanceTypes": list(types), "TargetCapacity": count, "SingleAvailabilityZone": True}
     rows = aws.pages(
         question, "SpotPlacementScores", RegionNames=[region], MaxResults=1000, **wanted
@@ -219,7 +219,7 @@ def _zone_ids(aws: Aws, region: str, rows: Sequence[Mapping[str, Any]]) -> Mappi
     return {name: zone for zone, name in _zones(aws, region).data.items()}
 
 
-def _whole(reading: Reading, question: Question, missing: str) -> Reading:
+def _whole(reading: FetchResult, question: ApiCall, missing: str) -> FetchResult:
     """The reading.
 
     An empty one would replace what an older answer said, so it raises a CloudError.

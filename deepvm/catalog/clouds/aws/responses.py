@@ -16,7 +16,7 @@ from decimal import ROUND_CEILING, Decimal
 from fractions import Fraction
 from typing import Any
 
-from deepvm.catalog.signals.signal import Reading
+from deepvm.catalog.signals.signal import FetchResult
 from deepvm.core.cluster.instances import Market
 from deepvm.core.units import MICRO, to_decimal
 from deepvm.errors import RequestError
@@ -51,7 +51,7 @@ Accounts from before 2013 also see ``Linux/UNIX (Amazon VPC)``.
 """
 
 
-def read_specs(rows: Iterable[Mapping[str, Any]]) -> Reading:
+def read_specs(rows: Iterable[Mapping[str, Any]]) -> FetchResult:
     """The ``specs`` of rows of DescribeInstanceTypes."""
     data: dict[str, Any] = {}
     refused: Counter[str] = Counter()
@@ -60,10 +60,10 @@ def read_specs(rows: Iterable[Mapping[str, Any]]) -> Reading:
             data[str(row["InstanceType"])] = _spec(row)
         except (KeyError, TypeError, ValueError, AttributeError):
             refused["incomplete row"] += 1
-    return Reading(dict(sorted(data.items())), dict(refused))
+    return FetchResult(dict(sorted(data.items())), dict(refused))
 
 
-def read_offerings(rows: Iterable[Mapping[str, Any]]) -> Reading:
+def read_offerings(rows: Iterable[Mapping[str, Any]]) -> FetchResult:
     """The ``offerings`` of rows of DescribeInstanceTypeOfferings, asked for by zone id."""
     zones: dict[str, set[str]] = {}
     refused: Counter[str] = Counter()
@@ -77,10 +77,10 @@ def read_offerings(rows: Iterable[Mapping[str, Any]]) -> Reading:
             refused["not a zone id"] += 1
         else:
             zones.setdefault(name, set()).add(place)
-    return Reading({name: sorted(ids) for name, ids in sorted(zones.items())}, dict(refused))
+    return FetchResult({name: sorted(ids) for name, ids in sorted(zones.items())}, dict(refused))
 
 
-def read_zones(rows: Iterable[Mapping[str, Any]]) -> Reading:
+def read_zones(rows: Iterable[Mapping[str, Any]]) -> FetchResult:
     """The ``zones`` of rows of DescribeAvailabilityZones."""
     data: dict[str, str] = {}
     refused: Counter[str] = Counter()
@@ -89,7 +89,7 @@ def read_zones(rows: Iterable[Mapping[str, Any]]) -> Reading:
             data[row["ZoneId"]] = row["ZoneName"]
         else:
             refused["incomplete row"] += 1
-    return Reading(dict(sorted(data.items())), dict(refused))
+    return FetchResult(dict(sorted(data.items())), dict(refused))
 
 
 def read_running(reservations: Iterable[Mapping[str, Any]]) -> list[tuple[str, Market, int | None]]:
@@ -125,7 +125,7 @@ def price_text(price: Decimal) -> str:
     return f"{price.quantize(MICRO, rounding=ROUND_CEILING):f}".rstrip("0").rstrip(".")
 
 
-def read_on_demand(rows: Iterable[Any]) -> Reading:
+def read_on_demand(rows: Iterable[Any]) -> FetchResult:
     """The ``on-demand`` prices of GetProducts' PriceList, whose rows are JSON texts."""
     prices: dict[str, Decimal] = {}
     refused: Counter[str] = Counter()
@@ -138,12 +138,12 @@ def read_on_demand(rows: Iterable[Any]) -> Reading:
         for offer in offers:
             refused[CONFLICT] += name in prices and prices[name] != offer
             prices[name] = max(offer, prices.get(name, offer))
-    return Reading(
+    return FetchResult(
         {name: price_text(price) for name, price in sorted(prices.items())}, dict(+refused)
     )
 
 
-def read_spot(rows: Iterable[Mapping[str, Any]], zone_ids: Mapping[str, str]) -> Reading:
+def read_spot(rows: Iterable[Mapping[str, Any]], zone_ids: Mapping[str, str]) -> FetchResult:
     """The ``spot`` prices: the newest of each type and zone; see :func:`read_history`."""
     history = read_history(rows, zone_ids)
     for zones in history.data.values():
@@ -153,7 +153,7 @@ def read_spot(rows: Iterable[Mapping[str, Any]], zone_ids: Mapping[str, str]) ->
     return history
 
 
-def read_history(rows: Iterable[Mapping[str, Any]], zone_ids: Mapping[str, str]) -> Reading:
+def read_history(rows: Iterable[Mapping[str, Any]], zone_ids: Mapping[str, str]) -> FetchResult:
     """The ``history`` of rows of DescribeSpotPriceHistory in any order; ``zone_ids`` (by name) are for rows without."""
     refused: Counter[str] = Counter()
     points: dict[tuple[str, str], dict[int, Decimal]] = {}
@@ -171,10 +171,10 @@ def read_history(rows: Iterable[Mapping[str, Any]], zone_ids: Mapping[str, str])
         data.setdefault(name, {})[zone] = [
             [at, price_text(price)] for at, price in sorted(known.items())
         ]
-    return Reading(data, dict(+refused))
+    return FetchResult(data, dict(+refused))
 
 
-def read_placement(rows: Iterable[Mapping[str, Any]], region: str) -> Reading:
+def read_placement(rows: Iterable[Mapping[str, Any]], region: str) -> FetchResult:
     """The ``placement`` scores of a region in rows of GetSpotPlacementScores, best first."""
     scores, refused = [], Counter[str]()
     for row in rows:
@@ -188,7 +188,7 @@ def read_placement(rows: Iterable[Mapping[str, Any]], region: str) -> Reading:
             refused[UNPARSABLE] += 1
         else:
             scores.append({"zone": zone, "score": score})
-    return Reading(sorted(scores, key=lambda s: (-s["score"], s["zone"])), dict(refused))
+    return FetchResult(sorted(scores, key=lambda s: (-s["score"], s["zone"])), dict(refused))
 
 
 def _spec(row: Mapping[str, Any]) -> dict[str, Any]:

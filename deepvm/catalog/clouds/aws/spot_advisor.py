@@ -15,7 +15,7 @@ from typing import Any
 
 from deepvm.catalog.public.download import PublicFile, download, shown
 from deepvm.catalog.signals.redaction import redact
-from deepvm.catalog.signals.signal import ADVISOR, Provider, Reading
+from deepvm.catalog.signals.signal import ADVISOR, FetchResult, Provider
 from deepvm.core.cluster.instances import INTERRUPTION_BANDS
 from deepvm.errors import CloudError
 
@@ -43,7 +43,7 @@ class AdvisorProvider(Provider):
         self._lock = threading.Lock()
         self._last: tuple[datetime, Mapping[str, Any] | CloudError] | None = None
 
-    def _read_bands(self, region: str, now: datetime) -> Reading:
+    def _read_bands(self, region: str, now: datetime) -> FetchResult:
         types = self._types(region, now)
         found = {name: row.get("r") for name, row in sorted(types.items()) if isinstance(row, dict)}
         # type() and not isinstance(): True is no band.
@@ -55,7 +55,7 @@ class AdvisorProvider(Provider):
         if not bands:
             raise self.file.unreadable(f"none of {len(types)} types in {region} has a band")
         lost = len(types) - len(bands)
-        return Reading(bands, {"unknown band": lost} if lost else {})
+        return FetchResult(bands, {"unknown band": lost} if lost else {})
 
     def _types(self, region: str, now: datetime) -> Mapping[str, Any]:
         """The region's rows, unchecked."""

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from deepvm.catalog.clouds.aws.client import Aws
-from deepvm.catalog.clouds.aws.errors import Question
+from deepvm.catalog.clouds.aws.errors import ApiCall
 from deepvm.errors import CloudError
 from deepvm.jobs.cloud import RefusedError, UnknownError
 from deepvm.jobs.clouds.aws.ec2_settings import Ec2Settings, named_bucket
@@ -43,7 +43,7 @@ class Ec2Account:
         """A reply, or the code among ``answers``."""
         try:
             return self._aws.call(
-                Question(service, operation, self.settings.region), answers, **parameters
+                ApiCall(service, operation, self.settings.region), answers, **parameters
             )
         except CloudError as error:
             raise as_ours(error) from None
@@ -52,7 +52,7 @@ class Ec2Account:
         """All pages of a list of EC2's."""
         try:
             return self._aws.pages(
-                Question("ec2", operation, self.settings.region), key, **parameters
+                ApiCall("ec2", operation, self.settings.region), key, **parameters
             )
         except CloudError as error:
             raise as_ours(error) from None

@@ -47,7 +47,7 @@ _SPOT = "spot"
 
 
 class Ec2Cloud:
-    """See :class:`deepvm.jobs.cloud.Cloud` and :class:`deepvm.jobs.cloud.Distant`."""
+    """See :class:`deepvm.jobs.cloud.Cloud` and :class:`deepvm.jobs.cloud.RemoteCloud`."""
 
     can_preempt: ClassVar = False
     near: ClassVar = False

@@ -32,7 +32,7 @@ _AT_HOME = ("HEAD_TYPE", "HEAD_PROFILE")
 
 
 class HeadedEc2Cloud(Ec2Cloud):
-    """See :class:`deepvm.jobs.cloud.Headed`."""
+    """See :class:`deepvm.jobs.cloud.HostsController`."""
 
     can_preempt: ClassVar = False
     near: ClassVar = False

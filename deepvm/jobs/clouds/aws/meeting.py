@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from deepvm.catalog.clouds.aws.client import Aws
-from deepvm.catalog.clouds.aws.errors import Question
+from deepvm.catalog.clouds.aws.errors import ApiCall
 from deepvm.errors import CloudError
 from deepvm.jobs.clouds.aws.s3_read import metadata, read
 
@@ -43,7 +43,7 @@ _T = TypeVar("_T")
 log = logging.getLogger("deepvm.jobs")
 
 
-class Meeting:
+class Rendezvous:
     """The parameters of a job.
 
     Asks again until ``wait_s`` is over: a new VM's role takes a while to be known.
@@ -146,14 +146,14 @@ class Meeting:
 
     def _below(self, name: str) -> dict[str, str]:
         question, path = (
-            Question("ssm", "GetParametersByPath", self.region),
+            ApiCall("ssm", "GetParametersByPath", self.region),
             f"{self._path}/{name}/",
         )
         rows = self._aws.pages(question, "Parameters", Path=path)
         return {row["Name"].removeprefix(path): row["Value"] for row in rows}
 
     def _ask(self, operation: str, *answers: str, **parameters: Any) -> Any:
-        return self._aws.call(Question("ssm", operation, self.region), answers, **parameters)
+        return self._aws.call(ApiCall("ssm", operation, self.region), answers, **parameters)
 
     def _until(self, ask: Callable[[], _T | None], missing: str | Callable[[], str]) -> _T:
         """What ``ask`` returns once it is true; ends the process when the time is over."""
@@ -218,7 +218,7 @@ def main(words: list[str] | None = None) -> None:
             given.add_argument(place, type=int if place in ("keepers", "port", "after") else str)
         given.add_argument("file", type=Path)
     asked = parser.parse_args(words)
-    meeting = Meeting(asked.job, asked.wait)
+    meeting = Rendezvous(asked.job, asked.wait)
     if asked.act == "keep":
         told = meeting.keep(asked.token).encode()
     elif asked.act == "join":

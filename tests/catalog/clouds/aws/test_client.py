@@ -11,7 +11,7 @@ import pytest
 from support.aws_account import REGION
 
 from deepvm.catalog.clouds.aws.client import Aws
-from deepvm.catalog.clouds.aws.errors import Question
+from deepvm.catalog.clouds.aws.errors import ApiCall
 from deepvm.errors import CloudError
 
 
@@ -23,7 +23,7 @@ def keys(monkeypatch):
 
 
 def test_the_clients_are_set_up_as_designed():
-    client = Aws()._client(Question("ec2", "", "eu-central-1"))
+    client = Aws()._client(ApiCall("ec2", "", "eu-central-1"))
     config = client.meta.config
     assert config.retries == {"mode": "standard", "total_max_attempts": 5}
     assert (config.connect_timeout, config.read_timeout) == (5, 30)
@@ -35,7 +35,7 @@ def test_threads_share_one_client(monkeypatch):
     aws = Aws()
     made = []
     threads = [
-        threading.Thread(target=lambda: made.append(aws._client(Question("ec2", "", REGION))))
+        threading.Thread(target=lambda: made.append(aws._client(ApiCall("ec2", "", REGION))))
         for _ in range(16)
     ]
     for thread in threads:

@@ -12,13 +12,13 @@ from botocore.parsers import ResponseParserError
 from support.aws_account import NOW, REGION, Step, account
 
 from deepvm.catalog.clouds.aws.client import clock_skew_s
-from deepvm.catalog.clouds.aws.errors import Question, cloud_error, error_code
+from deepvm.catalog.clouds.aws.errors import ApiCall, cloud_error, error_code
 from deepvm.catalog.clouds.aws.providers import aws_providers
 from deepvm.catalog.signals.redaction import redact, secrets_of
 from deepvm.catalog.signals.signal import SPECS
 from deepvm.errors import CloudError
 
-QUESTION = Question("ec2", "DescribeInstanceTypes", REGION)
+QUESTION = ApiCall("ec2", "DescribeInstanceTypes", REGION)
 WHYS = {
     "credentials",
     "expired",
@@ -165,7 +165,7 @@ def test_a_role_that_cannot_be_assumed_is_not_a_missing_permission_of_the_questi
 
 
 def test_other_services_have_other_actions():
-    question = Question("service-quotas", "GetAWSDefaultServiceQuota", REGION)
+    question = ApiCall("service-quotas", "GetAWSDefaultServiceQuota", REGION)
     assert (
         "servicequotas:GetAWSDefaultServiceQuota"
         in mapped(refusal("AccessDeniedException", operation=question.operation), question).advice
@@ -227,15 +227,13 @@ class TestClock:
 
 class TestRegions:
     def test_keys_are_fine_but_the_region_must_be_enabled(self):
-        found = mapped(
-            refusal("AuthFailure"), Question("ec2", "DescribeInstanceTypes", "ap-east-1")
-        )
+        found = mapped(refusal("AuthFailure"), ApiCall("ec2", "DescribeInstanceTypes", "ap-east-1"))
         assert found.why == "region"
         assert "enable ap-east-1" in found.advice
 
     def test_a_region_that_nobody_knows(self):
         error = boto.EndpointConnectionError(endpoint_url="https://ec2.us-esat-1.amazonaws.com/")
-        question = Question("ec2", "DescribeRegions", "us-esat-1")
+        question = ApiCall("ec2", "DescribeRegions", "us-esat-1")
         found = mapped(error, question, regions={"us-east-1", "us-east-2", "eu-west-1"})
         assert found.why == "region"
         assert "us-east-1" in found.advice

@@ -25,7 +25,7 @@ from deepvm.catalog.clouds.aws.responses import (
     read_vcpus,
     read_zones,
 )
-from deepvm.catalog.signals.signal import Reading
+from deepvm.catalog.signals.signal import FetchResult
 from deepvm.core.units import to_micro_usd
 
 ZONE_IDS = {"us-east-1a": "use1-az4", "us-east-1b": "use1-az6", "us-east-1c": "use1-az1"}
@@ -217,7 +217,7 @@ class TestSpecs:
         "broken", [{"VCpuInfo": {}}, {"MemoryInfo": None}, {"VCpuInfo": {"DefaultVCpus": 0}}]
     )
     def test_rows_without_size_are_refused(self, broken):
-        assert read_specs([a_type(**broken)]) == Reading({}, {"incomplete row": 1})
+        assert read_specs([a_type(**broken)]) == FetchResult({}, {"incomplete row": 1})
 
 
 class TestZones:
@@ -296,7 +296,7 @@ class TestOnDemand:
         ],
     )
     def test_rows_that_are_no_products(self, row):
-        assert read_on_demand([row]) == Reading({}, {responses.UNPARSABLE: 1})
+        assert read_on_demand([row]) == FetchResult({}, {responses.UNPARSABLE: 1})
 
     @pytest.mark.parametrize("name", ["", None, 5])
     def test_products_without_a_type(self, name):
@@ -354,7 +354,7 @@ class TestSpot:
     )
     def test_incomplete_rows(self, broken):
         row = rows("describe-spot-price-history", "SpotPriceHistory")[0] | broken
-        assert read_spot([row], ZONE_IDS) == Reading({}, {responses.UNPARSABLE: 1})
+        assert read_spot([row], ZONE_IDS) == FetchResult({}, {responses.UNPARSABLE: 1})
 
     @given(
         st.lists(

@@ -18,7 +18,7 @@ from support.jobs.fake_ec2 import BUCKET, FakeEc2
 from support.jobs.runs import Home
 
 from deepvm.errors import RequestError
-from deepvm.jobs.cloud import Cloud, Distant, Launch, RefusedError, Start, UnknownError
+from deepvm.jobs.cloud import Cloud, Launch, RefusedError, RemoteCloud, Start, UnknownError
 from deepvm.jobs.clouds.aws import ec2_machine
 from deepvm.jobs.clouds.aws.ec2_cloud import MACHINE_TAG, Ec2Cloud
 from deepvm.jobs.clouds.aws.ec2_instances import ended_of, instance_of_row, kept
@@ -124,7 +124,7 @@ def test_life_of_a_machine(cloud: Ec2Cloud, ec2: FakeEc2) -> None:
 
 def test_it_is_a_cloud(cloud: Ec2Cloud) -> None:
     as_cloud: Cloud = cloud
-    assert isinstance(as_cloud, Distant)
+    assert isinstance(as_cloud, RemoteCloud)
     assert cloud.whole() == "us-east-1" and cloud.tier("job").startswith(f"s3://{BUCKET}/deepvm/")
 
 

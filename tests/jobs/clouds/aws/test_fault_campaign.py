@@ -22,10 +22,10 @@ from deepvm.jobs.cloud import RefusedError, Start, UnknownError
 from deepvm.jobs.clouds.aws.ec2_cloud import Ec2Cloud
 from deepvm.jobs.clouds.aws.ec2_settings import Ec2Settings
 from deepvm.jobs.decisions import events as d
-from deepvm.jobs.decisions.react import react
+from deepvm.jobs.decisions.reconcile import react
 from deepvm.jobs.decisions.states import Machine
 from deepvm.jobs.decisions.waiting import adopted
-from deepvm.jobs.decisions.world import Pool, Terms, World
+from deepvm.jobs.decisions.world import JobLimits, JobState, Pool
 from deepvm.jobs.history.history import PLACE, History
 from deepvm.jobs.wire import new_secret, secret_of
 
@@ -65,11 +65,11 @@ class Job:
     def __init__(self, ec2: FakeEc2, folder: Path, seed: int) -> None:
         self.ec2, self.rng, self.folder = ec2, random.Random(seed), folder
         self.name = f"job{seed}"
-        terms = Terms(MOST, MOST, absent_s=3 * LATE_S, cool_s=0.05, start_s=30.0)
+        terms = JobLimits(MOST, MOST, absent_s=3 * LATE_S, cool_s=0.05, start_s=30.0)
         self.history = self._opened()
         now_s = time.time()
         self.history.add_job(
-            self.name, now_s, folder, {"cloud": "aws"}, World(terms, now_s, pools=POOLS)
+            self.name, now_s, folder, {"cloud": "aws"}, JobState(terms, now_s, pools=POOLS)
         )
         self.kills = 0
         self.begin()
@@ -140,7 +140,9 @@ class Job:
             found = self.cloud.listing(self.name)
         except UnknownError:
             return
-        self.feed(d.Listed(dict(found.alive), dict(found.ended), dict(found.zones), found.taken))
+        self.feed(
+            d.InstancesListed(dict(found.alive), dict(found.ended), dict(found.zones), found.taken)
+        )
 
     def wanted(self) -> set[str]:
         over = (Machine.RELEASING, Machine.LOST, Machine.ENDED, Machine.FAILED)

@@ -16,7 +16,7 @@ from support.jobs.metadata_services import Imds
 
 from deepvm.errors import CloudError
 from deepvm.jobs.clouds.aws import meeting
-from deepvm.jobs.clouds.aws.meeting import Meeting, main
+from deepvm.jobs.clouds.aws.meeting import Rendezvous, main
 
 
 @pytest.fixture(scope="module")
@@ -51,9 +51,9 @@ def port() -> Iterator[int]:
         yield int(listener.getsockname()[1])
 
 
-def at(imds: Imds, address: str, job: str, wait_s: float = 20.0) -> Meeting:
+def at(imds: Imds, address: str, job: str, wait_s: float = 20.0) -> Rendezvous:
     imds.facts |= {"local-ipv4": address, "instance-id": f"i-{address}"}
-    return Meeting(job, wait_s, look_s=0.05)
+    return Rendezvous(job, wait_s, look_s=0.05)
 
 
 def test_all_keepers_have_one_token(imds: Imds, port: int, tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_term_is_given_once(imds: Imds, port: int) -> None:
     led: list[tuple[int, str, bool]] = []
     gave_up: list[object] = []
 
-    def lead(vm: Meeting) -> None:
+    def lead(vm: Rendezvous) -> None:
         try:
             led.append(vm.lead(0, 9))
         except SystemExit as error:

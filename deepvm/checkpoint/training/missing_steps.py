@@ -38,7 +38,7 @@ _BESIDE = 128
 log = logging.getLogger("deepvm.checkpoint")
 
 
-class UnseenSteps:
+class MissingStepDetector:
     """Counts backward passes without a step (compiled models have them too), and compares parameters after a few.
 
     That is after 8, 16, 32 passes and so on, but at least twice the usual number between steps, for

@@ -22,17 +22,17 @@ from typing import TypeAlias
 
 from deepvm.core.units import format_seconds
 from deepvm.jobs.decisions import markets
-from deepvm.jobs.decisions.events import Act, Event, Failed, Listed, Release, Request
+from deepvm.jobs.decisions.apply_events import known, unsaved, with_event
+from deepvm.jobs.decisions.events import Act, Event, Failed, InstancesListed, Release, Request
 from deepvm.jobs.decisions.hangs import begun, is_hung, noted
-from deepvm.jobs.decisions.heard import known, unsaved, with_event
 from deepvm.jobs.decisions.pool_choice import rested_after_losses
 from deepvm.jobs.decisions.states import Job, JobEvent, Machine, MachineEvent, job_after
 from deepvm.jobs.decisions.waiting import further_s, idlers, is_in_vain, let_go, timed, waited_s
-from deepvm.jobs.decisions.world import MachineRecord, Pool, Reason, Role, Save, World
+from deepvm.jobs.decisions.world import JobState, MachineRecord, Pool, Reason, Role, Save
 
 
 @dataclass(frozen=True)
-class Orders:
+class Decisions:
     """What an agent is to do: the answer to each of its heartbeats, so that none is lost with a controller.
 
     Attributes:
@@ -50,36 +50,36 @@ class Orders:
     save: Save | None = None
 
 
-def orders_of(world: World, machine: str) -> Orders:
+def orders_of(world: JobState, machine: str) -> Decisions:
     """The orders for a machine; one that is not known is not needed."""
     known = world.machines.get(machine)
     if known is None or known.state in _UNWANTED:
-        return Orders(shutdown=True)
+        return Decisions(shutdown=True)
     if known.role is Role.ANCHOR:
-        return Orders(serve=True)
+        return Decisions(serve=True)
     if not world.formed or machine not in world.members:
-        return Orders()
-    return Orders(generation=world.generation, members=world.members, save=world.save)
+        return Decisions()
+    return Decisions(generation=world.generation, members=world.members, save=world.save)
 
 
 _UNWANTED = (Machine.RELEASING, Machine.LOST, Machine.ENDED, Machine.FAILED)
 
 
-def begun_anew(world: World) -> World:
+def begun_anew(world: JobState) -> JobState:
     """A world whose generation is none: its members cannot meet. The next one is formed at once."""
     begun = replace(world, job=job_after(world.job, JobEvent.BROKEN), formed=False, save=None)
     return replace(begun, suspected_s=None, exits={}, started=frozenset())
 
 
 def react(
-    world: World, events: Event | Sequence[Event], now_s: float
-) -> tuple[World, tuple[Act, ...]]:
+    world: JobState, events: Event | Sequence[Event], now_s: float
+) -> tuple[JobState, tuple[Act, ...]]:
     """What is known after an event, or several at once, and what is to be done about it."""
     start = world = replace(world, now_s=max(now_s, world.now_s))
     acts: list[Act] = []
     for event in events if isinstance(events, Sequence) else (events,):
         before, world = world, known(world, event)
-        if isinstance(event, Listed):
+        if isinstance(event, InstancesListed):
             acts += _unwanted(world, event)
         if isinstance(event, Failed):
             acts += _given_back(before, world)
@@ -94,10 +94,10 @@ def react(
 
 # --- what follows from it -------------------------------------------------------------------------
 
-_Step: TypeAlias = tuple[World, list[Act]]
+_Step: TypeAlias = tuple[JobState, list[Act]]
 
 
-def _watched(world: World) -> _Step:
+def _watched(world: JobState) -> _Step:
     """Agents that are silent, machines that take too long."""
     terms, now, acts = world.terms, world.now_s, list[Act]()
     for machine in list(world.machines.values()):
@@ -114,7 +114,7 @@ def _watched(world: World) -> _Step:
     return world, acts
 
 
-def _judged(world: World) -> _Step:
+def _judged(world: JobState) -> _Step:
     """What the exits of trainers mean: the end, a failure, or that a machine is gone."""
     if not world.formed or not world.exits or world.job.over:
         return world, []
@@ -154,7 +154,7 @@ def _judged(world: World) -> _Step:
 _KILLED, _MOST_KILLED = 137, 3
 
 
-def _missing_steps(world: World) -> str:
+def _missing_steps(world: JobState) -> str:
     """What is wrong where trainers have ended well before the last step of the job file.
 
     Empty if it is not known.
@@ -166,7 +166,7 @@ def _missing_steps(world: World) -> str:
     return f"{done}; if that is all, leave out 'steps'"
 
 
-def _hung(world: World) -> _Step:
+def _hung(world: JobState) -> _Step:
     """Trainers that hang begin anew from the newest version that is safe, whatever is being saved.
 
     Or the job fails.
@@ -184,7 +184,7 @@ def _hung(world: World) -> _Step:
     )
 
 
-def _limited(world: World) -> _Step:
+def _limited(world: JobState) -> _Step:
     """Money and time: stop at the last moment at which a version still fits."""
     terms = world.terms
     if world.ending or world.job.over:
@@ -214,7 +214,7 @@ def _limited(world: World) -> _Step:
     return world, []
 
 
-def _never_ready(world: World, role: Role) -> bool:
+def _never_ready(world: JobState, role: Role) -> bool:
     """Whether machines end before they can train, again and again: each that is asked for costs money for nothing."""
     places = world.terms.most if role is Role.TRAINER else world.terms.anchors
     known = world.unready.get(role)
@@ -229,12 +229,12 @@ BUDGET, DEADLINE, NEVER_READY = "the budget", "the deadline", "machines keep fai
 """How the reasons begin for which money, time and broken machines end a job."""
 
 
-def _marketed(world: World) -> _Step:
+def _marketed(world: JobState) -> _Step:
     """Spot or on demand, where a deadline decides."""
     return markets.decided(world), []
 
 
-def _broken(world: World) -> bool:
+def _broken(world: JobState) -> bool:
     """Whether a member of the generation is gone, or may be.
 
     One that is noticed may be silent, or gone, for a while: others can make its version safe
@@ -264,7 +264,7 @@ def _broken(world: World) -> bool:
     return False
 
 
-def _saved_first(world: World) -> _Step:
+def _saved_first(world: JobState) -> _Step:
     """Ask for a version where one is wanted before what comes next, and give it up after its limit."""
     if world.job.over or not world.formed:
         return replace(world, save=None), []
@@ -284,7 +284,7 @@ def _saved_first(world: World) -> _Step:
     )
 
 
-def _wish(world: World) -> tuple[Reason, float] | None:
+def _wish(world: JobState) -> tuple[Reason, float] | None:
     """Why training is to hold behind a version, and until when that is of use; None: it is not."""
     taken = [
         m.taken_s
@@ -315,7 +315,7 @@ def _wish(world: World) -> tuple[Reason, float] | None:
     return (Reason.RESIZE, world.now_s + world.terms.save_s) if changes and can else None
 
 
-def _is_too_little(world: World) -> bool:
+def _is_too_little(world: JobState) -> bool:
     """Whether a job that is to stop holds behind a version that was to outlive a machine only, and not the anchors."""
     save = world.save
     if not world.ending or save is None or save.reason is Reason.STOP:
@@ -323,7 +323,7 @@ def _is_too_little(world: World) -> bool:
     return save.reason.holds and save.safe and world.lasts < world.version
 
 
-def _has_come(world: World, save: Save) -> bool:
+def _has_come(world: JobState, save: Save) -> bool:
     """Whether the version that is waited for outlives what is released next: an anchor that is replaced, perhaps."""
     keeps = not save.reason.holds or not world.anchors or world.anchors == _next_anchors(world)
     return save.safe and (keeps or world.lasts >= world.version)
@@ -333,7 +333,7 @@ _RESIZE_AGAIN_S = 60.0
 """Training loses steps by each try, and no machine is about to go."""
 
 
-def _given_up(world: World) -> World:
+def _given_up(world: JobState) -> JobState:
     """Without a save that has come, or that comes too late to be of use."""
     save = world.save
     if save is None:
@@ -347,7 +347,7 @@ def _given_up(world: World) -> World:
     return unsaved(world) if missed and save.reason is Reason.RESIZE else world
 
 
-def _missed(before: World, world: World) -> World:
+def _missed(before: JobState, world: JobState) -> JobState:
     """With the version counted that was asked for and is not waited for any more, though it is not safe."""
     asked = before.save
     if asked is None or world.save == asked or world.job is Job.DONE or _has_come(before, asked):
@@ -369,7 +369,7 @@ def _missed(before: World, world: World) -> World:
     return replace(world, counts=world.counts.unsaved(why), given_up=given_up)
 
 
-def _has_spares(world: World) -> bool:
+def _has_spares(world: JobState) -> bool:
     """Whether all of this generation can begin the next at once: a newcomer must not have them load torch meanwhile."""
     ready_s = max(
         (world.machines[m].ready_s or world.now_s for m in _next_members(world)),
@@ -381,7 +381,7 @@ def _has_spares(world: World) -> bool:
 _SPARE_S = 60.0
 
 
-def _next_members(world: World) -> tuple[str, ...]:
+def _next_members(world: JobState) -> tuple[str, ...]:
     """The machines of the next generation: those of this one in their order, then the newcomers.
 
     Where the market changes, those of the other one take over when there are as many of them.
@@ -397,7 +397,7 @@ def _next_members(world: World) -> tuple[str, ...]:
     return tuple({**stay, **able})[: world.terms.most]
 
 
-def _next_anchors(world: World) -> tuple[str, ...]:
+def _next_anchors(world: JobState) -> tuple[str, ...]:
     """The machines that keep the versions of the next generation, each part where it was.
 
     None if one is missing.
@@ -409,11 +409,11 @@ def _next_anchors(world: World) -> tuple[str, ...]:
     return tuple(found) if all(found) else ()
 
 
-def _has_anchors(world: World) -> bool:
+def _has_anchors(world: JobState) -> bool:
     return len(_next_anchors(world)) == world.terms.anchors
 
 
-def _formed(world: World) -> _Step:
+def _formed(world: JobState) -> _Step:
     """Form the next generation where this one is broken, or a version is safe before the change that is wanted."""
     terms, now, save = world.terms, world.now_s, world.save
     if world.job.over or world.ending:
@@ -475,7 +475,7 @@ def _formed(world: World) -> _Step:
     )
 
 
-def _may_last(world: World) -> bool:
+def _may_last(world: JobState) -> bool:
     """Whether a version that only the anchors have yet gets further while there is nothing to go on with anyway."""
     save = world.save
     if (
@@ -489,7 +489,7 @@ def _may_last(world: World) -> bool:
     return save.reason is Reason.EMERGENCY and world.now_s < save.limit_s and not able
 
 
-def _done_unheard(world: World) -> int:
+def _done_unheard(world: JobState) -> int:
     """The last step of a generation of which nobody is left who could say it: what it did since it was heard of."""
     step_s = markets.step_s_of(world)
     ends = [
@@ -503,7 +503,7 @@ def _done_unheard(world: World) -> int:
     return done if world.terms.steps is None else min(done, max(world.terms.steps, world.reached))
 
 
-def _held(world: World) -> World:
+def _held(world: JobState) -> JobState:
     """With the step behind which trainers held for a version.
 
     It may be safe, and gone who would have said so.
@@ -521,7 +521,7 @@ def _held(world: World) -> World:
     return replace(world, reached=min(held, _done_unheard(world)), reached_s=None)
 
 
-def _gathered(world: World, members: tuple[str, ...]) -> bool:
+def _gathered(world: JobState, members: tuple[str, ...]) -> bool:
     """Whether the first generation need not wait for more machines.
 
     Later ones grow as they come.
@@ -536,7 +536,7 @@ def _gathered(world: World, members: tuple[str, ...]) -> bool:
     return world.now_s - first >= world.terms.gather_s
 
 
-def _ended(world: World) -> _Step:
+def _ended(world: JobState) -> _Step:
     """The end: with a version, if one can be had; then nothing is left running."""
     if world.ending and not world.job.over:
         save, limit_s = world.save, markets.wait_until_s(world)
@@ -556,7 +556,7 @@ def _ended(world: World) -> _Step:
     return replace(world, formed=False, save=None), acts
 
 
-def _adds_nothing(world: World) -> bool:
+def _adds_nothing(world: JobState) -> bool:
     """Whether the generation has made no step that is known, and the version from which it goes on lasts already.
 
     Nobody knows what scripts do that report no steps: they may hear of a save all the same.
@@ -564,7 +564,7 @@ def _adds_nothing(world: World) -> bool:
     return not world.pulse.stepped and world.reached <= world.version <= world.lasts
 
 
-def _unwanted(world: World, event: Listed) -> Iterator[Act]:
+def _unwanted(world: JobState, event: InstancesListed) -> Iterator[Act]:
     """What lives in the cloud and is not wanted: released again, or known to nobody."""
     for machine in sorted(event.alive):
         known = world.machines.get(machine)
@@ -572,7 +572,7 @@ def _unwanted(world: World, event: Listed) -> Iterator[Act]:
             yield Release(machine)
 
 
-def _given_back(before: World, world: World) -> Iterator[Act]:
+def _given_back(before: JobState, world: JobState) -> Iterator[Act]:
     """The machines that an event has made useless."""
     for key, machine in world.machines.items():
         if (
@@ -582,7 +582,7 @@ def _given_back(before: World, world: World) -> Iterator[Act]:
             yield Release(key)
 
 
-def _wanted(world: World) -> _Step:
+def _wanted(world: JobState) -> _Step:
     """Ask for what is missing, where a pool may have it.
 
     Release what is too many, and what was given up.
@@ -623,7 +623,7 @@ def _wanted(world: World) -> _Step:
     # By market, not by pool: the cloud may have chosen the zone.
     steadies = sum(markets.is_on_demand(m.pool) for m in live) if terms.steady else 0
     steady = 0 if world.on_demand else terms.steadies - steadies
-    wanted: list[tuple[Callable[[World], Pool | None], Role, int]] = [
+    wanted: list[tuple[Callable[[JobState], Pool | None], Role, int]] = [
         (markets.anchor_of, Role.ANCHOR, terms.anchors - (len(alive) - len(trainers))),
         (markets.steady_of, Role.TRAINER, min(steady, terms.most - len(live))),
         (markets.pool_of, Role.TRAINER, terms.most - len(live) - max(steady, 0)),
@@ -645,7 +645,7 @@ def _wanted(world: World) -> _Step:
     return timed(world), acts
 
 
-def _requested(world: World, pool: Pool, role: Role) -> tuple[World, Request]:
+def _requested(world: JobState, pool: Pool, role: Role) -> tuple[JobState, Request]:
     """With the record of a new machine, which comes before the request."""
     number = world.requests + 1
     machine = MachineRecord(f"m{number}", pool, world.now_s, role=role)

@@ -26,10 +26,10 @@ from deepvm.io.agent_board import (
     BOARD,
     MOST_RANKS,
     Board,
-    RankWord,
+    Flag,
+    RankFlag,
     SaveReason,
     Scheduled,
-    Word,
 )
 from deepvm.jobs.agent.backups import LAST_S, Backups, Others
 from deepvm.jobs.agent.notices import MetadataError, NoticeSource
@@ -52,7 +52,7 @@ machine it logs what is lost.
 log = logging.getLogger("deepvm.agent")
 
 
-class LoneAgent:
+class StandaloneAgent:
     """Has the trainers of one command save when this machine is taken back."""
 
     def __init__(
@@ -90,7 +90,7 @@ class LoneAgent:
         with tempfile.TemporaryDirectory(prefix="deepvm-agent-") as name, caught() as signals:
             folder = Path(name)
             self._board = Board.create(folder / BOARD)
-            self._board.words[Word.ALONE] = 1
+            self._board.words[Flag.ALONE] = 1
             self._backups = Backups.at(self._tiers, self._job, folder / "backups", self._keep)
             sockets = TrainerSocket(folder, self._answer)
             try:
@@ -128,7 +128,7 @@ class LoneAgent:
                 all_safe = not self._warn("SIGTERM is passed on now")
                 command.signal(signal.SIGTERM)
                 # Scripts that end by themselves after a step are not kept from it.
-                self._board.words[Word.RESUMED] = 2**63
+                self._board.words[Flag.RESUMED] = 2**63
                 until_s = math.inf
         if (
             terminated
@@ -179,17 +179,17 @@ class LoneAgent:
                 "SIGTERM: trainers save first; it is passed on in %.0f s at the latest",
                 self._grace_s,
             )
-            self._board.words[Word.RESUMED] = 0
+            self._board.words[Flag.RESUMED] = 0
             self._board.request(SaveReason.EMERGENCY, int((time.time() + self._grace_s) * 1000))
 
     def _ranks(self) -> list[int]:
         """The local ranks that have done a step: others have nothing to save."""
-        return [rank for rank in range(MOST_RANKS) if self._board.of_rank(rank, RankWord.STEP)]
+        return [rank for rank in range(MOST_RANKS) if self._board.of_rank(rank, RankFlag.STEP)]
 
     def _safe(self) -> bool:
         """Whether all ranks here hold after a version that is where it should be."""
         return not self._backups.under_way and all(
-            self._board.of_rank(rank, RankWord.HELD) for rank in self._ranks()
+            self._board.of_rank(rank, RankFlag.HELD) for rank in self._ranks()
         )
 
     def _listen(self) -> None:
@@ -261,7 +261,7 @@ class LoneAgent:
         reason = SaveReason(save.reason)
 
         def went_on() -> bool:
-            return self._ended.is_set() or self._board.of_rank(local_rank, RankWord.STEP) > step
+            return self._ended.is_set() or self._board.of_rank(local_rank, RankFlag.STEP) > step
 
         def done(_: int, error: str, took_s: float) -> None:
             if not message["rank"] and error:

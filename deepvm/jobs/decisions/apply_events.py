@@ -7,17 +7,18 @@ from dataclasses import replace
 
 from deepvm.jobs.decisions import hangs
 from deepvm.jobs.decisions.events import (
-    Alone,
-    Deaf,
+    CheckpointDurable,
+    CheckpointOnAnchorOnly,
     Downtime,
     Ended,
     Event,
     Failed,
-    Heard,
+    FaultInjected,
+    Heartbeat,
     Injected,
-    Lasts,
+    InstancesListed,
     Launched,
-    Listed,
+    MetadataUnavailable,
     Noticed,
     Prepared,
     Rebalanced,
@@ -28,7 +29,6 @@ from deepvm.jobs.decisions.events import (
     Started,
     Stepped,
     Stop,
-    Struck,
     Tick,
     Unsaved,
 )
@@ -40,17 +40,17 @@ from deepvm.jobs.decisions.world import (
     REFUSED,
     RELEASED,
     UNREADY,
+    JobState,
     MachineRecord,
     Reason,
     Save,
-    Unready,
-    World,
+    StartupFailures,
 )
 
 
-def known(world: World, event: Event) -> World:
+def known(world: JobState, event: Event) -> JobState:
     """The world after an event, before anything is decided; what comes too late says nothing."""
-    if isinstance(event, Listed):
+    if isinstance(event, InstancesListed):
         return _listed(world, event)
     if isinstance(event, Stop):
         world = world.to_end(event.why)
@@ -63,12 +63,16 @@ def known(world: World, event: Event) -> World:
             return world
         reason = Reason.PERIODIC if isinstance(event, SaveNow) else Reason.INSURANCE
         return replace(world, save=Save(reason, world.now_s, world.now_s + world.terms.save_s))
-    if isinstance(event, Safe | Lasts | Alone | Unsaved | Started | Ended):
+    if isinstance(
+        event, Safe | CheckpointDurable | CheckpointOnAnchorOnly | Unsaved | Started | Ended
+    ):
         return _of_generation(world, event)
     if isinstance(event, Downtime):  # how long steps take is to be seen anew
         return replace(world, pace=replace(world.pace, generation=0))
     if (
-        isinstance(event, Tick | Injected | Struck | Deaf | Prepared | Stepped)
+        isinstance(
+            event, Tick | Injected | FaultInjected | MetadataUnavailable | Prepared | Stepped
+        )
         or event.id not in world.machines
     ):
         return world
@@ -94,7 +98,7 @@ def known(world: World, event: Event) -> World:
         )
         machine = replace(machine, noticed_s=now, taken_s=event.taken_s) if first else machine
         return with_event(world, machine, MachineEvent.NOTICE)
-    assert isinstance(event, Heard)
+    assert isinstance(event, Heartbeat)
     if machine.state.over:
         return world
     world = world.with_spare(event.id, spare=event.spare)
@@ -110,14 +114,14 @@ def known(world: World, event: Event) -> World:
     return world
 
 
-def further(world: World, step: int, at_s: float) -> World:
+def further(world: JobState, step: int, at_s: float) -> JobState:
     """With how far the generation was at a time; one that holds is where it was."""
     if step < world.reached or (step == world.reached and world.reached_s is None):
         return world
     return replace(world, reached=step, reached_s=at_s)
 
 
-def between_steps(world: World, event: Heard) -> World:
+def between_steps(world: JobState, event: Heartbeat) -> JobState:
     """With what passed between steps, if it is the first trainer's machine that says it."""
     if not event.of_s or event.id != world.members[0]:
         return world
@@ -131,7 +135,7 @@ def between_steps(world: World, event: Heard) -> World:
     return replace(world, between=replace(known, seen_s=event.between_s, seen_of_s=event.of_s))
 
 
-def _prepared(world: World, event: Heard) -> World:
+def _prepared(world: JobState, event: Heartbeat) -> JobState:
     """With how far a machine's preparation is; seldom, because it is written down each time."""
     known_as, since_s = world.preparing.get(event.id, ("", -_SELDOM_S))
     if event.preparing == known_as or (
@@ -150,7 +154,7 @@ def _prepared(world: World, event: Heard) -> World:
 _SELDOM_S = 10.0
 
 
-def why_not_saved(world: World) -> str:
+def why_not_saved(world: JobState) -> str:
     """Why no version can be asked for now; empty if one can."""
     if world.job.over or world.ending:
         return "the job is ending"
@@ -159,11 +163,11 @@ def why_not_saved(world: World) -> str:
     return "" if world.save is None else "a version is being saved already"
 
 
-def _failed(world: World, machine: MachineRecord, event: Failed) -> World:
+def _failed(world: JobState, machine: MachineRecord, event: Failed) -> JobState:
     """With a machine on which nothing can be trained: its own fault, or that of the job, which ends."""
     gone = machine.state.over or machine.state in (Machine.RELEASING, Machine.LOST)
     known_as, alike = (
-        world.unready.get(machine.role, Unready()),
+        world.unready.get(machine.role, StartupFailures()),
         list(world.of(machine.role, *Machine)),
     )
     first_s = math.inf if known_as.failed_s is None else known_as.failed_s
@@ -190,7 +194,9 @@ def _failed(world: World, machine: MachineRecord, event: Failed) -> World:
     )
 
 
-def _placed(world: World, machine: str, zone: str, usd_per_hour: float | None = None) -> World:
+def _placed(
+    world: JobState, machine: str, zone: str, usd_per_hour: float | None = None
+) -> JobState:
     """With what the cloud has chosen for a machine."""
     record = world.machines[machine]
     usd = record.pool.usd_per_hour if usd_per_hour is None else usd_per_hour
@@ -198,7 +204,7 @@ def _placed(world: World, machine: str, zone: str, usd_per_hour: float | None = 
     return world.with_machine(replace(record, pool=pool))
 
 
-def _listed(world: World, event: Listed) -> World:
+def _listed(world: JobState, event: InstancesListed) -> JobState:
     for machine in list(world.machines.values()):
         if (
             machine.id in event.taken
@@ -223,11 +229,14 @@ def _listed(world: World, event: Listed) -> World:
     return world
 
 
-def _of_generation(world: World, event: Safe | Lasts | Alone | Unsaved | Started | Ended) -> World:
+def _of_generation(
+    world: JobState,
+    event: Safe | CheckpointDurable | CheckpointOnAnchorOnly | Unsaved | Started | Ended,
+) -> JobState:
     """What trainers say; of an older generation it says nothing any more."""
     if event.generation != world.generation or world.job.over:
         return world
-    if isinstance(event, Lasts):  # training may have gone on long ago, and hang by now
+    if isinstance(event, CheckpointDurable):  # training may have gone on long ago, and hang by now
         lasts, version = max(world.lasts, event.version), max(world.version, event.version)
         return replace(
             _settled(world, event.version),
@@ -236,7 +245,7 @@ def _of_generation(world: World, event: Safe | Lasts | Alone | Unsaved | Started
             lasting_s=event.took_s,
             alone="",
         )
-    if isinstance(event, Alone):
+    if isinstance(event, CheckpointOnAnchorOnly):
         return replace(_settled(world, event.version), alone=event.why)
     if not isinstance(event, Unsaved):
         world = hangs.alive(world, world.now_s)
@@ -300,19 +309,19 @@ def _of_generation(world: World, event: Safe | Lasts | Alone | Unsaved | Started
     return replace(world, started=started, job=job)
 
 
-def _settled(world: World, version: int) -> World:
+def _settled(world: JobState, version: int) -> JobState:
     """With a version that is not on its way any more."""
     return replace(world, pending=0) if version >= world.pending else world
 
 
-def unsaved(world: World) -> World:
+def unsaved(world: JobState) -> JobState:
     """With the version given up that something waits for: trainers go on, and it may be asked for again."""
     return replace(
         world, save=None, unsaved_s=world.now_s, job=job_after(world.job, JobEvent.GO_ON)
     )
 
 
-def with_event(world: World, machine: MachineRecord, event: MachineEvent) -> World:
+def with_event(world: JobState, machine: MachineRecord, event: MachineEvent) -> JobState:
     """A machine in its next state, with the times that it brings."""
     was, state, now = machine.state, machine_after(machine.state, event), world.now_s
     if state is was:
@@ -345,7 +354,7 @@ def with_event(world: World, machine: MachineRecord, event: MachineEvent) -> Wor
     if machine.end_reason == UNREADY and (
         state is Machine.RELEASING or (state.over and was is not Machine.RELEASING)
     ):
-        known = world.unready.get(machine.role, Unready())
+        known = world.unready.get(machine.role, StartupFailures())
         known = replace(known, count=known.count + 1, last_s=now)
         world = replace(world, unready={**world.unready, machine.role: known})
     if machine.id in world.anchors and (state.over or state in (Machine.LOST, Machine.RELEASING)):
@@ -353,7 +362,7 @@ def with_event(world: World, machine: MachineRecord, event: MachineEvent) -> Wor
     return world.with_machine(machine)
 
 
-def _without_anchors(world: World) -> World:
+def _without_anchors(world: JobState) -> JobState:
     """With the versions that are left where an anchor goes, which kept a part of each.
 
     The next one comes at once.

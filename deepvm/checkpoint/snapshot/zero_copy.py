@@ -29,12 +29,12 @@ def _array(length: int) -> type[ctypes.Array[ctypes.c_ubyte]]:
     return ctypes.c_ubyte * length
 
 
-class Loan:
+class ZeroCopySend:
     """The large ones of some pieces, read in place by a tier, while a thread waits to copy them.
 
     Attributes:
         lent: their numbers. rest: the numbers of the others, to be copied before :meth:`begin`.
-        confirm: see :class:`deepvm.checkpoint.format.shard.Loan`. moved: whether memory was, while
+        confirm: see :class:`deepvm.checkpoint.format.shard.ZeroCopySend`. moved: whether memory was, while
             it was read.
     """
 
@@ -55,7 +55,7 @@ class Loan:
     @classmethod
     def of(
         cls, slot: Slot, sources: Sources, which: Sequence[int], confirm: Callable[[], None]
-    ) -> Loan | None:
+    ) -> ZeroCopySend | None:
         """A loan, if there is anything to lend."""
         loan = cls(slot, sources, which, confirm)
         return loan if loan.lent else None
@@ -69,7 +69,7 @@ class Loan:
 
     @contextlib.contextmanager
     def bytes(self, start: int, end: int) -> Iterator[list[memoryview]]:
-        """See :class:`deepvm.checkpoint.format.shard.Loan`."""
+        """See :class:`deepvm.checkpoint.format.shard.ZeroCopySend`."""
         with self._change:
             here = self._open
             self._readers += here
@@ -120,7 +120,7 @@ class Loan:
             self._change.notify_all()
 
     def over(self) -> None:
-        """See :class:`deepvm.checkpoint.format.shard.Loan`."""
+        """See :class:`deepvm.checkpoint.format.shard.ZeroCopySend`."""
         with self._change:
             self._over = True
             self._change.notify_all()

@@ -72,7 +72,7 @@ class Progress:
         return None if self._printed_s is None else self._clock() - self._printed_s
 
 
-class Silence:
+class ControllerLiveness:
     """The silence of a controller, as one agent hears it; for any thread."""
 
     def __init__(self, beat_s: float, clock: Callable[[], float] = time.monotonic) -> None:

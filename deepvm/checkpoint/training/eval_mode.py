@@ -16,7 +16,7 @@ _PARAMETERS, _ELEMENTS = 4, 64
 log = logging.getLogger("deepvm.checkpoint")
 
 
-class Evaluations:
+class EvalModeTracker:
     """Remembers some values of the parameters at each step: version counters miss changes through ``.data``."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from deepvm.errors import DataError, DeepVMError
 from deepvm.jobs.decisions.states import Job
-from deepvm.jobs.decisions.world import MachineRecord, Reason, World
+from deepvm.jobs.decisions.world import JobState, MachineRecord, Reason
 from deepvm.jobs.history.downtime import DOWNTIME, Downtime
 from deepvm.jobs.history.history import EventRow
 from deepvm.jobs.history.restarts import CAUSES as RESTART_CAUSES
@@ -30,7 +30,7 @@ _STATES = {Job.DONE: "done", Job.STOPPED: "stopped", Job.FAILED: "failed"}
 def final_document(
     name: str,
     created_s: float,
-    world: World,
+    world: JobState,
     events: Sequence[EventRow],
     prices: Mapping[str, float],
     without: Sequence[Downtime] = (),
@@ -114,7 +114,7 @@ def phases_s(events: Sequence[EventRow]) -> dict[str, float | None]:
     return {phase: round(fmean(found), 3) if found else None for phase, found in told.items()}
 
 
-def exit_code(world: World) -> int | None:
+def exit_code(world: JobState) -> int | None:
     """With which ``deepvm run`` ends; None before the end."""
     if world.job is Job.FAILED:
         return DataError.exit_code if world.no_data else DeepVMError.exit_code

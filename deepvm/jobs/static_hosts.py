@@ -18,7 +18,7 @@ _UNNAMED = "host"
 
 
 @dataclass(frozen=True)
-class OwnHosts:
+class StaticHosts:
     """The hosts of one job.
 
     Attributes:
@@ -32,7 +32,7 @@ class OwnHosts:
     hosts: tuple[Host, ...]
 
     @classmethod
-    def load(cls, folder: Path) -> OwnHosts | None:
+    def load(cls, folder: Path) -> StaticHosts | None:
         """The hosts of the job in a folder; None if it has none."""
         try:
             found = json.loads((folder / FILE).read_bytes())
