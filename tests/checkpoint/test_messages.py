@@ -110,6 +110,7 @@ def run(
     script = tmp_path / "script.py"
     script.write_text(before + textwrap.dedent(SCRIPT))
     kept = {k: v for k, v in os.environ.items() if not k.startswith("DEEPVM_")}
+    kept["DEEPVM_JOB"] = "job"
     command = [sys.executable, str(script), *places]
     return subprocess.run(command, capture_output=True, text=True, env=kept | environ, timeout=120)
 
