@@ -121,7 +121,9 @@ def test_a_run_says_where_it_began(tmp_path: Path) -> None:
     first, second = run(tmp_path, place), run(tmp_path, place)
     assert (first.returncode, first.stdout, second.stdout) == (0, "", "")
     assert first.stderr == f"deepvm: no version at {place} (job job): starts at 0\n"
-    assert second.stderr.startswith(f"deepvm: resumed from version 7 of {place} (job job, saved 20")
+    assert second.stderr.startswith(
+        f"deepvm: resumed from version 7 of {place} (job job, file job-000000000007.pt, saved 20"
+    )
     (file,) = (tmp_path / "ckpt").glob("*7.pt")
     size = re.escape(format_bytes(file.stat().st_size))
     assert (
@@ -147,7 +149,7 @@ def test_a_generation_says_which_version_and_tier_it_goes_on_from(tmp_path: Path
     assert len(lines) == 1, found.stderr
     assert re.fullmatch(
         rf"deepvm: resumed from version 7 of {re.escape(new)} "
-        r"\(job job, generation 3, saved .* UTC, 60(\.\d+)? min ago, .*\)",
+        r"\(job job, generation 3, file job-000000000007.pt, saved .* UTC, 60(\.\d+)? min ago, .*\)",
         lines[0],
     ), lines
 
@@ -159,7 +161,8 @@ def test_who_has_set_logging_up_gets_it_there(tmp_path: Path) -> None:
     assert quiet.stderr == ""
     loud = run(tmp_path, place, before="import logging; logging.basicConfig(level=logging.INFO)\n")
     assert (
-        f"INFO:deepvm.checkpoint:resumed from version 7 of {place} (job job, saved" in loud.stderr
+        f"INFO:deepvm.checkpoint:resumed from version 7 of {place} (job job, file job-"
+        in loud.stderr
     )
 
 
