@@ -149,7 +149,8 @@ def test_a_generation_says_which_version_and_tier_it_goes_on_from(tmp_path: Path
     assert len(lines) == 1, found.stderr
     assert re.fullmatch(
         rf"deepvm: resumed from version 7 of {re.escape(new)} "
-        r"\(job job, generation 3, file job-000000000007.pt, saved .* UTC, 60(\.\d+)? min ago, .*\)",
+        r"\(job job, generation 3, file job-000000000007.pt, "
+        r"saved .* UTC, 60(\.\d+)? min ago, .*\)",
         lines[0],
     ), lines
 
