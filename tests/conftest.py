@@ -10,6 +10,7 @@ from multiprocessing import resource_tracker
 
 import pytest
 from hypothesis import settings
+from support import rings
 from support.effort import examples
 from support.places import TESTS
 from support.reaper import watch_this_process
@@ -83,9 +84,10 @@ def one_core() -> Iterator[None]:
     os.sched_setaffinity(0, before)
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Let Ctrl-C reach what the tests start: a shell tells all that runs behind an ``&`` to ignore
     it.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    rings.register(config)
