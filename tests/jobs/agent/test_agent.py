@@ -97,7 +97,9 @@ def test_an_interpreter_that_is_not_there(commander: Commander, tmp_path: Path) 
     commander.run(1, "m1")
     with running(commander, tmp_path / "m1") as agent:
         (ended,) = until(lambda: commander.heard("ended"), 20)
-        assert ended["code"] == 127 and ended["lines"] == ["python: No such file or directory"]
+        assert ended["code"] == 127 and ended["lines"] == [
+            "command not found: 'python', PATH=/nowhere"
+        ]
         assert agent.poll() is None
 
 

@@ -18,8 +18,20 @@ from deepvm.io.agent_board import SaveReason
 pytestmark = pytest.mark.slow  # whole agents
 
 SHARDED = """
-import os, sys, time
+import os, socket, sys, time
 import deepvm.training as dt
+
+# A process group, as far as the agent can see.
+store = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+if os.environ["RANK"] == "0":
+    server = socket.create_server(("", store[1]))
+    connection, _ = server.accept()
+while os.environ["RANK"] != "0":
+    try:
+        connection = socket.create_connection(store)
+        break
+    except OSError:
+        time.sleep(0.05)
 
 here, who, world = sys.argv[1], os.environ["RANK"], int(os.environ["WORLD_SIZE"])
 epoch, saving = os.environ["DEEPVM_EPOCH"], sys.argv[2].split(",")
