@@ -162,6 +162,12 @@ def ended(process: subprocess.Popen[bytes], code: int = 0) -> None:
     assert process.returncode == code, errors.decode()[-3000:]
 
 
+def cpu_s(pid: int) -> float:
+    """Seconds of CPU time that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def await_version(out: Path, version: int) -> None:
     deadline = time.monotonic() + 120
     while not any(
@@ -274,7 +280,9 @@ def test_sigterm_saves_and_ends(
     assert process.stderr is not None
     while b"starts at 0" not in (line := process.stderr.readline()):
         assert line, "it ended"
-    time.sleep(0.3)
+    start_s = cpu_s(process.pid)
+    while cpu_s(process.pid) < start_s + 0.3:  # of its own: on a busy machine it starts late
+        time.sleep(0.01)
     os.kill(process.pid, signal.SIGTERM)
     ended(process, code)
     (saved,) = (tmp_path / "out" / "versions").glob("*.pt")
