@@ -185,10 +185,7 @@ class RunRestarts(TypedDict):
 
 
 class RunPhases(TypedDict):
-    """What comes before the steps on a machine, on average, in seconds.
-
-    Null if no machine has said so.
-    """
+    """What comes before the steps on a machine, on average, in seconds; null if no machine has said so."""  # noqa: E501
 
     code: Annotated[float | None, "fetching the code"]
     setup: Annotated[float | None, "the job file's setup"]
