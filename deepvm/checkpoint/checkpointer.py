@@ -36,11 +36,13 @@ log = logging.getLogger("deepvm.checkpoint")
 
 
 class Checkpointer(Boundaries):
-    """Saves the training state in the background every so many iterations, and restores the newest good version.
+    """Saves the training state in the background and restores the newest undamaged checkpoint.
 
     Example::
 
-        ck = Checkpointer(model=model, optimizer=optimizer, tiers="file:///mnt/ckpt", every=100, job="resnet")
+        ck = Checkpointer(
+            model=model, optimizer=optimizer, tiers="file:///mnt/ckpt", every=100, job="resnet"
+        )
         for step in ck.steps(10_000):
             ...  # an iteration: forward, backward, optimizer steps, schedulers, averages
 
@@ -150,10 +152,7 @@ class Checkpointer(Boundaries):
 
     @property
     def version(self) -> int:
-        """Iterations done, those of the restored version included.
-
-        Without :meth:`steps` optimizer steps.
-        """
+        """Iterations done, including restored ones; without :meth:`steps`, optimizer steps."""
         return self._version
 
     @property
@@ -300,7 +299,7 @@ class Checkpointer(Boundaries):
         self._changed = True
 
     def restore_latest(self, *, allow_fresh: bool = False) -> int:
-        """Restore the newest complete, undamaged version of all tiers, after waiting for those in flight.
+        """Restore the newest undamaged checkpoint of all tiers, after pending saves have ended.
 
         Args:
             allow_fresh: start at 0 if all existing versions are damaged; what is left of them is
@@ -389,10 +388,7 @@ class Checkpointer(Boundaries):
             self._unseen.end()
 
     def _check_newest(self) -> None:
-        """Raise CheckpointError if the newest version that was due is lost.
-
-        One that was skipped only warns.
-        """
+        """Raise CheckpointError if the newest due checkpoint is lost; a skipped one only warns."""
         last = self._snapshotter.last_due
         if last is None or not last.lost:
             return

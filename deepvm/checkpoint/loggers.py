@@ -27,7 +27,7 @@ class EventLogger(Protocol):
     """
 
     def __call__(self, event: str, facts: Mapping[str, Any], /) -> None:
-        """One event; ``facts``: ``time``, ``job``, ``rank``, mostly ``version``, and what the event is about."""
+        """Handle one event; ``facts`` has ``time``, ``job``, ``rank``, usually ``version``."""
 
 
 class TensorBoard:
@@ -40,10 +40,7 @@ class TensorBoard:
     """
 
     def __init__(self, writer: Any, prefix: str = "checkpoint") -> None:
-        """``writer``: yours, and yours to close, after the checkpointer.
-
-        ``prefix``: of all tags.
-        """
+        """``writer``: closed by its owner, after the checkpointer; ``prefix``: of all tags."""
         self._writer, self._prefix = writer, prefix
         self._counts = Counter[str]()
 

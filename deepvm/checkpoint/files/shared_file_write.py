@@ -1,4 +1,4 @@
-"""Several ranks write one file in a folder that all of them see: each its own bytes, and rank 0 completes it.
+"""Several ranks write one file in a shared folder: each its own bytes; rank 0 commits it.
 
 A rank reports that its bytes are on disk by a small hidden file with their checksums. When all have
 reported, rank 0 verifies the bytes, fills in the file's checksums and commits. A rank that dies

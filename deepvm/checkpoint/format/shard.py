@@ -15,7 +15,7 @@ from deepvm.errors import CheckpointError, RequestError
 
 
 class ZeroCopySource(Protocol):
-    """A version's bytes where the training has them, or where they are copied to when it wants to go on."""
+    """A checkpoint's bytes: in the training's memory, or in the copy once one is made."""
 
     def bytes(self, start: int, end: int) -> AbstractContextManager[list[memoryview]]:
         """The bytes of a range of the file, in order, for as long as the context lasts.
@@ -49,7 +49,7 @@ class Level(str, Enum):
 
 
 LEAST_BYTES_S = 50e6
-"""The slowest bandwidth, in bytes/s, that time limits allow for: they grow with the version's size."""
+"""The slowest bandwidth, in bytes/s, that timeouts allow for; they grow with the size."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Shard:
 
     @property
     def moving_s(self) -> float:
-        """Seconds that copying, sending and writing the whole version may take beside other waits."""
+        """Seconds to allow for copying, sending and writing the whole checkpoint."""
         return self.layout.size / LEAST_BYTES_S
 
     def confirm(self) -> None:

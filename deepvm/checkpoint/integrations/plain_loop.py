@@ -47,7 +47,7 @@ class TrainingRun:
         return self.checkpointer.version
 
     def epochs(self) -> Iterator[int]:
-        """The epochs that are left, each one pass over ``loader``, for loops with something to do after each."""
+        """The remaining epochs, each one pass over ``loader``, for loops with work after each."""
         loader = self._session.loader
         while self._epochs is None or loader.epoch < self._epochs:
             epoch = loader.epoch
@@ -94,7 +94,9 @@ def training_run(
 
     Example::
 
-        with training_run(model=model, optimizer=optimizer, loader=loader, epochs=10, tiers=..., every=100) as run:
+        with training_run(
+            model=model, optimizer=optimizer, loader=loader, epochs=10, tiers=..., every=100
+        ) as run:
             for inputs, targets in run:
                 ...  # run.epoch, run.step
 

@@ -1,4 +1,4 @@
-"""What a data loader's workers and its sampler have drawn, batch by batch, so that both can go on from any of them."""
+"""What loader workers and the sampler have drawn, per batch, so that both can resume there."""
 
 from __future__ import annotations
 
@@ -80,10 +80,7 @@ class Indexes:
         return len(self._inner)
 
     def __iter__(self) -> Iterator[Any]:
-        """Draw, without those that are skipped.
-
-        When the inner sampler draws is up to it, and as it was.
-        """
+        """Draw without the skipped batches, when and how the inner sampler does."""
         self._begins()
         return self._run(iter(self._inner))
 
@@ -115,7 +112,7 @@ def _checksum(index: Any) -> int:
 
 
 class History:
-    """The random states of the workers, and the checksum of the order, as of any of the newest batches."""
+    """Random states of the workers and the checksum of the order, for the newest batches."""
 
     def __init__(self, kept: int) -> None:
         """``kept``: how many batches can be taken back."""

@@ -1,4 +1,4 @@
-"""Addresses of memory nodes, hosts and ports or ranks of one ``mpirun``: connect to them, or listen there."""
+"""Addresses of memory nodes (host and port, or rank of one ``mpirun``): connect and listen."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class Address:
 
     shared: ClassVar[bool] = True
     advice: ClassVar[str] = (
-        "is a memory node running there (deepvm memory-node serve), and may it be reached from here?"
+        "is a memory node running there (deepvm memory-node serve),"
+        " and may it be reached from here?"
     )
     host: str
     port: int
@@ -136,10 +137,7 @@ class MpiEndpoint:
 
     @classmethod
     def parse(cls, url: str) -> MpiEndpoint:
-        """Read ``mpi://RANK``, or ``mpi://`` for the last one. Raises RequestError.
-
-        Collective as :func:`carrier`.
-        """
+        """Read ``mpi://RANK`` or ``mpi://`` (the last). Collective. Raises RequestError."""
         if (match := _MPI_URL.fullmatch(url)) is None:
             raise RequestError("tiers", url, "mpi://RANK, or mpi:// for the last rank")
         size = carrier().size

@@ -1,4 +1,4 @@
-"""Byte streams between the processes of one ``mpirun``: each end is a local socket, and one thread carries the bytes.
+"""Byte streams between processes of one ``mpirun``: local sockets, carried by one thread.
 
 So socket code works over MPI unchanged, with the same time limits, and a process makes all its MPI
 calls for checkpoints from one thread. Only point-to-point messages on our own communicator are
@@ -158,7 +158,7 @@ class _Stream:
 
 
 class MpiTransport:
-    """The thread behind all streams of this process, the ``rank`` of ``size``, and what it knows of the others.
+    """The thread behind all streams of this process, and what it knows of the other ranks.
 
     ``opened`` gets the streams that others open; None: they are refused.
     """
@@ -211,16 +211,13 @@ class MpiTransport:
         return near
 
     def serve(self) -> queue.SimpleQueue[tuple[socket.socket, int] | None]:
-        """Let others open streams to this process.
-
-        They come in a queue, with the rank that opened them.
-        """
+        """Let others open streams here: they arrive in a queue, with the opener's rank."""
         self.opened = opened = queue.SimpleQueue[tuple[socket.socket, int] | None]()
         self._work.append(lambda: self._send_controls(_SERVE))
         return opened
 
     def deserted(self) -> bool:
-        """Whether all other processes but nodes have ended or died, or cannot be reached any more."""
+        """Whether all processes but nodes have ended, died or become unreachable."""
         alone = len(self._gone | self._nodes | {self.rank}) == self.size
         return (alone and self.size > 1) or not self._thread.is_alive()
 

@@ -65,7 +65,7 @@ class Connection:
         self._reservation: Reservation | None = None
 
     def run(self, proven: Callable[[], None]) -> None:
-        """Serve until the peer leaves or breaks the protocol; ``proven``, called after the proof, may raise Refused."""
+        """Serve until the peer leaves or breaks the protocol; ``proven`` may raise Refused."""
         try:
             self._token_job = admit(self._channel, self._token)
             proven()
@@ -288,10 +288,7 @@ class Connection:
         self._channel.send(Kind.END)
 
     def _held(self, version: Version) -> Iterator[memoryview]:
-        """A version's bytes, copied: a slow reader must not keep the slot.
-
-        Once evicted, they come from the disk.
-        """
+        """A copy of a checkpoint's bytes, so that a slow reader keeps no slot; or from disk."""
         size, start, at = version.manifest.size, 0, 0
         buffer = memoryview(bytearray(min(_READ_BYTES, size)))
         while start < size and self._registry.copy(version, start, piece := buffer[: size - start]):

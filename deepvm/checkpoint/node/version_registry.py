@@ -110,10 +110,7 @@ class VersionRegistry(VersionMemory):
 
     @property
     def most_document(self) -> int:
-        """Bytes of the largest layout document.
-
-        Reading one takes up to 25 times as many, keeping it 8.
-        """
+        """Bytes of the largest layout document: reading takes 25 times as many, keeping 8."""
         return min(MOST_DOCUMENT, max(_LEAST_DOCUMENT, self.pool.limit // 256))
 
     def learn(self, sender: Sender, layout: Layout, document: int = 0) -> None:
@@ -133,10 +130,7 @@ class VersionRegistry(VersionMemory):
             here.layouts[layout.digest] = index
 
     def _make_room(self, here: Job, document: int) -> None:
-        """Forget layouts, those of dead runs first, until one more fits.
-
-        A sender that needs one again sends it.
-        """
+        """Forget layouts, of dead runs first, until one more fits; senders send them again."""
 
         def full() -> bool:
             known = sum(

@@ -1,4 +1,4 @@
-"""A loan: a tier reads a version where the training has it, and it is copied only if that takes too long.
+"""Zero-copy send: a tier reads tensors in place; they are copied only if that takes too long.
 
 On the CPU a copy takes a fifth of the processor time of a version that goes to a memory node of the
 same machine, and takes it from the training. So the gate stays shut while the version is sent.
@@ -34,8 +34,8 @@ class ZeroCopySend:
 
     Attributes:
         lent: their numbers. rest: the numbers of the others, to be copied before :meth:`begin`.
-        confirm: see :class:`deepvm.checkpoint.format.shard.ZeroCopySend`. moved: whether memory was, while
-            it was read.
+        confirm: see :class:`deepvm.checkpoint.format.shard.ZeroCopySend`.
+        moved: whether memory moved while it was read.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class ZeroCopySend:
     def _places(
         self, start: int, end: int, read: list[tuple[torch.Tensor, int]]
     ) -> Iterator[memoryview]:
-        """The bytes of a range: of pieces that are lent, noted in ``read``, and between them of the slot."""
+        """The bytes of a range: of pieces sent in place, noted in ``read``, else of the slot."""
         for number in range(max(bisect_right(self._starts, start) - 1, 0), len(self._starts)):
             first, part = self._starts[number], self._parts[number]
             if first >= end:

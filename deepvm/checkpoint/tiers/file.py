@@ -103,10 +103,7 @@ class FileTier(Store):
             )
 
     def _takes_folders(self, place: Path) -> bool:
-        """Whether one can be made in a folder: rights do not show that, as in ``/proc``.
-
-        Not tried over a network.
-        """
+        """Whether one can be made in a folder, by trying (as in ``/proc``), except on networks."""
         if self.shared:
             return True
         try:
@@ -185,10 +182,7 @@ class FileTier(Store):
         final: Iterable[int],
         manifest: Callable[[], CommitRecord],
     ) -> None:
-        """See :class:`Store`.
-
-        Frees what another job's versions had: nobody tells a node that a job has ended.
-        """
+        """See :class:`Store`. Frees the memory of other jobs: nodes never learn that they ended."""
         with self._writing:
             for other in self._jobs - {job}:
                 self.folder.drop_spare(other)
@@ -235,7 +229,7 @@ class FileTier(Store):
             log.warning("old versions stay: %s", error)
 
     def _warn_of_others(self, job: str, newest: int, there: set[int]) -> None:
-        """Warn once if another training run seems to write this job's versions here: each removes the other's."""
+        """Warn once if another run seems to write this job's checkpoints to this folder."""
         known = self._known.get(job)
         others = {v for v in there if v > newest} if known is None else there - known - {newest}
         self._known[job] = there

@@ -1,4 +1,4 @@
-"""Which generation may write to a bucket, and what counts of all that was ever sent there: one small object, a ledger.
+"""The ledger: a small object with the newest generation of a bucket and the valid entries.
 
 A request may arrive long after its sender was given up, so a look before it proves nothing. What a
 generation writes therefore has a name that nobody else ever writes to, and counts when the ledger
@@ -30,7 +30,7 @@ _NO_ETAG = f'"{"0" * 32}"'
 
 @dataclass(frozen=True)
 class Ledger:
-    """A state: the newest generation that has begun, and of each entry the label under which it is kept.
+    """A state: the newest generation, and for each entry the label under which it is kept.
 
     ``number``: changes before it. ``writer``: random for each change, by which a writer knows its
     own.
@@ -106,10 +106,7 @@ class LedgerFile:
         return None if found is None else found[0]
 
     def begin(self, epoch: int) -> None:
-        """Refuse older generations from now on. Raises StaleError: a newer one has begun.
-
-        CheckpointError.
-        """
+        """Refuse older generations from now on. Raises StaleError (newer), CheckpointError."""
         with self._lock:
             self._change(
                 epoch, lambda old: replace(old, epoch=epoch), lambda found: found.epoch == epoch
@@ -210,7 +207,7 @@ class LedgerFile:
             )
 
     def _prove(self) -> None:
-        """Raise CheckpointError if the store ignores conditions: then nothing keeps an older generation out."""
+        """Raise CheckpointError if the store ignores conditions: fencing depends on them."""
         if self._bucket.put_if(f"{self._key}.proof", b"no such state\n", _NO_ETAG):
             raise CheckpointError(
                 f"{self._bucket.url}: this store ignores If-Match, so a machine that was thought"

@@ -101,10 +101,7 @@ class S3Tier(ObjectStore):
         final: Iterable[int],
         manifest: Callable[[], CommitRecord],
     ) -> None:
-        """See :class:`Store`. Makes the object, whole or not at all.
-
-        S3 compares each part with its checksum.
-        """
+        """See :class:`Store`. Creates the object atomically; S3 checks each part's checksum."""
         with self._writing:
             epoch = self._epochs.get(job)
             if epoch is None:
@@ -194,10 +191,7 @@ class S3Tier(ObjectStore):
             self._discard(k for other, keys in others if epoch_of(other) <= epoch for k in keys)
 
     def _abort_others(self, job: str) -> None:
-        """Abort what an earlier run was uploading when it was killed.
-
-        Once, before the first upload of this one.
-        """
+        """Abort uploads of a killed run, once, before the first upload of this one."""
         if job in self._cleared:
             return
         self._cleared.add(job)
@@ -224,7 +218,7 @@ class S3Tier(ObjectStore):
             self._bucket.remove(key + UPCOMING)
 
     def _settled(self, job: str, version: int) -> tuple[CommitRecord | None, list[str]]:
-        """The one record of what is complete under this number, and what generations wrote under it.
+        """The one record of the complete checkpoint of this number, and all generations' keys.
 
         Records that fit nothing are removed.
         """
@@ -246,7 +240,7 @@ class S3Tier(ObjectStore):
     def _has_bytes(
         self, key: str, old: CommitRecord, new: CommitRecord, parts: Sequence[dict[str, Any]]
     ) -> bool:
-        """Whether the object already has the bytes sent in these parts, by its record and by the store."""
+        """Whether the object already has the bytes of these parts, by record and by store."""
         if (old.size, old.chunk_bytes, old.crcs) != (new.size, new.chunk_bytes, new.crcs):
             return False
         sums = b"".join(base64.b64decode(part["ChecksumCRC32"]) for part in parts)
@@ -281,10 +275,7 @@ class S3Tier(ObjectStore):
         return {v for v, key in keys.items() if not {key + SUFFIX, key + UPCOMING} & sizes.keys()}
 
     def set_aside(self, job: str, versions: Collection[int]) -> None:
-        """See :meth:`Tier.set_aside`: objects and records get names that end in ``.aside``.
-
-        They are copied for it.
-        """
+        """See :meth:`Tier.set_aside`: objects and records are copied to names with ``.aside``."""
         added = aside_suffix()
         sizes, keys = self._bucket.objects(job)
         numbers = sorted({*versions, *(d.version for d in self.damaged(job))} & keys.keys())

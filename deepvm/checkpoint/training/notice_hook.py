@@ -1,4 +1,4 @@
-"""While a preemption is near and the training takes no step, each forward of another module may save."""
+"""When a preemption is near and no step comes, the forward of another module may save."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _POLL_S = 0.1
 
 
 class NoticeHook:
-    """Hooks into the forward of all modules but the model's own, once half of the time to the preemption is over.
+    """Hooks into forwards other than the model's, after half the time to the preemption.
 
     Until then the next step is awaited, after which the state is that of a whole iteration.
     """
