@@ -1,7 +1,4 @@
-"""Job files of ``deepvm run``: what is trained, on what, for how much.
-
-Errors name line, key and what is allowed.
-"""
+"""Job files of ``deepvm run``: what to train, where, for how much. Errors name line and key."""
 
 from __future__ import annotations
 
@@ -404,10 +401,7 @@ def remarks(job: JobFile) -> Iterator[str]:
 
 
 def line_of(file: Path, key: str) -> int | None:
-    """Where a key such as ``machines.type`` is in a job file that can be read.
-
-    None if it is not there.
-    """
+    """The line of a key such as ``machines.type`` in a readable job file; None if missing."""
     return yaml_file.line_of(file, key, _WANTED)
 
 

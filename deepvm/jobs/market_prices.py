@@ -1,4 +1,4 @@
-"""Spot prices as a cloud tells them when a job is submitted: those that cannot be true count as unknown."""
+"""Spot prices from a cloud at submission; implausible ones count as unknown."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def search(
     folder: Path = Path(),
     owned: Collection[str] = (),
 ) -> Search:
-    """Look at all jobs, or those ``named``, each by itself: a cloud that does not answer hides no other's machines.
+    """Look for orphans of all jobs, or those ``named``; a silent cloud hides no other's.
 
     ``owned``: clouds that know whose machines are. They may have some of jobs in ``folder`` that
     the history lacks; those are released only if ``named``: another history, or another computer,

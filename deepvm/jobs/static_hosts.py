@@ -1,4 +1,4 @@
-"""Machines of the user's own: the hosts of a file, how commands get to them, their names and prices."""
+"""Machines the user owns: the hosts file, the command to reach them, names and prices."""
 
 from __future__ import annotations
 

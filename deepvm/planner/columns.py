@@ -19,8 +19,7 @@ BoolArray = npt.NDArray[np.bool_]
 LEAST_KEPT = 0.05
 """Share of the throughput: where preemptions leave less, nothing is trained.
 
-A job that takes 20 times as long never
-ends in :mod:`deepvm.core.preemption.makespan` either.
+A job that takes 20 times as long never ends in :mod:`deepvm.core.preemption.makespan` either.
 """
 UNLIMITED_USD = np.iinfo(np.int64).max  # in TrainingTable.most_usd: any price will do
 

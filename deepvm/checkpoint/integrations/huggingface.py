@@ -55,9 +55,8 @@ class DeepVMCallback(TrainerCallback):  # type: ignore[misc]
     one. It is taken before the next batch is fetched: evaluations, logs and callbacks after the
     step are in it. ``trainer.train()`` continues from the newest version;
     ``resume_from_checkpoint`` is not needed, and refused. The Trainer's own checkpoints can be
-    switched
-    off: ``save_strategy="no"``. After SIGTERM the state after the next step is saved, then the
-    process ends with exit code 143.
+    switched off: ``save_strategy="no"``. After SIGTERM the state after the next step is saved, then
+    the process ends with exit code 143.
     """
 
     def __init__(

@@ -20,10 +20,9 @@ KERNEL_BYTES = 300_000_000
 KERNEL_PERCENT = 5
 """Memory that firmware and kernel keep.
 
-MemTotal of EC2's types, as the Karpenter project measured it
-(aws/karpenter-provider-aws, generated table of memory overhead, 2023), lies below what AWS
-advertises by at most this, VT1 aside: 0.22 GB of 2 GiB (c6g.medium), 0.45 of 4 (c5.large), 0.59 of
-8 (m5.large), 2.85 of 64 (m5.4xlarge).
+MemTotal of EC2's types, as the Karpenter project measured it (aws/karpenter-provider-aws, generated
+table of memory overhead, 2023), lies below what AWS advertises by at most this, VT1 aside: 0.22 GB
+of 2 GiB (c6g.medium), 0.45 of 4 (c5.large), 0.59 of 8 (m5.large), 2.85 of 64 (m5.4xlarge).
 """
 
 # An idle Ubuntu, Debian or Amazon Linux, and an unattended upgrade now and then
@@ -32,17 +31,16 @@ SYSTEM_BYTES = 300_000_000
 NODE_BYTES = 300_000_000
 """What 'deepvm memory-node serve' needs beside its versions.
 
-Measured on 2026-11-23 (Python 3.11, x86_64): 25 MiB when
-idle; 29 MiB with 17 senders of 300 MiB and a folder; 44 MiB with 17 readers of it at once; with
-s3:// 54 MiB when idle and 210 MiB with these senders, most of it parts on their way into the
-bucket.
+Measured on 2026-11-23 (Python 3.11, x86_64): 25 MiB when idle; 29 MiB with 17 senders of 300 MiB
+and a folder; 44 MiB with 17 readers of it at once; with s3:// 54 MiB when idle and 210 MiB with
+these senders, most of it parts on their way into the bucket.
 """
 
 SOCKET_PERCENT = 10
 """Received data that was not read yet.
 
-Linux lets all TCP together have 9.4 % of the memory (tcp_mem) and cannot
-reclaim it; 9 senders of 1000 MiB filled 210 MiB of it on 2026-11-23, 17 of 300 MiB 73 MiB.
+Linux lets all TCP together have 9.4 % of the memory (tcp_mem) and cannot reclaim it; 9 senders of
+1000 MiB filled 210 MiB of it on 2026-11-23, 17 of 300 MiB 73 MiB.
 """
 
 
@@ -52,10 +50,9 @@ MOST_PARTS = 64
 PART_BYTES = 16_000_000
 """What a part of a version has beside its bytes. The parts are equal but for one byte.
 
-Each has the layout of the whole
-version, a digest of each rank and 3 kB around them, and begins at a page. Measured on 2026-11-25:
-67 kB with 900 tensors of one process, 0.17 MB of 8, 0.97 MB of 64; computed for 840 GB in 2200
-tensors: 3.4 MB of 64 processes, 13 MB of 256.
+Each has the layout of the whole version, a digest of each rank and 3 kB around them, and begins at
+a page. Measured on 2026-11-25: 67 kB with 900 tensors of one process, 0.17 MB of 8, 0.97 MB of 64;
+computed for 840 GB in 2200 tensors: 3.4 MB of 64 processes, 13 MB of 256.
 """
 
 

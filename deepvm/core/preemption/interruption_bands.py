@@ -3,8 +3,8 @@
 AWS gives a band for the share r of a type's VMs that was preempted in the last month. At a constant
 rate their mean lifetime is ``-month / ln(1 - r)``. If n VMs are preempted independently and
 replaced at once, ``1 - (1 - r)^n`` of the months bring a loss, and ``-n ln(1 - r)`` losses are
-expected in a month. In fact VMs of one type and zone often go
-together: that makes for fewer interruptions, which take more VMs each.
+expected in a month. In fact VMs of one type and zone often go together: that makes for fewer
+interruptions, which take more VMs each.
 """
 
 from __future__ import annotations

@@ -66,10 +66,9 @@ class LomaxHistory:
     """The Lomax law of lifetimes: hazard alpha/(beta + a) at the age a, falling with age.
 
     For a fixed scale beta, log(1 + life/beta) is exponential with the rate alpha, so a Gamma prior
-    on alpha stays a
-    Gamma: with the strength s and the mean alpha0, alpha ~ Gamma(s + preemptions, s/alpha0 + sum of
-    log(1 + life/beta)). Beta is one of a grid of K scales; each has the likelihood of all lives
-    with alpha integrated out.
+    on alpha stays a Gamma: with the strength s and the mean alpha0, alpha ~ Gamma(s + preemptions,
+    s/alpha0 + sum of log(1 + life/beta)). Beta is one of a grid of K scales; each has the
+    likelihood of all lives with alpha integrated out.
 
     Attributes:
         scale_s: (K,) the scales, seconds. prior: (K,) log of their prior weights. shape0, strength:

@@ -18,8 +18,8 @@ An L4, with 72 W, 0.43 to 0.47).
 WITHOUT_WHEELS: Mapping[str, str] = {"T4g": "PyTorch's wheels for Arm have no kernels for the T4g"}
 """GPUs that the PyTorch which most people install cannot use.
 
-Torch 2.9.1 for aarch64 has kernels for sm_80, 90, 100
-and 120 (``torch.cuda.get_arch_list()``); a T4g is sm_75.
+Torch 2.9.1 for aarch64 has kernels for sm_80, 90, 100 and 120 (``torch.cuda.get_arch_list()``); a
+T4g is sm_75.
 """
 
 

@@ -33,9 +33,9 @@ _TOLD_APART = 0.4
 _NO_SYNC = 0.1
 """The same where more GPUs train than were measured, and their synchronisation was not.
 
-Chosen with the published steps
-of three models on up to 8 x 4 T4: of these, 75 to 87 % are within the 80 % intervals of laws of
-single GPUs, and 53 to 70 % would be without it; of laws of single VMs 74 to 85 %, and 50 to 62 %.
+Chosen with the published steps of three models on up to 8 x 4 T4: of these, 75 to 87 % are within
+the 80 % intervals of laws of single GPUs, and 53 to 70 % would be without it; of laws of single VMs
+74 to 85 %, and 50 to 62 %.
 """
 
 

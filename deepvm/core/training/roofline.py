@@ -32,9 +32,8 @@ STRAGGLING = 0.02
 _ROOFS = {"transformer": 1.0, "convolution": 3.0, "diffusion": 3.0}
 """How sharp the corner between the roofs is, by family.
 
-Convolutions compute while they wait for memory; a
-transformer's matrix products and what lies between them come one after the other, and their times
-add up.
+Convolutions compute while they wait for memory; a transformer's matrix products and what lies
+between them come one after the other, and their times add up.
 """
 _LAUNCH_S, _LAUNCHING = 0.02, 3.0
 """Of a pass whatever its size: the processor launches kernels, which counts where the GPU is done sooner; and how sharp
@@ -45,8 +44,7 @@ _OPTIMIZER_BYTES = 28
 _BETWEEN_VMS = 1.5
 """How often each VM sends what is reduced. In a ring of n it is 2 (n-1)/n times, as within a VM.
 
-Published steps of 2,
-4 and 8 VMs take about the same time for it.
+Published steps of 2, 4 and 8 VMs take about the same time for it.
 """
 GRADIENT_BYTES = 4
 

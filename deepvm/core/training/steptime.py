@@ -205,9 +205,8 @@ class StepTimeFit:
 
     ``error``: median absolute relative error over them. ``sd``: robust standard deviation of the
     logarithm of a measured step around the law, a sixth of which or more is due to the run and not
-    to the law. ``most_nodes``,
-    ``most_gpus``: the largest cluster among them. ``measured``: all that is known of where the law
-    holds, if it is.
+    to the law. ``most_nodes``, ``most_gpus``: the largest cluster among them. ``measured``: all
+    that is known of where the law holds, if it is.
     """
 
     law: StepTimeLaw

@@ -1,7 +1,4 @@
-"""The agent's way to the controller: it asks, the controller answers.
-
-Nobody connects to an agent.
-"""
+"""The agent's connection to the controller: the agent asks; nothing connects to an agent."""
 
 from __future__ import annotations
 
@@ -21,16 +18,13 @@ from deepvm.jobs.wire import HEADER, LARGEST, Sender, WireError
 
 RETRY_S, _MOST_RETRY_S = 0.2, 5.0
 CONNECT_S = 3.0
-"""A head that is gone answers nothing: agents must find the next one before that takes them for silent (15 s)."""
+"""Timeout for a lost head: agents must find the next one before it calls them silent (15 s)."""
 LINE = "line"
 """The event of a line that a trainer has printed."""
 _MOST_WAITING = 10_000
-"""Events that may wait for the controller.
-
-Beyond it the oldest lines are dropped, and a line says how many.
-"""
+"""Events that may wait for the controller; the oldest lines beyond it are dropped and counted."""
 _LONGEST, _MOST_TOGETHER, _MOST_BYTES = 2_000, 100, LARGEST // 2
-"""Characters of a text, events of a message, and their bytes: trainers may print megabytes without an end of line."""
+"""Longest text, most events per message, and their bytes: trainers may print huge lines."""
 
 log = logging.getLogger("deepvm.agent")
 
@@ -179,10 +173,7 @@ class Reporter:
             return self._number
 
     def _drop_line(self) -> None:
-        """Drop the oldest line that is not being sent now.
-
-        Another line says how many are missing there.
-        """
+        """Drop the oldest line that is not being sent; another line counts the missing ones."""
         lines = (
             n for n in range(_MOST_TOGETHER, len(self._events)) if self._events[n]["event"] == LINE
         )

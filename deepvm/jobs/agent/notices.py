@@ -1,4 +1,4 @@
-"""What a cloud says of its machine's end: the metadata services of AWS, GCP and Azure, asked each second.
+"""Preemption notices from the metadata services of AWS, GCP and Azure, polled every second.
 
 - AWS: `instance-action
   <https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html>`_,
@@ -54,7 +54,7 @@ class MetadataError(DeepVMError):
 
 @dataclass(frozen=True)
 class Notice:
-    """The cloud takes the machine back at ``taken_s``, seconds since the epoch; ``action``: in the cloud's words."""
+    """The cloud preempts the machine at ``taken_s`` (epoch seconds); ``action``: its word."""
 
     taken_s: float
     action: str
@@ -192,7 +192,7 @@ class AzureNotices:
         return False
 
     def _of_here(self, event: Mapping[str, Any]) -> bool:
-        """Whether an event is of this machine: a scale set shows those of all of its machines to each."""
+        """Whether an event is for this machine: a scale set shows all its events to each VM."""
         named = [str(name).lower() for name in event.get("Resources") or ()]
         if not named:
             return True

@@ -1,4 +1,4 @@
-"""What comes before the first trainers of a machine, and how far that is: heartbeats say it meanwhile."""
+"""Preparation of a machine before its first trainers, with progress for heartbeats."""
 
 from __future__ import annotations
 

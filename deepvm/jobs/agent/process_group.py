@@ -1,4 +1,4 @@
-"""A command in a process group of its own: what it starts hears the signals, too, and this process does not."""
+"""A command in its own process group, so that signals reach its children and not this process."""
 
 from __future__ import annotations
 

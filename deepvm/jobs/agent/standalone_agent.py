@@ -1,4 +1,4 @@
-"""The agent without a controller: beside a command that somebody else's engine starts, restarts and ends.
+"""The agent without a controller, next to a command that another engine starts and restarts.
 
 A machine goes in one of three ways. The cloud's metadata service says so, or the engine sends
 SIGTERM, as Slurm, Kubernetes and SkyPilot do: then the trainers save the same step on all ranks,
@@ -43,10 +43,8 @@ GRACE_S = 25.0
 _POLL_S, _LOOK_S = 1.0, 0.01
 _DEAF_AFTER = 3
 _CONFIRM_S, _BEFORE_END_S = 1.0, 1.0
-"""How long ranks hold before an agent acts that has no confirmation of their checkpoint.
-
-How long before the end of its
-machine it logs what is lost.
+"""How long ranks hold without a confirmed checkpoint, and how long before the machine's end the
+agent logs what is lost.
 """
 
 log = logging.getLogger("deepvm.agent")
@@ -103,7 +101,7 @@ class StandaloneAgent:
                 sockets.close()
 
     def _watch(self, command: ProcessGroup, signals: list[int]) -> int:
-        """Wait for the command, and pass signals on: SIGTERM after a checkpoint is safe, or when its grace is over.
+        """Wait for the command and pass signals on; SIGTERM once the checkpoint is safe.
 
         Returns its exit code, or 1 where that is 0 although steps that were to be saved after
         SIGTERM are not.

@@ -102,7 +102,7 @@ class NetnsCloud(LocalCloud):
             _ip("link", "del", _bridge(job))
 
     def cut(self, job: str, machine: str, *, down: bool = True) -> None:
-        """See :class:`deepvm.jobs.cloud.NetworkFaults`; or give the link back. Raises UnknownError."""
+        """See :class:`deepvm.jobs.cloud.NetworkFaults`; or restore it. Raises UnknownError."""
         try:
             _ip("-n", _space(job, machine), "link", "set", "eth0", "down" if down else "up")
         except subprocess.SubprocessError as error:

@@ -1,4 +1,4 @@
-"""Machines of the user's own: an agent on each host of a file, started through ssh, or whatever else leads there.
+"""Machines the user owns: an agent on each host of a file, started by ssh or another command.
 
 Nothing waits on a host for orders: each is a command of its own
 (:mod:`deepvm.jobs.clouds.ssh_host`), and a machine runs on when the connection is closed. Which
@@ -213,10 +213,7 @@ class SshCloud:
         return job_time_s(self._folder / job, time.time())
 
     def _behind_s(self, job: str, answer: Mapping[str, Any]) -> float:
-        """By how many seconds the clock of a host is behind the job's.
-
-        0 if answers may have taken as long.
-        """
+        """Seconds a host's clock is behind the job's; 0 if the round trip takes as long."""
         behind_s = round(self._now_s(job) - answer["now_s"]) if "now_s" in answer else 0
         return float(behind_s) if abs(behind_s) >= _MIN_CLOCK_DIFFERENCE_S else 0.0
 

@@ -21,7 +21,7 @@ log = logging.getLogger("deepvm.jobs")
 
 
 def spacing_s(span_s: float) -> float:
-    """Between the samples of a job that has taken so long: doubled as often as it takes to have at most ``MOST``."""
+    """Seconds between samples after ``span_s``: doubled until there are at most ``MOST``."""
     spacing = FIRST_S
     while span_s > MOST * spacing:
         spacing *= 2
@@ -29,7 +29,7 @@ def spacing_s(span_s: float) -> float:
 
 
 def edges(samples: Iterable[Sample]) -> Iterator[Sample]:
-    """The last sample before steps were lost, and the first after that: without them the fall would be a slope."""
+    """The last sample before steps were lost and the next one, so that plots show a drop."""
     for one, other in pairwise(samples):
         if other.step < one.step:
             yield from (one, other)

@@ -1,4 +1,4 @@
-"""The controller's web server, which peers that connect and say nothing cannot keep from its agents."""
+"""The controller's web server, which silent connections cannot block."""
 
 from __future__ import annotations
 

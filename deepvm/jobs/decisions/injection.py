@@ -1,4 +1,4 @@
-"""What is to happen to machines that are taken back on purpose: how long they live, and how they end."""
+"""Which faults to inject into machines: their lifetimes, and how they end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Injection:
-    """What is to happen to the machines of a job that train, in the order in which they were asked for.
+    """Faults for a job's training machines, in the order in which machines were requested.
 
     Attributes:
         mttp_s: their mean life, which is drawn; None: it is listed.
@@ -36,7 +36,7 @@ class Injection:
 
     @classmethod
     def of(cls, keys: Mapping[str, Any], done: int = 0) -> Injection:
-        """By the keys of ``inject`` in a job file, those left out by default; ``done``: preemptions before it."""
+        """From ``inject`` of a job file, with defaults; ``done``: preemptions before it."""
         lives_s = tuple(keys.get("scale", 1.0) * life for life in keys.get("lives") or ())
         count = keys.get("count")
         return cls(

@@ -1,7 +1,4 @@
-"""What the controller knows: machines, the generation, what is being saved, what was paid.
-
-Plain data, no clock.
-"""
+"""What the controller knows: machines, generation, saves, costs. Plain data, no clock."""
 
 from __future__ import annotations
 
@@ -14,10 +11,7 @@ from deepvm.jobs.decisions.pool_record import PoolRecord
 from deepvm.jobs.decisions.states import Job, Machine
 
 RELEASED, PREEMPTED, LOST, REFUSED, UNREADY = "released", "preempted", "lost", "refused", "unready"
-"""Why a machine ended.
-
-Unready: before it could train, and the cloud does not say that it took it back.
-"""
+"""Why a machine ended; unready: before it could train, without a preemption by the cloud."""
 
 
 class Role(Enum):
@@ -97,10 +91,7 @@ class MachineRecord:
 
 @dataclass(frozen=True)
 class Head:
-    """A machine that runs nothing but the job's controller.
-
-    The machines of :class:`JobState` do not include it.
-    """
+    """A machine that runs only the job's controller, and is not in :class:`JobState`."""
 
     name: str
     usd_per_hour: float
@@ -119,7 +110,7 @@ class Head:
 
 @dataclass(frozen=True)
 class StepRate:
-    """How fast steps were in a generation: from its step ``first`` at ``first_s`` (below 0: not yet) to ``last``.
+    """Step rate of a generation: from step ``first`` at ``first_s`` (< 0: not yet) to ``last``.
 
     ``step_s``: seconds of one with all that stalls it; of the generation before until this one
     knows; 0: unknown.
@@ -134,7 +125,7 @@ class StepRate:
 
 @dataclass(frozen=True)
 class StepGap:
-    """Of ``of_s`` seconds of training, how many passed between steps; ``seen_s``, ``seen_of_s``: of this generation."""
+    """Seconds between steps, out of ``of_s`` of training; ``seen_*``: of this generation."""
 
     s: float = 0.0
     of_s: float = 0.0
@@ -241,7 +232,7 @@ class Save:
 
 @dataclass(frozen=True)
 class StartupFailures:
-    """Machines of a role in a row that ended before they could train: how many, when the last did, and why if known.
+    """Machines of a role that failed in a row before training: count, last time, and why.
 
     ``failed_s``: when the first of them failed in a way that may be the job's fault.
     """
@@ -254,7 +245,7 @@ class StartupFailures:
 
 @dataclass(frozen=True)
 class FailedSaves:
-    """Versions that did not come, in all and since the newest that is safe, and why the last one did not."""
+    """Saves that failed: in all, since the newest safe checkpoint, and why the last one did."""
 
     total: int = 0
     in_a_row: int = 0
@@ -410,10 +401,7 @@ class JobState:
 
     @property
     def progress_unknown(self) -> str:
-        """Why the number of steps is not known.
-
-        Empty if it is: before any trainer has started it is 0.
-        """
+        """Why the number of steps is not known; empty if it is (0 before any trainer starts)."""
         if self.is_unplaced:
             return "this script does not report from which step it continues"
         if self.has_reported or all(m.trained_s is None for m in self.machines.values()):

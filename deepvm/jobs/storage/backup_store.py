@@ -62,7 +62,7 @@ class StoredBackup:
 
 @dataclass(frozen=True)
 class Record:
-    """The files of a part, by their names below it, with their SHA-256; ``name``: of the file or folder."""
+    """A part's files with their SHA-256; ``name``: of the part's file or folder."""
 
     name: str
     sha256: Mapping[str, str]
@@ -133,16 +133,13 @@ class BackupStore(Protocol):
         """
 
     def set_aside(self, kept: StoredBackup, epoch: int) -> None:
-        """Have one be visible no more. Raises CheckpointError: a newer generation has begun.
-
-        OSError.
-        """
+        """Hide one. Raises CheckpointError (a newer generation has started), OSError."""
 
     def remove(self, kept: StoredBackup, epoch: int) -> None:
         """Remove one. Raises CheckpointError: a newer generation has begun; OSError."""
 
     def sweep(self, step: int, epoch: int) -> None:
-        """Remove what was saved of earlier steps, by this generation or older ones, and never sealed.
+        """Remove unsealed saves of earlier steps, by this generation or older ones.
 
         Raises CheckpointError: a newer generation has begun; OSError.
         """
@@ -174,7 +171,7 @@ def no_part(kept: StoredBackup, rank: int) -> CheckpointError:
 
 
 def staying(whole: Sequence[StoredBackup], keep: int) -> set[str]:
-    """The names of those that stay: the newest, then the script's own, then others, ``keep`` in all.
+    """Names to keep: the newest, then the script's own, then others, ``keep`` in all.
 
     Of none that is kept may the loss be noticed only when it is needed, so a damaged newest one has
     another behind it; ``keep`` 0: all of the script's own.

@@ -37,8 +37,8 @@ Where to kill, see :class:`Killer`: after a ``step`` or ``samples``, or in a ``w
 FIRST, POINT, KILLED, COMPLETE = "first.json", "point.json", "killed.json", "complete"
 """Files beside the logs: the first line of rank 0; the answer, where to kill; what was killed.
 
-COMPLETE is removed when
-a line could not be written: on a full disk no file can be created, but one can be removed.
+COMPLETE is removed when a line could not be written: on a full disk no file can be created, but one
+can be removed.
 """
 _CLAIM = "claim"
 _POLL_S, _KILL_LIMIT_S = 0.001, 30.0

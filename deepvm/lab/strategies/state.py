@@ -45,8 +45,7 @@ class GatheredRandomStates:
     _ROOM = 1 << 15
     """Bytes for each rank's: with one size for all a single collective is enough.
 
-    The three generators take 14 kB, each
-    GPU's 100 bytes more.
+    The three generators take 14 kB, each GPU's 100 bytes more.
     """
 
     def __init__(self, rank: int, world: int) -> None:

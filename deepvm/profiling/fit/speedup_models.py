@@ -7,8 +7,7 @@ the speed-ups behind Figure 5 of the paper the mean errors are 3 % (alpha-beta),
 
 AICc = m ln(mean squared residual) + 2 k + 2 k (k + 1) / (m - k - 1) of those residuals, with m
 measurements and k parameters, one of them the width of the noise: the law with the least is the one
-to use. Measurements at n = 1 count
-too: a curve that does not give S(1) = 1 pays for it.
+to use. Measurements at n = 1 count too: a curve that does not give S(1) = 1 pays for it.
 """
 
 from __future__ import annotations

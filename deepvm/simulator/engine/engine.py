@@ -9,9 +9,8 @@ durable by then in latencies.py.
 
 Sums of n uniform latencies are drawn from the uniform law with the same mean and variance, exact
 for n = 1. In a cluster only the notice of the machine that goes first has training saved; but no
-training begins with a machine that is
-noticed: it is let go when another is gone, or at its notice while all wait, as by the controller of
-deepvm run.
+training begins with a machine that is noticed: it is let go when another is gone, or at its notice
+while all wait, as by the controller of deepvm run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What an account offers jobs: images, subnets, a bucket, a role.
-
-What is missing, and how to make it.
-"""
+"""What an account offers jobs (images, subnets, bucket, role), and how to add what is missing."""
 
 from __future__ import annotations
 
@@ -17,7 +14,10 @@ from deepvm.jobs.cloud import RefusedError, UnknownError
 from deepvm.jobs.clouds.aws.ec2_settings import Ec2Settings, named_bucket
 
 _GUIDE = "docs/guide/aws.md says how"
-_GPU_IMAGE = "/aws/service/deeplearning/ami/{arch}/oss-nvidia-driver-gpu-pytorch-2.9-ubuntu-24.04/latest/ami-id"
+_GPU_IMAGE = (
+    "/aws/service/deeplearning/ami/{arch}"
+    "/oss-nvidia-driver-gpu-pytorch-2.9-ubuntu-24.04/latest/ami-id"
+)
 _PLAIN_IMAGE = "/aws/service/canonical/ubuntu/server/24.04/stable/current/{arch}/hvm/ebs-gp3/ami-id"
 _DEBIAN_NAMES = {"x86_64": "amd64", "arm64": "arm64"}
 _PASSING = ("throttled", "timeout", "network")

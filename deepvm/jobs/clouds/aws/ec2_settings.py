@@ -1,7 +1,4 @@
-"""What the user sets for jobs on AWS, in the environment.
-
-What is left out is looked up in the account.
-"""
+"""Settings of jobs on AWS from the environment; the rest is looked up in the account."""
 
 from __future__ import annotations
 
