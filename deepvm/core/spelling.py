@@ -8,7 +8,7 @@ _LONGEST = 100
 
 
 def edits(left: str, right: str, most: int) -> int:
-    """Typing errors between two words, by optimal string alignment (Damerau-Levenshtein, each letter touched once).
+    """Typing errors between two words: optimal string alignment (Damerau-Levenshtein).
 
     A distance above ``most`` is ``most`` + 1, which is found sooner.
     """
@@ -73,14 +73,14 @@ def one_of(
 
 
 def examples(name: str, known: Iterable[str], meant: str = "") -> str:
-    """The end of a sentence about names of which there are many: what was probably meant, else the first eight."""
+    """The end of a sentence about many names: the probable one, else the first eight."""
     names = list(known)
     near = [meant] if meant else [for_a_shell(n) for n in nearest(name, names, 3)]
     return f"; did you mean {' or '.join(near)}?" if near else f", such as {', '.join(names[:8])}"
 
 
 def for_a_shell(word: str) -> str:
-    """The word as people copy it into a command line: in quotes where a shell would split or expand it."""
+    """The word quoted for a command line if a shell would split or expand it."""
     return f"'{word}'" if set(word) & set(" *?[") else word
 
 

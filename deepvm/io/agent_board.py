@@ -84,7 +84,7 @@ class SaveReason(IntEnum):
 
     @property
     def automatic(self) -> bool:
-        """Whether neither the script nor the user wanted it: it is of no use once a newer one is safe."""
+        """Whether neither script nor user asked for it: it is useless once a newer one is safe."""
         return self.holds or self is SaveReason.INSURANCE
 
 

@@ -161,8 +161,8 @@ def recommend(
               default;
             - ``gpu``, ``instance_type``, ``exclude``, ``memory_node``: glob or globs;
             - ``gpus_min``, ``gpus_max``: GPUs of a VM; ``gpu_memory_min`` and ``_max``,
-              ``gpu_total_memory_min`` and
-              ``_max``: bytes, or text such as ``"24GiB"``, of each GPU and of all of a VM;
+              ``gpu_total_memory_min`` and ``_max``: bytes, or text such as ``"24GiB"``, of each GPU
+              and of all of a VM;
             - ``cpu_architecture=None``: ``"x86_64"`` or ``"arm64"``; ``generation="auto"``,
               ``"current"`` or ``"any"``;
             - ``estimates=False``: also types with estimated eFLOPS; ``burstable=False``: also

@@ -63,8 +63,7 @@ class Shard:
         layout: of the whole version. image: the whole file's address space; only the rank's own
             segments are filled.
         ready: waits until the own bytes below a position are final; to be called before they are
-            read. Raises
-            CheckpointError: they will never be.
+            read. Raises CheckpointError: they will never be.
         home: the hidden file that ``image`` maps, of which a tier is to make a version (strategy
             D).
         best: the training calls it the best so far.

@@ -155,9 +155,9 @@ class Session:
         name: its random id. senders: its connections. heard: when one of them last said something,
             monotonic.
         reserved: the newest version that each rank began. skipped: versions for which there was no
-            room, and who was
-            told: all ranks must get the same answer, or some would wait in vain for the parts of
-        the others. complete, durable: the last numbers whose latest attempt is complete or durable.
+            room, and who was told: all ranks must get the same answer, or some would wait in vain
+            for the parts of the others.
+        complete, durable: the last numbers whose latest attempt is complete or durable.
     """
 
     name: str

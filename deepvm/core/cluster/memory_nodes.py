@@ -74,10 +74,7 @@ class SaturationTable:
     n_sat: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        """Convert to Python's own numbers.
-
-        Raise a RequestError for a table that breaks the planner's algebra.
-        """
+        """Raise a RequestError for a table that breaks the planner's algebra."""
         gbps, n_sat = self.network_gbps, self.n_sat
         if not gbps or len(gbps) != len(n_sat):
             raise RequestError(
@@ -104,10 +101,7 @@ class SaturationTable:
         return cls(tuple(g for g, _ in ordered), tuple(n for _, n in ordered))
 
     def lookup(self, network_gbps: float | npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-        """n_sat of bandwidths in Gbit/s, same shape.
-
-        N_sat of a pair of VMs is the smaller of the two.
-        """
+        """n_sat of bandwidths in Gbit/s, same shape; for a pair of VMs the smaller one counts."""
         row = np.searchsorted(np.asarray(self.network_gbps), network_gbps, side="right") - 1
         return np.asarray(self.n_sat, dtype=np.int64)[np.maximum(row, 0)]
 
@@ -152,7 +146,7 @@ class MemoryNodeRule:
         return max(0, memory_bytes * (100 - self.reserved_percent) // 100 - self.reserved_bytes)
 
     def share_bytes(self, memory_bytes: int, checkpoint_bytes: int, buffers: int) -> int:
-        """What a VM adds to the room of all nodes, which must be f x s: m nodes do if m x share >= f x s.
+        """A VM's share of the capacity: m nodes hold the checkpoints if m x share >= f x s.
 
         One that holds everything alone adds all of its room (eq. 6). Else it holds ``buffers``
         parts, and :data:`PART_BYTES` for each go off; or nothing, where nodes do not share.
@@ -201,6 +195,6 @@ REAL_NODES = MemoryNodeRule(
     current=True,
     shared=True,
 )
-"""For VMs that are rented: checkpoints may have 2.75 GB of 4 GiB, 6.4 GB of 8, 13.7 GB of 16, 57.5 GB of 64."""
+"""For rented VMs: checkpoints may take 2.75 of 4 GiB, 6.4 of 8, 13.7 of 16, 57.5 of 64 (in GB)."""
 
 RULES: Mapping[str, MemoryNodeRule] = {rule.name: rule for rule in (REAL_NODES, PAPER_NODES)}

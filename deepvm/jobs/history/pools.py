@@ -40,9 +40,8 @@ class PoolHistory:
     """The machines of one type in one zone and market.
 
     Attributes:
-        machines: how many were launched. preemptions: how many were taken back or lost; the lives
-            of the others are
-            censored: they ended for another reason, or have not ended.
+        machines: how many were launched. preemptions: how many were preempted or lost; lifetimes of
+            the others are censored: they ended for another reason, or have not ended.
         missed: preemptions without a notice. rebalances: machines that the cloud had recommended to
             replace.
         leads_s: mean time from a notice to its preemption, None without any.
