@@ -96,7 +96,7 @@ class Scheduled(NamedTuple):
     request: int = 0
 
     def for_others(self) -> list[int]:
-        """As other machines are told, whose clocks may show another time: with the milliseconds that are left."""
+        """For machines with other clocks: the reason, milliseconds left, and the request."""
         return [int(self.reason), max(self.limit_ms - int(time.time() * 1000), 0), self.request]
 
     @classmethod
@@ -133,10 +133,7 @@ class Board:
         return cls(path)
 
     def request(self, reason: SaveReason, limit_ms: int) -> int:
-        """Ask for a version; returns the number of the request.
-
-        One that holds, and that no rank has seen, stays.
-        """
+        """Request a save; returns its number. A request that holds and is unseen stays."""
         words = self.words
         unseen = (
             SaveReason(words[Flag.REASON])
@@ -161,10 +158,7 @@ class Board:
         self.words[Flag.RESUMED], self.words[Flag.TAKEN] = 2**63, self.words[Flag.REQUEST]
 
     def schedule(self, step: int, save: Scheduled, *, by_peers: bool = False) -> None:
-        """Have all local ranks save at the end of a step.
-
-        The same may be said again at any time.
-        """
+        """Have all local ranks save at the end of a step; may be repeated at any time."""
         place = (_PEERS_RING_AT if by_peers else _RING_AT) + step % _RING * _ENTRY_WORDS
         words = self.words
         words[place + 1], words[place + 2], words[place + 3] = save

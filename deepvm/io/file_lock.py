@@ -19,10 +19,7 @@ class FileLock:
     """A shared or exclusive lock on a file; ``held`` by one thread at a time."""
 
     def __init__(self, path: Path, mode: int = 0o600) -> None:
-        """Create nothing before the lock is first taken, the file with ``mode`` then.
-
-        The folder must exist.
-        """
+        """The file is created with ``mode`` when first locked; the folder must exist."""
         self._path, self._mode, self._descriptor = path, mode, -1
         self.held = False
 

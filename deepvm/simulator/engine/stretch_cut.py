@@ -107,7 +107,7 @@ class Cut:
         slow: Number,
         random: np.random.Generator,
     ) -> Cut:
-        """Where steps and saves differ; ``slow``: how many times as long as ``step`` a step takes."""
+        """With varying steps and saves; ``slow``: how many times ``step`` a step takes."""
         plain = cls.even(of, left)
         stall = np.maximum(of.segment_s - of.steps * of.step_s, 0.0)
         whole = of.count * of.segment_s

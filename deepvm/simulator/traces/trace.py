@@ -103,7 +103,7 @@ class Trace:
         return int(self.counts.max())
 
     def lives(self, nodes: int | None = None) -> TraceLives:
-        """The runs with at least ``nodes`` machines (default: the largest count), but for one at the beginning."""
+        """Runs with at least ``nodes`` machines (default: the most), except one at the start."""
         wanted = self.nodes if nodes is None else nodes
         up = self.counts >= max(wanted, 1)
         change = np.diff(up.astype(np.int8))
