@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How long a notice takes until the version is safe elsewhere, and a newer generation until it has taken over.
+"""Time from a notice to a safe checkpoint, and of a takeover by a newer generation.
 
     python scripts/bench_notice.py           # about two minutes; `make bench-recovery`
     python scripts/bench_notice.py --quick   # small and few: figures of no value, for the tests
@@ -86,7 +86,7 @@ while True:
             said.add(handle.version)
             handle.remote_done.add_done_callback(
                 lambda f, h=handle: tell(f"{'failed' if f.exception() else 'safe'} {h.version} {time.time()}"))
-"""
+"""  # noqa: E501
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def free_port() -> int:
 
 
 class Ranks:
-    """Processes that train, and hear of notices by an agent's board, or without one by their standard input."""
+    """Training processes that receive notices by an agent's board, or by standard input."""
 
     def __init__(self, world: int, size: int, tier: str, folder: Path, *, agent: bool) -> None:
         """Start them, and wait until they train."""
@@ -282,7 +282,7 @@ def shard(job: str, version: int, size: int = 1_000_000) -> Shard:
 
 
 def takeovers(url: str, reps: int) -> list[tuple[float, float]]:
-    """The times from a newer generation's start until it has taken over, and until its first version is safe."""
+    """Times from a newer generation's start to its takeover and to its first safe checkpoint."""
     found, job = list[tuple[float, float]](), f"bench-{os.urandom(4).hex()}"
     tiers: list[Tier] = [open_tier(url, "session-0")]
     tiers[0].begin(job, 1)

@@ -31,7 +31,7 @@ LLAMA = {
     "llama-3b": (3072, 8192, 28, 24, 8, 128256, True),
     "llama-8b": (4096, 14336, 32, 32, 8, 128256, False),
 }
-"""Hidden and inner size, layers, heads, key and value heads, vocabulary, tied words: config.json of Llama 3."""
+"""Hidden and inner size, layers, heads, KV heads, vocabulary, tied weights (Llama 3's config)."""
 
 
 class Run(NamedTuple):

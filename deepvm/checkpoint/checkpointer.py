@@ -157,9 +157,7 @@ class Checkpointer(Boundaries):
 
     @property
     def handles(self) -> tuple[Handle, ...]:
-        """Handles of all versions in flight and the last few that are done, oldest first.
-
-        Any thread may read it.
+        """Handles of running and recent saves, oldest first; any thread may read it.
 
         A version is sent when the next forward or step begins; to stop training instead, call
         :meth:`save`.
@@ -213,9 +211,7 @@ class Checkpointer(Boundaries):
         return self._iterate(total)
 
     def save(self, block: bool = False, best: bool = False) -> Handle:
-        """Save the current state, even if the schedule does not ask for it.
-
-        With several ranks, all of them call it.
+        """Save the current state, even if the schedule does not ask for it; collective.
 
         It waits for a free slot, and until the state is copied: what changes afterwards is not in
         the version. In an iteration of :meth:`steps` the version is taken when that iteration has
@@ -341,9 +337,7 @@ class Checkpointer(Boundaries):
         return self._version
 
     def close(self, limit_s: float = WAIT_S) -> None:
-        """Finish what is in flight, within ``limit_s``, and unhook from the optimizer.
-
-        Calling it twice is harmless.
+        """Finish pending saves within ``limit_s`` and unhook from the optimizer; idempotent.
 
         Raises:
             CheckpointError: not finished in time; the newest version that was due is not safe, as

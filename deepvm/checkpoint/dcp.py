@@ -43,9 +43,7 @@ class DeepVMWriter(FolderWriter):
 
 
 class DeepVMReader(FolderReader):
-    """Reads what :class:`DeepVMWriter` wrote, on any number of ranks.
-
-    Verifies each item before use.
+    """Reads what :class:`DeepVMWriter` wrote, on any number of ranks; verifies each item.
 
     A subclass reads from folders only.
     """

@@ -31,9 +31,7 @@ class EventLogger(Protocol):
 
 
 class TensorBoard:
-    """Scalars for a ``SummaryWriter``, or anything with its ``add_scalar``.
-
-    The step is the version.
+    """Scalars by step for a ``SummaryWriter``, or anything with its ``add_scalar``.
 
     ``checkpoint/durable/seconds`` is how long versions took to be durable,
     ``checkpoint/sent/bytes`` what was sent; ``checkpoint/skipped`` and ``checkpoint/failed`` count.
@@ -56,10 +54,7 @@ class TensorBoard:
 
 
 class Delivery:
-    """Calls a logger in a thread of its own, in the order of the events.
-
-    Any thread or signal handler may add one.
-    """
+    """Calls a logger in its own thread, in order; any thread or signal handler may add events."""
 
     def __init__(self, logger: EventLogger) -> None:
         """Wait for events."""

@@ -48,9 +48,7 @@ def restore_newest(
     allow_fresh: bool = False,
     epoch: int | None = None,
 ) -> int:
-    """Restore the newest version that every rank can read.
-
-    Damaged and unreachable ones are skipped and logged.
+    """Restore the newest checkpoint that every rank can read; skip and log damaged ones.
 
     Training never silently restarts: if something is left of a version, a record or a file of its
     name (see :meth:`Tier.damaged`), only the user may start at 0 (``allow_fresh``: what is left is

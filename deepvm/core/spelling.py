@@ -28,9 +28,7 @@ def edits(left: str, right: str, most: int) -> int:
 
 
 def nearest(name: str, known: Iterable[str], most: int = 1, *, share: float = 0.4) -> list[str]:
-    """The names that are most probably meant, the best first, at most ``most``.
-
-    None when nothing is near.
+    """The most probably meant names, best first, at most ``most``; None if nothing is near.
 
     Case does not matter. Names with few typing errors (at most ``share`` of the letters, or one)
     come before those that begin with what was typed.
@@ -63,10 +61,7 @@ def did_you_mean(name: str, known: Iterable[str], meant: str = "") -> str:
 def one_of(
     name: object, known: Iterable[str], between: str = " or ", *, also: str = "", meant: str = ""
 ) -> str:
-    """What an error says is allowed, ``also`` included: ``tiering or single-anchor.
-
-    Did you mean tiering?``.
-    """
+    """What an error allows, with ``also``: ``tiering or single-anchor; did you mean tiering?``."""
     names = list(known)
     guess = did_you_mean(name, names, meant) if isinstance(name, str) else ""
     return between.join(names) + also + (f"; {guess}" if guess else "")

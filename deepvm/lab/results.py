@@ -1,4 +1,4 @@
-"""What failures and checkpoints have cost: goodput, its parts, and ratios of runs that were made side by side.
+"""The cost of failures and checkpoints: goodput, its parts, and ratios of paired runs.
 
 Only runs that pass all gates count (ECRL 5.6, eq. 6 and 7). Ratios are taken between runs of the
 same seed, which were made one after the other: what a shared machine does to both cancels.
@@ -33,10 +33,7 @@ _T95 = (
     2.145,
     2.131,
 )
-"""Student's t at 97.5 %, for 1 to 15 degrees of freedom.
-
-Then the first terms of its expansion at the normal's.
-"""
+"""Student's t at 97.5 % for 1 to 15 degrees of freedom, then terms of its expansion."""
 
 
 @dataclass(frozen=True)

@@ -295,9 +295,7 @@ def _of_training(training: Training, checkpoint_bytes: int) -> Job:
 
 
 def known_life_s(mttp: str | float | None, interruption_rate: str | float | None) -> float | None:
-    """The mean life of a spot VM that the user knows, seconds, infinite for none.
-
-    None if they do not say.
+    """Mean life of a spot VM known to the user, s (infinite: no losses); None if not given.
 
     Raises a RequestError for both figures together, and for one that cannot be.
     """

@@ -18,9 +18,7 @@ class ZeroCopySource(Protocol):
     """A checkpoint's bytes: in the training's memory, or in the copy once one is made."""
 
     def bytes(self, start: int, end: int) -> AbstractContextManager[list[memoryview]]:
-        """The bytes of a range of the file, in order, for as long as the context lasts.
-
-        Later they may lie elsewhere.
+        """The bytes of a range of the file, in order, valid until the context ends.
 
         The training may wait for its end, so nothing is to be waited for inside.
         """

@@ -16,9 +16,7 @@ from deepvm.errors import CheckpointError, RequestError
 
 
 class TrainingRun:
-    """A training loop that continues where the newest version was taken.
-
-    :func:`training_run` makes it.
+    """A training loop that resumes at the newest checkpoint; see :func:`training_run`.
 
     Attributes:
         loader: the data; a pass over it is an epoch. checkpointer: whose ``save()`` may be called

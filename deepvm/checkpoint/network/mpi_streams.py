@@ -185,9 +185,7 @@ class MpiTransport:
         self._thread.start()
 
     def connect(self, peer: int) -> socket.socket:
-        """Open a stream to another process, which may still be starting.
-
-        It ends at once when nobody serves there.
+        """Open a stream to another, maybe starting process; it ends at once if none serves there.
 
         Raises OSError: that process has ended or died, or this thread has.
         """
@@ -344,9 +342,7 @@ class MpiTransport:
 
 
 def carrier() -> MpiTransport:
-    """The carrier of this process.
-
-    The first call is collective: all processes of ``mpirun`` make it.
+    """The transport of this process; the first call is collective over ``mpirun``.
 
     Raises MissingExtraError; CheckpointError: MPI may not be called from threads here, or not all
     processes have made the call within a minute.

@@ -139,9 +139,7 @@ class VersionMemory:
     def next_flush(
         self, limit_s: float, resting: Container[str], early_bytes: int | None
     ) -> Version | None:
-        """The version that has waited longest for the disk, pinned, leaving out ``resting`` jobs.
-
-        None on timeout.
+        """The oldest checkpoint to flush, pinned, without ``resting`` jobs; None on timeout.
 
         While none waits, one of at least ``early_bytes`` that is still being received will do,
         once.

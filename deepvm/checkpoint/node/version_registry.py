@@ -257,9 +257,7 @@ class VersionRegistry(VersionMemory):
         return version
 
     def claim(self, sender: Sender, reservation: Reservation, start: int, end: int) -> Claim | None:
-        """Get the memory for a piece that is about to be received.
-
-        None: it is here already, discard it.
+        """Get the memory for a piece to receive; None: it is here already, discard it.
 
         Verified bytes are never written again, and no two connections write the same bytes: one
         that still does is a dead one whose peer has come back, and is closed.

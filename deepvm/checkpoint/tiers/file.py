@@ -64,9 +64,7 @@ class FileTier(Store):
     away = False  # nobody can tell a volume that outlives the machine from one that does not
 
     def __init__(self, folder: Path, *, keep: int = 0, every: int = 0, session: str = "") -> None:
-        """Create nothing before the first version. ``session``: as in :meth:`Tier.open`.
-
-        One rank needs none.
+        """Nothing is created before the first save; ``session``: as in :meth:`Tier.open`, or "".
 
         ``keep``, ``every``: as in :func:`deepvm.checkpoint.files.retention.kept`, but ``keep=0``
         keeps all.

@@ -62,9 +62,7 @@ class S3Tier(ObjectStore):
         endpoint: str = "",
         session: str = "",
     ) -> None:
-        """Send nothing before the first version; ``prefix``: of all objects' names.
-
-        ``keep=0`` keeps all versions.
+        """Nothing is sent before the first save; ``prefix``: of all names; ``keep=0`` keeps all.
 
         ``every``: see :func:`deepvm.checkpoint.files.retention.kept`. ``threads``: requests at
         once. ``attempts``: tries of each. ``endpoint``: empty for the environment's or AWS's.
@@ -305,9 +303,7 @@ class S3Tier(ObjectStore):
         return found, self.chunks(found, keys[version])
 
     def chunks(self, manifest: CommitRecord, key: str = "") -> Generator[memoryview, None, None]:
-        """A version's bytes, in order, unverified. Raises CheckpointError.
-
-        ``key``: else that of its number alone.
+        """Bytes in order, unverified; ``key``: default by number. Raises CheckpointError.
 
         Readers share the threads, at least two chunks each: a restarted memory node may serve all
         ranks at once.

@@ -299,9 +299,7 @@ class StripedTier(Tier):
 
 
 class MpiTier(StripedTier):
-    """``mpi://RANK``: memory nodes that are processes of the trainer's ``mpirun``.
-
-    ``mpi://``: the last one.
+    """``mpi://RANK`` (default: the last): memory nodes within the trainer's ``mpirun``.
 
     The messages are those of ``tcp://``, see :mod:`deepvm.checkpoint.network.mpi_streams`.
     """

@@ -75,9 +75,7 @@ class Fingerprint:
         return self._text
 
     def changes(self, tree: Mapping[str, Any]) -> list[str]:
-        """Settings that differ from those of a loaded checkpoint, and from those that it restores.
-
-        For people.
+        """Settings, in words, that differ from a loaded checkpoint's and from what it restores.
 
         Raises CheckpointError: an optimizer has the same parameters in another order, and would mix
         up their states.

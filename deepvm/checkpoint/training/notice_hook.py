@@ -22,10 +22,7 @@ class NoticeHook:
     def __init__(
         self, model: torch.nn.Module, left_s: Callable[[], float], save: Callable[[], None]
     ) -> None:
-        """``left_s``: the seconds left, or infinity; any thread may ask.
-
-        ``save``: a method, called before forwards.
-        """
+        """``left_s``: seconds left, or infinity; ``save`` is called before forwards."""
         self._model, self._left_s, self._save = model, left_s, weakref.WeakMethod(save)
         self._half_s = math.inf
         self._hook: Any = None

@@ -185,9 +185,7 @@ class SaveRequests:
 
 
 def compare_replicas(ranks: Ranks, seen: tuple[int, int, int]) -> int:
-    """Compare neighbours' replicas of a version, log differences, and return how many pairs differ.
-
-    Collective.
+    """Compare neighbors' replicas, log differences, return how many pairs differ; collective.
 
     Each rank sends a part of what all hold: one whose replica has drifted would put a part of
     another model into the file. ``seen``: a version (0 for none), the checksum of this rank's own

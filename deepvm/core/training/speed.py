@@ -300,9 +300,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Parts:
-    """What a step on n VMs consists of, by data sheets and published runs.
-
-    Arrays of shape (sizes,), seconds.
+    """Parts of a step on n VMs by data sheets and published runs, (sizes,), seconds.
 
     ``straggling``: logarithm of how much longer gradients take than on one GPU. ``loadings``: what
     published runs say of them, each for some of the sizes.
@@ -530,9 +528,7 @@ def reading_s(workload: Workload, machine: Machine, batch: FloatArray) -> FloatA
 
 @dataclass(frozen=True)
 class InputStall:
-    """Steps that may wait for their samples, which are read while the one before is computed.
-
-    Arrays of shape (sizes,).
+    """Steps that may wait for input, read during the step before; arrays of shape (sizes,).
 
     ``step_s``: median seconds. ``sd``: of their logarithm. ``computed_sd``: the same were nothing
     read.

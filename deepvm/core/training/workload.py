@@ -106,9 +106,7 @@ class Workload:
 
     @property
     def proven_samples(self) -> float:
-        """The most samples of a step that are known to train as well as few.
-
-        Infinite where no one has asked.
+        """The most samples of a step known to train as well as few; infinite if unknown.
 
         Infinite, too, with strong scaling, where the user says how many they are.
         """

@@ -153,10 +153,7 @@ class Preparation:
         point("agent.after-setup")
 
     def have_data(self, wanted: Mapping[str, Any], said: Doing) -> None:
-        """Have the job's data here.
-
-        Without all of it nothing is trained, and the controller ends the job.
-        """
+        """Fetch the job's data; without all of it the controller ends the job."""
 
         def both(text: str) -> None:
             said(text)

@@ -1,6 +1,4 @@
-"""Local machines with a network of their own: a namespace each, at one switch for each job.
-
-Needs root.
+"""Local machines, each in a network namespace, on a switch per job. Needs root.
 
 Each has its metadata service at 169.254.169.254, as on EC2, and an address that others reach it by.
 Its link can be taken away, so that it is alive and silent, and given back.

@@ -16,12 +16,13 @@ class Injection:
     """Faults for a job's training machines, in the order in which machines were requested.
 
     Attributes:
-        mttp_s: their mean life, which is drawn; None: it is listed.
-        lives_s: how long they live, one after the other; whoever comes later stays.
-        count: at most so many preemptions. grace_s: from a notice to the end. missed, late, silent:
-        shares without a notice, with one that comes at any moment of the grace period, and without
-        a link; the others are told in time. rebalance: the share to which a rebalance is
-        recommended, a grace period before the notice or the loss.
+        mttp_s: their mean lifetime, which is drawn; None: it is listed.
+        lives_s: how long they live, one after the other; later machines stay.
+        count: at most so many preemptions. grace_s: from a notice to the end.
+        missed, late, silent: shares without a notice, with one at a random moment of the grace
+            period, and without a link; the others get a notice in time.
+        rebalance: the share with a rebalance recommendation, a grace period before the notice or
+            the loss.
     """
 
     mttp_s: float | None = None

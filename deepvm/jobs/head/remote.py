@@ -79,9 +79,7 @@ def start(
     cloud: HostsController,
     resumed: Callable[[], JobState] | None = None,
 ) -> HeadState:
-    """Rent a head that runs the controller of a job.
-
-    Whatever was left undone of an earlier attempt is done.
+    """Rent a remote controller for a job, and complete an earlier attempt, if any.
 
     ``resumed``: the world with which it goes on, once the history has what the head before has
     written.
@@ -178,9 +176,7 @@ def refresh(
     logs: bool = False,
     at_end: AtEnd = lambda row: None,
 ) -> HeadState | None:
-    """Have the history here know what the mirror does; ``logs``: and the job's folder.
-
-    None: the job has no head.
+    """Update the history from the mirror (``logs``: and the folder); None: no remote controller.
 
     Raises UnknownError, RefusedError: the mirror cannot be read; DataError.
     """

@@ -1,6 +1,4 @@
-"""What happened to all jobs of a user: machines, events, money.
-
-In SQLite, or in PostgreSQL for a team.
+"""The history of a user's jobs (machines, events, money), in SQLite or PostgreSQL.
 
 The controller writes here before it acts, and each write is on the disk when it returns: after
 ``kill -9`` another controller reads its job's world, and nothing that was asked of a cloud is

@@ -1,4 +1,4 @@
-"""One attempt of a script: start it, have it killed at the chosen point, leave none of its processes."""
+"""One attempt of a script: start it, kill it at the chosen point, leave no process."""
 
 from __future__ import annotations
 
@@ -47,9 +47,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class KillPoint:
-    """``after`` so many steps of the attempt, and ``delay_s``.
-
-    At the latest when ``limit`` steps are made.
+    """``after`` steps of the attempt and ``delay_s``, or when ``limit`` steps are made.
 
     Of a write: in the first one ``after`` so many steps, but for ``skip`` others.
     """

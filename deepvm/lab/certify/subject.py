@@ -105,7 +105,7 @@ class Subject:
         shutil.copytree(here, run / "out", symlinks=True, ignore=left_out)
 
     def earlier_checkpoints(self, run: Path) -> list[Path]:
-        """Files in a folder that is prepared, copied with all else, that may be checkpoints of earlier trainings."""
+        """Copied files in a prepared folder that may be checkpoints of earlier trainings."""
         found = (
             path
             for path in (run / "out").rglob("*")

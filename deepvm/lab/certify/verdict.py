@@ -127,7 +127,7 @@ def _kills(found: Evidence) -> Iterator[str]:
 
 
 def _resumed(found: Evidence) -> Iterator[str]:
-    """Some attempt resumed from a checkpoint: a script that starts anew may end right, and resumes nothing."""
+    """Some attempt resumed from a checkpoint; a restart from 0 may end right all the same."""
     later = [
         one for run in found.killed if run.history is not None for one in run.history.placed[1:]
     ]
@@ -162,10 +162,7 @@ def _ended(found: Evidence) -> list[Run]:
 
 
 def _samples(found: Evidence) -> Iterator[str]:
-    """Each epoch had the samples of the undisturbed run, each as often.
-
-    What was lost with a kill does not count.
-    """
+    """Each epoch had the undisturbed run's samples, equally often, not counting lost ones."""
     if not found.reference.samples:
         raise _NotJudged("the script logs no samples; see deepvm.lab.SampleLog")
     expected = _epochs(found.first.attempts, [0])

@@ -11,10 +11,7 @@ from deepvm.lab.faults.fault import Fault, FaultTarget, Strike
 
 
 class Stop(Fault):
-    """SIGSTOP: a rank stands still, and goes on after ``seconds``.
-
-    All others wait for it, and nothing must be lost.
-    """
+    """SIGSTOP: a rank stops for ``seconds``; all others wait, and nothing may be lost."""
 
     ends = False
     options: ClassVar[frozenset[str]] = frozenset({"rank", "seconds"})

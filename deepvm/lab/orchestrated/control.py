@@ -1,4 +1,4 @@
-"""The process that controls the job of a run, and the one above it, with which all of the job ends.
+"""The process that controls a run's job, and its parent, with which the whole job ends.
 
     python -m deepvm.lab.orchestrated.control RUN
 

@@ -1,4 +1,4 @@
-"""All that a training needs to go on exactly: weights, optimizer, schedule, sampler, and each rank's random numbers."""
+"""All state for an exact resume: weights, optimizer, schedule, sampler, random numbers."""
 
 from __future__ import annotations
 

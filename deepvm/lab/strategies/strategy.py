@@ -1,4 +1,4 @@
-"""What a strategy is: it makes checkpoints of a training while that goes on, and finds the newest good one again."""
+"""A strategy saves checkpoints of a running training and finds the newest good one."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class CheckpointRow:
-    """A line of ``checkpoint_rank0.jsonl``: what one checkpoint has cost (ECRL 4.9, eq. 7).
-
-    Times in seconds.
+    """A line of ``checkpoint_rank0.jsonl``: a checkpoint's cost in s (ECRL 4.9, eq. 7).
 
     Attributes:
         step: steps done. snapshot_s: for a copy, while training waits. foreground_s, background_s:
@@ -63,10 +61,7 @@ class Setting:
 
 
 class Strategy(ABC):
-    """One training's checkpoints, on one rank.
-
-    All ranks call the same methods in the same order.
-    """
+    """One training's checkpoints on one rank; all ranks call the same methods in order."""
 
     in_memory: ClassVar[bool] = False
     """Whether it needs a memory node."""

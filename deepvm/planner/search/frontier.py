@@ -35,9 +35,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Machines:
-    """All clusters that differ in what trains, at their lowest price.
-
-    One row for each, the cheapest first.
+    """All clusters that differ in what trains, at their lowest price, the cheapest first.
 
     Attributes:
         types: names of the types that train. type_index: index into ``types``.
@@ -77,9 +75,7 @@ class TypeOutcome:
 
 @dataclass(frozen=True)
 class Frontier:
-    """The answer to a request at every budget up to ``most``, $/h.
-
-    Without any cluster there are no steps.
+    """The answer at every budget up to ``most``, $/h; no steps without any cluster.
 
     ``types``: each GPU type of the catalog, by name.
     """

@@ -55,10 +55,12 @@ class NextMeasurement:
     """The run to do next.
 
     Attributes:
-        cluster: a plan that trains on such VMs. count: the fewest of them from which its speed
-        follows. batch, precision, checkpointing: samples that a GPU of the plan computes at once,
-        in what, and whether its activations are computed again. minutes, usd: how long it takes and
-        what it costs, about. gain: expected gain in speed, as a share.
+        cluster: a plan that trains on such VMs.
+        count: the fewest of them from which its speed follows.
+        batch, precision, checkpointing: samples that a GPU of the plan computes at once, in what,
+            and whether its activations are computed again.
+        minutes, usd: how long it takes and what it costs, about.
+        gain: expected gain in speed, as a share.
         changes: probability that another plan is then best.
     """
 

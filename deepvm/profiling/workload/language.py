@@ -50,7 +50,7 @@ class _Layer(nn.Module):
 
 
 class Language(nn.Module):
-    """A transformer of a preset's size: tokens (batch, sequence) to logits (batch, sequence, vocabulary)."""
+    """A preset's transformer: tokens (batch, sequence) to logits (batch, sequence, vocabulary)."""
 
     def __init__(self, model: Model, *, checkpointing: bool = False) -> None:
         """``checkpointing``: the layers' activations are computed again in the backward pass."""
@@ -109,9 +109,7 @@ def on_meta(model: Model, *, checkpointing: bool = False) -> Language:
 
 
 def shard(model: Language, kind: torch.dtype, device: torch.device, world: int) -> None:
-    """Split weights, gradients and optimizer over all processes (FSDP2), layer by layer.
-
-    Collective.
+    """Shard weights, gradients and optimizer (FSDP2), layer by layer; collective.
 
     The model has no memory yet; it computes in ``kind``, and gradients are summed in 32 bits.
     """

@@ -1,4 +1,4 @@
-"""The training whose speed is measured: forward, backward and the optimizer's step, as in DeepVM V-A."""
+"""The training whose speed is measured: forward, backward, optimizer step (DeepVM V-A)."""
 
 from __future__ import annotations
 
@@ -149,10 +149,7 @@ def synthetic(batch: int, pixels: int, classes: int, device: torch.device) -> Ba
 
 
 def real(data: Images, batch: int, pixels: int, device: torch.device, ranks: Ranks) -> Batches:
-    """Each process's share of a data set in batches, over and over.
-
-    Moving and scaling them is part of the step.
-    """
+    """Each process's share of a data set in endless batches; a step includes moving them."""
     mine = torch.arange(ranks.rank, len(data.labels), ranks.world)
     if not len(mine):
         raise RequestError(

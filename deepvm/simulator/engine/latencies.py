@@ -78,9 +78,7 @@ class Backups:
     def reorder(
         self, random: np.random.Generator, safe: Array, age: Array, apart: Array, made: Array
     ) -> None:
-        """Correct the number of the newest durable version where a later one may be durable first.
-
-        Arrays (R,).
+        """Correct the number of the newest durable save if a later one may be first; arrays (R,).
 
         ``safe`` is corrected: by one latency for all versions, right where the order is kept.
         ``age``: seconds from the making of the newest version to the loss. ``apart``: seconds

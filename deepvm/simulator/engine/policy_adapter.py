@@ -49,9 +49,7 @@ class PolicyAdapter:
             r.shape[:], r.scale[:] = self._history.most_probable()
 
     def learn(self, r: Runs, rows: Rows | slice, life_s: Array, grace_s: Array) -> None:
-        """Learn from a loss that is not counted yet, and from its grace period.
-
-        Too short for a save counts as missed.
+        """Learn from an uncounted loss and its grace period; one too short to save is missed.
 
         A cluster counts as one machine that lives from the newest request to a loss.
         """

@@ -53,9 +53,7 @@ def every(trace: Trace) -> int:
 
 @dataclass(frozen=True)
 class Asked:
-    """A request for all machines of a trace: those that came, until they were lost or given back.
-
-    And the others.
+    """A request for all machines of a trace: those that came until lost or released, others.
 
     ``known``: the tick at which the last of them was, or would have been, given back.
     """

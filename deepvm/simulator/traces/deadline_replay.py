@@ -208,9 +208,7 @@ def replay(
 
 @dataclass(frozen=True)
 class DeadlineRow:
-    """One trace, one slack and one policy, over all starts.
-
-    Or a mean over traces, each of the same weight.
+    """One trace (or a mean over traces), one slack and one policy, over all starts.
 
     Attributes:
         trace: the file; None: all of them. slack: deadline = (1 + slack) work. policy: its name, or

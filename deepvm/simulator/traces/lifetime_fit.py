@@ -122,9 +122,7 @@ def fit_lives(pools: Sequence[TraceLives]) -> tuple[Fitted, ...]:
 def log_likelihood(
     law: Law, values: Sequence[float], low: Array, high: Array, times: Array
 ) -> float:
-    """Of lives between ``low`` and ``high`` (infinite: only watched), each seen ``times`` times.
-
-    Arrays of one shape.
+    """Lives between ``low`` and ``high`` (infinite: censored), seen ``times`` times.
 
     Minus infinity where the law cannot give such lives.
     """

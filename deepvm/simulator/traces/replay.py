@@ -107,9 +107,7 @@ def replay(
     step_s: float = STEP_S,
     mttp_s: float = MTTP_S,
 ) -> tuple[Cost, ...]:
-    """The cost on each pool of a policy that learns from the lifetimes of that pool as they end.
-
-    There are no notices.
+    """The cost per pool of a policy that learns lifetimes as they end, without notices.
 
     ``save_s`` and ``step_s`` are above 0; ``mttp_s`` is the prior.
 

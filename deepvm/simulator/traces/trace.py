@@ -191,9 +191,7 @@ def lives_of(
 def pools_of(
     traces: Sequence[Trace], *, nodes: int | None = None, say: Callable[[str], object] | None = None
 ) -> tuple[TraceLives, ...]:
-    """The lifetimes in traces: one pool each.
-
-    Those without a lifetime are left out, and ``say`` told.
+    """The lifetimes in traces, one pool each; ``say`` gets the traces without any.
 
     ``nodes``: machines that a job needs at once, 1 or more; by default the largest count in each
     file.
