@@ -8,8 +8,8 @@ Ranks train a model whose state has 139 MB (ACUTE's ResNet-18 with Adam) in proc
 with a memory node in another, all on this machine. A notice is written on the board as an agent
 does it, at a random time of a step; measured is the time until ``remote_done`` of the version on
 every rank. ``request_save(deadline=...)`` is the same without an agent. A takeover is measured
-while the older generation saves: until the newer one has begun, which shuts the older one out, and
-knows the versions; then until its first own one, of 1 MB, is acknowledged. With ``--check`` the
+while the older generation saves: until the newer one has started, which shuts the older one out,
+and knows the versions; then until its first own one, of 1 MB, is acknowledged. With ``--check`` the
 exit status is 1 when a goal is missed.
 """
 
@@ -166,7 +166,7 @@ def bucket() -> Iterator[str]:
 
 
 def free_port() -> int:
-    """A port that nobody uses now."""
+    """A free port."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])

@@ -153,7 +153,7 @@ class FolderWriter(StorageWriter):
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         """See :class:`StorageWriter`.
 
-        Raises RequestError: collectives are off, so nobody could commit.
+        Raises RequestError: collectives are off, so no rank could commit.
         """
         if not kwargs.get("use_collectives", True):
             raise RequestError(

@@ -107,7 +107,7 @@ _OPEN_TIERS = _OpenTiers()
 def _opened(url: str, job: str, session: str) -> Tier:
     """The tier of this generation of the job.
 
-    Raises RequestError, CheckpointError: a newer one has begun.
+    Raises RequestError, CheckpointError: a newer one has started.
     """
     tier, generation = open_tier(url, session, keep_of(None), option="path"), epoch()
     try:
@@ -388,7 +388,7 @@ class TierReader(FolderReader):
                     with tempfile.TemporaryDirectory(prefix="deepvm-") as folder:
                         return self._take(tier.fetch(record, Path(folder)))
                 except DamagedError as error:
-                    # One that nobody can read now is no reason to go back
+                    # One that cannot be read now is no reason to go back
                     log.warning(
                         "version %d on %s is skipped: %s",
                         record.version,

@@ -1,7 +1,7 @@
 """What people call models, GPUs and instance types elsewhere, and which of our names they mean.
 
 Edit distance (:mod:`deepvm.core.spelling`) does not know that Llama 3.1 8B is llama-8b. What is
-meant is returned as people write it on the command line; empty when nobody can tell.
+meant is returned as people write it on the command line; empty if unknown.
 """
 
 from __future__ import annotations

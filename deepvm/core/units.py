@@ -146,7 +146,7 @@ def parse_seconds(
 
     ``bare``: whether text without a unit is seconds; ``--deadline 12`` does not mean 12 seconds.
     ``zero``: whether 0 is allowed. Raises a RequestError for anything else; ``allowed``: its
-    message in place of the usual one.
+    message instead of the usual one.
     """
     allowed = (
         allowed

@@ -4,7 +4,7 @@ A step costs them a few loads and stores.
 
 All ranks save the same step without a collective in each. Rank 0, at the end of step s, sees that a
 version is asked for, and has entry ``(s + 1) % 4`` of every machine's ring set to s + 1. Only after
-the acknowledgements of all agents does it contribute to step s + 1, so nobody can have passed it;
+the acknowledgements of all agents does it contribute to step s + 1, so no rank can have passed it;
 every rank saves at the end of step k if entry ``k % 4`` says k. There are four entries because a
 rank may be a step behind: one that it has not read must not be overwritten. There are two rings,
 each with one writer: the agent marks what its controller tells it, and the trainer that watches the
@@ -123,7 +123,7 @@ class Board:
 
     @classmethod
     def create(cls, path: Path) -> Board:
-        """Make an empty one, also in place of that of an older generation. Raises OSError."""
+        """Make an empty one, also instead of that of an older generation. Raises OSError."""
         words = memoryview(bytearray(_WORDS * 8)).cast("Q")
         words[Flag.MAGIC] = _MAGIC
         hidden = path.with_name(f".{path.name}.{os.getpid()}")
@@ -154,7 +154,7 @@ class Board:
         return words[Flag.REQUEST]
 
     def resume(self) -> None:
-        """Have ranks that hold go on; what was asked for is given up."""
+        """Have ranks that hold continue; what was asked for is given up."""
         self.words[Flag.RESUMED], self.words[Flag.TAKEN] = 2**63, self.words[Flag.REQUEST]
 
     def schedule(self, step: int, save: Scheduled, *, by_peers: bool = False) -> None:

@@ -34,7 +34,7 @@ _AFTER_S = 10.0
 """Seconds that trainers hold after a save's limit: machines may go late, and work would be lost."""
 _LONGEST = 1_000_000
 _STRANGE_STEPS = 10
-"""After so many steps without the others, somebody should know."""
+"""After so many steps without the others, it should be logged."""
 _RANKS = (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1"))
 
 log = logging.getLogger("deepvm.training")
@@ -197,7 +197,7 @@ class AgentLink:
         return not alone or self.world == self._local_world or self._peers is not None
 
     def asked_here(self) -> Scheduled | None:
-        """A request that this machine alone has heard of; once."""
+        """A request that this machine alone has received; once."""
         return self._asked() if self._words[Flag.REQUEST] != self._request else None
 
     def _policy_wants(self, step: int) -> bool:
@@ -232,7 +232,7 @@ class AgentLink:
         board.set_of_rank(self.local_rank, RankFlag.HELD, 0)
 
     def is_resumed(self, save: Scheduled) -> bool:
-        """Whether nobody need hold for a save any more."""
+        """Whether no rank need hold for a save any more."""
         return self._words[Flag.RESUMED] >= save.request
 
     def ask(

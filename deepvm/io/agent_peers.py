@@ -82,7 +82,7 @@ class Peers:
         try:
             others = store.add("boards", 0) - 1
             while store.add(f"seen/{self._saves}", 0) < others:
-                # Who does not answer trains no more, and nobody goes on without it
+                # Who does not answer trains no more, and nobody continues without it
                 if time.monotonic() > until_s:
                     log.warning("not all machines have heard that step %d is to be saved", step)
                     break

@@ -13,7 +13,7 @@ from deepvm.io.safe_read import os_reason
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file: a new file beside it, fsync, rename.
+    """Write a file: a new file next to it, fsync, rename.
 
     On any failure the old file, or none, remains.
 

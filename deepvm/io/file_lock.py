@@ -38,7 +38,7 @@ class FileLock:
                 fcntl.flock(
                     self._descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB
                 )
-                # FUSE may number files anew
+                # FUSE may renumber files
                 self.held = self._in_place() or time.monotonic() > deadline + 1
                 # Its previous holder removed the file, and another may lock a new one
                 if not self.held:

@@ -69,7 +69,7 @@ def _stopped() -> set[int]:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process is there, and not only its exit code, which nobody has asked for yet."""
+    """Whether a process is there, and not only its exit code, which is not collected yet."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
     except OSError:

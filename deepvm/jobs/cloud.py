@@ -12,7 +12,7 @@ from deepvm.jobs.decisions.world import MachineRecord
 
 
 class UnknownError(DeepVMError):
-    """The cloud does not answer, or not as it should: nobody knows what became of the request."""
+    """The cloud does not answer, or not as it should: the request's outcome is unknown."""
 
     exit_code = CloudError.exit_code
 
@@ -71,7 +71,7 @@ class Cloud(Protocol):
     """A cloud; calls may block, and come from several threads."""
 
     can_preempt: ClassVar[bool]
-    """Whether machines can be taken back on purpose."""
+    """Whether machines can be preempted on purpose."""
     near: ClassVar[bool]
     """Whether machines come within seconds, and heartbeats each second cost nothing."""
 
@@ -115,7 +115,7 @@ class NetworkFaults(Protocol):
     """What a cloud has besides whose machines can lose their links."""
 
     def cut(self, job: str, machine: str) -> None:
-        """Take a machine's link away: it lives on, and nobody hears it."""
+        """Cut a machine's link: it keeps running, unreachable."""
 
 
 @runtime_checkable
@@ -124,7 +124,7 @@ class OwnedHosts(Protocol):
 
     @classmethod
     def used(cls, folder: Path) -> bool:
-        """Whether jobs of this folder ever rented machines; asks nobody."""
+        """Whether jobs of this folder ever rented machines; without requests."""
 
     def jobs(self) -> Iterable[str]:
         """The jobs of this user whose machines or heads live, whoever knows of them.
@@ -223,7 +223,7 @@ class HostsController(Protocol):
         """The instance type of one."""
 
     def head_usd_per_hour(self) -> float:
-        """What one costs. Raises RefusedError: nobody knows."""
+        """What one costs. Raises RefusedError: it is unknown."""
 
 
 def head_name(number: int) -> str:

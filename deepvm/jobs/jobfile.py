@@ -160,7 +160,7 @@ class _Strict(BaseModel):
 
 
 class Range(_Strict):
-    """Machines of a job that goes on with fewer."""
+    """Machines of a job that continues with fewer."""
 
     min: Count = _said(_WHOLE)
     max: Count = _said(f"{_WHOLE}, at least min")
@@ -302,7 +302,7 @@ def read_job_file(path: Path) -> JobFile:
 
 
 def _with_trace(inject: Injected, file: Path) -> Injected:
-    """With the lives of a trace in place of its name. Raises DataError, CatalogFormatError."""
+    """With the lives of a trace instead of its name. Raises DataError, CatalogFormatError."""
     from deepvm.simulator.traces.trace import lives_to_replay
 
     return inject.model_copy(update={"lives": [*lives_to_replay([file])[:MOST_LIVES]]})

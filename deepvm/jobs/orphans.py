@@ -69,7 +69,7 @@ def search(
     the history lacks; those are released only if ``named``: another history, or another computer,
     may need them.
 
-    Raises RequestError: a job is named that nobody knows; nothing is released then.
+    Raises RequestError: an unknown job is named; nothing is released then.
     """
     found = Search([], [])
     jobs = [_Job(row.name, row.spec["cloud"], row.folder, row) for row in history.jobs()]

@@ -74,5 +74,5 @@ class StaticHosts:
 
 
 def pool_of(host: Host) -> Pool:
-    """A host as machines have it: nobody takes it back, so it counts as on demand."""
+    """A host as machines have it: it is never preempted, so it counts as on demand."""
     return Pool(host.type or _UNNAMED, SSH, Market.ON_DEMAND.value, host.usd_per_hour)

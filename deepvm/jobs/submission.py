@@ -117,7 +117,7 @@ def world_of(
         prices = offered(name, Market.SPOT)
         if not prices:
             return (pool(name, Market.SPOT, "machines.type"),)
-        # It has nobody to talk to: the cloud knows best
+        # It has no peers: the cloud knows best
         if wanted.most == 1 and not wanted.anchors:
             known_usd = [usd for usd in prices.values() if usd is not None]
             return (pool(name, Market.SPOT, "machines.type", usd=min(known_usd, default=None)),)
@@ -483,7 +483,7 @@ def submit(
 ) -> tuple[Submitted, JobState]:
     """Write a new job down: from now on it can be resumed.
 
-    ``detach``: not here, if its machines reach nobody here.
+    ``detach``: not here, if its machines cannot reach this computer.
 
     Raises RequestError, JobFormatError, DataError; RefusedError, UnknownError: the cloud cannot be
     used.
@@ -522,7 +522,7 @@ def submit(
 
 
 def _other_name(known: JobRow, history: History) -> str:
-    """What to do where a job of this name exists: go on with it, or start one of another name."""
+    """What to do where a job of this name exists: continue it, or start one of another name."""
     name = known.name
     cure = f"'--name {free_name(name, history)}' starts a new job"
     if known.result is None or known.result["state"] != "done":
@@ -701,7 +701,7 @@ def resumed(
 def _check_limits(
     name: str, world: JobState, now_s: float, total_usd: float | None, deadline_s: float | None
 ) -> None:
-    """Refuse to go on with money or time that is used up. Raises RequestError."""
+    """Refuse to continue with money or time that is used up. Raises RequestError."""
     terms, ending = world.terms, world.ending
     used_up = terms.total_usd is not None and world.usd >= terms.total_usd
     if total_usd is None and (used_up or ending.startswith(BUDGET)):
@@ -717,7 +717,7 @@ def _check_limits(
 
 
 def more_money(paid_usd: float, terms: JobLimits) -> str:
-    """The option with which a job goes on whose budget is used up: twice as much as there was."""
+    """The option with which a job continues whose budget is used up: twice as much as there was."""
     usd = Decimal(f"{2 * max(paid_usd, terms.total_usd or 0.0):.2g}")
     return f"--total-usd {usd:f}"
 

@@ -2,7 +2,7 @@
 
 Each machine has a secret of its own, the HMAC of its name under the job's secret. A message is JSON
 with the machine's name, the nonce that the controller chose when it started, a session that the
-sender chose, and a number that grows; its HMAC is a header. So nobody else can command an agent or
+sender chose, and a number that grows; its HMAC is a header. So no one else can command an agent or
 speak for one, and what was recorded cannot be sent again, not even to a controller that has been
 restarted. An answer is signed together with the nonce, session and number that it answers.
 """

@@ -2,7 +2,7 @@
 
 An epoch has a fixed number of steps, and each step a window of a fixed permutation; a rank's
 samples follow from (seed, epoch, step, rank, world) alone. So a restarted training needs three
-numbers to go on, and an audit needs no list of what was seen.
+numbers to continue, and an audit needs no list of what was seen.
 """
 
 from __future__ import annotations

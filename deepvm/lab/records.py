@@ -225,7 +225,7 @@ class Records:
         return text[0] if text else ""
 
     def _ranks(self, kind: str) -> list[tuple[int, Path]]:
-        """The logs of a kind, by rank; what else people lay beside them is none."""
+        """The logs of a kind, by rank; what else people put next to them is none."""
         named = (
             (re.fullmatch(rf"{kind}_(0|[1-9][0-9]{{0,5}})\.jsonl", p.name), p)
             for p in self.folder.iterdir()

@@ -187,7 +187,7 @@ def _with_once(outlook: JobEstimate, usd: float) -> JobEstimate:
 
 
 def _bill(cluster: Cluster, outlook: JobEstimate | None, candidates: Candidates) -> Bill | None:
-    """What a cluster costs besides its VMs; None where nobody knows any rates."""
+    """What a cluster costs besides its VMs; None if no rates are known."""
     rates = candidates.catalog.rates
     if rates is None:
         return None

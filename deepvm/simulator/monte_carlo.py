@@ -221,7 +221,7 @@ def _chunk(spec: Spec) -> Outcome | SimulationError:
 def _in_processes(tasks: Iterator[Task], processes: int) -> Generator[Completed, None, None]:
     """Outcomes as they come; a task is taken from the iterator when a process has nothing to do."""
     # Not a pool of the standard library: multiprocessing's waits for ever for a worker that was
-    # killed, and that of concurrent.futures for chunks that nobody wants after Ctrl-C. Spawned: a
+    # killed, and that of concurrent.futures for chunks that are not wanted after Ctrl-C. Spawned: a
     # fork of a process with threads (numpy's, or a notebook's) may hang.
     context, workers, pipes = get_context("spawn"), [], []
     try:

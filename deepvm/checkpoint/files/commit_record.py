@@ -70,7 +70,7 @@ def settle(path: Path) -> None:
 
 
 def verify(path: Path, manifest: CommitRecord | None = None) -> CommitRecord:
-    """Verify a file against its commit record, by default the one beside it.
+    """Verify a file against its commit record, by default the one next to it.
 
     Raises DamagedError, naming bytes.
     """

@@ -36,7 +36,7 @@ _LOCAL = ("ext2", "ext3", "ext4", "xfs", "f2fs", "tmpfs")
 def write_file(
     path: Path, data: memoryview, final: Iterable[int], *, direct: bool, what: str
 ) -> None:
-    """Write a file, new or old, that nobody else uses; it is on disk when this returns.
+    """Write a file, new or old, that no other process uses; it is on disk when this returns.
 
     Raises OSError.
 

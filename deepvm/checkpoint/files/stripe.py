@@ -136,7 +136,7 @@ def plan_part(whole: Layout, number: int, of: int) -> PartPlan:
         "about": torch.zeros(_ABOUT_BYTES, dtype=torch.uint8, device="cpu"),
         "marks": torch.zeros(MARK_BYTES * whole.world, dtype=torch.uint8, device="cpu"),
         "layout": torch.zeros(len(document), dtype=torch.uint8, device="cpu"),
-        # Memory that nobody touches is not taken
+        # Untouched memory is not taken
         "part": torch.empty(length, dtype=torch.uint8, device="cpu"),
         "number": number,
         "of": of,

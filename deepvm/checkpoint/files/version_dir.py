@@ -90,7 +90,7 @@ class VersionFolder:
     def begin(self, job: str, epoch: int) -> None:
         """Write as this generation of a job, and refuse older ones.
 
-        Raises CheckpointError: a newer one has begun.
+        Raises CheckpointError: a newer one has started.
         """
         with failing(self.path):
             durable_write.make_folder(self.path)
@@ -100,7 +100,7 @@ class VersionFolder:
     def _fence(self, job: str) -> contextlib.AbstractContextManager[None]:
         """While a version is committed no newer generation begins.
 
-        Raises CheckpointError: one has begun.
+        Raises CheckpointError: one has started.
         """
         epoch = self._epochs.get(job)
         return (
@@ -221,7 +221,7 @@ class VersionFolder:
             self._rename(hidden, record, "record")
             self._sync("record")
         except BaseException:
-            # The name may be there without being durable; nobody may see what this caller was
+            # The name may be there without being durable; no process may see what this caller was
             # refused.
             for name in (hidden, record):
                 with contextlib.suppress(OSError):
@@ -386,7 +386,7 @@ class VersionFolder:
             left.unlink(missing_ok=True)
 
     def sweep(self, older_than_s: float = 0) -> None:
-        """Clear all :meth:`leftovers`, without an age only while nobody writes."""
+        """Clear all :meth:`leftovers`, without an age only while no process writes."""
         for path in self.leftovers(older_than_s):
             with contextlib.suppress(OSError):
                 self.clear(path)

@@ -1,4 +1,4 @@
-"""The commit record: a small JSON file beside each version.
+"""The commit record: a small JSON file next to each version.
 
 A version without one is not complete, whatever its bytes.
 

@@ -149,7 +149,7 @@ def _template(tree: Any, parts: FlatState) -> Any:
 
 
 def _read_image(file: IO[bytes], parts: FlatState, sizes: Sequence[int]) -> Image:
-    """Find everything in the file that torch wrote, holes in place of tensors."""
+    """Find everything in the file that torch wrote, holes instead of tensors."""
     size, records = file.tell(), _records(file)
     pickle, _ = records["data.pkl"]
     storages, changing = [], ["data.pkl"]

@@ -78,7 +78,7 @@ class DeepVMCallback(TrainerCallback):  # type: ignore[misc]
         return None if self._session is None else self._session.checkpointer
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
-        """Restore the newest version, and let the Trainer go on where it was taken."""
+        """Restore the newest version, and let the Trainer continue where it was taken."""
         trainer = _trainer(self)
         # Another training with this callback, or this one with smaller batches, has failed
         self._close()

@@ -58,7 +58,7 @@ class DeepVMCallback(Callback):  # type: ignore[misc]
         return None if self._session is None else self._session.checkpointer
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """Restore the newest version, and let the loops go on where it was taken."""
+        """Restore the newest version, and let the loops continue where it was taken."""
         _refuse(trainer)
         self.teardown(trainer, pl_module, "fit")  # another fit with this callback has failed
         loader = _loader_of(trainer)

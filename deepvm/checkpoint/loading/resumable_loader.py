@@ -121,7 +121,7 @@ class ResumableLoader:
         self._first: GeneratorStates | None = None
         """Set while a pass starts that resumes in the middle."""
         self._putting_back: _Resume | None = None
-        """While a pass begins that goes on in the middle."""
+        """While a pass begins that continues in the middle."""
         self._calls = 0
         self._worker_states: dict[int, bytes] = {}
         """Those of persistent workers when this pass began."""
@@ -160,7 +160,7 @@ class ResumableLoader:
         return max(self._fetched - self._ahead, self._least) if self._running else 0
 
     def __iter__(self) -> Iterator[Any]:
-        """Begin the next pass, or go on with the one of the version that was restored."""
+        """Begin the next pass, or continue with the one of the version that was restored."""
         if self._running:  # it was left before its end
             self._ended()
         self.before_batch()
@@ -517,11 +517,11 @@ class ResumableLoader:
 
 
 class _Resume:
-    """Where a pass goes on, and the random states of moments in it.
+    """Where a pass continues, and the random states of moments in it.
 
     Attributes:
-        now: of the version. inside: whether a pass had begun. made, began, first: when the workers
-            were made, the sampler's iterator was, and it drew first.
+        now: of the version. inside: whether a pass had started. made, began, first: when the
+            workers were made, the sampler's iterator was, and it drew first.
         ahead: before each of the first batches. workers: of each worker. order: checksum of all
         batches before. own, dataset: the states of a loader, or a dataset, that has some.
         alone: the version is of another number of ranks, so its global random states are not this

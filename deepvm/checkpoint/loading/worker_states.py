@@ -103,7 +103,7 @@ class Indexes:
 
 
 def mixed(crc: int, one: int) -> int:
-    """The checksum of a sequence that goes on with one of this checksum."""
+    """The checksum of a sequence that continues with one of this checksum."""
     return crc32(one.to_bytes(4, "little"), crc)
 
 
@@ -122,7 +122,7 @@ class History:
         self._newer: deque[tuple[Marked, int]] = deque()
 
     def begin(self, batch: int, states: Mapping[int, bytes]) -> None:
-        """A pass goes on with this batch."""
+        """A pass continues with this batch."""
         self._states, self._crc, self._batch = dict(states), 0, batch
         self._newer.clear()
 

@@ -218,7 +218,7 @@ class AckPoller:
 
 @contextlib.contextmanager
 def _logged(pending: Pending) -> Iterator[None]:
-    """Log what a trainer's callback raises, and go on."""
+    """Log what a trainer's callback raises, and continue."""
     try:
         yield
     except Exception:

@@ -116,7 +116,7 @@ class TcpListener:
         return False
 
     def shut(self) -> None:
-        """Accept nobody any more; ``accept`` fails."""
+        """Accept no more connections; ``accept`` fails."""
         with contextlib.suppress(OSError):  # wakes the thread in accept()
             self._socket.shutdown(socket.SHUT_RDWR)
 
@@ -127,7 +127,7 @@ class TcpListener:
 
 @dataclass(frozen=True)
 class MpiEndpoint:
-    """A process of this ``mpirun``, which nobody outside can reach."""
+    """A process of this ``mpirun``, which cannot be reached from outside."""
 
     shared: ClassVar[bool] = False
     advice: ClassVar[str] = (
@@ -187,7 +187,7 @@ class MpiListener:
         return found[0], f"mpi rank {found[1]}"
 
     def shut(self) -> None:
-        """Accept nobody any more; ``accept`` fails."""
+        """Accept no more connections; ``accept`` fails."""
         self._streams.opened = None
         self._queue.put(None)
 

@@ -3,7 +3,7 @@
 So socket code works over MPI unchanged, with the same time limits, and a process makes all its MPI
 calls for checkpoints from one thread. Only point-to-point messages on our own communicator are
 used: when a process dies, those to and from it fail (``ERRORS_RETURN``), its streams end as sockets
-of a dead peer do, and all others go on, without revoking or shrinking anything. Without ``mpirun
+of a dead peer do, and all others continue, without revoking or shrinking anything. Without ``mpirun
 --with-ft ulfm`` Open MPI ends every process when one is killed.
 """
 
@@ -137,7 +137,7 @@ class _Stream:
         self._discards, self._undelivered = True, memoryview(b"")
 
     def awaited(self) -> tuple[socket.socket, int]:
-        """The events of the local socket that would let this go on."""
+        """The events of the local socket that would let this continue."""
         reads = self._sending is None and not self._sent_end
         return self._sock, (select.POLLIN if reads else 0) | (
             select.POLLOUT if self._undelivered else 0
@@ -308,7 +308,7 @@ class MpiTransport:
             try:
                 near, far = socket.socketpair()
             except OSError as error:
-                # Out of file descriptors: the peer gives up after a while, the others go on
+                # Out of file descriptors: the peer gives up after a while, the others continue
                 _LOG.error("a stream of rank %d cannot be opened: %s", peer, error)
                 return
             self._open(peer, number, far, opener=False)

@@ -375,7 +375,7 @@ def _proof(channel: Channel, kind: Kind, deadline: float) -> tuple[bytes, bytes,
 
 
 def unexpected(frame: Frame) -> Refused | BrokenError:
-    """The error for a frame in place of the expected one; an ``ERROR`` says it itself."""
+    """The error for a frame instead of the expected one; an ``ERROR`` says it itself."""
     if frame.kind is not Kind.ERROR:
         return BrokenError(f"an unexpected {frame.kind.name}")
     body = frame.body

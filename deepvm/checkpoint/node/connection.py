@@ -148,7 +148,7 @@ class Connection:
         self._channel.send(Kind.WELCOME, {**answer, "node": self._registry.identity})
 
     def _begin(self, job: str, epoch: int) -> None:
-        """A generation of a job speaks. Raises Refused: a newer one has begun."""
+        """A generation of a job speaks. Raises Refused: a newer one has started."""
         self._registry.begin(job, epoch, self._store.epoch(job) if self._store is not None else 0)
         if self._store is not None:
             self._store.begin(job, epoch)  # a node that is started again knows it from there
@@ -164,7 +164,7 @@ class Connection:
         return job
 
     def _layout(self, frame: Frame) -> None:
-        # One at a time: the memory for reading must stay small beside that for versions.
+        # One at a time: the memory for reading must stay small compared with that for versions.
         with self._registry.reading:
             layout = Layout.from_json(frame.raw)
         if layout.digest != self.digest or layout.world != self.world:

@@ -97,7 +97,7 @@ class Flusher(threading.Thread):
                 self._put(version, partial.final())
                 begin = partial.complete_s
         except Exception as error:
-            # Of any kind: the next version may work, and nobody else would report it
+            # Of any kind: the next version may work, and nothing else would report it
             if partial is not None and (isinstance(error, GivenUpError) or not partial.complete_s):
                 _LOG.info(
                     "version %d of %s is written when it is complete: %s",

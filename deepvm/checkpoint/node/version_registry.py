@@ -47,7 +47,7 @@ class VersionRegistry(VersionMemory):
         ``stored``: the newest that the disk knows of.
 
         What older generations have not completed is dropped at once. Raises Refused: a newer one
-        has begun.
+        has started.
         """
         with self.changed:
             known = max(self.epochs.get(job, 0), stored)
@@ -74,7 +74,7 @@ class VersionRegistry(VersionMemory):
         """
         job = sender.job
         with self.changed:
-            # A newer one may have begun since this one spoke: it would wait for this one's lease
+            # A newer one may have started since this one spoke: it would wait for this one's lease
             if sender.epoch:
                 self._refuse_older(job, sender.epoch, self.epochs.get(job, 0))
             now = self._clock()
@@ -308,7 +308,7 @@ class VersionRegistry(VersionMemory):
                 self.counts["received_bytes"] += claim.end - claim.start
             if version.state is State.DROPPED:
                 self._reuse(version)
-            # Else nobody waits for this, and waking all pollers costs more than the piece
+            # Else no thread waits for this, and waking all pollers costs more than the piece
             if self._blocked:
                 self.changed.notify_all()
 
@@ -428,7 +428,7 @@ class VersionRegistry(VersionMemory):
         return here, here.session
 
     def _forget(self, now: float) -> bool:
-        """Forget a job that nobody sends to any more and that is all on the disk.
+        """Forget a job without senders and that is all on the disk.
 
         Returns whether there is one.
         """

@@ -71,7 +71,7 @@ class Pipeline:
             try:
                 slot = self._make()
             except CheckpointError as error:
-                # No space now: training goes on, and the version is skipped
+                # No space now: training continues, and the version is skipped
                 log.warning("%s", error)
                 return None
             self._slots.append(slot)

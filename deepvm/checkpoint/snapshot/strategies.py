@@ -45,7 +45,7 @@ class Cuda:
         return device.type == "cuda"
 
     def stream(self, device: torch.device) -> torch.cuda.Stream:
-        """A new stream beside the training's."""
+        """A new stream next to the training's."""
         return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def current(self, device: torch.device) -> torch.cuda.Stream:

@@ -82,7 +82,7 @@ class ZeroCopySend:
             if here:
                 with self._change:
                     self._readers -= 1
-                    # Else nobody waits for this, and the copying thread would wake in vain
+                    # Else no thread waits for this, and the copying thread would wake in vain
                     if not self._open:
                         self._change.notify_all()
 
@@ -114,7 +114,7 @@ class ZeroCopySend:
         return self._open
 
     def want(self) -> None:
-        """Ask for the copy: the training has to go on."""
+        """Ask for the copy: the training has to continue."""
         with self._change:
             self._wanted = True
             self._change.notify_all()
@@ -132,7 +132,7 @@ class ZeroCopySend:
             return not self._over
 
     def end(self) -> None:
-        """Return when nobody reads in place any more: what is still to be read is in the slot."""
+        """Return when no tier reads in place any more: what is still to be read is in the slot."""
         with self._change:
             self._open = False
             self._change.wait_for(lambda: not self._readers)

@@ -80,11 +80,11 @@ class Tier(ABC):
     def begin(self, job: str, epoch: int) -> None:  # noqa: B027  what one run alone can reach needs no fence
         """Write as this generation of a job; from now on nothing of an older one becomes visible.
 
-        Raises CheckpointError: a newer one has begun.
+        Raises CheckpointError: a newer one has started.
         """
 
     def epoch(self, job: str) -> int:
-        """The newest generation that has begun, 0 if none has. Raises CheckpointError."""
+        """The newest generation that has started, 0 if none has. Raises CheckpointError."""
         return 0
 
     @abstractmethod

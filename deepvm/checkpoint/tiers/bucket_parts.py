@@ -25,7 +25,7 @@ from deepvm.checkpoint.tiers.ledger import LedgerFile
 from deepvm.errors import CheckpointError, DamagedError
 
 LIMIT_S = 60.0
-"""How long to wait for other ranks, beside the time for the bytes."""
+"""How long to wait for other ranks, besides the time for the bytes."""
 _PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 _CRC_BYTES = 4
 

@@ -1,7 +1,7 @@
 """``gs://bucket/prefix``, ``az://container/prefix``: Google or Azure storage, by fsspec.
 
 A version is an object that plain ``torch.load`` reads, ``JOB-VERSION.gEPOCH-RANDOM.pt``, and its
-commit record beside it. Nobody ever writes to these names again, and a version counts once the
+commit record next to it. These names are never written again, and a version counts once the
 job's ledger lists its name: killed writers, lost replies and late requests leave objects that do
 not count, which the next run removes. One writer at a time is assumed for a job; generations of
 ``deepvm run`` shut each other out, see :mod:`deepvm.checkpoint.tiers.ledger`.

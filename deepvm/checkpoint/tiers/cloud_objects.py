@@ -118,7 +118,7 @@ class CloudObjects:
     def upload(
         self, key: str, size: int, read: Callable[[int, int], bytes], final: Iterable[int]
     ) -> None:
-        """Make an object, of a name that nobody else uses, each part sent as soon as it is final.
+        """Make an object, of a name of its own, each part sent as soon as it is final.
 
         What a failed one leaves under its name does not count, and is removed.
         """

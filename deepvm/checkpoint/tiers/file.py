@@ -53,7 +53,7 @@ _NETWORK = (
     "glusterfs",
 )
 _READ_BYTES = 2**20
-"""Of memory for each reader, beside that for versions."""
+"""Of memory for each reader, besides that for versions."""
 
 
 class FileTier(Store):

@@ -1,13 +1,13 @@
 """The ledger: a small object with the newest generation of a bucket and the valid entries.
 
 A request may arrive long after its sender was given up, so a look before it proves nothing. What a
-generation writes therefore has a name that nobody else ever writes to, and counts when the ledger
+generation writes therefore has a name that is never written again, and counts when the ledger
 lists it; and the ledger changes by compare-and-swap alone: a write names the state that it was made
 from (``If-Match`` with its ETag, ``If-None-Match: *`` for the first), and the store refuses it if
 the ledger is in another. Each state has a number and a random text, so none ever comes back.
 Generation e lists something only in a step from a state whose epoch is not above e: once a newer
-one has begun, in a step of the same chain, there is no such state any more, whenever the request of
-the older one arrives.
+one has started, in a step of the same chain, there is no such state any more, whenever the request
+of the older one arrives.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Conditional(Protocol):
 
 
 class StaleError(CheckpointError):
-    """A newer generation has begun."""
+    """A newer generation has started."""
 
 
 class LedgerFile:
@@ -101,7 +101,7 @@ class LedgerFile:
         self._lock = threading.Lock()
 
     def read(self) -> Ledger | None:
-        """The state now; None if no generation has ever begun. Raises CheckpointError."""
+        """The state now; None if no generation has ever started. Raises CheckpointError."""
         found = self._load()
         return None if found is None else found[0]
 
@@ -122,11 +122,11 @@ class LedgerFile:
                 self._change(None, lambda old: old, lambda found: True)
 
     def check(self, epoch: int) -> None:
-        """Raise StaleError if a newer generation has begun; CheckpointError."""
+        """Raise StaleError if a newer generation has started; CheckpointError."""
         self._refuse(self.read() or Ledger(), epoch)
 
     def add(self, name: str, label: str, epoch: int | None) -> Ledger:
-        """Make an entry count, in place of an earlier one of the name; returns a state before.
+        """Make an entry count, instead of an earlier one of the name; returns a state before.
 
         When it returns the entry counts, and this generation was the newest when it began to.
         ``label``: of this call alone. ``epoch``: None for a run without a number, which no

@@ -4,7 +4,7 @@ A version is remote when that many nodes have it, so the loss of all but one of 
 acknowledged: each still has it, or a newer one. It is durable when, besides, a disk of one of them
 has it.
 
-Every rank sends to the first nodes of the list that answer, and to the next one in place of one
+Every rank sends to the first nodes of the list that answer, and to the next one instead of one
 that fails. Ranks do not talk about it: where they chose differently the version stays
 unacknowledged, and until one is acknowledged again all nodes get them. A node leaves by going
 silent and joins by answering again, or for the first time: the list may name nodes that are still
@@ -12,7 +12,7 @@ to come, fewer than ``replicas`` when a run starts. What a node missed is not co
 version is.
 
 A reader needs all but ``replicas - 1`` nodes to answer: each acknowledged version is then on one of
-them, unless that has come back empty, which nobody can tell.
+them, unless that has come back empty, which cannot be known.
 """
 
 from __future__ import annotations
@@ -277,7 +277,7 @@ class ReplicatedTier(Tier):
 
         Those that miss it leave an older generation fewer nodes than it needs.
 
-        They hear of it when they answer again; :meth:`versions` leaves out what the older one
+        They learn of it when they answer again; :meth:`versions` leaves out what the older one
         completed there.
         """
         self._begun[job] = epoch

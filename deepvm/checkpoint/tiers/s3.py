@@ -1,6 +1,6 @@
 """``s3://bucket/prefix``: versions in an object store, durable when acknowledged.
 
-A version is an object that plain ``torch.load`` reads, and a commit record beside it, written when
+A version is an object that plain ``torch.load`` reads, and a commit record next to it, written when
 the object is complete; parts of several ranks are joined first
 (:mod:`deepvm.checkpoint.tiers.bucket_parts`). A trainer that is killed during an upload leaves
 parts that cost money and are not listed as objects: the next one aborts them if it may list

@@ -114,9 +114,9 @@ class TcpTier(Tier):
             flows: connections for one part; by default two, but one if two cores are shared with
                 the node.
             wire_bytes: bytes of one message, 4096 to ``CHUNK_BYTES``.
-            limit_s: of ``put`` beside the time for the bytes (``Shard.moving_s``), and of the
+            limit_s: of ``put`` besides the time for the bytes (``Shard.moving_s``), and of the
                 node's for one message.
-            await_s: how long a level is awaited in the background, beside that time.
+            await_s: how long a level is awaited in the background, besides that time.
         """
         self._address: Endpoint = Address.parse(address) if isinstance(address, str) else address
         self.url, self.shared = self._address.url, self._address.shared

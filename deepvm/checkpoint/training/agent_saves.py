@@ -18,14 +18,14 @@ log = logging.getLogger("deepvm.checkpoint")
 
 
 class AgentSaves:
-    """The saves of this rank that its agent hears of."""
+    """The saves of this rank that are reported to its agent."""
 
     def __init__(self, link: AgentLink) -> None:
         """Count from now on."""
         self._link = link
         self._since_ns = time.perf_counter_ns()
         self._stepped = self._between = False
-        """Whether the last step ended at ``_since_ns``, and whether no other has begun since."""
+        """Whether the last step ended at ``_since_ns``, and whether no other has started since."""
         self._saved_ns = self._between_ns = 0
         self._held: tuple[Handle, Scheduled] | None = None
 
@@ -39,7 +39,7 @@ class AgentSaves:
         return cls(link)
 
     def restored(self, version: int) -> None:
-        """Training goes on from a version."""
+        """Training continues from a version."""
         if not self._link.rank:
             self._link.tell({"tell": "restored", "version": version})
         self._since_ns, self._stepped = time.perf_counter_ns(), False

@@ -35,7 +35,7 @@ class EvalModeTracker:
         self._left, self._thread = self._now(), threading.current_thread()
 
     def forget(self) -> None:
-        """The next step has begun: a training pass, or a change on purpose."""
+        """The next step has started: a training pass, or a change on purpose."""
         self._left = None
 
     def stands(self) -> bool:

@@ -60,7 +60,7 @@ class Ranks:
         return [row.tolist() for row in found]
 
     def gather_objects(self, value: T) -> list[T]:
-        """The value of every rank, whatever it is; collective."""
+        """The value of every rank, of any kind; collective."""
         found: list[Any] = [value] * self.world
         if self.world > 1:
             torch.distributed.all_gather_object(found, value, group=self._group)

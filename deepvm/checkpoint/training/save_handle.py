@@ -38,7 +38,7 @@ class Handle:
         remote_done: resolves when it survives the loss of this machine.
         durable: resolves when it survives the loss of the memory node too; fails when no tier can
             promise that.
-        lasting: as ``durable``, but a folder beside a bucket counts only if the bucket fails: the
+        lasting: as ``durable``, but a folder next to a bucket counts only if the bucket fails: the
             folder's disk may go with this machine.
         stall_s: seconds for which it stalled training. times: seconds from the start to each of the
             above.

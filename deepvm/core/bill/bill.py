@@ -51,7 +51,7 @@ class NotCounted:
     """A cost that the bill leaves out, and why.
 
     ``included``: because it is part of another figure. ``unknown``: there is such a cost, and
-    nobody knows the rate.
+    the rate is unknown.
     """
 
     name: str
@@ -109,7 +109,7 @@ class Bill:
 
     @property
     def total_usd_per_hour(self) -> Decimal:
-        """VMs and what comes beside them, $/h."""
+        """VMs and what comes besides them, $/h."""
         return self.vms_usd_per_hour + self.usd_per_hour
 
     def usd_of(self, hours: float) -> Decimal:

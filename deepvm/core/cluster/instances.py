@@ -295,7 +295,7 @@ class Catalog:
         absent: why types that people know are not offered, by name or glob (``p2.*``).
         rates: what the cloud charges besides VMs, None if unknown.
         grace_s: from the first warning until a spot VM is gone, None if unknown.
-        unsure: why nobody knows whether what is listed can be had there; empty where a list says
+        unsure: why it is unknown whether what is listed can be had there; empty where a list says
             what is sold.
     """
 

@@ -29,7 +29,7 @@ of 2 GiB (c6g.medium), 0.45 of 4 (c5.large), 0.59 of 8 (m5.large), 2.85 of 64 (m
 SYSTEM_BYTES = 300_000_000
 
 NODE_BYTES = 300_000_000
-"""What 'deepvm memory-node serve' needs beside its versions.
+"""What 'deepvm memory-node serve' needs besides its versions.
 
 Measured on 2026-11-23 (Python 3.11, x86_64): 25 MiB when idle; 29 MiB with 17 senders of 300 MiB
 and a folder; 44 MiB with 17 readers of it at once; with s3:// 54 MiB when idle and 210 MiB with
@@ -48,7 +48,7 @@ MOST_PARTS = 64
 """Memory nodes that one version is split over, at most."""
 
 PART_BYTES = 16_000_000
-"""What a part of a version has beside its bytes. The parts are equal but for one byte.
+"""What a part of a version has besides its bytes. The parts are equal but for one byte.
 
 Each has the layout of the whole version, a digest of each rank and 3 kB around them, and begins at
 a page. Measured on 2026-11-25: 67 kB with 900 tensors of one process, 0.17 MB of 8, 0.97 MB of 64;

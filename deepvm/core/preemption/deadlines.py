@@ -1,7 +1,7 @@
 """Which market to use so that a job meets its deadline: spot, on-demand, or waiting for spot.
 
 The problem and both policies are those of "Can't Be Late: Optimizing Spot Instance Savings under
-Deadlines" (NSDI 2024); the rules below are derived anew, because here a preemption also loses the
+Deadlines" (NSDI 2024); the rules below are derived again, because here a preemption also loses the
 work since the newest durable version.
 
 **The safety net.** ``work_s`` is the work left, counted from the newest durable version, and

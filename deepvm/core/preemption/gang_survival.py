@@ -1,6 +1,6 @@
 """How probable it is that several spot VMs can be had, and that all of them live for a time.
 
-**One VM.** Lives follow a Weibull law of shape 1/2: one that has just begun lasts longer than t
+**One VM.** Lives follow a Weibull law of shape 1/2: one that has just started lasts longer than t
 with the probability ``exp(-r sqrt(t))``, and its hazard falls with age. Whoever asks at a moment of
 their own meets a spell of availability in its middle, and long spells more often than short ones
 (renewal theory: the residual life): the rest outlasts t with the probability ``(1 + r sqrt(t))

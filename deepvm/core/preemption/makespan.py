@@ -6,7 +6,7 @@ the rate L = n / mttp_s, whatever it is doing. Write R for allocation and prepar
 steps between two saves, s for a step, D for the stall of a save, tau = k s + D for a segment, and d
 for the time from the end of the stall until the version is durable.
 
-**Random latencies.** To get through a latency x that is drawn anew in each attempt takes ``(1/f -
+**Random latencies.** To get through a latency x that is drawn again in each attempt takes ``(1/f -
 1)/L`` on average, with f = E exp(-L x). So x may be replaced by its *effective* length -log(f)/L, a
 little below its mean, and everything below is as if latencies were constants. For x uniform around
 m with the width w, f = exp(-L m) sinh(L w/2)/(L w/2).

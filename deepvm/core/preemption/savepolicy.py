@@ -95,7 +95,7 @@ class SavePolicy:
     The defaults are those of a policy that never saves.
 
     Class attributes:
-        has_interval: whether saves are ``interval_s`` apart; if not, nobody calls it.
+        has_interval: whether saves are ``interval_s`` apart; if not, it is never called.
         shows_cost_first: whether to save at once, to learn what a version costs.
         acts_on_notices: whether to save when the notice of a preemption arrives and an emergency
             save fits.

@@ -75,7 +75,7 @@ def effects_of(
         f"network: across={net.kind}": 1.0,
         f"model: network={model.name}": 1.0,
     }
-    # What lies between matrix products differs from it; vendors write those anew, too
+    # What lies between matrix products differs from it; vendors rewrite those, too
     if software != "eager":
         found[f"software memory={model.family}/{software}"] = 1 - computing
         if software == "tuned":

@@ -1,8 +1,9 @@
 """The agent's loop: it does what the controller orders, and tells it what happens here.
 
 Orders come as answers to heartbeats, and say what should be so now, not what has changed: an answer
-that is lost is made good by the next. Without the controller the trainers go on, and have versions
-saved by themselves; after ``orphan_after_s`` the agent has them save, and ends its machine.
+that is lost is made good by the next. Without the controller the trainers continue, and have
+versions saved by themselves; after ``orphan_after_s`` the agent has them save, and ends its
+machine.
 """
 
 from __future__ import annotations
@@ -163,7 +164,7 @@ class Agent:
             try:
                 self._beat()
             except Exception:
-                # A machine that is not heard is given up, whatever else goes on there
+                # A silent machine is given up, whatever else happens there
                 log.exception("a heartbeat failed")
                 self._over.wait(_RETRY_S)
             if (
@@ -389,7 +390,7 @@ class Agent:
         self._reporter.add("started", generation=self._running, done=done)
 
     def _save(self, orders: DesiredState) -> None:
-        """Pass on that a version is wanted, and that trainers may go on."""
+        """Pass on that a version is wanted, and that trainers may continue."""
         board = self._board
         if board is None or not self._running or orders.generation != self._running:
             return
@@ -477,7 +478,7 @@ class Agent:
         return text
 
     def _follow(self) -> None:
-        """See whether trainers make progress, or wait for a version that they have begun."""
+        """See whether trainers make progress, or wait for a version that they have started."""
         board, trainers, save = self._board, self._trainers, self._orders.save
         if board is None or trainers is None or not trainers.running:
             return

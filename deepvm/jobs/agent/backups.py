@@ -116,7 +116,7 @@ class Backups:
             return next(iter(self._failed.values()), "")
 
     def forget(self, epoch: int) -> None:
-        """A generation begins: what older ones have begun does not count any more."""
+        """A generation begins: what older ones have started does not count any more."""
         with self._lock:
             self._oldest, self._failed = epoch, {}
 
@@ -189,7 +189,7 @@ class Backups:
             self._check(part)
             self._store.save(path, part)
         except Exception as error:
-            # Of any kind: the next backup may work, and somebody waits for this one
+            # Of any kind: the next backup may work, and the next step waits for this one
             expected = isinstance(error, _TROUBLE)
             log.warning("%s is not backed up: %s", path, error, exc_info=not expected)
             self._end(part, done, str(error) or type(error).__name__, 0.0)
@@ -246,7 +246,7 @@ class Backups:
                     for r, word in store.said(part).items()
                     if word in (PartStatus.WHOLE, PartStatus.BEGUN)
                 } != ranks:
-                    # One has begun meanwhile
+                    # One has started meanwhile
                     store.set_aside(StoredBackup(part.step, name_of(part)), part.epoch)
                     return False
                 if others.all_say or len(ranks) > 1:
@@ -289,11 +289,11 @@ class Backups:
     def latest(self, rank: int, epoch: int) -> Backup | None:
         """Fetch a rank's part of the newest backup, or that of rank 0 where no other has saved.
 
-        All ranks go on from one step: what all of them find damaged is skipped by all; where each
-        has a part of its own, a damaged one ends the training, and the next start finds an older
-        backup.
+        All ranks continue from one step: what all of them find damaged is skipped by all; where
+        each has a part of its own, a damaged one ends the training, and the next start finds an
+        older backup.
 
-        Raises CheckpointError: all are damaged, a part is, or nobody can tell whether there are
+        Raises CheckpointError: all are damaged, a part is, or it is unknown whether there are
         any.
         """
         store = self._store

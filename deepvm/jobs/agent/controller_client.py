@@ -41,7 +41,7 @@ class MessageTooLarge(ControllerUnreachable):
 class DesiredState:
     """The newest orders, as the controller sent them.
 
-    ``mttp_s``: mean time until a machine of the generation is taken back, None for never;
+    ``mttp_s``: mean time until a machine of the generation is preempted, None for never;
     ``missed_rate``: how often without a notice. ``save_s``, ``took_s``: what the newest version has
     cost, see :class:`SaveFacts`; 0 if unknown.
     """
@@ -150,10 +150,10 @@ class ControllerClient:
 
 
 class Reporter:
-    """Sends what has happened, in order, until the controller has heard it."""
+    """Sends what has happened, in order, until the controller has received it."""
 
     def __init__(self, client: ControllerClient, lost: threading.Event) -> None:
-        """Start; ``lost`` is set when there is nobody to report to any more."""
+        """Start; ``lost`` is set when reports have no receiver any more."""
         self._client, self._lost = client, lost
         self._events: list[dict[str, Any]] = []
         self._change = threading.Condition()
@@ -185,7 +185,7 @@ class Reporter:
         self._events[second - 1] |= {"text": text, "dropped": dropped}
 
     def forget(self, generation: int) -> None:
-        """Drop what generations before this one had to say: nobody wants to hear it."""
+        """Drop what generations before this one had to say: it is of no use any more."""
         with self._change:
             late = [
                 e
@@ -195,13 +195,13 @@ class Reporter:
             self._events = [e for e in self._events if e not in late] if late else self._events
 
     def is_heard(self, number: int) -> bool:
-        """Whether the controller has heard a report."""
+        """Whether the controller has received a report."""
         with self._change:
             return all(event["of"] != number for event in self._events)
 
     @property
     def waiting(self) -> int:
-        """How many reports are not heard yet."""
+        """How many reports are not received yet."""
         return len(self._events)
 
     def join(self) -> None:

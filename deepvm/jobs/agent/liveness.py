@@ -70,7 +70,7 @@ class Progress:
 
 
 class ControllerLiveness:
-    """The silence of a controller, as one agent hears it; for any thread."""
+    """The silence of a controller, as seen by one agent; for any thread."""
 
     def __init__(self, beat_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         """``beat_s``: an answer to a heartbeat takes so long at most, if there is nothing new."""

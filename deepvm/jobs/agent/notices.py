@@ -40,7 +40,7 @@ _AZURE_FIRST_S = 125.0
 """The first question starts the service of scheduled events, in up to two minutes."""
 _EC2_GRACE_S, _GCP_GRACE_S, _AZURE_GRACE_S = 120.0, 30.0, 30.0
 _AZURE_ENDS = ("Preempt", "Terminate", "Reboot", "Redeploy")
-"""Events after which nothing that ran goes on; a machine that freezes goes on after seconds."""
+"""Events after which nothing that ran continues; a machine that freezes continues after seconds."""
 _LARGEST = 100_000
 _HOP_LIMIT = (
     "in a container the hop limit of the instance must be at least 2: aws ec2"
@@ -49,7 +49,7 @@ _HOP_LIMIT = (
 
 
 class MetadataError(DeepVMError):
-    """The metadata service cannot be used; without it nobody hears of preemptions."""
+    """The metadata service cannot be used; preemption notices cannot be received."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ class AzureNotices:
         self._name: str | None = None
         self._limit_s = _AZURE_FIRST_S
         self._begun: dict[str, Notice] = {}
-        """Events without a time, by their id: they have begun when they were first seen."""
+        """Events without a time, by their id: they have started when they were first seen."""
 
     def poll(self) -> Notice | None:
         """See :class:`NoticeSource`."""
@@ -212,7 +212,7 @@ class AzureNotices:
 
 
 class NoNotices:
-    """A machine of no cloud that is known here: nobody takes it back."""
+    """A machine of no cloud that is known here: it is never preempted."""
 
     def poll(self) -> Notice | None:
         """Say so. Raises MetadataError."""

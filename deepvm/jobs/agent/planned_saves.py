@@ -49,11 +49,11 @@ class PlannedSaves:
 
     @property
     def last_step(self) -> int:
-        """The version that was begun or restored last."""
+        """The version that was started or restored last."""
         return self._last[0]
 
     def restored(self, version: int) -> None:
-        """Training goes on from there; what it took to load is no training."""
+        """Training continues from there; what it took to load is no training."""
         self._last, self.safe = (version, time.monotonic()), version
 
     def told(self, version: int, stall_s: float, took_s: float) -> None:

@@ -24,7 +24,7 @@ PASSED_ON = tuple(
         "SIGWINCH",
     )
 )
-"""Signals that somebody may send to this process and means for the command."""
+"""Signals that others may send to this process and means for the command."""
 
 
 def exit_code(returned: int) -> int:
@@ -72,5 +72,5 @@ def caught() -> Iterator[list[int]]:
         yield heard
     finally:
         for number, handler in before.items():
-            # None: it was installed by somebody who is no Python, such as faulthandler.
+            # None: it was installed by non-Python code, such as faulthandler.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)

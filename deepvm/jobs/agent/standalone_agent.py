@@ -51,7 +51,7 @@ log = logging.getLogger("deepvm.agent")
 
 
 class StandaloneAgent:
-    """Has the trainers of one command save when this machine is taken back."""
+    """Has the trainers of one command save when this machine is preempted."""
 
     def __init__(
         self,
@@ -66,13 +66,13 @@ class StandaloneAgent:
     ) -> None:
         """Start nothing yet.
 
-        ``policy``: beside notices, which it does not ask. ``mttp_s``: the mean time to preemption
+        ``policy``: besides notices, which it does not ask. ``mttp_s``: the mean time to preemption
         that it assumes.
         ``grace_s``: from SIGTERM until it is passed on at the latest. ``keep``: backups that stay.
         """
         self._notices, self._tiers, self._job, self._grace_s = notices, tiers, job, grace_s
         self._keep = keep
-        # Of several machines each plans, and only that of rank 0 is heard.
+        # Of several machines each plans, and only that of rank 0 counts.
         self._plan, self._known = PlannedSaves(policy, grace_s), SaveFacts(mttp_s=mttp_s)
         self._over = threading.Event()
         self._base = 0

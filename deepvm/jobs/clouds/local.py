@@ -109,7 +109,7 @@ class LocalCloud:
                 "role": record.role.value,
                 "launched_s": launched_s,
             }
-            # Whose permissions are kept: nobody else ever reads the secret
+            # Whose permissions are kept: no other user ever reads the secret
             (place / "settings.json").touch(0o600)
             write_bytes(place / "settings.json", json.dumps(settings).encode())
             words = [
@@ -261,7 +261,7 @@ def _is_alive(place: Path) -> bool:
 
 def _kill(place: Path, why: str) -> None:
     """End a machine, and return when it is gone."""
-    # Its first process reads this, also where nobody was left to write down its number.
+    # Its first process reads this, also where nothing was left to record its pid.
     with contextlib.suppress(DataError):  # a full disk must not keep it alive
         write_bytes(place / ORDER, json.dumps({"end": why}).encode())
     process = int(_read(place / MACHINE).get("process", 0))

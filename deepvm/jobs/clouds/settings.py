@@ -9,7 +9,7 @@ class MachineSettings(TypedDict, total=False):
     """Where a machine is: its address, the interface of collectives, its metadata service.
 
     ``beat_s``: between heartbeats, at most. ``metadata_named``: whether its processes find that
-    service by the variable of AWS's libraries, in place of the one that the computer has.
+    service by the variable of AWS's libraries, instead of the one that the computer has.
     """
 
     address: str

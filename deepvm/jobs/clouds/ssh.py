@@ -4,7 +4,7 @@ Nothing waits on a host for orders: each is a command of its own
 (:mod:`deepvm.jobs.clouds.ssh_host`), and a machine runs on when the connection is closed. Which
 machine is on which host is written down before it is started there. A host that does not answer is
 unknown: what ran there may run on, and counts as alive, until it was released in vain for a while;
-its agent ends it when it hears of no controller.
+its agent ends it when it loses the controller.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class _Placed:
     taken: bool = False
 
     def is_let_go(self, now_s: float) -> bool:
-        """Whether its host did not answer for so long that nobody waits for its end any more."""
+        """Whether its host did not answer for so long that its end is not awaited any more."""
         return self.released_s is not None and now_s - self.released_s >= _LET_GO_S
 
 

@@ -42,7 +42,7 @@ class HeartbeatResponder:
     """Of one job, by one controller; for one thread."""
 
     def __init__(self, spec: Mapping[str, Any], clock: SteadyClock) -> None:
-        """Nobody has been heard yet."""
+        """No agent has reported yet."""
         self._spec, self._clock = spec, clock
         self._agents: dict[str, _Agent] = {}
         self._ports: dict[int, int] = {}
@@ -71,7 +71,7 @@ class HeartbeatResponder:
     def splits(self, orders: Decisions) -> bool:
         """Whether some machines have a rendezvous that others will not get; asked once.
 
-        A controller before this one has told them, and nobody has written it down.
+        A controller before this one has told them, and did not record it.
         """
         generation = orders.generation
         if (

@@ -113,7 +113,7 @@ class Controller:
         self._tasks = set[asyncio.Task[None]]()
         self._explained = set[str]()
         self._deaf = set[str]()
-        """Machines of which is written down that they hear no notices."""
+        """Machines of which is written down that they get no notices."""
         self._injector = Injector(job.injection, ())
         self._heard: dict[str, tuple[d.Heartbeat, float]] = {}
         self._inbox: list[tuple[d.Event, Mapping[str, Any]]] = []
@@ -185,7 +185,7 @@ class Controller:
             self._tell(row)
 
     def _tell(self, row: EventRow) -> None:
-        """Show an event; nothing else depends on whether somebody can see it."""
+        """Show an event; nothing else depends on whether it can be displayed."""
         try:
             self.told(row)
         except Exception as error:  # a terminal that was closed, a pipe that nobody reads
@@ -324,7 +324,7 @@ class Controller:
             )
 
     def _was_away(self, for_s: float) -> None:
-        """Write down that nobody controlled the job until now; one that is over needs nobody."""
+        """Record that the job had no controller until now, unless it is over."""
         if for_s >= LEAST_S and not self.world.job.over:
             self.feed(d.Downtime(self._clock.now_s() - for_s))
 
@@ -506,7 +506,7 @@ class Controller:
             if self.world.generation != generation:
                 return {"error": "an older generation"}
             if left_s <= 0:
-                # Some will save it, and the others will not: none goes on like that, unless they
+                # Some will save it, and the others will not: none continues like that, unless they
                 # agree themselves.
                 for one in () if message.get("peers") else missing:
                     self.feed(d.Silent(one))

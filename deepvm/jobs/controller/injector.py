@@ -4,7 +4,7 @@ Most go after a notice, some without one or after a late one; some fall silent: 
 without a link.
 
 What the user has ordered and which machines were struck is among the job's events, so that another
-controller goes on where this one ended: no strike is forgotten, and none happens twice.
+controller continues where this one ended: no strike is forgotten, and none happens twice.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Injector:
                     event.facts["id"], blow, event.facts["grace_s"], new=False
                 )
         self._begun = dict(self._struck)
-        """Strikes of earlier controllers; nobody knows whether the cloud has heard of them."""
+        """Faults of earlier controllers; it is unknown whether the cloud received them."""
 
     def order(self, injection: Injection, now_s: float) -> None:
         """Go by this from now on."""

@@ -11,7 +11,7 @@ from deepvm.jobs.decisions.world import JobState
 from deepvm.jobs.history.history import History, Sample
 
 FIRST_S = 0.25
-"""Between samples of a job that has just begun."""
+"""Between samples of a job that has just started."""
 MOST = 1200
 """Samples of a job, about; up to three times as many where steps are lost again and again."""
 FLUSH_S = 2.0
@@ -61,7 +61,7 @@ class Sampler:
         self._written = len(self._samples)
         self._spacing = spacing_s(self._span_s)
         self._instead = False
-        """Whether all are to be written anew."""
+        """Whether all are to be rewritten."""
         self._seen: Sample | None = None
         self._flushed_s = float("-inf")
 

@@ -22,7 +22,7 @@ _KEPT_S = 75  # else idle connections close at the very period of the heartbeats
 
 
 class UnauthenticatedConnections:
-    """Connections of which nobody knows who they are."""
+    """Unauthenticated connections."""
 
     def __init__(self, most: int = MOST_STRANGERS) -> None:
         """None yet."""

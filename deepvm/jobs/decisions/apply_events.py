@@ -214,7 +214,7 @@ def _listed(world: JobState, event: InstancesListed) -> JobState:
             machine = replace(machine, end_reason="" if machine.noticed_s is not None else LOST)
         if machine.id in event.ended:
             world = with_event(world, machine, MachineEvent.GONE)
-            # The bill is by the cloud's times, not by those when somebody looked.
+            # The bill is by the cloud's times, not by when they were looked up.
             launched_s, ended_s = event.ended[machine.id]
             world = world.with_machine(
                 replace(world.machines[machine.id], launched_s=launched_s, ended_s=ended_s)

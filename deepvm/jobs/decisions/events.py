@@ -211,14 +211,14 @@ class Stop:
 
 @dataclass(frozen=True)
 class SaveNow:
-    """The user wants a version; training goes on."""
+    """The user wants a version; training continues."""
 
 
 @dataclass(frozen=True)
 class Failed:
     """A machine cannot train: its setup failed, or it cannot have the job's data (``data``).
 
-    ``own``: the machine is to blame, not the job, which goes on with others.
+    ``own``: the machine is to blame, not the job, which continues with others.
     """
 
     id: str

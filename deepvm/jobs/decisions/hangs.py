@@ -1,9 +1,9 @@
 """Detect hung training: trainers that do not start, or make no more steps.
 
-Until a generation says from which version it goes on, a line that it prints is a sign of life, as
+Until a generation says from which version it continues, a line that it prints is a sign of life, as
 loading may take long; from then on only steps, versions and waiting for one are: what hangs may
-still print. How long a step may take nobody knows beforehand, so the longest that was seen counts
-as well. After the last step lines count again: a test or an export takes long, and begun anew it
+still print. How long a step may take is unknown beforehand, so the longest that was seen counts
+as well. After the last step lines count again: a test or an export takes long, and restarted it
 would only take as long once more.
 """
 
@@ -73,12 +73,12 @@ def _may_be_done(world: JobState, step: int) -> bool:
 
 
 def restored(world: JobState) -> JobState:
-    """With a generation that has said from which version it goes on."""
+    """With a generation that has said from which version it continues."""
     return replace(world, pulse=replace(world.pulse, restored=True))
 
 
 def forgiven(world: JobState, stalled_s: float) -> JobState:
-    """With a time in which nobody could hear of signs of life."""
+    """Ignore a time in which no sign of life could be received."""
     since_s = world.pulse.since_s
     return replace(
         world, pulse=replace(world.pulse, since_s=None if since_s is None else since_s + stalled_s)
@@ -96,7 +96,7 @@ def is_hung(world: JobState) -> bool:
 
 
 def noted(world: JobState) -> tuple[JobState, bool]:
-    """With one hang more, and whether training may begin anew after it."""
+    """With one hang more, and whether training may restart after it."""
     pulse = world.pulse
     times = 1 if world.version > pulse.version else pulse.hangs + 1
     pulse = replace(pulse, hangs=times, version=world.version, hung_s=world.now_s, why=_why(world))

@@ -68,7 +68,7 @@ FATES = ("missed", "late", "silent")
 
 @dataclass(frozen=True)
 class PlannedPreemption:
-    """What happens to a machine: after ``life_s`` of training it is taken back.
+    """What happens to a machine: after ``life_s`` of training it is preempted.
 
     ``grace_s``: None without a notice. ``silent``: it loses its link instead. ``recommended_s``:
     when a rebalance is recommended, counted as the life.

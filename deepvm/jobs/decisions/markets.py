@@ -164,7 +164,7 @@ def _restart_s(world: JobState) -> float:
 
 
 def _losses(world: JobState) -> int:
-    """Spot machines that were taken back, lost, or not to be had."""
+    """Spot machines that were preempted, lost, or not to be had."""
     ends = (PREEMPTED, LOST, REFUSED)
     return sum(
         m.role is Role.TRAINER
@@ -175,7 +175,7 @@ def _losses(world: JobState) -> int:
 
 
 def _paced(world: JobState) -> StepRate:
-    """How fast the steps of this generation were, from the first that was heard of."""
+    """How fast the steps of this generation were, from the first that was reported."""
     pace, reached = world.pace, world.reached
     if world.job is not Job.RUNNING:
         return pace
@@ -208,7 +208,7 @@ def market_facts(world: JobState) -> dict[str, str]:
 
 
 def is_on_demand(pool: Pool) -> bool:
-    """Whether machines of a pool are never taken back."""
+    """Whether machines of a pool are never preempted."""
     return pool.market != "spot"
 
 
@@ -250,7 +250,7 @@ def anchor_of(world: JobState) -> Pool | None:
 def most_of(world: JobState) -> int:
     """Most machines of a generation that the hourly budget buys in the wanted market."""
     terms, pool = world.terms, _cheapest(world)
-    # Machines of one's own cost nothing
+    # Machines the user owns cost nothing
     if terms.usd_per_hour is None or pool is None or not pool.usd_per_hour:
         return terms.most
     rate, steadies = fixed_rate(world)

@@ -136,7 +136,7 @@ def _judged(world: JobState) -> _Step:
         return world, []
     if len(anchors) < len(world.anchors):
         return begun_anew(world), []
-    # A network that was cut for a moment breaks a collective, too, and somebody may kill a trainer;
+    # A network that was cut for a moment breaks a collective, too, and a user may kill a trainer;
     # a bug breaks it twice at the same step, and a script that fails by itself at once does so
     # again.
     further, killed = world.reached > world.crashed_at, _KILLED in world.exits.values()
@@ -335,7 +335,7 @@ def _given_up(world: JobState) -> JobState:
     late = world.now_s >= save.limit_s
     if not save.reason.holds:
         return replace(world, save=None) if save.safe or late else world
-    # A machine that is taken back goes at the limit of its save; any other change can do without,
+    # A machine that is preempted goes at the limit of its save; any other change can do without,
     # later or never.
     missed = (late or bool(world.exits)) and not _has_come(world, save)
     return unsaved(world) if missed and save.reason is Reason.RESIZE else world
@@ -544,13 +544,13 @@ def _ended(world: JobState) -> _Step:
 def _adds_nothing(world: JobState) -> bool:
     """Whether the generation has no known step, and its starting checkpoint is durable.
 
-    Nobody knows what scripts do that report no steps: they may hear of a save all the same.
+    Nobody knows what scripts do that report no steps: they may react to a save all the same.
     """
     return not world.pulse.stepped and world.reached <= world.version <= world.lasts
 
 
 def _unwanted(world: JobState, event: InstancesListed) -> Iterator[Act]:
-    """What lives in the cloud and is not wanted: released again, or known to nobody."""
+    """What lives in the cloud and is not wanted: released again, or unknown."""
     for machine in sorted(event.alive):
         known = world.machines.get(machine)
         if known is None or known.state in _UNWANTED:
@@ -614,7 +614,7 @@ def _wanted(world: JobState) -> _Step:
         pool = pool_of(world) if count > 0 else None
         if pool is None or is_in_vain(world, role):
             continue
-        # Training goes on without; when it cannot any more, there is one more try
+        # Training continues without; when it cannot any more, there is one more try
         if _never_ready(world, role):
             soon = world.formed and world.now_s - world.unready[role].last_s < terms.give_up_s
             if soon or any(m.state.coming for m in alive if m.role is role):

@@ -57,7 +57,7 @@ def let_go(world: JobState) -> JobState:
 
 
 def is_in_vain(world: JobState, role: Role) -> bool:
-    """Whether a newcomer could not join: versions do not come, and training needs nobody else."""
+    """Whether a newcomer could not join: checkpoints fail, and training needs no other."""
     if not world.formed or any(
         world.machines[m].state is not Machine.MEMBER for m in world.members
     ):

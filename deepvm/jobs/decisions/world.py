@@ -61,7 +61,7 @@ class MachineRecord:
         trained_s: when its first trainers were ready. taken_s: when the cloud takes it back, by its
             notice.
         epoch: the newest generation that it was told to run. reported: the newest report of its
-            agent that was heard.
+            agent that has reported.
     """
 
     id: str
@@ -140,10 +140,10 @@ class GenerationProgress:
 
     Attributes:
         formed_s: when the generation was formed. since_s: when the newest was. Both None before the
-        first generation. restored, stepped: whether it has said from which version it goes on, and
-        made a step.
+        first generation. restored, stepped: whether it has said from which version it continues,
+        and made a step.
         longest_s: the longest time between two steps of the job, with all that came between them.
-        hangs, version: how often training began anew because it hung, and since which safe version.
+        hangs, version: how often training restarted because it hung, and since which safe version.
         hung_s, why: when it last did, and what was seen.
     """
 
@@ -178,10 +178,10 @@ class JobLimits:
         policy: decides on emergency saves. anchor, anchors: where the machines that keep versions
         come from, the best pool first, and how many there are. steady, steadies: the same of
         machines of a generation that must be bought on demand.
-        usd_per_hour: what a generation and its anchors may cost; those that leave beside those that
-            come do not count.
-        max_price: what they may cost when prices have risen, None if nobody has said.
-        steps: of all the work, None if nobody has said. begun_s, begun: from when and which step
+        usd_per_hour: what a generation and its anchors may cost; those that leave besides those
+            that come do not count.
+        max_price: what they may cost when prices have risen, None if unknown.
+        steps: of all the work, None if unknown. begun_s, begun: from when and which step
         the deadline counts. deadline_policy, bought: what decides between spot and on demand, and
         where the latter come from; empty: nothing does. restart_s, version_s: until they are
         measured, from the request for a machine until it trains, and from the end of a step until
@@ -294,7 +294,7 @@ class JobState:
             given_up: why versions of this generation were wanted that are counted as failed, and of
             which trainers may still say so.
         version: the newest that is safe. reached: the last step of this generation that is known,
-            reached_s: when it was, None where training stands still, or nobody knows. peak: that of
+            reached_s: when it was, None where training stands still, or if unknown. peak: that of
             those before it, until it is known from which version this one goes on.
         lasts: the newest version that is known to survive the loss of the anchors, too. lasting_s:
             how long it took from the end of its step until then, 0 if unknown. pending: the newest
@@ -315,7 +315,8 @@ class JobState:
         preparing: by machine, what it does before it can train, if that is known, and when it last
             got further.
         heads: where its controllers have run, if on machines that were rented for that.
-        unready: by role, machines in a row that never could train. pulse: whether training goes on.
+        unready: by role, machines in a row that never could train. pulse: whether training
+        continues.
         cold: machines whose next trainers still load while others run; heartbeats say it, nobody
             writes it down.
         between: what passed between steps, of the first trainer.
@@ -381,7 +382,7 @@ class JobState:
 
     @property
     def preemptions(self) -> int:
-        """Machines that the cloud took back, or that were lost."""
+        """Machines that the cloud preempted, or that were lost."""
         return sum(m.noticed_s is not None or m.end_reason == LOST for m in self.machines.values())
 
     @property

@@ -40,7 +40,7 @@ class LogPieces:
 
         Raises UnknownError, RefusedError, OSError.
 
-        The more pieces there are the rarer they become: nobody fetches tens of thousands of them.
+        The more pieces there are the rarer they become, so that there are never tens of thousands.
         What trainers print meanwhile is for the next time: where they print without a pause this
         would not return.
         """
@@ -66,7 +66,7 @@ class LogPieces:
     def _free(self, sent: dict[str, int]) -> None:
         """Punch out what was sent: the disk is small, and trainers may print for weeks.
 
-        The files keep their sizes, as somebody may be writing to them.
+        The files keep their sizes, as they may still be written to.
         """
         for machine, size in sent.items():
             if size - self._freed.get(machine, 0) >= _LEAST_FREED:

@@ -161,7 +161,7 @@ class HeadMachine:
     def _finish(self) -> None:
         """Have nothing of the job's secrets in the bucket, then the final document.
 
-        In this order: once the end is known its user may have the job go on, with new objects of
+        In this order: once the end is known its user may have the job continue, with new objects of
         the same names.
         """
         with History.open() as history:

@@ -346,5 +346,5 @@ def _heeded(data: bytes, heed: Callable[[bytes, str], tuple[bytes, str]]) -> dic
 
 
 def _warn(what: str, error: Exception) -> None:
-    """Log what ends nothing; with its place if nobody foresaw it."""
+    """Log what ends nothing; with its location if unexpected."""
     log.warning("%s: %s", what, error, exc_info=not isinstance(error, (DeepVMError, OSError)))

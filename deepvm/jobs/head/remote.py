@@ -81,7 +81,7 @@ def start(
 ) -> HeadState:
     """Rent a remote controller for a job, and complete an earlier attempt, if any.
 
-    ``resumed``: the world with which it goes on, once the history has what the head before has
+    ``resumed``: the world with which it continues, once the history has what the head before has
     written.
 
     Raises:

@@ -75,7 +75,7 @@ def caught_up(world: JobState, samples: Sequence[Sample]) -> JobState:
         or last.step <= world.reached
     ):
         return world
-    # Where nobody knew when a step was reached, trainers had stood still.
+    # Where it was unknown when a step was reached, trainers had stood still.
     return replace(
         world, reached=last.step, reached_s=None if world.reached_s is None else last.at_s
     )

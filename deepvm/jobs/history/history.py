@@ -312,7 +312,7 @@ class History:
                 if not connection.execute(_MACHINES.update().where(key).values(**row)).rowcount:
                     cloud = self._cloud(connection, name)
                     connection.execute(_MACHINES.insert().values(job=name, cloud=cloud, **row))
-            # A job that goes on after its end, by 'jobs resume', has no result yet.
+            # A job that continues after its end, by 'jobs resume', has no result yet.
             values = {
                 "state": world.job.value,
                 "world": json.dumps(to_document(world)),
@@ -544,7 +544,7 @@ def _make_private(path: Path, *, ours: bool) -> None:
     let in.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # What SQLite puts beside it has the same permissions
+    # What SQLite puts next to it has the same permissions
     os.close(os.open(path, os.O_RDONLY | os.O_CREAT, 0o600))
     for made in (
         (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm"))

@@ -1,6 +1,6 @@
 """Statistics of pools: lifetimes, missing notices, time to launch.
 
-It takes plain rows, and is told the time. Machines that were taken back on purpose, on clouds that
+It takes plain rows, and is told the time. Machines that were preempted on purpose, on clouds that
 can, say nothing of the market: they are pools of their own for people, and left out of what is
 planned with.
 """
@@ -134,7 +134,7 @@ def lives_in(
 
     ``wanted``: type, zone, as far as they are named.
 
-    Machines that may have been taken back on purpose count only where their zone is named.
+    Machines that may have been preempted on purpose count only where their zone is named.
     """
     return [
         (lived_s(m, now_s), is_taken(m))
@@ -254,7 +254,7 @@ def expected_life_s(
 def learnt(world: JobState) -> tuple[float, float]:
     """What this job has learned, as policies in ``deepvm simulate`` learn it.
 
-    The mean time until the first of the generation's machines is taken back, seconds, infinite on
+    The mean time until the first of the generation's machines is preempted, seconds, infinite on
     demand; and the share of preemptions without a notice.
     """
     spot = [

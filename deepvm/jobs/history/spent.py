@@ -186,7 +186,7 @@ def _over(
 
 
 def unpriced(world: JobState, prices: Mapping[str, float]) -> list[str]:
-    """The types that have trained whose price on demand nobody knows."""
+    """The types that have trained whose on-demand price is unknown."""
     trained = (
         m for m in world.machines.values() if m.role is Role.TRAINER and m.launched_s is not None
     )

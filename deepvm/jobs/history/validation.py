@@ -66,7 +66,7 @@ class Observed:
     ``parts_s``: where the time went, as the simulator counts.
 
     ``lives_s``: of each machine in the order of their requests, from the moment that made it
-    needed; infinite: it was not taken back. ``graces_s``: from each notice to the end, 0 without
+    needed; infinite: it was not preempted. ``graces_s``: from each notice to the end, 0 without
     one.
     """
 
@@ -214,7 +214,7 @@ def _lost_steps(generations: Sequence[_Generation], step_s: float) -> int:
 
 
 def _death_s(machine: MachineRecord) -> float:
-    """When it was, or would have been, taken back."""
+    """When it was, or would have been, preempted."""
     if machine.noticed_s is not None and machine.taken_s is not None:
         return machine.taken_s
     return machine.ended_s or math.inf if machine.end_reason in (LOST, PREEMPTED) else math.inf

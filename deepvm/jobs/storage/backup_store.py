@@ -5,7 +5,7 @@ Ranks on different machines see each other's parts here alone: each but rank 0 s
 before it uploads, or, before a preemption, that it saves nothing. When all parts that were begun
 are whole the backup is sealed with their number, and is visible from then on. Where rank 0 alone
 saved, its part is everybody's; else each rank has its own, or none. Nothing that a generation sends
-becomes visible once a newer one has begun.
+becomes visible once a newer one has started.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class BackupStore(Protocol):
     url: str
 
     def begin(self, epoch: int) -> None:
-        """Refuse older generations from now on. Raises CheckpointError: a newer one has begun."""
+        """Refuse older generations from now on. Raises CheckpointError: a newer one has started."""
 
     def say(self, part: Part, word: PartStatus) -> bool:
         """Tell the other ranks; a backup that a rank begins to save is not sealed any more.
@@ -136,12 +136,12 @@ class BackupStore(Protocol):
         """Hide one. Raises CheckpointError (a newer generation has started), OSError."""
 
     def remove(self, kept: StoredBackup, epoch: int) -> None:
-        """Remove one. Raises CheckpointError: a newer generation has begun; OSError."""
+        """Remove one. Raises CheckpointError: a newer generation has started; OSError."""
 
     def sweep(self, step: int, epoch: int) -> None:
         """Remove unsealed saves of earlier steps, by this generation or older ones.
 
-        Raises CheckpointError: a newer generation has begun; OSError.
+        Raises CheckpointError: a newer generation has started; OSError.
         """
 
     def fetch(self, kept: StoredBackup, rank: int, folder: Path) -> Path:

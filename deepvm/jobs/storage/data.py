@@ -1,7 +1,7 @@
 """The data of a job, fetched atomically to each machine before training starts there.
 
 A set of files lies in a hidden folder until all of it is there, and is renamed then. Files of it
-that are whole have their own names; an agent that starts again goes on with the others.
+that are whole have their own names; an agent that starts again continues with the others.
 """
 
 from __future__ import annotations

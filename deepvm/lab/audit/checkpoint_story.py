@@ -21,7 +21,7 @@ _UNNOTICED: Mapping[str, Collection[str]] = {
     # No checksum: replays and parameters show it
     "flip": ("deepvm-tcp", "torch-save", "dcp", "dcp-async"),
 }
-"""Strategies that may go on without a word."""
+"""Strategies that may continue silently."""
 _ANY_ORDER = ("deepvm", "deepvm-tcp")
 """Strategies whose newer checkpoint may be complete first, as when a memory node is lost."""
 _ONE_FILE = ("torch-save",)

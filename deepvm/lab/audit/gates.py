@@ -2,7 +2,7 @@
 
 An attempt does the steps from where it went on in their order; those at which a later one went on
 were lost with its failure (:attr:`deepvm.lab.records.Records.owned`). The samples of each step are
-computed anew, by :mod:`deepvm.lab.audit.sample_rule`: with the code that trained, the audit shares
+recomputed by :mod:`deepvm.lab.audit.sample_rule`: with the code that trained, the audit shares
 only the form of the files.
 """
 

@@ -12,7 +12,7 @@ from deepvm.lab.records import CONFIG, Records
 
 
 def with_references(records: Records, runs: Path) -> Records:
-    """With the final parameters of the undisturbed runs of the same training, those beside it."""
+    """With the final parameters of the undisturbed runs of the same training, those next to it."""
     finals = []
     for path in sorted(runs.glob(f"{_prefix(records)}*/{CONFIG}")):
         try:

@@ -85,7 +85,7 @@ def _reached(run: Records) -> Iterator[str]:
             if row["attempt"] == number
         ]
         most = max((step for _, step in done), default=0)
-        # An orphan goes on after that
+        # An orphan continues after that
         least = max((step for at, step in done if at <= one["detected"]), default=0)
         if not least <= reached <= most:
             yield f"attempt {number} reached step {reached}, and {most} by its ranks"

@@ -64,7 +64,7 @@ class Trigger:
 
     Attributes:
         kind: after a step of an optimizer, after samples that the script has logged, or in a write.
-        point: given the first line of the attempt, which tells where it goes on.
+        point: given the first line of the attempt, which tells where it continues.
     """
 
     kind: Literal["step", "samples", "write"]

@@ -119,7 +119,7 @@ def certify(
 
     Raises:
         RequestError: an argument is impossible.
-        DataError: the script fails by itself, or shows nothing to compare; or the folder is full.
+        DataError: the script itself fails, or shows nothing to compare; or the folder is full.
     """
     if kills < 1:
         raise RequestError("kills", kills, "at least 1")
@@ -318,7 +318,7 @@ def _earlier(kill: PlannedKill) -> PlannedKill:
 def trigger_of(
     kill: PlannedKill, before: int, history: History, counts: Literal["step", "samples"]
 ) -> Trigger:
-    """As an attempt hears of a planned kill.
+    """As an attempt receives a planned kill.
 
     ``before``: the step of the last kill. An attempt that nobody can place has gone on from there,
     or earlier.

@@ -2,7 +2,7 @@
 
 A step is known by its number in the undisturbed run. An attempt is found there by the parameters
 (and the state of the optimizer) that it holds before its first step; the script need not say where
-it goes on.
+it continues.
 """
 
 from __future__ import annotations

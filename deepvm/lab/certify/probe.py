@@ -32,7 +32,7 @@ from typing import Any
 LOG, KILL = "DEEPVM_AUDIT_LOG", "DEEPVM_AUDIT_KILL"
 """Log folder, and where to kill (:class:`Killer`): after ``step``/``samples``, in ``write``."""
 FIRST, POINT, KILLED, COMPLETE = "first.json", "point.json", "killed.json", "complete"
-"""Files beside the logs: the first line of rank 0; the answer, where to kill; what was killed.
+"""Files next to the logs: the first line of rank 0; the answer, where to kill; what was killed.
 
 COMPLETE is removed when a line could not be written: on a full disk no file can be created, but one
 can be removed.
@@ -104,7 +104,7 @@ def processes_of(folder: str) -> set[int]:
     marker = os.fsencode(f"{LOG}={folder}")
     found = set[int]()
     for name in filter(str.isdecimal, os.listdir("/proc")):
-        # It has ended, or is somebody else's; zombies have no environment.
+        # It has ended, or belongs to another user; zombies have no environment.
         with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:
             if any(
                 one == marker or one.startswith(marker + b"/") for one in file.read().split(b"\0")
@@ -141,7 +141,7 @@ def kill_processes(folder: str) -> int:
 class Killer:
     """Kills all processes of an attempt when this one has come to the chosen point.
 
-    Which step that is depends on where the attempt goes on, and only the audit knows all steps
+    Which step that is depends on where the attempt continues, and only the audit knows all steps
     before. So the process of rank 0 shows its first line, and waits for the answer: ``after`` so
     many steps and ``delay_s``, but at the latest when ``limit`` steps are made; or, on any rank, in
     a write after so many steps and ``skip`` other writes.
@@ -249,14 +249,14 @@ class Probe:
         )
 
     def _safely(self, do: Callable[[Any], None], optimizer: Any) -> None:
-        """A mistake of this module must not end somebody's training."""
+        """A mistake of this module must not end the user's training."""
         try:
             do(optimizer)
         except Exception as error:
             self._log.add({"kind": "error", "why": f"{type(error).__name__}: {error}"})
 
     def _before(self, optimizer: Any) -> None:
-        """Before its first step, an optimizer holds what training begins with or goes on from."""
+        """Before its first step, an optimizer holds what training begins with or continues from."""
         if optimizer in self._started:
             return
         self._started.add(optimizer)

@@ -93,7 +93,7 @@ def _all_samples(logged: Logged) -> list[tuple[int, int, int, list[str]]]:
 
 
 def _ends(found: Evidence) -> Iterator[str]:
-    """The script comes to its end after each kill, by itself."""
+    """The script reaches its end after each kill, without help."""
     for run in found.killed:
         last = run.attempts[-1]
         before = run.attempts[-2] if len(run.attempts) > 1 else None

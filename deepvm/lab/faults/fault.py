@@ -149,7 +149,7 @@ class Fault:
     """A kind of failure. Faults have no state: what was done stands in the records of the run."""
 
     ends: ClassVar[bool] = True
-    """Whether the attempt ends by it, and another goes on."""
+    """Whether the attempt ends by it, and another continues."""
     moment: ClassVar[Moment | None] = None
     """Where it hits a rank; None: the supervisor strikes once the rank's log has the step."""
     damages: ClassVar[bool] = False

@@ -18,7 +18,7 @@ class Stop(Fault):
     seconds = 1.0
 
     def strike_from_outside(self, strike: Strike, victim: FaultTarget) -> None:
-        """Stop it, and let it go on after a while, in which it may be taken for dead."""
+        """Stop it, and let it continue after a while, in which it may be taken for dead."""
         process = victim.workers()[strike.rank]
         _signal(process, signal.SIGSTOP)
         victim.later(strike.seconds, lambda: _signal(process, signal.SIGCONT))

@@ -113,7 +113,7 @@ class Planned:
 
 
 def write_planned(folder: Path, planned: Planned) -> None:
-    """Before the first run: what is never begun must not look as if nobody had asked for it.
+    """Before the first run: what is never started must not look as if it had not been requested.
 
     Raises OSError.
     """

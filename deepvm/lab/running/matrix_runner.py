@@ -227,7 +227,7 @@ def side_by_side(runs: Sequence[Run]) -> list[list[Run]]:
     """Runs in order: what is compared is made together, so that other load hits it alike.
 
     Seed by seed; in each, undisturbed runs first, because others are compared with them. Every
-    second seed has the reverse order, so that a machine that becomes slower is to nobody's
+    second seed has the reverse order, so that a machine that becomes slower is to no one's
     advantage.
     """
     found = []

@@ -37,7 +37,7 @@ _TAIL = 20
 _LATEST = 0.9
 """Share of its steps within which an attempt meets its random failures."""
 _PORTS = 2
-"""Tries to find a port that nobody takes before rank 0 listens at it."""
+"""Tries to find a port that stays free until rank 0 listens at it."""
 _TAKEN = b"EADDRINUSE"
 """As torch says so."""
 

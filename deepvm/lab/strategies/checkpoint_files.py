@@ -35,7 +35,7 @@ class CheckpointFiles:
     """The folder of one run's checkpoints, as an attempt may write it."""
 
     def __init__(self, folder: Path, attempt: int, keep: int) -> None:
-        """Refuse older attempts from now on. Raises CheckpointError: a newer one has begun."""
+        """Refuse older attempts from now on. Raises CheckpointError: a newer one has started."""
         folder.mkdir(parents=True, exist_ok=True)
         self._folder, self._attempt, self._keep = folder, attempt, keep
         self._fence = EpochFile(folder, "lab")
@@ -47,7 +47,7 @@ class CheckpointFiles:
     def current(self) -> AbstractContextManager[None]:
         """Make sure that no newer attempt begins in the context.
 
-        Raises CheckpointError: one has begun.
+        Raises CheckpointError: one has started.
         """
         return self._fence.current(self._attempt)
 
@@ -57,7 +57,7 @@ class CheckpointFiles:
         ``early``: the record first, which is a mistake.
 
         Raises:
-            CheckpointError: a newer attempt has begun.
+            CheckpointError: a newer attempt has started.
         """
         view, error = memoryview(data), ""
         record = {

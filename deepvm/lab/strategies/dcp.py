@@ -53,7 +53,7 @@ class Dcp(Strategy):
         try:
             save(tree, checkpoint_id=self._hidden(step), planner=_planner())
         except _ERRORS as error:
-            # The others hear of it, too: the checkpoint is given up everywhere
+            # The others learn of it, too: the checkpoint is given up everywhere
             row.error = _short(error)
         row.foreground_s = time.perf_counter() - began_s - row.snapshot_s
         self.commit(row)

@@ -71,7 +71,7 @@ class Overlapped(Blocking):
             try:
                 self.put(row, captured)
             except CheckpointError as error:
-                # A newer attempt has begun: the training hears of it at its next one
+                # A newer attempt has started: the training learns of it at its next one
                 row.error, self._refused = str(error), error
             except RuntimeError as error:
                 # A rank has died before its random numbers came: training ends as well

@@ -18,7 +18,8 @@ class CheckpointRow:
 
     Attributes:
         step: steps done. snapshot_s: for a copy, while training waits. foreground_s, background_s:
-            for writing, while training waits and while it goes on. enqueue_s: for handing it over.
+            for writing, while training waits and while it continues. enqueue_s: for handing it
+            over.
             backpressure_s: until there was room for it in the queue. stall_s: for which training
             has waited in all. bytes: written. retries: of failed writes. error: why it was given
             up, empty if it is there.

@@ -20,7 +20,7 @@ def _norm(kind: str, channels: int) -> nn.Module:
 
 
 class _Block(nn.Module):
-    """Two 3x3 convolutions, or a bottleneck of three, beside a shortcut (He et al., 2016)."""
+    """Two 3x3 convolutions, or a bottleneck of three, next to a shortcut (He et al., 2016)."""
 
     def __init__(
         self, inside: int, width: int, stride: int, norm: str, *, bottleneck: bool

@@ -115,7 +115,7 @@ class _Search:
         self._any_found = False
 
     def best(self) -> Choice:
-        # Dense ranks in place of the scores: differences of 1 instead of differences that drown in
+        # Dense ranks instead of the scores: differences of 1 instead of differences that drown in
         # a tolerance.
         order = np.unique(self._block.scoring.scores, return_inverse=True)[1] + 1
         ranks = {row: -float(o) for row, o in enumerate(order.tolist())}

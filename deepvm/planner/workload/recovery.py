@@ -6,8 +6,8 @@ fleet less than 3 h 59 min). Nobody knows which of the two a user meets, so the 
 between them, and plans are ranked by its geometric mean.
 
 **Saving.** A version is copied to host memory, which stalls training, and sent to where the
-architecture keeps it while training goes on. Sharded state is sent by all VMs at once, else one VM
-sends it. A bucket takes it from all of them; an anchor receives all at the speed of its own
+architecture keeps it while training continues. Sharded state is sent by all VMs at once, else one
+VM sends it. A bucket takes it from all of them; an anchor receives all at the speed of its own
 network; memory nodes are as many as receive it in :func:`receive_s`. Reading it again takes as
 long.
 """

@@ -45,7 +45,7 @@ class Figures:
     Attributes:
         stall_s: training stalls. durable_s: until the method's guarantee holds, on an otherwise
             idle machine.
-        training_s: the same while training goes on. extra_s: how much longer a loop takes with a
+        training_s: the same while training continues. extra_s: how much longer a loop takes with a
             checkpoint than without; noise can make it negative. extra_ratio: None unless the
             reference's ``extra_s`` is above 0.
     """

@@ -99,7 +99,7 @@ class Method:
         raise NotImplementedError
 
     def save(self) -> None:
-        """Start to save the present state; training may go on when it returns."""
+        """Start to save the present state; training may continue when it returns."""
         self._start = time.perf_counter()
         written = self._begin()
         self._stall_s = time.perf_counter() - self._start

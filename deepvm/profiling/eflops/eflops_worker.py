@@ -246,7 +246,7 @@ def _tell(error: Exception, task: Task) -> None:
     # torch has an error of its own for GPUs; what cuDNN, cuBLAS and the processor's allocator raise
     # has no type.
     elif isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)):
-        # Where in torch's source the processor's allocator gave up helps nobody here.
+        # Where in torch's source the processor's allocator gave up is no help here.
         _tell(_too_large(task, re.sub(r"^\[enforce fail [^]]*\] err == 0\. ", "", reason)), task)
     else:
         emit("failed", reason=f"{type(error).__name__}: {reason}")

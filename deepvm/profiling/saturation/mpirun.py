@@ -143,7 +143,7 @@ def _write_agent(script: Path, launcher: Launcher) -> None:
 
 
 def _mpirun_path() -> str:
-    """The wheel's ``mpirun`` beside this Python, or the machine's own."""
+    """The wheel's ``mpirun`` next to this Python, or the machine's own."""
     try:
         import mpi4py  # noqa: F401
     except ImportError:

@@ -16,7 +16,7 @@ from deepvm.profiling.hosts.launcher import Host, Launcher
 
 _TCP = "deepvm.profiling.saturation.transfer_tcp"
 MARGIN_S = 10.0  # for an answer to arrive after what it is about
-# A host ends by itself this long after the time of all pushes, if nobody could end it
+# A host ends by itself this long after the time of all pushes, if it could not be ended
 SLACK_S = 60.0
 _MOST_REPEATS = 1000
 

@@ -52,7 +52,7 @@ class Task:
             measured, too.
         resolution: pixels of height and width. dtype: as in
             :class:`deepvm.profiling.workload.spec.Workload`.
-        trains: what ``recommend --model`` calls a model of one's own; empty for its own name.
+        trains: what ``recommend --model`` calls a user's own model; empty for its own name.
         sequence: tokens of a sample, where samples are texts.
         method: of a language model of :mod:`deepvm.profiling.workload.language`, ``ddp`` or
             ``fsdp``; empty for images.

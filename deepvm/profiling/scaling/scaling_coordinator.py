@@ -17,7 +17,7 @@ AGENT = "deepvm.profiling.scaling.scaling_host"
 _REACH_S = 30.0
 _SETTLE_S = 1.0
 _LINGER_S = 10.0  # how long whoever failed may take to say so, after the others have noticed
-# A host ends by itself this long after its run should have ended, if nobody could end it
+# A host ends by itself this long after its run should have ended, if it could not be ended
 _SLACK_S = 60.0
 
 

@@ -127,7 +127,7 @@ def fill(model: Language, device: torch.device) -> None:
     model.to_empty(device=device)
     with torch.no_grad():
         for parameter in model.parameters():
-            # Each shard by itself
+            # Each shard on its own
             own = parameter.to_local() if isinstance(parameter, DTensor) else parameter
             own.normal_(1.0 if own.dim() == 1 else 0.0, 0.02)  # what has one dimension scales
 

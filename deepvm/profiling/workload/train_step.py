@@ -80,7 +80,7 @@ class Training:
 
         ``float32`` is torch's: convolutions use TF32 where the GPU has it. The other two are mixed
         precision.
-        ``shard``: puts the model there in shards that compute in this type, in place of whole
+        ``shard``: puts the model there in shards that compute in this type, instead of whole
         copies.
         """
         self.model, self._device, self._batches, self._ranks = model, device, batches, ranks

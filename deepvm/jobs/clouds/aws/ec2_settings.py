@@ -26,7 +26,7 @@ class Ec2Settings:
         for others.
         subnets: where machines may be. python: the interpreter on the image that has torch.
         head_type, head_profile: of the machine that runs the controller of a detached job.
-        install: what pip installs there as deepvm, in place of the package that runs here.
+        install: what pip installs there as deepvm, instead of the package that runs here.
         controller_host, controller_port: where machines reach a controller that does not run on
         EC2.
     """
