@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How long deepvm takes: whole processes against the import floor, a large catalog, and growth with its size.
+"""How long deepvm takes: processes against the import floor, a large catalog, and growth.
 
     python scripts/bench.py            # about two minutes; `make bench`
     python scripts/bench.py --quick    # seconds, figures of no value: for the tests
@@ -59,9 +59,9 @@ POLICIES = "static:10,static:33,static:100,thesis,adaptive"
 SEED = 2024
 SOLVERS = ("ilp", "frontier")
 GROWTH_BUDGET = 1000
-"""$/h in the growth: large enough that the budget does not cut off what more types and sizes add."""
+"""$/h in the growth: so large that the budget does not cut off additional types and sizes."""
 SUPERLINEAR = 1.15
-"""An exponent above this is called faster than linear: fits of such timings scatter by about a tenth."""
+"""An exponent above this counts as superlinear: fits of such timings scatter by a tenth."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ class Growth:
 
 
 def make_catalog(gpu_types: int, cpu_types: int, seed: int = SEED) -> Catalog:
-    """An invented catalog that is shaped like a large region: prices in $/h that follow what they buy, with scatter.
+    """An invented catalog shaped like a large region, with prices that scatter around value.
 
     The scatter matters: without it a few types would dominate all others, and there would be
     nothing to solve.
@@ -209,7 +209,7 @@ def make_catalog(gpu_types: int, cpu_types: int, seed: int = SEED) -> Catalog:
 
 
 def fill_cache(folder: Path, copies: int) -> int:
-    """A warm cache of AWS's market: the embedded snapshot so many times under other names, with prices in six zones.
+    """A warm cache of AWS's market: copies of the embedded snapshot, priced in six zones.
 
     Returns:
         How many types it has.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How long a notice takes until the version is safe elsewhere, and a newer generation until it has taken over.
+"""Time from a notice to a safe checkpoint, and of a takeover by a newer generation.
 
     python scripts/bench_notice.py           # about two minutes; `make bench-recovery`
     python scripts/bench_notice.py --quick   # small and few: figures of no value, for the tests
@@ -8,8 +8,8 @@ Ranks train a model whose state has 139 MB (ACUTE's ResNet-18 with Adam) in proc
 with a memory node in another, all on this machine. A notice is written on the board as an agent
 does it, at a random time of a step; measured is the time until ``remote_done`` of the version on
 every rank. ``request_save(deadline=...)`` is the same without an agent. A takeover is measured
-while the older generation saves: until the newer one has begun, which shuts the older one out, and
-knows the versions; then until its first own one, of 1 MB, is acknowledged. With ``--check`` the
+while the older generation saves: until the newer one has started, which shuts the older one out,
+and knows the versions; then until its first own one, of 1 MB, is acknowledged. With ``--check`` the
 exit status is 1 when a goal is missed.
 """
 
@@ -86,7 +86,7 @@ while True:
             said.add(handle.version)
             handle.remote_done.add_done_callback(
                 lambda f, h=handle: tell(f"{'failed' if f.exception() else 'safe'} {h.version} {time.time()}"))
-"""
+"""  # noqa: E501
 
 
 @dataclass(frozen=True)
@@ -166,14 +166,14 @@ def bucket() -> Iterator[str]:
 
 
 def free_port() -> int:
-    """A port that nobody uses now."""
+    """A free port."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
 
 
 class Ranks:
-    """Processes that train, and hear of notices by an agent's board, or without one by their standard input."""
+    """Training processes that receive notices by an agent's board, or by standard input."""
 
     def __init__(self, world: int, size: int, tier: str, folder: Path, *, agent: bool) -> None:
         """Start them, and wait until they train."""
@@ -282,7 +282,7 @@ def shard(job: str, version: int, size: int = 1_000_000) -> Shard:
 
 
 def takeovers(url: str, reps: int) -> list[tuple[float, float]]:
-    """The times from a newer generation's start until it has taken over, and until its first version is safe."""
+    """Times from a newer generation's start to its takeover and to its first safe checkpoint."""
     found, job = list[tuple[float, float]](), f"bench-{os.urandom(4).hex()}"
     tiers: list[Tier] = [open_tier(url, "session-0")]
     tiers[0].begin(job, 1)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How fast jobs go on when machines go and come, beside torchrun's elastic agents, in one run on one machine.
+"""How fast jobs recover from lost and new machines, compared with torchrun's elastic agents.
 
     python scripts/bench_recovery.py             # about a quarter of an hour; `make bench-recovery`
     python scripts/bench_recovery.py --quick     # two minutes, one repeat and no torchrun
@@ -138,7 +138,7 @@ class Bench:
 
 
 def measure_notices(bench: Bench, cloud: str) -> None:
-    """From the notice in the metadata service, and from when the agent has heard it, until a version is safe."""
+    """From a notice in the metadata service, and in the agent, to a safe checkpoint."""
     for count in (1, 2):
         ranks = "one rank" if count == 1 else "two ranks"
         name = f"{cloud}, {ranks}: notice heard -> version confirmed"
@@ -243,7 +243,7 @@ def lose_of_torchrun(bench: Bench, conf: str, name: str, return_s: float) -> Non
 
 
 def measure_starts(bench: Bench) -> None:
-    """From the forming of the generation after a loss to its first step, with trainers that wait and without."""
+    """From the formation of a generation after a loss to its first step, warm and cold."""
     warm = bench.figure("start of a generation with warm trainers")
     cold = bench.figure("start of a generation with cold trainers")
     train = f"python train.py 1000000 {STEP_S}"
@@ -325,10 +325,7 @@ def say(what: str) -> None:
 
 
 def measure(bench: Bench, parts: Sequence[str], return_s: float, clouds: Sequence[str]) -> None:
-    """What was asked for; ours and torchrun's losses in turn.
-
-    ``clouds``: where notices are measured.
-    """
+    """What was requested; ours and torchrun's losses in turn; ``clouds``: for notices."""
     nets = "netns" if os.geteuid() == 0 and shutil.which("ip") else ""
     if "step" in parts:
         say("steps of deepvm.training")

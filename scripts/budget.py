@@ -26,7 +26,7 @@ SLACK = 1.01
 
 
 def measured(folder: Path = ROOT / "deepvm") -> Counter[str]:
-    """Syntax nodes of each package in ``folder``; modules next to the packages count as ``root``."""
+    """Syntax nodes of each package in ``folder``; modules outside packages count as ``root``."""
     nodes: Counter[str] = Counter()
     for path in folder.rglob("*.py"):
         parts = path.relative_to(folder).parts

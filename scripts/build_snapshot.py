@@ -42,7 +42,7 @@ CURATED = (
     "interruption_band",
 )
 WORDED_GBPS = {"g6e.24xlarge": 200, "g6e.48xlarge": 400, "p6-b300.48xlarge": 6400}
-"""What AWS says in words (NetworkPerformance), where the table has the sum over cards, and it is more."""
+"""Gbit/s that AWS states in words (NetworkPerformance), where the table has less."""
 
 
 def plain(text: str) -> int | float:

@@ -1,4 +1,4 @@
-"""Learn from the published steps again, after a change of ``data/performance`` or of the step-time law.
+"""Refit to the published steps, after a change of ``data/performance`` or the step-time law.
 
     python scripts/calibrate_performance.py
 

@@ -1,4 +1,4 @@
-"""Learn from public traces how spot VMs are lost, judge the forecasts on held-out traces, and draw the reliability.
+"""Learn spot losses from public traces, test forecasts on held-out ones, plot reliability.
 
     git clone https://github.com/skypilot-org/spot-traces
     python scripts/calibrate_survival.py spot-traces [--picture FILE] [--write]

@@ -1,10 +1,10 @@
-"""Show how much of each room the tests written for it cover, and name the modules below the limit.
+"""Show how much of each package its own tests cover, and name the modules below the limit.
 
-Lines and branches count together. For some rooms tests of other rooms count too (``BESIDE``), for
-some the slow ones (``SLOW``). It ends with 1 when a module or a room is below its limit, and with 2
-when there is no such room.
+Lines and branches count together. For some packages tests of others count too (``BESIDE``), for
+some the slow ones (``SLOW``). It exits with 1 when a module or package is below its limit, and with
+2 when there is no such package.
 
-Usage: python scripts/coverage_rooms.py [ROOM ...]     (``make coverage`` for all rooms)
+Usage: python scripts/coverage_rooms.py [PACKAGE ...]     (``make coverage`` for all packages)
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 LEAST = 85.0
-"""Per cent of each module and of the mean of a room, by the tests written for it and the processes that they start."""
+"""Percent per module and for a package's mean, by its own tests and the processes they start."""
 LEAST_MEAN = {"core": 95.0, "planner": 95.0}
-"""Per cent of the mean over a room's modules: these rooms compute what money hangs on."""
+"""Percent of the mean over a package's modules: these packages compute what money depends on."""
 BESIDE = {
     "checkpoint": ["cli/checkpoint"],
     "reports": [
@@ -29,9 +29,9 @@ BESIDE = {
     ],
     "simulator": ["cli/simulate"],
 }
-"""Tests elsewhere that were written for a room: what it prints is compared with the golden outputs of the commands."""
+"""Tests elsewhere for a package: its output is compared with golden outputs of the commands."""
 SLOW = {"profiling"}
-"""Rooms whose slow tests count too: real training runs on several processes."""
+"""Packages whose slow tests count too: real training runs on several processes."""
 
 
 def rooms() -> list[str]:

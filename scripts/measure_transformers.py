@@ -6,10 +6,9 @@
 It needs torch, transformers and torchvision, and peft for LoRA; not deepvm, and no network: models
 are built from their configurations with random weights. Each run has a process of its own, so that
 one without memory ends no other. A line says what was trained, how fast (tokens or images a second,
-by the median step), and the memory that PyTorch
-took: the peak of what was allocated and reserved. On 26 November 2026 all of them ran on an H100
-and some on an H200: tests/recorded/gpu_runs.csv, and the source "deepvm" in
-data/performance/published.csv (BERT in samples a second).
+by the median step), and the memory that PyTorch took: the peak of what was allocated and reserved.
+On 26 November 2026 all of them ran on an H100 and some on an H200: tests/recorded/gpu_runs.csv, and
+the source "deepvm" in data/performance/published.csv (BERT in samples a second).
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ LLAMA = {
     "llama-3b": (3072, 8192, 28, 24, 8, 128256, True),
     "llama-8b": (4096, 14336, 32, 32, 8, 128256, False),
 }
-"""Hidden and inner size, layers, heads, key and value heads, vocabulary, tied words: config.json of Llama 3."""
+"""Hidden and inner size, layers, heads, KV heads, vocabulary, tied weights (Llama 3's config)."""
 
 
 class Run(NamedTuple):

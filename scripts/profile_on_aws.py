@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-r"""Measure VMs on AWS with deepvm: eFLOPS, speed-up and saturation of your own machines, in one JSON to copy back.
+r"""Measure your VMs on AWS (eFLOPS, speed-up, saturation) and copy back one JSON file.
 
     .venv/bin/python scripts/profile_on_aws.py --trainers hosts.txt --receiver ubuntu@10.0.0.9 \
         --trainer-type g4dn.xlarge --receiver-type c4.xlarge --out home.json --dry-run
@@ -8,24 +8,29 @@ Run it without --dry-run to start. It checks that all hosts answer, copies this 
 is committed), installs it there in ~/deepvm-profile, runs 'deepvm profile all' from here, and
 writes the answer to --out. Rerun it to resume: what is copied, installed or measured (the folder
 home.json.parts) is not done twice. Without a terminal on which it could ask it starts only with
---yes. All after -- goes to 'deepvm profile all', for
-example: -- --steps 50 --resolution 224.
+--yes. All after -- goes to 'deepvm profile all', for example: -- --steps 50 --resolution 224.
 
-Before: AMI         trainers: Deep Learning Base AMI (Ubuntu), or Ubuntu 22.04 or newer with
-  NVIDIA's driver, and 20 GB of room on the disk; receiver: Ubuntu 22.04 or newer. Python 3.10 or
-  newer; python3-venv is installed by apt where it is missing, which needs sudo without a password,
-  as Ubuntu's AMIs have it. quotas      vCPUs of "All G and VT Spot Instance Requests" (or "Running
-  On-Demand G and VT instances") for the trainers, 4 for each g4dn.xlarge; of "Standard" for the
-  receiver. 'deepvm doctor' shows what you have. network     one subnet, so that bandwidth is that
-  of the VMs; a security group that lets in port 22 from the machine on which this runs, and all TCP
-  from itself, that is between trainers and receiver. start       'deepvm recommend -o json >
-  plan.json; deepvm export plan.json --to ec2-fleet' (or terraform, skypilot) writes what starts
-  them. One line of hosts.txt for each trainer, such as: ubuntu@10.0.0.11 here        any machine
-  that reaches all hosts by ssh without a password (a key in ssh-agent, or --ssh); private addresses
-  need a machine in the network, such as the receiver. With --transport mpi this one must be in
-  their network, with deepvm[mpi]. Afterwards: 'deepvm tables import home.json' where you plan; then
-  end the VMs the way you started them ('terraform destroy', 'sky down', 'aws ec2 delete-fleets
-  --terminate-instances'): this script never does, and they cost money until then.
+Before:
+  AMI         trainers: Deep Learning Base AMI (Ubuntu), or Ubuntu 22.04 or newer with NVIDIA's
+              driver, and 20 GB of room on the disk; receiver: Ubuntu 22.04 or newer. Python 3.10 or
+              newer; python3-venv is installed by apt where it is missing, which needs sudo without
+              a password, as Ubuntu's AMIs have it.
+  quotas      vCPUs of "All G and VT Spot Instance Requests" (or "Running On-Demand G and VT
+              instances") for the trainers, 4 for each g4dn.xlarge; of "Standard" for the receiver.
+              'deepvm doctor' shows what you have.
+  network     one subnet, so that bandwidth is that of the VMs; a security group that lets in port
+              22 from the machine on which this runs, and all TCP from itself, that is between
+              trainers and receiver.
+  start       'deepvm recommend -o json > plan.json; deepvm export plan.json --to ec2-fleet' (or
+              terraform, skypilot) writes what starts them. One line of hosts.txt for each trainer,
+              such as: ubuntu@10.0.0.11
+  here        any machine that reaches all hosts by ssh without a password (a key in ssh-agent, or
+              --ssh); private addresses need a machine in the network, such as the receiver. With
+              --transport mpi this one must be in their network, with deepvm[mpi].
+Afterwards:
+  'deepvm tables import home.json' where you plan; then end the VMs the way you started them
+  ('terraform destroy', 'sky down', 'aws ec2 delete-fleets --terminate-instances'): this script
+  never does, and they cost money until then.
 
 Exit codes: 0 done, 1 a host or a part failed (what was measured is in --out), 2 wrong usage, 4 a
 file cannot be read or written, 130 interrupted, 143 ended by SIGTERM.
@@ -277,7 +282,7 @@ class Job:
         return f"{shlex.join(words)} > {shlex.quote(str(self.answer))}"
 
     def refusal(self) -> str:
-        """Why ``deepvm profile all`` would not begin, "" when it would: hosts are installed before it is asked."""
+        """Why ``deepvm profile all`` would not start, or "": hosts are installed before."""
         said = io.StringIO()
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
             try:

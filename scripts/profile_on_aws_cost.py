@@ -1,7 +1,4 @@
-"""What measuring on AWS takes and costs, by assumptions that are printed with it.
-
-See profile_on_aws.py.
-"""
+"""Time and cost of measuring on AWS, with the assumptions; see profile_on_aws.py."""
 
 from __future__ import annotations
 

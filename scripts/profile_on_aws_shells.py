@@ -1,7 +1,4 @@
-"""Lines for a shell, on several hosts at once: shown, run, and ended whatever happens.
-
-See profile_on_aws.py.
-"""
+"""Shell commands on several hosts at once: shown, run, always ended; see profile_on_aws.py."""
 
 from __future__ import annotations
 
@@ -29,10 +26,7 @@ def say(text: str) -> None:
 
 @dataclass(frozen=True)
 class Step:
-    """Lines for ``sh`` with ``"$host"`` in them, each with the hosts to run it for.
-
-    All run at the same time.
-    """
+    """Lines for ``sh`` with ``"$host"``, each with its hosts; all run at the same time."""
 
     title: str
     lines: Mapping[str, Sequence[str]]

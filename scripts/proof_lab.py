@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What docs/explain/lab.md says of the recovery lab, shown again: real trainings that fail, and their audit.
+"""Reproduce docs/explain/lab.md: real trainings that fail in the recovery lab, and their audit.
 
     python scripts/proof_lab.py                # about 20 minutes on two cores; `make proof-lab`
     python scripts/proof_lab.py --only kills   # a part; may be given several times
@@ -45,10 +45,7 @@ steps: 80
 checkpoint_every: 5
 max_inflight: 4
 """
-"""ECRL's matrix: schedules and K are those of 1600 steps, divided by 20 and 10.
-
-Images are made up, models narrow.
-"""
+"""ECRL's matrix: schedules and K of 1600 steps, divided by 20 and 10; synthetic images."""
 
 Finding = tuple[str, str, bool]
 """(what was measured, its limit, whether it holds)"""
@@ -149,10 +146,7 @@ def kills() -> Iterator[Finding]:
 
 
 def paired() -> Iterator[Finding]:
-    """What strategies cost, six repeats side by side. Goodput is a result, never a gate.
-
-    Stalls have limits.
-    """
+    """Costs of strategies, six repeats side by side; stalls have limits, goodput has no gate."""
     report, _ = ran("paired", "paired")
     yield audited("paired")
     (suite,) = report["suites"]
@@ -279,7 +273,10 @@ def written_run(folder: Path, *, steps: int, world: int) -> Path:
 
 def matrix_kills() -> Iterator[Finding]:
     """A matrix that is killed at 20 random moments."""
-    test = "tests/lab/running/test_matrix_runner.py::test_a_matrix_killed_at_random_moments_ends_as_if_it_had_not_been"
+    test = (
+        "tests/lab/running/test_matrix_runner.py"
+        "::test_a_matrix_killed_at_random_moments_ends_as_if_it_had_not_been"
+    )
     words = [sys.executable, "-m", "pytest", "-q", "-m", "not gpu", test]
     done = subprocess.run(words, cwd=ROOT, env={**os.environ, "THOROUGH_TESTS": "1"}, check=False)
     yield (

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What docs/explain/orchestrator.md says of jobs that outlive their machines, shown again: campaigns of real jobs.
+"""Reproduce docs/explain/orchestrator.md: campaigns of real jobs that outlive their machines.
 
     python scripts/proof_recovery.py                  # about an hour; `make proof-recovery`
     python scripts/proof_recovery.py --only history   # a part; may be given several times
@@ -70,10 +70,7 @@ PARTS: Mapping[str, Part] = {
 
 
 def passed_of(report: Path) -> tuple[int, int]:
-    """How many tests have passed, and how many there were, by pytest's report.
-
-    What was skipped has not passed.
-    """
+    """Passed tests and all tests by pytest's report; skipped ones have not passed."""
     suites = list(ElementTree.parse(report).iter("testsuite")) if report.exists() else []
     counts = {
         key: sum(int(suite.get(key, 0)) for suite in suites)

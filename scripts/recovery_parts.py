@@ -1,4 +1,4 @@
-"""What scripts/bench_recovery.py measures without a job: the cost of a step, and takeovers by newer generations."""
+"""Parts of scripts/bench_recovery.py without a job: the cost of a step, and takeovers."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def agent_step_s(folder: Path) -> float:
 
 
 def _takeover_s(url: str, env: Mapping[str, str]) -> float:
-    """From a newer generation's first words until its first version is safe, while an older one hangs."""
+    """From a newer generation's start to its first safe checkpoint, while an older one hangs."""
     older = _python(_WRITER, url, env={**env, "DEEPVM_EPOCH": "1"})
     try:
         _said(older)

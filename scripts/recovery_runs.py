@@ -1,4 +1,4 @@
-"""What scripts/bench_recovery.py interrupts: jobs of deepvm on local machines, and torchrun's elastic agents."""
+"""What scripts/bench_recovery.py interrupts: local deepvm jobs, and torchrun's elastic agents."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STEP_S = 0.02
 
 @dataclass(frozen=True)
 class Note:
-    """A line of a training; ``step``: that has ended, 0 for another; ``restore_s``: how long a restore took."""
+    """A line of a training; ``step``: ended, else 0; ``restore_s``: duration of a restore."""
 
     at_s: float
     process: int
@@ -129,7 +129,7 @@ class Run:
         script: str = "",
         **more: Any,
     ) -> None:
-        """Start it. ``train``: the command, by default the training without an end; ``script``: another one."""
+        """Start it. ``train``: the command, by default an endless training; ``script``: another."""
         self.folder, self.name = folder, f"bench{time.time_ns() % 10**10}"
         folder.mkdir(parents=True)
         self.notes, code = Notes(folder), folder / "code"
@@ -263,16 +263,13 @@ class Run:
 
 
 def _waits(process: Path, tells: str) -> bool:
-    """Whether a process has said that it is warm, by closing a pipe, and is not yet a trainer, whose input is empty."""
+    """Whether a process is warm (it closed a pipe) and not yet a trainer (empty input)."""
     pipes = [n.name for n in (process / "fd").iterdir() if os.readlink(n).startswith("pipe:")]
     return "0" in pipes and tells not in pipes
 
 
 TUNED = "keep_alive_interval=1,keep_alive_max_attempt=3,last_call_timeout=1,read_timeout=10"
-"""As fast as torchrun's rendezvous gets: numbers are whole seconds.
-
-Fewer attempts lose nodes that are only slow.
-"""
+"""As fast as torchrun's rendezvous gets: whole seconds; fewer attempts lose slow nodes."""
 
 
 class Torchrun:
@@ -298,10 +295,7 @@ class Torchrun:
         return False
 
     def start(self) -> subprocess.Popen[bytes]:
-        """Start a node.
-
-        Not in a jail: torchrun tells nodes of one host apart by the number of their process.
-        """
+        """Start a node, without a jail: torchrun tells one host's nodes apart by pid."""
         conf = ",".join(["is_host=0", *filter(None, [self._conf])])
         words = [
             "--nnodes=1:2",
@@ -354,10 +348,7 @@ class Torchrun:
 
 
 def _kill_tree(process: subprocess.Popen[bytes]) -> None:
-    """End a process and all that it has started, at once.
-
-    The first stands still, so that it starts no more.
-    """
+    """End a process and its descendants at once; the first is stopped so it starts no more."""
     tree = [process.pid]
     with contextlib.suppress(ProcessLookupError):
         os.kill(process.pid, signal.SIGSTOP)

@@ -1,4 +1,4 @@
-"""The training that scripts/bench_recovery.py interrupts: a tiny one with gloo, which notes the time of each step.
+"""The training that scripts/bench_recovery.py interrupts: tiny, with gloo and step times.
 
     recovery_training.py STEPS PAUSE_S
 

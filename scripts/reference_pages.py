@@ -1,4 +1,4 @@
-"""Write docs/reference/cli.md, api.md and documents.md from the code: ``python scripts/reference_pages.py``."""
+"""Write docs/reference/{cli,api,documents}.md: ``python scripts/reference_pages.py``."""
 
 from __future__ import annotations
 
@@ -56,10 +56,7 @@ def shown(parameter: inspect.Parameter) -> str:
 
 
 def signature(name: str, thing: Any) -> str:
-    """How the thing is called, one parameter a line; the members of an enumeration.
-
-    The type of a property.
-    """
+    """A thing's signature, one parameter a line; an enumeration's members; a property's type."""
     if isinstance(thing, property):
         return f"{name}: {inspect.signature(thing.fget).return_annotation}"  # type: ignore[arg-type]
     if isinstance(thing, enum.EnumMeta):
@@ -158,7 +155,7 @@ ratios in `_share`, `_ratio` or `_error`. A few older names stand beside the rig
 
 In CSV an empty field is unknown, a value of an object has a dotted name such as `step_s.low`, and a list is JSON. Each
 CSV has all its columns even if it has no rows.
-"""
+"""  # noqa: E501
 
 
 def columns_of_answers() -> Iterator[tuple[str, list[str]]]:

@@ -1,7 +1,4 @@
-"""MkDocs hooks: README, CONTRIBUTING, CHANGELOG and linked modules are part of the site.
-
-Links lead there.
-"""
+"""MkDocs hooks: README, CONTRIBUTING, CHANGELOG and linked modules are part of the site."""
 
 from __future__ import annotations
 
@@ -19,10 +16,7 @@ ABOVE = {
 }
 """Pages that stand above docs/, and what they are called on the site."""
 MODULE = re.compile(r"\]\(\.\./(deepvm/[\w/]+\.py)\)")
-"""A link from a page at the top of docs/ to a module.
-
-On the site the module is a text file, which browsers show.
-"""
+"""A link from the top of docs/ to a module, which the site serves as a text file."""
 
 
 def on_files(files: Any, config: Any) -> Any:

@@ -34,7 +34,7 @@ echo "$host: $*" >>"$HOMES/asked"
 export HOME="$HOMES/$host" PATH="$HOMES/bin:$PATH"
 cd "$HOME" || exit 255
 exec sh -c "$*"
-"""
+"""  # noqa: E501
 # Only what needs the network is left out: pip; and a virtual environment is a word for this Python.
 PYTHON3 = f"""#!/bin/sh
 case "$*" in "-m venv venv") ;; *) exec {shlex.quote(sys.executable)} "$@";; esac

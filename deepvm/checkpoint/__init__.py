@@ -1,4 +1,4 @@
-"""Checkpoints that survive the loss of a spot VM: a snapshot in the background, memory nodes, files that torch reads.
+"""Checkpoints that survive the loss of a spot VM: background snapshots, memory nodes, torch files.
 
 Needs torch and the standard library alone, so that a training job can import it with nothing else
 installed. The method is that of ACUTE (remote memory, Check-Mem, Check-Trans, Check-Pack) and

@@ -32,11 +32,11 @@ JOB, FORMER_DEFAULT = "DEEPVM_JOB", "job"
 PLACES = "DEEPVM_TIERS"
 """Environment variable with the tiers of training jobs that name none, separated by blanks."""
 KEPT, _KEEP = "DEEPVM_KEEP", 2
-"""Environment variable with how many versions training jobs keep that do not say it, and the number without it."""
+"""Environment variable: how many checkpoints to keep if the job does not say; and the default."""
 EVERY = SAVE_EVERY
 """Environment variable with the steps after which training jobs save that do not say when."""
 MTBF, MTBF_S = "DEEPVM_MTBF", 3600.0
-"""Environment variable with the cluster's mean time between failures, such as ``2h``, and the default."""
+"""Environment variable: mean time between failures of the cluster, such as ``2h``; the default."""
 
 log = logging.getLogger("deepvm.checkpoint")
 
@@ -167,7 +167,7 @@ def warn_of_no_name(tiers: Sequence[Tier], name: str) -> None:
 
 
 def parse_every(every: int | str | None) -> SavePolicy:
-    """Read ``every``: None, steps (100), a time ("30s", "10min"), "auto", or a policy of the simulator by name."""
+    """Read ``every``: None, steps (100), a time ("30s"), "auto", or the name of a save policy."""
     names = ", ".join(
         f'"{name}"' for name in (*POLICIES, "static:100", "every:10min") if name != "none"
     )

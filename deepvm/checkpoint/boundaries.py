@@ -1,4 +1,4 @@
-"""Where iterations end, and which versions are taken there: by the loop over ``steps()``, by hooks or by a loader."""
+"""Where iterations end, as ``steps()``, hooks or a loader see it, and what is saved there."""
 
 from __future__ import annotations
 
@@ -39,16 +39,13 @@ _HURRY_S = 10.0
 _EVALUATION_S = 30.0
 """With less time left than this, a save does not wait for the end of an evaluation."""
 _MAX_STEPS_PER_BATCH = 200
-"""Steps that one batch may take.
-
-Without a batch for longer, the training reads its data in another way.
-"""
+"""Steps that one batch may take; without a batch for longer, data are read in another way."""
 
 log = logging.getLogger("deepvm.checkpoint")
 
 
 class Boundaries:
-    """The part of a :class:`~deepvm.checkpoint.checkpointer.Checkpointer` that acts while the training runs."""
+    """The part of :class:`~deepvm.checkpoint.checkpointer.Checkpointer` that runs in training."""
 
     def __init__(
         self,
@@ -98,7 +95,7 @@ class Boundaries:
             self._state, looks=not self._loaders, switches=self._ranks.world == 1
         )
         self._due: tuple[float | None, Scheduled | None] | None = None
-        """The deadline and the agent's request of a version that waits for the next batch, or for a step."""
+        """Deadline and agent request of a checkpoint that waits for the next batch or step."""
         self._due_at, self._warned_unfetched = 0, False
         self._changed = False
         """Since that version was due something else has changed the state."""
@@ -111,7 +108,7 @@ class Boundaries:
         self._asked: Handle | None = None
         """The handle that save() has returned in this iteration of the loop."""
         self._again = self._rewound = False
-        """Whether save() has taken this iteration before its end, and whether an older version was restored in it."""
+        """Whether this iteration was saved before its end, and whether a restore rewound it."""
         self._stepping = self._closed = False
         self._thread: threading.Thread | None = None
         if layerwise is not None:
@@ -150,7 +147,7 @@ class Boundaries:
 
     @property
     def _number(self) -> int:
-        """The version that the state would be now: an iteration whose optimizer has stepped is in it."""
+        """The step number of the state now; an iteration counts once its optimizer has stepped."""
         return self._version + self._updated
 
     def _iterate(self, total: int | None) -> Iterator[int]:
@@ -201,7 +198,7 @@ class Boundaries:
         self._take_if_due()
 
     def _end_loop(self) -> None:
-        """The loop has ended, perhaps within an iteration, which counts if it has changed the parameters.
+        """The loop has ended, perhaps inside an iteration: it counts if it changed parameters.
 
         What waits for the end of an iteration is not saved: an exception may have left it anywhere,
         and other ranks may not come here.
@@ -289,7 +286,7 @@ class Boundaries:
             self._gradients.stepped(name)
 
     def _end_pass(self, in_step: bool) -> None:
-        """Read what follows the step of a version that is due, and send it: the next iteration changes it."""
+        """Copy what follows the step of a due checkpoint and send it, before it changes again."""
         snapshots = self._snapshotter
         if self._loop:
             snapshots.finish(in_step)
@@ -332,7 +329,7 @@ class Boundaries:
             self._evaluations.stepped()
 
     def _take_if_due(self) -> None:
-        """Start to save the version that has just been reached, if the schedule, a request or the agent says so."""
+        """Start to save the current step if the schedule, a request or the agent asks for it."""
         snapshots = self._snapshotter
         scheduled = (
             None if self._agent is None else self._agent.stepped(self._version, self._requests.ask)
@@ -367,7 +364,7 @@ class Boundaries:
                 self._look_ahead()
 
     def _must_wait(self, deadline: float | None) -> bool:
-        """Whether a version waits, as gradients are being added up over iterations, and there is time. Collective."""
+        """Whether a due checkpoint waits until accumulated gradients are used; collective."""
         unused = bool(self._gradients.unused()) and not self._gradients.takes_too_long()
         urgent = deadline is not None and deadline - time.time() < max(
             _HURRY_S, 3 * self._snapshotter.usual_s
@@ -417,7 +414,7 @@ class Boundaries:
         self._due = deadline, scheduled
 
     def _before_batch(self) -> None:
-        """A loader is about to fetch a batch, or to start a pass: nothing of the next iteration has happened yet."""
+        """A loader is about to fetch a batch or start a pass: no next iteration has started."""
         if self._loop:  # it says itself where iterations end
             return
         due, self._due = self._due, None
@@ -427,7 +424,7 @@ class Boundaries:
             self._take(*due)
 
     def _give_up_due(self) -> None:
-        """The training is over: a version that waits for the next batch is not saved, and its request fails."""
+        """Training is over: fail the request of a checkpoint that still waits for a batch."""
         due, self._due = self._due, None
         if due is None:
             return
@@ -446,10 +443,7 @@ class Boundaries:
             self._agent.begun(handle, scheduled)
 
     def _look_ahead(self) -> None:
-        """Layerwise: take a slot for the next version, if one is due, before backward starts.
-
-        Collective.
-        """
+        """Layerwise: take a slot for the next due checkpoint before backward starts; collective."""
         snapshots, updates = self._snapshotter, self._layers.updates
         if (
             updates is None

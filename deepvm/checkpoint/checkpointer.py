@@ -36,11 +36,13 @@ log = logging.getLogger("deepvm.checkpoint")
 
 
 class Checkpointer(Boundaries):
-    """Saves the training state in the background every so many iterations, and restores the newest good version.
+    """Saves the training state in the background and restores the newest undamaged checkpoint.
 
     Example::
 
-        ck = Checkpointer(model=model, optimizer=optimizer, tiers="file:///mnt/ckpt", every=100, job="resnet")
+        ck = Checkpointer(
+            model=model, optimizer=optimizer, tiers="file:///mnt/ckpt", every=100, job="resnet"
+        )
         for step in ck.steps(10_000):
             ...  # an iteration: forward, backward, optimizer steps, schedulers, averages
 
@@ -150,17 +152,12 @@ class Checkpointer(Boundaries):
 
     @property
     def version(self) -> int:
-        """Iterations done, those of the restored version included.
-
-        Without :meth:`steps` optimizer steps.
-        """
+        """Iterations done, including restored ones; without :meth:`steps`, optimizer steps."""
         return self._version
 
     @property
     def handles(self) -> tuple[Handle, ...]:
-        """Handles of all versions in flight and the last few that are done, oldest first.
-
-        Any thread may read it.
+        """Handles of running and recent saves, oldest first; any thread may read it.
 
         A version is sent when the next forward or step begins; to stop training instead, call
         :meth:`save`.
@@ -214,9 +211,7 @@ class Checkpointer(Boundaries):
         return self._iterate(total)
 
     def save(self, block: bool = False, best: bool = False) -> Handle:
-        """Save the current state, even if the schedule does not ask for it.
-
-        With several ranks, all of them call it.
+        """Save the current state, even if the schedule does not ask for it; collective.
 
         It waits for a free slot, and until the state is copied: what changes afterwards is not in
         the version. In an iteration of :meth:`steps` the version is taken when that iteration has
@@ -300,7 +295,7 @@ class Checkpointer(Boundaries):
         self._changed = True
 
     def restore_latest(self, *, allow_fresh: bool = False) -> int:
-        """Restore the newest complete, undamaged version of all tiers, after waiting for those in flight.
+        """Restore the newest undamaged checkpoint of all tiers, after pending saves have ended.
 
         Args:
             allow_fresh: start at 0 if all existing versions are damaged; what is left of them is
@@ -342,9 +337,7 @@ class Checkpointer(Boundaries):
         return self._version
 
     def close(self, limit_s: float = WAIT_S) -> None:
-        """Finish what is in flight, within ``limit_s``, and unhook from the optimizer.
-
-        Calling it twice is harmless.
+        """Finish pending saves within ``limit_s`` and unhook from the optimizer; idempotent.
 
         Raises:
             CheckpointError: not finished in time; the newest version that was due is not safe, as
@@ -389,10 +382,7 @@ class Checkpointer(Boundaries):
             self._unseen.end()
 
     def _check_newest(self) -> None:
-        """Raise CheckpointError if the newest version that was due is lost.
-
-        One that was skipped only warns.
-        """
+        """Raise CheckpointError if the newest due checkpoint is lost; a skipped one only warns."""
         last = self._snapshotter.last_due
         if last is None or not last.lost:
             return

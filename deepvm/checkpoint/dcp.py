@@ -1,4 +1,4 @@
-"""torch.distributed.checkpoint (DCP) on durable writes: its API and resharding, whole versions, verified bytes.
+"""torch.distributed.checkpoint (DCP) on durable writes: atomic checkpoints, verified bytes.
 
 ::
 
@@ -19,9 +19,7 @@ from deepvm.errors import RequestError
 
 
 class DeepVMWriter(FolderWriter):
-    """Writes a checkpoint into a folder that all ranks share, replacing the previous one.
-
-    Or to a tier.
+    """Writes a checkpoint to a shared folder, replacing the previous one, or to a tier.
 
     With a URL of memory nodes or a bucket, ``checkpoint_id`` is the step, and each save a version
     of its own; without it the number is that after the newest version's. A save returns when the
@@ -32,10 +30,7 @@ class DeepVMWriter(FolderWriter):
     def __new__(
         cls, path: str | os.PathLike[str] = "", *, direct: bool = True, job: str = ""
     ) -> DeepVMWriter:
-        """A writer for this kind of place.
-
-        Without one as for :mod:`pickle`, which fills in the rest.
-        """
+        """A writer for this kind of target; without one, let :mod:`pickle` fill in the state."""
         return super().__new__(_WriterToTier if cls is DeepVMWriter and "://" in str(path) else cls)
 
     def __init__(self, path: str | os.PathLike[str], *, direct: bool = True, job: str = "") -> None:
@@ -48,18 +43,13 @@ class DeepVMWriter(FolderWriter):
 
 
 class DeepVMReader(FolderReader):
-    """Reads what :class:`DeepVMWriter` wrote, on any number of ranks.
-
-    Verifies each item before use.
+    """Reads what :class:`DeepVMWriter` wrote, on any number of ranks; verifies each item.
 
     A subclass reads from folders only.
     """
 
     def __new__(cls, path: str | os.PathLike[str] = "", *, job: str = "") -> DeepVMReader:
-        """A reader for this kind of place.
-
-        Without one as for :mod:`pickle`, which fills in the rest.
-        """
+        """A reader for this kind of source; without one, let :mod:`pickle` fill in the state."""
         return super().__new__(
             _ReaderFromTier if cls is DeepVMReader and "://" in str(path) else cls
         )

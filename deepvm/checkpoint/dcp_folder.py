@@ -64,7 +64,7 @@ _HARMLESS = {
 
 
 _Row = tuple[int, int, WriteItem, "Image | memoryview"]
-"""Of an item: its offset in the rank's data, its length, itself, and how it is laid out or its bytes."""
+"""An item's offset in the rank's data, its length, the item, and its image or bytes."""
 
 
 class Piece(NamedTuple):
@@ -77,7 +77,7 @@ class Piece(NamedTuple):
 
 
 def seal(pickled: bytes, pieces: Collection[Piece]) -> bytes:
-    """A commit record: the pickle, the checksums of all items, and a trailer with the CRC-32 of both."""
+    """Build a commit record: the pickle, the checksums of all items, and a trailer with CRC-32s."""
     rows: dict[str, list[tuple[int, ...]]] = {}
     for name, *numbers in sorted(pieces):
         rows.setdefault(name, []).append(tuple(numbers))
@@ -113,7 +113,7 @@ def unseal(data: bytes, path: Path) -> tuple[Metadata, dict[tuple[str, int, int]
 
 
 class _Unpickler(pickle.Unpickler):
-    """Loads metadata and nothing that could run other code: a checksum says nothing about who wrote."""
+    """Unpickles metadata classes only: a checksum does not authenticate the writer."""
 
     def find_class(self, module: str, name: str) -> Any:
         if module == dcp_metadata.__name__ and isinstance(
@@ -153,7 +153,7 @@ class FolderWriter(StorageWriter):
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         """See :class:`StorageWriter`.
 
-        Raises RequestError: collectives are off, so nobody could commit.
+        Raises RequestError: collectives are off, so no rank could commit.
         """
         if not kwargs.get("use_collectives", True):
             raise RequestError(
@@ -290,7 +290,7 @@ class FolderWriter(StorageWriter):
             point(f"{what}.after-folder-sync")
 
     def _sweep(self, used: Collection[str]) -> None:
-        """Remove data files of other saves, killed ones included, which nothing refers to any more."""
+        """Remove data files of other saves, including killed ones, that no metadata refers to."""
         for path in self._path.iterdir():
             left = path.name.endswith(".tmp") and path.name.startswith((".__", f".{METADATA}."))
             if left or (NAME.fullmatch(path.name) and path.name not in used):
@@ -298,10 +298,7 @@ class FolderWriter(StorageWriter):
 
 
 class FolderReader(FileSystemReader):
-    """Reads what :class:`FolderWriter` wrote, on any number of ranks.
-
-    Verifies each item before use.
-    """
+    """Reads what :class:`FolderWriter` wrote, on any number of ranks; verifies each item."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Remember the folder; ``checkpoint_id`` of a load replaces it."""
@@ -334,19 +331,13 @@ class FolderReader(FileSystemReader):
     def set_up_storage_reader(
         self, metadata: Metadata, is_coordinator: bool, *args: Any, **_: Any
     ) -> None:
-        """See :class:`StorageReader`.
-
-        Metadata may come from another rank, checksums are read here.
-        """
+        """Metadata may come from another rank; checksums are read here."""
         self.storage_data = metadata.storage_data
         if metadata is not self._metadata:
             self.read_metadata()
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """Read this rank's items. Raises DamagedError: bytes differ from what was saved.
-
-        Names file and item.
-        """
+        """Read this rank's items. Raises DamagedError, with file and item, if bytes differ."""
         by_place: dict[tuple[str, int, int], list[ReadItem]] = {}
         for item in plan.items:
             place = self.storage_data[item.storage_index]

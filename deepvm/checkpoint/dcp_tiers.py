@@ -1,4 +1,4 @@
-"""DCP checkpoints in memory nodes and buckets: what ``DeepVMWriter("tcp://...")`` and ``DeepVMReader`` make.
+"""DCP checkpoints in memory nodes and buckets, for ``DeepVMWriter`` and ``DeepVMReader``.
 
 A checkpoint is one version, a torch file of ``{"ranks": [bytes of each rank], "metadata": bytes}``.
 Every rank sends its own bytes; rank 0 sends the metadata last, when all ranks have laid out theirs.
@@ -60,10 +60,7 @@ _LEAST_METADATA, _ITEM_BYTES = 2**16, 256
 
 @dataclass(frozen=True)
 class _Ticket:
-    """What rank 0 tells each rank of a save: ``exchange`` names it among them.
-
-    See :class:`Shard` for ``attempt``.
-    """
+    """What rank 0 sends each rank for a save; ``attempt`` is that of :class:`Shard`."""
 
     rank: int
     world: int
@@ -75,14 +72,14 @@ class _Ticket:
 
 
 class _OpenTiers:
-    """What outlives the writers of this process, which come and go: the tiers of its training run."""
+    """The tiers of this process's training run, which outlive its short-lived writers."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._open: dict[tuple[str, str], tuple[str, Tier]] = {}
         self.attempts = 0
         self.begun: deque[str] = deque(maxlen=100)
-        """Exchanges of the newest saves: a planner that keeps its plans hands out the same ticket again."""
+        """Tickets of the newest saves: a planner with a cached plan reuses its ticket."""
         self.spent: list[str] = []
         """Rank 0's: keys of the save before in the store."""
 
@@ -110,7 +107,7 @@ _OPEN_TIERS = _OpenTiers()
 def _opened(url: str, job: str, session: str) -> Tier:
     """The tier of this generation of the job.
 
-    Raises RequestError, CheckpointError: a newer one has begun.
+    Raises RequestError, CheckpointError: a newer one has started.
     """
     tier, generation = open_tier(url, session, keep_of(None), option="path"), epoch()
     try:
@@ -123,7 +120,7 @@ def _opened(url: str, job: str, session: str) -> Tier:
 
 
 class TierWriter(FolderWriter):
-    """Sends each checkpoint to a tier as the version ``checkpoint_id``, or the one after the newest."""
+    """Sends each checkpoint to a tier as number ``checkpoint_id``, or one after the newest."""
 
     def __init__(self, path: str | os.PathLike[str], *, direct: bool = True, job: str = "") -> None:
         """See :class:`FolderWriter`; nothing is connected yet. Raises RequestError."""
@@ -217,10 +214,7 @@ class TierWriter(FolderWriter):
         return StorageMeta(checkpoint_id=without_secrets(self._url), save_id=self._save_id)
 
     def _view(self, size: int) -> memoryview:
-        """Memory for the whole file, of which only this rank's part takes room.
-
-        Of the last save if it is free.
-        """
+        """Memory for the whole file, the last save's if free; only this rank's part fills."""
         free = self._sending is None or self._sending.over
         if self._memory is None or len(self._memory) != size or not free:
             self._memory = address_space(size, sparse=True)
@@ -243,7 +237,7 @@ class TierWriter(FolderWriter):
 
 
 class _Sending:
-    """A save under way: a thread that sends this rank's part, and on rank 0 the metadata that it waits for."""
+    """A running save: a thread sends this rank's part and, on rank 0, the metadata."""
 
     def __init__(self, tier: Tier, shard: Shard, ticket: _Ticket, metadata: int) -> None:
         self._tier, self._ticket, self._metadata = tier, ticket, metadata
@@ -394,7 +388,7 @@ class TierReader(FolderReader):
                     with tempfile.TemporaryDirectory(prefix="deepvm-") as folder:
                         return self._take(tier.fetch(record, Path(folder)))
                 except DamagedError as error:
-                    # One that nobody can read now is no reason to go back
+                    # One that cannot be read now is no reason to go back
                     log.warning(
                         "version %d on %s is skipped: %s",
                         record.version,
@@ -464,7 +458,7 @@ def number_of(checkpoint_id: object) -> int:
 
 
 def _is_plain(tensor: object) -> bool:
-    """Whether it is a row of bytes that lie side by side: others would be read beyond their memory."""
+    """Whether it is a contiguous row of bytes on the CPU, safe to read as one block."""
     return (
         isinstance(tensor, torch.Tensor)
         and tensor.dtype is torch.uint8
@@ -475,7 +469,7 @@ def _is_plain(tensor: object) -> bool:
 
 
 def _store() -> Any:
-    """The key-value store of the process group, which threads may use beside the training's own collectives."""
+    """The process group's key-value store, which threads may use next to the collectives."""
     return torch.distributed.distributed_c10d._get_default_store()
 
 

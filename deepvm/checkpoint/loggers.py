@@ -27,23 +27,18 @@ class EventLogger(Protocol):
     """
 
     def __call__(self, event: str, facts: Mapping[str, Any], /) -> None:
-        """One event; ``facts``: ``time``, ``job``, ``rank``, mostly ``version``, and what the event is about."""
+        """Handle one event; ``facts`` has ``time``, ``job``, ``rank``, usually ``version``."""
 
 
 class TensorBoard:
-    """Scalars for a ``SummaryWriter``, or anything with its ``add_scalar``.
-
-    The step is the version.
+    """Scalars by step for a ``SummaryWriter``, or anything with its ``add_scalar``.
 
     ``checkpoint/durable/seconds`` is how long versions took to be durable,
     ``checkpoint/sent/bytes`` what was sent; ``checkpoint/skipped`` and ``checkpoint/failed`` count.
     """
 
     def __init__(self, writer: Any, prefix: str = "checkpoint") -> None:
-        """``writer``: yours, and yours to close, after the checkpointer.
-
-        ``prefix``: of all tags.
-        """
+        """``writer``: closed by its owner, after the checkpointer; ``prefix``: of all tags."""
         self._writer, self._prefix = writer, prefix
         self._counts = Counter[str]()
 
@@ -59,10 +54,7 @@ class TensorBoard:
 
 
 class Delivery:
-    """Calls a logger in a thread of its own, in the order of the events.
-
-    Any thread or signal handler may add one.
-    """
+    """Calls a logger in its own thread, in order; any thread or signal handler may add events."""
 
     def __init__(self, logger: EventLogger) -> None:
         """Wait for events."""

@@ -48,9 +48,7 @@ def restore_newest(
     allow_fresh: bool = False,
     epoch: int | None = None,
 ) -> int:
-    """Restore the newest version that every rank can read.
-
-    Damaged and unreachable ones are skipped and logged.
+    """Restore the newest checkpoint that every rank can read; skip and log damaged ones.
 
     Training never silently restarts: if something is left of a version, a record or a file of its
     name (see :meth:`Tier.damaged`), only the user may start at 0 (``allow_fresh``: what is left is
@@ -141,7 +139,7 @@ def restore_newest(
 def inspect_latest(
     *, tiers: str | Path | Tier | Sequence[str | Path | Tier] | None = None, job: str | None = None
 ) -> dict[str, Any] | None:
-    """The newest undamaged checkpoint, with tensors on the device ``meta``: names, shapes and types without values.
+    """The newest undamaged checkpoint on the device ``meta``: names, shapes and types only.
 
     For a training whose model or optimizer is built differently after some step: pruned, with more
     parameter groups, with buffers that have grown. Read this, build them as they were, then
@@ -188,7 +186,7 @@ def inspect_latest(
 def _fetched(
     tier: Tier, manifest: CommitRecord, folder: Path, problems: list[Exception]
 ) -> Path | None:
-    """A version's file, or None and a problem, whatever it is: the other ranks wait for an answer."""
+    """A checkpoint's file, or None and any problem, as the other ranks wait for an answer."""
     try:
         return tier.fetch(manifest, folder)
     except Exception as error:
@@ -244,7 +242,7 @@ def _load(
 
 
 def _other_jobs(tiers: Sequence[Tier], job: str) -> list[str]:
-    """Other jobs that have versions there, as far as known: a memory node is asked about one job only."""
+    """Other jobs with checkpoints there, as far as known: a memory node answers for one job."""
     names = set[str]()
     for tier in tiers:
         with suppress(CheckpointError, RequestError):
@@ -289,10 +287,7 @@ def _set_aside(tiers: Sequence[Tier], job: str, left: Collection[tuple[int, str]
 
 
 def _candidates(tiers: Sequence[Tier], job: str) -> list[tuple[CommitRecord, int]]:
-    """Complete versions with the index of their tier, newest first.
-
-    Of equal ones, the first tier's comes first.
-    """
+    """Complete checkpoints with the index of their tier, newest first, then in tier order."""
     found: list[tuple[CommitRecord, int]] = []
     silent: list[Exception] = []
     for number, tier in enumerate(tiers):
@@ -311,10 +306,7 @@ def _candidates(tiers: Sequence[Tier], job: str) -> list[tuple[CommitRecord, int
 
 
 def _tell(text: str) -> None:
-    """Log what users want to read at the start.
-
-    Without a handler INFO would be lost, so write to stderr.
-    """
+    """Log a startup message; without a handler for INFO, write it to stderr."""
     if log.hasHandlers():
         log.info("%s", text)
     else:

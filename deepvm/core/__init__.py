@@ -1,4 +1,1 @@
-"""The formulas and the things they are about: clusters and their prices, preemption, units.
-
-Pure: no I/O, no clock.
-"""
+"""Formulas and what they are about: clusters, prices, preemption, units. Pure: no I/O, no clock."""

@@ -1,8 +1,7 @@
-"""What the functions of the Python API return: also a document, a data frame, and a table in notebooks.
+"""Results of the Python API, which convert to a document, a data frame or a notebook table.
 
-How an answer is written is known on the floor of reports, far above the classes of answers. They
-reach it through the front door, the package itself, which loads it when it is first asked: the only
-call upward in the house.
+The reports package, many layers above, knows how to write a result. Results reach it through the
+public API, the package itself, which loads it on first use: the only import upward.
 """
 
 from __future__ import annotations

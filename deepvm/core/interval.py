@@ -30,10 +30,7 @@ class Interval:
         return cls(value, value, value)
 
     def probability_above(self, value: float) -> float:
-        """That the figure is above a value > 0, where its logarithm is normal.
-
-        0 or 1 for a figure without doubt.
-        """
+        """Probability that a lognormal figure exceeds a value > 0; 0 or 1 if it is exact."""
         sd = math.log(self.high / self.low) / (2 * Z80)
         if sd == 0:
             return float(self.value >= value)
@@ -49,7 +46,7 @@ class Interval:
 
     @property
     def relative(self) -> float:
-        """Half its width as a share of the value, on a logarithmic scale: 0.1 is about 10 % either way."""
+        """Half the width as a share of the value, on a log scale: 0.1 is about 10 % either way."""
         return math.sqrt(self.high / self.low) - 1 if self.low > 0 else math.inf
 
     def as_document(self) -> dict[str, Any]:

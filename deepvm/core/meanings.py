@@ -1,7 +1,7 @@
 """What people call models, GPUs and instance types elsewhere, and which of our names they mean.
 
 Edit distance (:mod:`deepvm.core.spelling`) does not know that Llama 3.1 8B is llama-8b. What is
-meant is returned as people write it on the command line; empty when nobody can tell.
+meant is returned as people write it on the command line; empty if unknown.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _FAMILIES = {
     "mpt": "mpt",
     "esm": "esm2",
 }
-"""How names of families begin, and how our names of their members begin: the size stands behind a dash."""
+"""Prefixes of family names, and of our names of their members: the size follows a dash."""
 _VARIANT = r"-(instruct|chat|base|hf|it|uncased|cased|v\d+(\.\d+)*|\d+k)\b"
 _SIZE = r"(?<![\d.])(\d+(?:\.\d+)?)([bm])(?![a-z])"
 
@@ -129,7 +129,7 @@ def size_of_model(name: str) -> str:
 
 
 def meant_gpu(name: str, known: Collection[str], memory_option: str = "") -> str:
-    """The GPU model that is meant, with its memory if the name has one: ``A100 --gpu-memory-min 80GB``."""
+    """The GPU model that is meant, with its memory if given: ``A100 --gpu-memory-min 80GB``."""
     text = name.strip().casefold()
     memory = re.search(_GPU_MEMORY, text)
     bare = _bare(re.sub(_GPU_MEMORY, "", text))
@@ -146,10 +146,7 @@ def _bare(gpu: str) -> str:
 
 
 def not_rented(name: str, known: Collection[str]) -> str:
-    """Why no catalog has this accelerator, and what comes nearest, as an option.
-
-    Empty if nothing is known of it.
-    """
+    """Why no catalog has this accelerator, and the nearest option; empty if unknown."""
     bare = _bare(name)
     for pattern, (maker, near) in NOT_RENTED.items():
         if re.fullmatch(pattern, bare):
@@ -159,7 +156,7 @@ def not_rented(name: str, known: Collection[str]) -> str:
 
 
 def none_of(gpu: str, known: Collection[str], meant: str) -> str:
-    """What an error says is allowed in place of an unknown GPU: all that are known, and why, or what was meant."""
+    """What an error lists as allowed for an unknown GPU: the known ones, and a reason or guess."""
     why = not_rented(gpu, known)
     return f"{', '.join(known)}; {why}" if why else one_of(gpu, known, ", ", meant=meant)
 

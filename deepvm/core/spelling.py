@@ -8,7 +8,7 @@ _LONGEST = 100
 
 
 def edits(left: str, right: str, most: int) -> int:
-    """Typing errors between two words, by optimal string alignment (Damerau-Levenshtein, each letter touched once).
+    """Typing errors between two words: optimal string alignment (Damerau-Levenshtein).
 
     A distance above ``most`` is ``most`` + 1, which is found sooner.
     """
@@ -28,9 +28,7 @@ def edits(left: str, right: str, most: int) -> int:
 
 
 def nearest(name: str, known: Iterable[str], most: int = 1, *, share: float = 0.4) -> list[str]:
-    """The names that are most probably meant, the best first, at most ``most``.
-
-    None when nothing is near.
+    """The most probably meant names, best first, at most ``most``; None if nothing is near.
 
     Case does not matter. Names with few typing errors (at most ``share`` of the letters, or one)
     come before those that begin with what was typed.
@@ -63,24 +61,21 @@ def did_you_mean(name: str, known: Iterable[str], meant: str = "") -> str:
 def one_of(
     name: object, known: Iterable[str], between: str = " or ", *, also: str = "", meant: str = ""
 ) -> str:
-    """What an error says is allowed, ``also`` included: ``tiering or single-anchor.
-
-    Did you mean tiering?``.
-    """
+    """What an error allows, with ``also``: ``tiering or single-anchor; did you mean tiering?``."""
     names = list(known)
     guess = did_you_mean(name, names, meant) if isinstance(name, str) else ""
     return between.join(names) + also + (f"; {guess}" if guess else "")
 
 
 def examples(name: str, known: Iterable[str], meant: str = "") -> str:
-    """The end of a sentence about names of which there are many: what was probably meant, else the first eight."""
+    """The end of a sentence about many names: the probable one, else the first eight."""
     names = list(known)
     near = [meant] if meant else [for_a_shell(n) for n in nearest(name, names, 3)]
     return f"; did you mean {' or '.join(near)}?" if near else f", such as {', '.join(names[:8])}"
 
 
 def for_a_shell(word: str) -> str:
-    """The word as people copy it into a command line: in quotes where a shell would split or expand it."""
+    """The word quoted for a command line if a shell would split or expand it."""
     return f"'{word}'" if set(word) & set(" *?[") else word
 
 

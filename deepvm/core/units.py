@@ -111,15 +111,12 @@ def to_micro_usd(price: Decimal) -> int:
 
 
 def budget_micro_usd(budget: Decimal) -> int:
-    """Whole micro-dollars of a budget: prices are whole micro-dollars, so rounding down loses no plan."""
+    """Whole micro-dollars of a budget; prices are whole ones, so rounding down loses no plan."""
     return int(budget.quantize(MICRO, rounding=ROUND_FLOOR) * MICRO_USD)
 
 
 def format_usd(amount: Decimal | int) -> str:
-    """An exact amount, dollars as a Decimal or whole micro-dollars, with at least four decimals.
-
-    Not rounded, because it may be used as a budget.
-    """
+    """An exact amount with at least four decimals, unrounded as it may be used as a budget."""
     exact = amount if isinstance(amount, Decimal) else Decimal(amount) / MICRO_USD
     text = f"{exact:f}".rstrip("0") if "." in f"{exact:f}" else f"{exact:f}."
     whole, _, decimals = text.partition(".")
@@ -145,11 +142,11 @@ MOST_SECONDS = 10**10  # three hundred years: more is a slip
 def parse_seconds(
     value: str | float, option: str, *, bare: bool = False, zero: bool = False, allowed: str = ""
 ) -> float:
-    """Read a time up to ``MOST_SECONDS``: ``12h``, ``90min``, ``2d``, ``300s``, or a number of seconds.
+    """Read a time up to ``MOST_SECONDS``: ``12h``, ``90min``, ``2d``, ``300s``, or a number.
 
     ``bare``: whether text without a unit is seconds; ``--deadline 12`` does not mean 12 seconds.
     ``zero``: whether 0 is allowed. Raises a RequestError for anything else; ``allowed``: its
-    message in place of the usual one.
+    message instead of the usual one.
     """
     allowed = (
         allowed
@@ -196,7 +193,7 @@ def parse_hours(value: str | float, option: str) -> float:
 
 
 def format_seconds(seconds: float, *, up: bool = False, digits: int = 4) -> str:
-    """A time rounded (up) to so many digits, about a per mille: ``45 s``, ``12.5 min``, ``7.25 h``, ``12.3 d``."""
+    """A time rounded (up) to so many digits: ``45 s``, ``12.5 min``, ``7.25 h``, ``12.3 d``."""
     if seconds == math.inf:
         return "never"
     units = (("s", 1.0, 120.0), ("min", 60.0, 7200.0), ("h", 3600.0, 4 * 86400.0))
@@ -212,7 +209,7 @@ MOST_BYTES = 10**24  # more is a slip; floats and solvers still count with it
 
 
 def parse_bytes(size: str | int, option: str = "checkpoint_size") -> int:
-    """Read a size in bytes: ``300MB``, ``0.3GB`` (powers of 1000), ``512MiB`` (powers of 1024), or a whole number.
+    """Read a size: ``300MB``, ``0.3GB`` (powers of 1000), ``512MiB`` (of 1024), or a number.
 
     Raises a RequestError for anything else, and for text without a unit below a million: ``300`` is
     not meant as bytes.
@@ -238,10 +235,7 @@ def parse_bytes(size: str | int, option: str = "checkpoint_size") -> int:
 
 
 def _meant_unit(word: str) -> str:
-    """``GB`` for ``G``, ``gigs`` and ``gigabytes``, ``GiB`` for ``Gi``.
-
-    Empty when nobody can tell.
-    """
+    """``GB`` for ``G``, ``gigs`` and ``gigabytes``, ``GiB`` for ``Gi``; empty if unclear."""
     known = re.fullmatch(r"([kmgt])(i?b?|igs?|egs?|(ilo|ega|iga|era)?bytes?)", word.lower())
     if known is None:
         return next(iter(nearest(word, _BYTE_WORDS)), "")

@@ -4,7 +4,7 @@ A step costs them a few loads and stores.
 
 All ranks save the same step without a collective in each. Rank 0, at the end of step s, sees that a
 version is asked for, and has entry ``(s + 1) % 4`` of every machine's ring set to s + 1. Only after
-the acknowledgements of all agents does it contribute to step s + 1, so nobody can have passed it;
+the acknowledgements of all agents does it contribute to step s + 1, so no rank can have passed it;
 every rank saves at the end of step k if entry ``k % 4`` says k. There are four entries because a
 rank may be a step behind: one that it has not read must not be overwritten. There are two rings,
 each with one writer: the agent marks what its controller tells it, and the trainer that watches the
@@ -84,7 +84,7 @@ class SaveReason(IntEnum):
 
     @property
     def automatic(self) -> bool:
-        """Whether neither the script nor the user wanted it: it is of no use once a newer one is safe."""
+        """Whether neither script nor user asked for it: it is useless once a newer one is safe."""
         return self.holds or self is SaveReason.INSURANCE
 
 
@@ -96,7 +96,7 @@ class Scheduled(NamedTuple):
     request: int = 0
 
     def for_others(self) -> list[int]:
-        """As other machines are told, whose clocks may show another time: with the milliseconds that are left."""
+        """For machines with other clocks: the reason, milliseconds left, and the request."""
         return [int(self.reason), max(self.limit_ms - int(time.time() * 1000), 0), self.request]
 
     @classmethod
@@ -123,7 +123,7 @@ class Board:
 
     @classmethod
     def create(cls, path: Path) -> Board:
-        """Make an empty one, also in place of that of an older generation. Raises OSError."""
+        """Make an empty one, also instead of that of an older generation. Raises OSError."""
         words = memoryview(bytearray(_WORDS * 8)).cast("Q")
         words[Flag.MAGIC] = _MAGIC
         hidden = path.with_name(f".{path.name}.{os.getpid()}")
@@ -133,10 +133,7 @@ class Board:
         return cls(path)
 
     def request(self, reason: SaveReason, limit_ms: int) -> int:
-        """Ask for a version; returns the number of the request.
-
-        One that holds, and that no rank has seen, stays.
-        """
+        """Request a save; returns its number. A request that holds and is unseen stays."""
         words = self.words
         unseen = (
             SaveReason(words[Flag.REASON])
@@ -157,14 +154,11 @@ class Board:
         return words[Flag.REQUEST]
 
     def resume(self) -> None:
-        """Have ranks that hold go on; what was asked for is given up."""
+        """Have ranks that hold continue; what was asked for is given up."""
         self.words[Flag.RESUMED], self.words[Flag.TAKEN] = 2**63, self.words[Flag.REQUEST]
 
     def schedule(self, step: int, save: Scheduled, *, by_peers: bool = False) -> None:
-        """Have all local ranks save at the end of a step.
-
-        The same may be said again at any time.
-        """
+        """Have all local ranks save at the end of a step; may be repeated at any time."""
         place = (_PEERS_RING_AT if by_peers else _RING_AT) + step % _RING * _ENTRY_WORDS
         words = self.words
         words[place + 1], words[place + 2], words[place + 3] = save

@@ -31,10 +31,10 @@ _ANSWER_S = 30.0
 _POLL_S = 0.005
 _LAST_S = 5.0
 _AFTER_S = 10.0
-"""For so long after the limit of a save trainers hold: machines may go late, and what is done then is lost."""
+"""Seconds that trainers hold after a save's limit: machines may go late, and work would be lost."""
 _LONGEST = 1_000_000
 _STRANGE_STEPS = 10
-"""After so many steps without the others, somebody should know."""
+"""After so many steps without the others, it should be logged."""
 _RANKS = (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1"))
 
 log = logging.getLogger("deepvm.training")
@@ -81,10 +81,7 @@ class AgentLink:
 
     @classmethod
     def find(cls, environ: Mapping[str, str] = os.environ) -> AgentLink | None:
-        """The agent that the environment names, None without one.
-
-        If it cannot be used, training goes on without it.
-        """
+        """The agent named by the environment, or None; training continues without it."""
         folder = environ.get(AGENT)
         if not folder:
             return None
@@ -147,10 +144,9 @@ class AgentLink:
         return due is None or not due.reason.holds
 
     def _announce(self, step: int, save: Scheduled) -> None:
-        """Have all ranks know of a save: until all machines have it, this rank takes part in no further step.
+        """Announce a save to all ranks; until all machines have it, this rank waits.
 
-        One way after the other; where the first one's order comes all the same, it says what the
-        second has said.
+        Tries one way after the other; if the first order arrives late, it repeats the second.
         """
         peers, self.announced_s = self._peers, 0.0
         if peers is None or not self._words[Flag.ALONE]:
@@ -177,7 +173,7 @@ class AgentLink:
         return None if self.unseen is None else self._asked()
 
     def meet(self) -> None:
-        """Find the other machines' ranks as soon as they know each other: a controller may die later."""
+        """Find the other machines' ranks as early as possible: a controller may die later."""
         found = distributed() if self._unmet else None
         if found is None and self._unmet and not self.rank:
             self._alone += 1
@@ -196,12 +192,12 @@ class AgentLink:
 
     @property
     def knows_all(self) -> bool:
-        """Whether all ranks can be had to save the same step: by a controller, by their own store, or all are here."""
+        """Whether all ranks can save the same step: by controller, own store, or all local."""
         alone = self._words[Flag.ALONE] and self.world > 1
         return not alone or self.world == self._local_world or self._peers is not None
 
     def asked_here(self) -> Scheduled | None:
-        """A request that this machine alone has heard of; once."""
+        """A request that this machine alone has received; once."""
         return self._asked() if self._words[Flag.REQUEST] != self._request else None
 
     def _policy_wants(self, step: int) -> bool:
@@ -236,16 +232,13 @@ class AgentLink:
         board.set_of_rank(self.local_rank, RankFlag.HELD, 0)
 
     def is_resumed(self, save: Scheduled) -> bool:
-        """Whether nobody need hold for a save any more."""
+        """Whether no rank need hold for a save any more."""
         return self._words[Flag.RESUMED] >= save.request
 
     def ask(
         self, message: Mapping[str, Any], limit_s: float = _ANSWER_S
     ) -> Mapping[str, Any] | None:
-        """The agent's answer.
-
-        None if there is none in time, as when it was killed: training goes on.
-        """
+        """The agent's answer; None on a timeout, as after a kill: training continues."""
         line = json.dumps({**message, **self._who}).encode() + b"\n"
         with self._lock:
             for _ in range(2):  # the agent may have been restarted

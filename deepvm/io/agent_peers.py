@@ -1,4 +1,4 @@
-"""Agents that no controller answers, on several machines: their trainers join them, by the store of torch.distributed.
+"""Trainers on several machines link agents without a controller, by torch.distributed's store.
 
 It serves agents that have no controller, and those whose controller is dead or cut off. Whichever
 agent hears of a preemption, its first trainer writes the wish into the store; the trainer of rank 0
@@ -28,10 +28,7 @@ log = logging.getLogger("deepvm.training")
 
 
 def distributed() -> Any:
-    """``torch.distributed`` of a training that has loaded and initialised it, else None.
-
-    Nothing is loaded here.
-    """
+    """``torch.distributed`` if the training has loaded and initialized it, else None."""
     found = getattr(sys.modules.get("torch"), "distributed", None)
     return found if found is not None and found.is_available() and found.is_initialized() else None
 
@@ -40,10 +37,7 @@ class Peers:
     """The other machines of a training, as one rank sees them."""
 
     def __init__(self, board: Board, store: Any, *, rank: int, local_rank: int, world: int) -> None:
-        """Tell that this rank is here.
-
-        The first one of a machine looks into the store from now on.
-        """
+        """Report that this rank exists; a machine's first one polls the store from now on."""
         self._board, self._store, self._rank, self._world = board, store, rank, world
         self._wished, self._heard, self._saves = 0, 0, 0
         self._ranks_s = _ACK_S
@@ -60,10 +54,7 @@ class Peers:
     def find(
         cls, torch_distributed: Any, board: Board, *, rank: int, local_rank: int, world: int
     ) -> Peers | None:
-        """The peers of a training whose ranks know each other.
-
-        None if they are others, or have no store.
-        """
+        """The peers of a training whose ranks know each other; None without a store."""
         try:
             store = torch_distributed.distributed_c10d._get_default_store()
         except (AttributeError, AssertionError, ValueError):
@@ -78,10 +69,7 @@ class Peers:
         return cls(board, store, rank=rank, local_rank=local_rank, world=world)
 
     def schedule(self, step: int, save: Scheduled) -> None:
-        """Have all ranks save at the end of a step.
-
-        By rank 0, which takes part in it only afterwards.
-        """
+        """Have all ranks save at the end of a step, by rank 0, which takes part only then."""
         store = self._store
         try:
             self._await_ranks()
@@ -94,7 +82,7 @@ class Peers:
         try:
             others = store.add("boards", 0) - 1
             while store.add(f"seen/{self._saves}", 0) < others:
-                # Who does not answer trains no more, and nobody goes on without it
+                # Who does not answer trains no more, and nobody continues without it
                 if time.monotonic() > until_s:
                     log.warning("not all machines have heard that step %d is to be saved", step)
                     break
@@ -125,7 +113,7 @@ class Peers:
             log.debug("the board is closed")
 
     def _is_needed(self) -> bool:
-        """Whether no controller answers here, or this machine's agent has asked for a version all the same."""
+        """Whether no controller answers, or this machine's agent requests a save nevertheless."""
         words = self._board.words
         wishes = self._rank and words[Flag.REQUEST] != self._wished
         return bool(words[Flag.ALONE] or words[Flag.UNHEARD] or wishes)

@@ -13,7 +13,7 @@ from deepvm.io.safe_read import os_reason
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file: a new file beside it, fsync, rename.
+    """Write a file: a new file next to it, fsync, rename.
 
     On any failure the old file, or none, remains.
 
@@ -43,10 +43,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 @contextlib.contextmanager
 def hidden_beside(target: Path) -> Iterator[Path]:
-    """A hidden name for a file that is renamed to ``target`` once it is whole.
-
-    What has this name at the end goes.
-    """
+    """A hidden name for a file to rename to ``target`` once complete; removed at the end."""
     start = os.fsdecode(os.fsencode(target.name)[:100])  # file systems limit a name's bytes
     hidden = target.with_name(f".{start}.{os.urandom(4).hex()}.tmp")
     try:
@@ -82,7 +79,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Sync a file, including writes through a mapping, or the names in a folder, so that renames survive a crash."""
+    """Sync a file (including mapped writes) or a folder's names: renames survive a crash."""
     # Not mmap.flush, which does not always release the GIL.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:

@@ -19,10 +19,7 @@ class FileLock:
     """A shared or exclusive lock on a file; ``held`` by one thread at a time."""
 
     def __init__(self, path: Path, mode: int = 0o600) -> None:
-        """Create nothing before the lock is first taken, the file with ``mode`` then.
-
-        The folder must exist.
-        """
+        """The file is created with ``mode`` when first locked; the folder must exist."""
         self._path, self._mode, self._descriptor = path, mode, -1
         self.held = False
 
@@ -41,7 +38,7 @@ class FileLock:
                 fcntl.flock(
                     self._descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB
                 )
-                # FUSE may number files anew
+                # FUSE may renumber files
                 self.held = self._in_place() or time.monotonic() > deadline + 1
                 # Its previous holder removed the file, and another may lock a new one
                 if not self.held:

@@ -6,7 +6,7 @@ import socket
 
 
 def free_port(address: str = "") -> int:
-    """A port that nobody uses now; somebody may before it is listened at."""
+    """A free port; another process may take it before it is used."""
     with socket.socket() as found:
         found.bind((address, 0))
         return int(found.getsockname()[1])

@@ -24,18 +24,12 @@ def processor() -> str:
 
 
 def machine_memory(root: Path = Path("/")) -> int | None:
-    """Bytes of memory that this process may have: the machine's, or less where a control group says so.
-
-    None where the system does not tell; ``root`` is for tests.
-    """
+    """Bytes of memory available to this process (machine or control group); None if unknown."""
     return min(_limits(root), default=None)
 
 
 def available_memory(root: Path = Path("/")) -> int | None:
-    """Bytes of memory that nobody uses, or that caches would give back.
-
-    None where the system does not tell.
-    """
+    """Bytes of free or reclaimable memory; None if unknown."""
     rows = (line.partition(":") for line in _lines(root / "proc/meminfo"))
     free = [int(size.split()[0]) * 1024 for name, _, size in rows if name == "MemAvailable"]
     return min([*free, *_limits(root)]) if free else None

@@ -1,4 +1,4 @@
-"""This installation of deepvm, for other machines: where they get it, or all of it as an archive."""
+"""This installation of deepvm for other machines: where to get it, or all of it as an archive."""
 
 from __future__ import annotations
 
@@ -47,10 +47,7 @@ class OwnPackage:
     wheel: bytes = field(default=b"", repr=False)
 
     def requirement(self, extra: str = "") -> str:
-        """As pip takes it, without blanks; empty without ``pin``.
-
-        ``extra``: such as ``[train]``.
-        """
+        """As for pip, without blanks; empty without ``pin``; ``extra``: such as ``[train]``."""
         return f"{_NAME}{extra}{self.pin}" if self.pin else ""
 
 
@@ -71,10 +68,7 @@ def own_package() -> OwnPackage:
 
 
 def _url(origin: dict[str, Any]) -> str:
-    """From where others can install it, too, pinned.
-
-    Empty if nobody else can, or not without a secret.
-    """
+    """A pinned public source of this installation; empty if there is none without a secret."""
     url, vcs, marks = str(origin.get("url", "")), origin.get("vcs_info"), []
     if vcs:
         url = f"{url}@{vcs['commit_id']}"
@@ -159,7 +153,7 @@ def _libraries() -> Iterator[tuple[Path, str]]:
 
 
 def requirements() -> list[str]:
-    """What a controller needs besides deepvm, as pip reads it: of this installation's own metadata."""
+    """A controller's requirements besides deepvm, for pip, by this installation's metadata."""
     try:
         rows = metadata.requires(_NAME) or []
     except metadata.PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""End a process's descendants, those included that have left their parents, where no PID namespace does it.
+"""End a process's descendants, including orphans, where no PID namespace does it.
 
 A subreaper is the parent of all its descendants that have lost theirs, so none can leave its tree.
 Stopped processes start no others: a tree is stopped from the top until nothing new is found, then
@@ -41,10 +41,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def end_descendants(limit_s: float = 10.0) -> bool:
-    """End all descendants of this process, which must be a subreaper.
-
-    False if some live on after ``limit_s``.
-    """
+    """End all descendants of this subreaper; False if some are alive after ``limit_s``."""
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
         _reap()
@@ -59,7 +56,7 @@ def end_descendants(limit_s: float = 10.0) -> bool:
 
 
 def _stopped() -> set[int]:
-    """The descendants of this process, stopped: a walk in which nothing new was found has found all."""
+    """The descendants of this process, all stopped: walks until nothing new is found."""
     found = set[int]()
     while True:
         new = descendants(os.getpid()) - found
@@ -72,7 +69,7 @@ def _stopped() -> set[int]:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process is there, and not only its exit code, which nobody has asked for yet."""
+    """Whether a process is there, and not only its exit code, which is not collected yet."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
     except OSError:

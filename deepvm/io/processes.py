@@ -14,10 +14,7 @@ def processes() -> list[int]:
 
 
 def environment_of(pid: int) -> list[bytes]:
-    """What a process was started with, such as ``b"HOME=/root"``.
-
-    Nothing while it is still being started.
-    """
+    """A process's initial environment, such as ``b"HOME=/root"``; empty while it starts."""
     try:
         return (_PROCESSES / str(pid) / "environ").read_bytes().split(b"\0")
     except OSError:

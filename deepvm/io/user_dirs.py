@@ -36,7 +36,7 @@ def user_folder(
 
 
 def data_folder() -> Path:
-    """``deepvm/_data`` in an installed wheel, ``data/`` at the top of the repository in an editable installation."""
+    """``deepvm/_data`` in an installed wheel, ``data/`` of the repository if editable."""
     package = Path(__file__).resolve().parent.parent
     inside = package / "_data"
     return inside if inside.is_dir() else package.parent / "data"

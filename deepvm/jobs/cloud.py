@@ -12,7 +12,7 @@ from deepvm.jobs.decisions.world import MachineRecord
 
 
 class UnknownError(DeepVMError):
-    """The cloud does not answer, or not as it should: nobody knows what became of the request."""
+    """The cloud does not answer, or not as it should: the request's outcome is unknown."""
 
     exit_code = CloudError.exit_code
 
@@ -71,7 +71,7 @@ class Cloud(Protocol):
     """A cloud; calls may block, and come from several threads."""
 
     can_preempt: ClassVar[bool]
-    """Whether machines can be taken back on purpose."""
+    """Whether machines can be preempted on purpose."""
     near: ClassVar[bool]
     """Whether machines come within seconds, and heartbeats each second cost nothing."""
 
@@ -107,10 +107,7 @@ class Cloud(Protocol):
         """Take a machine back after a notice of ``grace_s``, or at once without one."""
 
     def recommend(self, job: str, machine: str) -> None:
-        """Recommend a rebalance to a machine, as a cloud does that may take it back soon.
-
-        It lives on.
-        """
+        """Send a machine a rebalance recommendation, without ending it."""
 
 
 @runtime_checkable
@@ -118,16 +115,16 @@ class NetworkFaults(Protocol):
     """What a cloud has besides whose machines can lose their links."""
 
     def cut(self, job: str, machine: str) -> None:
-        """Take a machine's link away: it lives on, and nobody hears it."""
+        """Cut a machine's link: it keeps running, unreachable."""
 
 
 @runtime_checkable
 class OwnedHosts(Protocol):
-    """What a cloud has besides whose machines bear the name of their owner, of which they can be found again."""
+    """A cloud whose machines carry their owner's name, by which they can be found again."""
 
     @classmethod
     def used(cls, folder: Path) -> bool:
-        """Whether jobs of this folder ever rented machines; asks nobody."""
+        """Whether jobs of this folder ever rented machines; without requests."""
 
     def jobs(self) -> Iterable[str]:
         """The jobs of this user whose machines or heads live, whoever knows of them.
@@ -138,13 +135,10 @@ class OwnedHosts(Protocol):
 
 @runtime_checkable
 class RemoteCloud(Protocol):
-    """What a cloud has besides, whose machines share neither disk nor network with the controller."""
+    """A cloud whose machines share neither disk nor network with the controller."""
 
     def listen(self) -> tuple[str, int]:
-        """Address and port (0: any) that the controller binds.
-
-        Machines use that of :meth:`Cloud.host`.
-        """
+        """Address and port (0: any) to bind; machines use the address :meth:`Cloud.host`."""
 
     def announce(self, job: str, url: str) -> None:
         """Tell the machines that live where the controller is now. Raises UnknownError."""
@@ -168,10 +162,7 @@ class RemoteCloud(Protocol):
 
 @dataclass(frozen=True)
 class Object:
-    """An object as it was read; ``tag``: of this version.
-
-    ``age_s``: since it was written, by the store's clock.
-    """
+    """An object as read; ``tag``: of this state; ``age_s``: by the store's clock."""
 
     data: bytes = field(repr=False)
     tag: str
@@ -185,10 +176,7 @@ class ChangedError(DeepVMError):
 
 
 class Objects(Protocol):
-    """Objects of a bucket whose names begin alike.
-
-    The methods raise RefusedError and UnknownError.
-    """
+    """A bucket's objects with a prefix. Methods raise RefusedError and UnknownError."""
 
     def get(self, key: str, unlike: str = "") -> Object | None:
         """An object, None if there is none; without its data if its tag is ``unlike``."""
@@ -211,7 +199,7 @@ class Objects(Protocol):
 
 @runtime_checkable
 class HostsController(Protocol):
-    """What a cloud has besides that can rent a machine for the controller of a job: its head, numbered from 1."""
+    """A cloud that can rent a machine for the controller: remote controllers, from 1."""
 
     def controls_here(self) -> bool:
         """Whether machines would reach a controller on this computer."""
@@ -235,7 +223,7 @@ class HostsController(Protocol):
         """The instance type of one."""
 
     def head_usd_per_hour(self) -> float:
-        """What one costs. Raises RefusedError: nobody knows."""
+        """What one costs. Raises RefusedError: it is unknown."""
 
 
 def head_name(number: int) -> str:

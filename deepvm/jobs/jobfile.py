@@ -1,7 +1,4 @@
-"""Job files of ``deepvm run``: what is trained, on what, for how much.
-
-Errors name line, key and what is allowed.
-"""
+"""Job files of ``deepvm run``: what to train, where, for how much. Errors name line and key."""
 
 from __future__ import annotations
 
@@ -163,7 +160,7 @@ class _Strict(BaseModel):
 
 
 class Range(_Strict):
-    """Machines of a job that goes on with fewer."""
+    """Machines of a job that continues with fewer."""
 
     min: Count = _said(_WHOLE)
     max: Count = _said(f"{_WHOLE}, at least min")
@@ -305,7 +302,7 @@ def read_job_file(path: Path) -> JobFile:
 
 
 def _with_trace(inject: Injected, file: Path) -> Injected:
-    """With the lives of a trace in place of its name. Raises DataError, CatalogFormatError."""
+    """With the lives of a trace instead of its name. Raises DataError, CatalogFormatError."""
     from deepvm.simulator.traces.trace import lives_to_replay
 
     return inject.model_copy(update={"lives": [*lives_to_replay([file])[:MOST_LIVES]]})
@@ -404,10 +401,7 @@ def remarks(job: JobFile) -> Iterator[str]:
 
 
 def line_of(file: Path, key: str) -> int | None:
-    """Where a key such as ``machines.type`` is in a job file that can be read.
-
-    None if it is not there.
-    """
+    """The line of a key such as ``machines.type`` in a readable job file; None if missing."""
     return yaml_file.line_of(file, key, _WANTED)
 
 

@@ -1,4 +1,4 @@
-"""Spot prices as a cloud tells them when a job is submitted: those that cannot be true count as unknown."""
+"""Spot prices from a cloud at submission; implausible ones count as unknown."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def plausible_prices(
 ) -> dict[str, float | None]:
     """Prices of a type by zone, $/h.
 
-    None for one that cannot be true beside those of the catalog, which is logged.
+    None for one that cannot be true next to those of the catalog, which is logged.
 
     Of two zones the one with the wrong price would come first, whatever it costs.
     """

@@ -63,13 +63,13 @@ def search(
     folder: Path = Path(),
     owned: Collection[str] = (),
 ) -> Search:
-    """Look at all jobs, or those ``named``, each by itself: a cloud that does not answer hides no other's machines.
+    """Look for orphans of all jobs, or those ``named``; a silent cloud hides no other's.
 
     ``owned``: clouds that know whose machines are. They may have some of jobs in ``folder`` that
     the history lacks; those are released only if ``named``: another history, or another computer,
     may need them.
 
-    Raises RequestError: a job is named that nobody knows; nothing is released then.
+    Raises RequestError: an unknown job is named; nothing is released then.
     """
     found = Search([], [])
     jobs = [_Job(row.name, row.spec["cloud"], row.folder, row) for row in history.jobs()]

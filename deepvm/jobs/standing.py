@@ -1,4 +1,4 @@
-"""A job as it stands now, from the history alone: what its page and ``deepvm jobs show`` tell of it."""
+"""A job's current status from the history, for its page and ``deepvm jobs show``."""
 
 from __future__ import annotations
 
@@ -22,10 +22,7 @@ from deepvm.jobs.steady_clock import job_time_s
 LOCK = "controller.lock"
 """A controller holds it in its job's folder."""
 ALIVE, GONE, ELSEWHERE, OVER = "alive", "gone", "elsewhere", "over"
-"""Of a job's controller.
-
-Elsewhere: its folder is not here, or was removed, or what its head says cannot be read.
-"""
+"""States of a job's controller; elsewhere: no readable folder or remote state here."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +54,7 @@ class JobStatus:
 def standing_of(
     history: History, row: JobRow, now_s: float, known: Sequence[EventRow] = ()
 ) -> JobStatus:
-    """How a job stands; ``now_s``: by the wall clock.
-
-    ``known``: its first events, which are not read again.
-    """
+    """A job's status; ``now_s``: wall clock; ``known``: first events, not read again."""
     now_s = job_time_s(row.folder, now_s)
     events = [*known, *history.events(row.name, known[-1].number if known else 0)]
     samples, known_world, controller = (
@@ -125,14 +119,14 @@ def job_lines(history: History, now_s: float) -> list[JobLine]:
 
 
 def current(world: JobState, samples: Sequence[Sample], now_s: float) -> JobState:
-    """A world with the time and the steps that its controller did not write down, as nothing followed from them."""
+    """Add the time and the steps that the controller did not record."""
     if world.job.over and all(machine.state.over for machine in world.machines.values()):
         return world
     return replace(caught_up(world, samples), now_s=max(world.now_s, now_s))
 
 
 def on_demand_prices(world: JobState) -> dict[str, float]:
-    """What machines of the types that a job has had cost on demand, $/h, as far as the catalog knows."""
+    """On-demand $/h of the instance types a job has used, as far as the catalog knows."""
     with contextlib.suppress(DeepVMError):
         known = load_catalog().by_name
         types = {m.pool.instance_type for m in world.machines.values()} & known.keys()
@@ -153,7 +147,7 @@ def controller_of(row: JobRow) -> str:
 
 
 def controller_in(folder: Path) -> str:
-    """Whether a controller lives that has its job in this folder, or runs on a head, as far as is known here."""
+    """Whether a live controller has its job in this folder, or runs remotely, if known."""
     if not folder.is_dir():
         return ELSEWHERE
     head = HeadState.load(folder)

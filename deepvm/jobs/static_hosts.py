@@ -1,4 +1,4 @@
-"""Machines of the user's own: the hosts of a file, how commands get to them, their names and prices."""
+"""Machines the user owns: the hosts file, the command to reach them, names and prices."""
 
 from __future__ import annotations
 
@@ -74,5 +74,5 @@ class StaticHosts:
 
 
 def pool_of(host: Host) -> Pool:
-    """A host as machines have it: nobody takes it back, so it counts as on demand."""
+    """A host as machines have it: it is never preempted, so it counts as on demand."""
     return Pool(host.type or _UNNAMED, SSH, Market.ON_DEMAND.value, host.usd_per_hour)

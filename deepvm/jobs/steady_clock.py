@@ -21,7 +21,7 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True)
 class SteadyClock:
-    """Seconds since the epoch: the wall clock's when this one was started, and those that have passed since.
+    """Seconds since the epoch that never jump: wall clock at the start, then monotonic.
 
     ``boot``: the boot it belongs to. ``zero_s``: when that started.
     """
@@ -31,7 +31,7 @@ class SteadyClock:
 
     @classmethod
     def start(cls, least_s: float = 0.0) -> SteadyClock:
-        """Start at the wall clock's time, or at ``least_s``: all times recorded before are in the past."""
+        """Start at the wall clock's time or ``least_s``: recorded times are in the past."""
         return cls(_boot(), max(time.time(), least_s) - _since_boot_s())
 
     @classmethod
@@ -52,7 +52,7 @@ class SteadyClock:
         return self.zero_s + _since_boot_s()
 
     def of_wall_s(self, wall_s: float) -> float:
-        """The time of this clock at what is, or will be, ``wall_s`` by the wall clock as it is set now."""
+        """This clock's time for ``wall_s`` of the wall clock as it is set now."""
         return wall_s + self.now_s() - time.time()
 
 

@@ -1,4 +1,4 @@
-"""From a job file to a job that a controller can run: its folder, its code, its secret, the pools of its machines."""
+"""From a job file to a job for a controller: its folder, code, secret and pools."""
 
 from __future__ import annotations
 
@@ -113,11 +113,11 @@ def world_of(
         return prices
 
     def spots(name: str) -> tuple[Pool, ...]:
-        """The pools of a type, zone by zone: between zones traffic costs more than the machines do."""
+        """The pools of a type by zone: traffic between zones costs more than the machines."""
         prices = offered(name, Market.SPOT)
         if not prices:
             return (pool(name, Market.SPOT, "machines.type"),)
-        # It has nobody to talk to: the cloud knows best
+        # It has no peers: the cloud knows best
         if wanted.most == 1 and not wanted.anchors:
             known_usd = [usd for usd in prices.values() if usd is not None]
             return (pool(name, Market.SPOT, "machines.type", usd=min(known_usd, default=None)),)
@@ -135,7 +135,7 @@ def world_of(
     def ranked(
         pools: Callable[[str], tuple[Pool, ...]], first: str, others: Iterable[str]
     ) -> tuple[Pool, ...]:
-        """Of a type and, where clouds run out of it, of those of the next-ranked clusters that are to be had."""
+        """The pools of a type and, as fallback, of the next-ranked clusters."""
         found = pools(first)
         for name in others if isinstance(cloud, RemoteCloud) else ():
             with contextlib.suppress(RequestError, RefusedError):
@@ -200,7 +200,7 @@ def world_of(
 
 @dataclass(frozen=True)
 class Rented:
-    """What a job rents: machines of one type, so many of them on demand, and those that keep versions.
+    """What a job rents: machines of one type, some on demand, and anchors.
 
     ``others``, ``other_anchors``: the types of the next-ranked clusters, for when none of this one
     are to be had.
@@ -405,7 +405,7 @@ def _next_of_plan(file: Path) -> Iterator[Plan]:
 
 
 def _alike(name: str, others: Iterable[str]) -> tuple[str, ...]:
-    """Types that can stand in for one: known ones with as many GPUs, as each machine has as many ranks."""
+    """Known types with as many GPUs, which can replace one: ranks per machine must match."""
     catalog = load_catalog()
 
     def gpus(one: str) -> int:
@@ -470,10 +470,7 @@ def checked(
 
 
 def head_pool(cloud: Cloud) -> Pool | None:
-    """The machine that would run the controller of a job that is detached here.
-
-    None: it would run here.
-    """
+    """The machine for the controller of a job detached here; None: it would run here."""
     if not (
         isinstance(cloud, HostsController) and isinstance(cloud, RemoteCloud) and needs_head(cloud)
     ):
@@ -486,7 +483,7 @@ def submit(
 ) -> tuple[Submitted, JobState]:
     """Write a new job down: from now on it can be resumed.
 
-    ``detach``: not here, if its machines reach nobody here.
+    ``detach``: not here, if its machines cannot reach this computer.
 
     Raises RequestError, JobFormatError, DataError; RefusedError, UnknownError: the cloud cannot be
     used.
@@ -525,7 +522,7 @@ def submit(
 
 
 def _other_name(known: JobRow, history: History) -> str:
-    """What to do where a job of this name exists: go on with it, or start one of another name."""
+    """What to do where a job of this name exists: continue it, or start one of another name."""
     name = known.name
     cure = f"'--name {free_name(name, history)}' starts a new job"
     if known.result is None or known.result["state"] != "done":
@@ -544,7 +541,7 @@ def free_name(name: str, history: History) -> str:
 
 
 def _with_lives(job: JobFile, world: JobState, history: History) -> JobState:
-    """With the mean life of machines: of those taken back on purpose as the job says, else as is known."""
+    """Set the mean lifetime: of injected preemptions as the job says, else by history."""
     if job.inject is not None:
         life_s = Injection.of(job.inject.model_dump()).mean_s
     else:
@@ -635,12 +632,11 @@ def resumed(
     timeouts: Mapping[str, Any] = MappingProxyType({}),
     max_price: float | None = None,
 ) -> tuple[Submitted, JobState]:
-    """A job whose controller is gone, that was stopped or has failed.
+    """A job without a live controller, maybe stopped or failed, with new limits if given.
 
-    With another budget, or a deadline from now on.
-
-    ``timeouts``: those that change, of :class:`JobLimits`. ``max_price``: another limit of prices, $/h.
-    On its head, which starts controllers by itself, a job that was stopped or has failed stays so.
+    ``timeouts``: those to change, of :class:`JobLimits`; ``max_price``: a new price limit, $/h;
+    ``deadline_s``: from now on. On its remote controller, which restarts controllers itself, a job
+    that was stopped or has failed stays so.
 
     Raises:
         RequestError: that sum is paid already, or what ended the job would end it again at once.
@@ -705,7 +701,7 @@ def resumed(
 def _check_limits(
     name: str, world: JobState, now_s: float, total_usd: float | None, deadline_s: float | None
 ) -> None:
-    """Refuse to go on with money or time that is used up. Raises RequestError."""
+    """Refuse to continue with money or time that is used up. Raises RequestError."""
     terms, ending = world.terms, world.ending
     used_up = terms.total_usd is not None and world.usd >= terms.total_usd
     if total_usd is None and (used_up or ending.startswith(BUDGET)):
@@ -721,13 +717,13 @@ def _check_limits(
 
 
 def more_money(paid_usd: float, terms: JobLimits) -> str:
-    """The option with which a job goes on whose budget is used up: twice as much as there was."""
+    """The option with which a job continues whose budget is used up: twice as much as there was."""
     usd = Decimal(f"{2 * max(paid_usd, terms.total_usd or 0.0):.2g}")
     return f"--total-usd {usd:f}"
 
 
 def more_time(terms: JobLimits) -> str:
-    """The option with which a job continues whose deadline ended it: as long again, and enough to start and save."""
+    """The option to continue a job past its deadline: as long again, plus start and save."""
     minutes = math.ceil(
         max((terms.end_s or 0.0) - terms.begun_s, terms.restart_s + 2 * terms.version_s) / 60
     )

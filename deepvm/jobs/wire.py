@@ -1,8 +1,8 @@
-"""How agents and the controller know each other: signed messages over HTTP, each of which counts once.
+"""Authentication of agents and controller: signed HTTP messages, each accepted once.
 
 Each machine has a secret of its own, the HMAC of its name under the job's secret. A message is JSON
 with the machine's name, the nonce that the controller chose when it started, a session that the
-sender chose, and a number that grows; its HMAC is a header. So nobody else can command an agent or
+sender chose, and a number that grows; its HMAC is a header. So no one else can command an agent or
 speak for one, and what was recorded cannot be sent again, not even to a controller that has been
 restarted. An answer is signed together with the nonce, session and number that it answers.
 """
@@ -26,7 +26,7 @@ LARGEST = 1_000_000
 USER = "user"
 """The name under which the user's own commands are signed; no machine has it."""
 NEAR_BEAT_S, FAR_BEAT_S = 1.0, 5.0
-"""Between heartbeats, at most: of machines that are near (:class:`deepvm.jobs.cloud.Cloud`), and of others."""
+"""Longest time between heartbeats of near machines (:class:`~.cloud.Cloud`) and others."""
 _SESSIONS = 64  # of a machine, that are remembered
 
 
@@ -114,10 +114,7 @@ class Receiver:
         self._secret = job_secret
         self._seen: dict[str, dict[str, int]] = {}
         self._over: dict[str, str] = {}
-        """By machine: sessions up to this one are forgotten, and refused.
-
-        Their names begin with the time.
-        """
+        """By machine: sessions up to this one are rejected; their names start with the time."""
 
     def opened(self, body: bytes, signature: str) -> dict[str, Any]:
         """A message.
@@ -146,7 +143,7 @@ class Receiver:
         return message
 
     def hidden(self, secret: str, message: Mapping[str, Any]) -> str:
-        """A secret of 64 hex digits for the answer to a message: only the machine that sent it can read it."""
+        """A secret of 64 hex digits, encrypted so that only the message's sender can read it."""
         machine, session, number = message["machine"], message["session"], message["number"]
         return _covered(
             bytes.fromhex(secret), secret_of(self._secret, machine), session, number

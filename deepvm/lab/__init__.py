@@ -1,4 +1,4 @@
-"""The recovery lab: did a training that failed see the samples, and reach the state, that it should have?
+"""The recovery lab: did a failed training see the right samples and reach the right state?
 
 Failures are injected into real trainings, and what they leave behind is audited (ECRL, and beyond
 its limits).

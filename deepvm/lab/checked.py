@@ -24,7 +24,7 @@ class Checked:
     Attributes:
         runs: by name, what is wrong at each gate, empty where it is passed. Of a run that is
             missing or damaged, only ``artefacts`` is there. left_out: of the same matrices, runs
-            that nobody has asked for (``--only``).
+            that were not requested (``--only``).
     """
 
     runs: Mapping[str, Mapping[str, str]]

@@ -1,8 +1,8 @@
-"""Which samples each rank sees at each step: the same whatever fails, and however often (ECRL 3.3, 4.2).
+"""Which samples each rank sees at each step, independent of failures (ECRL 3.3, 4.2).
 
 An epoch has a fixed number of steps, and each step a window of a fixed permutation; a rank's
 samples follow from (seed, epoch, step, rank, world) alone. So a restarted training needs three
-numbers to go on, and an audit needs no list of what was seen.
+numbers to continue, and an audit needs no list of what was seen.
 """
 
 from __future__ import annotations
@@ -78,14 +78,14 @@ class Geometry:
 
 
 def ids_hash(ids: Iterable[int]) -> str:
-    """Hex SHA-256 of sample ids in their order, decimal, joined by commas: how logs say which samples a step had."""
+    """Hex SHA-256 of ordered sample ids (decimal, comma-separated), as logs record a step."""
     # Numpy's own numbers take thrice as long
     whole = ids.tolist() if isinstance(ids, np.ndarray) else map(int, ids)
     return hashlib.sha256(",".join(map(str, whole)).encode()).hexdigest()
 
 
 class ResumableSampler:
-    """Batches of one rank that a restarted training goes on with where the last one stopped (ECRL 4.2).
+    """Batches of one rank that a restarted training continues where it stopped (ECRL 4.2).
 
     A batch sampler for ``torch.utils.data.DataLoader``. Data loaders read ahead, so what was drawn
     says nothing about what was trained: call :meth:`step` after each optimizer step, and only those

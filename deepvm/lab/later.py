@@ -1,4 +1,4 @@
-"""What a supervisor is to do after a while, without a sleep: it goes on watching, and answers Ctrl-C."""
+"""Delayed actions of a supervisor, without a sleep: it keeps watching and answers Ctrl-C."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Matrix files: which trainings fail how, under which strategies.
-
-Errors name line, key and what is allowed.
-"""
+"""Matrix files: trainings, failures and strategies to combine. Errors name line and key."""
 
 from __future__ import annotations
 
@@ -30,10 +27,7 @@ from deepvm.lab.records import ORCHESTRATED
 from deepvm.lab.strategies.strategy_registry import SHORT, STRATEGIES, find_strategy
 
 CALM, NONE, REFERENCES = "calm", "none", {"ref-blk": "blocking", "ref-ovl": "overlapped"}
-"""The name of the failures of runs without any; the variant without checkpoints.
-
-Those with them, without failures.
-"""
+"""Name of failure-free runs; the variant without checkpoints; failure-free variants with them."""
 VARIANTS = (NONE, *REFERENCES, *SHORT, *(name for name in STRATEGIES if name not in SHORT.values()))
 SIZES = {
     "digits": 1797,
@@ -286,9 +280,9 @@ class Suite:
 
 
 def runs_of(matrix: MatrixFile) -> list[Run]:
-    """All runs, those that are compared with one another side by side: seeds, then suites, then variants.
+    """All runs, compared ones side by side: seeds, then suites, then variants.
 
-    What has no failures is shared by all failures of a data set and model.
+    Failure-free runs are shared by all failures of a data set and model.
     """
     found: dict[str, Run] = {}
     for seed in matrix.seeds:
@@ -303,7 +297,7 @@ def runs_of(matrix: MatrixFile) -> list[Run]:
 
 
 def _meets(matrix: MatrixFile, failure: str, variant: str) -> bool:
-    """Whether a variant can meet all faults of a suite: else it would be compared with what failed in other ways."""
+    """Whether a variant can meet all faults of a suite, so that comparisons are fair."""
     if failure == CALM or variant == NONE or variant in REFERENCES:
         return True
     faults = {name for name, _ in _faults(matrix.failures[failure])}

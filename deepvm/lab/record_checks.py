@@ -1,4 +1,4 @@
-"""What the documents and lines of a run must have for the audit to be able to read them: plain checks of types.
+"""Type checks of a run's documents and lines, so that the audit can read them.
 
 Damaged records are told with file and key; what a run did wrong is another question, that of the
 gates.
@@ -189,10 +189,7 @@ def check_keys(
     where: object,
     extra: Mapping[str, Check] | None = None,
 ) -> None:
-    """Raises DataError: a key is missing, or its value is of no use.
-
-    ``extra``: keys that may be missing.
-    """
+    """Raise DataError if a key is missing or invalid; ``extra``: optional keys."""
     for key, (good, allowed) in needed.items():
         if key not in found:
             raise DataError(f"{where}: damaged: it has no {key}")

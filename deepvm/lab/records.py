@@ -1,4 +1,4 @@
-"""The files that a run leaves behind, and how they are written and read: whole lines of JSON, whatever is killed when.
+"""The files that a run leaves behind: whole lines of JSON, whatever is killed when.
 
 A line is one write to a file that is open for appending, so it survives the process; only a machine
 that fails can tear the last one, and readers accept that and nothing else.
@@ -137,10 +137,7 @@ def read_document(path: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Records:
-    """What one run has left in its folder.
-
-    All that is read is checked: damaged records raise DataError.
-    """
+    """What a run has left in its folder; it is checked, damaged records raise DataError."""
 
     folder: Path
     config: Mapping[str, Any]
@@ -166,9 +163,9 @@ class Records:
 
     @cached_property
     def owned(self) -> dict[int, range]:
-        """By attempt, the steps of which its lines count: from where it went on, below where any later one did.
+        """By attempt, the steps that count: from its start to where a later one resumed.
 
-        What it did above that was lost with its failure. Raises DataError.
+        Steps above that were lost with its failure. Raises DataError.
         """
         found: dict[int, range] = {}
         below = sys.maxsize
@@ -228,7 +225,7 @@ class Records:
         return text[0] if text else ""
 
     def _ranks(self, kind: str) -> list[tuple[int, Path]]:
-        """The logs of a kind, by rank; what else people lay beside them is none."""
+        """The logs of a kind, by rank; what else people put next to them is none."""
         named = (
             (re.fullmatch(rf"{kind}_(0|[1-9][0-9]{{0,5}})\.jsonl", p.name), p)
             for p in self.folder.iterdir()

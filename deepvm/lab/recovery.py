@@ -21,9 +21,7 @@ class Recoveries:
         restored: Sequence[Mapping[str, Any]],
         steps: Iterable[Mapping[str, Any]],
     ) -> dict[str, float | None]:
-        """Parts of the recovery before an attempt, and how long its own end was not seen. Seconds.
-
-        None: not known.
+        """Seconds of recovery before an attempt, and until its end was seen; None: unknown.
 
         An attempt behind a failure that ends before all of its ranks have restored is part of the
         next one's restart.

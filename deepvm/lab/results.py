@@ -1,4 +1,4 @@
-"""What failures and checkpoints have cost: goodput, its parts, and ratios of runs that were made side by side.
+"""The cost of failures and checkpoints: goodput, its parts, and ratios of paired runs.
 
 Only runs that pass all gates count (ECRL 5.6, eq. 6 and 7). Ratios are taken between runs of the
 same seed, which were made one after the other: what a shared machine does to both cancels.
@@ -33,10 +33,7 @@ _T95 = (
     2.145,
     2.131,
 )
-"""Student's t at 97.5 %, for 1 to 15 degrees of freedom.
-
-Then the first terms of its expansion at the normal's.
-"""
+"""Student's t at 97.5 % for 1 to 15 degrees of freedom, then terms of its expansion."""
 
 
 @dataclass(frozen=True)
@@ -83,10 +80,10 @@ class Cost:
             steps that another attempt did again. snapshot_s, write_s: while training waited.
             stall_s: for which checkpoints held training up until its last step, also those that a
             failure has kept from completion. drain_s: after that, until what was in flight had been
-            written. background_s: writes beside the training. checkpoints: that were made; skipped:
-            that were due, and skipped or given up. detect_s, restart_s, restore_s, replay_s: parts
-            of the recovery, as far as they are known; None if there was one, and no time of it is
-            known. known: how many times of each part are.
+            written. background_s: writes alongside the training. checkpoints: that were made;
+            skipped: that were due, and skipped or given up. detect_s, restart_s, restore_s,
+            replay_s: parts of the recovery, as far as they are known; None if there was one, and no
+            time of it is known. known: how many times of each part are.
             loss_difference: mean absolute difference of the losses from those of an undisturbed
             run; None without one, or if a loss is no number, and the run has ``diverged``.
     """

@@ -1,8 +1,8 @@
 """Mistakes on purpose: each must fail its gate, and no other; else the gates prove nothing.
 
 The trainings are as small as each mistake allows. Failures strike where nothing is done again,
-unless the mistake needs
-it: else a state that is restored wrongly would be seen twice, by its replays and by its parameters.
+unless the mistake needs it: else a state that is restored wrongly would be seen twice, by its
+replays and by its parameters.
 """
 
 from __future__ import annotations

@@ -10,10 +10,7 @@ from deepvm.io.line_tail import LineTail
 
 
 class StepLog:
-    """The last step in a log that grows: ``done`` steps, in an ``attempt``.
-
-    0 and -1 before there is a new line.
-    """
+    """The last step in a growing log: (``done``, ``attempt``); 0 and -1 before a new line."""
 
     def __init__(self, path: Path, *, at_end: bool = False) -> None:
         """``at_end``: lines that are there already do not count."""

@@ -59,10 +59,7 @@ class Architecture:
         return frozenset(market for market, vms in used if vms.any())
 
     def lacks(self, instance: InstanceType) -> str:
-        """What the catalog lacks about a type to train here, such as ``no-spot-price``.
-
-        Empty for nothing.
-        """
+        """What the catalog lacks about a training type, such as ``no-spot-price``, or ""."""
         for market in sorted(self.markets, key=lambda m: m.value):
             if instance.usd_per_hour(market) is None:
                 return f"no-{market.value}-price"

@@ -1,4 +1,4 @@
-"""From a catalog and a request to columns of candidates, with a reason for every type that is left out."""
+"""From catalog and request to columns of candidates, with a reason for each rejected type."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Candidates:
         )
 
     def sizes(self, architecture: Architecture) -> TrainingTable:
-        """All (type, zone, n) of an architecture that scale and that the quotas and ``max_nodes`` allow."""
+        """All (type, zone, n) of an architecture that scale within quotas and ``max_nodes``."""
         placed = [g for g in self.gpus if architecture.tiered or g.cheapest]
         allowed = [g for g in placed if not architecture.lacks(g.instance)]
         types = tuple(g.instance for g in allowed)
@@ -274,7 +274,7 @@ def gather(catalog: Catalog, request: PlanRequest) -> Candidates:
 def _in_zones(
     gpus: Sequence[GpuCandidate], zones: Sequence[str], sold: BoolArray
 ) -> tuple[tuple[GpuCandidate, ...], BoolArray]:
-    """Each candidate in each zone that matters, and :attr:`MemoryNodeTable.offered`, of which each column is unique."""
+    """Each candidate in each useful zone, and :attr:`MemoryNodeTable.offered`, deduplicated."""
     columns: dict[bytes, int] = {}
     placed = []
     for gpu in gpus:
@@ -293,7 +293,7 @@ def zone_ids(instance: InstanceType) -> tuple[str, ...]:
 def _places(
     instance: InstanceType, zones: Sequence[str], sold: BoolArray
 ) -> Iterator[tuple[InstanceType, BoolArray]]:
-    """A training type in each zone that can be in a best cluster, cheapest first, with the memory nodes to use there.
+    """A type in each zone that can be optimal, cheapest first, with its memory nodes.
 
     Spot VMs and memory nodes must be in one zone. For given types and counts the cheapest zone that
     sells both is best by every objective, so a memory node is used in that zone only, and a zone
@@ -368,6 +368,6 @@ def _gpu_candidate(
 
 
 def _curve(instance: InstanceType, catalog: Catalog, request: PlanRequest) -> SpeedupCurve | None:
-    """The general curve to use: of the requested kind, else of the type's own kind, else the catalog's."""
+    """The curve to use: of the requested kind, else the type's own, else the catalog's."""
     own = instance.default_speedup if request.speedup is None else ""
     return (instance.curve(own) if own else None) or instance.curve(request.curves_of(catalog))

@@ -19,8 +19,7 @@ BoolArray = npt.NDArray[np.bool_]
 LEAST_KEPT = 0.05
 """Share of the throughput: where preemptions leave less, nothing is trained.
 
-A job that takes 20 times as long never
-ends in :mod:`deepvm.core.preemption.makespan` either.
+A job that takes 20 times as long never ends in :mod:`deepvm.core.preemption.makespan` either.
 """
 UNLIMITED_USD = np.iinfo(np.int64).max  # in TrainingTable.most_usd: any price will do
 
@@ -82,7 +81,7 @@ class TrainingTable:
 
     @property
     def throughput(self) -> FloatArray:
-        """Performance of the cluster, eFLOPS x n x K(n) (DeepVM V-A), in the catalog's eFLOPS unit."""
+        """Performance of the cluster, eFLOPS x n x K(n) (DeepVM V-A), in the catalog's unit."""
         return self.ideal_throughput * self.k
 
     @property
@@ -167,26 +166,20 @@ class MemoryNodeTable:
 
     @property
     def for_memory(self) -> IntArray:
-        """The fewest memory nodes that hold f x s together (eq. 6), of shape (types,).
-
-        1 where one alone does.
-        """
+        """Fewest memory nodes that hold f x s (eq. 6), (types,); 1 if one node does."""
         return np.asarray(np.maximum(1, -(-self.needed_bytes // np.maximum(self.share_bytes, 1))))
 
     @property
     def for_versions(self) -> IntArray:
-        """The fewest memory nodes that hold f x s and receive a version fast enough, of shape (types,)."""
+        """Fewest memory nodes that hold f x s and receive fast enough, of shape (types,)."""
         return np.maximum(self.for_memory, self.for_speed)
 
     def needed(self, count: IntArray, sender_n_sat: IntArray) -> IntArray:
-        """The fewest memory nodes for n senders and their versions, of shape (rows, types).
-
-        See :meth:`for_senders`.
-        """
+        """Fewest memory nodes for n senders and their checkpoints (:meth:`for_senders`)."""
         return np.maximum(self.for_senders(count, sender_n_sat), self.for_versions[None, :])
 
     def for_senders(self, count: IntArray, sender_n_sat: IntArray) -> IntArray:
-        """The fewest memory nodes that keep n/m < n_sat (eq. 7), floor(n / n_sat) + 1, of shape (rows, types).
+        """Fewest memory nodes with n/m < n_sat (eq. 7), floor(n / n_sat) + 1, (rows, types).
 
         ``count``: training VMs, n, and ``sender_n_sat``: n_sat of their own network; both of shape
         (rows,).

@@ -1,7 +1,4 @@
-"""From candidates to the blocks that are searched.
-
-From a choice to a recommendation and what limits it.
-"""
+"""From candidates to blocks to search, and from a choice to a recommendation and its limits."""
 
 from __future__ import annotations
 
@@ -67,7 +64,7 @@ def block_of(architecture: Architecture, candidates: Candidates) -> Block:
 def _with_lasting_nodes(
     sizes: TrainingTable, tier: MemoryNodeTable
 ) -> tuple[TrainingTable, MemoryNodeTable]:
-    """Sets of memory nodes without those of a pool that ends before the job, for the sizes that take so long."""
+    """Memory-node sets without pools that end before the job does, for the sizes concerned."""
     for row, left_s in enumerate(t.left_s for t in tier.types):
         late = sizes.total_s > left_s
         if late.any():
@@ -190,7 +187,7 @@ def _with_once(outlook: JobEstimate, usd: float) -> JobEstimate:
 
 
 def _bill(cluster: Cluster, outlook: JobEstimate | None, candidates: Candidates) -> Bill | None:
-    """What a cluster costs besides its VMs; None where nobody knows any rates."""
+    """What a cluster costs besides its VMs; None if no rates are known."""
     rates = candidates.catalog.rates
     if rates is None:
         return None
@@ -208,10 +205,7 @@ def _bill(cluster: Cluster, outlook: JobEstimate | None, candidates: Candidates)
 
 
 def _costs_usd(price: int, total_s: float, prediction: Prediction) -> tuple[float, float] | None:
-    """The bill of a fast run at a good time and of a slow one at a bad time.
-
-    None if nothing is ever done.
-    """
+    """The bill of a fast run at a good time and a slow one at a bad time; None if no progress."""
     kept, speed = prediction.kept, prediction.throughput
     if not kept.low:
         return None
@@ -282,7 +276,7 @@ def _about(gpu: InstanceType) -> Iterator[str]:
 
 
 def _of_pools(cluster: Cluster, outlook: JobEstimate | None, slow_s: float) -> Iterator[str]:
-    """Where reserved VMs are, until when, and whether the job ends before; ``slow_s``: what it takes if it is slow."""
+    """Where reserved VMs are, until when, and whether the job fits; ``slow_s``: worst case."""
     parts = [(cluster.gpu, "its VMs")]
     parts += [(cluster.memory.instance, "its memory nodes")] if cluster.memory else []
     for instance, whose in parts:
@@ -423,7 +417,7 @@ def binding(choice: Choice, candidates: Candidates) -> tuple[Binding, ...]:
 def _by_the_ranking(
     choice: Choice, sizes: TrainingTable, row: int, larger: str, candidates: Candidates
 ) -> Iterator[Binding]:
-    """Why a larger cluster that is allowed and better does not come first: it is not believed, or little better."""
+    """Why a better, allowed larger cluster is not first: not trusted, or hardly better."""
     if choice.block.sizes.trusted[choice.size] and not sizes.trusted[row]:
         gpu = next(g for g in candidates.gpus if g.instance == choice.cluster.gpu)
         more = int(sizes.count[row])
@@ -443,10 +437,7 @@ def _by_the_ranking(
 def _for_nodes(
     choice: Choice, sizes: TrainingTable, row: int, more: int, broken: int, candidates: Candidates
 ) -> Iterator[Binding]:
-    """Saturation and memory, if they are why the larger cluster in a row needs ``more`` nodes, and thus breaks limits.
-
-    ``broken``: how many limits it breaks.
-    """
+    """Saturation and memory, if the larger cluster needs ``more`` nodes, breaking limits."""
     memory, tier, count = choice.cluster.memory, choice.block.tier, int(sizes.count[row])
     assert memory is not None and choice.memory is not None
     most, pair = (
@@ -501,7 +492,7 @@ def _all_sizes(choice: Choice, candidates: Candidates) -> TrainingTable:
 def _late(
     choice: Choice, candidates: Candidates, sizes: TrainingTable, better: npt.NDArray[np.int64]
 ) -> Iterator[Binding]:
-    """The deadline, if it forbids a smaller cluster that is better, such as one with a lower bill."""
+    """The deadline, if it forbids a better smaller cluster, such as one with a lower bill."""
     work = candidates.request.work
     if work is None or work.deadline_s is None:
         return
@@ -517,7 +508,7 @@ def _late(
 
 
 def _endless(choice: Choice, candidates: Candidates, sizes: TrainingTable) -> Iterator[Binding]:
-    """Preemptions, if a larger cluster would train faster but for them, which never let the job end."""
+    """Preemptions, if a faster, larger cluster would never finish because of them."""
     now, request = choice.cluster, candidates.request
     if request.work is None or request.needs_work:
         return
@@ -540,7 +531,7 @@ def _endless(choice: Choice, candidates: Candidates, sizes: TrainingTable) -> It
 def _limits(
     sizes: TrainingTable, row: int, price: int, candidates: Candidates, cluster: str
 ) -> Iterator[Binding]:
-    """Budget, quotas and ``max_nodes`` that a size breaks at a price, without its memory nodes' quota."""
+    """Budget, quotas and ``max_nodes`` that a size breaks at a price, without memory nodes."""
     gpu, count, request = (
         sizes.types[int(sizes.type_index[row])],
         int(sizes.count[row]),

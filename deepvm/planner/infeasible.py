@@ -46,7 +46,7 @@ class Infeasible:
 
 
 def infeasible(candidates: Candidates, cheapest: Choice | None) -> Infeasible:
-    """The first constraint that rules out everything; ``cheapest``: the cheapest cluster at any budget, if any."""
+    """The first constraint that rules out everything; ``cheapest``: at any budget, if any."""
     limited = _job_limits(candidates, cheapest)
     if limited is None and cheapest is None:
         limited = _never_trains(candidates)
@@ -133,7 +133,7 @@ def lacks_memory(candidates: Candidates, name: str) -> Rejection | None:
 
 
 def _without_quotas(candidates: Candidates, architectures: Sequence[Architecture]) -> Infeasible:
-    """What forbids every cluster even without quotas, else the quotas that the smallest clusters need.
+    """What forbids all clusters even without quotas, else the quotas the smallest ones need.
 
     Without quotas, either nothing trains on so many VMs, or versions would be split over too many
     memory nodes.
@@ -184,10 +184,7 @@ def _with_limit(tier: MemoryNodeTable, most: int | None) -> MemoryNodeTable:
 
 
 def _job_limits(candidates: Candidates, cheapest: Choice | None) -> Infeasible | None:
-    """The job's limit that rules out everything.
-
-    None when there would be no cluster without the job either.
-    """
+    """The job's limit that rules out everything; None if no cluster exists anyway."""
     request, work = candidates.request, candidates.request.work
     if work is None:
         return None
@@ -463,10 +460,7 @@ ALLOWED_BY = {
 
 
 def _opt_in(candidates: Candidates) -> str:
-    """Options that allow types which could hold the checkpoints but are not used by default.
-
-    Empty without such.
-    """
+    """Options that allow types which could hold the checkpoints; empty if there are none."""
     rule, request, types = (
         candidates.catalog.memory_nodes,
         candidates.request,
@@ -488,7 +482,7 @@ def _possible(architecture: Architecture, candidates: Candidates) -> bool:
 
 
 def _smallest(plans: Enumeration) -> str:
-    """What the quotas must cover for the plan of an architecture with the fewest vCPUs, first of those that train."""
+    """Quotas needed by the architecture's plan with the fewest vCPUs, trainers first."""
     size, memory, nodes, _ = plans.plans
     block = plans.blocks[int(plans.block[0])]
     trains = np.array([t.vcpus for t in block.sizes.types], dtype=np.int64)[
@@ -503,10 +497,7 @@ def _smallest(plans: Enumeration) -> str:
 
 
 def _grouped(candidates: Candidates, *, gpu: bool) -> str:
-    """Rejections of GPU or CPU types, one phrase for each reason.
-
-    For a quota, that of its smallest type.
-    """
+    """Rejections of GPU or CPU types, one phrase per reason; a quota's is its smallest type's."""
     groups: dict[str, list[InstanceType]] = {}
     details: dict[str, str] = {}
     for r in sorted(

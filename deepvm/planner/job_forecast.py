@@ -165,7 +165,7 @@ class Work:
     def reference(
         self, gpus: Sequence[InstanceType], known: Sequence[InstanceType]
     ) -> InstanceType | None:
-        """The type that ``step_s`` is measured on: one of ``known``, by default the cheapest of ``gpus``, if any.
+        """The type on which ``step_s`` was measured, by default the cheapest of ``gpus``.
 
         Raises a RequestError if ``measured_on`` is no type of the catalog, or its eFLOPS are
         unknown.
@@ -187,10 +187,7 @@ class Work:
         return (reference.eflops or 0.0) if self.unit is None else self.unit
 
     def life_s(self, instance: InstanceType) -> float:
-        """Mean time to preemption of one spot VM, seconds: of a history its low end.
-
-        Unknown bands are the worst.
-        """
+        """Mean seconds to preemption of a spot VM (a history's low end); unknown bands: worst."""
         if self.mttp_s is not None:
             return self.mttp_s
         if instance.known_life is not None:
@@ -199,10 +196,7 @@ class Work:
         return self.band_factor * mean_life_s(BAND_SHARES[-1 if band is None else band])
 
     def job_on(self, cluster: Cluster, throughput: float, reference: InstanceType) -> Job:
-        """The job on a cluster, for the simulator.
-
-        The price of a VM is its share of the whole cluster's.
-        """
+        """The job on a cluster for the simulator; a VM's price is its share of the cluster's."""
         factor = self.throughput_of(reference) / throughput
         step, vms = self.job.step_s, max(cluster.spot_count, 1)
         lives = (self.life_s(cluster.gpu),) if self.mttp_s is None else self.job.mttp_s
@@ -261,7 +255,7 @@ class Work:
         )
 
     def _late(self, sizes: TrainingTable, total_s: FloatArray) -> FloatArray:
-        """The probability of missing the deadline: the expected time is that of the median speed."""
+        """Probability of missing the deadline; expected time is that of the median speed."""
         if self.deadline_s is None:
             return np.zeros(len(sizes))
         sd, left_s = np.zeros(len(sizes)), max(self.deadline_s - START_S, 1e-9)
@@ -273,10 +267,7 @@ class Work:
         return 0.5 * np.array([*map(math.erfc, (sds_in_time / math.sqrt(2)).tolist())])
 
     def _allowed_micro_usd(self, total_s: FloatArray, billed_s: FloatArray) -> IntArray:
-        """The highest price, micro-dollars an hour, at which each size keeps to the limits.
-
-        -1 for none.
-        """
+        """The highest price, micro-dollars/h, at which each size meets the limits; -1: none."""
         most = np.full(total_s.shape, UNLIMITED_USD, dtype=np.int64)
         if self.total_budget is not None:
             # A hair more, so that a plan's own expected bill is enough as a limit.
@@ -289,7 +280,7 @@ class Work:
 
 
 def _of_training(training: Training, checkpoint_bytes: int) -> Job:
-    """A job of the workload's samples in steps of its global batch on eight GPUs, timed at one unit a second."""
+    """A job of the workload's samples, batches of eight GPUs, at one unit per second."""
     workload = training.workload
     assert workload.samples is not None
     batch = workload.batch_on(_USUAL_GPUS) * _USUAL_GPUS
@@ -304,9 +295,7 @@ def _of_training(training: Training, checkpoint_bytes: int) -> Job:
 
 
 def known_life_s(mttp: str | float | None, interruption_rate: str | float | None) -> float | None:
-    """The mean life of a spot VM that the user knows, seconds, infinite for none.
-
-    None if they do not say.
+    """Mean life of a spot VM known to the user, s (infinite: no losses); None if not given.
 
     Raises a RequestError for both figures together, and for one that cannot be.
     """

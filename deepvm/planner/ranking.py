@@ -51,7 +51,7 @@ CLOSE = 1.01 + TIE
 LITTLE = 1.05 + TIE
 """A larger difference in value decides, whatever the price."""
 WORTH = 10.0
-"""A smaller one is worth this many times its share in price, or in time: 5 % more speed half as much again."""
+"""A smaller gain counts this many times its share in price or time: 5 % speed for 50 % price."""
 QUARTER = 1.25 + TIE
 """What doubt may cost at most: a plan comes before one that is up to so many times as fast."""
 SURE = 0.4307272992954576
@@ -59,16 +59,16 @@ SURE = 0.4307272992954576
 SELDOM = 0.1
 """How often a plan may miss the deadline before one that hardly does comes first."""
 ALIKE_LATE = 0.05
-"""Where all plans may miss the deadline: how much more often than the least late one does not matter."""
+"""Where all plans may miss the deadline: a difference in probability that does not matter."""
 REPAID = 0.25
-"""What more money must buy to be named, as a share of its own, in logarithms: 19 % more speed for twice the price."""
+"""Least log gain per log price to be named: 19 % more speed for twice the price."""
 _AT_ONCE, _DOUBTS_AT_ONCE = 64, 4
 """Plans that are compared with the one kept so far at once, and of how many the doubts."""
 
 
 @dataclass(frozen=True)
 class Plans:
-    """Plans within the budget: values and prices, the type that trains as a number, what decides between equals.
+    """Plans within the budget: values, prices, number of the training type, and tie-breakers.
 
     ``late``: the probability of missing the deadline. ``apart``: standard deviation of the
     logarithm of a plan's speed over those of some others.
@@ -136,7 +136,7 @@ class Plans:
                 yield row
 
     def _takes_over(self, row: int, others: IntArray, best: FloatArray) -> BoolArray:
-        """Whether dearer plans take the place of the one kept so far; ``best``: the best value up to each of them."""
+        """Whether dearer plans replace the kept one; ``best``: best value up to each of them."""
         value, now, price = (
             self.value[others],
             float(self.value[row]),
@@ -163,7 +163,7 @@ class Plans:
         return np.asarray(worth)
 
     def firsts(self, above: int) -> Iterator[tuple[int, int]]:
-        """The first row of the cheapest n plans, for each n > ``above`` that a budget buys and where it may change."""
+        """The first row of the cheapest n plans, for each n > ``above`` where it may change."""
         sound, numbers = self.sound, _ends(self.price)
         start = int(np.argmax(sound)) if sound.any() else len(self)
         early = numbers[(numbers > above) & (numbers <= start)]
@@ -188,7 +188,7 @@ class Plans:
             yield n, self.up_to(n).shown(eligible[:n], int(now[n - 1]))
 
     def shown(self, eligible: BoolArray, kept: int) -> int:
-        """Of what is as good as a kept plan for about its price, and of which nothing cheaper is better."""
+        """How many plans equal a kept one at about its price, with nothing cheaper better."""
         price = float(self.price[kept])
         start, end = np.searchsorted(
             self.price, [int(price / ABOUT), int(price * ABOUT) + 1]
@@ -213,7 +213,7 @@ def _ends(prices: IntArray) -> IntArray:
 
 
 def _times(value: FloatArray | float, other: FloatArray | float) -> FloatArray:
-    """How many times as good a value is as another: both are speeds, or below 0 prices of a unit."""
+    """The ratio of two values: both are speeds, or (below 0) unit prices."""
     value, other = np.broadcast_arrays(value, other)
     with np.errstate(divide="ignore", invalid="ignore"):
         found = np.where(value > 0, value / other, other / value)
@@ -237,7 +237,7 @@ def first(enumeration: Enumeration, request: PlanRequest, budget: int) -> Choice
 def next_first(
     enumeration: Enumeration, request: PlanRequest, budget: int, now: Choice | None
 ) -> Choice | None:
-    """What comes first at the next budget that buys something better than what comes first ``now``, if any.
+    """What comes first at the next budget that buys something better than ``now``, if any.
 
     Where doubt is weighed, better is by 5 %, and by a quarter of what it costs more; and of the
     budgets up to twice this one it is that which pays best: the most speed for what is added, or
@@ -259,10 +259,7 @@ def next_first(
 
 
 def _repaid(choice: Choice, now: Choice) -> float:
-    """How much faster a dearer plan is, over how much more it costs, in logarithms.
-
-    Of costs, how much lower it is.
-    """
+    """Relative speed over relative price of a dearer plan (logs); for costs, how much lower."""
     if now.value <= 0:
         return 1.0 + math.log(now.value / choice.value)
     return math.log(choice.value / now.value) / math.log(choice.price / now.price)
@@ -288,10 +285,7 @@ def most_valuable(
 def cheapest_reaching(
     enumeration: Enumeration, request: PlanRequest, value: float, *, late: bool = False
 ) -> Choice | None:
-    """The cheapest plan of at least this value.
-
-    Where doubt is weighed, of those as in :func:`most_valuable`.
-    """
+    """The cheapest plan of at least this value; with uncertainty as in :func:`most_valuable`."""
     if not request.weighs_doubt:
         return enumeration.reaching(value)
     plans = _plans(enumeration, len(enumeration)).in_time(late)
@@ -304,7 +298,7 @@ def cheapest_reaching(
 def weighed(
     enumeration: Enumeration, budget: int, count: int, *, machines: bool = True
 ) -> list[Choice]:
-    """The best ``count`` plans within a budget, in the order to show them; ``machines``: one of each type of VM."""
+    """The best ``count`` plans within a budget in order; ``machines``: one per VM type."""
     plans = _plans(enumeration, enumeration.affordable(budget))
     left, chosen = np.ones(len(plans.value), dtype=np.bool_), list[Choice]()
     while len(chosen) < count and left.any():
@@ -318,10 +312,7 @@ def weighed(
 
 
 def firsts(enumeration: Enumeration, most: int, *, above: int = -1) -> Iterator[tuple[int, Choice]]:
-    """What :func:`weighed` puts first at every budget up to ``most``: the budget from which on, and the plan.
-
-    ``above``: only budgets that are higher.
-    """
+    """What :func:`weighed` puts first at each budget in (``above``, ``most``]: (budget, plan)."""
     plans, last = _plans(enumeration, enumeration.affordable(most)), -1
     for count, row in plans.firsts(int(np.searchsorted(plans.price, above, side="right"))):
         if row != last:

@@ -161,8 +161,8 @@ def recommend(
               default;
             - ``gpu``, ``instance_type``, ``exclude``, ``memory_node``: glob or globs;
             - ``gpus_min``, ``gpus_max``: GPUs of a VM; ``gpu_memory_min`` and ``_max``,
-              ``gpu_total_memory_min`` and
-              ``_max``: bytes, or text such as ``"24GiB"``, of each GPU and of all of a VM;
+              ``gpu_total_memory_min`` and ``_max``: bytes, or text such as ``"24GiB"``, of each GPU
+              and of all of a VM;
             - ``cpu_architecture=None``: ``"x86_64"`` or ``"arm64"``; ``generation="auto"``,
               ``"current"`` or ``"any"``;
             - ``estimates=False``: also types with estimated eFLOPS; ``burstable=False``: also
@@ -251,10 +251,7 @@ def _described(choices: Sequence[Choice], candidates: Candidates) -> Iterator[Re
 
 
 def ranking(catalog: Catalog, request: PlanRequest, count: int) -> Iterator[Recommendation]:
-    """The best ``count`` clusters, best first.
-
-    At most ``request.top`` that differ only in their memory nodes.
-    """
+    """The best ``count`` clusters; at most ``request.top`` differ only in memory nodes."""
     candidates = gather(catalog, request)
     enumeration = Enumeration.build(blocks_of(candidates), request.plans_of_a_size)
     choices = ranked(enumeration, request, request.budget_micro_usd, count)
@@ -273,10 +270,7 @@ _DISAGREES = (
 
 
 def first_if_lives_change(answer: Recommendations, factor: float) -> Recommendation | None:
-    """What comes first if spot VMs of all types live ``factor`` times as long as their bands say.
-
-    None: nothing.
-    """
+    """The first plan if spot VMs live ``factor`` times as long as their bands say, or None."""
     assert answer.request.work is not None
     work = replace(answer.request.work, band_factor=factor)
     return next(ranking(answer.catalog, replace(answer.request, work=work), 1), None)
@@ -335,10 +329,7 @@ def _rejections(candidates: Candidates, enumeration: Enumeration) -> Iterator[Re
 
 
 def _ends_first(candidates: Candidates, reserved: Reservation) -> str:
-    """That a pool ends before the job would, in words.
-
-    Empty if that is not why it has no feasible cluster.
-    """
+    """That a pool ends before the job, in words; empty if that is not the reason."""
     if reserved.left_s is None or candidates.request.work is None:
         return ""
     took_s = [float(s) for a in candidates.architectures for s in candidates.sizes(a).total_s]
@@ -399,10 +390,7 @@ def _on_demand(enumeration: Enumeration, candidates: Candidates) -> Recommendati
 
 
 _NEAR = 2
-"""Up to this many times the budget all clusters are looked at.
-
-Beyond, those that are better than the first.
-"""
+"""Budget factor up to which all clusters are examined; beyond it, better ones only."""
 
 
 def _next_change(

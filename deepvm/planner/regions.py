@@ -1,4 +1,4 @@
-"""One request in several regions, or clouds, ranked together: a cluster is in one, but the user may choose which.
+"""One request in several regions or clouds, ranked together; a cluster is in one of them.
 
 Each region has its own catalog, so no cluster, and no memory node of one, is ever in two of them.
 """
@@ -48,7 +48,7 @@ class Comparison(Answer):
         return len({cloud_name(a.catalog) for a in self.answers}) > 1
 
     def place(self, catalog: Catalog) -> str:
-        """Where a catalog's machines are: the region, of several clouds with the cloud: ``gcp us-central1``."""
+        """A catalog's location: the region, after the cloud if several (``gcp us-central1``)."""
         return (
             f"{cloud_name(catalog)} {catalog.region}" if self.of_several_clouds else catalog.region
         )
@@ -65,7 +65,7 @@ class Comparison(Answer):
 
 
 def compare(answers: Sequence[Recommendations]) -> Comparison:
-    """Rank the clusters of at least one answer to a request, by the rules within one region, then by region name."""
+    """Rank the clusters of all answers by the rules within one region, then by region name."""
     if len(answers) == 1:
         return Comparison(tuple(answers), tuple(Placed(answers[0], r) for r in answers[0]))
     left = sorted((Placed(a, r) for a in answers for r in a), key=_tie_break)
@@ -85,7 +85,7 @@ def compare(answers: Sequence[Recommendations]) -> Comparison:
 
 
 def first_for_more(found: Comparison, most: Decimal) -> tuple[Decimal, Placed] | None:
-    """The lowest budget up to ``most``, $/h, for which another answer than the first has what comes first, and that.
+    """The lowest budget up to ``most``, $/h, at which another answer comes first, and which.
 
     By the rules of :func:`compare`, with what that budget buys in each of them; None if there is
     none.
@@ -133,7 +133,7 @@ def _first(left: Sequence[Placed], request: PlanRequest) -> int:
 
 
 def _is_sure(placed: Placed, request: PlanRequest) -> bool:
-    """Whether it can be had, by what is known, and has a rate for all that users ask of the bill."""
+    """Whether it is known to be available, with rates for all that users ask of the bill."""
     bill, extras = placed.recommendation.bill, request.extras
     unknown = (
         set(COSTS) if bill is None else {part.name for part in bill.not_counted if part.unknown}

@@ -35,7 +35,7 @@ def quota_count(quotas: Iterable[Quota], instance: InstanceType, market: Market)
 def quota_too_small(
     quotas: Iterable[Quota], instance: InstanceType, market: Market, count: int = 1
 ) -> str:
-    """What a quota allows, what some VMs need and, if the provider's quota is known, the value to ask for."""
+    """What a quota allows, what VMs need and, if the quota is known, the value to request."""
     quota = find_quota(quotas, instance.quota_family, market)
     assert quota is not None
     if instance.reserved is not None:
@@ -57,7 +57,7 @@ def quota_too_small(
 
 
 def matches(name: str, globs: Iterable[str]) -> bool:
-    """Whether a name is one of the globs (it may contain ``[`` itself) or matches one (``g4dn.*``)."""
+    """Whether a name is one of the globs (it may contain ``[``) or matches one (``g4dn.*``)."""
     return any(name == g or fnmatchcase(name, g) for g in globs)
 
 
@@ -95,10 +95,7 @@ def _allowed(option: str, glob: str, names: Sequence[str], catalog: Catalog) -> 
 
 
 def why_absent(catalog: Catalog, glob: str, *, training: bool = False) -> str:
-    """Why a catalog has no such type (or, for ``training``, none that trains), in words.
-
-    Empty when unknown.
-    """
+    """Why a catalog has no such type (``training``: none that trains); empty if unknown."""
     for pattern, why in catalog.absent.items():
         if fnmatchcase(glob, pattern) or matches(
             pattern.partition("*")[0].rstrip("."), (glob.partition(".")[0],)
@@ -144,10 +141,7 @@ def training_rejection(instance: InstanceType, request: PlanRequest) -> Rejectio
 
 
 def _without_wheels(instance: InstanceType, gpu: Gpu, request: PlanRequest) -> str:
-    """Why PyTorch as it is installed does not run there.
-
-    Empty if it does, or if the user has named or measured it.
-    """
+    """Why PyTorch as installed does not run there; empty if it does, or the user named it."""
     from deepvm.core.training.hardware import WITHOUT_WHEELS
 
     own_names = {instance.name, instance.type_name}
@@ -260,7 +254,7 @@ def too_little_memory(instance: InstanceType, request: PlanRequest, rule: Memory
 def _not_by_default(
     instance: InstanceType, request: PlanRequest, rule: MemoryNodeRule
 ) -> tuple[str, str] | None:
-    """Why a type that could hold checkpoints is used only by name, as reason and detail, or None."""
+    """Why a type that could hold checkpoints must be named to be used (reason, detail)."""
     if instance.burstable and not request.burstable:
         return (
             "burstable",

@@ -1,4 +1,4 @@
-"""What "best" means: DeepVM's objectives and the paper's baselines (DeepVM V-C1), each a score for each (type, n).
+"""The meaning of "best": DeepVM's objectives and baselines (V-C1) as a score per (type, n).
 
 Solver and enumeration find the highest feasible score, and the cheaper plan among equals.
 """

@@ -1,4 +1,4 @@
-"""The best cluster at each of many budgets, for several policies: one enumeration each, no solver (Figure 7)."""
+"""The best cluster per budget and policy: one enumeration each, no solver (Figure 7)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ALL_POLICIES = tuple(p.value for p in PolicyName)
 
 @dataclass(frozen=True)
 class SweepRow:
-    """The best cluster of one policy at one budget, $/h, None if infeasible; ``reference`` as in Recommendations."""
+    """One policy's best cluster at one budget, $/h; None if infeasible."""
 
     budget: Decimal
     policy: PolicyName
@@ -46,7 +46,7 @@ class SweepRow:
 
 @dataclass(frozen=True, repr=False)
 class Sweep(Rows[SweepRow]):
-    """A row for each budget and policy, in the order asked for; ``workload``: None where eFLOPS are counted."""
+    """A row per budget and policy, in the requested order; ``workload``: None for eFLOPS."""
 
     catalog: Catalog
     objective: Objective

@@ -1,1 +1,1 @@
-"""Real benchmarks of real machines, and what is fitted to them: eFLOPS, speed-up curves, network saturation."""
+"""Benchmarks of real machines and fits to them: eFLOPS, speed-up curves, network saturation."""

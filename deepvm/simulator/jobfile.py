@@ -23,7 +23,7 @@ from deepvm.simulator.engine.lifetimes import LAWS, SHAPES, DrawnLifetimes
 _LARGEST = 1_000_000
 """Characters that a job file may have; more is another file."""
 MOST_VMS, _MOST_USD, _LEAST_S = 10_000, 1e9, 1e-9
-"""Limits that keep slips from overflowing or filling the memory: VMs, their price, the length of a step."""
+"""Limits against typing errors that overflow: VMs, their price, the length of a step."""
 
 
 @dataclass(frozen=True)

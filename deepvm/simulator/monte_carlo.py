@@ -1,4 +1,4 @@
-"""Monte Carlo: many runs in chunks with seeds of their own, in this process, in several, or on a Dask cluster.
+"""Monte Carlo: runs in chunks with their own seeds, in process, in a pool, or on Dask.
 
 A chunk of a case is simulated from ``SeedSequence(seed, spawn_key=(chunk,))``, so the same seed
 gives the same runs wherever and in whatever order chunks are done, and whatever other cases there
@@ -221,7 +221,7 @@ def _chunk(spec: Spec) -> Outcome | SimulationError:
 def _in_processes(tasks: Iterator[Task], processes: int) -> Generator[Completed, None, None]:
     """Outcomes as they come; a task is taken from the iterator when a process has nothing to do."""
     # Not a pool of the standard library: multiprocessing's waits for ever for a worker that was
-    # killed, and that of concurrent.futures for chunks that nobody wants after Ctrl-C. Spawned: a
+    # killed, and that of concurrent.futures for chunks that are not wanted after Ctrl-C. Spawned: a
     # fork of a process with threads (numpy's, or a notebook's) may hang.
     context, workers, pipes = get_context("spawn"), [], []
     try:
@@ -282,10 +282,7 @@ def _end_with_parent() -> None:
 
 @contextmanager
 def _ignoring_ctrl_c() -> Iterator[None]:
-    """Ignore Ctrl-C, which a terminal sends to all processes.
-
-    Those that start inside ignore it for good.
-    """
+    """Ignore Ctrl-C, which terminals send to all processes; children inherit it for good."""
     # Only that one may say what signals do
     if threading.current_thread() is not threading.main_thread():
         yield

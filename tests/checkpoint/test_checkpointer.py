@@ -380,7 +380,7 @@ def test_auto_saves_at_once_and_then_as_often_as_pays(
 def test_the_simulators_policies_schedule_a_job(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same code decides, with the stall that was measured and the mean time between failures."""
+    """The same code decides, with the measured stall and the mean time between failures."""
     monkeypatch.setenv("DEEPVM_MTBF", "30d")
     job = Job(tmp_path, every=name, keep=1000)
     assert type(job.saver._schedule) is type(parse_policy(name))

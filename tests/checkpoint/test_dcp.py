@@ -298,7 +298,7 @@ SCRIPT = textwrap.dedent("""
         dist.destroy_process_group()
         # Threads of gloo outlive it (torch 2.13), and may abort the interpreter while it ends.
         os._exit(0)
-""")
+""")  # noqa: E501
 
 
 def ranks(

@@ -159,7 +159,7 @@ def test_async_save_by_a_process_of_its_own(node: Node) -> None:
         own = {"w": torch.ones(5)}
         dcp.async_save(own, storage_writer=DeepVMWriter(sys.argv[1]), async_checkpointer_type=kind).result(60)
         dist.destroy_process_group()
-    """
+    """  # noqa: E501
     ran = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script), url(node)],
         capture_output=True,
@@ -416,7 +416,7 @@ SCRIPT = textwrap.dedent("""
         torch.save(states, out)
     dist.barrier()
     os._exit(0)  # threads of gloo outlive the group (torch 2.13), and may abort the interpreter
-""")
+""")  # noqa: E501
 
 
 def train(
@@ -552,7 +552,7 @@ def acknowledges_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_save_that_returns_too_early_is_seen(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The node is slow to commit: without the wait the version is not there when the save returns."""
+    """The node commits slowly: without the wait the version is missing when save returns."""
     commit = VersionRegistry.commit
 
     def late(self: VersionRegistry, reservation: Reservation) -> Any:

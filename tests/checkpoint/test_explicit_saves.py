@@ -165,7 +165,7 @@ for step in ck.steps(6):
                 filler.write(bytes(4096))
 ck.close()
 print("closed")
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small disk, which takes root")

@@ -57,7 +57,7 @@ saver.save(block=True)
 done.set()
 print(json.dumps({"state": state, "extra": peak[0] - before, "saved": saver.metrics["saved"]}))
 saver.close()
-"""
+"""  # noqa: E501
 
 
 SLOW = pytest.mark.slow

@@ -377,7 +377,7 @@ def test_two_optimizers(tmp_path: Path) -> None:
 
 
 def test_of_several_ranks_none_takes_a_slot_alone(tmp_path: Path) -> None:
-    """Where they did not agree on one, a rank that has room must not save what another one skips."""
+    """Without an agreement, a rank that has room must not save what another one skips."""
     run = Run(tmp_path, every=None)
     run.step()
     run.saver.save(block=True)

@@ -117,7 +117,7 @@ def test_a_weaker_request_does_not_hide_one_that_nobody_has_taken(tmp_path: Path
 
 
 def test_a_second_wish_waits_while_ranks_save_before_a_preemption(tmp_path: Path) -> None:
-    """Other machines may end once they have saved: nobody would acknowledge a further step there."""
+    """Other machines may end after their save: a further step there would be lost."""
     board = Board.create(tmp_path / BOARD)
     link = Direct(tmp_path, rank=0, local_rank=0, world=2, local_world=1)
     board.request(SaveReason.STOP, 77)

@@ -63,7 +63,7 @@ def breakdown(created_s: float, world: JobState, events: list[EventRow]) -> dict
 
 
 def test_a_job_waits_for_machines_whatever_happens_meanwhile() -> None:
-    """What is heard between two launches does not turn the wait for the second into something else."""
+    """Messages between two launches do not reclassify the wait for the second one."""
     found = breakdown(
         100.0,
         world(220.0, machine("m1", 110.0, 150.0), machine("m2", 180.0, 220.0)),

@@ -356,7 +356,7 @@ while step < 100:
         mine = f"{here}/mine-{os.environ['DEEPVM_EPOCH']}-{step}"
         open(mine, "w").write(str(step))
         dt.backup(mine)
-"""
+"""  # noqa: E501
 MEETS = """
 import os, sys, time
 import deepvm.training as dt

@@ -1,4 +1,4 @@
-"""The history of jobs, in SQLite and in PostgreSQL: what was written is there, also after a kill."""
+"""The history of jobs in SQLite and PostgreSQL: what was written survives a kill."""
 
 from __future__ import annotations
 
@@ -293,7 +293,7 @@ while True:
     number += 1
     history.commit(sys.argv[2], world, world, [EventRow(float(number), "n", "pending", {"n": number})])
     print(number, flush=True)
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.parametrize("round_", range(examples(100)))
@@ -402,7 +402,7 @@ for number in range(100):
     except DataError as error:
         print(number, error)
         raise SystemExit(4)
-"""
+"""  # noqa: E501
     place = str(tmp_path / "history.db")
     done = subprocess.run([sys.executable, "-c", code, place], capture_output=True, text=True)
     assert done.returncode == 4 and "cannot be used" in done.stdout and not done.stderr, done

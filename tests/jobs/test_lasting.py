@@ -250,7 +250,7 @@ for step in range(first, int(sys.argv[2])):
     (here / "reached").write_text(str(step + 1))
     time.sleep(0 if (here / "hurry").exists() else 0.05)
 checkpointer.close()
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture

@@ -193,7 +193,7 @@ def test_a_controller_in_the_background_that_cannot_begin(home: Home) -> None:
 def test_who_goes_on_with_a_job_knows_what_the_one_before_wrote_last(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A controller that ends while another waits for its place may have formed one more generation."""
+    """A controller that ends while another waits for it may have formed one generation more."""
     assert home.run(
         "run", str(home.job("next", "exec python own.py 5 0.01;", budget={"total_usd": 1e-9}))
     ).returncode

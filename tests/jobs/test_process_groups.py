@@ -63,7 +63,7 @@ def test_copies_that_report_steps_are_stopped_at_the_first(home: Home) -> None:
 
 @pytest.mark.parametrize("train", [REPORTS, "exec sleep 0.1;"], ids=["steps", "end"])
 def test_copies_on_two_machines_are_stopped(home: Home, train: str) -> None:
-    """One process on each, which never meets the other: at the first reported step, or at the end."""
+    """One process on each, which never meet: at the first reported step, or at the end."""
     (home.code / "reports.py").write_text(STEPS)
     done = home.run("run", str(home.job("apart", train, count=2)))
     assert (

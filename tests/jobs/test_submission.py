@@ -52,7 +52,7 @@ def taken(cloud: str) -> dict[str, Any]:
 def test_zones_are_in_the_order_of_what_their_market_did(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cloud: str, first: str
 ) -> None:
-    """And not of what a rehearsal with preemptions on purpose did in a local zone of the same name."""
+    """And not of a rehearsal with injected preemptions in a local zone of the same name."""
     ec2 = Zones(tmp_path, Ec2Settings("us-east-1"))
     monkeypatch.setattr(submission, "cloud_of", lambda name: ec2)
     job = JobFile.model_validate(

@@ -341,7 +341,7 @@ def test_a_bill_that_is_named_is_enough() -> None:
 
 
 def test_neither_more_money_nor_quotas_would_help() -> None:
-    """A budget and a deadline that are both out of reach, and VMs that live too short for any job."""
+    """A budget and a deadline that are out of reach, and VMs too short-lived for any job."""
     found = recommend(
         fast_and_slow(), 0.1, job=JOB, measured_on="slow", mttp="12h", deadline="1s"
     ).infeasible

@@ -100,13 +100,19 @@ def test_it_is_the_brute_force_over_all_regions(case: object, cheaper: int) -> N
     if not plans or request.policy is PolicyName.PERFORMANCE_FIRST:
         return
     best = max(p.value for p, _ in plans)
-    tied = [(p.micro_usd, p.memory_count, p.architecture, p.gpu, p.count, p.memory, r) for p, r in plans
-            if oracle.as_good_as(p.value, best)]  # fmt: skip
+    tied = [
+        (p.micro_usd, p.memory_count, p.architecture, p.gpu, p.count, p.memory, r)
+        for p, r in plans
+        if oracle.as_good_as(p.value, best)
+    ]
     first = found.ranked[0]
     cluster = first.recommendation.cluster
-    assert (cluster.micro_usd_per_hour, cluster.gpu.name, cluster.gpu_count, first.answer.catalog.region) == (
-        min(tied)[0], min(tied)[3], min(tied)[4], min(tied)[6],
-    )  # fmt: skip
+    assert (
+        cluster.micro_usd_per_hour,
+        cluster.gpu.name,
+        cluster.gpu_count,
+        first.answer.catalog.region,
+    ) == (min(tied)[0], min(tied)[3], min(tied)[4], min(tied)[6])
 
 
 def test_what_is_not_believed_comes_first_in_no_comparison() -> None:

@@ -151,7 +151,7 @@ class TestWheels:
 
 class TestWhyNot:
     def test_what_is_as_good_is_not_said_to_be_worse(self) -> None:
-        """Two types that are equally fast: the dearer one has half of the vCPUs, so it comes first."""
+        """Two types are equally fast: the dearer one has half the vCPUs, so it is first."""
         gpus = {"few.x": plain_gpu(LINEAR, vcpus=4), "many.x": plain_gpu(LINEAR, vcpus=8)}
         gpus["many.x"]["spot"] = {zone: price - 1 for zone, price in gpus["many.x"]["spot"].items()}
         shop = plain_shop(gpus, architectures=("spot-storage",))

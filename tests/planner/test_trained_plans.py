@@ -109,7 +109,7 @@ def next_by_trying(found: list[Plan], budget: int) -> Plan | None:
 
 @pytest.mark.parametrize("top", [1, 2, 3])
 def test_how_many_rows_are_asked_for_does_not_change_them(top: int) -> None:
-    """The memory node with the fewest vCPUs comes first, though three others are a little cheaper."""
+    """The memory node with the fewest vCPUs is first, though three others are cheaper."""
     nodes = {
         f"c{vcpus}.x": plain_node(on_demand=210_000 - 1000 * vcpus, vcpus=vcpus)
         for vcpus in (2, 4, 8, 9)

@@ -332,7 +332,7 @@ def test_a_dask_cluster_without_workers_is_not_waited_for_for_ever(
 def test_what_a_process_cannot_do_is_told_as_if_there_were_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Errors come back from processes whole, also those that are made of more than their message."""
+    """Errors of other processes arrive complete, even if they hold more than a message."""
     monkeypatch.setattr(module, "CHUNK", 1)
     with pytest.raises(RequestError, match="deadline: '99 s' cannot be used") as error:
         bought = replace(JOB, market=Market.ON_DEMAND)
@@ -388,7 +388,7 @@ def test_processes_end_with_a_parent_that_is_killed() -> None:
         job, policy = preset("gpt-117m"), parse_policy("none")
         cases = [(replace(job, steps=1), policy), (replace(job, steps=10**9, save_every_steps=1000), policy)]
         simulate_each(cases, runs=10_000, seed=1, jobs=2, progress=say)
-    """
+    """  # noqa: E501
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     pids = [int(pid) for pid in parent.stdout.readline().split()]

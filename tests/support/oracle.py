@@ -456,7 +456,7 @@ def value(
 
 
 def as_good_as(value: Value, best: Value) -> bool:
-    """Whether a value ties with the best: within a relative 1e-9, or, for Performance-First, equal."""
+    """Whether a value ties with the best: within 1e-9, or equal for Performance-First."""
     if len(best) > 1:
         return value == best
     return value[0] >= best[0] - abs(best[0]) * TIE

@@ -38,7 +38,7 @@ def descendants(of: int) -> list[int]:
 
 
 def marked(mark: str) -> dict[int, str]:
-    """Command lines of the living processes that have inherited ``NAME=value``, by their numbers."""
+    """Command lines of living processes that have inherited ``NAME=value``, by pid."""
     found = {}
     for path in Path("/proc").glob("[0-9]*"):
         try:

@@ -37,10 +37,7 @@ def upcoming_of(path: Path) -> Path:
 
 
 def read_manifest(path: Path) -> CommitRecord:
-    """The commit record that matches a version's file. Raises FileNotFoundError: there is none.
-
-    DamagedError.
-    """
+    """The commit record that matches the file. Raises FileNotFoundError, DamagedError."""
     try:
         upcoming = _read(upcoming_of(path))
     except (FileNotFoundError, DamagedError):
@@ -57,7 +54,7 @@ def read_manifest(path: Path) -> CommitRecord:
 
 
 def settle(path: Path) -> None:
-    """Finish a killed writer's replacement: the record that matches the file stays, under its usual name."""
+    """Finish a killed writer's replacement: keep the record that matches the file."""
     upcoming = upcoming_of(path)
     if not os.path.lexists(upcoming):
         return
@@ -73,7 +70,7 @@ def settle(path: Path) -> None:
 
 
 def verify(path: Path, manifest: CommitRecord | None = None) -> CommitRecord:
-    """Verify a file against its commit record, by default the one beside it.
+    """Verify a file against its commit record, by default the one next to it.
 
     Raises DamagedError, naming bytes.
     """

@@ -1,4 +1,4 @@
-"""Write a file durably: past the page cache where possible, while its last bytes are still being produced.
+"""Write a file durably, with direct I/O where possible, while its last bytes are still produced.
 
 140 MB on a virtual disk of 2.3 GB/s: 62 ms into an existing file, 75 ms into a new one (whose
 blocks must be found), 130 ms through the page cache. Of a file that is still being produced, pieces
@@ -36,7 +36,7 @@ _LOCAL = ("ext2", "ext3", "ext4", "xfs", "f2fs", "tmpfs")
 def write_file(
     path: Path, data: memoryview, final: Iterable[int], *, direct: bool, what: str
 ) -> None:
-    """Write a file, new or old, that nobody else uses; it is on disk when this returns.
+    """Write a file, new or old, that no other process uses; it is on disk when this returns.
 
     Raises OSError.
 
@@ -66,10 +66,7 @@ def write_file(
 
 @dataclass(frozen=True)
 class Medium:
-    """The type of a folder's file system, such as ``ext4``, and its mount options.
-
-    Empty if unknown.
-    """
+    """The type of a folder's file system, such as ``ext4``, and its options; empty if unknown."""
 
     kind: str = ""
     options: tuple[str, ...] = ()
@@ -86,7 +83,7 @@ class Medium:
 
     @property
     def mappable(self) -> bool:
-        """Whether allocated files can be mapped safely: elsewhere writes take new blocks, and may end in SIGBUS."""
+        """Whether mapping is safe: other file systems allocate on write and may raise SIGBUS."""
         return self.kind in ("ext2", "ext3", "ext4", "tmpfs") or (self.kind == "xfs" and self.dax)
 
     def __str__(self) -> str:
@@ -153,7 +150,7 @@ def not_a_file(status: os.stat_result) -> str:
 
 
 def is_unused(path: Path) -> bool:
-    """Whether nobody would see a file overwritten in place: it has one name, and no process has it open or mapped."""
+    """Whether a file can be overwritten in place: one name, not open or mapped anywhere."""
     # A program that maps an old version (torch.load(..., mmap=True)) must not see its weights
     # change.
     try:

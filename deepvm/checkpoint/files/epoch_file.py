@@ -2,10 +2,10 @@
 
 What an older one writes never becomes visible.
 
-A machine that was thought lost may come back, and finish a save that it had begun. Each generation
-of ``deepvm run`` has a number, and its trainers raise that of the folder before they look for
-versions. A commit happens under a shared lock of the file, after a look at the number; raising it
-takes an exclusive lock: so a commit is either before, and is seen, or it fails.
+A machine that was thought lost may come back, and finish a save that it had started. Each
+generation of ``deepvm run`` has a number, and its trainers raise that of the folder before they
+look for versions. A commit happens under a shared lock of the file, after a look at the number;
+raising it takes an exclusive lock: so a commit is either before, and is seen, or it fails.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class EpochFile:
             raise CheckpointError(f"{self._path}: no number of a generation: {error}") from None
 
     def begin(self, epoch: int) -> None:
-        """Refuse lower numbers from now on. Raises CheckpointError: a higher one has begun."""
+        """Refuse lower numbers from now on. Raises CheckpointError: a higher one has started."""
         with self._held(shared=False):
             self._check(epoch)
             if epoch > self.read():
@@ -55,7 +55,7 @@ class EpochFile:
     def current(self, epoch: int) -> Iterator[None]:
         """Make sure that no higher number begins in the context.
 
-        Raises CheckpointError: one has begun.
+        Raises CheckpointError: one has started.
         """
         with self._held(shared=True):
             self._check(epoch)

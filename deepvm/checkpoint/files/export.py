@@ -50,7 +50,7 @@ def export_safetensors(source: Path, target: Path) -> int:
     try:
         with hidden_beside(target) as hidden:
             hidden.touch(exist_ok=False)
-            # As the user's umask has it; safetensors lets nobody else read its files
+            # As the user's umask has it; safetensors hides its files from others
             mode = hidden.stat().st_mode
             save_file(tensors, hidden, metadata={"format": "pt", "deepvm_version": str(version)})
             hidden.chmod(mode)

@@ -1,4 +1,4 @@
-"""The name of a training job that was given none: from its script's path, so that a restart has the same name."""
+"""The default name of a training job, derived from its script's path: the same after a restart."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ _STEM_LENGTH = 40
 
 
 def derived_name() -> str:
-    """The script's name and a digest of its path.
-
-    The arguments do not count: one more step is the same training.
-    """
+    """The script's name and a digest of its path; arguments do not count."""
     main = sys.modules.get("__main__")
     notebook = getattr(main, "__vsc_ipynb_file__", None) or os.environ.get("JPY_SESSION_NAME")
     # Python makes __file__ absolute, so that it does not depend on the working directory.

@@ -35,7 +35,7 @@ def kept(
 def outdated(
     complete: Collection[int], unrecorded: Collection[int], keep: int = 2, every: int = 0
 ) -> set[int]:
-    """Of versions whose record an interrupted removal took, those that :func:`kept` would drop: no sign of a loss."""
+    """Checkpoints without a record that :func:`kept` would drop: no sign of a loss."""
     return {v for v in unrecorded if v not in kept([*complete, v], keep, every)}
 
 

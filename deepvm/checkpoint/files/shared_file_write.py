@@ -1,8 +1,8 @@
-"""Several ranks write one file in a folder that all of them see: each its own bytes, and rank 0 completes it.
+"""Several ranks write one file in a shared folder: each its own bytes; rank 0 commits it.
 
 A rank reports that its bytes are on disk by a small hidden file with their checksums. When all have
 reported, rank 0 verifies the bytes, fills in the file's checksums and commits. A rank that dies
-leaves no more than a hidden file. One that cannot write says so in place of its checksums; rank 0
+leaves no more than a hidden file. One that cannot write says so instead of its checksums; rank 0
 removes all reports when the version has come or will not.
 """
 
@@ -36,7 +36,7 @@ def put_part(folder: VersionFolder, shard: Shard, session: str, limit_s: float =
     Raises CheckpointError.
 
     ``session``, a random name of this run that all ranks share, tells its files from an earlier
-    run's. ``limit_s`` is how long to wait for the other ranks, beside the time for the bytes (see
+    run's. ``limit_s`` is how long to wait for the other ranks, besides the time for the bytes (see
     ``Shard.moving_s``).
     """
     target = folder.file(shard.job, shard.version)

@@ -1,4 +1,4 @@
-"""A version in parts, each a plain torch file of its own: what several memory nodes keep (ACUTE's Check-Trans).
+"""A checkpoint in parts for several memory nodes, each a plain torch file (ACUTE's Check-Trans).
 
 Part k of K holds the k-th of K near-equal ranges of the version's file, cut anywhere, and before it
 what joining needs: where the range belongs, the layout of the whole, and a mark of each rank, a
@@ -30,7 +30,7 @@ _SCHEMA = "deepvm.part/1"
 _ABOUT_BYTES = 512
 _BEGIN = b'{"schema_version": "deepvm.part/'
 _MOST_BEGIN = 2**16
-"""Bytes within which a part's description begins: the zip's first header and the pickle stand before it."""
+"""A part's description starts within so many bytes, after the zip header and the pickle."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Part:
 
 @dataclass(frozen=True)
 class PartPlan:
-    """The layout of a part's file, with the ranks of the whole: what is around its range, and where the marks are."""
+    """The layout of a part's file: what surrounds its byte range, and where the marks are."""
 
     part: Part
     layout: Layout
@@ -63,7 +63,7 @@ class PartPlan:
     tail: bytes
 
     def shard(self, shard: Shard, mark: Callable[[], bytes]) -> Shard:
-        """A rank's part of this part, from its part of the whole; ``mark`` is called when its bytes are read."""
+        """A rank's share of this part; ``mark`` is called when its bytes have been read."""
         part = self.part
         head = bytearray(self.head)
         at = self.marks + shard.rank * MARK_BYTES
@@ -87,10 +87,7 @@ class PartPlan:
 
 
 class _Window:
-    """A file in three pieces of memory, sliced without copying the large one.
-
-    One range is filled in when read.
-    """
+    """A file as three slices of memory, without a copy; one range is filled in when read."""
 
     def __init__(
         self, pieces: Sequence[memoryview], late: tuple[int, int], fill: Callable[[], None]
@@ -139,7 +136,7 @@ def plan_part(whole: Layout, number: int, of: int) -> PartPlan:
         "about": torch.zeros(_ABOUT_BYTES, dtype=torch.uint8, device="cpu"),
         "marks": torch.zeros(MARK_BYTES * whole.world, dtype=torch.uint8, device="cpu"),
         "layout": torch.zeros(len(document), dtype=torch.uint8, device="cpu"),
-        # Memory that nobody touches is not taken
+        # Untouched memory is not taken
         "part": torch.empty(length, dtype=torch.uint8, device="cpu"),
         "number": number,
         "of": of,

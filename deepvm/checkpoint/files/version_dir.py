@@ -1,4 +1,4 @@
-"""A folder of versions: written whole or not at all, listed by their commit records, verified before use.
+"""A folder of checkpoints: atomic writes, listed by commit records, verified before use.
 
 A write: the bytes into a hidden file, fsync; the record into another, the *upcoming* record, fsync,
 fsync of the folder; then the file gets its name, fsync of the folder, and only then the record.
@@ -81,7 +81,7 @@ class VersionFolder:
     """Versions in one folder of a local or mounted file system."""
 
     def __init__(self, path: Path, *, direct: bool = True) -> None:
-        """Create nothing before the first write; ``direct``: past the page cache where the file system can."""
+        """Nothing is created before the first write; ``direct``: use direct I/O if supported."""
         self.path, self._direct = path, direct
         self._epochs = dict[str, int]()
         self._warned: set[tuple[Path, str]] = set()
@@ -90,7 +90,7 @@ class VersionFolder:
     def begin(self, job: str, epoch: int) -> None:
         """Write as this generation of a job, and refuse older ones.
 
-        Raises CheckpointError: a newer one has begun.
+        Raises CheckpointError: a newer one has started.
         """
         with failing(self.path):
             durable_write.make_folder(self.path)
@@ -100,7 +100,7 @@ class VersionFolder:
     def _fence(self, job: str) -> contextlib.AbstractContextManager[None]:
         """While a version is committed no newer generation begins.
 
-        Raises CheckpointError: one has begun.
+        Raises CheckpointError: one has started.
         """
         epoch = self._epochs.get(job)
         return (
@@ -140,18 +140,12 @@ class VersionFolder:
         return target
 
     def enter(self) -> None:
-        """Make the folder and mark this process as a writer there, until ``writer_lock.leave()``.
-
-        If alone, sweep.
-        """
+        """Create the folder and join its writers until ``writer_lock.leave()``; sweep if alone."""
         durable_write.make_folder(self.path)
         self.writer_lock.enter(self.sweep)
 
     def reserve(self, job: str, version: int = 0) -> Path:
-        """Name of a hidden file for :meth:`adopt`.
-
-        It exists if there was a spare that nobody reads.
-        """
+        """Name of a hidden file for :meth:`adopt`; it exists if there was an unused spare."""
         self.enter()
         hidden = self._hidden(self.file(job, version))
         try:
@@ -227,7 +221,7 @@ class VersionFolder:
             self._rename(hidden, record, "record")
             self._sync("record")
         except BaseException:
-            # The name may be there without being durable; nobody may see what this caller was
+            # The name may be there without being durable; no process may see what this caller was
             # refused.
             for name in (hidden, record):
                 with contextlib.suppress(OSError):
@@ -266,10 +260,7 @@ class VersionFolder:
         return durable_write.can_reuse(self.path)
 
     def found(self, job: str = "") -> tuple[Found, ...]:
-        """Every file named like a version, complete or not, of one job or all.
-
-        By job, newest first.
-        """
+        """All files named like checkpoints, complete or not, by job, newest first."""
         # Also the names of records: one without its file was a complete version once.
         names = {name.removesuffix(SUFFIX) for name in self._names()}
         rows = [row for name in names if (row := self._look(name, job)) is not None]
@@ -315,10 +306,7 @@ class VersionFolder:
         return None if row is None or row.problem else row.manifest
 
     def manifests(self, job: str) -> tuple[CommitRecord, ...]:
-        """The complete versions of a job, newest first, bytes not verified.
-
-        Incomplete ones are logged once.
-        """
+        """A job's complete checkpoints, newest first, unverified; logs incomplete ones once."""
         rows = self._settled(job)
         for row in rows:
             if row.problem and (row.path, row.problem) not in self._warned:
@@ -327,10 +315,7 @@ class VersionFolder:
         return tuple(f.manifest for f in rows if f.manifest is not None and not f.problem)
 
     def damaged(self, job: str) -> tuple[Damage, ...]:
-        """The versions of a job that were complete once and are not any more, newest first.
-
-        Bytes are not verified.
-        """
+        """A job's checkpoints that are no longer complete, newest first; bytes are not verified."""
         return tuple(
             Damage(f.version, f"{f.path}: {f.problem}", f.size)
             for f in self._settled(job)
@@ -338,7 +323,7 @@ class VersionFolder:
         )
 
     def _settled(self, job: str) -> tuple[Found, ...]:
-        """As :meth:`found`, but looked at again where the record is gone: another writer may be removing a version."""
+        """Like :meth:`found`, but look again if a record is missing: a removal may be under way."""
         rows = self.found(job)
         if any(
             row.problem == UNRECORDED and (row.path, row.problem) not in self._warned
@@ -401,7 +386,7 @@ class VersionFolder:
             left.unlink(missing_ok=True)
 
     def sweep(self, older_than_s: float = 0) -> None:
-        """Clear all :meth:`leftovers`, without an age only while nobody writes."""
+        """Clear all :meth:`leftovers`, without an age only while no process writes."""
         for path in self.leftovers(older_than_s):
             with contextlib.suppress(OSError):
                 self.clear(path)

@@ -19,7 +19,7 @@ log = logging.getLogger("deepvm.checkpoint")
 
 
 class WriterLock:
-    """Marks a process as a writer of a folder, whose hidden files are then not taken for a killed one's."""
+    """Marks a process as a writer of a folder, so that others leave its hidden files alone."""
 
     def __init__(self, folder: Path) -> None:
         """Nothing is created yet."""
@@ -27,10 +27,7 @@ class WriterLock:
         self._warned = False
 
     def enter(self, clear_up: Callable[[], object] = lambda: None) -> None:
-        """Start writing in the folder, which must exist.
-
-        If no other process does, ``clear_up`` is called first.
-        """
+        """Join the writers of an existing folder; the only writer first calls ``clear_up``."""
         with self._guard:
             if not self._lock.held:
                 if self._take(shared=False):
@@ -40,10 +37,7 @@ class WriterLock:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[bool]:
-        """Whether nobody else writes there, until the end of the context.
-
-        Then as after :meth:`enter`.
-        """
+        """Whether this is the only writer until the context ends; then as after :meth:`enter`."""
         with self._guard:
             try:
                 yield self._take(shared=False)

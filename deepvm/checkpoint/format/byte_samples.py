@@ -1,4 +1,4 @@
-"""Samples of memory, to notice changes that version counters miss: those through ``.data``, and of fused optimizers."""
+"""Samples of memory that detect changes which version counters miss (``.data``, fused steps)."""
 
 from __future__ import annotations
 
@@ -25,10 +25,7 @@ class ByteSamples:
     def __init__(
         self, storages: Sequence[torch.UntypedStorage], sources: Sequence[torch.Tensor | None]
     ) -> None:
-        """``sources``: each storage as a tensor of bytes.
-
-        Storages of devices and empty ones are left out.
-        """
+        """``sources``: storages as byte tensors; those on devices and empty ones are skipped."""
         pairs = [
             (s, b)
             for s, b in zip(storages, sources, strict=True)
@@ -40,10 +37,7 @@ class ByteSamples:
         self._taken = self._now()
 
     def changed(self) -> set[int]:
-        """The storages, by ``_cdata``, whose samples differ now.
-
-        Those that were resized are not looked at.
-        """
+        """The storages, by ``_cdata``, whose samples differ now; resized ones are skipped."""
         if not self._views or [storage.nbytes() for storage in self._storages] != self._sizes:
             return set()
         now = self._now()

@@ -1,4 +1,4 @@
-"""CRC-32 as zip files have it: of any bytes, of a version's chunks, and those that the file itself holds.
+"""CRC-32 as in zip files: of bytes, of a checkpoint's chunks, and of the fields inside the file.
 
 On one core of a 2024 Xeon: zlib 4 GB/s, isal 27 GB/s; both release the GIL.
 """
@@ -17,10 +17,7 @@ except ImportError:
 
 
 def finish(image: memoryview, layout: Layout) -> None:
-    """Fill in the checksums that the file itself holds (zip's CRC-32 of each record).
-
-    Idempotent.
-    """
+    """Fill in the checksums inside the file (zip's CRC-32 of each record). Idempotent."""
     for _ in seal(image, layout):
         pass
 

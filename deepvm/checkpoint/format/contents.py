@@ -1,4 +1,4 @@
-"""What a version's file holds: the state of a Checkpointer, or a checkpoint of torch.distributed.checkpoint (DCP)."""
+"""What a checkpoint file holds: the state of a Checkpointer, or a DCP checkpoint."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _LEAST_PIECE = 1024
 """Mean bytes between cuts; with less, hashing twice is cheaper than bookkeeping."""
 
 HASHED_BYTES = 2**19
-"""What is read from a connection and hashed at a time: few enough to be in the core's own cache still."""
+"""Bytes received and hashed at a time: few enough to stay in the core's cache."""
 
 _FIELD = struct.Struct("<I")
 
@@ -90,7 +90,7 @@ class CrcBoundaries:
     def pieces(
         self, view: memoryview, start: int, ready: Callable[[int], None] = lambda end: None
     ) -> tuple[CrcPiece, ...]:
-        """Hash a piece of the file that stands at ``start``; ``ready`` waits until so many bytes of it are there."""
+        """Hash the piece at ``start``; ``ready(end)`` waits until the bytes up to ``end`` exist."""
         end = start + len(view)
         inner = self.places[bisect_right(self.places, start) : bisect_left(self.places, end)]
         found = []

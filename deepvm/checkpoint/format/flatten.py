@@ -75,10 +75,7 @@ class FlatState:
 
 
 def flatten(tree: Any) -> FlatState:
-    """Flatten a tree. Raises RequestError: torch would not load something in it safely.
-
-    Names its place.
-    """
+    """Flatten a tree. Raises RequestError, with its path, for what torch cannot load safely."""
     parts = FlatState()
     try:
         _visit(tree, parts, ())

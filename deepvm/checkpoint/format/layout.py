@@ -1,6 +1,4 @@
-"""The layout of a checkpoint file: its size, which rank sends what, its checksums.
-
-And sets of byte ranges.
+"""The layout of a checkpoint file (size, shards, checksums), and sets of byte ranges.
 
 The trainer plans it before the first byte, once per structure of the state; a memory node needs to
 know no more.
@@ -37,7 +35,7 @@ class Segment(NamedTuple):
 
 
 class ChecksumField(NamedTuple):
-    """Four bytes, little-endian, at ``position``: the CRC-32 of the range at ``offset``, which excludes them."""
+    """Four little-endian bytes at ``position``: the CRC-32 of the range at ``offset``."""
 
     position: int
     offset: int
@@ -46,7 +44,7 @@ class ChecksumField(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """The plan of a file: its bytes, the sorted ranges that each rank sends, and the checksums to fill in last."""
+    """The plan of a file: size, the sorted ranges each rank sends, checksums to fill in last."""
 
     size: int
     shards: tuple[tuple[Segment, ...], ...]
@@ -140,7 +138,7 @@ class Layout:
 
 
 def _entangled(fields: Sequence[ChecksumField]) -> bool:
-    """Whether filling in one checksum would change another, or its range, so that the order would matter."""
+    """Whether one checksum field overlaps another or its range, so that the order would matter."""
     places = sorted({f.position for f in fields})
     # Several places may hold the checksum of one range, but one place cannot hold two checksums.
     if len(places) < len(set(fields)) or any(
@@ -155,13 +153,13 @@ def _entangled(fields: Sequence[ChecksumField]) -> bool:
 
 
 def runs(shard: Iterable[Segment]) -> tuple[Segment, ...]:
-    """The segments of a shard, sorted, neighbours joined: a message may span tensors that lie side by side."""
+    """The segments of a shard, sorted, with adjacent ones joined across tensors."""
     joined = Ranges((segment.offset, segment.offset + segment.length) for segment in sorted(shard))
     return tuple(Segment(start, end - start) for start, end in joined)
 
 
 def within(part: Segment, shares: Sequence[Segment]) -> list[tuple[int, int]]:
-    """The ranges ``[start, end)`` of a part, from its own start, that lie in the shares, which are sorted."""
+    """The ranges ``[start, end)`` of ``part``, relative to it, that lie in the sorted shares."""
     found = []
     first = bisect_right(shares, part.offset, key=lambda share: share.offset + share.length)
     for number in range(first, len(shares)):  # islice() would pass over all of those before

@@ -1,4 +1,4 @@
-"""The commit record: a small JSON file beside each version.
+"""The commit record: a small JSON file next to each version.
 
 A version without one is not complete, whatever its bytes.
 
@@ -134,7 +134,7 @@ class JoinedRecord(CommitRecord):
 
 @dataclass(frozen=True)
 class Damage:
-    """A version that existed once and cannot be restored: its number, a problem for people, bytes of what is left."""
+    """A checkpoint that cannot be restored: its number, the problem, the bytes that are left."""
 
     version: int
     problem: str

@@ -15,12 +15,10 @@ from deepvm.errors import CheckpointError, RequestError
 
 
 class ZeroCopySource(Protocol):
-    """A version's bytes where the training has them, or where they are copied to when it wants to go on."""
+    """A checkpoint's bytes: in the training's memory, or in the copy once one is made."""
 
     def bytes(self, start: int, end: int) -> AbstractContextManager[list[memoryview]]:
-        """The bytes of a range of the file, in order, for as long as the context lasts.
-
-        Later they may lie elsewhere.
+        """The bytes of a range of the file, in order, valid until the context ends.
 
         The training may wait for its end, so nothing is to be waited for inside.
         """
@@ -49,7 +47,7 @@ class Level(str, Enum):
 
 
 LEAST_BYTES_S = 50e6
-"""The slowest bandwidth, in bytes/s, that time limits allow for: they grow with the version's size."""
+"""The slowest bandwidth, in bytes/s, that timeouts allow for; they grow with the size."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +61,7 @@ class Shard:
         layout: of the whole version. image: the whole file's address space; only the rank's own
             segments are filled.
         ready: waits until the own bytes below a position are final; to be called before they are
-            read. Raises
-            CheckpointError: they will never be.
+            read. Raises CheckpointError: they will never be.
         home: the hidden file that ``image`` maps, of which a tier is to make a version (strategy
             D).
         best: the training calls it the best so far.
@@ -89,7 +86,7 @@ class Shard:
 
     @property
     def moving_s(self) -> float:
-        """Seconds that copying, sending and writing the whole version may take beside other waits."""
+        """Seconds to allow for copying, sending and writing the whole checkpoint."""
         return self.layout.size / LEAST_BYTES_S
 
     def confirm(self) -> None:

@@ -1,4 +1,4 @@
-"""Tensors of which each rank holds a part (DTensors: FSDP2, tensor parallel): where the part is in the whole.
+"""Sharded tensors (DTensors: FSDP2, tensor parallel): where a rank's part is in the whole.
 
 A file has whole tensors, so that any number of ranks, or none, can read it; each rank writes the
 bytes of its part.
@@ -18,11 +18,11 @@ from deepvm.checkpoint.format.layout import Segment
 from deepvm.errors import CheckpointError, RequestError
 
 MOST_RUNS, MOST_RUNS_OF_ALL = 100_000, 900_000
-"""Most runs on one rank, each of which is one copy, and on all ranks, each of which is one entry of the layout."""
+"""Limits: runs on one rank (each one copy), and on all ranks (each one layout entry)."""
 
 
 class Run(NamedTuple):
-    """Bytes that lie together in the whole tensor, at ``place``, and in the memory of the part, at ``start``."""
+    """Contiguous bytes, at ``place`` in the whole tensor and at ``start`` in the rank's part."""
 
     place: int
     start: int
@@ -104,7 +104,7 @@ def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage:
 
 
 def whole_strides(tensor: torch.Tensor) -> tuple[tuple[int, ...], int]:
-    """Strides and offset, in elements, that a tensor has in a file: a sharded one lies row by row."""
+    """A tensor's strides and offset in the file, in elements; sharded ones are row-major."""
     return (
         (_row_major(tensor.shape), 0)
         if is_sharded(tensor)
@@ -117,10 +117,7 @@ def _row_major(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def region_of(tensor: torch.Tensor) -> Region:
-    """The part of a DTensor that this rank has. Raises ValueError: it has none of its own.
-
-    Says why.
-    """
+    """The part of a DTensor that this rank has. Raises ValueError, with the reason, if none."""
     found: Any = tensor
     if any(placement.is_partial() for placement in found.placements):
         raise ValueError("a sum of which each rank has a summand; .redistribute(...) adds them up")

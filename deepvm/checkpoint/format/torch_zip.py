@@ -1,4 +1,4 @@
-"""Memory laid out as the file: a zip that plain ``torch.load`` reads, planned once and then only filled in.
+"""An in-memory image of the file: a zip for plain ``torch.load``, planned once, then filled in.
 
 ``torch.save`` with ``skip_data`` writes everything but the tensors' bytes, into a sparse file that
 shows where these belong. Storages are copied there, numbers are patched into the pickle, and zip's
@@ -124,7 +124,7 @@ def lay_out(tree: Any, parts: FlatState, world: int) -> Image:
 
 
 def _template(tree: Any, parts: FlatState) -> Any:
-    """The state with memory that nobody touches, and with numbers that can be found in the pickle."""
+    """The state with untouched memory, and with numbers that can be located in the pickle."""
     twins = {
         s._cdata: torch.UntypedStorage(size, device="cpu")  # type: ignore[no-untyped-call]
         for s, size in zip(parts.storages, parts.sizes, strict=True)
@@ -149,7 +149,7 @@ def _template(tree: Any, parts: FlatState) -> Any:
 
 
 def _read_image(file: IO[bytes], parts: FlatState, sizes: Sequence[int]) -> Image:
-    """Find everything in the file that torch wrote, holes in place of tensors."""
+    """Find everything in the file that torch wrote, holes instead of tensors."""
     size, records = file.tell(), _records(file)
     pickle, _ = records["data.pkl"]
     storages, changing = [], ["data.pkl"]
@@ -192,7 +192,7 @@ def _read_image(file: IO[bytes], parts: FlatState, sizes: Sequence[int]) -> Imag
 
 
 def _number_places(pickle: bytes, start: int, floats: Sequence[bool]) -> tuple[int, ...]:
-    """Where the eight bytes of each number are: after LONG1 and a length of 8, or after BINFLOAT."""
+    """Where each number's eight bytes are: after LONG1 and a length of 8, or after BINFLOAT."""
     places = []
     for number, is_float in enumerate(floats, start=1):
         if is_float:
@@ -207,10 +207,7 @@ def _number_places(pickle: bytes, start: int, floats: Sequence[bool]) -> tuple[i
 
 
 def _records(file: IO[bytes]) -> dict[str, tuple[Segment, tuple[int, ...]]]:
-    """Where the bytes of each file in the zip are, and its CRC-32 (PKWARE APPNOTE 4.3.
-
-    Zipfile hides these places).
-    """
+    """Offsets of each zip entry's bytes, and its CRC-32 (PKWARE APPNOTE 4.3; zipfile has none)."""
     try:
         archive = zipfile.ZipFile(file)
     except zipfile.BadZipFile as error:
@@ -260,7 +257,7 @@ def _test(image: Image, parts: FlatState, descriptor: int, path: str) -> None:
 
 @contextmanager
 def _sparse_file(size: int) -> Iterator[tuple[IO[bytes], str]]:
-    """A file with room for so many bytes that goes away, and its path: in memory, else in the temporary folder."""
+    """A temporary sparse file and its path: in memory if possible, else in the temporary folder."""
     place = "memory"
     try:
         with ExitStack() as stack:

@@ -25,10 +25,7 @@ _WHOLE = (
 
 
 class AccelerateState:
-    """What Accelerate counts: batches towards the next step, and passes over the data.
-
-    And the seed of its sampler.
-    """
+    """What Accelerate counts (batches to the next step, epochs), and its sampler's seed."""
 
     def __init__(self, accelerator: Any, loader: Any) -> None:
         """Of these."""
@@ -78,9 +75,12 @@ def checkpointed(
 
     Example::
 
-        model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, loader, scheduler)
+        model, optimizer, loader, scheduler = accelerator.prepare(
+            model, optimizer, loader, scheduler
+        )
         with checkpointed(accelerator, model=model, optimizer=optimizer, loader=loader, epochs=3,
-                          extra={"scheduler": scheduler}, tiers=["tcp://10.0.0.7:7070"], every=100) as run:
+                          extra={"scheduler": scheduler}, tiers=["tcp://10.0.0.7:7070"],
+                          every=100) as run:
             for epoch in run.epochs():
                 for inputs, targets in loader:
                     with accelerator.accumulate(model):

@@ -32,7 +32,7 @@ _EPOCH = (
     "steps_trained_in_current_epoch",
 )
 _RESUMED = "deepvm: restored from its own versions"
-"""Stands for the folder of a checkpoint: there is no such folder, so the Trainer loads nothing from it."""
+"""Passed as the checkpoint folder: it does not exist, so the Trainer loads nothing."""
 _OF_THIS_RUN = (
     "max_steps",
     "num_train_epochs",
@@ -55,21 +55,20 @@ class DeepVMCallback(TrainerCallback):  # type: ignore[misc]
     one. It is taken before the next batch is fetched: evaluations, logs and callbacks after the
     step are in it. ``trainer.train()`` continues from the newest version;
     ``resume_from_checkpoint`` is not needed, and refused. The Trainer's own checkpoints can be
-    switched
-    off: ``save_strategy="no"``. After SIGTERM the state after the next step is saved, then the
-    process ends with exit code 143.
+    switched off: ``save_strategy="no"``. After SIGTERM the state after the next step is saved, then
+    the process ends with exit code 143.
     """
 
     def __init__(
         self, *, extra: Mapping[str, Stateful] | None = None, sigterm: bool = True, **options: Any
     ) -> None:
-        """``options`` are those of :class:`deepvm.checkpoint.Checkpointer`: ``tiers``, ``every``, ``job``, ..."""
+        """``options``: those of :class:`deepvm.checkpoint.Checkpointer`, such as ``tiers``."""
         check_options(options)
         self._extra, self._sigterm, self._options = dict(extra or {}), sigterm, options
         self._session: Session | None = None
         self._logged_loss = 0.0
         self._over = False
-        """The Trainer has added the losses since the last log to its sum, and a summary to the log."""
+        """The Trainer has already added the last losses to its sum and a summary to the log."""
         self._ended = False
         """The version that was restored is of the end of the training: no step is left."""
 
@@ -79,7 +78,7 @@ class DeepVMCallback(TrainerCallback):  # type: ignore[misc]
         return None if self._session is None else self._session.checkpointer
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
-        """Restore the newest version, and let the Trainer go on where it was taken."""
+        """Restore the newest version, and let the Trainer continue where it was taken."""
         trainer = _trainer(self)
         # Another training with this callback, or this one with smaller batches, has failed
         self._close()
@@ -145,7 +144,7 @@ class DeepVMCallback(TrainerCallback):  # type: ignore[misc]
             self._close()
 
     def _saved(self, trainer: Any) -> dict[str, Any]:
-        """The Trainer's state, at the end as it was before the Trainer summed up: more epochs may follow."""
+        """The Trainer's state; at the end, as before its summary: more epochs may follow."""
         found = _state_of(trainer)
         if self._over:
             found["counts"]["_total_loss_scalar"] = self._logged_loss
@@ -221,7 +220,7 @@ def _restore_state(trainer: Any, found: Mapping[str, Any]) -> None:
 
 
 def _end_at_once(trainer: Any) -> None:
-    """Let the Trainer pass over all epochs: it would do a step before it looks whether one is left."""
+    """Make the Trainer skip all epochs: it steps once before it checks for remaining steps."""
     handler = trainer.callback_handler
 
     def on_epoch_begin(args: Any, state: Any, control: Any) -> Any:
@@ -236,7 +235,7 @@ def _end_at_once(trainer: Any) -> None:
 
 
 def _continue(trainer: Any, first: int, batch: int) -> None:
-    """Let the Trainer pass over the epochs that are done, and over the batches that are done of the next."""
+    """Make the Trainer skip finished epochs and, in the next one, finished batches."""
     run, handler, begun = trainer._run_epoch, trainer.callback_handler, 0
     begin = handler.on_epoch_begin
 
@@ -269,7 +268,7 @@ def _continue(trainer: Any, first: int, batch: int) -> None:
 
 @contextmanager
 def _nothing_skipped() -> Iterator[None]:
-    """The loader begins with the right batch by itself: the Trainer must not skip as many once more."""
+    """Keep the Trainer from skipping batches: the loader already resumes at the right one."""
     module = transformers.trainer
     skip = module.skip_first_batches
     module.skip_first_batches = lambda loader, count: loader

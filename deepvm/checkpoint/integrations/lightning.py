@@ -28,7 +28,8 @@ class DeepVMCallback(Callback):  # type: ignore[misc]
 
     Example::
 
-        Trainer(..., callbacks=[DeepVMCallback(tiers=["tcp://10.0.0.7:7070"], every=100)]).fit(module, loader)
+        callback = DeepVMCallback(tiers=["tcp://10.0.0.7:7070"], every=100)
+        Trainer(..., callbacks=[callback]).fit(module, loader)
 
     In a version are the module, its optimizers and schedulers, the scaler, the position in the data
     with all random states, the progress of Lightning's loops, and what callbacks, the module and
@@ -43,7 +44,7 @@ class DeepVMCallback(Callback):  # type: ignore[misc]
     """
 
     def __init__(self, *, extra: Mapping[str, Stateful] | None = None, **options: Any) -> None:
-        """``options`` are those of :class:`deepvm.checkpoint.Checkpointer`: ``tiers``, ``every``, ``job``, ..."""
+        """``options``: those of :class:`deepvm.checkpoint.Checkpointer`, such as ``tiers``."""
         super().__init__()
         check_options(options)
         self._extra, self._options = dict(extra or {}), options
@@ -57,7 +58,7 @@ class DeepVMCallback(Callback):  # type: ignore[misc]
         return None if self._session is None else self._session.checkpointer
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """Restore the newest version, and let the loops go on where it was taken."""
+        """Restore the newest version, and let the loops continue where it was taken."""
         _refuse(trainer)
         self.teardown(trainer, pl_module, "fit")  # another fit with this callback has failed
         loader = _loader_of(trainer)
@@ -89,17 +90,14 @@ class DeepVMCallback(Callback):  # type: ignore[misc]
             session.finish()
 
     def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
-        """Have Lightning hear of SIGTERM only when gradients are added up: they are in no version."""
+        """Hide SIGTERM from Lightning while gradients accumulate: no checkpoint has them."""
         signals = trainer._signal_connector
         if signals.received_sigterm or self._ends:
             self._ends = trainer.fit_loop.epoch_loop._should_accumulate()
             signals.received_sigterm = not self._ends
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Save before Lightning ends because of SIGTERM.
-
-        After other errors nobody calls ``teardown``.
-        """
+        """Save before Lightning ends on SIGTERM; other errors do not call ``teardown``."""
         session = self._session
         try:
             if session is None or not isinstance(exception, SIGTERMException):

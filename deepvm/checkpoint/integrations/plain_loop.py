@@ -16,9 +16,7 @@ from deepvm.errors import CheckpointError, RequestError
 
 
 class TrainingRun:
-    """A training loop that continues where the newest version was taken.
-
-    :func:`training_run` makes it.
+    """A training loop that resumes at the newest checkpoint; see :func:`training_run`.
 
     Attributes:
         loader: the data; a pass over it is an epoch. checkpointer: whose ``save()`` may be called
@@ -47,7 +45,7 @@ class TrainingRun:
         return self.checkpointer.version
 
     def epochs(self) -> Iterator[int]:
-        """The epochs that are left, each one pass over ``loader``, for loops with something to do after each."""
+        """The remaining epochs, each one pass over ``loader``, for loops with work after each."""
         loader = self._session.loader
         while self._epochs is None or loader.epoch < self._epochs:
             epoch = loader.epoch
@@ -94,7 +92,9 @@ def training_run(
 
     Example::
 
-        with training_run(model=model, optimizer=optimizer, loader=loader, epochs=10, tiers=..., every=100) as run:
+        with training_run(
+            model=model, optimizer=optimizer, loader=loader, epochs=10, tiers=..., every=100
+        ) as run:
             for inputs, targets in run:
                 ...  # run.epoch, run.step
 

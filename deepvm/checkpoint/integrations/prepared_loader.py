@@ -1,4 +1,4 @@
-"""Loaders that Accelerate has prepared: what they iterate over inside is replaced, so that it has a position."""
+"""Loaders prepared by Accelerate: the loader inside is replaced by one that has a position."""
 
 from __future__ import annotations
 

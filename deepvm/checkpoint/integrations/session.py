@@ -1,4 +1,4 @@
-"""What all loops have in common: a checkpointer with a data loader, and what happens after SIGTERM."""
+"""What all loops share: a checkpointer with a data loader, and the reaction to SIGTERM."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ log = logging.getLogger("deepvm.checkpoint")
 
 
 class Session:
-    """Saves before the next batch of a loader is fetched, and ends the process after SIGTERM when the version is safe.
+    """Saves before a batch is fetched; after SIGTERM, exits once the checkpoint is safe.
 
     Attributes:
         checkpointer: the one that it has made. loader: what the training iterates over.
@@ -106,7 +106,7 @@ class Session:
         return self._restored
 
     def finish(self) -> None:
-        """The training is over: save its end, if there was a step, so that another start has nothing to do."""
+        """Training is over: save the final state if there was a step, so a restart is a no-op."""
         if self.checkpointer.version != self._restored:
             self.checkpointer.save(block=True)
 
@@ -132,16 +132,13 @@ def check_options(options: Mapping[str, Any]) -> None:
 
 
 class PackedState:
-    """An object of a trainer in a tensor whose size seldom changes, as other layouts of the file cost time.
+    """A trainer object packed into a tensor of nearly constant size: relayouts cost time.
 
     It is read when the version is taken.
     """
 
     def __init__(self, what: str, save: Any, load: Any) -> None:
-        """``save()``: returns what plain ``torch.load`` reads; ``load(found)`` restores it.
-
-        ``what``: in errors.
-        """
+        """``save()`` returns what ``torch.load`` reads; ``load(found)`` restores it."""
         self._what, self._save, self._load = what, save, load
         self._size, self._checked = _LEAST, -1
 

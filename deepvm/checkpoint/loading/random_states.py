@@ -1,4 +1,4 @@
-"""Random states of a process, in a few kilobytes: read before each batch, in workers too, so they have to be cheap."""
+"""Random states of a process in a few kilobytes: cheap enough to read before each batch."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def generators_of(loader: DataLoader[Any]) -> list[torch.Generator]:
 
 
 def counters_of(loader: DataLoader[Any]) -> dict[str, int]:
-    """The integers that the samplers keep, such as an epoch that each pass increments, by their paths."""
+    """The integer attributes of the samplers, such as an epoch counter, by path."""
     return {
         f"{path}.{name}": value
         for path, sampler in _samplers("", loader)
@@ -104,7 +104,7 @@ def restore_counters(loader: DataLoader[Any], counters: Mapping[str, int]) -> No
 
 
 def own_generators(dataset: Any) -> list[str]:
-    """The attributes of a dataset, and of the objects in it, that are random generators: no checkpoint has these."""
+    """Attributes of a dataset that are random generators: no checkpoint includes them."""
     return [
         f"{prefix}{name}"
         for prefix, holder in [

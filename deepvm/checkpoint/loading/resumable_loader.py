@@ -39,7 +39,7 @@ log = logging.getLogger("deepvm.checkpoint")
 
 
 class ResumableLoader:
-    """Wraps a ``DataLoader`` of torch, or a ``StatefulDataLoader`` of torchdata, so that a checkpoint has its position.
+    """Wraps a ``DataLoader`` or ``StatefulDataLoader`` so that a checkpoint has its position.
 
     Its batches are those of the loader, with the same random numbers. It goes into the
     checkpointer's ``extra``; after a restore the next pass has the batches that are left::
@@ -119,15 +119,15 @@ class ResumableLoader:
         """Random states when the iterator was made, and with it the workers."""
         self._began: GeneratorStates | None = None
         self._first: GeneratorStates | None = None
-        """Random states when the sampler's iterator was made in this pass, and when it drew first."""
+        """Set while a pass starts that resumes in the middle."""
         self._putting_back: _Resume | None = None
-        """While a pass begins that goes on in the middle."""
+        """While a pass begins that continues in the middle."""
         self._calls = 0
         self._worker_states: dict[int, bytes] = {}
         """Those of persistent workers when this pass began."""
         self._history = History(max(loader.num_workers, 1) + ahead)
         self._fetches: deque[tuple[GeneratorStates, Any]] = deque(maxlen=max(ahead, 1))
-        """Before each of the newest fetches: random states, and the loader's own state if it has one."""
+        """For each of the newest fetches: random states, and the loader's own state if any."""
         self._copy: DataLoader[Any] | None = None
         self._indexes: Indexes | None = None
         self._resume: _Resume | None = None
@@ -160,7 +160,7 @@ class ResumableLoader:
         return max(self._fetched - self._ahead, self._least) if self._running else 0
 
     def __iter__(self) -> Iterator[Any]:
-        """Begin the next pass, or go on with the one of the version that was restored."""
+        """Begin the next pass, or continue with the one of the version that was restored."""
         if self._running:  # it was left before its end
             self._ended()
         self.before_batch()
@@ -247,7 +247,7 @@ class ResumableLoader:
             ) from error
 
     def _restarted_if_empty(self, batches: Iterator[Any], resume: _Resume) -> Iterator[Any]:
-        """The batches of a stream between two passes: many keep the state of the last one's end until they yield."""
+        """A stream's batches between two passes; many keep the end state of the last pass."""
         first = next(batches, _END)
         if first is _END:
             resume.now.put_back(self._generators)
@@ -330,10 +330,7 @@ class ResumableLoader:
             )
 
     def _order(self, batch: int) -> int | None:
-        """The checksum of the batches before this one.
-
-        Of a stream of datasets that is not read again, its epoch.
-        """
+        """Checksum of the batches before this one; for streams that are not reread, the epoch."""
         if self._order_key == "epoch_of_dataset":
             return int(self.loader.dataset.epoch)  # type: ignore[attr-defined]
         return None if self._stateful else self._history.at(batch)[1]
@@ -358,7 +355,7 @@ class ResumableLoader:
         return marked.batch
 
     def _is_over(self) -> bool:
-        """Whether it is known that this pass has no more batches: what follows an epoch belongs to its last iteration.
+        """Whether this pass is known to have no more batches, so the epoch's end belongs to it.
 
         A version is then taken when the next pass starts, so loops that count epochs by steps start
         with the right one.
@@ -366,7 +363,7 @@ class ResumableLoader:
         return self._length is not None and self.batch >= self._length
 
     def leave(self) -> None:
-        """The pass that runs, or was restored, ends here: the next one begins with the next ``iter()``."""
+        """End the running or restored pass here; the next ``iter()`` starts a new one."""
         self._resume = None
         self._ended()
 
@@ -520,11 +517,11 @@ class ResumableLoader:
 
 
 class _Resume:
-    """Where a pass goes on, and the random states of moments in it.
+    """Where a pass continues, and the random states of moments in it.
 
     Attributes:
-        now: of the version. inside: whether a pass had begun. made, began, first: when the workers
-            were made, the sampler's iterator was, and it drew first.
+        now: of the version. inside: whether a pass had started. made, began, first: when the
+            workers were made, the sampler's iterator was, and it drew first.
         ahead: before each of the first batches. workers: of each worker. order: checksum of all
         batches before. own, dataset: the states of a loader, or a dataset, that has some.
         alone: the version is of another number of ranks, so its global random states are not this
@@ -609,7 +606,7 @@ def _nothing() -> None:
 
 
 def _weak(method: Callable[..., None], *first: Any) -> Callable[..., None]:
-    """Calls a method of what lives on: workers that go with a cycle of references are not told to end."""
+    """A call through a weak reference: workers freed with a cycle are never told to end."""
     found = weakref.WeakMethod(method)
 
     def call(*others: Any) -> None:

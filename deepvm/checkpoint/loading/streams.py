@@ -1,4 +1,4 @@
-"""Streams (``IterableDataset``): whether their own state restores a position, and whether they repeat their batches."""
+"""Streams (``IterableDataset``): do they restore a position, do they repeat their batches?"""
 
 from __future__ import annotations
 
@@ -49,10 +49,7 @@ def is_hugging_face(dataset: Any) -> bool:
 
 
 def missing_from_state(loader: DataLoader[Any]) -> str:
-    """What the state of a loader's dataset leaves out, so that it has to be read again.
-
-    Empty if nothing is known.
-    """
+    """What the dataset's state lacks, so that it must be reread; empty if nothing is known."""
     stages = [*_stages(loader.dataset)]
     if not stages:
         return ""
@@ -99,7 +96,7 @@ def _stages(top: Any) -> Iterator[Any]:
 
 
 def digest(batch: Any) -> int:
-    """A checksum of a batch that costs microseconds: of some values of each tensor, the shapes, texts and numbers."""
+    """A checksum of a batch in microseconds: samples of each tensor, shapes, texts, numbers."""
     crc = 0
     for part in _parts(batch):
         crc = crc32(part, crc)

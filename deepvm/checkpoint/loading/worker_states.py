@@ -1,4 +1,4 @@
-"""What a data loader's workers and its sampler have drawn, batch by batch, so that both can go on from any of them."""
+"""What loader workers and the sampler have drawn, per batch, so that both can resume there."""
 
 from __future__ import annotations
 
@@ -80,10 +80,7 @@ class Indexes:
         return len(self._inner)
 
     def __iter__(self) -> Iterator[Any]:
-        """Draw, without those that are skipped.
-
-        When the inner sampler draws is up to it, and as it was.
-        """
+        """Draw without the skipped batches, when and how the inner sampler does."""
         self._begins()
         return self._run(iter(self._inner))
 
@@ -106,7 +103,7 @@ class Indexes:
 
 
 def mixed(crc: int, one: int) -> int:
-    """The checksum of a sequence that goes on with one of this checksum."""
+    """The checksum of a sequence that continues with one of this checksum."""
     return crc32(one.to_bytes(4, "little"), crc)
 
 
@@ -115,7 +112,7 @@ def _checksum(index: Any) -> int:
 
 
 class History:
-    """The random states of the workers, and the checksum of the order, as of any of the newest batches."""
+    """Random states of the workers and the checksum of the order, for the newest batches."""
 
     def __init__(self, kept: int) -> None:
         """``kept``: how many batches can be taken back."""
@@ -125,7 +122,7 @@ class History:
         self._newer: deque[tuple[Marked, int]] = deque()
 
     def begin(self, batch: int, states: Mapping[int, bytes]) -> None:
-        """A pass goes on with this batch."""
+        """A pass continues with this batch."""
         self._states, self._crc, self._batch = dict(states), 0, batch
         self._newer.clear()
 

@@ -64,7 +64,7 @@ class Pending:
 
 
 class _States(NamedTuple):
-    """What a node says of a job's versions: numbers by state, and why the disk does not take some."""
+    """A node's report on a job's checkpoints: numbers by state, and why the disk rejects some."""
 
     sequence: int
     receiving: set[int]
@@ -91,7 +91,7 @@ class AckPoller:
     def __init__(
         self, url: str, connect: Callable[[], Link], greeting: Mapping[str, Any], limit_s: float
     ) -> None:
-        """Begin; ``url``: the node's; ``greeting``: the sender's HELLO; ``limit_s``: how long a version is awaited."""
+        """``url``: of the node; ``greeting``: the sender's HELLO; ``limit_s``: the timeout."""
         self._url, self._connect, self._greeting, self._limit_s = url, connect, greeting, limit_s
         self._pending: set[Pending] = set()
         self._link: Link | None = None
@@ -218,7 +218,7 @@ class AckPoller:
 
 @contextlib.contextmanager
 def _logged(pending: Pending) -> Iterator[None]:
-    """Log what a trainer's callback raises, and go on."""
+    """Log what a trainer's callback raises, and continue."""
     try:
         yield
     except Exception:

@@ -28,10 +28,7 @@ class UnreachableError(CheckpointError):
 
 
 class Link:
-    """A connection that has proved the token; for one thread at a time.
-
-    ``welcome``: the answer to its last HELLO.
-    """
+    """An authenticated connection, for one thread at a time; ``welcome``: its last answer."""
 
     def __init__(
         self, address: Endpoint, token: Token | bytes, *, limit_s: float = _CONNECT_S
@@ -88,7 +85,7 @@ class Link:
         return frame
 
     def explain(self, error: BaseException) -> BaseException:
-        """What the node said before it closed the connection on which ``error`` happened, or the error."""
+        """The node's reason for closing the connection where ``error`` occurred, or the error."""
         if not isinstance(error, OSError) or isinstance(error, TimeoutError):
             return error
         try:

@@ -1,4 +1,4 @@
-"""Addresses of memory nodes, hosts and ports or ranks of one ``mpirun``: connect to them, or listen there."""
+"""Addresses of memory nodes (host and port, or rank of one ``mpirun``): connect and listen."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class Address:
 
     shared: ClassVar[bool] = True
     advice: ClassVar[str] = (
-        "is a memory node running there (deepvm memory-node serve), and may it be reached from here?"
+        "is a memory node running there (deepvm memory-node serve),"
+        " and may it be reached from here?"
     )
     host: str
     port: int
@@ -115,7 +116,7 @@ class TcpListener:
         return False
 
     def shut(self) -> None:
-        """Accept nobody any more; ``accept`` fails."""
+        """Accept no more connections; ``accept`` fails."""
         with contextlib.suppress(OSError):  # wakes the thread in accept()
             self._socket.shutdown(socket.SHUT_RDWR)
 
@@ -126,7 +127,7 @@ class TcpListener:
 
 @dataclass(frozen=True)
 class MpiEndpoint:
-    """A process of this ``mpirun``, which nobody outside can reach."""
+    """A process of this ``mpirun``, which cannot be reached from outside."""
 
     shared: ClassVar[bool] = False
     advice: ClassVar[str] = (
@@ -136,10 +137,7 @@ class MpiEndpoint:
 
     @classmethod
     def parse(cls, url: str) -> MpiEndpoint:
-        """Read ``mpi://RANK``, or ``mpi://`` for the last one. Raises RequestError.
-
-        Collective as :func:`carrier`.
-        """
+        """Read ``mpi://RANK`` or ``mpi://`` (the last). Collective. Raises RequestError."""
         if (match := _MPI_URL.fullmatch(url)) is None:
             raise RequestError("tiers", url, "mpi://RANK, or mpi:// for the last rank")
         size = carrier().size
@@ -189,7 +187,7 @@ class MpiListener:
         return found[0], f"mpi rank {found[1]}"
 
     def shut(self) -> None:
-        """Accept nobody any more; ``accept`` fails."""
+        """Accept no more connections; ``accept`` fails."""
         self._streams.opened = None
         self._queue.put(None)
 

@@ -1,9 +1,9 @@
-"""Byte streams between the processes of one ``mpirun``: each end is a local socket, and one thread carries the bytes.
+"""Byte streams between processes of one ``mpirun``: local sockets, carried by one thread.
 
 So socket code works over MPI unchanged, with the same time limits, and a process makes all its MPI
 calls for checkpoints from one thread. Only point-to-point messages on our own communicator are
 used: when a process dies, those to and from it fail (``ERRORS_RETURN``), its streams end as sockets
-of a dead peer do, and all others go on, without revoking or shrinking anything. Without ``mpirun
+of a dead peer do, and all others continue, without revoking or shrinking anything. Without ``mpirun
 --with-ft ulfm`` Open MPI ends every process when one is killed.
 """
 
@@ -137,7 +137,7 @@ class _Stream:
         self._discards, self._undelivered = True, memoryview(b"")
 
     def awaited(self) -> tuple[socket.socket, int]:
-        """The events of the local socket that would let this go on."""
+        """The events of the local socket that would let this continue."""
         reads = self._sending is None and not self._sent_end
         return self._sock, (select.POLLIN if reads else 0) | (
             select.POLLOUT if self._undelivered else 0
@@ -158,7 +158,7 @@ class _Stream:
 
 
 class MpiTransport:
-    """The thread behind all streams of this process, the ``rank`` of ``size``, and what it knows of the others.
+    """The thread behind all streams of this process, and what it knows of the other ranks.
 
     ``opened`` gets the streams that others open; None: they are refused.
     """
@@ -185,9 +185,7 @@ class MpiTransport:
         self._thread.start()
 
     def connect(self, peer: int) -> socket.socket:
-        """Open a stream to another process, which may still be starting.
-
-        It ends at once when nobody serves there.
+        """Open a stream to another, maybe starting process; it ends at once if none serves there.
 
         Raises OSError: that process has ended or died, or this thread has.
         """
@@ -211,16 +209,13 @@ class MpiTransport:
         return near
 
     def serve(self) -> queue.SimpleQueue[tuple[socket.socket, int] | None]:
-        """Let others open streams to this process.
-
-        They come in a queue, with the rank that opened them.
-        """
+        """Let others open streams here: they arrive in a queue, with the opener's rank."""
         self.opened = opened = queue.SimpleQueue[tuple[socket.socket, int] | None]()
         self._work.append(lambda: self._send_controls(_SERVE))
         return opened
 
     def deserted(self) -> bool:
-        """Whether all other processes but nodes have ended or died, or cannot be reached any more."""
+        """Whether all processes but nodes have ended, died or become unreachable."""
         alone = len(self._gone | self._nodes | {self.rank}) == self.size
         return (alone and self.size > 1) or not self._thread.is_alive()
 
@@ -313,7 +308,7 @@ class MpiTransport:
             try:
                 near, far = socket.socketpair()
             except OSError as error:
-                # Out of file descriptors: the peer gives up after a while, the others go on
+                # Out of file descriptors: the peer gives up after a while, the others continue
                 _LOG.error("a stream of rank %d cannot be opened: %s", peer, error)
                 return
             self._open(peer, number, far, opener=False)
@@ -347,9 +342,7 @@ class MpiTransport:
 
 
 def carrier() -> MpiTransport:
-    """The carrier of this process.
-
-    The first call is collective: all processes of ``mpirun`` make it.
+    """The transport of this process; the first call is collective over ``mpirun``.
 
     Raises MissingExtraError; CheckpointError: MPI may not be called from threads here, or not all
     processes have made the call within a minute.

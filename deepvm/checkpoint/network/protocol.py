@@ -1,4 +1,4 @@
-"""The protocol of trainers and memory nodes: frames over a byte stream, and the proof that both know a token.
+"""The protocol of trainers and memory nodes: frames over a byte stream, mutual token proof.
 
 A frame is a fixed header (magic, kind, length) and a body: a small JSON object, a document of bytes
 (layouts and manifests), or for ``DATA`` an offset, a length and a CRC-32 in binary, followed by the
@@ -166,7 +166,7 @@ class Channel:
                 raise TimeoutError("timed out")
 
     def header(self, *, idle_s: float, frame_s: float = FRAME_S) -> tuple[Kind, int]:
-        """Wait ``idle_s`` for a frame, and ``frame_s`` for the rest of its header once that has begun.
+        """Wait ``idle_s`` for a frame and then ``frame_s`` for the rest of its header.
 
         Returns its kind, and how many bytes follow, which the caller must check and read. Raises
         OSError.
@@ -262,10 +262,7 @@ class Channel:
         return False
 
     def gone(self) -> bool:
-        """Whether the other side has closed the connection.
-
-        Reads nothing, as another thread may be using it.
-        """
+        """Whether the peer has closed; reads nothing, as another thread may be using it."""
         poll = select.poll()
         try:
             poll.register(self._socket.fileno(), select.POLLRDHUP)
@@ -274,7 +271,7 @@ class Channel:
             return True
 
     def close_gracefully(self, limit_s: float = 0.5) -> None:
-        """Close so that the other side still gets what was sent: bytes left unread here would reset the connection."""
+        """Close without a reset: drain unread bytes so that the peer still gets what was sent."""
         deadline = time.monotonic() + limit_s
         with contextlib.suppress(OSError, ValueError):
             self._socket.shutdown(socket.SHUT_WR)
@@ -319,10 +316,7 @@ def within_machine(sock: socket.socket) -> bool:
 
 
 def job_key(token: bytes, job: str) -> bytes:
-    """The secret of a job, derived from the node's token.
-
-    See :mod:`deepvm.checkpoint.network.token`.
-    """
+    """The secret of a job, derived from the node's token (see ``network.token``)."""
     return hmac.new(token, b"deepvm job\0" + job.encode(), hashlib.sha256).digest()
 
 
@@ -381,7 +375,7 @@ def _proof(channel: Channel, kind: Kind, deadline: float) -> tuple[bytes, bytes,
 
 
 def unexpected(frame: Frame) -> Refused | BrokenError:
-    """The error for a frame in place of the expected one; an ``ERROR`` says it itself."""
+    """The error for a frame instead of the expected one; an ``ERROR`` says it itself."""
     if frame.kind is not Kind.ERROR:
         return BrokenError(f"an unexpected {frame.kind.name}")
     body = frame.body

@@ -111,7 +111,7 @@ class TokenMissingError(RequestError):
 
 
 def _open_to(status: os.stat_result, path: Path) -> str:
-    """Who else on this machine can read a file or change it, empty for nobody.
+    """Who else on this machine can read a file or change it, empty if none.
 
     A group may read what belongs to root, as with PostgreSQL's keys: Kubernetes (fsGroup) and
     systemd rely on it.

@@ -1,4 +1,4 @@
-"""The memory node: keeps versions in memory on a VM that is not preempted, and writes them to disk behind.
+"""The memory node: keeps checkpoints in memory on an on-demand VM, and flushes them to disk.
 
 It moves and checks bytes without knowing what they mean: no torch, no numpy, no pickle.
 """

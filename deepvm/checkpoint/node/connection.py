@@ -65,7 +65,7 @@ class Connection:
         self._reservation: Reservation | None = None
 
     def run(self, proven: Callable[[], None]) -> None:
-        """Serve until the peer leaves or breaks the protocol; ``proven``, called after the proof, may raise Refused."""
+        """Serve until the peer leaves or breaks the protocol; ``proven`` may raise Refused."""
         try:
             self._token_job = admit(self._channel, self._token)
             proven()
@@ -148,7 +148,7 @@ class Connection:
         self._channel.send(Kind.WELCOME, {**answer, "node": self._registry.identity})
 
     def _begin(self, job: str, epoch: int) -> None:
-        """A generation of a job speaks. Raises Refused: a newer one has begun."""
+        """A generation of a job speaks. Raises Refused: a newer one has started."""
         self._registry.begin(job, epoch, self._store.epoch(job) if self._store is not None else 0)
         if self._store is not None:
             self._store.begin(job, epoch)  # a node that is started again knows it from there
@@ -164,7 +164,7 @@ class Connection:
         return job
 
     def _layout(self, frame: Frame) -> None:
-        # One at a time: the memory for reading must stay small beside that for versions.
+        # One at a time: the memory for reading must stay small compared with that for versions.
         with self._registry.reading:
             layout = Layout.from_json(frame.raw)
         if layout.digest != self.digest or layout.world != self.world:
@@ -288,10 +288,7 @@ class Connection:
         self._channel.send(Kind.END)
 
     def _held(self, version: Version) -> Iterator[memoryview]:
-        """A version's bytes, copied: a slow reader must not keep the slot.
-
-        Once evicted, they come from the disk.
-        """
+        """A copy of a checkpoint's bytes, so that a slow reader keeps no slot; or from disk."""
         size, start, at = version.manifest.size, 0, 0
         buffer = memoryview(bytearray(min(_READ_BYTES, size)))
         while start < size and self._registry.copy(version, start, piece := buffer[: size - start]):

@@ -22,7 +22,7 @@ class Pool:
 
     The registry locks it.
 
-    ``limit``, ``allocated``: bytes of all slots together. ``free``: slots that nobody uses.
+    ``limit``, ``allocated``: bytes of all slots together. ``free``: unused slots.
     """
 
     def __init__(self, limit: int) -> None:
@@ -139,9 +139,7 @@ class VersionMemory:
     def next_flush(
         self, limit_s: float, resting: Container[str], early_bytes: int | None
     ) -> Version | None:
-        """The version that has waited longest for the disk, pinned, leaving out ``resting`` jobs.
-
-        None on timeout.
+        """The oldest checkpoint to flush, pinned, without ``resting`` jobs; None on timeout.
 
         While none waits, one of at least ``early_bytes`` that is still being received will do,
         once.
@@ -215,7 +213,7 @@ class VersionMemory:
             return len(self.queue)
 
     def given_up(self, version: Version) -> bool:
-        """Whether nobody will send the rest of a version; the caller has the lock."""
+        """Whether no sender will send the rest of a version; the caller has the lock."""
         job = self.jobs.get(version.job)
         if job is None or job.session.name != version.session:
             return True
@@ -226,7 +224,7 @@ class VersionMemory:
         return moved_on and all(sender.gone() for sender in version.senders)
 
     def _drop(self, version: Version) -> None:
-        """Give a version up; its slot is free once nobody uses it."""
+        """Give a version up; its slot is free once it is unused."""
         here = self.jobs.get(version.job)
         if here is not None:
             for versions in (here.partial, here.complete):

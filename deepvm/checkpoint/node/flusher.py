@@ -38,10 +38,7 @@ class Flusher(threading.Thread):
     """
 
     def __init__(self, memory: VersionMemory, store: Store, *, keep: int, every: int = 0) -> None:
-        """Wait for ``start``.
-
-        For ``keep`` and ``every`` see :func:`deepvm.checkpoint.files.retention.kept`.
-        """
+        """For ``keep`` and ``every`` see :func:`deepvm.checkpoint.files.retention.kept`."""
         super().__init__(name="deepvm-flusher", daemon=True)
         self._memory, self._store, self._keep, self._every = memory, store, keep, every
         self._recent: dict[str, list[int]] = {}
@@ -71,7 +68,7 @@ class Flusher(threading.Thread):
                 self._note(version.job, done)
 
     def _retry_at(self, job: str) -> float:
-        """When a job is retried, monotonic: later with each failure, sooner once the node is stopping."""
+        """When a job is retried (monotonic): exponential backoff, shorter while the node stops."""
         failures, since = self._failed[job]
         most = _FIRST_RETRY_S if self._memory.stopping else _LAST_RETRY_S
         return since + min(_FIRST_RETRY_S * 2.0 ** min(failures - 1, _DOUBLINGS), most)
@@ -100,7 +97,7 @@ class Flusher(threading.Thread):
                 self._put(version, partial.final())
                 begin = partial.complete_s
         except Exception as error:
-            # Of any kind: the next version may work, and nobody else would report it
+            # Of any kind: the next version may work, and nothing else would report it
             if partial is not None and (isinstance(error, GivenUpError) or not partial.complete_s):
                 _LOG.info(
                     "version %d of %s is written when it is complete: %s",
@@ -135,7 +132,7 @@ class Flusher(threading.Thread):
         )
 
     def _retain(self, version: Version) -> None:
-        """Delete a job's versions that neither the policy nor another node needs and that were not written last.
+        """Delete a job's checkpoints that policy, peers and the latest writes do not need.
 
         The last written are not the newest when a run starts again from an earlier version; they
         were acknowledged a moment ago. Nodes with other parts of the same versions need what the

@@ -1,6 +1,4 @@
-"""``http://HOST:PORT/metrics`` of a node, for Prometheus: read-only, without the token.
-
-Numbers and names of jobs.
+"""``http://HOST:PORT/metrics`` of a node for Prometheus: numbers and job names, without the token.
 
 Few threads serve it, each for a short time, so that whoever finds the port can at most keep others
 from the metrics.

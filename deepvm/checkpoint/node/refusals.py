@@ -1,4 +1,4 @@
-"""Log refused peers at a limited rate, so that strangers cannot fill the disk: the first, then a count per minute."""
+"""Log refused peers at a limited rate: the first one, then a count per minute."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Refusals:
         return True
 
     def sum_up(self, *, all_of_them: bool = True) -> None:
-        """Log how many were only counted, also in the last minute unless ``all_of_them`` is false."""
+        """Log the suppressed counts; unless ``all_of_them``, without those of the last minute."""
         with self._lock:
             if self._timer is not None:
                 self._timer.cancel()

@@ -47,7 +47,7 @@ class VersionRegistry(VersionMemory):
         ``stored``: the newest that the disk knows of.
 
         What older generations have not completed is dropped at once. Raises Refused: a newer one
-        has begun.
+        has started.
         """
         with self.changed:
             known = max(self.epochs.get(job, 0), stored)
@@ -74,7 +74,7 @@ class VersionRegistry(VersionMemory):
         """
         job = sender.job
         with self.changed:
-            # A newer one may have begun since this one spoke: it would wait for this one's lease
+            # A newer one may have started since this one spoke: it would wait for this one's lease
             if sender.epoch:
                 self._refuse_older(job, sender.epoch, self.epochs.get(job, 0))
             now = self._clock()
@@ -110,10 +110,7 @@ class VersionRegistry(VersionMemory):
 
     @property
     def most_document(self) -> int:
-        """Bytes of the largest layout document.
-
-        Reading one takes up to 25 times as many, keeping it 8.
-        """
+        """Bytes of the largest layout document: reading takes 25 times as many, keeping 8."""
         return min(MOST_DOCUMENT, max(_LEAST_DOCUMENT, self.pool.limit // 256))
 
     def learn(self, sender: Sender, layout: Layout, document: int = 0) -> None:
@@ -133,10 +130,7 @@ class VersionRegistry(VersionMemory):
             here.layouts[layout.digest] = index
 
     def _make_room(self, here: Job, document: int) -> None:
-        """Forget layouts, those of dead runs first, until one more fits.
-
-        A sender that needs one again sends it.
-        """
+        """Forget layouts, of dead runs first, until one more fits; senders send them again."""
 
         def full() -> bool:
             known = sum(
@@ -263,9 +257,7 @@ class VersionRegistry(VersionMemory):
         return version
 
     def claim(self, sender: Sender, reservation: Reservation, start: int, end: int) -> Claim | None:
-        """Get the memory for a piece that is about to be received.
-
-        None: it is here already, discard it.
+        """Get the memory for a piece to receive; None: it is here already, discard it.
 
         Verified bytes are never written again, and no two connections write the same bytes: one
         that still does is a dead one whose peer has come back, and is closed.
@@ -316,7 +308,7 @@ class VersionRegistry(VersionMemory):
                 self.counts["received_bytes"] += claim.end - claim.start
             if version.state is State.DROPPED:
                 self._reuse(version)
-            # Else nobody waits for this, and waking all pollers costs more than the piece
+            # Else no thread waits for this, and waking all pollers costs more than the piece
             if self._blocked:
                 self.changed.notify_all()
 
@@ -436,7 +428,7 @@ class VersionRegistry(VersionMemory):
         return here, here.session
 
     def _forget(self, now: float) -> bool:
-        """Forget a job that nobody sends to any more and that is all on the disk.
+        """Forget a job without senders and that is all on the disk.
 
         Returns whether there is one.
         """

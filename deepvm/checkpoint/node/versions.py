@@ -1,7 +1,4 @@
-"""State of versions, sessions and jobs on a node.
-
-:mod:`deepvm.checkpoint.node.version_registry` has the rules.
-"""
+"""State of checkpoints, sessions and jobs on a node; ``version_registry`` has the rules."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ class State(str, Enum):
 
 
 class Sender(Protocol):
-    """A rank's connection and what it said in ``HELLO``; ``digest``: of its layout; ``epoch``: 0 without one."""
+    """A rank's connection and its ``HELLO``; ``digest``: of its layout; ``epoch``: 0 if none."""
 
     job: str
     session: str
@@ -75,10 +72,7 @@ class LayoutIndex:
         self.cuts = CrcBoundaries.of(layout)
 
     def run_end(self, rank: int, place: int) -> int:
-        """Where the last run of a rank that begins at or before ``place`` ends.
-
-        0 if there is none.
-        """
+        """Where the last run of a rank that starts at or before ``place`` ends; 0: none."""
         own = self.runs[rank]
         at = bisect_right(own, Segment(place, self.layout.size)) - 1
         return own[at].offset + own[at].length if at >= 0 else 0
@@ -161,9 +155,9 @@ class Session:
         name: its random id. senders: its connections. heard: when one of them last said something,
             monotonic.
         reserved: the newest version that each rank began. skipped: versions for which there was no
-            room, and who was
-            told: all ranks must get the same answer, or some would wait in vain for the parts of
-        the others. complete, durable: the last numbers whose latest attempt is complete or durable.
+            room, and who was told: all ranks must get the same answer, or some would wait in vain
+            for the parts of the others.
+        complete, durable: the last numbers whose latest attempt is complete or durable.
     """
 
     name: str
@@ -175,10 +169,7 @@ class Session:
     durable: deque[int] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
 
     def skips(self, number: int, rank: int) -> bool:
-        """Whether a rank must skip a version as another one did.
-
-        A rank that asks again is let through.
-        """
+        """Whether a rank must skip a checkpoint as another did; a second request is let through."""
         told = self.skipped.get(number, {rank})
         if rank not in told:
             told.add(rank)
@@ -221,7 +212,7 @@ class Job:
     trouble: str = ""
 
     def keeps(self, version: Version) -> bool:
-        """Whether a complete version is the newest of this run, by its number or by the time of its completion.
+        """Whether a complete checkpoint is this run's newest, by number or by completion time.
 
         They differ when a run goes back. Versions of earlier runs count until this one has
         completed something.

@@ -1,4 +1,4 @@
-"""A version's copy into its slot, in the background or layer by layer, and the gate that the next step waits at.
+"""Copies a checkpoint into its slot, in the background or by layer, and gates the next step.
 
 On a GPU (LightCheck III-C) a stream of our own per device copies groups, each followed by an event.
 The gate is an event too: the training's stream waits for it, the CPU does not. The times of a
@@ -29,10 +29,10 @@ from deepvm.errors import CheckpointError, RequestError
 from deepvm.io.failpoints import point
 
 _MOST_EVENTS = 24
-"""CUDA makes a thread wait for the device once it has queued 56 events that can be waited for without spinning (seen on
-an H100 and an H200, CUDA 13.0): the gate would open when the copy has ended, not when it is queued.
-What may change at once and what only the optimizer changes are queued one after the other, with so
-many events each.
+"""CUDA makes a thread wait for the device once 56 spin-free events are queued (seen on an H100 and
+an H200, CUDA 13.0): the gate would open when the copy has ended, not when it is queued. What may
+change at once and what only the optimizer changes are queued one after the other, with so many
+events each.
 """
 
 
@@ -58,11 +58,12 @@ class Copying:
         hold: bool,
         lend_s: float | None = None,
     ) -> None:
-        """Copy the pieces ``now``, which anything may change, and mark the training's place in its streams.
+        """Copy the pieces ``now``, which anything may change, and mark a point in the streams.
 
         Only the optimizer changes the pieces ``later``, which :meth:`run` copies. ``hold`` keeps
         the gate shut until then even if there are none. ``lend_s``: a tier is to read what it can
-        of them in place (see :class:`ZeroCopySend`), and they are copied after so many seconds, unless that
+        the gate shut until then even if there are none. ``lend_s``: a tier reads what it can in
+        place (see :class:`ZeroCopySend`); after so many seconds it is copied, unless the send
         has ended or the gate is wanted before.
         """
         self._strategy, self._slot, self._sources, self._later = strategy, slot, sources, later
@@ -207,7 +208,7 @@ class Copying:
             self._confirmed, self._changed = True, None
 
     def watch(self, changed: Callable[[], str]) -> None:
-        """Fail if the state changes between now and the end of its copy; ``changed`` says what did, or nothing."""
+        """Fail if the state changes before its copy ends; ``changed`` names the change or ""."""
         with self._asking:
             self._look = changed
             if not self._ended:
@@ -255,7 +256,7 @@ class Copying:
 
 
 class StorageBytes:
-    """The storages of the last version as tensors of bytes, which keeps them in memory until :meth:`forget`."""
+    """The last checkpoint's storages as byte tensors, kept in memory until :meth:`forget`."""
 
     def __init__(self) -> None:
         """Start empty."""
@@ -278,7 +279,7 @@ class StorageBytes:
 
 
 class LayerSlots:
-    """The layers of a layerwise training, and their slots: ``filled`` during the finished step, or the next one's."""
+    """The layers of a layerwise training and their slots, filled during a step."""
 
     def __init__(self, strategy: Strategy, pipeline: Pipeline, state: TrainingState) -> None:
         """Not layerwise yet."""
@@ -317,10 +318,7 @@ class LayerSlots:
         self.filled, self._next = self._next, None
 
     def prepare(self, storages: Sequence[torch.UntypedStorage], ranks: Ranks) -> None:
-        """Take a slot for the next step, if all ranks can; collective.
-
-        The storages are the previous version's.
-        """
+        """Take a slot for the next step if all ranks can; collective; storages of the last one."""
         if self._next is not None:
             return
         slot = self._pipeline.take()
@@ -330,7 +328,7 @@ class LayerSlots:
             self._pipeline.give_back(slot)
 
     def take(self, patience_s: float, *, urgent: bool = False) -> Slot | None:
-        """A slot for the finished step: that of its layers, or a free one; ``urgent``: see :meth:`Pipeline.take`."""
+        """A slot for the finished step: that of its layers, or a free one."""
         return (
             self._pipeline.take(patience_s, urgent=urgent)
             if self.filled is None
@@ -351,7 +349,7 @@ class LayerSlots:
         self._pipeline.background(lambda: self._pipeline.give_back(slot))
 
     def done(self, storages: Sequence[torch.UntypedStorage]) -> tuple[set[int], Callable[[], None]]:
-        """Use the slot: the storages that need no copy any more, and a check that raises if a layer's copy failed."""
+        """Use the slot: storages already copied, and a check that raises if a copy failed."""
         filled, self.filled = self.filled, None
         return (set(), lambda: None) if filled is None else (filled.done(storages), filled.check)
 
@@ -366,10 +364,7 @@ class LayerSlot:
         storages: Sequence[torch.UntypedStorage],
         pipeline: Pipeline,
     ) -> None:
-        """Nothing is copied yet; the storages are the previous version's, in file order.
-
-        Replaced ones are left out.
-        """
+        """``storages``: the previous checkpoint's, in file order; replaced ones are skipped."""
         self.slot = slot
         self._strategy, self._storages, self._pipeline = strategy, storages, pipeline
         self._numbers = {storage._cdata: number for number, storage in enumerate(storages)}

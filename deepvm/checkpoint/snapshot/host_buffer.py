@@ -1,4 +1,4 @@
-"""Host memory laid out as the file itself: page-aligned, filled in the background, one slot per version in flight.
+"""Host memory laid out as the file: page-aligned, one slot per checkpoint in flight.
 
 What is copied is sent while the rest is still being copied; :class:`Filling` tracks the progress.
 """
@@ -23,7 +23,7 @@ from deepvm.checkpoint.format.torch_zip import Image
 from deepvm.errors import CheckpointError
 
 GROUP_BYTES = 8 * 2**20
-"""Bytes of a piece, and mostly of a group: few enough that a tier can start soon, many enough to hide the overhead."""
+"""Bytes per piece and usually per group: tiers start early, and overhead stays hidden."""
 _COPY_S = 600.0
 _NO_RESERVE = 0x4000 if sys.platform == "linux" else 0
 """MAP_NORESERVE: address space, whatever memory there is."""
@@ -33,7 +33,7 @@ Sources = Sequence[torch.Tensor | None]
 
 
 class Piece(NamedTuple):
-    """Part of a storage that this rank copies: bytes ``start`` to ``start + length`` of storage ``storage``.
+    """The bytes of a storage that this rank copies: ``length`` bytes from ``start``.
 
     ``place`` is where they belong in the storage as the file has it, which is whole; this rank may
     have a part.
@@ -52,7 +52,7 @@ class Piece(NamedTuple):
 
 
 def address_space(size: int, *, sparse: bool) -> mmap.mmap:
-    """Memory for a file; ``sparse``: only a part of it will be filled, and the whole may not fit into this machine."""
+    """Memory for a file; ``sparse``: it is filled only in part and may exceed the RAM."""
     # Private, a third faster to copy into than Python's default. Finding huge pages would take half
     # a second in fragmented memory, and gain nothing.
     return mmap.mmap(
@@ -61,7 +61,7 @@ def address_space(size: int, *, sparse: bool) -> mmap.mmap:
 
 
 def pieces_of(image: Image, layout: Layout, rank: int) -> tuple[Piece, ...]:
-    """The parts of storages in a rank's share of the file, in file order, none larger than a group."""
+    """The pieces of storages in a rank's share, in file order, at most a group each."""
     order = sorted(range(len(image.storages)), key=image.storages.__getitem__)
     return tuple(
         Piece(number, run.start + at, min(GROUP_BYTES, stop - at), run.place + at)
@@ -102,7 +102,7 @@ def groups(
 
 
 class Slot:
-    """Memory for one version: the address space of the whole file, of which a rank touches its own share.
+    """Memory for one checkpoint: the whole file's address space; a rank touches its share.
 
     Attributes:
         image: how the file looks. pieces: what this rank copies. targets: where each piece goes, as

@@ -1,4 +1,4 @@
-"""The layout of versions, and a version between its step and the next forward: being copied, its numbers not read."""
+"""The layout of checkpoints, and one between its step and the next forward, still in copy."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ class PendingSnapshot:
         return {storage_of(tensor)._cdata for tensor in tensors_of((self.model, self.early))}
 
     def divide(self, restless: Collection[int]) -> tuple[set[int], set[int], set[int]]:
-        """The numbers of the whole state's storages: copied in the background, at once, or before sending.
+        """Storage numbers, by when they are copied: in the background, at once, before sending.
 
         Only an optimizer changes the first, unless they are ``restless`` (by ``_cdata``); anything
         may change the second, such as the next forward; the last follow the step: schedulers,
@@ -185,8 +185,5 @@ def seen_now(parts: FlatState, storages: Collection[int]) -> Seen:
 
 
 def changed_since(seen: Seen) -> set[int]:
-    """The storages, by ``_cdata``, changed in place since then.
-
-    Changes through ``.data`` go unnoticed.
-    """
+    """The storages, by ``_cdata``, changed in place since then, except through ``.data``."""
     return {storage_of(tensor)._cdata for tensor, version in seen if tensor._version != version}

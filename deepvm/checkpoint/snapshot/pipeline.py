@@ -1,4 +1,4 @@
-"""From the training's memory to the tiers: one thread copies into slots, one thread per tier sends them.
+"""From training memory to the tiers: one thread copies into slots, one per tier sends them.
 
 A version for which there is no slot is skipped, not waited for.
 """
@@ -24,7 +24,7 @@ log = logging.getLogger("deepvm.checkpoint")
 
 
 class Pipeline:
-    """The background threads of a checkpointer, and its slots: as many as versions may be in flight."""
+    """A checkpointer's background threads and slots, one slot per checkpoint in flight."""
 
     def __init__(self, tiers: Sequence[Tier], slots: int = 2) -> None:
         """Start nothing yet."""
@@ -57,7 +57,7 @@ class Pipeline:
             slot.release()
 
     def take(self, timeout_s: float = 0, *, urgent: bool = False) -> Slot | None:
-        """A free slot, or None if there is none in time; ``urgent``: one more than the others have, if need be."""
+        """A free slot, or None after ``timeout_s``; ``urgent``: allow one slot more."""
         most = self._most + urgent
         with self._change:
             # Slots of an earlier layout take memory until they are free.
@@ -71,14 +71,14 @@ class Pipeline:
             try:
                 slot = self._make()
             except CheckpointError as error:
-                # No space now: training goes on, and the version is skipped
+                # No space now: training continues, and the version is skipped
                 log.warning("%s", error)
                 return None
             self._slots.append(slot)
             return slot
 
     def hurry(self, version: int, *, alone: bool) -> None:
-        """Drop older versions of which nothing is sent yet; ``alone``: those that are being sent as well."""
+        """Drop older checkpoints not yet being sent; ``alone``: drop those being sent as well."""
         self._urgent, self._alone = version, alone
 
     def overtaken(self, version: int, *, sending: bool) -> bool:
@@ -112,7 +112,7 @@ class Pipeline:
     def fill(
         self, slot: Slot, layout: Layout, copy: Callable[[Callable[[int], None]], None]
     ) -> Filling:
-        """Fill a slot in the background; ``copy`` is called there with a function to report progress to."""
+        """Fill a slot in the background; ``copy`` gets a function that reports progress."""
         # Where each rank has a part, whoever joins them fills in the checksums.
         filling = Filling(slot.view, layout, shared=len(self.tiers) > 1 and layout.world == 1)
 
@@ -128,7 +128,7 @@ class Pipeline:
 
     @property
     def borrows(self) -> bool:
-        """Whether the only tier can read the training's memory, see :class:`~deepvm.checkpoint.format.shard.ZeroCopySource`."""
+        """Whether the only tier can read the training's memory (``ZeroCopySource``)."""
         return len(self.tiers) == 1 and self.tiers[0].borrows
 
     def send(
@@ -139,10 +139,7 @@ class Pipeline:
         filling: Filling,
         loan: ZeroCopySource | None = None,
     ) -> None:
-        """Send a slot, the memory of ``shard``, to every tier while it is being filled.
-
-        Frees it when all are done.
-        """
+        """Send a slot to every tier while it is filled, then free it; ``shard``: its memory."""
         with self._change:
             self._under_way += 1
         sending = _Sending(self, slot, replace(shard, ready=filling.ready, loan=loan), handle)
@@ -235,7 +232,7 @@ class Pipeline:
 
 
 class _Sending:
-    """A version in flight: how many (its copy, the tiers) still use it, and which tiers acknowledge nothing more."""
+    """A checkpoint in flight: how many users it has left, and which tiers gave up."""
 
     def __init__(self, pipeline: Pipeline, slot: Slot, shard: Shard, handle: Handle) -> None:
         self._pipeline, self._slot, self._shard, self._handle = pipeline, slot, shard, handle

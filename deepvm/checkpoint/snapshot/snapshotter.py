@@ -142,7 +142,7 @@ class Snapshotter:
         )
 
     def forget(self, version: int) -> None:
-        """The state was replaced by a restored version: what was saved last no longer describes it."""
+        """The state was replaced by a restored checkpoint: forget what was saved last."""
         self.last = self.last_due = self._fingerprint = None
         self.last_step, self.last_s, self.layout_s = version, time.monotonic(), 0.0
         self.bytes.forget()
@@ -214,10 +214,7 @@ class Snapshotter:
         return max((s for known in self.handles for s in known.times.values()), default=0.0)
 
     def _samples(self, parts: FlatState, storages: Collection[int]) -> ByteSamples:
-        """Samples of these storages, by ``_cdata``.
-
-        None of a sharded model, whose memory comes and goes.
-        """
+        """Samples of these storages by ``_cdata``; none of a sharded model, whose memory moves."""
         if parts.regions:
             return ByteSamples((), ())
         pairs = zip(parts.storages, self.bytes.of(parts.storages), strict=True)
@@ -277,7 +274,7 @@ class Snapshotter:
         return True
 
     def _lend_s(self) -> float:
-        """For how long a tier may read in place, so that a copy then ends before the gate is wanted: 0 if unknown."""
+        """Seconds a tier may read in place before a copy must start; 0: unknown."""
         took_s = 0.0 if self._copying is None else self._copying.took_s
         # The first one takes longest, and may be the last
         self._copy_s = took_s or _FORGET * self._copy_s
@@ -366,7 +363,7 @@ class Snapshotter:
     def _copy_changed(
         self, pending: PendingSnapshot, in_step: bool, replaced: dict[int, torch.UntypedStorage]
     ) -> set[int]:
-        """Copy what changed between the step and now, such as clipped weights: it is part of the version.
+        """Copy what changed since the step, such as clipped weights: it belongs to it.
 
         Returns the storages.
         """
@@ -398,7 +395,7 @@ class Snapshotter:
         return found
 
     def _watch(self, pending: PendingSnapshot) -> None:
-        """From now on the state must not change until it is copied, except for what was copied at once."""
+        """Until its copy ends the state must not change, except for what was copied at once."""
         assert pending.copying is not None
         still, samples = pending.owned.buffers.union(pending.still), pending.samples
         seen = [(t, t._version) for t, _ in pending.seen if storage_of(t)._cdata not in still]

@@ -38,17 +38,14 @@ log = logging.getLogger("deepvm.checkpoint")
 
 
 class Cuda:
-    """The GPU features of ``torch.cuda`` (CUDA and ROCm) that copies need.
-
-    The tests substitute their own.
-    """
+    """The ``torch.cuda`` features (CUDA, ROCm) that copies need; tests substitute their own."""
 
     def has(self, device: torch.device) -> bool:
         """Whether this device has streams."""
         return device.type == "cuda"
 
     def stream(self, device: torch.device) -> torch.cuda.Stream:
-        """A new stream beside the training's."""
+        """A new stream next to the training's."""
         return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def current(self, device: torch.device) -> torch.cuda.Stream:
@@ -125,14 +122,11 @@ class Strategy:
     def clones(
         self, pieces: Sequence[Piece], sources: Sources, which: Sequence[int]
     ) -> Sources | None:
-        """Memory on the sources' devices to copy these pieces into first.
-
-        None to copy straight to the host.
-        """
+        """Device memory to copy these pieces into first; None: copy straight to the host."""
         return None
 
     def lends(self, sources: Sources) -> bool:
-        """Whether a tier may read the sources themselves: they are in host memory, as are the slots."""
+        """Whether a tier may read the sources in place: they are in host memory."""
         return all(source is None or source.device.type == "cpu" for source in sources)
 
     def _pinned(self, slot: Slot) -> Slot:

@@ -1,4 +1,4 @@
-"""A loan: a tier reads a version where the training has it, and it is copied only if that takes too long.
+"""Zero-copy send: a tier reads tensors in place; they are copied only if that takes too long.
 
 On the CPU a copy takes a fifth of the processor time of a version that goes to a memory node of the
 same machine, and takes it from the training. So the gate stays shut while the version is sent.
@@ -34,8 +34,8 @@ class ZeroCopySend:
 
     Attributes:
         lent: their numbers. rest: the numbers of the others, to be copied before :meth:`begin`.
-        confirm: see :class:`deepvm.checkpoint.format.shard.ZeroCopySend`. moved: whether memory was, while
-            it was read.
+        confirm: see :class:`deepvm.checkpoint.format.shard.ZeroCopySend`.
+        moved: whether memory moved while it was read.
     """
 
     def __init__(
@@ -82,14 +82,14 @@ class ZeroCopySend:
             if here:
                 with self._change:
                     self._readers -= 1
-                    # Else nobody waits for this, and the copying thread would wake in vain
+                    # Else no thread waits for this, and the copying thread would wake in vain
                     if not self._open:
                         self._change.notify_all()
 
     def _places(
         self, start: int, end: int, read: list[tuple[torch.Tensor, int]]
     ) -> Iterator[memoryview]:
-        """The bytes of a range: of pieces that are lent, noted in ``read``, and between them of the slot."""
+        """The bytes of a range: of pieces sent in place, noted in ``read``, else of the slot."""
         for number in range(max(bisect_right(self._starts, start) - 1, 0), len(self._starts)):
             first, part = self._starts[number], self._parts[number]
             if first >= end:
@@ -114,7 +114,7 @@ class ZeroCopySend:
         return self._open
 
     def want(self) -> None:
-        """Ask for the copy: the training has to go on."""
+        """Ask for the copy: the training has to continue."""
         with self._change:
             self._wanted = True
             self._change.notify_all()
@@ -132,7 +132,7 @@ class ZeroCopySend:
             return not self._over
 
     def end(self) -> None:
-        """Return when nobody reads in place any more: what is still to be read is in the slot."""
+        """Return when no tier reads in place any more: what is still to be read is in the slot."""
         with self._change:
             self._open = False
             self._change.wait_for(lambda: not self._readers)

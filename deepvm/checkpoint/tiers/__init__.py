@@ -1,4 +1,1 @@
-"""Storage tiers behind :class:`~deepvm.checkpoint.tiers.base.Tier`.
-
-Registry.py says which one a URL opens.
-"""
+"""Storage tiers: :class:`~deepvm.checkpoint.tiers.base.Tier`; ``registry`` opens URLs."""

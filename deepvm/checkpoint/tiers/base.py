@@ -80,11 +80,11 @@ class Tier(ABC):
     def begin(self, job: str, epoch: int) -> None:  # noqa: B027  what one run alone can reach needs no fence
         """Write as this generation of a job; from now on nothing of an older one becomes visible.
 
-        Raises CheckpointError: a newer one has begun.
+        Raises CheckpointError: a newer one has started.
         """
 
     def epoch(self, job: str) -> int:
-        """The newest generation that has begun, 0 if none has. Raises CheckpointError."""
+        """The newest generation that has started, 0 if none has. Raises CheckpointError."""
         return 0
 
     @abstractmethod
@@ -165,7 +165,7 @@ class Store(Tier):
         final: Iterable[int],
         manifest: Callable[[], CommitRecord],
     ) -> None:
-        """Write a version and its commit record, see :class:`deepvm.checkpoint.files.version_dir.VersionFolder`.
+        """Write a checkpoint and its commit record, see :class:`VersionFolder`.
 
         Raises CheckpointError: it was not written; of its number the old version, if any, or the
         new one is complete.
@@ -191,7 +191,7 @@ class Store(Tier):
         """Remove a version; nothing happens if it is not there. Raises CheckpointError."""
 
     def expired(self, job: str, found: Iterable[CommitRecord], keep: int, every: int) -> set[int]:
-        """What retention lets go of the complete versions ``found`` and of files without a record."""
+        """The checkpoints in ``found``, and files without a record, that retention drops."""
         rows = list(found)
         numbers = {m.version for m in rows}
         return numbers - kept_of(rows, keep, every) | outdated(
@@ -212,7 +212,7 @@ def without_secrets(url: str) -> str:
 def download(
     pieces: Generator[memoryview, None, None], manifest: CommitRecord, folder: Path, name: str
 ) -> Path:
-    """Write a version's bytes to a new file in ``folder``, whole or not at all, without a commit record.
+    """Write a checkpoint's bytes to a new file in ``folder``, atomically, without a record.
 
     Raises DamagedError: the bytes of ``name`` differ from the ``manifest``; CheckpointError; and
     what ``pieces`` raises.

@@ -1,4 +1,4 @@
-"""A part of a bucket: single requests, and which versions there are complete, by which commit record."""
+"""A prefix of a bucket: single requests, and which checkpoints are complete by which record."""
 
 from __future__ import annotations
 
@@ -116,10 +116,7 @@ class Bucket:
         }
 
     def composite(self, key: str) -> str:
-        """The store's checksum of the checksums of an object's parts.
-
-        Some other text if it keeps none.
-        """
+        """The store's checksum of the parts' checksums, or another text if it keeps none."""
         head = self.s3.head_object(Bucket=self.name, Key=key, ChecksumMode="ENABLED")
         # Mostly followed by the number of parts
         return str(head.get("ChecksumCRC32")).partition("-")[0]
@@ -330,7 +327,7 @@ class Bucket:
                 self.abort({"Bucket": self.name, "Key": key, "UploadId": upload})
 
     def objects(self, job: str) -> tuple[dict[str, int], dict[int, str]]:
-        """Bytes of the objects of a job, and of its versions that have one or a record its name, newest first.
+        """Sizes of a job's objects, and the label of each checkpoint, newest first.
 
         What no generation listed does not count: it is no version, nor damaged.
         """
@@ -343,7 +340,7 @@ class Bucket:
         return sizes, {v: self.key(job, v, label) for v, label in rows.items() if label is not None}
 
     def unlisted(self, job: str, epoch: int) -> list[str]:
-        """What older generations than this one, the newest, have left behind, and that will never count."""
+        """Objects that older generations left behind and that never count."""
         sizes, keys = self.objects(job)
         names = {key: parse_labelled(key[len(self.prefix) :].removesuffix(SUFFIX)) for key in sizes}
         old = {
@@ -366,10 +363,7 @@ class Bucket:
     def state(
         self, job: str, version: int, key: str, sizes: Mapping[str, int]
     ) -> CommitRecord | Damage | None:
-        """One version's record or damage.
-
-        None if there is nothing of it, or it was removed meanwhile.
-        """
+        """A checkpoint's record or damage; None if nothing is left, or it was just removed."""
         records = {key + SUFFIX, key + UPCOMING} & sizes.keys()
         if key not in sizes:
             problem = f"{self._shown(key)}: its commit record is there and the object is not"

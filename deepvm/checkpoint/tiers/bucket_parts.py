@@ -1,4 +1,4 @@
-"""Several ranks write one object: each sends its bytes as an object of its own, and rank 0 joins them.
+"""Several ranks write one object: each sends its bytes as a part; rank 0 joins them.
 
 A part is a hidden object, ``.parts/JOB/VERSION.EPOCH.RUN.ATTEMPT.RANK``: a rank's bytes, one range
 behind the other, and their CRC-32. It is there when all of it is. Rank 0 reads the parts, fills in
@@ -25,16 +25,13 @@ from deepvm.checkpoint.tiers.ledger import LedgerFile
 from deepvm.errors import CheckpointError, DamagedError
 
 LIMIT_S = 60.0
-"""How long to wait for other ranks, beside the time for the bytes."""
+"""How long to wait for other ranks, besides the time for the bytes."""
 _PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 _CRC_BYTES = 4
 
 
 class Objects(Protocol):
-    """Single requests to a part of an object store.
-
-    Those without a note raise the store's own errors.
-    """
+    """Single requests to an object store; unless noted, they raise the store's own errors."""
 
     url: str
     prefix: str
@@ -51,7 +48,7 @@ class Objects(Protocol):
     def upload(
         self, key: str, size: int, read: Callable[[int, int], bytes], final: Iterable[int]
     ) -> None:
-        """Make an object, whole or not at all; ``read`` what is between two places, up to where it is ``final``."""
+        """Create an object atomically; ``read`` returns a range once ``final`` has passed it."""
 
     def remove(self, *keys: str) -> None:
         """Remove objects in order; missing ones are ignored."""
@@ -71,10 +68,7 @@ class Parts:
         self._bucket, self._run = bucket, hashlib.sha256(session.encode()).hexdigest()[:8]
 
     def name(self, shard: Shard, rank: int, epoch: int) -> str:
-        """Of a rank's part.
-
-        A number may be saved twice, and a rank may still be at the save before.
-        """
+        """A rank's part: a step may be saved twice, and a rank may still be at the last save."""
         return (
             f"{self._folder(shard.job)}{shard.version}.{epoch}.{self._run}.{shard.attempt}.{rank}"
         )

@@ -1,7 +1,7 @@
-"""``gs://bucket/prefix``, ``az://container/prefix``: versions in Google Cloud Storage or Azure Blob Storage, by fsspec.
+"""``gs://bucket/prefix``, ``az://container/prefix``: Google or Azure storage, by fsspec.
 
 A version is an object that plain ``torch.load`` reads, ``JOB-VERSION.gEPOCH-RANDOM.pt``, and its
-commit record beside it. Nobody ever writes to these names again, and a version counts once the
+commit record next to it. These names are never written again, and a version counts once the
 job's ledger lists its name: killed writers, lost replies and late requests leave objects that do
 not count, which the next run removes. One writer at a time is assumed for a job; generations of
 ``deepvm run`` shut each other out, see :mod:`deepvm.checkpoint.tiers.ledger`.
@@ -39,10 +39,7 @@ _LIBRARIES = {"gs": "gcsfs", "az": "adlfs"}
 
 
 class CloudTier(ObjectStore):
-    """A bucket or container, or a part of one.
-
-    Several ranks join their parts of a version there.
-    """
+    """A bucket or container, or a prefix of one, where several ranks join their parts."""
 
     form = "gs://bucket/prefix, az://container/prefix"
 
@@ -172,10 +169,7 @@ class CloudTier(ObjectStore):
         }
 
     def _look(self, job: str, only: int | None = None) -> dict[str, CommitRecord | Damage]:
-        """The commit record or damage of each version, or of one, by its object's name.
-
-        Newest first.
-        """
+        """The commit record or damage of each checkpoint, or one, by object name, newest first."""
         for _ in range(_LOOKS):
             sizes, keys = self._listed(job)
             numbers = sorted(keys, reverse=True) if only is None else keys.keys() & {only}
@@ -209,10 +203,7 @@ class CloudTier(ObjectStore):
     def _state(
         self, job: str, version: int, key: str, sizes: dict[str, int]
     ) -> CommitRecord | Damage | None:
-        """A version's commit record or damage.
-
-        None if the record was removed since it was listed.
-        """
+        """A checkpoint's commit record or damage; None if the record was just removed."""
         problem = ""
         if key not in sizes:
             problem = "it is listed and not there"
@@ -237,10 +228,7 @@ class CloudTier(ObjectStore):
         return Damage(version, f"{self.url}/{key}: {problem}", sizes.get(key, 0))
 
     def set_aside(self, job: str, versions: Collection[int]) -> None:
-        """See :meth:`Tier.set_aside`: objects and records get names that end in ``.aside``.
-
-        They are copied for it.
-        """
+        """See :meth:`Tier.set_aside`: objects and records are copied to names with ``.aside``."""
         added, epoch = aside_suffix(), self._epochs.get(job)
         sizes, keys = self._listed(job)
         numbers = sorted({*versions, *(d.version for d in self.damaged(job))} & keys.keys())
@@ -277,10 +265,7 @@ class CloudTier(ObjectStore):
 
 
 def _keys(job: str, sizes: Iterable[str], ledger: Ledger | None) -> dict[int, str]:
-    """The names of the versions that count.
-
-    Without a ledger, as in a copy that lacks it, all do.
-    """
+    """The names of the checkpoints that count; all of them if there is no ledger."""
     if ledger is None:
         labels = {
             version: max(found, key=epoch_of) for version, found in labels_of(job, sizes).items()
@@ -296,7 +281,7 @@ def _both(key: str) -> tuple[str, str]:
 
 
 def _file_system(scheme: str) -> Any:
-    """The store's file system: not one that others have changed, and without memory of what it listed."""
+    """The store's file system, private to us and without a listings cache."""
     import fsspec
 
     return fsspec.filesystem(scheme, skip_instance_cache=True, use_listings_cache=False)

@@ -1,4 +1,4 @@
-"""A part of Google Cloud Storage or Azure Blob Storage, by fsspec: single requests, and a ledger without ETags.
+"""A prefix of Google or Azure storage, by fsspec: single requests, a ledger without ETags.
 
 fsspec knows no conditional replacement, but it does know creation where nothing is yet
 (``mode="create"``: a precondition at Google and Azure). So a ledger is a row of objects here,
@@ -29,15 +29,12 @@ _READS = 3
 
 
 class CloudObjects:
-    """The objects below a place.
-
-    Requests raise fsspec's errors, :meth:`errors` turns them into ours.
-    """
+    """The objects below a prefix. Requests raise fsspec's errors; :meth:`errors` maps them."""
 
     prefix = ""
 
     def __init__(self, make: Callable[[], Any], root: str, url: str, *, threads: int = 8) -> None:
-        """Send nothing yet. ``make``: the file system; ``root``: the place in its terms, ``url`` in ours."""
+        """``make``: creates the file system; ``root``: the prefix for fsspec; ``url``: ours."""
         self._make, self._root, self.url, self.threads = make, root.rstrip("/"), url, threads
         self._opening = threading.Lock()
 
@@ -121,7 +118,7 @@ class CloudObjects:
     def upload(
         self, key: str, size: int, read: Callable[[int, int], bytes], final: Iterable[int]
     ) -> None:
-        """Make an object, of a name that nobody else uses, each part sent as soon as it is final.
+        """Make an object, of a name of its own, each part sent as soon as it is final.
 
         What a failed one leaves under its name does not count, and is removed.
         """
@@ -177,7 +174,7 @@ class CloudObjects:
         raise AssertionError
 
     def put_if(self, key: str, data: bytes, etag: str | None) -> bool:
-        """See :class:`deepvm.checkpoint.tiers.ledger.Conditional`: the state after that with the number ``etag``."""
+        """See :class:`Conditional`: create the state after the one numbered ``etag``."""
         if etag is not None and not etag.isdigit():
             with self.errors(f"write {key}"):
                 # Ranks that start together ask at once: each needs an object of its own.

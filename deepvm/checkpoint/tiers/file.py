@@ -53,7 +53,7 @@ _NETWORK = (
     "glusterfs",
 )
 _READ_BYTES = 2**20
-"""Of memory for each reader, beside that for versions."""
+"""Of memory for each reader, besides that for versions."""
 
 
 class FileTier(Store):
@@ -64,9 +64,7 @@ class FileTier(Store):
     away = False  # nobody can tell a volume that outlives the machine from one that does not
 
     def __init__(self, folder: Path, *, keep: int = 0, every: int = 0, session: str = "") -> None:
-        """Create nothing before the first version. ``session``: as in :meth:`Tier.open`.
-
-        One rank needs none.
+        """Nothing is created before the first save; ``session``: as in :meth:`Tier.open`, or "".
 
         ``keep``, ``every``: as in :func:`deepvm.checkpoint.files.retention.kept`, but ``keep=0``
         keeps all.
@@ -103,10 +101,7 @@ class FileTier(Store):
             )
 
     def _takes_folders(self, place: Path) -> bool:
-        """Whether one can be made in a folder: rights do not show that, as in ``/proc``.
-
-        Not tried over a network.
-        """
+        """Whether one can be made in a folder, by trying (as in ``/proc``), except on networks."""
         if self.shared:
             return True
         try:
@@ -185,10 +180,7 @@ class FileTier(Store):
         final: Iterable[int],
         manifest: Callable[[], CommitRecord],
     ) -> None:
-        """See :class:`Store`.
-
-        Frees what another job's versions had: nobody tells a node that a job has ended.
-        """
+        """See :class:`Store`. Frees the memory of other jobs: nodes never learn that they ended."""
         with self._writing:
             for other in self._jobs - {job}:
                 self.folder.drop_spare(other)
@@ -235,7 +227,7 @@ class FileTier(Store):
             log.warning("old versions stay: %s", error)
 
     def _warn_of_others(self, job: str, newest: int, there: set[int]) -> None:
-        """Warn once if another training run seems to write this job's versions here: each removes the other's."""
+        """Warn once if another run seems to write this job's checkpoints to this folder."""
         known = self._known.get(job)
         others = {v for v in there if v > newest} if known is None else there - known - {newest}
         self._known[job] = there

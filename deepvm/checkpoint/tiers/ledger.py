@@ -1,13 +1,13 @@
-"""Which generation may write to a bucket, and what counts of all that was ever sent there: one small object, a ledger.
+"""The ledger: a small object with the newest generation of a bucket and the valid entries.
 
 A request may arrive long after its sender was given up, so a look before it proves nothing. What a
-generation writes therefore has a name that nobody else ever writes to, and counts when the ledger
+generation writes therefore has a name that is never written again, and counts when the ledger
 lists it; and the ledger changes by compare-and-swap alone: a write names the state that it was made
 from (``If-Match`` with its ETag, ``If-None-Match: *`` for the first), and the store refuses it if
 the ledger is in another. Each state has a number and a random text, so none ever comes back.
 Generation e lists something only in a step from a state whose epoch is not above e: once a newer
-one has begun, in a step of the same chain, there is no such state any more, whenever the request of
-the older one arrives.
+one has started, in a step of the same chain, there is no such state any more, whenever the request
+of the older one arrives.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NO_ETAG = f'"{"0" * 32}"'
 
 @dataclass(frozen=True)
 class Ledger:
-    """A state: the newest generation that has begun, and of each entry the label under which it is kept.
+    """A state: the newest generation, and for each entry the label under which it is kept.
 
     ``number``: changes before it. ``writer``: random for each change, by which a writer knows its
     own.
@@ -87,7 +87,7 @@ class Conditional(Protocol):
 
 
 class StaleError(CheckpointError):
-    """A newer generation has begun."""
+    """A newer generation has started."""
 
 
 class LedgerFile:
@@ -101,15 +101,12 @@ class LedgerFile:
         self._lock = threading.Lock()
 
     def read(self) -> Ledger | None:
-        """The state now; None if no generation has ever begun. Raises CheckpointError."""
+        """The state now; None if no generation has ever started. Raises CheckpointError."""
         found = self._load()
         return None if found is None else found[0]
 
     def begin(self, epoch: int) -> None:
-        """Refuse older generations from now on. Raises StaleError: a newer one has begun.
-
-        CheckpointError.
-        """
+        """Refuse older generations from now on. Raises StaleError (newer), CheckpointError."""
         with self._lock:
             self._change(
                 epoch, lambda old: replace(old, epoch=epoch), lambda found: found.epoch == epoch
@@ -125,11 +122,11 @@ class LedgerFile:
                 self._change(None, lambda old: old, lambda found: True)
 
     def check(self, epoch: int) -> None:
-        """Raise StaleError if a newer generation has begun; CheckpointError."""
+        """Raise StaleError if a newer generation has started; CheckpointError."""
         self._refuse(self.read() or Ledger(), epoch)
 
     def add(self, name: str, label: str, epoch: int | None) -> Ledger:
-        """Make an entry count, in place of an earlier one of the name; returns a state before.
+        """Make an entry count, instead of an earlier one of the name; returns a state before.
 
         When it returns the entry counts, and this generation was the newest when it began to.
         ``label``: of this call alone. ``epoch``: None for a run without a number, which no
@@ -210,7 +207,7 @@ class LedgerFile:
             )
 
     def _prove(self) -> None:
-        """Raise CheckpointError if the store ignores conditions: then nothing keeps an older generation out."""
+        """Raise CheckpointError if the store ignores conditions: fencing depends on them."""
         if self._bucket.put_if(f"{self._key}.proof", b"no such state\n", _NO_ETAG):
             raise CheckpointError(
                 f"{self._bucket.url}: this store ignores If-Match, so a machine that was thought"

@@ -26,10 +26,7 @@ def submit(pool: ThreadPoolExecutor, work: Callable[..., _T], *arguments: Any) -
 
 
 def labels_of(job: str, keys: Iterable[str]) -> dict[int, set[str]]:
-    """The labels of a job's versions that have an object or a record.
-
-    Empty ones are of objects without a label.
-    """
+    """The labels of a job's checkpoints with an object or record; "" is an unlabeled object."""
     found: dict[int, set[str]] = {}
     for key in keys:
         name = parse_labelled(key.removesuffix(SUFFIX))
@@ -39,7 +36,7 @@ def labels_of(job: str, keys: Iterable[str]) -> dict[int, set[str]]:
 
 
 def in_order(read: Callable[[int, int], bytes], size: int, threads: int) -> Iterator[bytes]:
-    """The pieces of an object of ``size`` bytes, of which ``threads`` are asked for before they are wanted."""
+    """The pieces of an object of ``size`` bytes in order, ``threads`` of them prefetched."""
     with ThreadPoolExecutor(threads, thread_name_prefix="deepvm-read") as pool:
         ahead = deque[Future[bytes]]()
         try:

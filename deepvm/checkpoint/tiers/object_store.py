@@ -1,4 +1,4 @@
-"""What all object stores have in common, whoever's they are: how versions of one rank or several are put there."""
+"""What all object stores share: how checkpoints of one rank or several are stored."""
 
 from __future__ import annotations
 
@@ -27,10 +27,7 @@ class ObjectStore(Store):
     shared = True
 
     def __init__(self, objects: Objects, session: str, keep: int, every: int) -> None:
-        """Send nothing yet.
-
-        ``keep``, ``every``, ``session``: as in :meth:`Tier.open`, but ``keep=0`` keeps all.
-        """
+        """``keep``, ``every``, ``session``: as in :meth:`Tier.open`, but ``keep=0`` keeps all."""
         if keep:
             kept((), keep, every)
         self._objects, self._keep, self._every = objects, keep, every

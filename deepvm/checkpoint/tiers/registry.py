@@ -30,10 +30,7 @@ def find_tier(url: str) -> type[Tier] | None:
 
 
 def open_tier(url: str, session: str, keep: int = 2, every: int = 0, option: str = "tiers") -> Tier:
-    """The tier that a URL means.
-
-    For arguments and errors see :meth:`~deepvm.checkpoint.tiers.base.Tier.open`.
-    """
+    """The tier of a URL, see :meth:`~deepvm.checkpoint.tiers.base.Tier.open`."""
     kind = find_tier(url)
     if kind is None:
         meant = (

@@ -4,7 +4,7 @@ A version is remote when that many nodes have it, so the loss of all but one of 
 acknowledged: each still has it, or a newer one. It is durable when, besides, a disk of one of them
 has it.
 
-Every rank sends to the first nodes of the list that answer, and to the next one in place of one
+Every rank sends to the first nodes of the list that answer, and to the next one instead of one
 that fails. Ranks do not talk about it: where they chose differently the version stays
 unacknowledged, and until one is acknowledged again all nodes get them. A node leaves by going
 silent and joins by answering again, or for the first time: the list may name nodes that are still
@@ -12,7 +12,7 @@ to come, fewer than ``replicas`` when a run starts. What a node missed is not co
 version is.
 
 A reader needs all but ``replicas - 1`` nodes to answer: each acknowledged version is then on one of
-them, unless that has come back empty, which nobody can tell.
+them, unless that has come back empty, which cannot be known.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class ReplicatedRecord(CommitRecord):
-    """A version and its copies: the node's number in the list, and the record as that node has it."""
+    """A checkpoint and its copies: each node's number in the list, and the node's record."""
 
     copies: tuple[tuple[int, CommitRecord], ...] = ()
 
@@ -209,7 +209,7 @@ class ReplicatedTier(Tier):
         log.warning("%s; %s%s", error, rest, enough)
 
     def _watch(self) -> None:
-        """Forget versions whose end is known, and see to it that somebody waits for the others and for silent nodes."""
+        """Forget checkpoints that have ended; watch the others, and silent nodes."""
         with self._changed:
             for copies in list(self._open):
                 if copies.remote:
@@ -230,7 +230,7 @@ class ReplicatedTier(Tier):
             self._watching.start()
 
     def _ask_again(self) -> None:
-        """Ask silent nodes, and those for which a version has waited too long, until there are none."""
+        """Poll silent nodes and those with overdue checkpoints until there are none."""
         while not self._closed.wait(self._retry_s):
             now = time.monotonic()
             with self._changed:
@@ -277,7 +277,7 @@ class ReplicatedTier(Tier):
 
         Those that miss it leave an older generation fewer nodes than it needs.
 
-        They hear of it when they answer again; :meth:`versions` leaves out what the older one
+        They learn of it when they answer again; :meth:`versions` leaves out what the older one
         completed there.
         """
         self._begun[job] = epoch
@@ -290,7 +290,7 @@ class ReplicatedTier(Tier):
         self._watch()
 
     def versions(self, job: str) -> tuple[CommitRecord, ...]:
-        """See :meth:`Tier.versions`: those of which a node has a copy, also if fewer have it than were asked for.
+        """See :meth:`Tier.versions`: includes checkpoints with fewer copies than requested.
 
         Raises CheckpointError: so many nodes are silent that the newest acknowledged version may be
         on those alone.
@@ -472,7 +472,7 @@ class _Copies:
         )
 
     def sending(self, number: int) -> None:
-        """A node gets this rank's part, maybe again: that it lost what it had does not count any more."""
+        """A node gets this rank's part, maybe again: an earlier loss no longer counts."""
         with self._change:
             if self._ended.pop(number, None) is not None:
                 self._taken.discard(number)
@@ -509,7 +509,7 @@ class _Copies:
             self._ended.setdefault(number, reason)
 
     def _lost(self, number: int) -> bool:
-        """Whether a node that had the version a while ago has been started again since, which nobody tells."""
+        """Whether a node that had the checkpoint has restarted since, as its identity shows."""
         since, identity = self._since[number]
         stale = bool(identity) and time.monotonic() - since > _STALE_S
         return stale and self._ask_identity(number) not in ("", identity)
@@ -545,10 +545,7 @@ class _Copies:
 
     @contextlib.contextmanager
     def _telling(self) -> Iterator[None]:
-        """Change something, then tell the trainer.
-
-        Under the lock, or a level might overtake the one before it.
-        """
+        """Make a change, then notify the trainer, under the lock, so that levels stay in order."""
         with self._change:
             yield
             if self.over:

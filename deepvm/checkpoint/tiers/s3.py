@@ -1,6 +1,6 @@
 """``s3://bucket/prefix``: versions in an object store, durable when acknowledged.
 
-A version is an object that plain ``torch.load`` reads, and a commit record beside it, written when
+A version is an object that plain ``torch.load`` reads, and a commit record next to it, written when
 the object is complete; parts of several ranks are joined first
 (:mod:`deepvm.checkpoint.tiers.bucket_parts`). A trainer that is killed during an upload leaves
 parts that cost money and are not listed as objects: the next one aborts them if it may list
@@ -62,9 +62,7 @@ class S3Tier(ObjectStore):
         endpoint: str = "",
         session: str = "",
     ) -> None:
-        """Send nothing before the first version; ``prefix``: of all objects' names.
-
-        ``keep=0`` keeps all versions.
+        """Nothing is sent before the first save; ``prefix``: of all names; ``keep=0`` keeps all.
 
         ``every``: see :func:`deepvm.checkpoint.files.retention.kept`. ``threads``: requests at
         once. ``attempts``: tries of each. ``endpoint``: empty for the environment's or AWS's.
@@ -101,10 +99,7 @@ class S3Tier(ObjectStore):
         final: Iterable[int],
         manifest: Callable[[], CommitRecord],
     ) -> None:
-        """See :class:`Store`. Makes the object, whole or not at all.
-
-        S3 compares each part with its checksum.
-        """
+        """See :class:`Store`. Creates the object atomically; S3 checks each part's checksum."""
         with self._writing:
             epoch = self._epochs.get(job)
             if epoch is None:
@@ -194,10 +189,7 @@ class S3Tier(ObjectStore):
             self._discard(k for other, keys in others if epoch_of(other) <= epoch for k in keys)
 
     def _abort_others(self, job: str) -> None:
-        """Abort what an earlier run was uploading when it was killed.
-
-        Once, before the first upload of this one.
-        """
+        """Abort uploads of a killed run, once, before the first upload of this one."""
         if job in self._cleared:
             return
         self._cleared.add(job)
@@ -224,7 +216,7 @@ class S3Tier(ObjectStore):
             self._bucket.remove(key + UPCOMING)
 
     def _settled(self, job: str, version: int) -> tuple[CommitRecord | None, list[str]]:
-        """The one record of what is complete under this number, and what generations wrote under it.
+        """The one record of the complete checkpoint of this number, and all generations' keys.
 
         Records that fit nothing are removed.
         """
@@ -246,7 +238,7 @@ class S3Tier(ObjectStore):
     def _has_bytes(
         self, key: str, old: CommitRecord, new: CommitRecord, parts: Sequence[dict[str, Any]]
     ) -> bool:
-        """Whether the object already has the bytes sent in these parts, by its record and by the store."""
+        """Whether the object already has the bytes of these parts, by record and by store."""
         if (old.size, old.chunk_bytes, old.crcs) != (new.size, new.chunk_bytes, new.crcs):
             return False
         sums = b"".join(base64.b64decode(part["ChecksumCRC32"]) for part in parts)
@@ -281,10 +273,7 @@ class S3Tier(ObjectStore):
         return {v for v, key in keys.items() if not {key + SUFFIX, key + UPCOMING} & sizes.keys()}
 
     def set_aside(self, job: str, versions: Collection[int]) -> None:
-        """See :meth:`Tier.set_aside`: objects and records get names that end in ``.aside``.
-
-        They are copied for it.
-        """
+        """See :meth:`Tier.set_aside`: objects and records are copied to names with ``.aside``."""
         added = aside_suffix()
         sizes, keys = self._bucket.objects(job)
         numbers = sorted({*versions, *(d.version for d in self.damaged(job))} & keys.keys())
@@ -314,9 +303,7 @@ class S3Tier(ObjectStore):
         return found, self.chunks(found, keys[version])
 
     def chunks(self, manifest: CommitRecord, key: str = "") -> Generator[memoryview, None, None]:
-        """A version's bytes, in order, unverified. Raises CheckpointError.
-
-        ``key``: else that of its number alone.
+        """Bytes in order, unverified; ``key``: default by number. Raises CheckpointError.
 
         Readers share the threads, at least two chunks each: a restarted memory node may serve all
         ranks at once.

@@ -1,4 +1,4 @@
-"""``tcp://host:port,host:port``: several memory nodes that share each version (ACUTE's Check-Trans); tcp.py is one.
+"""``tcp://host:port,host:port``: memory nodes that share each checkpoint (ACUTE's Check-Trans).
 
 Every rank sends to all nodes at once; a version counts when each node has its part. There is no
 redundancy: losing one node's memory loses every version that was not on its disk yet; replicated.py
@@ -81,10 +81,7 @@ class StripedTier(Tier):
 
     @classmethod
     def open(cls, url: str, session: str, keep: int, every: int, option: str) -> Tier:
-        """See :meth:`Tier.open`.
-
-        One node alone keeps whole versions, as do several with ``?replicas=``.
-        """
+        """See :meth:`Tier.open`. One node, and ``?replicas=``, keep whole checkpoints instead."""
         scheme, _, rest = url.partition("://")
         rest, _, wish = rest.partition("?")
         replicas = _REPLICAS.fullmatch(wish)
@@ -103,10 +100,7 @@ class StripedTier(Tier):
             raise RequestError(option, url, error.allowed) from None
 
     def put(self, shard: Shard, acknowledged: Callable[[Level], None]) -> None:
-        """See :meth:`Tier.put`.
-
-        No node completes its part before all of them have received theirs.
-        """
+        """See :meth:`Tier.put`. No node completes its part before all have received theirs."""
         shard.check()
         plans = self._planned(shard.layout)
         mark: Future[bytes] = Future()
@@ -181,10 +175,7 @@ class StripedTier(Tier):
         _all(lambda node, name: node.begin(name, epoch), self._nodes, self._jobs(job))
 
     def versions(self, job: str) -> tuple[CommitRecord, ...]:
-        """See :meth:`Tier.versions`: those of which all nodes have parts sent together.
-
-        Their ``crcs`` are empty.
-        """
+        """See :meth:`Tier.versions`: those with all parts, sent together; ``crcs`` are empty."""
         rows = _all(
             lambda node, name: {m.version: m for m in node.versions(name)},
             self._nodes,
@@ -222,7 +213,7 @@ class StripedTier(Tier):
         return tuple(found)
 
     def _refuse_wholes(self, job: str) -> None:
-        """Raise CheckpointError if nodes have the job's versions in another way: without a word it would start at 0."""
+        """Raise CheckpointError if nodes have the job in another layout: it would restart at 0."""
         rows = _all(lambda node, name: node.look(name), self._nodes, [job] * len(self._nodes))
         having = [node.url for node, (row, _) in zip(self._nodes, rows, strict=True) if row]
         for number, (_, parts) in enumerate(rows, start=1):
@@ -275,10 +266,7 @@ class StripedTier(Tier):
         _all(lambda node, name: node.set_aside(name, versions), self._nodes, self._jobs(job))
 
     def fetch(self, manifest: CommitRecord, folder: Path) -> Path:
-        """See :meth:`Tier.fetch`.
-
-        Every part is verified against its manifest, then they are joined in ``folder``.
-        """
+        """See :meth:`Tier.fetch`. Parts are verified one by one, then joined in ``folder``."""
         parts = manifest.parts if isinstance(manifest, JoinedRecord) else ()
         if len(parts) != len(self._nodes):
             raise CheckpointError(
@@ -311,9 +299,7 @@ class StripedTier(Tier):
 
 
 class MpiTier(StripedTier):
-    """``mpi://RANK``: memory nodes that are processes of the trainer's ``mpirun``.
-
-    ``mpi://``: the last one.
+    """``mpi://RANK`` (default: the last): memory nodes within the trainer's ``mpirun``.
 
     The messages are those of ``tcp://``, see :mod:`deepvm.checkpoint.network.mpi_streams`.
     """
@@ -335,10 +321,7 @@ class RecoveryTier(Tier):
         raise CheckpointError(f"{self.url}: only for reading")
 
     def versions(self, job: str) -> tuple[CommitRecord, ...]:
-        """See :meth:`Tier.versions`.
-
-        Of a version that is there as a whole and in parts, the whole comes first.
-        """
+        """See :meth:`Tier.versions`. A whole checkpoint comes before one in parts."""
         found = [manifest for folder in self._folders for manifest in folder.manifests(job)]
         sets: dict[tuple[int, int], dict[int, CommitRecord]] = defaultdict(dict)
         for row in (row for folder in self._folders for row in folder.found()):

@@ -42,14 +42,14 @@ _WORTH_TWO, _TRIES, _ROUNDS, _PAUSE_S = 16 * 2**20, 5, 3, 0.1
 
 
 class CommitBarrier:
-    """Keeps puts to several memory nodes in step: no node completes its part before all of them have theirs.
+    """Keeps puts to several memory nodes in step: none completes before all have their part.
 
     ``hold``: the oldest version that must stay in the nodes' folders; None: they decide. ``error``:
     the first one.
     """
 
     def __init__(self, count: int, hold: int | None, limit_s: float) -> None:
-        """No sender is at any stage yet; ``limit_s``: how long each of the ``count`` waits for the others, in all."""
+        """``limit_s``: how long in all each of the ``count`` senders waits for the others."""
         self.hold, self._count = hold, count
         self._deadline = time.monotonic() + limit_s
         self._reached: dict[str, set[int]] = {}
@@ -114,9 +114,9 @@ class TcpTier(Tier):
             flows: connections for one part; by default two, but one if two cores are shared with
                 the node.
             wire_bytes: bytes of one message, 4096 to ``CHUNK_BYTES``.
-            limit_s: of ``put`` beside the time for the bytes (``Shard.moving_s``), and of the
+            limit_s: of ``put`` besides the time for the bytes (``Shard.moving_s``), and of the
                 node's for one message.
-            await_s: how long a level is awaited in the background, beside that time.
+            await_s: how long a level is awaited in the background, besides that time.
         """
         self._address: Endpoint = Address.parse(address) if isinstance(address, str) else address
         self.url, self.shared = self._address.url, self._address.shared
@@ -209,10 +209,7 @@ class TcpTier(Tier):
         return found
 
     def look(self, job: str) -> tuple[tuple[CommitRecord, ...], set[tuple[int, int]]]:
-        """The versions.
-
-        If there are none, which parts it has of those that it shares with how many nodes.
-        """
+        """The checkpoints; if none, which parts of shared ones it has, of how many nodes."""
         with self._reader() as link:
             answer = link.call(Kind.LIST, {"job": check_job(job)}, Kind.VERSIONS).body
             count = answer.get("count")
@@ -255,10 +252,7 @@ class TcpTier(Tier):
         return download(self.stream(manifest), manifest, folder, name)
 
     def close(self) -> None:
-        """See :meth:`Tier.close`.
-
-        Levels that are still awaited will not be acknowledged, see :meth:`settle`.
-        """
+        """See :meth:`Tier.close`. Levels still awaited are not acknowledged (:meth:`settle`)."""
         with self._lock:
             links, pollers = self._idle, self._pollers
             self._closed, self._idle, self._pollers = True, [], {}
@@ -336,10 +330,7 @@ class TcpTier(Tier):
 
     @contextlib.contextmanager
     def _links(self, shard: Shard, deadline: float) -> Iterator[list[Link]]:
-        """Connections that know who is sending, one or more.
-
-        Closed if something fails, or else pooled.
-        """
+        """One or more connections of a known sender: pooled afterwards, closed on failure."""
         size = sum(s.length for s in shard.layout.shards[shard.rank])
         links: list[Link] = []
         good = False
@@ -489,7 +480,7 @@ class TcpTier(Tier):
 
 
 def refuse_parts(job: str, url: str, parts: Collection[tuple[int, int]], advice: str = "") -> None:
-    """Raise CheckpointError if there are parts of a job's versions: without a word it would start at 0."""
+    """Raise CheckpointError if parts of a job's checkpoints exist: it would restart at 0."""
     if parts:
         (_, of), *_ = sorted(parts)
         advice = advice or f"go on with the URL that names all {of} of them, in the same order"
@@ -500,10 +491,7 @@ def refuse_parts(job: str, url: str, parts: Collection[tuple[int, int]], advice:
 
 
 def _left(deadline: float, most: float = math.inf) -> float:
-    """Seconds for a message.
-
-    Only a commit, for which the node may have to read everything, has all that are left.
-    """
+    """Seconds for a message; a commit gets all that are left, as the node may read everything."""
     left = deadline - time.monotonic()
     if left <= 0:
         raise BrokenError("it took too long")

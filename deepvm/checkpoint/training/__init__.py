@@ -1,4 +1,1 @@
-"""The training job: its state, hooks, ranks, save requests and handles; layerwise updates.
-
-Unseen steps.
-"""
+"""The training job: state, hooks, ranks, requests, handles, layerwise updates, missing steps."""

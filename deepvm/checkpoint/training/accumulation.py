@@ -40,10 +40,7 @@ class AccumulatedGradients:
         self._stepped = set()
 
     def unused(self) -> str:
-        """Names of the optimizers with gradients that a backward has changed since their step.
-
-        Empty if none has.
-        """
+        """Names of the optimizers whose gradients a backward has changed since their step."""
         idle = {
             name: optimizer
             for name, optimizer in self._optimizers.items()

@@ -1,4 +1,4 @@
-"""What a checkpointer does for the agent of its machine: it saves what is asked for, and waits before a preemption."""
+"""What a checkpointer does for its agent: it saves on request and waits before a preemption."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ log = logging.getLogger("deepvm.checkpoint")
 
 
 class AgentSaves:
-    """The saves of this rank that its agent hears of."""
+    """The saves of this rank that are reported to its agent."""
 
     def __init__(self, link: AgentLink) -> None:
         """Count from now on."""
         self._link = link
         self._since_ns = time.perf_counter_ns()
         self._stepped = self._between = False
-        """Whether the last step ended at ``_since_ns``, and whether no other has begun since."""
+        """Whether the last step ended at ``_since_ns``, and whether no other has started since."""
         self._saved_ns = self._between_ns = 0
         self._held: tuple[Handle, Scheduled] | None = None
 
@@ -39,7 +39,7 @@ class AgentSaves:
         return cls(link)
 
     def restored(self, version: int) -> None:
-        """Training goes on from a version."""
+        """Training continues from a version."""
         if not self._link.rank:
             self._link.tell({"tell": "restored", "version": version})
         self._since_ns, self._stepped = time.perf_counter_ns(), False
@@ -127,7 +127,7 @@ class AgentSaves:
         return self._link.asked()
 
     def sent(self) -> None:
-        """The version begun last was read in full: wait if what comes next would be lost, until it is given up."""
+        """The latest checkpoint was read in full: wait while the next step could be lost."""
         held, self._held = self._held, None
         if held is None:
             return
@@ -146,10 +146,7 @@ class AgentSaves:
 
 
 def _why_unsafe(handle: Handle, *, ends: bool) -> BaseException | None:
-    """Why a version may be lost with this machine, or with all of the job's (``ends``).
-
-    None if it is safe.
-    """
+    """Why a checkpoint may be lost with this machine, or with all (``ends``); None if safe."""
     error = handle.remote_done.exception() if handle.remote_done.done() else None
     if error is not None and handle.durable.done() and handle.durable.exception() is None:
         error = None  # on a disk of this machine, where nothing else was asked for

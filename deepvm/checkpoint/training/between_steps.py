@@ -1,4 +1,4 @@
-"""What a loop changes between a step and the next forward, which hooks alone cannot assign to one of two iterations.
+"""Assign changes between a step and the next forward to an iteration, where hooks cannot.
 
 A scheduler that steps there belongs to the finished iteration, a position in the data that advances
 to the next one. What changes before the first forward of a process, where there was no step,
@@ -40,10 +40,7 @@ log = logging.getLogger("deepvm.checkpoint")
 
 
 class BetweenSteps:
-    """Looks at the state before the first forward of a process and around checkpoints.
-
-    Warns once for each name.
-    """
+    """Observes the state before the first forward and around checkpoints; one warning a name."""
 
     def __init__(self, state: TrainingState, looks: bool, switches: bool) -> None:
         """``looks``: whether to do anything.
@@ -100,7 +97,7 @@ class BetweenSteps:
         self._at_step = _Observation(self._state, model=False)
 
     def first_forward(self, in_step: bool) -> None:
-        """The first forward of this process starts; ``in_step``: there was none that could be seen before its step."""
+        """The first forward of this process starts; ``in_step``: none was seen before its step."""
         start, self._start = self._start, None
         if start is None:
             return
@@ -280,7 +277,7 @@ def _facts(value: Any) -> Any:
 
 
 def _facts_of(tree: Any) -> Any:
-    """Structure and numbers of a state, and samples of its tensors, those in a GPU's memory by their version."""
+    """Structure and numbers of a state; samples of host tensors, versions of GPU tensors."""
     parts = flatten(tree)
     marks = []
     for storage in parts.storages:

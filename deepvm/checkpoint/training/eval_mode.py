@@ -11,13 +11,13 @@ from deepvm.checkpoint.format.sharded import local
 from deepvm.checkpoint.training.hooks import without_autograd
 
 _PARAMETERS, _ELEMENTS = 4, 64
-"""Compared at most, and of each: moving averages that are swapped in for an evaluation change all of them."""
+"""Parameters compared at most, and elements of each: swapped-in averages change all."""
 
 log = logging.getLogger("deepvm.checkpoint")
 
 
 class EvalModeTracker:
-    """Remembers some values of the parameters at each step: version counters miss changes through ``.data``."""
+    """Remembers parameter values at each step: version counters miss changes by ``.data``."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         """Nothing is known before a step."""
@@ -35,14 +35,11 @@ class EvalModeTracker:
         self._left, self._thread = self._now(), threading.current_thread()
 
     def forget(self) -> None:
-        """The next step has begun: a training pass, or a change on purpose."""
+        """The next step has started: a training pass, or a change on purpose."""
         self._left = None
 
     def stands(self) -> bool:
-        """Whether nothing has changed since the last step.
-
-        To be asked by the thread that trains.
-        """
+        """Whether nothing has changed since the last step. For the training thread only."""
         left = self._left
         if left is None or self._thread is not threading.current_thread():
             return False

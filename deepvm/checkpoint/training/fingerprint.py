@@ -1,7 +1,4 @@
-"""What a checkpoint was made with: settings of optimizers and schedulers, the model's modules.
-
-Compared on restore.
-"""
+"""What a checkpoint was made with (settings, modules), compared on restore."""
 
 from __future__ import annotations
 
@@ -14,10 +11,7 @@ import torch
 from deepvm.errors import CheckpointError
 
 FINGERPRINT = "fingerprint"
-"""Key of the fingerprint, a text, in a checkpoint's file.
-
-Older releases ignore it, and their files have none.
-"""
+"""Key of the fingerprint, a text, in a checkpoint file; older releases ignore it."""
 _MAX_CHANGES = 4
 _PROGRESS = {
     "last_epoch",
@@ -81,9 +75,7 @@ class Fingerprint:
         return self._text
 
     def changes(self, tree: Mapping[str, Any]) -> list[str]:
-        """Settings that differ from those of a loaded checkpoint, and from those that it restores.
-
-        For people.
+        """Settings, in words, that differ from a loaded checkpoint's and from what it restores.
 
         Raises CheckpointError: an optimizer has the same parameters in another order, and would mix
         up their states.
@@ -150,10 +142,7 @@ class Fingerprint:
 
 
 def other_model(saved: Mapping[str, Any], present: Mapping[str, Any]) -> str:
-    """Why a state is of another model, where ``load_state_dict`` would take it silently.
-
-    Empty if it is not.
-    """
+    """Why a state is of another model where ``load_state_dict`` is silent; empty if it fits."""
     plain = (torch.Tensor, torch.nn.Parameter)
     common = {
         n: (v, present[n])
@@ -216,10 +205,7 @@ def _name(name: str) -> str:
 
 
 def _module(module: torch.nn.Module) -> str:
-    """A module's class, with the arguments that torch's own show in their repr.
-
-    Fully_shard puts a class before it.
-    """
+    """A module's class, with the arguments in the repr of torch's own; ignores fully_shard's."""
     classes = [c for c in type(module).__mro__ if not c.__name__.startswith("FSDP")]
     cls = classes[0]
     return (

@@ -1,4 +1,4 @@
-"""Hooks into a model, its optimizers and the end of the program, and where the training is while one of them runs."""
+"""Hooks into a model, its optimizers and program exit, and where training is in each."""
 
 from __future__ import annotations
 
@@ -32,10 +32,7 @@ class Hook:
     """Calls a method without arguments; a copied or pickled hook does nothing."""
 
     def __init__(self, method: Callable[[], None] = lambda: None, *, step: bool = False) -> None:
-        """Remember the method.
-
-        A ``step`` hook also runs, between two graphs, when the code around it is compiled.
-        """
+        """Remember the method. A ``step`` hook also runs when the code around it is compiled."""
         self._method, self._step = never_compiled(method) if step else method, step
 
     def __call__(self, *_: Any, **__: Any) -> None:
@@ -49,7 +46,7 @@ class Hook:
 
 
 def never_compiled(method: Callable[..., None]) -> Callable[..., None]:
-    """Exclude a method from compilation: it splits the graph, or with ``fullgraph=True`` torch refuses and says why."""
+    """Exclude a method from compilation: torch splits the graph, or refuses ``fullgraph=True``."""
     known = "reason" in inspect.signature(torch.compiler.disable).parameters  # since torch 2.8
     options: dict[str, Any] = {"reason": _WHY} if known else {}
     found: Callable[..., None] = torch.compiler.disable(method, **options)  # type: ignore[no-untyped-call]
@@ -77,7 +74,7 @@ def stepper(optimizer: Any, name: str = "optimizer") -> torch.optim.Optimizer:
 
 
 def modules_called(model: torch.nn.Module) -> list[torch.nn.Module]:
-    """The model, and if it has no forward to call (a ModuleDict of a generator and a critic), its parts."""
+    """The model, or its parts if it has no forward (a ModuleDict of generator and critic)."""
     modules = [model]
     if type(model).forward is torch.nn.Module.forward and "forward" not in vars(model):
         for part in model.children():
@@ -86,7 +83,7 @@ def modules_called(model: torch.nn.Module) -> list[torch.nn.Module]:
 
 
 def is_nested_step(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether the running hooks belong to a ``step`` nested in the optimizer's own ``step``, as with ``super()``.
+    """Whether the running hooks belong to a nested ``step``, as with ``super().step()``.
 
     torch hooks the ``step`` of every class that was instantiated.
     """
@@ -112,7 +109,7 @@ def without_autograd() -> Iterator[None]:
 
 
 def close_at_exit(close: Callable[[float], None]) -> None:
-    """Call it, with a limit in seconds, when this program or a forked child ends, if its object still exists."""
+    """Call it with a limit in seconds when this program or a fork exits, if still alive."""
     atexit.register(_close, weakref.WeakMethod(close))
 
 

@@ -1,4 +1,4 @@
-"""Layerwise updates (LightCheck III-B): update a layer as soon as its gradients are there, and copy it at once.
+"""Layerwise updates (LightCheck III-B): update a layer once its gradients exist, then copy it.
 
 The optimizer is split: one per layer, of the same class with the same options and state, so that
 ``optimizer.state_dict()``, schedulers and the saved file stay those of the whole. A layer is a
@@ -127,10 +127,7 @@ class LayerUpdates:
         self._forget()
 
     def close(self) -> None:
-        """Unhook from backward.
-
-        The hook in DistributedDataParallel cannot be removed: from now on it only averages.
-        """
+        """Unhook from backward; in DistributedDataParallel the hook stays, and only averages."""
         self._closed = True
         for hook in self._hooks:
             hook.remove()

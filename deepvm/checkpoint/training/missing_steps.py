@@ -1,4 +1,4 @@
-"""Detect a training run of which nothing is saved: parameters change, but no step of the optimizer is seen.
+"""Detect a run that saves nothing: parameters change, but no optimizer step is seen.
 
 It steps another optimizer than the checkpointer was given, or updates by hand. Values are compared,
 because version counters miss fused optimizers and ``.data``, and change when weights are swapped
@@ -39,7 +39,7 @@ log = logging.getLogger("deepvm.checkpoint")
 
 
 class MissingStepDetector:
-    """Counts backward passes without a step (compiled models have them too), and compares parameters after a few.
+    """Counts backward passes without a step and compares parameters after a few of them.
 
     That is after 8, 16, 32 passes and so on, but at least twice the usual number between steps, for
     gradient accumulation. While the training steps, nothing is compared.
@@ -51,7 +51,7 @@ class MissingStepDetector:
         others: Mapping[str, torch.optim.Optimizer],
         tells: bool,
     ) -> None:
-        """Hook into backward, and into the steps of the others, which are in ``extra``; ``tells``: whether to warn."""
+        """Hook into backward and the steps of ``others``; ``tells``: whether to warn."""
         self._optimizer, self._tells = optimizer, tells
         self._usual = self._usual_beside = 0
         self._warned: set[str] = set()
@@ -85,7 +85,7 @@ class MissingStepDetector:
         self._install()
 
     def forget(self, first: int = 1) -> None:
-        """Parameters are about to be changed on purpose: count from 0, compare at this backward pass."""
+        """Parameters change on purpose: restart the count and compare at this backward pass."""
         self._before = None
         self._counts: dict[int, int] = {}
         self._backwards = self._forwards = self._differing = 0

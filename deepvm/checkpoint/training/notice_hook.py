@@ -1,4 +1,4 @@
-"""While a preemption is near and the training takes no step, each forward of another module may save."""
+"""When a preemption is near and no step comes, the forward of another module may save."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _POLL_S = 0.1
 
 
 class NoticeHook:
-    """Hooks into the forward of all modules but the model's own, once half of the time to the preemption is over.
+    """Hooks into forwards other than the model's, after half the time to the preemption.
 
     Until then the next step is awaited, after which the state is that of a whole iteration.
     """
@@ -22,10 +22,7 @@ class NoticeHook:
     def __init__(
         self, model: torch.nn.Module, left_s: Callable[[], float], save: Callable[[], None]
     ) -> None:
-        """``left_s``: the seconds left, or infinity; any thread may ask.
-
-        ``save``: a method, called before forwards.
-        """
+        """``left_s``: seconds left, or infinity; ``save`` is called before forwards."""
         self._model, self._left_s, self._save = model, left_s, weakref.WeakMethod(save)
         self._half_s = math.inf
         self._hook: Any = None

@@ -1,4 +1,4 @@
-"""How many random numbers were drawn between two states of the generators of torch, Python and NumPy."""
+"""How many random numbers were drawn between two generator states (torch, Python, NumPy)."""
 
 from __future__ import annotations
 
@@ -67,10 +67,7 @@ def _twister_draws(
 
 
 def _next_block(words: torch.Tensor) -> torch.Tensor:
-    """The words that follow a block.
-
-    See Matsumoto and Nishimura, "Mersenne Twister", 1998, section 2.1.
-    """
+    """The words after a block (Matsumoto, Nishimura, "Mersenne Twister", 1998, section 2.1)."""
     ahead = _WORDS - _MIDDLE
     block = words.clone()
     # Words that a part needs from the new block must be made before it.

@@ -25,7 +25,7 @@ from deepvm.errors import CheckpointError
 T = TypeVar("T")
 WAIT_S = 600
 MEETINGS = 10
-"""Ranks that wait for one another meet so often in that time: the process group cuts off one that waits alone."""
+"""Ranks that wait for one another meet so often: the group cuts off a rank that waits alone."""
 _SHARE_S, _MOST_STEPS = 0.2, 1000
 """Ranks share requests after this time, and after so many steps at the latest."""
 log = logging.getLogger("deepvm.checkpoint")
@@ -60,17 +60,14 @@ class Ranks:
         return [row.tolist() for row in found]
 
     def gather_objects(self, value: T) -> list[T]:
-        """The value of every rank, whatever it is; collective."""
+        """The value of every rank, of any kind; collective."""
         found: list[Any] = [value] * self.world
         if self.world > 1:
             torch.distributed.all_gather_object(found, value, group=self._group)
         return found
 
     def gather_results(self, work: Callable[[], T]) -> list[T]:
-        """What ``work``, which must not raise, returns on every rank, however long that takes.
-
-        Collective.
-        """
+        """What ``work``, which must not raise, returns on each rank, however long. Collective."""
         if self.world == 1:
             return [work()]
         done: Future[T] = Future()
@@ -112,10 +109,7 @@ class Ranks:
         return box[0]
 
     def by_first(self, work: Callable[[], T]) -> T:
-        """Rank 0's result, or its error as a CheckpointError on all ranks: none waits for another.
-
-        Collective.
-        """
+        """Rank 0's result, or its error as a CheckpointError on all ranks. Collective."""
         try:
             found: Any = None if self.rank else work()
         except CheckpointError as error:
@@ -169,10 +163,7 @@ class SaveRequests:
         self._next, self._since, self._since_s = version, version, time.monotonic()
 
     def due(self, version: int, by_policy: bool = False) -> bool:
-        """Whether to save this version: any rank asked, or rank 0's policy does.
-
-        Collective, after every step.
-        """
+        """Whether to save: any rank asked, or rank 0's policy does. Collective, after each step."""
         self.urgent = False
         if self._ranks.world > 1 and version < self._next:
             return False
@@ -194,9 +185,7 @@ class SaveRequests:
 
 
 def compare_replicas(ranks: Ranks, seen: tuple[int, int, int]) -> int:
-    """Compare neighbours' replicas of a version, log differences, and return how many pairs differ.
-
-    Collective.
+    """Compare neighbors' replicas, log differences, return how many pairs differ; collective.
 
     Each rank sends a part of what all hold: one whose replica has drifted would put a part of
     another model into the file. ``seen``: a version (0 for none), the checksum of this rank's own
@@ -218,7 +207,7 @@ def compare_replicas(ranks: Ranks, seen: tuple[int, int, int]) -> int:
 def shards(
     size: int, world: int, owned: Sequence[tuple[Segment, int]] = ()
 ) -> tuple[tuple[Segment, ...], ...]:
-    """Share the bytes of a file evenly (ACUTE's Check-Trans), except disjoint ranges that belong to one rank.
+    """Share a file's bytes evenly (ACUTE's Check-Trans), except ranges owned by one rank.
 
     Returns for each rank its ranges, sorted; neighbours are joined.
     """

@@ -1,4 +1,4 @@
-"""The progress of versions: the handles that ``save()`` returns and ``handles`` lists, and a journal of JSON lines."""
+"""Progress of checkpoints: the handles of ``save()`` and ``handles``, and a JSON-lines journal."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Handle:
         remote_done: resolves when it survives the loss of this machine.
         durable: resolves when it survives the loss of the memory node too; fails when no tier can
             promise that.
-        lasting: as ``durable``, but a folder beside a bucket counts only if the bucket fails: the
+        lasting: as ``durable``, but a folder next to a bucket counts only if the bucket fails: the
             folder's disk may go with this machine.
         stall_s: seconds for which it stalled training. times: seconds from the start to each of the
             above.
@@ -157,10 +157,7 @@ def with_newest(handles: tuple[Handle, ...], newest: Handle) -> tuple[Handle, ..
 
 
 class Journal:
-    """A file that grows by whole lines, one per event, and loggers.
-
-    A full disk costs lines, not the training.
-    """
+    """A JSON-lines file and loggers; a full disk costs lines, not the training."""
 
     def __init__(self, places: Sequence[Path | str | EventLogger], job: str) -> None:
         """Remember where, if anywhere; only rank 0 tells anything. A file gets lines of JSON."""

@@ -1,7 +1,4 @@
-"""The state in a version: model, optimizers, the user's extras and random states.
-
-Saved and restored.
-"""
+"""Save and restore the state: model, optimizers, the user's extras and random states."""
 
 from __future__ import annotations
 
@@ -112,10 +109,7 @@ class TrainingState:
         self.read_after_step = {
             name for name, value in self.extra.items() if _is_data_position(value)
         }
-        """Names of extras that are read right after a step.
-
-        Hooks add those that change before the first forward.
-        """
+        """Extras that are read right after a step; hooks add those that change before forward."""
         self.fingerprint = Fingerprint(self.model, self.optimizers, self.extra)
 
     @property
@@ -124,7 +118,7 @@ class TrainingState:
         return any(map(is_sharded, [*self.model.parameters(), *self._updated()]))
 
     def check(self) -> None:
-        """Raise RequestError if the state cannot be saved, also as it will be once the optimizer has stepped."""
+        """Raise RequestError if the state cannot be saved, now or after an optimizer step."""
         parameters = set(self.model.parameters())
         if self.sharded and parameters.isdisjoint(self._updated()):
             kind = type(self.optimizer).__name__
@@ -167,7 +161,7 @@ class TrainingState:
         return {**_copied(states), RANDOM: random_state()}
 
     def tree(self, version: int, early: Mapping[str, Any]) -> dict[str, Any]:
-        """The state as it is saved, with what :meth:`early` returned, or the records of several ranks.
+        """The state to save, with the result of :meth:`early` or the records of several ranks.
 
         Raises RequestError: an optimizer has sharded tensors that could not be restored.
         """
@@ -368,7 +362,7 @@ def _with_record(tree: Mapping[str, Any], rank: int, world: int) -> tuple[Mappin
 
 
 def unwrap(model: torch.nn.Module) -> torch.nn.Module:
-    """The plain model inside DistributedDataParallel, DataParallel and ``torch.compile``, in any order."""
+    """The plain model inside DistributedDataParallel, DataParallel and ``torch.compile``."""
     while True:
         if isinstance(model, (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)):
             model = model.module
@@ -403,7 +397,7 @@ def _parts(saved: Any, present: Any) -> Any:
 
 
 def _sharded_states(state: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """An optimizer's state as it was saved: what is as large as its parameter is sharded like it."""
+    """A saved optimizer state: what is as large as its parameter is sharded like it."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     if not any(map(is_sharded, parameters)):
         return dict(state)
@@ -420,7 +414,7 @@ def _placed(tensor: Any) -> tuple[Any, ...]:
 
 
 def _check_sharded(place: str, optimizer: torch.optim.Optimizer) -> None:
-    """Raise RequestError if an optimizer keeps sharded tensors that are not laid out like their parameter.
+    """Raise RequestError if sharded optimizer tensors are laid out unlike their parameter.
 
     A file has whole tensors, and only the parameter tells how one of them is to be sharded again.
     """
@@ -475,10 +469,7 @@ def _copied(tree: Any, device: str | None = None) -> Any:
 
 
 def _detached(saved: Any) -> Any:
-    """A copy of a state that was read from a file, where tensors that share memory share it still.
-
-    Parts of sharded tensors are copies already.
-    """
+    """A copy of a loaded state in which tensors that shared memory still share it."""
     known: dict[int, Any] = {}
     return map_leaves(
         saved,

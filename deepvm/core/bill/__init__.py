@@ -1,1 +1,1 @@
-"""What a cluster costs besides its VMs: disks, addresses, traffic, and what is known of their prices."""
+"""Costs of a cluster besides its VMs: disks, addresses, traffic, and their known prices."""

@@ -51,7 +51,7 @@ class NotCounted:
     """A cost that the bill leaves out, and why.
 
     ``included``: because it is part of another figure. ``unknown``: there is such a cost, and
-    nobody knows the rate.
+    the rate is unknown.
     """
 
     name: str
@@ -62,10 +62,7 @@ class NotCounted:
 
 @dataclass(frozen=True)
 class RentedVms:
-    """What a bill must know of a cluster: its VMs by market, and what they cost together, $/h.
-
-    ``hours``: of the whole job, from the first VM's start to the end; None if unknown.
-    """
+    """A cluster's VMs by market and their total $/h; ``hours``: of the job, None if unknown."""
 
     spot: int
     on_demand: int
@@ -112,7 +109,7 @@ class Bill:
 
     @property
     def total_usd_per_hour(self) -> Decimal:
-        """VMs and what comes beside them, $/h."""
+        """VMs and what comes besides them, $/h."""
         return self.vms_usd_per_hour + self.usd_per_hour
 
     def usd_of(self, hours: float) -> Decimal:
@@ -149,7 +146,7 @@ def surcharge_of(rates: Rates | None, extras: Extras) -> Surcharge:
 
 
 def items_for(vms: RentedVms, rates: Rates, extras: Extras) -> tuple[BillItem, ...]:
-    """The items whose rates are known and of which users have said enough, without those that they exclude."""
+    """The items with known rates and sufficient user input, without the excluded ones."""
     return tuple(item for item in _items(vms, rates, extras) if item.name not in extras.excluded)
 
 
@@ -202,10 +199,7 @@ def _items(vms: RentedVms, rates: Rates, extras: Extras) -> Iterator[BillItem]:
 
 
 def refuse_unknown_disk(every: Iterable[Rates], extras: Extras) -> None:
-    """Raise a RequestError for a kind of disk that none of some clouds has.
-
-    What is known of none refuses nothing.
-    """
+    """Raise a RequestError for a kind of disk that none of some clouds is known to have."""
     known = tuple(every)
     kinds = list(dict.fromkeys(d.kind for rates in known for d in rates.disks))
     if extras.disk_kind and known and extras.disk_kind not in kinds:
@@ -226,10 +220,7 @@ def _disk(rates: Rates, extras: Extras) -> DiskRate | None:
 def _not_counted(
     vms: RentedVms, rates: Rates, extras: Extras, there: set[str]
 ) -> Iterator[NotCounted]:
-    """What the items lack.
-
-    A cost of 0 and the other one of addresses and gateway are nothing to name.
-    """
+    """What the items lack; a cost of 0 and unused addresses or gateways are not named."""
     known = {
         DISK: _disk(rates, extras) is not None,
         ADDRESSES: rates.address is not None,

@@ -1,4 +1,4 @@
-"""What users say of the costs besides VMs: sizes of disks, traffic, and which costs not to count."""
+"""User settings for costs besides VMs: disk sizes, traffic, and which costs to leave out."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Extras:
 
     @property
     def counted(self) -> bool:
-        """Whether budgets and the ranking are of the whole bill: only where users say something of it."""
+        """Whether budgets and ranking use the whole bill: only if the user sets some of it."""
         return bool(self.given)
 
     @classmethod
@@ -93,7 +93,7 @@ class Extras:
 
 
 class Surcharge(NamedTuple):
-    """What the bill adds to each VM of a market, and to any cluster, micro-dollars an hour; ``once_usd``: for a job."""
+    """Micro-dollars/h that the bill adds per VM of a market and per cluster; once per job."""
 
     spot: int = 0
     on_demand: int = 0

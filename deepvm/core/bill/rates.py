@@ -1,7 +1,4 @@
-"""What a cloud charges for besides VMs; each rate with who says so, and when.
-
-What nobody knows is None or empty.
-"""
+"""Rates of a cloud besides VMs, each with source and date; unknown ones are None or empty."""
 
 from __future__ import annotations
 
@@ -14,10 +11,7 @@ HOURS_A_MONTH = 730
 
 
 class RateSource(NamedTuple):
-    """Where a rate was read: ``date``, ISO 8601, by the source itself, or else that of the look-up.
-
-    ``official``: whether the cloud itself says so; others copy its prices, perhaps wrongly.
-    """
+    """A rate's source; ``date``: ISO 8601; ``official``: by the cloud itself, not a copy."""
 
     url: str
     date: str
@@ -50,7 +44,7 @@ class AddressRate(NamedTuple):
 
 
 class NatRate(NamedTuple):
-    """A NAT gateway, $/h in all and for each of at most ``most_vms`` VMs behind it, and for each GB through it."""
+    """A NAT gateway: $/h in all, per VM (for at most ``most_vms`` VMs), and per GB."""
 
     usd_per_hour: Decimal
     usd_per_gb: Decimal
@@ -71,10 +65,7 @@ class Tier(NamedTuple):
 
 
 class EgressRate(NamedTuple):
-    """Traffic to the internet.
-
-    ``free_gb_per_month``: of the whole account, which other work may have used up.
-    """
+    """Traffic to the internet; ``free_gb_per_month``: shared by the whole account."""
 
     tiers: tuple[Tier, ...]
     source: RateSource

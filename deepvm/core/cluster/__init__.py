@@ -1,1 +1,1 @@
-"""What can be rented and what it is worth: types, clusters, plans, memory nodes, prices, speed-up, provenance."""
+"""What can be rented and its value: types, clusters, plans, memory nodes, prices, speed-up."""

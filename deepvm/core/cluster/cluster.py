@@ -83,7 +83,7 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Binding:
-    """A constraint, such as ``budget``, that keeps a cluster of the same types from being better, and by how much."""
+    """A constraint, such as ``budget``, that prevents a better cluster, and by how much."""
 
     constraint: str
     reason: str
@@ -91,7 +91,7 @@ class Binding:
 
 @dataclass(frozen=True)
 class Spread:
-    """Percentiles of time and bill over simulated runs; ``late``: the share that misses a deadline."""
+    """Percentiles of time and bill over simulated runs; ``late``: share of missed deadlines."""
 
     runs: int
     p5_s: float
@@ -203,7 +203,7 @@ class Recommendation:
 
     @property
     def counted_usd_per_hour(self) -> Decimal:
-        """What the budget is compared with, $/h: the VMs, and what comes besides if the bill counts."""
+        """What the budget is compared with, $/h: VMs, plus other costs if the bill counts."""
         return (
             self.bill.total_usd_per_hour
             if self.bill is not None and self.bill.counted
@@ -212,10 +212,7 @@ class Recommendation:
 
     @property
     def whole_usd(self) -> float | None:
-        """Expected bill of the job, of VMs and all that is known besides.
-
-        None without a job that ends.
-        """
+        """Expected bill of the job with all known costs; None without a job that ends."""
         if self.bill is None or self.outlook is None or not math.isfinite(self.outlook.total_s):
             return None
         if self.bill.counted:
@@ -224,7 +221,7 @@ class Recommendation:
 
     @property
     def kept_throughput(self) -> Interval:
-        """The throughput less what preemptions usually cost, with its 80 % interval where there is one."""
+        """Throughput less the usual loss to preemptions, with an 80 % interval if known."""
         predicted = self.prediction
         if predicted is None:
             return Interval.exact(self.throughput)

@@ -1,4 +1,4 @@
-"""What users have committed to: reserved VMs, which are a pool with a price and an end, and savings plans.
+"""Commitments of users: reserved VMs (a pool with a price and an end), and savings plans.
 
 A reservation or capacity block becomes a type of its own, ``p5.48xlarge@POOL``, with the pool's
 price in the place of the on-demand price, without a spot price, and with as many VMs as the pool

@@ -67,10 +67,7 @@ class ZonePrice:
     since: str = ""
 
     def __post_init__(self) -> None:
-        """Make the price exact.
-
-        Raise a RequestError unless it is above 0 and in whole micro-dollars.
-        """
+        """Raise a RequestError unless the price is above 0 and in whole micro-dollars."""
         _keep(self, usd_per_hour=_exact(self.usd_per_hour, "usd_per_hour"))
 
     def __str__(self) -> str:
@@ -189,7 +186,7 @@ class InstanceType:
 
     @property
     def type_name(self) -> str:
-        """The provider's name of the type, which a pool of reserved VMs does not have as its own."""
+        """The provider's name of the type; the name of a reserved pool is its own."""
         return self.name if self.reserved is None else self.reserved.instance_type
 
     @property
@@ -228,10 +225,7 @@ class InstanceType:
         return replace(self, spot_usd_per_hour=zone.usd_per_hour, spot_zones=(zone, *others))
 
     def only_in(self, zone: str) -> InstanceType | None:
-        """The type as sold in one zone, None if it is not.
-
-        One whose zones are unknown may be anywhere.
-        """
+        """The type as sold in one zone, None if it is not; with unknown zones, anywhere."""
         spot = tuple(z for z in self.spot_zones if z.zone == zone)
         if self.zones and zone not in self.zones and not spot:
             return None
@@ -262,10 +256,7 @@ class Quota:
     title: str = ""
 
     def __post_init__(self) -> None:
-        """Read the market.
-
-        Raise a RequestError for an unknown one, or a limit that is not a whole number >= 0.
-        """
+        """Raise RequestError for an unknown market, or a limit that is no whole number >= 0."""
         try:
             _keep(self, market=Market(self.market))
         except ValueError:
@@ -285,7 +276,7 @@ class Quota:
 
     @property
     def label(self) -> str:
-        """What to search for in the provider's console: name and code, or the family where these are unknown."""
+        """What to search for in the provider's console: name and code, else the family."""
         return f"{self.title} ({self.code})" if self.code and self.title else self.family
 
 
@@ -304,7 +295,7 @@ class Catalog:
         absent: why types that people know are not offered, by name or glob (``p2.*``).
         rates: what the cloud charges besides VMs, None if unknown.
         grace_s: from the first warning until a spot VM is gone, None if unknown.
-        unsure: why nobody knows whether what is listed can be had there; empty where a list says
+        unsure: why it is unknown whether what is listed can be had there; empty where a list says
             what is sold.
     """
 
@@ -324,10 +315,7 @@ class Catalog:
     unsure: str = ""
 
     def __post_init__(self) -> None:
-        """Price each type in its cheapest zone.
-
-        Raise a RequestError without types, or for a duplicate name.
-        """
+        """Price each type in its cheapest zone. Raises RequestError: no or duplicate types."""
         if not self.instances:
             raise RequestError("instances", (), "at least one instance type")
         refuse_twice("instances", (i.name for i in self.instances))
@@ -351,7 +339,7 @@ class Catalog:
 
     @cached_property
     def zones(self) -> Mapping[str, str]:
-        """Ids of the zones that offer something, with their names in the user's account, empty if unknown."""
+        """Zone ids that offer something, with their names in the user's account ("" if unknown)."""
         ids = {zone: "" for i in self for zone in i.zones}
         return dict(sorted((ids | {z.zone: z.name for i in self for z in i.spot_zones}).items()))
 
@@ -443,5 +431,5 @@ def quota_limit(quotas: Iterable[Quota], family: str, market: Market) -> int | N
 
 
 def flopp(eflops: float, usd_per_hour: float) -> float:
-    """FLOPP, operations per dollar (DeepVM eq. 1): eFLOPS in the catalog's unit x 3600 / price in $/h."""
+    """FLOPP, operations per dollar (DeepVM eq. 1): eFLOPS x 3600 / price in $/h."""
     return eflops * 3600 / usd_per_hour

@@ -46,7 +46,7 @@ def known_life(
 
 
 def gamma_quantile(shape: float, z: float) -> float:
-    """Of a gamma distribution with scale 1, at a standard normal quantile, after Wilson and Hilferty (1931)."""
+    """Quantile of a gamma distribution with scale 1, by Wilson and Hilferty (1931)."""
     return shape * max(1.0 - 1.0 / (9.0 * shape) + z / (3.0 * math.sqrt(shape)), 1e-3) ** 3
 
 

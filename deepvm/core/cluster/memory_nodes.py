@@ -20,29 +20,27 @@ KERNEL_BYTES = 300_000_000
 KERNEL_PERCENT = 5
 """Memory that firmware and kernel keep.
 
-MemTotal of EC2's types, as the Karpenter project measured it
-(aws/karpenter-provider-aws, generated table of memory overhead, 2023), lies below what AWS
-advertises by at most this, VT1 aside: 0.22 GB of 2 GiB (c6g.medium), 0.45 of 4 (c5.large), 0.59 of
-8 (m5.large), 2.85 of 64 (m5.4xlarge).
+MemTotal of EC2's types, as the Karpenter project measured it (aws/karpenter-provider-aws, generated
+table of memory overhead, 2023), lies below what AWS advertises by at most this, VT1 aside: 0.22 GB
+of 2 GiB (c6g.medium), 0.45 of 4 (c5.large), 0.59 of 8 (m5.large), 2.85 of 64 (m5.4xlarge).
 """
 
 # An idle Ubuntu, Debian or Amazon Linux, and an unattended upgrade now and then
 SYSTEM_BYTES = 300_000_000
 
 NODE_BYTES = 300_000_000
-"""What 'deepvm memory-node serve' needs beside its versions.
+"""What 'deepvm memory-node serve' needs besides its versions.
 
-Measured on 2026-11-23 (Python 3.11, x86_64): 25 MiB when
-idle; 29 MiB with 17 senders of 300 MiB and a folder; 44 MiB with 17 readers of it at once; with
-s3:// 54 MiB when idle and 210 MiB with these senders, most of it parts on their way into the
-bucket.
+Measured on 2026-11-23 (Python 3.11, x86_64): 25 MiB when idle; 29 MiB with 17 senders of 300 MiB
+and a folder; 44 MiB with 17 readers of it at once; with s3:// 54 MiB when idle and 210 MiB with
+these senders, most of it parts on their way into the bucket.
 """
 
 SOCKET_PERCENT = 10
 """Received data that was not read yet.
 
-Linux lets all TCP together have 9.4 % of the memory (tcp_mem) and cannot
-reclaim it; 9 senders of 1000 MiB filled 210 MiB of it on 2026-11-23, 17 of 300 MiB 73 MiB.
+Linux lets all TCP together have 9.4 % of the memory (tcp_mem) and cannot reclaim it; 9 senders of
+1000 MiB filled 210 MiB of it on 2026-11-23, 17 of 300 MiB 73 MiB.
 """
 
 
@@ -50,12 +48,11 @@ MOST_PARTS = 64
 """Memory nodes that one version is split over, at most."""
 
 PART_BYTES = 16_000_000
-"""What a part of a version has beside its bytes. The parts are equal but for one byte.
+"""What a part of a version has besides its bytes. The parts are equal but for one byte.
 
-Each has the layout of the whole
-version, a digest of each rank and 3 kB around them, and begins at a page. Measured on 2026-11-25:
-67 kB with 900 tensors of one process, 0.17 MB of 8, 0.97 MB of 64; computed for 840 GB in 2200
-tensors: 3.4 MB of 64 processes, 13 MB of 256.
+Each has the layout of the whole version, a digest of each rank and 3 kB around them, and begins at
+a page. Measured on 2026-11-25: 67 kB with 900 tensors of one process, 0.17 MB of 8, 0.97 MB of 64;
+computed for 840 GB in 2200 tensors: 3.4 MB of 64 processes, 13 MB of 256.
 """
 
 
@@ -77,10 +74,7 @@ class SaturationTable:
     n_sat: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        """Convert to Python's own numbers.
-
-        Raise a RequestError for a table that breaks the planner's algebra.
-        """
+        """Raise a RequestError for a table that breaks the planner's algebra."""
         gbps, n_sat = self.network_gbps, self.n_sat
         if not gbps or len(gbps) != len(n_sat):
             raise RequestError(
@@ -107,10 +101,7 @@ class SaturationTable:
         return cls(tuple(g for g, _ in ordered), tuple(n for _, n in ordered))
 
     def lookup(self, network_gbps: float | npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-        """n_sat of bandwidths in Gbit/s, same shape.
-
-        N_sat of a pair of VMs is the smaller of the two.
-        """
+        """n_sat of bandwidths in Gbit/s, same shape; for a pair of VMs the smaller one counts."""
         row = np.searchsorted(np.asarray(self.network_gbps), network_gbps, side="right") - 1
         return np.asarray(self.n_sat, dtype=np.int64)[np.maximum(row, 0)]
 
@@ -155,7 +146,7 @@ class MemoryNodeRule:
         return max(0, memory_bytes * (100 - self.reserved_percent) // 100 - self.reserved_bytes)
 
     def share_bytes(self, memory_bytes: int, checkpoint_bytes: int, buffers: int) -> int:
-        """What a VM adds to the room of all nodes, which must be f x s: m nodes do if m x share >= f x s.
+        """A VM's share of the capacity: m nodes hold the checkpoints if m x share >= f x s.
 
         One that holds everything alone adds all of its room (eq. 6). Else it holds ``buffers``
         parts, and :data:`PART_BYTES` for each go off; or nothing, where nodes do not share.
@@ -204,6 +195,6 @@ REAL_NODES = MemoryNodeRule(
     current=True,
     shared=True,
 )
-"""For VMs that are rented: checkpoints may have 2.75 GB of 4 GiB, 6.4 GB of 8, 13.7 GB of 16, 57.5 GB of 64."""
+"""For rented VMs: checkpoints may take 2.75 of 4 GiB, 6.4 of 8, 13.7 of 16, 57.5 of 64 (in GB)."""
 
 RULES: Mapping[str, MemoryNodeRule] = {rule.name: rule for rule in (REAL_NODES, PAPER_NODES)}

@@ -1,7 +1,4 @@
-"""A plan: a recommended cluster as read from the document of ``deepvm recommend -o json``, for export to other tools.
-
-It has names and prices and needs no catalog.
-"""
+"""A plan: a cluster read from ``deepvm recommend -o json``; names and prices, no catalog."""
 
 from __future__ import annotations
 
@@ -43,7 +40,7 @@ class PlannedVms:
 
 @dataclass(frozen=True)
 class PlannedGroup:
-    """Equal VMs of a plan, bought in one market for one purpose (:data:`TRAINING`, :data:`ANCHOR`, :data:`MEMORY`)."""
+    """Equal VMs of a plan, in one market for one role (:data:`TRAINING`, :data:`ANCHOR`...)."""
 
     role: str
     vms: PlannedVms
@@ -71,10 +68,7 @@ class PlannedGroup:
 
 @dataclass(frozen=True)
 class PlanSource:
-    """Where a plan's prices come from, as in :class:`deepvm.core.cluster.provenance.Provenance`.
-
-    Empty if unknown.
-    """
+    """The source of a plan's prices (see ``deepvm.core.cluster.provenance``); empty if unknown."""
 
     catalog: str = ""
     kind: str = ""
@@ -85,7 +79,7 @@ class PlanSource:
 
 @dataclass(frozen=True)
 class PlannedDisk:
-    """The disk of each VM that the bill of a plan counts; ``kind``: empty for the cloud's usual one."""
+    """The disk that a plan's bill counts per VM; ``kind``: empty for the cloud's default."""
 
     gb: int
     kind: str = ""
@@ -195,7 +189,7 @@ class Plan:
 
     @property
     def most_usd_per_hour(self) -> Decimal:
-        """Price of all VMs together, $/h, when the spot VMs run in the dearest of the plan's zones."""
+        """$/h of all VMs together if the spot VMs run in the plan's most expensive zone."""
         return max([self.usd_per_hour, *(self.usd_per_hour_in(z) for z in self.training.zones)])
 
     def sound(self) -> Plan:

@@ -1,4 +1,4 @@
-"""Price limits of a plan: one for the cluster, split so that each group's can be enforced by itself.
+"""Price limits of a plan: one for the cluster, split into limits of its groups.
 
 All groups share the headroom, because on-demand prices may have changed too since the plan was
 made. Their limits never add up to more than the whole, and the plan at its own prices always fits.
@@ -43,7 +43,7 @@ class PriceLimits:
     dear_zone: str = ""
 
     def needed_for(self, vm_usd_per_hour: Decimal, count: int) -> Decimal:
-        """The lowest limit of the whole cluster, $/h, that lets each of its ``count`` spot VMs cost this much."""
+        """Lowest cluster limit, $/h, at which each of ``count`` spot VMs may cost this much."""
         # Multiplied before it is divided: the quotient of two prices is rounded, and would ask a
         # micro-dollar too much.
         return _rounded(
@@ -52,7 +52,7 @@ class PriceLimits:
 
 
 def limit_prices(plan: Plan, most: Decimal | None = None) -> PriceLimits | None:
-    """Split ``most`` $/h, by default the plan's price and :data:`HEADROOM`, among the groups of a plan.
+    """Split ``most`` $/h (default: the plan's price plus :data:`HEADROOM`) among its groups.
 
     None when the plan has too few prices to split; raises a RequestError if it costs more than
     ``most``.

@@ -78,7 +78,7 @@ def price_over_time(
 def windows_below(
     changes: Sequence[PricePoint], start_s: int, end_s: int, for_s: float, most: Decimal
 ) -> tuple[int, int]:
-    """In how many windows of a length, one after the other, a price stayed at or below a limit, and how many there are.
+    """Number of consecutive windows in which a price stayed within a limit, and of all.
 
     The last change before the first window holds at its beginning; windows in which no price is
     known are left out.
@@ -130,10 +130,7 @@ class PriceWarning:
 
 @dataclass(frozen=True)
 class PricedType:
-    """What is compared of a type: vCPUs and prices, $/h.
-
-    The spot price is the median of its zones.
-    """
+    """A type's vCPUs and $/h for comparison; the spot price is the median of its zones."""
 
     vcpus: int
     on_demand_usd_per_hour: Decimal | None = None
@@ -185,7 +182,7 @@ class PriceSanityCheck:
         return PriceWarning(price, why) if why else None
 
     def _by_spot(self, name: str, price: Decimal) -> PriceWarning | None:
-        """Of an on-demand and a spot price that cannot both be true, the one further from its peers is wrong."""
+        """Of contradicting on-demand and spot prices, flag the one further from its peers."""
         spot, (usual, _, words) = self.types[name].spot_usd_per_hour, self._peers(name)
         if spot is None or _outside(spot) or not usual:
             return None
@@ -202,7 +199,7 @@ class PriceSanityCheck:
         )
 
     def _peers(self, name: str) -> tuple[Decimal, Decimal, str]:
-        """What comparable VMs with as many vCPUs cost, $/h (0 if unknown), the spread around it, and both in words."""
+        """$/h of comparable VMs of this size (0: unknown), the spread, and both in words."""
         own, vcpus = self._families.get(family(name), []), self.types[name].vcpus
         group, spread, whose = own, FAMILY_SPREAD, f"family {family(name)}"
         if len(own) < FEWEST_PEERS:

@@ -52,7 +52,7 @@ class Provenance:
         basis: which spot price is meant, in words: ``p95 of 30 days``; empty for the current one.
         notes: what went wrong in fetching. usual: those of them in which nothing did, such as the
             default region.
-        not_asked: why the cloud was not asked; empty if it was, or everything was at hand.
+        not_asked: why the cloud was not asked; empty if it was, or everything was known.
         doubts: limits of the figures, and implausible prices. One sentence each.
         measured: figures of the user's own machines that are used. measured_file: empty for the
             user's own tables.

@@ -1,4 +1,4 @@
-"""How much faster n VMs train than one: speed-up curves S(n) and the scaling factor K(n) = S(n)/n (DeepVM III-C1).
+"""Speed-up curves S(n) of n VMs, and the scaling factor K(n) = S(n)/n (DeepVM III-C1).
 
 ``hybrid`` is the paper's and reproduces its tables. ``ring`` has two physical parameters and S(1) =
 1 by construction: its mean error against the speed-ups published in Figure 5 is 3 %, the hybrid's
@@ -54,7 +54,7 @@ class SpeedupCurve(ABC):
 
 @dataclass(frozen=True)
 class LogisticSpeedup(SpeedupCurve):
-    """S(n) = c / (1 + exp(-a (n - b))) (DeepVM eq. 10): steepness a, 1/VM, inflection point b, VMs, and limit c."""
+    """S(n) = c / (1 + exp(-a (n - b))) (DeepVM eq. 10): steepness a, inflection b, limit c."""
 
     kind: ClassVar[str] = "logistic"
     a: float
@@ -93,7 +93,7 @@ class HybridSpeedup(LogisticSpeedup):
 
 @dataclass(frozen=True)
 class RingSpeedup(SpeedupCurve):
-    """S(n) = n / (1 + c (n-1)/n + l (n-1)): the cost of a ring all-reduce beside one step of computation.
+    """S(n) = n / (1 + c (n-1)/n + l (n-1)): ring all-reduce relative to the computation.
 
     c is gradient bytes over bandwidth, l latency per hop of the ring, both in units of one VM's
     step time.
@@ -115,7 +115,7 @@ class RingSpeedup(SpeedupCurve):
 
     @classmethod
     def fit(cls, points: Sequence[tuple[float, float]]) -> RingSpeedup:
-        """Least squares of the relative error of S(n) at (n, S(n)) pairs with n > 1, with c, l >= 0, to seven digits.
+        """Least squares of the relative error of S(n) for n > 1, with c, l >= 0, to 7 digits.
 
         Starts from the least squares of n/S(n) - 1, which is linear in c and l; then Gauss-Newton
         steps, halved until they help.

@@ -1,7 +1,7 @@
 """Which market to use so that a job meets its deadline: spot, on-demand, or waiting for spot.
 
 The problem and both policies are those of "Can't Be Late: Optimizing Spot Instance Savings under
-Deadlines" (NSDI 2024); the rules below are derived anew, because here a preemption also loses the
+Deadlines" (NSDI 2024); the rules below are derived again, because here a preemption also loses the
 work since the newest durable version.
 
 **The safety net.** ``work_s`` is the work left, counted from the newest durable version, and
@@ -16,9 +16,8 @@ is never late, whatever happens to spot VMs.
 
 **Starting on spot** takes ``restart_s`` and then ``version_s`` before anything is durable. A spot
 VM that the net would stop before that is wasted money. So a job that is not on spot goes to
-on-demand as soon as
-``spare <= horizon + restart + version``: for versions that cost no time and decisions at any time
-this is ``left <= work + 2 restart``, the 2d of the paper.
+on-demand as soon as ``spare <= horizon + restart + version``: for versions that cost no time and
+decisions at any time this is ``left <= work + 2 restart``, the 2d of the paper.
 
 Policies are frozen dataclasses without memory; the facts are numbers, or arrays over many runs of
 one shape.
@@ -83,10 +82,7 @@ class DeadlineProgress:
 
     @property
     def spare_s(self) -> Number:
-        """How long the job may go without progress and still end in time from on-demand.
-
-        Below 0: it may be late.
-        """
+        """How long the job can stall and still end in time on demand; below 0: it may be late."""
         return self.left_s - self.work_s - self.restart_s
 
     @property
@@ -102,10 +98,7 @@ class DeadlineProgress:
 
     @property
     def ahead_s(self) -> Number:
-        """Seconds ahead of the line from no work at the start to all work at the deadline.
-
-        Below 0: behind it.
-        """
+        """Seconds ahead of the line from the start to all work at the deadline; < 0: behind."""
         done = self.total_s - self.work_s
         return done * self.deadline_s / self.total_s - (self.deadline_s - self.left_s)
 
@@ -125,7 +118,7 @@ class DeadlinePolicy(ABC):
 
     @abstractmethod
     def stay_s(self, standing: DeadlineProgress) -> Array:
-        """How long the job may stay in its market, SPOT or ON_DEMAND, before it has to change to the other.
+        """How long the job may stay in its market, SPOT or ON_DEMAND, before it must change.
 
         Provided that nothing happens: no preemption, no new durable version on spot; on-demand
         keeps all work. Then change without asking again: rounding would make the answer a matter of
@@ -161,7 +154,7 @@ class Greedy(DeadlinePolicy):
 
 @dataclass(frozen=True)
 class UniformProgress(DeadlinePolicy):
-    """Keep to the line that ends at the deadline: without spot, on-demand behind it and waiting ahead of it.
+    """Keep to the line that ends at the deadline: on-demand only while behind it.
 
     A spot VM is used whenever there is one. On on-demand a job stays until there is spot *and* it
     is ``restarts`` restarts ahead of the line (the paper's hysteresis). It does not stop to wait:
@@ -207,7 +200,7 @@ def parse_deadline_policy(text: str, option: str = "policies") -> DeadlinePolicy
 def steps_on_spot(
     policy: DeadlinePolicy, standing: DeadlineProgress, step_s: Number, version_s: Number
 ) -> Number:
-    """Steps until the next version is due, so that it is durable before the policy has the job leave spot.
+    """Steps until a checkpoint is due, so that it is durable before the job leaves spot.
 
     Work counts only when it is durable: from then on it is slack again. Below 1 there is no time
     for a step and its version, and the job has to change the market. ``version_s``: from the end of

@@ -1,4 +1,4 @@
-"""Terms of the closed form of makespan, as arrays over clusters: latencies and exponential lifetimes."""
+"""Terms of makespan's closed form, as arrays over clusters: latencies, exponential lifetimes."""
 
 from __future__ import annotations
 
@@ -36,16 +36,13 @@ def remaining(span: Span, head: Array) -> Array:
 
 
 def remaining_after(span: Span, head: Span) -> float:
-    """:func:`remaining` if it began earlier by another latency: the mean over the middles of equal parts of that."""
+    """:func:`remaining` if it started ``head`` earlier: mean over midpoints of equal parts."""
     points = head.low + (head.high - head.low) * (np.arange(_PARTS) + 0.5) / _PARTS
     return float(remaining(span, points).mean())
 
 
 def learnt_missed_rate(bad: Array, preemptions: Array) -> Array:
-    """A job's estimate of its missed rate, from 0.1 before anything is seen (``Notices``), over its run.
-
-    Intervals are proportional to its root, so the root is averaged.
-    """
+    """A job's mean estimate of its missed rate, from 0.1 on; averages its root, as intervals do."""
     at = np.array([0.1127, 0.5, 0.8873])  # Gauss-Legendre on (0, 1)
     seen = preemptions[..., None] * at
     root = ((1 + bad[..., None] * seen) / (10 + seen)) ** 0.5
@@ -53,10 +50,7 @@ def learnt_missed_rate(bad: Array, preemptions: Array) -> Array:
 
 
 def merged_segments(steps: int, every: int, period: int) -> tuple[list[tuple[float, float]], float]:
-    """Segments between multiples of either number, as (steps, how many), the commonest first.
-
-    And the steps left.
-    """
+    """Segments between multiples of either number (steps, count), most common first; the rest."""
     at = np.union1d(np.arange(every, steps + 1, every), np.arange(period, steps + 1, period))
     if not len(at):
         return [(float(steps + 1), 0.0)], float(steps)
@@ -67,7 +61,7 @@ def merged_segments(steps: int, every: int, period: int) -> tuple[list[tuple[flo
 
 
 def learnt_spread(preemptions: Array) -> Array:
-    """Relative deviation of a learnt mean lifetime (``Lifetimes``), in jobs that see any lifetime end.
+    """Relative deviation of a learned mean lifetime, in jobs that see any lifetime end.
 
     A mean of n lifetimes and the prior one has the relative variance n/(1+n)^2, averaged over a
     job.
@@ -160,7 +154,7 @@ def overtaken(width: float, segment: Array) -> Array:
 def segments(
     steps: int, every: Array, period: int, fixed: int | None
 ) -> tuple[list[tuple[Array, Array]], Array]:
-    """Steps between saves with how many there are of each, the commonest first, and the steps after the last save.
+    """Steps between saves with their counts, most common first, and steps after the last.
 
     ``every``: steps between two saves of the policy. ``period``: between two of the user's own;
     more than ``steps``: none. ``fixed``: the policy's saves stand at multiples of this number,

@@ -1,6 +1,6 @@
 """How probable it is that several spot VMs can be had, and that all of them live for a time.
 
-**One VM.** Lives follow a Weibull law of shape 1/2: one that has just begun lasts longer than t
+**One VM.** Lives follow a Weibull law of shape 1/2: one that has just started lasts longer than t
 with the probability ``exp(-r sqrt(t))``, and its hazard falls with age. Whoever asks at a moment of
 their own meets a spell of availability in its middle, and long spells more often than short ones
 (renewal theory: the residual life): the rest outlasts t with the probability ``(1 + r sqrt(t))
@@ -42,16 +42,16 @@ _POINTS = 40
 """Quantiles of each distribution that is averaged over."""
 _HOUR_S = 3600.0
 _DISCOUNT = 8.0
-"""Own VMs count as so many times fewer: a pool is not next week what it was last week (a power prior; Ibrahim and Chen
-2000). By held-out traces: at 1, the 80 % intervals hold 50 % of what comes later; at 8 about 75 %,
-and forecasts are hardly worse (docs/explain/survive.md).
+"""The weight of own VMs is divided by this: a pool changes from week to week (a power prior;
+Ibrahim and Chen 2000). By held-out traces: at 1, the 80 % intervals hold 50 % of what comes later;
+at 8 about 75 %, and forecasts are hardly worse (docs/explain/survive.md).
 """
 _WORST = len(BAND_SHARES) - 1
 
 
 @dataclass(frozen=True)
 class Lifetime:
-    """How long a VM was had, whether a preemption ended that, and whether it came only after a wait for capacity."""
+    """A VM's time until its end, whether by preemption, and whether it waited for capacity."""
 
     seconds: float
     ended: bool
@@ -60,7 +60,7 @@ class Lifetime:
 
 @dataclass(frozen=True)
 class LossRate:
-    """What is believed of the rate r of losses, in 1/sqrt(hour): a Gamma distribution, until rests are seen.
+    """Belief about the loss rate r in 1/sqrt(hour): a Gamma distribution, until rests are seen.
 
     Attributes:
         per_sqrt_h: inverse scale of the Gamma distribution: its mean is ``shape / per_sqrt_h``.
@@ -73,7 +73,7 @@ class LossRate:
     rests: tuple[tuple[float, float], ...] = ()
 
     def of_band(self, band: int | None) -> LossRate:
-        """For a type of the cloud's band, given that this belief is that of the worst one, as unknown types have.
+        """Adjust this belief, that of the worst band (as for unknown types), to a given band.
 
         The mean life is taken to be inversely proportional to the band's rate, and r to the root of
         that. No public trace is of a type in a better band: this step is assumed, not measured.
@@ -85,7 +85,7 @@ class LossRate:
         return replace(self, per_sqrt_h=self.per_sqrt_h * math.sqrt(times))
 
     def after(self, lives: Iterable[Lifetime], design_effect: float = 1.0) -> LossRate:
-        """With lives that were seen; ``design_effect``: how many tell as much as one alone (Kish 1965)."""
+        """Update with lifetimes; ``design_effect``: how many count as one (Kish 1965)."""
         shape, per_sqrt_h, rests = self.shape, self.per_sqrt_h, dict(self.rests)
         for life in lives:
             root = math.sqrt(life.seconds / _HOUR_S)
@@ -108,10 +108,7 @@ class Availability:
     missed: float
 
     def after(self, had: int, missed: int, design_effect: float = 1.0) -> Availability:
-        """With VMs that came when they were asked for, and others that did not.
-
-        See :meth:`LossRate.after`.
-        """
+        """Update with VMs that came on request and ones that did not (:meth:`LossRate.after`)."""
         return Availability(self.had + had / design_effect, self.missed + missed / design_effect)
 
     def quantiles(self) -> Array:
@@ -211,7 +208,7 @@ class LifetimePosterior:
 
 
 def none_lost(share: Array, correlation: float, vms: int) -> Array:
-    """Probability that none of several VMs is lost, of shares that are not lost: B(a, b + n) / B(a, b), same shape."""
+    """Probability that none of n VMs is lost, for shares kept: B(a, b + n) / B(a, b)."""
     if correlation >= 1:
         return share
     if correlation <= 0:
@@ -228,7 +225,7 @@ def design_effect(gang: float, correlation: float) -> float:
 
 
 def life_for_work(lasts: Interval, vms: int, for_s: float) -> Interval:
-    """Mean life of one VM, seconds, with which the planner's independent losses give a forecast's ``lasts``.
+    """A VM's mean lifetime, s, at which independent losses give the forecast ``lasts``.
 
     For ``--work`` (:class:`deepvm.planner.job_forecast.Work`), which counts a cluster of n VMs as
     hit n times as often as one: ``-n t / ln(P)``. It holds for this number of VMs and this time
@@ -242,7 +239,7 @@ def life_for_work(lasts: Interval, vms: int, for_s: float) -> Interval:
 
 
 def windows_kept(kept: int, windows: int) -> Interval:
-    """Probability that a price stays below a limit, as in so many windows: Beta(1/2, 1/2) before (Jeffreys)."""
+    """Probability that a price stays below a limit, Beta(1/2, 1/2) prior (Jeffreys)."""
     a, b = kept + 0.5, windows - kept + 0.5
     low, high = _beta_quantiles(a, b, np.array([0.1, 0.9])).tolist()
     return _ordered(low, a / (a + b), high)
@@ -257,10 +254,7 @@ _FINE = 20_001
 
 @lru_cache(maxsize=256)
 def _rates(shape: float, rests: tuple[tuple[float, float], ...], per_sqrt_h: float) -> Array:
-    """Quantiles of a belief about r, to three digits.
-
-    Without scipy, which the base installation lacks.
-    """
+    """Quantiles of a belief about r, to three digits; without scipy, an optional dependency."""
     # On a logarithmic scale the density is r^shape exp(-r): smooth, however small the shape is.
     most = shape + sum(n for _, n in rests)
     high = math.log(most + 40 + 10 * math.sqrt(most))
@@ -297,7 +291,7 @@ _SCORE_STRENGTH = 4.0
 
 
 def _agreeing(had: Array, score: int | None) -> Array:
-    """Weights of probabilities beside a placement score: as if so many requests had been answered in its proportion.
+    """Weights of probabilities given a placement score, as if requests had been answered.
 
     AWS says that a score is no guarantee, and no public record pairs scores with answers: strength
     and proportion are assumed.

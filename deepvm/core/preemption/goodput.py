@@ -4,7 +4,7 @@ As in :mod:`deepvm.core.preemption.makespan` without emergency saves: preemption
 L; R is a restart, D the stall of a save, d the time until it is durable, tau the time between two
 saves, stall included. Version i+1 is durable after::
 
-    E = exp(L (R + d)) (exp(L tau) - 1) / L                              (Daly 2006, eq. 13, with R + d for R)
+    E = exp(L (R + d)) (exp(L tau) - 1) / L                 (Daly 2006, eq. 13, R + d for R)
 
 on average, and tau - D of that is training. The best tau is near D + sqrt(2 D / L) (Young 1974),
 and no shorter than d, because one version is written at a time.
@@ -18,10 +18,7 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float64]
 
 _NEVER, _ALWAYS = 1e-15, 1e6
-"""A rate at which nothing happens, and one at which nothing is left.
-
-Beyond it exponentials overflow twice.
-"""
+"""Rates at which nothing happens and at which nothing is left; beyond, exp() overflows."""
 _LEAST_STALL_S = 0.01
 
 

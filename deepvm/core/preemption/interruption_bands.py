@@ -3,8 +3,8 @@
 AWS gives a band for the share r of a type's VMs that was preempted in the last month. At a constant
 rate their mean lifetime is ``-month / ln(1 - r)``. If n VMs are preempted independently and
 replaced at once, ``1 - (1 - r)^n`` of the months bring a loss, and ``-n ln(1 - r)`` losses are
-expected in a month. In fact VMs of one type and zone often go
-together: that makes for fewer interruptions, which take more VMs each.
+expected in a month. In fact VMs of one type and zone often go together: that makes for fewer
+interruptions, which take more VMs each.
 """
 
 from __future__ import annotations
@@ -28,10 +28,7 @@ BAND_SHARES = (0.025, 0.075, 0.125, 0.175, 0.25)  # the open band's is a guess
 
 
 def mean_life_s(share: float) -> float:
-    """Mean lifetime if a share is over after a month, seconds: -month / ln(1 - share).
-
-    Infinite for 0.
-    """
+    """Mean lifetime, s, if a share has ended after a month: -month / ln(1 - share)."""
     return -MONTH_S / math.log1p(-share) if share else math.inf
 
 
@@ -41,15 +38,12 @@ def share_over(mean_life_s: float) -> float:
 
 
 def cluster_share(share: float, vms: int) -> float:
-    """Probability that a month takes at least one of several independent VMs: 1 - (1 - share)^vms."""
+    """Probability that a month hits at least one of n independent VMs: 1 - (1 - share)^n."""
     return -math.expm1(vms * math.log1p(-share)) if share < 1 else 1.0
 
 
 def hits(share: float, vms: int) -> str:
-    """The end of a sentence: what a monthly share of single VMs means for several.
-
-    Empty for one.
-    """
+    """A monthly share of single VMs in words for several, as a sentence's end; empty for one."""
     if vms == 1:
         return ""
     return (

@@ -1,4 +1,4 @@
-"""A training job and the machines it runs on, as the simulator and the closed forms see it (Spotify thesis, 6.2.2)."""
+"""A training job and its machines, for the simulator and closed forms (Spotify thesis, 6.2.2)."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ the rate L = n / mttp_s, whatever it is doing. Write R for allocation and prepar
 steps between two saves, s for a step, D for the stall of a save, tau = k s + D for a segment, and d
 for the time from the end of the stall until the version is durable.
 
-**Random latencies.** To get through a latency x that is drawn anew in each attempt takes ``(1/f -
+**Random latencies.** To get through a latency x that is drawn again in each attempt takes ``(1/f -
 1)/L`` on average, with f = E exp(-L x). So x may be replaced by its *effective* length -log(f)/L, a
 little below its mean, and everything below is as if latencies were constants. For x uniform around
 m with the width w, f = exp(-L m) sinh(L w/2)/(L w/2).
@@ -108,7 +108,7 @@ class Forecast:
 def forecast(
     job: Job, policy: SavePolicy, *, per_second: Array, step_s: Array, vms: Array
 ) -> Forecast:
-    """Expectations for a job on several clusters, given their preemptions a second, seconds a step, and spot VMs."""
+    """Expectations for a job on several clusters, by preemptions/s, seconds/step and spot VMs."""
     rate, step_s = np.asarray(per_second, dtype=float), np.asarray(step_s, dtype=float)
     rate, step_s, vms = np.broadcast_arrays(rate, step_s, np.maximum(vms, 1.0))
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
@@ -193,7 +193,7 @@ class _ClosedForm:
         )
 
     def _doubt(self, total: Array) -> Array:
-        """How far another belief in the mean lifetime, such as a job learns by chance, would change its time."""
+        """How far a different estimate of the mean lifetime would change the total time."""
         seen = np.clip(self.rate * total, 1e-3, 1e9)
         likely, spread = -np.expm1(-seen), lives.learnt_spread(seen)
         # Which begins with a hazard that falls, and has two numbers to learn
@@ -207,15 +207,12 @@ class _ClosedForm:
         return np.where(np.isfinite(change), likely * change, np.inf)
 
     def _interval(self, missed: Array | float, facts: SaveFacts) -> Array:
-        """Steps between two saves of the policy, as often as it would make them.
-
-        More than all steps: none.
-        """
+        """Steps between two saves of the policy's own; more than all steps: none."""
         steps = whole_steps(self.policy, replace(facts, missed_rate=missed))
         return np.broadcast_to(np.minimum(steps, self.job.steps + 1.0), self.rate.shape)
 
     def _delay(self, segment: Array) -> Array:
-        """From the end of a stall until its version, or a newer one that overtakes it, is durable."""
+        """Seconds from a stall's end until its checkpoint, or a newer one, is durable."""
         width = self.job.durable_s.high - self.job.durable_s.low
         return np.asarray(self.delay - lives.overtaken(width, segment))
 
@@ -274,7 +271,7 @@ class _ClosedForm:
         return ~(never | (step + job.save_s.high + job.durable_s.high <= grace.low))
 
     def _with_emergency(self, unlucky: Array, facts: SaveFacts) -> tuple[Array, Array, Array, Mask]:
-        """As :meth:`_without_emergency`, and where it is too coarse; ``unlucky``: see :meth:`_uncovered_share`."""
+        """As :meth:`_without_emergency`, and where it is too coarse, with emergency saves."""
         job, rate, step = self.job, self.rate, self.step
         grace, urgent = job.grace_s.mean, self.urgent_s
         working, lost, finished = self._worked_and_lost(unlucky, facts)
@@ -319,7 +316,7 @@ class _ClosedForm:
         return lives.attempt(self.rate, grace, 1 / self.vms, needed, unlucky, late)
 
     def _worked_and_lost(self, unlucky: Array, facts: SaveFacts) -> tuple[Array, ...]:
-        """Share of the training time that is work, work that a bad preemption loses, and that a good one still does."""
+        """Share of time that is work, and work that bad and good preemptions lose or still do."""
         rate, steps, period = self.rate, self.job.steps, float(self.period)
         every = self._interval(
             lives.learnt_missed_rate(unlucky, rate * steps * self.mean_step), facts

@@ -1,4 +1,4 @@
-"""The least cost of a job with a deadline on a known history of spot machines: a bound for policies.
+"""Lower bound for policies: the least cost of a deadline job on a known spot history.
 
 Exact on the grid of ticks: at each tick the job may run on spot (if there is some), on on-demand,
 or wait; each start costs the restart, in time and money; a preemption loses nothing, because it is

@@ -46,7 +46,7 @@ class Lifetimes:
 
 @dataclass(frozen=True)
 class Notices:
-    """How often the notice of a preemption is missing or late: Beta(1, 9) before anything is seen."""
+    """How often a preemption notice is missing or late, with the prior Beta(1, 9)."""
 
     missed: Number = 1.0
     seen: Number = 10.0
@@ -66,10 +66,9 @@ class LomaxHistory:
     """The Lomax law of lifetimes: hazard alpha/(beta + a) at the age a, falling with age.
 
     For a fixed scale beta, log(1 + life/beta) is exponential with the rate alpha, so a Gamma prior
-    on alpha stays a
-    Gamma: with the strength s and the mean alpha0, alpha ~ Gamma(s + preemptions, s/alpha0 + sum of
-    log(1 + life/beta)). Beta is one of a grid of K scales; each has the likelihood of all lives
-    with alpha integrated out.
+    on alpha stays a Gamma: with the strength s and the mean alpha0, alpha ~ Gamma(s + preemptions,
+    s/alpha0 + sum of log(1 + life/beta)). Beta is one of a grid of K scales; each has the
+    likelihood of all lives with alpha integrated out.
 
     Attributes:
         scale_s: (K,) the scales, seconds. prior: (K,) log of their prior weights. shape0, strength:
@@ -88,13 +87,10 @@ class LomaxHistory:
 
     @classmethod
     def around(cls, mttp_s: float, *, spread: float = 2.0, size: int = 13) -> LomaxHistory:
-        """Nothing seen yet.
+        """Prior: scales around the one with mean lifetime ``mttp_s``, which is beta/(alpha - 1).
 
-        Scales around the one that gives the mean lifetime ``mttp_s``, beta/(alpha - 1).
-
-        log beta is normal with the deviation ``spread``, on a grid of ``size`` scales over three
-        deviations to either
-        side: on 32 real traces a grid of 24 was no better.
+        log beta is normal with deviation ``spread``, on a grid of ``size`` scales over three
+        deviations to either side: on 32 real traces a grid of 24 was no better.
         """
         at = np.linspace(-3, 3, size)
         return cls(

@@ -40,7 +40,7 @@ def daly_s(save_s: Number, mttp_s: Number) -> Number:
 
 
 def exact_s(save_s: Number, mttp_s: Number) -> Number:
-    """M (1 + W0(-exp(-delta/M - 1))): the exact minimiser for exponential lifetimes, W0 being Lambert's function.
+    """M (1 + W0(-exp(-delta/M - 1))): exact minimum for exponential lifetimes (Lambert's W).
 
     The expected time of a job of ``w`` seconds in segments of tau is ``w/tau M exp(R/M) (exp((tau +
     delta)/M) - 1)`` (Daly 2006, eq. 13). Its derivative is 0 where ``(1 - tau/M) exp(tau/M) =
@@ -62,7 +62,7 @@ def exact_s(save_s: Number, mttp_s: Number) -> Number:
 
 
 def _exact_s(save_s: float, mttp_s: float) -> float:
-    """Without numpy and scipy, which a job may lack: the zero x = tau/M of log(1 - x) + x + delta/M."""
+    """The zero x = tau/M of log(1 - x) + x + delta/M, without numpy and scipy."""
     if save_s <= 0 or mttp_s == math.inf:
         return math.inf if save_s > 0 else 0.0
     share = save_s / mttp_s

@@ -69,18 +69,18 @@ class SaveFacts:
 
     @property
     def emergency_fits(self) -> Truth:
-        """Whether a version can be made safe between a notice and the preemption (Spotify thesis, Algorithm 1 (4))."""
+        """Whether an emergency save fits into the grace period (Spotify thesis, Algorithm 1)."""
         return self.step_s + self.emergency_s < self.grace_s
 
     @property
     def costly_share(self) -> Number:
-        """Share of preemptions that lose work: those without a notice if an emergency save fits, else all."""
+        """Share of preemptions that lose work: those unnoticed if a save fits, else all."""
         return where(self.emergency_fits, self.missed_rate, 1.0)
 
 
 @dataclass(frozen=True)
 class SaveContext:
-    """Optimizer steps done, the time, and the same for the newest or restored version (``last_``), or the start."""
+    """Steps and time now, and at the newest (or restored) checkpoint, or at the start."""
 
     step: int
     now_s: float
@@ -95,7 +95,7 @@ class SavePolicy:
     The defaults are those of a policy that never saves.
 
     Class attributes:
-        has_interval: whether saves are ``interval_s`` apart; if not, nobody calls it.
+        has_interval: whether saves are ``interval_s`` apart; if not, it is never called.
         shows_cost_first: whether to save at once, to learn what a version costs.
         acts_on_notices: whether to save when the notice of a preemption arrives and an emergency
             save fits.
@@ -111,10 +111,7 @@ class SavePolicy:
 
     @property
     def name(self) -> str:
-        """The text that :func:`parse_policy` reads as this policy.
-
-        The class's name if it is not in ``POLICIES``.
-        """
+        """The text that :func:`parse_policy` reads as this policy, else the class's name."""
         return next(
             (name for name, make in POLICIES.items() if make is type(self)),
             type(self).__name__.lower(),
@@ -143,17 +140,11 @@ class SavePolicy:
         return bool(done >= whole_steps(self, replace(context.facts, step_s=worked_s / done)))
 
     def interval_s(self, facts: SaveFacts) -> Number:
-        """Working time from the end of one save to the beginning of the next, seconds.
-
-        Infinite: none.
-        """
+        """Working time from a save's end to the next save, seconds; infinite: none."""
         return math.inf
 
     def least_s(self, facts: SaveFacts) -> Number:
-        """The part of the interval that must pass before the next save, seconds.
-
-        0: it may be cut to whole steps.
-        """
+        """Seconds that must pass before the next save; 0: whole steps may cut the interval."""
         return 0 * facts.save_s
 
     def emergency(self, facts: SaveFacts) -> Truth:
@@ -225,7 +216,7 @@ class _Weighing(SavePolicy):
 
 @dataclass(frozen=True)
 class Auto(_Weighing):
-    """As often as pays: Young's interval, but within CheckFreq's budget and never while a version is in flight.
+    """As often as pays: Young's interval within CheckFreq's budget, one save at a time.
 
     ``mtbf_s``: mean time between failures of the cluster, seconds; None: as the facts say.
     ``overhead``: the most that save_s / interval may be.
@@ -260,10 +251,7 @@ FORMULAS: dict[str, Callable[[Number, Number], Number]] = {
 
 @dataclass(frozen=True)
 class Formula(_Weighing):
-    """The interval by a formula of :mod:`deepvm.core.preemption.save_intervals`.
-
-    Notices are ignored.
-    """
+    """The interval by a formula of ``core.preemption.save_intervals``; ignores notices."""
 
     formula: str
 
@@ -284,12 +272,12 @@ class Formula(_Weighing):
 
 @dataclass(frozen=True)
 class Thesis(_Weighing):
-    """Adaptive checkpointing of the Spotify thesis, Algorithm 1: an emergency save or insurance saves, never both."""
+    """Adaptive checkpointing of the Spotify thesis, Algorithm 1: emergency or insurance saves."""
 
     acts_on_notices: ClassVar[bool] = True
 
     def interval_s(self, facts: SaveFacts) -> Number:
-        """Infinite when an emergency save fits into the grace period, else sqrt(2 delta (MTTP + R)) (eq. 4.5)."""
+        """Infinite if an emergency save fits into the grace period, else eq. 4.5."""
         return where(
             facts.emergency_fits, math.inf, young_s(facts.save_s, facts.mttp_s + facts.restart_s)
         )
@@ -307,18 +295,18 @@ class Adaptive(_Weighing):
     acts_on_notices: ClassVar[bool] = True
 
     def interval_s(self, facts: SaveFacts) -> Number:
-        """sqrt(2 delta MTTP / q): only the share q of preemptions loses work, which is a rate of q/MTTP."""
+        """sqrt(2 delta MTTP / q): only the share q of preemptions loses work (rate q/MTTP)."""
         return young_s(facts.save_s, facts.mttp_s / facts.costly_share)
 
 
 @dataclass(frozen=True)
 class Hazard(Adaptive):
-    """As :class:`Adaptive`, with a hazard that falls with the machine's age, as it does on real spot machines."""
+    """As :class:`Adaptive`, with a hazard that falls with age, as on real spot machines."""
 
     by_age: ClassVar[bool] = True
 
     def interval_s(self, facts: SaveFacts) -> Number:
-        """sqrt(2 delta (beta + a) / (alpha q)): Young's form with the Lomax hazard alpha/(beta + a) at the age a."""
+        """sqrt(2 delta (beta + a) / (alpha q)): Young with the Lomax hazard at age a."""
         return young_s(
             facts.save_s, (facts.scale_s + facts.age_s) / (facts.shape * facts.costly_share)
         )
@@ -351,7 +339,7 @@ def whole_steps(policy: SavePolicy, facts: SaveFacts) -> Number:
 
 
 def parse_policy(text: str, option: str = "policy") -> SavePolicy:
-    """A policy by its name: one of ``POLICIES``, ``static:51`` (steps), ``every:600`` or ``every:10min`` (a time).
+    """A policy by name: one of ``POLICIES``, ``static:51`` (steps), ``every:10min`` (a time).
 
     Raises a RequestError for ``option`` for anything else.
     """

@@ -1,4 +1,4 @@
-"""The speed-up curve that follows from the step-time law: S(n) and K(n) of DeepVM's equations for a workload."""
+"""The speed-up curve of the step-time law: DeepVM's S(n) and K(n) for a workload."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class StepTimeSpeedup(SpeedupCurve):
         return self.speed_of(np.asarray(n, dtype=np.float64)).doubt
 
     def extrapolated(self, n: FloatArray) -> BoolArray:
-        """Beyond 1.5 x the largest cluster that its source has seen, or the batch that is known to train well."""
+        """Beyond 1.5 x the largest measured cluster, or the batch known to train well."""
         return np.asarray(
             np.asarray(n) > min(REACH * (self.fitted_to or np.inf), self.known.proven_vms)
         )

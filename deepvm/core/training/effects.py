@@ -1,4 +1,4 @@
-"""Which effects apply to a step: the names by which :mod:`deepvm.core.training.evidence` shares what was measured."""
+"""Effects on a step, by which :mod:`deepvm.core.training.evidence` shares measurements."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WIDTHS = {
 }
 """How a GPU's units are used: what it achieves in fp32 says little about its tensor cores."""
 _HALF = "half"
-"""fp16 and bf16: tensor cores do both at one speed, so what was published of one holds for the other."""
+"""fp16 and bf16 run at one speed on tensor cores, so results of one hold for the other."""
 
 
 def effects_of(
@@ -75,7 +75,7 @@ def effects_of(
         f"network: across={net.kind}": 1.0,
         f"model: network={model.name}": 1.0,
     }
-    # What lies between matrix products differs from it; vendors write those anew, too
+    # What lies between matrix products differs from it; vendors rewrite those, too
     if software != "eager":
         found[f"software memory={model.family}/{software}"] = 1 - computing
         if software == "tuned":

@@ -1,4 +1,4 @@
-"""What published measurements teach about the nominal step time: a linear model of its error, with doubt.
+"""What published measurements teach about step time: a linear model of its error.
 
 The logarithm of (measured over nominal throughput) is a sum of effects: of the GPU's generation,
 the GPU, the precision, the family of models, the model, the software, sizes; of the network; of the
@@ -92,7 +92,7 @@ def kind(effect: str) -> str:
 
 @dataclass(frozen=True)
 class Row:
-    """One comparison: the effects on it, the shares of its step, and the logarithm of measured over nominal."""
+    """One comparison: effects, shares of the step, and log(measured / nominal)."""
 
     effects: Effects
     sync_share: float
@@ -119,10 +119,7 @@ def weights(sync_share: FloatArray, log_local: FloatArray, log_vms: FloatArray) 
 
 
 def design(rows: Sequence[Row], names: Mapping[str, int]) -> FloatArray:
-    """(rows, effects): how much each effect counts in each row.
-
-    Effects that are not among ``names`` are left out.
-    """
+    """(rows, effects): how much each effect counts per row; ones not in ``names`` are left out."""
     found = np.zeros((len(rows), len(names)))
     for i, row in enumerate(rows):
         share = row.weights
@@ -157,7 +154,7 @@ class Evidence:
         return Evidence({name: i for i, name in enumerate(kept)}, self.mean[rows], root)
 
     def loading(self, effects: Effects, varying: Mapping[str, FloatArray]) -> Loading:
-        """How much the effects of several steps count; ``varying``: those with a value for each step, (steps,)."""
+        """How much the effects of steps count; ``varying``: those with a value per step."""
         matrix, unknown = np.zeros((PARTS, len(self.names))), dict[str, float]()
         for effect, value in effects.items():
             if effect in self.names:
@@ -184,7 +181,7 @@ class Loading:
 
     @property
     def mean(self) -> FloatArray:
-        """The logarithms of measured over nominal that are expected, (steps, parts) or (1, parts)."""
+        """Expected log(measured / nominal), (steps, parts) or (1, parts)."""
         found = np.atleast_2d(self.known @ self.evidence.mean)
         for effect, values in self.varying.items():
             if effect in self.evidence.names:
@@ -196,7 +193,7 @@ class Loading:
         return found
 
     def shared(self, weights: FloatArray) -> FloatArray:
-        """How much the independent causes count in the steps, (steps, effects), given :func:`weights` of each."""
+        """How much independent causes count, (steps, effects), given :func:`weights` of each."""
         found = np.asarray(weights @ (self.known @ self.evidence.root))
         for effect, values in self.varying.items():
             if effect in self.evidence.names:
@@ -231,7 +228,7 @@ def learn(rows: Sequence[Row]) -> Evidence:
 def leave_out(
     rows: Sequence[Row], groups: Sequence[object] | None = None
 ) -> tuple[FloatArray, FloatArray]:
-    """For each row what the others say: mean and standard deviation of its error, a new run's noise included.
+    """What the other rows predict for each: mean and deviation of its error, with run noise.
 
     ``groups``: one for each row; a row is predicted from the rows of other groups only. None: from
     all other rows.
@@ -252,10 +249,7 @@ def leave_out(
 
 
 def log_evidence(rows: Sequence[Row]) -> float:
-    """The logarithm of the marginal likelihood: how well the priors describe the rows.
-
-    Higher is better.
-    """
+    """The log marginal likelihood: how well the priors describe the rows (higher is better)."""
     y, covariance = np.array([row.error for row in rows]), _covariance(rows)
     _, log_determinant = np.linalg.slogdet(covariance)
     return float(

@@ -1,4 +1,4 @@
-"""Whether a workload fits into GPU memory, and in what micro-batches: the constraint ``gpu-memory``.
+"""Whether a workload fits into GPU memory, and in what micro-batches (``gpu-memory``).
 
 Of each GPU: weights, gradients and Adam's moments (ZeRO, section 3: 16 bytes a parameter), what the
 GPU needs besides, and the activations of at least one sample.
@@ -22,11 +22,11 @@ _CONTEXT_BYTES = 1.2e9
 _FRAGMENTS = 1.1
 """What the allocator takes for a byte of activations."""
 _LAYERS_AT_ONCE = 3
-"""Layers whose full weights FSDP holds: the one that computes, one that arrives, one that leaves."""
+"""Layers whose full weights FSDP holds: one computing, one arriving, one leaving."""
 _FEW_PASSES = 4
 MOST_GPUS = 4096
 LARGE = 3e9
-"""Parameters from where on the usual recipes (torchtune, torchtitan, Llama cookbook) checkpoint activations."""
+"""Parameters from which the usual recipes (torchtune, torchtitan...) checkpoint activations."""
 
 
 @dataclass(frozen=True)
@@ -64,10 +64,7 @@ class MemoryFit:
 def state_bytes(
     workload: Workload, precision: Precision, gpus: FloatArray, *, sharded: bool
 ) -> FloatArray:
-    """Bytes of weights, gradients and optimizer on each of K GPUs.
-
-    Sharded, also full weights of the layers in use.
-    """
+    """Bytes of weights, gradients, optimizer (and gathered layers) on each of K GPUs."""
     parameters, mixed = workload.model.parameters, precision not in (Precision.FP32, Precision.TF32)
     shards = gpus if sharded else np.ones(gpus.shape)
     layers = workload.model.transformer.layers if workload.model.transformer else 16
@@ -85,10 +82,7 @@ def state_bytes(
 
 
 def usual_checkpointing(workload: Workload) -> bool | None:
-    """Whether activations are checkpointed, as the user or the usual recipes say.
-
-    None where the memory decides.
-    """
+    """Whether activations are checkpointed, by the user or recipes; None: memory decides."""
     model = workload.model
     if workload.checkpointing is not None:
         return workload.checkpointing

@@ -10,16 +10,13 @@ from deepvm.core.training.workload import Precision
 from deepvm.core.units import GIB
 
 USUAL_MATMUL = 0.75
-"""Of the peak: what large matrix products reach on most boards (0.65 to 0.97.
-
-An L4, with 72 W, 0.43 to 0.47).
-"""
+"""Share of peak that large matrix products reach: mostly 0.65 to 0.97 (L4, 72 W: 0.43 to 0.47)."""
 
 WITHOUT_WHEELS: Mapping[str, str] = {"T4g": "PyTorch's wheels for Arm have no kernels for the T4g"}
 """GPUs that the PyTorch which most people install cannot use.
 
-Torch 2.9.1 for aarch64 has kernels for sm_80, 90, 100
-and 120 (``torch.cuda.get_arch_list()``); a T4g is sm_75.
+Torch 2.9.1 for aarch64 has kernels for sm_80, 90, 100 and 120 (``torch.cuda.get_arch_list()``); a
+T4g is sm_75.
 """
 
 
@@ -64,7 +61,7 @@ class Accelerator:
 
     @property
     def traffic_gb_per_s(self) -> float:
-        """What training can read and write, caches included: 5 % more for each doubling of the last one from 4 MB."""
+        """Effective bandwidth with caches: 5 % more for each doubling of the last one from 4 MB."""
         return self.memory_gb_per_s * (1.0 + 0.05 * math.log2(self.cache_mb / 4.0))
 
     def peak_flops(self, precision: Precision) -> float:
@@ -72,17 +69,14 @@ class Accelerator:
         return self.peak_tflops[precision.value] * 1e12
 
     def matmul_flops(self, precision: Precision) -> float:
-        """FLOP/s of large matrix products.
-
-        Where that is not published, as far below the peak as in others.
-        """
+        """FLOP/s of large matrix products; if unpublished, the usual share of the peak."""
         shares = [reached / self.peak_tflops[p] for p, reached in self.matmul_tflops.items()]
         usual = self.peak_tflops[precision.value] * min([USUAL_MATMUL, *shares])
         return self.matmul_tflops.get(precision.value, usual) * 1e12
 
     @property
     def memory_bytes(self) -> float:
-        """Of one GPU for a program: about 96 % of what is sold, beside the driver and error correction."""
+        """Bytes that a program has on one GPU: about 96 %, less the driver and ECC."""
         return self.memory_gib * GIB * (0.96 - self.ecc_share)
 
 
@@ -111,7 +105,7 @@ class Interconnect:
 
 @dataclass(frozen=True)
 class Machine:
-    """A VM that trains: its GPUs (a mean where VMs differ), its network, and its vCPUs if they may limit reading."""
+    """A training VM: its GPUs (a mean if VMs differ), network, and vCPUs if they may limit it."""
 
     accelerator: Accelerator
     gpus: float

@@ -1,4 +1,4 @@
-"""How fast VMs train where a user has measured steps: by the law of those, and what they leave to data sheets."""
+"""Speed of VMs with measured steps: the law fitted to them, completed by data sheets."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from deepvm.core.training.steptime import REACH, Measured, StepTimeFit, joined
 from deepvm.core.units import counted
 
 _OTHER_VM = 0.1
-"""Standard deviation of log T between VMs of other sizes with the same GPU: other processors, power and cooling. An
-assumption: half of what programs of two houses differ by on one GPU (``another site`` in
+"""Standard deviation of log T between VM sizes with the same GPU: other processors, power, cooling.
+An assumption: half of the difference between two sites on one GPU (``another site`` in
 :mod:`deepvm.core.training.evidence`).
 """
 _TOLD_APART = 0.4
-"""The same of synchronisation that has to be taken away from a measured step to know its gradients."""
+"""The same if synchronization must be subtracted from a measured step to get its gradients."""
 _NO_SYNC = 0.1
 """The same where more GPUs train than were measured, and their synchronisation was not.
 
-Chosen with the published steps
-of three models on up to 8 x 4 T4: of these, 75 to 87 % are within the 80 % intervals of laws of
-single GPUs, and 53 to 70 % would be without it; of laws of single VMs 74 to 85 %, and 50 to 62 %.
+Chosen with the published steps of three models on up to 8 x 4 T4: of these, 75 to 87 % are within
+the 80 % intervals of laws of single GPUs, and 53 to 70 % would be without it; of laws of single VMs
+74 to 85 %, and 50 to 62 %.
 """
 
 
@@ -120,7 +120,7 @@ def _of_law(own: OwnSteps, base: TrainingSpeed) -> TrainingSpeed:
 
 
 def of_alike(own: OwnSteps, base: TrainingSpeed, reference: Parts) -> TrainingSpeed:
-    """The speed of another type with the GPU of the measured one: its gradients, with the network of data sheets.
+    """Speed of another type with the measured GPU: its gradients, with the data sheet's network.
 
     ``reference``: as for :func:`of_measured`.
     """
@@ -134,7 +134,7 @@ def of_alike(own: OwnSteps, base: TrainingSpeed, reference: Parts) -> TrainingSp
 def _with_network(
     own: OwnSteps, base: TrainingSpeed, reference: Parts, *, other: bool
 ) -> TrainingSpeed:
-    """Gradients of the smallest measured cluster, synchronisation of data sheets; ``other``: on another type of VM."""
+    """Measured gradients plus synchronization by data sheets; ``other``: another type of VM."""
     assert base.parts is not None
     parts, batch, cluster = base.parts, base.parts.steps.batch, own.alone
     nodes, gpus = (np.full(len(batch), float(value)) for value in cluster)
@@ -164,7 +164,7 @@ def _with_network(
 def _timed(
     own: OwnSteps, base: TrainingSpeed, step_s: FloatArray, doubt: Callable[[], SpeedUncertainty]
 ) -> TrainingSpeed:
-    """The speed with these steps, which wait for their samples to be read unless measured ones did."""
+    """The speed with these steps, which wait for input unless measured ones did."""
     assert base.parts is not None
     steps, workload = base.parts.steps, base.workload
     reading = np.zeros_like(step_s) if own.reads else reading_s(workload, base.machine, steps.batch)

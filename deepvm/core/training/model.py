@@ -12,27 +12,24 @@ FAMILIES = ("transformer", "convolution", "diffusion")
 _WIDTH_OVER_DEPTH = 128
 """Hidden size over layers of GPT-3 13B, Llama and their like (Brown et al. 2020, Table 2.1)."""
 _ACTIVATION_BYTES = 34
-"""Bytes that a transformer layer keeps for each token and hidden unit, in 16 bits, with fused attention (Korthikanti et
-al. 2022, eq. 2 without the term of the attention matrix).
+"""Bytes that a transformer layer keeps per token and hidden unit, in 16 bits, with fused attention
+(Korthikanti et al. 2022, eq. 2 without the term of the attention matrix).
 """
 _GATED_BYTES = 52
-"""The same with a gated MLP (SwiGLU, GeGLU), three matrices wide: what PyTorch takes for Llamas of 1, 3 and 8 billion
-parameters in Transformers (scripts/measure_transformers.py).
+"""The same with a gated MLP (SwiGLU, GeGLU), three matrices wide: what PyTorch takes for Llamas of
+1, 3 and 8 billion parameters in Transformers (scripts/measure_transformers.py).
 """
 _LOGIT_BYTES = 10
-"""Bytes for each token and word of the vocabulary: logits in 16 bits, a copy and a gradient in 32."""
+"""Bytes per token and word of the vocabulary: logits in 16 bits, a copy and gradient in 32."""
 _MOVED, _LOGITS_MOVED = 4, 3
-"""How often each byte that is kept passes the GPU's memory: written, read by what follows, read again in the backward
-pass, and its gradient; of logits gradients are kept already.
+"""How often each kept byte passes the GPU's memory: written, read by what follows, read again in
+the backward pass, and its gradient; of logits gradients are kept already.
 """
 
 
 @dataclass(frozen=True)
 class Transformer:
-    """The shape of a transformer: layers, hidden size, words of the vocabulary (0: no logits over one).
-
-    ``gated``: its MLP is SwiGLU or GeGLU, three matrices instead of two.
-    """
+    """A transformer's shape; ``vocabulary`` 0: no logits; ``gated``: a SwiGLU or GeGLU MLP."""
 
     layers: int
     hidden: int
@@ -138,7 +135,7 @@ class Model:
 
     @property
     def flop(self) -> float:
-        """Operations of one sample's forward pass: 2 P a token and 4 layers x hidden x sequence for the attention.
+        """Operations of a forward pass: 2 P per token, 4 layers x hidden x sequence (attention).
 
         Backward takes twice that; together 6 P a token and the attention term, as PaLM's MFU counts
         (Chowdhery et al. 2022, appendix B).
@@ -151,20 +148,14 @@ class Model:
 
     @property
     def moved_bytes(self) -> float:
-        """What a training step reads and writes of the GPU's memory for one sample, bytes in 16 bits.
-
-        Of a transformer what is not a matrix product: norms, activations, shortcuts, the loss.
-        """
+        """Bytes (16-bit) that a step moves per sample; transformers: without matrix products."""
         shape = self.transformer
         if shape is None or self.traffic_bytes:
             return self.traffic_bytes
         return self.sequence * (_MOVED * shape.layer_bytes + _LOGITS_MOVED * shape.logit_bytes)
 
     def kept_bytes(self, *, checkpointing: bool, full_precision: bool) -> float:
-        """Activations of one sample that wait for the backward pass, bytes.
-
-        With activation checkpointing only the layers' inputs, and one layer in full.
-        """
+        """Bytes of activations kept for backward (checkpointing: layer inputs and one layer)."""
         wide = 2.0 if full_precision else 1.0
         if self.transformer is None:
             assert self.activation_bytes is not None

@@ -1,4 +1,4 @@
-"""The step time that data sheets promise: where no one has measured, the law's parameters follow from hardware.
+"""The step time by data sheets: parameters of the law where nothing was measured.
 
 T_grad: operations over a nominal share of what matrix products reach, and bytes over a nominal
 share of the memory's bandwidth, of which the longer counts (the roofline, Williams et al. 2009), of
@@ -32,21 +32,18 @@ STRAGGLING = 0.02
 _ROOFS = {"transformer": 1.0, "convolution": 3.0, "diffusion": 3.0}
 """How sharp the corner between the roofs is, by family.
 
-Convolutions compute while they wait for memory; a
-transformer's matrix products and what lies between them come one after the other, and their times
-add up.
+Convolutions compute while they wait for memory; a transformer's matrix products and what lies
+between them come one after the other, and their times add up.
 """
 _LAUNCH_S, _LAUNCHING = 0.02, 3.0
-"""Of a pass whatever its size: the processor launches kernels, which counts where the GPU is done sooner; and how sharp
-that corner is.
+"""Seconds of a pass at any size for kernel launches, which count if the GPU is done sooner; and how
+sharp that corner is.
 """
 _OPTIMIZER_BYTES = 28
-"""Of a parameter: Adam reads the weight, its gradient and two moments, and writes all but the gradient."""
+"""Bytes per parameter: Adam reads weight, gradient and two moments, writes all but the gradient."""
 _BETWEEN_VMS = 1.5
-"""How often each VM sends what is reduced. In a ring of n it is 2 (n-1)/n times, as within a VM.
-
-Published steps of 2,
-4 and 8 VMs take about the same time for it.
+"""How often each VM sends what is reduced; in a ring of n, 2 (n-1)/n times, as within a VM. In
+published steps 2, 4 and 8 VMs take about the same time for it.
 """
 GRADIENT_BYTES = 4
 
@@ -75,10 +72,7 @@ class Steps:
 
     @property
     def sync_share(self) -> FloatArray:
-        """By how much per cent a step grows with 1 % more synchronisation.
-
-        The rest is that of the gradients.
-        """
+        """Growth of a step, in %, per 1 % more synchronization; the rest is the gradients'."""
         return np.asarray((self.sync_s / self.step_s) ** OVERLAP)
 
 
@@ -89,7 +83,7 @@ def nominal_steps(
     vms: FloatArray,
     memory: MemoryFit | None = None,
 ) -> Steps:
-    """Steps of a workload on clusters of these numbers of VMs; ``memory``: how it was run, where that is known."""
+    """Steps of a workload on clusters of these sizes; ``memory``: how it was run, if known."""
     gpu, gpus = machine.accelerator, vms * machine.gpus
     if memory is None:
         exchanged, memory, batch, grad = fitted(workload, gpu, precision, tuple(gpus.tolist()))
@@ -120,7 +114,7 @@ def _sample_s(
 def roofs_s(
     workload: Workload, gpu: Accelerator, precision: Precision, *, checkpointing: bool
 ) -> tuple[float, float]:
-    """Seconds that a sample takes at least on one GPU: for its operations, and for the bytes that they move."""
+    """Least seconds per sample on one GPU: for operations, and for the bytes they move."""
     wide = 2.0 if precision in (Precision.FP32, Precision.TF32) else 1.0
     flop = workload.flop_of_step(checkpointing=checkpointing)
     # What is done twice moves them twice
@@ -133,10 +127,7 @@ def roofs_s(
 def computing_share(
     workload: Workload, gpu: Accelerator, precision: Precision, *, checkpointing: bool
 ) -> float:
-    """By how many per cent a sample takes longer with 1 % more time for its operations.
-
-    The rest is memory's.
-    """
+    """Growth of a sample's time, in %, per 1 % more compute time; the rest is memory's."""
     computing, moving = roofs_s(workload, gpu, precision, checkpointing=checkpointing)
     return float(1.0 / (1.0 + (moving / computing) ** _ROOFS[workload.model.family]))
 
@@ -178,7 +169,7 @@ def _passes(
 def _gradients_s(
     workload: Workload, gpu: Accelerator, precision: Precision, gpus: FloatArray, memory: MemoryFit
 ) -> FloatArray:
-    """Seconds of a step on one GPU: its passes, launched while the ones before are computed, and the optimizer."""
+    """Seconds of a step on one GPU: passes, overlapped with kernel launches, and optimizer."""
     computed = _sample_s(workload, gpu, precision, memory) * memory.micro_batch * memory.passes
     twice = workload.flop_of_step(checkpointing=True) / workload.useful_flop()
     launched = _LAUNCH_S * memory.passes * np.where(memory.checkpointing, twice, 1.0)

@@ -1,4 +1,4 @@
-"""How fast clusters of one type of VM train a workload, with the doubt in it and where it comes from."""
+"""How fast clusters of one VM type train a workload, with the uncertainty and its causes."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ BoolArray = npt.NDArray[np.bool_]
 READING = "reading"
 """The cause of doubt that is how fast samples are read."""
 READING_SD = 0.3
-"""Standard deviation of the logarithm of what a vCPU reads: photographs and processors differ by half."""
+"""Standard deviation of log(samples read per vCPU): photographs and processors differ by half."""
 _PUBLISHED_SD, _DERIVED_SD = 0.22, 0.28
-"""The same of a step, about: what each is exactly takes longer to say than all else, and decides little here."""
+"""The same of a step, roughly: exact values take long to compute and decide little here."""
 
 
 class Source(str, Enum):
@@ -106,7 +106,7 @@ class SpeedUncertainty:
         return np.asarray(np.sqrt(variance))
 
     def where_reading(self, waits: InputStall) -> SpeedUncertainty:
-        """The doubt in steps that may wait for their samples: of the GPUs as far as they decide, else of reading."""
+        """Uncertainty of steps that may wait for input: the GPUs', as far as they decide."""
         left = 1 - waits.probability
         shared = self.shared * left[:, None]
         named = {name: cause * left for name, cause in self.named.items()}
@@ -206,7 +206,7 @@ class TrainingSpeed(Answer):
         )
 
     def mfu(self, place: int) -> float:
-        """Model FLOP utilisation: the operations that the model needs over the peak of all GPUs (PaLM, appendix B)."""
+        """Model FLOP utilization: useful operations over the GPUs' peak (PaLM, appendix B)."""
         gpu = self.machine.accelerator
         flops = (
             float(self.throughput[place])
@@ -233,7 +233,7 @@ class TrainingSpeed(Answer):
         )
 
     def doubts(self, place: int) -> Iterator[str]:
-        """What should make a reader careful with the speed at ``vms[place]``, the most important first."""
+        """Warnings about the speed at ``vms[place]``, the most important first."""
         model, vms = self.workload.model, int(self.vms[place])
         if not self.fits[place]:
             yield f"{NO_FIT}: {self.needs or f'it does not fit into the memory of {vms} VMs'}"
@@ -282,10 +282,7 @@ class TrainingSpeed(Answer):
 
 
 class SpeedSource(Protocol):
-    """Knows how fast types of VMs train.
-
-    See :class:`deepvm.catalog.published.performance.PublishedPerformance`.
-    """
+    """Knows how fast types of VMs train, see ``deepvm.catalog.published.performance``."""
 
     def speed(
         self, instance: InstanceType, workload: Workload, vms: FloatArray
@@ -303,9 +300,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Parts:
-    """What a step on n VMs consists of, by data sheets and published runs.
-
-    Arrays of shape (sizes,), seconds.
+    """Parts of a step on n VMs by data sheets and published runs, (sizes,), seconds.
 
     ``straggling``: logarithm of how much longer gradients take than on one GPU. ``loadings``: what
     published runs say of them, each for some of the sizes.
@@ -326,7 +321,7 @@ class Parts:
     def doubt(
         self, share: FloatArray | None = None, kept: Sequence[bool] = (True,) * PARTS
     ) -> SpeedUncertainty:
-        """How far off the steps may be, due to the ``kept`` parts of :mod:`.evidence` and to the run."""
+        """Uncertainty of the steps due to the ``kept`` parts of :mod:`.evidence` and the run."""
         sizes, many = len(self.grad_s), np.log(self.steps.vms)
         local = np.full(sizes, math.log(self.per_vm))
         parts = weights(
@@ -385,7 +380,7 @@ def _loadings(
     evidence: Evidence,
     software: str,
 ) -> Iterator[tuple[npt.NDArray[np.int64], Loading]]:
-    """What published runs say of steps on one VM and on several, with and without activation checkpointing."""
+    """What published runs say of steps on one VM and several, with and without checkpointing."""
     memory = fitted(
         workload, machine.accelerator, precision, tuple((vms * machine.gpus).tolist())
     ).memory
@@ -430,7 +425,7 @@ def _corrections(
     evidence: Evidence,
     software: str,
 ) -> _Corrections:
-    """The corrections of nominal steps: the same for all machines that published runs do not tell apart."""
+    """Corrections of nominal steps: equal for machines that published runs do not distinguish."""
     sizes = np.array(vms)
     slower, grad, sync = (np.zeros(len(sizes)) for _ in range(3))
     for rows, loading in _loadings(workload, machine, precision, sizes, evidence, software):
@@ -458,7 +453,7 @@ def predict(
     software: str,
     published: bool,
 ) -> TrainingSpeed:
-    """The nominal steps, corrected by what was published; ``published``: of this very model, GPU and precision."""
+    """Nominal steps, corrected by published ones; ``published``: of this model, GPU, precision."""
     network = machine.interconnect
     same = replace(
         machine, interconnect=replace(network, machine=_published_name(machine, evidence), basis="")
@@ -490,10 +485,7 @@ def predict(
 
 
 class _Timed(NamedTuple):
-    """What of a speed is the same for all machines that differ only in their names.
-
-    Arrays of shape (sizes,).
-    """
+    """What speeds share across machines that differ only by name; arrays of shape (sizes,)."""
 
     parts: Parts
     waits: InputStall | None
@@ -529,19 +521,14 @@ def _timed(
 
 
 def reading_s(workload: Workload, machine: Machine, batch: FloatArray) -> FloatArray:
-    """Seconds in which the processors of a VM prepare a step's samples.
-
-    0 where that is no limit.
-    """
+    """Seconds in which a VM's processors prepare a step's samples; 0 if that is no limit."""
     rate, vcpus = workload.model.reads_per_vcpu, machine.vcpus
     return batch * machine.gpus / (rate * vcpus) if rate and vcpus else np.zeros_like(batch)
 
 
 @dataclass(frozen=True)
 class InputStall:
-    """Steps that may wait for their samples, which are read while the one before is computed.
-
-    Arrays of shape (sizes,).
+    """Steps that may wait for input, read during the step before; arrays of shape (sizes,).
 
     ``step_s``: median seconds. ``sd``: of their logarithm. ``computed_sd``: the same were nothing
     read.

@@ -3,7 +3,7 @@
 Pollux (OSDI 2021, eq. 8-11): a step is the gradients of one GPU's batch and their synchronisation,
 which overlap::
 
-    T = (T_grad^g + T_sync^g)^(1/g)                      g = 1: one after the other; g -> infinity: the longer of both
+    T = (T_grad^g + T_sync^g)^(1/g)                      g = 1: in turn; g -> infinity: the longer
     T_grad = (a_g + b_g b) K^d                           b samples on each of K GPUs
     T_sync = 0                       K = 1
              a_l + b_l max(K - 2, 0)         K GPUs of one VM
@@ -62,8 +62,8 @@ class StepTimeLaw:
 
     Attributes:
         grad_fixed, grad_per_sample: a_g, b_g. local_fixed, local_per_gpu: a_l, b_l, within a VM.
-        network_fixed,
-            network_per_gpu: a_n, b_n, between VMs. overlap: g >= 1. straggling: d >= 0.
+        network_fixed, network_per_gpu: a_n, b_n, between VMs. overlap: g >= 1.
+        straggling: d >= 0.
     """
 
     grad_fixed: float
@@ -174,7 +174,7 @@ class Measured:
         return sum(count > 1 for count in self.nodes)
 
     def most_on_each(self, nodes: FloatArray) -> FloatArray:
-        """The most GPUs of a VM that were measured: of a VM alone if that is asked for, or of any."""
+        """The most GPUs measured on a VM: on a single VM if asked for, or on any."""
         return np.where(
             (nodes == 1) & self.local, max(self.local_gpus, default=1), self.most_per_vm
         )
@@ -205,9 +205,8 @@ class StepTimeFit:
 
     ``error``: median absolute relative error over them. ``sd``: robust standard deviation of the
     logarithm of a measured step around the law, a sixth of which or more is due to the run and not
-    to the law. ``most_nodes``,
-    ``most_gpus``: the largest cluster among them. ``measured``: all that is known of where the law
-    holds, if it is.
+    to the law. ``most_nodes``, ``most_gpus``: the largest cluster among them. ``measured``: all
+    that is known of where the law holds, if it is.
     """
 
     law: StepTimeLaw
@@ -218,7 +217,7 @@ class StepTimeFit:
     measured: Measured | None = None
 
     def deviation(self, nodes: FloatArray, gpus: FloatArray, batch: FloatArray) -> FloatArray:
-        """Standard deviation of log T: that of the nearest measured number of VMs, and more outside what was measured.
+        """Standard deviation of log T: of the nearest measured size, more outside the range.
 
         Arrays of one shape. Without :attr:`measured`, it grows beyond the largest cluster in
         proportion to the logarithm.
@@ -250,7 +249,7 @@ class StepTimeFit:
 
 
 def fit_steps(steps: Steps) -> StepTimeFit:
-    """Fit the law: least squares of log T, with less weight on rows that are far off, from several starts.
+    """Fit the law: robust least squares of log T, from several starts.
 
     Parts that nothing was measured of are 0: a file of single VMs says nothing about the network.
     Raises a RequestError for fewer than :data:`FEWEST` rows, or if neither sizes nor batches
@@ -269,7 +268,7 @@ def fit_steps(steps: Steps) -> StepTimeFit:
 
 
 def _spread(off: FloatArray, kinds: int, freedom: int, usual: float) -> float:
-    """The standard deviation that 80 % of |residuals| are within, drawn to ``usual`` where few kinds say it.
+    """The deviation that covers 80 % of |residuals|, shrunk to ``usual`` if kinds are few.
 
     1.4826 x the median absolute deviation would be that of a normal distribution; tails are heavier
     here, and the 80 % interval is what is promised. ``freedom``: kinds less parameters; as many
@@ -319,10 +318,7 @@ def _fitted(steps: Steps) -> StepTimeLaw:
 
 
 def _starts(steps: Steps) -> list[FloatArray]:
-    """Where searches begin: shares of the mean step for what synchronises, and several degrees of overlap.
-
-    Logarithms of the six times, then overlap and straggling.
-    """
+    """Starting points (log of six times, overlap, straggling) for several shares and overlaps."""
     alone = steps.gpus == steps.gpus.min()
     batch, step = steps.batch[alone], steps.step_s[alone]
     slope = 0.0

@@ -1,4 +1,4 @@
-"""What is trained: a model, how it is spread over GPUs, the batch, and how much of it there is to do."""
+"""What is trained: a model, how it is spread over GPUs, the batch, and the amount of work."""
 
 from __future__ import annotations
 
@@ -43,25 +43,26 @@ class Scaling(str, Enum):
 
 
 STATE_BYTES = 16
-"""Weights, gradients and Adam's two moments in 32 bits (ZeRO, Rajbhandari et al. 2020, section 3.1)."""
+"""Weights, gradients and Adam's two moments in 32 bits (ZeRO, Rajbhandari 2020, section 3.1)."""
 SAVED_BYTES = 12
 """Of a parameter in a checkpoint: the weights and Adam's moments in 32 bits."""
 LORA_RANK = 16
 _LORA_LAYERS = 4 / 3
-"""Parameters of adapters on all linear layers are about this times rank / hidden size of the model's: 0.5 % of
+"""Parameters of adapters on all linear layers, over rank / hidden size of the model's: 0.5 % of
 Llama-3 8B (42 M of rank 16), 0.26 % of 70B.
 """
 _ADAPTER_BYTES = 250
-"""Moved for each layer, token and hidden unit by adapters on all linear layers: their output is written, scaled and
-added to the layer's, about 10 hidden sizes wide, forward and backward.
+"""Moved per layer, token and hidden unit by adapters on all linear layers: their output is written,
+scaled and added to the layer's, about 10 hidden sizes wide, forward and backward.
 """
 FROZEN_BYTES = 2
 """Of a weight that is not trained."""
 PROVEN_IMAGES = 8192
-"""Images of a step up to which ResNet-50 was shown to train as well as with few (Goyal et al. 2017, section 5.1)."""
+"""Images of a step up to which ResNet-50 trains as well as with few (Goyal et al. 2017, 5.1)."""
 _PROVEN_TOKENS, _PROVEN_PARAMETERS, _MOST_TOKENS = 2**19, 1.25e8, 2**22
-"""Tokens of a step: half a million for 125 M parameters (GPT-3, Brown et al. 2020, table 2.1), 4 million from 7 B on
-(Llama 2, Touvron et al. 2023, section 2.2), between them with the root of the parameters.
+"""Tokens of a step: half a million for 125 M parameters (GPT-3, Brown et al. 2020, table 2.1), 4
+million from 7 B on (Llama 2, Touvron et al. 2023, section 2.2), between them with the root of the
+parameters.
 """
 
 
@@ -94,7 +95,7 @@ class Workload:
 
     @property
     def state_bytes(self) -> float:
-        """Weights, gradients and optimizer of the whole model, as all GPUs together hold them at least."""
+        """Bytes of weights, gradients and optimizer of the whole model, over all GPUs."""
         frozen = FROZEN_BYTES * self.model.parameters if self.method is Method.LORA else 0.0
         return STATE_BYTES * self.trained + frozen
 
@@ -105,9 +106,7 @@ class Workload:
 
     @property
     def proven_samples(self) -> float:
-        """The most samples of a step that are known to train as well as few.
-
-        Infinite where no one has asked.
+        """The most samples of a step known to train as well as few; infinite if unknown.
 
         Infinite, too, with strong scaling, where the user says how many they are.
         """
@@ -128,16 +127,13 @@ class Workload:
         return f"{self.model.unit}/s"
 
     def flop_of_step(self, *, checkpointing: bool) -> float:
-        """Operations of one sample's step: forward and backward, and forward once more with checkpointing.
-
-        Frozen weights need no gradients: with LoRA the backward pass costs half.
-        """
+        """FLOP of a sample's step; checkpointing repeats the forward pass, LoRA halves backward."""
         passes = (2.0 if self.method is Method.LORA else 3.0) + (1.0 if checkpointing else 0.0)
         return passes * self.model.flop
 
     @property
     def moved_bytes(self) -> float:
-        """As :attr:`Model.moved_bytes`, with what adapters add to the outputs of all linear layers."""
+        """As :attr:`Model.moved_bytes`, plus what adapters add to outputs of linear layers."""
         shape, moved = self.model.transformer, self.model.moved_bytes
         if self.method is not Method.LORA or shape is None:
             return moved

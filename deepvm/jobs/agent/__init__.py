@@ -1,4 +1,1 @@
-"""The agent: one per machine.
-
-It hears of preemptions, starts and ends trainers, and has them save in time.
-"""
+"""The agent: one per machine. It starts and ends trainers, and has them save before preemptions."""

@@ -1,8 +1,9 @@
 """The agent's loop: it does what the controller orders, and tells it what happens here.
 
 Orders come as answers to heartbeats, and say what should be so now, not what has changed: an answer
-that is lost is made good by the next. Without the controller the trainers go on, and have versions
-saved by themselves; after ``orphan_after_s`` the agent has them save, and ends its machine.
+that is lost is made good by the next. Without the controller the trainers continue, and have
+versions saved by themselves; after ``orphan_after_s`` the agent has them save, and ends its
+machine.
 """
 
 from __future__ import annotations
@@ -45,10 +46,7 @@ from deepvm.jobs.wire import WireError
 _TICK_S = 0.01
 _RETRY_S = 0.1
 _SCHEDULED_S, _SCHEDULED_ALONE_S = 10.0, 3.0
-"""For how long the controller may have a step announced.
-
-The second where the ranks can do so themselves.
-"""
+"""Time limits for the controller to schedule a step; the second if ranks can do so."""
 _PREPARING_S = 1.0
 _WARM_AGAIN_S = 0.5
 _BEFORE_END_S = 1.0
@@ -86,18 +84,12 @@ class Agent:
         self._silence = ControllerLiveness(around.beat_s)
         self._progress = Progress()
         self._safe = self._lasts = 0
-        """The newest versions of which trainers said that they are safe, not only begun.
-
-        And without an anchor, too.
-        """
+        """The newest checkpoints that trainers reported as safe: with the anchors, and without."""
         self._wish: PendingSave | None = None
         self._warned_s = 0.0
         """Time of the request whose save has been logged as too late."""
         self._alone, self._there = False, 0
-        """Whether trainers may hold for what no controller has asked.
-
-        The version that the controller asks for now.
-        """
+        """Whether trainers may hold without the controller's request, and the one it waits for."""
         self._lock = threading.Lock()
         self._clients = {
             name: ControllerClient(around.controller, around.machine, around.secret)
@@ -112,7 +104,7 @@ class Agent:
         """Since when trainers have ended whose last backups are under way."""
 
     def run(self) -> None:
-        """Work until the controller needs this machine no more, or nobody has heard of it for too long."""
+        """Run until the controller no longer needs this machine, or is silent for too long."""
         folder = self._around.folder
         folder.mkdir(parents=True, exist_ok=True)
         if self._notices is not None:
@@ -172,7 +164,7 @@ class Agent:
             try:
                 self._beat()
             except Exception:
-                # A machine that is not heard is given up, whatever else goes on there
+                # A silent machine is given up, whatever else happens there
                 log.exception("a heartbeat failed")
                 self._over.wait(_RETRY_S)
             if (
@@ -321,10 +313,7 @@ class Agent:
             )
 
     def _has_saved(self, wanted: int) -> bool:
-        """Whether what this machine has to give outlives all others.
-
-        Only rank 0 says so of whole versions.
-        """
+        """Whether this machine's files are durable; only rank 0 reports whole checkpoints."""
         board, trainers, backups = self._board, self._trainers, self._backups
         assert trainers is not None and backups is not None
         if board is None or not self._running or not trainers.running:
@@ -401,7 +390,7 @@ class Agent:
         self._reporter.add("started", generation=self._running, done=done)
 
     def _save(self, orders: DesiredState) -> None:
-        """Pass on that a version is wanted, and that trainers may go on."""
+        """Pass on that a version is wanted, and that trainers may continue."""
         board = self._board
         if board is None or not self._running or orders.generation != self._running:
             return
@@ -434,7 +423,7 @@ class Agent:
             self._there = 0
 
     def _requested(self, board: Board) -> int:
-        """The number of the newest request for which ranks here may hold, as rank 0's machine counts them."""
+        """Number of the newest request that ranks here may hold for, as rank 0's agent counts."""
         if self._is_first(self._orders):
             return board.words[Flag.REQUEST]
         step = board.of_rank(0, RankFlag.STEP)
@@ -489,7 +478,7 @@ class Agent:
         return text
 
     def _follow(self) -> None:
-        """See whether trainers make progress, or wait for a version that they have begun."""
+        """See whether trainers make progress, or wait for a version that they have started."""
         board, trainers, save = self._board, self._trainers, self._orders.save
         if board is None or trainers is None or not trainers.running:
             return
@@ -508,10 +497,7 @@ class Agent:
             self._reporter.add("stepped", generation=self._running, took_s=took_s)
 
     def _watch(self) -> None:
-        """Tell how trainers have ended.
-
-        While they train, get others ready for the next generation.
-        """
+        """Report how trainers ended; while they train, warm up those of the next generation."""
         trainers, board = self._trainers, self._board
         assert trainers is not None
         if not self._preparation.over and (trainers.warm or trainers.running):
@@ -540,10 +526,7 @@ class Agent:
         self._reporter.add("ended", generation=self._running, code=code, step=step, lines=last)
 
     def _unsaved(self) -> str | None:
-        """Why the last backup of trainers that have ended is not safe, empty if it is.
-
-        None as long as nobody knows.
-        """
+        """Why the last backup of ended trainers is not safe, empty if it is; None if unknown."""
         backups, now_s = self._backups, time.monotonic()
         self._ended_s = self._ended_s or now_s
         if backups is None:

@@ -1,4 +1,4 @@
-"""The agent of an anchor: the machine that keeps a job's versions in its memory, and trains nothing."""
+"""The agent of an anchor: a machine that keeps a job's checkpoints in memory and does not train."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger("deepvm.agent")
 
 
 class AnchorAgent:
-    """Runs a memory node as long as the controller needs it, or for a while without a controller."""
+    """Runs a memory node while the controller needs it, and for a while without a controller."""
 
     def __init__(self, around: AgentEnvironment) -> None:
         """Start nothing yet."""

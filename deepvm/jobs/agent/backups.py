@@ -1,4 +1,4 @@
-"""Backups of files that scripts save by themselves: uploaded in the background, of which only whole ones count.
+"""Backups of files that scripts save: uploaded in the background; only complete ones count.
 
 Whether other ranks save the same step is seen in the place for backups alone: the agent of rank 0
 waits until each has decided, and those that save have their parts there; then it seals the backup.
@@ -29,10 +29,7 @@ from deepvm.jobs.storage.backup_store import (
 )
 
 LAST_S = 1800.0
-"""For so long a backup may take that was under way when a training ended.
-
-And other ranks with theirs.
-"""
+"""Timeouts for a running backup after training ended, and for the other ranks' backups."""
 _LOOK_S, _SELDOM_S = 0.02, 0.5
 
 log = logging.getLogger("deepvm.agent")
@@ -95,10 +92,7 @@ class Backups:
     """The backups of one job, as one machine sees them."""
 
     def __init__(self, store: BackupStore | None, here: Path, keep: int = KEEP) -> None:
-        """``here``: the folder for what is fetched.
-
-        ``keep``: backups that stay, 0 for all that scripts made.
-        """
+        """``here``: folder for downloads; ``keep``: backups to keep, 0: all that scripts made."""
         self._store, self._here, self._keep = store, here, keep
         self._queue: queue.SimpleQueue[_Upload | Part] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -122,7 +116,7 @@ class Backups:
             return next(iter(self._failed.values()), "")
 
     def forget(self, epoch: int) -> None:
-        """A generation begins: what older ones have begun does not count any more."""
+        """A generation begins: what older ones have started does not count any more."""
         with self._lock:
             self._oldest, self._failed = epoch, {}
 
@@ -132,7 +126,7 @@ class Backups:
         return cls(open_backups(tiers, job), here, keep)
 
     def add(self, path: Path, part: Part, done: Done, others: Others = ALONE) -> Mapping[str, Any]:
-        """Upload in the background; ``done`` is called with the step, an error or an empty text, and the seconds."""
+        """Upload in the background; then call ``done`` with step, error or "", and seconds."""
         store = self._store
         if store is None:
             return {"error": f"none of the job's tiers takes backups; give it one such as {FORMS}"}
@@ -195,7 +189,7 @@ class Backups:
             self._check(part)
             self._store.save(path, part)
         except Exception as error:
-            # Of any kind: the next backup may work, and somebody waits for this one
+            # Of any kind: the next backup may work, and the next step waits for this one
             expected = isinstance(error, _TROUBLE)
             log.warning("%s is not backed up: %s", path, error, exc_info=not expected)
             self._end(part, done, str(error) or type(error).__name__, 0.0)
@@ -252,7 +246,7 @@ class Backups:
                     for r, word in store.said(part).items()
                     if word in (PartStatus.WHOLE, PartStatus.BEGUN)
                 } != ranks:
-                    # One has begun meanwhile
+                    # One has started meanwhile
                     store.set_aside(StoredBackup(part.step, name_of(part)), part.epoch)
                     return False
                 if others.all_say or len(ranks) > 1:
@@ -279,10 +273,7 @@ class Backups:
             self._left -= 1
 
     def _prune(self, part: Part) -> None:
-        """Remove what newer backups make superfluous.
-
-        Those after this step are of a run that went further.
-        """
+        """Remove backups that newer ones replace; those after this step are of a run further on."""
         assert self._store is not None
         try:
             whole = self._store.whole()
@@ -298,11 +289,11 @@ class Backups:
     def latest(self, rank: int, epoch: int) -> Backup | None:
         """Fetch a rank's part of the newest backup, or that of rank 0 where no other has saved.
 
-        All ranks go on from one step: what all of them find damaged is skipped by all; where each
-        has a part of its own, a damaged one ends the training, and the next start finds an older
-        backup.
+        All ranks continue from one step: what all of them find damaged is skipped by all; where
+        each has a part of its own, a damaged one ends the training, and the next start finds an
+        older backup.
 
-        Raises CheckpointError: all are damaged, a part is, or nobody can tell whether there are
+        Raises CheckpointError: all are damaged, a part is, or it is unknown whether there are
         any.
         """
         store = self._store

@@ -1,7 +1,4 @@
-"""The agent's way to the controller: it asks, the controller answers.
-
-Nobody connects to an agent.
-"""
+"""The agent's connection to the controller: the agent asks; nothing connects to an agent."""
 
 from __future__ import annotations
 
@@ -21,16 +18,13 @@ from deepvm.jobs.wire import HEADER, LARGEST, Sender, WireError
 
 RETRY_S, _MOST_RETRY_S = 0.2, 5.0
 CONNECT_S = 3.0
-"""A head that is gone answers nothing: agents must find the next one before that takes them for silent (15 s)."""
+"""Timeout for a lost head: agents must find the next one before it calls them silent (15 s)."""
 LINE = "line"
 """The event of a line that a trainer has printed."""
 _MOST_WAITING = 10_000
-"""Events that may wait for the controller.
-
-Beyond it the oldest lines are dropped, and a line says how many.
-"""
+"""Events that may wait for the controller; the oldest lines beyond it are dropped and counted."""
 _LONGEST, _MOST_TOGETHER, _MOST_BYTES = 2_000, 100, LARGEST // 2
-"""Characters of a text, events of a message, and their bytes: trainers may print megabytes without an end of line."""
+"""Longest text, most events per message, and their bytes: trainers may print huge lines."""
 
 log = logging.getLogger("deepvm.agent")
 
@@ -47,7 +41,7 @@ class MessageTooLarge(ControllerUnreachable):
 class DesiredState:
     """The newest orders, as the controller sent them.
 
-    ``mttp_s``: mean time until a machine of the generation is taken back, None for never;
+    ``mttp_s``: mean time until a machine of the generation is preempted, None for never;
     ``missed_rate``: how often without a notice. ``save_s``, ``took_s``: what the newest version has
     cost, see :class:`SaveFacts`; 0 if unknown.
     """
@@ -156,10 +150,10 @@ class ControllerClient:
 
 
 class Reporter:
-    """Sends what has happened, in order, until the controller has heard it."""
+    """Sends what has happened, in order, until the controller has received it."""
 
     def __init__(self, client: ControllerClient, lost: threading.Event) -> None:
-        """Start; ``lost`` is set when there is nobody to report to any more."""
+        """Start; ``lost`` is set when reports have no receiver any more."""
         self._client, self._lost = client, lost
         self._events: list[dict[str, Any]] = []
         self._change = threading.Condition()
@@ -179,10 +173,7 @@ class Reporter:
             return self._number
 
     def _drop_line(self) -> None:
-        """Drop the oldest line that is not being sent now.
-
-        Another line says how many are missing there.
-        """
+        """Drop the oldest line that is not being sent; another line counts the missing ones."""
         lines = (
             n for n in range(_MOST_TOGETHER, len(self._events)) if self._events[n]["event"] == LINE
         )
@@ -194,7 +185,7 @@ class Reporter:
         self._events[second - 1] |= {"text": text, "dropped": dropped}
 
     def forget(self, generation: int) -> None:
-        """Drop what generations before this one had to say: nobody wants to hear it."""
+        """Drop what generations before this one had to say: it is of no use any more."""
         with self._change:
             late = [
                 e
@@ -204,13 +195,13 @@ class Reporter:
             self._events = [e for e in self._events if e not in late] if late else self._events
 
     def is_heard(self, number: int) -> bool:
-        """Whether the controller has heard a report."""
+        """Whether the controller has received a report."""
         with self._change:
             return all(event["of"] != number for event in self._events)
 
     @property
     def waiting(self) -> int:
-        """How many reports are not heard yet."""
+        """How many reports are not received yet."""
         return len(self._events)
 
     def join(self) -> None:

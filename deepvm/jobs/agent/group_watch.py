@@ -1,9 +1,8 @@
-"""Trainers of one job that form no process group, on one machine or several: found, named and stopped.
+"""Detect and stop trainers of one job that form no process group, on one or more machines.
 
 Each of them would train a copy of the model, and all would write the same files. Ranks that train
-together are
-connected: to the store at ``MASTER_PORT``, to one another, or to other machines of the job. The
-kernel's tables of TCP sockets show that for any library.
+together are connected: to the store at ``MASTER_PORT``, to one another, or to other machines of the
+job. The kernel's tables of TCP sockets show that for any library.
 
 It is unknown how long a script loads before it forms its group, so time is no reason to stop it:
 after ``LATE_S`` the log has a warning. Reasons are a reported step, the first step of a torch
@@ -34,7 +33,7 @@ _End: TypeAlias = tuple[str, int]
 
 
 class _Connection(NamedTuple):
-    """A TCP socket: its ends, addresses as the kernel writes them; ``inode``: 0 once no process holds it."""
+    """A TCP socket with its endpoints as the kernel writes them; ``inode``: 0 if no owner."""
 
     local: _End
     remote: _End

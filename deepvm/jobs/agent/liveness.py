@@ -1,7 +1,4 @@
-"""Signs of life: of the trainers of a machine, and of the controller, without which agents have versions saved.
-
-Progress is seen where steps are counted: heartbeats come too seldom for it.
-"""
+"""Liveness of trainers and controller. Progress is counted here: heartbeats are too rare."""
 
 from __future__ import annotations
 
@@ -12,11 +9,11 @@ _FAILING_S = 1.0
 """Connections may break, and controllers be replaced; nothing is done about that."""
 _LATE_S = 3.0
 _SETTLED_S = 6.0
-"""Longer than any agent waits before it repeats its reports (:mod:`deepvm.jobs.agent.controller_client`)."""
+"""Longer than any agent waits to repeat its reports (:mod:`~.controller_client`)."""
 
 
 class Progress:
-    """The signs of life of one generation after the other, as ``deepvm.jobs.decisions.hangs`` judges them.
+    """Liveness of each generation in turn, as ``deepvm.jobs.decisions.hangs`` judges it.
 
     ``longest_s``: the longest time between two steps, None before the first.
     """
@@ -73,7 +70,7 @@ class Progress:
 
 
 class ControllerLiveness:
-    """The silence of a controller, as one agent hears it; for any thread."""
+    """The silence of a controller, as seen by one agent; for any thread."""
 
     def __init__(self, beat_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         """``beat_s``: an answer to a heartbeat takes so long at most, if there is nothing new."""
@@ -107,5 +104,5 @@ class ControllerLiveness:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has answered for so long that it has heard what agents had to say meanwhile."""
+        """Whether the controller has answered long enough to have received all late reports."""
         return not self.now and self._clock() - self._back_s >= _SETTLED_S

@@ -1,4 +1,4 @@
-"""The agent of a machine of ``deepvm run``, as its cloud starts it: the file with its settings, and the metadata."""
+"""The agent process of a machine of ``deepvm run``: reads its settings file and the metadata."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a cloud says of its machine's end: the metadata services of AWS, GCP and Azure, asked each second.
+"""Preemption notices from the metadata services of AWS, GCP and Azure, polled every second.
 
 - AWS: `instance-action
   <https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html>`_,
@@ -40,7 +40,7 @@ _AZURE_FIRST_S = 125.0
 """The first question starts the service of scheduled events, in up to two minutes."""
 _EC2_GRACE_S, _GCP_GRACE_S, _AZURE_GRACE_S = 120.0, 30.0, 30.0
 _AZURE_ENDS = ("Preempt", "Terminate", "Reboot", "Redeploy")
-"""Events after which nothing that ran goes on; a machine that freezes goes on after seconds."""
+"""Events after which nothing that ran continues; a machine that freezes continues after seconds."""
 _LARGEST = 100_000
 _HOP_LIMIT = (
     "in a container the hop limit of the instance must be at least 2: aws ec2"
@@ -49,12 +49,12 @@ _HOP_LIMIT = (
 
 
 class MetadataError(DeepVMError):
-    """The metadata service cannot be used; without it nobody hears of preemptions."""
+    """The metadata service cannot be used; preemption notices cannot be received."""
 
 
 @dataclass(frozen=True)
 class Notice:
-    """The cloud takes the machine back at ``taken_s``, seconds since the epoch; ``action``: in the cloud's words."""
+    """The cloud preempts the machine at ``taken_s`` (epoch seconds); ``action``: its word."""
 
     taken_s: float
     action: str
@@ -166,7 +166,7 @@ class AzureNotices:
         self._name: str | None = None
         self._limit_s = _AZURE_FIRST_S
         self._begun: dict[str, Notice] = {}
-        """Events without a time, by their id: they have begun when they were first seen."""
+        """Events without a time, by their id: they have started when they were first seen."""
 
     def poll(self) -> Notice | None:
         """See :class:`NoticeSource`."""
@@ -192,7 +192,7 @@ class AzureNotices:
         return False
 
     def _of_here(self, event: Mapping[str, Any]) -> bool:
-        """Whether an event is of this machine: a scale set shows those of all of its machines to each."""
+        """Whether an event is for this machine: a scale set shows all its events to each VM."""
         named = [str(name).lower() for name in event.get("Resources") or ()]
         if not named:
             return True
@@ -212,7 +212,7 @@ class AzureNotices:
 
 
 class NoNotices:
-    """A machine of no cloud that is known here: nobody takes it back."""
+    """A machine of no cloud that is known here: it is never preempted."""
 
     def poll(self) -> Notice | None:
         """Say so. Raises MetadataError."""

@@ -1,4 +1,4 @@
-"""Versions by the save policy, with a controller and without: when trainers are asked for one, and what they cost."""
+"""Saves by the save policy, with or without a controller: when to request one, what they cost."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _UNTOLD_S = 600.0
 
 @dataclass(frozen=True)
 class PendingSave:
-    """A checkpoint requested without the controller if it has not received a report by ``until_s``, monotonic."""
+    """A save to request without the controller if it gets no report by ``until_s`` (monotonic)."""
 
     report: int
     reason: SaveReason
@@ -28,7 +28,7 @@ class PendingSave:
 
 
 class PlannedSaves:
-    """Says on a board when the policy wants a version, for the trainers of one machine after the other.
+    """Requests saves on the board as the policy wants them, for each trainer of a machine.
 
     Attributes:
         facts: what versions cost here, as trainers report. safe: the newest step that is known to
@@ -41,10 +41,7 @@ class PlannedSaves:
         self.policy, self.facts = policy, SaveFacts(grace_s=grace_s)
         self._board: Board | None = None
         self._last, self._told_s = (0, time.monotonic()), 0.0
-        """The newest version that was begun, and when.
-
-        When trainers last said what became of one.
-        """
+        """The newest started checkpoint and its time; when trainers last reported a result."""
         self._step = self._version = 0
         self.safe: int | None = None
         self._vain = 0
@@ -52,11 +49,11 @@ class PlannedSaves:
 
     @property
     def last_step(self) -> int:
-        """The version that was begun or restored last."""
+        """The version that was started or restored last."""
         return self._last[0]
 
     def restored(self, version: int) -> None:
-        """Training goes on from there; what it took to load is no training."""
+        """Training continues from there; what it took to load is no training."""
         self._last, self.safe = (version, time.monotonic()), version
 
     def told(self, version: int, stall_s: float, took_s: float) -> None:
@@ -72,10 +69,7 @@ class PlannedSaves:
         self._told_s, self._vain = time.monotonic(), self._vain + 1
 
     def unsaved_steps(self, board: Board, base: int) -> str:
-        """Which steps are in no safe checkpoint, in words; empty if there are none.
-
-        ``base``: where boards start.
-        """
+        """Steps in no safe checkpoint, in words; empty if none. ``base``: where boards start."""
         step, safe = board.of_rank(0, RankFlag.STEP), self.safe
         if step <= (safe or 0):
             return ""
@@ -95,10 +89,7 @@ class PlannedSaves:
             self._version, self._last = version, (version, time.monotonic())
 
     def look(self, board: Board, known: SaveFacts) -> None:
-        """Ask for a version if it is time.
-
-        ``known``: of preemptions, and of versions until one is told of here.
-        """
+        """Request a save if it is due. ``known``: preemptions, and earlier checkpoints."""
         policy, words = self.policy, board.words
         step, version = board.of_rank(0, RankFlag.STEP), board.of_rank(0, RankFlag.VERSION)
         if not step or not policy.saves:

@@ -1,4 +1,4 @@
-"""What comes before the first trainers of a machine, and how far that is: heartbeats say it meanwhile."""
+"""Preparation of a machine before its first trainers, with progress for heartbeats."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from deepvm.jobs.storage.data import have_data
 from deepvm.jobs.wire import WireError
 
 ORPHAN_SAVE_S = 300.0
-"""For so long trainers may save before a machine ends that hears of no controller."""
+"""For so long trainers may save before a machine ends without a controller."""
 _LAST_LINES = 40
 _TOLD_S, _RETRY_S = 300.0, 0.1
 PARTS = ("code_s", "setup_s", "data_s")
@@ -61,7 +61,7 @@ class AgentEnvironment:
 
 
 class Orphaned(Exception):
-    """Nobody has heard of the controller for too long."""
+    """There was no sign of the controller for too long."""
 
 
 class Preparation:
@@ -85,7 +85,7 @@ class Preparation:
         self._took_s: dict[str, float] = {}
         self._loads_s = 0.0
         self.over = False
-        """Whether trainers could begin once, and the controller hears how long it took."""
+        """Whether trainers could begin once, and the controller learns how long it took."""
         self.doing = "fetches the code"
         """How far it is."""
         self.orphan_after_s = around.orphan_after_s
@@ -153,10 +153,7 @@ class Preparation:
         point("agent.after-setup")
 
     def have_data(self, wanted: Mapping[str, Any], said: Doing) -> None:
-        """Have the job's data here.
-
-        Without all of it nothing is trained, and the controller ends the job.
-        """
+        """Fetch the job's data; without all of it the controller ends the job."""
 
         def both(text: str) -> None:
             said(text)

@@ -1,4 +1,4 @@
-"""A command in a process group of its own: what it starts hears the signals, too, and this process does not."""
+"""A command in its own process group, so that signals reach its children and not this process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PASSED_ON = tuple(
         "SIGWINCH",
     )
 )
-"""Signals that somebody may send to this process and means for the command."""
+"""Signals that others may send to this process and means for the command."""
 
 
 def exit_code(returned: int) -> int:
@@ -72,5 +72,5 @@ def caught() -> Iterator[list[int]]:
         yield heard
     finally:
         for number, handler in before.items():
-            # None: it was installed by somebody who is no Python, such as faulthandler.
+            # None: it was installed by non-Python code, such as faulthandler.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)

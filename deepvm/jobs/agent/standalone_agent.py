@@ -1,4 +1,4 @@
-"""The agent without a controller: beside a command that somebody else's engine starts, restarts and ends.
+"""The agent without a controller, next to a command that another engine starts and restarts.
 
 A machine goes in one of three ways. The cloud's metadata service says so, or the engine sends
 SIGTERM, as Slurm, Kubernetes and SkyPilot do: then the trainers save the same step on all ranks,
@@ -43,17 +43,15 @@ GRACE_S = 25.0
 _POLL_S, _LOOK_S = 1.0, 0.01
 _DEAF_AFTER = 3
 _CONFIRM_S, _BEFORE_END_S = 1.0, 1.0
-"""How long ranks hold before an agent acts that has no confirmation of their checkpoint.
-
-How long before the end of its
-machine it logs what is lost.
+"""How long ranks hold without a confirmed checkpoint, and how long before the machine's end the
+agent logs what is lost.
 """
 
 log = logging.getLogger("deepvm.agent")
 
 
 class StandaloneAgent:
-    """Has the trainers of one command save when this machine is taken back."""
+    """Has the trainers of one command save when this machine is preempted."""
 
     def __init__(
         self,
@@ -68,13 +66,13 @@ class StandaloneAgent:
     ) -> None:
         """Start nothing yet.
 
-        ``policy``: beside notices, which it does not ask. ``mttp_s``: the mean time to preemption
+        ``policy``: besides notices, which it does not ask. ``mttp_s``: the mean time to preemption
         that it assumes.
         ``grace_s``: from SIGTERM until it is passed on at the latest. ``keep``: backups that stay.
         """
         self._notices, self._tiers, self._job, self._grace_s = notices, tiers, job, grace_s
         self._keep = keep
-        # Of several machines each plans, and only that of rank 0 is heard.
+        # Of several machines each plans, and only that of rank 0 counts.
         self._plan, self._known = PlannedSaves(policy, grace_s), SaveFacts(mttp_s=mttp_s)
         self._over = threading.Event()
         self._base = 0
@@ -103,7 +101,7 @@ class StandaloneAgent:
                 sockets.close()
 
     def _watch(self, command: ProcessGroup, signals: list[int]) -> int:
-        """Wait for the command, and pass signals on: SIGTERM after a checkpoint is safe, or when its grace is over.
+        """Wait for the command and pass signals on; SIGTERM once the checkpoint is safe.
 
         Returns its exit code, or 1 where that is 0 although steps that were to be saved after
         SIGTERM are not.

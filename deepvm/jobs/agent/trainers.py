@@ -1,4 +1,4 @@
-"""Start trainers, one process per GPU, see how they end, and end them with all that they have started."""
+"""Start trainers, one process per GPU, watch how they end, and end them with their children."""
 
 from __future__ import annotations
 
@@ -117,10 +117,7 @@ class ProcessLayout:
 
     @classmethod
     def of(cls, spec: Mapping[str, Any], environ: Mapping[str, str]) -> ProcessLayout:
-        """The layout that the controller sends.
-
-        A machine, or the job's ``env``, may already limit the GPUs.
-        """
+        """The layout sent by the controller; the machine or ``env`` may limit the GPUs."""
         names = (
             environ[GPUS].split(",")
             if environ.get(GPUS)
@@ -174,7 +171,7 @@ class Trainers:
     def __init__(
         self, command: Command, environ: Mapping[str, str], said: Callable[[int, str], None]
     ) -> None:
-        """Start nothing yet; ``said`` is called with the local rank and each line that a trainer prints."""
+        """``said`` is called with the local rank and each line that a trainer prints."""
         self.command, self._environ, self._said = command, dict(environ), said
         self._lock = threading.Lock()
         self._warm: list[tuple[subprocess.Popen[bytes], int]] = []
@@ -188,7 +185,7 @@ class Trainers:
             ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
 
     def warm_up(self) -> None:
-        """Start processes that load torch and wait, where the command allows it and there are none."""
+        """Start processes that load torch and wait, if the command allows it and there are none."""
         if not can_warm(self.command.words) or self.command.launcher == TORCHRUN:
             return
         with self._lock:
@@ -379,7 +376,7 @@ def lines_of(source: IO[bytes]) -> Iterator[str]:
 
 
 def _python(name: str, env: Mapping[str, str]) -> str:
-    """The interpreter of a command: this one, unless the job's own variables have a ``PATH``: it may name another."""
+    """The interpreter of a command: this one, unless the job's own variables set ``PATH``."""
     if name in ("python", "python3") and "PATH" not in env:
         return sys.executable
     return name

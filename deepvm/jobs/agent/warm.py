@@ -1,4 +1,4 @@
-"""A trainer that has loaded torch and waits: it begins within milliseconds, as if it had been started then.
+"""A trainer that has loaded torch and waits, so that it can start within milliseconds.
 
 It reads one line of JSON from its standard input, the variables and words of a command such as
 ``python train.py``, and becomes that. At the end of the input, when its agent is gone, it ends.
@@ -28,17 +28,14 @@ _FIRST_S, _LOOK_S = 0.4, 0.002
 
 
 def can_warm(words: Sequence[str]) -> bool:
-    """Whether a command is ``python FILE ...`` or ``python -m MODULE ...``, without options for the interpreter."""
+    """Whether a command is ``python FILE ...`` or ``python -m MODULE ...`` without options."""
     if len(words) < 2 or os.path.basename(words[0]) not in ("python", "python3"):
         return False
     return not words[1].startswith("-") or (words[1] == "-m" and len(words) > 2)
 
 
 def await_first(environ: Mapping[str, str]) -> None:
-    """Let rank 0 begin to listen: torch tries again half a second after a connection was refused.
-
-    Not for long, because nobody knows when, or whether, the script will connect.
-    """
+    """Let rank 0 listen early, briefly: after a refused connection torch waits half a second."""
     where, until_s = (
         (environ.get("MASTER_ADDR", ""), environ.get("MASTER_PORT", "")),
         time.monotonic() + _FIRST_S,
@@ -52,7 +49,7 @@ def await_first(environ: Mapping[str, str]) -> None:
 
 
 def use_own_gpu(environ: Mapping[str, str]) -> None:
-    """Make the GPU of this rank the default once CUDA is used: all are visible, and not every script chooses one."""
+    """Make this rank's GPU the default of CUDA: all are visible, and few scripts choose one."""
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
     local_rank = int(environ.get("LOCAL_RANK", "0"))
     if cuda is None or not local_rank:
@@ -71,7 +68,7 @@ _OTHER_GROUPS = ("byteps", "horovod", "mpi4py", "ray")
 
 
 def watch_first_step(environ: Mapping[str, str]) -> None:
-    """Report a first optimizer step to the agent, in a process that has formed no group with the others."""
+    """Report the first optimizer step to the agent if this process has formed no group."""
     optimizer: Any = sys.modules.get("torch.optim.optimizer")
     compiler = getattr(sys.modules.get("torch"), "compiler", None)
     if (

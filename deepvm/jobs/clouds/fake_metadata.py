@@ -55,7 +55,7 @@ class FakeMetadata:
         threading.Thread(target=self._server.serve_forever, args=(0.1,), daemon=True).start()
 
     def notice(self, taken_s: float) -> None:
-        """Say that the machine is taken back."""
+        """Say that the machine is preempted."""
         row = {"action": "terminate", "time": _utc(taken_s)}
         self.facts = {**self.facts, "spot/instance-action": json.dumps(row)}
 

@@ -1,4 +1,4 @@
-"""Machines that are process trees on this computer: each with a folder, a metadata service, a price and an end.
+"""Machines that are local process trees, each with a folder, metadata service, price and end.
 
 A machine's folder holds a lock that every process of its first ranks keeps open: it is free when,
 and only when, they are gone. ``machine.json`` says when it was launched; ``ended.json`` when and
@@ -47,10 +47,7 @@ class LocalCloud:
     near: ClassVar = True
 
     def __init__(self, folder: Path, allocation_s: float = 0.5) -> None:
-        """``folder``: for the machines of all jobs.
-
-        ``allocation_s``: from the request to the launch.
-        """
+        """``folder``: for all jobs' machines; ``allocation_s``: from the request to the launch."""
         self._folder, self._allocation_s = folder, allocation_s
         self._ends: dict[Path, dict[str, Any]] = {}
 
@@ -112,7 +109,7 @@ class LocalCloud:
                 "role": record.role.value,
                 "launched_s": launched_s,
             }
-            # Whose permissions are kept: nobody else ever reads the secret
+            # Whose permissions are kept: no other user ever reads the secret
             (place / "settings.json").touch(0o600)
             write_bytes(place / "settings.json", json.dumps(settings).encode())
             words = [
@@ -226,10 +223,7 @@ def jail() -> list[str]:
 
 @cache
 def unshared() -> list[str]:
-    """What starts a process with a PID namespace of its own.
-
-    Empty where that is refused, as in most containers.
-    """
+    """Prefix for a command in its own PID namespace; empty where refused (most containers)."""
     if shutil.which("unshare") is None:
         return []
     user = [] if os.geteuid() == 0 else ["--user", "--map-current-user"]
@@ -267,7 +261,7 @@ def _is_alive(place: Path) -> bool:
 
 def _kill(place: Path, why: str) -> None:
     """End a machine, and return when it is gone."""
-    # Its first process reads this, also where nobody was left to write down its number.
+    # Its first process reads this, also where nothing was left to record its pid.
     with contextlib.suppress(DataError):  # a full disk must not keep it alive
         write_bytes(place / ORDER, json.dumps({"end": why}).encode())
     process = int(_read(place / MACHINE).get("process", 0))

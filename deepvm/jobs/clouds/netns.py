@@ -1,6 +1,4 @@
-"""Local machines with a network of their own: a namespace each, at one switch for each job.
-
-Needs root.
+"""Local machines, each in a network namespace, on a switch per job. Needs root.
 
 Each has its metadata service at 169.254.169.254, as on EC2, and an address that others reach it by.
 Its link can be taken away, so that it is alive and silent, and given back.
@@ -102,7 +100,7 @@ class NetnsCloud(LocalCloud):
             _ip("link", "del", _bridge(job))
 
     def cut(self, job: str, machine: str, *, down: bool = True) -> None:
-        """See :class:`deepvm.jobs.cloud.NetworkFaults`; or give the link back. Raises UnknownError."""
+        """See :class:`deepvm.jobs.cloud.NetworkFaults`; or restore it. Raises UnknownError."""
         try:
             _ip("-n", _space(job, machine), "link", "set", "eth0", "down" if down else "up")
         except subprocess.SubprocessError as error:

@@ -1,4 +1,4 @@
-"""What keeps a local machine together where ``unshare`` is refused: when it ends, all that it has started ends.
+"""The parent of a local machine where ``unshare`` is refused: ends its processes with it.
 
 It starts the words behind its name, waits for their end, ends whatever they have left, and ends
 itself. The machine's first process does the same if the keeper is killed, so that nothing is left

@@ -27,7 +27,7 @@ def find_cloud(name: str) -> type[Cloud]:
 
 
 def clouds_that_preempt() -> tuple[str, ...]:
-    """The names of those whose machines can be taken back on purpose."""
+    """The names of those whose machines can be preempted on purpose."""
     return tuple(name for name in CLOUDS if find_cloud(name).can_preempt)
 
 

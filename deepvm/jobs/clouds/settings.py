@@ -6,10 +6,10 @@ from typing import TypedDict
 
 
 class MachineSettings(TypedDict, total=False):
-    """Where a machine is: its address for the others, the interface of collectives, its metadata service.
+    """Where a machine is: its address, the interface of collectives, its metadata service.
 
     ``beat_s``: between heartbeats, at most. ``metadata_named``: whether its processes find that
-    service by the variable of AWS's libraries, in place of the one that the computer has.
+    service by the variable of AWS's libraries, instead of the one that the computer has.
     """
 
     address: str

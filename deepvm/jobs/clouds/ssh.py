@@ -1,10 +1,10 @@
-"""Machines of the user's own: an agent on each host of a file, started through ssh, or whatever else leads there.
+"""Machines the user owns: an agent on each host of a file, started by ssh or another command.
 
 Nothing waits on a host for orders: each is a command of its own
 (:mod:`deepvm.jobs.clouds.ssh_host`), and a machine runs on when the connection is closed. Which
 machine is on which host is written down before it is started there. A host that does not answer is
 unknown: what ran there may run on, and counts as alive, until it was released in vain for a while;
-its agent ends it when it hears of no controller.
+its agent ends it when it loses the controller.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class _Placed:
     taken: bool = False
 
     def is_let_go(self, now_s: float) -> bool:
-        """Whether its host did not answer for so long that nobody waits for its end any more."""
+        """Whether its host did not answer for so long that its end is not awaited any more."""
         return self.released_s is not None and now_s - self.released_s >= _LET_GO_S
 
 
@@ -213,10 +213,7 @@ class SshCloud:
         return job_time_s(self._folder / job, time.time())
 
     def _behind_s(self, job: str, answer: Mapping[str, Any]) -> float:
-        """By how many seconds the clock of a host is behind the job's.
-
-        0 if answers may have taken as long.
-        """
+        """Seconds a host's clock is behind the job's; 0 if the round trip takes as long."""
         behind_s = round(self._now_s(job) - answer["now_s"]) if "now_s" in answer else 0
         return float(behind_s) if abs(behind_s) >= _MIN_CLOCK_DIFFERENCE_S else 0.0
 

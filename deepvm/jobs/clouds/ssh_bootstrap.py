@@ -1,4 +1,4 @@
-"""What the interpreter of a host runs first, as ``python -c``: it finds deepvm there, or takes what is sent.
+"""What a host's interpreter runs first, as ``python -c``: finds deepvm there or unpacks it.
 
 Its standard input is a line of JSON, an order for :mod:`deepvm.jobs.clouds.ssh_host` with the
 version that sends it, and behind it ``bytes`` of an archive. It uses the standard library alone, as
@@ -46,7 +46,7 @@ def _hosts() -> str:
 
 
 def _locked() -> int:
-    """Until this process ends, no other order removes the code that it may use: a lock on the folder of all hosts."""
+    """Lock the folder of all hosts until exit, so that no other order removes code in use."""
     os.makedirs(_hosts(), mode=0o700, exist_ok=True)
     lock = os.open(_hosts(), os.O_RDONLY)
     fcntl.flock(lock, fcntl.LOCK_SH)

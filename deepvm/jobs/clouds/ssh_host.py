@@ -146,7 +146,7 @@ def _tell(job: Path, controller: str, *, made: bool = False) -> None:
 
 
 def _finish(cloud: HostCloud, root: Path, folder: Path, job: str, lock: int) -> None:
-    """Remove what a job has left, but for the logs of its machines; ``lock``: that of the bootstrap, on the code."""
+    """Remove a job's files but for the machines' logs; ``lock``: the bootstrap's, on the code."""
     place = folder / job
     if not place.is_dir() or cloud.listing(job).alive:
         return

@@ -1,4 +1,1 @@
-"""The controller: one per job.
-
-It asks for machines, hears their agents, and decides what happens next.
-"""
+"""The controller, one per job: requests machines, receives heartbeats, decides what comes next."""

@@ -33,7 +33,7 @@ class Handler(Protocol):
         """A piece of the job's code, or how much there is."""
 
     async def beat(self, machine: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
-        """A heartbeat: the orders, once they differ from those that the agent has, or time is up."""
+        """Answer a heartbeat with the desired state, once it differs or the wait is over."""
 
     async def report(self, machine: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
         """What happened on a machine."""
@@ -51,7 +51,7 @@ class Handler(Protocol):
 def application(
     handler: Handler, receiver: Receiver, known: Callable[[Any], None] = lambda peer: None
 ) -> Starlette:
-    """The controller's side of the wire; ``known`` is called with the address of each who has signed a message."""
+    """The controller's web application; ``known`` gets the address of each verified sender."""
 
     async def nonce(_: Request) -> Response:
         return PlainTextResponse(receiver.nonce)

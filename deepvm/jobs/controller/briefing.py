@@ -1,4 +1,4 @@
-"""What agents have said of themselves, and what they are told: orders with the places where trainers meet."""
+"""What agents report and what they are sent: the desired state, with rendezvous addresses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _DIGEST_WORDS = 5
 
 @dataclass(frozen=True)
 class _Agent:
-    """What the last heartbeat of a machine said; ``told``: the generation of the orders that it has."""
+    """The last heartbeat of a machine; ``told``: the generation of its desired state."""
 
     address: str = ""
     port: int = 0
@@ -42,16 +42,16 @@ class HeartbeatResponder:
     """Of one job, by one controller; for one thread."""
 
     def __init__(self, spec: Mapping[str, Any], clock: SteadyClock) -> None:
-        """Nobody has been heard yet."""
+        """No agent has reported yet."""
         self._spec, self._clock = spec, clock
         self._agents: dict[str, _Agent] = {}
         self._ports: dict[int, int] = {}
         self._doubtful = 0
         self.schedule: Mapping[str, Any] | None = None
-        """The step that all are to save: ``generation``, ``step``, ``save`` with the time until when, ``number``."""
+        """The step that all save: ``generation``, ``step``, ``save`` with its limit, ``number``."""
 
     def take_up(self, world: JobState) -> None:
-        """Doubt a generation of which a controller before this one may have told only some machines."""
+        """Doubt a generation that an earlier controller may have sent to some machines only."""
         if world.formed and not world.started.issuperset(world.members):
             self._doubtful = world.generation
 
@@ -69,9 +69,9 @@ class HeartbeatResponder:
         return [m for m in members if self._agents.get(m, _UNHEARD).scheduled != number]
 
     def splits(self, orders: Decisions) -> bool:
-        """Whether some machines of a generation know of a meeting place that others will not be told; asked once.
+        """Whether some machines have a rendezvous that others will not get; asked once.
 
-        A controller before this one has told them, and nobody has written it down.
+        A controller before this one has told them, and did not record it.
         """
         generation = orders.generation
         if (
@@ -86,7 +86,7 @@ class HeartbeatResponder:
         return not all(run) and (any(run) or any(a.told == generation for a in agents))
 
     def can_begin(self, machine: str, orders: Decisions, world: JobState) -> bool:
-        """Whether all is known that the trainers of a machine must know: agents are heard one after the other."""
+        """Whether all that a machine's trainers need is known: agents report one by one."""
         if not orders.generation or all(
             m in self._agents for m in [*orders.members, *world.anchors]
         ):
@@ -142,10 +142,7 @@ class HeartbeatResponder:
         return found
 
     def _anchor_tier(self, world: JobState) -> list[str]:
-        """The memory nodes of this generation, if there are any.
-
-        Each keeps a part of every version.
-        """
+        """The memory nodes of this generation, if any; each keeps a part of every checkpoint."""
         agents = [self._agents.get(anchor, _UNHEARD) for anchor in world.anchors]
         return [f"tcp://{','.join(f'{a.address}:{a.port}' for a in agents)}"] if agents else []
 

@@ -1,4 +1,4 @@
-"""The controller's calls to its cloud: in threads of their own, and what became of each is an event."""
+"""The controller's calls to its cloud, in threads; each result is an event."""
 
 from __future__ import annotations
 
@@ -23,10 +23,7 @@ log = logging.getLogger("deepvm.jobs")
 
 
 class CloudCalls:
-    """Of one job; for one event loop.
-
-    What nobody foresees is logged with its place, and ends nothing.
-    """
+    """For one job and one event loop; unexpected errors are logged with their location."""
 
     def __init__(self, cloud: Cloud, job: str, feed: Callable[[d.Event], None]) -> None:
         """Call nothing yet; ``feed`` is told what became of each call."""
@@ -42,10 +39,7 @@ class CloudCalls:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call, *words)
 
     async def request(self, record: MachineRecord, start: Start) -> None:
-        """Have a machine made.
-
-        Where nobody knows what became of it, the cloud's list will say so.
-        """
+        """Launch a machine; if the outcome is unknown, the cloud's list will show it."""
         try:
             point("cloud.before-request")
             made = await self.call(self._cloud.request, record, start)
@@ -95,10 +89,7 @@ class CloudCalls:
             self._is_listing = False
 
     async def strike(self, strike: InjectedFault) -> bool:
-        """Do to a machine on purpose what clouds do, if it still lives.
-
-        False: nobody knows whether it was done.
-        """
+        """Inject a fault into a live machine; False: it is unknown whether that was done."""
         try:
             if strike.blow is FaultKind.RECOMMEND:
                 await self.call(self._cloud.recommend, self._job, strike.id)
@@ -112,10 +103,7 @@ class CloudCalls:
         return True
 
     async def finish(self) -> None:
-        """Remove what the machines shared.
-
-        It costs nothing, so the job has ended all the same where that fails.
-        """
+        """Remove what machines shared; it is free, so the job ends even if that fails."""
         until_s = time.monotonic() + _FINISH_S
         while True:
             try:

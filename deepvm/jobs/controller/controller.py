@@ -1,4 +1,4 @@
-"""The controller of one job: events come in, are written down, and what follows from them is done."""
+"""The controller of one job: records incoming events and carries out what follows from them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ from deepvm.jobs.wire import USER, Receiver, secret_of, token_of
 
 _TICK_S, _ACK_S = 0.2, 8.0
 _GONE_NEAR_S, _GONE_S = 0.3, 3.0
-"""For so long nobody is suspected whose connection has broken: another takes round trips, of which some are long."""
+"""Grace period after a broken connection: a new one takes several round trips, some slow."""
 _PIECE = 300_000
 _LONGEST_LINE = 1000
 _STALL_S = 1.0
@@ -113,7 +113,7 @@ class Controller:
         self._tasks = set[asyncio.Task[None]]()
         self._explained = set[str]()
         self._deaf = set[str]()
-        """Machines of which is written down that they hear no notices."""
+        """Machines of which is written down that they get no notices."""
         self._injector = Injector(job.injection, ())
         self._heard: dict[str, tuple[d.Heartbeat, float]] = {}
         self._inbox: list[tuple[d.Event, Mapping[str, Any]]] = []
@@ -185,17 +185,14 @@ class Controller:
             self._tell(row)
 
     def _tell(self, row: EventRow) -> None:
-        """Show an event; nothing else depends on whether somebody can see it."""
+        """Show an event; nothing else depends on whether it can be displayed."""
         try:
             self.told(row)
         except Exception as error:  # a terminal that was closed, a pipe that nobody reads
             log.debug("%s is not shown: %s", row.kind, error)
 
     def _put_off(self, inbox: list[tuple[d.Event, Mapping[str, Any]]], error: DataError) -> None:
-        """Do nothing of which no trace would be left.
-
-        A disk that is full, or a lock, may be gone in a moment.
-        """
+        """Do nothing that leaves no record: a full disk or a lock may be gone in a moment."""
         now_s = self._clock.now_s()
         if self._unwritten_s is None:
             self._unwritten_s = now_s
@@ -211,10 +208,7 @@ class Controller:
         task.add_done_callback(self._tasks.discard)
 
     async def _do(self, act: d.Act) -> None:
-        """Have the cloud do something.
-
-        What became of it is an event, or found in the cloud's list.
-        """
+        """Call the cloud; the result is an event, or appears in the cloud's list."""
         try:
             await self._safe()
         except BusyError:
@@ -231,10 +225,7 @@ class Controller:
     # --- the loop ---------------------------------------------------------------------------------
 
     async def run(self) -> JobState:
-        """Run until the job is over and nothing lives.
-
-        After a second interruption at most for ``RELEASE_LIMIT_S``.
-        """
+        """Run until the job is over and all is released, ``RELEASE_LIMIT_S`` after a 2nd signal."""
         with self._history.hurried(_LOCKED_S):  # heartbeats are to be answered meanwhile
             work = asyncio.create_task(self._run())
             try:
@@ -333,15 +324,12 @@ class Controller:
             )
 
     def _was_away(self, for_s: float) -> None:
-        """Write down that nobody controlled the job until now; one that is over needs nobody."""
+        """Record that the job had no controller until now, unless it is over."""
         if for_s >= LEAST_S and not self.world.job.over:
             self.feed(d.Downtime(self._clock.now_s() - for_s))
 
     def _take_signals(self) -> None:
-        """The first one: save, release, end, unless machines are kept.
-
-        The second one waits for no checkpoint.
-        """
+        """First signal: save, release, end (unless kept); the second waits for no checkpoint."""
         count, before = len(self.signals.numbers), self._interrupts
         self._interrupts = count
         if self.world.job.over or self.keeps:
@@ -356,11 +344,11 @@ class Controller:
         self._stop = why
 
     def give_up(self, error: Exception) -> None:
-        """End :meth:`run` with this error, and leave all machines as they are: another controller has the job."""
+        """End :meth:`run` with this error and keep all machines: another controller has the job."""
         self._wrong = self._wrong or error
 
     def _hear(self) -> None:
-        """The heartbeats of members since the last look, all at once: with many machines each would take too long."""
+        """Process the members' heartbeats since the last look at once: one by one is too slow."""
         found, self._heard = self._heard, {}
         heard = {machine: beat for machine, (beat, _) in found.items()}
         for machine, beat in heard.items():
@@ -405,7 +393,7 @@ class Controller:
             self._start(self._take_back(strike))
 
     async def _take_back(self, strike: InjectedFault) -> None:
-        """Once it is written down: whoever controls the job after this must not take another one instead."""
+        """Preempt once it is recorded: the next controller must not preempt another machine."""
         try:
             await self._heeded()
             await self._safe()
@@ -518,7 +506,7 @@ class Controller:
             if self.world.generation != generation:
                 return {"error": "an older generation"}
             if left_s <= 0:
-                # Some will save it, and the others will not: none goes on like that, unless they
+                # Some will save it, and the others will not: none continues like that, unless they
                 # agree themselves.
                 for one in () if message.get("peers") else missing:
                     self.feed(d.Silent(one))

@@ -1,10 +1,10 @@
-"""Preemptions on purpose: machines live for random, listed or recorded times once trainers are started, and then go.
+"""Fault injection: machines are preempted after random, listed or recorded lifetimes.
 
 Most go after a notice, some without one or after a late one; some fall silent: they live on,
 without a link.
 
 What the user has ordered and which machines were struck is among the job's events, so that another
-controller goes on where this one ended: no strike is forgotten, and none happens twice.
+controller continues where this one ended: no strike is forgotten, and none happens twice.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from deepvm.jobs.decisions.world import LOST, JobState, MachineRecord, Role
 from deepvm.jobs.history.history import EventRow
 
 INJECTED, STRUCK = "injected", "struck"
-"""Kinds of events: what was ordered while the job ran, and a machine that is about to be taken back."""
+"""Kinds of events: what was ordered during the job, and a machine about to be preempted."""
 
 
 class FaultKind(enum.Enum):
@@ -32,10 +32,7 @@ class FaultKind(enum.Enum):
 
 @dataclass(frozen=True)
 class InjectedFault:
-    """What to do to a machine now; ``grace_s``: of its notice.
-
-    ``new``: no controller before this one has begun to.
-    """
+    """A fault for a machine now; ``grace_s``: of its notice; ``new``: not started before."""
 
     id: str
     blow: FaultKind = FaultKind.PREEMPT
@@ -59,7 +56,7 @@ class Injector:
                     event.facts["id"], blow, event.facts["grace_s"], new=False
                 )
         self._begun = dict(self._struck)
-        """Strikes of earlier controllers; nobody knows whether the cloud has heard of them."""
+        """Faults of earlier controllers; it is unknown whether the cloud received them."""
 
     def order(self, injection: Injection, now_s: float) -> None:
         """Go by this from now on."""
@@ -110,10 +107,7 @@ class Injector:
                 yield InjectedFault(machine.id, FaultKind.RECOMMEND)
 
     def _candidates(self, world: JobState) -> list[MachineRecord]:
-        """Those that can be taken back, and were there when the injection began.
-
-        None that the cloud refused.
-        """
+        """Machines that can be preempted, existed when injection started and were not refused."""
         kept = {*world.terms.bought, *world.terms.steady}
         return [
             m
@@ -126,10 +120,7 @@ class Injector:
 
 
 def _is_pending(world: JobState, machine: str) -> bool:
-    """Whether a machine was struck that nobody has missed yet.
-
-    One that was released first is not taken back.
-    """
+    """Whether a fault hit a machine and is unnoticed; a released machine does not count."""
     record = world.machines.get(machine)
     return (
         record is not None

@@ -1,4 +1,4 @@
-"""What agents say, as events: a machine that somebody has taken over can lie about itself, and confuse nothing else."""
+"""Agents' messages as events: a machine that is taken over can lie only about itself."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _OF_AGENT = {
 
 @dataclass(frozen=True)
 class HeartbeatMessage:
-    """A heartbeat: where the machine is reached, the newest save that it has marked, the orders that it has seen."""
+    """A heartbeat: the machine's address, the newest save it marked, the state it has seen."""
 
     address: str
     port: int
@@ -130,10 +130,7 @@ def event_of(machine: str, report: Mapping[str, Any]) -> tuple[d.Event, Mapping[
 
 
 def can_know(world: JobState, machine: str, event: d.Event) -> bool:
-    """Whether it is this machine's to say: rank 0's what is safe, any member's what is not.
-
-    Who is over says why.
-    """
+    """Whether this machine may report it: rank 0 what is safe, any member what is not."""
     record = world.machines.get(machine)
     if record is None or (record.state.over and not isinstance(event, d.Failed)):
         return False

@@ -11,7 +11,7 @@ from deepvm.jobs.decisions.world import JobState
 from deepvm.jobs.history.history import History, Sample
 
 FIRST_S = 0.25
-"""Between samples of a job that has just begun."""
+"""Between samples of a job that has just started."""
 MOST = 1200
 """Samples of a job, about; up to three times as many where steps are lost again and again."""
 FLUSH_S = 2.0
@@ -21,7 +21,7 @@ log = logging.getLogger("deepvm.jobs")
 
 
 def spacing_s(span_s: float) -> float:
-    """Between the samples of a job that has taken so long: doubled as often as it takes to have at most ``MOST``."""
+    """Seconds between samples after ``span_s``: doubled until there are at most ``MOST``."""
     spacing = FIRST_S
     while span_s > MOST * spacing:
         spacing *= 2
@@ -29,7 +29,7 @@ def spacing_s(span_s: float) -> float:
 
 
 def edges(samples: Iterable[Sample]) -> Iterator[Sample]:
-    """The last sample before steps were lost, and the first after that: without them the fall would be a slope."""
+    """The last sample before steps were lost and the next one, so that plots show a drop."""
     for one, other in pairwise(samples):
         if other.step < one.step:
             yield from (one, other)
@@ -61,7 +61,7 @@ class Sampler:
         self._written = len(self._samples)
         self._spacing = spacing_s(self._span_s)
         self._instead = False
-        """Whether all are to be written anew."""
+        """Whether all are to be rewritten."""
         self._seen: Sample | None = None
         self._flushed_s = float("-inf")
 

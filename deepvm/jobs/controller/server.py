@@ -1,4 +1,4 @@
-"""The controller's web server, which peers that connect and say nothing cannot keep from its agents."""
+"""The controller's web server, which silent connections cannot block."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _KEPT_S = 75  # else idle connections close at the very period of the heartbeats
 
 
 class UnauthenticatedConnections:
-    """Connections of which nobody knows who they are."""
+    """Unauthenticated connections."""
 
     def __init__(self, most: int = MOST_STRANGERS) -> None:
         """None yet."""

@@ -1,4 +1,4 @@
-"""SIGINT, SIGTERM and SIGHUP of a process that controls a job, which releases machines before it ends."""
+"""SIGINT, SIGTERM and SIGHUP of a controlling process: it releases machines before it ends."""
 
 from __future__ import annotations
 

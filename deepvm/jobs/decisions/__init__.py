@@ -1,4 +1,1 @@
-"""What the controller knows and decides: states, events, rules.
-
-Pure: no clock, no files, no cloud.
-"""
+"""What the controller knows and decides: states, events, rules. Pure: no clock, files or cloud."""

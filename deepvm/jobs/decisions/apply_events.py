@@ -164,7 +164,7 @@ def why_not_saved(world: JobState) -> str:
 
 
 def _failed(world: JobState, machine: MachineRecord, event: Failed) -> JobState:
-    """With a machine on which nothing can be trained: its own fault, or that of the job, which ends."""
+    """Apply a machine's failure to train: its own fault, or the job's, which then ends."""
     gone = machine.state.over or machine.state in (Machine.RELEASING, Machine.LOST)
     known_as, alike = (
         world.unready.get(machine.role, StartupFailures()),
@@ -214,7 +214,7 @@ def _listed(world: JobState, event: InstancesListed) -> JobState:
             machine = replace(machine, end_reason="" if machine.noticed_s is not None else LOST)
         if machine.id in event.ended:
             world = with_event(world, machine, MachineEvent.GONE)
-            # The bill is by the cloud's times, not by those when somebody looked.
+            # The bill is by the cloud's times, not by when they were looked up.
             launched_s, ended_s = event.ended[machine.id]
             world = world.with_machine(
                 replace(world.machines[machine.id], launched_s=launched_s, ended_s=ended_s)
@@ -315,7 +315,7 @@ def _settled(world: JobState, version: int) -> JobState:
 
 
 def unsaved(world: JobState) -> JobState:
-    """With the version given up that something waits for: trainers go on, and it may be asked for again."""
+    """Give up the save that something waits for: trainers continue, and it may be retried."""
     return replace(
         world, save=None, unsaved_s=world.now_s, job=job_after(world.job, JobEvent.GO_ON)
     )
@@ -363,10 +363,7 @@ def with_event(world: JobState, machine: MachineRecord, event: MachineEvent) -> 
 
 
 def _without_anchors(world: JobState) -> JobState:
-    """With the versions that are left where an anchor goes, which kept a part of each.
-
-    The next one comes at once.
-    """
+    """Apply an anchor's loss, which had a part of each checkpoint; the next comes at once."""
     if world.lasts >= world.version:
         return world
     world = replace(world, version=world.lasts)

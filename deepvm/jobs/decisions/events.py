@@ -18,7 +18,7 @@ class Tick:
 
 @dataclass(frozen=True)
 class Launched:
-    """The cloud has made a machine; ``zone``, ``usd_per_hour``: what it chose, if that was left to it."""
+    """The cloud has launched a machine; ``zone``, ``usd_per_hour``: the cloud's choice, if any."""
 
     id: str
     launched_s: float
@@ -36,7 +36,7 @@ class Refused:
 
 @dataclass(frozen=True)
 class InstancesListed:
-    """The cloud's list of the job's machines: since when they live, and from when to when those did that do no more.
+    """The cloud's list of the job's machines: launch times, and (launch, end) of ended ones.
 
     ``zones``: where each is, if that was left to the cloud. ``taken``: those of which it says that
     it took them back.
@@ -50,7 +50,7 @@ class InstancesListed:
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """A heartbeat: which generation the agent runs (0: none), how far, and whether it can start another at once.
+    """A heartbeat: the agent's generation (0: none), its step, and whether it is warm.
 
     ``step_s``: duration of the last step, 0 before the first. ``spare``: whether it can even while
     this one runs.
@@ -94,7 +94,7 @@ class Noticed:
 
 @dataclass(frozen=True)
 class Rebalanced:
-    """The cloud may take a machine back sooner than others: a version is cheap insurance, and nothing else changes."""
+    """The cloud recommends a rebalance: preemption is likelier, so a checkpoint is worthwhile."""
 
     id: str
 
@@ -109,7 +109,7 @@ class MetadataUnavailable:
 
 @dataclass(frozen=True)
 class Prepared:
-    """How long a machine took to get ready: for code, setup and data, and until trainers could begin."""
+    """How long a machine's preparation took: code, setup, data, and loading of trainers."""
 
     id: str
     code_s: float
@@ -120,7 +120,7 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Stepped:
-    """The first trainer of a generation has done its first step, ``took_s`` after it was started."""
+    """A generation's first trainer has done its first step, ``took_s`` after its start."""
 
     id: str
     generation: int
@@ -145,7 +145,7 @@ class Started:
 
 @dataclass(frozen=True)
 class Ended:
-    """All trainers of a generation on a machine have ended: the worst exit code, the last step that was done."""
+    """All trainers of a generation on a machine have ended: worst exit code, last step."""
 
     id: str
     generation: int
@@ -185,7 +185,7 @@ class CheckpointDurable:
 
 @dataclass(frozen=True)
 class CheckpointOnAnchorOnly:
-    """A version that was safe will not survive the loss of the anchors; ``why``: empty if nothing else was asked."""
+    """A safe checkpoint would not survive loss of the anchors; ``why``: the reason, or ""."""
 
     generation: int
     version: int
@@ -211,14 +211,14 @@ class Stop:
 
 @dataclass(frozen=True)
 class SaveNow:
-    """The user wants a version; training goes on."""
+    """The user wants a version; training continues."""
 
 
 @dataclass(frozen=True)
 class Failed:
-    """Nothing can be trained on a machine: its setup failed, or it cannot have the job's data (``data``).
+    """A machine cannot train: its setup failed, or it cannot have the job's data (``data``).
 
-    ``own``: the machine is to blame, not the job, which goes on with others.
+    ``own``: the machine is to blame, not the job, which continues with others.
     """
 
     id: str
@@ -236,7 +236,7 @@ class Downtime:
 
 @dataclass(frozen=True)
 class Injected:
-    """The user wants preemptions on purpose from now on: see :class:`deepvm.jobs.decisions.injection.Injection`."""
+    """The user orders preemptions: see :class:`deepvm.jobs.decisions.injection.Injection`."""
 
     mttp_s: float | None
     lives_s: tuple[float, ...]
@@ -251,7 +251,7 @@ class Injected:
 
 @dataclass(frozen=True)
 class FaultInjected:
-    """A machine is about to be taken back on purpose, or to lose its link; ``grace_s``: None without a notice."""
+    """A fault is about to be injected into a machine; ``grace_s``: None without a notice."""
 
     id: str
     blow: str

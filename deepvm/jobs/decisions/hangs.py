@@ -1,9 +1,9 @@
-"""Trainings that hang: trainers that do not begin, or make no step any more, are paid for and fail by themselves never.
+"""Detect hung training: trainers that do not start, or make no more steps.
 
-Until a generation says from which version it goes on, a line that it prints is a sign of life, as
+Until a generation says from which version it continues, a line that it prints is a sign of life, as
 loading may take long; from then on only steps, versions and waiting for one are: what hangs may
-still print. How long a step may take nobody knows beforehand, so the longest that was seen counts
-as well. After the last step lines count again: a test or an export takes long, and begun anew it
+still print. How long a step may take is unknown beforehand, so the longest that was seen counts
+as well. After the last step lines count again: a test or an export takes long, and restarted it
 would only take as long once more.
 """
 
@@ -20,7 +20,7 @@ from deepvm.jobs.decisions.world import JobState
 
 _TIMES_LONGEST = 10.0
 _MOST_AGAIN = 2
-"""Times that training begins anew without a newer version: what hangs once more there is not by chance."""
+"""Restarts without a newer checkpoint: what hangs once more there is no coincidence."""
 _MOST_NAMED = 4
 START_TIMEOUT, STEP_TIMEOUT = "start_timeout", "step_timeout"
 """The limits of the job file, as reasons name them."""
@@ -48,7 +48,7 @@ def begun(world: JobState) -> JobState:
 
 
 def alive(world: JobState, at_s: float, longest_s: float | None = None) -> JobState:
-    """With a sign of life of the generation; ``longest_s``: between two of its steps, None before the first."""
+    """Apply a sign of life; ``longest_s``: between two of its steps, None before the first."""
     pulse = world.pulse
     since_s = at_s if pulse.since_s is None else max(at_s, pulse.since_s)
     pulse = replace(pulse, since_s=since_s, stepped=pulse.stepped or longest_s is not None)
@@ -56,7 +56,7 @@ def alive(world: JobState, at_s: float, longest_s: float | None = None) -> JobSt
 
 
 def heard(world: JobState, beats: Sequence[tuple[Heartbeat, float]]) -> JobState:
-    """With what heartbeats of the generation say, and when they did, before their steps are counted."""
+    """Apply the heartbeats of the generation, with their times, before steps are counted."""
     signs = [at_s for beat, at_s in beats if beat.idle_s is None and beat.step > world.reached]
     signs += [at_s - beat.idle_s for beat, at_s in beats if beat.idle_s is not None]
     step = max([world.reached, *(beat.step for beat, _ in beats)])
@@ -67,21 +67,18 @@ def heard(world: JobState, beats: Sequence[tuple[Heartbeat, float]]) -> JobState
 
 
 def _may_be_done(world: JobState, step: int) -> bool:
-    """Whether no step is left after this one.
-
-    Who has not said how many there are has saved the last one.
-    """
+    """Whether this was the last step; without a known total, if the last step was saved."""
     steps = world.terms.steps
     return 0 < step <= world.version if steps is None else step >= steps
 
 
 def restored(world: JobState) -> JobState:
-    """With a generation that has said from which version it goes on."""
+    """With a generation that has said from which version it continues."""
     return replace(world, pulse=replace(world.pulse, restored=True))
 
 
 def forgiven(world: JobState, stalled_s: float) -> JobState:
-    """With a time in which nobody could hear of signs of life."""
+    """Ignore a time in which no sign of life could be received."""
     since_s = world.pulse.since_s
     return replace(
         world, pulse=replace(world.pulse, since_s=None if since_s is None else since_s + stalled_s)
@@ -89,7 +86,7 @@ def forgiven(world: JobState, stalled_s: float) -> JobState:
 
 
 def is_hung(world: JobState) -> bool:
-    """Whether the generation has given no sign of life for too long, and nothing else explains it."""
+    """Whether the generation gave no sign of life for too long, with no other explanation."""
     since_s, limit = world.pulse.since_s, limit_s(world)
     # A job that ends waits for its last version for a while, and trainers that have failed are
     # judged by that.
@@ -99,7 +96,7 @@ def is_hung(world: JobState) -> bool:
 
 
 def noted(world: JobState) -> tuple[JobState, bool]:
-    """With one hang more, and whether training may begin anew after it."""
+    """With one hang more, and whether training may restart after it."""
     pulse = world.pulse
     times = 1 if world.version > pulse.version else pulse.hangs + 1
     pulse = replace(pulse, hangs=times, version=world.version, hung_s=world.now_s, why=_why(world))

@@ -1,4 +1,4 @@
-"""What is to happen to machines that are taken back on purpose: how long they live, and how they end."""
+"""Which faults to inject into machines: their lifetimes, and how they end."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Injection:
-    """What is to happen to the machines of a job that train, in the order in which they were asked for.
+    """Faults for a job's training machines, in the order in which machines were requested.
 
     Attributes:
-        mttp_s: their mean life, which is drawn; None: it is listed.
-        lives_s: how long they live, one after the other; whoever comes later stays.
-        count: at most so many preemptions. grace_s: from a notice to the end. missed, late, silent:
-        shares without a notice, with one that comes at any moment of the grace period, and without
-        a link; the others are told in time. rebalance: the share to which a rebalance is
-        recommended, a grace period before the notice or the loss.
+        mttp_s: their mean lifetime, which is drawn; None: it is listed.
+        lives_s: how long they live, one after the other; later machines stay.
+        count: at most so many preemptions. grace_s: from a notice to the end.
+        missed, late, silent: shares without a notice, with one at a random moment of the grace
+            period, and without a link; the others get a notice in time.
+        rebalance: the share with a rebalance recommendation, a grace period before the notice or
+            the loss.
     """
 
     mttp_s: float | None = None
@@ -36,7 +37,7 @@ class Injection:
 
     @classmethod
     def of(cls, keys: Mapping[str, Any], done: int = 0) -> Injection:
-        """By the keys of ``inject`` in a job file, those left out by default; ``done``: preemptions before it."""
+        """From ``inject`` of a job file, with defaults; ``done``: preemptions before it."""
         lives_s = tuple(keys.get("scale", 1.0) * life for life in keys.get("lives") or ())
         count = keys.get("count")
         return cls(
@@ -67,7 +68,7 @@ FATES = ("missed", "late", "silent")
 
 @dataclass(frozen=True)
 class PlannedPreemption:
-    """What happens to a machine: after ``life_s`` of training it is taken back.
+    """What happens to a machine: after ``life_s`` of training it is preempted.
 
     ``grace_s``: None without a notice. ``silent``: it loses its link instead. ``recommended_s``:
     when a rebalance is recommended, counted as the life.

@@ -1,10 +1,9 @@
-"""Spot or on demand, by the job's deadline and budget: the policies that ``deepvm simulate`` foresees, acting for real.
+"""Spot or on-demand, by deadline and budget: the policies of ``deepvm simulate``, for real.
 
 Rules are those of :mod:`deepvm.core.preemption.deadlines`; added here is what a real job knows. A
-change of market is a
-replacement: machines of the other market are asked for first, the generation changes behind a
-version, and only then are the others released, so that no step is lost and spot machines train
-while on-demand ones boot.
+change of market is a replacement: machines of the other market are asked for first, the generation
+changes behind a version, and only then are the others released, so that no step is lost and spot
+machines train while on-demand ones boot.
 
 **What is not known yet** counts at its longest: until a machine has started, ``Terms.restart_s``;
 until a version was safe, ``Terms.version_s``. A step takes what steps took in this generation, with
@@ -52,16 +51,16 @@ _FEWEST = 3
 _RELEASE_S, _SLOWER = 2.0, 1.5
 """How long a release takes, and how much longer than the version before it the last one may."""
 AGAIN_S = 2.0
-"""From a version that did not come to the next request for one: trainers must hear that they go on."""
+"""Seconds from a failed save to the next request: trainers must first learn to continue."""
 
 
 def last_s(world: JobState) -> float:
-    """From the decision to stop to the end of the bill: the step that is being done, the version, the release."""
+    """Seconds from the decision to stop to the end of the bill: step, checkpoint, release."""
     return float(world.facts.step_s) + _SLOWER * _version_s(world) + _RELEASE_S
 
 
 def wait_until_s(world: JobState) -> float:
-    """Until when a job that is to stop waits for its last version: what is left of its time and money, if there is any.
+    """Until when a stopping job waits for its last checkpoint: the time and money left.
 
     The version itself may take as long as is expected even where nothing is left, as when nobody
     looked in time.
@@ -76,15 +75,12 @@ def wait_until_s(world: JobState) -> float:
 
 
 def _version_s(world: JobState) -> float:
-    """From the end of a step until its version outlives all machines.
-
-    Before the first one does, as is expected.
-    """
+    """Seconds from a step's end until its checkpoint is durable; expected ones before the first."""
     return max(float(world.facts.emergency_s), world.lasting_s or world.terms.version_s)
 
 
 def decided(world: JobState) -> JobState:
-    """With the market of the next machines, and a version where one must be safe before the market may change."""
+    """Apply the market of the next machines, with a checkpoint first if one must be safe."""
     terms = world.terms
     if not terms.bought or terms.end_s is None or world.job.over or world.ending:
         return world
@@ -126,7 +122,7 @@ def _kept(world: JobState, policy: DeadlinePolicy, now: DeadlineProgress) -> Job
 
 
 def standing(world: JobState, *, hoped: bool = False) -> DeadlineProgress | None:
-    """Where the job stands, None while nobody knows; ``hoped``: with the steps that an emergency save may keep."""
+    """The job's progress, None if unknown; ``hoped``: include steps an emergency save may keep."""
     terms, step_s = world.terms, step_s_of(world)
     if terms.steps is None or terms.end_s is None or not step_s:
         return None
@@ -168,7 +164,7 @@ def _restart_s(world: JobState) -> float:
 
 
 def _losses(world: JobState) -> int:
-    """Spot machines that were taken back, lost, or not to be had."""
+    """Spot machines that were preempted, lost, or not to be had."""
     ends = (PREEMPTED, LOST, REFUSED)
     return sum(
         m.role is Role.TRAINER
@@ -179,7 +175,7 @@ def _losses(world: JobState) -> int:
 
 
 def _paced(world: JobState) -> StepRate:
-    """How fast the steps of this generation were, from the first that was heard of."""
+    """How fast the steps of this generation were, from the first that was reported."""
     pace, reached = world.pace, world.reached
     if world.job is not Job.RUNNING:
         return pace
@@ -212,7 +208,7 @@ def market_facts(world: JobState) -> dict[str, str]:
 
 
 def is_on_demand(pool: Pool) -> bool:
-    """Whether machines of a pool are never taken back."""
+    """Whether machines of a pool are never preempted."""
     return pool.market != "spot"
 
 
@@ -245,19 +241,16 @@ def steady_of(world: JobState) -> Pool | None:
 
 
 def anchor_of(world: JobState) -> Pool | None:
-    """The same for the next anchor.
-
-    One that is dearer than the first must keep to the hourly budget.
-    """
+    """The same for the next anchor; one dearer than the first must fit the hourly budget."""
     first = world.terms.anchor[:1]
     free = free_pools(world, world.terms.anchor)
     return next((p for p in free if p in first or is_affordable(world, p, Role.ANCHOR)), None)
 
 
 def most_of(world: JobState) -> int:
-    """Machines of a generation in the market that is wanted, at most: those that the hourly budget buys."""
+    """Most machines of a generation that the hourly budget buys in the wanted market."""
     terms, pool = world.terms, _cheapest(world)
-    # Machines of one's own cost nothing
+    # Machines the user owns cost nothing
     if terms.usd_per_hour is None or pool is None or not pool.usd_per_hour:
         return terms.most
     rate, steadies = fixed_rate(world)
@@ -267,13 +260,13 @@ def most_of(world: JobState) -> int:
 
 
 def least_usd_per_hour(world: JobState) -> float:
-    """The smallest hourly budget that buys the fewest machines of a generation in the market that is wanted."""
+    """Smallest hourly budget that buys a generation's fewest machines in the wanted market."""
     (rate, steadies), pool = fixed_rate(world), _cheapest(world)
     return rate + max(world.terms.least - steadies, 0) * (pool.usd_per_hour if pool else 0.0)
 
 
 def within_budget(world: JobState, limit: float | None, stay: Container[str] = ()) -> JobState:
-    """Without pools too dear for $/h: whichever are asked in the end, it buys the fewest of a generation.
+    """Drop pools too dear for $/h, so that any choice buys a generation's fewest machines.
 
     It must buy them where the first anchors, the first steady machines and the cheapest others are
     to be had; or the types of those are among them that ``stay`` whatever they cost.
@@ -316,7 +309,7 @@ def _cheapest(world: JobState) -> Pool | None:
 
 
 def fixed_rate(world: JobState) -> tuple[float, int]:
-    """What is paid an hour whatever the market of the others: anchors, and the machines bought on demand anyway."""
+    """$/h whatever the market of the others: anchors, and machines always bought on demand."""
     terms = world.terms
     steadies = 0 if world.on_demand or not terms.steady else terms.steadies
     paid = ((terms.anchors, terms.anchor[:1]), (steadies, terms.steady[:1]))
@@ -324,10 +317,7 @@ def fixed_rate(world: JobState) -> tuple[float, int]:
 
 
 def is_affordable(world: JobState, pool: Pool, role: Role = Role.TRAINER) -> bool:
-    """Whether one machine more keeps to the hourly budget.
-
-    Those that leave do not count, anchors that lack do.
-    """
+    """Whether the hourly budget allows one machine more, without leaving ones, with all anchors."""
     terms = world.terms
     if terms.usd_per_hour is None:
         return True

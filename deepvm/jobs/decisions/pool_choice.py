@@ -1,4 +1,4 @@
-"""Which pool to ask next: the order by what the history says of them, and which ones to leave alone for a while."""
+"""Which pool to ask next, ranked by history, and which ones to leave alone for a while."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from deepvm.jobs.decisions.world import LOST, PREEMPTED, REFUSED, JobState, Pool
 _RESTS = 0
 """How often a pool has refused that only rests, after a preemption: it is better than none."""
 _REST_COOLS = 10
-"""A preemption means more than a refusal: where one machine is preempted, the next often is soon."""
+"""A preemption weighs more than a refusal: another one often follows soon."""
 
 
 def refused(world: JobState, pool: Pool) -> JobState:
@@ -31,7 +31,7 @@ def refused(world: JobState, pool: Pool) -> JobState:
 
 
 def rested(world: JobState, pool: Pool) -> JobState:
-    """With a pool that is not asked for a while after a preemption, if there are others of its type."""
+    """Let a pool rest for a while after a preemption, if there are others of its type."""
     known = next((p for p in world.pools if p.place == pool.place), None)
     alike = [p for p in world.pools if p != known and p.instance_type == pool.instance_type]
     if known is None or world.blocked.get(known, (0.0, _RESTS))[0] > world.now_s or not alike:
@@ -43,7 +43,7 @@ def rested(world: JobState, pool: Pool) -> JobState:
 
 
 def rested_after_losses(before: JobState, world: JobState) -> JobState:
-    """With the pools resting whose machines have got a preemption notice since, or were lost without one."""
+    """Let pools rest whose machines were noticed since, or were lost without a notice."""
     for m in before.machines.values():
         now = world.machines[m.id]
         if _is_taken(now.noticed_s, now.end_reason) and not _is_taken(m.noticed_s, m.end_reason):
@@ -52,7 +52,7 @@ def rested_after_losses(before: JobState, world: JobState) -> JobState:
 
 
 def free_pools(world: JobState, of: Sequence[Pool] | None = None) -> list[Pool]:
-    """The pools to ask now, the best first: those that are not left alone, else those that merely rest.
+    """Pools to ask now, the best first: the available ones, else those that merely rest.
 
     ``of``: which ones; else those of spot machines, or of all where nothing else is said.
     """
@@ -74,7 +74,7 @@ def is_refusing(world: JobState, pool: Pool) -> bool:
 
 
 def usd_per_useful_hour(world: JobState, pools: Iterable[Pool]) -> dict[Pool, float]:
-    """What an hour of training costs in each pool, by what the history knew and by what the job has seen since."""
+    """$ per useful hour of training in each pool, by the history and by this job."""
     now_s, places = world.now_s, {pool.place for pool in pools}
     own = {place: PoolRecord(at_s=now_s) for place in places}
     for m in world.machines.values():
@@ -101,10 +101,7 @@ def _is_taken(noticed_s: float | None, end_reason: str) -> bool:
 
 
 def record_of(pool: Pool, machines: Iterable[Mapping[str, Any]], now_s: float) -> PoolRecord:
-    """What the history's machines say of a pool.
-
-    One of a whole region has those of all its zones.
-    """
+    """History of a pool's machines; a pool of a whole region has those of all its zones."""
     found = PoolRecord(at_s=now_s)
     for m in machines:
         here = str(m["zone"]).startswith(pool.zone)
@@ -119,10 +116,7 @@ def record_of(pool: Pool, machines: Iterable[Mapping[str, Any]], now_s: float) -
 def in_order(
     pools: Sequence[Pool], machines: Iterable[Mapping[str, Any]], now_s: float
 ) -> tuple[Pool, ...]:
-    """The pools of one type, the least expected cost of a useful hour first.
-
-    Equal ones as they were.
-    """
+    """The pools of one type by expected cost of a useful hour; ties keep their order."""
     known = list(machines)
     return tuple(
         sorted(pools, key=lambda p: record_of(p, known, now_s).usd_per_useful_hour(p.usd_per_hour))

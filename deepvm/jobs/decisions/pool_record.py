@@ -1,28 +1,22 @@
-"""What is known of a pool: how long its machines live, how often it refuses, and what training there costs by that."""
+"""What is known of a pool: machine lifetimes, refusals, and the cost of training there."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 _RECENT_S, _FRESH_S = 30 * 86_400.0, 86_400.0
-"""Lives say something of the next ones for weeks.
-
-Whether there is capacity changes within hours.
-"""
+"""Lifetimes stay informative for weeks; capacity changes within hours."""
 _RATE_PRIOR = 1.0, 10.0
-"""Gamma: as if one machine had been taken back in 10 hours: a dark guess, which a day of lives outweighs."""
+"""Gamma prior: one preemption in 10 hours, pessimistic, outweighed by a day of lifetimes."""
 _REFUSAL_PRIOR = 0.5, 3.0
 """Beta: as if of 3.5 requests half a one had been refused."""
 _LOST_H, _WAIT_H = 0.1, 0.05
-"""What a preemption costs: minutes until a replacement trains.
-
-And what each refusal on the way adds.
-"""
+"""Hours until a replacement trains after a preemption, and hours that each refusal adds."""
 
 
 @dataclass(frozen=True)
 class PoolRecord:
-    """What happened in a pool: hours that its machines lived, how often they were taken, requests by their outcome.
+    """History of a pool: hours lived, preemptions, and requests by outcome.
 
     ``at_s``: when that was looked up.
     """
@@ -41,18 +35,18 @@ class PoolRecord:
 
     @property
     def refusals(self) -> float:
-        """How many refusals to expect before a machine: mean of q / (1 - q) of the posterior, beta with Bernoulli."""
+        """Expected refusals before a machine: posterior mean of q / (1 - q), beta-Bernoulli."""
         no, yes = _REFUSAL_PRIOR
         return (no + self.refused) / (yes + self.granted - 1.0)
 
     def usd_per_useful_hour(self, usd_per_hour: float) -> float:
-        """What an hour of training costs, with those hours that preemptions, and the wait after them, waste."""
+        """$ per useful hour, including hours lost to preemptions and the waits after them."""
         return usd_per_hour * (
             1.0 + self.preemptions_per_hour * (_LOST_H + self.refusals * _WAIT_H)
         )
 
     def beside(self, earlier: PoolRecord) -> PoolRecord:
-        """With what was looked up earlier, of other machines, as far as that still says something."""
+        """Add what was looked up earlier, of other machines, as far as it is not stale."""
         stale = self.at_s - earlier.at_s > _FRESH_S
         granted, refused = (0, 0) if stale else (earlier.granted, earlier.refused)
         lived_h, taken = self.lived_h + earlier.lived_h, self.taken + earlier.taken

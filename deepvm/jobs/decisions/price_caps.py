@@ -1,4 +1,4 @@
-"""What a machine may cost: the most that its cloud is told, so that a price that rises does not become a bill.
+"""Price caps: the most a machine may cost, passed to its cloud so that bills cannot rise.
 
 Only where the user said so, by ``max_price``, which holds for all machines together: a limit that
 nobody asked for would end machines, or keep them from starting, at a price that the user may well

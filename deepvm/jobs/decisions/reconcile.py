@@ -1,4 +1,4 @@
-"""What the controller does about what happens: a pure function from what it knows and an event to acts.
+"""The controller's reaction to events: a pure function from state and event to actions.
 
 Every event is written to the history before the acts that follow from it, so a controller that was
 killed knows as much as the one before. Rules (``Rules that keep the promise``,
@@ -33,7 +33,7 @@ from deepvm.jobs.decisions.world import JobState, MachineRecord, Pool, Reason, R
 
 @dataclass(frozen=True)
 class Decisions:
-    """What an agent is to do: the answer to each of its heartbeats, so that none is lost with a controller.
+    """An agent's desired state: the answer to each heartbeat, so none is lost with a controller.
 
     Attributes:
         shutdown: nobody needs the machine any more. serve: keep versions in its memory. generation,
@@ -136,7 +136,7 @@ def _judged(world: JobState) -> _Step:
         return world, []
     if len(anchors) < len(world.anchors):
         return begun_anew(world), []
-    # A network that was cut for a moment breaks a collective, too, and somebody may kill a trainer;
+    # A network that was cut for a moment breaks a collective, too, and a user may kill a trainer;
     # a bug breaks it twice at the same step, and a script that fails by itself at once does so
     # again.
     further, killed = world.reached > world.crashed_at, _KILLED in world.exits.values()
@@ -155,10 +155,7 @@ _KILLED, _MOST_KILLED = 137, 3
 
 
 def _missing_steps(world: JobState) -> str:
-    """What is wrong where trainers have ended well before the last step of the job file.
-
-    Empty if it is not known.
-    """
+    """Why trainers ended well before the job's last step; empty if unknown."""
     steps = world.terms.steps
     if steps is None or world.steps >= steps or world.progress_unknown:
         return ""
@@ -167,10 +164,7 @@ def _missing_steps(world: JobState) -> str:
 
 
 def _hung(world: JobState) -> _Step:
-    """Trainers that hang begin anew from the newest version that is safe, whatever is being saved.
-
-    Or the job fails.
-    """
+    """Restart hung trainers from the newest safe checkpoint, or fail the job."""
     if not is_hung(world) or _broken(world):
         return world, []
     world, again = noted(world)
@@ -215,7 +209,7 @@ def _limited(world: JobState) -> _Step:
 
 
 def _never_ready(world: JobState, role: Role) -> bool:
-    """Whether machines end before they can train, again and again: each that is asked for costs money for nothing."""
+    """Whether machines repeatedly end before they can train: more requests waste money."""
     places = world.terms.most if role is Role.TRAINER else world.terms.anchors
     known = world.unready.get(role)
     return known is not None and known.count >= places + _MORE_TRIES
@@ -265,7 +259,7 @@ def _broken(world: JobState) -> bool:
 
 
 def _saved_first(world: JobState) -> _Step:
-    """Ask for a version where one is wanted before what comes next, and give it up after its limit."""
+    """Request a checkpoint if one is wanted before the next change; give it up at its limit."""
     if world.job.over or not world.formed:
         return replace(world, save=None), []
     world = _given_up(world)
@@ -316,7 +310,7 @@ def _wish(world: JobState) -> tuple[Reason, float] | None:
 
 
 def _is_too_little(world: JobState) -> bool:
-    """Whether a job that is to stop holds behind a version that was to outlive a machine only, and not the anchors."""
+    """Whether a stopping job holds for a checkpoint that outlives a machine, not the anchors."""
     save = world.save
     if not world.ending or save is None or save.reason is Reason.STOP:
         return False
@@ -324,7 +318,7 @@ def _is_too_little(world: JobState) -> bool:
 
 
 def _has_come(world: JobState, save: Save) -> bool:
-    """Whether the version that is waited for outlives what is released next: an anchor that is replaced, perhaps."""
+    """Whether the awaited checkpoint outlives what is released next, such as an anchor."""
     keeps = not save.reason.holds or not world.anchors or world.anchors == _next_anchors(world)
     return save.safe and (keeps or world.lasts >= world.version)
 
@@ -341,14 +335,14 @@ def _given_up(world: JobState) -> JobState:
     late = world.now_s >= save.limit_s
     if not save.reason.holds:
         return replace(world, save=None) if save.safe or late else world
-    # A machine that is taken back goes at the limit of its save; any other change can do without,
+    # A machine that is preempted goes at the limit of its save; any other change can do without,
     # later or never.
     missed = (late or bool(world.exits)) and not _has_come(world, save)
     return unsaved(world) if missed and save.reason is Reason.RESIZE else world
 
 
 def _missed(before: JobState, world: JobState) -> JobState:
-    """With the version counted that was asked for and is not waited for any more, though it is not safe."""
+    """Count a requested checkpoint that is no longer awaited although it is not safe."""
     asked = before.save
     if asked is None or world.save == asked or world.job is Job.DONE or _has_come(before, asked):
         return world
@@ -370,7 +364,7 @@ def _missed(before: JobState, world: JobState) -> JobState:
 
 
 def _has_spares(world: JobState) -> bool:
-    """Whether all of this generation can begin the next at once: a newcomer must not have them load torch meanwhile."""
+    """Whether all members can start the next generation without first loading torch."""
     ready_s = max(
         (world.machines[m].ready_s or world.now_s for m in _next_members(world)),
         default=world.now_s,
@@ -398,10 +392,7 @@ def _next_members(world: JobState) -> tuple[str, ...]:
 
 
 def _next_anchors(world: JobState) -> tuple[str, ...]:
-    """The machines that keep the versions of the next generation, each part where it was.
-
-    None if one is missing.
-    """
+    """The anchors of the next generation, each part where it was; None if one is missing."""
     able = [m.id for m in world.of(Role.ANCHOR, Machine.MEMBER)]
     fresh = (m for m in able if m not in world.anchors)
     places = [*world.anchors, *[""] * world.terms.anchors][: world.terms.anchors]
@@ -414,7 +405,7 @@ def _has_anchors(world: JobState) -> bool:
 
 
 def _formed(world: JobState) -> _Step:
-    """Form the next generation where this one is broken, or a version is safe before the change that is wanted."""
+    """Form the next generation if this one is broken, or once a checkpoint is safe."""
     terms, now, save = world.terms, world.now_s, world.save
     if world.job.over or world.ending:
         return world, []
@@ -476,7 +467,7 @@ def _formed(world: JobState) -> _Step:
 
 
 def _may_last(world: JobState) -> bool:
-    """Whether a version that only the anchors have yet gets further while there is nothing to go on with anyway."""
+    """Whether an anchor-only checkpoint can become durable while nothing can train anyway."""
     save = world.save
     if (
         save is None
@@ -490,7 +481,7 @@ def _may_last(world: JobState) -> bool:
 
 
 def _done_unheard(world: JobState) -> int:
-    """The last step of a generation of which nobody is left who could say it: what it did since it was heard of."""
+    """The last step of a generation nobody can report: extrapolated from its last report."""
     step_s = markets.step_s_of(world)
     ends = [
         min(t for t in (m.silent_s, m.ended_s, m.taken_s, world.now_s) if t is not None)
@@ -504,10 +495,7 @@ def _done_unheard(world: JobState) -> int:
 
 
 def _held(world: JobState) -> JobState:
-    """With the step behind which trainers held for a version.
-
-    It may be safe, and gone who would have said so.
-    """
+    """Apply the step behind which trainers held for a save: it may be safe but unreported."""
     save, step_s = world.save, markets.step_s_of(world)
     if (
         save is None
@@ -522,10 +510,7 @@ def _held(world: JobState) -> JobState:
 
 
 def _gathered(world: JobState, members: tuple[str, ...]) -> bool:
-    """Whether the first generation need not wait for more machines.
-
-    Later ones grow as they come.
-    """
+    """Whether the first generation need not wait for more machines; later ones grow."""
     if (
         world.generation
         or len(members) >= world.terms.most
@@ -557,15 +542,15 @@ def _ended(world: JobState) -> _Step:
 
 
 def _adds_nothing(world: JobState) -> bool:
-    """Whether the generation has made no step that is known, and the version from which it goes on lasts already.
+    """Whether the generation has no known step, and its starting checkpoint is durable.
 
-    Nobody knows what scripts do that report no steps: they may hear of a save all the same.
+    Nobody knows what scripts do that report no steps: they may react to a save all the same.
     """
     return not world.pulse.stepped and world.reached <= world.version <= world.lasts
 
 
 def _unwanted(world: JobState, event: InstancesListed) -> Iterator[Act]:
-    """What lives in the cloud and is not wanted: released again, or known to nobody."""
+    """What lives in the cloud and is not wanted: released again, or unknown."""
     for machine in sorted(event.alive):
         known = world.machines.get(machine)
         if known is None or known.state in _UNWANTED:
@@ -583,10 +568,7 @@ def _given_back(before: JobState, world: JobState) -> Iterator[Act]:
 
 
 def _wanted(world: JobState) -> _Step:
-    """Ask for what is missing, where a pool may have it.
-
-    Release what is too many, and what was given up.
-    """
+    """Request what is missing if a pool may have it; release surplus and given-up machines."""
     if world.job.over or world.ending:
         return world, []
     acts: list[Act] = []
@@ -632,7 +614,7 @@ def _wanted(world: JobState) -> _Step:
         pool = pool_of(world) if count > 0 else None
         if pool is None or is_in_vain(world, role):
             continue
-        # Training goes on without; when it cannot any more, there is one more try
+        # Training continues without; when it cannot any more, there is one more try
         if _never_ready(world, role):
             soon = world.formed and world.now_s - world.unready[role].last_s < terms.give_up_s
             if soon or any(m.state.coming for m in alive if m.role is role):

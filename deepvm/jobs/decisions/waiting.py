@@ -1,4 +1,4 @@
-"""Machines that wait: for others, without which nothing can be trained, or for a version behind which they may join.
+"""Machines that wait: for others without which nothing can train, or for a checkpoint.
 
 Each is paid for, so none waits without end. The clock runs while nothing is trained, or a newcomer
 waits; it stands while a machine says how far its preparation is, which may take hours, and starts
@@ -47,7 +47,7 @@ def _newcomers(world: JobState) -> list[MachineRecord]:
 
 
 def let_go(world: JobState) -> JobState:
-    """With all pools left alone for a while, so that those that were let go are not asked for again at once."""
+    """Leave all pools alone for a while, so that released machines are not requested again."""
     terms, until_s = world.terms, world.now_s + world.terms.hold_s
     pools = [*world.pools, *terms.steady, *terms.bought]
     times = {p: world.blocked.get(p, (0.0, 0))[1] for p in pools}
@@ -57,7 +57,7 @@ def let_go(world: JobState) -> JobState:
 
 
 def is_in_vain(world: JobState, role: Role) -> bool:
-    """Whether a newcomer could not join: versions do not come, and training needs nobody else."""
+    """Whether a newcomer could not join: checkpoints fail, and training needs no other."""
     if not world.formed or any(
         world.machines[m].state is not Machine.MEMBER for m in world.members
     ):
@@ -82,7 +82,7 @@ def _doing(world: JobState, machine: MachineRecord) -> str:
 
 
 def adopted(world: JobState, now_s: float) -> JobState:
-    """As another controller takes it over: while there was none nobody was heard, and nothing was waited for."""
+    """Apply a takeover: without a controller nothing was received, and no wait was counted."""
     machines = {k: replace(m, heard_s=m.heard_s and now_s) for k, m in world.machines.items()}
     coming = [m for m in machines.values() if m.state.coming]
     preparing = {**world.preparing, **{m.id: (_doing(world, m), now_s) for m in coming}}
@@ -91,7 +91,7 @@ def adopted(world: JobState, now_s: float) -> JobState:
 
 
 def forgiven(world: JobState, stalled_s: float) -> JobState:
-    """With a time in which the controller's process slept, waited for a lock or had no core: it counts for nothing."""
+    """Ignore a time in which the controller's process was suspended or blocked."""
     machines = {
         k: replace(m, heard_s=m.heard_s and m.heard_s + stalled_s)
         for k, m in world.machines.items()

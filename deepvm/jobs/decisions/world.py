@@ -1,7 +1,4 @@
-"""What the controller knows: machines, the generation, what is being saved, what was paid.
-
-Plain data, no clock.
-"""
+"""What the controller knows: machines, generation, saves, costs. Plain data, no clock."""
 
 from __future__ import annotations
 
@@ -14,10 +11,7 @@ from deepvm.jobs.decisions.pool_record import PoolRecord
 from deepvm.jobs.decisions.states import Job, Machine
 
 RELEASED, PREEMPTED, LOST, REFUSED, UNREADY = "released", "preempted", "lost", "refused", "unready"
-"""Why a machine ended.
-
-Unready: before it could train, and the cloud does not say that it took it back.
-"""
+"""Why a machine ended; unready: before it could train, without a preemption by the cloud."""
 
 
 class Role(Enum):
@@ -67,7 +61,7 @@ class MachineRecord:
         trained_s: when its first trainers were ready. taken_s: when the cloud takes it back, by its
             notice.
         epoch: the newest generation that it was told to run. reported: the newest report of its
-            agent that was heard.
+            agent that has reported.
     """
 
     id: str
@@ -97,10 +91,7 @@ class MachineRecord:
 
 @dataclass(frozen=True)
 class Head:
-    """A machine that runs nothing but the job's controller.
-
-    The machines of :class:`JobState` do not include it.
-    """
+    """A machine that runs only the job's controller, and is not in :class:`JobState`."""
 
     name: str
     usd_per_hour: float
@@ -119,7 +110,7 @@ class Head:
 
 @dataclass(frozen=True)
 class StepRate:
-    """How fast steps were in a generation: from its step ``first`` at ``first_s`` (below 0: not yet) to ``last``.
+    """Step rate of a generation: from step ``first`` at ``first_s`` (< 0: not yet) to ``last``.
 
     ``step_s``: seconds of one with all that stalls it; of the generation before until this one
     knows; 0: unknown.
@@ -134,7 +125,7 @@ class StepRate:
 
 @dataclass(frozen=True)
 class StepGap:
-    """Of ``of_s`` seconds of training, how many passed between steps; ``seen_s``, ``seen_of_s``: of this generation."""
+    """Seconds between steps, out of ``of_s`` of training; ``seen_*``: of this generation."""
 
     s: float = 0.0
     of_s: float = 0.0
@@ -149,10 +140,10 @@ class GenerationProgress:
 
     Attributes:
         formed_s: when the generation was formed. since_s: when the newest was. Both None before the
-        first generation. restored, stepped: whether it has said from which version it goes on, and
-        made a step.
+        first generation. restored, stepped: whether it has said from which version it continues,
+        and made a step.
         longest_s: the longest time between two steps of the job, with all that came between them.
-        hangs, version: how often training began anew because it hung, and since which safe version.
+        hangs, version: how often training restarted because it hung, and since which safe version.
         hung_s, why: when it last did, and what was seen.
     """
 
@@ -187,10 +178,10 @@ class JobLimits:
         policy: decides on emergency saves. anchor, anchors: where the machines that keep versions
         come from, the best pool first, and how many there are. steady, steadies: the same of
         machines of a generation that must be bought on demand.
-        usd_per_hour: what a generation and its anchors may cost; those that leave beside those that
-            come do not count.
-        max_price: what they may cost when prices have risen, None if nobody has said.
-        steps: of all the work, None if nobody has said. begun_s, begun: from when and which step
+        usd_per_hour: what a generation and its anchors may cost; those that leave besides those
+            that come do not count.
+        max_price: what they may cost when prices have risen, None if unknown.
+        steps: of all the work, None if unknown. begun_s, begun: from when and which step
         the deadline counts. deadline_policy, bought: what decides between spot and on demand, and
         where the latter come from; empty: nothing does. restart_s, version_s: until they are
         measured, from the request for a machine until it trains, and from the end of a step until
@@ -241,7 +232,7 @@ class Save:
 
 @dataclass(frozen=True)
 class StartupFailures:
-    """Machines of a role in a row that ended before they could train: how many, when the last did, and why if known.
+    """Machines of a role that failed in a row before training: count, last time, and why.
 
     ``failed_s``: when the first of them failed in a way that may be the job's fault.
     """
@@ -254,7 +245,7 @@ class StartupFailures:
 
 @dataclass(frozen=True)
 class FailedSaves:
-    """Versions that did not come, in all and since the newest that is safe, and why the last one did not."""
+    """Saves that failed: in all, since the newest safe checkpoint, and why the last one did."""
 
     total: int = 0
     in_a_row: int = 0
@@ -303,7 +294,7 @@ class JobState:
             given_up: why versions of this generation were wanted that are counted as failed, and of
             which trainers may still say so.
         version: the newest that is safe. reached: the last step of this generation that is known,
-            reached_s: when it was, None where training stands still, or nobody knows. peak: that of
+            reached_s: when it was, None where training stands still, or if unknown. peak: that of
             those before it, until it is known from which version this one goes on.
         lasts: the newest version that is known to survive the loss of the anchors, too. lasting_s:
             how long it took from the end of its step until then, 0 if unknown. pending: the newest
@@ -324,7 +315,8 @@ class JobState:
         preparing: by machine, what it does before it can train, if that is known, and when it last
             got further.
         heads: where its controllers have run, if on machines that were rented for that.
-        unready: by role, machines in a row that never could train. pulse: whether training goes on.
+        unready: by role, machines in a row that never could train. pulse: whether training
+        continues.
         cold: machines whose next trainers still load while others run; heartbeats say it, nobody
             writes it down.
         between: what passed between steps, of the first trainer.
@@ -390,7 +382,7 @@ class JobState:
 
     @property
     def preemptions(self) -> int:
-        """Machines that the cloud took back, or that were lost."""
+        """Machines that the cloud preempted, or that were lost."""
         return sum(m.noticed_s is not None or m.end_reason == LOST for m in self.machines.values())
 
     @property
@@ -410,10 +402,7 @@ class JobState:
 
     @property
     def progress_unknown(self) -> str:
-        """Why the number of steps is not known.
-
-        Empty if it is: before any trainer has started it is 0.
-        """
+        """Why the number of steps is not known; empty if it is (0 before any trainer starts)."""
         if self.is_unplaced:
             return "this script does not report from which step it continues"
         if self.has_reported or all(m.trained_s is None for m in self.machines.values()):

@@ -1,4 +1,4 @@
-"""The world as JSON, so that a controller can be killed at any time and another goes on."""
+"""The world as JSON, so that a controller can be killed at any time and another continues."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The head: a machine of the cloud that runs the controller of a job, and how its user follows it through a bucket."""
+"""The remote controller: a cloud machine that runs a job's controller, followed by a bucket."""

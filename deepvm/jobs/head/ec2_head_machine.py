@@ -1,4 +1,4 @@
-"""The first process of deepvm on a head: it fetches the job, and runs its controller until the job is over.
+"""The first deepvm process on a remote controller: fetches the job and runs its controller.
 
 When it ends, the script that has started it shuts the machine down, which terminates it; where that
 script is gone, too, the shutdown that is put off here again and again comes by itself.

@@ -21,14 +21,11 @@ _MOST = 4_000_000
 _AT_ONCE = 8
 _LEAST_FREED = 1_000_000
 _PIECES_PER_S, _MOST_S = 100, 30.0
-"""After so many pieces they are at least a second apart, after twice as many two, and so on to the most."""
+"""After so many pieces they are at least 1 s apart, after twice as many 2 s, up to the most."""
 
 
 class LogPieces:
-    """Passes on what is new in the logs of one head.
-
-    Goes on where the process before this one had got to.
-    """
+    """Sends new log lines of a remote controller, from where the last process stopped."""
 
     def __init__(self, folder: Path, objects: Objects, head: int) -> None:
         """``folder``: of the job."""
@@ -43,7 +40,7 @@ class LogPieces:
 
         Raises UnknownError, RefusedError, OSError.
 
-        The more pieces there are the rarer they become: nobody fetches tens of thousands of them.
+        The more pieces there are the rarer they become, so that there are never tens of thousands.
         What trainers print meanwhile is for the next time: where they print without a pause this
         would not return.
         """
@@ -67,9 +64,9 @@ class LogPieces:
                 return
 
     def _free(self, sent: dict[str, int]) -> None:
-        """Give the place of what was sent back to the disk: a head's is small, and trainers may print for weeks.
+        """Punch out what was sent: the disk is small, and trainers may print for weeks.
 
-        The files keep their sizes, as somebody may be writing to them.
+        The files keep their sizes, as they may still be written to.
         """
         for machine, size in sent.items():
             if size - self._freed.get(machine, 0) >= _LEAST_FREED:
@@ -92,7 +89,7 @@ class LogPieces:
     def _next(
         self, before: dict[str, int], last: bool
     ) -> tuple[dict[str, str], dict[str, int], bool]:
-        """A piece, how much of each file is sent with it, and whether there was more than goes into one."""
+        """A piece, how much of each file is sent with it, and whether more is left."""
         piece, sent, left = dict[str, str](), dict(before), _MOST
         for file in sorted(self._folder.glob("*.log")):
             with file.open("rb") as stream:

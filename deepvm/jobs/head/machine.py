@@ -1,4 +1,4 @@
-"""On a head: fetch the job, keep a controller running until the job is over, and see to it that its user hears so."""
+"""On a remote controller: fetch the job, keep a controller running, and report to the user."""
 
 from __future__ import annotations
 
@@ -108,10 +108,7 @@ class HeadMachine:
             return False
 
     def _control(self) -> None:
-        """Run a controller until it ends, or hangs.
-
-        One that cannot be started now has ended at once.
-        """
+        """Run a controller until it ends or hangs; one that cannot start has ended at once."""
         words = [sys.executable, "-m", "deepvm.cli.main", "jobs", "resume", self._job, "--keep"]
         try:
             (self._folder / PULSE).unlink(missing_ok=True)
@@ -164,7 +161,7 @@ class HeadMachine:
     def _finish(self) -> None:
         """Have nothing of the job's secrets in the bucket, then the final document.
 
-        In this order: once the end is known its user may have the job go on, with new objects of
+        In this order: once the end is known its user may have the job continue, with new objects of
         the same names.
         """
         with History.open() as history:

@@ -1,4 +1,4 @@
-"""What a head and its user know of a job, as objects of a bucket: the mirror of its history, its logs, commands.
+"""A job as objects of a bucket: the mirror of its history, its logs and its commands.
 
 The mirror is one object that is only ever replaced where it is still the one that the writer has
 read. It names the head that may write it: whoever starts another head writes that one's number

@@ -1,4 +1,4 @@
-"""The head's side: its controller acts on nothing that is not in the mirror, so that another head can go on."""
+"""The remote controller's mirror: nothing is done before it is in it, so another can continue."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from deepvm.jobs.history.history import History, JobRow
 from deepvm.jobs.wire import WireError
 
 EACH_S, BEAT_S = 5.0, 15.0
-"""Between writes of the mirror where nothing waits for it: if anything is new, and if nothing is."""
+"""Seconds between writes of the mirror: if anything is new, and if nothing is."""
 HANGS_S = 60.0
 """A controller whose loop has not turned for so long says no more that it lives."""
 PULSE, TURN_S = "pulse", 5.0
-"""A file of the job's folder: as new as the last turn of the controller's loop, and there as long as that runs."""
+"""A file as new as the last turn of the controller's loop; it exists while that runs."""
 LOOK_S = 3.0
 """Between looks for commands, and writes of logs."""
 _AGAIN_S, _LAST_S = 1.0, 1800.0
@@ -204,10 +204,7 @@ class StateReplicator:
         await asyncio.wrap_future(waiting)
 
     def _keep(self, open_history: Callable[[], History]) -> None:
-        """Until the end, or another head has the job.
-
-        What fails is tried again: acts wait for it, and the end too.
-        """
+        """Run until the end or a takeover; failures are retried, as actions wait for the mirror."""
         with contextlib.ExitStack() as opened:
             history: History | None = None
             while not self._over:
@@ -349,5 +346,5 @@ def _heeded(data: bytes, heed: Callable[[bytes, str], tuple[bytes, str]]) -> dic
 
 
 def _warn(what: str, error: Exception) -> None:
-    """Log what ends nothing; with its place if nobody foresaw it."""
+    """Log what ends nothing; with its location if unexpected."""
     log.warning("%s: %s", what, error, exc_info=not isinstance(error, (DeepVMError, OSError)))

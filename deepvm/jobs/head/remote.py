@@ -1,4 +1,4 @@
-"""The user's side: rent a head for a job, see in the history here what it has written down, give it commands."""
+"""The user's side of a remote controller: rent it, read its mirror, send it commands."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def needs_head(cloud: Cloud) -> bool:
 
 
 def has_head(row: JobRow) -> bool:
-    """Whether the controller of a job runs on a head, of which this computer hears by the mirror."""
+    """Whether a job's controller runs on a remote machine, known here by the mirror."""
     state = HeadState.load(row.folder)
     return state is not None and not state.here
 
 
 def is_to_be_read(row: JobRow) -> bool:
-    """Whether a head has something to tell of a job, or what it has left at the end is still in the bucket."""
+    """Whether a remote controller may have news of a job, or its bucket is not emptied yet."""
     state = HeadState.load(row.folder)
     return state is not None and not state.here and not (row.result is not None and state.emptied)
 
@@ -79,11 +79,9 @@ def start(
     cloud: HostsController,
     resumed: Callable[[], JobState] | None = None,
 ) -> HeadState:
-    """Rent a head that runs the controller of a job.
+    """Rent a remote controller for a job, and complete an earlier attempt, if any.
 
-    Whatever was left undone of an earlier attempt is done.
-
-    ``resumed``: the world with which it goes on, once the history has what the head before has
+    ``resumed``: the world with which it continues, once the history has what the head before has
     written.
 
     Raises:
@@ -145,7 +143,7 @@ def _fence(
     number: int,
     resumed: Callable[[], JobState] | None,
 ) -> str:
-    """Write the mirror for this head: from now on none before it writes another, and so none acts."""
+    """Write the mirror for this remote controller; older ones are fenced from now on."""
     for _ in range(_TRIES):
         found = objects.get(MIRROR)
         if found is not None:
@@ -178,9 +176,7 @@ def refresh(
     logs: bool = False,
     at_end: AtEnd = lambda row: None,
 ) -> HeadState | None:
-    """Have the history here know what the mirror does; ``logs``: and the job's folder.
-
-    None: the job has no head.
+    """Update the history from the mirror (``logs``: and the folder); None: no remote controller.
 
     Raises UnknownError, RefusedError: the mirror cannot be read; DataError.
     """

@@ -1,1 +1,1 @@
-"""What happened to all jobs, and what follows from it: pools, time and money, the final document."""
+"""The history of all jobs and what follows from it: pools, time, money, final document."""

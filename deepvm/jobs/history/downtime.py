@@ -1,4 +1,4 @@
-"""Times in which a job had no controller: the computer slept, or the controller was gone until ``deepvm jobs resume``.
+"""Downtime of the controller: the computer slept, or it was gone until ``deepvm jobs resume``.
 
 Machines may have trained on, saved and ended meanwhile, or have slept, too; nobody was there to see
 it. A controller writes down for how long nobody was; how many steps were done in that time follows
@@ -14,7 +14,7 @@ from deepvm.jobs.decisions.world import JobState
 from deepvm.jobs.history.history import EventRow, Sample
 
 DOWNTIME = "downtime"
-"""The kind of the event with which a controller says since when there was none, and what such time counts as."""
+"""The kind of event for controller downtime, and the cause it is counted under."""
 LEAST_S = 5.0
 """Shorter ones are not told: another controller was started at once, or the computer was busy."""
 
@@ -46,7 +46,7 @@ def downtimes(events: Iterable[EventRow], samples: Sequence[Sample]) -> list[Dow
 
 
 def _steps(samples: Sequence[Sample], since_s: float, until_s: float) -> int:
-    """The share of the steps from the last sample before a time without a controller to the first news after it.
+    """Steps done in a downtime, interpolated from the samples before and after it.
 
     Samples of a long job are minutes apart.
     """
@@ -66,7 +66,7 @@ def last_seen_s(world: JobState, samples: Sequence[Sample]) -> float:
 
 
 def caught_up(world: JobState, samples: Sequence[Sample]) -> JobState:
-    """A world with the steps that its controller did not write down, as nothing followed from them."""
+    """Add the steps that the controller did not record, as nothing followed from them."""
     last = samples[-1] if samples else None
     if (
         last is None
@@ -75,7 +75,7 @@ def caught_up(world: JobState, samples: Sequence[Sample]) -> JobState:
         or last.step <= world.reached
     ):
         return world
-    # Where nobody knew when a step was reached, trainers had stood still.
+    # Where it was unknown when a step was reached, trainers had stood still.
     return replace(
         world, reached=last.step, reached_s=None if world.reached_s is None else last.at_s
     )
@@ -84,7 +84,7 @@ def caught_up(world: JobState, samples: Sequence[Sample]) -> JobState:
 def cut(
     stretches: Iterable[tuple[str, float, float]], without: Sequence[Downtime]
 ) -> Iterator[tuple[str, float, float]]:
-    """Stretches of a cause from one time to another, with what lies in times without a controller as that."""
+    """Split stretches so that the parts within a downtime count as downtime."""
     for cause, from_s, to_s in stretches:
         for one in without:
             since_s, until_s = max(one.since_s, from_s), min(one.until_s, to_s)

@@ -120,7 +120,7 @@ def forecast_of(
 def _compared(
     document: Mapping[str, Any], without: Sequence[Downtime], step_s: float
 ) -> dict[str, Any]:
-    """What came out, but for the time without a controller in which nothing was trained, and its share of the cost."""
+    """The result without idle controller downtime, and without its share of the cost."""
     idle_s, span_s = sum(one.idle_s(step_s) for one in without), sum(one.span_s for one in without)
     idle_usd = document["spent_usd"][DOWNTIME] * idle_s / span_s if span_s else 0.0
     less = {
@@ -178,7 +178,7 @@ def _start_s(
     world: JobState,
     machines: Iterable[Mapping[str, Any]],
 ) -> float:
-    """From the request for a machine until it trains: as earlier ones took, else as terms have it."""
+    """Seconds from the request for a machine to training, by history, else by the limits."""
     kind, cloud = world.pools[0].instance_type, spec.get("cloud")
     took = [
         m["trained_s"] - m["requested_s"]
@@ -191,7 +191,7 @@ def _start_s(
 
 
 def rows_of(document: Mapping[str, Any]) -> list[tuple[str, float, float, float, float, str]]:
-    """(what, median, 5th and 95th percentile, fact, unit) of a document with a forecast, for people."""
+    """(what, median, 5th and 95th percentile, actual, unit) of a document with a forecast."""
     units = ("s", "$", "")
     fact = document["forecast"].get("fact", document)  # documents of an older deepvm have none
     names = ("total time", "cost", "preemptions")

@@ -1,6 +1,4 @@
-"""What happened to all jobs of a user: machines, events, money.
-
-In SQLite, or in PostgreSQL for a team.
+"""The history of a user's jobs (machines, events, money), in SQLite or PostgreSQL.
 
 The controller writes here before it acts, and each write is on the disk when it returns: after
 ``kill -9`` another controller reads its job's world, and nothing that was asked of a cloud is
@@ -32,8 +30,8 @@ SCHEMA = 2
 _WAIT_S = 30.0
 """For a lock."""
 STATE, MACHINE, MARKET, REBALANCED = "state", "machine", "market", "rebalanced"
-"""Kinds of events: the job's new state, a machine's, the market in which the next ones are asked for, and that a cloud
-has recommended to replace a machine.
+"""Kinds of events: a job's new state, a machine's, the market of the next machines, and a cloud's
+rebalance recommendation.
 """
 
 _TABLES = sa.MetaData()
@@ -102,10 +100,7 @@ _SAMPLES = sa.Table(
 
 
 def _names_clouds(connection: sa.Connection) -> None:
-    """2: machines say of which cloud they are.
-
-    Lives on clouds that take them back on purpose are no market's.
-    """
+    """2: machines name their cloud, as lifetimes with injected preemptions are no market's."""
     connection.execute(
         sa.text("ALTER TABLE machines ADD COLUMN cloud VARCHAR(16) NOT NULL DEFAULT ''")
     )
@@ -130,20 +125,14 @@ def own_folder(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def place_of(environ: Mapping[str, str]) -> str:
-    """The history that an environment names, by a URL or a whole path.
-
-    Empty for that of this user's folder.
-    """
+    """The history named by an environment (URL or absolute path); empty: the user's folder."""
     place = environ.get(PLACE, "")
     return place if not place or "://" in place else str(Path(place).absolute())
 
 
 @dataclass(frozen=True)
 class JobRow:
-    """A job of the history; ``spec``: its file as it was submitted.
-
-    ``result``: its final document, if it has ended.
-    """
+    """A job; ``spec``: its file as submitted; ``result``: its final document, once ended."""
 
     name: str
     created_s: float
@@ -155,10 +144,7 @@ class JobRow:
 
 @dataclass(frozen=True)
 class EventRow:
-    """Something that happened; ``state``: of the job afterwards.
-
-    ``number``: grows with each that is written down.
-    """
+    """An event; ``state``: of the job afterwards; ``number``: grows with each event."""
 
     at_s: float
     kind: str
@@ -177,10 +163,7 @@ class Sample:
 
 
 class History:
-    """An open history; for one thread.
-
-    What reads or writes raises DataError where it cannot be used.
-    """
+    """An open history, for one thread. Reads and writes raise DataError on failure."""
 
     def __init__(self, engine: sa.Engine) -> None:
         """Make the tables where there are none, or bring them up to date.
@@ -270,7 +253,7 @@ class History:
 
     @contextlib.contextmanager
     def hurried(self, wait_s: float) -> Iterator[None]:
-        """Let writes fail that would wait longer for a lock: others have to be answered meanwhile."""
+        """Fail writes that would wait longer for a lock: others need answers meanwhile."""
         limit_ms = int(wait_s * 1000)
         limits = {
             "sqlite": f"PRAGMA busy_timeout={limit_ms}",
@@ -329,7 +312,7 @@ class History:
                 if not connection.execute(_MACHINES.update().where(key).values(**row)).rowcount:
                     cloud = self._cloud(connection, name)
                     connection.execute(_MACHINES.insert().values(job=name, cloud=cloud, **row))
-            # A job that goes on after its end, by 'jobs resume', has no result yet.
+            # A job that continues after its end, by 'jobs resume', has no result yet.
             values = {
                 "state": world.job.value,
                 "world": json.dumps(to_document(world)),
@@ -356,10 +339,7 @@ class History:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[sa.Connection]:
-        """A transaction. Raises DataError: the disk is full, or the database gone.
-
-        Nothing of it was written.
-        """
+        """A transaction. Raises DataError (disk full, database gone); nothing is written then."""
         try:
             with self._engine.execution_options(writes=True).begin() as connection:
                 yield connection
@@ -445,7 +425,7 @@ class History:
             return [Sample(row.at_s, row.generation, row.step) for row in connection.execute(query)]
 
     def machines(self) -> list[Mapping[str, Any]]:
-        """The machines of all jobs; ``rebalanced_s``: when the cloud said that it may take one back soon."""
+        """All jobs' machines; ``rebalanced_s``: when the cloud recommended a rebalance."""
         with self._reading() as connection:
             query = sa.select(_EVENTS.c.job, _EVENTS.c.at_s, _EVENTS.c.facts).where(
                 _EVENTS.c.kind == REBALANCED
@@ -458,7 +438,7 @@ class History:
         return [{**row, "rebalanced_s": told.get((row["job"], row["id"]))} for row in rows]
 
     def copy(self, name: str, after: int = 0) -> dict[str, Any]:
-        """The rows of a job, for another history; ``after``: of its events only those with a larger number."""
+        """A job's rows for another history; ``after``: only events with a larger number."""
         with self._reading() as connection, connection.begin():
             job = dict(
                 connection.execute(sa.select(_JOBS).where(_JOBS.c.name == name)).mappings().one()
@@ -531,7 +511,7 @@ class History:
 
 
 _CONNECT_S, _UNHEARD_S, _STATEMENT_S = 5, 10, 10
-"""The controller waits for the database in its only thread: while it does, no machine is answered."""
+"""Timeouts: the controller waits for the database in its only thread."""
 
 
 def _postgresql(url: str) -> sa.Engine:
@@ -564,7 +544,7 @@ def _make_private(path: Path, *, ours: bool) -> None:
     let in.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # What SQLite puts beside it has the same permissions
+    # What SQLite puts next to it has the same permissions
     os.close(os.open(path, os.O_RDONLY | os.O_CREAT, 0o600))
     for made in (
         (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm"))
@@ -576,10 +556,7 @@ def _make_private(path: Path, *, ours: bool) -> None:
 
 
 def _log_ahead(connection: sqlite3.Connection) -> None:
-    """Write ahead, as a new file does not yet.
-
-    While somebody else changes that, SQLite says "locked" at once.
-    """
+    """Switch to write-ahead logging; while another process does so, SQLite reports "locked"."""
     until_s = time.monotonic() + _WAIT_S
     while True:
         try:

@@ -105,7 +105,7 @@ def final_document(
 
 
 def phases_s(events: Sequence[EventRow]) -> dict[str, float | None]:
-    """What comes before the steps on machines that train, on average: getting ready, and a generation's first step."""
+    """Mean time of each startup phase: preparation, and a generation's first step."""
     told: dict[str, list[float]] = {phase: [] for phase in _PHASES}
     for event in events:
         for phase, (kind, fact) in _PHASES.items():

@@ -1,4 +1,4 @@
-"""What trainers print: one file for each machine, each line with the time at which its controller heard it."""
+"""Trainers' output: a file per machine, each line with the time the controller received it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class LogReader:
         )
 
     def more(self, *, last: bool = False) -> Iterator[LogLine]:
-        """The lines since the last call; ``last``: one without an end, too, as nothing more will be written."""
+        """The lines since the last call; ``last``: include one without an end of line."""
         files = [
             self._folder / f"{name}.log" for name in self.machines() if self._machine in ("", name)
         ]

@@ -1,6 +1,6 @@
-"""What the history says of pools: how long their machines lived, how often no notice came, how fast they came.
+"""Statistics of pools: lifetimes, missing notices, time to launch.
 
-It takes plain rows, and is told the time. Machines that were taken back on purpose, on clouds that
+It takes plain rows, and is told the time. Machines that were preempted on purpose, on clouds that
 can, say nothing of the market: they are pools of their own for people, and left out of what is
 planned with.
 """
@@ -31,7 +31,7 @@ from deepvm.jobs.decisions.world import LOST, PREEMPTED, REFUSED, JobState, Pool
 
 TOGETHER_S = 600.0
 SCARCE_S = 3600.0
-"""For so long after a pool has refused or taken back a machine, the next one that it gives begins a spell."""
+"""A pool's next machine within this time of a refusal or preemption starts a spell."""
 _QUANTILES = (0.1, 0.5, 0.9)
 
 
@@ -40,9 +40,8 @@ class PoolHistory:
     """The machines of one type in one zone and market.
 
     Attributes:
-        machines: how many were launched. preemptions: how many were taken back or lost; the lives
-            of the others are
-            censored: they ended for another reason, or have not ended.
+        machines: how many were launched. preemptions: how many were preempted or lost; lifetimes of
+            the others are censored: they ended for another reason, or have not ended.
         missed: preemptions without a notice. rebalances: machines that the cloud had recommended to
             replace.
         leads_s: mean time from a notice to its preemption, None without any.
@@ -66,7 +65,7 @@ class PoolHistory:
 
     @property
     def mttp_s(self) -> float | None:
-        """Mean time to preemption: of an exponential life, the best estimate is all lives over preemptions."""
+        """Mean time to preemption, for exponential lifetimes: total lifetime over preemptions."""
         return self.lived_s / self.preemptions if self.preemptions else None
 
     @property
@@ -135,7 +134,7 @@ def lives_in(
 
     ``wanted``: type, zone, as far as they are named.
 
-    Machines that may have been taken back on purpose count only where their zone is named.
+    Machines that may have been preempted on purpose count only where their zone is named.
     """
     return [
         (lived_s(m, now_s), is_taken(m))
@@ -192,7 +191,7 @@ def own_pool(
 
 
 def _waited(machine: Mapping[str, Any], scarce: Sequence[tuple[str, float]]) -> bool:
-    """Whether a machine came when its pool had just been out of machines; ``scarce``: zones and times, in order."""
+    """Whether a machine came just after its pool was out; ``scarce``: sorted (zone, time)."""
     place = bisect_right(scarce, (machine["zone"], machine["launched_s"])) - 1
     if place < 0:
         return False
@@ -203,10 +202,7 @@ def _waited(machine: Mapping[str, Any], scarce: Sequence[tuple[str, float]]) -> 
 def lives_by_type(
     machines: Iterable[Mapping[str, Any]], now_s: float
 ) -> tuple[dict[str, KnownLifetime], set[str]]:
-    """Mean lives of spot machines by type, over all zones.
-
-    And the types of which too little is known.
-    """
+    """Mean lifetimes of spot machines by type over all zones, and the types with too few."""
     groups: dict[str, list[PoolHistory]] = {}
     for pool in pools_of((m for m in machines if is_of_a_market(m)), now_s):
         if pool.market == "spot":
@@ -226,7 +222,7 @@ def lives_by_type(
 
 
 def is_of_a_market(machine: Mapping[str, Any]) -> bool:
-    """Whether only the market ends a machine: on other clouds it may have been taken back on purpose."""
+    """Whether only the market ends a machine; on other clouds deepvm may have preempted it."""
     cloud = machine["cloud"]
     return cloud not in CLOUDS or not find_cloud(cloud).can_preempt
 
@@ -234,7 +230,7 @@ def is_of_a_market(machine: Mapping[str, Any]) -> bool:
 def expected_life_s(
     pool: Pool, cloud: str, machines: Iterable[Mapping[str, Any]], band: int | None, now_s: float
 ) -> float:
-    """Mean life of a pool's machines before this job has seen any: by the history where it knows enough.
+    """Mean lifetime of a pool's machines by history, before this job has seen any.
 
     Else by the cloud's band, but no more than public traces show at a busy hour: an insurance save
     costs seconds, a loss that was not expected hours.
@@ -256,9 +252,9 @@ def expected_life_s(
 
 
 def learnt(world: JobState) -> tuple[float, float]:
-    """What this job has learnt, with what was known before: as policies in ``deepvm simulate`` learn it.
+    """What this job has learned, as policies in ``deepvm simulate`` learn it.
 
-    The mean time until the first of the generation's machines is taken back, seconds, infinite on
+    The mean time until the first of the generation's machines is preempted, seconds, infinite on
     demand; and the share of preemptions without a notice.
     """
     spot = [

@@ -10,7 +10,7 @@ from deepvm.jobs.decisions.world import LOST, PREEMPTED
 from deepvm.jobs.history.history import MACHINE, EventRow
 
 CAUSES = ("resume", "preemption", "hang", "crash", "resize")
-"""If several apply, the first one counts: after its end a job only restarts because the user resumes it."""
+"""Causes by priority: an ended job restarts only because the user resumes it."""
 
 
 @dataclass(frozen=True)

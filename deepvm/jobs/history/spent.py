@@ -32,7 +32,7 @@ _TRAINS = (Job.RUNNING.value, Job.SAVING.value)
 
 @dataclass(frozen=True)
 class CostBreakdown:
-    """By cause, or as downtime: seconds of the job, dollars, and what the machines that train cost on demand.
+    """Seconds and dollars by cause, and what the training machines cost on demand.
 
     ``first_s``: when training started, infinite if it has not. ``restarted``: seconds and dollars
     of waiting, loading and hangs since then. ``before_restart``: of training before the last
@@ -54,10 +54,7 @@ def spent(
     without: Sequence[Downtime] = (),
     prices: Mapping[str, float] = MappingProxyType({}),
 ) -> CostBreakdown:
-    """What a job has spent until now; ``without``: when it had no controller.
-
-    ``prices``: on demand, $/h, by type.
-    """
+    """A job's costs until now; ``without``: controller downtimes; ``prices``: on demand, $/h."""
     found = {
         part: dict.fromkeys((*CAUSES, *([DOWNTIME] if without else [])), 0.0)
         for part in ("seconds", "usd", "on_demand_usd")
@@ -97,7 +94,7 @@ def spent(
 def _stretches(
     created_s: float, world: JobState, events: Sequence[EventRow]
 ) -> Iterator[tuple[str, float, float]]:
-    """(cause, from, to) from the start to the end of the last event, training as compute, without where it stood."""
+    """(cause, from, to) from start to last event; training counts as compute."""
     since_s, state, generation = created_s, Job.PENDING.value, 0
     last_s = _over_s(world, events)
     firsts, ends = _first_steps(world, events), _ends(events)
@@ -121,10 +118,7 @@ def _stretches(
 
 
 def _first_steps(world: JobState, events: Sequence[EventRow]) -> dict[int, float]:
-    """When each generation started its first step.
-
-    One left out made none, unless the history has no first steps.
-    """
+    """When each generation did its first step; one left out did none, if steps are known."""
     step_s, started, first_steps = float(world.facts.step_s), dict[int, float](), dict[int, float]()
     for event in events:
         generation = int(event.facts.get("generation", 0))
@@ -138,7 +132,7 @@ def _first_steps(world: JobState, events: Sequence[EventRow]) -> dict[int, float
 
 
 def _ends(events: Sequence[EventRow]) -> dict[int, tuple[float, str]]:
-    """When trainers of a generation failed or gave their last sign of life, and as what the time after that counts."""
+    """When a generation's trainers failed or hung, and the cause of the time after that."""
     ends = dict[int, tuple[float, str]]()
     for event in events:
         generation = int(event.facts.get("generation", 0))
@@ -150,10 +144,7 @@ def _ends(events: Sequence[EventRow]) -> dict[int, tuple[float, str]]:
 
 
 def _over_s(world: JobState, events: Sequence[EventRow]) -> float:
-    """When nothing more was to be trained.
-
-    Now if the job is not over, as when it was resumed after its end.
-    """
+    """When training was over; now if the job is not over, as when it was resumed."""
     if not world.job.over:
         return world.now_s
     last = list(takewhile(lambda e: Job(e.state).over, reversed(events)))
@@ -195,7 +186,7 @@ def _over(
 
 
 def unpriced(world: JobState, prices: Mapping[str, float]) -> list[str]:
-    """The types that have trained whose price on demand nobody knows."""
+    """The types that have trained whose on-demand price is unknown."""
     trained = (
         m for m in world.machines.values() if m.role is Role.TRAINER and m.launched_s is not None
     )
@@ -203,10 +194,7 @@ def unpriced(world: JobState, prices: Mapping[str, float]) -> list[str]:
 
 
 def on_demand_usd(world: JobState, prices: Mapping[str, float]) -> float:
-    """What the same machines would have cost on demand.
-
-    Those that keep versions, and heads, are on demand already.
-    """
+    """What the same machines would have cost on demand; anchors and controllers already are."""
     trained = sum(
         _lived_s(m, world.now_s) * _on_demand(m, prices) / 3600 for m in world.machines.values()
     )
@@ -220,7 +208,7 @@ def same_work_usd(
     prices: Mapping[str, float],
     without: Sequence[Downtime] = (),
 ) -> float | None:
-    """What the same steps would have cost on demand: they alone, and loading once on as many machines.
+    """What the same steps would have cost on demand: steps, and one load per machine.
 
     Those that were done without a controller count as long as the others; None if there are no
     others, or if it is not known which were done twice.

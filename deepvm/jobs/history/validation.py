@@ -1,4 +1,4 @@
-"""``deepvm run --validate``: what ``deepvm simulate`` says of a job, given the lives and latencies that it had.
+"""``deepvm run --validate``: simulate a job with the lifetimes and latencies it had.
 
 The engine of the simulator gets the machines' lives in their order, with their notices, and the
 mean of each latency that was measured; what it says is compared with what happened. So what differs
@@ -66,7 +66,7 @@ class Observed:
     ``parts_s``: where the time went, as the simulator counts.
 
     ``lives_s``: of each machine in the order of their requests, from the moment that made it
-    needed; infinite: it was not taken back. ``graces_s``: from each notice to the end, 0 without
+    needed; infinite: it was not preempted. ``graces_s``: from each notice to the end, 0 without
     one.
     """
 
@@ -204,10 +204,7 @@ def _step_s(generations: Sequence[_Generation], without: Sequence[Downtime] = ()
 
 
 def _lost_steps(generations: Sequence[_Generation], step_s: float) -> int:
-    """Steps that were done again.
-
-    Those since the last version that a machine took with it follow from their time.
-    """
+    """Steps done twice; those since a machine's last checkpoint are estimated by time."""
     lost = 0
     for one, later in zip(generations, generations[1:], strict=False):
         step, at_s = one.known if one.known[1] else (one.first, one.start_s)
@@ -217,7 +214,7 @@ def _lost_steps(generations: Sequence[_Generation], step_s: float) -> int:
 
 
 def _death_s(machine: MachineRecord) -> float:
-    """When it was, or would have been, taken back."""
+    """When it was, or would have been, preempted."""
     if machine.noticed_s is not None and machine.taken_s is not None:
         return machine.taken_s
     return machine.ended_s or math.inf if machine.end_reason in (LOST, PREEMPTED) else math.inf
@@ -229,7 +226,7 @@ def _needed_s(
     trainers: Sequence[MachineRecord],
     deaths: Mapping[str, float],
 ) -> dict[str, float]:
-    """Since when each machine was needed: from the start, or since the loss, or its notice, that it makes good."""
+    """Since when each machine was needed: the start, or the loss or notice it makes up for."""
     lost = sorted(
         min(m.noticed_s or math.inf, deaths[m.id]) for m in trainers if deaths[m.id] < math.inf
     )

@@ -5,7 +5,7 @@ Ranks on different machines see each other's parts here alone: each but rank 0 s
 before it uploads, or, before a preemption, that it saves nothing. When all parts that were begun
 are whole the backup is sealed with their number, and is visible from then on. Where rank 0 alone
 saved, its part is everybody's; else each rank has its own, or none. Nothing that a generation sends
-becomes visible once a newer one has begun.
+becomes visible once a newer one has started.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class StoredBackup:
 
 @dataclass(frozen=True)
 class Record:
-    """The files of a part, by their names below it, with their SHA-256; ``name``: of the file or folder."""
+    """A part's files with their SHA-256; ``name``: of the part's file or folder."""
 
     name: str
     sha256: Mapping[str, str]
@@ -98,7 +98,7 @@ class BackupStore(Protocol):
     url: str
 
     def begin(self, epoch: int) -> None:
-        """Refuse older generations from now on. Raises CheckpointError: a newer one has begun."""
+        """Refuse older generations from now on. Raises CheckpointError: a newer one has started."""
 
     def say(self, part: Part, word: PartStatus) -> bool:
         """Tell the other ranks; a backup that a rank begins to save is not sealed any more.
@@ -133,18 +133,15 @@ class BackupStore(Protocol):
         """
 
     def set_aside(self, kept: StoredBackup, epoch: int) -> None:
-        """Have one be visible no more. Raises CheckpointError: a newer generation has begun.
-
-        OSError.
-        """
+        """Hide one. Raises CheckpointError (a newer generation has started), OSError."""
 
     def remove(self, kept: StoredBackup, epoch: int) -> None:
-        """Remove one. Raises CheckpointError: a newer generation has begun; OSError."""
+        """Remove one. Raises CheckpointError: a newer generation has started; OSError."""
 
     def sweep(self, step: int, epoch: int) -> None:
-        """Remove what was saved of earlier steps, by this generation or older ones, and never sealed.
+        """Remove unsealed saves of earlier steps, by this generation or older ones.
 
-        Raises CheckpointError: a newer generation has begun; OSError.
+        Raises CheckpointError: a newer generation has started; OSError.
         """
 
     def fetch(self, kept: StoredBackup, rank: int, folder: Path) -> Path:
@@ -174,7 +171,7 @@ def no_part(kept: StoredBackup, rank: int) -> CheckpointError:
 
 
 def staying(whole: Sequence[StoredBackup], keep: int) -> set[str]:
-    """The names of those that stay: the newest, then the script's own, then others, ``keep`` in all.
+    """Names to keep: the newest, then the script's own, then others, ``keep`` in all.
 
     Of none that is kept may the loss be noticed only when it is needed, so a damaged newest one has
     another behind it; ``keep`` 0: all of the script's own.

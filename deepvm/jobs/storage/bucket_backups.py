@@ -60,10 +60,7 @@ class BucketBackups:
     def __init__(
         self, bucket: str, prefix: str, job: str, *, endpoint: str = "", attempts: int = _ATTEMPTS
     ) -> None:
-        """Send nothing yet. ``endpoint``: empty for the environment's or AWS's.
-
-        ``attempts``: tries of each request.
-        """
+        """``endpoint``: empty for the environment's or AWS's; ``attempts``: per request."""
         self._bucket = Bucket(
             bucket,
             f"{prefix.strip('/')}/{job}/backups",
@@ -109,10 +106,7 @@ class BucketBackups:
         return {**found, **dict.fromkeys(_parts(self._entries(), name_of(part)), PartStatus.WHOLE)}
 
     def save(self, path: Path, part: Part) -> None:
-        """See :class:`BackupStore`.
-
-        S3 compares each piece with its checksum, and readers the whole.
-        """
+        """See :class:`BackupStore`. S3 checks each piece's checksum; readers check the whole."""
         self.begin(part.epoch)
         self._ledger.check(part.epoch)
         self._clear(part.epoch)

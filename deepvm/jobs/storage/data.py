@@ -1,7 +1,7 @@
-"""The data of a job: fetched to each machine before anything is trained there, whole or not there at all.
+"""The data of a job, fetched atomically to each machine before training starts there.
 
 A set of files lies in a hidden folder until all of it is there, and is renamed then. Files of it
-that are whole have their own names; an agent that starts again goes on with the others.
+that are whole have their own names; an agent that starts again continues with the others.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Said = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Item:
-    """A file of a source: its place below the data's folder (empty: it is the data), bytes, and what it is there."""
+    """A file of a source: name below the data's folder ("": it is the data), size, address."""
 
     name: str
     size: int
@@ -279,7 +279,7 @@ class BucketSource:
         return Item(name, int(row["Size"]), row["Key"], str(row.get("ETag", "")))
 
     def fetch(self, item: Item, target: Path) -> None:
-        """See :class:`Source`: all pieces are of the object that was listed, with its MD5 where S3 says it."""
+        """See :class:`Source`: all pieces come from the listed object; its MD5 is checked."""
         with self._bucket.errors(f"read {item.source}"):
             with target.open("wb") as file:
                 for piece in self._pieces(item):

@@ -34,7 +34,7 @@ _RECORD, _SEAL = "record.json", "whole.json"
 
 
 class FolderBackups:
-    """A folder for each step and generation, with one for each rank: renamed to its name when it is whole.
+    """A folder per step and generation, with one per rank, renamed once it is complete.
 
     ``whole.json`` there is the seal; what ranks say are empty files, such as ``rank-3.begun``.
     """

@@ -1,4 +1,4 @@
-"""Code of a git repository: which commit a name means is settled once, when the job is submitted."""
+"""Code of a git repository: a name is resolved to a commit once, at submission."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def _git(code: GitCode, words: Sequence[str], limit_s: float) -> str:
 
 
 def _quiet(environ: Mapping[str, str]) -> dict[str, str]:
-    """Variables with which git and ssh fail rather than ask, and that lead to no other repository."""
+    """Variables that make git and ssh fail instead of prompting, and use this repository."""
     kept = {
         k: v for k, v in environ.items() if k not in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")
     }

@@ -1,4 +1,1 @@
-"""Whether a run that failed and came back did what it should have done.
-
-Independent of the code that ran it.
-"""
+"""Whether a run that failed and recovered did what it should; independent of the trainer's code."""

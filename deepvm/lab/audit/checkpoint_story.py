@@ -1,4 +1,4 @@
-"""What a run's records say of its checkpoints: which were saved, which were damaged, and who did that."""
+"""A run's records of its checkpoints: which were saved, which were damaged, and by whom."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _UNNOTICED: Mapping[str, Collection[str]] = {
     # No checksum: replays and parameters show it
     "flip": ("deepvm-tcp", "torch-save", "dcp", "dcp-async"),
 }
-"""Strategies that may go on without a word."""
+"""Strategies that may continue silently."""
 _ANY_ORDER = ("deepvm", "deepvm-tcp")
-"""Strategies of which a checkpoint may be whole before an older one, as when a memory node is lost."""
+"""Strategies whose newer checkpoint may be complete first, as when a memory node is lost."""
 _ONE_FILE = ("torch-save",)
 """Strategies that have nothing older than the newest checkpoint."""
 
 
 def resumptions(run: Records) -> Iterator[str]:
-    """An attempt went on from the newest checkpoint that there was, or one that may have been saved after it."""
+    """Attempts resumed from the newest checkpoint, or one that may have been saved after it."""
     if not _tells(run):
         return
     saved, good, damaged = set[int](), set[int](), 0
@@ -55,7 +55,7 @@ def resumptions(run: Records) -> Iterator[str]:
 
 
 def _perhaps_lost(run: Records, attempt: Mapping[str, Any]) -> set[int]:
-    """Steps of checkpoints that may have been nowhere but in the memory of a node that was killed in an attempt."""
+    """Steps of checkpoints that may have existed only in a memory node killed in an attempt."""
     lost = [at for key, at in attempt["struck"].items() if key.startswith(f"{NODE}-")]
     rows = run.checkpoints if lost else ()
     return {
@@ -66,10 +66,7 @@ def _perhaps_lost(run: Records, attempt: Mapping[str, Any]) -> set[int]:
 
 
 def _newest(run: Records, good: Collection[int], damaged: int) -> int:
-    """The newest checkpoint that must be there, of recorded ones, when so many files were damaged.
-
-    0: none.
-    """
+    """The newest checkpoint that must exist if so many files were damaged; 0: none."""
     if damaged and run.config["strategy"] in _ONE_FILE:
         return 0
     left = sorted(good, reverse=True)[damaged:]
@@ -77,17 +74,14 @@ def _newest(run: Records, good: Collection[int], damaged: int) -> int:
 
 
 def _damaged(run: Records, attempt: Mapping[str, Any]) -> int:
-    """How many checkpoints were damaged on purpose at the end of an attempt: one by each failure."""
+    """How many checkpoints were damaged at the end of an attempt: one per failure."""
     faults = {strike["key"]: strike["fault"] for strike in run.config["strikes"]}
     keys = [key for key in attempt["struck"] if faults.get(key) in DAMAGING]
     return len(attempt.get("broken", ())[: len(keys)])
 
 
 def due(run: Records) -> Iterator[str]:
-    """Checkpoints are of steps that their attempt had done, and at which they were due, or it was to end.
-
-    Whom the orchestrator can ask saves at other steps, too.
-    """
+    """Checkpoints are of steps done and due, or the last; on request, at other steps, too."""
     attempts, strategy = (
         {one["attempt"]: one for one in run.supervisor["attempts"]},
         run.config["strategy"],
@@ -116,10 +110,7 @@ def due(run: Records) -> Iterator[str]:
 
 
 def unplanned(run: Records) -> Iterator[str]:
-    """No checkpoint failed by itself, such as for want of space: without one, nothing was proven of restoring it.
-
-    Those of ranks that have been hit, or of an orphan, may.
-    """
+    """No checkpoint failed by itself, such as for lack of space, except on hit ranks or orphans."""
     faults = {strike["fault"] for strike in run.config["strikes"]}
     # Whose machines take some along
     if run.config["disk"] or NODE in faults or run.config["launcher"] == ORCHESTRATED:
@@ -137,7 +128,7 @@ def unplanned(run: Records) -> Iterator[str]:
 
 
 def records(run: Records) -> Iterator[str]:
-    """An attempt that came to its planned end has recorded each checkpoint that was due, if only with an error."""
+    """An attempt that ended as planned recorded each due checkpoint, if only with an error."""
     if run.config["strategy"] is None or not _tells(run):
         return
     every = run.config["checkpoint_every"]
@@ -188,7 +179,7 @@ def possibly_saved(run: Records, attempt: Mapping[str, Any]) -> set[int]:
 
 
 def _closed(run: Records, attempt: Mapping[str, Any]) -> bool:
-    """Whether an attempt had time to record all: one that a job's next generation replaced has not."""
+    """Whether an attempt had time to record all: a replaced generation of a job has not."""
     replaced = (
         run.config["launcher"] == ORCHESTRATED and attempt is not run.supervisor["attempts"][-1]
     )
@@ -210,7 +201,7 @@ def damage(run: Records) -> Iterator[str]:
         fault for fault, strategies in _UNNOTICED.items() if run.config["strategy"] in strategies
     }
     there: list[int] = []
-    """Of each damaged checkpoint that may still be there: how far the attempt had come in which it was damaged."""
+    """For each damaged checkpoint that may remain: the attempt's progress at the damage."""
     unnoticed = ""
     for one in run.supervisor["attempts"]:
         if one["damaged"] > len(there):

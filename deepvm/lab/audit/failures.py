@@ -1,4 +1,4 @@
-"""The gate that asks whether failures were real: a run that nothing has hit is right, and proves nothing."""
+"""The gate for real failures: an undisturbed run is right, and proves nothing."""
 
 from __future__ import annotations
 
@@ -19,10 +19,7 @@ _CODES: Mapping[str, Collection[int | None]] = {
 """How a fault ends the process of a rank; None: it was given up alive, which is a leftover."""
 _HANGS, _RAISES = ("hang", "held-gil"), ("loader",)
 _BEFORE, _AFTER = ("loader", "segfault", *_HANGS), ("exit",)
-"""Faults that a rank meets with before the end of a step, and right after it.
-
-Others come some steps late.
-"""
+"""Faults that hit a rank before a step's end and right after it; others come later."""
 _EVERYWHERE = ("agent", "machine")
 """Targets of kills that hit all ranks."""
 _STARTED = re.compile(rb"^listening on ", re.MULTILINE)
@@ -31,7 +28,7 @@ _WAIT_S, _SEEN_S, _TOLERANCE = 0.1, 5.0, 0.9
 
 
 def failures(run: Records) -> Iterator[str]:
-    """Each failure that was planned has happened, in training, and what had to end did, in its own way."""
+    """Each planned failure happened during training, and ended what it had to, as it should."""
     attempts: Sequence[Row] = run.supervisor["attempts"]
     struck = {key: one for one in attempts for key in one["struck"]}
     for strike in run.config["strikes"]:
@@ -66,7 +63,7 @@ def _ending(run: Records, strike: Row, attempt: Row) -> Iterator[str]:
 
 
 def _landed(run: Records, attempt: Row) -> bool:
-    """Whether an attempt had trained when it ended, and the next one had something to go on from or to do again."""
+    """Whether an attempt trained before its end, and the next one had something to resume."""
     number = attempt["attempt"]
     logged = any(row["attempt"] == number for rows in run.steps.values() for row in rows)
     later = [one for one in run.supervisor["attempts"] if one["attempt"] == number + 1]
@@ -147,10 +144,7 @@ def _last_words(run: Records, rank: int, attempt: Row) -> str:
 
 
 def _passing(run: Records, strike: Row, attempt: Row) -> str:
-    """Why a failure that ends nothing has not happened.
-
-    Empty if it has, or if nobody could see it any more.
-    """
+    """Why a failure that ends nothing has not happened; empty if it has, or nothing saw it."""
     if strike["fault"] == "stop":
         return _moved(run, strike, attempt)
     if strike["fault"] == "node":
@@ -178,7 +172,7 @@ def _moved(run: Records, strike: Row, attempt: Row) -> str:
 
 
 def _node_stayed(run: Records) -> str:
-    """Whether the memory node was started too rarely: anew after each loss, unless the run had ended by then."""
+    """Whether the memory node was restarted too rarely: after each loss, unless the run ended."""
     attempts, seconds = (
         run.supervisor["attempts"],
         {one["key"]: one["seconds"] for one in run.config["strikes"]},
@@ -194,7 +188,7 @@ def _node_stayed(run: Records) -> str:
 
 
 def _anchor_stayed(run: Records, struck: float) -> str:
-    """Whether a job has lost no machine besides those of its ranks, though there was time to see it."""
+    """Whether a job lost no machine besides its ranks', though there was time to see it."""
     trainers = {
         machine for one in run.supervisor["attempts"] for machine in one.get("machines", ())
     }

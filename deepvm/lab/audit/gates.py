@@ -1,8 +1,8 @@
-"""The gates that each run must pass: what each asks, and the answer from the files that the run has left (ECRL 5.9).
+"""The gates that each run must pass, judged from the files that the run has left (ECRL 5.9).
 
 An attempt does the steps from where it went on in their order; those at which a later one went on
 were lost with its failure (:attr:`deepvm.lab.records.Records.owned`). The samples of each step are
-computed anew, by :mod:`deepvm.lab.audit.sample_rule`: with the code that trained, the audit shares
+recomputed by :mod:`deepvm.lab.audit.sample_rule`: with the code that trained, the audit shares
 only the form of the files.
 """
 
@@ -32,10 +32,7 @@ from deepvm.lab.records import (
 )
 
 _HIDDEN = re.compile(r"\..*(?<!\.spare)\.tmp|\.(step-|last|latest).*|order-.*")
-"""Half-written files, and orders.
-
-Deepvm's Checkpointer keeps a spare file, locks, and the number of a generation.
-"""
+"""Half-written files and orders; the Checkpointer keeps spares, locks and a generation."""
 ARTEFACTS, STORIES = "artefacts", "stories"
 """Gates that ask of the files of a whole matrix, too: :mod:`deepvm.lab.audit.publication`."""
 
@@ -51,10 +48,7 @@ def _reached(run: Records) -> Iterator[str]:
 
 
 def _samples(run: Records) -> Iterator[str]:
-    """Each step had the samples of its window, on the ranks of its world: none twice, none left out, none else.
-
-    How many steps there must be is a question of its own.
-    """
+    """Each step had exactly its window's samples, on its world's ranks (not: how many steps)."""
     yield from _order(run)
     rule, steps = SampleRule(run.config), dict[int, dict[int, dict[str, Any]]]()
     for (step, rank), row in run.owners.items():
@@ -133,7 +127,7 @@ def _worlds_at(config: Mapping[str, Any], step: int) -> tuple[int, int]:
 
 
 def _replays(run: Records) -> Iterator[str]:
-    """A step that was done again had the same samples and, on as many ranks, the same loss to the last bit."""
+    """A repeated step had the same samples and, on as many ranks, the same loss, bit for bit."""
     for rank, rows in run.steps.items():
         first: dict[tuple[int, int], dict[str, Any]] = {}
         for row in rows:
@@ -175,7 +169,7 @@ def _leftovers(run: Records) -> Iterator[str]:
 
 
 def _one_at_a_time(run: Records) -> Iterator[str]:
-    """No attempt does a step once the next one is there: by the order of the lines of a rank, and by their times."""
+    """No attempt does a step once the next one exists, by order of lines and by times."""
     there = sorted(_there(run).items())
     ends = {
         number: min(there[place + 1 :], key=lambda one: one[1], default=None)
@@ -215,7 +209,7 @@ def _there(run: Records) -> dict[int, float]:
 
 
 def _lives(pid: int, folder: Path) -> bool:
-    """Whether a process is there that has files of the run open: numbers of processes are used again."""
+    """Whether a process holds files of the run open, as process ids are reused."""
     return any(str(folder.resolve()) in path for path in open_files(pid))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from deepvm.io.processes import environment_of, processes
 
 STATE = "job-state"
-"""The folder, within that of the run, that holds all a job has: its history, its folder, its machines. It goes last."""
+"""The subfolder of a run with all that a job has (history, folder, machines), removed last."""
 
 
 def left_by(run: Path) -> list[int]:

@@ -1,4 +1,4 @@
-"""What an orchestrator has promised, of runs that were jobs: asked beside the gates that all runs must pass.
+"""The orchestrator's promises, checked for runs that were jobs in addition to the gates.
 
 Promises about versions hold for strategies that the orchestrator can ask to save, those of deepvm's
 own Checkpointer.
@@ -36,10 +36,7 @@ def promises(run: Records) -> Iterator[str]:
 def _insured(
     attempts: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]]
 ) -> Iterator[str]:
-    """A version was asked for after each recommendation.
-
-    One may be skipped while those before it are under way.
-    """
+    """A checkpoint was requested after each recommendation, unless earlier ones were in flight."""
     told = {
         key: at
         for one in attempts
@@ -57,7 +54,7 @@ def _insured(
 
 
 def _newest(run: Records) -> Iterator[str]:
-    """Each generation goes on from the newest version that was safe, unless it was damaged on purpose."""
+    """Each generation resumes from the newest safe checkpoint that was not damaged on purpose."""
     if (
         any(strike["fault"] in ("torn", "flip") for strike in run.config["strikes"])
         or run.config["disk"]
@@ -76,10 +73,7 @@ def _newest(run: Records) -> Iterator[str]:
 
 
 def safe_steps(attempt: Mapping[str, Any]) -> set[int]:
-    """Versions that the orchestrator has called safe.
-
-    Who made one at a notice is killed before it can record it.
-    """
+    """Checkpoints the orchestrator called safe: a notice may kill a rank before it records one."""
     return {row[0] for row in attempt.get("safe", ())}
 
 

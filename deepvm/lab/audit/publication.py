@@ -1,4 +1,4 @@
-"""Publishable files: one for each suite, and it must say of each run what the run's own files say."""
+"""Publishable files: one per suite, which must agree with each run's own files."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ def publishable(suite: SuiteResult, form: str) -> str:
 
 
 def published_verdicts(out: Path, runs: Sequence[Records]) -> dict[str, tuple[str, str]]:
-    """By run: what is missing or damaged, and what a file says that is not so.
-
-    Empty where nothing is wrong.
+    """By run: what is missing, damaged or wrong in a file; empty if nothing is.
 
     Raises DataError: records are damaged.
     """

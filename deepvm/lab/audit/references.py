@@ -12,7 +12,7 @@ from deepvm.lab.records import CONFIG, Records
 
 
 def with_references(records: Records, runs: Path) -> Records:
-    """With the final parameters of the undisturbed runs of the same training, those beside it."""
+    """With the final parameters of the undisturbed runs of the same training, those next to it."""
     finals = []
     for path in sorted(runs.glob(f"{_prefix(records)}*/{CONFIG}")):
         try:
@@ -33,7 +33,7 @@ def with_references(records: Records, runs: Path) -> Records:
 
 
 def _prefix(records: Records) -> str:
-    """How the names of runs of the same data set and model begin: large matrices need not read all of them."""
+    """Prefix of names of runs of this data set and model: large matrices need not read all."""
     config = records.config
     name = f"{config['dataset']['name']}-{config['model']['name']}-"
     return name if records.folder.name.startswith(name) else ""

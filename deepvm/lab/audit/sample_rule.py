@@ -1,4 +1,4 @@
-"""Which samples a step must have had, from the pinned rule alone: nothing here is shared with the code that trains.
+"""Which samples a step must have, by the pinned rule alone, without code of the trainer.
 
 perm(seed, epoch) = ``numpy.random.default_rng([seed, epoch]).permutation(D)``; an epoch has floor(D
 / B) steps, each a window of B samples of it, and rank r of W the r-th part of the window. A log has

@@ -11,10 +11,7 @@ from deepvm.lab.records import ORCHESTRATED, Records
 
 
 def stories(run: Records) -> Iterator[str]:
-    """Supervisor, ranks and checkpoints tell the same story.
-
-    A job has kept what the orchestrator promises.
-    """
+    """Supervisor, ranks and checkpoints agree; a job kept the orchestrator's promises."""
     attempts = run.supervisor["attempts"]
     if [one["attempt"] for one in attempts] != list(range(len(attempts))):
         yield "attempts are not counted from 0"
@@ -39,7 +36,7 @@ def stories(run: Records) -> Iterator[str]:
 
 
 def _ranks(run: Records) -> Iterator[str]:
-    """All ranks of an attempt went on from one step, before they did others, and each was one of its world."""
+    """All ranks of an attempt resumed from one step before others, each in its world."""
     attempts = {one["attempt"]: one for one in run.supervisor["attempts"]}
     restored: dict[int, dict[int, int]] = {}
     for rank, rows in run.all_events.items():
@@ -88,7 +85,7 @@ def _reached(run: Records) -> Iterator[str]:
             if row["attempt"] == number
         ]
         most = max((step for _, step in done), default=0)
-        # An orphan goes on after that
+        # An orphan continues after that
         least = max((step for at, step in done if at <= one["detected"]), default=0)
         if not least <= reached <= most:
             yield f"attempt {number} reached step {reached}, and {most} by its ranks"

@@ -1,4 +1,4 @@
-"""One attempt of a script: start it, have it killed at the chosen point, leave none of its processes."""
+"""One attempt of a script: start it, kill it at the chosen point, leave no process."""
 
 from __future__ import annotations
 
@@ -47,9 +47,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class KillPoint:
-    """``after`` so many steps of the attempt, and ``delay_s``.
-
-    At the latest when ``limit`` steps are made.
+    """``after`` steps of the attempt and ``delay_s``, or when ``limit`` steps are made.
 
     Of a write: in the first one ``after`` so many steps, but for ``skip`` others.
     """
@@ -66,7 +64,7 @@ class Trigger:
 
     Attributes:
         kind: after a step of an optimizer, after samples that the script has logged, or in a write.
-        point: given the first line of the attempt, which tells where it goes on.
+        point: given the first line of the attempt, which tells where it continues.
     """
 
     kind: Literal["step", "samples", "write"]

@@ -1,4 +1,4 @@
-"""The audit of a script: two undisturbed runs, one that is killed and started again until it ends, and the gates."""
+"""The audit of a script: two undisturbed runs, one killed and restarted to its end, and gates."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _TIME_FACTOR, _TIME_MARGIN_S = 10.0, 60.0
 
 @dataclass(frozen=True)
 class PlannedKill:
-    """After a step of the whole training, counted from 1, and ``delay_s``, or in the first write after it."""
+    """A kill after a step of the whole training (from 1) and ``delay_s``, or in a write."""
 
     kind: Literal["step", "write"]
     step: int
@@ -65,7 +65,7 @@ class Kill:
 
     @property
     def hit(self) -> bool:
-        """Whether there was something to lose: steps were made, and some were left, or a file was being written."""
+        """Whether something was at stake: steps made and left, or a file being written."""
         return self.steps > 0 and (
             bool(self.file) or self.reached is None or self.reached < self.total
         )
@@ -119,7 +119,7 @@ def certify(
 
     Raises:
         RequestError: an argument is impossible.
-        DataError: the script fails by itself, or shows nothing to compare; or the folder is full.
+        DataError: the script itself fails, or shows nothing to compare; or the folder is full.
     """
     if kills < 1:
         raise RequestError("kills", kills, "at least 1")
@@ -241,7 +241,7 @@ class _Audit:
     def _killed(
         self, number: int, reference: Run, again: Run, plan: Sequence[PlannedKill]
     ) -> tuple[Run, list[Kill], list[PlannedKill]]:
-        """A run with as many of these kills as happen before it ends, and those that did not hit the training."""
+        """A run with as many of these kills as happen, and the kills that missed training."""
         folder = self._folder / f"killed-{number}"
         self._subject.prepare(folder)
         history = History(reference.attempts[0].logged, again.attempts[0].logged)
@@ -275,10 +275,7 @@ class _Audit:
 def plan_of(
     reference: Logged, kills: int, write_kills: int, chance: random.Random
 ) -> list[PlannedKill]:
-    """One kill in each of equal parts of the steps.
-
-    One of them halfway between two saves, where there are any.
-    """
+    """One kill in each of equal parts of the steps, one of them halfway between two saves."""
     bursts: dict[int, int] = {}
     for row in reference.writes:
         bursts[row["n"]] = bursts.get(row["n"], 0) + 1
@@ -309,7 +306,7 @@ def plan_of(
 
 
 def _halves(saves: Sequence[int]) -> list[int]:
-    """Steps halfway from one save to the next, so that at least one step between was logged as a whole."""
+    """Steps halfway between saves, with at least one fully logged step in between."""
     return [a + (b - a + 1) // 2 for a, b in itertools.pairwise(sorted(saves)) if b - a > 2]
 
 
@@ -321,7 +318,7 @@ def _earlier(kill: PlannedKill) -> PlannedKill:
 def trigger_of(
     kill: PlannedKill, before: int, history: History, counts: Literal["step", "samples"]
 ) -> Trigger:
-    """As an attempt hears of a planned kill.
+    """As an attempt receives a planned kill.
 
     ``before``: the step of the last kill. An attempt that nobody can place has gone on from there,
     or earlier.

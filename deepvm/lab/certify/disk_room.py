@@ -25,7 +25,7 @@ def no_room(folder: Path) -> DataError:
 
 
 def check_room(folder: Path) -> None:
-    """Raises DataError: nothing can be written in a folder, so what failed there may have failed for that."""
+    """Raise DataError if nothing can be written to a folder: the failure may be due to that."""
     try:
         with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
             if file.write(bytes(_LEAST_BYTES)) != _LEAST_BYTES:

@@ -1,4 +1,4 @@
-"""A digest of the tensors in a file of final parameters, wherever they lie in it, and of nothing else."""
+"""A digest of the tensors in a file of final parameters, independent of its layout."""
 
 from __future__ import annotations
 

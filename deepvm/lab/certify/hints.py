@@ -14,10 +14,7 @@ _MOST_NAMES = 3
 
 
 def earlier_checkpoints(files: Sequence[Path], logged: Logged) -> str:
-    """Of files that were copied with the script.
-
-    Empty if its samples show that it began without them.
-    """
+    """Warn of files copied with the script; empty if its samples show a fresh start."""
     if not files:
         return ""
     names = ", ".join(map(str, files[:_MOST_NAMES])) + (", ..." if len(files) > _MOST_NAMES else "")
@@ -36,12 +33,12 @@ def earlier_checkpoints(files: Sequence[Path], logged: Logged) -> str:
 
 
 def failure(lines: str, files: Sequence[Path], logged: Logged) -> str:
-    """Why a script that was not disturbed may have failed, by its last lines and by the files that it found."""
+    """Why an undisturbed script may have failed, by its last lines and the files it found."""
     return _missing_module(lines) or _abort(lines) or earlier_checkpoints(files, logged)
 
 
 def _abort(lines: str) -> str:
-    """Threads of gloo outlive their group, and abort an interpreter that ends, now and then (torch 2.13)."""
+    """Gloo threads outlive their group and may abort an exiting interpreter (torch 2.13)."""
     if "SIGABRT" not in lines and "terminate called without an active exception" not in lines:
         return ""
     return (
@@ -52,10 +49,7 @@ def _abort(lines: str) -> str:
 
 
 def _missing_module(lines: str) -> str:
-    """Of the last lines of a script.
-
-    Empty if no library is missing that deepvm does not bring by itself.
-    """
+    """Name a missing library by a script's last lines; empty if deepvm brings it."""
     found = _NO_MODULE.search(lines)
     if found is None:
         return ""

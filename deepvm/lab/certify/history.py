@@ -1,8 +1,8 @@
-"""Where an attempt has resumed, and where it has diverged from the undisturbed run: from digests of parameters.
+"""Where an attempt resumed and diverged from the undisturbed run, by digests of parameters.
 
 A step is known by its number in the undisturbed run. An attempt is found there by the parameters
 (and the state of the optimizer) that it holds before its first step; the script need not say where
-it goes on.
+it continues.
 """
 
 from __future__ import annotations
@@ -20,10 +20,7 @@ _SHOWN = {"torch": "torch", "cuda": "CUDA", "python": "Python", "numpy": "NumPy"
 
 @dataclass(frozen=True)
 class PlacedAttempt:
-    """An attempt, and the step that it has gone on from.
-
-    None: with parameters that no attempt before it has had.
-    """
+    """An attempt and the step it resumed from; None: parameters no attempt before it had."""
 
     attempt: Attempt
     resumed: int | None
@@ -58,7 +55,7 @@ class History:
         ]
 
     def place_of(self, first: Row) -> int | None:
-        """The step after which an attempt goes on, by its first line: of an optimizer, or of samples."""
+        """The step after which an attempt resumes, by its first line (optimizer or samples)."""
         if first["kind"] == "samples":
             steps = [row["step"] for row in self._reference.progress]
             return steps.index(first["step"]) if first["step"] in steps else None
@@ -101,7 +98,7 @@ class History:
         return self.placed[-1].reached if self.placed else 0
 
     def first_difference(self) -> str:
-        """Where parameters are others than in the undisturbed run for the first time, and what else is; or empty."""
+        """Where parameters first differ from the undisturbed run, and what else does; or empty."""
         steps = self._reference.steps.get(0, ())
         for one in self.placed:
             number = one.attempt.number
@@ -129,7 +126,7 @@ class History:
         return ""
 
     def _cause(self, logged: Logged, place: int, at: int) -> str:
-        """Why an attempt diverged at its step ``place``, on the first rank that shows it; ``at``: of all steps."""
+        """Why an attempt diverged at its step ``place``, on the first rank; ``at``: overall."""
         for rank, expected in self._reference.steps.items():
             rows, first = logged.steps.get(rank, ()), logged.starts.get(rank, ())
             if place >= len(rows) or at >= len(expected):
@@ -154,10 +151,7 @@ def _values(row: Row) -> tuple[str, str]:
 
 
 def seeded(first: Logged, second: Logged) -> frozenset[str]:
-    """The random states that are the same in two undisturbed runs.
-
-    Those that nobody seeds say nothing.
-    """
+    """Random states equal in two undisturbed runs; unseeded ones say nothing."""
     rows, others = first.steps.get(0, ()), second.steps.get(0, ())
     if not rows or not others:
         return frozenset()

@@ -44,5 +44,5 @@ class Logged:
 
     @property
     def progress(self) -> Sequence[Row]:
-        """What counts as steps on rank 0: those of optimizers, else those that the script has logged itself."""
+        """Rank 0's steps: those of optimizers, else those that the script logged itself."""
         return self.steps.get(0) or self.samples.get(0) or ()

@@ -1,4 +1,4 @@
-"""What is loaded into each process of a script that is audited: it logs optimizer steps and writes of checkpoints.
+"""Loaded into each process of an audited script: logs optimizer steps and checkpoint writes.
 
 Python runs it at its start, from a ``sitecustomize.py`` that is on PYTHONPATH for the run. It waits
 until the script itself imports torch, draws no random number, changes no value, and needs the
@@ -30,15 +30,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 LOG, KILL = "DEEPVM_AUDIT_LOG", "DEEPVM_AUDIT_KILL"
-"""The folder of the logs.
-
-Where to kill, see :class:`Killer`: after a ``step`` or ``samples``, or in a ``write``.
-"""
+"""Log folder, and where to kill (:class:`Killer`): after ``step``/``samples``, in ``write``."""
 FIRST, POINT, KILLED, COMPLETE = "first.json", "point.json", "killed.json", "complete"
-"""Files beside the logs: the first line of rank 0; the answer, where to kill; what was killed.
+"""Files next to the logs: the first line of rank 0; the answer, where to kill; what was killed.
 
-COMPLETE is removed when
-a line could not be written: on a full disk no file can be created, but one can be removed.
+COMPLETE is removed when a line could not be written: on a full disk no file can be created, but one
+can be removed.
 """
 _CLAIM = "claim"
 _POLL_S, _KILL_LIMIT_S = 0.001, 30.0
@@ -71,10 +68,7 @@ class Log:
         self._file, self._owner = -1, 0
 
     def add(self, row: dict[str, Any]) -> None:
-        """Append a line.
-
-        If that fails, the audit is told, and ends: it is no fault of the script.
-        """
+        """Append a line; if that fails, notify the audit and exit: it is not the script's fault."""
         line = json.dumps({**row, "time": time.time()}).encode() + b"\n"
         try:
             # Not opened, or opened by the process that has forked this one
@@ -110,7 +104,7 @@ def processes_of(folder: str) -> set[int]:
     marker = os.fsencode(f"{LOG}={folder}")
     found = set[int]()
     for name in filter(str.isdecimal, os.listdir("/proc")):
-        # It has ended, or is somebody else's; zombies have no environment.
+        # It has ended, or belongs to another user; zombies have no environment.
         with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:
             if any(
                 one == marker or one.startswith(marker + b"/") for one in file.read().split(b"\0")
@@ -131,10 +125,7 @@ def _stop(folder: str, without: set[int]) -> set[int]:
 
 
 def kill_processes(folder: str) -> int:
-    """Kill all processes of a folder with SIGKILL; how many still live.
-
-    The caller is none of them.
-    """
+    """Kill a folder's processes with SIGKILL, except the caller; returns how many still live."""
     _stop(folder, set())
     until_s = time.monotonic() + _KILL_LIMIT_S
     while left := processes_of(folder):
@@ -150,17 +141,14 @@ def kill_processes(folder: str) -> int:
 class Killer:
     """Kills all processes of an attempt when this one has come to the chosen point.
 
-    Which step that is depends on where the attempt goes on, and only the audit knows all steps
+    Which step that is depends on where the attempt continues, and only the audit knows all steps
     before. So the process of rank 0 shows its first line, and waits for the answer: ``after`` so
     many steps and ``delay_s``, but at the latest when ``limit`` steps are made; or, on any rank, in
     a write after so many steps and ``skip`` other writes.
     """
 
     def __init__(self, folder: str, kind: str) -> None:
-        """``kind``: of the lines that are counted here, ``step`` or ``samples``.
-
-        Others are not counted here.
-        """
+        """``kind``: the lines counted here, ``step`` or ``samples``; others are not."""
         self._folder, self._answer = folder, os.path.join(folder, POINT)
         asked = os.environ.get(KILL)
         self._in_write = kind == "step" and asked == "write"
@@ -214,10 +202,7 @@ class Killer:
             timer.start()
 
     def kill(self, file: str = "") -> None:
-        """Kill all processes of the attempt, this one last; ``file``: that is being written.
-
-        Does not return.
-        """
+        """Kill all processes of the attempt, this one last. ``file``: being written."""
         try:
             # Only one may: two that stop each other would wait for ever.
             os.close(
@@ -264,14 +249,14 @@ class Probe:
         )
 
     def _safely(self, do: Callable[[Any], None], optimizer: Any) -> None:
-        """A mistake of this module must not end somebody's training."""
+        """A mistake of this module must not end the user's training."""
         try:
             do(optimizer)
         except Exception as error:
             self._log.add({"kind": "error", "why": f"{type(error).__name__}: {error}"})
 
     def _before(self, optimizer: Any) -> None:
-        """Before its first step, an optimizer holds what training begins with or goes on from."""
+        """Before its first step, an optimizer holds what training begins with or continues from."""
         if optimizer in self._started:
             return
         self._started.add(optimizer)
@@ -318,7 +303,7 @@ class Probe:
         return name
 
     def _buffers(self, key: str, optimizer: Any) -> Iterator[Any]:
-        """What ``state_dict()`` has besides parameters, such as BatchNorm's averages, of all modules that train."""
+        """``state_dict()`` of training modules without parameters, such as BatchNorm averages."""
         if key not in self._modules:
             self._modules[key] = [
                 weakref.ref(module) for module in _roots(list(_parameters(optimizer)))
@@ -391,10 +376,7 @@ def _parameters(optimizer: Any) -> Iterator[Any]:
 
 
 def digest(tensors: Iterable[Any]) -> str:
-    """Hex SHA-256 over kinds, shapes and bytes of tensors.
-
-    Of one that is spread over ranks, of this rank's part.
-    """
+    """Hex SHA-256 over kinds, shapes and bytes of tensors; of sharded ones, this rank's part."""
     import torch
 
     found = hashlib.sha256()
@@ -525,7 +507,7 @@ def install(own_folder: str) -> None:
 
 
 def guard(folder: str) -> None:
-    """Kill the processes of an audit when it ends, however it does: then standard input has ended."""
+    """Kill an audit's processes when it ends for any reason: standard input has ended."""
     while os.read(0, 1):
         pass
     kill_processes(folder)

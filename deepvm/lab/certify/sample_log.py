@@ -10,9 +10,7 @@ from deepvm.lab.certify.probe import LOG, Killer, Log
 
 
 class SampleLog:
-    """Logs samples and losses of a training for ``deepvm audit``.
-
-    Does nothing when there is no audit.
+    """Logs samples and losses of a training for ``deepvm audit``; else does nothing.
 
     Call :meth:`step` on each rank after ``optimizer.step()``, and before a checkpoint that holds
     the step::

@@ -105,7 +105,7 @@ class Subject:
         shutil.copytree(here, run / "out", symlinks=True, ignore=left_out)
 
     def earlier_checkpoints(self, run: Path) -> list[Path]:
-        """Files in a folder that is prepared, copied with all else, that may be checkpoints of earlier trainings."""
+        """Copied files in a prepared folder that may be checkpoints of earlier trainings."""
         found = (
             path
             for path in (run / "out").rglob("*")
@@ -132,7 +132,7 @@ class Subject:
         return [*torchrun, f"--nproc-per-node={self.processes}", *script]
 
     def _script_in(self, run: Path) -> Path:
-        """The script itself, or its copy, which finds what lies beside it."""
+        """The script itself, or its copy, which finds what lies next to it."""
         script, here = self.script.resolve(), Path.cwd().resolve()
         inside = not self.in_place and script.is_relative_to(here)
         return run / "out" / script.relative_to(here) if inside else script

@@ -93,7 +93,7 @@ def _all_samples(logged: Logged) -> list[tuple[int, int, int, list[str]]]:
 
 
 def _ends(found: Evidence) -> Iterator[str]:
-    """The script comes to its end after each kill, by itself."""
+    """The script reaches its end after each kill, without help."""
     for run in found.killed:
         last = run.attempts[-1]
         before = run.attempts[-2] if len(run.attempts) > 1 else None
@@ -127,7 +127,7 @@ def _kills(found: Evidence) -> Iterator[str]:
 
 
 def _resumed(found: Evidence) -> Iterator[str]:
-    """Some attempt resumed from a checkpoint: a script that starts anew may end right, and resumes nothing."""
+    """Some attempt resumed from a checkpoint; a restart from 0 may end right all the same."""
     later = [
         one for run in found.killed if run.history is not None for one in run.history.placed[1:]
     ]
@@ -162,10 +162,7 @@ def _ended(found: Evidence) -> list[Run]:
 
 
 def _samples(found: Evidence) -> Iterator[str]:
-    """Each epoch had the samples of the undisturbed run, each as often.
-
-    What was lost with a kill does not count.
-    """
+    """Each epoch had the undisturbed run's samples, equally often, not counting lost ones."""
     if not found.reference.samples:
         raise _NotJudged("the script logs no samples; see deepvm.lab.SampleLog")
     expected = _epochs(found.first.attempts, [0])

@@ -1,1 +1,1 @@
-"""What goes wrong, and when: each fault of the field is one file here and one line in the registry."""
+"""Faults and when they strike: each is one file here and one line in the registry."""

@@ -67,7 +67,7 @@ class FaultyDisk:
     """The disk of one worker."""
 
     def __init__(self, folder: Path, faults: Faults, note: Callable[..., None]) -> None:
-        """Change nothing yet; ``note`` is told of each error that was made, and of each write that was slowed."""
+        """``note`` is called for each injected error and each slowed write."""
         self._folder, self._faults, self._note = os.path.realpath(folder), faults, note
         self._rng = random.Random(faults.seed)
         self._lock = threading.Lock()
@@ -77,7 +77,7 @@ class FaultyDisk:
         }
 
     def kill_at_next_write(self, key: str) -> None:
-        """End the process in the middle of the next write of a checkpoint, as the failure ``key``."""
+        """Exit in the middle of the next write of a checkpoint, as the failure ``key``."""
         self._kill = self._kill or key
 
     def install(self) -> None:

@@ -9,7 +9,7 @@ from deepvm.lab.faults.fault import DiskFault, FaultSchedule
 
 
 class FailingDisk(DiskFault):
-    """A share of all writes and fsyncs fails with EIO, the first one for sure: what was written may not be there."""
+    """A share of writes and fsyncs fails with EIO, the first for sure: data may be missing."""
 
     options: ClassVar[frozenset[str]] = frozenset({"share", "seed"})
 

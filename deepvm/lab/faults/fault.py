@@ -1,4 +1,4 @@
-"""What a fault is: where it strikes, when, and whether a training must survive it or be started again."""
+"""A fault: where and when it strikes, and whether training must survive it or restart."""
 
 from __future__ import annotations
 
@@ -74,10 +74,7 @@ class Strike:
 
 @dataclass(frozen=True)
 class FaultSchedule:
-    """What a matrix says of a fault: steps, or how many at random.
-
-    See :class:`deepvm.lab.matrix.Strikes`.
-    """
+    """A matrix's entry for a fault: steps, or how many at random (``matrix.Strikes``)."""
 
     at: tuple[int, ...] = ()
     count: int = 0
@@ -107,7 +104,7 @@ class Disk(Protocol):
     """The disk under a worker's checkpoints."""
 
     def kill_at_next_write(self, key: str) -> None:
-        """End the process in the middle of the next write of a checkpoint, as the failure ``key``."""
+        """Exit in the middle of the next write of a checkpoint, as the failure ``key``."""
 
 
 class FaultTarget(Protocol):
@@ -136,10 +133,10 @@ class FaultTarget(Protocol):
 
 @runtime_checkable
 class Machines(FaultTarget, Protocol):
-    """A running job of ``deepvm run``, as a fault sees it: besides, its machines can be taken back."""
+    """A running job of ``deepvm run``, as a fault sees it: its machines can be preempted."""
 
     def preempt(self, grace_s: float | None) -> None:
-        """Take the machine of the rank that is hit back: after a notice of ``grace_s``, or at once without one."""
+        """Preempt the machine of the hit rank, with a notice of ``grace_s``, or None."""
 
     def recommend(self) -> None:
         """Tell that machine that the cloud may take it back soon."""
@@ -152,12 +149,9 @@ class Fault:
     """A kind of failure. Faults have no state: what was done stands in the records of the run."""
 
     ends: ClassVar[bool] = True
-    """Whether the attempt ends by it, and another goes on."""
+    """Whether the attempt ends by it, and another continues."""
     moment: ClassVar[Moment | None] = None
-    """Where a rank meets with it.
-
-    None: the supervisor strikes, when the step stands in the rank's log.
-    """
+    """Where it hits a rank; None: the supervisor strikes once the rank's log has the step."""
     damages: ClassVar[bool] = False
     """Whether it damages a checkpoint, of which there must be one."""
     options: ClassVar[frozenset[str]] = frozenset()
@@ -201,7 +195,7 @@ class Fault:
 
 
 class MachineFault(Fault):
-    """What happens to machines that a cloud lends: only runs of ``launcher: deepvm-run`` have some."""
+    """What happens to cloud machines, only in runs of ``launcher: deepvm-run``."""
 
     def strike_from_outside(self, strike: Strike, victim: FaultTarget) -> None:
         """Do it to a job."""
@@ -214,10 +208,7 @@ class MachineFault(Fault):
 
 
 STRUCK = ("strike", "killed-in-write")
-"""Events of a worker that say that it was hit.
-
-Between ``armed`` and the second of them it only waits to be.
-"""
+"""Events of a hit worker; between ``armed`` and the second one it waits to be hit."""
 _LAST_PER_CENT = 80
 _WITHIN_S = 0.2
 """Kills at random moments come so long after a step at most: steps of the lab are shorter."""

@@ -1,4 +1,4 @@
-"""A thread holds the interpreter's lock for ever: no Python code runs any more, signal handlers included."""
+"""A thread holds the interpreter lock forever: no Python code runs, nor signal handlers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _FOR_EVER_S = 10**6
 
 
 class HeldGil(Fault):
-    """A thread holds the interpreter's lock for ever: it calls C's ``sleep`` through an interface that keeps it."""
+    """A thread holds the interpreter lock forever, in C's ``sleep`` called without releasing it."""
 
     moment = Moment.REDUCING
     options: ClassVar[frozenset[str]] = frozenset({"rank"})

@@ -11,10 +11,7 @@ _FOR_EVER_S = 10**6
 
 
 class HungCollective(Fault):
-    """A rank does not come to exchange gradients.
-
-    Its other threads live on, so its connections stay open.
-    """
+    """A rank does not join a gradient exchange; its other threads keep connections open."""
 
     moment = Moment.REDUCING
     options: ClassVar[frozenset[str]] = frozenset({"rank"})

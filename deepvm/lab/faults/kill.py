@@ -1,4 +1,4 @@
-"""SIGKILL anywhere: a worker, the launcher's process, the whole machine, or a writer in mid-write."""
+"""SIGKILL at any time: of a worker, the launcher, the whole machine, or a writer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from deepvm.lab.faults.fault import Fault, FaultTarget, Moment, Strike, Target, 
 
 
 class Kill(Fault):
-    """SIGKILL anywhere in a step: of a worker, the launcher, the whole machine, or a writer in mid-write.
+    """SIGKILL anywhere in a step: of a worker, the launcher, the whole machine, or a writer.
 
     It strikes on progress that was logged: by the clock it would hit the start, and prove nothing.
     """

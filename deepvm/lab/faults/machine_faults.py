@@ -1,4 +1,4 @@
-"""What befalls the machines of a job: lost, taken back after a notice, or without a controller."""
+"""What befalls the machines of a job: lost, preempted after a notice, or without a controller."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ from deepvm.lab.faults.fault import MachineFault, Machines, Strike
 
 
 class LostMachine(MachineFault):
-    """All of the machine of a rank ends at once.
-
-    The orchestrator forms a generation without it, and replaces it.
-    """
+    """A rank's machine ends at once; the orchestrator continues without it, then replaces it."""
 
     options: ClassVar[frozenset[str]] = frozenset({"rank"})
 
@@ -21,7 +18,7 @@ class LostMachine(MachineFault):
 
 
 class Notice(MachineFault):
-    """The machine of a rank has ``seconds`` left: who can be asked for a version saves one, and loses no step."""
+    """A rank's machine has ``seconds`` left: strategies that can save lose no step."""
 
     options: ClassVar[frozenset[str]] = frozenset({"rank", "seconds"})
     seconds = 10.0
@@ -33,7 +30,7 @@ class Notice(MachineFault):
 
 
 class Rebalance(MachineFault):
-    """The cloud recommends leaving a machine: all ranks save as a precaution, and training goes on."""
+    """The cloud recommends leaving a machine: all ranks save, and training continues."""
 
     ends = False
     options: ClassVar[frozenset[str]] = frozenset({"rank"})
@@ -44,7 +41,7 @@ class Rebalance(MachineFault):
 
 
 class LostController(MachineFault):
-    """The job's controller is killed: training goes on, and the next one comes after ``seconds``."""
+    """The job's controller is killed: training continues, the next starts after ``seconds``."""
 
     ends = False
     options: ClassVar[frozenset[str]] = frozenset({"seconds"})

@@ -11,17 +11,14 @@ from deepvm.lab.faults.fault import Fault, FaultTarget, Strike
 
 
 class Stop(Fault):
-    """SIGSTOP: a rank stands still, and goes on after ``seconds``.
-
-    All others wait for it, and nothing must be lost.
-    """
+    """SIGSTOP: a rank stops for ``seconds``; all others wait, and nothing may be lost."""
 
     ends = False
     options: ClassVar[frozenset[str]] = frozenset({"rank", "seconds"})
     seconds = 1.0
 
     def strike_from_outside(self, strike: Strike, victim: FaultTarget) -> None:
-        """Stop it, and let it go on after a while, in which it may be taken for dead."""
+        """Stop it, and let it continue after a while, in which it may be taken for dead."""
         process = victim.workers()[strike.rank]
         _signal(process, signal.SIGSTOP)
         victim.later(strike.seconds, lambda: _signal(process, signal.SIGCONT))

@@ -1,1 +1,1 @@
-"""Runs as jobs of ``deepvm run --cloud local``: the orchestrator's promise under the gates of the lab."""
+"""Runs as jobs of ``deepvm run --cloud local``: the orchestrator's promise under the gates."""

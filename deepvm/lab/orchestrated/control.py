@@ -1,4 +1,4 @@
-"""The process that controls the job of a run, and the one above it, with which all of the job ends.
+"""The process that controls a run's job, and its parent, with which the whole job ends.
 
     python -m deepvm.lab.orchestrated.control RUN
 
@@ -42,7 +42,7 @@ _LOOK_S, _GRACE_S = 0.02, 1.0
 
 
 def main() -> None:
-    """Keep the job's controller, until the job is over or nobody wants it any more."""
+    """Keep the job's controller, until the job is over or it is not wanted any more."""
     logging.basicConfig(format="%(asctime)s %(message)s")
     place = JobPlace(Path(sys.argv[1]))
     # Machines are nobody's children otherwise, and outlive all that could end them

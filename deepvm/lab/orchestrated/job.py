@@ -46,7 +46,7 @@ class JobPlace:
 
     @property
     def environ(self) -> dict[str, str]:
-        """The environment of its processes: nothing of the user's own jobs, catalogs or settings is read or written."""
+        """The environment of its processes: without the user's jobs, catalogs and settings."""
         found = {k: v for k, v in os.environ.items() if not k.startswith("DEEPVM_")}
         kinds = ("CACHE", "CONFIG", "DATA", "STATE")
         found |= {f"XDG_{kind}_HOME": str(self.state / kind.lower()) for kind in kinds}
@@ -80,7 +80,7 @@ class JobPlace:
 def job_document(
     place: JobPlace, config: Mapping[str, Any], *, hang_s: float, in_memory: bool
 ) -> dict[str, Any]:
-    """The job file of a run: one rank on each machine, versions in the run's folder, saves at notices only."""
+    """The job file of a run: a rank per machine, checkpoints in its folder, saves at notices."""
     least, most = config["min_world"] or config["world"], config["world"]
     return {
         "name": NAME,

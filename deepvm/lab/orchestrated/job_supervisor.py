@@ -1,7 +1,4 @@
-"""One run as a job of ``deepvm run --cloud local``: the orchestrator restarts it.
-
-This strikes, watches and records.
-"""
+"""One run as a job of ``deepvm run --cloud local``; this injects faults, watches and records."""
 
 from __future__ import annotations
 
@@ -57,10 +54,7 @@ class JobSupervisor:
         self._process: subprocess.Popen[bytes] | None = None
 
     def run(self) -> bool:
-        """Run it to its end; whether it has got there.
-
-        Leaves no process behind, whatever is raised.
-        """
+        """Run to the end; returns whether it got there. Leaves no process behind."""
         began, folder, plan = time.time(), self._plan.folder, self._plan
         order = Order(folder.resolve(), 0, plan.config, plan.strikes, plan.disk)
         write_bytes(folder / ORDER, json.dumps(order.document()).encode())

@@ -1,4 +1,4 @@
-"""The machines of a job, as faults from outside see them: what is killed, taken back or told on a rank's machine."""
+"""A job's machines, as external faults see them: kill, preempt or notify a rank's machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from deepvm.lab.records import steps_of
 
 _AGENT = b"deepvm.jobs.agent.main"
 _NOBODY = 2**31 - 1
-"""The number of a process that is gone: above all that there are, and not 0, which would be this group's."""
+"""The pid of a process that is gone: above all others, and not 0 (this group)."""
 
 
 @dataclass
@@ -40,7 +40,7 @@ class JobMachines:
     broken: list[str] = field(default_factory=list)
 
     def workers(self) -> Sequence[int]:
-        """Processes of the ranks by their order, as this computer counts them: machines count by themselves."""
+        """The ranks' processes in order, by this computer's pids; machines have their own."""
         return [self._worker(rank) or _NOBODY for rank in sorted(self.placed)]
 
     def agent(self) -> int | None:
@@ -53,10 +53,7 @@ class JobMachines:
             self.place.cloud.preempt(NAME, machine, None)
 
     def restart_node(self, down_s: float) -> None:
-        """Lose the machines that keep versions in memory.
-
-        The job's controller replaces them in its own time.
-        """
+        """Lose the machines that keep checkpoints in memory; the controller replaces them."""
         for machine in self._alive(Role.ANCHOR):
             self.place.cloud.preempt(NAME, machine, None)
 

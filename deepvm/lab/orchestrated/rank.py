@@ -1,4 +1,4 @@
-"""What each machine of the job runs: a rank of the lab's trainer, whose attempt is the job's generation.
+"""A job's process on each machine: a rank of the lab's trainer; attempts are generations.
 
 python -m deepvm.lab.orchestrated.rank RUN
 """
@@ -29,7 +29,7 @@ LEAST_STEP_S = 0.01
 
 
 class PacedTrainer(Trainer):
-    """Each step takes a while: the lab's models may need a millisecond, and notices are looked for once a second."""
+    """Steps take a minimum time: tiny models need a millisecond, notices are polled per second."""
 
     def _step(self, step: int, loader: Iterator[tuple[Tensor, Tensor, Tensor]]) -> None:
         ends = time.monotonic() + LEAST_STEP_S
@@ -38,10 +38,7 @@ class PacedTrainer(Trainer):
 
 
 def order_of(run: Path, environ: Mapping[str, str]) -> Order:
-    """What this rank is to do, in the job's generation.
-
-    Failures in workers that have struck do not come again.
-    """
+    """This rank's task in the job's generation; failures that have struck do not recur."""
     order = Order.of(json.loads((run / ORDER).read_bytes()))
     rows = (row for path in run.glob("worker_*.jsonl") for row in read_lines(path))
     struck = {row["key"] for row in rows if row["event"] in STRUCK}

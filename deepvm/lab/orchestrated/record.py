@@ -1,4 +1,4 @@
-"""The supervisor's record of a job: its generations as attempts, from its events and what its ranks have logged."""
+"""The supervisor's record of a job: generations as attempts, from events and rank logs."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ class JobRecord:
 
     @cached_property
     def _hung(self) -> set[int]:
-        """Attempts that hung: the event names the generation after it, perhaps the next one already."""
+        """Attempts that hung: the event names the generation after, perhaps the next one."""
         pairs = zip(self.events, self.events[1:], strict=False)
         return {
             int(before.facts["generation"]) - 1 for before, event in pairs if event.kind == "hung"
@@ -171,7 +171,7 @@ class JobRecord:
         ]
 
     def _safe(self, number: int) -> list[list[Any]]:
-        """Versions of a generation that the controller called safe, why they were made, whether without an anchor."""
+        """A generation's safe checkpoints: number, reason, and whether safe without an anchor."""
         lasting = {int(event.facts["version"]) for event in self._of(number, "lasts")}
         found = []
         for event in self._of(number, "safe"):

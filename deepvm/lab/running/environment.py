@@ -55,7 +55,7 @@ def file_system(folder: Path, mounts: Path = _MOUNTS) -> str:
 
 @functools.cache
 def code_version() -> str:
-    """12 hex digits of what trains and makes checkpoints: a checkout changes without a new version number."""
+    """12 hex digits of the code that trains and saves: checkouts change without a version."""
     found = hashlib.sha256()
     home = Path(deepvm.__file__).parent
     for room in _ROOMS:

@@ -1,4 +1,4 @@
-"""Ranks that are forked from a process which has loaded torch: a group of two meets within 0.05 s."""
+"""Ranks forked from a process that has loaded torch: a group of two meets within 0.05 s."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from deepvm.lab.strategies.strategy_registry import STRATEGIES
 
 _GONE_S, _LOOK_S = 10.0, 0.002
 _ONE = threading.Lock()
-"""multiprocessing asks for exits of all children whenever it starts one: who asks at the same time reads 255."""
+"""multiprocessing polls all children on each start: a concurrent poll reads 255."""
 _LOADED = ("deepvm.lab.training.trainer", "torch._dynamo")
 
 
@@ -97,7 +97,7 @@ class _Forked(Attempt):
 
 
 def _serve() -> None:
-    """Start the server, if it does not run: without SIGINT, which it ignores only when it has loaded torch."""
+    """Start the server if needed, with SIGINT blocked: it ignores that only once it has torch."""
     resource_tracker.ensure_running()  # which unblocks SIGINT (Python 3.11)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

@@ -12,17 +12,11 @@ class Attempt(ABC):
 
     @abstractmethod
     def exits(self) -> Sequence[int | None]:
-        """Exit codes of the ranks in their order; below 0: minus a signal's number.
-
-        None: it runs, or is not known.
-        """
+        """Exit codes of the ranks; < 0: minus a signal; None: running or unknown."""
 
     @abstractmethod
     def workers(self) -> Sequence[int]:
-        """Processes of the ranks in their order.
-
-        Those that have not said where they are yet are missing.
-        """
+        """The ranks' processes in order, without those that have not reported yet."""
 
     def agent(self) -> int | None:
         """The launcher's own process on the machine, if it has one."""
@@ -37,18 +31,12 @@ class Launcher(ABC):
     """Starts ranks on this machine."""
 
     def ready(self) -> None:
-        """Load what ranks are made from: else the first run would be measured with it.
-
-        May be called again.
-        """
+        """Load what ranks are forked from before anything is measured; may be called again."""
         return
 
     @abstractmethod
     def start(self, order: Path, world: int, port: int) -> Attempt:
-        """Start ``world`` ranks of the attempt that is described in a file.
-
-        Rank 0 listens at ``port``.
-        """
+        """Start ``world`` ranks of the attempt described in a file; rank 0 listens at ``port``."""
 
     def close(self) -> None:
         """End what helps it, if anything does."""

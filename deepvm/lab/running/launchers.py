@@ -1,4 +1,4 @@
-"""The launchers by the names of matrix files: a new one is a file beside this one and a line here."""
+"""The launchers by their names in matrix files: a new one is a file here and a line below."""
 
 from __future__ import annotations
 

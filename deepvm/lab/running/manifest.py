@@ -34,7 +34,7 @@ class RunState(Enum):
 
 @dataclass(frozen=True)
 class Row:
-    """A run. ``key``: of its configuration, the code and the environment; ``reason``: the first gate that fails."""
+    """A run; ``key``: of configuration, code, environment; ``reason``: first failed gate."""
 
     key: str
     run: str
@@ -100,7 +100,7 @@ def read_manifest(folder: Path) -> list[Row]:
 
 @dataclass(frozen=True)
 class Planned:
-    """What was asked for in a folder. ``runs``: of its matrices; ``wanted``: those that ``--only`` has chosen."""
+    """What was requested in a folder; ``runs``: of its matrices; ``wanted``: by ``--only``."""
 
     runs: tuple[str, ...] = ()
     wanted: tuple[str, ...] = ()
@@ -113,7 +113,7 @@ class Planned:
 
 
 def write_planned(folder: Path, planned: Planned) -> None:
-    """Before the first run: what is never begun must not look as if nobody had asked for it.
+    """Before the first run: what is never started must not look as if it had not been requested.
 
     Raises OSError.
     """

@@ -1,7 +1,4 @@
-"""All runs of a matrix, one after the other or several at once.
-
-What is there and passes is not run again.
-"""
+"""All runs of a matrix, in turn or in parallel; existing runs that pass are kept."""
 
 from __future__ import annotations
 
@@ -131,7 +128,7 @@ class MatrixRunner:
         self._stopping = threading.Event()
 
     def _refuse_others(self, left: Sequence[Run]) -> None:
-        """Of those that stay as they are: made with another matrix, they would be compared with runs of this one."""
+        """Refuse kept runs made with another matrix: they would be compared with this one's."""
         for run in left:
             try:
                 there = read_document(self._out / RUNS / run.name / CONFIG)
@@ -227,10 +224,10 @@ class MatrixRunner:
 
 
 def side_by_side(runs: Sequence[Run]) -> list[list[Run]]:
-    """Runs in the order in which they are made: what is compared is made in one go, and so hit alike by other work.
+    """Runs in order: what is compared is made together, so that other load hits it alike.
 
     Seed by seed; in each, undisturbed runs first, because others are compared with them. Every
-    second seed has the reverse order, so that a machine that becomes slower is to nobody's
+    second seed has the reverse order, so that a machine that becomes slower is to no one's
     advantage.
     """
     found = []
@@ -253,7 +250,7 @@ def _refuse_full_disk(out: Path) -> None:
 
 
 def _standing(folder: Path, config: Mapping[str, Any], key: str) -> Records | None:
-    """The records of a run that is there as it would be made now, and passes all gates once more."""
+    """The records of an existing run with this configuration that passes all gates again."""
     try:
         if read_document(folder / AUDIT).get("key") != key:
             return None
@@ -288,7 +285,7 @@ def _row(run: Run, key: str, records: Records | None, state: RunState, reason: s
 
 
 def _with_references(chosen: Sequence[Run], every: Sequence[Run]) -> list[Run]:
-    """With a run that has neither failures nor checkpoints for each training: a save may change a training, too."""
+    """Add each training's run without failures and checkpoints: a save may change training."""
     found = {run.name: run for run in chosen}
     known = {run.name: run for run in every}
     for run in chosen:

@@ -1,4 +1,4 @@
-"""The memory node of a run whose strategy wants one: another machine's memory, which can be lost."""
+"""The memory node of a run whose strategy needs one: another machine's memory."""
 
 from __future__ import annotations
 

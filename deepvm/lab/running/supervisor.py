@@ -1,4 +1,4 @@
-"""One run from its start to its end, through all failures: launch, monitor, classify, resume, terminate (ECRL 4.7).
+"""One run through all failures: launch, monitor, classify, resume, terminate (ECRL 4.7).
 
 Each start has a number, the attempt. What an older attempt writes is refused by the strategies, so
 a process that was thought dead changes nothing. Failures from outside strike on progress that a
@@ -35,19 +35,16 @@ _START_S = 180.0
 _MOST_UNPLANNED = 2
 _TAIL = 20
 _LATEST = 0.9
-"""In this part of its steps an attempt meets with random failures, even if their moments come later."""
+"""Share of its steps within which an attempt meets its random failures."""
 _PORTS = 2
-"""Tries to find a port that nobody takes before rank 0 listens at it."""
+"""Tries to find a port that stays free until rank 0 listens at it."""
 _TAKEN = b"EADDRINUSE"
 """As torch says so."""
 
 
 @dataclass
 class _Watched:
-    """A running attempt.
-
-    As :class:`deepvm.lab.faults.fault.FaultTarget`, what faults from outside may use.
-    """
+    """A running attempt and, as a ``FaultTarget``, what external faults may use."""
 
     folder: Path
     number: int
@@ -96,10 +93,7 @@ class Supervisor:
         self._later = Later()
 
     def run(self) -> bool:
-        """Run it to its end; whether it has got there.
-
-        Leaves no process behind, whatever is raised.
-        """
+        """Run to the end; returns whether it got there. Leaves no process behind."""
         began, unplanned = time.time(), 0
         state = "running"
         try:
@@ -162,10 +156,7 @@ class Supervisor:
         return facts
 
     def _port_was_taken(self, watched: _Watched, printed: int) -> bool:
-        """Whether ranks have not met because somebody else listens at their port.
-
-        What they ``printed`` before.
-        """
+        """Whether ranks failed to meet because their port was taken, by what they ``printed``."""
         if any(
             row["event"] == "joined"
             for rank in range(watched.world)
@@ -227,10 +218,7 @@ class Supervisor:
             time.sleep(_LOOK_S)
 
     def _in_time(self, watched: _Watched, strike: Strike) -> bool:
-        """Wait until a failure is to strike, at the latest near the end.
-
-        Whether ranks are still there then.
-        """
+        """Wait until a failure is due, at the latest near the end; are ranks still running?"""
         moment = time.monotonic() + strike.delay_s
         while all(code is None for code in watched.made.exits()):
             for log in watched.logs:

@@ -1,4 +1,4 @@
-"""Ranks that torchrun starts, as most people have it: 4 to 7 s, with an agent that can be killed."""
+"""Ranks started by torchrun, as in most setups: 4 to 7 s, with an agent that can be killed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from deepvm.lab.running.launcher import Attempt, Launcher
 
 _PAUSE_S, _GONE_S = 0.01, 10.0
 _AGENT = "LAB_AGENT"
-"""Where workers read the agent's process: one that begins when it is gone sees only whoever has adopted it."""
+"""Where workers read the agent's pid: a late one would only see the process that adopted it."""
 
 
 class Torchrun(Launcher):
@@ -60,7 +60,7 @@ def _attempt_of(order: Path) -> int:
 
 
 class _Launched(Attempt):
-    """torchrun's workers are leaders of sessions of their own, and outlive it if they are not told otherwise."""
+    """torchrun's workers lead their own sessions, and outlive it unless they are told to end."""
 
     def __init__(
         self, process: subprocess.Popen[bytes], folder: Path, attempt: int, world: int
@@ -76,10 +76,7 @@ class _Launched(Attempt):
         ]
 
     def exits(self) -> Sequence[int | None]:
-        """As the ranks' own records say, because torchrun returns 1 whatever has happened.
-
-        Else as the agent's.
-        """
+        """As the ranks recorded, else as the agent: torchrun returns 1 in any case."""
         code = self._process.poll()
         if code is None:
             return [None] * self._world

@@ -17,10 +17,7 @@ from deepvm.io.processes import open_files, processes
 from deepvm.lab.plan import StoppedError
 
 LIMIT_S = 30.0
-"""All end with whoever started them, which takes moments.
-
-A job's machines may take some seconds.
-"""
+"""Seconds for all to end with their parent; a job's machines may take longer."""
 _LOOK_S = 0.05
 
 
@@ -36,10 +33,7 @@ def writers_of(folder: Path) -> list[int]:
 
 
 def wait_for_writers(folder: Path, stopping: threading.Event) -> None:
-    """Wait until nobody writes there. Raises DataError: somebody does not end.
-
-    StoppedError: no longer wanted.
-    """
+    """Wait until no process writes there. Raises DataError (timeout), StoppedError."""
     until = time.monotonic() + LIMIT_S
     while found := writers_of(folder):
         if time.monotonic() > until:

@@ -1,1 +1,1 @@
-"""Ways to checkpoint a training, those of others too: each is one file here and one line in the registry."""
+"""Checkpointing strategies, including others': one file here and one line in the registry."""

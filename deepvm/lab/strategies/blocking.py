@@ -1,4 +1,4 @@
-"""Training waits until each checkpoint is written (ECRL 4.4): barrier, capture, rank 0 writes, barrier."""
+"""Training waits for each write of a checkpoint (ECRL 4.4): barrier, capture, write, barrier."""
 
 from __future__ import annotations
 

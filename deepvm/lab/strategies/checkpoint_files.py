@@ -1,4 +1,4 @@
-"""Checkpoints in files that become visible whole or not at all: write, fsync, rename, then a record of it (ECRL 4.3).
+"""Checkpoints in files that appear atomically: write, fsync, rename, then a record (ECRL 4.3).
 
 ECRL has a pointer to the newest one; here each has a record with its checksum, so that an older one
 can be found if the newest is damaged.
@@ -24,7 +24,7 @@ _HIDDEN = (".step-*", ".last*")
 
 @dataclass(frozen=True)
 class Written:
-    """A checkpoint that was tried to be written: ``retries`` of them failed before; ``error`` if all have."""
+    """An attempted write: ``retries`` of it failed first; ``error`` if all of them did."""
 
     bytes: int
     retries: int
@@ -35,7 +35,7 @@ class CheckpointFiles:
     """The folder of one run's checkpoints, as an attempt may write it."""
 
     def __init__(self, folder: Path, attempt: int, keep: int) -> None:
-        """Refuse older attempts from now on. Raises CheckpointError: a newer one has begun."""
+        """Refuse older attempts from now on. Raises CheckpointError: a newer one has started."""
         folder.mkdir(parents=True, exist_ok=True)
         self._folder, self._attempt, self._keep = folder, attempt, keep
         self._fence = EpochFile(folder, "lab")
@@ -47,7 +47,7 @@ class CheckpointFiles:
     def current(self) -> AbstractContextManager[None]:
         """Make sure that no newer attempt begins in the context.
 
-        Raises CheckpointError: one has begun.
+        Raises CheckpointError: one has started.
         """
         return self._fence.current(self._attempt)
 
@@ -57,7 +57,7 @@ class CheckpointFiles:
         ``early``: the record first, which is a mistake.
 
         Raises:
-            CheckpointError: a newer attempt has begun.
+            CheckpointError: a newer attempt has started.
         """
         view, error = memoryview(data), ""
         record = {
@@ -90,10 +90,7 @@ class CheckpointFiles:
         write_bytes(self._folder / f"{record['file']}.json", json.dumps(record).encode())
 
     def newest(self) -> tuple[tuple[int, bytes] | None, int]:
-        """The newest checkpoint that is as it was written: its steps and bytes.
-
-        And how many damaged ones are newer.
-        """
+        """Steps and bytes of the newest undamaged checkpoint; how many damaged ones are newer."""
         paths = sorted(self._folder.glob("step-*.json"), reverse=True)
         for damaged, path in enumerate(paths):
             try:

@@ -1,4 +1,4 @@
-"""deepvm's own :class:`~deepvm.checkpoint.Checkpointer`, into a folder or the memory of another machine."""
+"""deepvm's :class:`~deepvm.checkpoint.Checkpointer`, to a folder or another machine's memory."""
 
 from __future__ import annotations
 
@@ -20,10 +20,7 @@ _JOB = "lab"
 
 @contextlib.contextmanager
 def _warnings(note: Callable[..., None]) -> Iterator[None]:
-    """Write down what the library warns of, such as why it skipped a version.
-
-    It is printed, too.
-    """
+    """Record and print the library's warnings, such as why it skipped a checkpoint."""
 
     class Noted(logging.StreamHandler[TextIO]):
         def emit(self, record: logging.LogRecord) -> None:
@@ -40,7 +37,7 @@ def _warnings(note: Callable[..., None]) -> Iterator[None]:
 
 
 class Deepvm(Strategy):
-    """``Checkpointer`` into a folder: checkpoints are taken between two iterations of ``Checkpointer.steps``."""
+    """``Checkpointer`` to a folder, with checkpoints between iterations of ``steps()``."""
 
     all_ranks_write: ClassVar[bool] = True
     heeds_orchestrator: ClassVar[bool] = True
@@ -90,14 +87,14 @@ class Deepvm(Strategy):
             self._look(in_step=False)
 
     def stepped(self, step: int) -> None:
-        """End the iteration, at which a checkpoint is taken if one is due, and record those that are done."""
+        """End the iteration, at which a due checkpoint is taken, and record finished ones."""
         self._look(in_step=True)
         if self._made.version < step:
             next(self._steps, None)
         self._look(in_step=False)
 
     def _look(self, *, in_step: bool) -> None:
-        """Record what has become of checkpoints since the last look; ``in_step``: the optimizer has stepped since."""
+        """Record results since the last look; ``in_step``: the optimizer has stepped since."""
         if self.state.rank:
             return
         for handle in self._made.handles:

@@ -1,4 +1,4 @@
-"""PyTorch's own Distributed Checkpoint, synchronous and asynchronous: each rank writes its part into a folder."""
+"""PyTorch's Distributed Checkpoint, synchronous or asynchronous: each rank writes its part."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ERRORS = (Exception, CheckpointException)
 
 
 class Dcp(Strategy):
-    """PyTorch's distributed checkpoint: a folder for each, which rank 0 renames when all parts are there."""
+    """PyTorch's distributed checkpoint: a folder each, renamed by rank 0 once it is complete."""
 
     all_ranks_write: ClassVar[bool] = True
 
@@ -53,7 +53,7 @@ class Dcp(Strategy):
         try:
             save(tree, checkpoint_id=self._hidden(step), planner=_planner())
         except _ERRORS as error:
-            # The others hear of it, too: the checkpoint is given up everywhere
+            # The others learn of it, too: the checkpoint is given up everywhere
             row.error = _short(error)
         row.foreground_s = time.perf_counter() - began_s - row.snapshot_s
         self.commit(row)
@@ -155,10 +155,7 @@ class Dcp(Strategy):
 
 
 class DcpAsync(Dcp):
-    """Its ``async_save``: a copy, then writing in the background.
-
-    At most one at a time, as DCP wants it.
-    """
+    """``async_save``: a copy, then background writing; one at a time, as DCP requires."""
 
     def __init__(self, state: State, setting: Setting) -> None:
         """Have a process group of its own for the background."""
@@ -187,7 +184,7 @@ class DcpAsync(Dcp):
             self._land(stalls=True)
 
     def _land(self, *, stalls: bool = False) -> None:
-        """Wait for what is in flight, and make it visible; ``stalls``: no other checkpoint counts that."""
+        """Wait for the save in flight and publish it; ``stalls``: no other checkpoint counts it."""
         if self._flight is None:
             return
         began_s = time.perf_counter()
@@ -211,10 +208,7 @@ class DcpAsync(Dcp):
 
 
 def _planner() -> DefaultSavePlanner:
-    """Rank 0 writes what all ranks have: DCP would spread it, and BatchNorm's statistics are others on other ranks.
-
-    DistributedDataParallel goes on with those of rank 0.
-    """
+    """Rank 0 writes shared entries: BatchNorm statistics differ by rank, and DDP uses rank 0's."""
     return DefaultSavePlanner(dedup_save_to_lowest_rank=True)
 
 
@@ -229,7 +223,7 @@ def _unpacked(data: Tensor) -> Any:
 
 
 def _owner(folder: Path, rank: int) -> tuple[str, int]:
-    """Whose own part a rank goes on with, rank 0's if the world was smaller, and how many bytes it has."""
+    """Whose part a rank resumes from (rank 0's if the world was smaller), and its size."""
     metadata = FileSystemReader(folder).read_metadata().state_dict_metadata
     owner = f"rank-{rank}" if f"rank-{rank}.bytes" in metadata else "rank-0"
     return owner, int(metadata[f"{owner}.bytes"].size[0])  # type: ignore[union-attr]

@@ -14,17 +14,14 @@ from deepvm.lab.strategies.strategy import CheckpointRow, Setting
 
 
 class Overlapped(Blocking):
-    """A copy, then writing beside the training.
-
-    At most so many wait to be written, then training waits for one.
-    """
+    """Snapshot, then background write; training blocks when the queue is full."""
 
     def __init__(self, state: State, setting: Setting) -> None:
         """Start the thread, on rank 0."""
         super().__init__(state, setting)
         self._waiting: queue.Queue[tuple[CheckpointRow, dict[str, Any]] | None] = queue.Queue()
         self._waited = threading.Lock()
-        """Held while training waits: until it goes on, the row of its checkpoint is not complete."""
+        """Held while training waits: until it continues, its checkpoint's row is incomplete."""
         self._room = threading.Semaphore(setting.most_in_flight)
         self._thread = threading.Thread(target=self._write_all, name="checkpoints", daemon=True)
         self._refused: CheckpointError | None = None
@@ -59,7 +56,7 @@ class Overlapped(Blocking):
             self.stalled(step, row.stall_s, snapshot_s=row.snapshot_s, write_s=row.enqueue_s)
 
     def stepped(self, step: int) -> None:
-        """A mistake that is made on purpose: the optimizer's state is not copied, and written when it has changed."""
+        """An intentional mistake: the optimizer's state is written after it has changed."""
         if self._late is None:
             return
         (row, captured), self._late = self._late, None
@@ -74,7 +71,7 @@ class Overlapped(Blocking):
             try:
                 self.put(row, captured)
             except CheckpointError as error:
-                # A newer attempt has begun: the training hears of it at its next one
+                # A newer attempt has started: the training learns of it at its next one
                 row.error, self._refused = str(error), error
             except RuntimeError as error:
                 # A rank has died before its random numbers came: training ends as well

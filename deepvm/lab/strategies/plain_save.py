@@ -1,4 +1,4 @@
-"""What most scripts do: rank 0 calls ``torch.save`` into one file, and renames it over the last one."""
+"""What most scripts do: rank 0 calls ``torch.save`` to a file and renames it over the last."""
 
 from __future__ import annotations
 
@@ -17,10 +17,7 @@ class PlainSave(Blocking):
     """One file, no fsync, no checksum: a file that is damaged is the only one there was."""
 
     def save(self, step: int) -> None:
-        """Collective, for the random numbers.
-
-        The others need not wait for the file, but a script's next step does.
-        """
+        """Collective, for the random numbers; the others wait at a script's next step."""
         began_s = time.perf_counter()
         row = CheckpointRow(step)
         captured = self.captured(row)

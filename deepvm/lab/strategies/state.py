@@ -1,4 +1,4 @@
-"""All that a training needs to go on exactly: weights, optimizer, schedule, sampler, and each rank's random numbers."""
+"""All state for an exact resume: weights, optimizer, schedule, sampler, random numbers."""
 
 from __future__ import annotations
 
@@ -45,8 +45,7 @@ class GatheredRandomStates:
     _ROOM = 1 << 15
     """Bytes for each rank's: with one size for all a single collective is enough.
 
-    The three generators take 14 kB, each
-    GPU's 100 bytes more.
+    The three generators take 14 kB, each GPU's 100 bytes more.
     """
 
     def __init__(self, rank: int, world: int) -> None:

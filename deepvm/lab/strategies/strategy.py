@@ -1,4 +1,4 @@
-"""What a strategy is: it makes checkpoints of a training while that goes on, and finds the newest good one again."""
+"""A strategy saves checkpoints of a running training and finds the newest good one."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ if TYPE_CHECKING:
 
 @dataclass
 class CheckpointRow:
-    """A line of ``checkpoint_rank0.jsonl``: what one checkpoint has cost (ECRL 4.9, eq. 7).
-
-    Times in seconds.
+    """A line of ``checkpoint_rank0.jsonl``: a checkpoint's cost in s (ECRL 4.9, eq. 7).
 
     Attributes:
         step: steps done. snapshot_s: for a copy, while training waits. foreground_s, background_s:
-            for writing, while training waits and while it goes on. enqueue_s: for handing it over.
+            for writing, while training waits and while it continues. enqueue_s: for handing it
+            over.
             backpressure_s: until there was room for it in the queue. stall_s: for which training
             has waited in all. bytes: written. retries: of failed writes. error: why it was given
             up, empty if it is there.
@@ -63,10 +62,7 @@ class Setting:
 
 
 class Strategy(ABC):
-    """One training's checkpoints, on one rank.
-
-    All ranks call the same methods in the same order.
-    """
+    """One training's checkpoints on one rank; all ranks call the same methods in order."""
 
     in_memory: ClassVar[bool] = False
     """Whether it needs a memory node."""

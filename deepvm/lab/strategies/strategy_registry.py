@@ -1,4 +1,4 @@
-"""The strategies by their names: a new one is a file beside this one and a line here."""
+"""The strategies by their names: a new one is a file next to this one and a line here."""
 
 from __future__ import annotations
 

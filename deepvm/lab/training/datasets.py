@@ -1,4 +1,4 @@
-"""Data sets that say which sample is which: (input, target, sample id), so that an audit can follow each of them."""
+"""Data sets with sample ids, (input, target, sample id), so that an audit can follow them."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def cifar100(path: Path | None) -> Samples:
 
 
 def tokens(path: Path | None) -> Samples:
-    """4096 sentences of 32 tokens in a language with a grammar of its own: each token depends on the two before it."""
+    """4096 sentences of 32 tokens of a toy grammar: each token depends on the two before."""
     rng = np.random.default_rng(20260101)
     favoured = rng.integers(0, _VOCABULARY, (_VOCABULARY, _VOCABULARY))
     text = rng.integers(0, _VOCABULARY, (_TOKENS, _SEQUENCE + 1))
@@ -187,7 +187,7 @@ def _idx(path: Path, magic: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
 
 
 def _records(path: Path, labels: int) -> tuple[Any, Any]:
-    """Images and labels of CIFAR's binary format: ``labels`` bytes, the last of which counts, then 3072 of an image."""
+    """Images and labels of CIFAR's binary format: ``labels`` bytes (the last counts) and 3072."""
     try:
         data = np.frombuffer(path.read_bytes(), np.uint8)
     except OSError as error:

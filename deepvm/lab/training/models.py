@@ -1,7 +1,4 @@
-"""Models of the lab: residual networks for small images, and a small GPT.
-
-The same weights for the same seed.
-"""
+"""Models of the lab, deterministic by seed: ResNets for small images, and a small GPT."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ def _norm(kind: str, channels: int) -> nn.Module:
 
 
 class _Block(nn.Module):
-    """Two 3x3 convolutions, or a bottleneck of three, beside a shortcut (He et al., 2016)."""
+    """Two 3x3 convolutions, or a bottleneck of three, next to a shortcut (He et al., 2016)."""
 
     def __init__(
         self, inside: int, width: int, stride: int, norm: str, *, bottleneck: bool
@@ -132,10 +129,7 @@ WIDTHS = {"resnet8": 16, "resnet18": 64, "resnet50": 64, "gpt-tiny": 64}
 def build(
     name: str, samples: Samples, *, seed: int, width: int | None, norm: str, dropout: float
 ) -> nn.Module:
-    """A model with the weights of a seed.
-
-    All other random numbers of the process stay as they are.
-    """
+    """A model with a seed's weights; the process's other random numbers stay unchanged."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return MODELS[name](samples, width or WIDTHS[name], norm, dropout)

@@ -1,4 +1,4 @@
-"""One rank of a training, in the strict order of a step (ECRL 4.6), from its newest checkpoint to its last step.
+"""One rank of a training, in a step's strict order (ECRL 4.6), from checkpoint to last step.
 
 Two things make more than two ranks come back bit for bit, which ECRL does not do:
 DistributedDataParallel divides gradients into other buckets after the first iteration of a process,
@@ -242,7 +242,7 @@ class Trainer:
         return total
 
     def _meet(self, moment: Moment, step: int) -> None:
-        """Meet with the failures of this moment; ``step``: how many will have been done at the end of this step."""
+        """Apply this moment's failures; ``step``: those done at the end of this one."""
         here: list[Strike] = []
         for strike, fault in self._strikes:
             if strike.step == step and fault.moment_of(strike) is moment:
@@ -258,7 +258,7 @@ class Trainer:
 
 
 def digest(module: nn.Module) -> str:
-    """Hex SHA-256 over the bytes of all parameters and buffers, in the order of ``state_dict()``."""
+    """Hex SHA-256 over the bytes of all parameters and buffers, in ``state_dict()`` order."""
     found = hashlib.sha256()
     for value in module.state_dict().values():
         found.update(
@@ -273,7 +273,7 @@ def _path(dataset: dict[str, Any]) -> Path | None:
 
 @contextlib.contextmanager
 def exit_record(order: Order, rank: int) -> Iterator[None]:
-    """Write down that a rank ends by an exception: one that has noted neither that nor ``ended`` was killed."""
+    """Record that a rank ends by an exception; without this or ``ended`` it was killed."""
     try:
         yield
     except BaseException as error:

@@ -1,4 +1,4 @@
-"""Steps that have the same result for any number of ranks: samples are computed in a fixed number of shards.
+"""Steps with the same result for any number of ranks: a fixed number of shards per step.
 
 Each shard is a batch of its own, with a seed of its own for dropout, and gradients, buffers and
 losses of all shards are added in a fixed tree. A rank computes one shard or several; numbers are
@@ -74,7 +74,7 @@ class VirtualShards:
 
 
 def _tree_sum(rows: Sequence[Tensor]) -> Tensor:
-    """The sum of rows, added in pairs, then pairs of pairs: the same order whoever computed them."""
+    """The sum of rows by pairs, then pairs of pairs: the same order for any rank count."""
     left = list(rows)
     while len(left) > 1:
         left = [sum(left[i + 1 : i + 2], left[i]) for i in range(0, len(left), 2)]

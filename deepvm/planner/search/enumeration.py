@@ -47,7 +47,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Choice:
-    """A plan: rows of a block's sizes and of its tier (None without memory nodes), and micro-dollars an hour."""
+    """A plan: rows of a block's sizes and its tier (None: no memory nodes), micro-dollars/h."""
 
     block: Block
     size: int
@@ -77,7 +77,7 @@ class Choice:
 
 @dataclass(frozen=True, eq=False)
 class Enumeration:
-    """All plans of several blocks (by index): cheapest first, then fewest memory nodes, then by name.
+    """All plans of several blocks: cheapest first, then fewest memory nodes, then by name.
 
     ``plans`` is (4, plans), see :func:`_plans`; ``best_so_far`` is the running maximum of
     ``value``.
@@ -164,10 +164,7 @@ class Enumeration:
         return self.reaching(tie_floor(float(self.best_so_far[within - 1]))) if within else None
 
     def top(self, budget: int, count: int) -> list[Choice]:
-        """The best ``count`` plans within a budget, in order.
-
-        Exact for up to the ``top`` of :meth:`build`.
-        """
+        """The best ``count`` plans within a budget, exact up to the ``top`` of :meth:`build`."""
         within = self.affordable(budget)
         value = self.value[:within].copy()
         chosen: list[Choice] = []
@@ -202,7 +199,7 @@ class Enumeration:
 
 
 def _plans(block: Block, top: int) -> IntArray:
-    """(4, plans): row of the size, of the memory tier or -1, how many memory nodes, micro-dollars an hour."""
+    """(4, plans): row of the size, of the memory tier or -1, memory nodes, micro-dollars/h."""
     sizes, none = block.sizes, np.zeros((4, 0), dtype=np.int64)
     if not block.architecture.tiered:
         rows = np.arange(len(sizes), dtype=np.int64)
@@ -214,7 +211,7 @@ def _plans(block: Block, top: int) -> IntArray:
 
 @lru_cache(maxsize=4)
 def useful_tier(tier: MemoryNodeTable, top: int, *, vcpus: bool = False) -> BoolArray:
-    """Memory-node types that fewer than ``top`` others beat in price, n_sat, quota, memory, speed and zones at once.
+    """Memory-node types beaten by fewer than ``top`` others in all that matters at once.
 
     Nor in the time until what is reserved ends, nor in ``vcpus``, where they matter. One table is
     asked about for each type that trains.
@@ -255,7 +252,7 @@ def _with_tiers(sizes: TrainingTable, tier: MemoryNodeTable, top: int) -> IntArr
 
 
 def _least(values: IntArray, top: int) -> BoolArray:
-    """[i, j]: fewer than ``top`` values before the j-th of row i are as low, and it is not the highest number."""
+    """[i, j]: whether fewer than ``top`` earlier values of row i are <= the j-th one."""
     found = np.zeros(values.shape, dtype=np.bool_)
     lowest = np.full((len(values), top), np.iinfo(np.int64).max)
     for place, column in enumerate(values.T):
@@ -265,7 +262,7 @@ def _least(values: IntArray, top: int) -> BoolArray:
 
 
 def skyband(costs: IntArray, depth: int) -> BoolArray:
-    """The k-skyband (Papadias et al., TODS 2005): rows that fewer than ``depth`` >= 1 other rows dominate, as a mask.
+    """The k-skyband (Papadias et al., TODS 2005): rows dominated by fewer than ``depth`` rows.
 
     A row dominates another when it is less or equal in every column and, if equal in all of them,
     comes first. The best ``depth`` plans are among these rows: each dominator of a dropped row

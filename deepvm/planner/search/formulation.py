@@ -77,7 +77,7 @@ class Formulation:
 
 
 def formulate(sizes: TrainingTable, tier: MemoryNodeTable | None, budget: int) -> Formulation:
-    """The integer program for a budget in micro-dollars an hour; ``tier`` is None without memory nodes."""
+    """The integer program for a budget in micro-dollars/h; ``tier``: None without memory nodes."""
     upper = {f"x_{row}": 1 for row in range(len(sizes))}
     prices, counts = tuple(sizes.price.tolist()), range(0)
     rows = [Constraint("choose", tuple((x, 1) for x in range(len(sizes))), "==", 1)]
@@ -101,7 +101,7 @@ def formulate(sizes: TrainingTable, tier: MemoryNodeTable | None, budget: int) -
 def _memory_rows(
     sizes: TrainingTable, tier: MemoryNodeTable, most: Sequence[int]
 ) -> Iterator[Constraint]:
-    """One type of memory nodes: enough to hold and receive f x s (eq. 6) and for n (eq. 7), sold in the size's zone."""
+    """One type of memory nodes, enough for f x s (eq. 6) and n (eq. 7), in the size's zone."""
     types = range(len(sizes), len(sizes) + len(tier))
     counts = range(types.stop, types.stop + len(tier))
     yield Constraint("choose", tuple((y, 1) for y in types), "==", 1)
@@ -120,7 +120,7 @@ def _memory_rows(
 
 
 def _total_budget_row(prices: Sequence[int], sizes: TrainingTable) -> Iterator[Constraint]:
-    """Price x expected time <= total budget: the price of the size and its memory nodes, less its limit, is <= 0."""
+    """Price x expected time <= total budget: price of size and nodes, less its limit, <= 0."""
     limits, nodes = sizes.most_usd.tolist(), prices[len(sizes) :]
     # The dearest plan: one size, and at most one node more than VMs train. A higher limit is none.
     most = max(prices[: len(sizes)], default=0) + (MOST_NODES + 1) * max(nodes, default=0)
@@ -134,7 +134,7 @@ def _total_budget_row(prices: Sequence[int], sizes: TrainingTable) -> Iterator[C
 def _quota_rows(
     sizes: TrainingTable, tier: MemoryNodeTable | None, counts: Sequence[int]
 ) -> Iterator[Constraint]:
-    """VCPUs of each family and market within the account's quota (DeepVM V-A); ``counts``: memory nodes' variables."""
+    """VCPUs per family and market within quotas (DeepVM V-A); ``counts``: of memory nodes."""
     for market, used in ((Market.SPOT, sizes.spot), (Market.ON_DEMAND, sizes.on_demand)):
         chosen = zip(sizes.type_index.tolist(), used.tolist(), strict=True)
         units = [(x, sizes.types[t], n) for x, (t, n) in enumerate(chosen)]

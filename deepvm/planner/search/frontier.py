@@ -1,4 +1,4 @@
-"""Price against speed: the best plan of every budget, all machines beside it, and what became of each GPU type."""
+"""Price against speed: the best plan of each budget, and what became of each GPU type."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from deepvm.planner.recommend import Recommendations
 
 AS_FAR_AS = 2
-"""Budgets are looked at up to this many times the request's, or the cheapest plan's if that is more."""
+"""Largest budget examined, relative to the request's or to the cheapest plan's if higher."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Machines:
-    """All clusters that differ in what trains, at their lowest price.
-
-    One row for each, the cheapest first.
+    """All clusters that differ in what trains, at their lowest price, the cheapest first.
 
     Attributes:
         types: names of the types that train. type_index: index into ``types``.
@@ -77,9 +75,7 @@ class TypeOutcome:
 
 @dataclass(frozen=True)
 class Frontier:
-    """The answer to a request at every budget up to ``most``, $/h.
-
-    Without any cluster there are no steps.
+    """The answer at every budget up to ``most``, $/h; no steps without any cluster.
 
     ``types``: each GPU type of the catalog, by name.
     """
@@ -95,7 +91,7 @@ class Frontier:
 
 
 def frontier_of(answer: Recommendations) -> Frontier:
-    """What the planner would answer to the same request at every budget, exactly and from one enumeration."""
+    """The answer to the same request at every budget, exactly and from one enumeration."""
     request, candidates = answer.request, gather(answer.catalog, answer.request)
     enumeration = Enumeration.build(blocks_of(candidates))
     cheapest = enumeration.cheapest()
@@ -113,7 +109,7 @@ def frontier_of(answer: Recommendations) -> Frontier:
 
 
 def _bests(enumeration: Enumeration, most: int) -> Iterator[tuple[int, Choice]]:
-    """:meth:`Enumeration.best` of every budget: it changes only where the best value so far does."""
+    """:meth:`Enumeration.best` of every budget: it changes only where the best value does."""
     within = enumeration.affordable(most)
     best, price = enumeration.best_so_far[:within], enumeration.price[:within]
     rises = np.flatnonzero(np.diff(best, prepend=-np.inf) > 0)

@@ -28,7 +28,7 @@ _LOOSE = 1e-6  # relative slack in the row that keeps a value
 
 @dataclass(frozen=True)
 class SolverResult:
-    """The best plan if ``status`` is ``optimal``, and who proved it, empty when there was nothing to solve."""
+    """The best plan if ``status`` is ``optimal``; ``solver``: empty if nothing was solved."""
 
     status: SolveStatus
     choice: Choice | None = None
@@ -115,7 +115,7 @@ class _Search:
         self._any_found = False
 
     def best(self) -> Choice:
-        # Dense ranks in place of the scores: differences of 1 instead of differences that drown in
+        # Dense ranks instead of the scores: differences of 1 instead of differences that drown in
         # a tolerance.
         order = np.unique(self._block.scoring.scores, return_inverse=True)[1] + 1
         ranks = {row: -float(o) for row, o in enumerate(order.tolist())}
@@ -161,7 +161,7 @@ class _Search:
         self._program.add([*terms, *memory], 0.0)
 
     def _name_order(self) -> Mapping[int, float]:
-        """Fewer memory nodes, then the size by name and n, then the row of the memory type, as one whole number."""
+        """Order as one whole number: fewer memory nodes, size by name and n, memory type."""
         places = np.unique(self._block.sizes.order, return_inverse=True)[1].tolist()
         sizes, tier = len(places), (len(self._formulation.upper) - len(places)) // 2
         order = {row: float(place * max(tier, 1)) for row, place in enumerate(places)}

@@ -1,4 +1,4 @@
-"""The only place that talks to an integer-program solver: PuLP builds the program, HiGHS solves it in this process."""
+"""The only module that uses an integer-program solver: PuLP builds, HiGHS solves in process."""
 
 from __future__ import annotations
 

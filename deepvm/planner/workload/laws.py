@@ -1,4 +1,4 @@
-"""Which curves are those of a model, told without what models need: plans that count eFLOPS do without it."""
+"""Which curves belong to a model, known without loading what models need."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ RIVALS = 24
 START_MIN, RUN_S = 8.0, 25.0
 """Minutes until VMs are there and can train; seconds that a training run needs beside its steps."""
 REPEATS, STEPS, BATCHES = 2, 35, 2
-"""Training runs of each size and batch, steps of each, untimed ones included, and different batches."""
+"""Training runs per size and batch, steps per run (including untimed), and batches."""
 LEAST_GAIN = 0.01
 """A smaller expected gain is not worth a run."""
 MOST_MIN = 180.0
@@ -55,10 +55,12 @@ class NextMeasurement:
     """The run to do next.
 
     Attributes:
-        cluster: a plan that trains on such VMs. count: the fewest of them from which its speed
-        follows. batch, precision, checkpointing: samples that a GPU of the plan computes at once,
-        in what, and whether its activations are computed again. minutes, usd: how long it takes and
-        what it costs, about. gain: expected gain in speed, as a share.
+        cluster: a plan that trains on such VMs.
+        count: the fewest of them from which its speed follows.
+        batch, precision, checkpointing: samples that a GPU of the plan computes at once, in what,
+            and whether its activations are computed again.
+        minutes, usd: how long it takes and what it costs, about.
+        gain: expected gain in speed, as a share.
         changes: probability that another plan is then best.
     """
 
@@ -75,7 +77,7 @@ class NextMeasurement:
 
 @dataclass(frozen=True)
 class Doubts:
-    """Plans with their doubt, on a logarithmic scale: medians (plans,), and how much each cause counts (plans, causes).
+    """Uncertainty of plans on a log scale: medians (plans,), weight of causes (plans, causes).
 
     ``told``: 1 for causes that a run tells, 0 for reading, because runs train on random samples;
     (causes,).
@@ -93,7 +95,7 @@ class Doubts:
         return np.asarray(self.causes @ self.causes.T)
 
     def better(self, one: int, other: int) -> float:
-        """Probability that one plan is more than 1 % faster than another: less does not decide, see the ranking."""
+        """Probability that one plan is more than 1 % faster than another (see the ranking)."""
         from math import erf, log, sqrt
 
         c = self.covariance
@@ -102,7 +104,7 @@ class Doubts:
         return 0.5 * (1 + erf(ahead / sd / sqrt(2)))
 
     def gain_of(self, measured: int) -> tuple[float, float]:
-        """Expected gain of measuring a plan's machine, as a share, and the probability that it changes the first."""
+        """Expected gain of measuring a plan's machine, and probability that the first changes."""
         told = self.causes[measured] * self.told
         signal = self.causes @ told / np.sqrt(told @ told + NOISE**2)
         then = self.median + np.outer(_normal_quantiles(), signal)
@@ -112,10 +114,7 @@ class Doubts:
 
     @property
     def needed(self) -> FloatArray:
-        """How far plans must be ahead of the first to come before it, (plans,).
-
-        A lead now was not worth its price.
-        """
+        """Required lead over the first plan, (plans,): a lead now was not worth its price."""
         return np.asarray(np.log(CLOSE) + np.maximum(self.median - self.median[0], 0.0))
 
 
@@ -133,7 +132,7 @@ def measure_next(catalog: Catalog, request: PlanRequest) -> NextMeasurement | No
 
 
 def rivals(catalog: Catalog, request: PlanRequest) -> tuple[list[Choice], Doubts]:
-    """The best plans of each machine within the budget, in the order of the ranking, and their doubts."""
+    """The best plans of each machine within the budget, in order, and their uncertainty."""
     candidates = gather(catalog, request)
     choices = weighed(Enumeration.build(blocks_of(candidates)), request.budget_micro_usd, RIVALS)
     return choices, doubts_of(choices, candidates)
@@ -152,10 +151,7 @@ def doubts_of(choices: Sequence[Choice], candidates: Candidates) -> Doubts:
 
 
 def _joined(doubts: Sequence[SpeedUncertainty]) -> tuple[FloatArray, FloatArray]:
-    """All causes of several doubts, (plans, causes), each of the first size.
-
-    And which a run tells, (causes,).
-    """
+    """All causes of several plans, padded to one size (plans, causes), and which a run tells."""
     names = list(dict.fromkeys(name for doubt in doubts for name in doubt.named))
     width = max((doubt.shared.shape[1] for doubt in doubts), default=0)
     rows = [

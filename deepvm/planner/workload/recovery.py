@@ -1,4 +1,4 @@
-"""What preemptions cost a cluster: how long its spot VMs live, and how long it takes to save and to come back.
+"""Cost of preemptions: how long spot VMs live, and how long saving and recovery take.
 
 **Lives.** AWS's Spot Advisor counts all VMs of a type over a month, which gives mean lives of
 months; GPU machines that were held on spot markets lived for hours in public traces (half of one
@@ -6,8 +6,8 @@ fleet less than 3 h 59 min). Nobody knows which of the two a user meets, so the 
 between them, and plans are ranked by its geometric mean.
 
 **Saving.** A version is copied to host memory, which stalls training, and sent to where the
-architecture keeps it while training goes on. Sharded state is sent by all VMs at once, else one VM
-sends it. A bucket takes it from all of them; an anchor receives all at the speed of its own
+architecture keeps it while training continues. Sharded state is sent by all VMs at once, else one
+VM sends it. A bucket takes it from all of them; an anchor receives all at the speed of its own
 network; memory nodes are as many as receive it in :func:`receive_s`. Reading it again takes as
 long.
 """
@@ -34,14 +34,14 @@ from deepvm.planner.request import PlanRequest
 COPY_BYTES_PER_S = 6e9  # from one GPU to host memory
 STORAGE_BYTES_PER_S = 1.25e9  # between one VM and a bucket, at most
 SOON_S = 10.0
-"""What no one would pay memory nodes with a faster network for: a few seconds of a life of hours."""
+"""Receiving faster than this is not worth paying for: seconds in a lifetime of hours."""
 _OF_THE_NETWORK = 0.8
 _UNKNOWN_GBPS = 5.0
 
 
 @dataclass(frozen=True)
 class Lives:
-    """Mean life of one spot VM of a type, seconds: at a bad time, as plans are ranked, and at a good one."""
+    """Mean lifetime of a spot VM in seconds: at a bad time, as ranked, and at a good time."""
 
     bad_s: float
     usual_s: float
@@ -49,10 +49,7 @@ class Lives:
 
 
 def lives_of(instance: InstanceType, request: PlanRequest) -> Lives:
-    """By the user's figure or history, else by public traces and AWS's band.
-
-    An unknown band counts as the worst.
-    """
+    """By the user's figure or history, else by public traces and AWS's band (unknown: worst)."""
     if request.life_s is not None:
         return Lives(request.life_s, request.life_s, request.life_s)
     if (known := instance.known_life) is not None:
@@ -63,12 +60,12 @@ def lives_of(instance: InstanceType, request: PlanRequest) -> Lives:
 
 
 def receive_s(checkpoint_bytes: int) -> float:
-    """Seconds in which memory nodes receive a version: soon, or as fast as one VM writes to a bucket."""
+    """Seconds for memory nodes to receive a checkpoint: soon, or as fast as a bucket writes."""
     return max(SOON_S, checkpoint_bytes / STORAGE_BYTES_PER_S)
 
 
 def nodes_to_receive(gbps: float, checkpoint_bytes: int) -> int:
-    """The fewest memory nodes of this bandwidth, Gbit/s, that receive a version in :func:`receive_s`."""
+    """Fewest memory nodes of this bandwidth, Gbit/s, that receive within :func:`receive_s`."""
     needed = checkpoint_bytes / receive_s(checkpoint_bytes) * 8 / 1e9 / _OF_THE_NETWORK
     return max(1, math.ceil(needed / gbps - 1e-9))
 
@@ -110,7 +107,7 @@ def with_losses(
 
 
 def as_counted(job: Job, cluster: Cluster, request: PlanRequest) -> Job:
-    """The job of a model on a cluster with the lives and latencies of its forecast, to be simulated."""
+    """A model's job on a cluster, with its forecast's lifetimes and latencies, to simulate."""
     if not cluster.spot_count:
         return job  # never preempted, it saves nothing
     gpu = cluster.gpu
@@ -130,10 +127,7 @@ def as_counted(job: Job, cluster: Cluster, request: PlanRequest) -> Job:
 def _saving(
     count: Array, gpus: Array, gbps: Array, architecture: Architecture, request: PlanRequest
 ) -> tuple[Array, Array]:
-    """Seconds for which VMs stall to save, and in which a version is moved.
-
-    By VMs, GPUs and Gbit/s of each.
-    """
+    """Seconds that a save stalls VMs, and seconds to move it, by VMs, GPUs, Gbit/s of each."""
     assert request.training is not None
     size, sharded = float(request.checkpoint_bytes), request.training.workload.method is Method.FSDP
     reach = gbps / 8 * 1e9 * _OF_THE_NETWORK

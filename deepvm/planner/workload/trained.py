@@ -1,4 +1,4 @@
-"""A catalog as one workload sees it: what one VM of each type does in a second, and how more of them scale."""
+"""A catalog as one workload sees it: throughput of one VM per type, and its scaling."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from deepvm.core.training.speed import Training, TrainingSpeed
 
 
 def trained(catalog: Catalog, training: Training, most_vms: int) -> Catalog:
-    """The catalog with throughput in the workload's unit in place of eFLOPS, and curves by the step-time law.
+    """The catalog with throughput in the workload's unit and curves by the step-time law.
 
     Types of whose speed nothing is known lose their eFLOPS, and say why; what does not fit into a
     type's memory has a curve that is 0 everywhere. ``most_vms``: the largest cluster that matters.

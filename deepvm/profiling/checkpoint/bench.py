@@ -1,7 +1,4 @@
-"""All methods in one run, interleaved, in a real training loop.
-
-Medians and ratios to ``torch.save`` with fsync.
-"""
+"""All methods interleaved in one training loop: medians and ratios to ``torch.save`` and fsync."""
 
 from __future__ import annotations
 
@@ -37,7 +34,7 @@ from deepvm.profiling.checkpoint.methods import (
 
 STEPS = 4  # of training after each save, in which background work can end
 WARM_UPS = 3
-"""Saves of each method that do not count: a memory node has so many slots, a folder so many files to overwrite."""
+"""Uncounted saves per method: memory nodes have so many slots, folders so many files to reuse."""
 _VERSIONS = 4
 
 
@@ -48,7 +45,7 @@ class Figures:
     Attributes:
         stall_s: training stalls. durable_s: until the method's guarantee holds, on an otherwise
             idle machine.
-        training_s: the same while training goes on. extra_s: how much longer a loop takes with a
+        training_s: the same while training continues. extra_s: how much longer a loop takes with a
             checkpoint than without; noise can make it negative. extra_ratio: None unless the
             reference's ``extra_s`` is above 0.
     """
@@ -65,7 +62,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Bench:
-    """The result; ``bytes`` of the model's state, ``step_s``: median seconds of a step without checkpoints."""
+    """The result; ``bytes``: of the state; ``step_s``: median step without checkpoints."""
 
     model: str
     bytes: int
@@ -82,9 +79,9 @@ class Bench:
 
 @dataclass(frozen=True)
 class _Sample:
-    """One round: seconds of the loops without and with a save, and saves followed by training and alone.
+    """One round: seconds of loops without and with a save, and of saves in a loop and alone.
 
-    All saves of a method that blocks count as both.
+    Saves of a blocking method count as both.
     """
 
     bare_s: float
@@ -102,7 +99,7 @@ def run_bench(
     steps: int = STEPS,
     say: Callable[[str], None] = lambda line: None,
 ) -> Bench:
-    """Measure methods of :data:`~.methods.METHODS`, by default all that work here, and always the reference.
+    """Measure methods of :data:`~.methods.METHODS` (default: all available) and the reference.
 
     In each of ``reps`` rounds every method saves once with ``steps`` of training after it, and once
     (twice if it does not block) alone. Temporary files go to ``folder``, by default the system's.

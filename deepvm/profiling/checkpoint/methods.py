@@ -42,7 +42,7 @@ MODELS = {
     "resnet18": Workload("resnet18", 96, batch=4),
     "resnet152": Workload("resnet152", 64, batch=2),
 }
-"""By the name of ``--model``: images so few and small that a step takes a fraction of a second on a CPU."""
+"""By the name of ``--model``: images so small that a step takes part of a second on a CPU."""
 
 
 class Training(train_step.Training):
@@ -69,7 +69,7 @@ class Training(train_step.Training):
 
 
 class Times(NamedTuple):
-    """Seconds for which a save stalled the training thread, and from its start until the method's guarantee held."""
+    """Seconds that a save stalled training, and seconds from its start to the guarantee."""
 
     stall_s: float
     durable_s: float
@@ -91,7 +91,7 @@ class Method:
     durable = False
 
     def __init__(self, training: Training, folder: Path, stack: ExitStack) -> None:
-        """Save the state of ``training`` into an empty ``folder``; ``stack`` ends what is started."""
+        """Save the state of ``training`` to an empty ``folder``; ``stack`` ends processes."""
         self.training, self.folder = training, folder
 
     def _begin(self) -> Future[Any]:
@@ -99,7 +99,7 @@ class Method:
         raise NotImplementedError
 
     def save(self) -> None:
-        """Start to save the present state; training may go on when it returns."""
+        """Start to save the present state; training may continue when it returns."""
         self._start = time.perf_counter()
         written = self._begin()
         self._stall_s = time.perf_counter() - self._start
@@ -208,7 +208,7 @@ class TorchSnapshot(Method):
 
 
 class DeepVM(Method):
-    """A :class:`~deepvm.checkpoint.Checkpointer`, and which of its handle's futures is the guarantee."""
+    """A :class:`~deepvm.checkpoint.Checkpointer`; a future of its handle is the guarantee."""
 
     durable = True
 
@@ -233,7 +233,7 @@ class DeepVM(Method):
         return written
 
     def finish(self) -> Times:
-        """As in :class:`Method`, with the stall before the next optimizer step, which the handle adds later."""
+        """As :class:`Method`, plus the stall before the next step, which the handle adds later."""
         stall_s, durable_s = super().finish()
         return Times(stall_s + self._handle.stall_s - self._counted_s, durable_s)
 

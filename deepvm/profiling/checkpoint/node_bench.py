@@ -1,4 +1,4 @@
-"""A memory node with one trainer and many, of small states and large, beside what memory, network and disk can do."""
+"""A memory node with one or more trainers and states of several sizes, against hardware limits."""
 
 from __future__ import annotations
 
@@ -40,9 +40,7 @@ _DIRECT_BYTES, _DIRECT_BLOCK = 2**30, 8 * 2**20
 
 @dataclass(frozen=True)
 class NodeRow:
-    """So many trainers that send states of one size at once.
-
-    Bytes/s of all together, medians of the rounds.
+    """Trainers that send states of one size at once: total bytes/s, medians of rounds.
 
     Attributes:
         ranks: processes of each trainer, which send a share each. bytes: of a trainer's state.
@@ -68,7 +66,7 @@ class NodeRow:
 
 @dataclass(frozen=True)
 class NodeBench:
-    """The result; ``limits``: bytes/s of copying memory, and of writing to the folder past the page cache."""
+    """The result; ``limits``: bytes/s of memory copies and of direct writes to the folder."""
 
     reps: int
     machine: Mapping[str, Any]
@@ -89,7 +87,7 @@ def run_node_bench(
     folder: Path | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> NodeBench:
-    """Measure a node on this machine with each number of trainers, of ``ranks`` processes each, and each size.
+    """Measure a node here for each number of trainers, of ``ranks`` processes, and each size.
 
     In each of ``reps`` rounds all trainers send at once, to the node and then over plain TCP.
     ``sizes``: in bytes. What does not fit into memory is left out, and said in its row.
@@ -249,7 +247,7 @@ def _copy_speed(reps: int) -> float:
 
 
 def _direct_speed(folder: Path, reps: int) -> float | None:
-    """Bytes/s of writing a file past the page cache, None where the file system does not offer it."""
+    """Bytes/s of direct writes, None if the file system does not support them."""
     block = filled(_DIRECT_BLOCK)
     path = folder / "direct"
 

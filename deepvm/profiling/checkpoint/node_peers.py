@@ -1,4 +1,4 @@
-"""Processes of the benchmark of memory nodes: ``send`` is a trainer, ``receive`` the other end of plain TCP.
+"""Processes of the memory-node benchmark: ``send`` trains; ``receive`` is plain TCP's other end.
 
 They are told what to do by lines of JSON on stdin and answer on stdout; torch is not needed.
 """
@@ -99,7 +99,7 @@ def _send(sock: socket.socket, part: memoryview) -> None:
 def send(
     setting: Mapping[str, Any], orders: Iterable[str], say: Callable[[Mapping[str, Any]], None]
 ) -> None:
-    """Serve as a trainer: each command names a method of :class:`Sender`, and when to begin, monotonic."""
+    """Serve as a trainer: each command names a :class:`Sender` method and a start (monotonic)."""
     sender = Sender(**setting)
     methods: dict[str, Callable[..., None]] = {"node": sender.node, "plain": sender.plain}
     say({"ready": True})

@@ -16,9 +16,9 @@ _START_S, _END_S = 60.0, 30.0
 
 @contextmanager
 def memory_node(folder: Path, memory_bytes: int, secret: bytes, persist: str = "") -> Iterator[str]:
-    """``deepvm memory-node serve`` on a free port of the loopback interface; yields its URL.
+    """``deepvm memory-node serve`` on a free loopback port, with token and log in the folder.
 
-    Its token and its messages go to the folder. Raises CheckpointError: it does not start.
+    Yields its URL. Raises CheckpointError: it does not start.
     """
     token = folder / "token"
     token.touch(mode=0o600)

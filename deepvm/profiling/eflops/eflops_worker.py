@@ -1,4 +1,4 @@
-"""The processes that train together on this machine while their speed is measured, and who listens to them.
+"""The processes that train on this machine while their speed is measured, and their parent.
 
 :func:`run_workers` starts each as ``python -m deepvm.profiling.eflops.eflops_worker TASK RANK
 RENDEZVOUS``. They end when their standard input closes, so that none outlives the process that
@@ -39,7 +39,7 @@ _NO_MEMORY = re.compile(
 
 @dataclass(frozen=True)
 class Task:
-    """What each process is to do, with ``windows`` of at least ``seconds``, and waits of at most ``timeout_s``.
+    """A process's task: ``windows`` of at least ``seconds``, waits of at most ``timeout_s``.
 
     ``data`` is a folder, "" for random images; ``modules`` a folder in which ``module:function`` is
     looked up last.
@@ -163,10 +163,7 @@ def _too_large(task: Task, why: str) -> RequestError:
 
 
 def work(task: Task, rank: int, rendezvous: Path) -> None:
-    """Train, and emit that it is ``alive``.
-
-    Rank 0 also what to ``say`` and, at the end, what was ``found``.
-    """
+    """Train and emit ``alive``; rank 0 also emits lines to ``say`` and the result ``found``."""
     import torch
 
     from deepvm.profiling.hosts.machine import describe
@@ -213,7 +210,7 @@ def work(task: Task, rank: int, rendezvous: Path) -> None:
 
 
 def _made(workload: Workload, *, count: bool) -> tuple[nn.Module, int]:
-    """The model and, if they are to be counted, the operations of its forward pass for one image."""
+    """The model and, if requested, the operations of its forward pass for one image."""
     from deepvm.profiling.workload.models import build, forward_flops
 
     try:
@@ -249,7 +246,7 @@ def _tell(error: Exception, task: Task) -> None:
     # torch has an error of its own for GPUs; what cuDNN, cuBLAS and the processor's allocator raise
     # has no type.
     elif isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)):
-        # Where in torch's source the processor's allocator gave up helps nobody here.
+        # Where in torch's source the processor's allocator gave up is no help here.
         _tell(_too_large(task, re.sub(r"^\[enforce fail [^]]*\] err == 0\. ", "", reason)), task)
     else:
         emit("failed", reason=f"{type(error).__name__}: {reason}")

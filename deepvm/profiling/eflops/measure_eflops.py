@@ -30,7 +30,7 @@ from deepvm.profiling.workload.windows import Window, spread
 
 MODULE = "deepvm.profiling.eflops.measure_eflops"
 PASSES = 3
-"""Training over the forward pass: the gradients by a layer's input and by its weights have as many operations each."""
+"""Training over forward pass: gradients of inputs and of weights take as many operations each."""
 LEAST_WINDOWS = 3  # two windows show that one is off, but not which
 WIDE_SPREAD = 0.10
 WINDOWS, SECONDS, TIMEOUT_S = 5, 2.0, 600.0
@@ -120,7 +120,7 @@ def measure_eflops(
     timeout_s: float = TIMEOUT_S,
     say: Callable[[str], None] = lambda line: None,
 ) -> Eflops:
-    """Train on this machine and time it, in separate processes: one that crashes or hangs does not end the caller.
+    """Train on this machine and time it, in processes whose crash or hang spares the caller.
 
     ``model``, ``batch``, ``resolution``, ``dtype`` and ``optimizer`` are those of a
     :class:`~deepvm.profiling.workload.spec.Workload`. ``device`` is ``cpu``, ``cuda``, or ``auto``
@@ -216,7 +216,7 @@ def measure_eflops_on(
     *,
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """:meth:`Eflops.document` of a host, with ``options`` of :func:`measure_eflops` as JSON has them.
+    """:meth:`Eflops.document` of a host, with JSON ``options`` of :func:`measure_eflops`.
 
     Raises:
         MeasurementError: it failed there, or the host fell silent; says why.

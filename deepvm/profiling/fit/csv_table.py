@@ -1,4 +1,4 @@
-"""CSV of measurements that people wrote: rows with their lines, and numbers, or what stands in their place."""
+"""CSV of measurements written by users: rows with line numbers, and numbers or other text."""
 
 from __future__ import annotations
 
@@ -22,9 +22,7 @@ class Row:
 
 
 def table_of(text: str, file: Path, allowed: str) -> list[Row]:
-    """The rows of a file's text, the header among them.
-
-    Lines that begin with # are comments, empty ones are left out.
+    """The rows of a file's text with the header, without empty lines and # comments.
 
     Raises a CatalogFormatError if it is no CSV.
     """
@@ -43,7 +41,7 @@ def table_of(text: str, file: Path, allowed: str) -> list[Row]:
 
 
 def number(cell: str) -> float | str:
-    """The number, or the text itself, refused later: float() would take 1_000, nan and digits of other scripts."""
+    """The number, or the text, rejected later: float() would take 1_000, nan and other digits."""
     text = cell.strip()
     return float(text) if _NUMBER.fullmatch(text) else text
 

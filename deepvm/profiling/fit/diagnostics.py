@@ -1,4 +1,4 @@
-"""What is wrong with measured points or with using the curve that was fitted to them, and what to do about it."""
+"""Problems of measured points, or of using the curve fitted to them, with remedies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NEAR_LINEAR = 0.9
 def doubts(
     n: FloatArray, s: FloatArray, laws: Sequence[Fitted], best: Fitted, up_to: int
 ) -> tuple[str, ...]:
-    """Every doubt about using ``best`` up to n = ``up_to``, gravest first; ``n`` and ``s`` have shape (m,)."""
+    """Warnings about using ``best`` up to n = ``up_to``, worst first; ``n``, ``s``: shape (m,)."""
     logistic = next(f for f in laws if f.law is LOGISTIC)
     return (
         *_of_use(n, up_to),

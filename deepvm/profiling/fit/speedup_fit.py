@@ -1,4 +1,4 @@
-"""A speed-up curve fitted to measured points: which law, how well, how far it may be trusted (DeepVM III-C1, V-B1)."""
+"""Fit a speed-up curve to measured points: which law, how well, how far (DeepVM III-C1, V-B1)."""
 
 from __future__ import annotations
 
@@ -32,16 +32,13 @@ _LEAST_DRAWN = 0.1  # noise beyond 90 % would turn into speed-ups below 0
 
 @dataclass(frozen=True)
 class Band:
-    """A band around a fitted curve; ``draws``: parameters of each draw, shape (resamples, parameters)."""
+    """A band around a fitted curve; ``draws``: their parameters (resamples, parameters)."""
 
     fitted: Fitted
     draws: npt.NDArray[np.float64]
 
     def at(self, n: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Low and high S(n), same shape as n.
-
-        The fitted curve is never outside, nor is the band below 0.
-        """
+        """Low and high S(n), same shape as n; they enclose the fitted curve and are >= 0."""
         n = np.asarray(n, dtype=np.float64)
         drawn = np.array([self.fitted.law.speedup(n, *values) for values in self.draws])
         low, high = np.quantile(drawn, [(1 - SHARE) / 2, (1 + SHARE) / 2], axis=0)
@@ -60,10 +57,7 @@ class BandPoint(NamedTuple):
 
 @dataclass(frozen=True)
 class Fit:
-    """Four laws fitted to ``points`` (n, S(n)), sorted by n.
-
-    The ``best`` by AICc, to be used up to n = ``up_to``.
-    """
+    """Four laws fitted to ``points`` (n, S(n)), sorted by n; ``best``: by AICc, up to ``up_to``."""
 
     points: Points
     laws: tuple[Fitted, ...]
@@ -90,7 +84,7 @@ class Fit:
 
     @property
     def trusted_to(self) -> int:
-        """The largest n to use the curve for: 1.5 x the largest measured, or that one where nothing bends yet."""
+        """The largest n to use: 1.5 x the largest measured, or that if nothing bends yet."""
         return self.sizes[-1] if self.straight else int(REACH * self.sizes[-1])
 
     def band_points(self) -> tuple[BandPoint, ...]:
@@ -105,9 +99,7 @@ class Fit:
         )
 
     def document(self) -> dict[str, Any]:
-        """``deepvm.fit/1``: ``a``, ``b``, ``c`` of the logistic.
-
-        ``mape`` and ``band`` of the best ``law``.
+        """``deepvm.fit/1``: ``a``, ``b``, ``c`` (logistic), ``mape`` and ``band`` of ``law``.
 
         AICc without a value is null.
         """
@@ -134,9 +126,7 @@ def fit_curve(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Fit:
-    """Fit the four laws to points (n, S(n)), whole n >= 1 in VMs and S > 0, in any order.
-
-    Choose the best.
+    """Fit four laws to points (n, S(n)), n >= 1 whole VMs, S > 0, in any order; choose one.
 
     ``up_to`` is the largest n to use the curve for, by default the largest measured; ``resamples``
     and ``seed`` are of the band's draws.
@@ -202,7 +192,7 @@ def next_step(fit: Fit) -> str:
 def bootstrap(
     fitted: Fitted, n: FloatArray, s: FloatArray, *, resamples: int = RESAMPLES, seed: int = 0
 ) -> Band:
-    """The band around a fit to sizes ``n`` in VMs and speed-ups ``s``, both of shape (m,), if its law is the right one.
+    """The band around a fit to sizes ``n`` in VMs and speed-ups ``s`` of shape (m,), given its law.
 
     The residuals of a size are drawn together, as their mean: what a law cannot describe at a size
     is the same in all its repeats, which must not make it look smaller. Each draw multiplies the
@@ -246,7 +236,7 @@ def bootstrap(
 def _units(
     own: FloatArray, pool: FloatArray, resamples: int, random: np.random.Generator
 ) -> FloatArray:
-    """Factors by which n = 1 may be off, shape (resamples,); ``own``: S at n = 1, ``pool``: residuals of all sizes."""
+    """Error factors of n = 1, (resamples,); ``own``: S(1) values; ``pool``: all residuals."""
     drawn: FloatArray = random.choice(pool, resamples)
     if len(own) > 1:
         spread = (own / np.median(own) - 1.0) * math.sqrt(len(own) / (len(own) - 1))

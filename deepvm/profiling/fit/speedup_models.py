@@ -1,4 +1,4 @@
-"""Four laws of scaling, fitted to the same measurements under the same noise, so that they can be compared.
+"""Four scaling laws, fitted to the same measurements under the same noise, for comparison.
 
 Every law minimises the sum of squared relative residuals S_law(n) / S(n) - 1: a measured time is
 off by some per cent of itself, and with plain differences the largest sizes alone would decide. On
@@ -7,8 +7,7 @@ the speed-ups behind Figure 5 of the paper the mean errors are 3 % (alpha-beta),
 
 AICc = m ln(mean squared residual) + 2 k + 2 k (k + 1) / (m - k - 1) of those residuals, with m
 measurements and k parameters, one of them the width of the noise: the law with the least is the one
-to use. Measurements at n = 1 count
-too: a curve that does not give S(1) = 1 pays for it.
+to use. Measurements at n = 1 count too: a curve that does not give S(1) = 1 pays for it.
 """
 
 from __future__ import annotations
@@ -115,10 +114,7 @@ def fit_law(law: Law, n: FloatArray, s: FloatArray) -> Fitted:
 def search(
     law: Law, n: FloatArray, s: FloatArray, start: Sequence[float]
 ) -> tuple[float, ...] | None:
-    """Minimise the squared relative residuals inside the bounds.
-
-    None when the search was cut off.
-    """
+    """Minimize squared relative residuals within the bounds; None if the search was cut off."""
     options = {
         "max_nfev": EVALUATIONS,
         "x_scale": "jac",
@@ -187,10 +183,7 @@ def residuals(law: Law, values: Sequence[float], n: FloatArray, s: FloatArray) -
 
 
 def aicc(mean_square: float, measurements: int, parameters: int) -> float | None:
-    """Akaike's criterion corrected for few data, of relative residuals.
-
-    None with too few measurements.
-    """
+    """Akaike's criterion corrected for few data (AICc); None with too few measurements."""
     k = parameters + 1
     if measurements - k - 1 <= 0:
         return None
@@ -204,7 +197,7 @@ def _logistic(n: FloatArray, a: float, b: float, c: float) -> FloatArray:
 
 
 def _logistic_starts(n: FloatArray, s: FloatArray) -> list[list[float]]:
-    """log(S / (c - S)) = a (n - b) is a line in n once c is guessed, as so many times the largest S."""
+    """log(S / (c - S)) = a (n - b) is linear in n, given c as a multiple of the largest S."""
     starts = []
     for times in (1.2, 1.01, 2.0, 10.0):
         c = times * float(s.max())
@@ -225,7 +218,7 @@ def _ring(n: FloatArray, c: float, l: float) -> FloatArray:  # noqa: E741  the l
 
 
 def _cost_starts(count: int, n: FloatArray, s: FloatArray) -> list[list[float]]:
-    """The cost of each further VM, about n/S - 1, in the first parameter alone or shared among all."""
+    """The cost per further VM, about n/S - 1, in the first parameter or shared among all."""
     more = n > 1
     cost = max(float(np.median((n[more] / s[more] - 1.0) / (n[more] - 1.0))), 1e-4)
     return [[cost, *[cost / 100] * (count - 1)], [cost / 2, *[cost / 20] * (count - 1)]]
@@ -262,7 +255,7 @@ USL = Law(
 ALPHA_BETA = Law(
     "alpha-beta", ("c", "l"), (0.0, 0.0), (math.inf, math.inf), _ring, partial(_cost_starts, 2)
 )
-"""Ring all-reduce, see :class:`~deepvm.core.cluster.speedup.RingSpeedup`: bytes c and latency l, in step times."""
+"""Ring all-reduce (:class:`~deepvm.core.cluster.speedup.RingSpeedup`): c and l in step times."""
 
 LAWS = (LOGISTIC, AMDAHL, USL, ALPHA_BETA)  # in the order of documents and tables
 

@@ -1,4 +1,4 @@
-"""Measured points of a speed-up curve: what ``deepvm profile scaling`` printed, or CSV (n,speedup or n,seconds).
+"""Measured points of a speed-up curve: output of ``deepvm profile scaling``, or CSV.
 
 Lines of CSV that begin with # are comments; each row is one measurement, and a size may have many.
 Seconds are those of the same work on n VMs, so S(n) is the median of the seconds on one VM over
@@ -40,7 +40,7 @@ _NO_UNIT = "a speed-up counts from one VM: measure n = 1 as well, or give n,spee
 
 
 def read_points(path: str | os.PathLike[str]) -> Points:
-    """Read the measurements of one curve: ``.json`` is a document ``deepvm.scaling/1``, any other file CSV.
+    """Read one curve's measurements: a ``.json`` file is ``deepvm.scaling/1``, others are CSV.
 
     Raises:
         CatalogFormatError: every problem with its line and column, what was found and what is
@@ -62,7 +62,7 @@ def read_points(path: str | os.PathLike[str]) -> Points:
 
 
 def read_medians(path: str | os.PathLike[str]) -> Points:
-    """As :func:`read_points`, with one point for each size: the inverse of the median of 1/S(n), that is of the times.
+    """As :func:`read_points`, with one point per size: the inverse median of 1/S(n).
 
     With seconds, S(1) is 1 to the last digit.
     """
@@ -135,7 +135,7 @@ def _of_scaling(raw: object, rows: list[tuple[float, float]]) -> Iterator[Proble
 
 
 def _keep(row: dict[str, Any], place: str, rows: list[tuple[float, float]]) -> Iterator[Problem]:
-    """Append a row's n and value, or yield its problems; ``place`` has braces for the column's name."""
+    """Append a row's n and value, or yield problems; ``place`` has a field for the column."""
     numbers: dict[str, float] = {}
     wrong = []
     for column, value in row.items():

@@ -31,7 +31,7 @@ OFF = 0.1  # a median error that is larger gets a warning
 
 @dataclass(frozen=True)
 class Prediction:
-    """A step of a cluster: seconds, and samples a second of all GPUs; ``extrapolated``: nothing near was measured."""
+    """A cluster's step: seconds and samples/s; ``extrapolated``: nothing near was measured."""
 
     asked: Asked
     step_s: Interval
@@ -50,10 +50,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Shares:
-    """What a step of a cluster consists of, in seconds.
-
-    They overlap, so ``step_s`` is less than their sum.
-    """
+    """Parts of a cluster's step, in seconds; they overlap, so ``step_s`` is less than the sum."""
 
     asked: Asked
     grad_s: float
@@ -81,7 +78,7 @@ class StepFit:
 
     @property
     def most_off(self) -> float:
-        """Relative error that four of five measured steps are within; ``fitted.error`` is that of the median one."""
+        """Relative error that four of five steps are within (``fitted.error``: the median's)."""
         own = self.steps
         off = np.log(own.step_s / self.fitted.law.step_s(own.nodes, own.gpus, own.batch))
         return float(np.quantile(np.expm1(np.abs(off)), 0.8))
@@ -96,7 +93,7 @@ class StepFit:
         return Shares(asked, *(float(part[0]) for part in parts))
 
     def document(self) -> dict[str, Any]:
-        """``deepvm.steptime/1``: the law in seconds, ``error``: median of |predicted over measured - 1|."""
+        """``deepvm.steptime/1``: law in seconds; ``error``: median |predicted/measured - 1|."""
         return {
             "schema_version": "deepvm.steptime/1",
             "law": asdict(self.fitted.law),
@@ -108,9 +105,7 @@ class StepFit:
         }
 
     def saved(self, workload: Mapping[str, Any], machine: Mapping[str, Any]) -> dict[str, Any]:
-        """What measured tables keep: :meth:`document` with the whole fit and the steps.
-
-        Without what was asked for.
+        """What measured tables keep: :meth:`document` with the fit and steps, no predictions.
 
         Of more than :data:`MOST_KEPT` steps as many are kept, spread evenly over clusters and
         batches.

@@ -1,4 +1,4 @@
-"""Measured steps, and clusters to predict steps of: CSV with nodes, gpus, local_batch (and step_time_s) a row.
+"""CSV of measured steps, and of clusters to predict: nodes, gpus, local_batch, step_time_s.
 
 Columns may be in any order and among others; lines that begin with # are comments.
 """
@@ -66,7 +66,7 @@ def read_asked(path: str | os.PathLike[str]) -> tuple[Asked, ...]:
 
 
 def asked_of(texts: Iterable[str]) -> tuple[Asked, ...]:
-    """What ``--predict`` asks for, in its order: texts such as ``nodes=8,gpus=32,batch=200``, or names of CSV files.
+    """What ``--predict`` requests, in order: ``nodes=8,gpus=32,batch=200``, or CSV files.
 
     Raises:
         RequestError: a text that is neither. CatalogFormatError: as :func:`read_steps`.

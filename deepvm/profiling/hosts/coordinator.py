@@ -1,4 +1,4 @@
-"""Run one program on each of several hosts: start it, read its JSON lines, send it orders, and end it for certain.
+"""Run one program on several hosts: start it, exchange JSON lines, and always end it.
 
 :mod:`deepvm.profiling.hosts.watchdog` is the other end. Every wait has a time-out.
 """
@@ -217,7 +217,7 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
                 member.process.wait(max(deadline - time.monotonic(), 0))
 
     def stop(self, grace_s: float = _GRACE_S) -> None:
-        """End everything: close the standard inputs, then send signals to what runs on this machine."""
+        """End everything: close the standard inputs, then signal what runs on this machine."""
         self._hear = None  # what they print while they end is of no interest
         try:
             for member in self._members:

@@ -1,4 +1,4 @@
-"""Hosts as users write them down, and how a command gets to one: through a template such as ``ssh {host}``."""
+"""Hosts in users' files, and the command to reach them: a template such as ``ssh {host}``."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _A_KEY = "slots=, address=, port=, user=, type= and price= (dollars an hour)"
 
 @dataclass(frozen=True)
 class Host:
-    """One machine: its name for the launcher, where the others reach it, and how many processes train on it.
+    """A machine: name for the launcher, address for the others, and number of processes.
 
     With ``address`` "" or ``slots`` 0 these are found out; slots are GPUs then. ``port``: of its
     ssh, 0 for the usual. ``type`` and ``usd_per_hour``: what it is called and what it costs;
@@ -74,7 +74,7 @@ def parse_hosts(text: str, option: str = "hosts") -> tuple[Host, ...]:
 
 
 def read_hosts(path: Path, option: str = "hosts_file") -> tuple[Host, ...]:
-    """A host file as for torchrun or MPI: one host a line, then ``slots=``, ``address=`` and others; ``#``: comments.
+    """A host file as for torchrun or MPI: a host per line, ``slots=``, ``address=``...; ``#``.
 
     Raises:
         RequestError: no such file, no host in it, or one twice.

@@ -93,10 +93,7 @@ def boot_id() -> str:
 
 
 def one_machine(boots: Iterable[str], *, allowed: bool = True) -> bool:
-    """Whether hosts with these :func:`boot_id` include one machine twice.
-
-    Unless ``allowed`` a RequestError.
-    """
+    """Whether these :func:`boot_id` include a machine twice; RequestError unless ``allowed``."""
     known = [boot for boot in boots if boot]
     found = len(set(known)) < len(known)
     if found and not allowed:

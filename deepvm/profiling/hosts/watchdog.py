@@ -1,4 +1,4 @@
-"""Processes on other machines that end by themselves when nobody waits for them any more.
+"""Processes on other machines that end by themselves when they are not awaited any more.
 
 A process that was started through ssh cannot always be killed later. But its standard input closes
 when the starter ends, however that happens, and all its children inherit that input. A time limit
@@ -33,7 +33,7 @@ _LOOK_S = 0.25
 
 
 def hold(limit_s: float, tidy: Callable[[], None] = lambda: None) -> queue.SimpleQueue[str]:
-    """End this process and its children when standard input closes, the parent is gone, or ``limit_s`` are over.
+    """End this process and its children at end of input, without a parent, or after ``limit_s``.
 
     ``tidy`` is called last, after the children are killed; what it raises is ignored. Returns the
     lines of standard input; only one of the processes that share it may wait for them.
@@ -82,7 +82,7 @@ def leave() -> NoReturn:
 
 
 def emit(event: str, **facts: Any) -> None:
-    """Send a message to the process that started this one, in one write, so that concurrent lines stay whole."""
+    """Send a message to the parent process, in one write so that concurrent lines stay whole."""
     text = json.dumps({"event": event, **facts})
     # The first line break ends a line that another process of this host has written in part.
     with contextlib.suppress(OSError):

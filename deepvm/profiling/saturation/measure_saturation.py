@@ -41,7 +41,7 @@ class Saturation:
     local: bool
 
     def document(self) -> dict[str, Any]:
-        """``deepvm.saturation/1``: ``n_sat_knee`` and bounds of ``interval`` are null at or beyond the largest n."""
+        """``deepvm.saturation/1``: ``n_sat_knee``, ``interval`` are null from the largest n on."""
         given = ("transport", "checkpoint_bytes", "sender_type", "receiver_type")
         return {
             "schema_version": DOCUMENT_VERSIONS["saturation"],
@@ -118,7 +118,7 @@ def evaluate(
     busy: float = 0,
     local: bool = False,
 ) -> Saturation:
-    """Evaluate the seconds of each repeat, by n; ``busy`` as in :class:`Push`, ``local``: hosts are one machine."""
+    """Evaluate the seconds of repeats by n; ``busy``: see :class:`Push`; ``local``: one machine."""
     knee = fit_knee(times, seed=setup.seed)
     found = {
         n: float(f"{8e-9 * setup.checkpoint_bytes / median(own):.4g}") for n, own in times.items()

@@ -1,4 +1,4 @@
-"""One ``mpirun`` over hosts that a launcher reaches: how it is started, and what it says when a rank dies."""
+"""One ``mpirun`` over hosts that a launcher reaches: start it, and explain a dead rank."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def _mpirun(setup: Setup, folder: Path, program: Sequence[str]) -> list[str]:
 
 
 def _write_agent(script: Path, launcher: Launcher) -> None:
-    """Write the program that replaces ssh for mpirun: its arguments are a host and a command for the shell there."""
+    """Write the program that replaces ssh for mpirun; its arguments: a host and a command."""
     whole = '"$*"' if launcher.quoted else 'sh -c "$*"'
     template = launcher.words if COMMAND in launcher.words else (*launcher.words, COMMAND)
     words = [
@@ -143,7 +143,7 @@ def _write_agent(script: Path, launcher: Launcher) -> None:
 
 
 def _mpirun_path() -> str:
-    """The wheel's ``mpirun`` beside this Python, or the machine's own."""
+    """The wheel's ``mpirun`` next to this Python, or the machine's own."""
     try:
         import mpi4py  # noqa: F401
     except ImportError:

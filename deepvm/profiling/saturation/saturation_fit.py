@@ -1,4 +1,4 @@
-"""Where t(n) stops falling: eq. 14 as it stands, a knee that noise moves less, and how sure that is.
+"""Where t(n) stops falling: eq. 14, a more robust knee, and its uncertainty.
 
 t(n) is the time in which n senders push one checkpoint to one receiver, 1/n of it each. It falls as
 1/n while the senders are the limit, and stays level once the receiver is; there noise alone decides
@@ -101,10 +101,7 @@ def fit_knee(
 
 
 def _log_t(n: Array, k: Array, constant: Array, rise: Array) -> Array:
-    """The curves log t(n) = constant - log min(n, k), and ``rise`` more where n > k.
-
-    Shape (rows, n).
-    """
+    """Curves log t(n) = constant - log min(n, k), plus ``rise`` if n > k; shape (rows, n)."""
     k = k[:, None]
     found: Array = (
         constant[:, None] - np.log(np.minimum(n, k)) + np.where(n > k, rise[:, None], 0.0)

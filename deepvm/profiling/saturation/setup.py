@@ -1,4 +1,4 @@
-"""What a saturation measurement needs, and its programs on the hosts: how they start and find one another."""
+"""Setup of a saturation measurement, and its programs on the hosts: start and rendezvous."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from deepvm.profiling.hosts.launcher import Host, Launcher
 
 _TCP = "deepvm.profiling.saturation.transfer_tcp"
 MARGIN_S = 10.0  # for an answer to arrive after what it is about
-# A host ends by itself this long after the time of all pushes, if nobody could end it
+# A host ends by itself this long after the time of all pushes, if it could not be ended
 SLACK_S = 60.0
 _MOST_REPEATS = 1000
 
@@ -52,7 +52,7 @@ class Setup:
     receiver_gbps: float | None = None
 
     def __post_init__(self) -> None:
-        """Raise a RequestError for fewer than two senders, a host twice, or a number beyond its limits."""
+        """Raise RequestError: fewer than two senders, a duplicate host, a number out of range."""
         names = [host.name for host in self.senders]
         if len(names) < 2:
             raise RequestError("senders", ",".join(names), "two hosts or more")
@@ -132,10 +132,7 @@ class Cluster:
 
 @contextmanager
 def tcp_cluster(setup: Setup, hear: Callable[[str], None] | None = None) -> Iterator[Cluster]:
-    """Run :mod:`deepvm.profiling.saturation.transfer_tcp` on all hosts.
-
-    It ends with the block, whatever happens.
-    """
+    """Run ``transfer_tcp`` on all hosts; it ends with the block, whatever happens."""
     limit = setup.start_s + MARGIN_S + setup.pushes_s + SLACK_S
     hosts = (setup.receiver, *setup.senders)
     orders = [

@@ -66,10 +66,7 @@ class Receiver:
         return lost
 
     def push(self, names: Sequence[str], size: int, limit_s: float) -> Mapping[str, Any]:
-        """Have these senders push.
-
-        See :meth:`deepvm.profiling.saturation.transfer_tcp.Receiver.push`.
-        """
+        """Have these senders push, as in ``transfer_tcp.Receiver.push``."""
         inward = {
             name: _Inward(self._comm, self._ranks[name], part, self._memory[name])
             for name, part in zip(names, shares(size, len(names)), strict=True)
@@ -175,7 +172,7 @@ def _wait(request: Any, limit_s: float, *, pause_s: float = _IDLE_PAUSE_S) -> An
 
 
 def main() -> None:
-    """``mpirun ... -m deepvm.profiling.saturation.transfer_mpi SECONDS``: how long a sender may be idle."""
+    """``mpirun ... -m deepvm.profiling.saturation.transfer_mpi SECONDS``: the idle timeout."""
     from mpi4py import MPI
 
     comm: Any = MPI.COMM_WORLD.Dup()

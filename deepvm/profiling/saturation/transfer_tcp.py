@@ -1,4 +1,4 @@
-"""Pushes over TCP: the programs on the receiver and on the senders of ``deepvm profile saturation``.
+"""Pushes over TCP: the receiver's and senders' programs of ``deepvm profile saturation``.
 
 Orders are lines of JSON on standard input, answers are sent by
 :mod:`deepvm.profiling.hosts.watchdog`. Senders and receiver authenticate each other with a token,
@@ -39,7 +39,7 @@ class Arrivals:
     """The senders of a push that are awaited, and those that are ``lost``, with the reasons."""
 
     def __init__(self, names: Sequence[str], stall_s: float, limit_s: float) -> None:
-        """Start the clocks: a sender is lost after ``stall_s`` of silence, or when it needs more than ``limit_s``."""
+        """A sender is lost after ``stall_s`` of silence, or ``limit_s`` in all."""
         self._stall_s, self._limit_s = stall_s, limit_s
         self._cpu, self._start = time.thread_time(), time.monotonic()
         self._heard = dict.fromkeys(names, self._start)
@@ -70,10 +70,7 @@ class Arrivals:
         return found
 
     def result(self) -> dict[str, Any]:
-        """Fields of :class:`~deepvm.profiling.saturation.setup.Push`.
-
-        Call it in the receiving thread.
-        """
+        """The result as fields of :class:`~.setup.Push`; call it in the receiving thread."""
         busy = (time.thread_time() - self._cpu) / (time.monotonic() - self._start)
         return {"seconds": self._seconds, "busy": busy, "lost": self.lost}
 

@@ -1,6 +1,4 @@
-"""The speed-up of data-parallel training over 1, 2, 4, ...
-
-VMs, measured with real steps through torchrun.
+"""Speed-up of data-parallel training on 1, 2, 4... VMs, measured with torchrun.
 
 As in the paper (DeepVM III-C1, V-B1), the batch of each VM is fixed and each size is measured
 several times. The largest cluster comes first; a host that fails is left out of the rest.
@@ -54,7 +52,7 @@ class Task:
             measured, too.
         resolution: pixels of height and width. dtype: as in
             :class:`deepvm.profiling.workload.spec.Workload`.
-        trains: what ``recommend --model`` calls a model of one's own; empty for its own name.
+        trains: what ``recommend --model`` calls a user's own model; empty for its own name.
         sequence: tokens of a sample, where samples are texts.
         method: of a language model of :mod:`deepvm.profiling.workload.language`, ``ddp`` or
             ``fsdp``; empty for images.
@@ -358,10 +356,7 @@ def _spreads(curve: Curve) -> list[str]:
 
 
 def _law(curve: Curve) -> dict[str, Any] | None:
-    """The fitted step-time law, or None where too little is known.
-
-    Then the steps themselves can be fitted later.
-    """
+    """The fitted step-time law, or None if too little is known; steps can be fitted later."""
     try:
         return fit_steps(
             Steps(*np.array(curve.steps, dtype=np.float64).reshape(-1, 4).T)

@@ -1,4 +1,4 @@
-"""Probe all hosts, and run the training on some of them: who is healthy, how long a step takes, who fails."""
+"""Probe all hosts and train on some of them: which are healthy, step times, failures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ AGENT = "deepvm.profiling.scaling.scaling_host"
 _REACH_S = 30.0
 _SETTLE_S = 1.0
 _LINGER_S = 10.0  # how long whoever failed may take to say so, after the others have noticed
-# A host ends by itself this long after its run should have ended, if nobody could end it
+# A host ends by itself this long after its run should have ended, if it could not be ended
 _SLACK_S = 60.0
 
 
@@ -46,10 +46,7 @@ class Ready:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One run: ``seconds`` of a step by window.
-
-    Or ``why`` it failed, with reasons and last lines by host, if known.
-    """
+    """One run: ``seconds`` per step by window, or ``why`` it failed (reasons, last lines)."""
 
     seconds: tuple[float, ...] = ()
     why: str = ""
@@ -58,7 +55,7 @@ class Outcome:
 
 
 class ScalingCoordinator:
-    """Runs :mod:`deepvm.profiling.scaling.scaling_host` on hosts and interprets what they report."""
+    """Runs ``deepvm.profiling.scaling.scaling_host`` on hosts and interprets their reports."""
 
     def __init__(
         self, launcher: Launcher, limits: Limits, hear: Callable[[str], None] | None = None
@@ -70,10 +67,7 @@ class ScalingCoordinator:
     def probe(
         self, hosts: Sequence[Host], workload: Mapping[str, Any]
     ) -> tuple[tuple[Ready, ...], dict[str, str]]:
-        """The hosts that can run the workload and all reach each other.
-
-        And by name, why the others cannot.
-        """
+        """The hosts that can run the workload and reach each other; the others' reasons."""
         start_s = self._limits.start_s
         commands = [
             self._command(host, start_s + _REACH_S, work="probe", rank=place, workload=workload)
@@ -154,7 +148,7 @@ class _RunListener:
         return self._undone(joined)
 
     def _blame(self, place: int, reason: str) -> None:
-        """Record the first failure, and others only for the same cause: the rest follows from the first."""
+        """Record the first failure, and others only of the same cause: the rest follows."""
         if all(
             reason.partition(":")[0] == other.partition(":")[0] for other in self._failed.values()
         ):
@@ -241,7 +235,7 @@ def _leave_out(
 
 
 def _meeting(hosts: Sequence[Ready], place: int) -> tuple[str, str]:
-    """The first host's address as one of them sees it, and an address behind the network card to use."""
+    """The first host's address as seen by one host, and an address of the interface to use."""
     first = hosts[0]
     if len(hosts) == 1:
         return "127.0.0.1", "127.0.0.1"

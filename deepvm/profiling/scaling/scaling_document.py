@@ -41,10 +41,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Cell:
-    """All good runs on n VMs with one batch: ``step_s`` is the median of their medians.
-
-    ``spread``: from the fastest to the slowest window of all runs, over ``step_s``.
-    """
+    """Good runs on n VMs with one batch; ``step_s``: median of medians; ``spread``: of windows."""
 
     n: int
     gpus: int
@@ -68,9 +65,7 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True)
 class Curve:
-    """Steps on n VMs with several batches, whole or in part.
-
-    The speed-up curve is that of the workload's batch.
+    """Steps on n VMs with several batches; the speed-up curve is of the workload's batch.
 
     ``plan`` has the requested ``sizes``, ``batches`` and ``repeats``. ``local``: all hosts are one
     machine; ``fit``: a document deepvm.fit/1; ``step_time``: the fitted step-time law;
@@ -147,10 +142,7 @@ class Curve:
 
     @property
     def steps(self) -> tuple[tuple[int, int, int, float], ...]:
-        """VMs, GPUs, samples on each and seconds of a step of every good run that says how VMs train.
-
-        Processes of one machine say nothing about several VMs.
-        """
+        """(VMs, GPUs, samples per GPU, seconds per step) of good runs that show how VMs train."""
         each = self.workload["processes"]
         own = [r for r in self.good if not (self.local and r.n > 1)]
         return tuple((r.n, r.n * each, self.batch_of(r), median(r.seconds_per_step)) for r in own)
@@ -263,10 +255,7 @@ def _run(found: Mapping[str, Any]) -> Run:
 
 
 def check_same(path: Path, old: Curve, new: Curve) -> None:
-    """Raise a RequestError when a curve was measured differently or on other machines.
-
-    Names may differ.
-    """
+    """Raise RequestError if a curve differs in method or machines; names may differ."""
     there, here = (
         {**c.workload, **c.plan, "local": c.local}
         | {f"machines: {k}": c.machine.get(k) for k in ("processor", "gpus")}

@@ -1,4 +1,4 @@
-"""The programs on the hosts: ``python -m deepvm.profiling.scaling.scaling_host ORDER``, the order in JSON.
+"""The hosts' programs: ``python -m deepvm.profiling.scaling.scaling_host ORDER`` (JSON).
 
 ``work`` is ``probe``, which tells what the host has and which of the others it reaches; ``run``,
 torchrun under a watchdog; or ``train``, a process that torchrun starts.
@@ -33,16 +33,13 @@ if TYPE_CHECKING:
 
 MODULE = "deepvm.profiling.scaling.scaling_host"
 PORTS = range(20000, 30000)
-"""Below those that Linux gives to outgoing connections: one that was free stays free until torchrun wants it."""
+"""Below Linux's ports for outgoing connections: a free one stays free until torchrun needs it."""
 _CONNECT_S = 4.0
 _LONGEST_HELLO = 256
 
 
 def _probe(order: Mapping[str, Any], lines: SimpleQueue[str]) -> None:
-    """Report what this host has.
-
-    The model is built once, so that one that cannot work is found here.
-    """
+    """Report what this host has, after building the model once to find failures early."""
     from deepvm import __version__
 
     _built(order["workload"])
@@ -156,7 +153,7 @@ def _run(order: Mapping[str, Any], lines: SimpleQueue[str]) -> None:
 
 
 def _share_cores(processes: int) -> None:
-    """Give each process its share of the cores: torchrun gives each of several processes only one."""
+    """Give each process its share of the cores; torchrun gives each of several only one."""
     if processes > 1:
         os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // processes)))
 

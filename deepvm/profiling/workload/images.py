@@ -1,4 +1,4 @@
-"""Labelled images from the untrusted files of CIFAR-10 (binary version) and Fashion-MNIST (idx, gzip or not).
+"""Labeled images from untrusted files: CIFAR-10 (binary), Fashion-MNIST (idx, maybe gzipped).
 
 CIFAR-10's Python version is not read: it is pickled, and unpickling a file runs what is in it.
 """
@@ -30,7 +30,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class Images(NamedTuple):
-    """A data set, ``cifar10`` or ``idx``: pixels (images, 3, height, width), 0 to 255, and labels (images,), 0 to 9."""
+    """A data set (``cifar10``, ``idx``): pixels (images, 3, h, w) 0-255, labels 0-9."""
 
     name: str
     pixels: Bytes

@@ -50,7 +50,7 @@ class _Layer(nn.Module):
 
 
 class Language(nn.Module):
-    """A transformer of a preset's size: tokens (batch, sequence) to logits (batch, sequence, vocabulary)."""
+    """A preset's transformer: tokens (batch, sequence) to logits (batch, sequence, vocabulary)."""
 
     def __init__(self, model: Model, *, checkpointing: bool = False) -> None:
         """``checkpointing``: the layers' activations are computed again in the backward pass."""
@@ -109,9 +109,7 @@ def on_meta(model: Model, *, checkpointing: bool = False) -> Language:
 
 
 def shard(model: Language, kind: torch.dtype, device: torch.device, world: int) -> None:
-    """Split weights, gradients and optimizer over all processes (FSDP2), layer by layer.
-
-    Collective.
+    """Shard weights, gradients and optimizer (FSDP2), layer by layer; collective.
 
     The model has no memory yet; it computes in ``kind``, and gradients are summed in 32 bits.
     """
@@ -129,7 +127,7 @@ def fill(model: Language, device: torch.device) -> None:
     model.to_empty(device=device)
     with torch.no_grad():
         for parameter in model.parameters():
-            # Each shard by itself
+            # Each shard on its own
             own = parameter.to_local() if isinstance(parameter, DTensor) else parameter
             own.normal_(1.0 if own.dim() == 1 else 0.0, 0.02)  # what has one dimension scales
 

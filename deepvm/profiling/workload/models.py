@@ -51,7 +51,7 @@ class _Residual(nn.Module):
 
 
 def _resnet(depths: Sequence[int], expansion: int, classes: int) -> nn.Sequential:
-    """``depths``: blocks with 64, 128, 256 and 512 channels inside; ``expansion`` times as many come out."""
+    """``depths``: blocks of 64, 128, 256, 512 channels; output: ``expansion`` times as many."""
     layers = [*_convolution(3, 64, 7, 2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)]
     inside = 64
     for number, depth in enumerate(depths):
@@ -86,10 +86,7 @@ _STAGES = (
 )
 _LAST_CHANNELS = 1280
 _DROPPED_BLOCKS = 0.2
-"""Share of images that skip the last block in training.
-
-Earlier blocks are skipped proportionally less.
-"""
+"""Share of images that skip the last block in training; earlier blocks skip fewer."""
 _DROPPED_FEATURES = 0.3
 
 

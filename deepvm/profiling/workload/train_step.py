@@ -1,4 +1,4 @@
-"""The training whose speed is measured: forward, backward and the optimizer's step, as in DeepVM V-A."""
+"""The training whose speed is measured: forward, backward, optimizer step (DeepVM V-A)."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Training:
 
         ``float32`` is torch's: convolutions use TF32 where the GPU has it. The other two are mixed
         precision.
-        ``shard``: puts the model there in shards that compute in this type, in place of whole
+        ``shard``: puts the model there in shards that compute in this type, instead of whole
         copies.
         """
         self.model, self._device, self._batches, self._ranks = model, device, batches, ranks
@@ -149,10 +149,7 @@ def synthetic(batch: int, pixels: int, classes: int, device: torch.device) -> Ba
 
 
 def real(data: Images, batch: int, pixels: int, device: torch.device, ranks: Ranks) -> Batches:
-    """Each process's share of a data set in batches, over and over.
-
-    Moving and scaling them is part of the step.
-    """
+    """Each process's share of a data set in endless batches; a step includes moving them."""
     mine = torch.arange(ranks.rank, len(data.labels), ranks.world)
     if not len(mine):
         raise RequestError(

@@ -1,4 +1,4 @@
-"""Time training steps: warm up until the speed is steady, then measure windows and how far they differ."""
+"""Time training steps: warm up until the speed is steady, then measure windows."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Timing:
-    """``steps`` of each of the ``windows``; ``steady``: the speed had settled when the warm-up ended."""
+    """``steps`` per window; ``steady``: the speed had settled when the warm-up ended."""
 
     steps: int
     warm_up: tuple[Window, ...]
@@ -47,7 +47,7 @@ def time_windows(
     seconds: float,
     say: Callable[[str], None],
 ) -> Timing:
-    """Warm up with single steps, then windows until one differs by at most 5 % from the one before, then measure.
+    """Warm up with steps, then windows until two differ by at most 5 %, then measure.
 
     ``run`` does so many steps, waits for the device, and returns the seconds that it took, the same
     in all processes: all decisions follow from it, so that processes decide alike. ``images`` are

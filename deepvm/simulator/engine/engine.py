@@ -9,9 +9,8 @@ durable by then in latencies.py.
 
 Sums of n uniform latencies are drawn from the uniform law with the same mean and variance, exact
 for n = 1. In a cluster only the notice of the machine that goes first has training saved; but no
-training begins with a machine that is
-noticed: it is let go when another is gone, or at its notice while all wait, as by the controller of
-deepvm run.
+training begins with a machine that is noticed: it is let go when another is gone, or at its notice
+while all wait, as by the controller of deepvm run.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from deepvm.simulator.engine.state import NEVER, PARTS, Array, Outcome, Rows, Ru
 from deepvm.simulator.engine.stretch_cut import FEW, Cut, Stretch, uneven
 
 HOPELESS, HOPELESS_LIVES = 100.0, 10_000
-"""Runs that take this many times their work, or lose this many machines for each durable step, are given up."""
+"""Limits at which runs are given up: time over work, and machines lost per durable step."""
 
 KEPT_BYTES = 16 << 20
 """Temporary arrays below this size are reused."""
@@ -62,7 +61,7 @@ def run(
 
 
 def _in_order(gone: list[tuple[Rows, Any, Array]], runs: int) -> Iterator[tuple[Rows, Any, Array]]:
-    """(rows, machine, when) of requests, those that were earlier than the first of their row before it."""
+    """(rows, machine, when) of requests, in order relative to the first of their row."""
     at = np.zeros(runs)
     at[gone[0][0]] = gone[0][2]
     for early in (True, False):
@@ -188,10 +187,7 @@ class _Engine:
         return r
 
     def _ask(self, r: Runs, rows: Rows | slice, machine: Rows | int, when: Array) -> None:
-        """Request one machine per row.
-
-        Elastic clusters request again what is lost before it arrives.
-        """
+        """Request one machine per row; elastic clusters re-request what is lost before arrival."""
         self._ask_once(r, rows, machine, when)
         while self._elastic:  # the others train on meanwhile
             death = r.death[rows, machine]
@@ -232,10 +228,7 @@ class _Engine:
         r.death[rows, machine], r.notice[rows, machine] = death, notice
 
     def _lose(self, r: Runs, which: Rows, machine: Rows | int, when: Array) -> None:
-        """In the rows ``which`` a machine is lost or released at ``when``.
-
-        Observe it and replace it.
-        """
+        """In the rows ``which`` a machine is lost or released at ``when``; replace it."""
         rows = self._plain(which, len(r.number))
         with_it = (
             self._noticed(r, which, machine, when)
@@ -291,7 +284,7 @@ class _Engine:
         return np.asarray(np.where(noticed, r.now[rows, None] - since, 0.0).sum(1))
 
     def _noticed(self, r: Runs, which: Rows, machine: Rows, when: Array) -> list[tuple[Rows, int]]:
-        """The machines that have trained with those that are lost, and are noticed: rows and machine of each."""
+        """Rows and machine of each that trained with a lost one and has a notice."""
         end = np.maximum(when, r.now[which])[:, None]
         noticed = r.training[which, None] & (r.notice[which] <= end) & (r.death[which] > end)
         noticed[np.arange(len(which)), machine] = False
@@ -306,10 +299,7 @@ class _Engine:
             self._ask(r, rows, machine, r.now[rows])
 
     def _plain(self, which: Rows, rows: int) -> Rows | slice:
-        """Rows as a slice where all are meant: numpy does not copy for a slice.
-
-        With several machines rows and machines are paired, which only two arrays are.
-        """
+        """All rows as a slice, which numpy does not copy; pairs with machines need two arrays."""
         return slice(None) if len(which) == rows and self._job.vms == 1 else which
 
     def _wait(self, r: Runs, which: Rows) -> None:

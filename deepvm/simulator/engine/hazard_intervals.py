@@ -28,7 +28,7 @@ ALIKE = 0.1
 LINEAR = 1.0
 """The growth is taken as even until the interval has grown by this share of it."""
 LEFT, DEVIATIONS = 1, 5
-"""Saves that are not passed over: so many, and those within so many standard deviations of what may happen."""
+"""Saves not skipped: this many, and those within this many deviations of possible events."""
 SLOWEST = 1e-6
 """A growth below this share of the interval, for each save, is none."""
 
@@ -69,7 +69,7 @@ class GrowingIntervals:
         return np.asarray(np.rint(count * (_floors(low + over) - _floors(low)) / over))
 
     def within(self, room: Array, step: Number, save: Number) -> Array:
-        """How many intervals fit, not in whole numbers, if a step takes ``step`` of the room and a save ``save``."""
+        """How many intervals fit (fractional); a step takes ``step``, a save ``save``."""
         room, half = np.maximum(room, 0.0), self.growth * step / 2
         rest = self.first * step + save - half
         return np.asarray(

@@ -1,4 +1,4 @@
-"""Latencies of many segments at once: their sums, and which of several versions is the newest that is durable.
+"""Latencies of many segments at once: their sums, and the newest durable checkpoint.
 
 Each version becomes durable after a latency of its own, so a later one may be durable first; at a
 loss the newest durable one counts. The version k back from the newest has existed for a known time,
@@ -15,10 +15,7 @@ from deepvm.core.preemption.job import Span
 from deepvm.simulator.engine.state import TINY, Array, Mask, Rows
 
 AT_ONCE = 4096
-"""Backups under way at once that are tracked singly.
-
-Beyond, neighbours are merged, which bounds the look-back.
-"""
+"""Backups in flight tracked one by one; beyond it neighbors are merged to bound look-back."""
 GRID = 1000
 """Points of the numerical integral."""
 
@@ -34,9 +31,9 @@ def total(random: np.random.Generator, span: Span, count: Array | Mask) -> Array
 
 
 def remainder(whole: Span, part: Span) -> Span:
-    """Remainder of one latency after another that started with it; 0 if the other takes longer.
+    """Remainder of one latency after another that started with it; 0 if the other is longer.
 
-    Where that may happen this is not uniform: then a uniform one from 0 with the same mean.
+    That is not uniform then: use a uniform one from 0 with the same mean.
     """
     if part.high <= whole.low:
         return Span(whole.low - part.mean, whole.high - part.mean)
@@ -50,10 +47,10 @@ def remainder(whole: Span, part: Span) -> Span:
 
 
 class Backups:
-    """From the end of the stall for a version until it is durable: two uniform latencies; ``high``: at the longest."""
+    """Seconds from a stall's end until durable: two uniform latencies; ``high``: the longest."""
 
     def __init__(self, durable: Span, behind: Span) -> None:
-        """``durable``: from when the version is written; ``behind``: the part of the write that overlaps training."""
+        """``durable``: from the end of the write; ``behind``: the write's part during training."""
         self._durable, self._behind = durable, behind
         self._low, self.high = durable.low + behind.low, durable.high + behind.high
         widths = (span.high - span.low for span in (durable, behind))
@@ -81,9 +78,7 @@ class Backups:
     def reorder(
         self, random: np.random.Generator, safe: Array, age: Array, apart: Array, made: Array
     ) -> None:
-        """Correct the number of the newest durable version where a later one may be durable first.
-
-        Arrays (R,).
+        """Correct the number of the newest durable save if a later one may be first; arrays (R,).
 
         ``safe`` is corrected: by one latency for all versions, right where the order is kept.
         ``age``: seconds from the making of the newest version to the loss. ``apart``: seconds

@@ -1,4 +1,4 @@
-"""Lifetimes of preemptible machines: drawn from a law with a given mean, or replayed from observed ones."""
+"""Lifetimes of preemptible machines: drawn from a law, or replayed from observed ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class LifeSource(Protocol):
         """(runs,) cursors: where each run begins; passed back to :meth:`draw`."""
 
     def draw(self, random: np.random.Generator, starts: Whole, numbers: Whole) -> Array:
-        """(N,) seconds; ``starts``: cursor of the run of each, ``numbers``: which of its run it is, from 0."""
+        """(N,) seconds; ``starts``: cursor of each run; ``numbers``: machine of its run, from 0."""
 
 
 @dataclass(frozen=True)
@@ -87,13 +87,10 @@ class DrawnLifetimes:
 
 
 class ObservedLifetimes:
-    """Observed lifetimes: each run follows one pool in order from a random start, and wraps around at its end."""
+    """Observed lifetimes: each run follows one pool from a random start and wraps around."""
 
     def __init__(self, pools: Sequence[Sequence[float]]) -> None:
-        """``pools``: lifetimes of each, seconds.
-
-        RequestError if there is none at all, or one not above 0.
-        """
+        """``pools``: lifetimes of each, seconds. Raises RequestError: none, or one not above 0."""
         pools = [pool for pool in pools if len(pool)]
         self._lives = np.array([life for pool in pools for life in pool], dtype=float)
         if not len(self._lives) or not np.all((self._lives > 0) & np.isfinite(self._lives)):
@@ -115,16 +112,10 @@ class ObservedLifetimes:
 
 
 class ListedLifetimes:
-    """Lives in the order in which machines are asked for, the same in each run.
-
-    Whoever comes later lives for ever.
-    """
+    """Lifetimes in order of requests, the same in each run; later machines live forever."""
 
     def __init__(self, lives: Sequence[float], graces_s: Sequence[float] | None = None) -> None:
-        """``lives``: seconds from the request; infinite: it was not taken back.
-
-        ``graces_s``: 0 without a notice.
-        """
+        """``lives``: seconds from the request (infinite: kept); ``graces_s``: 0: no notice."""
         self._lives = np.array([*lives, math.inf], dtype=float)
         self._graces = None if graces_s is None else np.array([*graces_s, 0.0], dtype=float)
 
@@ -146,7 +137,7 @@ class ListedLifetimes:
 
 
 def whole_lives(lives: Sequence[tuple[float, bool]]) -> tuple[float, ...]:
-    """Lifetimes to replay, of (seconds, whether the end was seen) as a ring: the next extends a censored one."""
+    """Lifetimes to replay from (seconds, ended) as a ring: the next extends a censored one."""
     found: list[float] = []
     open_s = 0.0
     for seconds, ended in lives:

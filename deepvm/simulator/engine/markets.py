@@ -34,7 +34,7 @@ from deepvm.simulator.engine.state import NEVER, Array, Mask, Rows, Runs
 
 @dataclass(frozen=True)
 class Deadline:
-    """Deadline of a job, seconds from its start, and the policy that chooses between spot and on-demand VMs."""
+    """A job's deadline, seconds from its start, and the policy that chooses the market."""
 
     seconds: float
     policy: DeadlinePolicy
@@ -44,7 +44,7 @@ class Markets:
     """Chooses the market for all runs at once."""
 
     def __init__(self, job: Job, policy: SavePolicy, deadline: Deadline) -> None:
-        """Raise RequestError for a job that is on demand or elastic, SimulationError if even on-demand is too late."""
+        """Raises RequestError (on demand, elastic), SimulationError (on-demand is too late)."""
         if job.market is not Market.SPOT or job.elastic:
             raise RequestError(
                 "deadline",
@@ -89,14 +89,11 @@ class Markets:
         )
 
     def on_demand_next(self, r: Runs, rows: Rows) -> Mask:
-        """(rows,) whether the machines that are asked for next are on demand, after a preemption or at the start."""
+        """(rows,) whether the next machines are on demand, after a preemption or at the start."""
         return on_demand_next(self._deadline.policy, self._standing(r, rows))
 
     def keep(self, r: Runs) -> Rows:
-        """Set ``r.cap``, the steps until the next version at the latest.
-
-        The rows that have to change the market.
-        """
+        """Set ``r.cap``, the steps until the next save at most; returns rows to change market."""
         choice = np.where(r.on_demand, ON_DEMAND, SPOT).astype("int8")
         restart_s = np.where(r.on_demand, self._move_s, self._restart_s)
         standing = replace(self._standing(r, slice(None)), on=choice, restart_s=restart_s)

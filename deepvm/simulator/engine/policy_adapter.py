@@ -1,4 +1,4 @@
-"""A save policy as the engine asks it: what it knows and learns, and its decisions, for all runs at once."""
+"""A save policy for all runs at once: what it knows and learns, and its decisions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class PolicyAdapter:
     """Asks one policy about one job."""
 
     def __init__(self, job: Job, policy: SavePolicy, behind_s: float, *, deadline: bool) -> None:
-        """``behind_s``: mean part of a save that overlaps training; ``deadline``: whether the job has one."""
+        """``behind_s``: mean part of a save during training; ``deadline``: if the job has one."""
         self._job, self._deadline = job, deadline
         self._fixed = float(policy.fixed_steps) if policy.fixed_steps else None
         spot = job.market is Market.SPOT
@@ -49,9 +49,7 @@ class PolicyAdapter:
             r.shape[:], r.scale[:] = self._history.most_probable()
 
     def learn(self, r: Runs, rows: Rows | slice, life_s: Array, grace_s: Array) -> None:
-        """Learn from a loss that is not counted yet, and from its grace period.
-
-        Too short for a save counts as missed.
+        """Learn from an uncounted loss and its grace period; one too short to save is missed.
 
         A cluster counts as one machine that lives from the newest request to a loss.
         """
@@ -67,10 +65,7 @@ class PolicyAdapter:
         r.shape[rows], r.scale[rows] = known.most_probable()
 
     def facts(self, r: Runs, slow: Array | float) -> SaveFacts | None:
-        """What the policy may know now; None if it asks nothing.
-
-        ``slow``: by how much steps are slower than usual.
-        """
+        """What the policy may know now, None if it asks nothing; ``slow``: of steps."""
         if self._weighing is None:
             return None
         seen = Lifetimes(self._prior_s, seen_s=r.seen_s, preemptions=r.preemptions)

@@ -12,9 +12,9 @@ m and the variance v of one piece:
   ones: t/m - 1/2 + v/(2 m^2) in a time t. The cut is looked up v/(2 m) further on than it is.
 
 Both hold far from the beginning (see ``FEW``) for pieces of which nothing is known. Here the sums
-over the stretch are
-known: the variance of one given the sum of n is v (1 - 1/n), and by symmetry the shift goes from
-v/(2 m) at the beginning of the stretch through 0 in its middle to -v/(2 m) at its end.
+over the stretch are known: the variance of one given the sum of n is v (1 - 1/n), and by symmetry
+the shift goes from v/(2 m) at the beginning of the stretch through 0 in its middle to -v/(2 m) at
+its end.
 """
 
 from __future__ import annotations
@@ -34,9 +34,8 @@ if TYPE_CHECKING:
 UNEVEN = 1.5
 """Ratio of the longest latency to the shortest above which they are uneven.
 
-There v/m^2 is 0.013, which changes the
-cost of a preemption by less than 0.7 % of one step or save; the uneven timeline makes the engine
-half as fast.
+There v/m^2 is 0.013, which changes the cost of a preemption by less than 0.7 % of one step or save;
+the uneven timeline makes the engine half as fast.
 """
 FEW = 12
 """Stretches of fewer uneven segments are simulated one by one, each drawn as it is."""
@@ -108,7 +107,7 @@ class Cut:
         slow: Number,
         random: np.random.Generator,
     ) -> Cut:
-        """Where steps and saves differ; ``slow``: how many times as long as ``step`` a step takes."""
+        """With varying steps and saves; ``slow``: how many times ``step`` a step takes."""
         plain = cls.even(of, left)
         stall = np.maximum(of.segment_s - of.steps * of.step_s, 0.0)
         whole = of.count * of.segment_s

@@ -1,1 +1,1 @@
-"""Whether spot VMs can be had and live for a time: learnt from traces, and judged on traces that were held out."""
+"""Whether spot VMs are available and survive: learned from traces, tested on held-out ones."""

@@ -1,4 +1,4 @@
-"""Forecasts of gangs judged on traces that they have not seen: Brier scores and a reliability curve.
+"""Cluster forecasts tested on held-out traces: Brier scores and a reliability curve.
 
 The traces of one folder, recorded in one campaign, are left out in turn; what is believed is learnt
 from the others. At each full hour at which all machines of a held-out trace were there, it is
@@ -189,7 +189,7 @@ def brier_had(judged: Sequence[Judged], way: str) -> float:
 
 
 def brier_interval(judged: Sequence[Judged], way: str, less: str) -> tuple[float, float]:
-    """80 % interval of a way's score less another's: whole traces are drawn again, as windows of one trace depend."""
+    """80 % interval of a score difference, by resampling whole traces (windows depend)."""
     paths = sorted({j.trace for j in judged})
     sums = np.zeros((len(paths), 2))
     for j in judged:
@@ -214,7 +214,7 @@ def reliability(judged: Sequence[Judged], way: str) -> tuple[Bin, ...]:
 
 
 def coverage(judged: Sequence[Judged]) -> tuple[int, int, int]:
-    """How many of the held-out traces and times lie in the prior's 80 % interval: of lives, of shares had; and of all.
+    """How many held-out traces and times the prior's 80 % interval covers: lives, had, all.
 
     A trace's own probability is its share of windows; both are compared as whole percents, as they
     are printed.
@@ -225,10 +225,7 @@ def coverage(judged: Sequence[Judged]) -> tuple[int, int, int]:
 
 
 def coverage_later(judged: Sequence[Judged]) -> tuple[int, int, int, int]:
-    """How many shares of what came later the history's 80 % intervals hold: that lasted, of all.
-
-    Had, of all.
-    """
+    """How many shares of later outcomes the history's 80 % intervals cover: lasted, had, all."""
     later = [one for j in judged for one in j.later]
     lasted = [_holds(one.forecast.lasts, one.lasted) for one in later if one.lasted is not None]
     had = [_holds(one.forecast.had, one.had) for one in later]

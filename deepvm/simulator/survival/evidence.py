@@ -1,4 +1,4 @@
-"""What is known of a pool of spot VMs, put together: public traces, band, own jobs, placement score, stored prices."""
+"""What is known of a spot pool: public traces, band, own jobs, placement score, prices."""
 
 from __future__ import annotations
 
@@ -48,10 +48,7 @@ class ZonePrices:
 
 @dataclass(frozen=True)
 class PriceEvidence:
-    """What stored prices say; ``zones``: the best first.
-
-    ``asked``: whether the limit is the user's own.
-    """
+    """What stored prices say; ``zones``: best first; ``asked``: whether the user set the limit."""
 
     zones: tuple[ZonePrices, ...]
     limit_usd_per_hour: Decimal
@@ -122,10 +119,7 @@ def answer(
 
 
 def by_public_traces(kind: InstanceType, vms: int, for_s: float) -> tuple[Interval, Interval]:
-    """That all VMs live for a time, once they are had, by public traces and the band alone.
-
-    And the same for --work.
-    """
+    """Probability that all VMs live for a time by traces and band alone; the same for --work."""
     belief = public_prior().belief
     lasts = (
         replace(belief, rate=belief.rate.of_band(kind.interruption_band)).forecast(vms, for_s).lasts

@@ -1,4 +1,4 @@
-"""What pools of spot VMs have in common, learnt from traces: where nothing else is known of a pool, it is believed.
+"""What spot pools have in common, learned from traces: the prior for an unknown pool.
 
 Each pool has a rate of losses of its own, under which what happened after each full hour is the
 most probable. The Gamma distribution of these rates, by their mean and variance, is the prior. Its
@@ -30,8 +30,8 @@ FEWEST_POOLS = 3
 _WITHIN_S = 4 * 3600.0
 """Losses within this time count as correlated; from 1 to 12 h the figures are much the same."""
 _SPREAD = 1.25
-"""Pools of another campaign differ by more than those of the same few do: with this, 80 % intervals hold about 80 % of
-the pools of campaigns that were held out (docs/explain/survive.md).
+"""Widening of the prior: pools of another campaign differ more; with this, 80 % intervals cover
+about 80 % of the pools of campaigns that were held out (docs/explain/survive.md).
 """
 _UNKNOWN = 0.75
 """Correlation where no trace has several machines; the public ones have 0.4 to 1."""
@@ -128,10 +128,7 @@ def _had_correlation(trace: Trace) -> float | None:
 
 
 def _correlation(missing: npt.NDArray[np.int64], of: int) -> float | None:
-    """Of a Beta-binomial distribution by maximum likelihood.
-
-    None where there is nothing to tell it by.
-    """
+    """Parameters of a Beta-binomial by maximum likelihood; None if the data do not tell."""
     from scipy.optimize import minimize
     from scipy.special import betaln, expit
 

@@ -1,4 +1,4 @@
-"""What a trace says to whoever asks for all its machines at full hours: whether they came, and how long they stayed."""
+"""Hourly requests for all machines of a trace: whether they came, and how long they stayed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HOURS = (1, 4, 12, 24)
 
 @dataclass(frozen=True)
 class Windows:
-    """Requests for all machines of a trace, one an hour, of which the whole time after them was watched.
+    """Hourly requests for all machines of a trace, with a fully observed time after each.
 
     Attributes:
         ticks: (n,) when. had: (n,) whether all machines were there.
@@ -53,9 +53,7 @@ def every(trace: Trace) -> int:
 
 @dataclass(frozen=True)
 class Asked:
-    """A request for all machines of a trace: those that came, until they were lost or given back.
-
-    And the others.
+    """A request for all machines of a trace: those that came until lost or released, others.
 
     ``known``: the tick at which the last of them was, or would have been, given back.
     """

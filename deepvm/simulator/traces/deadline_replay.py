@@ -48,7 +48,7 @@ class DeadlineJob:
 
     Attributes:
         work_s: what the job takes on one machine without saves or restarts.
-        restart_s: from the request for a machine until training goes on, of spot and on-demand.
+        restart_s: from the request for a machine until training continues, of spot and on-demand.
         save_every_s: work between two versions; 0: every moment is durable, at no cost.
         save_s: how long training stalls for a version. backup_s: from then until it is durable.
         price_ratio: the spot price over the on-demand price.
@@ -208,9 +208,7 @@ def replay(
 
 @dataclass(frozen=True)
 class DeadlineRow:
-    """One trace, one slack and one policy, over all starts.
-
-    Or a mean over traces, each of the same weight.
+    """One trace (or a mean over traces), one slack and one policy, over all starts.
 
     Attributes:
         trace: the file; None: all of them. slack: deadline = (1 + slack) work. policy: its name, or

@@ -122,9 +122,7 @@ def fit_lives(pools: Sequence[TraceLives]) -> tuple[Fitted, ...]:
 def log_likelihood(
     law: Law, values: Sequence[float], low: Array, high: Array, times: Array
 ) -> float:
-    """Of lives between ``low`` and ``high`` (infinite: only watched), each seen ``times`` times.
-
-    Arrays of one shape.
+    """Lives between ``low`` and ``high`` (infinite: censored), seen ``times`` times.
 
     Minus infinity where the law cannot give such lives.
     """
@@ -138,7 +136,7 @@ def log_likelihood(
 
 
 def survival_curve(pools: Sequence[TraceLives]) -> tuple[Array, Array]:
-    """Kaplan and Meier's estimate for all lifetimes: times, seconds, and the share that lasts longer.
+    """Kaplan-Meier estimate for all lifetimes: times, seconds, and the share that lasts longer.
 
     An interval counts as its middle. At a tie, a censored lifetime outlasts one that ended.
     """
@@ -158,10 +156,7 @@ def _intervals(pools: Sequence[TraceLives]) -> tuple[Array, Array, Array]:
 
 
 def _fit(law: Law, low: Array, high: Array, times: Array, unit: float) -> Fitted:
-    """In units of the mean lifetime.
-
-    The logarithms of the parameters are searched for, so none can be 0 or below.
-    """
+    """In units of the mean lifetime; log-parameters are searched, so none can be <= 0."""
     bounds = [_TIMES, *([tuple(map(math.log, law.bounds))] if law.shapes else [])]
 
     def loss(logs: Array) -> float:

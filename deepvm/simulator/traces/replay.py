@@ -107,9 +107,7 @@ def replay(
     step_s: float = STEP_S,
     mttp_s: float = MTTP_S,
 ) -> tuple[Cost, ...]:
-    """The cost on each pool of a policy that learns from the lifetimes of that pool as they end.
-
-    There are no notices.
+    """The cost per pool of a policy that learns lifetimes as they end, without notices.
 
     ``save_s`` and ``step_s`` are above 0; ``mttp_s`` is the prior.
 
@@ -176,10 +174,7 @@ def best_fixed(lives: TraceLives, save_s: float, *, step_s: float = STEP_S) -> C
     work = np.append(np.unique(work), 2 * longest)
 
     def up_to(end: Array) -> tuple[Array, Array]:
-        """Integrals over all ends from 0 to ``end``: of the time for saves, and of the work lost.
-
-        (lives, work).
-        """
+        """Integrals over ends from 0 to ``end`` of save time and of lost work: (lives, work)."""
         cycle, over = work + save_s, lives.ended[:, None]
         whole = np.floor(end[:, None] / cycle)
         rest = end[:, None] - whole * cycle
@@ -246,10 +241,7 @@ def replay_all(
 
 
 def _known(lives: TraceLives, mttp_s: float) -> tuple[Array, Array, Array]:
-    """(lives,) what is known when each life begins: mean life, and shape and scale of Lomax's law.
-
-    Learnt from each lifetime alone, then summed over those before it.
-    """
+    """(lives,) knowledge at each start, from earlier lives: mean life, Lomax shape and scale."""
     mean = Lifetimes(mttp_s).after(lives.life_s, lives.ended)
     law = LomaxHistory.around(mttp_s).after(lives.life_s, lives.ended)
     mean = replace(mean, seen_s=_before(mean.seen_s), preemptions=_before(mean.preemptions))

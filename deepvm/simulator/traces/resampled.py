@@ -1,4 +1,4 @@
-"""Lives of machines that were watched, some of them censored: drawn again as Kaplan and Meier estimate them."""
+"""Observed lifetimes, some censored, resampled by their Kaplan-Meier estimate."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ class Trace:
         return int(self.counts.max())
 
     def lives(self, nodes: int | None = None) -> TraceLives:
-        """The runs with at least ``nodes`` machines (default: the largest count), but for one at the beginning."""
+        """Runs with at least ``nodes`` machines (default: the most), except one at the start."""
         wanted = self.nodes if nodes is None else nodes
         up = self.counts >= max(wanted, 1)
         change = np.diff(up.astype(np.int8))
@@ -191,9 +191,7 @@ def lives_of(
 def pools_of(
     traces: Sequence[Trace], *, nodes: int | None = None, say: Callable[[str], object] | None = None
 ) -> tuple[TraceLives, ...]:
-    """The lifetimes in traces: one pool each.
-
-    Those without a lifetime are left out, and ``say`` told.
+    """The lifetimes in traces, one pool each; ``say`` gets the traces without any.
 
     ``nodes``: machines that a job needs at once, 1 or more; by default the largest count in each
     file.

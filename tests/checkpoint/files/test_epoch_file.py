@@ -1,4 +1,4 @@
-"""Generations in a folder: what an older one writes never becomes visible, whenever it is written."""
+"""Generations in a folder: what an older one writes never becomes visible, at any time."""
 
 from __future__ import annotations
 

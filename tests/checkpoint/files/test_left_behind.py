@@ -1,4 +1,4 @@
-"""Saves that fail and writers that are killed leave nothing for long, and what was promised stays."""
+"""Failed saves and killed writers leave nothing behind for long; acknowledged files stay."""
 
 from __future__ import annotations
 

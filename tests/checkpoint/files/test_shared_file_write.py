@@ -174,7 +174,7 @@ def test_bytes_that_changed_on_their_way(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_rank_that_cannot_write_keeps_nobody_waiting(
     where: str, which: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The others hear of it at once: a training that ends meanwhile would wait for them a minute."""
+    """The others learn of it at once; else a training that ends would wait a minute."""
     layout = layout_of(3)
     _, parts = joint_images(layout, 1)
     put(tmp_path, 1, parts, layout, [0, 1, 2], "s")

@@ -80,7 +80,7 @@ try:
         saver.save(block=True)
 except Exception as error:
     print(type(error).__name__, error)
-"""
+"""  # noqa: E501
 
 
 def test_a_limit_for_files_is_told(tmp_path: Path) -> None:

@@ -179,7 +179,7 @@ def await_version(out: Path, version: int) -> None:
 
 
 def test_the_log_of_a_trainer_is_whole(tmp_path: Path) -> None:
-    """Losses, which it averages over steps before and after a kill, evaluations and the mean loss."""
+    """Losses averaged over steps before and after a kill, evaluations and the mean loss."""
     needs(["transformers", "accelerate"])
     words = "hf_trainer.py --logs --evaluate 7"
     ended(started(words, tmp_path / "undisturbed"))
@@ -211,7 +211,7 @@ def noted(self, *words):
     update(self, *words)
     print(self.get_scale(), self._get_growth_tracker(), file=told)
 GradScaler.update = noted
-"""
+"""  # noqa: E501
 FORGETS_THE_SCALER = """
 from deepvm.checkpoint.integrations.session import Session
 init = Session.__init__
@@ -220,7 +220,7 @@ def forgetful(self, loader, extra, *words, own=None, **options):
     assert len(extra or {}) + len(own or {}) == sum(map(len, without)) + 1
     init(self, loader, without[0], *words, own=without[1], **options)
 Session.__init__ = forgetful
-"""
+"""  # noqa: E501
 RUNS_THE_SCRIPT = """
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
@@ -305,7 +305,7 @@ def test_sigterm_saves_and_ends(
 def test_a_callback_changes_nothing(
     library: str, script: str, change: tuple[str, str], tmp_path: Path
 ) -> None:
-    """The same script without it has the same parameters at each step, and the same random numbers."""
+    """The same script without it has the same parameters and random numbers at each step."""
     needs([library])
     text = (EXAMPLES / script).read_text()
     assert change[0] in text

@@ -41,7 +41,8 @@ MUTATIONS: dict[str, tuple[Callable[[Patch], None], str, dict[str, Any], int, li
         lambda patch: patch.setattr(GeneratorStates, "put_back", nothing), "shuffled", {}, 0, [4]),
     "the workers are seeded anew": (without("made"), "shuffled", {"num_workers": 2}, 0, [2]),
     "the workers' states are forgotten": (
-        lambda patch: patch.setattr(worker_states, "restore", nothing), "shuffled", {"num_workers": 2}, 0, [5]),
+        lambda patch: patch.setattr(worker_states, "restore", nothing),
+        "shuffled", {"num_workers": 2}, 0, [5]),
     "the wrong worker goes on": (
         lambda patch: patch.setattr(ResumableLoader, "_start_of", lambda self, batch: batch),
         "shuffled", {"num_workers": 2}, 0, [4]),

@@ -115,8 +115,9 @@ def hugging_face(name: str) -> Any:
 
 
 STREAMS = [
-    "plain", "shuffled", "shuffled, mapped", "shuffled, batched", "filtered", "mapped", "skipped", "repeated",
-    "in tensors", "mixed", "mixed at random", "mixed, shuffled", "one after the other", "of one rank",
+    "plain", "shuffled", "shuffled, mapped", "shuffled, batched", "filtered", "mapped", "skipped",
+    "repeated", "in tensors", "mixed", "mixed at random", "mixed, shuffled", "one after the other",
+    "of one rank",
 ]  # fmt: skip
 
 

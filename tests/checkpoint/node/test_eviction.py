@@ -171,7 +171,7 @@ def test_what_a_run_before_completed_stays_until_this_one_has_completed_somethin
 
 
 def test_living_jobs_do_not_starve_each_other(tmp_path: Path) -> None:
-    """In memory for two versions, and all of it is on the disk: that need not be in memory as well."""
+    """Memory holds two versions, and all of them are on disk: no third copy is needed."""
     layout = make_layout(MIB)
     with running(2 * MIB, tmp_path / "p") as node:
         tiers = {job: tier(node, job) for job in "abc"}

@@ -253,8 +253,13 @@ def test_duplicates_are_thrown_away_and_overlaps_refused() -> None:
 
 def test_tiny_pieces_are_refused() -> None:
     """What the node remembers of each would be more than the piece."""
-    layout = Layout(3 * MIB, ((Segment(0, MIB), Segment(2 * MIB, 100), Segment(2 * MIB + 200, MIB - 200)),
-                              (Segment(MIB, MIB), Segment(2 * MIB + 100, 100))))  # fmt: skip
+    layout = Layout(
+        3 * MIB,
+        (
+            (Segment(0, MIB), Segment(2 * MIB, 100), Segment(2 * MIB + 200, MIB - 200)),
+            (Segment(MIB, MIB), Segment(2 * MIB + 100, 100)),
+        ),
+    )
     with running() as node:
         link = sender(node, layout)
         link.channel.send_data(2 * MIB, memoryview(bytes(100)), label="test")  # a run of its own

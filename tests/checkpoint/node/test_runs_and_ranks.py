@@ -112,7 +112,7 @@ def test_a_commit_twice_is_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [MIB, MIB + 5000])
 def test_a_version_put_again_is_the_new_one(tmp_path: Path, size: int) -> None:
-    """After a failure the trainer may save other bytes under the same number: they are never mixed."""
+    """After a failure other bytes may come under the same number: they are never mixed."""
     layout, other = make_layout(MIB, 2, seed=3), make_layout(size, 2, seed=3)
     with running() as node:
         tiers = [tier(node), tier(node)]

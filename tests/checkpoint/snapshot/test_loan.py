@@ -80,7 +80,7 @@ def test_any_range_reads_as_the_copy_would(sizes: list[int], ranges: list[tuple[
 
 @pytest.mark.parametrize("seed", range(5))
 def test_readers_see_one_state_only(seed: int) -> None:
-    """Two threads of a tier read on while the training passes the gate and overwrites everything."""
+    """Two threads of a tier keep reading while the training passes the gate and writes."""
     slot, sources = slot_of([2 * MIB] * 4)
     for source in sources:
         assert source is not None

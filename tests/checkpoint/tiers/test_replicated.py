@@ -123,7 +123,7 @@ def test_what_cannot_be_durable_is_told_once() -> None:
 
 @pytest.mark.parametrize("world", [2, 3])
 def test_ranks_that_choose_differently_come_together_again(tmp_path: Path, world: int) -> None:
-    """One rank takes the first node for silent, the others do not: only the second has all parts."""
+    """One rank considers the first node silent, the others do not: only node 2 has all parts."""
     layout = make_layout(50_000, world, seed=3)
     with machines(3) as places, ExitStack() as stack:
         tiers = [stack.enter_context(mirrored(places)) for _ in range(world)]

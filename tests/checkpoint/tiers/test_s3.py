@@ -1,4 +1,4 @@
-"""An object store that fails: what a trainer is told, what is left behind, and what is tried again."""
+"""An object store that fails: errors of the trainer, leftovers, and what is retried."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def test_a_reader_of_a_folder_costs_little_memory(tmp_path: Path) -> None:
 def test_a_disk_that_fails_is_an_error_of_ours(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Of the store and its iterator, and so the node refuses the reader, and says why in its log."""
+    """Of the store and its iterator: the node refuses the reader and logs the reason."""
     store, path = store_at(tmp_path.as_uri()), tmp_path / "job-000000000001.pt"
     write_version(store, noise(100), manifest_of(noise(100)))
     path.unlink()

@@ -518,7 +518,7 @@ class TestNames:
 
 @given(st.integers(1, 5000), st.integers(1, 4), st.integers(1, 5), st.integers(0, 10**6))
 def test_any_file_any_ranks_any_parts(size: int, world: int, of: int, seed: int) -> None:
-    """What the ranks send covers each part's file, says where it belongs, and adds up to the whole."""
+    """The ranks' bytes cover each part's file, say where it belongs, and sum to the whole."""
     layout = make_layout(max(size, 3 * world), world, seed, records=1)
     image = make_image(layout, seed)
     whole, parts = bytearray(), []

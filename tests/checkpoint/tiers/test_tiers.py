@@ -378,7 +378,7 @@ def test_a_copy_that_fails_while_it_is_sent_leaves_nothing(bench: Bench, tmp_pat
 
 
 class Lent:
-    """A loan whose bytes lie in odd pieces, and move; ``changed``: the state was changed meanwhile."""
+    """A zero-copy source with odd pieces that move; ``changed``: the state was changed."""
 
     def __init__(self, data: bytearray, *, changed: bool = False) -> None:
         self.data, self.changed, self.asked, self.read = data, changed, 0, 0

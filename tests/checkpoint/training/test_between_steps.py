@@ -20,7 +20,7 @@ Change = Callable[["Loop"], object]
 
 
 class Position:
-    """A place in the data, a counter, an average by hand: all have no more than these two methods."""
+    """A data position, a counter or a manual average: objects with just these two methods."""
 
     def __init__(self) -> None:
         self.position = 0

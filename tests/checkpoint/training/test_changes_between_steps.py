@@ -97,7 +97,7 @@ def test_a_version_is_right_or_one_warning_names_what_changed(
 def test_an_ordinary_loop_is_not_warned_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Schedulers, scalers and averages that follow the step, and an evaluation that draws nothing."""
+    """Schedulers, scalers and averages after the step, and an evaluation that draws nothing."""
     training = Training(
         tmp_path,
         every=3,

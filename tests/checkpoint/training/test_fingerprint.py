@@ -1,4 +1,4 @@
-"""A checkpoint that was made with other settings, or of another model, is not continued silently."""
+"""A checkpoint with other settings, or of another model, is not continued silently."""
 
 from __future__ import annotations
 

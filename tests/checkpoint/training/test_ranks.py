@@ -489,7 +489,7 @@ def test_an_error_of_the_first_rank_is_one_of_all() -> None:
 
 
 def test_a_policy_by_steps_is_asked_after_each_of_them(tmp_path: Path) -> None:
-    """Whatever its class: all ranks know its steps, so none has to wait until requests are shared."""
+    """For any class: all ranks know its steps, so none waits until requests are shared."""
 
     class Thirds(SavePolicy):
         @property
@@ -532,7 +532,7 @@ def test_a_name_that_no_node_can_take_is_said_to_all_ranks() -> None:
 
 @pytest.mark.parametrize("world", [1, 2])
 def test_a_wish_is_heard_wherever_the_training_is(world: int) -> None:
-    """A signal comes between any two lines: it is the notice that this machine will be taken away."""
+    """A signal, the notice of a preemption, arrives between any two lines."""
 
     class Alone(Ranks):
         def __init__(self) -> None:

@@ -197,7 +197,7 @@ TIERED: dict[str, Any] = {
 
 
 def nodes(left: timedelta, **changes: Any) -> list[str]:
-    """The memory nodes of the plans for a job where a pool of very cheap ones ends after a while."""
+    """The memory nodes of plans for a job, where a pool of very cheap ones ends early."""
     cheap = pool(instance_type="cpu.xlarge", usd_per_hour=Decimal("0.001"), until=NOW + left)
     found = recommend(reserved(cheap), 100, top=3, **(TIERED | changes))
     return [

@@ -32,7 +32,7 @@ def work_between_saves(rate: float, stall: float, durable: float) -> float:
 def by_lives(
     rate: float, stall: float, durable: float, restart: float, work: float, lives: int = 400_000
 ) -> float:
-    """One life after the other: what was durable when each ended, over how long all of them lasted."""
+    """One life after the other: durable work at each end, over the total lifetime."""
     lasted = np.random.default_rng(20261125).exponential(1 / rate, lives)
     versions = np.maximum(0, np.floor((lasted - restart - durable) / (work + stall)))
     return float(versions.sum() * work / lasted.sum())

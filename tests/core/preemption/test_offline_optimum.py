@@ -17,7 +17,7 @@ from deepvm.errors import RequestError
 def cheapest_of_all(
     up: list[bool], gap: float, work: float, deadline: float, restart: float, price: float
 ) -> float:
-    """Every sequence of waiting (0), spot (1) and on-demand (2), second for second within a tick."""
+    """Every sequence of waiting (0), spot (1) and on-demand (2), by seconds within a tick."""
     best = math.inf
     for plan in itertools.product((0, 1, 2), repeat=len(up)):
         on = starting = 0.0

@@ -1,4 +1,4 @@
-"""Speeds by a user's own steps: the law where it was measured, and no more than it says elsewhere."""
+"""Speeds by a user's own steps: the law where it was measured, and nothing beyond it."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def test_more_measurements_of_the_same_widen_nothing_beyond_noise(
 
 
 def test_a_batch_of_all_gpus_is_shared_however_it_divides() -> None:
-    """100 images on 3 GPUs: a step takes as long as the 34 of one of them, and counts 100, not 102."""
+    """100 images on 3 GPUs: a step takes as long as 34 on one of them, and counts 100."""
     all_together = Workload(find_model("resnet50"), batch=100, scaling=Scaling.STRONG)
     found = measured(own(ALONE), [2, 3, 64, 128], workload=all_together)
     assert found.throughput * found.step_s == pytest.approx([100.0] * 4)

@@ -77,7 +77,7 @@ def test_an_l4_is_faster_than_a_t4(model: str) -> None:
     ("model", "method"), [("llama-8b", Method.LORA), ("bert-large", Method.DDP)]
 )
 def test_an_l4_is_no_faster_than_an_a10g(model: str, method: Method) -> None:
-    """Its data sheet promises 1.7 times as many FLOP/s, its 72 W keep less than half of that going."""
+    """Its data sheet promises 1.7 times the FLOP/s; its 72 W sustain less than half of that."""
     workload = Workload(find_model(model), method, batch=8)
     assert (
         speed(workload, "L4", 1, [1]).throughput[0] < speed(workload, "A10G", 1, [1]).throughput[0]

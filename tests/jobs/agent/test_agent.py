@@ -47,7 +47,7 @@ def test_orders_of_a_newer_controller() -> None:
 
 @WHOLE
 def test_a_setup_that_a_signal_ends(commander: Commander, tmp_path: Path) -> None:
-    """It is as failed as any: nothing is trained after it, and a restart does not take it for done."""
+    """It counts as failed: nothing is trained after it, and a restart runs it again."""
     commander.spec |= {"setup": "echo too large; kill -9 $$", "train": f"touch {tmp_path}/trained;"}
     commander.run(1, "m1")
     with running(commander, tmp_path / "m1") as agent:
@@ -226,7 +226,7 @@ def agent_of(folder: Path, machine: str) -> Agent:
 
 
 def test_a_save_that_is_retried_between_two_heartbeats_is_saved_anew(tmp_path: Path) -> None:
-    """The version for which the trainers hold has failed: it is not the one that is asked for now."""
+    """The version for which trainers hold has failed: it is not the one requested now."""
     agent = agent_of(tmp_path, "m1")
     rank = Rank(agent, 0, 1)
     rank.told(1.0)

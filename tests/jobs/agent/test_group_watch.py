@@ -85,7 +85,7 @@ def test_a_store_on_another_machine(ranks: Ranks) -> None:
 
 
 def test_ranks_that_meet_elsewhere(ranks: Ranks) -> None:
-    """With an ``init_method`` of their own, or another library: they are connected to one another."""
+    """With their own ``init_method``, or another library: they are connected to each other."""
     roots = [ranks.start(ACCEPTS), ranks.start(CONNECTS + STAYS)]
     assert are_connected(roots, free_port())
     assert are_connected(roots[1:], free_port(), ["127.0.0.1"]) and not are_connected(

@@ -53,7 +53,7 @@ while True:
         dt.backup(f"{here}/mine-{epoch}-{step}-{who}")
     if os.path.exists(f"{here}/end"):
         break
-"""
+"""  # noqa: E501
 
 
 class Job:
@@ -119,7 +119,7 @@ def job(request: pytest.FixtureRequest, commander: Commander, tmp_path: Path) ->
 
 
 def test_a_backup_is_safe_when_all_its_parts_are(job: Job, commander: Commander) -> None:
-    """Before a preemption: the machine of rank 0 must not be let go while another rank still saves."""
+    """Before a preemption: rank 0's machine must stay while another rank still saves."""
     job.begin(1)
     job.save(1, 30, SaveReason.EMERGENCY)
     until(lambda: job.part(0))

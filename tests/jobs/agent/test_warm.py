@@ -73,7 +73,7 @@ def test_ranks_begin_when_rank_0_listens(
 
 @pytest.mark.slow
 def test_one_that_is_killed_before_its_turn_is_replaced(tmp_path: Path) -> None:
-    """Without it the machine could never train, and would be given up after a quarter of an hour."""
+    """Without it the machine could never train, and would be given up after 15 minutes."""
     home = Home(tmp_path)
     try:
         folder = arm(home, ["warm.loaded"])

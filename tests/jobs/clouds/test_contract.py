@@ -34,7 +34,7 @@ POOL = Pool("g4dn.xlarge", "here", "spot", 0.3)
 
 @pytest.fixture
 def alone() -> Iterator[None]:
-    """Networks are named after the job: no test of another process has one of this name meanwhile."""
+    """Networks are named after the job: no other test process uses this name meanwhile."""
     with (Path(tempfile.gettempdir()) / "deepvm-tests-netns-job.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -207,7 +207,7 @@ if "deepvm.jobs.agent.main" in sys.orig_argv:
             os.execv(sys.executable, [sys.executable, "-S", "-c", "import time; time.sleep(600)", "daemon", place])
         os._exit(0)
     os.waitpid(child, 0)
-"""
+"""  # noqa: E501
 """A sitecustomize with which the agent, in the place of a trainer, leaves a process that nobody
 waits for.
 """

@@ -91,7 +91,7 @@ def test_a_job_on_all_hosts_of_a_file(home: Home) -> None:
 
 @pytest.mark.slow
 def test_a_job_that_costs_nothing_has_a_final_document(home: Home) -> None:
-    """Hosts without a price, and a number of steps: what it was to cost is compared with nothing."""
+    """Hosts without a price, and a number of steps: the forecast of costs is not compared."""
     found = home.document(
         "run", str(job_on(home, "free", "one\n", "exec python own.py 40 0.02;", steps=40))
     )

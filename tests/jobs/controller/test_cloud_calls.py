@@ -1,4 +1,4 @@
-"""Calls to a cloud that hangs, fails or answers twice: they pile up nowhere, and end no controller."""
+"""Calls to a cloud that hangs, fails or answers twice: none piles up or ends a controller."""
 
 from __future__ import annotations
 

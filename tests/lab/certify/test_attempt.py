@@ -1,4 +1,4 @@
-"""Attempts of scripts that log their steps: where they are killed, how they end, what they leave."""
+"""Attempts of scripts that log steps: where they are killed, how they end, leftovers."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ os.fork()
 while time.time() < START:
     pass
 Killer(os.environ["DEEPVM_AUDIT_LOG"], "").kill(os.path.join(os.environ["DEEPVM_AUDIT_DIR"], "a", "b.pt"))
-"""
+"""  # noqa: E501
     for place in range(3):
         folder = tmp_path / str(place)
         folder.mkdir()

@@ -1,4 +1,4 @@
-"""Keys and failures that go with jobs of ``deepvm run`` only, and those that do not go with them."""
+"""Keys and failures that only jobs of ``deepvm run`` accept, and those they refuse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An orchestrator that breaks a promise, on purpose, fails the gate that asks for it, and no other."""
+"""An orchestrator that breaks a promise on purpose fails that promise's gate, and no other."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def trains(folder: Path) -> bool:
 
 
 def below(pid: int) -> set[int]:
-    """The ranks that a process has started: its children's children, long before they can say so."""
+    """The ranks that a process has started: its children's children, before they report."""
     return {two for one in descendants(pid) for two in descendants(one)}
 
 
@@ -204,7 +204,7 @@ def test_nothing_outlives_a_killed_parent(name: str, tmp_path: Path) -> None:
 def test_nothing_outlives_a_parent_that_is_killed_while_ranks_start(
     name: str, wait_s: float, tmp_path: Path
 ) -> None:
-    """A rank that begins when its launcher is gone must not take whoever has adopted it for that."""
+    """A rank that starts without its launcher must not take the adopting process for it."""
     folder = tmp_path / "run"
     with parent(name, order(folder, steps=100_000), tmp_path) as process:
         until(lambda: bool(below(process.pid)))

@@ -43,7 +43,7 @@ RANK = textwrap.dedent("""
         line(f"rank_{rank}.jsonl", global_step=step)
         time.sleep(0.01)
     event("ended", step=order["until"])
-    """)
+    """)  # noqa: E501
 
 
 class Scripts(Launcher):

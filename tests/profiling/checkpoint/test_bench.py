@@ -327,7 +327,7 @@ LIMITS = {
 
 
 def plain_seconds(folder: Path, size: int) -> dict[str, float]:
-    """What plain copies of so many bytes take here: one written and synced, one sent over loopback."""
+    """Time of plain copies of so many bytes: written and synced, and sent over loopback."""
     data = os.urandom(2**20) * (size // 2**20)
 
     def write() -> None:

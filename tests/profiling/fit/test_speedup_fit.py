@@ -212,7 +212,7 @@ class TestOracles:
     def test_differences_of_aicc_are_those_of_the_likelihoods(
         self, errors: list[float], others: list[float], parameters: tuple[int, int]
     ) -> None:
-        """By the definition: -2 ln L + 2k + 2k(k+1)/(m-k-1), L the normal density at its largest."""
+        """By definition: -2 ln L + 2k + 2k(k+1)/(m-k-1), L the maximum normal density."""
         m = len(errors)
         own, theirs = [], []
         for residuals, p in zip((np.array(errors), np.array(others[:m])), parameters, strict=True):

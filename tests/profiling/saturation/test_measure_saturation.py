@@ -147,7 +147,7 @@ def test_over_mpi_with_a_template_whose_command_a_shell_reads(mpi: None, tmp_pat
     folder = tmp_path / "my work"
     folder.mkdir()
     shell = tmp_path / "ssh"
-    enter = """ip netns exec "$host" unshare --uts sh -c 'hostname "$0"; exec sh -c "$1"' "$host" "$*\""""
+    enter = """ip netns exec "$host" unshare --uts sh -c 'hostname "$0"; exec sh -c "$1"' "$host" "$*\""""  # noqa: E501
     shell.write_text(f'#!/bin/sh\nhost="$1"\nshift\nexec {enter}\n')
     shell.chmod(0o755)
     python = folder / "my python"
@@ -282,7 +282,7 @@ def test_without_any_host_the_reason_is_said() -> None:
 def test_an_mpirun_that_stays_behind_its_ranks_is_ended(
     mpi: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Open MPI's stays for ever in one of about twenty starts in which MPI_Init fails everywhere."""
+    """Open MPI hangs in one of about twenty starts in which MPI_Init fails everywhere."""
     stays = tmp_path / "mpirun"
     stays.write_text(
         f"#!/bin/sh\necho $$ > {tmp_path}/stays\necho '*** MPI_ERRORS_ARE_FATAL (will abort)'"

@@ -1,4 +1,4 @@
-"""The speed-up curve: its numbers, its file, and real training runs by processes of this machine."""
+"""The speed-up curve: its numbers, its file, and real training runs on this machine."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def on_meta(name: str, classes: int = 10) -> nn.Module:
 
 
 def operations(model: nn.Module, pixels: int) -> int:
-    """The oracle: two operations for each weight that an output value is made of, layer by layer."""
+    """The oracle: two operations per weight of an output value, layer by layer."""
     total = 0
 
     def convolution(layer: Any, _: Any, out: Any) -> None:

@@ -357,7 +357,7 @@ TWO = Job(
 def test_a_machine_that_is_noticed_when_another_is_lost_goes_with_it(
     proactive: bool, overlap_s: float
 ) -> None:
-    """Told of at 40 s and 70 s, they would be lost at 100 s and 130 s: one interruption, not two."""
+    """With notices at 40 s and 70 s and losses at 100 s and 130 s: one interruption."""
     job = replace(TWO, proactive_replacement=proactive)
     lives = Lives(100.0, 130.0)
     found = run(job, parse_policy("static:5"), lives, 1, np.random.default_rng(0))

@@ -169,7 +169,7 @@ def test_where_the_order_is_kept_nothing_is_drawn() -> None:
 
 
 def test_very_many_backups_at_once_are_bounded_work() -> None:
-    """Their age is that of an infinitely dense row of versions: the square root of an exponential."""
+    """Their age is that of infinitely dense versions: the square root of an exponential."""
     width, apart = 1e6, 1e6 / (100 * AT_ONCE)
     found = newest(Backups(Span(0, width), ZERO), 0.0, apart, 10**9, 1)
     assert ((10**9 - found) * apart).mean() == pytest.approx(

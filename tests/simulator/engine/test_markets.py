@@ -1,4 +1,4 @@
-"""Deadlines in the simulator: kept whatever happens, with on-demand VMs only where they are needed."""
+"""Deadlines in the simulator: always met, with on-demand VMs only where needed."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ histories = st.lists(st.tuples(st.booleans(), st.integers(1, 12)), min_size=1, m
 def test_as_second_by_second_and_never_late(
     name: str, job: DeadlineJob, up: list[bool], gap: int, more: int, start: int
 ) -> None:
-    """Every feasible deadline, from none to spare on: restarts, lost work and saves are all in it."""
+    """Every feasible deadline from no slack on, with restarts, lost work and saves."""
     deadline = job.restart_s + job.total_s + more
     starts = np.array([0, min(start, len(up) - 1)])
     deadlines = np.array([deadline, deadline + 100.0])

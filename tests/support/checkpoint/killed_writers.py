@@ -28,7 +28,7 @@ for version in range(first, first + count):
     data[:] = random.Random(version).randbytes(size)
     layout = Layout(size, ((Segment(0, size),),))
     tier.put(Shard("job", version, 0, layout, memoryview(data)), lambda level: print(version, flush=True))
-"""
+"""  # noqa: E501
 
 
 def killed_writer(folder: Path, at: str, first: int, count: int, size: int) -> list[int]:

@@ -279,7 +279,7 @@ class Peer:
 def raw_sender(
     node: object, layout: Layout, session: str = "s1", rank: int = 0, job: str = "job"
 ) -> Link:
-    """A connection that has said HELLO as a sender and told its layout, for tests that break rules."""
+    """A connection that sent HELLO and its layout as a sender, for tests that break rules."""
     link = Link(node.address, TOKEN)  # type: ignore[attr-defined]
     welcome = link.hello(
         {

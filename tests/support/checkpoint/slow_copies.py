@@ -1,4 +1,4 @@
-"""Copies that take as long as those of a large model, so that the next step comes while they run."""
+"""Copies that take as long as a large model's, so that the next step starts meanwhile."""
 
 from __future__ import annotations
 

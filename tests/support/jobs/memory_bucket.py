@@ -91,9 +91,7 @@ class MemoryBucket:
 
 
 class HeadCloud:
-    """See :class:`deepvm.jobs.cloud.HostsController`; ``asked``: the numbers of the heads that were asked
-    for.
-    """
+    """See :class:`deepvm.jobs.cloud.HostsController`; ``asked``: numbers of requested heads."""
 
     def __init__(self) -> None:
         self.bucket, self.asked = MemoryBucket(), list[int]()

@@ -101,7 +101,7 @@ class Home:
         return [sys.executable, "-m", program, *words]
 
     def hurry(self) -> None:
-        """From now on trainings do not pause: those that had to last until something else was done."""
+        """From now on trainings do not pause, as they did to wait for something else."""
         (self.result / "hurry").touch()
 
     def run(self, *words: str, limit_s: float = 200) -> subprocess.CompletedProcess[str]:

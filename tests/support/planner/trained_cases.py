@@ -40,7 +40,7 @@ class Tables:
     sd: dict[str, float]
 
     def doubt(self, name: str, vms: FloatArray) -> SpeedUncertainty:
-        """One cause of each type, one of all, one that grows with the size, and the noise of a run."""
+        """A cause per type, a common one, one that grows with the size, and run noise."""
         ones = np.ones(len(vms))
         shared = np.stack([0.3 * ones, trained_oracle.GROWTH * np.log(vms)], axis=1)
         return SpeedUncertainty(

@@ -102,7 +102,7 @@ def node_n_sat(shop: dict[str, Any], gbps: float) -> int:
 
 
 def holds(shop: dict[str, Any], node: dict[str, Any], m: int) -> bool:
-    """Whether m nodes have room for all checkpoints: each alone by the paper's rule, else together."""
+    """Whether m nodes hold all checkpoints: each alone by the paper's rule, else together."""
     memory, needed = int(node["gib"] * 2**30), shop["checkpoint"] * shop["buffers"]
     if shop["rule"] == "paper":
         return memory >= needed

@@ -34,7 +34,7 @@ class Host:
     address: str
 
     def cut(self) -> None:
-        """Take its link away, as a broken network would: no packet comes or goes, nobody is told."""
+        """Take its link down like a broken network: packets are lost without a notice."""
         ip("-n", self.name, "link", "set", "eth0", "down")
 
     def processes(self) -> list[int]:

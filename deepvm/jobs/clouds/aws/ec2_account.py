@@ -1,7 +1,4 @@
-"""What an account offers jobs: images, subnets, a bucket, a role.
-
-What is missing, and how to make it.
-"""
+"""What an account offers jobs (images, subnets, bucket, role), and how to add what is missing."""
 
 from __future__ import annotations
 
@@ -17,11 +14,14 @@ from deepvm.jobs.cloud import RefusedError, UnknownError
 from deepvm.jobs.clouds.aws.ec2_settings import Ec2Settings, named_bucket
 
 _GUIDE = "docs/guide/aws.md says how"
-_GPU_IMAGE = "/aws/service/deeplearning/ami/{arch}/oss-nvidia-driver-gpu-pytorch-2.9-ubuntu-24.04/latest/ami-id"
+_GPU_IMAGE = (
+    "/aws/service/deeplearning/ami/{arch}"
+    "/oss-nvidia-driver-gpu-pytorch-2.9-ubuntu-24.04/latest/ami-id"
+)
 _PLAIN_IMAGE = "/aws/service/canonical/ubuntu/server/24.04/stable/current/{arch}/hvm/ebs-gp3/ami-id"
 _DEBIAN_NAMES = {"x86_64": "amd64", "arm64": "arm64"}
 _PASSING = ("throttled", "timeout", "network")
-"""Why a request failed that may succeed the next time; nobody knows what became of it."""
+"""Why a request failed that may succeed the next time; its outcome is unknown."""
 _POLICY = "'deepvm doctor --iam --for run' prints the policy that jobs need"
 
 
@@ -202,7 +202,7 @@ class Ec2Account:
 
 
 def as_ours(error: CloudError) -> RefusedError | UnknownError:
-    """A failed request: whether nothing can come of it, or nobody knows what did."""
+    """A failed request: whether nothing can come of it, or the outcome is unknown."""
     if error.why == "permission":
         return RefusedError(f"{error.what}: {error.detail}; {_POLICY}")
     # A refusal for another reason than those below has done nothing; but a 5xx is one, too.

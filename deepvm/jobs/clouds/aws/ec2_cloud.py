@@ -38,7 +38,7 @@ OWNER_TAG, JOB_TAG, MACHINE_TAG, ROLE_TAG = (
     "deepvm:role",
 )
 HEAD = "head"
-"""The role of a machine that runs the controller: no machine of the job, as far as that is concerned."""
+"""The role of a machine that runs the controller, and is no machine of the job."""
 _LATE_S = 300.0
 """So long a machine that was made may be missing in EC2's answers: they are consistent later."""
 _OWNER = ".aws-owner"
@@ -211,7 +211,7 @@ class Ec2Cloud:
         more: Mapping[str, str] = MappingProxyType({}),
         most_usd: float | None = None,
     ) -> dict[str, Any]:
-        """The request for a machine that runs a script, with a role, with ``more`` tags, for at most $/h."""
+        """The request for a machine that runs a script in a role, for at most ``most_usd`` $/h."""
         account, tags = self._account, {OWNER_TAG: self.owner, JOB_TAG: job}
         image = account.image(pool.instance_type)
         name = self._template(
@@ -236,7 +236,7 @@ class Ec2Cloud:
         )
 
     def _template(self, job: str, data: Mapping[str, Any], tags: Mapping[str, str]) -> str:
-        """The name of a launch template with this data: named after it, it is the right one if it exists."""
+        """The name of a launch template with this data; the name contains a digest of it."""
         digest = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:12]
         name = self._template_name(job) + digest
         with self._lock:
@@ -294,10 +294,7 @@ class Ec2Cloud:
         return self._account.spot_prices(record.pool.instance_type).get(zone)
 
     def listing(self, job: str) -> Listing:
-        """See :class:`Cloud`. Of several machines with one name, the oldest is it.
-
-        A controller ends the others.
-        """
+        """See :class:`Cloud`. If names repeat, the oldest machine counts; the others are ended."""
         return self._listing(job, self._instances(job))
 
     def _listing(self, job: str, found: list[Instance]) -> Listing:
@@ -462,7 +459,7 @@ class Ec2Cloud:
         return [each for one in instances for each in self._terminate([one])]
 
     def _put(self, key: str, data: bytes, once: str = "") -> None:
-        """Write an object, encrypted at rest; ``once``: not again in this process as long as this is the same."""
+        """Write an encrypted object; ``once``: skip if this process has written the same value."""
         mark = f"{key} {once}"
         with self._lock:
             if once and mark in self._put_once:

@@ -1,4 +1,4 @@
-"""Heads on EC2: a small instance on demand that runs the controller of one job, in the VPC of its machines."""
+"""Remote controllers on EC2: a small on-demand instance that runs the controller of one job."""
 
 from __future__ import annotations
 

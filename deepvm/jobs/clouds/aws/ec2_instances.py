@@ -9,10 +9,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 ALIVE = ("pending", "running", "stopping", "stopped")
-"""A stopped one still costs its disk, and may be started again.
-
-From shutting-down on nothing is billed.
-"""
+"""A stopped one still costs its disk and may restart; from shutting-down on, none is billed."""
 _WHEN = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
 
 
@@ -58,7 +55,7 @@ def instance_of_row(row: Mapping[str, Any], machine_tag: str) -> Instance:
 
 
 def ended_of(reason: str) -> float | None:
-    """The moment in a StateTransitionReason such as ``User initiated (2026-11-21 09:00:00 GMT)``, if there is one."""
+    """The time in a reason such as ``User initiated (2026-11-21 09:00:00 GMT)``, if any."""
     found = _WHEN.search(reason)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""The first process of deepvm on an EC2 machine: it fetches what the machine must know, and runs its agent.
+"""The first deepvm process on an EC2 machine: fetches its settings and runs the agent.
 
 When it ends, the script that has started it shuts the machine down, which terminates it. Where that
 script is gone, too, the shutdown that is put off here again and again comes by itself.

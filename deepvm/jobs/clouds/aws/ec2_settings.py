@@ -1,7 +1,4 @@
-"""What the user sets for jobs on AWS, in the environment.
-
-What is left out is looked up in the account.
-"""
+"""Settings of jobs on AWS from the environment; the rest is looked up in the account."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ class Ec2Settings:
         for others.
         subnets: where machines may be. python: the interpreter on the image that has torch.
         head_type, head_profile: of the machine that runs the controller of a detached job.
-        install: what pip installs there as deepvm, in place of the package that runs here.
+        install: what pip installs there as deepvm, instead of the package that runs here.
         controller_host, controller_port: where machines reach a controller that does not run on
         EC2.
     """

@@ -1,4 +1,4 @@
-"""Where the VMs of an exported plan find each other: parameters of AWS Systems Manager below ``/deepvm/JOB/``.
+"""Rendezvous of an exported plan's VMs: AWS Systems Manager parameters under ``/deepvm/JOB/``.
 
 Their user data runs ``python -m deepvm.jobs.clouds.aws.meeting --job JOB``:
 
@@ -44,10 +44,7 @@ log = logging.getLogger("deepvm.jobs")
 
 
 class Rendezvous:
-    """The parameters of a job.
-
-    Asks again until ``wait_s`` is over: a new VM's role takes a while to be known.
-    """
+    """The parameters of a job, retried for ``wait_s``: a new VM's role is known with a delay."""
 
     def __init__(self, job: str, wait_s: float, look_s: float = LOOK_S) -> None:
         """Ask nothing yet."""
@@ -97,7 +94,7 @@ class Rendezvous:
         return self._until(met, missing)
 
     def lead(self, after: int, port: int) -> tuple[int, str, bool]:
-        """The first term after ``after`` whose leader answers: its number, the leader's address, whether it is us."""
+        """The first term after ``after`` whose leader answers: number, address, is it us."""
         seen, since_s = after, time.monotonic()
 
         def found() -> tuple[int, str, bool] | None:

@@ -25,7 +25,7 @@ def _allow(
 
 
 def controller_policy(settings: Ec2Settings) -> dict[str, Any]:
-    """What who runs ``deepvm run`` may: machines are made with the tag of a job, and only those that have it ended."""
+    """Permissions for ``deepvm run``: create machines tagged with a job, and end only those."""
     return _controls(settings, settings.instance_profile, settings.head_profile)
 
 
@@ -120,10 +120,7 @@ def _controls(settings: Ec2Settings, *profiles: str) -> dict[str, Any]:
 
 
 def machine_policy(settings: Ec2Settings) -> dict[str, Any]:
-    """What machines may: read what they must know, and write versions.
-
-    Not what heads read, the secrets of jobs.
-    """
+    """Permissions of machines: read their settings and write checkpoints, but no job secrets."""
     bucket = named_bucket(settings)
     job = f"arn:aws:s3:::{bucket}/deepvm/{_OWNER}/*"
     versions = f"arn:aws:s3:::{bucket}/deepvm/*/versions"

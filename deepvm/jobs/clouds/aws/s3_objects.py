@@ -1,4 +1,4 @@
-"""Objects of the bucket of jobs, read and written one by one, and replaced only as they were read."""
+"""Single objects of the jobs' bucket: read, written, and replaced by compare-and-swap."""
 
 from __future__ import annotations
 

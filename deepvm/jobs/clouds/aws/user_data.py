@@ -1,7 +1,4 @@
-"""What a machine runs when it boots: the same for all machines of a job, another for its heads.
-
-Without a secret.
-"""
+"""Boot scripts, without secrets: one for all machines of a job, one for remote controllers."""
 
 from __future__ import annotations
 
@@ -15,10 +12,7 @@ LARGEST = 16 * 1024
 """Bytes that EC2 takes, before they are encoded."""
 FOLDER = "/var/lib/deepvm"
 UNIT, THIS_BOOT = "/etc/systemd/system/deepvm-end.service", "/run/deepvm"
-"""What ends a machine that boots again: EC2 runs user data only once.
-
-The second is there until the next boot.
-"""
+"""Files that end a machine on its second boot; the second file is gone after a reboot."""
 BOOT_MIN = 20
 """After so many minutes a machine that hangs while it boots ends itself."""
 
@@ -41,7 +35,7 @@ for python in {pythons}; do command -v "$python" > python && break; done
 python=$(cat python)
 {install}
 "$python" -m deepvm.jobs.{module} {region} {bucket} {prefix}
-"""
+"""  # noqa: E501
 _FETCH = """cat > s3_read.py <<'END'
 {s3_read}
 END
@@ -52,13 +46,13 @@ _PIP = """"$python" -m pip install {requirement} || exit"""
 _NEEDED = """import deepvm, boto3, numpy, pydantic, rich, sqlalchemy, starlette, typer, uvicorn, yaml
 put = boto3.client("s3", "us-east-1").meta.service_model.operation_model("PutObject")
 assert "IfMatch" in put.input_shape.members, "boto3 is too old"
-"""
+"""  # noqa: E501
 _ENVIRONMENT = """if ! "$python" -c '{needed}'; then  # the image has not what a controller needs
   "$python" -m venv venv || {{ apt-get -q update && \\
     apt-get -qy -o DPkg::Lock::Timeout=300 install python3-venv && "$python" -m venv venv; }} || exit
   python=$PWD/venv/bin/python
   "$python" -m pip install -q {requirements} || exit
-fi"""
+fi"""  # noqa: E501
 
 
 def user_data(
@@ -83,10 +77,7 @@ def head_data(
     python: str = "",
     install: str = "",
 ) -> str:
-    """The script of a head. ``prefix``: of its objects.
-
-    ``requirements``: what pip installs if the image lacks it.
-    """
+    """The script of a remote controller; ``requirements``: for pip if the image lacks it."""
     wanted = [*([install] if install else ()), *requirements]
     needed = _ENVIRONMENT.format(needed=_NEEDED, requirements=" ".join(map(shlex.quote, wanted)))
     places = region, bucket, prefix

@@ -20,8 +20,8 @@ def mlp(
 ) -> Any:
     norm: nn.Module = nn.BatchNorm1d(WIDTH) if batch_norm else nn.Identity()
     return nn.Sequential(
-        nn.Linear(inputs, WIDTH), norm, nn.ReLU(), nn.Dropout(dropout), nn.Linear(WIDTH, WIDTH), nn.ReLU(),
-        nn.Linear(WIDTH, outputs),
+        nn.Linear(inputs, WIDTH), norm, nn.ReLU(), nn.Dropout(dropout),
+        nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, outputs),
     )  # fmt: skip
 
 
