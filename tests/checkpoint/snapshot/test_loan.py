@@ -27,7 +27,7 @@ from deepvm.checkpoint import Checkpointer  # noqa: E402
 from deepvm.checkpoint.format.flatten import flatten  # noqa: E402
 from deepvm.checkpoint.format.tensor_bytes import as_bytes  # noqa: E402
 from deepvm.checkpoint.format.torch_zip import plan_image  # noqa: E402
-from deepvm.checkpoint.snapshot import loan as loans  # noqa: E402
+from deepvm.checkpoint.snapshot import zero_copy as loans  # noqa: E402
 from deepvm.checkpoint.snapshot.copying import Copying  # noqa: E402
 from deepvm.checkpoint.snapshot.host_buffer import Slot, Sources  # noqa: E402
 from deepvm.checkpoint.snapshot.strategies import Strategy  # noqa: E402
