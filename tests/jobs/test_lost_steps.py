@@ -6,13 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.jobs.runs import Home
+from support.jobs.runs import MEET, Home
 
 from deepvm.jobs.decisions import events as d
 from deepvm.jobs.decisions.reconcile import react
 from deepvm.jobs.decisions.world import JobLimits, JobState, Pool, Reason
 
-SCRIPT = """
+SCRIPT = (
+    MEET
+    + """
 import os, sys, time
 import deepvm.training as dt
 
@@ -32,6 +34,7 @@ while step < int(sys.argv[1]):
         open(mine, "w").write(str(step))
         dt.backup(mine)
 """
+)
 
 
 @pytest.fixture

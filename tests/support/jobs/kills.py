@@ -13,14 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.jobs.runs import Home, until
+from support.jobs.runs import MEET, Home, until
 
 import deepvm
 from deepvm.io.failpoints import POINTS
 from deepvm.jobs.clouds.netns import _bridge, _space
 from deepvm.jobs.decisions.states import Job, Machine
 
-CHAIN = """
+CHAIN = (
+    MEET
+    + """
 import hashlib, os, sys, time
 import deepvm.training as dt
 
@@ -41,6 +43,7 @@ while step < steps:
         dt.backup(mine)
 open(f"{here}/final-{rank}", "w").write(state)
 """
+)
 """A training whose result depends on every step, once and in order."""
 
 TORCH = """
