@@ -1,4 +1,4 @@
-"""Refuse words that the glossary bans in lines that a change adds.
+"""Refuse banned words in lines that a change adds.
 
 ``python scripts/wording.py [BASE]`` compares the working tree with BASE, or with ``origin/main``,
 or with the previous commit, and exits 1 if an added line holds a banned word. Lines that show such
@@ -32,7 +32,7 @@ BANNED = (
     "goes on",
     "front door",
 )
-"""Words of ``docs/reference/glossary.md``'s page on style; identifiers count as words."""
+"""Words of this project's early pages that the field does not use; identifiers count as words."""
 _PATTERN = re.compile(rf"(?<![a-z])({'|'.join(BANNED)})(?![a-z])", re.IGNORECASE)
 _ALLOWED = "# wording: allowed"
 _FILES = ("*.py", "*.md", "Makefile")
@@ -74,7 +74,9 @@ def main() -> None:
         for word in banned_words(line)
     ]
     if found:
-        sys.exit("\n".join([*found, "words that the glossary bans: say it in the field's terms"]))
+        sys.exit(
+            "\n".join([*found, "banned words: say it in the terms of docs/reference/glossary.md"])
+        )
 
 
 if __name__ == "__main__":

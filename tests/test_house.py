@@ -16,6 +16,7 @@ from pathlib import Path
 
 import budget
 import pytest
+import wording
 from support.imports import found_in, loads, parsed, statements
 
 import deepvm
@@ -397,6 +398,19 @@ def test_a_package_beyond_its_budget_is_reported(tmp_path: Path) -> None:
     assert "large" in over and "above" in over
     assert "lower" in loose and "no ceiling" in unknown
     assert not budget.problems(nodes, {"large": nodes["large"]})
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("    it was Told anew", ["told", "anew"]),  # wording: allowed
+        ("    begun_s = told_by", ["begun", "told"]),  # wording: allowed
+        ("    untold, besides, silently", []),
+        ('    x = "told"  # wording: allowed', []),  # wording: allowed
+    ],
+)
+def test_banned_words_are_found(line: str, words: list[str]) -> None:
+    assert wording.banned_words(line) == words
 
 
 BESIDE_THE_ROOMS = {"docs", "golden", "recorded", "support"}
