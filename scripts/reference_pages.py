@@ -188,8 +188,8 @@ def columns_of_documents() -> Iterator[tuple[str, Sequence[str]]]:
     """The columns of other CSV: their own, or those that follow from the schema."""
     from deepvm.reports.prices.diffs import CSV_HEADER
     from deepvm.reports.reproduction.comparisons import csv_rows
-    from deepvm.reports.schemas.directory import DOCUMENTS, OutputSpec
-    from deepvm.reports.schemas.flat import header_of
+    from deepvm.services.schemas import DOCUMENTS, OutputSpec
+    from deepvm.services.rows import header_of
     from deepvm.reports.simulation import deadlines, traces
 
     yield "diff", CSV_HEADER
@@ -205,7 +205,7 @@ def columns_of_documents() -> Iterator[tuple[str, Sequence[str]]]:
 
 def documents_page() -> str:
     """Every document, and the columns of its CSV."""
-    from deepvm.reports.schemas.directory import DOCUMENTS
+    from deepvm.services.schemas import DOCUMENTS
 
     text = f"{WRITTEN}\n# Documents\n{DOCUMENTS_INTRODUCTION}\n"
     text += "| `deepvm schema` | what it is | command or file |\n|---|---|---|\n"

@@ -80,7 +80,7 @@ def print_as(
 
 
 def _rows(document: Any, name: str) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
-    from deepvm.reports.schemas.flat import rows_of
+    from deepvm.services.rows import rows_of
 
     return rows_of(document, name)
 

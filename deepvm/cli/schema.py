@@ -9,7 +9,7 @@ from deepvm.cli.parameters import arg
 
 
 def _complete(incomplete: str) -> list[str]:
-    from deepvm.reports.schemas.directory import DOCUMENTS
+    from deepvm.services.schemas import DOCUMENTS
 
     return [name for name in DOCUMENTS if name.startswith(incomplete)]
 
@@ -28,7 +28,7 @@ def schema(
 
     Example: deepvm schema recommend
     """
-    from deepvm.reports.schemas.directory import DOCUMENTS, described
+    from deepvm.services.schemas import DOCUMENTS, described
 
     if name:
         print_document(described(name).schema(name))

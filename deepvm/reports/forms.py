@@ -112,14 +112,14 @@ def _sweep(found: Sweep) -> Views:
 
 def _prediction(found: TrainingSpeed) -> Views:
     from deepvm.reports.performance.predictions import document
-    from deepvm.reports.schemas.flat import rows_of
+    from deepvm.services.rows import rows_of
 
     return Views(lambda: document(found), lambda: rows_of(document(found)))
 
 
 def _gpus(found: Gpus) -> Views:
     from deepvm.reports.performance.gpus import document
-    from deepvm.reports.schemas.flat import rows_of
+    from deepvm.services.rows import rows_of
 
     return Views(lambda: document(found), lambda: rows_of(document(found)))
 

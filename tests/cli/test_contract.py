@@ -13,7 +13,7 @@ from support.contract import check_contract, masked
 from support.document_cases import CASES, Case, commands
 
 from deepvm.cli.app import COMMANDS, load
-from deepvm.reports.schemas.directory import DOCUMENTS, described
+from deepvm.services.schemas import DOCUMENTS, described
 
 REPEATABLE = [(c, case) for c, cases in CASES.items() for case in cases if not case.measures]
 

@@ -7,7 +7,7 @@ import json
 import pytest
 from support.command import Run
 
-from deepvm.reports.schemas.directory import DOCUMENTS
+from deepvm.services.schemas import DOCUMENTS
 
 
 def test_names_with_a_line_each(run: Run) -> None:

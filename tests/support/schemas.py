@@ -6,7 +6,7 @@ from typing import Any
 
 import jsonschema
 
-from deepvm.reports.schemas.directory import described
+from deepvm.services.schemas import described
 
 
 def check(document: Any, name: str) -> None:

@@ -172,7 +172,7 @@ def convert(
 @app.command(short_help="Print the JSON Schema of catalog files.")
 def schema() -> None:
     """Print the JSON Schema of catalog files, as 'deepvm schema catalog' does."""
-    from deepvm.reports.schemas.directory import described
+    from deepvm.services.schemas import described
 
     print_document(described("catalog").schema("catalog"))
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from deepvm.documents.outputs.prices import Setting
 from deepvm.reports.documents import to_csv
-from deepvm.reports.schemas.flat import rows_as, rows_of
-from deepvm.reports.schemas.price_types import Setting
+from deepvm.services.rows import rows_as, rows_of
 
 
 def test_the_header_does_not_need_rows() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, TypedDict
 
-from deepvm.reports.schemas.performance_types import Interval
+from deepvm.documents.outputs.performance import Interval
 
 Usd = Annotated[float, "US dollars"]
 UsdPerHour = Annotated[float, "US dollars an hour"]

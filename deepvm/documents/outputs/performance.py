@@ -97,7 +97,7 @@ class ModelPreset(TypedDict):
 
 
 class ModelFile(TypedDict):
-    """A model of one's own, in YAML or JSON: parameters, and layers and hidden or forward_flop and activation_bytes."""
+    """A user's model: parameters, and layers and hidden or forward_flop and activation_bytes."""
 
     name: Annotated[str, "its name; default: the file's"]
     family: Annotated[

@@ -313,7 +313,7 @@ class LabSupervisor(_MoreOfSupervisor):
 
 
 class LabAudit(TypedDict):
-    """What the gates said when the run had ended; ``audit.json`` in its folder, ``check`` asks them anew."""
+    """Results of the gates at the end of the run: ``audit.json`` in its folder."""
 
     key: Annotated[str, "of the configuration, the code and the environment: 16 hex digits"]
     gates: Annotated[dict[str, str], "what is wrong at each gate, empty where it is passed"]

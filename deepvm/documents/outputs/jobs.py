@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, TypedDict
 
-from deepvm.reports.schemas.plan_types import Bill
-from deepvm.reports.schemas.simulation_types import Spread
+from deepvm.documents.outputs.plans import Bill
+from deepvm.documents.outputs.simulation import Spread
 
 Name = Annotated[str, "of the job"]
 Market = Annotated[str, "spot or on-demand"]
@@ -102,7 +102,7 @@ class RunFact(TypedDict):
 
 
 class RunForecast(TypedDict):
-    """What ``simulate`` says of the job by what was known before it began, but for the time of a step."""
+    """What ``simulate`` predicted with what was known at the start, except the time of a step."""
 
     runs: Annotated[int, "simulated ones"]
     steps: Annotated[
@@ -170,7 +170,7 @@ class RunRestartCauses(TypedDict):
 
 
 class RunRestarts(TypedDict):
-    """How often trainers were started again, and what that cost besides steps that were done again."""
+    """How often trainers were restarted, and what that cost besides repeated steps."""
 
     count: Annotated[int, "in all"]
     causes: RunRestartCauses

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypedDict
 
-from deepvm.reports.schemas.performance_types import Interval
+from deepvm.documents.outputs.performance import Interval
 
 Vms = Annotated[int, "number of VMs"]
 Seconds = Annotated[float, "seconds"]

@@ -1,4 +1,4 @@
-"""The documents by name: ``deepvm schema`` lists them, and their types give JSON Schemas and columns of CSV."""
+"""The documents by name, as ``deepvm schema`` lists them."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from deepvm.core.spelling import one_of
+from deepvm.documents.json_schema import json_schema
+from deepvm.documents.outputs import audits as audits
+from deepvm.documents.outputs import checkpoints as checkpoints
+from deepvm.documents.outputs import jobs as jobs
+from deepvm.documents.outputs import lab as lab
+from deepvm.documents.outputs import performance as performance
+from deepvm.documents.outputs import plans as plans
+from deepvm.documents.outputs import prices as prices
+from deepvm.documents.outputs import profiling as profiling
+from deepvm.documents.outputs import simulation as simulation
 from deepvm.errors import RequestError
-from deepvm.reports.schemas import audit_types as audits
-from deepvm.reports.schemas import checkpoint_types as checkpoints
-from deepvm.reports.schemas import job_types as jobs
-from deepvm.reports.schemas import lab_types as lab
-from deepvm.reports.schemas import performance_types as performance
-from deepvm.reports.schemas import plan_types as plans
-from deepvm.reports.schemas import price_types as prices
-from deepvm.reports.schemas import profiling_types as profiling
-from deepvm.reports.schemas import simulation_types as simulation
-from deepvm.reports.schemas.json_schema import json_schema
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,11 @@ from support.checkpoint.images import manifest_of, noise
 from support.schemas import check
 
 from deepvm.catalog.published import model_file
+from deepvm.documents.json_schema import fields_of
+from deepvm.documents.outputs.performance import ModelFile
+from deepvm.documents.outputs.simulation import Job
 from deepvm.errors import RequestError
-from deepvm.reports.schemas.directory import DOCUMENTS, OutputSpec, described, name_of
-from deepvm.reports.schemas.json_schema import fields_of
-from deepvm.reports.schemas.performance_types import ModelFile
-from deepvm.reports.schemas.simulation_types import Job
+from deepvm.services.schemas import DOCUMENTS, OutputSpec, described, name_of
 from deepvm.simulator import jobfile
 
 

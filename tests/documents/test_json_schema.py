@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, TypedDict
 import jsonschema
 import pytest
 
-from deepvm.reports.schemas.json_schema import columns, json_schema
+from deepvm.documents.json_schema import columns, json_schema
 
 Seconds = Annotated[float, "seconds"]
 

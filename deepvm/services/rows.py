@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from deepvm.reports.schemas.directory import OutputSpec, described, name_of
-from deepvm.reports.schemas.json_schema import columns
+from deepvm.documents.json_schema import columns
+from deepvm.services.schemas import OutputSpec, described, name_of
 
 
 def rows_of(document: Any, name: str = "") -> tuple[list[str], list[list[Any]]]:

@@ -59,7 +59,9 @@ class _Writer:
     def of(self, kind: Any) -> dict[str, Any]:
         origin, arguments = get_origin(kind), get_args(kind)
         if origin is Annotated:
-            return self.of(arguments[0]) | {"description": ", ".join(reversed(arguments[1:]))}
+            texts = [text for text in arguments[1:] if isinstance(text, str)]
+            described = {"description": ", ".join(reversed(texts))} if texts else {}
+            return self.of(arguments[0]) | described
         if kind in _PLAIN:
             return {"type": _PLAIN[kind]}
         if is_typeddict(kind):
@@ -93,7 +95,7 @@ class _Writer:
     def object_of(self, kind: Any) -> dict[str, Any]:
         return {
             "type": "object",
-            "description": getdoc(kind),
+            "description": " ".join((getdoc(kind) or "").split()),
             "properties": {key: self.of(value) for key, value in fields_of(kind).items()},
             "required": sorted(kind.__required_keys__),
             "additionalProperties": self.more,
@@ -106,7 +108,7 @@ def fields_of(kind: Any) -> Mapping[str, Any]:
 
 
 def columns(kind: Any) -> Iterator[tuple[str, ...]]:
-    """The columns of a CSV of such objects: the way to each value that is no object with known keys of its own."""
+    """Columns of a CSV of such objects: the keys to each value that is no object itself."""
     for key, hint in fields_of(kind).items():
         inner = _bare(hint)
         if is_typeddict(inner):

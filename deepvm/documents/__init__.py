@@ -1,0 +1,1 @@
+"""Documents: what programs read of deepvm, and one reader for the files that users write."""

@@ -1,0 +1,121 @@
+"""Documents made of the objects that hold their values, as the type of the document says.
+
+A key is read from the attribute (or the key) of the same name, or from where ``At`` says::
+
+    class Zone(TypedDict):
+        zone: str | None
+        usd_per_hour: Annotated[float, At("newest"), "price of one VM, $/h"]
+        sold_share: Annotated[float, At(lambda zone: zone.sold / zone.versions), "0 to 1"]
+
+    document_of(Zone, zone_prices)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
+from enum import Enum
+from functools import cache
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, is_typeddict
+
+from deepvm.documents.json_schema import fields_of
+
+
+@dataclass(frozen=True)
+class At:
+    """Where the value of a key is: a path of attributes, or a function of the object."""
+
+    source: str | Callable[[Any], Any]
+
+    def read(self, item: Any) -> Any:
+        if callable(self.source):
+            return self.source(item)
+        for name in self.source.split("."):
+            item = _attribute(item, name)
+        return item
+
+
+def document_of(kind: Any, item: Any) -> dict[str, Any]:
+    """The document of type ``kind`` (a TypedDict) with the values of ``item``.
+
+    Numbers become float where the type says float, enums their values, dates ISO 8601. Where the
+    type allows null, "" and numbers that are not finite become null. A key that is not required is
+    left out where its value is None.
+
+    Raises AttributeError: ``item`` lacks a value.
+    """
+    document = {}
+    for key, (hint, source) in _sources(kind).items():
+        value = _value(hint, source.read(item) if source else None)
+        if value is not None or key in kind.__required_keys__:
+            document[key] = value
+    return document
+
+
+@cache
+def _sources(kind: Any) -> dict[str, tuple[Any, At | None]]:
+    """Type and source of each key; a constant has no source."""
+    sources: dict[str, tuple[Any, At | None]] = {}
+    for key, hint in fields_of(kind).items():
+        bare, source = hint, At(key)
+        while get_origin(bare) is Annotated:
+            bare, *marks = get_args(bare)
+            source = next((mark for mark in marks if isinstance(mark, At)), source)
+        sources[key] = (bare, None if _is_constant(bare) else source)
+    return sources
+
+
+def _is_constant(hint: Any) -> bool:
+    return get_origin(hint) is Literal and len(get_args(hint)) == 1
+
+
+def _value(hint: Any, value: Any) -> Any:
+    origin = get_origin(hint)
+    if origin is Annotated:
+        return _value(get_args(hint)[0], value)
+    if _is_constant(hint):
+        return get_args(hint)[0]
+    if origin in (Union, UnionType):
+        return _optional(hint, value)
+    if is_typeddict(hint):
+        return document_of(hint, value)
+    if origin is list:
+        return [_value(get_args(hint)[0], element) for element in value]
+    if origin is dict:
+        return {key: _value(get_args(hint)[1], element) for key, element in value.items()}
+    return _scalar(hint, value)
+
+
+def _optional(hint: Any, value: Any) -> Any:
+    """A value that may be null, or of one of several types."""
+    others = [option for option in get_args(hint) if option is not NoneType]
+    nullable = len(others) < len(get_args(hint))
+    if nullable and (value is None or value == "" or _is_not_finite(value)):
+        return None
+    if len(others) == 1:
+        return _value(others[0], value)
+    return _scalar(hint, value)
+
+
+def _is_not_finite(value: Any) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+def _scalar(hint: Any, value: Any) -> Any:
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, date):
+        return value.isoformat()
+    if hint is float or isinstance(value, Decimal):
+        return float(value)
+    return value
+
+
+def _attribute(item: Any, name: str) -> Any:
+    if isinstance(item, Mapping):
+        return item.get(name)
+    return getattr(item, name)

@@ -1,0 +1,1 @@
+"""Use cases: what a command and the Python function of the same name both do."""

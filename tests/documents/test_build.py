@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Annotated, Literal, TypedDict
+
+import pytest
+
+from deepvm.core.cluster.instances import Market
+from deepvm.documents.build import At, document_of
+from deepvm.documents.json_schema import json_schema
+
+
+class Price(TypedDict):
+    """A price."""
+
+    usd_per_hour: Annotated[float, At("price"), "$/h"]
+    market: Annotated[str, "where it is sold"]
+
+
+class _Optional(TypedDict, total=False):
+    note: str
+
+
+class Offer(_Optional):
+    """An offer."""
+
+    schema_version: Literal["deepvm.offer/1"]
+    zone: Annotated[str | None, "null for any"]
+    mean_s: float | None
+    prices: list[Price]
+    first_price: Annotated[float, At(lambda offer: offer.prices[0].price)]
+    named: dict[str, Price]
+
+
+@dataclass(frozen=True)
+class PriceObject:
+    price: Decimal
+    market: Market
+
+
+@dataclass(frozen=True)
+class OfferObject:
+    zone: str
+    mean_s: float
+    prices: tuple[PriceObject, ...]
+    named: dict[str, PriceObject]
+    note: str | None = None
+
+
+PRICE = PriceObject(Decimal("1.5"), Market.SPOT)
+DOCUMENT = {"usd_per_hour": 1.5, "market": "spot"}
+
+
+def test_values_of_an_object() -> None:
+    offer = OfferObject("a", 2, (PRICE,), {"x": PRICE}, "new")
+    assert document_of(Offer, offer) == {
+        "note": "new",
+        "schema_version": "deepvm.offer/1",
+        "zone": "a",
+        "mean_s": 2.0,
+        "prices": [DOCUMENT],
+        "first_price": 1.5,
+        "named": {"x": DOCUMENT},
+    }
+
+
+def test_unknown_values_are_null_or_left_out() -> None:
+    document = document_of(Offer, OfferObject("", math.inf, (PRICE,), {}))
+    assert (document["zone"], document["mean_s"]) == (None, None)
+    assert "note" not in document
+
+
+def test_mappings_are_read_too() -> None:
+    assert document_of(Price, {"price": 1, "market": "spot"}) == {**DOCUMENT, "usd_per_hour": 1.0}
+
+
+def test_a_missing_value_is_an_error() -> None:
+    with pytest.raises(AttributeError, match="price"):
+        document_of(Price, object())
+
+
+def test_sources_are_no_part_of_the_schema() -> None:
+    properties = json_schema(Price, "price", "A price")["properties"]
+    assert properties["usd_per_hour"] == {"type": "number", "description": "$/h"}
