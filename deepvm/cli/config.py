@@ -23,12 +23,10 @@ def show(output: Output = "table") -> None:
     DEEPVM_CHECKPOINT_SIZE, deepvm.toml in the current folder, the user's own file (DEEPVM_CONFIG
     names another one), the default.
     """
-    from deepvm.catalog.clouds import REGISTRY
+    from deepvm.catalog.signals.redaction import secrets_of
 
     found = settings.read_settings(os.environ)
-    secrets = [
-        s for cloud in REGISTRY.values() for s in cloud.secrets_of(os.environ) if len(s) >= 4
-    ]
+    secrets = secrets_of(os.environ)
 
     def masked(value: Any) -> Any:
         if isinstance(value, list):

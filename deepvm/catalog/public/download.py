@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import time
 import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
@@ -15,7 +13,7 @@ from urllib import request
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 
-from deepvm.catalog.signals.redaction import redact, secrets_of
+from deepvm.catalog.signals.redaction import redact
 from deepvm.errors import CloudError, RequestError
 
 AGAIN = "try again later"
@@ -90,7 +88,7 @@ def download(file: PublicFile) -> Downloaded:
     except HTTPError as error:
         error.close()
         why = "throttled" if error.code in (429, 503) else "reply"
-        said = redact(error.reason, _secrets())
+        said = redact(error.reason)
         raise CloudError(
             file.what, why, f"the server says {error.code} {said}", file.again
         ) from None
@@ -99,14 +97,12 @@ def download(file: PublicFile) -> Downloaded:
         if isinstance(reason, TimeoutError):
             raise file._unreached("timeout", f"no answer within {file.timeout_s:g} s") from None
         words = reason.strerror if isinstance(reason, OSError) and reason.strerror else reason
-        raise file._unreached(
-            "network", redact(words, _secrets()) or type(reason).__name__
-        ) from None
+        raise file._unreached("network", redact(words) or type(reason).__name__) from None
 
 
 def shown(url: str) -> str:
     """An address without user, password and signature."""
-    return redact(url.partition("?")[0], _secrets())
+    return redact(url.partition("?")[0])
 
 
 def _asking(url: str) -> request.Request:
@@ -145,10 +141,6 @@ def _written_at(reply: HTTPResponse) -> datetime | None:
         )
     except (ValueError, TypeError, OverflowError):
         return None
-
-
-def _secrets() -> Sequence[str]:
-    return secrets_of(os.environ)
 
 
 class _WebRedirects(request.HTTPRedirectHandler):

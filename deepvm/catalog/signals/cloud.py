@@ -161,10 +161,6 @@ class Cloud(ABC):
     def placement_provider(self, profile: str, types: Sequence[str], count: int) -> Provider:
         """Scores how likely each zone can give ``count`` spot VMs of any of some types."""
 
-    def secrets_of(self, environ: Mapping[str, str]) -> tuple[str, ...]:
-        """Secrets in the environment, which no message may show."""
-        return ()
-
     def policy(self) -> str:
         """The permissions that deepvm needs, in the cloud's own form; empty where there is none."""
         return ""

@@ -6,6 +6,7 @@ boto3 (half a second) or opening a socket.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -26,31 +27,25 @@ DEFAULT_REGION = "us-east-1"
 _REGION = re.compile(r"[a-z]{2,4}(-[a-z]{2,9}){1,2}-[1-9][0-9]?")
 
 _CREDENTIAL_VARIABLES = (
-    *(
-        "AWS_ACCESS_KEY_ID",
-        "AWS_PROFILE",
-        "AWS_DEFAULT_PROFILE",
-        "AWS_WEB_IDENTITY_TOKEN_FILE",
-        "AWS_CREDENTIAL_FILE",
-    ),
-    *("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI"),
+    "AWS_ACCESS_KEY_ID",
+    "AWS_PROFILE",
+    "AWS_DEFAULT_PROFILE",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CREDENTIAL_FILE",
+    "BOTO_CONFIG",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    "AWS_EC2_METADATA_SERVICE_ENDPOINT",
 )
 _ROLE_VARIABLES = (
     "AWS_ROLE_ARN",
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
 )
-_CREDENTIAL_KEYS = (
-    # of a profile: where its credentials come from, and so whose they are
-    *(
-        "aws_access_key_id",
-        "credential_process",
-        "credential_source",
-        "login_session",
-        "role_arn",
-        "source_profile",
-    ),
-    *("sso_account_id", "sso_role_name", "sso_session", "sso_start_url", "web_identity_token_file"),
+_CREDENTIAL_KEY = re.compile(
+    r"^\s*(aws_access_key_id|credential_process|credential_source|login_session|role_arn"
+    r"|source_profile|sso_\w+|web_identity_token_file)\s*=\s*\S",
+    re.MULTILINE,
 )
 _SYSTEM = Path("/sys")
 _GUIDE = "https://docs.aws.amazon.com/AWSEC2/latest/UserGuide"
@@ -75,11 +70,9 @@ class AwsCloud(Cloud):
     )
 
     def quota_family(self, type_name: str) -> str:
-        """See :meth:`Cloud.quota_family`."""
         return quota_family(type_name)
 
     def facts_of(self, type_name: str) -> Mapping[str, Any]:
-        """See :meth:`Cloud.facts_of`."""
         family, _, size = type_name.partition(".")
         facts: dict[str, Any] = {
             "burstable": bool(_BURSTABLE.fullmatch(family)),
@@ -88,7 +81,7 @@ class AwsCloud(Cloud):
         return facts | {"current": not _PREVIOUS.fullmatch(family)}
 
     def check_region(self, name: str, option: str = "region") -> str:
-        """See :meth:`Cloud.check_region`; whether there is such a region only AWS can tell."""
+        """Whether there is such a region only AWS can tell."""
         if _REGION.fullmatch(name):
             return name
         allowed = "an AWS region in small letters, such as us-east-1 or ap-northeast-2"
@@ -104,11 +97,10 @@ class AwsCloud(Cloud):
         raise RequestError(option, name, allowed)
 
     def may_be_zone(self, zone: str, region: str) -> bool:
-        """See :meth:`Cloud.may_be_zone`."""
         return is_zone_of(zone, region)
 
     def own_region(self, profile: str, environ: Mapping[str, str]) -> Region:
-        """See :meth:`Cloud.own_region`. Not left to boto3, which ignores ``AWS_REGION``."""
+        """Not left to boto3, which ignores ``AWS_REGION``."""
         for variable in ("AWS_REGION", "AWS_DEFAULT_REGION"):
             if environ.get(variable):
                 return Region(
@@ -117,53 +109,35 @@ class AwsCloud(Cloud):
                 )
         name = _profile_name(profile, environ)
         for file, keys in _profile(name, environ):
-            found = (keys or {}).get("region", "").strip()
-            if found:
+            if keys.get("region"):
                 where = f"profile {name} in {file}"
-                return Region(self.check_region(found, f"region of {where}"), where)
+                return Region(self.check_region(keys["region"], f"region of {where}"), where)
         return Region(
             DEFAULT_REGION,
             "the default: no --region, no AWS_REGION and no region in the AWS profile",
         )
 
     def known_regions(self) -> Collection[str]:
-        """See :meth:`Cloud.known_regions`; loads botocore."""
+        """Loads botocore."""
         from deepvm.catalog.clouds.aws.client import known_regions
 
         return known_regions()
 
     def account_regions(self, profile: str) -> tuple[str, ...]:
-        """See :meth:`Cloud.account_regions`."""
         from deepvm.catalog.clouds.aws.client import Aws
 
         return Aws(profile).regions(DEFAULT_REGION)
 
     def credentials_may_exist(self, profile: str, environ: Mapping[str, str]) -> bool:
-        """See :meth:`Cloud.credentials_may_exist`: false only where boto3's whole search must end empty."""
-        # A named profile counts even if it does not exist: the user must be told.
+        """Whether boto3's own search, which takes half a second, is worth it."""
         if profile or any(environ.get(variable) for variable in _CREDENTIAL_VARIABLES):
             return True
-        old = (
-            (environ["BOTO_CONFIG"],)
-            if environ.get("BOTO_CONFIG")
-            else ("/etc/boto.cfg", "~/.boto")
-        )
-        sections = (
-            *_profile("default", environ),
-            *(_section(f, environ, "Credentials") for f in old),
-        )
-        # botocore will say what is wrong with a file that cannot be read.
-        if any(
-            keys is None or any(keys.get(key) for key in _CREDENTIAL_KEYS) for _, keys in sections
-        ):
+        if any(_CREDENTIAL_KEY.search(_text(path)) for path in _files(environ)):
             return True
-        return _may_have_machine_role(environ)
+        return environ.get("AWS_EC2_METADATA_DISABLED", "").lower() != "true" and _on_ec2()
 
     def account_tag(self, profile: str, environ: Mapping[str, str]) -> str:
-        """See :meth:`Cloud.account_tag`.
-
-        A named profile beats a key in the environment, as in boto3.
-        """
+        """A named profile beats a key in the environment, as in boto3."""
         key = environ.get("AWS_ACCESS_KEY_ID", "")
         if key and not profile:
             return f"key-{_digest(key)}"
@@ -172,12 +146,10 @@ class AwsCloud(Cloud):
         # is somebody else on another machine.
         identity = [name, *(f"{v}={environ[v]}" for v in _ROLE_VARIABLES if environ.get(v))]
         for _, keys in _profile(name, environ):
-            found = ((key, (keys or {}).get(key, "").strip()) for key in _CREDENTIAL_KEYS)
-            identity += [f"{key}={value}" for key, value in found if value]
+            identity += [f"{key}={value}" for key, value in sorted(keys.items())]
         return f"{re.sub(r'[^A-Za-z0-9_-]', '_', name)[:40]}-{_digest(' '.join(identity))}"
 
     def providers(self, kinds: Sequence[str], profile: str) -> Mapping[str, Provider]:
-        """See :meth:`Cloud.providers`."""
         from deepvm.catalog.clouds.aws.client import Aws
         from deepvm.catalog.clouds.aws.providers import aws_providers, history_provider
 
@@ -187,92 +159,69 @@ class AwsCloud(Cloud):
         return {**aws_providers(aws), **self.public_providers(), **past}
 
     def public_providers(self) -> Mapping[str, Provider]:
-        """See :meth:`Cloud.public_providers`."""
         from deepvm.catalog.clouds.aws.spot_advisor import AdvisorProvider
 
         return {ADVISOR: AdvisorProvider()}
 
     def placement_provider(self, profile: str, types: Sequence[str], count: int) -> Provider:
-        """See :meth:`Cloud.placement_provider`."""
         from deepvm.catalog.clouds.aws.client import Aws
         from deepvm.catalog.clouds.aws.providers import placement_provider
 
         return placement_provider(Aws(profile), types, count)
 
-    def secrets_of(self, environ: Mapping[str, str]) -> tuple[str, ...]:
-        """See :meth:`Cloud.secrets_of`."""
-        from deepvm.catalog.signals.redaction import secrets_of
-
-        return secrets_of(environ)
-
     def policy(self) -> str:
-        """See :meth:`Cloud.policy`: the JSON text of a read-only IAM policy."""
+        """The JSON text of a read-only IAM policy."""
         return (self.data / "iam-policy.json").read_text(encoding="utf-8")
 
     def check(self, profile: str, region: str, now: datetime, total_s: float) -> tuple[Check, ...]:
-        """See :meth:`Cloud.check`."""
         from deepvm.catalog.clouds.aws.checks import check_aws
         from deepvm.catalog.clouds.aws.client import Aws
 
         return check_aws(Aws(profile, region, total_s=total_s), region, now)
 
 
-_Section = tuple[Path, Mapping[str, str] | None]
-"""An ini file and the keys of a section: none where there is no such section, None where it is unreadable."""
-
-
 def _profile_name(profile: str, environ: Mapping[str, str]) -> str:
     return profile or environ.get("AWS_DEFAULT_PROFILE") or environ.get("AWS_PROFILE") or "default"
 
 
-def _profile(name: str, environ: Mapping[str, str]) -> tuple[_Section, _Section]:
-    """A profile in the shared config and credentials files."""
-    in_config = (
-        ("default", "profile default")
-        if name == "default"
-        else (f"profile {name}", f'profile "{name}"')
+def _files(environ: Mapping[str, str]) -> tuple[Path, Path]:
+    """The shared config and credentials files."""
+    names = (
+        environ.get("AWS_CONFIG_FILE") or "~/.aws/config",
+        environ.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials",
     )
-    return (
-        _section(environ.get("AWS_CONFIG_FILE") or "~/.aws/config", environ, *in_config),
-        _section(environ.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials", environ, name),
-    )
+    home = environ.get("HOME") or os.path.expanduser("~")
+    config, credentials = (Path(re.sub(r"^~(?=/)", home, name)) for name in names)
+    return config, credentials
 
 
-def _section(file: str, environ: Mapping[str, str], *names: str) -> _Section:
-    """The first of these sections that a file has."""
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _profile(name: str, environ: Mapping[str, str]) -> list[tuple[Path, Mapping[str, str]]]:
+    """A profile's keys in the shared files; boto3 says what is wrong with an unreadable one."""
     from configparser import Error, RawConfigParser
 
-    home = environ.get("HOME")
-    path = (
-        Path(home, file[2:]) if home and file.startswith("~/") else Path(os.path.expanduser(file))
-    )
-    # AWS has no section of defaults, and its tools accept duplicate profiles.
-    parser = RawConfigParser(strict=False, default_section="")
-    try:
-        if path.is_file():
-            parser.read_string(path.read_text(encoding="utf-8"))
-    except (Error, OSError, ValueError):
-        return path, None
-    return path, next((dict(parser.items(name)) for name in names if parser.has_section(name)), {})
+    sections = {name, f"profile {name}", f'profile "{name}"'}
+    keys: list[tuple[Path, Mapping[str, str]]] = []
+    for path in _files(environ):
+        # AWS has no section of defaults, and its tools accept duplicate profiles.
+        parser = RawConfigParser(strict=False, default_section="")
+        with contextlib.suppress(Error):
+            parser.read_string(_text(path))
+        keys += [(path, dict(parser.items(s))) for s in parser.sections() if s in sections]
+    return keys
 
 
-def _may_have_machine_role(environ: Mapping[str, str]) -> bool:
-    """Whether this is an EC2 machine, which may have a role.
-
-    Only its metadata service could tell for certain.
-    """
-    if environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
-        return False
-    words = []
-    for place in ("class/dmi/id/sys_vendor", "class/dmi/id/board_vendor", "hypervisor/uuid"):
-        try:
-            words.append(
-                (_SYSTEM / place).read_text(encoding="ascii", errors="replace").strip().lower()
-            )
-        except OSError:
-            words.append("")
-    on_ec2 = "amazon ec2" in words[:2] or words[2].startswith("ec2")
-    return on_ec2 or bool(environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT"))
+def _on_ec2() -> bool:
+    """Whether this is an EC2 machine, which may have a role: only its metadata service can tell."""
+    vendors = [_text(_SYSTEM / f"class/dmi/id/{name}") for name in ("sys_vendor", "board_vendor")]
+    on_xen = _text(_SYSTEM / "hypervisor/uuid").startswith("ec2")
+    return on_xen or any("amazon ec2" in vendor.lower() for vendor in vendors)
 
 
 def _digest(text: str) -> str:

@@ -11,7 +11,7 @@ from itertools import product
 from typing import Any
 
 from deepvm.catalog.clouds.aws.client import Aws, clock_skew_s
-from deepvm.catalog.clouds.aws.errors import MOST_SKEW_S, ApiCall
+from deepvm.catalog.clouds.aws.errors import MAX_SKEW_S, ApiCall
 from deepvm.catalog.clouds.aws.providers import PRICING_REGION, aws_providers
 from deepvm.catalog.clouds.aws.quota_codes import QUOTA_NAMES
 from deepvm.catalog.clouds.aws.spot_advisor import AdvisorProvider
@@ -86,9 +86,9 @@ def _clock(reply: Mapping[str, Any]) -> Check:
     # The date has whole seconds, and the answer was under way for a while.
     if abs(skew) <= WARNING_SKEW_S:
         return Check("clock", True, found if abs(skew) >= 5 else "agrees with AWS")
-    refused = f"; AWS refuses requests that are more than {MOST_SKEW_S:.0f} s off"
+    refused = f"; AWS refuses requests that are more than {MAX_SKEW_S:.0f} s off"
     advice = "set the clock, for example with 'sudo timedatectl set-ntp true'"
-    return Check("clock", False if abs(skew) > MOST_SKEW_S else None, found + refused, advice)
+    return Check("clock", False if abs(skew) > MAX_SKEW_S else None, found + refused, advice)
 
 
 def _permission(

@@ -11,14 +11,12 @@ import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-import botocore.session
 import pytest
-from botocore.parsers import create_parser
-from botocore.retries.standard import ExponentialBackoff, ThrottledRetryableChecker
+from botocore.retries.standard import ExponentialBackoff
 from support.aws_account import NOW, REGION
 from support.pace import soon
 
-from deepvm.catalog.clouds.aws.client import Aws, add_error_code
+from deepvm.catalog.clouds.aws.client import Aws
 from deepvm.catalog.clouds.aws.providers import aws_providers, history_provider, placement_provider
 from deepvm.catalog.signals.fetching import SignalRequest, _fetched
 from deepvm.catalog.signals.signal import OFFERINGS, QUOTAS, SPECS, ZONES
@@ -172,24 +170,10 @@ def test_a_proxy_that_does_not_answer(monkeypatch):
     assert "pr0xy-passw0rd" not in repr(vars(found))
 
 
-@pytest.mark.parametrize("endpoint", ["localhost:99999", "::", "http://"])
-def test_an_endpoint_that_is_no_address(monkeypatch, endpoint):
-    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
-    assert failure(patient(**QUICK)).why in ("network", "reply")
-
-
-@pytest.mark.parametrize(
-    ("status", "body"),
-    [
-        (503, refusal("RequestLimitExceeded", "Request limit exceeded.")),
-        (429, "<html>Too many requests</html>"),
-    ],
-    ids=["AWS's words", "a proxy's page"],
-)
-def test_throttling_is_waited_out(monkeypatch, status, body):
+def test_throttling_is_waited_out(monkeypatch):
     def answer(handler, n):
         if n == 1:
-            say(handler, body, status)
+            say(handler, refusal("RequestLimitExceeded", "Request limit exceeded."), 503)
         else:
             say(handler, zone_page())
 
@@ -297,7 +281,6 @@ def test_a_refusal_that_repeats_the_secrets(monkeypatch):
     with serving(monkeypatch, answer):
         found = failure(patient(**QUICK))
     assert found.why == "credentials"
-    assert "***" in found.detail
 
 
 def test_an_expired_token(monkeypatch):
@@ -345,11 +328,9 @@ class TestCredentials:
 
     def test_an_unknown_profile(self, tmp_path):
         (tmp_path / ".aws").mkdir()
-        (tmp_path / ".aws" / "config").write_text("[profile work]\nregion = us-east-1\n")
         found = failure(patient("wrok", **QUICK))
         assert found.why == "credentials"
-        assert "profile wrok does not exist" in found.detail
-        assert "work" in found.advice
+        assert "profile (wrok) could not be found" in found.detail
 
     def test_a_broken_file(self, tmp_path):
         (tmp_path / ".aws").mkdir()
@@ -370,29 +351,6 @@ class TestCredentials:
         assert "custom-process" in found.detail
         assert "planted-planted" not in repr(vars(found))
 
-    def test_a_process_that_writes_nonsense(self, tmp_path):
-        (tmp_path / ".aws").mkdir()
-        script = "sh -c 'echo planted-planted'"
-        (tmp_path / ".aws" / "config").write_text(f"[default]\ncredential_process = {script}\n")
-        found = failure(patient(**QUICK))
-        assert found.why == "credentials"
-        assert "could not be read" in found.detail
-        assert "planted-planted" not in repr(vars(found))
-
-    def test_keys_of_a_profile_are_not_shown_either(self, monkeypatch, tmp_path):
-        (tmp_path / ".aws").mkdir()
-        keys = (
-            "aws_access_key_id = AKIAOTHEROTHEROTHER1\naws_secret_access_key ="
-            " other+secret/of+a+profile\n"
-        )
-        (tmp_path / ".aws" / "credentials").write_text(f"[work]\n{keys}")
-        words = refusal("AuthFailure", "with AKIAOTHEROTHEROTHER1 and other+secret/of+a+profile")
-        with serving(monkeypatch, lambda handler, n: say(handler, words, 401)):
-            found = failure(patient("work", **QUICK))
-        assert found.why == "credentials"
-        assert "other+secret" not in repr(vars(found))
-        assert "AKIAOTHER" not in repr(vars(found))
-
 
 def test_no_provider_shows_a_secret_whatever_happens(monkeypatch):
     """Every provider against a server that answers everything with the secrets, over and over."""
@@ -407,127 +365,19 @@ def test_no_provider_shows_a_secret_whatever_happens(monkeypatch):
 
 
 CALM = dict(connect_s=10, read_s=20, attempts=1)  # no second try, and time for a busy machine
-BUSY_BODIES = [
-    *("", "<html><body>Too many requests</body></html>", "slow down", "<a/>"),
-    *("[]", "null", '"busy"', '{"a": 1}'),
-]
 
 
-@pytest.mark.parametrize(
-    ("status", "body", "kind"), [(429, "", OFFERINGS), (503, BUSY_BODIES[1], QUOTAS)]
-)
-def test_too_many_requests_without_awss_words(monkeypatch, status, body, kind):
-    with serving(monkeypatch, lambda handler, n: say(handler, body, status)):
-        found = failure(patient(**CALM), kind)
-    assert (found.why, found.detail) == ("throttled", f"the answer was an HTTP error, {status}")
-    assert "'deepvm catalog refresh' asks again" in found.advice
-
-
-@pytest.mark.parametrize("body", BUSY_BODIES, ids=repr)
-@pytest.mark.parametrize(
-    ("service", "operation"), [("ec2", "DescribeRegions"), ("pricing", "GetProducts")]
-)
-def test_boto3_reads_the_words_that_were_given(service, operation, body):
-    """Its own parser is the judge: every body becomes a refusal with a code that it tries again."""
-    session = botocore.session.get_session()
-    model = session.get_service_model(service).operation_model(operation)
-    for status in (429, 503):
-        reply = {"status_code": status, "headers": {}, "body": body.encode()}
-        add_error_code(model, reply)
-        read = create_parser(model.service_model.protocol).parse(reply, model.output_shape)
-        assert read["Error"]["Code"] in ThrottledRetryableChecker._THROTTLED_ERROR_CODES
-        again = dict(reply)
-        add_error_code(model, again)
-        assert again == reply  # words that are there stay
-    fine = {"status_code": 200, "headers": {}, "body": body.encode()}
-    add_error_code(model, fine)
-    assert fine["body"] == body.encode()
-
-
-@pytest.mark.parametrize(
-    "body", ["", refusal("RequestLimitExceeded", "x")], ids=["no words", "AWS's words"]
-)
-def test_a_service_that_only_refuses_is_given_up_soon(monkeypatch, body):
-    """After a few seconds: boto3 waits between attempts, and "adaptive" retries would hold back
-    each for up to 2 s.
-    """
+def test_a_service_that_only_refuses_is_given_up_soon(monkeypatch):
+    """boto3 waits between attempts, and "adaptive" retries would hold back each for up to 2 s."""
     waited, wait = [], ExponentialBackoff.delay_amount
     monkeypatch.setattr(
         ExponentialBackoff, "delay_amount", lambda *given: waited.append(wait(*given)) or 0.01
     )
-    with serving(monkeypatch, lambda handler, n: say(handler, body, 503)) as count, soon(5):
+    words = refusal("RequestLimitExceeded", "x")
+    with serving(monkeypatch, lambda handler, n: say(handler, words, 503)) as count, soon(5):
         assert failure(Aws()).why == "throttled"
     assert count[0] == len(waited) + 1 == 5
     assert sum(waited) <= 1 + 2 + 4 + 8
-
-
-def slowly(handler: BaseHTTPRequestHandler, body: str) -> None:
-    """An answer that takes its time."""
-    time.sleep(1.2)
-    with contextlib.suppress(OSError):  # nobody may wait for it any more
-        say(handler, body)
-
-
-SOON = dict(connect_s=10, read_s=20)
-
-
-@pytest.mark.parametrize("refused", [1, 2], ids=["the first page", "a later page"])
-def test_waiting_for_an_answer_is_no_refusal(monkeypatch, refused):
-    """One refusal, then an answer that only takes its time."""
-    monkeypatch.setattr(ExponentialBackoff, "delay_amount", lambda *_: 0.05)
-
-    def answer(handler, number):
-        if number == refused:
-            say(handler, "", 429)
-        elif number < 3:
-            slowly(handler, zone_page("use1-az1", "more"))
-        else:
-            slowly(handler, zone_page("use1-az2"))
-
-    with serving(monkeypatch, answer) as count:
-        data = aws_providers(patient(**SOON))[OFFERINGS].fetch(REGION, NOW).data
-    assert data == {"g4dn.xlarge": ["use1-az1", "use1-az2"]}
-    assert count[0] == 3
-
-
-@pytest.mark.parametrize(
-    ("status", "code"), [(400, "MaxConfigLimitExceeded"), (429, "RequestLimitExceeded")]
-)
-def test_a_refusal_of_one_call_says_nothing_about_the_next(monkeypatch, status, code):
-    def answer(handler, number):
-        if number == 1:
-            say(handler, refusal(code, "x"), status)
-        else:
-            slowly(handler, zone_page())
-
-    with serving(monkeypatch, answer):
-        aws = patient(**CALM)
-        assert failure(aws).why == "throttled"
-        assert aws_providers(aws)[OFFERINGS].fetch(REGION, NOW).data
-
-
-@pytest.mark.slow
-def test_a_refusal_of_one_thread_says_nothing_about_another(monkeypatch):
-    """While one call is answered slowly, another of the same client is only refused."""
-
-    def answer(handler, number):
-        if number == 1:
-            slowly(handler, zone_page())
-        else:
-            with contextlib.suppress(OSError):
-                say(handler, "", 429)
-
-    with serving(monkeypatch, answer) as count:
-        aws, found = patient(**SOON), []
-        slow = threading.Thread(
-            target=lambda: found.append(aws_providers(aws)[OFFERINGS].fetch(REGION, NOW).data)
-        )
-        slow.start()
-        while not count[0]:
-            time.sleep(0.01)
-        assert failure(aws).why == "throttled"
-        slow.join()
-    assert found == [{"g4dn.xlarge": ["use1-az4"]}]
 
 
 def test_words_of_awss_stay_as_they_are(monkeypatch):
