@@ -62,6 +62,8 @@ PLACES = {
     "botocore": ["catalog/clouds/aws/", "checkpoint/tiers/bucket.py"],
     "fsspec": ["checkpoint/tiers/cloud.py"],
     "torch": ["checkpoint/", "jobs/agent/warm.py", "lab/", "profiling/"],
+    "jinja2": ["reports/pages.py"],
+    "markupsafe": ["reports/pages.py"],
     "isal": ["checkpoint/format/"],
     "safetensors": ["checkpoint/files/export.py", "lab/certify/final_file.py"],
     "torchsnapshot": ["profiling/checkpoint/methods.py"],

@@ -27,9 +27,13 @@ from deepvm.documents.json_schema import fields_of
 
 @dataclass(frozen=True)
 class At:
-    """Where the value of a key is: a path of attributes, or a function of the object."""
+    """Where the value of a key is: a path of attributes, or a function of the object.
+
+    ``exact``: a number stays int where it is one, though the type says float.
+    """
 
     source: str | Callable[[Any], Any]
+    exact: bool = False
 
     def read(self, item: Any) -> Any:
         if callable(self.source):
@@ -65,6 +69,8 @@ def _sources(kind: Any) -> dict[str, tuple[Any, At | None]]:
         while get_origin(bare) is Annotated:
             bare, *marks = get_args(bare)
             source = next((mark for mark in marks if isinstance(mark, At)), source)
+        if source.exact:
+            bare = Any
         sources[key] = (bare, None if _is_constant(bare) else source)
     return sources
 

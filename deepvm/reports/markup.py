@@ -10,10 +10,6 @@ _EMPTY = frozenset({"br", "input", "meta"})
 """Elements without an end tag; those of SVG have one in HTML."""
 
 
-_SIGNS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"} | {127: 0x2421}
-_TURNS = dict.fromkeys([*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)], 0xFFFD)
-
-
 class Html(str):
     """Text that is HTML already."""
 
@@ -41,11 +37,6 @@ def _attribute(name: str, value: str | float | bool | None) -> str:
 def joined(*parts: str) -> Html:
     """Elements and texts behind one another."""
     return Html("".join(p if isinstance(p, Html) else escape(p) for p in parts))
-
-
-def visible(text: str) -> str:
-    """A user's text with signs for control characters, and for what would turn the direction of the text behind it."""
-    return text.translate(_SIGNS | _TURNS)
 
 
 def table(caption: str, header: list[str], rows: list[list[str]], **attributes: str) -> Html:

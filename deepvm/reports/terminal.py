@@ -8,8 +8,6 @@ import sys
 from collections.abc import Sequence
 from typing import TextIO
 
-from deepvm.reports.markup import visible
-
 USUAL_WIDTH = 80
 BEST, WARNING, ERROR = "1;32", "33", "1;31"
 """Colours, as a terminal is told them: the first row of a ranking, what to be careful with, what went wrong."""
@@ -87,6 +85,15 @@ def wrapped(line: str, width: int, indent: str = "  ") -> list[str]:
         else:
             lines.append(indent + piece.lstrip() if lines else piece)
     return lines or [""]
+
+
+_SIGNS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"} | {127: 0x2421}
+_TURNS = dict.fromkeys([*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)], 0xFFFD)
+
+
+def visible(text: str) -> str:
+    """A user's text with signs for control characters and for what changes the text's direction."""
+    return text.translate(_SIGNS | _TURNS)
 
 
 _SEQUENCE = re.compile(

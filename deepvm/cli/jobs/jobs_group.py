@@ -32,15 +32,17 @@ Name = Annotated[str, arg("NAME", "Name of a job; 'deepvm jobs ls' lists them.")
 @app.command("ls", short_help="List jobs.")
 def list_jobs(output: Output = "table") -> None:
     """List the jobs of this user, the newest first."""
+    from deepvm.documents.build import document_of
+    from deepvm.documents.outputs.jobs import Jobs
     from deepvm.jobs.history.history import History
     from deepvm.jobs.standing import job_lines
-    from deepvm.reports.jobs import listing
+    from deepvm.reports.jobs.listing import print_jobs
 
     with History.open() as history:
         _look_at_heads(history)
-        found = job_lines(history, time.time())
-    print_as(output, lambda: listing.print_jobs(found), lambda: listing.jobs_document(found))
-    if not found and output == "table":
+        jobs = job_lines(history, time.time())
+    print_as(output, lambda: print_jobs(jobs), lambda: document_of(Jobs, {"jobs": jobs}))
+    if not jobs and output == "table":
         note("no jobs yet; 'deepvm run job.yaml' starts one")
 
 
@@ -242,20 +244,21 @@ def orphans(
 
     Example: deepvm jobs orphans --release resnet-7
     """
+    from deepvm.documents.build import document_of
+    from deepvm.documents.outputs.jobs import Orphans
     from deepvm.jobs.cloud import UnknownError
     from deepvm.jobs.clouds.registry import clouds_of_owner
     from deepvm.jobs.history.history import History
     from deepvm.jobs.orphans import search
     from deepvm.jobs.submission import cloud_of, jobs_folder
-    from deepvm.reports.jobs import listing
+    from deepvm.reports.jobs.listing import print_orphans
 
     folder = jobs_folder()
     with History.open() as history:
         _look_at_heads(history)
         owned = clouds_of_owner(folder)
         found = search(history, cloud_of, release=release, named=names, folder=folder, owned=owned)
-    alive = [(one.job, one.machine, one.since_s, one.known) for one in found.orphans]
-    print_as(output, lambda: listing.print_orphans(alive), lambda: listing.orphans_document(alive))
+    print_as(output, lambda: print_orphans(found.orphans), lambda: document_of(Orphans, found))
     lost = [
         *dict.fromkeys(one.job for one in found.orphans if not one.known and one.job not in names)
     ]

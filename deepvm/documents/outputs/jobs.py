@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from typing import Annotated, Literal, TypedDict
 
+from deepvm.documents.build import At
 from deepvm.documents.outputs.plans import Bill
 from deepvm.documents.outputs.simulation import Spread
 
@@ -18,6 +20,12 @@ EndReason = Annotated[
     " lives",
 ]
 Epoch = Annotated[float | None, "seconds since 1970, null if it has not happened"]
+
+
+def iso_time(at_s: float) -> str:
+    """A time in seconds since 1970 as ISO 8601, UTC."""
+    moment = datetime.fromtimestamp(at_s, timezone.utc)
+    return moment.isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 class RunSaves(TypedDict):
@@ -311,11 +319,11 @@ class ListedJob(TypedDict):
     controller: Annotated[
         str, "alive, gone, elsewhere (its folder is not here), or over where none is needed"
     ]
-    created: Annotated[Time, "when it was submitted"]
+    created: Annotated[Time, At(lambda job: iso_time(job.created_s)), "when it was submitted"]
     steps: Annotated[int | None, "steps done, null if unknown"]
     preemptions: Annotated[int, "machines that were taken back or lost"]
     machines: Annotated[int, "that cost something now"]
-    cost_usd: Annotated[Usd, "what was paid until now"]
+    cost_usd: Annotated[Usd, At("cost_usd", exact=True), "what was paid until now"]
     failed_saves: Annotated[int, "since the newest version that is safe"]
 
 
@@ -331,7 +339,7 @@ class OrphanMachine(TypedDict):
 
     job: Annotated[str, "whose it is"]
     machine: Annotated[str, "its name within the job"]
-    since: Annotated[Time, "since when it lives"]
+    since: Annotated[Time, At(lambda machine: iso_time(machine.since_s)), "since when it lives"]
     known: Annotated[bool, "whether the history has its job; if not, another may, and need it"]
 
 
@@ -345,27 +353,39 @@ class Orphans(TypedDict):
 class Pool(TypedDict):
     """The machines of one type in one zone and market."""
 
-    type: Annotated[str, "instance type"]
+    type: Annotated[str, At("instance_type"), "instance type"]
     zone: Annotated[str, "where"]
     market: Market
     machines: Annotated[int, "that were launched"]
     preemptions: Annotated[int, "of those, how many were taken back or lost"]
-    missed_notices: Annotated[int, "preemptions without a notice"]
-    missed_low: Annotated[float, "lower end of the 80 % interval of the share without a notice"]
-    missed_high: Annotated[float, "upper end"]
+    missed_notices: Annotated[int, At("missed"), "preemptions without a notice"]
+    missed_low: Annotated[
+        float,
+        At(lambda pool: pool.missed_interval[0]),
+        "lower end of the 80 % interval of the share without a notice",
+    ]
+    missed_high: Annotated[float, At(lambda pool: pool.missed_interval[1]), "upper end"]
     lead_s: Annotated[
-        float | None, "from a notice to its preemption, mean, seconds, null without any"
+        float | None,
+        At("leads_s"),
+        "from a notice to its preemption, mean, seconds, null without any",
     ]
     rebalances: Annotated[
         int, "machines that the cloud had recommended to replace, taken back or not"
     ]
     mttp_s: Annotated[float | None, "mean time to preemption, seconds, null before the first"]
-    mttp_low_s: Annotated[float, "lower end of its 80 % interval, seconds"]
-    mttp_high_s: Annotated[float | None, "upper end, seconds, null before the first preemption"]
+    mttp_low_s: Annotated[
+        float, At(lambda pool: pool.mttp_interval_s[0]), "lower end of its 80 % interval, seconds"
+    ]
+    mttp_high_s: Annotated[
+        float | None,
+        At(lambda pool: pool.mttp_interval_s[1]),
+        "upper end, seconds, null before the first preemption",
+    ]
     allocation_s: Annotated[float, "from the request to the launch, mean, seconds"]
-    allocation_p10_s: Annotated[float, "its 10 % quantile"]
-    allocation_p50_s: Annotated[float, "its median"]
-    allocation_p90_s: Annotated[float, "its 90 % quantile"]
+    allocation_p10_s: Annotated[float, At(lambda pool: pool.allocations_s[0]), "its 10 % quantile"]
+    allocation_p50_s: Annotated[float, At(lambda pool: pool.allocations_s[1]), "its median"]
+    allocation_p90_s: Annotated[float, At(lambda pool: pool.allocations_s[2]), "its 90 % quantile"]
 
 
 class Pools(TypedDict):

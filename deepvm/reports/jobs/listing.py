@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timezone
 from decimal import Decimal
 from typing import Any
 
@@ -12,9 +11,11 @@ from deepvm.core.bill.extras import Extras
 from deepvm.core.bill.rates import Rates
 from deepvm.core.cluster.instances import Market
 from deepvm.core.units import counted, format_seconds
+from deepvm.documents.outputs.jobs import iso_time
 from deepvm.jobs.decisions.price_caps import most_usd_per_hour
 from deepvm.jobs.decisions.world import JobState, Pool, Role
 from deepvm.jobs.history.history import EventRow
+from deepvm.jobs.orphans import Orphan
 from deepvm.jobs.standing import ELSEWHERE, GONE, JobLine
 from deepvm.reports.jobs.events import clock, event_line
 from deepvm.reports.jobs.money import print_money
@@ -29,27 +30,6 @@ _HEAD = "head"
 """The role of the machine that runs the controller of a detached job."""
 
 
-def jobs_document(jobs: Sequence[JobLine]) -> dict[str, Any]:
-    """The jobs as a document."""
-    return {
-        "schema_version": "deepvm.jobs/1",
-        "jobs": [
-            {
-                "name": job.name,
-                "state": job.state,
-                "controller": job.controller,
-                "created": _time(job.created_s),
-                "steps": job.steps,
-                "preemptions": job.preemptions,
-                "machines": job.machines,
-                "cost_usd": job.cost_usd,
-                "failed_saves": job.failed_saves,
-            }
-            for job in jobs
-        ],
-    }
-
-
 def print_jobs(jobs: Sequence[JobLine]) -> None:
     """The jobs as a table."""
     header = [Column("job"), Column("state"), Column("created", drop=1)]
@@ -58,7 +38,7 @@ def print_jobs(jobs: Sequence[JobLine]) -> None:
         [
             job.name,
             state_words(job),
-            _time(job.created_s),
+            iso_time(job.created_s),
             "unknown" if job.steps is None else str(job.steps),
             str(job.preemptions),
             str(job.machines),
@@ -274,28 +254,11 @@ def _numbers(*names: str) -> list[Column]:
     return [Column(name, "right") for name in names]
 
 
-def orphans_document(found: Sequence[tuple[str, str, float, bool]]) -> dict[str, Any]:
-    """Machines without a controller, as a document: job, machine, since when, whether the history has the job."""
-    rows = [
-        {"job": job, "machine": name, "since": _time(since_s), "known": known}
-        for job, name, since_s, known in found
-    ]
-    return {"schema_version": "deepvm.orphans/1", "orphans": rows}
-
-
-def print_orphans(found: Sequence[tuple[str, str, float, bool]]) -> None:
+def print_orphans(orphans: Sequence[Orphan]) -> None:
     """Machines without a controller, as a table."""
     print_table(
         [Column("job"), Column("machine"), Column("since")],
-        [[job, machine, _time(since_s)] for job, machine, since_s, _ in found],
-    )
-
-
-def _time(at_s: float) -> str:
-    return (
-        datetime.fromtimestamp(at_s, timezone.utc)
-        .isoformat(timespec="seconds")
-        .replace("+00:00", "Z")
+        [[one.job, one.machine, iso_time(one.since_s)] for one in orphans],
     )
 
 

@@ -1,46 +1,12 @@
-"""Pools of machines and single machines of the history, as tables and documents."""
+"""Pools of machines as a table."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from deepvm.core.units import format_seconds
 from deepvm.jobs.history.pools import PoolHistory
 from deepvm.reports.tables import Column, print_table
-
-
-def pools_document(pools: Sequence[PoolHistory]) -> dict[str, Any]:
-    """The pools as a document."""
-    return {
-        "schema_version": "deepvm.pools/1",
-        "pools": [
-            {
-                "type": p.instance_type,
-                "zone": p.zone,
-                "market": p.market,
-                "machines": p.machines,
-                "preemptions": p.preemptions,
-                "missed_notices": p.missed,
-                "missed_low": p.missed_interval[0],
-                "missed_high": p.missed_interval[1],
-                "lead_s": p.leads_s,
-                "rebalances": p.rebalances,
-                "mttp_s": p.mttp_s,
-                "mttp_low_s": p.mttp_interval_s[0],
-                "mttp_high_s": p.mttp_interval_s[1],
-                "allocation_s": p.allocation_s,
-                **dict(
-                    zip(
-                        ("allocation_p10_s", "allocation_p50_s", "allocation_p90_s"),
-                        p.allocations_s,
-                        strict=True,
-                    )
-                ),
-            }
-            for p in pools
-        ],
-    }
 
 
 def print_pools(pools: Sequence[PoolHistory]) -> None:
@@ -84,10 +50,3 @@ def print_pools(pools: Sequence[PoolHistory]) -> None:
             ]
         )
     print_table(columns, rows, also="-o csv")
-
-
-def machines_document(machines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Machines as a document."""
-    # The names of columns are no plain texts, which YAML insists on.
-    rows = [{str(name): value for name, value in machine.items()} for machine in machines]
-    return {"schema_version": "deepvm.history/1", "machines": rows}

@@ -19,6 +19,7 @@ from deepvm.jobs.decisions.states import Job
 from deepvm.jobs.history.downtime import DOWNTIME
 from deepvm.jobs.history.history import EventRow
 from deepvm.jobs.standing import ELSEWHERE, GONE, JobStatus
+from deepvm.reports import pages
 from deepvm.reports.documents import to_yaml
 from deepvm.reports.jobs.charts import Times, elapsed, stacked
 from deepvm.reports.jobs.events import event_group, event_line
@@ -33,15 +34,19 @@ from deepvm.reports.jobs.validation import (
     forecast_said,
     unforeseen_said,
 )
-from deepvm.reports.markup import Html, joined, table, tag, visible
+from deepvm.reports.markup import Html, joined, table, tag
 from deepvm.reports.page_frame import PageTemplate, beside
+from deepvm.reports.pages import format_count as count
+from deepvm.reports.pages import format_paid as money
+from deepvm.reports.pages import format_utc as utc
 from deepvm.reports.plans.page_parts import section, wide
+from deepvm.reports.terminal import visible
 
 MOST_EVENTS = 4000
 """The newest, which a page shows; ``deepvm jobs show -o json`` has all."""
 _ROWS = 24
 """Of a table that says what a line says."""
-BADGES = {Job.DONE.value: "good", Job.FAILED.value: "bad", Job.STOPPED.value: "fair"}
+_BADGES = {Job.DONE.value: "good", Job.FAILED.value: "bad", Job.STOPPED.value: "fair"}
 _CAUSES = {
     "compute": ("training", "steps that count"),
     "recompute": ("lost steps", "done again"),
@@ -62,6 +67,11 @@ GROUPS = {
 """Kinds of events to choose from, with their names on the page."""
 
 
+def badge_of(state: str) -> str:
+    """The style of a job's state."""
+    return _BADGES.get(state, "busy")
+
+
 @dataclass(frozen=True)
 class RunPage:
     """The page of a job. ``version``: of deepvm."""
@@ -73,7 +83,10 @@ class RunPage:
         """The whole page; with a ``nonce`` it is served, and keeps itself up to date."""
         live = bool(nonce)
         frame = PageTemplate(
-            beside(__file__, "run_page.css"), beside(__file__, "run_page.js"), nonce, live
+            beside(pages.__file__, "templates/jobs.css"),
+            beside(pages.__file__, "templates/jobs.js"),
+            nonce,
+            live,
         )
         content = [
             tag("a", "Skip to the job", class_="skip", href="#machines"),
@@ -142,7 +155,7 @@ class RunPage:
             "money-table": self._money_table(),
             "file": self._file(),
             "foot": tag(
-                "p", f"Written by deepvm {self.version} at {_utc(job.now_s)}; all times are UTC."
+                "p", f"Written by deepvm {self.version} at {utc(job.now_s)}; all times are UTC."
             ),
         }
 
@@ -163,7 +176,7 @@ class RunPage:
     def _head(self) -> Iterator[Html]:
         job, document = self.job, self.job.document
         state = str(document["state"])
-        badge = tag("span", state, class_=f"badge {BADGES.get(state, 'busy')}")
+        badge = tag("span", state, class_=f"badge {badge_of(state)}")
         yield tag("h1", visible(job.row.name), " ", badge)
         if document["why"]:
             yield tag("p", visible(f"{document['why']}"), class_="alarm")
@@ -197,7 +210,7 @@ class RunPage:
         what = (
             f"{count} x {pool.instance_type} {pool.market}{anchors}, cloud {spec.get('cloud', '-')}"
         )
-        return visible(f"{what}; submitted {_utc(self.job.row.created_s)}")
+        return visible(f"{what}; submitted {utc(self.job.row.created_s)}")
 
     @staticmethod
     def _card(name: str, value: str, more: str) -> Html:
@@ -209,12 +222,12 @@ class RunPage:
         step_s = float(job.world.facts.step_s)
         steps, unknown = document["steps"], document.get("progress_unknown", "")
         of = (
-            f"of {number(total)}, {steps / total:.0%}"
+            f"of {count(total)}, {steps / total:.0%}"
             if isinstance(total, int) and total and not unknown
             else ""
         )
         speed = f"{1 / step_s:.3g} steps/s" if step_s else ""
-        yield "Steps", number(steps), ", ".join(t for t in (unknown, of, speed) if t)
+        yield "Steps", count(steps), ", ".join(t for t in (unknown, of, speed) if t)
         time = elapsed(float(document["total_s"]))
         without = document.get("downtime_s", 0.0)
         away = f"{elapsed(without)} of it without a controller" if without else ""
@@ -235,24 +248,24 @@ class RunPage:
         )
         unsaved = unsaved_words(document)
         if lost or not unsaved:
-            yield "Steps lost", number(lost), unknown or again
+            yield "Steps lost", count(lost), unknown or again
         if unsaved:
-            yield "Steps not saved", number(document["unsaved_steps"]), unsaved
+            yield "Steps not saved", count(document["unsaved_steps"]), unsaved
         if restarts := document.get("restarts"):
             causes = ", ".join(
                 f"{count} {cause}" for cause, count in restarts["causes"].items() if count
             )
-            yield "Restarts", number(restarts["count"]), causes
+            yield "Restarts", count(restarts["count"]), causes
         notices = (
             f"{document['notices']} with a notice"
             if document["preemptions"]
             else "no machine was taken back"
         )
-        yield "Preemptions", number(document["preemptions"]), notices
+        yield "Preemptions", count(document["preemptions"]), notices
         reasons = ", ".join(
             f"{count} {reason}" for reason, count in document["saves"].items() if count
         )
-        yield "Versions saved", number(sum(document["saves"].values())), reasons or "none yet"
+        yield "Versions saved", count(sum(document["saves"].values())), reasons or "none yet"
 
     def _breakdown(self) -> Html:
         known = {
@@ -348,9 +361,9 @@ class RunPage:
         rows = [
             [
                 self.times.elapsed(s.at_s),
-                number(s.step),
+                count(s.step),
                 f"{s.generation}",
-                number(lost.get(s.at_s, 0)),
+                count(lost.get(s.at_s, 0)),
             ]
             for s in chosen
         ]
@@ -446,17 +459,3 @@ def _shown(spec: Mapping[str, Any]) -> dict[str, Any]:
     found = {**spec, "env": dict.fromkeys(spec.get("env") or {}, "...")}
     shown: dict[str, Any] = plain(found)
     return shown
-
-
-def number(value: int | None) -> str:
-    """A count with its thousands apart; None is unknown."""
-    return "unknown" if value is None else f"{value:,}".replace(",", "\N{NARROW NO-BREAK SPACE}")
-
-
-def money(usd: float) -> str:
-    """Dollars: cents from 1 $ on, four digits below."""
-    return f"{usd:.2f} $" if usd >= 1 else f"{usd:.4f} $"
-
-
-def _utc(at_s: float) -> str:
-    return datetime.fromtimestamp(at_s, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")

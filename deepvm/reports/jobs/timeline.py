@@ -20,7 +20,8 @@ from deepvm.reports.jobs.charts import (
     shape,
     time_axis,
 )
-from deepvm.reports.markup import Html, joined, tag, visible
+from deepvm.reports.markup import Html, joined, tag
+from deepvm.reports.terminal import visible
 
 LEGEND = (
     ("waits", "asked for"),

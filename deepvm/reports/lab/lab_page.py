@@ -39,9 +39,10 @@ from deepvm.reports.lab.results import (
     passed_words,
     variant_document,
 )
-from deepvm.reports.markup import Html, joined, table, tag, visible
+from deepvm.reports.markup import Html, joined, table, tag
 from deepvm.reports.page_frame import PageTemplate, beside
 from deepvm.reports.plans.page_parts import listing, section, wide
+from deepvm.reports.terminal import visible
 
 PAGE = "report.html"
 _SPENT: Mapping[str, tuple[str, Callable[[Cost], float]]] = {

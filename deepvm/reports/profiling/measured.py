@@ -27,8 +27,8 @@ def list_document(tables: Tables, reasons: Mapping[str, str]) -> dict[str, Any]:
 
 def csv_rows(entries: Iterable[Entry]) -> tuple[list[str], list[list[Any]]]:
     """Header and a row for each measurement, in short."""
-    from deepvm.services.rows import rows_as
     from deepvm.documents.outputs.profiling import MeasuredEntry
+    from deepvm.services.rows import rows_as
 
     return rows_as(MeasuredEntry, [_row(e) for e in entries])
 

@@ -51,7 +51,7 @@ class _All:
     last: int = 0
 
     @property
-    def parts(self) -> dict[str, Html]:
+    def parts(self) -> dict[str, str]:
         return self.page.parts
 
     def rows(self, after: int) -> str:
