@@ -21,12 +21,12 @@ _HOMES = {
         "core.cluster.memory_nodes": ("SaturationTable",),
         "core.cluster.speedup": ("HybridSpeedup", "MeasuredSpeedup", "RingSpeedup"),
         "errors": ("DeepVMError",),
-        "planner.explain": ("explain",),
-        "planner.recommend": ("Recommendations", "recommend"),
+        "planner.recommend": ("Recommendations",),
         "planner.regions": ("Comparison", "compare"),
-        "planner.sweep": ("Sweep", "sweep"),
+        "planner.sweep": ("Sweep",),
         "reports.forms": ("to_frame",),
         "reports.performance.gpus": ("Gpus", "gpus"),
+        "services.recommend": ("explain", "recommend", "sweep"),
         "simulator.monte_carlo": ("simulate",),
     }.items()
     for name in names
@@ -76,12 +76,12 @@ if TYPE_CHECKING:
     from deepvm.core.cluster.memory_nodes import SaturationTable
     from deepvm.core.cluster.speedup import HybridSpeedup, MeasuredSpeedup, RingSpeedup
     from deepvm.errors import DeepVMError
-    from deepvm.planner.explain import explain
-    from deepvm.planner.recommend import Recommendations, recommend
+    from deepvm.planner.recommend import Recommendations
     from deepvm.planner.regions import Comparison, compare
-    from deepvm.planner.sweep import Sweep, sweep
+    from deepvm.planner.sweep import Sweep
     from deepvm.reports.forms import Views, to_frame
     from deepvm.reports.performance.gpus import Gpus, gpus
+    from deepvm.services.recommend import explain, recommend, sweep
     from deepvm.simulator.monte_carlo import simulate
 
 

@@ -374,12 +374,14 @@ def _recommended(usd_per_hour: float) -> Rented:
     Raises RequestError: it buys none.
     """
     from deepvm.catalog.published.prediction import workload
-    from deepvm.planner.recommend import recommend
+    from deepvm.planner.recommend import solve
+    from deepvm.planner.request import PlanRequest
 
-    answer = recommend(load_catalog(), str(usd_per_hour), training=workload(model=USUAL_MODEL))
-    if not answer:
-        why = "" if answer.infeasible is None else answer.infeasible.reason
-        raise RequestError("budget.usd_per_hour", usd_per_hour, f"one that buys a cluster: {why}")
+    request = PlanRequest.parse(usd_per_hour, training=workload(model=USUAL_MODEL))
+    answer = solve(load_catalog(), request)
+    if answer.infeasible:
+        allowed = f"one that buys a cluster: {answer.infeasible.reason}"
+        raise RequestError("budget.usd_per_hour", usd_per_hour, allowed)
     best, *others = (row.cluster for row in answer)
     memory = best.memory
     anchors = [other.memory.instance.name for other in others if other.memory is not None]

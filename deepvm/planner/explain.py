@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,26 +12,16 @@ from deepvm.core.cluster.cluster import Recommendation, Rejection
 from deepvm.core.cluster.instances import Catalog, InstanceType
 from deepvm.core.meanings import meant_type
 from deepvm.core.spelling import examples, listed
-from deepvm.core.units import MICRO_USD, Money, format_usd
+from deepvm.core.units import MICRO_USD, format_usd
 from deepvm.errors import RequestError
 from deepvm.planner.candidates import gather
 from deepvm.planner.describe import binding, blocks_of, describe, improvement
 from deepvm.planner.infeasible import infeasible, lacks_memory
 from deepvm.planner.ranking import CLOSE, LITTLE, SELDOM, cheapest_reaching, first
 from deepvm.planner.rejections import why_absent
-from deepvm.planner.request import (
-    MeasuredTables,
-    Objective,
-    PlanOptions,
-    PlanRequest,
-    PolicyName,
-    with_tables,
-)
+from deepvm.planner.request import Objective, PlanRequest, PolicyName
 from deepvm.planner.scoring import tie_floor
 from deepvm.planner.search.enumeration import Block, Choice, Enumeration
-
-if TYPE_CHECKING:
-    from typing import Unpack
 
 
 @dataclass(frozen=True, repr=False)
@@ -68,7 +57,7 @@ class WhyNot(Answer):
 
 
 def why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
-    """Answer a validated request; see :func:`explain`."""
+    """Answer a validated request; see :func:`deepvm.explain`."""
     units = "" if request.training is None else request.training.workload.units
     return replace(_why_not(catalog, request, name), units=units)
 
@@ -232,20 +221,3 @@ _WORSE = {
     Objective.MAKESPAN: "longer expected time",
     Objective.TOTAL_COST: "higher expected bill",
 }
-
-
-def explain(
-    catalog: Catalog,
-    budget: Money,
-    name: str,
-    *,
-    tables: MeasuredTables | None = None,
-    **options: Unpack[PlanOptions],
-) -> WhyNot:
-    """Answer "why not this type?" with its best cluster and how far that is from the winner.
-
-    ``name``: a type of the catalog, one that trains or a memory node; the rest is as for
-    :func:`deepvm.recommend`. Raises a RequestError for an unknown type, or an option that cannot be
-    used.
-    """
-    return why_not(with_tables(catalog, tables), PlanRequest.parse(budget, **options), name)

@@ -1,4 +1,4 @@
-"""Candidates, constraints, an exact solution, a ranking with reasons: the planner's front door."""
+"""Candidates, constraints, an exact solution, a ranking with reasons."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import TYPE_CHECKING, overload
+from typing import overload
 
 import numpy as np
 
 from deepvm.core.answer import Answer
 from deepvm.core.cluster.cluster import Recommendation, Rejection
 from deepvm.core.cluster.instances import Catalog, InstanceType, Reservation
-from deepvm.core.units import MICRO_USD, Money, format_seconds, format_usd
+from deepvm.core.units import MICRO_USD, format_seconds, format_usd
 from deepvm.planner.architectures import ON_DEMAND
 from deepvm.planner.candidates import Candidates, gather
 from deepvm.planner.describe import binding, block_of, blocks_of, describe, improvement
@@ -33,16 +33,10 @@ from deepvm.planner.request import (
     PlanRequest,
     PolicyName,
     SolverName,
-    with_tables,
 )
 from deepvm.planner.scoring import scoring
 from deepvm.planner.search.enumeration import Block, Choice, Enumeration
 from deepvm.planner.search.formulation import SolveStatus
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from deepvm.planner.request import MeasuredTables, PlanOptions
 
 
 @dataclass(frozen=True)
@@ -134,57 +128,8 @@ class Recommendations(Answer, Sequence[Recommendation]):
         return self.configurations[index]
 
 
-def recommend(
-    catalog: Catalog,
-    budget: Money,
-    *,
-    tables: MeasuredTables | None = None,
-    **options: Unpack[PlanOptions],
-) -> Recommendations:
-    """Rank the clusters that train fastest for a budget; with none feasible, the answer says why.
-
-    Args:
-        catalog: the types and prices; see :func:`deepvm.load_catalog`.
-        budget: the most to pay, $/h (the paper's pricing willingness PW).
-        tables: measured on your own machines, ``deepvm.load_tables()``; None for the catalog's
-        figures. **options: by keyword, with their defaults:
-
-            - ``training=None``: the model, such as ``deepvm.workload(model="llama-8b",
-              method="fsdp", tokens="2B")``; None counts eFLOPS;
-            - ``checkpoint_size``: bytes, or text such as ``"300MB"``, the default without a model;
-            - ``buffers=2``: checkpoints that memory nodes must hold at once (eq. 6);
-            - ``objective="throughput"``, or ``"flopp"``, ``"cost-per-work"``;
-            - ``policy="deepvm"``, or ``"noscale"``, ``"cost-first"``, ``"performance-first"``;
-            - ``architecture=()``: ``"on-demand"``, ``"single-anchor"``, ``"spot-storage"``,
-              ``"tiering"``; none for those of the paper, and with a model for all;
-            - ``speedup=None``: ``"hybrid"``, ``"ring"``, ``"measured"``; None for the catalog's
-              default;
-            - ``gpu``, ``instance_type``, ``exclude``, ``memory_node``: glob or globs;
-            - ``gpus_min``, ``gpus_max``: GPUs of a VM; ``gpu_memory_min`` and ``_max``,
-              ``gpu_total_memory_min`` and ``_max``: bytes, or text such as ``"24GiB"``, of each GPU
-              and of all of a VM;
-            - ``cpu_architecture=None``: ``"x86_64"`` or ``"arm64"``; ``generation="auto"``,
-              ``"current"`` or ``"any"``;
-            - ``estimates=False``: also types with estimated eFLOPS; ``burstable=False``: also
-              memory nodes that run at full speed only while they have credits;
-            - ``max_nodes=255``: the most VMs that train in one cluster;
-            - ``quotas=None``: account limits; None for those of the catalog, empty for none;
-            - ``top=3``: how many clusters to rank;
-            - ``solver="ilp"``: an integer program proves the best cluster; ``"frontier"``: the
-              enumeration alone;
-            - ``time_limit_s=60.0``: seconds for the integer program;
-            - what is to be trained: see :class:`deepvm.planner.request.WorkOptions`; objectives
-              ``makespan`` and ``total-cost`` need it.
-
-    Raises:
-        RequestError: an argument cannot be used.
-        MissingDataError: the catalog lacks what was asked for.
-    """
-    return solve(with_tables(catalog, tables), PlanRequest.parse(budget, **options))
-
-
 def solve(catalog: Catalog, request: PlanRequest) -> Recommendations:
-    """Answer a validated request; see :func:`recommend`."""
+    """Answer a validated request."""
     candidates = gather(catalog, request)
     request, everything = candidates.request, blocks_of(candidates)
     blocks: Sequence[Block] = everything

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING
@@ -10,24 +10,15 @@ from typing import TYPE_CHECKING
 from deepvm.core.answer import Rows
 from deepvm.core.cluster.cluster import Recommendation
 from deepvm.core.cluster.instances import Catalog, InstanceType
-from deepvm.core.units import Money, budget_micro_usd, counted, to_decimal
+from deepvm.core.units import budget_micro_usd, counted, to_decimal
 from deepvm.errors import RequestError
 from deepvm.planner.candidates import gather
 from deepvm.planner.describe import blocks_of, describe
 from deepvm.planner.ranking import first
-from deepvm.planner.request import (
-    MeasuredTables,
-    Objective,
-    PlanOptions,
-    PlanRequest,
-    PolicyName,
-    with_tables,
-)
+from deepvm.planner.request import Objective, PlanRequest, PolicyName
 from deepvm.planner.search.enumeration import Enumeration
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
     from deepvm.core.training.workload import Workload
 
 MOST_BUDGETS = 100_000
@@ -86,31 +77,20 @@ def parse_budgets(text: str) -> tuple[Decimal, ...]:
     return tuple(low + i * step for i in range(count))
 
 
-def sweep(
+def solve_budgets(
     catalog: Catalog,
-    budgets: Iterable[Money],
-    policies: Sequence[str] = ALL_POLICIES,
-    *,
-    tables: MeasuredTables | None = None,
-    **options: Unpack[PlanOptions],
+    budgets: Sequence[Decimal],
+    policies: Sequence[PolicyName],
+    request: PlanRequest,
 ) -> Sweep:
-    """Answer every budget, $/h, for every policy: one row each, budgets first, in the order given.
-
-    The rest is as for :func:`deepvm.recommend`; ``policy``, ``top``, ``solver`` and
-    ``time_limit_s`` have no effect. Raises a RequestError for a budget, a policy or an option that
-    cannot be used.
-    """
-    amounts = [to_decimal(b, "pw", zero=True, unit="$/h") for b in budgets]
-    request = PlanRequest.parse(0, **options)
-    catalog = with_tables(catalog, tables)
-    asked = [replace(request, policy=PlanRequest.parse(0, policy=name).policy) for name in policies]
-    gathered = [gather(catalog, one) for one in asked]
+    """Answer every budget, $/h, for every policy: one row each, budgets first, in the order given."""
+    gathered = [gather(catalog, replace(request, policy=policy)) for policy in policies]
     enumerations = [Enumeration.build(blocks_of(candidates)) for candidates in gathered]
     rows = []
-    for amount in amounts:
+    for budget in budgets:
         for candidates, enumeration in zip(gathered, enumerations, strict=True):
-            choice = first(enumeration, candidates.request, budget_micro_usd(amount))
-            found = None if choice is None else describe(choice, candidates)
-            rows.append(SweepRow(amount, candidates.request.policy, found, candidates.reference))
+            choice = first(enumeration, candidates.request, budget_micro_usd(budget))
+            best = None if choice is None else describe(choice, candidates)
+            rows.append(SweepRow(budget, candidates.request.policy, best, candidates.reference))
     workload = None if request.training is None else request.training.workload
     return Sweep(catalog, request.objective, tuple(rows), workload)

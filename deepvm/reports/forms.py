@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from deepvm.simulator.results import Results
 
 Table = tuple[list[str], list[list[Any]]]
-_MOST = 50
-"""Rows of a table of HTML; a data frame has all."""
+_MOST = 50  # rows of a table of HTML; a data frame has all
 
 
 @dataclass(frozen=True)

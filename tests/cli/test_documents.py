@@ -17,8 +17,8 @@ from support.effort import sampled
 from support.schemas import check
 
 from deepvm.cli.output import print_as
-from deepvm.services.schemas import DOCUMENTS, OutputSpec
 from deepvm.services.rows import header_of
+from deepvm.services.schemas import DOCUMENTS, OutputSpec
 
 
 def test_every_command_that_prints_json_is_here() -> None:

@@ -14,17 +14,16 @@ from support.builders import catalog, cpu_type, gpu_type, paper
 from support.effort import examples
 from support.planner.agreement import assert_agree, blocks_for, by_ilp, enumerated, summary
 from support.planner.strategies import Case, cases
+from support.planning import explain, recommend
 
 from deepvm.core.cluster.instances import Catalog, Market, Quota, ZonePrice
 from deepvm.planner.architectures import REGISTRY, Architecture
-from deepvm.planner.explain import explain
-from deepvm.planner.recommend import recommend
 from deepvm.planner.request import PlanRequest
 from deepvm.planner.search.enumeration import Block
 from deepvm.planner.search.formulation import Formulation, SolveStatus, formulate
 from deepvm.planner.search.ilp import decode
 from deepvm.planner.search.solver import IntegerProgram
-from deepvm.planner.sweep import sweep
+from deepvm.services.recommend import sweep
 
 UNDER_CONTRACT = {
     # name: (spot, on-demand) of 5 training VMs, markets, whether memory nodes stand beside them,

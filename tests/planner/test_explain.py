@@ -13,13 +13,14 @@ from support import oracle
 from support.builders import PAPER_CPUS, catalog, cpu_type, gpu_type, paper
 from support.effort import examples
 from support.planner.strategies import Case, cases, usd
+from support.planning import recommend
 
 from deepvm.core.cluster.instances import Catalog, Market, Quota
 from deepvm.core.cluster.memory_nodes import REAL_NODES, SaturationTable
 from deepvm.core.cluster.speedup import HybridSpeedup, RingSpeedup
 from deepvm.errors import RequestError
 from deepvm.planner.explain import WhyNot, why_not
-from deepvm.planner.recommend import Recommendations, recommend, solve
+from deepvm.planner.recommend import Recommendations, solve
 from deepvm.planner.request import PlanRequest, PolicyName, SolverName
 from deepvm.planner.search.formulation import SolveStatus
 

@@ -12,13 +12,15 @@ from support import oracle
 from support.builders import paper, simulated
 from support.effort import sampled
 from support.planner.agreement import assert_agree, blocks_for, by_ilp
+from support.planning import recommend
 
 from deepvm.core.cluster.instances import Catalog
-from deepvm.planner.recommend import Recommendations, recommend
+from deepvm.planner.recommend import Recommendations
 from deepvm.planner.request import WORK_OBJECTIVES, Objective, PlanRequest, PolicyName, SolverName
 from deepvm.planner.search.enumeration import Enumeration
 from deepvm.planner.search.formulation import SolveStatus
-from deepvm.planner.sweep import parse_budgets, sweep
+from deepvm.planner.sweep import parse_budgets
+from deepvm.services.recommend import sweep
 
 both_solvers = pytest.mark.parametrize("solver", [s.value for s in SolverName])
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 from support.builders import catalog, cpu_type, gpu_type
+from support.planning import explain, recommend
 
 from deepvm.core.cluster.instances import Catalog, Gpu, Market, Quota
 from deepvm.errors import RequestError
-from deepvm.planner.explain import explain
-from deepvm.planner.recommend import recommend
 
 
 def shop(**changes: object) -> Catalog:

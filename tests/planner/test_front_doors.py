@@ -7,16 +7,17 @@ from dataclasses import replace
 from decimal import Decimal
 
 import pytest
+from support.planning import recommend
 
 from deepvm.catalog.published.performance import PublishedPerformance
 from deepvm.catalog.published.workloads import read_workload
 from deepvm.catalog.store import load_catalog
 from deepvm.core.training.speed import Training
 from deepvm.planner.explain import why_not
-from deepvm.planner.recommend import Recommendations, recommend
+from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import compare
 from deepvm.planner.search.frontier import frontier_of
-from deepvm.planner.sweep import sweep
+from deepvm.services.recommend import sweep
 
 ASKED = [
     ("resnet18", "300", {}),

@@ -21,6 +21,7 @@ from support.effort import THOROUGH, examples
 from support.oracle import Plan
 from support.planner.agreement import blocks_for, by_ilp, enumerated, summary
 from support.planner.strategies import Case, cases
+from support.planning import explain, recommend
 
 from deepvm.core.cluster.instances import Catalog, Market
 from deepvm.core.cluster.memory_nodes import SaturationTable
@@ -29,9 +30,8 @@ from deepvm.core.preemption.interruption_bands import BAND_SHARES, MONTH_S, mean
 from deepvm.core.preemption.job import Job, Span
 from deepvm.core.preemption.savepolicy import parse_policy
 from deepvm.errors import RequestError
-from deepvm.planner.explain import explain
 from deepvm.planner.job_forecast import Work
-from deepvm.planner.recommend import recommend, solve
+from deepvm.planner.recommend import solve
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
 from deepvm.reports.documents import to_json
 from deepvm.reports.plans.recommendation_documents import document

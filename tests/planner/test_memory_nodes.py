@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from support.builders import catalog, cpu_type, gpu_type
+from support.planning import explain, recommend
 
 from deepvm.catalog.market.build_catalog import MarketRequest, assemble
 from deepvm.catalog.signals.signal import Signal
@@ -26,8 +27,7 @@ from deepvm.core.cluster.memory_nodes import (
 )
 from deepvm.core.cluster.speedup import HybridSpeedup, RingSpeedup
 from deepvm.core.units import GIB
-from deepvm.planner.explain import explain
-from deepvm.planner.recommend import Recommendations, recommend
+from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import compare
 from deepvm.reports.plans.recommendations import print_report
 from deepvm.reports.plans.sources import doubts

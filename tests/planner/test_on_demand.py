@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.builders import catalog, cpu_type, gpu_type
 from support.effort import examples
+from support.planning import recommend
 
 from deepvm.core.cluster.instances import Catalog, Market, Quota
 from deepvm.core.cluster.speedup import RingSpeedup
 from deepvm.core.preemption.job import Job, Span
-from deepvm.planner.recommend import recommend
 
 JOB = Job(
     20_000,

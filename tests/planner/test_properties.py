@@ -23,7 +23,8 @@ from deepvm.planner.recommend import Recommendations, solve
 from deepvm.planner.request import Objective, PlanOptions, PlanRequest, PolicyName, SolverName
 from deepvm.planner.search.enumeration import Enumeration
 from deepvm.planner.search.formulation import SolveStatus
-from deepvm.planner.sweep import parse_budgets, sweep
+from deepvm.planner.sweep import parse_budgets
+from deepvm.services.recommend import sweep
 
 
 def by_enumeration(case: Case, **changes: object) -> Recommendations:

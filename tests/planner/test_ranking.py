@@ -8,11 +8,11 @@ import pytest
 from support import oracle
 from support.builders import catalog, cpu_type, gpu_type, hybrid, paper, simulated
 from support.planner.agreement import assert_agree, blocks_for, by_ilp
+from support.planning import recommend
 
 import deepvm
 from deepvm.core.cluster.instances import Market, Quota
 from deepvm.core.cluster.speedup import HybridSpeedup, MeasuredSpeedup
-from deepvm.planner.recommend import recommend
 from deepvm.planner.request import PlanRequest
 from deepvm.planner.search.enumeration import Enumeration
 from deepvm.planner.search.formulation import SolveStatus

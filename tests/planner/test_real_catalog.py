@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from support.builders import catalog, cpu_type, gpu_type
 from support.places import SHARED
+from support.planning import recommend
 
 from deepvm.catalog.store import load_catalog
 from deepvm.core.cluster.instances import Catalog, Gpu
 from deepvm.core.cluster.speedup import RingSpeedup
-from deepvm.planner.recommend import recommend
 from deepvm.planner.search.formulation import SolveStatus
 
 SOURCE = SHARED / "data" / "aws" / "catalog_us-east-1.csv"

@@ -13,9 +13,10 @@ from support.builders import catalog, cpu_type, gpu_type
 from support.effort import examples
 from support.planner.strategies import cases, repriced
 from support.planner.trained_cases import catalog_of, plain_gpu, plain_shop, request_of
+from support.planning import recommend
 
 from deepvm.core.cluster.instances import Catalog
-from deepvm.planner.recommend import recommend, solve
+from deepvm.planner.recommend import solve
 from deepvm.planner.regions import compare
 from deepvm.planner.request import PolicyName
 

@@ -5,15 +5,14 @@ from typing import Any
 
 import pytest
 from support.builders import catalog, cpu_type, gpu_type, hybrid, paper
+from support.planning import explain, recommend
 
 from deepvm.core.cluster.instances import Gpu, Market, Quota
 from deepvm.core.cluster.speedup import HybridSpeedup, RingSpeedup
 from deepvm.errors import MissingDataError, RequestError
 from deepvm.planner.candidates import architectures_of
-from deepvm.planner.explain import explain
-from deepvm.planner.recommend import recommend
 from deepvm.planner.request import Objective, PlanRequest, PolicyName, SolverName, SpeedupKind
-from deepvm.planner.sweep import sweep
+from deepvm.services.recommend import sweep
 
 
 def test_the_defaults_are_those_of_the_dataclass() -> None:

@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.builders import paper, simulated
+from support.planning import recommend
 
 from deepvm.errors import RequestError
-from deepvm.planner.recommend import recommend
 from deepvm.planner.request import PolicyName
-from deepvm.planner.sweep import parse_budgets, sweep
+from deepvm.planner.sweep import parse_budgets
+from deepvm.services.recommend import sweep
 
 
 def test_both_ends_count() -> None:

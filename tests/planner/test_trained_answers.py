@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from support.planner.trained_cases import catalog_of, plain_gpu, plain_node, plain_shop, request_of
+from support.planning import recommend
 
 from deepvm import gpus, load_catalog
 from deepvm.catalog.published.performance import PublishedPerformance
@@ -15,7 +16,7 @@ from deepvm.core.cluster.instances import Catalog
 from deepvm.core.training.speed import Training
 from deepvm.planner.explain import why_not
 from deepvm.planner.infeasible import Infeasible
-from deepvm.planner.recommend import Recommendations, recommend, solve
+from deepvm.planner.recommend import Recommendations, solve
 from deepvm.planner.request import PlanRequest
 
 LINEAR = [10.0 * n for n in range(1, 13)]

@@ -17,15 +17,15 @@ from support.builders import catalog, cpu_type, gpu_type
 from support.effort import examples
 from support.planner.agreement import assert_agree, blocks_for, by_ilp, enumerated
 from support.planner.strategies import usd
+from support.planning import explain, recommend
 
 from deepvm.catalog.documents.findings import catalog_findings
 from deepvm.catalog.documents.serialization import document_of
 from deepvm.core.cluster.instances import Catalog, InstanceType, Quota, ZonePrice
 from deepvm.core.cluster.speedup import RingSpeedup
 from deepvm.planner.candidates import gather
-from deepvm.planner.explain import explain
 from deepvm.planner.infeasible import Infeasible
-from deepvm.planner.recommend import Recommendations, recommend, solve
+from deepvm.planner.recommend import Recommendations, solve
 from deepvm.planner.request import Objective, PlanRequest, PolicyName, SolverName
 
 PERFECT = (RingSpeedup(0.0, 0.0),)

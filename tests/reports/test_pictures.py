@@ -24,8 +24,9 @@ from support.builders import catalog, cpu_type, gpu_type, paper
 from deepvm.core.cluster.speedup import HybridSpeedup, RingSpeedup
 from deepvm.errors import DataError, MissingExtraError, RequestError
 from deepvm.planner.request import PolicyName
-from deepvm.planner.sweep import SweepRow, parse_budgets, sweep
+from deepvm.planner.sweep import SweepRow, parse_budgets
 from deepvm.reports import pictures
+from deepvm.services.recommend import sweep
 
 PNG = b"\x89PNG\r\n\x1a\n"
 ABOUT = {"catalog_name": "test", "eflops_unit": "eFLOPS"}

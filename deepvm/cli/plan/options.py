@@ -380,6 +380,10 @@ class PlanFlags(WorkloadFlags):
             from deepvm.planner.job_forecast import known_life_s
 
             known_life_s(self.mttp, self.interruption_rate)
+        if (simulate := getattr(self, "simulate", None)) is not None:
+            from deepvm.services.simulated_ranking import read_runs
+
+            read_runs(simulate, job=self.has_job)
         if self.savings_plan:
             from deepvm.core.cluster.commitments import read_savings_plan
 

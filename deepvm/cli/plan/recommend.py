@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,15 +12,12 @@ from deepvm.cli.help.completion import complete_type
 from deepvm.cli.output import Output, OutputOrPage, note, print_as, print_document, say
 from deepvm.cli.parameters import arg, flag, takes_flags
 from deepvm.cli.plan import options as o
-from deepvm.errors import MissingDataError, RequestError
+from deepvm.errors import RequestError
 
 if TYPE_CHECKING:
     from deepvm.catalog.market.open_markets import Placement
-    from deepvm.core.cluster.instances import Catalog
     from deepvm.planner.explain import WhyNot
-    from deepvm.planner.recommend import Recommendations
     from deepvm.planner.regions import Comparison
-    from deepvm.planner.request import PlanRequest
 
 
 @takes_flags
@@ -40,22 +36,16 @@ def recommend(
     Example: deepvm recommend --pw 3
     """
     from deepvm.cli.plan.open_catalogs import open_catalogs, placement_of
-    from deepvm.planner.regions import compare
+    from deepvm.planner.request import PlanRequest
+    from deepvm.services.recommend import explain_type, recommend_in
 
-    answers = _answers(open_catalogs(flags, details=why), flags)
-    job = answers[0].request.work is not None
-    if job or flags.simulate is not None:
-        from deepvm.cli.plan.simulated_ranking import ranked_anew, runs_of
-
-        runs = runs_of(flags.simulate, job=job)
-        answers = [
-            ranked_anew(answer, runs, document=output in ("json", "yaml", "html"))
-            for answer in answers
-        ]
-    found = compare(answers)
-    asked = (
-        _why_not(found.answers[0].catalog, found.answers[0].request, explain) if explain else None
-    )
+    catalogs = open_catalogs(flags, details=why)
+    request = PlanRequest.parse(flags.pw, **flags.planner_options(catalogs[0]))
+    found = recommend_in(catalogs, request, simulate=flags.simulate, say=note)
+    asked = None
+    if explain:
+        best = found.answers[0]
+        asked = explain_type(best.catalog, best.request, explain, say=note)
     placement = placement_of(found, flags)
     if output == "table" and found.ranked and found.answers[0].request.training is not None:
         from deepvm.reports.plans.answer import print_answer
@@ -91,42 +81,6 @@ def _write_page(found: Comparison, flags: o.RankFlags) -> None:
         assumed,
     )
     sys.stdout.write(page.render())
-
-
-def _answers(catalogs: Sequence[Catalog], flags: o.RankFlags) -> list[Recommendations]:
-    """An answer for each region that has one; a note for each other one.
-
-    Raises the first's error if all fail.
-    """
-    from deepvm.planner.recommend import recommend as rank
-    from deepvm.planner.regions import cloud_name
-
-    options = flags.planner_options(catalogs[0])
-    answers: list[Recommendations] = []
-    failed: list[tuple[Catalog, RequestError | MissingDataError]] = []
-    for catalog in catalogs:
-        try:
-            answers.append(rank(catalog, flags.pw, **options))
-        except (RequestError, MissingDataError) as error:
-            failed.append((catalog, error))
-    if not answers:
-        raise failed[0][1]
-    several = len({cloud_name(catalog) for catalog in catalogs}) > 1
-    for catalog, why in failed:
-        which = f"{cloud_name(catalog)}, region" if several else "region"
-        note(f"{which} {catalog.region} is left out: {why}")
-    return answers
-
-
-def _why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
-    from deepvm.planner.explain import why_not
-
-    why = why_not(catalog, request, name)
-    if request.work is not None:
-        from deepvm.cli.plan.simulated_ranking import simulated_why
-
-        why = simulated_why(why, request)
-    return why
 
 
 def _print(found: Comparison, why: WhyNot | None, placement: Placement | None, output: str) -> None:
@@ -176,10 +130,12 @@ def explain(
     from deepvm.planner.request import PlanRequest
     from deepvm.reports.plans import recommendation_documents as data
     from deepvm.reports.plans import recommendations as report
+    from deepvm.services.recommend import explain_type
 
     found = one_catalog(flags)
     try:
-        why = _why_not(found, PlanRequest.parse(flags.pw, **flags.planner_options(found)), name)
+        request = PlanRequest.parse(flags.pw, **flags.planner_options(found))
+        why = explain_type(found, request, name, say=note)
     except RequestError as error:
         # Here the type is an argument; `recommend` has an option --explain.
         raise (

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
+from deepvm.cli.long_runs import Progress
 from deepvm.cli.output import Output, draw, note, plot_of, print_as
 from deepvm.cli.parameters import takes_flags
 from deepvm.cli.plan import options as o
+
+if TYPE_CHECKING:
+    from deepvm.planner.sweep import SweepRow
 
 
 @takes_flags
@@ -23,22 +27,18 @@ def sweep(
     """
     from deepvm.cli.plan.open_catalogs import one_catalog
     from deepvm.planner.request import PlanRequest
-    from deepvm.planner.sweep import ALL_POLICIES, parse_budgets
-    from deepvm.planner.sweep import sweep as run
+    from deepvm.planner.sweep import parse_budgets
     from deepvm.reports.plans import sweeps as report
     from deepvm.reports.plans.sources import source_lines
+    from deepvm.services.recommend import sweep_budgets
 
-    budgets, runs = parse_budgets(flags.pw), None
-    if flags.simulate is not None:
-        from deepvm.cli.plan.simulated_ranking import runs_of, simulated_rows
-
-        runs = runs_of(flags.simulate, job=flags.has_job)
+    budgets = parse_budgets(flags.pw)
     found = one_catalog(flags)
-    options = flags.planner_options(found)
-    rows = run(found, budgets, tuple(dict.fromkeys(flags.policy)) or ALL_POLICIES, **options)
-    request = PlanRequest.parse(0, **options)
-    if request.work is not None and runs is not None:
-        rows = replace(rows, rows=simulated_rows(rows, request, runs))
+    request = PlanRequest.parse(0, **flags.planner_options(found))
+    policies = tuple(dict.fromkeys(flags.policy)) or None
+    rows = sweep_budgets(
+        found, budgets, policies, request, simulate=flags.simulate, say=note, track=_tracked
+    )
     units = request.training.workload.units if request.training else ""
     if plot:
         from deepvm.reports.pictures import sweep_figure
@@ -68,3 +68,10 @@ def sweep(
             )
     for line in (*source_lines(found, datetime.now(timezone.utc)), *found.provenance.doubts):
         note(line)
+
+
+def _tracked(rows: Sequence[SweepRow]) -> Iterator[SweepRow]:
+    with Progress(len(rows), "rows") as progress:
+        for row in rows:
+            yield row
+            progress.advance(1)

@@ -15,10 +15,11 @@ from deepvm.core.cluster.instances import Catalog, InstanceType, Market
 from deepvm.core.cluster.speedup import FloatArray, HybridSpeedup, MeasuredSpeedup
 from deepvm.core.units import MICRO_USD
 from deepvm.errors import DeepVMError
-from deepvm.planner.recommend import Recommendations, recommend
+from deepvm.planner.recommend import Recommendations
 from deepvm.planner.request import Objective, PolicyName
-from deepvm.planner.sweep import parse_budgets, sweep
+from deepvm.planner.sweep import parse_budgets
 from deepvm.reports.reproduction.printed import Value
+from deepvm.services.recommend import recommend, sweep
 
 if TYPE_CHECKING:
     from typing import Unpack

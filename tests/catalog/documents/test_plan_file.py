@@ -21,9 +21,9 @@ from deepvm.catalog.documents.plan_file import decode_plan, load_plan, parse_pla
 from deepvm.core.cluster.instances import Market
 from deepvm.core.cluster.plan import ANCHOR, MEMORY, TRAINING
 from deepvm.errors import CatalogFormatError, DeepVMError, RequestError
-from deepvm.planner.recommend import recommend
 from deepvm.reports.documents import to_json
 from deepvm.reports.plans.recommendation_documents import document as recommendation
+from deepvm.services.recommend import recommend
 
 
 def refused(changed: Any, rank: int = 1) -> CatalogFormatError:

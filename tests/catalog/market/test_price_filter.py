@@ -19,7 +19,7 @@ from deepvm.catalog.store import format_catalog, load_catalog
 from deepvm.core.cluster.instances import Catalog
 from deepvm.core.cluster.prices import IMPLAUSIBLE, PriceBasis
 from deepvm.errors import MissingDataError
-from deepvm.planner.recommend import recommend
+from deepvm.services.recommend import recommend
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=timezone.utc)
 TINY = price_text(Decimal("0.00000001"))  # as a reader of AWS's replies keeps it

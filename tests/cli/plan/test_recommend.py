@@ -245,20 +245,6 @@ def test_formats_agree(run: Run) -> None:
     ]
 
 
-@pytest.mark.parametrize("solver", ["ilp", "frontier"])
-def test_python_gives_the_same_answer(solver: str, run: Run) -> None:
-    from deepvm import load_catalog, recommend
-
-    found = json.loads(run("recommend", "--pw", "3", "-o", "json", "--solver", solver)[1])
-    answer = recommend(load_catalog("paper"), budget=3.0, solver=solver)
-    assert [float(r.usd_per_hour) for r in answer] == [
-        c["usd_per_hour"] for c in found["configurations"]
-    ]
-    assert [r.throughput for r in answer] == [c["throughput"] for c in found["configurations"]]
-    used = "highs" if solver == "ilp" else "frontier"
-    assert found["solution"] == {"status": "optimal", "solver": used, "doubt": ""}
-
-
 USAGE = [
     (["recommend"], "--pw"),
     (["recommend", "--pw", "-1"], "--pw: '-1'"),

@@ -189,7 +189,7 @@ def test_where_it_is_simulated_the_simulation_ranks_and_rules_out(
     """The order is that of the figures, a limit holds for all that is printed, and what it cost is
     said.
     """
-    monkeypatch.setattr("deepvm.cli.plan.simulated_ranking.RUNS", 80)
+    monkeypatch.setattr("deepvm.services.simulated_ranking.RUNS", 80)
     hybrid = [
         "recommend",
         "--pw",
@@ -244,8 +244,9 @@ def test_nothing_is_left_when_the_simulation_has_spoken(job: str, run: Run) -> N
         "tiering",
     ]
     ask += ["--objective", "makespan", "--top", "1"]
+    from support.planning import recommend
+
     from deepvm.catalog.store import load_catalog
-    from deepvm.planner.recommend import recommend
     from deepvm.simulator.jobfile import read_job
 
     closed = recommend(

@@ -13,6 +13,7 @@ from support.builders import catalog, cpu_type, gpu_type, paper, simulated
 from support.effort import examples
 from support.planner.agreement import blocks_for
 from support.planner.strategies import Case, cases, usd
+from support.planning import recommend
 
 from deepvm.catalog.published.performance import PublishedPerformance
 from deepvm.catalog.published.workloads import read_workload
@@ -20,7 +21,7 @@ from deepvm.catalog.store import load_catalog
 from deepvm.core.training.speed import Training
 from deepvm.core.units import MICRO_USD
 from deepvm.planner.ranking import firsts, weighed
-from deepvm.planner.recommend import Recommendations, recommend, solve
+from deepvm.planner.recommend import Recommendations, solve
 from deepvm.planner.request import Rank, SolverName
 from deepvm.planner.search.enumeration import Enumeration
 from deepvm.planner.search.frontier import Frontier, frontier_of

@@ -24,12 +24,13 @@ from support.pace import soon
 from support.places import ROOT
 from support.planner import milp_oracle
 from support.planner.agreement import blocks_for
+from support.planning import recommend
 
 from deepvm.core.cluster.instances import Catalog
 from deepvm.core.cluster.memory_nodes import SaturationTable
 from deepvm.core.cluster.speedup import RingSpeedup
 from deepvm.errors import SolverError
-from deepvm.planner.recommend import Recommendations, recommend, solve
+from deepvm.planner.recommend import Recommendations, solve
 from deepvm.planner.request import PlanRequest
 from deepvm.planner.search import ilp, solver
 from deepvm.planner.search.enumeration import Block

@@ -19,10 +19,11 @@ from deepvm.core.cluster.cluster import JobEstimate
 from deepvm.core.interval import Interval
 from deepvm.core.training.speed import Training
 from deepvm.planner.job_forecast import START_S
-from deepvm.planner.recommend import Recommendations, recommend
+from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import compare
 from deepvm.reports.plans import answer as answers
 from deepvm.reports.plans.trained_report import print_trained_report
+from deepvm.services.recommend import recommend
 
 PRICES = datetime(2026, 8, 10, tzinfo=timezone.utc)
 

@@ -26,13 +26,14 @@ from deepvm.catalog.store import load_catalog
 from deepvm.core.cluster.instances import Gpu
 from deepvm.core.cluster.provenance import Origin, Provenance
 from deepvm.core.training.speed import Training
-from deepvm.planner.recommend import Recommendations, recommend
+from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import compare
 from deepvm.planner.search.frontier import Frontier, frontier_of
 from deepvm.reports.performance.predictions import short
 from deepvm.reports.plans import plan_page
 from deepvm.reports.plans.answer import cluster_words
 from deepvm.reports.plans.plan_page import PlanPage
+from deepvm.services.recommend import recommend
 
 NOW = datetime(2026, 11, 25, tzinfo=timezone.utc)
 SCRIPT = Path(plan_page.__file__).with_suffix(".js")

@@ -17,9 +17,10 @@ from support.builders import paper
 
 from deepvm.core.cluster.cluster import JobEstimate, Spread
 from deepvm.planner.job_forecast import Work
-from deepvm.planner.sweep import SweepRow, parse_budgets, sweep
+from deepvm.planner.sweep import SweepRow, parse_budgets
 from deepvm.reports.pictures import render, save_picture
 from deepvm.reports.plans.sweeps import outlooks_figure
+from deepvm.services.recommend import sweep
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

@@ -10,9 +10,10 @@ from support.builders import catalog, cpu_type, gpu_type
 
 from deepvm.core.cluster.instances import ZonePrice
 from deepvm.core.cluster.speedup import RingSpeedup
-from deepvm.planner.recommend import Recommendations, recommend
+from deepvm.planner.recommend import Recommendations
 from deepvm.reports.plans.recommendation_documents import document
 from deepvm.reports.plans.sources import zone_lines
+from deepvm.services.recommend import recommend
 
 ZONES = {"a1": "0.30", "b2": "0.31", "c3": "0.35"}
 

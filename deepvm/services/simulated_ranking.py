@@ -1,17 +1,15 @@
-"""Simulate the user's job on the ranked clusters, and rank them anew where the closed form does not hold.
+"""Simulate the job on the ranked clusters, and rank them again where the closed form does not hold.
 
-It is here because the planner, which ranks, is below the simulator.
+The planner, which ranks, is below the simulator.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from deepvm.cli.long_runs import Progress
-from deepvm.cli.output import note, say
 from deepvm.core.cluster.cluster import Binding, JobEstimate, Recommendation, Spread
 from deepvm.core.units import format_seconds
 from deepvm.errors import RequestError, SimulationError
@@ -28,16 +26,16 @@ if TYPE_CHECKING:
     from deepvm.planner.sweep import SweepRow
     from deepvm.simulator.results import Results
 
-Simulate: TypeAlias = Callable[[Recommendation], Recommendation]
+Say: TypeAlias = Callable[[str], None]
 LeftOut: TypeAlias = tuple[Recommendation, Binding]  # a cluster, and the limit that it breaks
 
 RUNS = 400  # where the closed form does not hold: the mean is then known to a few per mille
-MOST_RUNS = 100_000  # of --simulate; more add no information
+MAX_RUNS = 100_000  # of --simulate; more add no information
 
 # Lifetimes and saves of one run:
-LONG = 1_000  # takes a second or more, so say something
-MOST_EVENTS = 5_000  # takes some ten seconds
-MOST_IN_ALL = 20_000  # of all clusters together
+SLOW_EVENTS = 1_000  # takes a second or more, so say something
+MAX_EVENTS = 5_000  # takes some ten seconds
+MAX_EVENTS_IN_ALL = 20_000  # of all clusters together
 
 LONGER = 100  # clusters to consider where the closed form fails
 # A cluster whose closed form is this much above another's is not expected to be better when
@@ -45,75 +43,88 @@ LONGER = 100  # clusters to consider where the closed form fails
 MARGIN = 1.1
 
 
-def runs_of(text: str | None, *, job: bool) -> int | None:
+def read_runs(value: Any, *, job: bool) -> int | None:
     """The value of ``--simulate``, if given; ``job``: whether there is one to simulate.
 
     Raises RequestError.
     """
-    if text is None:
+    if value is None:
         return None
     if not job:
         raise RequestError(
-            "simulate", text, "only together with --job, --work, --tokens, --samples or --epochs"
+            "simulate", value, "only together with --job, --work, --tokens, --samples or --epochs"
         )
-    if not (text.isascii() and text.isdigit() and len(text) < 9 and 0 < int(text) <= MOST_RUNS):
-        raise RequestError("simulate", text, f"a whole number of runs from 1 to {MOST_RUNS}")
+    text = str(value)
+    if not (text.isascii() and text.isdigit() and len(text) < 9 and 0 < int(text) <= MAX_RUNS):
+        raise RequestError("simulate", value, f"a whole number of runs from 1 to {MAX_RUNS}")
     return int(text)
 
 
-def ranked_anew(answer: Recommendations, runs: int | None, *, document: bool) -> Recommendations:
-    """Simulate all clusters when ``runs`` is given, else those where the closed form fails, and rank them anew.
+def simulate_ranking(answer: Recommendations, runs: int | None, say: Say) -> Recommendations:
+    """Simulate all clusters when ``runs`` is given, else those where the closed form fails.
 
     Where the closed form fails, the simulation decides: clusters that break the job's limits are
     replaced by the next ones, and objectives ``makespan`` and ``total-cost`` order by the simulated
     means. Where it holds, a cluster next to a limit stays, with a warning: chance would decide.
-    What more money buys is simulated for a ``document`` only.
     """
     work, reference = answer.request.work, answer.reference
     if work is None or reference is None:
         return answer
-    renew, renew_doubtful = (_simulator(answer.request, reference, r) for r in (runs, None))
-    doubtful, ordered = sum(map(_doubtful, answer.configurations)), _ordered(answer)
+    all_runs = _Simulator(answer.request, reference, runs, say)
+    doubtful = sum(map(_doubtful, answer.configurations))
     if doubtful and runs is None:
-        note(
+        say(
             f"{doubtful} of the ranked clusters are outside of the range of the closed form: their"
             f" expected time and cost are means of {RUNS} simulated runs"
-            + (
-                ", and so is their order; which clusters were simulated is by the closed form"
-                if ordered
-                else ""
-            )
+            + _ORDER_SIMULATED
+            * _ordered(answer)
         )
-    kept, left_out = (
-        _walk(answer, renew) if doubtful else ([renew(r) for r in answer.configurations], [])
-    )
-    if ordered and not answer.request.weighs_doubt:
+    if doubtful:
+        kept, left_out = _walk(answer, all_runs.simulate)
+    else:
+        kept, left_out = [all_runs.simulate(r) for r in answer.configurations], []
+    if _ordered(answer) and not answer.request.weighs_doubt:
         kept.sort(key=lambda r: _figure(answer, r))
     kept = [
         _limited(replace(r, rank=i), left_out)
         for i, r in enumerate(kept[: answer.request.top], start=1)
     ]
     if left_out:
-        why = left_out[0][1]
         more = f", and {len(left_out) - 1} more that break a limit" if len(left_out) > 1 else ""
-        note(f"left out: {why.reason}{more}")
+        say(f"left out: {left_out[0][1].reason}{more}")
         if not kept:
-            advice = "allow more time" if why.constraint == "deadline" else "raise the total budget"
-            infeasible = Infeasible(
-                why.constraint, f"no cluster keeps to the job's limits: {why.reason}", advice
-            )
-            answer = replace(answer, status=SolveStatus.INFEASIBLE, infeasible=infeasible)
-            return replace(answer, configurations=(), alternatives=(), nearly=None)
-    others = (replace(a, recommendation=renew(a.recommendation)) for a in answer.alternatives)
-    alternatives = tuple(a for a in others if _kept(work, a.recommendation))
-    nearly = answer.nearly and renew(answer.nearly)
-    nearly = nearly if nearly and _kept(work, nearly) else None
-    answer = replace(answer, configurations=tuple(kept), alternatives=alternatives, nearly=nearly)
-    if not document:
-        return answer
-    change, cheapest = answer.next_change, answer.cheapest
-    change = change and replace(change, recommendation=renew_doubtful(change.recommendation))
-    return replace(answer, next_change=change, cheapest=cheapest and renew_doubtful(cheapest))
+            return _nothing_left(answer, left_out[0][1])
+    return replace(_with_others(answer, work, all_runs), configurations=tuple(kept))
+
+
+_ORDER_SIMULATED = ", and so is their order; which clusters were simulated is by the closed form"
+
+
+def _nothing_left(answer: Recommendations, limit: Binding) -> Recommendations:
+    advice = "allow more time" if limit.constraint == "deadline" else "raise the total budget"
+    reason = f"no cluster keeps to the job's limits: {limit.reason}"
+    infeasible = Infeasible(limit.constraint, reason, advice)
+    answer = replace(answer, status=SolveStatus.INFEASIBLE, infeasible=infeasible)
+    return replace(answer, configurations=(), alternatives=(), nearly=None)
+
+
+def _with_others(answer: Recommendations, work: Work, simulator: _Simulator) -> Recommendations:
+    """What is not ranked: alternatives, what is nearly as good, what more money buys."""
+    others = (
+        replace(a, recommendation=simulator.simulate(a.recommendation)) for a in answer.alternatives
+    )
+    nearly, change, cheapest = answer.nearly, answer.next_change, answer.cheapest
+    nearly = nearly and simulator.simulate(nearly)
+    doubtful = replace(simulator, runs=None)
+    if change is not None:
+        change = replace(change, recommendation=doubtful.simulate(change.recommendation))
+    return replace(
+        answer,
+        alternatives=tuple(a for a in others if _kept(work, a.recommendation)),
+        nearly=nearly if nearly and _kept(work, nearly) else None,
+        next_change=change,
+        cheapest=cheapest and doubtful.simulate(cheapest),
+    )
 
 
 def _doubtful(r: Recommendation) -> bool:
@@ -130,7 +141,9 @@ def _figure(answer: Recommendations, r: Recommendation) -> float:
     return r.outlook.total_s if answer.request.objective.value == "makespan" else r.outlook.cost_usd
 
 
-def _walk(answer: Recommendations, renew: Simulate) -> tuple[list[Recommendation], list[LeftOut]]:
+def _walk(
+    answer: Recommendations, renew: Callable[[Recommendation], Recommendation]
+) -> tuple[list[Recommendation], list[LeftOut]]:
     """Go down the closed form's ranking until enough clusters keep to the limits and no better one is expected."""
     work, top, ordered = answer.request.work, answer.request.top, _ordered(answer)
     assert work is not None
@@ -150,7 +163,7 @@ def _walk(answer: Recommendations, renew: Simulate) -> tuple[list[Recommendation
         if training not in seen:
             seen.add(training)
             spent += r.outlook.preemptions
-            if spent > MOST_IN_ALL and len(seen) > top:
+            if spent > MAX_EVENTS_IN_ALL and len(seen) > top:
                 break
         new = renew(r)
         if _kept(work, new):
@@ -178,100 +191,104 @@ def _limited(r: Recommendation, left_out: Sequence[LeftOut]) -> Recommendation:
     return r
 
 
-def simulated_why(why: WhyNot, request: PlanRequest) -> WhyNot:
+def simulate_why(why: WhyNot, request: PlanRequest, say: Say) -> WhyNot:
     """Simulate the cluster of an answer to "why not?" where the closed form fails."""
     best = why.best
     if why.reference is None or best is None or best.outlook is None or best.outlook.sound:
         return why
-    note(
+    say(
         f"{best.cluster} is outside of the range of the closed form: its expected time and cost are"
         f" means of {RUNS} simulated runs, and the verdict is by the closed form"
     )
-    return replace(why, best=_simulator(request, why.reference, None)(best))
+    return replace(why, best=_Simulator(request, why.reference, None, say).simulate(best))
 
 
-def simulated_rows(
-    rows: Sequence[SweepRow], request: PlanRequest, runs: int
+def simulate_rows(
+    rows: Iterable[SweepRow], request: PlanRequest, runs: int, say: Say
 ) -> tuple[SweepRow, ...]:
     """Simulate the clusters of a sweep.
 
     The closed form still decides which is best for a budget.
     """
-    renewers: dict[str, Simulate] = {}
-    found: list[SweepRow] = []
+    simulators: dict[str, _Simulator] = {}
+    simulated: list[SweepRow] = []
     broken: list[Binding] = []
-    with Progress(len(rows), "rows") as progress:
-        for row in rows:
-            if row.recommendation is not None and row.reference is not None:
-                renew = renewers.setdefault(
-                    row.reference.name, _simulator(request, row.reference, runs)
-                )
-                best = renew(row.recommendation)
-                broken += _broken(request.work, best)[:1] if request.work else ()
-                row = replace(row, recommendation=best)
-            found.append(row)
-            progress.advance(1)
+    for row in rows:
+        if row.recommendation is not None and row.reference is not None:
+            simulator = simulators.setdefault(
+                row.reference.name, _Simulator(request, row.reference, runs, say)
+            )
+            best = simulator.simulate(row.recommendation)
+            if request.work is not None:
+                broken += _broken(request.work, best)[:1]
+            row = replace(row, recommendation=best)
+        simulated.append(row)
     if broken:
         more = f", and so in {len(broken) - 1} more rows" if len(broken) > 1 else ""
-        note(f"{broken[0].reason}{more}")
-    return tuple(found)
+        say(f"{broken[0].reason}{more}")
+    return tuple(simulated)
 
 
-def _simulator(request: PlanRequest, reference: InstanceType, runs: int | None) -> Simulate:
-    """A function that simulates a cluster.
+@dataclass(frozen=True)
+class _Simulator:
+    """Simulates clusters; those that differ in their memory nodes only share one simulation."""
 
-    Clusters that differ in their memory nodes only share one simulation.
-    """
-    work = request.work
-    assert work is not None
-    seen: dict[object, Results | SimulationError | None] = {}
+    request: PlanRequest
+    reference: InstanceType
+    runs: int | None
+    say: Say
+    seen: dict[object, Results | SimulationError | None] = field(default_factory=dict)
 
-    def renew(r: Recommendation) -> Recommendation:
-        if r.outlook is None or not r.throughput or (r.outlook.sound and runs is None):
+    def simulate(self, r: Recommendation) -> Recommendation:
+        work = self.request.work
+        assert work is not None
+        if r.outlook is None or not r.throughput or (r.outlook.sound and self.runs is None):
             return r
-        job = work.job_on(r.cluster, r.throughput, reference)
-        if request.training is not None:
-            from deepvm.planner.workload.recovery import as_counted
-
-            job = as_counted(job, r.cluster, request)
-        priced = replace(job, spot_usd_per_hour=1 / job.vms)  # a cluster of 1 $/h
-        if priced not in seen:
-            seen[priced] = _simulate(work, priced, r, runs or RUNS)
-        found = seen[priced]
-        if found is None:
+        job = self._job(r, work)
+        if (job, self.runs) not in self.seen:
+            self.seen[job, self.runs] = self._results(work, job, r)
+        results = self.seen[job, self.runs]
+        if results is None:
             return r
-        if isinstance(found, SimulationError):
+        if isinstance(results, SimulationError):
             return replace(r, outlook=replace(r.outlook, total_s=math.inf, cost_usd=math.inf))
-        new = replace(r, outlook=_outlook(found, r, work.deadline_s))
+        new = replace(r, outlook=_outlook(results, r, work.deadline_s))
         return replace(new, warnings=(*r.warnings, *(b.reason for b in _broken(work, new))))
 
-    return renew
+    def _job(self, r: Recommendation, work: Work) -> Job:
+        job = work.job_on(r.cluster, r.throughput, self.reference)
+        if self.request.training is not None:
+            from deepvm.planner.workload.recovery import as_counted
 
+            job = as_counted(job, r.cluster, self.request)
+        return replace(job, spot_usd_per_hour=1 / job.vms)  # a cluster of 1 $/h
 
-def _simulate(
-    work: Work, job: Job, r: Recommendation, runs: int
-) -> Results | SimulationError | None:
-    """Note and return None where that takes too long, or the error where the job makes no progress."""
-    from deepvm.simulator.monte_carlo import simulate
+    def _results(self, work: Work, job: Job, r: Recommendation) -> Results | SimulationError | None:
+        """None where that takes too long, or the error where the job makes no progress."""
+        from deepvm.simulator.monte_carlo import simulate
 
-    assert r.outlook is not None
-    # Saves at even times cost the simulator nothing: it skips over them.
-    saves = job.steps / work.policy.fixed_steps if work.policy.fixed_steps else 0.0
-    events = r.outlook.preemptions + saves
-    if not events <= MOST_EVENTS:
-        but = "" if r.outlook.sound else ", though it is out of its range and may be far off"
-        note(
-            f"{r.cluster}: {events:.3g} lifetimes and saves take too long to simulate; shown is the"
-            f" closed form{but}"
-        )
-        return None
-    if events > LONG:
-        say(f"Simulating {r.cluster}, {runs} runs with some {events:.0f} lifetimes and saves each.")
-    try:
-        return simulate(job, work.policy, runs=runs, seed=0)
-    except SimulationError as error:
-        note(f"{r.cluster}: {error}")
-        return error
+        assert r.outlook is not None
+        # Saves at even times cost the simulator nothing: it skips over them.
+        saves = job.steps / work.policy.fixed_steps if work.policy.fixed_steps else 0.0
+        events = r.outlook.preemptions + saves
+        if not events <= MAX_EVENTS:
+            but = "" if r.outlook.sound else ", though it is out of its range and may be far off"
+            self.say(
+                f"{r.cluster}: {events:.3g} lifetimes and saves take too long to simulate; shown is"
+                f" the closed form{but}"
+            )
+            return None
+        runs = self.runs or RUNS
+        if events > SLOW_EVENTS:
+            self.say(
+                f"simulating {r.cluster}, {runs} runs with some {events:.0f} lifetimes and saves"
+                " each"
+            )
+        try:
+            return simulate(job, work.policy, runs=runs, seed=0)
+        except SimulationError as error:
+            self.say(f"{r.cluster}: {error}")
+            return error
 
 
 def _outlook(found: Results, r: Recommendation, deadline_s: float | None) -> JobEstimate:

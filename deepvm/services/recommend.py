@@ -1,0 +1,205 @@
+"""Plan: rank clusters for a budget, explain why not another type, sweep budgets.
+
+``deepvm recommend`` and ``deepvm.recommend()`` give the same answer: both call this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from deepvm.core.units import Money, to_decimal
+from deepvm.errors import MissingDataError, RequestError
+from deepvm.planner.recommend import Recommendations, solve
+from deepvm.planner.request import PlanRequest, with_tables
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from deepvm.core.cluster.instances import Catalog
+    from deepvm.planner.explain import WhyNot
+    from deepvm.planner.regions import Comparison
+    from deepvm.planner.request import MeasuredTables, PlanOptions
+    from deepvm.planner.sweep import Sweep, SweepRow
+    from deepvm.services.simulated_ranking import Say
+
+
+def _ignore(text: str) -> None:
+    """Say nothing."""
+
+
+def recommend(
+    catalog: Catalog,
+    budget: Money,
+    *,
+    tables: MeasuredTables | None = None,
+    simulate: int | str | None = None,
+    say: Say = _ignore,
+    **options: Unpack[PlanOptions],
+) -> Recommendations:
+    """Rank the clusters that train fastest for a budget; with none feasible, the answer says why.
+
+    Args:
+        catalog: the types and prices; see :func:`deepvm.load_catalog`.
+        budget: the most to pay, $/h (the paper's pricing willingness PW).
+        tables: measured on your own machines, ``deepvm.load_tables()``; None for the catalog's
+        figures.
+        simulate: runs of the job on each ranked cluster; None for those clusters only for which the
+            closed form does not hold.
+        say: called with what is worth knowing while it plans.
+        **options: by keyword, with their defaults:
+
+            - ``training=None``: the model, such as ``deepvm.workload(model="llama-8b",
+              method="fsdp", tokens="2B")``; None counts eFLOPS;
+            - ``checkpoint_size``: bytes, or text such as ``"300MB"``, the default without a model;
+            - ``buffers=2``: checkpoints that memory nodes must hold at once (eq. 6);
+            - ``objective="throughput"``, or ``"flopp"``, ``"cost-per-work"``;
+            - ``policy="deepvm"``, or ``"noscale"``, ``"cost-first"``, ``"performance-first"``;
+            - ``architecture=()``: ``"on-demand"``, ``"single-anchor"``, ``"spot-storage"``,
+              ``"tiering"``; none for those of the paper, and with a model for all;
+            - ``speedup=None``: ``"hybrid"``, ``"ring"``, ``"measured"``; None for the catalog's
+              default;
+            - ``gpu``, ``instance_type``, ``exclude``, ``memory_node``: glob or globs;
+            - ``gpus_min``, ``gpus_max``: GPUs of a VM; ``gpu_memory_min`` and ``_max``,
+              ``gpu_total_memory_min`` and ``_max``: bytes, or text such as ``"24GiB"``, of each GPU
+              and of all of a VM;
+            - ``cpu_architecture=None``: ``"x86_64"`` or ``"arm64"``; ``generation="auto"``,
+              ``"current"`` or ``"any"``;
+            - ``estimates=False``: also types with estimated eFLOPS; ``burstable=False``: also
+              memory nodes that run at full speed only while they have credits;
+            - ``max_nodes=255``: the most VMs that train in one cluster;
+            - ``quotas=None``: account limits; None for those of the catalog, empty for none;
+            - ``top=3``: how many clusters to rank;
+            - ``solver="ilp"``: an integer program proves the best cluster; ``"frontier"``: the
+              enumeration alone;
+            - ``time_limit_s=60.0``: seconds for the integer program;
+            - what is to be trained: see :class:`deepvm.planner.request.WorkOptions`; objectives
+              ``makespan`` and ``total-cost`` need it.
+
+    Raises:
+        RequestError: an argument cannot be used.
+        MissingDataError: the catalog lacks what was asked for.
+    """
+    request = PlanRequest.parse(budget, **options)
+    return _answer(with_tables(catalog, tables), request, simulate, say)
+
+
+def recommend_in(
+    catalogs: Sequence[Catalog], request: PlanRequest, *, simulate: Any = None, say: Say = _ignore
+) -> Comparison:
+    """Answer a request for each catalog of a cloud and region, and rank the answers together.
+
+    A catalog that cannot answer is left out; if none can, the first's error is raised.
+    """
+    from deepvm.planner.regions import cloud_name, compare
+
+    answers: list[Recommendations] = []
+    failed: list[tuple[Catalog, RequestError | MissingDataError]] = []
+    for catalog in catalogs:
+        try:
+            answers.append(solve(catalog, request))
+        except (RequestError, MissingDataError) as error:
+            failed.append((catalog, error))
+    if not answers:
+        raise failed[0][1]
+    several = len({cloud_name(catalog) for catalog in catalogs}) > 1
+    for catalog, reason in failed:
+        cloud = f"{cloud_name(catalog)}, " if several else ""
+        say(f"{cloud}region {catalog.region} is left out: {reason}")
+    return compare([_simulated(answer, simulate, say) for answer in answers])
+
+
+def _answer(catalog: Catalog, request: PlanRequest, simulate: Any, say: Say) -> Recommendations:
+    return _simulated(solve(catalog, request), simulate, say)
+
+
+def _simulated(answer: Recommendations, simulate: Any, say: Say) -> Recommendations:
+    if answer.request.work is None and simulate is None:
+        return answer
+    from deepvm.services.simulated_ranking import read_runs, simulate_ranking
+
+    runs = read_runs(simulate, job=answer.request.work is not None)
+    return simulate_ranking(answer, runs, say)
+
+
+def explain(
+    catalog: Catalog,
+    budget: Money,
+    name: str,
+    *,
+    tables: MeasuredTables | None = None,
+    say: Say = _ignore,
+    **options: Unpack[PlanOptions],
+) -> WhyNot:
+    """Answer "why not this type?" with its best cluster and how far that is from the winner.
+
+    ``name``: a type of the catalog, one that trains or a memory node; the rest is as for
+    :func:`deepvm.recommend`. Raises a RequestError for an unknown type, or an option that cannot be
+    used.
+    """
+    return explain_type(
+        with_tables(catalog, tables), PlanRequest.parse(budget, **options), name, say=say
+    )
+
+
+def explain_type(
+    catalog: Catalog, request: PlanRequest, name: str, *, say: Say = _ignore
+) -> WhyNot:
+    """Answer a validated request; see :func:`explain`."""
+    from deepvm.planner.explain import why_not
+
+    answer = why_not(catalog, request, name)
+    if request.work is None:
+        return answer
+    from deepvm.services.simulated_ranking import simulate_why
+
+    return simulate_why(answer, request, say)
+
+
+def sweep(
+    catalog: Catalog,
+    budgets: Iterable[Money],
+    policies: Sequence[str] | None = None,
+    *,
+    tables: MeasuredTables | None = None,
+    simulate: int | str | None = None,
+    say: Say = _ignore,
+    **options: Unpack[PlanOptions],
+) -> Sweep:
+    """Answer every budget, $/h, for every policy: one row each, budgets first, in the order given.
+
+    The rest is as for :func:`deepvm.recommend`; ``policy``, ``top``, ``solver`` and
+    ``time_limit_s`` have no effect. ``policies``: None for all. Raises a RequestError for a budget,
+    a policy or an option that cannot be used.
+    """
+    amounts = [to_decimal(b, "pw", zero=True, unit="$/h") for b in budgets]
+    request = PlanRequest.parse(0, **options)
+    catalog = with_tables(catalog, tables)
+    return sweep_budgets(catalog, amounts, policies, request, simulate=simulate, say=say)
+
+
+def sweep_budgets(
+    catalog: Catalog,
+    budgets: Sequence[Decimal],
+    policies: Sequence[str] | None,
+    request: PlanRequest,
+    *,
+    simulate: Any = None,
+    say: Say = _ignore,
+    track: Callable[[Sequence[SweepRow]], Iterable[SweepRow]] = iter,
+) -> Sweep:
+    """As :func:`sweep`; ``track`` yields the rows, to show how many are simulated."""
+    from deepvm.planner.sweep import ALL_POLICIES, solve_budgets
+
+    names = ALL_POLICIES if policies is None else policies
+    chosen = [PlanRequest.parse(0, policy=name).policy for name in names]
+    answer = solve_budgets(catalog, budgets, chosen, request)
+    if simulate is None:
+        return answer
+    from deepvm.services.simulated_ranking import read_runs, simulate_rows
+
+    runs = read_runs(simulate, job=request.work is not None)
+    assert runs is not None
+    return replace(answer, rows=simulate_rows(track(answer.rows), request, runs, say))
