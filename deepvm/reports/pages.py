@@ -79,7 +79,8 @@ def _environment() -> Environment:
     environment.filters.update(count=format_count, usd=format_paid, utc=format_utc)
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     environment.globals.update(asset=_asset, policy=_policy)
-    environment.globals["ui"] = environment.get_template("ui.html.j2").module
+    for name in ("ui", "chart"):
+        environment.globals[name] = environment.get_template(f"{name}.html.j2").module
     return environment
 
 

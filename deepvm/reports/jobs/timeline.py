@@ -10,18 +10,7 @@ from deepvm.jobs.decisions.states import Job, Machine
 from deepvm.jobs.decisions.world import LOST, PREEMPTED, REFUSED, UNREADY, MachineRecord, Role
 from deepvm.jobs.history.downtime import Downtime, cut
 from deepvm.jobs.history.history import EventRow
-from deepvm.reports.jobs.charts import (
-    AXIS_PX,
-    Times,
-    legend,
-    names_beside,
-    percent,
-    plot,
-    shape,
-    time_axis,
-)
-from deepvm.reports.markup import Html, joined, tag
-from deepvm.reports.terminal import visible
+from deepvm.reports.jobs.charts import Mark, Times, names_px
 
 LEGEND = (
     ("waits", "asked for"),
@@ -37,8 +26,10 @@ LEGEND = (
     ("downtime", "no controller"),
 )
 _DOWN, _CROSS = "M-5 -4H5L0 5z", "M-4 -4L4 4M4 -4L-4 4"
-_MOST = 1000
+_MAX_DRAWN = 1000
 """Machines that are drawn; the table has more."""
+_ROW_HEIGHTS = ((16, 26), (48, 20), (_MAX_DRAWN, 16))
+"""Pixels of a row, for up to so many machines."""
 
 
 _TRAINS = (Job.RUNNING.value, Job.SAVING.value)
@@ -91,53 +82,67 @@ class Trained:
         yield from cut([("idle", at_s, to_s)], self.without)
 
 
-def timeline(machines: Sequence[MachineRecord], times: Times, trained: Trained) -> Html:
-    """The picture with its legend; the newest machines, if there are very many."""
-    if not machines:
-        return tag("p", "No machine has been asked for yet.")
-    left_out, drawn = machines[:-_MOST], machines[-_MOST:]
-    height = 26 if len(drawn) <= 16 else 20 if len(drawn) <= 48 else 16
-    names = [_name(m) for m in drawn]
-    letters = max(map(len, names))
-    total = height * len(drawn)
-    rows = [
-        part
-        for place, m in enumerate(drawn)
-        for part in _Bar(m, times, trained, place * height, height).parts()
-    ]
-    texts = [(place * height + height / 2 + 4, name) for place, name in enumerate(names)]
-    picture = tag(
-        "svg",
-        *time_axis(times, labels_y=None, height=total),
-        *rows,
-        class_="area",
-        height=total,
-        aria_hidden="true",
-    )
-    top = tag(
-        "svg",
-        *time_axis(times, labels_y=15, height=0),
-        class_="area",
-        height=AXIS_PX,
-        aria_hidden="true",
-    )
-    head = tag("div", names_beside([], AXIS_PX, letters, right=False), top, class_="plot axis-row")
-    label = f"{len(machines)} machines over time; the table below says the same."
-    body = plot(label, names_beside(texts, total, letters, right=False), picture)
-    more = (
-        [tag("p", f"The first {len(left_out)} machines are in the table only.")] if left_out else []
-    )
-    kinds = {kind for m in drawn for kind in kinds_of(m, times.end_s, trained)}
-    shown = [part for part in LEGEND if part[0] in kinds]
-    return joined(
-        *more,
-        legend(shown),
-        tag("div", head, body, class_="tall", role="region", tabindex=0, aria_label=label),
-    )
+@dataclass(frozen=True)
+class Timeline:
+    """A row for each machine; the newest, if there are very many. ``left_out``: the others."""
+
+    machines: Sequence[MachineRecord]
+    times: Times
+    trained: Trained
+
+    @property
+    def drawn(self) -> Sequence[MachineRecord]:
+        return self.machines[-_MAX_DRAWN:]
+
+    @property
+    def left_out(self) -> int:
+        return len(self.machines) - len(self.drawn)
+
+    @property
+    def row_px(self) -> int:
+        count = len(self.drawn)
+        return next(height for limit, height in _ROW_HEIGHTS if count <= limit)
+
+    @property
+    def height(self) -> int:
+        return self.row_px * len(self.drawn)
+
+    @property
+    def names(self) -> list[str]:
+        return [_name(machine) for machine in self.drawn]
+
+    @property
+    def names_px(self) -> int:
+        return names_px(self.names)
+
+    @property
+    def label(self) -> str:
+        return f"{len(self.machines)} machines over time; the table below says the same."
+
+    @property
+    def keys(self) -> list[tuple[str, str]]:
+        kinds = {kind for m in self.drawn for kind in kinds_of(m, self.times.end_s, self.trained)}
+        return [key for key in LEGEND if key[0] in kinds]
+
+    @property
+    def marks(self) -> Iterator[Mark]:
+        """What is drawn of the machines."""
+        for row, machine in enumerate(self.drawn):
+            tip = tip_of(machine, self.times, self.trained)
+            middle = (row + 0.5) * self.row_px
+            for kind, start_s, until_s in phases(machine, self.times.end_s, self.trained):
+                height = self.row_px * _HEIGHTS.get(kind, _THICK)
+                x, width = self.times.x(start_s), self.times.width(start_s, until_s)
+                top = round(middle - height / 2, 2)
+                yield Mark(f"bar {kind}", x, top, tip, width, round(height, 2))
+            for kind, at_s, path in _marks(machine):
+                yield Mark(kind, self.times.x(at_s), middle, tip, path=path)
 
 
 def _name(machine: MachineRecord) -> str:
-    return f"{machine.id} anchor" if machine.role is Role.ANCHOR else machine.id
+    if machine.role is Role.ANCHOR:
+        return f"{machine.id} anchor"
+    return machine.id
 
 
 def kinds_of(machine: MachineRecord, now_s: float, trained: Trained) -> set[str]:
@@ -202,31 +207,6 @@ _HEIGHTS = {"waits": 0.14, "warms": 0.42, "idle": 0.42, "silent": 0.42}
 _THICK = 0.72
 
 
-@dataclass(frozen=True)
-class _Bar:
-    machine: MachineRecord
-    times: Times
-    trained: Trained
-    top: float
-    height: float
-
-    def parts(self) -> Iterator[Html]:
-        """What is drawn of a machine."""
-        tip = tip_of(self.machine, self.times, self.trained)
-        middle = self.top + self.height / 2
-        for kind, start_s, until_s in phases(self.machine, self.times.end_s, self.trained):
-            high = self.height * _HEIGHTS.get(kind, _THICK)
-            width = percent(self.times.share(until_s) - self.times.share(start_s))
-            place = {
-                "x": self.times.place(start_s),
-                "y": f"{middle - high / 2:.4g}",
-                "width": width,
-            }
-            yield tag("rect", class_=f"bar {kind}", **place, height=f"{high:.3g}", data_tip=tip)
-        for kind, at_s, path in _marks(self.machine):
-            yield shape(f"mark {kind}", self.times.place(at_s), middle, path, tip)
-
-
 def tip_of(machine: MachineRecord, times: Times, trained: Trained) -> str:
     """What a machine was, and when; a line for each fact."""
     pool, now_s = machine.pool, times.end_s
@@ -249,4 +229,4 @@ def tip_of(machine: MachineRecord, times: Times, trained: Trained) -> str:
         lived_s = (now_s if machine.ended_s is None else machine.ended_s) - machine.launched_s
         life = format_seconds(max(lived_s, 0.0), digits=3)
         lines.append(f"{life} at {pool.usd_per_hour:g} $/h: {machine.usd(now_s):.4f} $")
-    return visible("\n".join(lines))
+    return "\n".join(lines)

@@ -11,7 +11,7 @@ from deepvm.jobs.history.validation import rows_of
 from deepvm.reports.tables import Column, print_lines, print_table
 
 
-def forecast_said(document: Mapping[str, Any]) -> str:
+def forecast_words(document: Mapping[str, Any]) -> str:
     """From what a job's forecast was made."""
     found = document["forecast"]
     lives = "no preemptions"
@@ -30,7 +30,7 @@ def forecast_said(document: Mapping[str, Any]) -> str:
     )
 
 
-def unforeseen_said(document: Mapping[str, Any]) -> str:
+def unforeseen_words(document: Mapping[str, Any]) -> str:
     """Why there is no forecast."""
     return f"no forecast: {document['unforeseen']}"
 
@@ -59,9 +59,9 @@ def print_forecast(document: Mapping[str, Any]) -> None:
     """
     if not document.get("forecast"):
         if document.get("unforeseen"):
-            print_lines(["", unforeseen_said(document)])
+            print_lines(["", unforeseen_words(document)])
         return
-    print_lines(["", f"{forecast_said(document)}:"])
+    print_lines(["", f"{forecast_words(document)}:"])
     print_table(
         [Column(""), *(Column(name, "right") for name in FORECAST_COLUMNS)],
         forecast_cells(document),

@@ -21,7 +21,6 @@ from deepvm.jobs.history.history import EventRow, History
 from deepvm.jobs.standing import JobStatus, job_lines, standing_of
 from deepvm.reports.jobs.jobs_page import JobsPage
 from deepvm.reports.jobs.run_page import RunPage
-from deepvm.reports.markup import Html, joined
 from deepvm.reports.web.guard import TokenAuth
 from deepvm.reports.web.watching import MOST_STREAMS, EventStream, LiveUpdates, PageSnapshot
 
@@ -34,7 +33,7 @@ class _Run:
     page: RunPage
 
     @property
-    def parts(self) -> dict[str, Html]:
+    def parts(self) -> dict[str, str]:
         return self.page.parts
 
     @property
@@ -42,7 +41,7 @@ class _Run:
         return self.page.last_event
 
     def rows(self, after: int) -> str:
-        return joined(*self.page.event_rows(after))
+        return self.page.event_rows(after)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ import re
 import shutil
 import subprocess
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from support.jobs import worlds
@@ -21,12 +20,13 @@ from deepvm.jobs.history.downtime import DOWNTIME, Downtime
 from deepvm.jobs.history.history import MACHINE, STATE, EventRow, Sample
 from deepvm.jobs.history.job_report import final_document
 from deepvm.jobs.standing import GONE
-from deepvm.reports.jobs import charts, run_page
+from deepvm.reports.jobs import charts
 from deepvm.reports.jobs.job_charts import losses, paid
-from deepvm.reports.jobs.run_page import MOST_EVENTS, RunPage
+from deepvm.reports.jobs.run_page import MAX_EVENTS, RunPage
 from deepvm.reports.jobs.timeline import Trained, phases
+from deepvm.reports.pages import TEMPLATES
 
-SCRIPT = Path(run_page.__file__).with_suffix(".js")
+SCRIPT = TEMPLATES / "jobs.js"
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def test_the_policy_allows_this_script_and_this_style_alone(page: Page) -> None:
 
     assert (
         policy.attributes["content"]
-        == f"default-src 'none'; script-src {digest(script.text)}; style-src {digest(style.text)}; "
+        == f"default-src 'none'; style-src {digest(style.text)}; script-src {digest(script.text)}; "
         "base-uri 'none'; form-action 'none'"
     )
 
@@ -124,7 +124,7 @@ def test_a_job_that_goes_on() -> None:
     job = replace(job, row=replace(job.row, state="running"), controller=GONE)
     text = RunPage(job).render(nonce="abc")
     assert "deepvm jobs resume resnet-7" in text and 'script nonce="abc"' in text
-    assert "connect-src 'self'; script-src 'nonce-abc'" in html.unescape(text)
+    assert "script-src 'nonce-abc'; connect-src 'self'" in html.unescape(text)
     live = read_page(text).by_id("live")
     assert (
         live.attributes["data-stream"] == "/jobs/resnet-7/events"
@@ -162,14 +162,14 @@ def test_the_budget(usd: float | None, said: str) -> None:
 
 def test_events_are_limited_and_new_ones_come_alone() -> None:
     job = worlds.one_machine()
-    many = [replace(job.events[3], number=i) for i in range(1, MOST_EVENTS + 101)]
+    many = [replace(job.events[3], number=i) for i in range(1, MAX_EVENTS + 101)]
     page = RunPage(replace(job, events=many))
     assert (
-        len(list(page.event_rows(0))) == MOST_EVENTS
+        page.event_rows(0).count("<tr") == MAX_EVENTS
         and "100 older ones are left out" in page.render()
     )
     assert (
-        len(list(page.event_rows(MOST_EVENTS + 98))) == 2 and page.last_event == MOST_EVENTS + 100
+        page.event_rows(MAX_EVENTS + 98).count("<tr") == 2 and page.last_event == MAX_EVENTS + 100
     )
 
 
@@ -193,7 +193,7 @@ def test_what_was_paid_by_when(over: bool) -> None:
     )
     assert bends[-1].head_usd == pytest.approx(document["head_usd"])
     assert all(a.usd <= b.usd and a.x_s < b.x_s for a, b in zip(bends, bends[1:], strict=False))
-    cards = {name: value for name, value, _ in RunPage(job)._cards()}
+    cards = {name: value for name, value, _ in RunPage(job).cards()}
     assert cards["Paid"] == f"{bends[-1].usd:.2f} $"
 
 

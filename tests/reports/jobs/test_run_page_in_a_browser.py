@@ -51,9 +51,16 @@ def opened(
     return page
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [360, 1200])
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize(
+    ("name", "width", "scheme"),
+    [
+        ("hostile", 360, "light"),
+        ("many", 1200, "dark"),
+        pytest.param("many", 360, "dark", marks=pytest.mark.slow),
+        pytest.param("new", 360, "light", marks=pytest.mark.slow),
+        pytest.param("one", 360, "light", marks=pytest.mark.slow),
+    ],
+)
 def test_it_fits_and_can_be_read(
     chromium: Any, tmp_path: Path, name: str, width: int, scheme: str
 ) -> None:
