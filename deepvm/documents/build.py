@@ -29,33 +29,57 @@ from deepvm.documents.json_schema import fields_of
 class At:
     """Where the value of a key is: a path of attributes, or a function of the object.
 
-    ``exact``: a number stays int where it is one, though the type says float.
+    ``exact``: a number stays int where it is one, though the type says float. ``after``: the key
+    that it follows.
     """
 
     source: str | Callable[[Any], Any]
     exact: bool = False
+    after: str = ""
 
     def read(self, item: Any) -> Any:
         if callable(self.source):
             return self.source(item)
         for name in self.source.split("."):
+            if item is None:
+                return None
             item = _attribute(item, name)
         return item
+
+
+ABSENT: Any = object()
+"""The value of a key that is left out."""
+
+
+class With:
+    """An object with more values, which also replace its own; they appear even if None."""
+
+    def __init__(self, item: Any, **values: Any) -> None:
+        self.item, self.values = item, values
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self.values:
+            return self.values[name]
+        return _attribute(self.item, name)
 
 
 def document_of(kind: Any, item: Any) -> dict[str, Any]:
     """The document of type ``kind`` (a TypedDict) with the values of ``item``.
 
     Numbers become float where the type says float, enums their values, dates ISO 8601. Where the
-    type allows null, "" and numbers that are not finite become null. A key that is not required is
-    left out where its value is None.
+    type allows null, "" and numbers that are not finite become null. Keys that are not required
+    come last, and are left out where their value is None.
 
     Raises AttributeError: ``item`` lacks a value.
     """
     document = {}
     for key, (hint, source) in _sources(kind).items():
-        value = _value(hint, source.read(item) if source else None)
-        if value is not None or key in kind.__required_keys__:
+        raw = source.read(item) if source else get_args(hint)[0]
+        if raw is ABSENT:
+            continue
+        value = _value(hint, raw)
+        given = isinstance(item, With) and key in item.values
+        if value is not None or given or key in kind.__required_keys__:
             document[key] = value
     return document
 
@@ -64,15 +88,22 @@ def document_of(kind: Any, item: Any) -> dict[str, Any]:
 def _sources(kind: Any) -> dict[str, tuple[Any, At | None]]:
     """Type and source of each key; a constant has no source."""
     sources: dict[str, tuple[Any, At | None]] = {}
-    for key, hint in fields_of(kind).items():
+    fields = fields_of(kind)
+    order = sorted(fields, key=lambda key: key not in kind.__required_keys__)
+    for key, hint in ((key, fields[key]) for key in order):
         bare, source = hint, At(key)
         while get_origin(bare) is Annotated:
             bare, *marks = get_args(bare)
             source = next((mark for mark in marks if isinstance(mark, At)), source)
         if source.exact:
             bare = Any
-        sources[key] = (bare, None if _is_constant(bare) else source)
-    return sources
+        constant = _is_constant(bare) and key in kind.__required_keys__
+        sources[key] = (bare, None if constant else source)
+    moved = [(key, source.after) for key, (_, source) in sources.items() if source and source.after]
+    for key, earlier in reversed(moved):
+        order.remove(key)
+        order.insert(order.index(earlier) + 1, key)
+    return {key: sources[key] for key in order}
 
 
 def _is_constant(hint: Any) -> bool:
@@ -83,10 +114,10 @@ def _value(hint: Any, value: Any) -> Any:
     origin = get_origin(hint)
     if origin is Annotated:
         return _value(get_args(hint)[0], value)
-    if _is_constant(hint):
-        return get_args(hint)[0]
     if origin in (Union, UnionType):
         return _optional(hint, value)
+    if value is None:
+        return None
     if is_typeddict(hint):
         return document_of(hint, value)
     if origin is list:

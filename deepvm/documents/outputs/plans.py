@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypedDict
+import math
+from typing import Annotated, Any, Literal, TypedDict
 
+from deepvm.documents.build import At
 from deepvm.documents.outputs.performance import Interval
+from deepvm.io.times import format_time
 
 Usd = Annotated[float, "US dollars"]
 UsdPerHour = Annotated[float, "US dollars an hour"]
@@ -15,11 +18,35 @@ InstanceType = Annotated[str, "the provider's name of a VM type, such as g4dn.xl
 Time = Annotated[str, "ISO 8601, UTC"]
 
 
+def _observed_at(origin: Any) -> str:
+    return format_time(origin.observed_at)
+
+
+def _discount(instance: Any) -> Any:
+    return instance.discount or None
+
+
+def _ends(low: float | None, high: float | None) -> dict[str, float | None]:
+    return {"min": low, "max": high}
+
+
+def _if_it_ends(job: Any, value: float) -> float | None:
+    return value if math.isfinite(job.total_s) else None
+
+
+def _cost_range(job: Any) -> Any:
+    """The bill at a good and at a bad time."""
+    if job.costs_usd is None or not math.isfinite(job.total_s):
+        return None
+    low, high = job.costs_usd
+    return {"low": low, "high": high}
+
+
 class Bounds(TypedDict):
     """A range, both ends included."""
 
-    min: Annotated[int | None, "the least, null for no limit"]
-    max: Annotated[int | None, "the most, null for no limit"]
+    min: Annotated[int | None, At("least"), "the least, null for no limit"]
+    max: Annotated[int | None, At("most"), "the most, null for no limit"]
 
 
 class Range(TypedDict):
@@ -53,20 +80,42 @@ class QuotaNeed(TypedDict):
 class TrainedModel(TypedDict):
     """What is trained."""
 
-    model: Annotated[str, "name of the model"]
-    parameters: Annotated[float, "number of parameters"]
-    unit: Annotated[str, "what throughput counts, such as tokens/s"]
-    method: Annotated[str, "ddp, fsdp or lora"]
-    precision: Annotated[str, "number format of a step, auto for the best that a GPU has"]
-    sequence: Annotated[int, "tokens of a sample, 1 where samples are not sequences"]
-    scaling: Annotated[str, "weak: batch is that of each GPU; strong: of all GPUs together"]
-    batch: Annotated[float, "samples of a step, see scaling"]
-    samples: Annotated[float | None, "samples that the job trains on in all, null when unknown"]
-    activation_checkpointing: Annotated[
-        bool | None, "as asked, null: as usual, and where memory needs it"
+    model: Annotated[str, At("workload.model.name"), "name of the model"]
+    parameters: Annotated[
+        float, At("workload.model.parameters", exact=True), "number of parameters"
     ]
-    software: Annotated[str | None, "eager, transformers, compiled or tuned"]
-    placement_group: Annotated[bool | None, "whether the VMs are in a cluster placement group"]
+    unit: Annotated[str, At("workload.units"), "what throughput counts, such as tokens/s"]
+    method: Annotated[str, At("workload.method"), "ddp, fsdp or lora"]
+    precision: Annotated[
+        str, At("workload.precision"), "number format of a step, auto for the best that a GPU has"
+    ]
+    sequence: Annotated[
+        int, At("workload.model.sequence"), "tokens of a sample, 1 where samples are not sequences"
+    ]
+    scaling: Annotated[
+        str, At("workload.scaling"), "weak: batch is that of each GPU; strong: of all GPUs together"
+    ]
+    batch: Annotated[float, At("workload.batch", exact=True), "samples of a step, see scaling"]
+    samples: Annotated[
+        float | None,
+        At("workload.samples", exact=True),
+        "samples that the job trains on in all, null when unknown",
+    ]
+    activation_checkpointing: Annotated[
+        bool | None,
+        At("workload.checkpointing"),
+        "as asked, null: as usual, and where memory needs it",
+    ]
+    software: Annotated[
+        str | None,
+        At(lambda training: getattr(training.speeds, "software", None)),
+        "eager, transformers, compiled or tuned",
+    ]
+    placement_group: Annotated[
+        bool | None,
+        At(lambda training: getattr(training.speeds, "placement_group", None)),
+        "whether the VMs are in a cluster placement group",
+    ]
 
 
 class Work(TypedDict):
@@ -111,9 +160,11 @@ class Extras(TypedDict):
     disk_gb: Annotated[float | None, "disk of each VM, GB"]
     egress_gb: Annotated[float | None, "traffic to the internet in all, GB"]
     bucket_gb: Annotated[float | None, "what a bucket keeps meanwhile, GB"]
-    disk_type: Annotated[str | None, "kind of disk, null for the cloud's usual"]
+    disk_type: Annotated[str | None, At("disk_kind"), "kind of disk, null for the cloud's usual"]
     nat: Annotated[bool, "whether VMs are behind a NAT gateway"]
-    excluded: Annotated[list[str], "costs that are not counted"]
+    excluded: Annotated[
+        list[str], At(lambda extras: sorted(extras.excluded)), "costs that are not counted"
+    ]
 
 
 class _MoreOfRequest(TypedDict, total=False):
@@ -124,7 +175,7 @@ class _MoreOfRequest(TypedDict, total=False):
 class Request(_MoreOfRequest):
     """What was asked for, defaults included."""
 
-    pw_usd_per_hour: Annotated[UsdPerHour, "the most that the cluster may cost"]
+    pw_usd_per_hour: Annotated[UsdPerHour, At("budget"), "the most that the cluster may cost"]
     catalog: Annotated[str, "name of the catalog"]
     objective: Annotated[str, "what is maximised or minimised"]
     policy: Annotated[str, "how clusters are ranked"]
@@ -138,7 +189,9 @@ class Request(_MoreOfRequest):
     ]
     extrapolate: Annotated[bool, "whether clusters beyond what was checked may come first"]
     mttp_s: Annotated[
-        float | None, "mean time to preemption of a spot VM, as given for a model, seconds"
+        float | None,
+        At("life_s"),
+        "mean time to preemption of a spot VM, as given for a model, seconds",
     ]
     architectures: Annotated[list[str], "only these, empty for all of the default"]
     gpus: Annotated[list[str], "globs of GPU models, empty for all"]
@@ -160,6 +213,7 @@ class Request(_MoreOfRequest):
 class _UndatedSignal(TypedDict, total=False):
     dated: Annotated[
         Literal[False],
+        At(lambda origin: None if origin.dated else False),
         "only where the source bears no date: observed_at is the earliest that it can be",
     ]
 
@@ -169,9 +223,13 @@ class Signal(_UndatedSignal):
 
     signal: Annotated[str, "such as specs, spot or on-demand"]
     kind: Annotated[str, "live, cache, expired or embedded"]
-    observed_at: Annotated[Time, "when the figures were true"]
+    observed_at: Annotated[Time, At(_observed_at), "when the figures were true"]
     source: Annotated[str, "who published them"]
-    refused: Annotated[dict[str, int], "implausible rows that were left out, by reason"]
+    refused: Annotated[
+        dict[str, int],
+        At(lambda origin: dict(origin.refused)),
+        "implausible rows that were left out, by reason",
+    ]
 
 
 class Measured(TypedDict):
@@ -201,8 +259,12 @@ class Source(_MoreOfSource):
     kind: Annotated[str, "embedded, file, live, cache or mixed"]
     source: Annotated[str, "the publication or service, in words"]
     eflops_unit: Annotated[str, "what eflops and throughput count, in words"]
-    price_basis: Annotated[str, "which spot price is meant, in words: current, or one over time"]
-    signals: Annotated[list[Signal], "by kind of figure, where they differ"]
+    price_basis: Annotated[
+        str,
+        At(lambda about: about.basis or "current"),
+        "which spot price is meant, in words: current, or one over time",
+    ]
+    signals: Annotated[list[Signal], At("origins"), "by kind of figure, where they differ"]
     notes: Annotated[list[str], "what went wrong in fetching"]
 
 
@@ -228,7 +290,7 @@ class ZonePrice(TypedDict):
 
     zone: Annotated[str, "id of the zone, such as use1-az4"]
     zone_name: Annotated[
-        str | None, "what the account calls it, such as us-east-1a, null when unknown"
+        str | None, At("name"), "what the account calls it, such as us-east-1a, null when unknown"
     ]
     usd_per_hour: Annotated[UsdPerHour, "spot price of one VM"]
     since: Annotated[str | None, "since when this price holds, ISO 8601, UTC, null when unknown"]
@@ -261,29 +323,42 @@ class Reservation(TypedDict):
 
 
 class _MoreOfTrainers(TypedDict, total=False):
-    reserved: Annotated[Reservation, "the pool that its VMs are of, with --reserved only"]
-    on_demand_discount: Annotated[
-        float, "share of the list price that a savings plan saves, with one only"
+    reserved: Annotated[
+        Reservation,
+        At("reserved", after="eflops_source"),
+        "the pool that its VMs are of, with --reserved only",
     ]
-    known_life: Annotated[KnownLife, "with --mttp history, where it says enough of the type"]
+    on_demand_discount: Annotated[
+        float,
+        At(_discount, after="eflops_source"),
+        "share of the list price that a savings plan saves, with one only",
+    ]
+    known_life: Annotated[
+        KnownLife,
+        At("known_life", after="eflops_source"),
+        "with --mttp history, where it says enough of the type",
+    ]
     eflops_source: Annotated[
-        str, "who measured eflops, where it was not the catalog's own source only"
+        str,
+        At(lambda gpu: gpu.eflops_source or None, after="on_demand_count"),
+        "who measured eflops, where it was not the catalog's own source only",
     ]
 
 
 class Trainers(_MoreOfTrainers):
     """The VMs that train."""
 
-    instance_type: InstanceType
+    instance_type: Annotated[InstanceType, At("type_name")]
     count: Annotated[VmCount, "count of training VMs; kept for older readers, see vm_count"]
     vm_count: Annotated[VmCount, "VMs that train: spot_count + on_demand_count"]
     spot_count: Annotated[VmCount, "of them spot VMs"]
     on_demand_count: Annotated[VmCount, "of them on-demand VMs"]
-    gpu_name: Annotated[str | None, "GPU model, such as T4, null when unknown"]
-    gpus_per_vm: Annotated[int | None, "GPUs in one VM, null when unknown"]
+    gpu_name: Annotated[str | None, At("gpu.name"), "GPU model, such as T4, null when unknown"]
+    gpus_per_vm: Annotated[int | None, At("gpu.count"), "GPUs in one VM, null when unknown"]
     cpu_architecture: Annotated[str | None, "x86_64 or arm64, null when unknown"]
     eflops: Annotated[
         float | None,
+        At("eflops", exact=True),
         "operations a second of one VM in the catalog's eflops_unit, null when unprofiled",
     ]
     eflops_basis: Annotated[str, "how eflops was estimated, empty when it was measured"]
@@ -300,20 +375,26 @@ class Trainers(_MoreOfTrainers):
         float | None, "on-demand price of one VM, US dollars an hour, null if not sold"
     ]
     on_demand_price: Annotated[PriceSource, "where the on-demand price comes from"]
-    zones: Annotated[list[ZonePrice], "spot prices by zone, the cheapest first"]
+    zones: Annotated[list[ZonePrice], At("spot_zones"), "spot prices by zone, the cheapest first"]
 
 
 class _MoreOfMemoryNodes(TypedDict, total=False):
-    reserved: Annotated[Reservation, "the pool that its VMs are of, with --reserved only"]
+    reserved: Annotated[
+        Reservation,
+        At("reserved", after="cpu_architecture"),
+        "the pool that its VMs are of, with --reserved only",
+    ]
     on_demand_discount: Annotated[
-        float, "share of the list price that a savings plan saves, with one only"
+        float,
+        At(_discount, after="cpu_architecture"),
+        "share of the list price that a savings plan saves, with one only",
     ]
 
 
 class MemoryNodes(_MoreOfMemoryNodes):
     """The on-demand VMs that hold checkpoints."""
 
-    instance_type: InstanceType
+    instance_type: Annotated[InstanceType, At("type_name")]
     count: Annotated[VmCount, "count of memory nodes; kept for older readers, see vm_count"]
     vm_count: Annotated[VmCount, "VMs that hold checkpoints"]
     cpu_architecture: Annotated[str | None, "x86_64 or arm64, null when unknown"]
@@ -325,16 +406,20 @@ class MemoryNodes(_MoreOfMemoryNodes):
 class MemoryNodesElsewhere(TypedDict):
     """The memory nodes of a cluster in another zone."""
 
-    instance_type: InstanceType
-    vm_count: Annotated[VmCount, "VMs that hold checkpoints"]
+    instance_type: Annotated[InstanceType, At("instance.name")]
+    vm_count: Annotated[VmCount, At("count"), "VMs that hold checkpoints"]
 
 
 class NextZone(TypedDict):
     """The next-best zone for a cluster."""
 
-    zone: Annotated[str, "id of the zone"]
-    zone_name: Annotated[str | None, "what the account calls it, null when unknown"]
-    spot_usd_per_hour: Annotated[UsdPerHour, "spot price of one training VM there"]
+    zone: Annotated[str, At("zone.zone"), "id of the zone"]
+    zone_name: Annotated[
+        str | None, At("zone.name"), "what the account calls it, null when unknown"
+    ]
+    spot_usd_per_hour: Annotated[
+        UsdPerHour, At("zone.usd_per_hour"), "spot price of one training VM there"
+    ]
     memory: Annotated[MemoryNodesElsewhere | None, "the memory nodes there, null without any"]
     usd_per_hour: Annotated[UsdPerHour, "price of all VMs there"]
 
@@ -342,15 +427,29 @@ class NextZone(TypedDict):
 class Interruptions(TypedDict):
     """How often spot VMs of a cluster are preempted, by the band of their type."""
 
-    vm_count: Annotated[VmCount, "spot VMs of the cluster"]
-    independent: Annotated[bool, "whether preemptions of single VMs are taken as independent"]
-    vm_monthly_share: Annotated[Range, "share of single VMs preempted in a month, 0 to 1"]
-    cluster_monthly_share: Annotated[
-        Range, "share of months in which the cluster loses a VM, 0 to 1"
+    vm_count: Annotated[VmCount, At("vms"), "spot VMs of the cluster"]
+    independent: Annotated[
+        bool, At(lambda risk: True), "whether preemptions of single VMs are taken as independent"
     ]
-    preemptions_per_month: Annotated[Range, "VMs that the cluster loses in a month"]
+    vm_monthly_share: Annotated[
+        Range,
+        At(lambda risk: _ends(*risk.vm_share)),
+        "share of single VMs preempted in a month, 0 to 1",
+    ]
+    cluster_monthly_share: Annotated[
+        Range,
+        At(lambda risk: _ends(*risk.share)),
+        "share of months in which the cluster loses a VM, 0 to 1",
+    ]
+    preemptions_per_month: Annotated[
+        Range,
+        At(lambda risk: _ends(*risk.losses_per_month)),
+        "VMs that the cluster loses in a month",
+    ]
     mean_time_between_preemptions_s: Annotated[
-        Range, "from one preemption in the cluster to the next, seconds"
+        Range,
+        At(lambda risk: _ends(risk.between_s[0] or None, risk.between_s[1])),
+        "from one preemption in the cluster to the next, seconds",
     ]
 
 
@@ -362,15 +461,23 @@ class PredictedTraining(TypedDict):
     mfu: Annotated[float, "model FLOP utilisation, 0 to 1"]
     source: Annotated[str, "measured, published or derived"]
     precision: Annotated[str, "number format of a step"]
-    batch_per_gpu: Annotated[float, "samples of a step on each GPU"]
-    micro_batch: Annotated[float, "of them computed at once"]
-    activation_checkpointing: Annotated[
-        bool, "whether activations are computed again in the backward pass"
+    batch_per_gpu: Annotated[
+        float, At("batch_per_gpu", exact=True), "samples of a step on each GPU"
     ]
-    checked_up_to_vms: Annotated[int, "the largest cluster that the source has seen, VMs"]
-    state_bytes_per_gpu: Annotated[float, "weights, gradients and optimizer on each GPU, bytes"]
+    micro_batch: Annotated[float, At("micro_batch", exact=True), "of them computed at once"]
+    activation_checkpointing: Annotated[
+        bool, At("checkpointing"), "whether activations are computed again in the backward pass"
+    ]
+    checked_up_to_vms: Annotated[
+        int, At("fitted_vms"), "the largest cluster that the source has seen, VMs"
+    ]
+    state_bytes_per_gpu: Annotated[
+        float, At("state_bytes", exact=True), "weights, gradients and optimizer on each GPU, bytes"
+    ]
     kept_share: Annotated[
-        Interval, "share of the throughput that preemptions leave, 0 to 1; low: at a bad time"
+        Interval,
+        At("kept"),
+        "share of the throughput that preemptions leave, 0 to 1; low: at a bad time",
     ]
     faster_than_first: Annotated[
         float | None,
@@ -388,30 +495,46 @@ class UsdRange(TypedDict):
 
 
 class _MoreOfExpected(TypedDict, total=False):
-    total_cost_range_usd: Annotated[UsdRange, "the bill at both ends, with a model only"]
+    total_cost_range_usd: Annotated[
+        UsdRange, At(_cost_range), "the bill at both ends, with a model only"
+    ]
     late_probability: Annotated[
         float, "of missing the deadline, 0 to 1, by what is known of a model's speed"
     ]
-    runs: Annotated[int, "simulated runs, as the percentiles after simulation only"]
-    makespan_p5_s: Annotated[Seconds, "5th percentile"]
-    makespan_p50_s: Annotated[Seconds, "median"]
-    makespan_p95_s: Annotated[Seconds, "95th percentile"]
-    total_cost_p5_usd: Annotated[Usd, "5th percentile"]
-    total_cost_p50_usd: Annotated[Usd, "median"]
-    total_cost_p95_usd: Annotated[Usd, "95th percentile"]
+    runs: Annotated[
+        int, At("spread.runs"), "simulated runs, as the percentiles after simulation only"
+    ]
+    makespan_p5_s: Annotated[Seconds, At("spread.p5_s"), "5th percentile"]
+    makespan_p50_s: Annotated[Seconds, At("spread.p50_s"), "median"]
+    makespan_p95_s: Annotated[Seconds, At("spread.p95_s"), "95th percentile"]
+    total_cost_p5_usd: Annotated[Usd, At("spread.p5_usd"), "5th percentile"]
+    total_cost_p50_usd: Annotated[Usd, At("spread.p50_usd"), "median"]
+    total_cost_p95_usd: Annotated[Usd, At("spread.p95_usd"), "95th percentile"]
     late_share: Annotated[
-        float | None, "share of the runs that miss the deadline, 0 to 1, null without one"
+        float | None,
+        At("spread.late"),
+        "share of the runs that miss the deadline, 0 to 1, null without one",
     ]
 
 
 class Expected(_MoreOfExpected):
     """Expected time and bill of the job, null where it never ends."""
 
-    makespan_s: Annotated[float | None, "from the first request for VMs to the last step, seconds"]
-    total_cost_usd: Annotated[float | None, "bill of all VMs, US dollars"]
-    preemptions: Annotated[float | None, "VMs lost"]
-    by: Annotated[Literal["closed form", "simulation"], "how it was computed"]
-    closed_form_holds: Annotated[bool, "whether the closed form is within 2 % here"]
+    makespan_s: Annotated[
+        float | None, At("total_s"), "from the first request for VMs to the last step, seconds"
+    ]
+    total_cost_usd: Annotated[
+        float | None, At(lambda job: _if_it_ends(job, job.cost_usd)), "bill of all VMs, US dollars"
+    ]
+    preemptions: Annotated[
+        float | None, At(lambda job: _if_it_ends(job, job.preemptions)), "VMs lost"
+    ]
+    by: Annotated[
+        Literal["closed form", "simulation"],
+        At(lambda job: "closed form" if job.spread is None else "simulation"),
+        "how it was computed",
+    ]
+    closed_form_holds: Annotated[bool, At("sound"), "whether the closed form is within 2 % here"]
 
 
 class BillItem(TypedDict):
@@ -420,19 +543,27 @@ class BillItem(TypedDict):
     name: Annotated[str, "disk, addresses, nat, egress, bucket or boot"]
     usd_per_hour: UsdPerHour
     usd_once: Usd
-    counted: Annotated[str, "how it was counted, in words"]
+    counted: Annotated[str, At("what"), "how it was counted, in words"]
     source: Annotated[
-        str | None, "who says what it costs, a URL; null where it follows from prices of VMs"
+        str | None,
+        At("source.url"),
+        "who says what it costs, a URL; null where it follows from prices of VMs",
     ]
-    as_of: Annotated[str | None, "the day of that figure, or when it was looked up"]
-    official: Annotated[bool | None, "whether the cloud itself says so; null without a source"]
+    as_of: Annotated[
+        str | None, At("source.date"), "the day of that figure, or when it was looked up"
+    ]
+    official: Annotated[
+        bool | None,
+        At("source.official"),
+        "whether the cloud itself says so; null without a source",
+    ]
 
 
 class NotCounted(TypedDict):
     """A cost that is left out."""
 
     name: Annotated[str, "as of an item"]
-    reason: Annotated[str, "why, in words"]
+    reason: Annotated[str, At("why"), "why, in words"]
 
 
 class Bill(TypedDict):
@@ -440,6 +571,7 @@ class Bill(TypedDict):
 
     in_budget: Annotated[
         bool,
+        At("counted"),
         "whether budgets, the ranking and the job's expected cost are of all of it, or of VMs"
         " alone",
     ]
@@ -452,18 +584,24 @@ class Bill(TypedDict):
         float | None, "the expected bill of the job, US dollars, null without a job"
     ]
     rates_of_region: Annotated[
-        str | None, "the region whose rates were taken, if it is another one"
+        str | None, At("borrowed"), "the region whose rates were taken, if it is another one"
     ]
 
 
 class _MoreOfConfiguration(TypedDict, total=False):
     bill: Annotated[
-        Bill, "what it costs besides its VMs, where the rates of the cloud are known only"
+        Bill,
+        At("bill", after="expected"),
+        "what it costs besides its VMs, where the rates of the cloud are known only",
     ]
     training: Annotated[
-        PredictedTraining, "how fast it trains the model, with --model or --params only"
+        PredictedTraining,
+        At("prediction"),
+        "how fast it trains the model, with --model or --params only",
     ]
-    expected: Annotated[Expected, "time and bill of the job, where one was given only"]
+    expected: Annotated[
+        Expected, At("outlook"), "time and bill of the job, where one was given only"
+    ]
     cloud: Annotated[str, "the cloud, such as gcp, where several are compared only"]
 
 
@@ -471,9 +609,13 @@ class Configuration(_MoreOfConfiguration):
     """A cluster and its figures."""
 
     rank: Annotated[int, "1 is the best"]
-    architecture: Annotated[str, "such as tiering or single-anchor"]
+    architecture: Annotated[str, At("cluster.architecture"), "such as tiering or single-anchor"]
     region: Annotated[str, "the provider's region, empty when there is none"]
-    zone: Annotated[str | None, "id of the zone that it is priced in, null when unknown"]
+    zone: Annotated[
+        str | None,
+        At("cluster.zone.zone"),
+        "id of the zone that it is priced in, null when unknown",
+    ]
     next_zone: Annotated[NextZone | None, "the next-best zone, null when none is known"]
     gpu: Annotated[Trainers, "the VMs that train"]
     memory: Annotated[MemoryNodes | None, "the memory nodes, null without any"]
@@ -497,9 +639,15 @@ class Configuration(_MoreOfConfiguration):
         Interruptions | None, "null without spot VMs, or when nothing is known"
     ]
     binding: Annotated[
-        list[str], "constraints that keep a cluster of these types from being better"
+        list[str],
+        At(lambda plan: [limit.constraint for limit in plan.binding]),
+        "constraints that keep a cluster of these types from being better",
     ]
-    binding_reasons: Annotated[list[str], "the same in words, in this order"]
+    binding_reasons: Annotated[
+        list[str],
+        At(lambda plan: [limit.reason for limit in plan.binding]),
+        "the same in words, in this order",
+    ]
     warnings: Annotated[list[str], "reasons to doubt the figures"]
 
 
@@ -512,7 +660,9 @@ class Alternative(Configuration):
 class NextChange(TypedDict):
     """What more money buys."""
 
-    pw_usd_per_hour: Annotated[UsdPerHour, "the next budget that buys a better cluster"]
+    pw_usd_per_hour: Annotated[
+        UsdPerHour, At("budget"), "the next budget that buys a better cluster"
+    ]
     gain: Annotated[float | None, "by which share it is better, null if nothing is feasible now"]
     configuration: Annotated[Configuration | None, "that cluster"]
 
@@ -535,12 +685,14 @@ class Relax(TypedDict):
 class NextMeasurement(TypedDict):
     """What to measure next: most likely to change the decision."""
 
-    instance_type: InstanceType
-    vm_count: Annotated[VmCount, "VMs to measure"]
+    instance_type: Annotated[InstanceType, At("cluster.gpu.name")]
+    vm_count: Annotated[VmCount, At("count"), "VMs to measure"]
     minutes: Annotated[float, "minutes that it takes"]
-    cost_usd: Annotated[Usd, "what it costs"]
-    expected_gain: Annotated[float, "expected gain in throughput as a share"]
-    changes_the_choice: Annotated[float, "probability that another cluster is chosen, 0 to 1"]
+    cost_usd: Annotated[Usd, At("usd"), "what it costs"]
+    expected_gain: Annotated[float, At("gain"), "expected gain in throughput as a share"]
+    changes_the_choice: Annotated[
+        float, At("changes"), "probability that another cluster is chosen, 0 to 1"
+    ]
     command: Annotated[str, "the command that measures it"]
 
 
@@ -562,6 +714,7 @@ class Explanation(TypedDict):
     gap: Annotated[float | None, "how far that is below the winner as a share, null without one"]
     matches_at_usd_per_hour: Annotated[
         float | None,
+        At("matches_at"),
         "the lowest budget at which it would equal the winner, US dollars an hour, null if never",
     ]
     rejection: Annotated[WhyRejected | None, "null when it is in a feasible cluster"]
@@ -579,9 +732,12 @@ class Placement(TypedDict):
 
     region: Annotated[str, "the provider's region"]
     instance_types: list[InstanceType]
-    vm_count: Annotated[VmCount, "VMs that were asked about"]
-    scores: list[PlacementScore]
-    observed_at: Time
+    vm_count: Annotated[VmCount, At("count"), "VMs that were asked about"]
+    scores: Annotated[
+        list[PlacementScore],
+        At(lambda placement: [{"zone": z, "score": n} for z, n in placement.scores.items()]),
+    ]
+    observed_at: Annotated[Time, At(_observed_at)]
 
 
 class _MoreOfRegion(TypedDict, total=False):
@@ -601,8 +757,8 @@ class _MoreOfRecommendation(TypedDict, total=False):
     on_demand: Annotated[
         Configuration | None, "the best cluster without spot VMs, with a model or a job only"
     ]
-    reason: Annotated[str, "why nothing is feasible, only then"]
-    relax: Annotated[Relax, "what to change, where nothing is feasible only"]
+    reason: Annotated[str, At("infeasible.reason"), "why nothing is feasible, only then"]
+    relax: Annotated[Relax, At("infeasible"), "what to change, where nothing is feasible only"]
     cheapest: Annotated[
         Configuration | None,
         "the cheapest feasible cluster, where nothing is within the budget only",
@@ -619,7 +775,7 @@ class Recommendation(_MoreOfRecommendation):
     schema_version: Literal["deepvm.recommend/1"]
     request: Request
     source: Source
-    solution: Solution
+    solution: Annotated[Solution, At(lambda answer: answer)]
     doubts: Annotated[list[str], "what to doubt, one sentence each"]
     configurations: Annotated[
         list[Configuration], "the ranked clusters, empty when nothing is feasible"
@@ -631,7 +787,7 @@ class Recommendation(_MoreOfRecommendation):
     nearly_as_good: Annotated[
         Configuration | None, "a cheaper cluster that is nearly as good, null without one"
     ]
-    rejected: list[Rejection]
+    rejected: Annotated[list[Rejection], At("rejections")]
 
 
 class ExplanationDocument(Explanation):

@@ -11,7 +11,9 @@ from deepvm.core.bill.extras import Extras
 from deepvm.core.bill.rates import Rates
 from deepvm.core.cluster.instances import Market
 from deepvm.core.units import counted, format_seconds
+from deepvm.documents.build import With, document_of
 from deepvm.documents.outputs.jobs import iso_time
+from deepvm.documents.outputs.plans import Bill
 from deepvm.jobs.decisions.price_caps import most_usd_per_hour
 from deepvm.jobs.decisions.world import JobState, Pool, Role
 from deepvm.jobs.history.history import EventRow
@@ -22,7 +24,6 @@ from deepvm.reports.jobs.money import print_money
 from deepvm.reports.jobs.phases import slow_parts
 from deepvm.reports.jobs.progress import lost_words, restart_words, steps_words
 from deepvm.reports.jobs.validation import print_forecast, print_validation
-from deepvm.reports.plans.bills import bill_document
 from deepvm.reports.tables import Column, print_lines, print_table
 
 _LAST = 12
@@ -209,7 +210,7 @@ def _bill(spot: int, on_demand: int, usd_per_hour: float, rates: Rates) -> dict[
     Jobs do not say how large disks are.
     """
     vms = RentedVms(spot, on_demand, Decimal(str(round(usd_per_hour, 6))))
-    return bill_document(bill_of(vms, rates, Extras()))
+    return document_of(Bill, With(bill_of(vms, rates, Extras()), total_usd=None))
 
 
 def print_plan(document: Mapping[str, Any]) -> None:

@@ -1,10 +1,10 @@
-"""What a cluster costs besides its VMs: a line for an answer, all items with their sources, and the document."""
+"""What a cluster costs besides its VMs: a line for an answer, all items with their sources."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from deepvm.core.cluster.cluster import Recommendation
 from deepvm.core.units import format_usd
@@ -108,28 +108,3 @@ def _both(bill: Bill, once: str = " once") -> str:
 def _sum(per_hour: Decimal, once: Decimal, word: str = " once") -> str:
     parts = [f"{per_hour:.4f} $/h"] if per_hour or not once else []
     return " + ".join([*parts, *([f"{once:.2f} ${word}"] if once else [])])
-
-
-def bill_document(bill: Bill, total_usd: float | None = None) -> dict[str, Any]:
-    """The key ``bill`` of a configuration, and of what a job would rent; ``total_usd``: of the whole job."""
-    return {
-        "in_budget": bill.counted,
-        "items": [
-            {
-                "name": item.name,
-                "usd_per_hour": float(item.usd_per_hour),
-                "usd_once": float(item.usd_once),
-                "counted": item.what,
-                "source": item.source and item.source.url,
-                "as_of": item.source and item.source.date,
-                "official": item.source and item.source.official,
-            }
-            for item in bill.items
-        ],
-        "not_counted": [{"name": part.name, "reason": part.why} for part in bill.not_counted],
-        "usd_per_hour": float(bill.usd_per_hour),
-        "usd_once": float(bill.usd_once),
-        "total_usd_per_hour": float(bill.total_usd_per_hour),
-        "total_usd": total_usd,
-        "rates_of_region": bill.borrowed or None,
-    }

@@ -13,6 +13,8 @@ from typing import Any
 from deepvm.core.cluster.cluster import Cluster, JobEstimate
 from deepvm.core.preemption.interruption_bands import ClusterRisk
 from deepvm.core.units import format_seconds
+from deepvm.documents.build import With, document_of
+from deepvm.documents.outputs.plans import Expected
 from deepvm.reports.tables import Column
 
 _DAY_S = 86_400
@@ -56,35 +58,16 @@ def in_words(outlook: JobEstimate) -> str:
     return f"expected {time} and {cost}"
 
 
+def expected_values(outlook: JobEstimate | None) -> Any:
+    """Expected time and bill of the job, for its document; None without an outlook."""
+    if outlook is None or outlook.spread is None:
+        return outlook
+    return With(outlook, late_share=outlook.spread.late)
+
+
 def expected_document(outlook: JobEstimate | None) -> dict[str, Any]:
     """Expected time and bill of the job, null where it never ends; empty without an outlook."""
-    if outlook is None:
-        return {}
-    ends, spread = math.isfinite(outlook.total_s), outlook.spread
-    found: dict[str, Any] = {
-        "makespan_s": outlook.total_s if ends else None,
-        "total_cost_usd": outlook.cost_usd if ends else None,
-        "preemptions": outlook.preemptions if ends else None,
-        "by": "closed form" if spread is None else "simulation",
-        "closed_form_holds": outlook.sound,
-    }
-    if outlook.costs_usd is not None and ends:
-        good, bad = outlook.costs_usd
-        found["total_cost_range_usd"] = {"low": good, "high": bad}
-    if outlook.late_probability is not None:
-        found["late_probability"] = outlook.late_probability
-    if spread is not None:
-        found |= {
-            "runs": spread.runs,
-            "makespan_p5_s": spread.p5_s,
-            "makespan_p50_s": spread.p50_s,
-            "makespan_p95_s": spread.p95_s,
-            "total_cost_p5_usd": spread.p5_usd,
-            "total_cost_p50_usd": spread.p50_usd,
-            "total_cost_p95_usd": spread.p95_usd,
-            "late_share": spread.late,
-        }
-    return found
+    return {} if outlook is None else document_of(Expected, expected_values(outlook))
 
 
 def _time_and_bill(outlook: JobEstimate) -> tuple[str, str]:
@@ -130,22 +113,6 @@ def cluster_sentence(risk: ClusterRisk) -> str:
         f"Risk of the cluster: if the {risk.vms} are preempted independently, {share_words(risk)}"
         f" of months see a preemption: {losses} a month, one every {every}."
     )
-
-
-def risk_document(risk: ClusterRisk) -> dict[str, Any]:
-    """For programs; null where a range has no end."""
-    shortest, longest = risk.between_s
-    ranges = {
-        "vm_monthly_share": risk.vm_share,
-        "cluster_monthly_share": risk.share,
-        "preemptions_per_month": risk.losses_per_month,
-        "mean_time_between_preemptions_s": (
-            shortest or None,
-            longest if math.isfinite(longest) else None,
-        ),
-    }
-    found = {name: {"min": low, "max": high} for name, (low, high) in ranges.items()}
-    return {"vm_count": risk.vms, "independent": True, **found}
 
 
 def _between(low: str, high: str | None, unit: str) -> str:

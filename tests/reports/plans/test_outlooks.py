@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deepvm.core.preemption.interruption_bands import ClusterRisk
-from deepvm.reports.plans.outlooks import cluster_sentence, risk_document, share_words
+from deepvm.documents.build import document_of
+from deepvm.documents.outputs.plans import Interruptions
+from deepvm.reports.plans.outlooks import cluster_sentence, share_words
 
 
 @pytest.mark.parametrize(
@@ -67,7 +69,10 @@ def test_what_is_said_holds(band: int, vms: int) -> None:
 
 
 def test_documents_have_null_where_nothing_is_known() -> None:
-    worst, best = risk_document(ClusterRisk.of_band(4, 9)), risk_document(ClusterRisk.of_band(0, 9))
+    worst, best = (
+        document_of(Interruptions, ClusterRisk.of_band(4, 9)),
+        document_of(Interruptions, ClusterRisk.of_band(0, 9)),
+    )
     assert worst["vm_monthly_share"] == {"min": 0.2, "max": None} and worst["vm_count"] == 9
     assert worst["cluster_monthly_share"] == {"min": pytest.approx(1 - 0.8**9), "max": None}
     assert worst["mean_time_between_preemptions_s"] == {
