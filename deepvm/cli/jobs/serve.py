@@ -38,9 +38,9 @@ def serve(
         raise RequestError("port", port, "a port from 0 to 65535")
     token = guard.new_token()
 
-    def ready(found: int) -> None:
+    def ready(free_port: int) -> None:
         name = f"[{host}]" if ":" in host else host
-        typer.echo(f"http://{name}:{found}/?token={token}")
+        typer.echo(f"http://{name}:{free_port}/?token={token}")
         note("Ctrl-C ends it; on another machine, forward the port: ssh -L PORT:127.0.0.1:PORT")
         if host not in ("127.0.0.1", "::1", "localhost"):
             warn(
@@ -75,6 +75,6 @@ def _follow_heads(over: threading.Event) -> None:
         while not over.is_set():
             with contextlib.suppress(DeepVMError, OSError):
                 refresh_all(
-                    history, cloud_of, lambda said: None, lambda row: write_page(row.name, history)
+                    history, cloud_of, lambda text: None, lambda row: write_page(row.name, history)
                 )
             over.wait(_LOOK_S)

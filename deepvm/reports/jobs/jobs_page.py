@@ -34,6 +34,15 @@ class JobsPage:
         return render_blocks(TEMPLATE, ["jobs"], **self._data)
 
     @property
+    def last_event(self) -> int:
+        """This page shows no events."""
+        return 0
+
+    def event_rows(self, after: int) -> str:
+        """See :meth:`RunPage.event_rows`."""
+        return ""
+
+    @property
     def _data(self) -> dict[str, Any]:
         running = sum(job.state not in _ENDED for job in self.jobs)
         return {

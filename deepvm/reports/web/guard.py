@@ -1,4 +1,4 @@
-"""Who may see the pages of jobs: whoever has the token, from a page of this server, and nobody through another name."""
+"""Who may see the pages of jobs: clients with the token, by a name that only this server has."""
 
 from __future__ import annotations
 
@@ -7,38 +7,39 @@ import hmac
 import ipaddress
 import secrets
 from collections.abc import Collection
-from urllib.parse import parse_qs
 
-from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import cookie_parser
-from starlette.responses import Response
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.websockets import WebSocketClose
 
-_ALWAYS = {
+_HEADERS = {
     "cache-control": "no-store",
-    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+    "content-security-policy": "frame-ancestors 'none'",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
 }
+"""Of every response; what a page itself may do is in its own policy."""
 
 
 def new_token() -> str:
-    """A token that nobody guesses."""
+    """A token that cannot be guessed."""
     return secrets.token_urlsafe(32)
 
 
 class TokenAuth:
-    """Stands before an application: what it does not let through gets a status and no content.
+    """ASGI middleware: a client without the token gets a status and no content.
 
     The token comes once in the address, is exchanged for a cookie that no script can read and no
-    other site can send, and the browser goes on to an address without it.
+    other site can send, and the browser continues at an address without it.
     """
 
     def __init__(self, app: ASGIApp, token: str, names: Collection[str] = ()) -> None:
-        """``names``: by which the server may be called, beside localhost and numeric addresses."""
+        """``names``: by which the server may be called, besides localhost and numeric addresses."""
         self._app, self._token = app, token.encode()
         self._names = {"localhost", *(name.lower() for name in names)}
         # One browser may look at several servers of this machine: cookies know no ports.
@@ -46,67 +47,47 @@ class TokenAuth:
         self._proof = hmac.new(self._token, b"cookie", hashlib.sha256).hexdigest()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or let through."""
         if scope["type"] != "http":
-            await _refuse_other(scope, receive, send)
+            await WebSocketClose(1008)(scope, receive, send)
             return
-        answer = self._answer(scope)
-        if answer is not None:
-            await answer(scope, receive, _hardened(send))
-        else:
-            await self._app(scope, receive, _hardened(send))
 
-    def _answer(self, scope: Scope) -> Response | None:
-        """What is said instead of the application; None: it may answer."""
-        headers = Headers(scope=scope)
-        hosts = headers.getlist("host")
-        given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [])
-        linked = len(given) == 1 and hmac.compare_digest(given[0].encode(), self._token)
-        cookie = cookie_parser(headers.get("cookie", "")).get(self._cookie, "")
+        async def send_hardened(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers[name] = value
+            await send(message)
+
+        answer = self._refusal(Request(scope)) or self._app
+        await answer(scope, receive, send_hardened)
+
+    def _refusal(self, request: Request) -> Response | None:
+        """The response of the middleware itself; None: the application may respond."""
+        hosts, tokens = request.headers.getlist("host"), request.query_params.getlist("token")
+        linked = len(tokens) == 1 and hmac.compare_digest(tokens[0].encode(), self._token)
+        cookie = request.cookies.get(self._cookie, "")
         known = hmac.compare_digest(cookie.encode(), self._proof.encode())
         if len(hosts) != 1 or not self._is_own(hosts[0]) or not (linked or known):
             return Response(status_code=403)
-        if scope["method"] != "GET":
-            return Response(status_code=405, headers={"allow": "GET"})
         if not linked:
             return None
-        found = Response(
-            status_code=303, headers={"location": "/"}
-        )  # never to where the address says: it may be foreign
-        found.set_cookie(self._cookie, self._proof, httponly=True, samesite="strict")
-        return found
+        response = RedirectResponse("/", 303)  # never to the address of the request
+        response.set_cookie(self._cookie, self._proof, httponly=True, samesite="strict")
+        return response
 
     def _is_own(self, host: str) -> bool:
         """Whether a Host header names this server.
 
-        A page of another site can have its own name resolve to this machine, and read what it gets
-        (DNS rebinding): so only names count that nobody else can own. Ports do not matter, and may
-        be forwarded.
+        A page of another site can have its own name resolve to this machine, and read the response
+        (DNS rebinding): so only names count that no other site can own. Ports may be forwarded.
         """
         name = host.lower()
-        name = (
-            name[1:].partition("]")[0] if name.startswith("[") else name.rpartition(":")[0] or name
-        )
+        if name.startswith("["):
+            name = name[1:].partition("]")[0]
+        else:
+            name = name.partition(":")[0]
         try:
             ipaddress.ip_address(name)
         except ValueError:
             return name in self._names
         return True
-
-
-def _hardened(send: Send) -> Send:
-    async def sent(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            headers = MutableHeaders(scope=message)
-            for name, value in _ALWAYS.items():
-                headers.setdefault(name, value)
-        await send(message)
-
-    return sent
-
-
-async def _refuse_other(scope: Scope, receive: Receive, send: Send) -> None:
-    """A WebSocket is no page."""
-    if scope["type"] == "websocket":
-        await receive()
-        await send({"type": "websocket.close", "code": 1008})

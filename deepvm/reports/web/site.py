@@ -1,60 +1,35 @@
-"""The pages of jobs as a web application: all jobs, each job, and their streams."""
+"""The pages of jobs as a web application: all jobs, each job, and their streams of news."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Sequence
 from types import FrameType
 
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from deepvm.jobs.history.history import EventRow, History
-from deepvm.jobs.standing import JobStatus, job_lines, standing_of
+from deepvm.jobs.standing import job_lines, standing_of
 from deepvm.reports.jobs.jobs_page import JobsPage
 from deepvm.reports.jobs.run_page import RunPage
 from deepvm.reports.web.guard import TokenAuth
-from deepvm.reports.web.watching import MOST_STREAMS, EventStream, LiveUpdates, PageSnapshot
 
-ALL = ""
-"""The page of all jobs, as streams call it; jobs have names."""
-
-
-@dataclass(frozen=True)
-class _Run:
-    page: RunPage
-
-    @property
-    def parts(self) -> dict[str, str]:
-        return self.page.parts
-
-    @property
-    def last(self) -> int:
-        return self.page.last_event
-
-    def rows(self, after: int) -> str:
-        return self.page.event_rows(after)
-
-
-@dataclass(frozen=True)
-class _All:
-    page: JobsPage
-    last: int = 0
-
-    @property
-    def parts(self) -> dict[str, str]:
-        return self.page.parts
-
-    def rows(self, after: int) -> str:
-        return ""
+BEAT_S, LOOK_S = 5.0, 1.0
+"""Between signs of life of a stream; between looks at the history."""
+MAX_STREAMS = 200
+_MAX_PAGES = 50
+_LOOK_SHARE = 4.0
+"""Looking takes at most one part in so many, and one, of the time."""
 
 
 class UnknownJobError(Exception):
@@ -62,101 +37,137 @@ class UnknownJobError(Exception):
 
 
 class Reader:
-    """Reads jobs; one at a time, from any thread.
-
-    What has been read of a job's events is not read again.
-    """
+    """Reads pages, one at a time, from any thread; each at most once a second for all clients."""
 
     def __init__(self, history: History, version: str) -> None:
-        """Read nothing yet."""
         self._history, self._version, self._lock = history, version, threading.Lock()
-        self._events: dict[str, list[EventRow]] = {}
-        self._over: dict[str, _Run] = {}
+        self._pages: dict[str, tuple[JobsPage | RunPage, float]] = {}
 
-    def look(self, name: str) -> PageSnapshot:
-        """A page as it is now. Raises UnknownJobError, or what reading raises."""
+    def page(self, name: str) -> JobsPage | RunPage:
+        """The page of a job, or with "" of all jobs. Raises UnknownJobError or DataError."""
         with self._lock:
-            return (
-                self._run(name)
-                if name
-                else _All(JobsPage(job_lines(self._history, time.time()), self._version))
-            )
+            page, fresh_until_s = self._pages.get(name, (None, 0.0))
+            start_s = time.monotonic()
+            if page is None or start_s > fresh_until_s:
+                page = self._read(name, page)
+                _ = page.parts  # drawn here, once for all
+                end_s = time.monotonic()
+                fresh_until_s = end_s + max(LOOK_S / 2, _LOOK_SHARE * (end_s - start_s))
+                if len(self._pages) > _MAX_PAGES:
+                    self._pages.clear()
+                self._pages[name] = page, fresh_until_s
+            return page
 
-    def knows(self, name: str) -> bool:
-        """Whether there is a job of this name."""
-        with self._lock:
-            return self._history.job(name) is not None
-
-    def page(self, name: str, nonce: str) -> str:
-        """A whole page, served."""
-        shown = self.look(name)
-        assert isinstance(shown, _Run | _All)
-        return shown.page.render(nonce=nonce)
-
-    def _run(self, name: str) -> _Run:
+    def _read(self, name: str, known: JobsPage | RunPage | None) -> JobsPage | RunPage:
+        if not name:
+            return JobsPage(job_lines(self._history, time.time()), self._version)
         row = self._history.job(name)
         if row is None:
             raise UnknownJobError(name)
-        known = self._over.get(name)
-        if known is not None and row == known.page.job.row:
-            return known  # nothing happens to it any more
-        job: JobStatus = standing_of(self._history, row, time.time(), self._events.get(name, ()))
-        self._events = (
-            {name: list(job.events)}
-            if len(self._events) > 50
-            else {**self._events, name: list(job.events)}
+        events: Sequence[EventRow] = ()
+        if isinstance(known, RunPage):
+            if known.job.over and known.job.row == row:
+                return known  # nothing happens to it any more
+            events = known.job.events
+        return RunPage(standing_of(self._history, row, time.time(), events), self._version)
+
+
+class Site:
+    """The requests. ``closing``: set when the server ends, for streams have no end."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader, self._streams = reader, 0
+        self.closing = asyncio.Event()
+
+    def application(self) -> Starlette:
+        return Starlette(
+            routes=[
+                Route("/", self._page),
+                Route("/events", self._stream),
+                Route("/jobs/{name}", self._page),
+                Route("/jobs/{name}/events", self._stream),
+            ],
+            exception_handlers={UnknownJobError: _no_such_job},
         )
-        found = _Run(RunPage(job, self._version))
-        _ = found.parts  # made here, once for all who look
-        self._over = {name: found} if job.over else {}
-        return found
 
+    async def _page(self, request: Request) -> Response:
+        page = await asyncio.to_thread(self._reader.page, request.path_params.get("name", ""))
+        text = await asyncio.to_thread(page.render, nonce=secrets.token_urlsafe(16))
+        return HTMLResponse(text)
 
-def application(reader: Reader, watching: LiveUpdates, token: str, names: list[str]) -> TokenAuth:
-    """The web application."""
-
-    async def page(request: Request) -> Response:
-        nonce = secrets.token_urlsafe(16)
-        try:
-            text = await asyncio.to_thread(reader.page, request.path_params.get("name", ALL), nonce)
-        except UnknownJobError:
-            return Response("There is no such job.\n", 404, media_type="text/plain")
-        policy = (
-            f"default-src 'none'; connect-src 'self'; script-src 'nonce-{nonce}'; style-src"
-            f" 'nonce-{nonce}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-        )
-        return HTMLResponse(text, headers={"content-security-policy": policy})
-
-    async def stream(request: Request) -> Response:
-        name = request.path_params.get("name", ALL)
-        if watching.streams >= MOST_STREAMS:
+    async def _stream(self, request: Request) -> Response:
+        name = request.path_params.get("name", "")
+        if self._streams >= MAX_STREAMS:
             return Response("Too many pages are open.\n", 503, media_type="text/plain")
-        if name and not await asyncio.to_thread(reader.knows, name):
-            return Response(status_code=404)
-        given = request.headers.get("last-event-id") or request.query_params.get("after", "")
-        return EventStream(watching, name, int(given) if given.isascii() and given.isdigit() else 0)
+        await asyncio.to_thread(self._reader.page, name)
+        after = request.headers.get("last-event-id") or request.query_params.get("after", "")
+        number = int(after) if after.isascii() and after.isdigit() else 0
+        return StreamingResponse(
+            self._news(name, number),
+            media_type="text/event-stream",
+            headers={"x-accel-buffering": "no"},
+        )
 
-    routes = [Route("/", page), Route("/events", stream)]
-    routes += [Route("/jobs/{name}", page), Route("/jobs/{name}/events", stream)]
-    return TokenAuth(Starlette(routes=routes), token, names)
+    async def _news(self, name: str, after: int) -> AsyncIterator[str]:
+        """Server-sent events: parts of the page that have changed, rows after number ``after``.
+
+        Nothing is queued: a client that is slow gets fewer, newer states.
+        """
+        sent: dict[str, str] = {}
+        beat_s = time.monotonic() + BEAT_S
+        self._streams += 1
+        try:
+            yield "retry: 2000\n\n"
+            while not self.closing.is_set():
+                text = ""
+                # A history that cannot be read now may be readable later.
+                with contextlib.suppress(Exception):
+                    page = await asyncio.to_thread(self._reader.page, name)
+                    text, after = _changes(page, sent, after), page.last_event
+                if not text and time.monotonic() >= beat_s:
+                    text = "event: beat\ndata: {}\n\n"
+                if text:
+                    yield text
+                    beat_s = time.monotonic() + BEAT_S
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self.closing.wait(), LOOK_S)
+        finally:
+            self._streams -= 1
+
+
+def _changes(page: JobsPage | RunPage, sent: dict[str, str], after: int) -> str:
+    """The event of what is new on a page, empty if nothing is; adds it to ``sent``."""
+    parts = {name: text for name, text in page.parts.items() if sent.get(name) != text}
+    rows = ""
+    if page.last_event > after:
+        rows = page.event_rows(after)
+    if not parts and not rows:
+        return ""
+    sent.update(parts)
+    data = json.dumps({"parts": parts, "rows": rows})
+    return f"id: {page.last_event}\nevent: state\ndata: {data}\n\n"
+
+
+async def _no_such_job(request: Request, error: Exception) -> Response:
+    return Response("There is no such job.\n", 404, media_type="text/plain")
 
 
 class _Server(uvicorn.Server):
-    """Ends the streams before it waits for the answers that are under way: streams have no end."""
+    """Ends the streams before it waits for the responses that are under way."""
 
-    def __init__(self, config: uvicorn.Config, watching: LiveUpdates) -> None:
+    def __init__(self, config: uvicorn.Config, site: Site) -> None:
         super().__init__(config)
-        self._watching = watching
+        self._site = site
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self._watching.closing.set()
+        self._site.closing.set()
         super().handle_exit(sig, frame)
 
 
 def serve(
     history: History, version: str, token: str, host: str, port: int, ready: Callable[[int], None]
 ) -> None:
-    """Serve until Ctrl-C or SIGTERM; ``ready`` is told the port.
+    """Serve until Ctrl-C or SIGTERM; ``ready`` is called with the port.
 
     Raises OSError: it cannot listen there.
     """
@@ -164,21 +175,16 @@ def serve(
     with socket.create_server((host, port), family=family, backlog=128) as listening:
 
         async def run() -> None:
-            reader = Reader(history, version)
-            watching = LiveUpdates(reader.look)
+            site = Site(Reader(history, version))
             config = uvicorn.Config(
-                application(reader, watching, token, [host]),
+                TokenAuth(site.application(), token, [host]),
                 log_level="error",
                 access_log=False,  # addresses may have the token
                 lifespan="off",
                 server_header=False,
                 timeout_graceful_shutdown=2,
             )
-            looking = asyncio.create_task(watching.run())
             ready(listening.getsockname()[1])
-            try:
-                await _Server(config, watching).serve([listening])
-            finally:
-                looking.cancel()
+            await _Server(config, site).serve([listening])
 
         asyncio.run(run())

