@@ -25,7 +25,7 @@ _HOMES = {
         "planner.regions": ("Comparison", "compare"),
         "planner.sweep": ("Sweep",),
         "reports.forms": ("to_frame",),
-        "reports.performance.gpus": ("Gpus", "gpus"),
+        "services.gpus": ("Gpus", "gpus"),
         "services.recommend": ("explain", "recommend", "sweep"),
         "simulator.monte_carlo": ("simulate",),
     }.items()
@@ -80,7 +80,7 @@ if TYPE_CHECKING:
     from deepvm.planner.regions import Comparison, compare
     from deepvm.planner.sweep import Sweep
     from deepvm.reports.forms import Views, to_frame
-    from deepvm.reports.performance.gpus import Gpus, gpus
+    from deepvm.services.gpus import Gpus, gpus
     from deepvm.services.recommend import explain, recommend, sweep
     from deepvm.simulator.monte_carlo import simulate
 

@@ -14,11 +14,11 @@ import sys
 from datetime import datetime, timezone
 from pathlib import Path
 
+from survival_calibration import judge, judged_lines, reliability_figure
+
 from deepvm.io.atomic_write import write_bytes
 from deepvm.io.user_dirs import data_folder
 from deepvm.reports.pictures import save_picture
-from deepvm.reports.simulation.survive import judged_lines, reliability_figure
-from deepvm.simulator.survival.calibration import judge
 from deepvm.simulator.survival.prior_fit import PRIOR, fit_prior, to_text, with_source
 from deepvm.simulator.traces.trace import read_traces
 

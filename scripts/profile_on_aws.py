@@ -60,11 +60,11 @@ try:
     from deepvm import __version__
     from deepvm.catalog.measured.tables import load_tables, own_folder, read_tables
     from deepvm.cli.main import main as deepvm
-    from deepvm.cli.profile.save import USELESS_SPREAD, warn_of_types
     from deepvm.core.units import counted, parse_bytes
     from deepvm.errors import DataError, DeepVMError, MeasurementError, RequestError
     from deepvm.io.atomic_write import write_bytes
     from deepvm.profiling.hosts.launcher import Host, parse_hosts, read_hosts
+    from deepvm.services.profiling import USELESS_SPREAD, every_type, note_unknown_types
 except ImportError as missing:
     sys.exit(
         f"Error: {sys.executable} has no deepvm ({missing}); 'make recommend' in {ROOT} installs"
@@ -385,7 +385,7 @@ def run(job: Job) -> int:
     if why := job.refusal():
         say(why.rstrip())
         return 2
-    warn_of_types([order.trainer_type, order.receiver_type])
+    note_unknown_types([order.trainer_type, order.receiver_type], every_type(), say)
     say(
         estimate(
             (order.trainer_type, len(job.trainers)),

@@ -188,15 +188,16 @@ def columns_of_documents() -> Iterator[tuple[str, Sequence[str]]]:
     """The columns of other CSV: their own, or those that follow from the schema."""
     from deepvm.reports.prices.diffs import CSV_HEADER
     from deepvm.reports.reproduction.comparisons import csv_rows
-    from deepvm.services.schemas import DOCUMENTS, OutputSpec
+    from deepvm.reports.simulation import deadlines
+    from deepvm.reports.simulation.traces import FIT_HEADER, REPLAY_HEADER
     from deepvm.services.rows import header_of
-    from deepvm.reports.simulation import deadlines, traces
+    from deepvm.services.schemas import DOCUMENTS, OutputSpec
 
     yield "diff", CSV_HEADER
     yield "reproduce", csv_rows([])[0]
-    yield "traces-fit", traces.FIT_HEADER
-    yield "traces-replay", traces.REPLAY_HEADER
-    yield "traces-deadline", deadlines.HEADER
+    yield "traces-fit", FIT_HEADER
+    yield "traces-replay", REPLAY_HEADER
+    yield "traces-deadline", deadlines.csv_rows([])[0]
     described = {name: found for name, found in DOCUMENTS.items() if isinstance(found, OutputSpec)}
     yield from (
         (name, header_of(found)) for name, found in described.items() if found.row is not None

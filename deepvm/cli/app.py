@@ -196,10 +196,10 @@ class LazyGroup(TyperGroup):
         with formatter.section("Commands"):
             formatter.write_dl([(e.name, e.help) for e in COMMANDS])
         if ctx.meta.get("deepvm.topics"):  # as help_command sets it
-            from deepvm.cli.help.topics import TOPICS
+            from deepvm.cli.help.topics import topics
 
             with formatter.section("Topics of 'deepvm help TOPIC'"):
-                formatter.write_dl([(topic.names[0], topic.line) for topic in TOPICS])
+                formatter.write_dl([(topic.name, topic.line) for topic in topics().values()])
 
 
 app = typer.Typer(

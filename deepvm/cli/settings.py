@@ -209,10 +209,13 @@ class ConfiguredCommand(TyperCommand):
             ctx.fail(f"budget given twice: {' and '.join([*amounts, '--pw'][:2])}")
         # What is not a number is refused as one
         if not amounts and not argument and "pw" not in given:
-            from deepvm.cli.help.synonyms import meant_as_model
+            from deepvm.catalog.published.models import presets  # only for an error
+            from deepvm.core.meanings import meant_model
 
-            if model := meant_as_model(words[0]):
-                ctx.fail(f"{words[0]} is not a budget in $/h; try: {ctx.command_path} 3 {model}")
+            word = words[0]
+            if model := word if word in presets() else meant_model(word, presets()):
+                advice = f"try: {ctx.command_path} 3 --model {model}"
+                ctx.fail(f"{word} is not a budget in $/h; {advice}")
             amounts = words[:1]
         if amounts:
             given["pw"] = amounts[0]

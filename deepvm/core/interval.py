@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 Z80 = 1.2815515655446004
@@ -51,4 +51,4 @@ class Interval:
 
     def as_document(self) -> dict[str, Any]:
         """For programs."""
-        return {"low": self.low, "value": self.value, "high": self.high}
+        return asdict(self)

@@ -25,12 +25,16 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, is_type
 from deepvm.documents.json_schema import fields_of
 
 
+FIRST = "^"
+"""In place of a key that comes before."""
+
+
 @dataclass(frozen=True)
 class At:
     """Where the value of a key is: a path of attributes, or a function of the object.
 
     ``exact``: a number stays int where it is one, though the type says float. ``after``: the key
-    that it follows.
+    that it follows, or :data:`FIRST`.
     """
 
     source: str | Callable[[Any], Any]
@@ -102,7 +106,7 @@ def _sources(kind: Any) -> dict[str, tuple[Any, At | None]]:
     moved = [(key, source.after) for key, (_, source) in sources.items() if source and source.after]
     for key, earlier in reversed(moved):
         order.remove(key)
-        order.insert(order.index(earlier) + 1, key)
+        order.insert(0 if earlier == FIRST else order.index(earlier) + 1, key)
     return {key: sources[key] for key in order}
 
 

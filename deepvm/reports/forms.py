@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from deepvm.planner.recommend import Recommendations
     from deepvm.planner.regions import Comparison
     from deepvm.planner.sweep import Sweep
-    from deepvm.reports.performance.gpus import Gpus
+    from deepvm.services.gpus import Gpus
     from deepvm.simulator.results import Results
 
 Table = tuple[list[str], list[list[Any]]]
@@ -117,17 +118,20 @@ def _prediction(found: TrainingSpeed) -> Views:
 
 
 def _gpus(found: Gpus) -> Views:
-    from deepvm.reports.performance.gpus import document
+    from deepvm.documents.build import document_of
+    from deepvm.documents.outputs import performance
     from deepvm.services.rows import rows_of
 
-    return Views(lambda: document(found), lambda: rows_of(document(found)))
+    document = partial(document_of, performance.Gpus, found)
+    return Views(document, lambda: rows_of(document()))
 
 
 def _results(found: Results) -> Views:
+    from deepvm.documents.build import document_of
+    from deepvm.documents.outputs.simulation import SimulationRow
     from deepvm.reports.simulation.simulations import csv_rows
-    from deepvm.simulator.sweeps import Answer as Simulated
 
-    return Views(found.document, lambda: csv_rows([Simulated(found)]))
+    return Views(partial(document_of, SimulationRow, found), lambda: csv_rows([found]))
 
 
 _KINDS: dict[str, Callable[[Any], Views]] = {

@@ -188,6 +188,15 @@ def _own_settings() -> Iterator[None]:
         yield
 
 
+def mark_guess(axes: Axes, limit: float, shown: float) -> None:
+    """Mark where what is ``shown`` goes beyond what can be known."""
+    if shown > limit:
+        axes.axvline(limit, color="0.4", linewidth=0.8)
+        at = ("data", "axes fraction")
+        look: dict[str, Any] = {"fontsize": "small", "color": "0.3"}
+        axes.annotate("beyond: a guess", (limit, 0.02), (4, 0), at, "offset points", **look)
+
+
 def legend(figure: Figure, columns: int, *entries: Any, handlelength: float | None = 4.2) -> None:
     """Put a legend below the axes; ``entries``: handles and labels, by default those of all axes."""
     figure.legend(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,6 @@ from deepvm.simulator.engine.markets import Deadline
 from deepvm.simulator.engine.state import PARTS, Outcome
 from deepvm.simulator.jobfile import job_document
 
-SCHEMA = "deepvm.simulate/1"
 Array = npt.NDArray[np.float64]
 FIGURES = ("total_s", "cost_usd", "preemptions")
 """Results of each run of which documents hold the spread."""
@@ -51,7 +50,7 @@ class Results(Answer):
             preemptions: (runs,).
         breakdown_s: means by ``PARTS``; they add up to the mean of ``total_s``.
         on_demand_share: of the machine time, the mean of the runs.
-        deadline: that the job had to keep.
+        deadline: that the job had to keep. sweep: by key, seconds for times.
     """
 
     job: Job
@@ -64,6 +63,7 @@ class Results(Answer):
     breakdown_s: dict[str, float]
     on_demand_share: float
     deadline: Deadline | None = None
+    sweep: dict[str, float] = field(default_factory=dict)
 
     @classmethod
     def gather(
@@ -113,22 +113,12 @@ class Results(Answer):
             0.0 if self.deadline is None else float((self.total_s > self.deadline.seconds).mean())
         )
 
-    def document(self) -> dict[str, Any]:
-        """Plain data, ``deepvm.simulate/1``."""
-        found = {
-            "schema_version": SCHEMA,
-            "job": job_document(self.job),
-            "policy": self.policy,
-            "runs": self.runs,
-            "seed": self.seed,
-            **{name: asdict(Spread.of(getattr(self, name))) for name in FIGURES},
-            "breakdown_s": self.breakdown_s,
-        }
-        if self.deadline is not None:
-            found["deadline"] = {
-                "deadline_s": self.deadline.seconds,
-                "policy": self.deadline.policy.name,
-                "late_share": self.late_share,
-                "on_demand_share": self.on_demand_share,
-            }
-        return found
+    @property
+    def spreads(self) -> dict[str, Spread]:
+        """Of ``FIGURES``, over the runs."""
+        return {name: Spread.of(getattr(self, name)) for name in FIGURES}
+
+    @property
+    def job_values(self) -> dict[str, Any]:
+        """The job with the keys of a job file."""
+        return job_document(self.job)

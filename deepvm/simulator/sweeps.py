@@ -13,7 +13,6 @@ from deepvm.core.preemption.savepolicy import SavePolicy
 from deepvm.core.units import parse_seconds
 from deepvm.errors import RequestError
 from deepvm.simulator.jobfile import MOST_VMS
-from deepvm.simulator.results import Results
 
 _SPANS = {
     "grace": "grace_s",
@@ -38,14 +37,6 @@ class Case:
 
     job: Job
     policy: SavePolicy
-    values: tuple[tuple[str, float], ...] = ()
-
-
-@dataclass(frozen=True)
-class Answer:
-    """The results of a case; ``values`` as in :class:`Case`."""
-
-    results: Results
     values: tuple[tuple[str, float], ...] = ()
 
 

@@ -17,30 +17,16 @@ PAPER = ["--catalog", "paper"]
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["recommend", "-pw", "3"], "No such option: -pw; did you mean --pw 3?"),
-        (["recommend", "-pw=3"], "No such option: -pw=3; did you mean --pw=3?"),
-        (
-            ["recommend", "--pw", "3", "-catalog", "paper"],
-            "No such option: -catalog; did you mean --catalog paper?",
-        ),
-        (["recommend", "-pw"], "No such option: -pw; did you mean --pw?"),
+        (["recommend", "-pw", "3"], "No such option: -pw; did you mean --pw?"),
         (["recommend", "-p", "3"], "No such option: -p\n"),
-        (["recommend", "--PW", "3"], "No such option: --PW; did you mean --pw 3?"),
+        (["recommend", "--PW", "3"], "No such option: --PW; did you mean --pw?"),
         (
             ["recommend", "--pw", "3", "--cataolg", "paper"],
-            "No such option: --cataolg; did you mean --catalog paper?",
-        ),
-        (
-            ["recommend", "--pw", "3", *PAPER, "-output", "json"],
-            "-output is read as -o utput; did you mean --output?",
+            "No such option: --cataolg; did you mean --catalog?",
         ),
         (
             ["recommend", "--pw", "3", "-region", "us-east-1"],
             "-region is read as -r egion; did you mean --region?",
-        ),
-        (
-            ["recommend", "--pw", "3", *PAPER, "--policy", "depvm"],
-            "'performance-first'; did you mean --policy deepvm?",
         ),
         (["recommend", "--pw=3$", *PAPER], "--pw: '3$' cannot be used"),
         (["recommend", "--pw", "$3", *PAPER], "; did you mean --pw 3?"),
@@ -70,8 +56,9 @@ PAPER = ["--catalog", "paper"]
         (["catalog", "refresh", "--only", "sopt"], "did you mean --only spot?"),
         (
             ["recomend", "--pw", "3"],
-            "No such command 'recomend'. Did you mean 'deepvm recommend --pw 3'?",
+            "No such command 'recomend'. Did you mean 'deepvm recommend'?",
         ),
+        (["spot"], "Did you mean 'deepvm help spot'?"),
         (["catalog", "lsit"], "No such command 'lsit'. Did you mean 'deepvm catalog list'?"),
         (["version"], "No such command 'version'. Did you mean 'deepvm --version'?"),
         (["--vresion"], "No such option: --vresion; did you mean --version?"),
@@ -128,7 +115,6 @@ def test_a_budget_is_understood_anywhere(words: list[str], run: Run) -> None:
             "resnet50 is not a budget in $/h; try: deepvm recommend 3 --model",
         ),
         (["recommend", "--offline", "three"], "--pw: 'three' cannot be used"),
-        (["recommend", "3", "resnet50"], "(resnet50); did you mean --model resnet50?"),
         (
             ["recommend", "3", "--model", ""],
             "--model: not given or empty; allowed: NAME|FILE; leave the option out",

@@ -455,7 +455,7 @@ def test_results_add_up() -> None:
     found = simulate(JOB, parse_policy("young"), runs=300, seed=2)
     assert sum(found.breakdown_s.values()) == pytest.approx(found.total_s.mean())
     assert found.cost_usd == pytest.approx(found.total_s / 100)  # 36 $/h
-    document = found.document()
+    document = found.to_dict()
     assert (
         document["schema_version"] == "deepvm.simulate/1"
         and document["breakdown_s"] == found.breakdown_s

@@ -66,15 +66,20 @@ def apply(
     applied.doubts += curve_doubts(
         applied.catalog, general, curve_workload, eflops_workload, speeds
     )
-    about = catalog.provenance
+    applied.workloads = (eflops_workload, curve_workload)
+    return _finished(applied, [_measurement(entry) for entry in applied.used])
+
+
+def _finished(applied: MeasuredCatalog, measured: Sequence[Measurement]) -> MeasuredCatalog:
+    """Say in the catalog's provenance what was measured, and what to think of it."""
+    about = applied.catalog.provenance
     provenance = replace(
         about,
-        measured=tuple(_measurement(e) for e in applied.used),
+        measured=tuple(measured),
         doubts=(*about.doubts, *applied.doubts),
         notes=(*about.notes, *applied.notes),
     )
     applied.catalog = replace(applied.catalog, provenance=provenance)
-    applied.workloads = (eflops_workload, curve_workload)
     return applied
 
 
@@ -113,12 +118,7 @@ def apply_steps(
         applied.doubts += _another_gpu(
             catalog, [e for e in group.entries if e.instance_type in catalog.by_name]
         )
-    if used or applied.notes:
-        about = catalog.provenance
-        doubts, notes = (*about.doubts, *applied.doubts), (*about.notes, *applied.notes)
-        provenance = replace(about, measured=tuple(used), doubts=doubts, notes=notes)
-        applied.catalog = replace(applied.catalog, provenance=provenance)
-    return applied
+    return _finished(applied, used) if used or applied.notes else applied
 
 
 def reasons(tables: Iterable[Entry], catalog: Catalog) -> dict[str, str]:
@@ -191,29 +191,21 @@ def _usable(applied: MeasuredCatalog, all_types: Catalog, entries: Iterable[Entr
 
 
 def _why_not(entry: Entry, instance: InstanceType) -> str:
-    gpu, of_eflops = instance.gpu, entry.kind == "eflops"
+    gpu, cure = instance.gpu, f"'deepvm tables remove {entry.name}' removes it"
     if gpu is None:
         if not entry.gpus:
             return ""
-        return (
-            f"{entry.instance_type} has no GPU, but {_what(entry)} measured on {entry.gpus[0]}: not"
-            f" used; 'deepvm tables remove {entry.name}' and save it under the name of its type"
-        )
-    if entry.on_cpu and of_eflops:
-        return (
-            f"eFLOPS of {instance.name} were measured on its processors, not on its {gpu.name}: "
-            f"they are not used; 'deepvm tables remove {entry.name}' removes them"
-        )
+        return f"{entry.instance_type} has no GPU, but {_what(entry)} measured on {entry.gpus[0]}; {cure}"
     if entry.on_cpu:
         return (
-            f"the curve of {instance.name} was measured on its processors, whose steps are longer"
-            f" than its GPUs', so it is not used; 'deepvm tables remove {entry.name}' removes it"
+            f"{_what(entry)} measured on its processors, not on its {gpu.name}, for"
+            f" {instance.name}: not used; {cure}"
         )
     took_part = entry.document.get("processes") or len(entry.gpus)
-    if of_eflops and isinstance(took_part, int) and 0 < took_part < gpu.count:
+    if entry.kind == "eflops" and isinstance(took_part, int) and 0 < took_part < gpu.count:
         return (
-            f"eFLOPS of {instance.name} were measured on {took_part} of its {gpu.count} GPUs, and "
-            "all of them would train: they are not used; measure all, without --processes"
+            f"eFLOPS of {instance.name} were measured on {took_part} of its {gpu.count} GPUs: not"
+            " used; measure all, without --processes"
         )
     return ""
 

@@ -118,31 +118,20 @@ class Entry:
     def value(self) -> str:
         """The result in words."""
         if self.kind == "eflops":
-            spread = self.document.get("spread")
-            return f"{self.eflops:.4g} FLOP/s" + (
-                "" if spread is None else f" (spread {float(spread):.1%})"
+            spread = (
+                f" (spread {self.spread:.1%})" if self.document.get("spread") is not None else ""
             )
+            return f"{self.eflops:.4g} FLOP/s{spread}"
         if self.kind == "scaling":
             if not self.sizes:
                 batches = counted(len({batch for *_, batch, _ in self.steps}), "batch", "batches")
                 return f"{counted(len(self.steps), 'run')} of {batches} on single VMs"
             n, speedup = self.points[-1]
             local = ", on one machine" if self.local else ""
-            batches = (
-                f", {count} batches"
-                if (count := len({batch for *_, batch, _ in self.steps})) > 1
-                else ""
-            )
-            return f"S({n:g}) = {speedup:.4g} ({counted(len(self.points), 'size')}{batches}{local})"
+            return f"S({n:g}) = {speedup:.4g} ({counted(len(self.points), 'size')}{local})"
         if self.kind == "steptime":
-            fit = self.document["fit"]
-            most = (
-                f"up to {counted(fit['most_nodes'], 'VM')} and {counted(fit['most_gpus'], 'GPU')}"
-            )
-            return (
-                f"{counted(len(self.steps), 'step')}, {most}, half of them within"
-                f" {fit['error']:.1%} of the law"
-            )
+            error = self.document["fit"]["error"]
+            return f"{counted(len(self.steps), 'step')}, half of them within {error:.1%} of the law"
         senders, seen = self.senders
         return f"n_sat {senders}" if seen else f"n_sat at least {senders} (no saturation seen)"
 
@@ -170,6 +159,16 @@ class Entry:
     def eflops(self) -> float:
         """FLOP/s of an ``eflops`` entry."""
         return float(self.document["eflops"])
+
+    @property
+    def spread(self) -> float:
+        """Of the windows of an ``eflops`` entry, over their median; 0 where it is not known."""
+        return float(self.document.get("spread") or 0) if self.kind == "eflops" else 0.0
+
+    @property
+    def described(self) -> str:
+        """The result and its date."""
+        return f"{self.value}, {self.measured_at.date()}"
 
     @property
     def points(self) -> tuple[tuple[float, float], ...]:

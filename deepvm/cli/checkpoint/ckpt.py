@@ -77,7 +77,7 @@ def bench(
         if other:
             raise RequestError(option, other, "only together with --trainers")
     from deepvm.profiling.checkpoint.bench import run_bench
-    from deepvm.reports.profiling.measurements import bench_figure, print_bench
+    from deepvm.reports.profiling.benches import bench_figure, print_bench
 
     names = [n.strip() for n in methods.split(",") if n.strip()]
     with cleaning_up():  # gigabytes must not stay behind
@@ -92,7 +92,7 @@ def _bench_node(
     trainers: str, state: str, ranks: int, reps: int, folder: str, output: Output
 ) -> None:
     from deepvm.profiling.checkpoint.node_bench import run_node_bench
-    from deepvm.reports.profiling.measurements import print_node_bench
+    from deepvm.reports.profiling.benches import print_node_bench
 
     counts = [word.strip() for word in trainers.split(",")]
     if not all(word.isascii() and word.isdigit() for word in counts):

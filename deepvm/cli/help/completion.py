@@ -40,7 +40,7 @@ def _catalog(ctx: Any) -> Any:
 @_completes
 def complete_topic(ctx: Any) -> Iterable[str]:
     """Commands, those of a group, or topics, behind ``deepvm help``."""
-    from deepvm.cli.help.topics import topic_names
+    from deepvm.cli.help.topics import topics
 
     at: Any = ctx.find_root()
     before = list(ctx.params.get("topic") or ())
@@ -48,7 +48,7 @@ def complete_topic(ctx: Any) -> Iterable[str]:
         at = type(at)(at.command.get_command(at, name), info_name=name, parent=at)
     if not hasattr(at.command, "list_commands"):
         return []
-    return [*at.command.list_commands(at), *([] if before else topic_names())]
+    return [*at.command.list_commands(at), *([] if before else topics())]
 
 
 @_completes

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from deepvm.cli.help.completion import complete_topic
-from deepvm.cli.help.topics import find_topic, screen
+from deepvm.cli.help.topics import find_topic
 
 
 def help_of(
@@ -38,7 +38,7 @@ def help_of(
     if about is not None:
         if names[1:]:
             at.fail(f"Got unexpected extra argument(s) ({' '.join(names[1:])})")
-        sys.stdout.write(screen(about, at.make_formatter().width))
+        sys.stdout.write(about.text)
         return
     for name in names:
         if not hasattr(at.command, "get_command"):

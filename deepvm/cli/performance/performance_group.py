@@ -11,6 +11,7 @@ from deepvm.cli.output import Output, print_as, say
 from deepvm.cli.parameters import group, opt, switch, takes_flags
 from deepvm.cli.plan.options import Software, Tables, own_tables
 from deepvm.cli.workload_options import WorkloadFlags
+from deepvm.documents.build import document_of
 
 app = group("Predict how fast GPUs train a model, with intervals, and check such predictions.")
 
@@ -66,13 +67,14 @@ def check(output: Output = "table") -> None:
     Example: deepvm performance check
     """
     from deepvm.catalog.published.check import check_published
+    from deepvm.documents.outputs.performance import PredictionCheck
     from deepvm.reports.performance import checks as report
 
     found = check_published()
     print_as(
         output,
         lambda: report.print_check(found),
-        lambda: report.document(found),
+        lambda: document_of(PredictionCheck, found),
         lambda: report.csv_rows(found),
     )
 
@@ -84,10 +86,11 @@ def models_of(output: Output = "table") -> None:
     Example: deepvm performance models
     """
     from deepvm.catalog.published.models import presets
-    from deepvm.reports.performance import models as report
+    from deepvm.documents.outputs.performance import Models
+    from deepvm.reports.performance.models import print_models
 
     found = list({model.name: model for model in presets().values()}.values())
-    print_as(output, lambda: report.print_models(found), lambda: report.document(found))
+    print_as(output, lambda: print_models(found), lambda: document_of(Models, {"models": found}))
 
 
 def _whole(text: str) -> Any:

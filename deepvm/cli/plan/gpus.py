@@ -10,6 +10,7 @@ from deepvm.cli.parameters import opt, takes_flags
 from deepvm.cli.plan.options import Software, SourceFlags, Tables, own_tables
 from deepvm.cli.workload_options import WorkloadFlags
 from deepvm.core.training.usual_model import USUAL_MODEL
+from deepvm.documents.build import document_of
 
 
 @takes_flags
@@ -39,13 +40,17 @@ def gpus(
     Example: deepvm gpus --model llama-8b --method lora
     """
     from deepvm.cli.plan.open_catalogs import market_of
-    from deepvm.reports.performance import gpus as report
+    from deepvm.documents.outputs import performance
+    from deepvm.reports.performance.gpus import print_gpus
+    from deepvm.services.gpus import gpus as rentable
 
     loaded = SourceFlags(offline=offline).load(market_of(cloud, catalog))
-    found = report.gpus(
+    found = rentable(
         loaded, gpu, software=software, tables=own_tables(tables), **flags.given(USUAL_MODEL)
     )
     assumed = not flags.model and flags.params is None
     print_as(
-        output, lambda: report.print_gpus(found, assumed=assumed), lambda: report.document(found)
+        output,
+        lambda: print_gpus(found, assumed=assumed),
+        lambda: document_of(performance.Gpus, found),
     )

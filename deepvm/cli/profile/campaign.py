@@ -10,12 +10,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from deepvm.cli.output import note, say
+from deepvm.cli.output import say
 from deepvm.cli.parameters import opt, option_name
 from deepvm.cli.profile import measure as o
 from deepvm.cli.profile.measure import Models, Seconds, models_of, sizes_of
 from deepvm.core.units import parse_bytes
-from deepvm.errors import CatalogFormatError, DataError, DeepVMError, RequestError
+from deepvm.errors import DataError, DeepVMError, RequestError
 from deepvm.io.atomic_write import write_bytes
 from deepvm.io.safe_read import read_text
 from deepvm.io.times import format_time, parse_time
@@ -96,65 +96,42 @@ class Folder:
     def __init__(self, path: Path) -> None:
         """Read the record. Raises DataError."""
         self.path, record = path, path / SETTINGS
-        found = (
-            _read(record) if record.exists() else {"schema_version": SETTINGS_VERSION, "parts": {}}
-        )
-        parts = found.get("parts")
-        if found.get("schema_version") != SETTINGS_VERSION or not isinstance(parts, dict):
-            raise DataError(
-                f"{record}: is no record of this deepvm; name another folder with --out"
-            )
-        self._parts: dict[str, Any] = parts
+        self._parts: dict[str, Any] = {}
+        if record.exists():
+            found = _read(record)
+            if found.get("schema_version") != SETTINGS_VERSION or "parts" not in found:
+                raise DataError(f"{record}: not a record of this deepvm; name another --out folder")
+            self._parts = dict(found["parts"])
 
     def file(self, title: str) -> Path:
         """The file of a part."""
         return self.path / f"{title}.json"
 
     def check(self, part: Part) -> None:
-        """Refuse a document measured with other settings, naming them.
-
-        Note when hosts were replaced.
-        """
+        """Refuse a document measured with other settings, naming them."""
         file = self.file(part.title)
         if not file.exists():
             return
-        try:
-            record = self._parts[part.title]
-            was, hosts = dict(record["settings"]), tuple(record["hosts"])
-        except (TypeError, KeyError, ValueError):
-            why = f"nothing says how {file} was measured; remove it to measure again"
-            raise RequestError("out", str(self.path), why) from None
-        both = {
-            key: (was.get(key), part.settings.get(key))
-            for key in sorted(was.keys() | part.settings.keys())
-        }
+        was = self._parts.get(part.title, {}).get("settings", {})
         other = [
-            f"{key} {there!r} there, {here!r} here"
-            for key, (there, here) in both.items()
-            if there != here
+            f"{key} {was.get(key)!r} there, {here!r} here"
+            for key, here in part.settings.items()
+            if was.get(key) != here
         ]
         if other:
-            why = (
-                f"a folder that was measured in the same way, or a new one ({file.name}:"
-                f" {'; '.join(other)})"
-            )
-            raise RequestError("out", str(self.path), why)
-        if hosts != part.hosts:
-            note(
-                f"{file} was measured on {', '.join(hosts)}; now {', '.join(part.hosts)} stand in"
-                " for them"
-            )
+            same = f"a folder measured in the same way, or a new one ({file.name}: "
+            raise RequestError("out", str(self.path), f"{same}{'; '.join(other)})")
 
     def kept(self, part: Part) -> tuple[Mapping[str, Any], datetime] | None:
         """A complete document, and when it was measured."""
         file = self.file(part.title)
         if not file.exists() or not part.whole(document := _read(file)):
             return None
-        try:
-            return document, parse_time(self._parts[part.title]["measured_at"])
-        except (KeyError, TypeError, ValueError, AttributeError):
-            # Interrupted before the moment was recorded
-            return document, datetime.fromtimestamp(file.stat().st_mtime, timezone.utc)
+        moment = self._parts.get(part.title, {}).get("measured_at")
+        if moment:
+            return document, parse_time(moment)
+        # Interrupted before the moment was recorded
+        return document, datetime.fromtimestamp(file.stat().st_mtime, timezone.utc)
 
     def record(self, part: Part, moment: datetime | None = None) -> None:
         """Record the settings before measuring, and the moment after it."""
@@ -211,7 +188,7 @@ class Campaign:
             say("no saturation: it needs a host that all push to (--receiver)")
 
     def _measure(self, part: Part, kept: tuple[Mapping[str, Any], datetime] | None) -> None:
-        from deepvm.cli.profile.save import entry_from
+        from deepvm.services.profiling import entry_from
 
         file = str(self._folder.file(part.title)) if self._folder else part.title
         if kept is not None:
@@ -221,7 +198,9 @@ class Campaign:
             say(f"{part.title}:")
             document, moment = part.work(), datetime.now(timezone.utc)
         kind = self._options.instance_type
-        self.entries.append(entry_from(document, instance_type=kind, measured_at=moment, name=file))
+        self.entries.append(
+            entry_from(document, say, instance_type=kind, measured_at=moment, name=file)
+        )
         if kept is None and self._folder:
             try:
                 self._folder.finish(part, document, moment)
@@ -321,14 +300,12 @@ class Campaign:
 
 def _read(file: Path) -> Mapping[str, Any]:
     try:
-        if isinstance(found := json.loads(read_text(file)), dict):
-            return found
-        why = "is no measurement"
+        found = json.loads(read_text(file))
     except (ValueError, RecursionError) as error:
-        why = f"is no JSON ({error})"
-    except CatalogFormatError as error:
-        why = error.problems[0].found
-    raise DataError(f"{file}: {why}; remove it to measure again")
+        raise DataError(f"{file}: not JSON ({error}); remove it to measure again") from None
+    if not isinstance(found, dict):
+        raise DataError(f"{file}: not a measurement; remove it to measure again")
+    return found
 
 
 def _write(file: Path, document: Mapping[str, Any]) -> None:

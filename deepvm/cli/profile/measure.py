@@ -103,10 +103,11 @@ def eflops(
 
     Example: deepvm profile eflops --model resnet18 --batch 128 -o json
     """
-    from deepvm.cli.profile.save import check_save, entry_from, put
     from deepvm.profiling.eflops.measure_eflops import Eflops, measure_eflops
     from deepvm.profiling.hosts.machine import describe
     from deepvm.reports.profiling.measurements import print_eflops
+    from deepvm.services.profiling import check_save, entry_from
+    from deepvm.services.profiling import save as save_measurements
 
     names, images = models_of(model, ALL), Path(data) if data else None
     if save:
@@ -137,10 +138,8 @@ def eflops(
             output, lambda: print_eflops(found), lambda: documents if several else documents[0]
         )
         if save:
-            put(
-                [entry_from(d, instance_type=instance_type) for d in documents],
-                force_spread=force_spread,
-            )
+            entries = [entry_from(d, say, instance_type=instance_type) for d in documents]
+            save_measurements(entries, say, force_spread=force_spread)
     if failure is not None:
         raise failure
 
@@ -192,11 +191,12 @@ def scaling(
 
     Example: deepvm profile scaling --hosts-file hosts --batch 128,64 --out curve.json
     """
-    from deepvm.cli.profile.save import check_save, entry_from, put
     from deepvm.profiling.hosts.launcher import Host, Launcher
     from deepvm.profiling.scaling.measure_scaling import Task, measure_scaling
     from deepvm.profiling.scaling.scaling_coordinator import Limits
     from deepvm.reports.profiling.measurements import print_curve
+    from deepvm.services.profiling import check_save, entry_from
+    from deepvm.services.profiling import save as save_measurements
 
     _check_timeouts(start_timeout, timeout)
     text = _language(model, seq)
@@ -257,7 +257,8 @@ def scaling(
         )
     print_as(output, lambda: print_curve(curve), curve.document)
     if save:
-        put([entry_from(curve.document(), instance_type=instance_type)], force_local=force_local)
+        entry = entry_from(curve.document(), say, instance_type=instance_type)
+        save_measurements([entry], say, force_local=force_local)
     if curve.unwritten:
         sys.stdout.flush()
         raise DataError(f"{curve.unwritten}; the curve is printed above")
@@ -313,11 +314,12 @@ def saturation(
     Example: deepvm profile saturation --receiver mem1 --senders vm1,vm2,vm3,vm4 --sender-type
     g4dn.xlarge
     """
-    from deepvm.cli.profile.save import check_save, entry_from, put
     from deepvm.profiling.hosts.launcher import Launcher
     from deepvm.profiling.saturation.measure_saturation import measure
     from deepvm.profiling.saturation.setup import Setup
     from deepvm.reports.profiling.measurements import print_saturation, saturation_figure
+    from deepvm.services.profiling import check_save, entry_from
+    from deepvm.services.profiling import save as save_measurements
 
     _check_timeouts(start_timeout, timeout)
     there = Launcher.parse(launcher, python, workdir)
@@ -346,7 +348,7 @@ def saturation(
         )
     print_as(output, lambda: print_saturation(found), found.document)
     if save:
-        put([entry_from(found.document())], force_local=force_local)
+        save_measurements([entry_from(found.document(), say)], say, force_local=force_local)
     draw(plot, lambda: saturation_figure(found))
 
 

@@ -161,11 +161,11 @@ def _only_with(needed: str, law: str, **options: object) -> None:
 def _fit_step_time(
     points: str, predict: list[str], plot: str, output: str, steps_of: StepsOf
 ) -> None:
-    from deepvm.cli.profile.save import check_save, save_law
     from deepvm.profiling.fit.step_fit import fit_step_time
     from deepvm.profiling.fit.step_points import asked_of, read_steps
     from deepvm.profiling.scaling.scaling_document import read_scaling_steps
     from deepvm.reports.profiling.step_fits import print_step_fit, step_figure
+    from deepvm.services.profiling import check_save, save_law
 
     steps_of.check()
     workload = steps_of.workload() if steps_of.save else None
@@ -178,7 +178,7 @@ def _fit_step_time(
     print_as(output, lambda: print_step_fit(found, name), found.document)
     draw(plot, lambda: step_figure(found, name=name))
     if workload is not None:
-        save_law(found, workload, steps_of.software or "eager", steps_of.instance_type)
+        save_law(found, workload, steps_of.software or "eager", steps_of.instance_type, say)
 
 
 @app.command("all", short_help="Measure all of it, into one file to copy back.")
@@ -205,9 +205,9 @@ def everything(
     --receiver-type c4.xlarge --out here --save
     """
     from deepvm.catalog.measured.tables import Tables
-    from deepvm.cli.profile.save import check_save
     from deepvm.profiling.hosts.machine import describe
     from deepvm.reports.profiling.measured import csv_rows, print_list
+    from deepvm.services.profiling import check_save
 
     remote = bool(options.hosts or options.hosts_file)
     kind = options.instance_type or ("" if remote else describe()["instance_type"])
@@ -250,12 +250,12 @@ def everything(
 
 def _save(entries: list[Entry], force_spread: bool) -> list[str]:
     """Save what can be; returns why the rest was not."""
-    from deepvm.cli.profile.save import put
+    from deepvm.services.profiling import save
 
     for entry in (e for e in entries if e.local):
         note(f"{entry.name} is not saved: processes of one machine say nothing about VMs")
     try:
-        put([entry for entry in entries if not entry.local], force_spread=force_spread)
+        save([entry for entry in entries if not entry.local], say, force_spread=force_spread)
     except MeasurementError as error:
         return [str(error)]
     return []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +13,8 @@ from deepvm.cli.parameters import arg, flag, group, opt
 from deepvm.cli.profile.measure import ForceSpread
 from deepvm.core.spelling import did_you_mean
 from deepvm.core.units import counted
-from deepvm.errors import CatalogFormatError, Problem, RequestError
+from deepvm.documents.build import document_of
+from deepvm.errors import RequestError
 
 if TYPE_CHECKING:
     from deepvm.catalog.measured.entries import Entry
@@ -33,8 +33,8 @@ def list_tables(
     """List measurements: kind, type, workload, day, whether recommend uses it, and the result."""
     from deepvm.catalog.measured.apply import reasons
     from deepvm.catalog.store import load_catalog
-    from deepvm.cli.profile.save import every_type
     from deepvm.reports.profiling import measured as report
+    from deepvm.services.profiling import every_type
 
     folder, tables = _own()
     why: dict[str, str] = {}
@@ -90,27 +90,28 @@ def diff(
     from deepvm.catalog.diff import diff_catalogs
     from deepvm.catalog.measured.tables import previous_tables
     from deepvm.catalog.store import load_catalog
+    from deepvm.documents.outputs.profiling import TablesDiff
     from deepvm.reports.prices import diffs
     from deepvm.reports.profiling import measured as report
 
     folder, tables = _own()
     if not catalog:
-        old = previous_tables(folder)
+        found = report.changes(previous_tables(folder), tables)
         print_as(
             output,
-            lambda: report.print_diff(old, tables),
-            lambda: report.diff_document(old, tables),
+            lambda: report.print_diff(found),
+            lambda: document_of(TablesDiff, {"changed": bool(found), "changes": found}),
         )
         return
     published = load_catalog(catalog)
     own = tables.apply(published)
-    found = diff_catalogs(published, own)
+    differences = diff_catalogs(published, own)
     changed = f"{catalog} with your measurements"
     print_as(
         output,
-        lambda: diffs.print_report(found, catalog, changed),
-        lambda: diffs.document(found),
-        lambda: diffs.csv_rows(found),
+        lambda: diffs.print_report(differences, catalog, changed),
+        lambda: diffs.document(differences),
+        lambda: diffs.csv_rows(differences),
     )
     for text in own.provenance.notes[len(published.provenance.notes) :]:
         note(text)
@@ -140,39 +141,33 @@ def import_tables(
 
     Example: deepvm tables import scaling.json --instance-type g4dn.xlarge
     """
-    from deepvm.cli.profile.save import put
+    from deepvm.services.measured_files import read_csv, read_json
+    from deepvm.services.profiling import save
 
-    if kind not in ("", "scaling"):
-        other = (
-            "; eFLOPS and saturation come as JSON, from 'deepvm profile ... -o json', which says so"
-            " itself"
-        )
-        raise RequestError("kind", kind, f"scaling, with a CSV{other}")
     path = Path(file)
-    if path.suffix.lower() == ".csv":
-        for option, value in (
-            ("kind", kind),
-            ("instance_type", instance_type),
-            ("workload", workload),
-        ):
-            if not value:
-                raise RequestError(
-                    option, value, "with a CSV: --kind scaling --instance-type TYPE --workload NAME"
-                )
-        entries: Sequence[Entry] = [_of_csv(path, measured_at, instance_type, workload)]
+    is_csv = path.suffix.lower() == ".csv"
+    if kind != ("scaling" if is_csv else ""):
+        raise RequestError("kind", kind, _CSV_ONLY)
+    if bool(workload) != is_csv:
+        raise RequestError("workload", workload, _CSV_ONLY)
+    if is_csv and not instance_type:
+        raise RequestError("instance_type", instance_type, _CSV_ONLY)
+    entries: Sequence[Entry]
+    if is_csv:
+        entries = [read_csv(path, measured_at, instance_type, workload, say)]
     else:
-        for option, value in (("kind", kind), ("workload", workload)):
-            if value:
-                raise RequestError(option, value, "nothing with JSON, which says so itself")
         types: MeasuredTypes = {
             "instance_type": instance_type,
             "sender_type": sender_type,
             "receiver_type": receiver_type,
         }
-        entries = _of_json(path, measured_at, types)
+        entries = read_json(path, measured_at, types, say)
     if not entries:
         say(f"{file} holds no measurement")
-    put(entries, force_local=force_local, force_spread=force_spread)
+    save(entries, say, force_local=force_local, force_spread=force_spread)
+
+
+_CSV_ONLY = "with a CSV only: --kind scaling --instance-type TYPE --workload NAME"
 
 
 @app.command(short_help="Write all measurements to one file.")
@@ -234,88 +229,12 @@ def _called(names: Sequence[str]) -> tuple[Entry, ...]:
     _, tables = _own()
     found: dict[str, Entry] = {}
     for name in names:
-        called = {e.name: e for e in tables.called(name)}
-        found |= called
-        if not tables:
-            raise RequestError(
-                "NAME", name, "a measurement: none, because nothing was measured yet"
-            )
+        called = {entry.name: entry for entry in tables.called(name)}
         if not called:
-            words = {
-                w
-                for e in tables
-                for w in (e.name, e.instance_type, e.sender_type, e.receiver_type)
-                if w
-            }
+            words = {word for entry in tables for word in (entry.name, *entry.types)}
+            some = ", ".join([entry.name for entry in tables][:8]) or "none, nothing was measured"
             meant = did_you_mean(name, sorted(words))
-            some = ", ".join([e.name for e in tables][:8])
-            allowed = (
-                "a measurement, the beginning of its name or a glob:"
-                f" {some}{f'; {meant}' if meant else ''}"
-            )
-            raise RequestError("NAME", name, allowed)
+            allowed = f"a measurement, the beginning of its name or a glob: {some}"
+            raise RequestError("NAME", name, f"{allowed}; {meant}" if meant else allowed)
+        found |= called
     return tuple(found.values())
-
-
-def _of_json(path: Path, measured_at: str, types: MeasuredTypes) -> Sequence[Entry]:
-    from deepvm.catalog.measured.entry_schema import EXPECTED, read_document
-    from deepvm.catalog.measured.tables import read_tables
-    from deepvm.cli.profile.save import entry_from
-
-    document = read_document(path)
-    if not isinstance(document, dict):
-        raise CatalogFormatError(
-            path, [Problem("top level", f"a {type(document).__name__}", EXPECTED)]
-        )
-    if not str(document.get("schema_version")).startswith("deepvm.tables/"):
-        return [
-            entry_from(document, **types, measured_at=_moment(measured_at, path), name=str(path))
-        ]
-    for option, value in {**types, "measured_at": measured_at}.items():
-        if value:
-            raise RequestError(
-                option, value, "nothing with exported tables, which say so themselves"
-            )
-    return read_tables(path).entries
-
-
-def _of_csv(path: Path, measured_at: str, instance_type: str, workload: str) -> Entry:
-    from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS
-    from deepvm.catalog.measured.tables import entry_of
-    from deepvm.profiling.fit.diagnostics import point_doubts
-    from deepvm.profiling.fit.speedup_points import read_medians, read_points
-
-    for text in point_doubts(read_points(path)):
-        note(f"{path}: {text}")
-    document = {
-        "schema_version": DOCUMENT_VERSIONS["scaling"],
-        "workload": {"model": workload},
-        "local": False,
-        "points": [{"n": int(n), "seconds": None, "speedup": s} for n, s in read_medians(path)],
-        "warnings": [],
-    }
-    moment = _moment(measured_at, path)
-    return entry_of(
-        "scaling", document, measured_at=moment, instance_type=instance_type, name=str(path)
-    )
-
-
-def _moment(text: str, path: Path) -> datetime:
-    """When something was measured: as given, else when its file was written."""
-    from deepvm.catalog.measured.entries import FUTURE
-    from deepvm.io.times import parse_time
-
-    now = datetime.now(timezone.utc)
-    if not text:
-        return min(now, datetime.fromtimestamp(path.stat().st_mtime, timezone.utc))
-    try:
-        moment = parse_time(text)
-        if moment.year < 2000 or moment - now > FUTURE:
-            raise ValueError
-    except (ValueError, OverflowError):
-        allowed = (
-            "a day or a moment with a time zone that is not in the future, such as"
-            " 2026-01-31T12:00:00Z"
-        )
-        raise RequestError("measured_at", text, allowed) from None
-    return moment

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from deepvm.cli.long_runs import Progress, cleaning_up
-from deepvm.cli.output import draw, note, print_document
+from deepvm.cli.output import note
 from deepvm.core.cluster.instances import Market
 from deepvm.core.preemption.deadlines import parse_deadline_policy
 from deepvm.core.preemption.job import Job
@@ -16,12 +15,12 @@ from deepvm.core.preemption.savepolicy import SavePolicy, parse_policy
 from deepvm.core.spelling import joined
 from deepvm.core.units import format_seconds, parse_seconds
 from deepvm.errors import DataError, RequestError, SimulationError
-from deepvm.reports.simulation import simulations
 from deepvm.simulator.engine.lifetimes import LifeSource, ObservedLifetimes, whole_lives
 from deepvm.simulator.engine.markets import Deadline
 from deepvm.simulator.jobfile import PRESETS, preset, read_job
 from deepvm.simulator.monte_carlo import simulate_each
-from deepvm.simulator.sweeps import Answer, Case, swept
+from deepvm.simulator.results import Results
+from deepvm.simulator.sweeps import Case, swept
 from deepvm.simulator.traces.replay import MTTP_S
 from deepvm.simulator.traces.trace import pools_of, read_traces
 
@@ -110,7 +109,7 @@ def simulated(
     jobs: int,
     executor: str,
     deadline: Deadline | None,
-) -> tuple[list[Answer], list[SimulationError]]:
+) -> tuple[list[Results], list[SimulationError]]:
     """The answers, and the errors of the cases that make no progress."""
     with cleaning_up(), Progress(len(cases) * runs, "runs") as progress:
         found = simulate_each(
@@ -123,14 +122,14 @@ def simulated(
             deadline=deadline,
             progress=progress.advance,
         )
-    answers, failed = list[Answer](), list[SimulationError]()
+    results, failed = list[Results](), list[SimulationError]()
     for case, result in zip(cases, found, strict=True):
         if isinstance(result, SimulationError):
             where = [f"{key}={value:g}" for key, value in case.values] + [case.policy.name]
             failed.append(SimulationError(f"{', '.join(where)}: {result}"))
         else:
-            answers.append(Answer(result, case.values))
-    return answers, failed
+            results.append(replace(result, sweep=dict(case.values)))
+    return results, failed
 
 
 def own_lives(text: str) -> LifeSource:
@@ -186,16 +185,3 @@ def traced_lives(files: list[Path]) -> LifeSource:
         " deadline' counts those hours, too"
     )
     return ObservedLifetimes(whole)
-
-
-def show(answers: Sequence[Answer], output: str, plot: str, *, many: bool) -> None:
-    """Print and draw the answers; ``many``: as a comparison, even if it is one."""
-    if output == "table":
-        simulations.print_answers(answers)
-    elif output == "csv":
-        print_document(simulations.csv_rows(answers), output)
-    else:
-        print_document(
-            simulations.comparison(answers) if many else answers[0].results.document(), output
-        )
-    draw(plot, lambda: simulations.answers_figure(answers))

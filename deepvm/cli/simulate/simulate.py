@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from deepvm.cli.help.completion import complete_save_policy
-from deepvm.cli.output import Output, plot_of
+from deepvm.cli.output import Output, draw, plot_of, print_as
 from deepvm.cli.parameters import SAVE_POLICIES, arg, opt
 from deepvm.errors import RequestError, SimulationError
 
@@ -72,6 +72,7 @@ def simulate(
     deepvm simulate --job job.yaml --sweep mttp=1h:12h --runs 1000
     """
     from deepvm.cli.simulate import cases
+    from deepvm.reports.simulation import simulations as report
 
     # Arguments are additional files for --trace, as a shell writes `--trace *.json`
     if more and not trace:
@@ -86,10 +87,15 @@ def simulate(
     asked = cases.cases_of(
         all_jobs, cases.policies_of(policy, compare), sweep or [], replayed=source is not None
     )
-    answers, failed = cases.simulated(asked, runs, seed, source, jobs, executor, limit)
-    if answers:
-        cases.show(
-            answers, output, plot, many=bool(compare is not None or sweep or len(all_jobs) > 1)
+    results, failed = cases.simulated(asked, runs, seed, source, jobs, executor, limit)
+    if results:
+        compared = bool(compare is not None or sweep or len(all_jobs) > 1)
+        print_as(
+            output,
+            lambda: report.print_results(results),
+            lambda: report.document(results, compared=compared),
+            lambda: report.csv_rows(results),
         )
+        draw(plot, lambda: report.results_figure(results))
     if failed:
         raise SimulationError("\n".join(map(str, failed)))

@@ -13,6 +13,7 @@ from deepvm.cli.parameters import opt
 from deepvm.cli.plan.options import AwsProfile, Offline, PriceHistory, Prices, say_notes
 from deepvm.core.spelling import one_of
 from deepvm.core.units import parse_seconds, to_decimal
+from deepvm.documents.build import document_of
 from deepvm.errors import CloudError, DataError, MissingDataError, MissingExtraError, RequestError
 
 if TYPE_CHECKING:
@@ -72,7 +73,8 @@ def survive(
     """
     from deepvm.catalog.market.build_catalog import MarketRequest
     from deepvm.cli.plan.open_catalogs import market_of
-    from deepvm.reports.simulation import survive as report
+    from deepvm.documents.outputs.simulation import Survive
+    from deepvm.reports.simulation.survive import print_answer
     from deepvm.simulator.survival.evidence import answer
 
     if max_price is not None and not price_history:
@@ -96,7 +98,7 @@ def survive(
         score=_score(loaded, kind, count, request, place.zone),
         prices=_prices(loaded, kind, price_history, int(request.days), for_s, place.zone, most),
     )
-    print_as(output, lambda: report.print_answer(found), lambda: report.document(found))
+    print_as(output, lambda: print_answer(found), lambda: document_of(Survive, found))
 
 
 def _check_cloud(catalog: str, option: str) -> None:

@@ -10,6 +10,7 @@ from deepvm.cli.long_runs import Progress
 from deepvm.cli.output import Output, draw, note, plot_of, print_as, say
 from deepvm.cli.parameters import SAVE_POLICIES, arg, flag, group, opt
 from deepvm.core.units import parse_hours, parse_seconds
+from deepvm.documents.build import document_of
 from deepvm.errors import DataError, RequestError
 
 app = group(
@@ -65,6 +66,7 @@ def deadline(
     Example: deepvm traces deadline traces/ --work 48h --slack 0.05,0.1,0.2,0.5,1 --price-ratio 0.33
     --restart 300
     """
+    from deepvm.documents.outputs.simulation import TracesDeadline
     from deepvm.reports.simulation import deadlines as report
     from deepvm.simulator.traces.deadline_replay import DeadlineJob, replay_traces
     from deepvm.simulator.traces.trace import read_traces
@@ -108,8 +110,8 @@ def deadline(
     print_as(
         output,
         lambda: report.print_deadlines(found, job),
-        lambda: report.document(found, job),
-        lambda: (report.HEADER, report.rows_of(found)),
+        lambda: document_of(TracesDeadline, {"job": job, "rows": found}),
+        lambda: report.csv_rows(found),
     )
     draw(plot, lambda: report.deadlines_figure(found, job))
 
@@ -125,6 +127,7 @@ def show(
 
     Example: deepvm traces show us-west-2a_v100_1.json --plot trace.png
     """
+    from deepvm.documents.outputs.simulation import Traces
     from deepvm.reports.simulation import traces as report
     from deepvm.simulator.traces.trace import check_nodes, pools_of, read_traces
 
@@ -134,8 +137,7 @@ def show(
     print_as(
         output,
         lambda: report.print_show(rows),
-        lambda: report.show_document(rows),
-        lambda: (list(rows[0]), [list(row.values()) for row in rows]),
+        lambda: document_of(Traces, {"traces": rows}),
     )
     if plot:
         from deepvm.simulator.traces.lifetime_fit import fit_lives
@@ -174,12 +176,8 @@ def fit(
         [fit_lives([pool]) if pool.preemptions >= FEWEST else () for pool in pools] if each else []
     )
     alone = all((nodes or trace.nodes) == 1 for trace in traces)
-    print_as(
-        output,
-        lambda: report.print_fit(pools, fits, own, alone=alone),
-        lambda: report.fit_document(pools, fits, own),
-        lambda: (report.FIT_HEADER, report.fit_rows(pools, fits, own)),
-    )
+    found = report.LifetimeFits(pools, fits, own)
+    print_as(output, lambda: report.print_fit(found, alone=alone), found.document, found.csv_rows)
 
 
 @app.command(short_help="Replay save policies: what saves and losses cost.")
@@ -220,9 +218,10 @@ def replay(
         parse_seconds(part, "save", bare=True, allowed=allowed) for part in save.split(",")
     )
     found = replay_all(pools, names, tuple(saves), step_s=step_s, mttp_s=mttp_s)
+    document = report.replay_document(pools, found, step_s=step_s, mttp_s=mttp_s)
     print_as(
         output,
         lambda: report.print_replay(pools, found),
-        lambda: report.replay_document(pools, found, step_s=step_s, mttp_s=mttp_s),
-        lambda: (report.REPLAY_HEADER, report.replay_rows(pools, found)),
+        lambda: document,
+        lambda: report.replay_csv(document),
     )

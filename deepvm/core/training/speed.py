@@ -151,14 +151,19 @@ class TrainingSpeed(Answer):
 
     def __repr__(self) -> str:
         """The speed of the first size, with its 80 % interval."""
-        found, gpus = self.interval(0), round(float(self.vms[0]) * self.machine.gpus)
+        found = self.interval(0)
         speed = f"{found.value:.4g} ({found.low:.4g} to {found.high:.4g}) {self.workload.units}"
         if not self.fits[0]:
             speed = "it does not fit into their memory"
         return (
-            f"<TrainingSpeed: {self.workload.model.name} on {gpus} x"
+            f"<TrainingSpeed: {self.workload.model.name} on {self.gpu_count} x"
             f" {self.machine.accelerator.name}: {speed}>"
         )
+
+    @property
+    def gpu_count(self) -> int:
+        """GPUs of all VMs of the first size."""
+        return round(float(self.vms[0]) * self.machine.gpus)
 
     @cached_property
     def doubt(self) -> SpeedUncertainty:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, TypedDict
 
+from deepvm.documents.build import At
+
 Unit = Annotated[str, "what throughput counts, such as tokens/s"]
 
 
@@ -19,80 +21,112 @@ class Prediction(TypedDict):
     """How fast GPUs train a model."""
 
     schema_version: Literal["deepvm.performance/1"]
-    unit: Unit
-    throughput: Annotated[Interval, "of all GPUs together, in unit"]
-    per_gpu: Annotated[Interval, "of each GPU, in unit"]
-    step_s: Annotated[Interval, "one step, seconds"]
-    mfu: Annotated[float, "model FLOP utilisation, 0 to 1"]
+    unit: Annotated[Unit, At("workload.units")]
+    throughput: Annotated[
+        Interval, At(lambda speed: speed.interval(0)), "of all GPUs together, in unit"
+    ]
+    per_gpu: Annotated[
+        Interval,
+        At(lambda speed: speed.interval(0).scaled(1 / speed.gpu_count)),
+        "of each GPU, in unit",
+    ]
+    step_s: Annotated[Interval, At(lambda speed: speed.step_interval(0)), "one step, seconds"]
+    mfu: Annotated[float, At(lambda speed: speed.mfu(0)), "model FLOP utilisation, 0 to 1"]
     source: Annotated[Literal["measured", "published", "derived"], "where the speed comes from"]
     measured: Annotated[
         str | None, "where, when and how often you measured it, null where you did not"
     ]
     doubts: Annotated[list[str], "what to doubt, the gravest first"]
-    fits: Annotated[bool, "whether the model fits into the GPUs' memory"]
-    model: Annotated[str, "name of the model"]
-    method: Annotated[str, "ddp, fsdp or lora"]
-    precision: Annotated[str, "number format of a step"]
-    sequence: Annotated[int, "tokens of a sample, 1 where samples are not sequences"]
-    gpu_name: Annotated[str, "GPU model, such as H100"]
-    gpu_count: Annotated[int, "GPUs of all VMs together"]
-    vm_count: Annotated[int, "number of VMs"]
-    batch_per_gpu: Annotated[float, "samples of a step on each GPU"]
-    micro_batch: Annotated[float, "of them computed at once"]
-    activation_checkpointing: Annotated[
-        bool, "whether activations are computed again in the backward pass"
+    fits: Annotated[
+        bool, At(lambda speed: bool(speed.fits[0])), "whether the model fits into the GPUs' memory"
     ]
-    checkpoint_bytes: Annotated[int, "size of one checkpoint, bytes"]
+    model: Annotated[str, At("workload.model.name"), "name of the model"]
+    method: Annotated[str, At("workload.method"), "ddp, fsdp or lora"]
+    precision: Annotated[str, "number format of a step"]
+    sequence: Annotated[
+        int, At("workload.model.sequence"), "tokens of a sample, 1 where samples are not sequences"
+    ]
+    gpu_name: Annotated[str, At("machine.accelerator.name"), "GPU model, such as H100"]
+    gpu_count: Annotated[int, "GPUs of all VMs together"]
+    vm_count: Annotated[int, At(lambda speed: int(speed.vms[0])), "number of VMs"]
+    batch_per_gpu: Annotated[
+        float,
+        At(lambda speed: speed.workload.batch_on(speed.gpu_count)),
+        "samples of a step on each GPU",
+    ]
+    micro_batch: Annotated[
+        float, At(lambda speed: speed.micro_batch[0]), "of them computed at once"
+    ]
+    activation_checkpointing: Annotated[
+        bool,
+        At(lambda speed: bool(speed.checkpointing[0])),
+        "whether activations are computed again in the backward pass",
+    ]
+    checkpoint_bytes: Annotated[int, At("workload.saved_bytes"), "size of one checkpoint, bytes"]
 
 
 class Offer(TypedDict):
     """The cheapest VM type of one market."""
 
-    instance_type: Annotated[str, "the provider's name of the VM type"]
-    usd_per_hour: Annotated[float, "price of one VM, US dollars an hour"]
+    instance_type: Annotated[str, At("name"), "the provider's name of the VM type"]
+    usd_per_hour: Annotated[float, At("price"), "price of one VM, US dollars an hour"]
 
 
 class Gpu(TypedDict):
     """A GPU model in VMs of one size."""
 
-    gpu_name: Annotated[str, "GPU model, such as T4"]
-    gpus_per_vm: Annotated[int, "GPUs in one VM"]
-    gpu_memory_gib: Annotated[float | None, "memory of each GPU in GiB, null when unknown"]
-    spot: Annotated[Offer | None, "the cheapest as spot VM, null if not sold"]
-    on_demand: Annotated[Offer | None, "the cheapest on demand, null if not sold"]
-    throughput: Annotated[
-        Interval | None, "of one VM, in unit, null when unknown or if the model does not fit"
+    gpu_name: Annotated[str, At("name"), "GPU model, such as T4"]
+    gpus_per_vm: Annotated[int, At("count"), "GPUs in one VM"]
+    gpu_memory_gib: Annotated[
+        float | None, At("memory_gib"), "memory of each GPU in GiB, null when unknown"
     ]
-    waits_for_vcpus: Annotated[bool, "whether the GPUs may wait for the VM's vCPUs to read samples"]
+    spot: Annotated[Offer | None, At("spot_offer"), "the cheapest as spot VM, null if not sold"]
+    on_demand: Annotated[
+        Offer | None, At("on_demand_offer"), "the cheapest on demand, null if not sold"
+    ]
+    throughput: Annotated[
+        Interval | None,
+        At("speed"),
+        "of one VM, in unit, null when unknown or if the model does not fit",
+    ]
+    waits_for_vcpus: Annotated[
+        bool,
+        At("waits", after="source"),
+        "whether the GPUs may wait for the VM's vCPUs to read samples",
+    ]
     units_per_usd: Annotated[
         float | None, "units that a US dollar trains at the lowest price, null when unknown"
     ]
     source: Annotated[str | None, "measured, published or derived, null without a speed"]
-    reason: Annotated[str | None, "why there is no speed, null when there is one"]
+    reason: Annotated[str | None, At("why"), "why there is no speed, null when there is one"]
 
 
 class Gpus(TypedDict):
     """What can be rented to train a model."""
 
     schema_version: Literal["deepvm.gpus/1"]
-    catalog: Annotated[str, "name of the catalog"]
-    region: Annotated[str, "region of the prices"]
-    prices_as_of: Annotated[str | None, "date of the on-demand prices, ISO 8601, null when unknown"]
-    model: Annotated[str, "name of the model"]
-    unit: Unit
-    gpus: Annotated[list[Gpu], "the most work for a US dollar first"]
+    catalog: Annotated[str, At("catalog.name"), "name of the catalog"]
+    region: Annotated[str, At("catalog.region"), "region of the prices"]
+    prices_as_of: Annotated[
+        str | None,
+        At("catalog.provenance.prices_as_of"),
+        "date of the on-demand prices, ISO 8601, null when unknown",
+    ]
+    model: Annotated[str, At("workload.model.name"), "name of the model"]
+    unit: Annotated[Unit, At("workload.units")]
+    gpus: Annotated[list[Gpu], At("rows"), "the most work for a US dollar first"]
 
 
 class ModelPreset(TypedDict):
     """A model that can be named."""
 
-    model: Annotated[str, "its name"]
+    model: Annotated[str, At("name"), "its name"]
     family: Annotated[str, "what it is built of"]
-    parameters: Annotated[float, "number of parameters"]
+    parameters: Annotated[float, At("parameters", exact=True), "number of parameters"]
     unit: Annotated[str, "what throughput counts: tokens, images or samples a second"]
     sequence: Annotated[int, "tokens of a sample, 1 where samples are not sequences"]
-    forward_flop: Annotated[float, "operations of the forward pass of one sample"]
-    batch_per_gpu: Annotated[int, "samples of a step on each GPU unless the user says"]
+    forward_flop: Annotated[float, At("flop"), "operations of the forward pass of one sample"]
+    batch_per_gpu: Annotated[int, At("batch"), "samples of a step on each GPU unless the user says"]
     source: Annotated[str, "where the figures come from, in words"]
 
 
@@ -134,10 +168,12 @@ class Errors(TypedDict):
 
     name: Annotated[str, "the GPU, model or source"]
     runs: Annotated[int, "published runs"]
-    median_error: Annotated[float, "median of |predicted / published - 1|"]
-    p90_error: Annotated[float, "90th percentile of the same"]
+    median_error: Annotated[float, At("median"), "median of |predicted / published - 1|"]
+    p90_error: Annotated[float, At("p90"), "90th percentile of the same"]
     coverage: Annotated[float, "share of the runs inside the 80 % interval, 0 to 1"]
-    half_width: Annotated[float, "half width of the interval as a share of the value, median"]
+    half_width: Annotated[
+        float, At("width"), "half width of the interval as a share of the value, median"
+    ]
 
 
 class Shares(TypedDict):

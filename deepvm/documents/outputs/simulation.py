@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, TypedDict
 
+from deepvm.documents.build import FIRST, At
+
 Span = Annotated[float | list[float], "seconds, or [low, high] for any time between"]
 MaybeSpan = Annotated[
     float | list[float] | None, "seconds, or [low, high] for any time between, null for none"
@@ -62,35 +64,49 @@ class Breakdown(TypedDict):
 class Deadline(TypedDict):
     """How the deadline was kept."""
 
-    deadline_s: Annotated[float, "the longest that the job may take, seconds"]
-    policy: Annotated[str, "what decides between spot and on-demand VMs"]
+    deadline_s: Annotated[
+        float, At("deadline.seconds"), "the longest that the job may take, seconds"
+    ]
+    policy: Annotated[
+        str, At("deadline.policy.name"), "what decides between spot and on-demand VMs"
+    ]
     late_share: Annotated[float, "share of the runs that missed it, 0 to 1"]
     on_demand_share: Annotated[float, "share of on-demand VMs in the machine time, 0 to 1"]
 
 
 class _MoreOfSimulation(TypedDict, total=False):
-    deadline: Annotated[Deadline, "with --deadline only"]
+    deadline: Annotated[
+        Deadline, At(lambda run: run if run.deadline else None), "with --deadline only"
+    ]
 
 
 class SimulationRow(_MoreOfSimulation):
     """Simulated training runs of a job under a save policy."""
 
     schema_version: Literal["deepvm.simulate/1"]
-    job: Job
+    job: Annotated[Job, At("job_values")]
     policy: Annotated[str, "when the job saves"]
     runs: Annotated[int, "simulated training runs"]
     seed: Annotated[int, "random seed"]
     total_s: Annotated[
-        Spread, "from the first request to the last step, seconds; called makespan_s in recommend"
+        Spread,
+        At("spreads.total_s"),
+        "from the first request to the last step, seconds; called makespan_s in recommend",
     ]
-    cost_usd: Annotated[Spread, "bill of all VMs, US dollars; called total_cost_usd in recommend"]
-    preemptions: Annotated[Spread, "VMs lost"]
+    cost_usd: Annotated[
+        Spread,
+        At("spreads.cost_usd"),
+        "bill of all VMs, US dollars; called total_cost_usd in recommend",
+    ]
+    preemptions: Annotated[Spread, At("spreads.preemptions"), "VMs lost"]
     breakdown_s: Breakdown
 
 
 class _MoreOfSwept(TypedDict, total=False):
     sweep: Annotated[
-        dict[str, float], "values of --sweep by key, seconds for times; with --sweep only"
+        dict[str, float],
+        At(lambda run: run.sweep or None, after=FIRST),
+        "values of --sweep by key, seconds for times; with --sweep only",
     ]
 
 
@@ -135,9 +151,13 @@ class PublicTraces(TypedDict):
 class OwnJobs(TypedDict):
     """What your own jobs saw of the type."""
 
-    machines: Annotated[int, "spot VMs that were had"]
+    machines: Annotated[int, At(lambda own: len(own.lives)), "spot VMs that were had"]
     preemptions: Annotated[int, "of them taken back or lost"]
-    machine_s: Annotated[float, "time that they lived, seconds"]
+    machine_s: Annotated[
+        float,
+        At(lambda own: sum(life.seconds for life in own.lives)),
+        "time that they lived, seconds",
+    ]
     gang: Annotated[float, "VMs that were had together, mean"]
     refused: Annotated[int, "VMs that were asked for in vain"]
 
@@ -146,13 +166,15 @@ class ZoneStoredPrices(TypedDict):
     """Stored spot prices in a zone."""
 
     zone: Annotated[str, "its id"]
-    usd_per_hour: Annotated[float, "the newest, US dollars an hour"]
-    p95_usd_per_hour: Annotated[float, "not exceeded for 95 % of the time, US dollars an hour"]
+    usd_per_hour: Annotated[float, At("newest"), "the newest, US dollars an hour"]
+    p95_usd_per_hour: Annotated[
+        float, At("p95"), "not exceeded for 95 % of the time, US dollars an hour"
+    ]
     versions: Annotated[int, "stored versions in all"]
-    versions_sold: Annotated[int, "of them with a price in this zone"]
+    versions_sold: Annotated[int, At("sold"), "of them with a price in this zone"]
     windows: Annotated[int, "windows of the wanted time"]
-    windows_below_limit: Annotated[int, "of them at or below the limit throughout"]
-    stays_below_limit: Annotated[Probability, "probability of that"]
+    windows_below_limit: Annotated[int, At("kept"), "of them at or below the limit throughout"]
+    stays_below_limit: Annotated[Probability, At("stays"), "probability of that"]
 
 
 class StoredPrices(TypedDict):
@@ -164,17 +186,19 @@ class StoredPrices(TypedDict):
     limit_usd_per_hour: Annotated[
         float, "--max-price, else the on-demand price, US dollars an hour"
     ]
-    limit_counts: Annotated[bool, "whether the limit is the user's, and is part of both"]
+    limit_counts: Annotated[
+        bool, At("asked"), "whether the limit is the user's, and is part of both"
+    ]
     zones: list[ZoneStoredPrices]
 
 
 class SurviveEvidence(TypedDict):
     """What the probabilities rest on."""
 
-    interruption_band: Annotated[int | None, "of the cloud, 0 to 4, null if unknown"]
-    placement_score: Annotated[int | None, "of the cloud, 1 to 10, null if not asked"]
-    public_traces: PublicTraces
-    own_jobs: Annotated[OwnJobs | None, "null if there are none of this type"]
+    interruption_band: Annotated[int | None, At("band"), "of the cloud, 0 to 4, null if unknown"]
+    placement_score: Annotated[int | None, At("score"), "of the cloud, 1 to 10, null if not asked"]
+    public_traces: Annotated[PublicTraces, At("prior")]
+    own_jobs: Annotated[OwnJobs | None, At("own"), "null if there are none of this type"]
     prices: Annotated[StoredPrices | None, "with --history only"]
 
 
@@ -185,17 +209,23 @@ class Survive(TypedDict):
     instance_type: Annotated[str, "the type of the VMs"]
     region: Annotated[str, "their region"]
     zone: Annotated[str | None, "their zone, null for any"]
-    vm_count: Annotated[int, "VMs at once"]
-    for_s: Annotated[float, "how long all have to live, seconds"]
-    had: Annotated[Probability, "that all can be had when they are asked for"]
-    lasts: Annotated[Probability, "that all live for the time, once they are had"]
+    vm_count: Annotated[int, At("forecast.vms"), "VMs at once"]
+    for_s: Annotated[float, At("forecast.for_s"), "how long all have to live, seconds"]
+    had: Annotated[Probability, At("forecast.had"), "that all can be had when they are asked for"]
+    lasts: Annotated[
+        Probability, At("forecast.lasts"), "that all live for the time, once they are had"
+    ]
     both: Annotated[Probability, "both, and that the price stays below --max-price"]
-    lasts_after_wait: Annotated[Probability, "that all live, if they came only after a wait"]
-    lasts_if_independent: Annotated[float, "that all live, if losses did not come together, 0 to 1"]
+    lasts_after_wait: Annotated[
+        Probability, At("forecast.waited"), "that all live, if they came only after a wait"
+    ]
+    lasts_if_independent: Annotated[
+        float, At("forecast.independent"), "that all live, if losses did not come together, 0 to 1"
+    ]
     life_for_work_s: Annotated[
         LifeForWork, "the mean time to preemption for --work at this number of VMs"
     ]
-    evidence: SurviveEvidence
+    evidence: Annotated[SurviveEvidence, At(lambda answer: answer)]
 
 
 class TraceRow(TypedDict):
@@ -227,7 +257,9 @@ class Traces(TypedDict):
 class FittedLaw(TypedDict):
     """A law fitted to lifetimes."""
 
-    law: Annotated[Literal["exponential", "weibull", "lomax", "lognormal"], "its name"]
+    law: Annotated[
+        Literal["exponential", "weibull", "lomax", "lognormal"], At("law.name"), "its name"
+    ]
     parameters: Annotated[dict[str, float], "by name; scales in seconds, shapes without a unit"]
     log_likelihood: Annotated[float, "natural logarithm"]
     aic: Annotated[float, "Akaike's criterion; smaller is better"]
@@ -261,7 +293,8 @@ class TracesFit(_MoreOfTracesFit):
 
 class _MoreOfCost(TypedDict, total=False):
     interval_s: Annotated[
-        float | None, "of best-fixed, seconds, null for no saves; with that policy only"
+        float | None,
+        "of best-fixed, seconds, null for no saves; with that policy only",
     ]
 
 
@@ -271,8 +304,8 @@ class Cost(_MoreOfCost):
     machine_s: Annotated[float, "time that the VMs were there, seconds"]
     saves_s: Annotated[float, "of it for saves, seconds"]
     lost_s: Annotated[float, "of it for work that was lost, seconds"]
-    preemptions: Annotated[float, "lifetimes that ended"]
-    cost_share: Annotated[float, "saves and lost work over the machine time, 0 to 1"]
+    preemptions: Annotated[float, At("preemptions", exact=True), "lifetimes that ended"]
+    cost_share: Annotated[float, At("share"), "saves and lost work over the machine time, 0 to 1"]
 
 
 class CostOfTrace(Cost):
@@ -319,21 +352,25 @@ class DeadlineMean(TypedDict):
     policy: Annotated[str, "its name, or foresight for the least that any could cost"]
     starts: Annotated[int, "replayed jobs"]
     missed: Annotated[int, "of them late"]
-    cost_ratio: Annotated[float, "cost over that of on-demand alone, mean"]
-    cost_ratio_p95: Annotated[float, "the same, 95th percentile of the starts"]
+    cost_ratio: Annotated[float, At("cost"), "cost over that of on-demand alone, mean"]
+    cost_ratio_p95: Annotated[float, At("cost_p95"), "the same, 95th percentile of the starts"]
     on_demand_share: Annotated[
-        float | None, "share of on-demand VMs in the machine time, 0 to 1, null for foresight"
+        float | None,
+        At("on_demand"),
+        "share of on-demand VMs in the machine time, 0 to 1, null for foresight",
     ]
     preemptions: Annotated[float | None, "mean, null for foresight"]
     end_ratio: Annotated[
-        float | None, "time from start to end over the deadline, mean, null for foresight"
+        float | None,
+        At("took"),
+        "time from start to end over the deadline, mean, null for foresight",
     ]
 
 
 class DeadlineRow(DeadlineMean):
     """The same on one trace."""
 
-    trace: Annotated[str, "its file"]
+    trace: Annotated[str, At(lambda row: str(row.trace), after=FIRST), "its file"]
 
 
 class TracesDeadline(TypedDict):
@@ -341,8 +378,10 @@ class TracesDeadline(TypedDict):
 
     schema_version: Literal["deepvm.traces-deadline/1"]
     job: DeadlineJob
-    means: list[DeadlineMean]
-    traces: list[DeadlineRow]
+    means: Annotated[
+        list[DeadlineMean], At(lambda replay: [r for r in replay["rows"] if not r.trace])
+    ]
+    traces: Annotated[list[DeadlineRow], At(lambda replay: [r for r in replay["rows"] if r.trace])]
 
 
 class TraceMetadata(TypedDict):

@@ -1,36 +1,40 @@
-"""How good predictions are, as a table and for programs."""
+"""How good predictions are, as a table and as rows."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Iterator
 from typing import Any
 
-from deepvm.catalog.published.check import (
-    LEAST_COVERAGE,
-    MOST_COVERAGE,
-    MOST_ERROR,
-    Group,
-    PublishedCheck,
-)
+from deepvm.catalog.published.check import Group, PublishedCheck
+from deepvm.documents.build import document_of
+from deepvm.documents.outputs.performance import Errors
 from deepvm.reports.tables import Column, print_items, print_lines
+from deepvm.services.rows import rows_as
 
-SCHEMA_VERSION = "deepvm.performance-check/1"
+
+def _groups(check: PublishedCheck) -> Iterator[tuple[str, tuple[Group, ...]]]:
+    yield "gpu", check.gpus
+    yield "model", check.models
+    yield "source", check.sources
+    yield "unseen model", check.unseen
 
 
-def print_check(found: PublishedCheck) -> None:
+def print_check(check: PublishedCheck) -> None:
     """Errors by GPU, by model and by source, and whether they are as promised."""
-    print_lines(["Each published run predicted from all others (leave one out)", ""])
-    for title, groups in (("GPU", found.gpus), ("model", found.models), ("source", found.sources)):
-        print_items([_cells(title, group) for group in (*groups, found.total)], also="-o json")
+    print_lines(["Each published run predicted from all others (leave one out);"])
+    print_lines(["unseen model: without any run of that model.", ""])
+    for title, groups in _groups(check):
+        print_items([_cells(title, group) for group in (*groups, check.total)], also="-o json")
         print_lines([""])
-    print_lines(["Each model predicted without any run of it", ""])
-    print_items([_cells("model", group) for group in found.unseen], also="-o json")
-    print_lines([""])
-    promised = (
-        f"median error at most {MOST_ERROR:.0%} for each GPU, {LEAST_COVERAGE:.0%} to"
-        f" {MOST_COVERAGE:.0%} held"
+    promised = check.promised
+    held = promised["coverage"]
+    print_lines(
+        [
+            f"Promised: median error at most {promised['median_error']:.0%} for each GPU,"
+            f" {held['min']:.0%} to {held['max']:.0%} held."
+            f" {'Kept.' if check.kept else 'NOT KEPT.'}"
+        ]
     )
-    print_lines([f"Promised: {promised}. {'Kept.' if found.kept else 'NOT KEPT.'}"])
 
 
 def _cells(title: str, group: Group) -> dict[Column, str]:
@@ -44,38 +48,8 @@ def _cells(title: str, group: Group) -> dict[Column, str]:
     }
 
 
-def document(found: PublishedCheck) -> dict[str, Any]:
-    """For programs; shares, not per cent."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "promised": {
-            "median_error": MOST_ERROR,
-            "coverage": {"min": LEAST_COVERAGE, "max": MOST_COVERAGE},
-        },
-        "kept": found.kept,
-        **{
-            name: list(map(_errors, getattr(found, name)))
-            for name in ("gpus", "models", "sources", "unseen")
-        },
-        "total": _errors(found.total),
-    }
-
-
-def _errors(group: Group) -> dict[str, Any]:
-    return dict(zip(_ERRORS, asdict(group).values(), strict=True))
-
-
-_ERRORS = ("name", "runs", "median_error", "p90_error", "coverage", "half_width")
-
-
-def csv_rows(found: PublishedCheck) -> tuple[list[str], list[list[Any]]]:
+def csv_rows(check: PublishedCheck) -> tuple[list[str], list[list[Any]]]:
     """Header and a row for each group."""
-    kinds = {
-        "gpu": found.gpus,
-        "model": found.models,
-        "source": found.sources,
-        "unseen model": found.unseen,
-    }
-    rows = [[kind, *asdict(group).values()] for kind, groups in kinds.items() for group in groups]
-    rows.append(["", *asdict(found.total).values()])
-    return ["by", *_ERRORS], rows
+    sets = [*_groups(check), ("", (check.total,))]
+    rows = [{"by": by, **document_of(Errors, group)} for by, groups in sets for group in groups]
+    return rows_as(Errors, rows, "by")

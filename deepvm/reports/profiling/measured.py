@@ -1,125 +1,113 @@
-"""Measured tables for people and for programs: what is there, and what changed."""
+"""Measured tables for people and for programs: entries, and what changed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from deepvm.catalog.measured.entries import Entry
 from deepvm.catalog.measured.tables import Tables
 from deepvm.core.spelling import printable
+from deepvm.documents.build import document_of
+from deepvm.documents.outputs import profiling as outputs
 from deepvm.io.times import format_time
-from deepvm.reports.tables import Column, print_items, print_lines, print_table
-
-LIST_VERSION = "deepvm.tables-list/1"
-DIFF_VERSION = "deepvm.tables-diff/1"
-
-_DROPS = {"kind": 2, "type": 0, "workload": 3, "measured": 4, "used": 1, "value": 0}
+from deepvm.reports.tables import Column, print_items, print_lines
+from deepvm.services.rows import rows_as
 
 
 def list_document(tables: Tables, reasons: Mapping[str, str]) -> dict[str, Any]:
-    """The JSON object of ``tables list -o json``; ``reasons``: by name why an entry is not used, empty if it is."""
+    """``tables list -o json``; ``reasons``: by name why an entry is not used, empty if it is."""
     rows = [
-        {**_row(e), "used": not reasons[e.name], "why_not": reasons[e.name] or None} for e in tables
+        document_of(outputs.MeasuredEntry, entry)
+        | {"used": not reasons[entry.name], "why_not": reasons[entry.name] or None}
+        for entry in tables
     ]
-    return {"schema_version": LIST_VERSION, "path": tables.path or None, "entries": rows}
+    return {
+        "schema_version": "deepvm.tables-list/1",
+        "path": tables.path or None,
+        "entries": rows,
+    }
 
 
 def csv_rows(entries: Iterable[Entry]) -> tuple[list[str], list[list[Any]]]:
     """Header and a row for each measurement, in short."""
-    from deepvm.documents.outputs.profiling import MeasuredEntry
-    from deepvm.services.rows import rows_as
-
-    return rows_as(MeasuredEntry, [_row(e) for e in entries])
+    rows = [document_of(outputs.MeasuredEntry, entry) for entry in entries]
+    return rows_as(outputs.MeasuredEntry, rows)
 
 
 def print_list(tables: Tables, reasons: Mapping[str, str] | None = None) -> None:
-    """One line for each entry on stdout; ``reasons``, as for the document, are a column and lines below."""
-    columns = [
-        Column(header, drop=drop)
-        for header, drop in _DROPS.items()
-        if header != "used" or reasons is not None
-    ]
-    rows = []
-    for e in tables:
-        used = [] if reasons is None else ["no" if reasons[e.name] else "yes"]
-        rows.append(
-            [e.kind, e.subject, e.workload or "-", str(e.measured_at.date()), *used, e.value]
-        )
-    print_table(columns, rows, also="-o json")
-    unused = [
-        f"Not used: {e.name}: {reasons[e.name]}." for e in tables if reasons and reasons[e.name]
-    ]
-    print_lines(["", *map(printable, unused)] if unused else [])
+    """One line for each entry on stdout; ``reasons``: as for the document."""
+    if not tables:
+        print_lines(["No measurements."])
+        return
+    print_items([_cells(entry, reasons) for entry in tables], also="-o json")
+    unused = [f"Not used: {name}: {reason}." for name, reason in (reasons or {}).items() if reason]
+    if unused:
+        print_lines(["", *map(printable, unused)])
 
 
-def diff_document(old: Tables, new: Tables) -> dict[str, Any]:
-    """The JSON object of ``tables diff -o json``."""
-    changes = [
-        {"name": name, "change": _kind_of_change(a, b), "old": a and _row(a), "new": b and _row(b)}
-        for name, a, b in _changes(old, new)
-    ]
-    return {"schema_version": DIFF_VERSION, "changed": bool(changes), "changes": changes}
+def _cells(entry: Entry, reasons: Mapping[str, str] | None) -> dict[Column, str]:
+    cells = {
+        Column("kind", drop=2): entry.kind,
+        Column("type"): entry.subject,
+        Column("workload", drop=3): entry.workload or "-",
+        Column("measured", drop=4): str(entry.measured_at.date()),
+    }
+    if reasons is not None:
+        cells[Column("used", drop=1)] = "no" if reasons[entry.name] else "yes"
+    cells[Column("value")] = entry.value
+    return cells
 
 
-def print_diff(old: Tables, new: Tables) -> None:
+@dataclass(frozen=True)
+class Change:
+    """An entry before and after the last change; None where there was none."""
+
+    name: str
+    old: Entry | None
+    new: Entry | None
+
+    @property
+    def change(self) -> str:
+        """Which kind of change."""
+        if self.old is None:
+            return "added"
+        return "removed" if self.new is None else "changed"
+
+
+def changes(old: Tables, new: Tables) -> list[Change]:
+    """What differs, by name."""
+    before, after = ({e.name: e for e in tables} for tables in (old, new))
+    pairs = (Change(n, before.get(n), after.get(n)) for n in sorted({*before, *after}))
+    return [change for change in pairs if change.old != change.new]
+
+
+def print_diff(found: list[Change]) -> None:
     """What changed from one version to the next on stdout."""
-    changes = _changes(old, new)
-    if not changes:
+    if not found:
         print_lines(["No difference: the same measurements."])
         return
     items = [
         {
-            Column("change"): _kind_of_change(a, b),
-            Column("name"): name,
-            Column("old", drop=1): _dated(a),
-            Column("new", drop=2): _dated(b),
+            Column("change"): change.change,
+            Column("name"): change.name,
+            Column("old", drop=1): change.old.described if change.old else "-",
+            Column("new", drop=2): change.new.described if change.new else "-",
         }
-        for name, a, b in changes
+        for change in found
     ]
     print_items(items, also="-o json")
 
 
 def print_entry(entry: Entry) -> None:
     """What an entry says, its raw rows as far as they are few."""
+    document = entry.document
     lines = [entry.name, f"  measured {format_time(entry.measured_at)}: {entry.value}"]
     if entry.kind == "scaling":
         lines.append("  points: " + ", ".join(f"S({n:g}) = {s:.4g}" for n, s in entry.points))
     if entry.kind == "saturation":
-        rates = ((side, entry.document.get(f"{side}_gbps")) for side in ("sender", "receiver"))
-        said = (f"{side} {'not measured' if r is None else format(r, 'g')}" for side, r in rates)
-        lines.append("  Gbit/s: " + ", ".join(said))
-        interval = entry.document.get("interval")
-        if isinstance(interval, list) and len(interval) == 2:
-            low, high = interval
-            least = entry.senders[0] if low is None else low
-            end = " or more" if high is None else "" if high == least else f" to {high}"
-            lines.append(f"  interval: {least}{end}")
-    warnings = entry.document.get("warnings")
-    lines += [f"  warning: {w}" for w in (warnings if isinstance(warnings, list) else ())]
+        for key in ("sender_gbps", "receiver_gbps", "interval"):
+            lines.append(f"  {key}: {document.get(key)}")
+    lines += [f"  warning: {text}" for text in document.get("warnings") or ()]
     print_lines([printable(line) for line in lines])
-
-
-def _changes(old: Tables, new: Tables) -> list[tuple[str, Entry | None, Entry | None]]:
-    before, after = ({e.name: e for e in tables} for tables in (old, new))
-    names = sorted({*before, *after})
-    return [(n, before.get(n), after.get(n)) for n in names if before.get(n) != after.get(n)]
-
-
-def _kind_of_change(old: Entry | None, new: Entry | None) -> str:
-    return "added" if old is None else "removed" if new is None else "changed"
-
-
-def _dated(entry: Entry | None) -> str:
-    return "-" if entry is None else f"{entry.value}, {entry.measured_at.date()}"
-
-
-def _row(entry: Entry) -> dict[str, Any]:
-    return {
-        "name": entry.name,
-        "kind": entry.kind,
-        "subject": entry.subject,
-        "workload": entry.workload or None,
-        "measured_at": format_time(entry.measured_at),
-        "value": entry.value,
-    }

@@ -1,14 +1,17 @@
-"""Traces, the laws fitted to their lifetimes, and what saves would have cost on them: documents, tables, a picture."""
+"""Traces, the laws fitted to their lifetimes, and what saves would have cost on them."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from deepvm.documents.build import With, document_of
+from deepvm.documents.outputs import simulation as outputs
 from deepvm.reports.pictures import STYLES, drawing, short
 from deepvm.reports.tables import Column, print_items, print_lines, print_table
 
@@ -20,22 +23,10 @@ if TYPE_CHECKING:
     from deepvm.simulator.traces.replay import Cost, Replayed
     from deepvm.simulator.traces.trace import Trace, TraceLives
 
-SHOW_VERSION, FIT_VERSION, REPLAY_VERSION = (
-    "deepvm.traces/1",
-    "deepvm.traces-fit/1",
-    "deepvm.traces-replay/1",
-)
-FIT_HEADER = ("trace", "law", "parameter", "value", "log_likelihood", "aic")
-REPLAY_HEADER = (
-    "policy",
-    "save_s",
-    "trace",
-    "machine_s",
-    "saves_s",
-    "lost_s",
-    "preemptions",
-    "cost_share",
-)
+Table = tuple[list[str], list[list[Any]]]
+FIT_HEADER = ["trace", "law", "parameter", "value", "log_likelihood", "aic"]
+REPLAY_HEADER = ["policy", "save_s", "trace", "machine_s", "saves_s", "lost_s", "preemptions"]
+REPLAY_HEADER += ["cost_share"]
 MOST = 40
 """Only the first traces are drawn; more would be too thin to see."""
 ALL = "all"
@@ -48,38 +39,42 @@ def names(paths: Sequence[str]) -> list[str]:
     return [os.path.relpath(os.path.abspath(p), common) for p in paths]
 
 
+def names_of(pools: Sequence[TraceLives]) -> list[str]:
+    """The names of pools."""
+    return names([pool.name for pool in pools])
+
+
 def show_rows(traces: Sequence[Trace], nodes: int | None) -> list[dict[str, Any]]:
     """A row for each trace; None where there is no such thing.
 
     ``available_share``: ticks with all nodes. The median is that of Kaplan and Meier's curve; there
     is none when more than half of the lifetimes are censored.
     """
+    own = names([str(trace.path) for trace in traces])
+    return [_show_row(name, trace, nodes) for name, trace in zip(own, traces, strict=True)]
+
+
+def _show_row(name: str, trace: Trace, nodes: int | None) -> dict[str, Any]:
     from deepvm.simulator.traces.lifetime_fit import survival_curve
 
-    rows = []
-    for name, trace in zip(names([str(t.path) for t in traces]), traces, strict=True):
-        own, lives = (trace.nodes if nodes is None else nodes), trace.lives(nodes)
-        times, shares = survival_curve([lives])
-        rows.append(
-            {
-                "trace": name,
-                "vm_count": own,
-                "gap_s": trace.gap_s,
-                "ticks": trace.counts.size,
-                "available_share": float(np.mean(trace.counts >= max(own, 1))),
-                "lives": int(lives.life_s.size),
-                "preemptions": lives.preemptions,
-                "machine_s": lives.seen_s,
-                "mean_s": lives.seen_s / lives.preemptions if lives.preemptions else None,
-                "median_s": float(times[shares <= 0.5][0]) if (shares <= 0.5).any() else None,
-            }
-        )
-    return rows
+    vms, lives = (trace.nodes if nodes is None else nodes), trace.lives(nodes)
+    times, shares = survival_curve([lives])
+    return {
+        "trace": name,
+        "vm_count": vms,
+        "gap_s": trace.gap_s,
+        "ticks": trace.counts.size,
+        "available_share": float(np.mean(trace.counts >= max(vms, 1))),
+        "lives": int(lives.life_s.size),
+        "preemptions": lives.preemptions,
+        "machine_s": lives.seen_s,
+        "mean_s": _mean_s(lives),
+        "median_s": float(times[shares <= 0.5][0]) if (shares <= 0.5).any() else None,
+    }
 
 
-def show_document(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """JSON of ``deepvm traces show``."""
-    return {"schema_version": SHOW_VERSION, "traces": rows}
+def _mean_s(lives: TraceLives) -> float | None:
+    return lives.seen_s / lives.preemptions if lives.preemptions else None
 
 
 def print_show(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -99,213 +94,193 @@ def print_show(rows: Sequence[Mapping[str, Any]]) -> None:
         for row in rows
     ]
     print_items(items, also="-o csv")
-    print_lines(
-        [
-            "",
-            (
-                "there: share of the time with all nodes. Lives begin and end with that; the one at"
-                " the beginning is left out. mean: machine time for each that ended."
-            ),
-        ]
+    note = (
+        "there: share of the time with all nodes. Lives begin and end with that; the first is left"
+        " out. mean: machine time for each that ended."
     )
+    print_lines(["", note])
 
 
-def fit_document(
-    pools: Sequence[TraceLives], fits: Sequence[Fitted], each: Sequence[Sequence[Fitted]]
-) -> dict[str, Any]:
-    """JSON of ``deepvm traces fit``; ``each`` holds the fits of each pool, empty ones where there are too few lives."""
-    found = {
-        "schema_version": FIT_VERSION,
-        "traces": names([p.name for p in pools]),
-        "lives": sum(p.life_s.size for p in pools),
-        "preemptions": sum(p.preemptions for p in pools),
-        "machine_s": sum(p.seen_s for p in pools),
-        "fits": [f.document() for f in fits],
-    }
-    if each:
-        found["each"] = [
-            {
-                "trace": name,
-                "lives": int(pool.life_s.size),
-                "preemptions": pool.preemptions,
-                "fits": [f.document() for f in own],
-            }
-            for name, pool, own in zip(names([p.name for p in pools]), pools, each, strict=True)
+@dataclass(frozen=True)
+class LifetimeFits:
+    """Laws fitted to the lifetimes of all pools, the best first, and those of ``each``, if asked."""
+
+    pools: Sequence[TraceLives]
+    fits: Sequence[Fitted]
+    each: Sequence[Sequence[Fitted]]
+
+    def document(self) -> dict[str, Any]:
+        """JSON of ``deepvm traces fit``."""
+        own = names_of(self.pools)
+        document = {
+            "schema_version": "deepvm.traces-fit/1",
+            "traces": own,
+            "lives": sum(pool.life_s.size for pool in self.pools),
+            "preemptions": sum(pool.preemptions for pool in self.pools),
+            "machine_s": sum(pool.seen_s for pool in self.pools),
+            "fits": _documents(self.fits),
+        }
+        if self.each:
+            document["each"] = [
+                {
+                    "trace": name,
+                    "lives": int(pool.life_s.size),
+                    "preemptions": pool.preemptions,
+                    "fits": _documents(fits),
+                }
+                for name, pool, fits in zip(own, self.pools, self.each, strict=True)
+            ]
+        return document
+
+    def csv_rows(self) -> Table:
+        """Header and a row for each parameter."""
+        sets = [(ALL, self.fits), *zip(names_of(self.pools), self.each, strict=False)]
+        return FIT_HEADER, [
+            [name, fit.law.name, parameter, value, fit.log_likelihood, fit.aic]
+            for name, fits in sets
+            for fit in fits
+            for parameter, value in fit.parameters.items()
         ]
-    return found
 
 
-def fit_rows(
-    pools: Sequence[TraceLives], fits: Sequence[Fitted], each: Sequence[Sequence[Fitted]]
-) -> list[list[Any]]:
-    """A row of ``FIT_HEADER`` for each parameter."""
-    sets = [(ALL, fits), *zip(names([p.name for p in pools]), each, strict=False)]
-    return [
-        [name, f.law.name, parameter, value, f.log_likelihood, f.aic]
-        for name, own in sets
-        for f in own
-        for parameter, value in zip(f.law.parameters, f.values, strict=True)
-    ]
+def _documents(fits: Sequence[Fitted]) -> list[dict[str, Any]]:
+    return [document_of(outputs.FittedLaw, fit) for fit in fits]
 
 
-def print_fit(
-    pools: Sequence[TraceLives],
-    fits: Sequence[Fitted],
-    each: Sequence[Sequence[Fitted]],
-    *,
-    alone: bool,
-) -> None:
+def print_fit(found: LifetimeFits, *, alone: bool) -> None:
     """The four laws, the best first, a verdict, and what it rests on.
 
     ``alone``: whether the lifetimes are those of single machines.
     """
-    print_lines([_about(pools), ""])
+    print_lines([_about(found.pools), ""])
+    best = found.fits[0]
     items = [
         {
-            Column("law"): f.law.name,
-            Column("log-likelihood", "right", drop=3): f"{f.log_likelihood:.1f}",
-            Column("AIC", "right", drop=2): f"{f.aic:.1f}",
-            Column("worse by", "right"): f"{f.aic - fits[0].aic:.1f}",
-            Column("mean h", "right"): _hours(f.mean_s),
-            Column("parameters", drop=1): ", ".join(
-                f"{name} {value:.4g}"
-                for name, value in zip(f.law.parameters, f.values, strict=True)
-            ),
+            Column("law"): fit.law.name,
+            Column("log-likelihood", "right", drop=3): f"{fit.log_likelihood:.1f}",
+            Column("AIC", "right", drop=2): f"{fit.aic:.1f}",
+            Column("worse by", "right"): f"{fit.aic - best.aic:.1f}",
+            Column("mean h", "right"): _hours(fit.mean_s),
+            Column("parameters", drop=1): _parameters(fit),
         }
-        for f in fits
+        for fit in found.fits
     ]
     print_items(items, also="-o json")
-    weibull = next(f for f in fits if f.law.name == "weibull").values[1]
-    falls = "falls with a machine's age" if weibull < 1 else "does not fall with a machine's age"
-    lines = ["", f"Weibull's shape is {weibull:.2f}: the risk of a preemption {falls}."]
-    lines += [
-        f"Warning: the shape of {f.law.name} is at the edge of what is searched; the data do not"
-        " say how far it goes."
-        for f in fits
-        if f.at_bound
-    ]
-    print_lines([*lines, *(_to_plan_with(fits) if alone else [])])
-    if each:
+    print_lines(["", *_verdict(found.fits)])
+    if alone:
+        print_lines([_to_plan_with(found.fits)])
+    if found.each:
         print_lines([""])
-        print_items(_each(pools, each), also="-o json")
+        rows = zip(names_of(found.pools), found.pools, found.each, strict=True)
+        print_items([_each(*row) for row in rows], also="-o json")
 
 
-def _to_plan_with(fits: Sequence[Fitted]) -> list[str]:
+def _parameters(fit: Fitted) -> str:
+    return ", ".join(f"{name} {value:.4g}" for name, value in fit.parameters.items())
+
+
+def _verdict(fits: Sequence[Fitted]) -> Iterator[str]:
+    shape = next(fit for fit in fits if fit.law.name == "weibull").values[1]
+    falls = "falls" if shape < 1 else "does not fall"
+    yield (
+        f"Weibull's shape is {shape:.2f}: the risk of a preemption {falls} with a machine's age."
+    )
+    for fit in fits:
+        if fit.at_bound:
+            yield (
+                f"Warning: the shape of {fit.law.name} is at the edge of what is searched; the data"
+                " do not bound it."
+            )
+
+
+def _to_plan_with(fits: Sequence[Fitted]) -> str:
     """How to use the fit: options for the planner and the simulator."""
-    steady = next(f for f in fits if f.law.name == "exponential").mean_s
-    lasting = next(f for f in fits if math.isfinite(f.mean_s))
+    steady = next(fit for fit in fits if fit.law.name == "exponential").mean_s
+    lasting = next(fit for fit in fits if math.isfinite(fit.mean_s))
     law = ":".join([lasting.law.name, *(f"{shape:.4g}" for shape in lasting.values[1:])])
-    return [
+    return (
         f"To plan with them: 'deepvm recommend --mttp {steady / 3600:.3g}h', which assumes"
         f" exponential lifetimes; in a job file 'mttp_s: {lasting.mean_s:.0f}' and 'lifetime:"
         f" {law}'."
-    ]
+    )
 
 
-def _each(pools: Sequence[TraceLives], each: Sequence[Sequence[Fitted]]) -> list[dict[Column, str]]:
-    return [
-        {
-            Column("trace"): name,
-            Column("best law"): own[0].law.name if own else "too few",
-            Column("lives", "right", drop=2): str(pool.life_s.size),
-            Column("ended", "right", drop=3): str(pool.preemptions),
-            Column("Weibull shape", "right", drop=1): next(
-                (f"{f.values[1]:.2f}" for f in own if f.law.name == "weibull"), "-"
-            ),
-            Column("mean h", "right"): _hours(
-                pool.seen_s / pool.preemptions if pool.preemptions else None
-            ),
-        }
-        for name, pool, own in zip(names([p.name for p in pools]), pools, each, strict=True)
-    ]
+def _each(name: str, pool: TraceLives, fits: Sequence[Fitted]) -> dict[Column, str]:
+    shapes = [f"{fit.values[1]:.2f}" for fit in fits if fit.law.name == "weibull"]
+    return {
+        Column("trace"): name,
+        Column("best law"): fits[0].law.name if fits else "too few",
+        Column("lives", "right", drop=2): str(pool.life_s.size),
+        Column("ended", "right", drop=3): str(pool.preemptions),
+        Column("Weibull shape", "right", drop=1): "".join(shapes) or "-",
+        Column("mean h", "right"): _hours(_mean_s(pool)),
+    }
 
 
 def replay_document(
     pools: Sequence[TraceLives], found: Sequence[Replayed], *, step_s: float, mttp_s: float
 ) -> dict[str, Any]:
-    """JSON of ``deepvm traces replay``.
-
-    Shares are of the machine time, an interval without saves is null.
-    """
-    own = names([p.name for p in pools])
+    """JSON of ``deepvm traces replay``."""
+    own = names_of(pools)
     return {
-        "schema_version": REPLAY_VERSION,
+        "schema_version": "deepvm.traces-replay/1",
         "step_s": step_s,
         "mttp_prior_s": mttp_s,
         "traces": own,
-        "rows": [
-            {"policy": r.policy, "save_s": r.save_s}
-            | _cost(r.total)
-            | {
-                "pools": [
-                    {"trace": name} | _cost(cost) for name, cost in zip(own, r.pools, strict=True)
-                ]
-            }
-            for r in found
-        ],
+        "rows": [_replay_row(row, own) for row in found],
     }
 
 
-def replay_rows(pools: Sequence[TraceLives], found: Sequence[Replayed]) -> list[list[Any]]:
-    """A row of ``REPLAY_HEADER`` for each policy, latency and trace, and for all traces together."""
-    own = names([p.name for p in pools])
-    return [
-        [r.policy, r.save_s, name, *(_cost(cost)[key] for key in REPLAY_HEADER[3:])]
-        for r in found
-        for name, cost in [(ALL, r.total), *zip(own, r.pools, strict=True)]
+def _replay_row(row: Replayed, own: Sequence[str]) -> dict[str, Any]:
+    costs = [_cost(cost) for cost in (row.total, *row.pools)]
+    pools = [{"trace": name, **cost} for name, cost in zip(own, costs[1:], strict=True)]
+    return {"policy": row.policy, "save_s": row.save_s, **costs[0], "pools": pools}
+
+
+def _cost(cost: Cost) -> dict[str, Any]:
+    fixed = {} if cost.interval_s is None else {"interval_s": cost.interval_s}
+    return document_of(outputs.Cost, With(cost, **fixed))
+
+
+def replay_csv(document: Mapping[str, Any]) -> Table:
+    """Header and a row for each policy, latency and trace, and for all traces together."""
+    return REPLAY_HEADER, [
+        [row["policy"], row["save_s"], cost.get("trace", ALL)]
+        + [cost[key] for key in REPLAY_HEADER[3:]]
+        for row in document["rows"]
+        for cost in (row, *row["pools"])
     ]
 
 
 def print_replay(pools: Sequence[TraceLives], found: Sequence[Replayed]) -> None:
-    """A row for each policy, a column for each latency.
-
-    Then what is gained over the first policy.
-    """
-    policies = list(dict.fromkeys(r.policy for r in found))
-    saves = list(dict.fromkeys(r.save_s for r in found))
-    share = {(r.policy, r.save_s): r.total.share for r in found}
-    print_lines(
-        [
-            _about(pools),
-            "",
-            "Saves and lost work over machine time, for the time that a save takes:",
-        ]
-    )
+    """A row for each policy, a column for each latency; then the gain over the first policy."""
+    policies = list(dict.fromkeys(row.policy for row in found))
+    saves = list(dict.fromkeys(row.save_s for row in found))
+    share = {(row.policy, row.save_s): row.total.share for row in found}
+    about = "Saves and lost work over machine time, for the time that a save takes:"
+    print_lines([_about(pools), "", about])
+    columns = [Column("policy")]
+    columns += [Column(f"{s:g} s", "right", drop=place) for place, s in enumerate(saves)]
     rows = [[p, *(f"{100 * share[p, s]:.2f} %" for s in saves)] for p in policies]
-    columns = [
-        Column("policy"),
-        *(Column(f"{s:g} s", "right", drop=place) for place, s in enumerate(saves)),
-    ]
     print_table(columns, rows, also="-o csv")
     if len(policies) > 1:
-        first = {s: share[policies[0], s] for s in saves}
         print_lines(["", f"Compared with {policies[0]}:"])
-        for row, policy in zip(rows, policies, strict=True):
-            row[1:] = [
-                f"{100 * (share[policy, s] / f - 1):+.1f} %" if f else "-" for s, f in first.items()
-            ]
-        print_table(columns, rows[1:], also="-o csv")
+        gains = [[_gain(share[p, s], share[policies[0], s]) for s in saves] for p in policies[1:]]
+        rows = [[p, *gain] for p, gain in zip(policies[1:], gains, strict=True)]
+        print_table(columns, rows, also="-o csv")
 
 
-def _cost(cost: Cost) -> dict[str, Any]:
-    plain = ("machine_s", "saves_s", "lost_s", "preemptions")
-    found: dict[str, Any] = {name: getattr(cost, name) for name in plain} | {
-        "cost_share": cost.share
-    }
-    if cost.interval_s is not None:
-        found["interval_s"] = cost.interval_s if math.isfinite(cost.interval_s) else None
-    return found
+def _gain(share: float, first: float) -> str:
+    return f"{100 * (share / first - 1):+.1f} %" if first else "-"
 
 
 def _about(pools: Sequence[TraceLives]) -> str:
-    own = names([p.name for p in pools])
-    what = own[0] if len(own) == 1 else f"{len(own)} traces"
-    ended, seen = sum(p.preemptions for p in pools), sum(p.seen_s for p in pools)
+    own = names_of(pools)
+    about = own[0] if len(own) == 1 else f"{len(own)} traces"
+    ended, seen_s = sum(p.preemptions for p in pools), sum(p.seen_s for p in pools)
     lives = sum(p.life_s.size for p in pools)
-    return (
-        f"{what}: {lives} lifetimes, {ended} of them ended, {seen / 86_400:.1f} days of machine"
-        " time"
-    )
+    days = f"{seen_s / 86_400:.1f} days of machine time"
+    return f"{about}: {lives} lifetimes, {ended} of them ended, {days}"
 
 
 def _hours(seconds: float | None) -> str:

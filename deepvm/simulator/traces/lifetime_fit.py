@@ -88,17 +88,10 @@ class Fitted:
         """Survival function at ``t_s``, same shape."""
         return np.exp(self.law.log_survival(np.asarray(t_s, dtype=float), *self.values))
 
-    def document(self) -> dict[str, Any]:
-        """For JSON; an infinite mean is null."""
-        mean = self.mean_s
-        return {
-            "law": self.law.name,
-            "parameters": dict(zip(self.law.parameters, self.values, strict=True)),
-            "log_likelihood": self.log_likelihood,
-            "aic": self.aic,
-            "mean_s": mean if math.isfinite(mean) else None,
-            "at_bound": self.at_bound,
-        }
+    @property
+    def parameters(self) -> dict[str, float]:
+        """The parameters by name."""
+        return dict(zip(self.law.parameters, self.values, strict=True))
 
 
 def fit_lives(pools: Sequence[TraceLives]) -> tuple[Fitted, ...]:

@@ -149,7 +149,7 @@ def test_the_check_is_kept(run: Run) -> None:
     assert code == 0 and found["kept"] is True
     assert found["promised"] == {"median_error": 0.12, "coverage": {"min": 0.75, "max": 0.90}}
     _, table, _ = run("performance", "check")
-    assert "Kept." in table and "without any run of it" in table
+    assert "Kept." in table and "without any run of that model" in table
     _, text, _ = run("performance", "check", "-o", "csv")
     rows = list(csv.DictReader(io.StringIO(text)))
     assert {r["by"] for r in rows} == {"gpu", "model", "source", "unseen model", ""}

@@ -174,7 +174,7 @@ def test_several_jobs(files: Path, run: Run) -> None:
     )
     assert rows[3] == alone
     out = run(*words)[1]
-    assert "On demand, gpt-117m: " in out and "On demand, calm: " in out
+    assert "gpt-117m: on demand" in out and "calm: on demand" in out
 
 
 def test_csv_and_json_hold_the_same(files: Path, run: Run) -> None:
@@ -569,7 +569,7 @@ def test_what_was_not_given_and_is_billed_is_named(files: Path, run: Run) -> Non
         (("--market", "on-demand"), "on_demand_usd_per_hour"),
     ):
         code, out, _ = run("--job", "free.yaml", "--runs", "2", *words)
-        assert code == 0 and f"\nCounted as 0: {prices}.\n" in out
+        assert code == 0 and f"\nfree: counted as 0: {prices}.\n" in out
 
 
 def test_progress_is_shown_where_nothing_gets_done(

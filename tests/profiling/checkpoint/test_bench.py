@@ -32,7 +32,7 @@ from deepvm.profiling.workload import models
 from deepvm.profiling.workload.models import build
 from deepvm.profiling.workload.spec import Workload
 from deepvm.reports import pictures
-from deepvm.reports.profiling.measurements import bench_figure, print_bench
+from deepvm.reports.profiling.benches import bench_figure, print_bench
 
 TINY = Workload("tiny", 8, batch=2)
 

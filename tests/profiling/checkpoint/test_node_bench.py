@@ -18,7 +18,7 @@ from deepvm.errors import CheckpointError, RequestError
 from deepvm.io import host_info
 from deepvm.profiling.checkpoint import node_bench, node_process
 from deepvm.profiling.checkpoint.node_bench import NodeBench, NodeRow, run_node_bench
-from deepvm.reports.profiling.measurements import print_node_bench
+from deepvm.reports.profiling.benches import print_node_bench
 
 MB = 10**6
 

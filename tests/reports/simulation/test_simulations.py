@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from deepvm.core.preemption.savepolicy import parse_policy
-from deepvm.reports.simulation.simulations import bars_figure, lines_figure, print_answers
+from deepvm.reports.simulation.simulations import bars_figure, lines_figure, print_results
 from deepvm.simulator.engine.engine import PARTS
 from deepvm.simulator.jobfile import preset
 from deepvm.simulator.monte_carlo import simulate
-from deepvm.simulator.sweeps import Answer, swept
+from deepvm.simulator.sweeps import swept
 
 JOB = replace(
     preset("gpt-117m"),
@@ -23,14 +23,14 @@ JOB = replace(
 @pytest.mark.parametrize("count", [1, 5, 12])
 def test_bars_are_the_parts_of_the_overhead(count: int) -> None:
     answers = [
-        Answer(simulate(JOB, parse_policy(f"static:{10 * k}"), runs=20, seed=1))
+        simulate(JOB, parse_policy(f"static:{10 * k}"), runs=20, seed=1)
         for k in range(1, count + 1)
     ]
     figure = bars_figure(answers)
     (axes,) = figure.axes
     assert len(axes.patches) == 4 * count
     for number, answer in enumerate(answers):
-        parts = answer.results.breakdown_s
+        parts = answer.breakdown_s
         found = [axes.patches[part * count + number].get_height() for part in range(4)]
         assert found == pytest.approx([100 * parts[p] / parts["compute"] for p in PARTS[1:]])
         assert axes.texts[number].get_text() == f"{sum(found):.1f} %"
@@ -49,7 +49,7 @@ def test_bars_are_the_parts_of_the_overhead(count: int) -> None:
 
 def test_bars_of_a_sweep_over_two_keys_have_names_that_do_not_touch() -> None:
     answers = [
-        Answer(simulate(job, parse_policy("thesis"), runs=2, seed=1), values)
+        replace(simulate(job, parse_policy("thesis"), runs=2, seed=1), sweep=dict(values))
         for job, values in swept(replace(JOB, steps=200), ["vms=1:4", "missed=0.05:0.25:0.1"])
     ]
     figure = bars_figure(answers)
@@ -60,7 +60,7 @@ def test_bars_of_a_sweep_over_two_keys_have_names_that_do_not_touch() -> None:
 
 def test_bars_of_several_jobs_say_whose_they_are() -> None:
     jobs = [replace(JOB, steps=500, name=name) for name in ("one", "two")]
-    answers = [Answer(simulate(job, parse_policy("thesis"), runs=5, seed=1)) for job in jobs]
+    answers = [simulate(job, parse_policy("thesis"), runs=5, seed=1) for job in jobs]
     figure = bars_figure(answers)
     assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == [
         "thesis\none",
@@ -74,7 +74,7 @@ def test_bars_of_several_jobs_say_whose_they_are() -> None:
 )
 def test_lines_are_means_over_the_sweep(sweep: str, label: str) -> None:
     answers = [
-        Answer(simulate(job, parse_policy(name), runs=20, seed=1), values)
+        replace(simulate(job, parse_policy(name), runs=20, seed=1), sweep=dict(values))
         for job, values in swept(JOB, [sweep])
         for name in ("thesis", "adaptive")
     ]
@@ -84,10 +84,8 @@ def test_lines_are_means_over_the_sweep(sweep: str, label: str) -> None:
         "adaptive",
     ]
     for line, own in zip(axes.lines, (answers[::2], answers[1::2]), strict=True):
-        assert list(line.get_xdata()) == [a.values[0][1] for a in own]
-        means = [
-            100 * (a.results.total_s.mean() / a.results.breakdown_s["compute"] - 1) for a in own
-        ]
+        assert list(line.get_xdata()) == [next(iter(a.sweep.values())) for a in own]
+        means = [100 * (a.total_s.mean() / a.breakdown_s["compute"] - 1) for a in own]
         assert list(line.get_ydata()) == pytest.approx(means)
     # Policies that come to the same are both seen: the first is the wider one, and lies below.
     assert axes.lines[0].get_linewidth() > 1.5 * axes.lines[1].get_linewidth()
@@ -99,9 +97,7 @@ def test_an_elastic_job_beside_another_has_a_part_of_its_own(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     elastic = replace(JOB, name="elastic", vms=3, elastic=True)
-    answers = [
-        Answer(simulate(job, parse_policy("thesis"), runs=20, seed=1)) for job in (JOB, elastic)
-    ]
-    print_answers(answers)
+    answers = [simulate(job, parse_policy("thesis"), runs=20, seed=1) for job in (JOB, elastic)]
+    print_results(answers)
     header, plain, other = capsys.readouterr().out.splitlines()[3:6]
     assert header.endswith("fewer VMs") and plain.endswith("-") and other.endswith("%")

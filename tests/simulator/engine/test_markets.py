@@ -245,12 +245,12 @@ def test_the_document_says_how_the_deadline_was_kept() -> None:
         seed=1,
         deadline=Deadline(136 * 3600, Greedy()),
     )
-    said = found.document()["deadline"]
+    said = found.to_dict()["deadline"]
     assert (
         said["deadline_s"] == 136 * 3600 and said["policy"] == "greedy" and said["late_share"] == 0
     )
     assert 0 <= said["on_demand_share"] == found.on_demand_share < 1
     assert (
         "deadline"
-        not in simulate(preset("gpt-117m"), parse_policy("thesis"), runs=2, seed=1).document()
+        not in simulate(preset("gpt-117m"), parse_policy("thesis"), runs=2, seed=1).to_dict()
     )

@@ -13,15 +13,7 @@ import numpy as np
 import pytest
 from support.places import ROOT
 from support.simulator.trace_files import REAL, needs_traces, write
-
-from deepvm.catalog.market.stored_prices import StoredPrices
-from deepvm.catalog.signals.signal import Signal
-from deepvm.catalog.store import load_catalog
-from deepvm.core.preemption.gang_survival import Lifetime, OwnPool
-from deepvm.errors import DataError, RequestError
-from deepvm.reports.simulation.survive import judged_lines
-from deepvm.simulator.survival import trace_windows
-from deepvm.simulator.survival.calibration import (
+from survival_calibration import (
     WAYS,
     brier,
     brier_had,
@@ -29,8 +21,17 @@ from deepvm.simulator.survival.calibration import (
     coverage,
     coverage_later,
     judge,
+    judged_lines,
     reliability,
+    reliability_figure,
 )
+
+from deepvm.catalog.market.stored_prices import StoredPrices
+from deepvm.catalog.signals.signal import Signal
+from deepvm.catalog.store import load_catalog
+from deepvm.core.preemption.gang_survival import Lifetime, OwnPool
+from deepvm.errors import DataError, RequestError
+from deepvm.simulator.survival import trace_windows
 from deepvm.simulator.survival.evidence import answer, price_evidence
 from deepvm.simulator.survival.prior_fit import PRIOR, fit_prior, public_prior, to_text
 from deepvm.simulator.survival.trace_windows import Asked, asked, windows
@@ -223,8 +224,6 @@ def test_an_answer_puts_it_together() -> None:
 def test_the_scripts_lines_and_picture(
     made: tuple[Trace, ...], request: pytest.FixtureRequest
 ) -> None:
-    from deepvm.reports.simulation.survive import judged_lines, reliability_figure
-
     judged = judge(made, [1, 4])
     lines = list(judged_lines(judged, fit_prior(made)))
     assert any(line.startswith("| band | 0.") for line in lines)

@@ -18,9 +18,10 @@ plans by them take it for certain.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -28,10 +29,15 @@ import numpy.typing as npt
 from deepvm.core.interval import Interval
 from deepvm.core.preemption.gang_survival import ClusterSurvival, LifetimePosterior, OwnPool
 from deepvm.core.preemption.interruption_bands import BAND_SHARES, mean_life_s
+from deepvm.core.units import counted
 from deepvm.errors import DataError
-from deepvm.simulator.survival.prior_fit import fit_prior
+from deepvm.reports.pictures import STYLES, drawing
+from deepvm.simulator.survival.prior_fit import Prior, fit_prior
 from deepvm.simulator.survival.trace_windows import EVERY_S, HOURS, Asked, Windows, asked, windows
 from deepvm.simulator.traces.trace import Trace
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Array = npt.NDArray[np.float64]
 WAYS = ("band", "independent", "prior", "history")
@@ -234,3 +240,69 @@ def coverage_later(judged: Sequence[Judged]) -> tuple[int, int, int, int]:
 
 def _holds(interval: Interval, share: float) -> bool:
     return round(interval.low, 2) <= round(share, 2) <= round(interval.high, 2)
+
+
+def judged_lines(judged: Sequence[Judged], prior: Prior) -> Iterator[str]:
+    """Tables of ``docs/explain/survive.md``, in Markdown."""
+    hours = sorted({j.hours for j in judged})
+    gangs = sorted({j.nodes for j in judged})
+    total = sum(j.lasted.size for j in judged)
+    traces = len({j.trace for j in judged})
+    yield (
+        f"{prior.as_of}: {total} forecasts on {traces} traces of"
+        f" {len({j.campaign for j in judged})} campaigns"
+    )
+    yield ""
+    columns = ["all", *(f"{h} h" for h in hours), *(counted(n, "VM") for n in gangs), "had"]
+    yield f"| Brier score | {' | '.join(columns)} |"
+    yield f"|---|{'---:|' * len(columns)}"
+    for way in WAYS:
+        groups = [judged, *([j for j in judged if j.hours == h] for h in hours)]
+        groups += [[j for j in judged if j.nodes == n] for n in gangs]
+        yield (
+            f"| {way} | {' | '.join(f'{brier(group, way):.3f}' for group in groups)} |"
+            f" {brier_had(judged, way):.3f} |"
+        )
+    yield ""
+    for way in WAYS[1:]:
+        low, high = brier_interval(judged, way, "band")
+        yield f"{way} less band: 80 % of redrawn traces give {low:+.3f} to {high:+.3f}"
+    lives, had, of = coverage(judged)
+    yield (
+        f"80 % intervals of 'prior' hold {lives} of {of} shares that lasted, {had} of {of}"
+        " shares had"
+    )
+    lasted, of_lasted, had, of_had = coverage_later(judged)
+    yield (
+        f"80 % intervals of 'history' hold {lasted} of {of_lasted} later shares that lasted, {had}"
+        f" of {of_had} had"
+    )
+    yield ""
+    yield "| way | said | came true | forecasts |"
+    yield "|---|---:|---:|---:|"
+    for way in WAYS:
+        for one in reliability(judged, way):
+            yield f"| {way} | {100 * one.said:.0f} % | {100 * one.seen:.0f} % | {one.count} |"
+
+
+def reliability_figure(judged: Sequence[Judged]) -> Figure:
+    """How often forecasts came true, by their probability: a line for each way, dots as large as their bin."""
+    with drawing(6.4, 5.2) as (figure, axes):
+        axes.plot([0, 1], [0, 1], color="0.6", linewidth=0.9, zorder=1)
+        for way, style in zip(WAYS, STYLES, strict=True):
+            bins = reliability(judged, way)
+            said, seen = [b.said for b in bins], [b.seen for b in bins]
+            axes.plot(
+                said, seen, label=f"{way} (Brier {brier(judged, way):.3f})", zorder=2, **style.line
+            )
+            sizes = [8 + 60 * b.count / max(one.count for one in bins) for b in bins]
+            axes.scatter(said, seen, s=sizes, color=style.color, marker=style.marker, zorder=3)
+        axes.set_xlim(-0.02, 1.02)
+        axes.set_ylim(-0.02, 1.02)
+        axes.set_xlabel("forecast that all VMs live (probability)")
+        axes.set_ylabel("share that came true")
+        axes.legend(loc="upper left", frameon=False, handlelength=4.2, fontsize="small")
+        total = sum(j.lasted.size for j in judged)
+        figure.suptitle("Forecasts on traces that were held out")
+        axes.set_title(f"{total} forecasts for 1, 4, 12 and 24 h", fontsize="small")
+    return figure

@@ -1,0 +1,180 @@
+"""What can be rented to train a model: one row for each GPU model and number of them in a VM."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+from deepvm.catalog.published.performance import PublishedPerformance
+from deepvm.catalog.published.prediction import OwnSteps
+from deepvm.catalog.published.workloads import WorkloadOptions, read_workload
+from deepvm.core.answer import Rows
+from deepvm.core.cluster.instances import Catalog, InstanceType
+from deepvm.core.interval import Interval
+from deepvm.core.meanings import meant_gpu, none_of
+from deepvm.core.training.hardware import WITHOUT_WHEELS
+from deepvm.core.training.speed import Source, Training, TrainingSpeed
+from deepvm.core.training.workload import Workload
+from deepvm.errors import RequestError
+from deepvm.planner.request import with_tables
+from deepvm.planner.workload.trained import speed_of_one
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+_HOUR_S = 3600
+
+
+@dataclass(frozen=True)
+class GpuRow:
+    """A GPU model in VMs of ``count``: the cheapest type of each market, and how fast one VM trains.
+
+    ``speed`` is None where it is not known or the model does not fit; ``why`` says which.
+    ``waits``: whether the GPUs may wait for the vCPUs of the type to read samples.
+    """
+
+    name: str
+    count: int
+    memory_gib: float | None
+    spot: InstanceType | None
+    on_demand: InstanceType | None
+    speed: Interval | None
+    source: str
+    why: str
+    waits: bool = False
+
+    @property
+    def spot_offer(self) -> dict[str, Any] | None:
+        """Type and price of the cheapest spot VM."""
+        return _offer(self.spot, "spot_usd_per_hour")
+
+    @property
+    def on_demand_offer(self) -> dict[str, Any] | None:
+        """Type and price of the cheapest on-demand VM."""
+        return _offer(self.on_demand, "on_demand_usd_per_hour")
+
+    @property
+    def units_per_usd(self) -> float | None:
+        """Units of the workload that a dollar trains at the lowest price.
+
+        None where the speed is not known.
+        """
+        offers = [offer for offer in (self.spot_offer, self.on_demand_offer) if offer]
+        lowest = min((float(offer["price"]) for offer in offers), default=None)
+        return None if lowest is None or self.speed is None else self.speed.value * _HOUR_S / lowest
+
+
+def _offer(instance: InstanceType | None, market: str) -> dict[str, Any] | None:
+    if instance is None:
+        return None
+    return {"name": instance.name, "price": getattr(instance, market)}
+
+
+@dataclass(frozen=True, repr=False)
+class Gpus(Rows[GpuRow]):
+    """What can be rented to train a workload, the most work for a dollar first."""
+
+    catalog: Catalog
+    workload: Workload
+    rows: tuple[GpuRow, ...]
+
+    def __repr__(self) -> str:
+        """How many rows, and the first."""
+        best, unit = self.rows[0], self.workload.units
+        speed = "speed unknown" if best.speed is None else f"{best.speed.value:.3g} {unit}"
+        return (
+            f"<Gpus for {self.workload.model.name}: {best.count} x {best.name}, {speed};"
+            f" {len(self.rows) - 1} more>"
+        )
+
+
+def gpus(
+    catalog: Catalog,
+    gpu: str = "*",
+    *,
+    software: str = "eager",
+    tables: OwnSteps | None = None,
+    **workload: Unpack[WorkloadOptions],
+) -> Gpus:
+    """List GPUs with memory, prices, and how fast one VM trains a model.
+
+    The most work for a dollar comes first.
+
+    ``gpu``: a glob of GPU models. ``tables``: measured on your own machines,
+    ``deepvm.load_tables()``. ``software`` and the rest say what is trained, as for
+    :func:`deepvm.predict`.
+
+    Raises:
+        RequestError: no such GPU in the catalog, or a workload that cannot be. CatalogFormatError:
+            a bad model file.
+    """
+    with_tables(catalog, None)  # refuses what is no catalog
+    speeds = PublishedPerformance(software)
+    speeds = speeds if tables is None else tables.speeds(speeds, catalog.by_name)
+    training = Training(read_workload(**workload), speeds)
+    found = [
+        r if gpu.casefold() == r.name.casefold() else _built(r) for r in _rows_of(catalog, training)
+    ]
+    found.sort(key=lambda r: (-(r.units_per_usd or 0.0), r.name, r.count))
+    rows = tuple(r for r in found if fnmatchcase(r.name.casefold(), gpu.casefold()))
+    if not rows:
+        names = sorted({r.name for r in found})
+        raise RequestError("gpu", gpu, none_of(gpu, names, meant_gpu(gpu, names)))
+    return Gpus(catalog, training.workload, rows)
+
+
+def _rows_of(catalog: Catalog, training: Training) -> list[GpuRow]:
+    """One row for each GPU model and number of them."""
+    kinds: dict[tuple[str, int, float | None], list[InstanceType]] = {}
+    for instance in catalog:
+        if instance.gpu is not None and not instance.unusable:
+            gpu = instance.gpu
+            kinds.setdefault((gpu.name, gpu.count, gpu.memory_gib), []).append(instance)
+    return [_row(*kind, types, training) for kind, types in kinds.items()]
+
+
+def _built(row: GpuRow) -> GpuRow:
+    """The row without a speed, unless measured, where PyTorch would have to be built for it."""
+    why = WITHOUT_WHEELS.get(row.name)
+    if why is None or row.source == Source.MEASURED.value:
+        return row
+    return replace(
+        row, speed=None, source="", why=f"{why}; with a build of your own: --gpu {row.name}"
+    )
+
+
+def _row(
+    name: str, count: int, memory: float | None, types: Sequence[InstanceType], training: Training
+) -> GpuRow:
+    """The row of the type that trains most for its price.
+
+    Types with the same GPUs differ in vCPUs and networks.
+    """
+    found = [(t, speed_of_one(t, training)) for t in types]
+    known = [
+        (t, s.interval(0), s.source.value, s.waits(0))
+        for t, s in found
+        if isinstance(s, TrainingSpeed)
+    ]
+    if not known:
+        why = next(s for _, s in found if isinstance(s, str))
+        shown = min(types, key=lambda t: (_lowest(t), t.name))
+        return GpuRow(name, count, memory, *_sold(shown), None, "", why)
+    measured = [k for k in known if k[2] == Source.MEASURED.value]
+    known = measured or known
+    shown, speed, source, waits = min(known, key=lambda k: (_lowest(k[0]) / k[1].value, k[0].name))
+    return GpuRow(name, count, memory, *_sold(shown), speed, source, "", waits)
+
+
+def _lowest(instance: InstanceType) -> float:
+    """The lower price, $/h; infinite where it is not sold."""
+    prices = (instance.spot_usd_per_hour, instance.on_demand_usd_per_hour)
+    return min((float(p) for p in prices if p is not None), default=float("inf"))
+
+
+def _sold(instance: InstanceType) -> tuple[InstanceType | None, InstanceType | None]:
+    """The type where it is sold on the spot market, and on demand."""
+    spot, on_demand = instance.spot_usd_per_hour, instance.on_demand_usd_per_hour
+    return instance if spot is not None else None, instance if on_demand is not None else None

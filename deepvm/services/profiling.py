@@ -1,0 +1,222 @@
+"""Save measurements in the user's tables; ``say`` hears what was done, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from deepvm.catalog.measured.apply import reasons
+from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS, FUTURE, TYPES, Entry
+from deepvm.catalog.measured.tables import MeasuredTypes, entry_of, own_folder, save_entries
+from deepvm.catalog.published.hardware import find_accelerator
+from deepvm.catalog.published.performance import PublishedPerformance
+from deepvm.catalog.store import catalog_names, load_catalog
+from deepvm.core.cluster.instances import Catalog, InstanceType
+from deepvm.core.spelling import did_you_mean
+from deepvm.core.training.workload import Scaling
+from deepvm.core.units import counted
+from deepvm.errors import CatalogFormatError, DataError, MeasurementError, Problem, RequestError
+from deepvm.io.times import format_time
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from deepvm.core.training.workload import Workload
+    from deepvm.profiling.fit.step_fit import StepFit
+
+Say = Callable[[str], None]
+
+FAR_OFF = 20.0
+"""Times longer or shorter than published steps: another unit, or another workload."""
+USELESS_SPREAD = 0.5
+"""Of the median: VM types differ by less than eFLOPS whose windows differ by more."""
+
+
+def check_save(
+    kind: str, *, local: bool = False, force_local: bool = False, **types: Unpack[MeasuredTypes]
+) -> None:
+    """Check, before minutes of measuring, that the result could be saved.
+
+    ``local``: the VMs are processes on one machine, which only ``force_local`` saves. Raises
+    RequestError, DataError.
+    """
+    for option in TYPES[kind]:
+        value = str(types.get(option, ""))
+        if not 1 <= len(value) <= 100 or not value.isprintable():
+            allowed = "with --save, the provider's name of the type, such as g4dn.xlarge"
+            raise RequestError(option, value, allowed)
+    if local and not force_local:
+        allowed = "this option, or --save over real hosts: one machine's processes are not VMs"
+        raise RequestError("force_local", False, allowed)
+    save_entries(own_folder(), ())
+
+
+def entry_from(
+    document: Mapping[str, Any],
+    say: Say,
+    *,
+    measured_at: datetime | None = None,
+    name: str = "document",
+    **types: Unpack[MeasuredTypes],
+) -> Entry:
+    """The entry of the measured tables for a document of a profiling command.
+
+    ``types``: by default the document's own; ``measured_at``: by default now; ``name``: for errors.
+
+    Raises:
+        RequestError: a type is missing. CatalogFormatError: the document is not valid.
+    """
+    kind = _kind(document, name)
+    machine = document.get("machine")
+    own = machine.get("instance_type") if isinstance(machine, Mapping) else None
+    given = types.get("instance_type")
+    if given and own and own != given:
+        say(f"Note: {name}: the document says that it was measured on {own}; saved as {given}")
+    known: MeasuredTypes = {"instance_type": given or str(own or "")}
+    if kind == "saturation":
+        known = {
+            "sender_type": types.get("sender_type") or str(document.get("sender_type") or ""),
+            "receiver_type": types.get("receiver_type") or str(document.get("receiver_type") or ""),
+        }
+    moment = measured_at or datetime.now(timezone.utc)
+    return entry_of(kind, document, measured_at=moment, name=name, **known)
+
+
+def _kind(document: Mapping[str, Any], name: str) -> str:
+    version = document.get("schema_version")
+    family = str(version).partition("/")[0]
+    for kind, known in DOCUMENT_VERSIONS.items():
+        if family == known.partition("/")[0]:
+            return kind
+    found = "missing" if version is None else repr(version)[:60]
+    fit = "; import the points themselves, as CSV" if family == "deepvm.fit" else ""
+    allowed = f"allowed: deepvm.tables/1, {', '.join(DOCUMENT_VERSIONS.values())}{fit}"
+    raise CatalogFormatError(name, [Problem("schema_version", found, allowed)])
+
+
+def save_law(fit: StepFit, workload: Workload, software: str, instance_type: str, say: Say) -> None:
+    """Save a fitted step-time law with its steps. Raises as :func:`save`."""
+    model, precision = workload.model, workload.precision
+    instance = every_type().by_name.get(instance_type)
+    machine: dict[str, Any] = {"instance_type": instance_type}
+    if instance is not None and instance.gpu is not None:
+        machine["gpus"] = [f"{instance.gpu.name} {instance.gpu.memory_gib or 0:.0f}GB"]
+        gpu = find_accelerator(instance.gpu.name, instance.gpu.memory_gib)
+        precision = (gpu and gpu.precision(precision)) or precision
+        _check_unit(fit, workload, instance, say)
+    trained = {
+        "model": model.name,
+        "method": workload.method.value,
+        "precision": precision.value,
+        "sequence": model.sequence if model.sequence > 1 else None,
+        "software": software,
+        "activation_checkpointing": workload.checkpointing,
+    }
+    document = fit.saved(trained, machine)
+    save([entry_from(document, say, instance_type=instance_type)], say)
+
+
+def _check_unit(fit: StepFit, workload: Workload, instance: InstanceType, say: Say) -> None:
+    """Note steps that are far from what is published of a model and a GPU, as milliseconds are."""
+    batch, nodes = fit.measured.batch[1], fit.steps.nodes.min(keepdims=True)
+    asked = replace(workload, batch=batch, scaling=Scaling.WEAK)
+    known = PublishedPerformance().speed(instance, asked, nodes)
+    if isinstance(known, str):
+        return
+    own = fit.fitted.predict(fit.measured.nodes[0], fit.measured.gpus[0], batch).value
+    ratio = own / float(known.step_s[0])
+    if not 1 / FAR_OFF < ratio < FAR_OFF:
+        say(
+            f"Note: a step takes {ratio:.3g} times as long as published runs of"
+            f" {workload.model.name} on {instance.name}; is step_time_s in seconds, and local_batch"
+            " of each GPU?"
+        )
+
+
+def save(
+    entries: Iterable[Entry], say: Say, *, force_local: bool = False, force_spread: bool = False
+) -> None:
+    """Save entries in the user's tables.
+
+    Raises:
+        RequestError: a local run without ``force_local``. DataError: a measurement of the future,
+            or unwritable tables.
+        MeasurementError: eFLOPS with a useless spread without ``force_spread``; the other entries
+            are saved.
+    """
+    new = tuple(entries)
+    for entry in new:
+        _check(entry, force_local=force_local)
+    useless = () if force_spread else tuple(e for e in new if e.spread > USELESS_SPREAD)
+    if saved := tuple(e for e in new if e not in useless):
+        _save(saved, say)
+    if useless:
+        lines = (
+            f"{entry.name} is not saved: its windows differ by {entry.spread:.0%}; end what else"
+            " runs there and measure again, with more --windows or --seconds; --force-spread saves"
+            " it anyway"
+            for entry in useless
+        )
+        raise MeasurementError("\n".join(lines))
+
+
+def _check(entry: Entry, *, force_local: bool) -> None:
+    now = datetime.now(timezone.utc)
+    if entry.measured_at - now > FUTURE:  # it would win over every later measurement
+        raise DataError(
+            f"{entry.name} is not saved: measured at {format_time(entry.measured_at)}, and now it"
+            f" is {format_time(now)}; correct measured_at, or this machine's clock"
+        )
+    if entry.local and not force_local:
+        allowed = (
+            f"this option, or a run over real hosts: {entry.name} was measured with processes of"
+            f" one machine, which says nothing about the network between {entry.subject} VMs"
+        )
+        raise RequestError("force_local", False, allowed)
+
+
+def _save(new: Sequence[Entry], say: Say) -> None:
+    known = every_type()
+    note_unknown_types((name for entry in new for name in entry.types), known, say)
+    earlier, tables = save_entries(own_folder(), new)
+    kept, before = {e.name: e for e in tables}, {e.name: e for e in earlier}
+    for entry in new:
+        old = before.get(entry.name)
+        if kept[entry.name] != entry:
+            say(
+                f"Note: {entry.name} is not saved: there is a later measurement, of"
+                f" {kept[entry.name].measured_at.date()}; 'deepvm tables remove {entry.name}' makes"
+                " room for this one"
+            )
+        elif old is None or old == entry:
+            say(f"saved: {entry.name}, {entry.value}")
+        else:
+            say(f"replaced: {entry.name}, {entry.value}\n  before: {old.described}")
+    why = reasons(tables, known)
+    saved = [entry.name for entry in new if kept[entry.name] == entry]
+    for name in saved:
+        if why[name]:
+            say(f"Note: {name} is not used: {why[name]}")
+    if used := [name for name in saved if not why[name]]:
+        say(f"'deepvm recommend' uses {', '.join(used)} from now on")
+    undo = "nothing changed"
+    if tables.entries != earlier.entries:
+        undo = "'deepvm tables restore' undoes this"
+    say(f"{tables.path}: {counted(len(tables), 'measurement')}; {undo}")
+
+
+def every_type() -> Catalog:
+    """All types that come with deepvm; AWS's definition of a type wins."""
+    names = sorted(catalog_names(), key=lambda n: not n.startswith("aws"))
+    types = {i.name: i for name in reversed(names) for i in load_catalog(name, prices="snapshot")}
+    return Catalog("all that come with deepvm", tuple(types.values()))
+
+
+def note_unknown_types(types: Iterable[str], catalog: Catalog, say: Say) -> None:
+    """A mistyped type would never be used."""
+    for name in sorted(set(types) - set(catalog.by_name)):
+        meant = did_you_mean(name, catalog.by_name)
+        text = f"no catalog that comes with deepvm has a type {name}"
+        say(f"Note: {text}; {meant}" if meant else f"Note: {text}")
