@@ -4,13 +4,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 PW ?= 3
 
-.PHONY: help recommend test test-slow check coverage docs bench bench-recovery proof-recovery proof-trainers proof-lab clean
+.PHONY: help recommend test test-system test-all test-slow check coverage docs bench bench-recovery proof-recovery proof-trainers proof-lab clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make recommend   install into .venv and recommend a cluster for PW=$(PW) \$$/h"
-	@echo "make test        the tests (twelve minutes on two cores)"
-	@echo "make test-slow   the long campaigns as well (two hours)"
+	@echo "make test        ring 1: tests that start no process (four minutes on two cores)"
+	@echo "make test-system ring 2: tests that start processes (eight minutes)"
+	@echo "make test-all    rings 1 and 2, as CI runs them"
+	@echo "make test-slow   ring 3: the long campaigns, and the tests of the other rings with more examples (two hours)"
 	@echo "make check       ruff, mypy --strict, the size of each package, words that new lines avoid"
 	@echo "make coverage    lines and branches that the tests of each room cover: modules 85 %, core and planner 95 %"
 	@echo "make docs        README and docs/ as a site (build/site/)"
@@ -54,11 +56,17 @@ recommend: $(VENV)/.base
 	@$(BIN)/deepvm recommend --pw $(PW)
 
 # The workers have all cores already: torch's own threads would only wait for one another.
-test test-slow: export OMP_NUM_THREADS := 1
+test test-system test-all test-slow: export OMP_NUM_THREADS := 1
 
-test: $(VENV)/.dev
+# tests/support/rings.py says which test belongs to which ring.
+RING_1 := not system and not slow and not gpu
+RING_2 := system and not slow and not gpu
+test: RINGS := -m '$(RING_1)'
+test-system: RINGS := -m '$(RING_2)'
+
+test test-system test-all: $(VENV)/.dev
 	@$(COMPILE)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(RINGS)
 
 # The trainers that checkpoints are proven with: too much to install for every run of the tests.
 $(VENV)/.trainers: $(VENV)/.dev

@@ -11,7 +11,7 @@ from multiprocessing import resource_tracker
 import pytest
 from hypothesis import settings
 from support import rings
-from support.effort import examples
+from support.effort import THOROUGH, examples
 from support.places import TESTS
 from support.reaper import watch_this_process
 
@@ -45,9 +45,20 @@ resource_tracker.ensure_running()
 # Times differ between machines, so no deadline; in CI the examples are the same in every run, so
 # that a red build means a change in the code. `print_blob` shows how to repeat a failing example
 # elsewhere.
-settings.register_profile("local", deadline=None, print_blob=True, max_examples=examples(100))
-settings.register_profile("repeatable", parent=settings.get_profile("local"), derandomize=True)
-settings.load_profile("repeatable" if os.environ.get("CI") == "true" else "local")
+_profile = "thorough" if THOROUGH else "quick"
+settings.register_profile(
+    _profile,
+    deadline=None,
+    print_blob=True,
+    max_examples=examples(100),
+    derandomize=os.environ.get("CI") == "true",
+)
+settings.load_profile(_profile)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    rings.mark_rings(items)
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:

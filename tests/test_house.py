@@ -245,9 +245,8 @@ def test_tables_name_modules_that_exist() -> None:
     assert not set().union(*REGISTRIES.values()) - {dotted(p) for p in modules()}
 
 
-@pytest.mark.parametrize(
-    ("code", "found"),
-    [
+def test_a_load_by_name_is_seen() -> None:
+    for code, found in [
         ("import_module('pandas')", ["pandas"]),
         (
             "def f():\n    return importlib.import_module('deepvm.cli.main').main",
@@ -258,10 +257,8 @@ def test_tables_name_modules_that_exist() -> None:
         ("import_module(HOMES[name])", [""]),
         ("import_module(f'deepvm.{name}')", [""]),
         ("importlib.util.find_spec('torch')", []),
-    ],
-)
-def test_a_load_by_name_is_seen(code: str, found: list[str]) -> None:
-    assert list(loads(ast.parse(code))) == found
+    ]:
+        assert list(loads(ast.parse(code))) == found
 
 
 def test_a_wrong_entry_of_a_table_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,9 +281,8 @@ def test_a_cycle_through_a_table_is_seen(monkeypatch: pytest.MonkeyPatch) -> Non
     ]
 
 
-@pytest.mark.parametrize(
-    ("source", "name"),
-    [
+def test_a_wrong_arrow_is_seen() -> None:
+    for source, name in [
         ("core/units.py", "deepvm.planner.request"),
         ("core/units.py", "deepvm.io.times"),
         ("planner/search/ilp.py", "deepvm.catalog.store"),
@@ -294,15 +290,12 @@ def test_a_cycle_through_a_table_is_seen(monkeypatch: pytest.MonkeyPatch) -> Non
         ("planner/request.py", "deepvm.cli.main"),
         ("errors.py", "deepvm.core.units"),
         ("core/units.py", "deepvm.recommend"),
-    ],
-)
-def test_a_wrong_arrow_is_seen(source: str, name: str) -> None:
-    assert arrow_is_wrong(Path(source), name)
+    ]:
+        assert arrow_is_wrong(Path(source), name)
 
 
-@pytest.mark.parametrize(
-    ("source", "name"),
-    [
+def test_a_library_outside_its_place_is_seen() -> None:
+    for source, name in [
         ("planner/search/ilp.py", "pulp"),
         ("core/units.py", "pydantic"),
         ("cli/main.py", "boto3"),
@@ -310,10 +303,8 @@ def test_a_wrong_arrow_is_seen(source: str, name: str) -> None:
         ("planner/request.py", "pandas"),
         ("cli/main.py", "pydantic"),
         ("profiling/checkpoint/bench.py", "torchsnapshot"),
-    ],
-)
-def test_a_library_outside_its_place_is_seen(source: str, name: str) -> None:
-    assert place_is_wrong(Path(source), name)
+    ]:
+        assert place_is_wrong(Path(source), name)
 
 
 def test_the_core_keeps_scipy_inside_functions() -> None:
@@ -352,18 +343,17 @@ def loaded(code: str) -> set[str]:
     return set(json.loads(out.stdout.splitlines()[-1]))
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
+def test_help_loads_nothing_slow() -> None:
+    for words in [
         ["--help"],
         ["recommend", "--help"],
         ["sweep", "--help"],
         ["catalog", "--help"],
         ["--version"],
-    ],
-)
-def test_help_loads_nothing_slow(words: list[str]) -> None:
-    assert loaded(f"from deepvm.cli.main import main; main({words!r})") & SLOW_LIBRARIES == set()
+    ]:
+        assert (
+            loaded(f"from deepvm.cli.main import main; main({words!r})") & SLOW_LIBRARIES == set()
+        )
 
 
 def test_importing_the_package_loads_nothing_slow() -> None:
@@ -404,17 +394,14 @@ def test_a_package_beyond_its_budget_is_reported(tmp_path: Path) -> None:
     assert not budget.problems(nodes, {"large": nodes["large"]})
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
+def test_banned_words_are_found() -> None:
+    for line, words in [
         ("    it was Told anew", ["told", "anew"]),  # wording: allowed
         ("    begun_s = told_by", ["begun", "told"]),  # wording: allowed
         ("    untold, besides, silently", []),
         ('    x = "told"  # wording: allowed', []),  # wording: allowed
-    ],
-)
-def test_banned_words_are_found(line: str, words: list[str]) -> None:
-    assert wording.banned_words(line) == words
+    ]:
+        assert wording.banned_words(line) == words
 
 
 BESIDE_THE_ROOMS = {"docs", "golden", "recorded", "support"}
@@ -662,9 +649,8 @@ def test_private_names_stay_in_their_room() -> None:
     assert not {name: uses for name, uses in found.items() if uses}
 
 
-@pytest.mark.parametrize(
-    ("code", "seen"),
-    [
+def test_private_access_to_another_room_is_seen() -> None:
+    for code, seen in [
         ("from deepvm.io.times import _now", "deepvm.io.times._now"),
         ("from deepvm.io import times\ntimes._now()", "deepvm.io.times._now"),
         ("def f():\n    import deepvm.io.times as t\n    return t._ZONE", "deepvm.io.times._ZONE"),
@@ -675,11 +661,9 @@ def test_private_names_stay_in_their_room() -> None:
         ),
         ("from deepvm.core import units\nunits._table", ""),
         ("from deepvm.io.times import Span\nSpan._make(x)\nSpan.__name__", ""),
-    ],
-)
-def test_private_access_to_another_room_is_seen(code: str, seen: str) -> None:
-    found = private_uses(Path("core/units.py"), ast.parse(code))
-    assert seen in found if seen else not found
+    ]:
+        found = private_uses(Path("core/units.py"), ast.parse(code))
+        assert seen in found if seen else not found
 
 
 def test_every_room_has_tests() -> None:

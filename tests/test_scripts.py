@@ -148,3 +148,11 @@ def test_bench_notice_measures_all_its_rows() -> None:
     assert done.returncode == 0, done.stderr
     rows = [line for line in done.stdout.splitlines() if line.endswith(("yes", "NO"))]
     assert len(rows) == 10 and sum(row.startswith("notice, ") for row in rows) == 4
+
+
+def test_a_mutant_is_one_change_of_a_module() -> None:
+    mutants = importlib.import_module("mutants")
+    for mutant in mutants.mutants(["io"], 5, seed=1):
+        assert mutant.before != mutant.after
+        assert compile(mutant.text, str(mutant.path), "exec")
+        assert mutants.tests_of(mutant.path)

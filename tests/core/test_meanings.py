@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,9 +23,8 @@ GPUS = [gpu.name for gpu in accelerators()]
 TYPES = [i.name for i in load_catalog("aws", prices="snapshot")]
 
 
-@pytest.mark.parametrize(
-    ("typed", "meant"),
-    [
+def test_models() -> None:
+    for typed, meant in [
         ("llama3", "llama-8b"),
         ("Llama", "llama-8b"),
         ("llama2", "llama-7b"),
@@ -55,11 +53,9 @@ TYPES = [i.name for i in load_catalog("aws", prices="snapshot")]
         ("falcon-40b", ""),
         ("mine", ""),
         ("", ""),
-    ],
-)
-def test_models(typed: str, meant: str) -> None:
-    found = meant_model(typed, presets())
-    assert (presets()[found].name if found else "") == meant
+    ]:
+        found = meant_model(typed, presets())
+        assert (presets()[found].name if found else "") == meant
 
 
 def test_families_mean_models_that_there_are() -> None:
@@ -68,17 +64,18 @@ def test_families_mean_models_that_there_are() -> None:
         assert any(name.startswith(f"{start}-") for name in presets())
 
 
-@pytest.mark.parametrize(
-    ("typed", "size"),
-    [("falcon-40b", "40B"), ("Phi 2.7B", "2.7B"), ("gpt2-124m", "124M"), ("x", "")],
-)
-def test_the_size_in_a_name(typed: str, size: str) -> None:
-    assert size_of_model(typed) == size
+def test_the_size_in_a_name() -> None:
+    for typed, size in [
+        ("falcon-40b", "40B"),
+        ("Phi 2.7B", "2.7B"),
+        ("gpt2-124m", "124M"),
+        ("x", ""),
+    ]:
+        assert size_of_model(typed) == size
 
 
-@pytest.mark.parametrize(
-    ("typed", "meant"),
-    [
+def test_gpus() -> None:
+    for typed, meant in [
         ("a100-80gb", "A100 --gpu-memory-min 80GB"),
         ("A100 40GB", "A100 --gpu-memory-min 40GB"),
         ("NVIDIA A100-SXM4-80GB", "A100 --gpu-memory-min 80GB"),
@@ -93,10 +90,8 @@ def test_the_size_in_a_name(typed: str, size: str) -> None:
         ("Hopper", "H100"),
         ("Q100", ""),
         ("", ""),
-    ],
-)
-def test_gpus(typed: str, meant: str) -> None:
-    assert meant_gpu(typed, GPUS, "--gpu-memory-min") == meant
+    ]:
+        assert meant_gpu(typed, GPUS, "--gpu-memory-min") == meant
 
 
 def test_other_names_mean_gpus_that_there_are() -> None:
@@ -107,9 +102,8 @@ def test_other_names_mean_gpus_that_there_are() -> None:
     assert meant_gpu("hopper", ["T4"]) == "", "of another catalog"
 
 
-@pytest.mark.parametrize(
-    ("typed", "said"),
-    [
+def test_gpus_that_no_cloud_rents_are_named() -> None:
+    for typed, said in [
         ("4090", "4090 (GeForce) is in no cloud's catalog here; nearest: --gpu L40S"),
         ("RTX 3090 Ti", "RTX 3090 Ti (GeForce) is in no cloud's catalog here; nearest: --gpu A10G"),
         (
@@ -120,11 +114,9 @@ def test_other_names_mean_gpus_that_there_are() -> None:
         ("TPU v5e", "TPU v5e (Google) is in no cloud's catalog here"),
         ("H100", ""),
         ("V100", ""),
-    ],
-)
-def test_what_nobody_rents_is_said(typed: str, said: str) -> None:
-    found = not_rented(typed, [*GPUS, "RTX PRO Server 6000"])
-    assert found.startswith(said) and bool(found) == bool(said)
+    ]:
+        found = not_rented(typed, [*GPUS, "RTX PRO Server 6000"])
+        assert found.startswith(said) and bool(found) == bool(said)
 
 
 def test_no_gpu_that_is_known_is_said_to_be_nowhere() -> None:
@@ -135,9 +127,8 @@ def test_no_gpu_that_is_known_is_said_to_be_nowhere() -> None:
     assert none_of("T5", ["L4", "T4"], "T4") == "L4, T4; did you mean T4?"
 
 
-@pytest.mark.parametrize(
-    ("typed", "meant"),
-    [
+def test_types() -> None:
+    for typed, meant in [
         ("p5", "'p5.*'"),
         ("g5-xlarge", "g5.xlarge"),
         ("G5.XLARGE", "g5.xlarge"),
@@ -146,16 +137,13 @@ def test_no_gpu_that_is_known_is_said_to_be_nowhere() -> None:
         ("p6-b200", "'p6-b200.*'"),
         ("p", ""),
         ("z9.large", ""),
-    ],
-)
-def test_types(typed: str, meant: str) -> None:
-    assert meant_type(typed, TYPES, glob=True) == meant
-    assert meant_type(typed, TYPES) == ("" if "*" in meant else meant)
+    ]:
+        assert meant_type(typed, TYPES, glob=True) == meant
+        assert meant_type(typed, TYPES) == ("" if "*" in meant else meant)
 
 
-@pytest.mark.parametrize(
-    ("typed", "gpu"),
-    [
+def test_types_of_other_clouds() -> None:
+    for typed, gpu in [
         ("a2-highgpu-1g", "A100"),
         ("a3-megagpu-8g", "H100"),
         ("a3-ultragpu-8g", "H200"),
@@ -167,10 +155,8 @@ def test_types(typed: str, meant: str) -> None:
         ("Standard_ND96asr_v4", "A100"),
         ("Standard_D2s_v3", ""),
         ("g5.xlarge", ""),
-    ],
-)
-def test_types_of_other_clouds(typed: str, gpu: str) -> None:
-    assert gpu_of_type(typed) == gpu
+    ]:
+        assert gpu_of_type(typed) == gpu
 
 
 @given(st.text(max_size=60))

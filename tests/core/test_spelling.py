@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,9 +47,8 @@ def test_edits_are_those_of_the_definition(left: str, right: str, most: int) -> 
     )
 
 
-@pytest.mark.parametrize(
-    ("typed", "known", "meant"),
-    [
+def test_what_was_meant() -> None:
+    for typed, known, meant in [
         ("us-esat-1", REGIONS, "us-east-1"),
         ("us-east1", REGIONS, "us-east-1"),
         ("us-wets-2", REGIONS, "us-west-2"),
@@ -63,11 +61,9 @@ def test_edits_are_those_of_the_definition(left: str, right: str, most: int) -> 
         ("mars", REGIONS, ""),
         ("x", ["p", "x2"], ""),
         ("", ["a"], ""),
-    ],
-)
-def test_what_was_meant(typed: str, known: list[str], meant: str) -> None:
-    assert nearest(typed, known) == ([meant] if meant else [])
-    assert did_you_mean(typed, known) == (f"did you mean {meant}?" if meant else "")
+    ]:
+        assert nearest(typed, known) == ([meant] if meant else [])
+        assert did_you_mean(typed, known) == (f"did you mean {meant}?" if meant else "")
 
 
 @given(st.sampled_from(REGIONS), st.integers(0, 8), st.sampled_from(["swap", "drop", "twice"]))

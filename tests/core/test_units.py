@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -26,9 +25,8 @@ from deepvm.errors import DeepVMError, RequestError
 micro_amounts = st.integers(0, 10**15)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
+def test_sizes() -> None:
+    for text, expected in [
         ("300MB", 300_000_000),
         ("0.3GB", 300_000_000),
         ("512MiB", 512 * 2**20),
@@ -44,15 +42,12 @@ micro_amounts = st.integers(0, 10**15)
         (300_000_000, 300_000_000),
         (1, 1),
         ("0.0000011MB", 2),  # what does not fit a whole byte needs the next one
-    ],
-)
-def test_sizes(text: Any, expected: int) -> None:
-    assert parse_bytes(text) == expected
+    ]:
+        assert parse_bytes(text) == expected
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_what_is_no_size() -> None:
+    for text in [
         *(
             "",
             "MB",
@@ -71,14 +66,12 @@ def test_sizes(text: Any, expected: int) -> None:
         *("300", "999999"),  # without a unit: nobody means bytes
         *(True, 0, -3, None, 0.3),
         *("9" * 5000, "0." + "1" * 5000 + "GB"),
-    ],
-)
-def test_what_is_no_size(text: Any) -> None:
-    with pytest.raises(RequestError) as caught:
-        parse_bytes(text)
-    assert caught.value.option == "checkpoint_size"
-    assert caught.value.value == text
-    assert "300MB" in caught.value.allowed
+    ]:
+        with pytest.raises(RequestError) as caught:
+            parse_bytes(text)
+        assert caught.value.option == "checkpoint_size"
+        assert caught.value.value == text
+        assert "300MB" in caught.value.allowed
 
 
 def test_the_option_is_named() -> None:
@@ -107,11 +100,9 @@ def test_shown_sizes() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"), [(3, "3"), (0.1, "0.1"), ("2.8526", "2.8526"), (" 1e-6 ", "0.000001")]
-)
-def test_amounts(value: Any, expected: str) -> None:
-    assert to_decimal(value, "budget") == Decimal(expected)
+def test_amounts() -> None:
+    for value, expected in [(3, "3"), (0.1, "0.1"), ("2.8526", "2.8526"), (" 1e-6 ", "0.000001")]:
+        assert to_decimal(value, "budget") == Decimal(expected)
 
 
 def test_a_float_is_read_as_it_is_written() -> None:
@@ -119,9 +110,8 @@ def test_a_float_is_read_as_it_is_written() -> None:
     assert to_decimal(Decimal("0.1578"), "price") == Decimal("0.1578")
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
+def test_what_is_no_amount() -> None:
+    for value in [
         "",
         "abc",
         "nan",
@@ -139,13 +129,11 @@ def test_a_float_is_read_as_it_is_written() -> None:
         "2e9",
         "1e999999999999999999999",
         "1e-99999",
-    ],
-)
-def test_what_is_no_amount(value: Any) -> None:
-    with pytest.raises(RequestError) as caught:
-        to_decimal(value, "budget", unit="$/h")
-    assert caught.value.option == "budget"
-    assert "$/h" in caught.value.allowed
+    ]:
+        with pytest.raises(RequestError) as caught:
+            to_decimal(value, "budget", unit="$/h")
+        assert caught.value.option == "budget"
+        assert "$/h" in caught.value.allowed
 
 
 def test_zero_where_it_is_allowed() -> None:
@@ -176,10 +164,10 @@ def test_shown_amounts() -> None:
     assert format_usd(Decimal(3)) == "3.0000"
 
 
-@pytest.mark.parametrize("price", ["0.0000001", "1.23456789", "0.1" + "0" * 40 + "1", "1e-400"])
-def test_a_price_below_a_micro_dollar_is_refused(price: str) -> None:
-    with pytest.raises(RequestError, match="at most 6 decimals"):
-        to_micro_usd(Decimal(price))
+def test_a_price_below_a_micro_dollar_is_refused() -> None:
+    for price in ["0.0000001", "1.23456789", "0.1" + "0" * 40 + "1", "1e-400"]:
+        with pytest.raises(RequestError, match="at most 6 decimals"):
+            to_micro_usd(Decimal(price))
 
 
 def test_a_price_of_many_zeros_is_not() -> None:
@@ -192,9 +180,8 @@ def test_errors_are_values_and_deepvm_s() -> None:
     assert RequestError.exit_code == 2
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
+def test_work_in_hours_or_with_a_unit() -> None:
+    for text, seconds in [
         ("48", 172800),
         ("48h", 172800),
         ("+48.", 172800),
@@ -204,38 +191,45 @@ def test_errors_are_values_and_deepvm_s() -> None:
         (" 2 d ", 172800),
         (0.5, 1800),
         ("1e2", 360000),
-    ],
-)
-def test_work_in_hours_or_with_a_unit(text: Any, seconds: float) -> None:
-    assert parse_hours(text, "work") == seconds
+    ]:
+        assert parse_hours(text, "work") == seconds
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "h", "-1", "0", 0, "0h", "nan", float("nan"), "1e9", "inf", True, "3 weeks", [1], 10**400],
-)
-def test_what_is_no_work(text: Any) -> None:
-    with pytest.raises(RequestError) as caught:
-        parse_hours(text, "work")
-    assert caught.value.option == "work" and caught.value.value is text
+def test_what_is_no_work() -> None:
+    for text in [
+        "",
+        "h",
+        "-1",
+        "0",
+        0,
+        "0h",
+        "nan",
+        float("nan"),
+        "1e9",
+        "inf",
+        True,
+        "3 weeks",
+        [1],
+        10**400,
+    ]:
+        with pytest.raises(RequestError) as caught:
+            parse_hours(text, "work")
+        assert caught.value.option == "work" and caught.value.value is text
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("1e2", 100), ("1.5E1min", 900), ("2e-1d", 17280), (".5", 0.5)]
-)
-def test_times_as_programs_write_them(text: str, seconds: float) -> None:
-    assert parse_seconds(text, "save", bare=True) == pytest.approx(seconds, rel=1e-15)
+def test_times_as_programs_write_them() -> None:
+    for text, seconds in [("1e2", 100), ("1.5E1min", 900), ("2e-1d", 17280), (".5", 0.5)]:
+        assert parse_seconds(text, "save", bare=True) == pytest.approx(seconds, rel=1e-15)
 
 
-@pytest.mark.parametrize("text", ["e2", "1e", "1e2e2", "1e999", "1e"])
-def test_what_is_no_such_time(text: str) -> None:
-    with pytest.raises(RequestError):
-        parse_seconds(text, "save", bare=True)
+def test_what_is_no_such_time() -> None:
+    for text in ["e2", "1e", "1e2e2", "1e999", "1e"]:
+        with pytest.raises(RequestError):
+            parse_seconds(text, "save", bare=True)
 
 
-@pytest.mark.parametrize(
-    ("read", "text", "meant"),
-    [
+def test_a_unit_that_is_nearly_right_is_named() -> None:
+    for read, text, meant in [
         (parse_bytes, "300MBB", "300MB"),
         (parse_bytes, "5 Gibs", "5GiB"),
         (lambda v: parse_seconds(v, "deadline"), "12 hours", "12h"),
@@ -253,23 +247,19 @@ def test_what_is_no_such_time(text: str) -> None:
         (parse_bytes, "300 megs", "300MB"),
         (parse_bytes, "2 terabytes", "2TB"),
         (parse_bytes, "500k", "500kB"),
-    ],
-)
-def test_a_unit_that_is_nearly_right_is_named(read: Any, text: str, meant: str) -> None:
-    with pytest.raises(RequestError) as caught:
-        read(text)
-    assert str(caught.value).endswith(f"; did you mean {meant}?")
-    assert read(meant)
-
-
-@pytest.mark.parametrize(
-    "text", ["3", "x hours", "1.2.3 weeks", "12 parsecs", "hours", "1.5.3\n q"]
-)
-def test_no_unit_is_made_up(text: str) -> None:
-    for read in (parse_bytes, lambda v: parse_seconds(v, "deadline")):
+    ]:
         with pytest.raises(RequestError) as caught:
             read(text)
-        assert "did you mean" not in str(caught.value)
+        assert str(caught.value).endswith(f"; did you mean {meant}?")
+        assert read(meant)
+
+
+def test_no_unit_is_made_up() -> None:
+    for text in ["3", "x hours", "1.2.3 weeks", "12 parsecs", "hours", "1.5.3\n q"]:
+        for read in (parse_bytes, lambda v: parse_seconds(v, "deadline")):
+            with pytest.raises(RequestError) as caught:
+                read(text)
+            assert "did you mean" not in str(caught.value)
 
 
 # No float holds the one, and the interpreter writes not even the other

@@ -535,18 +535,15 @@ class TestRejections:
             == "unprofiled"
         )
 
-    @pytest.mark.parametrize(
-        ("changes", "left_out"),
-        [
+    def test_excluded(self) -> None:
+        for changes, left_out in [
             ({"exclude": "g5.*"}, {"g5.xlarge"}),
             ({"instance_type": ["g4dn.xlarge", "g3s.*"]}, {"g5.xlarge"}),
             ({"memory_node": "c[0-4]*.xlarge"}, CPUS - {"c3.xlarge", "c4.xlarge"}),
             ({"exclude": ["t3*", "*3.xlarge"]}, {"t3.xlarge", "c3.xlarge", "d3.xlarge"}),
-        ],
-    )
-    def test_excluded(self, changes: dict[str, Any], left_out: set[str]) -> None:
-        found = self.reasons(paper(), **changes)
-        assert {n for n, reason in found.items() if reason == "excluded"} == left_out
+        ]:
+            found = self.reasons(paper(), **changes)
+            assert {n for n, reason in found.items() if reason == "excluded"} == left_out
 
     def test_excluded_by_model(self) -> None:
         two = catalog(

@@ -39,9 +39,8 @@ def why(name: str, **options: object) -> tuple[str, str]:
     return next((r.reason, r.detail) for r in answer.rejections if r.instance_type == name)
 
 
-@pytest.mark.parametrize(
-    ("options", "left"),
-    [
+def test_what_is_left() -> None:
+    for options, left in [
         ({}, {"one", "big", "vague", "plain"}),
         ({"estimates": True}, {"one", "four", "big", "vague", "plain"}),
         ({"burstable": True}, {"one", "big", "vague", "plain", "credits"}),
@@ -58,10 +57,8 @@ def why(name: str, **options: object) -> tuple[str, str]:
             {"cpu_architecture": "arm64", "architecture": "single-anchor"},
             {"big", "plain", "credits", "part"},
         ),
-    ],
-)
-def test_what_is_left(options: dict[str, object], left: set[str]) -> None:
-    assert usable(**options) == left
+    ]:
+        assert usable(**options) == left
 
 
 def test_reasons_say_the_figures_and_the_next_step() -> None:
@@ -112,9 +109,8 @@ def test_a_spot_price_above_the_on_demand_price_is_legal_and_pointed_out() -> No
     )
 
 
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
+def test_bad_values_are_named() -> None:
+    for options, named in [
         ({"gpus_min": 0}, "gpus_min: 0"),
         ({"gpus_max": "many"}, "gpus_max: 'many'"),
         (
@@ -127,11 +123,9 @@ def test_a_spot_price_above_the_on_demand_price_is_legal_and_pointed_out() -> No
             {"cpu_architecture": "sparc"},
             "cpu_architecture: 'sparc' cannot be used; allowed: x86_64 or arm64",
         ),
-    ],
-)
-def test_bad_values_are_named(options: dict[str, object], named: str) -> None:
-    with pytest.raises(RequestError, match="^" + named.replace("(", r"\(")):
-        recommend(shop(), 3, **options)  # type: ignore[arg-type]
+    ]:
+        with pytest.raises(RequestError, match="^" + named.replace("(", r"\(")):
+            recommend(shop(), 3, **options)  # type: ignore[arg-type]
 
 
 class TestAbsentTypes:
@@ -140,20 +134,17 @@ class TestAbsentTypes:
         "x.big": "x.big is not offered in zone use1-az3",
     }
 
-    @pytest.mark.parametrize(
-        ("options", "reason"),
-        [
+    def test_a_glob_that_means_one_says_why(self) -> None:
+        for options, reason in [
             ({"instance_type": "p2.xlarge"}, "AWS no longer lists P2 types"),
             ({"instance_type": "p2.*"}, "AWS no longer lists P2 types"),
             ({"memory_node": "x.big"}, "not offered in zone use1-az3"),
             ({"instance_type": "part"}, "part: an eighth of a GPU"),
             ({"instance_type": "plain"}, "plain: it has no GPU"),
-        ],
-    )
-    def test_a_glob_that_means_one_says_why(self, options: dict[str, object], reason: str) -> None:
-        with pytest.raises(RequestError) as error:
-            recommend(shop(absent=self.gone), 3, **options)  # type: ignore[arg-type]
-        assert f"({reason}" in error.value.allowed or reason in error.value.allowed
+        ]:
+            with pytest.raises(RequestError) as error:
+                recommend(shop(absent=self.gone), 3, **options)  # type: ignore[arg-type]
+            assert f"({reason}" in error.value.allowed or reason in error.value.allowed
 
     def test_explain_says_why(self) -> None:
         with pytest.raises(RequestError, match="AWS no longer lists P2 types"):

@@ -83,9 +83,8 @@ def test_a_twin_region_changes_nothing(model: str, budget: str, options: dict[st
     assert ranked[0].answer.catalog.region == "us-east-1"
 
 
-@pytest.mark.parametrize(
-    ("model", "budget", "said"),
-    [
+def test_what_to_change_is_true() -> None:
+    for model, budget, said in [
         (
             "llama-8b",
             "1",
@@ -93,18 +92,16 @@ def test_a_twin_region_changes_nothing(model: str, budget: str, options: dict[st
         ),
         ("llama-70b", "1", "raise the budget"),  # adapters on 70 billion parameters cost more, too
         ("resnet50", "0.1", "raise the budget"),
-    ],
-)
-def test_what_to_change_is_true(model: str, budget: str, said: str) -> None:
-    found = answer(model, budget, {})
-    assert found.infeasible is not None and found.infeasible.advice == said
-    if "lora" in said:
-        catalog = load_catalog("aws-us-east-1", prices="snapshot")
-        training = Training(read_workload(model=model, method="lora"), PublishedPerformance())
-        first, *_ = recommend(catalog, budget, training=training, solver="frontier")
-        cheapest = recommend(catalog, "0.5089", training=training, solver="frontier")
-        assert first.usd_per_hour <= Decimal(budget) and cheapest
-        assert not recommend(catalog, "0.5088", training=training, solver="frontier")
+    ]:
+        found = answer(model, budget, {})
+        assert found.infeasible is not None and found.infeasible.advice == said
+        if "lora" in said:
+            catalog = load_catalog("aws-us-east-1", prices="snapshot")
+            training = Training(read_workload(model=model, method="lora"), PublishedPerformance())
+            first, *_ = recommend(catalog, budget, training=training, solver="frontier")
+            cheapest = recommend(catalog, "0.5089", training=training, solver="frontier")
+            assert first.usd_per_hour <= Decimal(budget) and cheapest
+            assert not recommend(catalog, "0.5088", training=training, solver="frontier")
 
 
 def test_no_cheaper_method_is_named_that_would_be_late() -> None:
@@ -168,13 +165,13 @@ def test_doubt_puts_a_cheaper_plan_first_and_says_so() -> None:
     assert "better, but too uncertain" in why.verdict and str(first.cluster) in why.verdict
 
 
-@pytest.mark.parametrize("architecture", [(), ("tiering",), ("on-demand", "spot-storage")])
-@pytest.mark.parametrize("budget", ["1", "30"])
-def test_what_is_compared_with_is_the_best_of_on_demand_vms_alone(
-    budget: str, architecture: tuple[str, ...]
-) -> None:
-    training = Training(read_workload(model="bert-large"), PublishedPerformance())
-    catalog = load_catalog("aws-us-east-1", prices="snapshot")
-    found = recommend(catalog, budget, training=training, architecture=architecture).on_demand
-    alone = recommend(catalog, budget, training=training, architecture="on-demand")
-    assert found is not None and str(found.cluster) == str(alone[0].cluster)
+def test_what_is_compared_with_is_the_best_of_on_demand_vms_alone() -> None:
+    for architecture in [(), ("tiering",), ("on-demand", "spot-storage")]:
+        for budget in ["1", "30"]:
+            training = Training(read_workload(model="bert-large"), PublishedPerformance())
+            catalog = load_catalog("aws-us-east-1", prices="snapshot")
+            found = recommend(
+                catalog, budget, training=training, architecture=architecture
+            ).on_demand
+            alone = recommend(catalog, budget, training=training, architecture="on-demand")
+            assert found is not None and str(found.cluster) == str(alone[0].cluster)

@@ -296,20 +296,17 @@ def test_unknown_bands_count_as_the_worst_and_say_so() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("limits", "constraint", "words"),
-    [
+def test_limits_that_nothing_keeps() -> None:
+    for limits, constraint, words in [
         ({"deadline": "60s"}, "deadline", ["60 s", "the fastest cluster for at most 3 $/h"]),
         ({"total_budget": "0.01"}, "total-budget", ["0.01 $", "costs"]),
         ({"deadline": "3h", "total_budget": "2"}, "total-budget", ["that ends in time"]),
-    ],
-)
-def test_limits_that_nothing_keeps(
-    limits: dict[str, str], constraint: str, words: list[str]
-) -> None:
-    found = recommend(fast_and_slow(), 3, job=JOB, measured_on="slow", mttp="12h", **limits)  # type: ignore[arg-type]
-    assert not found and found.infeasible is not None and found.infeasible.constraint == constraint
-    assert all(word in found.infeasible.reason for word in words)
+    ]:
+        found = recommend(fast_and_slow(), 3, job=JOB, measured_on="slow", mttp="12h", **limits)  # type: ignore[arg-type]
+        assert (
+            not found and found.infeasible is not None and found.infeasible.constraint == constraint
+        )
+        assert all(word in found.infeasible.reason for word in words)
 
 
 def test_a_deadline_that_more_money_meets() -> None:
@@ -514,9 +511,8 @@ def test_alternatives_know_the_job() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("options", "name"),
-    [
+def test_what_cannot_be() -> None:
+    for options, name in [
         ({"objective": "makespan"}, "objective"),
         ({"deadline": "12h"}, "deadline"),
         ({"mttp": "12h"}, "mttp"),
@@ -534,12 +530,10 @@ def test_alternatives_know_the_job() -> None:
         ({"work": 1e9}, "work"),
         ({"job": replace(JOB, vms=4)}, "job"),
         ({"job": replace(JOB, market=Market.ON_DEMAND)}, "job"),
-    ],
-)
-def test_what_cannot_be(options: dict[str, object], name: str) -> None:
-    with pytest.raises(RequestError) as error:
-        recommend(paper(), 3, **options)  # type: ignore[arg-type]
-    assert error.value.option == name
+    ]:
+        with pytest.raises(RequestError) as error:
+            recommend(paper(), 3, **options)  # type: ignore[arg-type]
+        assert error.value.option == name
 
 
 def test_hours_alone() -> None:

@@ -131,28 +131,30 @@ class TestSharing:
     def test_the_most_is_the_runtime_s(self) -> None:
         assert MOST_PARTS == file_names.MOST_PARTS
 
-    @pytest.mark.parametrize("processes", [1, 7, 64])
-    @pytest.mark.parametrize("of", [2, 3, 64])
-    def test_a_part_needs_no_more_than_was_planned(self, processes: int, of: int) -> None:
+    def test_a_part_needs_no_more_than_was_planned(self) -> None:
         """900 tensors, each split over all processes: llama-8b with Adam has 873."""
-        tensors, size = 900, 90_000_000 + 17
-        cuts = [size * row // (tensors * processes) for row in range(tensors * processes + 1)]
-        shards = tuple(
-            tuple(
-                Segment(
-                    cuts[t * processes + rank],
-                    cuts[t * processes + rank + 1] - cuts[t * processes + rank],
+        for processes in [1, 7, 64]:
+            for of in [2, 3, 64]:
+                tensors, size = 900, 90_000_000 + 17
+                cuts = [
+                    size * row // (tensors * processes) for row in range(tensors * processes + 1)
+                ]
+                shards = tuple(
+                    tuple(
+                        Segment(
+                            cuts[t * processes + rank],
+                            cuts[t * processes + rank + 1] - cuts[t * processes + rank],
+                        )
+                        for t in range(tensors)
+                    )
+                    for rank in range(processes)
                 )
-                for t in range(tensors)
-            )
-            for rank in range(processes)
-        )
-        whole = Layout(size, shards)
-        for number in (1, of):
-            plan = plan_part(whole, number, of)
-            pages = -(-plan.layout.size // 4096) * 4096
-            assert pages <= -(-size // of) + PART_BYTES
-            assert plan.part.length <= size // of + 1
+                whole = Layout(size, shards)
+                for number in (1, of):
+                    plan = plan_part(whole, number, of)
+                    pages = -(-plan.layout.size // 4096) * 4096
+                    assert pages <= -(-size // of) + PART_BYTES
+                    assert plan.part.length <= size // of + 1
 
     @pytest.mark.parametrize("solver", ["ilp", "frontier"])
     def test_to_the_byte(self, solver: str) -> None:
@@ -270,50 +272,51 @@ class TestSharing:
         assert best(aws("m7g.large"), checkpoint_size="90GB", quotas=limit) == (29, "m7g.large")
 
 
-@pytest.mark.parametrize("solver", ["ilp", "frontier"])
-@pytest.mark.parametrize("mb", [1, 300, 1370, 1380, 2000, 3190, 3200, 6840, 6860])
-def test_each_node_has_room_for_f_x_s_beside_all_else(mb: int, solver: str) -> None:
-    answer = nine(aws(), checkpoint_size=f"{mb}MB", generation="any", top=100, solver=solver)
-    for found in answer:
-        node = found.cluster.memory
-        assert node is not None and node.instance.memory_gib is not None
-        room = node.instance.memory_gib * GIB * 0.85 - 900_000_000
-        alone = 2 * mb * 10**6 <= room
-        together = 1 if alone else math.ceil(2 * mb * 10**6 / (room - 2 * 16_000_000))
-        assert node.instance.vcpus >= 2
-        gbps = node.instance.network_baseline_gbps
-        assert gbps is not None
-        senders = 12 if gbps >= 1.7 else 3
-        assert node.count == max(math.floor(found.cluster.gpu_count / senders) + 1, together)
-    assert len(answer)
+def test_each_node_has_room_for_f_x_s() -> None:
+    for solver in ["ilp", "frontier"]:
+        for mb in [1, 300, 1370, 1380, 2000, 3190, 3200, 6840, 6860]:
+            answer = nine(
+                aws(), checkpoint_size=f"{mb}MB", generation="any", top=100, solver=solver
+            )
+            for found in answer:
+                node = found.cluster.memory
+                assert node is not None and node.instance.memory_gib is not None
+                room = node.instance.memory_gib * GIB * 0.85 - 900_000_000
+                alone = 2 * mb * 10**6 <= room
+                together = 1 if alone else math.ceil(2 * mb * 10**6 / (room - 2 * 16_000_000))
+                assert node.instance.vcpus >= 2
+                gbps = node.instance.network_baseline_gbps
+                assert gbps is not None
+                senders = 12 if gbps >= 1.7 else 3
+                assert node.count == max(
+                    math.floor(found.cluster.gpu_count / senders) + 1, together
+                )
+            assert len(answer)
 
 
-@pytest.mark.parametrize(
-    ("name", "reason", "cure"),
-    [
+def test_what_is_left_out_for_what_it_is() -> None:
+    """A reason that a program can test, a sentence, and two ways to have it all the same."""
+    for name, reason, cure in [
         ("t3.large", "burstable", {"burstable": True}),
         ("a1.large", "previous-generation", {"generation": "any"}),
         ("m6g.medium", "vcpus", {}),
-    ],
-)
-def test_what_is_left_out_for_what_it_is(name: str, reason: str, cure: dict[str, Any]) -> None:
-    """A reason that a program can test, a sentence, and two ways to have it all the same."""
-    shop = aws(name, "m7g.xlarge")
-    answer = nine(shop)
-    assert [r.reason for r in answer.rejections if r.instance_type == name] == [reason]
-    said = explain(shop, 100, name)
-    assert said.rejection is not None and said.rejection.reason == reason
-    assert (
-        said.verdict.startswith(f"{name} is not considered: it ")
-        and "--memory-node" in said.verdict
-    )
-    for option in cure:
-        assert f"--{option}" in said.verdict
-        assert not any(r.instance_type == name for r in nine(shop, **cure).rejections)
-    assert best(shop, memory_node=name)[1] == name
-    assert why(nine(shop, memory_node=[f"{name[:-1]}?", "m7g.*"]), name).reason == reason, (
-        "a glob names nobody"
-    )
+    ]:
+        shop = aws(name, "m7g.xlarge")
+        answer = nine(shop)
+        assert [r.reason for r in answer.rejections if r.instance_type == name] == [reason]
+        said = explain(shop, 100, name)
+        assert said.rejection is not None and said.rejection.reason == reason
+        assert (
+            said.verdict.startswith(f"{name} is not considered: it ")
+            and "--memory-node" in said.verdict
+        )
+        for option in cure:
+            assert f"--{option}" in said.verdict
+            assert not any(r.instance_type == name for r in nine(shop, **cure).rejections)
+        assert best(shop, memory_node=name)[1] == name
+        assert why(nine(shop, memory_node=[f"{name[:-1]}?", "m7g.*"]), name).reason == reason, (
+            "a glob names none"
+        )
 
 
 @pytest.mark.parametrize(
@@ -354,9 +357,8 @@ def test_current_generations_only_is_said_as_before() -> None:
     assert why(nine(aws(), generation="current"), "a1.large").reason == "excluded"
 
 
-@pytest.mark.parametrize(
-    ("names", "size", "advised"),
-    [
+def test_nothing_feasible_says_what_would_allow_more() -> None:
+    for names, size, advised in [
         (("a1.large",), "300MB", ["--generation any"]),
         (
             ("a1.large", "t3.large", "m6g.medium"),
@@ -366,20 +368,16 @@ def test_current_generations_only_is_said_as_before() -> None:
         (("m7g.large", "r7g.xlarge"), "300GB", ["--generation any"]),
         (("a1.large", "t3.large"), "100GB", ["--burstable"]),
         (("a1.large", "t3.large"), "300GB", []),
-    ],
-)
-def test_nothing_feasible_says_what_would_allow_more(
-    names: tuple[str, ...], size: str, advised: list[str]
-) -> None:
-    answer = nine(aws(*names), checkpoint_size=size)
-    assert answer.infeasible is not None and answer.infeasible.constraint == "memory"
-    options = ["--burstable", "--generation any", "--memory-node"]
-    assert [o for o in options if o in answer.infeasible.advice] == advised
-    for option, change in (
-        ("--generation any", {"generation": "any"}),
-        ("--burstable", {"burstable": True}),
-    ):
-        assert option not in advised or nine(aws(*names), checkpoint_size=size, **change)
+    ]:
+        answer = nine(aws(*names), checkpoint_size=size)
+        assert answer.infeasible is not None and answer.infeasible.constraint == "memory"
+        options = ["--burstable", "--generation any", "--memory-node"]
+        assert [o for o in options if o in answer.infeasible.advice] == advised
+        for option, change in (
+            ("--generation any", {"generation": "any"}),
+            ("--burstable", {"burstable": True}),
+        ):
+            assert option not in advised or nine(aws(*names), checkpoint_size=size, **change)
 
 
 def test_a_bandwidth_that_may_be_a_peak_is_doubted() -> None:

@@ -5,7 +5,6 @@ dominates many.
 from __future__ import annotations
 
 import csv
-from typing import Any
 
 import pytest
 from support.builders import catalog, cpu_type, gpu_type
@@ -69,45 +68,41 @@ def test_it_is_the_size_that_it_should_be(real: Catalog) -> None:
     assert sum(i.gpu is None for i in real) > 500
 
 
-@pytest.mark.parametrize("budget", ["0.9", "3", "10", "47.5", "300"])
-@pytest.mark.parametrize("objective", ["throughput", "flopp", "cost-per-work"])
-def test_solvers_agree(real: Catalog, budget: str, objective: str) -> None:
-    by_ilp = recommend(real, budget, objective=objective, top=5)
-    by_enumeration = recommend(real, budget, objective=objective, top=5, solver="frontier")
-    assert by_ilp.status is SolveStatus.OPTIMAL  # anything else would mean that they disagreed
-    assert [(r.cluster, r.usd_per_hour) for r in by_ilp] == [
-        (r.cluster, r.usd_per_hour) for r in by_enumeration
-    ]
-    assert len(by_ilp) == 5
+def test_solvers_agree(real: Catalog) -> None:
+    for budget in ["0.9", "3", "10", "47.5", "300"]:
+        for objective in ["throughput", "flopp", "cost-per-work"]:
+            by_ilp = recommend(real, budget, objective=objective, top=5)
+            by_enumeration = recommend(real, budget, objective=objective, top=5, solver="frontier")
+            assert (
+                by_ilp.status is SolveStatus.OPTIMAL
+            )  # anything else would mean that they disagreed
+            assert [(r.cluster, r.usd_per_hour) for r in by_ilp] == [
+                (r.cluster, r.usd_per_hour) for r in by_enumeration
+            ]
+            assert len(by_ilp) == 5
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
+def test_unprofiled_gpus_are_named_before_what_was_left_out_and_the_first_cure_works() -> None:
+    for options in [
         {"gpu": "H100"},
         {"gpu": ["L4", "B200"]},
         {"instance_type": "p5.*"},
         {"gpus_min": 8},
         {"gpu_memory_min": "80GB"},
         {"gpu": "h100", "gpus_max": 4, "generation": "current"},
-    ],
-    ids=str,
-)
-def test_unprofiled_gpus_are_named_before_what_was_left_out_and_the_first_cure_works(
-    options: dict[str, Any],
-) -> None:
-    market = load_catalog("aws-us-east-1", prices="snapshot")
-    why = recommend(market, 1000, **options).infeasible
-    assert why is not None and why.constraint == "types"
-    reason, advice = why.reason, why.advice
-    assert reason.startswith("no GPU type can be used: without measured eFLOPS (")
-    assert reason.index("without measured") < reason.index("left out by your options")
-    cures = [
-        advice.index(c)
-        for c in ("--estimates", "'deepvm profile eflops --save'", "allow more types")
-    ]
-    assert cures == sorted(cures)
-    assert recommend(market, 1000, **options, estimates=True)
+    ]:
+        market = load_catalog("aws-us-east-1", prices="snapshot")
+        why = recommend(market, 1000, **options).infeasible
+        assert why is not None and why.constraint == "types"
+        reason, advice = why.reason, why.advice
+        assert reason.startswith("no GPU type can be used: without measured eFLOPS (")
+        assert reason.index("without measured") < reason.index("left out by your options")
+        cures = [
+            advice.index(c)
+            for c in ("--estimates", "'deepvm profile eflops --save'", "allow more types")
+        ]
+        assert cures == sorted(cures)
+        assert recommend(market, 1000, **options, estimates=True)
 
 
 def test_only_cures_that_help_are_named() -> None:

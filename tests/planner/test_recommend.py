@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import Any
 
 import pytest
 from support.builders import catalog, cpu_type, gpu_type, hybrid, paper
@@ -37,40 +36,46 @@ def test_sweep_takes_names_and_numbers() -> None:
         sweep(paper(), [1], ["fastest"])
 
 
-@pytest.mark.parametrize("policy", [p.value for p in PolicyName])
-@pytest.mark.parametrize("objective", ["throughput", "flopp", "cost-per-work"])
-def test_sweep_gives_what_recommend_gives(policy: str, objective: str) -> None:
-    # Has no objective, beside policies that have
-    rule = policy in ("cost-first", "performance-first")
-    for row in sweep(paper(), ["0.3", "3", "6.5"], [policy], objective=objective):
-        one = recommend(
-            paper(), row.budget, policy=policy, objective=None if rule else objective, top=1
-        )
-        assert [r.cluster for r in one] == (
-            [row.recommendation.cluster] if row.recommendation else []
-        )
+def test_sweep_gives_what_recommend_gives() -> None:
+    for policy in [p.value for p in PolicyName]:
+        for objective in ["throughput", "flopp", "cost-per-work"]:
+            # Has no objective, unlike other policies
+            rule = policy in ("cost-first", "performance-first")
+            for row in sweep(paper(), ["0.3", "3", "6.5"], [policy], objective=objective):
+                one = recommend(
+                    paper(), row.budget, policy=policy, objective=None if rule else objective, top=1
+                )
+                assert [r.cluster for r in one] == (
+                    [row.recommendation.cluster] if row.recommendation else []
+                )
 
 
-@pytest.mark.parametrize(
-    ("text", "budgets"),
-    [
+def test_budgets() -> None:
+    for text, budgets in [
         ("1", ["1"]),
         ("1,2.5", ["1", "2.5"]),
         ("0:1:0.25", ["0", "0.25", "0.5", "0.75", "1"]),
         ("0:1:0.4", ["0", "0.4", "0.8"]),
-    ],
-)
-def test_budgets(text: str, budgets: list[str]) -> None:
-    assert parse_budgets(text) == tuple(Decimal(b) for b in budgets)
+    ]:
+        assert parse_budgets(text) == tuple(Decimal(b) for b in budgets)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "1,", "1,,2", "1:2", "1:2:3:4", "2:1:1", "0:1:0", "0:1:-1", "a:b:c", "0:1e6:1e-3"]
-)
-def test_what_is_no_range_of_budgets(text: str) -> None:
-    with pytest.raises(RequestError) as caught:
-        parse_budgets(text)
-    assert caught.value.option == "pw"
+def test_what_is_no_range_of_budgets() -> None:
+    for text in [
+        "",
+        "1,",
+        "1,,2",
+        "1:2",
+        "1:2:3:4",
+        "2:1:1",
+        "0:1:0",
+        "0:1:-1",
+        "a:b:c",
+        "0:1e6:1e-3",
+    ]:
+        with pytest.raises(RequestError) as caught:
+            parse_budgets(text)
+        assert caught.value.option == "pw"
 
 
 def test_the_name_of_a_catalog_is_not_a_catalog() -> None:
@@ -167,9 +172,8 @@ def test_missing_curves_name_the_cure() -> None:
         recommend(only_workload, 3)
 
 
-@pytest.mark.parametrize(
-    ("instances", "options", "constraint", "advice"),
-    [
+def test_what_is_in_the_way_and_what_to_change() -> None:
+    for instances, options, constraint, advice in [
         ([cpu_type()], {}, "types", "catalog that has GPU types"),
         ([gpu_type(), cpu_type()], {"exclude": "gpu*"}, "types", "allow more types"),
         ([gpu_type(eflops=None), cpu_type()], {}, "types", "measure their eFLOPS on such VMs"),
@@ -216,17 +220,13 @@ def test_missing_curves_name_the_cure() -> None:
             "quota",
             "higher quota",
         ),  # type: ignore[arg-type]
-    ],
-)
-def test_what_is_in_the_way_and_what_to_change(
-    instances: list[Any], options: dict[str, Any], constraint: str, advice: str
-) -> None:
-    answer = recommend(catalog(*instances), 100, **options)
-    assert (answer.status, len(answer)) == (SolveStatus.INFEASIBLE, 0)
-    assert answer.infeasible is not None
-    assert answer.infeasible.constraint == constraint
-    assert advice in answer.infeasible.advice
-    assert ": ." not in answer.infeasible.reason and not answer.infeasible.reason.endswith(": ")
+    ]:
+        answer = recommend(catalog(*instances), 100, **options)
+        assert (answer.status, len(answer)) == (SolveStatus.INFEASIBLE, 0)
+        assert answer.infeasible is not None
+        assert answer.infeasible.constraint == constraint
+        assert advice in answer.infeasible.advice
+        assert ": ." not in answer.infeasible.reason and not answer.infeasible.reason.endswith(": ")
 
 
 def test_names_that_look_like_globs_and_models_in_any_case() -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import Any
 
 import pytest
 from support.builders import catalog, cpu_type, gpu_type, hybrid, paper
@@ -66,9 +65,8 @@ def test_no_quotas_are_not_the_catalog_s() -> None:
     assert PlanRequest.parse(3).quotas is None
 
 
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
+def test_what_cannot_be_used_is_named() -> None:
+    for option, value in [
         ("budget", -1),
         ("budget", "three"),
         ("budget", None),
@@ -97,17 +95,15 @@ def test_no_quotas_are_not_the_catalog_s() -> None:
         ("time_limit_s", -1),
         ("time_limit_s", "soon"),
         ("time_limit_s", float("inf")),
-    ],
-)
-def test_what_cannot_be_used_is_named(option: str, value: Any) -> None:
-    arguments = {"budget": 3} | {option: value}
-    with pytest.raises(RequestError) as caught:
-        architectures_of(PlanRequest.parse(**arguments))
-    assert caught.value.option == option
-    assert caught.value.value == value or value != value
-    assert caught.value.allowed
-    assert option in str(caught.value)
-    assert "allowed:" in str(caught.value)
+    ]:
+        arguments = {"budget": 3} | {option: value}
+        with pytest.raises(RequestError) as caught:
+            architectures_of(PlanRequest.parse(**arguments))
+        assert caught.value.option == option
+        assert caught.value.value == value or value != value
+        assert caught.value.allowed
+        assert option in str(caught.value)
+        assert "allowed:" in str(caught.value)
 
 
 def test_one_wrong_architecture_among_several() -> None:
@@ -133,22 +129,19 @@ def test_a_quota_stands_once() -> None:
         PlanRequest.parse(3, quotas=[Quota("G", Market.SPOT, 1), Quota("G", Market.SPOT, 2)])
 
 
-@pytest.mark.parametrize(
-    ("option", "value", "near"),
-    [
+def test_a_glob_that_matches_nothing_is_a_mistake() -> None:
+    for option, value, near in [
         ("gpu", "T5", "T4"),
         ("instance_type", "g4dn.xlarg", "g4dn.xlarge"),
         ("instance_type", "c5.xlarge", "g"),  # a CPU type does not train
         ("exclude", "p5.*", "g3s.xlarge"),
         ("memory_node", "g5.xlarge", "c5.xlarge"),  # a GPU type holds no checkpoints
         ("memory_node", "", "c3.xlarge"),
-    ],
-)
-def test_a_glob_that_matches_nothing_is_a_mistake(option: str, value: str, near: str) -> None:
-    with pytest.raises(RequestError) as caught:
-        recommend(paper(), 3, **{option: value})  # type: ignore[arg-type]
-    assert (caught.value.option, caught.value.value) == (option, value)
-    assert near in caught.value.allowed
+    ]:
+        with pytest.raises(RequestError) as caught:
+            recommend(paper(), 3, **{option: value})  # type: ignore[arg-type]
+        assert (caught.value.option, caught.value.value) == (option, value)
+        assert near in caught.value.allowed
 
 
 def test_models_are_read_in_any_case() -> None:

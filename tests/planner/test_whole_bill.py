@@ -27,7 +27,6 @@ from deepvm.core.cluster.cluster import Recommendation
 from deepvm.core.cluster.instances import Catalog
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import compare
-from deepvm.planner.request import SolverName
 
 SOURCE = RateSource("https://example.org", "2026-11-27", official=True)
 RATES = Rates(
@@ -51,17 +50,15 @@ def asked(budget: str = "2", **options: Any) -> Recommendations:
     return recommend(mars(), budget, **{"quotas": (), "rank": "machines", **options})
 
 
-@pytest.mark.parametrize(
-    "extras", [ALL, {"disk": "37GB"}, {"disk": "3GB", "nat": True}, {"egress": "1GB"}]
-)
-def test_what_is_added_to_prices_is_what_the_bill_says(extras: dict[str, Any]) -> None:
-    said = Extras.parse(**extras)
-    added = surcharge_of(RATES, said)
-    for spot, on_demand in ((0, 1), (7, 1), (8, 0), (20, 12)):
-        items = items_for(RentedVms(spot, on_demand, Decimal(1), hours=1), RATES, said)
-        micro_usd = spot * added.spot + on_demand * added.on_demand + added.cluster
-        assert sum(i.usd_per_hour for i in items) == Decimal(micro_usd) / 1_000_000
-        assert sum(i.usd_once for i in items) == added.once_usd
+def test_what_is_added_to_prices_is_what_the_bill_says() -> None:
+    for extras in [ALL, {"disk": "37GB"}, {"disk": "3GB", "nat": True}, {"egress": "1GB"}]:
+        said = Extras.parse(**extras)
+        added = surcharge_of(RATES, said)
+        for spot, on_demand in ((0, 1), (7, 1), (8, 0), (20, 12)):
+            items = items_for(RentedVms(spot, on_demand, Decimal(1), hours=1), RATES, said)
+            micro_usd = spot * added.spot + on_demand * added.on_demand + added.cluster
+            assert sum(i.usd_per_hour for i in items) == Decimal(micro_usd) / 1_000_000
+            assert sum(i.usd_once for i in items) == added.once_usd
 
 
 def test_nothing_is_added_where_nothing_is_said_or_known() -> None:
@@ -75,22 +72,25 @@ def test_nothing_is_added_where_nothing_is_said_or_known() -> None:
     assert plain[0].counted_usd_per_hour == plain[0].usd_per_hour
 
 
-@pytest.mark.parametrize("solver", ["ilp", "frontier"])
-@pytest.mark.parametrize("architecture", ["spot-storage", "single-anchor", "tiering", "on-demand"])
-def test_the_budget_is_for_all(solver: SolverName, architecture: str) -> None:
-    found = asked("3.5", **ALL, solver=solver, architecture=architecture, top=5, rank=None)
-    assert found and not found.doubt
-    for r in found:
-        assert r.bill is not None and r.bill.counted
-        assert (
-            r.usd_per_hour < r.counted_usd_per_hour == r.bill.total_usd_per_hour <= Decimal("3.5")
-        )
-        assert r.usd_per_work == pytest.approx(float(r.counted_usd_per_hour) / r.throughput)
-    larger = found.next_change
-    assert (
-        larger is not None
-        and larger.budget == larger.recommendation.counted_usd_per_hour > Decimal("3.5")
-    )
+def test_the_budget_is_for_all() -> None:
+    for solver in ["ilp", "frontier"]:
+        for architecture in ["spot-storage", "single-anchor", "tiering", "on-demand"]:
+            found = asked("3.5", **ALL, solver=solver, architecture=architecture, top=5, rank=None)
+            assert found and not found.doubt
+            for r in found:
+                assert r.bill is not None and r.bill.counted
+                assert (
+                    r.usd_per_hour
+                    < r.counted_usd_per_hour
+                    == r.bill.total_usd_per_hour
+                    <= Decimal("3.5")
+                )
+                assert r.usd_per_work == pytest.approx(float(r.counted_usd_per_hour) / r.throughput)
+            larger = found.next_change
+            assert (
+                larger is not None
+                and larger.budget == larger.recommendation.counted_usd_per_hour > Decimal("3.5")
+            )
 
 
 def names(found: Recommendations) -> list[str]:

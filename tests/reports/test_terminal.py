@@ -29,9 +29,8 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize(
-    ("text", "whole"),
-    [
+def test_what_people_copy_stays_whole() -> None:
+    for text, whole in [
         (
             "see 'deepvm catalog refresh --region us-east-1' for today's",
             "'deepvm catalog refresh --region us-east-1'",
@@ -46,15 +45,13 @@ class Terminal(io.StringIO):
         ("No such command 'x'. Did you mean 'deepvm help budget'?", "'deepvm help budget'?"),
         ("install it with: pip install -e '.[plot]' (in a checkout)", "pip install -e '.[plot]'"),
         ('such as {"a": 1, "b": [2, 3]}; or none', '{"a": 1, "b": [2, 3]};'),
-    ],
-)
-def test_what_people_copy_stays_whole(text: str, whole: str) -> None:
-    assert whole in pieces(text)
-    for width in (10, 20, 40):
-        lines = wrapped(text, width)
-        assert sum(whole in line for line in lines) == 1
-        assert all(len(line) <= width or line.strip() in pieces(text) for line in lines)
-        assert " ".join(line.strip() for line in lines).split() == text.split()
+    ]:
+        assert whole in pieces(text)
+        for width in (10, 20, 40):
+            lines = wrapped(text, width)
+            assert sum(whole in line for line in lines) == 1
+            assert all(len(line) <= width or line.strip() in pieces(text) for line in lines)
+            assert " ".join(line.strip() for line in lines).split() == text.split()
 
 
 def test_an_apostrophe_is_no_quote() -> None:
@@ -101,9 +98,8 @@ def test_the_width_is_that_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> N
     assert width_of(io.StringIO()) == 0 and width_of(Terminal()) == USUAL_WIDTH
 
 
-@pytest.mark.parametrize(
-    ("environ", "terminal", "pipe"),
-    [
+def test_when_there_is_colour(monkeypatch: pytest.MonkeyPatch) -> None:
+    for environ, terminal, pipe in [
         ({}, True, False),
         ({"NO_COLOR": ""}, True, False),
         ({"NO_COLOR": "1"}, False, False),
@@ -112,21 +108,17 @@ def test_the_width_is_that_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> N
         ({"FORCE_COLOR": "0"}, True, False),
         ({"FORCE_COLOR": "1", "TERM": "dumb"}, True, True),
         ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, False, False),
-    ],
-)
-def test_when_there_is_colour(
-    environ: dict[str, str], terminal: bool, pipe: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("NO_COLOR", "FORCE_COLOR"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("TERM", "xterm")
-    for name, value in environ.items():
-        monkeypatch.setenv(name, value)
-    for stream, expected in ((Terminal(), terminal), (io.StringIO(), pipe)):
-        assert coloured(stream) == expected
-        assert paint("a\nb", BEST, stream) == (
-            "\x1b[1;32ma\x1b[0m\n\x1b[1;32mb\x1b[0m" if expected else "a\nb"
-        )
+    ]:
+        for name in ("NO_COLOR", "FORCE_COLOR"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("TERM", "xterm")
+        for name, value in environ.items():
+            monkeypatch.setenv(name, value)
+        for stream, expected in ((Terminal(), terminal), (io.StringIO(), pipe)):
+            assert coloured(stream) == expected
+            assert paint("a\nb", BEST, stream) == (
+                "\x1b[1;32ma\x1b[0m\n\x1b[1;32mb\x1b[0m" if expected else "a\nb"
+            )
 
 
 def test_doubts_are_in_colour(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,9 +135,8 @@ def test_doubts_are_in_colour(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
+def test_a_terminal_obeys_nothing_that_trainers_print() -> None:
+    for text, shown in [
         ("\x1b[31mred\x1b[0m \x1b[2J\x1b[1;1H", "red "),
         ("\x1b]0;title\x07a \x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "a link"),
         ("\x9b31mred \x1b(Bb \x1bc", "red b "),
@@ -154,10 +145,8 @@ def test_doubts_are_in_colour(monkeypatch: pytest.MonkeyPatch) -> None:
         ("\r 1 %\r 50 %\r 100 %", " 100 %"),
         ("windows\r\nlines\r", "windows\nlines"),
         ("tab\tand \u65e5\u672c", "tab\tand \u65e5\u672c"),
-    ],
-)
-def test_a_terminal_obeys_nothing_that_trainers_print(text: str, shown: str) -> None:
-    assert without_controls(text) == shown == fitted(text, io.StringIO())
+    ]:
+        assert without_controls(text) == shown == fitted(text, io.StringIO())
 
 
 @given(

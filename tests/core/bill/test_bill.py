@@ -134,16 +134,16 @@ def test_what_nobody_knows_is_named() -> None:
     }
 
 
-@pytest.mark.parametrize("name", COSTS)
-def test_each_cost_can_be_left_out(name: str) -> None:
-    everything: dict[str, Any] = {
-        "disk": "1GB",
-        "egress": "1GB",
-        "bucket": "1GB",
-        "nat": name == "nat",
-    }
-    with_it, without = items(**everything), items(**everything, exclude_cost=[name])
-    assert with_it.keys() - without.keys() == {name}
+def test_each_cost_can_be_left_out() -> None:
+    for name in COSTS:
+        everything: dict[str, Any] = {
+            "disk": "1GB",
+            "egress": "1GB",
+            "bucket": "1GB",
+            "nat": name == "nat",
+        }
+        with_it, without = items(**everything), items(**everything, exclude_cost=[name])
+        assert with_it.keys() - without.keys() == {name}
 
 
 def test_all_costs_can_be_left_out() -> None:
@@ -156,10 +156,10 @@ def test_an_unknown_cost_is_refused() -> None:
         Extras.parse(exclude_cost="disk,disc")
 
 
-@pytest.mark.parametrize("nothing", ["0", "0GB", "0.0 TB", "0GiB", 0])
-def test_no_disk_is_an_answer(nothing: str | int) -> None:
-    found = bill(disk=nothing, egress=nothing)
-    assert "disk" not in left(found) and "egress" not in left(found)
+def test_no_disk_is_an_answer() -> None:
+    for nothing in ["0", "0GB", "0.0 TB", "0GiB", 0]:
+        found = bill(disk=nothing, egress=nothing)
+        assert "disk" not in left(found) and "egress" not in left(found)
 
 
 def test_totals() -> None:

@@ -40,19 +40,20 @@ def reserved(*pools: ReservedPool, **changes: Any) -> Catalog:
     return with_reserved([catalog(**changes)], pools, NOW)[0][0]
 
 
-@pytest.mark.parametrize(
-    ("text", "share", "glob"),
-    [("28%", "0.28", "*"), ("p5.*=28.5 %", "0.285", "p5.*"), ("5%", "0.05", "*")],
-)
-def test_savings_plans_are_read(text: str, share: str, glob: str) -> None:
-    found = read_savings_plan(text)
-    assert (found.share, found.glob) == (Decimal(share), glob)
+def test_savings_plans_are_read() -> None:
+    for text, share, glob in [
+        ("28%", "0.28", "*"),
+        ("p5.*=28.5 %", "0.285", "p5.*"),
+        ("5%", "0.05", "*"),
+    ]:
+        found = read_savings_plan(text)
+        assert (found.share, found.glob) == (Decimal(share), glob)
 
 
-@pytest.mark.parametrize("text", ["", "28", "0.28", "100%", "0%", "-5%", "=5%", "p5.*=", "p5.*"])
-def test_what_is_no_discount_is_refused(text: str) -> None:
-    with pytest.raises(RequestError, match="savings_plan"):
-        read_savings_plan(text)
+def test_what_is_no_discount_is_refused() -> None:
+    for text in ["", "28", "0.28", "100%", "0%", "-5%", "=5%", "p5.*=", "p5.*"]:
+        with pytest.raises(RequestError, match="savings_plan"):
+            read_savings_plan(text)
 
 
 def test_a_savings_plan_lowers_on_demand_prices_alone_and_rounds_up() -> None:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from dataclasses import FrozenInstanceError
 from decimal import Decimal
-from typing import Any
 
 import numpy as np
 import pytest
@@ -37,9 +36,8 @@ def test_the_general_curve_is_the_one_without_a_workload() -> None:
     assert gpu_type(speedups=(special,)).curve("hybrid") is None
 
 
-@pytest.mark.parametrize(
-    ("changes", "option"),
-    [
+def test_figures_that_cannot_be_true() -> None:
+    for changes, option in [
         ({"name": ""}, "name"),
         ({"name": " g5"}, "name"),
         ({"vcpus": 0}, "vcpus"),
@@ -66,49 +64,51 @@ def test_the_general_curve_is_the_one_without_a_workload() -> None:
         ({"on_demand_usd_per_hour": "much"}, "on_demand_usd_per_hour"),
         ({"on_demand_usd_per_hour": 1e10}, "on_demand_usd_per_hour"),
         ({"on_demand_usd_per_hour": "0.1234567"}, "price"),
-    ],
-)
-def test_figures_that_cannot_be_true(changes: dict[str, Any], option: str) -> None:
-    with pytest.raises(RequestError) as caught:
-        gpu_type(**({"name": "g"} | changes))
-    assert caught.value.option == option
+    ]:
+        with pytest.raises(RequestError) as caught:
+            gpu_type(**({"name": "g"} | changes))
+        assert caught.value.option == option
 
 
-@pytest.mark.parametrize(
-    "count", [0, -1, 1.5, float("nan"), float("inf"), Decimal("1.5"), "2", True]
-)
-def test_a_fraction_of_a_gpu(count: Any) -> None:
-    with pytest.raises(RequestError, match="gpu.count"):
-        Gpu("T4", count)
+def test_a_fraction_of_a_gpu() -> None:
+    for count in [0, -1, 1.5, float("nan"), float("inf"), Decimal("1.5"), "2", True]:
+        with pytest.raises(RequestError, match="gpu.count"):
+            Gpu("T4", count)
 
 
-@pytest.mark.parametrize("read", [int, float, Decimal, np.int64, np.float64])
-def test_whole_numbers_are_kept_as_int_and_others_as_float(read: Any) -> None:
+def test_whole_numbers_are_kept_as_int_and_others_as_float() -> None:
     """JSON and CSV give Decimals, tables give numpy's.
 
     What indexes a table or goes into JSON must be Python's own.
     """
-    gpu = Gpu("T4", read(2), memory_gib=read(16))
-    found = gpu_type(
-        vcpus=read(4),
-        interruption_band=read(3),
-        memory_gib=read(8),
-        network_gbps=read(10),
-        eflops=read(9),
-    )
-    quota = Quota("G", Market.SPOT, read(8), read(2))
-    n_sat = SaturationTable((read(1), read(5)), (read(3), read(12)))
-    whole = [
-        gpu.count,
-        found.vcpus,
-        found.interruption_band,
-        quota.vcpus,
-        quota.in_use,
-        *n_sat.n_sat,
-    ]
-    assert whole == [2, 4, 3, 8, 2, 3, 12] and {type(w) for w in whole} == {int}
-    real = [gpu.memory_gib, found.memory_gib, found.network_gbps, found.eflops, *n_sat.network_gbps]
-    assert real == [16, 8, 10, 9, 1, 5] and {type(r) for r in real} == {float}
+    for read in [int, float, Decimal, np.int64, np.float64]:
+        gpu = Gpu("T4", read(2), memory_gib=read(16))
+        found = gpu_type(
+            vcpus=read(4),
+            interruption_band=read(3),
+            memory_gib=read(8),
+            network_gbps=read(10),
+            eflops=read(9),
+        )
+        quota = Quota("G", Market.SPOT, read(8), read(2))
+        n_sat = SaturationTable((read(1), read(5)), (read(3), read(12)))
+        whole = [
+            gpu.count,
+            found.vcpus,
+            found.interruption_band,
+            quota.vcpus,
+            quota.in_use,
+            *n_sat.n_sat,
+        ]
+        assert whole == [2, 4, 3, 8, 2, 3, 12] and {type(w) for w in whole} == {int}
+        real = [
+            gpu.memory_gib,
+            found.memory_gib,
+            found.network_gbps,
+            found.eflops,
+            *n_sat.network_gbps,
+        ]
+        assert real == [16, 8, 10, 9, 1, 5] and {type(r) for r in real} == {float}
 
 
 def zones(**usd: str) -> tuple[ZonePrice, ...]:
@@ -127,22 +127,17 @@ def test_a_type_costs_what_its_first_zone_does_and_the_others_stand_cheapest_fir
     ]
 
 
-@pytest.mark.parametrize(
-    ("price", "rows", "value"),
-    [
+def test_zones_that_contradict_the_price_or_stand_twice() -> None:
+    for price, rows, value in [
         ("0.3", zones(a="0.2"), Decimal("0.2")),
         ("0.3", zones(a="0.2", b="0.3"), Decimal("0.2")),
         (None, zones(a="0.2"), Decimal("0.2")),
         ("0.3", (*zones(a="0.3"), *zones(a="0.4")), "a"),
         ("0.3", (*zones(a="0.3"), *zones(a="0.3")), "a"),
-    ],
-)
-def test_zones_that_contradict_the_price_or_stand_twice(
-    price: Any, rows: tuple[ZonePrice, ...], value: Any
-) -> None:
-    with pytest.raises(RequestError, match="spot_zones") as caught:
-        gpu_type(spot_usd_per_hour=price, spot_zones=rows)
-    assert caught.value.value == value
+    ]:
+        with pytest.raises(RequestError, match="spot_zones") as caught:
+            gpu_type(spot_usd_per_hour=price, spot_zones=rows)
+        assert caught.value.value == value
 
 
 def test_prices_of_zones_are_exact() -> None:

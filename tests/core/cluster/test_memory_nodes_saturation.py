@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -14,14 +12,13 @@ from deepvm.errors import RequestError
 TABLE_V = [(0.3, 3), (1.7, 12), (5, 16), (10, 20), (12.5, 24), (15, 24), (25, 28), (30, 32)]
 
 
-@pytest.mark.parametrize(("gbps", "expected"), TABLE_V)
-def test_table_v(gbps: float, expected: int) -> None:
-    assert int(PAPER_TABLE.lookup(gbps)) == expected
+def test_table_v() -> None:
+    for gbps, expected in TABLE_V:
+        assert int(PAPER_TABLE.lookup(gbps)) == expected
 
 
-@pytest.mark.parametrize(
-    ("gbps", "expected"),
-    [
+def test_between_two_rows_the_lower_counts() -> None:
+    for gbps, expected in [
         (0.01, 3),
         (0.2999, 3),
         (1.6999, 3),
@@ -31,10 +28,8 @@ def test_table_v(gbps: float, expected: int) -> None:
         (24.9, 24),
         (29.9, 28),
         (31, 32),
-    ],
-)
-def test_between_two_rows_the_lower_counts(gbps: float, expected: int) -> None:
-    assert int(PAPER_TABLE.lookup(gbps)) == expected
+    ]:
+        assert int(PAPER_TABLE.lookup(gbps)) == expected
 
 
 def test_many_at_once() -> None:
@@ -65,9 +60,8 @@ def test_rows_in_any_order() -> None:
     assert SaturationTable.from_rows(reversed(TABLE_V)) == PAPER_TABLE  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("gbps", "senders", "option"),
-    [
+def test_what_is_no_table() -> None:
+    for gbps, senders, option in [
         ((), (), "n_sat"),
         ((1.0,), (1, 2), "n_sat"),
         ((1.0, 1.0), (1, 2), "network_gbps"),
@@ -81,9 +75,7 @@ def test_rows_in_any_order() -> None:
         ((1.0, 2.0), (3, 2), "n_sat"),
         ((1.0,), (float("nan"),), "n_sat"),
         ((1.0,), (float("inf"),), "n_sat"),
-    ],
-)
-def test_what_is_no_table(gbps: Any, senders: Any, option: str) -> None:
-    with pytest.raises(RequestError) as caught:
-        SaturationTable(gbps, senders)
-    assert caught.value.option == option
+    ]:
+        with pytest.raises(RequestError) as caught:
+            SaturationTable(gbps, senders)
+        assert caught.value.option == option

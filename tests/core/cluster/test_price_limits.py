@@ -108,19 +108,19 @@ def test_one_price_that_is_not_told_is_the_rest() -> None:
     )
 
 
-@pytest.mark.parametrize("anchor", [None, "1.7884", "2"])
-def test_prices_that_are_not_told_are_not_guessed(anchor: str | None) -> None:
+def test_unknown_prices_are_not_guessed() -> None:
     """Two are unknown, or the one that is known leaves nothing for the rest."""
-    vms = gpu_vms(8, 1, spot_usd_per_hour=None, on_demand_usd_per_hour=None, zones=())
-    plan = single_anchor(training=vms)
-    if anchor is not None:
-        memory = memory_vms(on_demand_usd_per_hour=Decimal(anchor))
-        plan = tiering(
-            training=gpu_vms(0, 1, on_demand_usd_per_hour=None),
-            memory=memory,
-            usd_per_hour=Decimal("1.7884"),
-        )
-    assert limit_prices(plan) is None
+    for anchor in [None, "1.7884", "2"]:
+        vms = gpu_vms(8, 1, spot_usd_per_hour=None, on_demand_usd_per_hour=None, zones=())
+        plan = single_anchor(training=vms)
+        if anchor is not None:
+            memory = memory_vms(on_demand_usd_per_hour=Decimal(anchor))
+            plan = tiering(
+                training=gpu_vms(0, 1, on_demand_usd_per_hour=None),
+                memory=memory,
+                usd_per_hour=Decimal("1.7884"),
+            )
+        assert limit_prices(plan) is None
 
 
 def test_a_rest_that_leaves_nothing_for_spot_vms_is_no_price() -> None:

@@ -52,26 +52,22 @@ def test_all_real_prices_are_plausible() -> None:
             assert judged.spot(name, priced.on_demand_usd_per_hour * Decimal(share)) is None
 
 
-@pytest.mark.parametrize(
-    ("name", "price", "why"),
-    [
+def test_an_on_demand_price_is_compared_with_its_peers() -> None:
+    for name, price, why in [
         ("g4dn.xlarge", "0.00000001", "below 0.0005 $/h, less than any VM costs"),
         ("g4dn.xlarge", "999999", "above 10000 $/h, more than any VM costs"),
         ("g4dn.xlarge", "0.01", "below 1/25 of the median of family g4dn for 4 vCPUs, 0.3010 $/h"),
         ("g4dn.xlarge", "10", "above 25 times the median of family g4dn for 4 vCPUs, 0.3760 $/h"),
         ("p5.48xlarge", "0.1", "below 1/50 of the median of all types for 192 vCPUs, 13.0560 $/h"),
         ("c5.xlarge", "30", "above 50 times the median of all types for 4 vCPUs, 0.3760 $/h"),
-    ],
-)
-def test_an_on_demand_price_is_compared_with_its_peers(name: str, price: str, why: str) -> None:
-    doubt = market(**{name.replace(".", "_"): price}).on_demand(name, Decimal(price))
-    assert doubt is not None and doubt.why == why
-    assert str(doubt).startswith(f"{Decimal(price):f}"[:4])
+    ]:
+        doubt = market(**{name.replace(".", "_"): price}).on_demand(name, Decimal(price))
+        assert doubt is not None and doubt.why == why
+        assert str(doubt).startswith(f"{Decimal(price):f}"[:4])
 
 
-@pytest.mark.parametrize(
-    ("on_demand", "price", "why"),
-    [
+def test_a_spot_price_is_compared_with_the_on_demand_price() -> None:
+    for on_demand, price, why in [
         ("0.526", "0.00000001", "below 2 % of its on-demand price, 0.5260 $/h"),
         ("0.526", "0.010519", "below 2 % of its on-demand price, 0.5260 $/h"),
         ("0.526", "0.01052", None),
@@ -84,18 +80,13 @@ def test_an_on_demand_price_is_compared_with_its_peers(name: str, price: str, wh
         # The on-demand price is the one that is wrong: the spot price is judged by the family.
         ("0.00000001", "0.15", None),
         ("9999", "0.15", None),
-    ],
-)
-def test_a_spot_price_is_compared_with_the_on_demand_price(
-    on_demand: str | None, price: str, why: str | None
-) -> None:
-    doubt = market(g4dn_xlarge=on_demand).spot("g4dn.xlarge", Decimal(price))
-    assert (doubt and doubt.why) == why
+    ]:
+        doubt = market(g4dn_xlarge=on_demand).spot("g4dn.xlarge", Decimal(price))
+        assert (doubt and doubt.why) == why
 
 
-@pytest.mark.parametrize(
-    ("on_demand", "spot", "wrong", "why"),
-    [
+def test_of_two_prices_that_disagree_the_one_further_from_the_peers_is_wrong() -> None:
+    for on_demand, spot, wrong, why in [
         (
             "0.02",
             "0.21",
@@ -112,19 +103,15 @@ def test_a_spot_price_is_compared_with_the_on_demand_price(
         ("0.526", "0.01", "spot", "below 2 % of its on-demand price, 0.5260 $/h"),
         ("0.526", "0.15", "", ""),
         ("0.05", "0.5", "", ""),  # far from each other, and not too far
-    ],
-)
-def test_of_two_prices_that_disagree_the_one_further_from_the_peers_is_wrong(
-    on_demand: str, spot: str, wrong: str, why: str
-) -> None:
-    rows = market().types | {"g4dn.xlarge": PricedType(4, Decimal(on_demand), Decimal(spot))}
-    judged = PriceSanityCheck(rows)
-    doubts = {
-        "on-demand": judged.on_demand("g4dn.xlarge", Decimal(on_demand)),
-        "spot": judged.spot("g4dn.xlarge", Decimal(spot)),
-    }
-    assert [market for market, doubt in doubts.items() if doubt] == ([wrong] if wrong else [])
-    assert not wrong or (doubt := doubts[wrong]) is not None and doubt.why.startswith(why)
+    ]:
+        rows = market().types | {"g4dn.xlarge": PricedType(4, Decimal(on_demand), Decimal(spot))}
+        judged = PriceSanityCheck(rows)
+        doubts = {
+            "on-demand": judged.on_demand("g4dn.xlarge", Decimal(on_demand)),
+            "spot": judged.spot("g4dn.xlarge", Decimal(spot)),
+        }
+        assert [market for market, doubt in doubts.items() if doubt] == ([wrong] if wrong else [])
+        assert not wrong or (doubt := doubts[wrong]) is not None and doubt.why.startswith(why)
 
 
 @given(st.decimals("0.0005", "10000", places=6), st.decimals("0.0005", "10000", places=6))

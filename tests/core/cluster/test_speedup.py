@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
@@ -70,11 +68,11 @@ class TestFigure5:
         found = [e for name, published in FIGURE_5.items() for e in errors(RINGS[name], published)]
         assert 0.025 < float(np.mean(found)) < 0.035
 
-    @pytest.mark.parametrize("name", FIGURE_5)
-    def test_its_parameters_are_the_fit(self, name: str) -> None:
-        fitted = RingSpeedup.fit(list(zip(SIZES, FIGURE_5[name], strict=True))[1:])
-        assert fitted.c == pytest.approx(RINGS[name].c, rel=2e-3)
-        assert fitted.l == pytest.approx(RINGS[name].l, rel=2e-3)
+    def test_its_parameters_are_the_fit(self) -> None:
+        for name in FIGURE_5:
+            fitted = RingSpeedup.fit(list(zip(SIZES, FIGURE_5[name], strict=True))[1:])
+            assert fitted.c == pytest.approx(RINGS[name].c, rel=2e-3)
+            assert fitted.l == pytest.approx(RINGS[name].l, rel=2e-3)
 
     def test_the_hybrid_is_about_18_percent_off(self) -> None:
         by_type = {
@@ -89,10 +87,10 @@ class TestFigure5:
         found = errors(TABLE_IV["g3s.xlarge"], FIGURE_5["g3s.xlarge"])
         assert max(found) == found[0] == pytest.approx(0.663, abs=0.01)
 
-    @pytest.mark.parametrize("name", FIGURE_5)
-    def test_measured_curves_pass_through_the_points(self, name: str) -> None:
-        curve = MeasuredSpeedup(tuple(zip(SIZES, FIGURE_5[name], strict=True)))
-        assert max(errors(curve, FIGURE_5[name])) < 1e-12
+    def test_measured_curves_pass_through_the_points(self) -> None:
+        for name in FIGURE_5:
+            curve = MeasuredSpeedup(tuple(zip(SIZES, FIGURE_5[name], strict=True)))
+            assert max(errors(curve, FIGURE_5[name])) < 1e-12
 
 
 def inside(curve: SpeedupCurve, n: np.ndarray) -> np.ndarray:
@@ -132,9 +130,8 @@ class TestHybrid:
         assert at(HybridSpeedup(100, 0, 5), 1e9) == 5
         assert at(LogisticSpeedup(100, 1e6, 5), 1) == pytest.approx(0, abs=1e-300)
 
-    @pytest.mark.parametrize(
-        "parameters",
-        [
+    def test_parameters_of_no_curve(self) -> None:
+        for parameters in [
             (0, 1, 1),
             (-1, 1, 1),
             (1, -1, 1),
@@ -142,12 +139,10 @@ class TestHybrid:
             (float("nan"), 1, 1),
             (1, float("inf"), 1),
             (1, 1, float("inf")),
-        ],
-    )
-    def test_parameters_of_no_curve(self, parameters: Any) -> None:
-        for kind in (LogisticSpeedup, HybridSpeedup):
-            with pytest.raises(RequestError):
-                kind(*parameters)
+        ]:
+            for kind in (LogisticSpeedup, HybridSpeedup):
+                with pytest.raises(RequestError):
+                    kind(*parameters)
 
 
 class TestRing:
@@ -218,12 +213,10 @@ class TestRing:
         best = min(2 * least_squares(error, start, bounds=(0, np.inf)).cost for start in starts)
         assert ours <= best * (1 + 1e-4) + 1e-9
 
-    @pytest.mark.parametrize(
-        "parameters", [(-0.1, 0), (0, -0.1), (float("nan"), 0), (0, float("inf"))]
-    )
-    def test_costs_are_not_negative(self, parameters: Any) -> None:
-        with pytest.raises(RequestError):
-            RingSpeedup(*parameters)
+    def test_costs_are_not_negative(self) -> None:
+        for parameters in [(-0.1, 0), (0, -0.1), (float("nan"), 0), (0, float("inf"))]:
+            with pytest.raises(RequestError):
+                RingSpeedup(*parameters)
 
 
 class TestMeasured:
@@ -267,9 +260,8 @@ class TestMeasured:
     def test_a_single_point(self) -> None:
         assert at(MeasuredSpeedup(((2, 1.9),)), 1.5) == pytest.approx(1.45)
 
-    @pytest.mark.parametrize(
-        "points",
-        [
+    def test_points_of_no_curve(self) -> None:
+        for points in [
             (),
             ((1, 1),),
             ((0.5, 0.5), (2, 1.5)),
@@ -281,12 +273,10 @@ class TestMeasured:
             ((float("nan"), 1), (3, 2)),
             ((1, 1.1), (2, 2)),
             ((2, 1.5), (float("inf"), 3)),
-        ],
-    )
-    def test_points_of_no_curve(self, points: Any) -> None:
-        with pytest.raises(RequestError) as caught:
-            MeasuredSpeedup(points)
-        assert caught.value.option == "points"
+        ]:
+            with pytest.raises(RequestError) as caught:
+                MeasuredSpeedup(points)
+            assert caught.value.option == "points"
 
 
 class TestScalingFactor:
@@ -315,10 +305,10 @@ class TestScalingFactor:
         found = scaling_factor(curve, ALL[:255])
         assert ((found > 0) & (found < 1)).all()
 
-    @pytest.mark.parametrize("name", TABLE_IV)
-    def test_the_paper_s_curves_are_sane(self, name: str) -> None:
-        found = scaling_factor(TABLE_IV[name], ALL[1:255])
-        assert ((found > 0) & (found < 1)).all()
+    def test_the_paper_s_curves_are_sane(self) -> None:
+        for name in TABLE_IV:
+            found = scaling_factor(TABLE_IV[name], ALL[1:255])
+            assert ((found > 0) & (found < 1)).all()
 
     def test_the_simulated_f_and_g_are_clamped_at_one_vm(self) -> None:
         f = HybridSpeedup(0.1, 15, 10)
@@ -331,14 +321,12 @@ class TestScalingFactor:
         found = scaling_factor(HybridSpeedup(0.5, 9.9, 1), np.array([1.0, 5.0, 12.0]))
         assert found[:2].tolist() == [0, 0] and found[2] > 0
 
-    @pytest.mark.parametrize(
-        "points", [((1, 1), (3, 3), (7, 7), (10, 10)), ((3, 3), (11, 11)), ((7, 7),)]
-    )
-    def test_perfect_scaling_is_not_clamped(self, points: Any) -> None:
+    def test_perfect_scaling_is_not_clamped(self) -> None:
         """Interpolation gives n(1 + 2e-16) here and there; nothing had to be corrected."""
-        curve = MeasuredSpeedup(points, RingSpeedup(0, 0))
-        assert np.allclose(scaling_factor(curve, ALL[:40]), 1)
-        assert inside(curve, ALL[:40]).all()
+        for points in [((1, 1), (3, 3), (7, 7), (10, 10)), ((3, 3), (11, 11)), ((7, 7),)]:
+            curve = MeasuredSpeedup(points, RingSpeedup(0, 0))
+            assert np.allclose(scaling_factor(curve, ALL[:40]), 1)
+            assert inside(curve, ALL[:40]).all()
 
     def test_a_curve_says_how_far_it_was_fitted(self) -> None:
         curve = HybridSpeedup(0.1, 15, 10, fitted_to=32)

@@ -32,14 +32,15 @@ BELIEF = LifetimePosterior(
 )
 
 
-@pytest.mark.parametrize("hours", [0.5, 4.0, 24.0])
-def test_the_rest_of_a_life_that_is_met_in_its_middle(hours: float) -> None:
-    def lives(t: float) -> float:
-        return math.exp(-0.7 * math.sqrt(t))
+def test_the_rest_of_a_life_that_is_met_in_its_middle() -> None:
+    for hours in [0.5, 4.0, 24.0]:
 
-    mean, beyond = quad(lives, 0, math.inf)[0], quad(lives, hours, math.inf)[0]
-    step = 0.7 * math.sqrt(hours)
-    assert (1 + step) * math.exp(-step) == pytest.approx(beyond / mean, rel=1e-6)
+        def lives(t: float) -> float:
+            return math.exp(-0.7 * math.sqrt(t))
+
+        mean, beyond = quad(lives, 0, math.inf)[0], quad(lives, hours, math.inf)[0]
+        step = 0.7 * math.sqrt(hours)
+        assert (1 + step) * math.exp(-step) == pytest.approx(beyond / mean, rel=1e-6)
 
 
 @pytest.mark.parametrize("shape", [0.3, 2.0, 50.0])
@@ -53,14 +54,14 @@ def test_the_mean_over_the_rate_is_that_of_its_quantiles(shape: float) -> None:
     assert found == pytest.approx(wanted, abs=0.01)
 
 
-@pytest.mark.parametrize("shape", [0.1, 0.5, 1.9, 30.0, 1000.0])
-def test_quantiles_are_those_of_scipy(shape: float) -> None:
-    at = (np.arange(40) + 0.5) / 40
-    assert LossRate(shape, 3.0).quantiles() == pytest.approx(
-        stats.gamma.ppf(at, shape, scale=1 / 3), rel=1e-3
-    )
-    found = Availability(shape, 0.7).quantiles()
-    assert found == pytest.approx(stats.beta.ppf(at, shape, 0.7), abs=1e-4)
+def test_quantiles_are_those_of_scipy() -> None:
+    for shape in [0.1, 0.5, 1.9, 30.0, 1000.0]:
+        at = (np.arange(40) + 0.5) / 40
+        assert LossRate(shape, 3.0).quantiles() == pytest.approx(
+            stats.gamma.ppf(at, shape, scale=1 / 3), rel=1e-3
+        )
+        found = Availability(shape, 0.7).quantiles()
+        assert found == pytest.approx(stats.beta.ppf(at, shape, 0.7), abs=1e-4)
 
 
 def test_lives_from_their_beginning_teach_as_they_do_by_bayes() -> None:
@@ -237,14 +238,12 @@ def test_windows_kept() -> None:
     assert windows_kept(0, 0).value == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize(
-    ("vms", "for_s", "option"), [(0, 1, "count"), (10_001, 1, "count"), (1, 0, "for")]
-)
-def test_what_cannot_be(vms: int, for_s: float, option: str) -> None:
-    with pytest.raises(RequestError) as caught:
-        BELIEF.forecast(vms, for_s)
-    assert caught.value.option == option
-    with pytest.raises(RequestError):
-        BELIEF.rate.of_band(5)
-    with pytest.raises(RequestError):
-        replace(BELIEF, placement_score=11).forecast(1, 1)
+def test_what_cannot_be() -> None:
+    for vms, for_s, option in [(0, 1, "count"), (10_001, 1, "count"), (1, 0, "for")]:
+        with pytest.raises(RequestError) as caught:
+            BELIEF.forecast(vms, for_s)
+        assert caught.value.option == option
+        with pytest.raises(RequestError):
+            BELIEF.rate.of_band(5)
+        with pytest.raises(RequestError):
+            replace(BELIEF, placement_score=11).forecast(1, 1)

@@ -75,9 +75,11 @@ STALLED = Job(
 )
 
 
-@pytest.mark.parametrize(
-    ("job", "policy"),
-    [
+def test_warm_starts_late_notices_and_rare_saves() -> None:
+    """What was up to 19 % off: cold starts counted twice, notices in coarse parts, saves at the
+    wrong places.
+    """
+    for job, policy in [
         (WARM, "adaptive"),
         (replace(WARM, vms=4), "adaptive"),
         (replace(WARM, vms=4), "thesis"),
@@ -95,84 +97,70 @@ STALLED = Job(
         (MISSED, "thesis"),
         (STALLED, "thesis"),
         (replace(STALLED, save_every_steps=20, vms=4, mttp_s=(6300.0,)), "thesis"),
-    ],
-)
-def test_warm_starts_late_notices_and_rare_saves(job: Job, policy: str) -> None:
-    """What was up to 19 % off: cold starts counted twice, notices in coarse parts, saves at the
-    wrong places.
+    ]:
+        assert holds(job, parse_policy(policy))
+        runs = simulate(job, parse_policy(policy), runs=4000, seed=1).total_s
+        error = 4 * runs.std() / len(runs) ** 0.5
+        # Of a cluster some machines go together, of which the closed form knows nothing.
+        most = 0.006 if job.vms == 1 else 0.012
+        assert (
+            abs(expected(job, parse_policy(policy)).total_s - runs.mean())
+            <= most * runs.mean() + error
+        )
+
+
+def test_long_saves_of_learnt_intervals_are_simulated() -> None:
+    """A few short lives, and the job makes saves of which the closed form knows nothing: 10 to 45 %
+    more time.
     """
-    assert holds(job, parse_policy(policy))
-    runs = simulate(job, parse_policy(policy), runs=4000, seed=1).total_s
-    error = 4 * runs.std() / len(runs) ** 0.5
-    # Of a cluster some machines go together, of which the closed form knows nothing.
-    most = 0.006 if job.vms == 1 else 0.012
-    assert (
-        abs(expected(job, parse_policy(policy)).total_s - runs.mean()) <= most * runs.mean() + error
-    )
-
-
-@pytest.mark.parametrize(
-    ("policy", "save_s", "work_s", "life_s"),
-    [
+    for policy, save_s, work_s, life_s in [
         ("young", 250, 307, 321.0),
         ("adaptive", 420, 693, 638.0),
         ("thesis", 9700, 14_466, 11_836.0),
         ("exact", 8700, 10_500, 22_275.0),
         ("hazard", 10_480, 9122, 23_243.0),
-    ],
-)
-def test_long_saves_of_learnt_intervals_are_simulated(
-    policy: str, save_s: float, work_s: int, life_s: float
-) -> None:
-    """A few short lives, and the job makes saves of which the closed form knows nothing: 10 to 45 %
-    more time.
-    """
-    job = Job(
-        steps=work_s,
-        step_s=Span.of(1.0),
-        save_s=Span.of(save_s),
-        backup_s=Span.of(5),
-        mttp_s=(life_s,),
-    )
-    job = replace(job, allocation_s=Span.of(4), preparation_s=Span.of(13))
-    assert not holds(job, parse_policy(policy))
-    assert holds(job, parse_policy(f"static:{work_s * 2 // 3}"))
+    ]:
+        job = Job(
+            steps=work_s,
+            step_s=Span.of(1.0),
+            save_s=Span.of(save_s),
+            backup_s=Span.of(5),
+            mttp_s=(life_s,),
+        )
+        job = replace(job, allocation_s=Span.of(4), preparation_s=Span.of(13))
+        assert not holds(job, parse_policy(policy))
+        assert holds(job, parse_policy(f"static:{work_s * 2 // 3}"))
 
 
-@pytest.mark.parametrize(
-    ("policy", "backup_s", "life_s", "vms"),
-    [
+def test_backups_that_overtake_each_other() -> None:
+    """Against the oracle, step by step: the newest durable version counts, whichever that is."""
+    for policy, backup_s, life_s, vms in [
         ("static:10", (30, 300), 3600.0, 1),
         ("young", (60, 600), 10_800.0, 4),
         ("static:10", (60, 600), 10_800.0, 1),
-    ],
-)
-def test_backups_that_overtake_each_other(
-    policy: str, backup_s: tuple[float, float], life_s: float, vms: int
-) -> None:
-    """Against the oracle, step by step: the newest durable version counts, whichever that is."""
-    job = replace(
-        WARM,
-        steps=5000,
-        step_s=Span(1, 1.2),
-        save_s=Span(1.3, 1.57),
-        allocation_s=Span(62, 218),
-        vms=vms,
-    )
-    job = replace(
-        job,
-        preparation_s=Span(143, 183),
-        warm_preparation_s=None,
-        grace_s=Span.of(0),
-        mttp_s=(life_s,),
-    )
-    job = replace(job, backup_s=Span(*backup_s))
-    assert holds(job, parse_policy(policy))
-    mean, error = naive.mean(job, parse_policy(policy), 4000 if THOROUGH else 500, 1)
-    assert (
-        abs(expected(job, parse_policy(policy)).total_s - mean.total_s)
-        <= 0.008 * mean.total_s + 4 * error.total_s
-    )
+    ]:
+        job = replace(
+            WARM,
+            steps=5000,
+            step_s=Span(1, 1.2),
+            save_s=Span(1.3, 1.57),
+            allocation_s=Span(62, 218),
+            vms=vms,
+        )
+        job = replace(
+            job,
+            preparation_s=Span(143, 183),
+            warm_preparation_s=None,
+            grace_s=Span.of(0),
+            mttp_s=(life_s,),
+        )
+        job = replace(job, backup_s=Span(*backup_s))
+        assert holds(job, parse_policy(policy))
+        mean, error = naive.mean(job, parse_policy(policy), 4000 if THOROUGH else 500, 1)
+        assert (
+            abs(expected(job, parse_policy(policy)).total_s - mean.total_s)
+            <= 0.008 * mean.total_s + 4 * error.total_s
+        )
 
 
 POLICIES = ("static:10", "static:97", *CHOOSING, "every:600", "none", "auto")
@@ -257,22 +245,20 @@ def test_within_two_percent_wherever_it_says_so() -> None:
     assert inside > count // 2
 
 
-@pytest.mark.parametrize(
-    "policy", ["thesis", "adaptive", "young", "daly", "exact", "hazard", "static:51"]
-)
-def test_ordinary_jobs_are_not_refused(policy: str) -> None:
+def test_ordinary_jobs_are_not_refused() -> None:
     """The presets, and 100 hours in steps of a second on 1 to 20 VMs that live half a day."""
-    for name in ("gpt-117m", "gpt-1.3b"):
-        assert holds(preset(name), parse_policy(policy))
-    work = replace(
-        WARM, steps=360_000, save_s=Span.of(5), backup_s=Span.of(10), warm_preparation_s=None
-    )
-    work = replace(
-        work, allocation_s=Span(62, 218), preparation_s=Span(143, 183), mttp_s=(43_200.0,)
-    )
-    for vms in range(1, 2 if policy == "hazard" else 21):
-        faster = Span.of(vms**-0.8)
-        assert holds(replace(work, vms=vms, step_s=faster), parse_policy(policy)), vms
+    for policy in ["thesis", "adaptive", "young", "daly", "exact", "hazard", "static:51"]:
+        for name in ("gpt-117m", "gpt-1.3b"):
+            assert holds(preset(name), parse_policy(policy))
+        work = replace(
+            WARM, steps=360_000, save_s=Span.of(5), backup_s=Span.of(10), warm_preparation_s=None
+        )
+        work = replace(
+            work, allocation_s=Span(62, 218), preparation_s=Span(143, 183), mttp_s=(43_200.0,)
+        )
+        for vms in range(1, 2 if policy == "hazard" else 21):
+            faster = Span.of(vms**-0.8)
+            assert holds(replace(work, vms=vms, step_s=faster), parse_policy(policy)), vms
 
 
 def test_share_of_notices_in_time() -> None:
@@ -289,18 +275,16 @@ def test_share_of_notices_in_time() -> None:
         assert found == pytest.approx(done.mean(), abs=0.003)
 
 
-@pytest.mark.parametrize(
-    ("width", "segment"), [(100.0, 120.0), (100.0, 70.0), (270.0, 11.0), (270.0, 2.0)]
-)
-def test_the_newest_durable_version(width: float, segment: float) -> None:
+def test_the_newest_durable_version() -> None:
     """By drawing delays: the age of the newest durable version is half a segment above a delay
     without overtaking.
     """
-    draw = np.random.default_rng(2)
-    count = math.ceil(width / segment) + 2
-    age = draw.random((20_000, 1)) * segment + np.arange(count) * segment
-    durable = width * draw.random(age.shape) <= age
-    newest = np.where(durable, age, np.inf).min(axis=1).mean()
-    assert width / 2 - float(overtaken(width, np.array([segment]))[0]) == pytest.approx(
-        newest - segment / 2, abs=0.01 * width
-    )
+    for width, segment in [(100.0, 120.0), (100.0, 70.0), (270.0, 11.0), (270.0, 2.0)]:
+        draw = np.random.default_rng(2)
+        count = math.ceil(width / segment) + 2
+        age = draw.random((20_000, 1)) * segment + np.arange(count) * segment
+        durable = width * draw.random(age.shape) <= age
+        newest = np.where(durable, age, np.inf).min(axis=1).mean()
+        assert width / 2 - float(overtaken(width, np.array([segment]))[0]) == pytest.approx(
+            newest - segment / 2, abs=0.01 * width
+        )

@@ -141,19 +141,23 @@ def test_arrays_learn_what_numbers_learn(runs: int, count: int, seed: int) -> No
     assert np.all(np.broadcast_to(notices.missed_rate, runs) <= 0.1 + 1e-12)
 
 
-@pytest.mark.parametrize("life", [100.0, np.array([100.0, 900.0])])
-@pytest.mark.parametrize("ended", [True, False, np.array([True, False])])
-def test_numbers_and_arrays_go_together(life: object, ended: object) -> None:
-    found = LomaxHistory.around(5000.0).after(life, ended).after(50.0, True).most_probable()  # type: ignore[arg-type]
-    for run in range(2):
-        one, over = (
-            bool(np.broadcast_to(v, 2)[run]) if v is ended else float(np.broadcast_to(v, 2)[run])
-            for v in (life, ended)
-        )
-        alone = LomaxHistory.around(5000.0).after(one, over).after(50.0, True).most_probable()
-        assert [np.broadcast_to(v, 2)[run] for v in found] == pytest.approx(
-            [float(v) for v in alone]
-        )
+def test_numbers_and_arrays_go_together() -> None:
+    for life in [100.0, np.array([100.0, 900.0])]:
+        for ended in [True, False, np.array([True, False])]:
+            found = LomaxHistory.around(5000.0).after(life, ended).after(50.0, True).most_probable()  # type: ignore[arg-type]
+            for run in range(2):
+                one, over = (
+                    bool(np.broadcast_to(v, 2)[run])
+                    if v is ended
+                    else float(np.broadcast_to(v, 2)[run])
+                    for v in (life, ended)
+                )
+                alone = (
+                    LomaxHistory.around(5000.0).after(one, over).after(50.0, True).most_probable()
+                )
+                assert [np.broadcast_to(v, 2)[run] for v in found] == pytest.approx(
+                    [float(v) for v in alone]
+                )
 
 
 def test_a_lomax_law_is_found_again() -> None:

@@ -58,23 +58,18 @@ def test_a_time_counts_from_the_end_of_a_save() -> None:
     assert steps_saved(EverySeconds(30), 10, 10, stall_s=3000) == [3, 6, 9]
 
 
-@pytest.mark.parametrize(
-    "text", [*POLICIES, "static:51", "every:600", "every:0.1", "every:123456.789012345"]
-)
-def test_names_of_policies(text: str) -> None:
-    assert parse_policy(text).name == text
+def test_names_of_policies() -> None:
+    for text in [*POLICIES, "static:51", "every:600", "every:0.1", "every:123456.789012345"]:
+        assert parse_policy(text).name == text
 
 
-@pytest.mark.parametrize(
-    "text", ["every:10min", "every:600s", "every:6e2", " every:0.1666666666666666667h"]
-)
-def test_times_of_policies(text: str) -> None:
-    assert parse_policy(text) == EverySeconds(600)
+def test_times_of_policies() -> None:
+    for text in ["every:10min", "every:600s", "every:6e2", " every:0.1666666666666666667h"]:
+        assert parse_policy(text) == EverySeconds(600)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_what_is_no_policy() -> None:
+    for text in [
         "every",
         "every:",
         "every:0",
@@ -84,12 +79,10 @@ def test_times_of_policies(text: str) -> None:
         "auto:5",
         "auto:",
         "static:" + "9" * 5000,
-    ],
-)
-def test_what_is_no_policy(text: str) -> None:
-    with pytest.raises(RequestError) as caught:
-        parse_policy(text, "save_policy")
-    assert (caught.value.option, caught.value.value) == ("save_policy", text)
+    ]:
+        with pytest.raises(RequestError) as caught:
+            parse_policy(text, "save_policy")
+        assert (caught.value.option, caught.value.value) == ("save_policy", text)
 
 
 @given(times, times, st.floats(0.001, 0.5))
@@ -126,9 +119,8 @@ def test_auto_keeps_its_budget_and_never_overtakes_itself(
     assert all(interval - step_s < gap * (1 + 1e-9) for gap in gaps)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
+def test_what_cannot_be() -> None:
+    for make in [
         lambda: EverySteps(0),
         lambda: EverySteps(True),
         lambda: EverySeconds(0),
@@ -136,11 +128,9 @@ def test_auto_keeps_its_budget_and_never_overtakes_itself(
         lambda: Auto(0),
         lambda: Auto(60, 0),
         lambda: Auto(60, 1),
-    ],
-)
-def test_what_cannot_be(make: object) -> None:
-    with pytest.raises(RequestError):
-        make()  # type: ignore[operator]
+    ]:
+        with pytest.raises(RequestError):
+            make()  # type: ignore[operator]
 
 
 def test_the_exact_interval_of_one_job_needs_no_scipy() -> None:
@@ -153,9 +143,8 @@ def test_the_exact_interval_of_one_job_needs_no_scipy() -> None:
     assert exact_s(10.0, math.inf) == math.inf and exact_s(0.0, 3600.0) == 0
 
 
-@pytest.mark.parametrize(
-    ("policy", "steps"),
-    [
+def test_whole_steps() -> None:
+    for policy, steps in [
         (EverySeconds(0.05), 1),
         (EverySeconds(0.25), 3),
         (EverySeconds(3 * 0.1), 3),  # which is 3.0000000000000004 steps
@@ -163,14 +152,12 @@ def test_the_exact_interval_of_one_job_needs_no_scipy() -> None:
         (parse_policy("exact"), 5),
         (Auto(16.0, 0.5), 5),
         (Auto(16.0, 0.0145), 7),  # 6.9 steps are 1.45 %
-    ],
-)
-def test_whole_steps(policy: SavePolicy, steps: int) -> None:
-    facts = SaveFacts(save_s=0.01, step_s=0.1, mttp_s=16.0)
-    assert whole_steps(policy, facts) == steps
-    assert whole_steps(policy, replace(facts, save_s=np.array([0.01, 0.01]))) == pytest.approx(
-        [steps, steps]
-    )
+    ]:
+        facts = SaveFacts(save_s=0.01, step_s=0.1, mttp_s=16.0)
+        assert whole_steps(policy, facts) == steps
+        assert whole_steps(policy, replace(facts, save_s=np.array([0.01, 0.01]))) == pytest.approx(
+            [steps, steps]
+        )
 
 
 def test_a_whole_number_of_steps_is_not_rounded_off() -> None:

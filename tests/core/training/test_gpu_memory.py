@@ -76,21 +76,18 @@ def test_an_8b_model_as_engineers_know_it() -> None:
     assert least_gpus(replace(workload, method=Method.DDP), gpu("A100", 80), BF16) is None
 
 
-@pytest.mark.parametrize(
-    ("model", "name", "memory", "fits"),
-    [
+def test_lora_on_one_gpu() -> None:
+    for model, name, memory, fits in [
         ("llama-8b", "A10G", 24, True),
         ("llama-8b", "T4", 16, False),  # 16 GB of weights alone
         ("llama-70b", "H100", 80, False),
         ("llama-70b", "H200", 141, False),
         ("llama-13b", "L40S", 48, True),
-    ],
-)
-def test_lora_on_one_gpu(model: str, name: str, memory: float, fits: bool) -> None:
-    workload = Workload(find_model(model), Method.LORA, Precision.AUTO, 1)
-    precision = gpu(name, memory).precision(Precision.AUTO)
-    assert precision is not None
-    assert bool(fit_memory(workload, gpu(name, memory), precision, np.ones(1)).fits[0]) is fits
+    ]:
+        workload = Workload(find_model(model), Method.LORA, Precision.AUTO, 1)
+        precision = gpu(name, memory).precision(Precision.AUTO)
+        assert precision is not None
+        assert bool(fit_memory(workload, gpu(name, memory), precision, np.ones(1)).fits[0]) is fits
 
 
 def test_lora_splits_weights_only_where_it_must() -> None:

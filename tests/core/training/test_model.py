@@ -33,13 +33,15 @@ def test_operations_are_those_of_published_utilisation() -> None:
         assert 100 * flops / peak == pytest.approx(float(row["mfu_pct"]), rel=0.04), row
 
 
-@pytest.mark.parametrize(
-    ("parameters", "layers", "hidden"),
-    [(124e6, 9, 1088), (6.7e9, 32, 4160), (13e9, 40, 5184), (175e9, 96, 12352)],
-)
-def test_a_size_alone_gives_the_usual_shape(parameters: float, layers: int, hidden: int) -> None:
-    shape = Transformer.of_size(parameters)
-    assert (shape.layers, shape.hidden) == (layers, hidden)
+def test_a_size_alone_gives_the_usual_shape() -> None:
+    for parameters, layers, hidden in [
+        (124e6, 9, 1088),
+        (6.7e9, 32, 4160),
+        (13e9, 40, 5184),
+        (175e9, 96, 12352),
+    ]:
+        shape = Transformer.of_size(parameters)
+        assert (shape.layers, shape.hidden) == (layers, hidden)
 
 
 @settings(max_examples=examples(100))

@@ -67,10 +67,13 @@ def test_the_batch_matters_more_than_the_vm(batch: int, published: float, within
     assert found.throughput[1] / found.throughput[0] == pytest.approx(published, rel=within)
 
 
-@pytest.mark.parametrize("model", ["resnet50", "bert-large", "vit-b", "gpt2"])
-def test_an_l4_is_faster_than_a_t4(model: str) -> None:
-    workload = Workload(find_model(model), batch=32)
-    assert speed(workload, "L4", 1, [1]).throughput[0] > speed(workload, "T4", 1, [1]).throughput[0]
+def test_an_l4_is_faster_than_a_t4() -> None:
+    for model in ["resnet50", "bert-large", "vit-b", "gpt2"]:
+        workload = Workload(find_model(model), batch=32)
+        assert (
+            speed(workload, "L4", 1, [1]).throughput[0]
+            > speed(workload, "T4", 1, [1]).throughput[0]
+        )
 
 
 @pytest.mark.parametrize(
@@ -84,15 +87,15 @@ def test_an_l4_is_no_faster_than_an_a10g(model: str, method: Method) -> None:
     )
 
 
-@pytest.mark.parametrize("model", ["llama-8b", "llama-3b", "gpt2-xl"])
-def test_an_h200_is_an_h100_with_more_memory(model: str) -> None:
+def test_an_h200_is_an_h100_with_more_memory() -> None:
     """Compute-bound models gain little: the die is the same."""
-    workload = Workload(find_model(model), Method.FSDP, batch=8)
-    ratio = (
-        speed(workload, "H200", 8, [1]).throughput[0]
-        / speed(workload, "H100", 8, [1]).throughput[0]
-    )
-    assert 1.0 <= ratio <= 1.2
+    for model in ["llama-8b", "llama-3b", "gpt2-xl"]:
+        workload = Workload(find_model(model), Method.FSDP, batch=8)
+        ratio = (
+            speed(workload, "H200", 8, [1]).throughput[0]
+            / speed(workload, "H100", 8, [1]).throughput[0]
+        )
+        assert 1.0 <= ratio <= 1.2
 
 
 def test_the_interval_is_wider_where_less_is_known() -> None:
@@ -119,53 +122,50 @@ def test_where_images_are_waited_for_their_reading_is_in_doubt() -> None:
     assert many.doubt.named["reading"][0] < 0.05 and many.sd[0] > 0.1
 
 
-@pytest.mark.parametrize("ratio", [0.2, 0.5, 0.8, 1.0, 1.25, 2.0, 5.0])
-@pytest.mark.parametrize(
-    ("sd", "median", "held"), [(0.05, 0.08, 0.12), (0.2, 0.03, 0.03), (0.4, 0.03, 0.03)]
-)
-def test_the_longer_of_two_uncertain_times(
-    ratio: float, sd: float, median: float, held: float
-) -> None:
+def test_the_longer_of_two_uncertain_times() -> None:
     """As drawn a hundred thousand times: its median, how often reading decides, and what the
     interval holds.
 
     Where one of them is known well, two moments say less of the longer one.
     """
-    random = np.random.default_rng(7)
-    computed, reading = (
-        t * np.exp(s * random.standard_normal(100_000)) for t, s in ((ratio, sd), (1.0, READING_SD))
-    )
-    longer = np.maximum(computed, reading)
-    found = waiting(np.array([ratio]), np.array([sd]), np.ones(1))
-    assert found.step_s[0] == pytest.approx(np.median(longer), rel=median)
-    assert found.probability[0] == pytest.approx((reading > computed).mean(), abs=0.01)
-    low, high = (found.step_s[0] * np.exp(sign * Z80 * found.sd[0]) for sign in (-1, 1))
-    assert ((longer >= low) & (longer <= high)).mean() == pytest.approx(0.8, abs=held)
+    for ratio in [0.2, 0.5, 0.8, 1.0, 1.25, 2.0, 5.0]:
+        for sd, median, held in [(0.05, 0.08, 0.12), (0.2, 0.03, 0.03), (0.4, 0.03, 0.03)]:
+            random = np.random.default_rng(7)
+            computed, reading = (
+                t * np.exp(s * random.standard_normal(100_000))
+                for t, s in ((ratio, sd), (1.0, READING_SD))
+            )
+            longer = np.maximum(computed, reading)
+            found = waiting(np.array([ratio]), np.array([sd]), np.ones(1))
+            assert found.step_s[0] == pytest.approx(np.median(longer), rel=median)
+            assert found.probability[0] == pytest.approx((reading > computed).mean(), abs=0.01)
+            low, high = (found.step_s[0] * np.exp(sign * Z80 * found.sd[0]) for sign in (-1, 1))
+            assert ((longer >= low) & (longer <= high)).mean() == pytest.approx(0.8, abs=held)
 
 
-@pytest.mark.parametrize("method", [Method.DDP, Method.FSDP, Method.LORA])
-@pytest.mark.parametrize("batch", [1, 16])
-def test_more_vms_never_train_faster_than_that_many_times(method: Method, batch: int) -> None:
+def test_more_vms_never_train_faster_than_that_many_times() -> None:
     """But for sharding, which leaves more room for larger micro-batches and less of the optimizer
     for each GPU.
     """
-    models = (
-        ("resnet50", "bert-base", "stable-diffusion-2")
-        if method is Method.DDP
-        else ("llama-8b", "llama-70b")
-    )
-    for model in models:
-        for gpu in ("T4", "A10G", "L4", "A100", "H100", "B200"):
-            found = speed(
-                Workload(find_model(model), method, batch=batch), gpu, 4, list(range(1, 65))
+    for method in [Method.DDP, Method.FSDP, Method.LORA]:
+        for batch in [1, 16]:
+            models = (
+                ("resnet50", "bert-base", "stable-diffusion-2")
+                if method is Method.DDP
+                else ("llama-8b", "llama-70b")
             )
-            alike = found.fits & (found.micro_batch == found.micro_batch[0]) & found.fits[0]
-            slack = 1e-9 if method is Method.DDP else 0.02
-            assert (found.throughput <= found.vms * found.throughput[0] * (1 + slack))[
-                alike
-            ].all(), (model, gpu)
-            if method is Method.DDP:
-                assert (np.diff(found.step_s) >= -1e-12).all()
+            for model in models:
+                for gpu in ("T4", "A10G", "L4", "A100", "H100", "B200"):
+                    found = speed(
+                        Workload(find_model(model), method, batch=batch), gpu, 4, list(range(1, 65))
+                    )
+                    alike = found.fits & (found.micro_batch == found.micro_batch[0]) & found.fits[0]
+                    slack = 1e-9 if method is Method.DDP else 0.02
+                    assert (found.throughput <= found.vms * found.throughput[0] * (1 + slack))[
+                        alike
+                    ].all(), (model, gpu)
+                    if method is Method.DDP:
+                        assert (np.diff(found.step_s) >= -1e-12).all()
 
 
 def test_no_network_is_faster_than_its_line() -> None:
@@ -190,23 +190,21 @@ def _gpu(name: str, memory: float) -> object:
     return found
 
 
-@pytest.mark.parametrize("model", ["llama-70b", "llama-8b", "bert-large", "resnet50"])
-@pytest.mark.parametrize("scaling", list(Scaling))
-@pytest.mark.parametrize("gpu", ["T4", "A100", "B200"])
-def test_a_size_is_as_fast_whatever_other_sizes_are_asked_for(
-    model: str, scaling: Scaling, gpu: str
-) -> None:
+def test_a_size_is_as_fast_with_other_sizes_asked_for() -> None:
     """The planner asks for all sizes of a type at once, ``performance predict`` for one."""
-    found = find_model(model)
-    method = Method.FSDP if found.parameters > 2e9 else Method.DDP
-    batch = 4096 if scaling is Scaling.STRONG else found.batch
-    workload = Workload(found, method, batch=batch, scaling=scaling)
-    sizes = [1, 2, 3, 7, 20, 64]
-    every = speed(workload, gpu, 4, list(range(1, 65)))
-    for n in sizes:
-        alone = speed(workload, gpu, 4, [n])
-        assert every.throughput[n - 1] == pytest.approx(alone.throughput[0])
-        assert every.sd[n - 1] == pytest.approx(alone.sd[0])
+    for model in ["llama-70b", "llama-8b", "bert-large", "resnet50"]:
+        for scaling in list(Scaling):
+            for gpu in ["T4", "A100", "B200"]:
+                found = find_model(model)
+                method = Method.FSDP if found.parameters > 2e9 else Method.DDP
+                batch = 4096 if scaling is Scaling.STRONG else found.batch
+                workload = Workload(found, method, batch=batch, scaling=scaling)
+                sizes = [1, 2, 3, 7, 20, 64]
+                every = speed(workload, gpu, 4, list(range(1, 65)))
+                for n in sizes:
+                    alone = speed(workload, gpu, 4, [n])
+                    assert every.throughput[n - 1] == pytest.approx(alone.throughput[0])
+                    assert every.sd[n - 1] == pytest.approx(alone.sd[0])
 
 
 def test_a_step_larger_than_is_known_to_train_well_is_a_doubt() -> None:
@@ -236,14 +234,16 @@ def test_a_speed_that_cannot_be_had_is_not_shown_as_one() -> None:
     assert repr(found) == "<TrainingSpeed: llama-70b on 1 x T4: it does not fit into their memory>"
 
 
-@pytest.mark.parametrize("model", ["resnet50", "vit-b", "llama-1b", "sdxl"])
-@pytest.mark.parametrize("gpu", ["T4", "A10G", "H100"])
-def test_computing_activations_again_is_never_faster(model: str, gpu: str) -> None:
-    again, once = (
-        speed(Workload(find_model(model), batch=8, checkpointing=c), gpu, 1, [1]).throughput[0]
-        for c in (True, False)
-    )
-    assert 0.6 * once < again < once
+def test_computing_activations_again_is_never_faster() -> None:
+    for model in ["resnet50", "vit-b", "llama-1b", "sdxl"]:
+        for gpu in ["T4", "A10G", "H100"]:
+            again, once = (
+                speed(
+                    Workload(find_model(model), batch=8, checkpointing=c), gpu, 1, [1]
+                ).throughput[0]
+                for c in (True, False)
+            )
+            assert 0.6 * once < again < once
 
 
 def test_gpus_are_in_vms_that_exist() -> None:

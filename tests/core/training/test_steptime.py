@@ -184,27 +184,22 @@ def test_what_was_not_measured_is_0_and_doubted() -> None:
     assert one.predict(1, 4, 32.0).relative > 0.5 > one.predict(1, 1, 32.0).relative
 
 
-@pytest.mark.parametrize(
-    ("sizes", "asked"),
-    [
+def test_two_gpus_say_nothing_of_each_gpu_more() -> None:
+    for sizes, asked in [
         ([(1, 1), (1, 2)], (1, 4, 32.0)),
         ([(1, 1), (1, 2), (2, 2), (2, 8), (4, 16)], (1, 8, 32.0)),
         ([(1, 1), (1, 4), (2, 2)], (4, 16, 32.0)),
         ([(1, 1), (2, 2)], (2, 8, 32.0)),
-    ],
-)
-def test_two_gpus_say_nothing_of_each_gpu_more(
-    sizes: list[tuple[int, int]], asked: tuple[int, int, float]
-) -> None:
-    rows = np.array([(*size, batch) for size in sizes for batch in (8.0, 32.0, 128.0)])
-    fit = fit_steps(by_law(LAW, *rows.T))
-    if max(gpus for nodes, gpus in sizes if nodes == 1) <= 2:
-        assert fit.law.local_per_gpu == 0
-    if max((gpus for nodes, gpus in sizes if nodes > 1), default=0) <= 2:
-        assert fit.law.network_per_gpu == 0
-    interval = fit.predict(*asked)
-    assert interval.low <= float(LAW.step_s(*numbers(*asked))[0]) <= interval.high
-    assert interval.high > 1.5 * interval.low
+    ]:
+        rows = np.array([(*size, batch) for size in sizes for batch in (8.0, 32.0, 128.0)])
+        fit = fit_steps(by_law(LAW, *rows.T))
+        if max(gpus for nodes, gpus in sizes if nodes == 1) <= 2:
+            assert fit.law.local_per_gpu == 0
+        if max((gpus for nodes, gpus in sizes if nodes > 1), default=0) <= 2:
+            assert fit.law.network_per_gpu == 0
+        interval = fit.predict(*asked)
+        assert interval.low <= float(LAW.step_s(*numbers(*asked))[0]) <= interval.high
+        assert interval.high > 1.5 * interval.low
 
 
 def test_few_rows_do_not_make_a_sure_law() -> None:
@@ -219,16 +214,18 @@ def test_interval_without_ranges_grows_with_the_cluster() -> None:
     assert fit.predict(8, 32, 8.0).relative > fit.predict(4, 16, 8.0).relative
 
 
-@pytest.mark.parametrize(
-    ("nodes", "step"),
-    [([1, 2], [1.0, 2.0]), ([1] * 9, [1.0] * 9), ([1] * 9, np.linspace(1, 2, 9)), ([], [])],
-)
-def test_too_little_to_fit(nodes: list[float], step: list[float]) -> None:
-    own = np.array(nodes, dtype=np.float64)
-    with pytest.raises(
-        RequestError, match="at least 4 measured steps, of at least two clusters or batches"
-    ):
-        fit_steps(Steps(own, own, own * 8, np.array(step)))
+def test_too_little_to_fit() -> None:
+    for nodes, step in [
+        ([1, 2], [1.0, 2.0]),
+        ([1] * 9, [1.0] * 9),
+        ([1] * 9, np.linspace(1, 2, 9)),
+        ([], []),
+    ]:
+        own = np.array(nodes, dtype=np.float64)
+        with pytest.raises(
+            RequestError, match="at least 4 measured steps, of at least two clusters or batches"
+        ):
+            fit_steps(Steps(own, own, own * 8, np.array(step)))
 
 
 def test_ten_thousand_rows_take_a_second_or_so() -> None:

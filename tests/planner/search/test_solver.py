@@ -389,10 +389,10 @@ class TestOracle:
         assert milp_oracle.brute_force(milp_oracle.KNOWN) == pytest.approx(28.2)
         assert milp_oracle.wrong(60) == []
 
-    @pytest.mark.parametrize("version", ["1.8.1", "1.12.0", "1.14.0", "1.16.0"])
-    def test_releases_that_answer_wrongly_or_print_are_excluded(self, version: str) -> None:
-        assert version not in ALLOWED
-        assert importlib.metadata.version("highspy") in ALLOWED
+    def test_releases_that_answer_wrongly_or_print_are_excluded(self) -> None:
+        for version in ["1.8.1", "1.12.0", "1.14.0", "1.16.0"]:
+            assert version not in ALLOWED
+            assert importlib.metadata.version("highspy") in ALLOWED
 
     @pytest.mark.slow
     @pytest.mark.parametrize("minor", MINORS)

@@ -49,11 +49,11 @@ def expected(spot: int, stall: float, moved: float, life: float = 3600.0) -> flo
     return float(kept_share(*(np.array(x) for x in (spot / life, stall, moved, START_S + moved))))
 
 
-@pytest.mark.parametrize(("gbps", "gpus"), [(25.0, 1), (10.0, 4), (100.0, 8)])
-def test_what_is_whole_is_moved_by_one(gbps: float, gpus: int) -> None:
-    found = sizes(changes={"network": gbps, "gpus": gpus})
-    moved, stall = max(12.8, 16 / (gbps / 8 * 0.8)), 16 / (6 * gpus)
-    assert found.kept == pytest.approx([expected(n, stall, moved) for n in range(1, 13)])
+def test_what_is_whole_is_moved_by_one() -> None:
+    for gbps, gpus in [(25.0, 1), (10.0, 4), (100.0, 8)]:
+        found = sizes(changes={"network": gbps, "gpus": gpus})
+        moved, stall = max(12.8, 16 / (gbps / 8 * 0.8)), 16 / (6 * gpus)
+        assert found.kept == pytest.approx([expected(n, stall, moved) for n in range(1, 13)])
 
 
 def test_what_is_split_is_moved_n_times_as_fast_into_a_bucket() -> None:
@@ -73,48 +73,50 @@ def test_memory_nodes_and_an_anchor_receive_all_parts() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("gbps", "size", "nodes"),
-    [
+def test_memory_nodes_are_as_many_as_receive_a_version_in_time() -> None:
+    """In ten seconds, or with 1.25 GB/s, at four fifths of their networks."""
+    for gbps, size, nodes in [
         (10.0, 300_000_000, 1),
         (0.1, 300_000_000, 3),
         (12.5, 16 * GB, 1),
         (12.4, 16 * GB, 2),
         (3.125, 840 * GB, 4),
-    ],
-)
-def test_memory_nodes_are_as_many_as_receive_a_version_in_time(
-    gbps: float, size: int, nodes: int
-) -> None:
-    """In ten seconds, or with 1.25 GB/s, at four fifths of their networks."""
-    assert nodes_to_receive(gbps, size) == nodes
-    assert receive_s(size) == pytest.approx(max(10, size / 1.25e9))
-    assert nodes * gbps / 8 * 0.8 * receive_s(size) >= size / 1e9 * (1 - 1e-9)
+    ]:
+        assert nodes_to_receive(gbps, size) == nodes
+        assert receive_s(size) == pytest.approx(max(10, size / 1.25e9))
+        assert nodes * gbps / 8 * 0.8 * receive_s(size) >= size / 1e9 * (1 - 1e-9)
 
 
-@pytest.mark.parametrize("method", ["ddp", "fsdp"])
-@pytest.mark.parametrize("architecture", ["on-demand", "single-anchor", "spot-storage", "tiering"])
-def test_the_simulated_job_is_the_one_that_is_counted(architecture: str, method: str) -> None:
+def test_the_simulated_job_is_the_one_that_is_counted() -> None:
     """The same stalls, delays, restarts and lives."""
-    shop = plain_shop(
-        {"g.x": plain_gpu(LINEAR)},
-        life_s=12 * 3600.0,
-        checkpoint=16 * GB,
-        n_sat=((0.3, 99),),
-        method=method,
-    )
-    request = request_of(shop)
-    candidates = gather(catalog_of(shop), request)
-    table = candidates.sizes(REGISTRY[architecture])
-    row = int(np.flatnonzero(table.count == 4)[0])
-    gpu, steps = table.types[int(table.type_index[row])], 2_000_000
-    cluster = Cluster(architecture, gpu, int(table.spot[row]), int(table.on_demand[row]), None)
-    plain = Job(
-        steps=steps, step_s=Span.of(1.0), allocation_s=ALLOCATION_S, vms=max(cluster.spot_count, 1)
-    )
-    job = as_counted(plain, cluster, request)
-    runs = simulate(job, parse_policy("young"), runs=40, seed=3)
-    assert steps / float(np.mean(runs.total_s)) == pytest.approx(float(table.kept[row]), rel=0.02)
+    for method in ["ddp", "fsdp"]:
+        for architecture in ["on-demand", "single-anchor", "spot-storage", "tiering"]:
+            shop = plain_shop(
+                {"g.x": plain_gpu(LINEAR)},
+                life_s=12 * 3600.0,
+                checkpoint=16 * GB,
+                n_sat=((0.3, 99),),
+                method=method,
+            )
+            request = request_of(shop)
+            candidates = gather(catalog_of(shop), request)
+            table = candidates.sizes(REGISTRY[architecture])
+            row = int(np.flatnonzero(table.count == 4)[0])
+            gpu, steps = table.types[int(table.type_index[row])], 2_000_000
+            cluster = Cluster(
+                architecture, gpu, int(table.spot[row]), int(table.on_demand[row]), None
+            )
+            plain = Job(
+                steps=steps,
+                step_s=Span.of(1.0),
+                allocation_s=ALLOCATION_S,
+                vms=max(cluster.spot_count, 1),
+            )
+            job = as_counted(plain, cluster, request)
+            runs = simulate(job, parse_policy("young"), runs=40, seed=3)
+            assert steps / float(np.mean(runs.total_s)) == pytest.approx(
+                float(table.kept[row]), rel=0.02
+            )
 
 
 def test_a_sustained_bandwidth_counts_before_a_peak_and_an_unknown_one_is_low() -> None:
@@ -167,13 +169,13 @@ def test_the_shares_stand_in_the_order_of_the_lives() -> None:
     assert (np.diff(found.kept) < 0).all(), "more VMs are hit more often"
 
 
-@pytest.mark.parametrize("life", [1800.0, 3600.0, 1e6, math.inf])
-def test_the_user_s_figure_replaces_both_ends(life: float) -> None:
-    for band in (None, 0, 4):
-        shop = plain_shop({"g.x": plain_gpu(LINEAR)}, life_s=life)
-        lives = lives_of(gpu_type(interruption_band=band), request_of(shop))
-        assert (lives.bad_s, lives.usual_s, lives.good_s) == (life, life, life)
-        found = sizes(life_s=life, changes={"band": band})
-        assert (found.kept == found.kept_bad).all() and (found.kept == found.kept_good).all()
-    if math.isinf(life):
-        assert found.kept == pytest.approx(np.ones(12), abs=1e-4)
+def test_the_user_s_figure_replaces_both_ends() -> None:
+    for life in [1800.0, 3600.0, 1e6, math.inf]:
+        for band in (None, 0, 4):
+            shop = plain_shop({"g.x": plain_gpu(LINEAR)}, life_s=life)
+            lives = lives_of(gpu_type(interruption_band=band), request_of(shop))
+            assert (lives.bad_s, lives.usual_s, lives.good_s) == (life, life, life)
+            found = sizes(life_s=life, changes={"band": band})
+            assert (found.kept == found.kept_bad).all() and (found.kept == found.kept_good).all()
+        if math.isinf(life):
+            assert found.kept == pytest.approx(np.ones(12), abs=1e-4)

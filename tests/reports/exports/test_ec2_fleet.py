@@ -73,17 +73,17 @@ def server() -> Iterator[str]:
     moto.stop()
 
 
-@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
-def test_the_service_model_takes_them(plan: Plan) -> None:
-    model = client().meta.service_model.operation_model("CreateFleet")
-    with Stubber(client()) as stub:
-        for request in requests(plan).values():
-            report = ParamValidator().validate(request, model.input_shape)
-            assert not report.has_errors(), report.generate_report()
-            _assert_enums(request, model.input_shape)
-            # The same request through a client, which is what the AWS command line is.
-            stub.add_response("create_fleet", {"FleetId": "fleet-1"}, request)
-            assert stub.client.create_fleet(**request)["FleetId"] == "fleet-1"
+def test_the_service_model_takes_them() -> None:
+    for plan in PLANS.values():
+        model = client().meta.service_model.operation_model("CreateFleet")
+        with Stubber(client()) as stub:
+            for request in requests(plan).values():
+                report = ParamValidator().validate(request, model.input_shape)
+                assert not report.has_errors(), report.generate_report()
+                _assert_enums(request, model.input_shape)
+                # The same request through a client, which is what the AWS command line is.
+                stub.add_response("create_fleet", {"FleetId": "fleet-1"}, request)
+                assert stub.client.create_fleet(**request)["FleetId"] == "fleet-1"
 
 
 def _assert_enums(value: Any, shape: Any) -> None:
@@ -121,34 +121,38 @@ OURS = ExportOptions(
 )
 
 
-@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
-def test_templates_hold_what_starts_the_training(plan: Plan) -> None:
-    model = client().meta.service_model.operation_model("CreateLaunchTemplate")
-    found = templates(plan, OURS)
-    assert [name.removesuffix("-template.json") for name in found] == [g.role for g in plan.groups]
-    for (role, request), fleet in zip(found.items(), requests(plan, OURS).values(), strict=True):
-        report = ParamValidator().validate(request, model.input_shape)
-        assert not report.has_errors(), report.generate_report()
-        _assert_enums(request, model.input_shape)
-        (config,) = fleet["LaunchTemplateConfigs"]
-        assert (
-            config["LaunchTemplateSpecification"]["LaunchTemplateName"]
-            == request["LaunchTemplateName"]
-        )
-        assert (
-            request["LaunchTemplateName"]
-            == f"deepvm-training-{role.removesuffix('-template.json')}"
-        )
-        data = request["LaunchTemplateData"]
-        assert data["IamInstanceProfile"] == {"Name": "deepvm-training"}
-        assert (data["ImageId"], data["KeyName"], data["SecurityGroupIds"]) == (
-            OURS.image,
-            "key",
-            ["sg-1"],
-        )
-        script = base64.b64decode(data["UserData"])
-        assert script.startswith(b"#!/bin/bash\n") and len(script) < 16384
-        subprocess.run(["bash", "-n"], input=script, check=True)
+def test_templates_hold_what_starts_the_training() -> None:
+    for plan in PLANS.values():
+        model = client().meta.service_model.operation_model("CreateLaunchTemplate")
+        found = templates(plan, OURS)
+        assert [name.removesuffix("-template.json") for name in found] == [
+            g.role for g in plan.groups
+        ]
+        for (role, request), fleet in zip(
+            found.items(), requests(plan, OURS).values(), strict=True
+        ):
+            report = ParamValidator().validate(request, model.input_shape)
+            assert not report.has_errors(), report.generate_report()
+            _assert_enums(request, model.input_shape)
+            (config,) = fleet["LaunchTemplateConfigs"]
+            assert (
+                config["LaunchTemplateSpecification"]["LaunchTemplateName"]
+                == request["LaunchTemplateName"]
+            )
+            assert (
+                request["LaunchTemplateName"]
+                == f"deepvm-training-{role.removesuffix('-template.json')}"
+            )
+            data = request["LaunchTemplateData"]
+            assert data["IamInstanceProfile"] == {"Name": "deepvm-training"}
+            assert (data["ImageId"], data["KeyName"], data["SecurityGroupIds"]) == (
+                OURS.image,
+                "key",
+                ["sg-1"],
+            )
+            script = base64.b64decode(data["UserData"])
+            assert script.startswith(b"#!/bin/bash\n") and len(script) < 16384
+            subprocess.run(["bash", "-n"], input=script, check=True)
 
 
 def test_the_placeholder_is_refused(tmp_path: Path) -> None:
@@ -493,10 +497,10 @@ def test_a_savings_plan_does_not_lower_the_limit_below_what_aws_compares_it_with
     ]
 
 
-@pytest.mark.parametrize("engine", ["ec2-fleet", "terraform", "skypilot"])
-def test_reserved_vms_are_not_rented_a_second_time(engine: str) -> None:
-    plan = spot_only()
-    reserved = replace(plan, training=replace(plan.training, reserved="block-1"))
-    with pytest.raises(RequestError, match="block-1 are reserved"):
-        render(reserved, engine)
-    assert render(reserved, "torchrun").files
+def test_reserved_vms_are_not_rented_a_second_time() -> None:
+    for engine in ["ec2-fleet", "terraform", "skypilot"]:
+        plan = spot_only()
+        reserved = replace(plan, training=replace(plan.training, reserved="block-1"))
+        with pytest.raises(RequestError, match="block-1 are reserved"):
+            render(reserved, engine)
+        assert render(reserved, "torchrun").files

@@ -309,25 +309,24 @@ def test_a_deepvm_of_a_folder_here_goes_with_the_files(engine: str, tmp_path: Pa
     assert wheel.name == WHEEL.wheel_name and wheel.read_bytes() == b"a wheel"
 
 
-@pytest.mark.parametrize(
-    ("engine", "own"),
-    [
+def test_what_vms_cannot_have_is_refused_before_they_cost() -> None:
+    for engine, own in [
         *((e, WHEEL) for e in REGISTRY if e not in CARRY),
         # Fmt: skip
         *((e, OwnPackage("", "/home/me")) for e in REGISTRY),
-    ],
-)
-def test_what_vms_cannot_have_is_refused_before_they_cost(engine: str, own: OwnPackage) -> None:
-    with pytest.raises(RequestError) as caught:
-        render(single_anchor(), engine, ExportOptions(command="train.py", own=own))
-    assert (caught.value.option, caught.value.exit_code) == ("package", 2)
-    assert f"of {own.place}: a release" in str(caught.value) and "git+https://" in str(caught.value)
-    # Without a training to start, the image may have it: nothing of a stranger is installed in its
-    # place.
-    found = installs(engine, ExportOptions(own=own))
-    assert found and all(each.startswith("?deepvm export --package") for each in found)
-    notes = render(single_anchor(), engine, ExportOptions(own=own)).notes
-    assert any(own.place in note and "--package" in note for note in notes)
+    ]:
+        with pytest.raises(RequestError) as caught:
+            render(single_anchor(), engine, ExportOptions(command="train.py", own=own))
+        assert (caught.value.option, caught.value.exit_code) == ("package", 2)
+        assert f"of {own.place}: a release" in str(caught.value) and "git+https://" in str(
+            caught.value
+        )
+        # Without a training to start, the image may have it: nothing of others is installed in its
+        # place.
+        found = installs(engine, ExportOptions(own=own))
+        assert found and all(each.startswith("?deepvm export --package") for each in found)
+        notes = render(single_anchor(), engine, ExportOptions(own=own)).notes
+        assert any(own.place in note and "--package" in note for note in notes)
 
 
 @each_engine
@@ -365,28 +364,28 @@ def test_golden(engine: str, plan: Plan) -> None:
     assert written == path.read_text()
 
 
-@pytest.mark.parametrize("text", ["\0", "a\ud800"])
-@pytest.mark.parametrize("field", ["image", "key_name", "command", "launch_template"])
-def test_text_that_no_file_can_hold(field: str, text: str) -> None:
-    with pytest.raises(RequestError) as caught:
-        ExportOptions(**{field: text})
-    assert caught.value.option == field
-    with pytest.raises(RequestError):
-        ExportOptions(subnet=(Subnet(text),))
-    with pytest.raises(RequestError):
-        ExportOptions(security_group=(text,))
+def test_text_that_no_file_can_hold() -> None:
+    for text in ["\0", "a\ud800"]:
+        for field in ["image", "key_name", "command", "launch_template"]:
+            with pytest.raises(RequestError) as caught:
+                ExportOptions(**{field: text})
+            assert caught.value.option == field
+            with pytest.raises(RequestError):
+                ExportOptions(subnet=(Subnet(text),))
+            with pytest.raises(RequestError):
+                ExportOptions(security_group=(text,))
 
 
-@pytest.mark.parametrize("text", ["'", '"a', "a\\"])
-def test_a_command_with_an_open_quote(text: str) -> None:
-    with pytest.raises(RequestError, match="closed quotes"):
-        ExportOptions(command=text)
+def test_a_command_with_an_open_quote() -> None:
+    for text in ["'", '"a', "a\\"]:
+        with pytest.raises(RequestError, match="closed quotes"):
+            ExportOptions(command=text)
 
 
-@pytest.mark.parametrize("text", ["python train.py", "torchrun train.py", "bash run.sh"])
-def test_a_command_is_the_arguments_of_torchrun(text: str) -> None:
-    with pytest.raises(RequestError, match="the arguments of torchrun"):
-        ExportOptions(command=text)
+def test_a_command_is_the_arguments_of_torchrun() -> None:
+    for text in ["python train.py", "torchrun train.py", "bash run.sh"]:
+        with pytest.raises(RequestError, match="the arguments of torchrun"):
+            ExportOptions(command=text)
 
 
 @given(st.lists(st.text(st.characters(codec="utf-8"), max_size=300), max_size=4))

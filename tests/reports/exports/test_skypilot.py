@@ -19,7 +19,7 @@ from support.plans import PLANS, gpu_vms, memory_vms, single_anchor, spot_only, 
 from support.processes import until
 
 from deepvm.core.cluster.instances import Market, ZonePrice
-from deepvm.core.cluster.plan import Plan, PlannedVms
+from deepvm.core.cluster.plan import Plan
 from deepvm.errors import RequestError
 from deepvm.io.own_package import OwnPackage
 from deepvm.reports.exports.base import ExportOptions, write_export
@@ -86,13 +86,11 @@ def assert_valid(task: dict[str, Any]) -> None:
         assert VARIABLE.fullmatch(name) and (value is None or type(value) is str)
 
 
-@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
-@pytest.mark.parametrize(
-    "options", [ExportOptions(), COMMAND, ExportOptions(image="ami-1")], ids=repr
-)
-def test_skypilots_schema_takes_them(plan: Plan, options: ExportOptions) -> None:
-    for task in tasks(plan, options).values():
-        assert_valid(task)
+def test_skypilots_schema_takes_them() -> None:
+    for plan in PLANS.values():
+        for options in [ExportOptions(), COMMAND, ExportOptions(image="ami-1")]:
+            for task in tasks(plan, options).values():
+                assert_valid(task)
 
 
 SECRET = "5" * 64
@@ -225,20 +223,15 @@ def test_zones_without_names_mean_the_region() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("vms", "accelerators"),
-    [
+def test_accelerators_only_under_skypilots_names() -> None:
+    for vms, accelerators in [
         (gpu_vms(gpu_name="A10G", gpus_per_vm=4), {"A10G": 4}),
         # SkyPilot has another name for it; the type alone says it
         (gpu_vms(gpu_name="A100-40"), None),
         (gpu_vms(gpu_name="", gpus_per_vm=None), None),
-    ],
-)
-def test_accelerators_only_under_skypilots_names(
-    vms: PlannedVms, accelerators: dict[str, int] | None
-) -> None:
-    for entry in tasks(tiering(training=vms))["training.yaml"]["resources"]["any_of"]:
-        assert entry.get("accelerators") == accelerators
+    ]:
+        for entry in tasks(tiering(training=vms))["training.yaml"]["resources"]["any_of"]:
+            assert entry.get("accelerators") == accelerators
 
 
 def test_images() -> None:
@@ -489,21 +482,23 @@ def test_markets_are_told_apart() -> None:
             }
 
 
-@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
-def test_no_limit_is_pretended(plan: Plan) -> None:
+def test_no_limit_is_pretended() -> None:
     """SkyPilot's max_hourly_cost filters what its optimizer considers.
 
     It holds no VM to a price.
     """
-    export = render(plan, "skypilot", COMMAND)
-    for file in export.files:
-        lines = [line for line in file.text.splitlines() if not line.startswith("#")]
-        assert not any("max_hourly_cost" in line for line in lines)
-        assert "SkyPilot holds no VM to a price" in " ".join(file.text.replace("\n#", " ").split())
-    assert (
-        "SkyPilot enforces no price limit; --to ec2-fleet and --to terraform write one"
-        in export.notes
-    )
-    with pytest.raises(RequestError) as caught:
-        render(plan, "skypilot", ExportOptions(max_price=Decimal(3)))
-    assert caught.value.option == "max_price" and caught.value.exit_code == 2
+    for plan in PLANS.values():
+        export = render(plan, "skypilot", COMMAND)
+        for file in export.files:
+            lines = [line for line in file.text.splitlines() if not line.startswith("#")]
+            assert not any("max_hourly_cost" in line for line in lines)
+            assert "SkyPilot holds no VM to a price" in " ".join(
+                file.text.replace("\n#", " ").split()
+            )
+        assert (
+            "SkyPilot enforces no price limit; --to ec2-fleet and --to terraform write one"
+            in export.notes
+        )
+        with pytest.raises(RequestError) as caught:
+            render(plan, "skypilot", ExportOptions(max_price=Decimal(3)))
+        assert caught.value.option == "max_price" and caught.value.exit_code == 2

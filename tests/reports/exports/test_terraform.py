@@ -92,53 +92,53 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("plan", "options"), CASES)
-def test_arguments_and_references(plan: Plan, options: ExportOptions) -> None:
-    found = configuration(plan, options)
-    assert set(found) <= {
-        "//",
-        "terraform",
-        "provider",
-        "variable",
-        "locals",
-        "data",
-        "resource",
-        "output",
-    }
-    blocks = {**found["resource"], **found.get("data", {})}
-    for kind, named in blocks.items():
-        for body in named.values():
-            assert {path for path, _ in leaves(body)} <= set(ARGUMENTS[kind].split())
-    read = [
-        text for part in ("provider", "resource", "output") for text in expressions(found[part])
-    ]
-    assert read
-    for text in read:
-        parts = re.sub(r"\[(\*|\d+)\]", "", text).removeprefix("data.").split(".")
-        if parts[0] == "var":
-            assert parts[1] in found["variable"]
-        elif "local" in parts[0]:  # local.x, or base64encode(local.x)
-            assert parts[1].rstrip(")") in found["locals"]
-        else:
-            kind, name, attribute = parts
-            assert name in blocks[kind] and attribute in ATTRIBUTES[kind]
-    used = {t.split(".")[1].split("[")[0] for t in read if t.startswith("var.")}
-    assert used == set(found["variable"])  # nothing is asked for in vain
-    for body in found["variable"].values():
-        assert set(body) <= {"type", "description", "default"}
+def test_arguments_and_references() -> None:
+    for plan, options in CASES:
+        found = configuration(plan, options)
+        assert set(found) <= {
+            "//",
+            "terraform",
+            "provider",
+            "variable",
+            "locals",
+            "data",
+            "resource",
+            "output",
+        }
+        blocks = {**found["resource"], **found.get("data", {})}
+        for kind, named in blocks.items():
+            for body in named.values():
+                assert {path for path, _ in leaves(body)} <= set(ARGUMENTS[kind].split())
+        read = [
+            text for part in ("provider", "resource", "output") for text in expressions(found[part])
+        ]
+        assert read
+        for text in read:
+            parts = re.sub(r"\[(\*|\d+)\]", "", text).removeprefix("data.").split(".")
+            if parts[0] == "var":
+                assert parts[1] in found["variable"]
+            elif "local" in parts[0]:  # local.x, or base64encode(local.x)
+                assert parts[1].rstrip(")") in found["locals"]
+            else:
+                kind, name, attribute = parts
+                assert name in blocks[kind] and attribute in ATTRIBUTES[kind]
+        used = {t.split(".")[1].split("[")[0] for t in read if t.startswith("var.")}
+        assert used == set(found["variable"])  # nothing is asked for in vain
+        for body in found["variable"].values():
+            assert set(body) <= {"type", "description", "default"}
 
 
-@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
-def test_metadata_needs_a_token(plan: Plan) -> None:
+def test_metadata_needs_a_token() -> None:
     """Else whatever fetches a URL on a VM can read the keys of its role."""
-    found = configuration(plan)["resource"]
-    vms = [
-        vm
-        for kind in ("aws_launch_template", "aws_instance")
-        for vm in found.get(kind, {}).values()
-    ]
-    assert len(vms) == len(plan.groups)
-    assert all(vm["metadata_options"] == [{"http_tokens": "required"}] for vm in vms)
+    for plan in PLANS.values():
+        found = configuration(plan)["resource"]
+        vms = [
+            vm
+            for kind in ("aws_launch_template", "aws_instance")
+            for vm in found.get(kind, {}).values()
+        ]
+        assert len(vms) == len(plan.groups)
+        assert all(vm["metadata_options"] == [{"http_tokens": "required"}] for vm in vms)
 
 
 def test_the_provider_is_pinned() -> None:

@@ -88,27 +88,27 @@ def configuration(of: Plan, options: ExportOptions = ExportOptions()) -> dict[st
     return found
 
 
-@pytest.mark.parametrize(("of", "options"), CASES)
-def test_arguments_and_references(of: Plan, options: ExportOptions) -> None:
-    found = configuration(of, options)
-    for kind, named in found["resource"].items():
-        for body in named.values():
-            assert {path for path, _ in leaves(body)} <= set(ARGUMENTS[kind].split())
-    read = [
-        text for part in ("provider", "resource", "output") for text in expressions(found[part])
-    ]
-    for text in read:
-        kind, name, *attribute = re.sub(r"\[(\*|\d+)\]", "", text).split(".")
-        if kind == "var":
-            assert name.split()[0] in found["variable"]
-        elif kind != "count":
-            assert name in found["resource"][kind] and attribute[0] in ATTRIBUTES[kind]
-    used = {t.removeprefix("var.").split()[0] for t in read if t.startswith("var.")}
-    assert used == set(found["variable"]), "nothing is asked for in vain"
-    assert found["terraform"]["required_providers"]["google"] == {
-        "source": "hashicorp/google",
-        "version": ">= 5.0",
-    }
+def test_arguments_and_references() -> None:
+    for of, options in CASES:
+        found = configuration(of, options)
+        for kind, named in found["resource"].items():
+            for body in named.values():
+                assert {path for path, _ in leaves(body)} <= set(ARGUMENTS[kind].split())
+        read = [
+            text for part in ("provider", "resource", "output") for text in expressions(found[part])
+        ]
+        for text in read:
+            kind, name, *attribute = re.sub(r"\[(\*|\d+)\]", "", text).split(".")
+            if kind == "var":
+                assert name.split()[0] in found["variable"]
+            elif kind != "count":
+                assert name in found["resource"][kind] and attribute[0] in ATTRIBUTES[kind]
+        used = {t.removeprefix("var.").split()[0] for t in read if t.startswith("var.")}
+        assert used == set(found["variable"]), "nothing is asked for in vain"
+        assert found["terraform"]["required_providers"]["google"] == {
+            "source": "hashicorp/google",
+            "version": ">= 5.0",
+        }
 
 
 def test_spot_vms_are_a_group_that_starts_others_and_the_rest_have_addresses() -> None:
@@ -157,9 +157,8 @@ def test_what_is_unknown_is_asked_for() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "disk"),
-    [
+def test_disks_are_of_a_kind_that_the_type_takes() -> None:
+    for name, disk in [
         ("a2-highgpu-1g", "pd-balanced"),
         ("a3-highgpu-8g", "pd-balanced"),
         ("g2-standard-4", "pd-balanced"),
@@ -168,46 +167,38 @@ def test_what_is_unknown_is_asked_for() -> None:
         ("g4-standard-48", "hyperdisk-balanced"),
         ("n4a-standard-8", "hyperdisk-balanced"),
         ("n2-standard-8", "pd-balanced"),
-    ],
-)
-def test_disks_are_of_a_kind_that_the_type_takes(name: str, disk: str) -> None:
-    found = configuration(plan(name=name))["resource"]["google_compute_instance_template"][
-        "training"
-    ]
-    assert found["disk"][0]["disk_type"] == disk
+    ]:
+        found = configuration(plan(name=name))["resource"]["google_compute_instance_template"][
+            "training"
+        ]
+        assert found["disk"][0]["disk_type"] == disk
 
 
-@pytest.mark.parametrize(
-    ("name", "counted", "asked"),
-    [
+def test_a_kind_that_the_plan_counts_is_taken_where_the_type_boots_from_it() -> None:
+    for name, counted, asked in [
         ("g2-standard-4", "pd-ssd", "pd-ssd"),
         ("a4-highgpu-8g", "pd-ssd", "hyperdisk-balanced"),
         ("a4-highgpu-8g", "hyperdisk-extreme", "hyperdisk-extreme"),
-    ],
-)
-def test_a_kind_that_the_plan_counts_is_taken_where_the_type_boots_from_it(
-    name: str, counted: str, asked: str
-) -> None:
-    of = plan(name=name, disk=PlannedDisk(200, counted))
-    (disk,) = configuration(of)["resource"]["google_compute_instance_template"]["training"]["disk"]
-    assert (disk["disk_type"], disk["disk_size_gb"]) == (asked, 200)
-    told = any("boots from no pd-ssd" in note for note in render(of, "terraform").notes)
-    assert told == (asked != counted)
+    ]:
+        of = plan(name=name, disk=PlannedDisk(200, counted))
+        (disk,) = configuration(of)["resource"]["google_compute_instance_template"]["training"][
+            "disk"
+        ]
+        assert (disk["disk_type"], disk["disk_size_gb"]) == (asked, 200)
+        noted = any("boots from no pd-ssd" in note for note in render(of, "terraform").notes)
+        assert noted == (asked != counted)
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
+def test_what_means_nothing_there_is_refused() -> None:
+    for options, said in [
         ({"max_price": Decimal(9)}, "takes no maximum price"),
         ({"command": "train.py"}, "its VMs start no training; --to skypilot does"),
         ({"key_name": "mine"}, "only --image, --memory-image and --subnet"),
         ({"subnet": (Subnet("a"), Subnet("b"))}, "the VMs are in one zone"),
-    ],
-)
-def test_what_means_nothing_there_is_refused(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(RequestError, match=said) as caught:
-        render(plan(), "terraform", ExportOptions(**options))
-    assert caught.value.exit_code == 2
+    ]:
+        with pytest.raises(RequestError, match=said) as caught:
+            render(plan(), "terraform", ExportOptions(**options))
+        assert caught.value.exit_code == 2
 
 
 def built_in(found: dict[str, Any]) -> dict[str, Any]:

@@ -93,12 +93,12 @@ def test_a_machine_trains_or_waits() -> None:
         assert f"  {said}  " in line, line
 
 
-@pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
-def test_narrow_terminals(width: int) -> None:
-    lines = shown(width)
-    assert all(len(line) <= width for line in lines), lines
-    table = next(line for line in lines if line.startswith("machine"))
-    assert ("type" in table) is (width >= 60) and table.endswith("$")
+def test_narrow_terminals() -> None:
+    for width in [40, 60, 80, 100, 200]:
+        lines = shown(width)
+        assert all(len(line) <= width for line in lines), lines
+        table = next(line for line in lines if line.startswith("machine"))
+        assert ("type" in table) is (width >= 60) and table.endswith("$")
 
 
 def test_without_a_known_end_nothing_is_foretold() -> None:

@@ -151,13 +151,14 @@ def test_a_job_of_which_nothing_is_known_yet() -> None:
     read_page(text)
 
 
-@pytest.mark.parametrize(
-    ("usd", "said"),
-    [(None, ""), (0.005, "budget, 0.005 $"), (1000.0, "The budget of 1000 $ is far above")],
-)
-def test_the_budget(usd: float | None, said: str) -> None:
-    text = RunPage(worlds.one_machine(budget={"total_usd": usd})).render()
-    assert said in text and ("line budget" in text) is (usd == 0.005)
+def test_the_budget() -> None:
+    for usd, said in [
+        (None, ""),
+        (0.005, "budget, 0.005 $"),
+        (1000.0, "The budget of 1000 $ is far above"),
+    ]:
+        text = RunPage(worlds.one_machine(budget={"total_usd": usd})).render()
+        assert said in text and ("line budget" in text) is (usd == 0.005)
 
 
 def test_events_are_limited_and_new_ones_come_alone() -> None:
@@ -313,41 +314,40 @@ def test_the_page_says_when_there_was_no_controller_and_who_waited() -> None:
     )
 
 
-@pytest.mark.parametrize("span_s", [0.5, 7, 59, 61, 240, 3600, 7300, 40_000, 200_000, 3e6, 4e7])
-def test_few_labels_for_any_time(span_s: float) -> None:
-    ticks = charts.Times(0.0, span_s).ticks()
-    assert 2 <= len(ticks) <= 6 and len({label for _, label in ticks}) == len(ticks)
-    assert all(len(label) <= 7 for _, label in ticks)
+def test_few_labels_for_any_time() -> None:
+    for span_s in [0.5, 7, 59, 61, 240, 3600, 7300, 40_000, 200_000, 3e6, 4e7]:
+        ticks = charts.Times(0.0, span_s).ticks()
+        assert 2 <= len(ticks) <= 6 and len({label for _, label in ticks}) == len(ticks)
+        assert all(len(label) <= 7 for _, label in ticks)
 
 
-@pytest.mark.parametrize("most", [1e-6, 0.0034, 0.5, 1, 7, 99, 1000, 172_480, 3e9])
-def test_few_labels_for_any_amount(most: float) -> None:
-    rows = charts.amounts(most)
-    labels = [charts.format_amount(v, rows[1]) for v in rows]
-    assert rows[-1] >= most * 0.999 and 2 <= len(rows) <= 6 and len(set(labels)) == len(labels), (
-        labels
-    )
-    for value, label in zip(rows, labels, strict=True):
-        size = {"k": 1e3, "M": 1e6, "G": 1e9}.get(label[-1], 1)
-        assert float(label.rstrip("kMG")) * size == pytest.approx(value)
+def test_few_labels_for_any_amount() -> None:
+    for most in [1e-6, 0.0034, 0.5, 1, 7, 99, 1000, 172_480, 3e9]:
+        rows = charts.amounts(most)
+        labels = [charts.format_amount(v, rows[1]) for v in rows]
+        assert (
+            rows[-1] >= most * 0.999 and 2 <= len(rows) <= 6 and len(set(labels)) == len(labels)
+        ), labels
+        for value, label in zip(rows, labels, strict=True):
+            size = {"k": 1e3, "M": 1e6, "G": 1e9}.get(label[-1], 1)
+            assert float(label.rstrip("kMG")) * size == pytest.approx(value)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "said"),
-    [
+def test_times_in_python_and_in_the_script() -> None:
+    for seconds, said in [
         (0, "0.0 s"),
         (12.34, "12.3 s"),
         (60, "1:00"),
         (245, "4:05"),
         (3600, "1:00:00"),
         (176_720, "2 d 1:05:20"),
-    ],
-)
-def test_times_in_python_and_in_the_script(seconds: float, said: str) -> None:
-    assert charts.elapsed(seconds) == said
-    if shutil.which("node"):
-        program = f"{SCRIPT.read_text()}; console.log(JSON.stringify(runPage.elapsed({seconds})))"
-        assert json.loads(subprocess.check_output(["node", "-e", program], text=True)) == said
+    ]:
+        assert charts.elapsed(seconds) == said
+        if shutil.which("node"):
+            program = (
+                f"{SCRIPT.read_text()}; console.log(JSON.stringify(runPage.elapsed({seconds})))"
+            )
+            assert json.loads(subprocess.check_output(["node", "-e", program], text=True)) == said
 
 
 def test_the_script_finds_values_and_rows() -> None:

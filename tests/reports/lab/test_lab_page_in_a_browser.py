@@ -4,6 +4,7 @@ loads nothing.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -56,9 +57,15 @@ def opened(chromium: Any, out: Path, **how: Any) -> Any:
     return page
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [360, 1200])
-@pytest.mark.parametrize("name", LABS)
+QUICK = [("good", 360, "light"), ("bad", 1200, "dark")]
+"""Each width and each scheme once; all others in the thorough suite."""
+EVERY = [
+    pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow)
+    for case in itertools.product(LABS, (360, 1200), ("light", "dark"))
+]
+
+
+@pytest.mark.parametrize(("name", "width", "scheme"), EVERY)
 def test_it_fits_and_can_be_read(
     chromium: Any, labs: dict[str, Path], name: str, width: int, scheme: str
 ) -> None:

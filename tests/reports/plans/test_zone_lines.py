@@ -5,7 +5,6 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Any
 
-import pytest
 from support.builders import catalog, cpu_type, gpu_type
 
 from deepvm.core.cluster.instances import ZonePrice
@@ -38,9 +37,8 @@ def configuration(found: Recommendations) -> dict[str, Any]:
     return first
 
 
-@pytest.mark.parametrize(
-    ("offered", "line"),
-    [
+def test_the_line_names_the_zone_and_the_next_best() -> None:
+    for offered, line in [
         (
             (),
             (
@@ -64,11 +62,9 @@ def configuration(found: Recommendations) -> dict[str, Any]:
                 " market and memory nodes for it."
             ),
         ),
-    ],
-)
-def test_the_line_names_the_zone_and_the_next_best(offered: tuple[str, ...], line: str) -> None:
-    found = answer(offered)
-    assert zone_lines(found[0], found.catalog) == [line]
+    ]:
+        found = answer(offered)
+        assert zone_lines(found[0], found.catalog) == [line]
 
 
 def test_json_has_the_zone_and_the_next_best() -> None:

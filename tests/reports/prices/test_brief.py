@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timezone
 
-import pytest
-
 from deepvm.catalog.store import load_catalog
 from deepvm.core.cluster.instances import Catalog
 from deepvm.core.cluster.provenance import Origin, Provenance
@@ -27,9 +25,8 @@ def catalog(
 NOBODY = "no AWS credentials were found"
 
 
-@pytest.mark.parametrize(
-    ("catalogs", "line"),
-    [
+def test_the_line() -> None:
+    for catalogs, line in [
         (
             [catalog("us-east-1", [3, 1, 2], NOBODY)],
             (
@@ -50,7 +47,5 @@ NOBODY = "no AWS credentials were found"
             [catalog("x", [1], usual=()), catalog("y", [1], usual=("region y (mine)",))],
             "region y (mine)",
         ),
-    ],
-)
-def test_the_line(catalogs: list[Catalog], line: str) -> None:
-    assert brief_line(catalogs) == line
+    ]:
+        assert brief_line(catalogs) == line

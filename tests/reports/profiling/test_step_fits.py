@@ -27,9 +27,8 @@ def fitted(
     return fit_step_time(Steps(nodes, gpus, batch, law.step_s(nodes, gpus, batch)), asked)
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
+def test_times_have_three_digits() -> None:
+    for value, text in [
         (1234.0, "1234 s"),
         (1.0, "1 s"),
         (0.9999, "1 s"),
@@ -37,10 +36,8 @@ def fitted(
         (9.996e-4, "1 ms"),
         (5e-5, "50 us"),
         (2e-9, "0.002 us"),
-    ],
-)
-def test_times_have_three_digits(value: float, text: str) -> None:
-    assert seconds(value) == text
+    ]:
+        assert seconds(value) == text
 
 
 def test_the_report_says_what_dominates(capsys: pytest.CaptureFixture[str]) -> None:

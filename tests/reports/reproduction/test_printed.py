@@ -9,9 +9,8 @@ import pytest
 from deepvm.reports.reproduction.printed import Kind, Printed, show_time
 
 
-@pytest.mark.parametrize(
-    ("text", "kind", "value"),
-    [
+def test_what_is_printed_is_read() -> None:
+    for text, kind, value in [
         ("2.8526", Kind.NUMBER, 2.8526),
         ("0", Kind.NUMBER, 0),
         ("-1.5", Kind.NUMBER, -1.5),
@@ -25,16 +24,13 @@ from deepvm.reports.reproduction.printed import Kind, Printed, show_time
         ("1:75:00", Kind.WORDS, None),
         ("2.", Kind.WORDS, None),
         ("٣", Kind.WORDS, None),
-    ],
-)
-def test_what_is_printed_is_read(text: str, kind: Kind, value: float | None) -> None:
-    found = Printed.read(text)
-    assert (found.text, found.kind, found.value) == (text, kind, value)
+    ]:
+        found = Printed.read(text)
+        assert (found.text, found.kind, found.value) == (text, kind, value)
 
 
-@pytest.mark.parametrize(
-    ("text", "ours", "same"),
-    [
+def test_same_is_to_the_printed_digits() -> None:
+    for text, ours, same in [
         ("0.1339", 0.13394, True),
         ("0.1339", 0.13396, False),
         ("0.1380", 0.138, True),
@@ -55,10 +51,8 @@ def test_what_is_printed_is_read(text: str, kind: Kind, value: float | None) -> 
         ("16 g4dn", 16.0, False),
         ("1.6", math.nan, False),
         ("< 10 %", math.nan, False),
-    ],
-)
-def test_same_is_to_the_printed_digits(text: str, ours: float | str, same: bool) -> None:
-    assert Printed.read(text).agrees(ours) is same
+    ]:
+        assert Printed.read(text).agrees(ours) is same
 
 
 def test_differences_are_in_the_printed_unit() -> None:
@@ -69,9 +63,8 @@ def test_differences_are_in_the_printed_unit() -> None:
     assert Printed.read("1.6").difference("never") is None
 
 
-@pytest.mark.parametrize(
-    ("text", "ours", "shown"),
-    [
+def test_ours_is_shown_as_theirs() -> None:
+    for text, ours, shown in [
         ("0.1380", 0.138, "0.1380"),
         ("20 %", 22.13, "22 %"),
         ("< 10 %", 7.44, "7.4 %"),
@@ -79,13 +72,11 @@ def test_differences_are_in_the_printed_unit() -> None:
         ("0:34:11", 1653.2, "0:27:33"),
         ("1.6", "never", "never"),
         ("1.6", math.inf, "inf"),
-    ],
-)
-def test_ours_is_shown_as_theirs(text: str, ours: float | str, shown: str) -> None:
-    assert Printed.read(text).show(ours) == shown
+    ]:
+        assert Printed.read(text).show(ours) == shown
 
 
-@pytest.mark.parametrize("text", ["0:00:00", "7:04:57", "1d, 0:00:00", "25d, 16:35:27"])
-def test_times_go_both_ways(text: str) -> None:
-    seconds = Printed.read(text).value
-    assert seconds is not None and show_time(seconds) == text
+def test_times_go_both_ways() -> None:
+    for text in ["0:00:00", "7:04:57", "1d, 0:00:00", "25d, 16:35:27"]:
+        seconds = Printed.read(text).value
+        assert seconds is not None and show_time(seconds) == text

@@ -112,31 +112,32 @@ def test_cuts_fall_where_they_do_among_pieces_that_are_all_drawn(
         )
 
 
-@pytest.mark.parametrize("count", [600, 60])
-@pytest.mark.parametrize(
-    ("steps", "step", "save"),
-    [(1, Span(0, 2), Span(0, 0)), (1, Span(1, 1), Span(0, 20)), (5, Span(0, 10), Span(1, 2))],
-)
-def test_more_pieces_are_done_and_the_one_that_is_cut_is_longer(
-    steps: int, step: Span, save: Span, count: int
-) -> None:
+def test_more_pieces_are_done_and_the_one_that_is_cut_is_longer() -> None:
     """t/m - 1/2 + v/(2 m^2) segments are done, and the last one began (m + v/m)/2 before: early,
     and half way.
     """
-    random, segment = np.random.default_rng(1), steps * step.mean + save.mean
-    left = (30 + random.random(RUNS)) * segment
-    plain, ours = (
-        drawn(steps, 60, step, save, left, random),
-        found(steps, count, step, save, left, random),
-    )
-    square = (steps * step.variance + save.variance) / segment**2
-    for cut in (plain, ours):
-        assert cut.cut.all()
-        assert cut.full.mean() == pytest.approx(30 + square / 2, abs=0.02)
-        assert cut.since_s.mean() / segment == pytest.approx((1 + square) / 2, abs=0.015)
-    assert ours.since_s.std() == pytest.approx(plain.since_s.std(), rel=0.015)
-    assert ours.rest_s.mean() == pytest.approx(plain.rest_s.mean(), rel=0.03)
-    assert ours.trained_s.mean() == pytest.approx(plain.trained_s.mean(), abs=0.03 * segment)
+    for count in [600, 60]:
+        for steps, step, save in [
+            (1, Span(0, 2), Span(0, 0)),
+            (1, Span(1, 1), Span(0, 20)),
+            (5, Span(0, 10), Span(1, 2)),
+        ]:
+            random, segment = np.random.default_rng(1), steps * step.mean + save.mean
+            left = (30 + random.random(RUNS)) * segment
+            plain, ours = (
+                drawn(steps, 60, step, save, left, random),
+                found(steps, count, step, save, left, random),
+            )
+            square = (steps * step.variance + save.variance) / segment**2
+            for cut in (plain, ours):
+                assert cut.cut.all()
+                assert cut.full.mean() == pytest.approx(30 + square / 2, abs=0.02)
+                assert cut.since_s.mean() / segment == pytest.approx((1 + square) / 2, abs=0.015)
+            assert ours.since_s.std() == pytest.approx(plain.since_s.std(), rel=0.015)
+            assert ours.rest_s.mean() == pytest.approx(plain.rest_s.mean(), rel=0.03)
+            assert ours.trained_s.mean() == pytest.approx(
+                plain.trained_s.mean(), abs=0.03 * segment
+            )
 
 
 def test_one_step_and_one_save_are_cut_where_they_are() -> None:

@@ -125,31 +125,33 @@ def test_a_loop_over_single_steps_costs_the_same(
     )
 
 
-@pytest.mark.parametrize(
-    "name", ["thesis", "young", "daly", "exact", "adaptive", "auto", "every:100", "static:7"]
-)
-def test_intervals_are_those_of_a_simulated_job(name: str) -> None:
+def test_intervals_are_those_of_a_simulated_job() -> None:
     """One machine, never taken away: saves after the same steps, counted by the time that they
     take.
     """
-    policy, steps = parse_policy(name), 10_000
-    facts = SaveFacts(save_s=2.5, step_s=4.6, mttp_s=10_800.0, missed_rate=0.1)
-    job = Job(steps, Span.of(4.6), save_s=Span.of(2.5), mttp_s=(10_800.0,))
-    simulated = run(job, policy, Lives(1e9), 1, np.random.default_rng(0))
-    replayed = replay([pool([(float(simulated.total_s[0]), False)])], policy, 2.5, step_s=4.6)[0]
-    every = policy.steps if isinstance(policy, EverySteps) else float(whole_steps(policy, facts))  # type: ignore[arg-type]
-    assert round(simulated.parts_s[PARTS.index("save"), 0] / 2.5) == steps // every
-    assert round(replayed.saves_s / 2.5) == steps // every
+    for name in ["thesis", "young", "daly", "exact", "adaptive", "auto", "every:100", "static:7"]:
+        policy, steps = parse_policy(name), 10_000
+        facts = SaveFacts(save_s=2.5, step_s=4.6, mttp_s=10_800.0, missed_rate=0.1)
+        job = Job(steps, Span.of(4.6), save_s=Span.of(2.5), mttp_s=(10_800.0,))
+        simulated = run(job, policy, Lives(1e9), 1, np.random.default_rng(0))
+        replayed = replay([pool([(float(simulated.total_s[0]), False)])], policy, 2.5, step_s=4.6)[
+            0
+        ]
+        every = (
+            policy.steps if isinstance(policy, EverySteps) else float(whole_steps(policy, facts))
+        )  # type: ignore[arg-type]
+        assert round(simulated.parts_s[PARTS.index("save"), 0] / 2.5) == steps // every
+        assert round(replayed.saves_s / 2.5) == steps // every
 
 
-@pytest.mark.parametrize("name", ["thesis", "hazard", "static:7"])
-def test_ends_are_spread_over_the_gap(name: str) -> None:
+def test_ends_are_spread_over_the_gap() -> None:
     """The closed form is the mean over many ends."""
-    made = pool([(600.0, True), (1800.0, True), (1200.0, False), (300.0, True)], gap_s=300)
-    policy = parse_policy(name)
-    assert close(
-        replay([made], policy, 20, step_s=5)[0], naive(made, policy, 20, 5, ends=600), rel=5e-3
-    )
+    for name in ["thesis", "hazard", "static:7"]:
+        made = pool([(600.0, True), (1800.0, True), (1200.0, False), (300.0, True)], gap_s=300)
+        policy = parse_policy(name)
+        assert close(
+            replay([made], policy, 20, step_s=5)[0], naive(made, policy, 20, 5, ends=600), rel=5e-3
+        )
 
 
 @settings(max_examples=examples(40))
@@ -238,21 +240,18 @@ def test_costs_add_up() -> None:
         assert all((c.interval_s is not None) == (row.policy == "best-fixed") for c in row.pools)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "option"),
-    [
+def test_wrong_wishes() -> None:
+    for wrong, option in [
         ({"policies": ("thesiss",)}, "policies"),
         ({"policies": ("",)}, "policies"),
         ({"saves_s": (0.0,)}, "save"),
         ({"saves_s": (math.nan,)}, "save"),
         ({"step_s": -1.0}, "step"),
         ({"mttp_s": math.inf}, "mttp"),
-    ],
-)
-def test_wrong_wishes(wrong: dict[str, object], option: str) -> None:
-    with pytest.raises(RequestError) as error:
-        replay_all([pool([(100.0, True)])], **wrong)  # type: ignore[arg-type]
-    assert error.value.option == option
+    ]:
+        with pytest.raises(RequestError) as error:
+            replay_all([pool([(100.0, True)])], **wrong)  # type: ignore[arg-type]
+        assert error.value.option == option
 
 
 def test_a_save_every_moment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

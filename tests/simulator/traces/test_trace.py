@@ -78,25 +78,11 @@ def test_a_folder_is_all_its_files_and_a_copy_counts_once(tmp_path: Path) -> Non
     [
         ("", "file: is empty"),
         ("{", "line 1, column 2: not JSON"),
-        ("[1, 0]", "file: holds [1, 0]; allowed: a trace"),
         ("{}", "metadata: is missing"),
-        (
-            '{"metadata": {}, "data": [1]}',
-            "metadata.gap_seconds: is missing; allowed: the seconds between two ticks",
-        ),
         ('{"metadata": {"gap_seconds": 0}, "data": [1]}', "metadata.gap_seconds: 0; allowed"),
-        ('{"metadata": {"gap_seconds": true}, "data": [1]}', "metadata.gap_seconds: True"),
         ('{"metadata": {"gap_seconds": NaN}, "data": [1]}', "metadata.gap_seconds: nan"),
-        ('{"metadata": {"gap_seconds": 1e999}, "data": [1]}', "metadata.gap_seconds: 1E+999"),
         ('{"metadata": {"gap_seconds": 60}}', "data: is missing"),
-        (
-            '{"metadata": {"gap_seconds": 60}, "data": []}',
-            "data: []; allowed: the numbers of machines",
-        ),
         ('{"metadata": {"gap_seconds": 60}, "data": [1, -1]}', "data[1]: -1"),
-        ('{"metadata": {"gap_seconds": 60}, "data": [1, 0, true]}', "data[2]: True"),
-        ('{"metadata": {"gap_seconds": 60}, "data": [0.5]}', "data[0]: 0.5"),
-        ('{"metadata": {"gap_seconds": 60}, "data": [1e5]}', "data[0]: 1E+5"),
         ('{"metadata": {"gap_seconds": 60}, "data": [100001]}', "data[0]: 100001"),
         (
             '{"metadata": {"gap_seconds": 60}, "data": [1], "data": [0]}',
