@@ -120,19 +120,19 @@ def test_paper_gpus_families_and_who_is_profiled():
         )
 
 
-@pytest.mark.parametrize("name", PROFILED)
-def test_paper_curves(name):
-    instance = load_catalog("paper")[name]
-    eflops, hybrid, ring, last = PROFILED[name]
-    assert instance.eflops == eflops
-    curve = instance.curve("hybrid")
-    assert (curve.a, curve.b, curve.c) == hybrid
-    curve = instance.curve("ring")
-    assert (curve.c, curve.l) == ring
-    points = instance.curve("measured").points
-    assert points == tuple(zip(FIGURE_5_SIZES, FIGURE_5[name], strict=True))
-    assert points[-1] == (32, last)
-    assert all(c.source for c in instance.speedups)
+def test_paper_curves():
+    for name in PROFILED:
+        instance = load_catalog("paper")[name]
+        eflops, hybrid, ring, last = PROFILED[name]
+        assert instance.eflops == eflops
+        curve = instance.curve("hybrid")
+        assert (curve.a, curve.b, curve.c) == hybrid
+        curve = instance.curve("ring")
+        assert (curve.c, curve.l) == ring
+        points = instance.curve("measured").points
+        assert points == tuple(zip(FIGURE_5_SIZES, FIGURE_5[name], strict=True))
+        assert points[-1] == (32, last)
+        assert all(c.source for c in instance.speedups)
 
 
 def test_paper_workload_curves_are_those_of_table_4():

@@ -33,21 +33,18 @@ def test_a_name_that_no_file_can_have() -> None:
             load_catalog(name)
 
 
-@pytest.mark.parametrize(
-    ("name", "why"),
-    [
+def test_names_that_lead_nowhere() -> None:
+    for name, why in [
         ("papre", "did you mean paper"),
         ("no-such", "no embedded catalog has this name"),
         ("", "no embedded catalog has this name"),
         ("./paper", "neither in .json nor in .csv"),
         ("prices.txt", "no embedded catalog has this name"),
         (".", "a folder"),
-    ],
-)
-def test_names_that_lead_nowhere(name: str, why: str) -> None:
-    with pytest.raises(CatalogNotFoundError, match=why) as caught:
-        load_catalog(name)
-    assert "paper, simulated" in str(caught.value) and caught.value.exit_code == 4
+    ]:
+        with pytest.raises(CatalogNotFoundError, match=why) as caught:
+            load_catalog(name)
+        assert "paper, simulated" in str(caught.value) and caught.value.exit_code == 4
 
 
 def test_paths_of_any_kind_and_case(tmp_path: Path) -> None:

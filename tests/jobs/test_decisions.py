@@ -35,10 +35,10 @@ def test_nothing_happens() -> None:
     assert len(world.machines) == 2
 
 
-@pytest.mark.parametrize("seed", range(20))
-@pytest.mark.parametrize(("least", "most"), [(1, 1), (2, 2), (1, 3)])
-def test_no_step_is_lost_where_a_notice_comes_in_time(seed: int, least: int, most: int) -> None:
-    simulation = Simulation(random.Random(seed), JobLimits(least, most), Faults(notices=3))
+@settings(max_examples=examples(300), deadline=None)
+@given(seed=st.integers(0, 10**9), size=st.sampled_from([(1, 1), (2, 2), (1, 3)]))
+def test_no_step_is_lost_where_a_notice_comes_in_time(seed: int, size: tuple[int, int]) -> None:
+    simulation = Simulation(random.Random(seed), JobLimits(*size), Faults(notices=3))
     world = finished(simulation)
     assert world.job is Job.DONE and world.counts.lost_steps == simulation.lost == 0
     assert world.notices == world.preemptions
@@ -73,9 +73,8 @@ def test_it_ends_and_leaves_nothing(
     assert world.counts.saves.get(Reason.EMERGENCY, 0) <= notices
 
 
-@pytest.mark.parametrize(
-    ("steps", "done", "ending", "job", "failure"),
-    [
+def test_a_script_that_ends_well_before_its_last_step() -> None:
+    for steps, done, ending, job, failure in [
         (400, 400, "", Job.DONE, ""),
         (None, 10, "", Job.DONE, ""),
         (400, 0, "", Job.DONE, ""),  # it reports none: nothing is known
@@ -87,26 +86,22 @@ def test_it_ends_and_leaves_nothing(
             "the script ended with exit code 0 after 10 of 400 steps; if that is all, leave out",
         ),
         (400, 10, "stopped by the user", Job.STOPPED, ""),
-    ],
-)
-def test_a_script_that_ends_well_before_its_last_step(
-    steps: int | None, done: int, ending: str, job: Job, failure: str
-) -> None:
-    world = JobState(JobLimits(1, 1, steps=steps), 0.0, pools=(Pool("a", "z", "spot", 1.0),))
-    for event in (
-        d.Tick(),
-        d.Launched("m1", 1.0),
-        d.Heartbeat("m1", warm=True),
-        d.Started("m1", 1),
-        d.Tick(),
-    ):
-        world, _ = react(world, event, 2.0)
-    world, _ = react(replace(world, ending=ending), d.Ended("m1", 1, 0, done), 3.0)
-    assert (
-        world.job is job
-        and world.failure.startswith(failure)
-        and bool(world.failure) is bool(failure)
-    )
+    ]:
+        world = JobState(JobLimits(1, 1, steps=steps), 0.0, pools=(Pool("a", "z", "spot", 1.0),))
+        for event in (
+            d.Tick(),
+            d.Launched("m1", 1.0),
+            d.Heartbeat("m1", warm=True),
+            d.Started("m1", 1),
+            d.Tick(),
+        ):
+            world, _ = react(world, event, 2.0)
+        world, _ = react(replace(world, ending=ending), d.Ended("m1", 1, 0, done), 3.0)
+        assert (
+            world.job is job
+            and world.failure.startswith(failure)
+            and bool(world.failure) is bool(failure)
+        )
 
 
 def test_a_version_that_was_under_way_is_not_the_emergency_save() -> None:
@@ -215,30 +210,40 @@ def test_a_newcomer_waits_until_the_others_can_go_on_at_once() -> None:
     assert late.save is not None and late.save.reason is Reason.RESIZE
 
 
-@pytest.mark.parametrize("policy", ["adaptive", "static:1000"])
-@pytest.mark.parametrize("exits", [False, True])
-def test_a_noticed_machine_that_falls_silent_holds_nobody(policy: str, exits: bool) -> None:
+def test_a_noticed_machine_that_falls_silent_delays_no_other() -> None:
     """Whether a version was asked for, and whether the trainers of the others have failed without
     it.
     """
-    world = JobState(
-        JobLimits(1, 2, policy=parse_policy(policy)), 0.0, pools=(Pool("a", "z", "spot", 1.0),)
-    )
-    world, _ = react(world, d.Tick(), 1.0)
-    world, _ = react(world, [d.Heartbeat("m1", warm=True), d.Heartbeat("m2", warm=True)], 1.0)
-    world, _ = react(world, [d.Started("m1", 1, 0), d.Started("m2", 1)], 2.0)
-    world, _ = react(world, [d.Heartbeat("m2", 1, 7, warm=True), d.Noticed("m2", 10_000.0)], 2.0)
-    assert world.members == ("m1", "m2") and (world.save is not None) == (policy == "adaptive")
-    acts: tuple[d.Act, ...] = ()
-    for second in range(3, 19):
-        failed = [d.Ended("m1", 1, 1, 7)] if exits and second == 5 else []
-        world, acts = react(
-            world, [d.Heartbeat("m1", world.generation, 7, warm=True), *failed], float(second)
-        )
-        if world.generation == 2:
-            break
-    assert (world.generation, world.members, second) == (2, ("m1",), 2 + 15)
-    assert d.Release("m2") in acts
+    for policy in ["adaptive", "static:1000"]:
+        for exits in [False, True]:
+            world = JobState(
+                JobLimits(1, 2, policy=parse_policy(policy)),
+                0.0,
+                pools=(Pool("a", "z", "spot", 1.0),),
+            )
+            world, _ = react(world, d.Tick(), 1.0)
+            world, _ = react(
+                world, [d.Heartbeat("m1", warm=True), d.Heartbeat("m2", warm=True)], 1.0
+            )
+            world, _ = react(world, [d.Started("m1", 1, 0), d.Started("m2", 1)], 2.0)
+            world, _ = react(
+                world, [d.Heartbeat("m2", 1, 7, warm=True), d.Noticed("m2", 10_000.0)], 2.0
+            )
+            assert world.members == ("m1", "m2") and (world.save is not None) == (
+                policy == "adaptive"
+            )
+            acts: tuple[d.Act, ...] = ()
+            for second in range(3, 19):
+                failed = [d.Ended("m1", 1, 1, 7)] if exits and second == 5 else []
+                world, acts = react(
+                    world,
+                    [d.Heartbeat("m1", world.generation, 7, warm=True), *failed],
+                    float(second),
+                )
+                if world.generation == 2:
+                    break
+            assert (world.generation, world.members, second) == (2, ("m1",), 2 + 15)
+            assert d.Release("m2") in acts
 
 
 @pytest.mark.parametrize("lack", [0, 1])

@@ -43,7 +43,7 @@ def trains(terms: JobLimits, steps: int = 500) -> JobState:
 
 
 def wish(world: JobState) -> Reason | None:
-    """Why the first machine is told to save."""
+    """Why the first machine is ordered to save."""
     save = orders_of(world, "m1").save
     return None if save is None else save.reason
 
@@ -256,10 +256,10 @@ def test_a_stop_while_a_generation_loads_waits_no_longer_than_it_has_loaded(vers
     assert after(world, [d.Heartbeat("m1", 1, warm=True, idle_s=20.0)], 25.0).job is Job.STOPPED
 
 
-@pytest.mark.parametrize("reason", [r for r in Reason if r is not Reason.RESIZE])
-def test_another_save_that_fails_is_not_the_one_that_is_waited_for(reason: Reason) -> None:
-    world = after(grows(), [unsaved(reason)], 602.0)
-    assert wish(world) is Reason.RESIZE and world.job is Job.SAVING
+def test_another_save_that_fails_is_not_the_one_that_is_waited_for() -> None:
+    for reason in [r for r in Reason if r is not Reason.RESIZE]:
+        world = after(grows(), [unsaved(reason)], 602.0)
+        assert wish(world) is Reason.RESIZE and world.job is Job.SAVING
 
 
 def test_a_save_of_the_user_that_fails_makes_room_for_the_next() -> None:
@@ -304,19 +304,19 @@ def stops_at(world: JobState, *, most_s: float) -> tuple[float, JobState]:
     return second, world
 
 
-@pytest.mark.parametrize("saved", [False, True])
-@pytest.mark.parametrize("limit", [{"end_s": 1000.0}, {"total_usd": 0.999}])
-def test_it_stops_while_a_version_still_fits(limit: dict[str, float], saved: bool) -> None:
-    world = trains(JobLimits(1, 1, version_s=40.0, **limit))  # type: ignore[arg-type]
-    if saved:
-        world = after(world, [d.Safe(1, 500, Reason.INSURANCE, 0.1, 20.0)], 600.0)
-    second, world = stops_at(world, most_s=1000.0)
-    took_s = 20.0 if saved else 40.0  # as measured, else as is expected
-    assert 1000.0 - 2 * took_s <= second <= 1000.0 - took_s - 1.0
-    assert wish(world) is Reason.STOP and world.save is not None
-    assert second + took_s + 1.0 <= world.save.limit_s <= 1001.0
-    late = after(world, [d.Heartbeat("m1", 1, 900, warm=True)], 1001.0)
-    assert late.job is Job.STOPPED, "what is left is the limit"
+def test_it_stops_while_a_version_still_fits() -> None:
+    for saved in [False, True]:
+        for limit in [{"end_s": 1000.0}, {"total_usd": 0.999}]:
+            world = trains(JobLimits(1, 1, version_s=40.0, **limit))  # type: ignore[arg-type]
+            if saved:
+                world = after(world, [d.Safe(1, 500, Reason.INSURANCE, 0.1, 20.0)], 600.0)
+            second, world = stops_at(world, most_s=1000.0)
+            took_s = 20.0 if saved else 40.0  # as measured, else as is expected
+            assert 1000.0 - 2 * took_s <= second <= 1000.0 - took_s - 1.0
+            assert wish(world) is Reason.STOP and world.save is not None
+            assert second + took_s + 1.0 <= world.save.limit_s <= 1001.0
+            late = after(world, [d.Heartbeat("m1", 1, 900, warm=True)], 1001.0)
+            assert late.job is Job.STOPPED, "what is left is the limit"
 
 
 @pytest.mark.parametrize("resumed", [False, True])
@@ -392,33 +392,35 @@ def test_a_script_that_has_saved_before_is_not_suspected_of_using_no_checkpointe
     assert world.counts.failed.why == "the script did not answer the request to save in 10 min"
 
 
-def told(before: JobState, events: Sequence[d.Event], now_s: float) -> tuple[JobState, list[str]]:
-    """With some events, and what people are told of versions that did not come."""
+def reported(
+    before: JobState, events: Sequence[d.Event], now_s: float
+) -> tuple[JobState, list[str]]:
+    """With some events, and what is reported of versions that did not come."""
     world = after(before, events, now_s)
     rows = rows_of(before, world, [(e, {}) for e in events if isinstance(e, d.Unsaved)])
     return world, [event_line(row) for row in rows if row.kind == "unsaved"]
 
 
 def noticed() -> JobState:
-    """The only machine is taken back at second 720, and was told to save before that."""
+    """The only machine is preempted at second 720, and was ordered to save before that."""
     world = after(trains(JobLimits(1, 1)), [d.Noticed("m1", 720.0)], 600.0)
     assert wish(world) is Reason.EMERGENCY
     return world
 
 
 def test_an_emergency_version_that_never_comes_is_counted_and_told() -> None:
-    world, said = told(noticed(), [d.Heartbeat("m1", 1, 600, warm=True)], 719.0)
+    world, said = reported(noticed(), [d.Heartbeat("m1", 1, 600, warm=True)], 719.0)
     assert world.counts.failed.total == 0 and not said
-    world, said = told(world, [d.Heartbeat("m1", 1, 601, warm=True)], 720.0)
+    world, said = reported(world, [d.Heartbeat("m1", 1, 601, warm=True)], 720.0)
     assert world.counts.failed == FailedSaves(1, 1, silent("2 min"))
     assert said == [f"no version was saved: {silent('2 min')}"]
-    world, said = told(world, [d.Tick()], 721.0)
+    world, said = reported(world, [d.Tick()], 721.0)
     assert world.counts.failed.total == 1 and not said
 
 
 def test_a_machine_that_goes_before_its_limit_takes_its_version_along() -> None:
     """The cloud may end it a moment before the time of its notice."""
-    world, said = told(noticed(), [d.InstancesListed({}, {"m1": (1.0, 719.0)})], 719.5)
+    world, said = reported(noticed(), [d.InstancesListed({}, {"m1": (1.0, 719.0)})], 719.5)
     assert world.counts.failed == FailedSaves(1, 1, "trainers ended before it was safe")
     assert said == ["no version was saved: trainers ended before it was safe"]
 
@@ -427,47 +429,49 @@ def test_the_last_version_that_never_comes_is_counted_and_told() -> None:
     world = after(
         trains(JobLimits(1, 1, end_s=1000.0, version_s=40.0)), [d.Stop("the user")], 600.0
     )
-    world, said = told(world, [d.Heartbeat("m1", 1, 600, warm=True)], 999.0)
+    world, said = reported(world, [d.Heartbeat("m1", 1, 600, warm=True)], 999.0)
     assert world.counts.failed.total == 0 and not said
-    world, said = told(world, [d.Heartbeat("m1", 1, 900, warm=True)], 1001.0)
+    world, said = reported(world, [d.Heartbeat("m1", 1, 900, warm=True)], 1001.0)
     assert world.job is Job.STOPPED and world.counts.failed.total == 1 and len(said) == 1
 
 
-@pytest.mark.parametrize("reason", [Reason.EMERGENCY, Reason.STOP, Reason.RESIZE])
-def test_a_version_that_comes_or_is_not_needed_any_more_has_not_failed(reason: Reason) -> None:
-    asked = {Reason.EMERGENCY: noticed, Reason.RESIZE: grows}.get(reason)
-    world = (
-        after(trains(JobLimits(1, 1)), [d.Stop("the user")], 601.0) if asked is None else asked()
-    )
-    safe = after(world, [d.Safe(1, 520, reason)], 602.0)
-    assert after(safe, [d.Tick()], 5000.0).counts.failed.total == 0
-    trained = after(world, [d.Ended("m1", 1, 0, 520)], 602.0)
-    assert trained.job is Job.DONE and trained.counts.failed.total == 0
-
-
-@pytest.mark.parametrize("wanted", [d.SaveNow(), d.Rebalanced("m1"), d.Tick()])
-def test_a_save_that_was_given_up_is_not_counted_again(wanted: d.Event) -> None:
-    world, second = (
-        after(grows() if wanted == d.Tick() else trains(JobLimits(1, 1)), [wanted], 601.0),
-        601.0,
-    )
-    assert world.save is not None
-    reason = world.save.reason
-    while world.save is not None:
-        second += 5.0
-        world = after(
-            world,
-            [d.Heartbeat("m1", 1, int(second), warm=True), d.Heartbeat("m2", warm=True)],
-            second,
+def test_a_version_that_comes_or_is_not_needed_any_more_has_not_failed() -> None:
+    for reason in [Reason.EMERGENCY, Reason.STOP, Reason.RESIZE]:
+        asked = {Reason.EMERGENCY: noticed, Reason.RESIZE: grows}.get(reason)
+        world = (
+            after(trains(JobLimits(1, 1)), [d.Stop("the user")], 601.0)
+            if asked is None
+            else asked()
         )
-    assert second == 1201.0 and world.counts.failed.total == 1
-    world, said = told(world, [unsaved(reason)], 1202.0)
-    assert world.counts.failed == FailedSaves(1, 1, "the bucket is full"), (
-        "why, now that it is known"
-    )
-    assert said == ["no version was saved: the bucket is full"]
-    world, said = told(world, [unsaved(Reason.INSURANCE)], 1203.0)
-    assert world.counts.failed.total == 2, "one that nobody had asked for"
+        safe = after(world, [d.Safe(1, 520, reason)], 602.0)
+        assert after(safe, [d.Tick()], 5000.0).counts.failed.total == 0
+        trained = after(world, [d.Ended("m1", 1, 0, 520)], 602.0)
+        assert trained.job is Job.DONE and trained.counts.failed.total == 0
+
+
+def test_a_save_that_was_given_up_is_not_counted_again() -> None:
+    for wanted in [d.SaveNow(), d.Rebalanced("m1"), d.Tick()]:
+        world, second = (
+            after(grows() if wanted == d.Tick() else trains(JobLimits(1, 1)), [wanted], 601.0),
+            601.0,
+        )
+        assert world.save is not None
+        reason = world.save.reason
+        while world.save is not None:
+            second += 5.0
+            world = after(
+                world,
+                [d.Heartbeat("m1", 1, int(second), warm=True), d.Heartbeat("m2", warm=True)],
+                second,
+            )
+        assert second == 1201.0 and world.counts.failed.total == 1
+        world, said = reported(world, [unsaved(reason)], 1202.0)
+        assert world.counts.failed == FailedSaves(1, 1, "the bucket is full"), (
+            "why, now that it is known"
+        )
+        assert said == ["no version was saved: the bucket is full"]
+        world, said = reported(world, [unsaved(Reason.INSURANCE)], 1203.0)
+        assert world.counts.failed.total == 2, "one that was not requested"
 
 
 def test_one_that_was_given_up_is_forgotten_when_it_comes_late_or_with_its_generation() -> None:

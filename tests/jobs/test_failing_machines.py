@@ -87,29 +87,28 @@ def pool() -> Pool:
     return Pool("g4dn.xlarge", "z", "spot", 0.3)
 
 
-def begun(terms: JobLimits) -> JobState:
+def started(terms: JobLimits) -> JobState:
     return react(JobState(terms, 0.0, pools=(pool(),)), d.Tick(), 0.0)[0]
 
 
-@pytest.mark.parametrize(("more", "code"), [({"data": True}, 4), ({"data": False}, 1), ({}, 1)])
-def test_a_job_without_its_data_ends_with_a_code_of_its_own(
-    more: dict[str, bool], code: int
-) -> None:
+def test_a_job_without_its_data_ends_with_a_code_of_its_own() -> None:
     """Agents of an older deepvm do not say that it is the data.
 
     Its documents do not know of it either.
     """
-    report = event_of("m1", {"event": "unusable", "why": "data: it: there is nothing", **more})
-    assert report is not None
-    world, _ = react(begun(JobLimits(1, 1)), report[0], 5.0)
-    assert world.job is Job.FAILED
-    written = json.loads(json.dumps(to_document(world)))
-    again = from_document(written, world.machines)
-    assert again == world and final_document("it", 0.0, again, [], {})["exit_code"] == code
-    del written["no_data"]
-    assert (
-        final_document("it", 0.0, from_document(written, world.machines), [], {})["exit_code"] == 1
-    )
+    for more, code in [({"data": True}, 4), ({"data": False}, 1), ({}, 1)]:
+        report = event_of("m1", {"event": "unusable", "why": "data: it: there is nothing", **more})
+        assert report is not None
+        world, _ = react(started(JobLimits(1, 1)), report[0], 5.0)
+        assert world.job is Job.FAILED
+        written = json.loads(json.dumps(to_document(world)))
+        again = from_document(written, world.machines)
+        assert again == world and final_document("it", 0.0, again, [], {})["exit_code"] == code
+        del written["no_data"]
+        assert (
+            final_document("it", 0.0, from_document(written, world.machines), [], {})["exit_code"]
+            == 1
+        )
 
 
 def test_exit_codes_of_the_other_ends() -> None:
@@ -137,7 +136,7 @@ def ended(world: JobState, now_s: float, *, taken: bool = False) -> JobState:
 
 
 def test_a_few_in_a_row_end_the_job() -> None:
-    world = begun(JobLimits(1, 1))
+    world = started(JobLimits(1, 1))
     for n in range(1, 4):
         assert not world.ending and coming(world) == [f"m{n}"]
         world = ended(world, 10.0 * n)
@@ -147,17 +146,17 @@ def test_a_few_in_a_row_end_the_job() -> None:
 
 
 def test_machines_that_start_at_once_count_together() -> None:
-    world = ended(begun(JobLimits(4, 4)), 10.0)
+    world = ended(started(JobLimits(4, 4)), 10.0)
     assert not world.ending and len(coming(world)) == 4
     assert ended(world, 20.0).job is Job.STOPPED
 
 
 def test_lives_that_preemptions_end_may_be_as_short_as_they_like() -> None:
-    world = begun(JobLimits(1, 1))
+    world = started(JobLimits(1, 1))
     for n in range(50):
         world = ended(world, 10.0 * n, taken=True)
     assert not world.ending and world.preemptions == 50 and coming(world)
-    world = begun(JobLimits(1, 1))
+    world = started(JobLimits(1, 1))
     for n in range(50):
         m = coming(world)[0]
         world, _ = react(world, [d.Launched(m, 10.0 * n), d.Noticed(m, 10.0 * n + 5)], 10.0 * n)
@@ -166,7 +165,7 @@ def test_lives_that_preemptions_end_may_be_as_short_as_they_like() -> None:
 
 
 def test_one_that_becomes_ready_begins_the_count_anew() -> None:
-    world = begun(JobLimits(1, 1))
+    world = started(JobLimits(1, 1))
     for n in range(20):
         world = ended(ended(world, 100.0 * n), 100.0 * n + 10)
         m = coming(world)[0]
@@ -179,7 +178,7 @@ def test_one_that_becomes_ready_begins_the_count_anew() -> None:
 
 
 def test_one_whose_agent_is_never_heard_counts() -> None:
-    world = begun(JobLimits(1, 1))
+    world = started(JobLimits(1, 1))
     for now_s in range(0, 6_000, 100):
         heard = [
             d.Launched(m, float(now_s))
@@ -196,7 +195,7 @@ def test_one_whose_agent_is_never_heard_counts() -> None:
 
 
 def training(terms: JobLimits) -> JobState:
-    world = begun(terms)
+    world = started(terms)
     world, _ = react(world, d.Heartbeat("m1", warm=True), 5.0)
     world, _ = react(world, d.Heartbeat("m1", warm=True), 30.0)
     return react(world, d.Started("m1", world.generation, 0), 31.0)[0]
@@ -242,7 +241,7 @@ def test_a_machine_that_fails_is_released_and_replaced_at_once() -> None:
 def test_a_machine_that_nobody_needs_any_more_ends_no_job() -> None:
     """As on spot, where it is taken back during its setup, which fails for that."""
     for event in (d.Noticed("m1", 50.0), d.InstancesListed({}, {"m1": (1.0, 20.0)})):
-        world, _ = react(begun(JobLimits(1, 1)), [d.Launched("m1", 1.0), event], 20.0)
+        world, _ = react(started(JobLimits(1, 1)), [d.Launched("m1", 1.0), event], 20.0)
         assert world.machines["m1"].state in (Machine.RELEASING, Machine.ENDED)
         world, _ = react(world, d.Failed("m1", SETUP), 21.0)
         assert not world.job.over and coming(world) == ["m2"]
@@ -260,14 +259,16 @@ def test_a_setup_that_has_succeeded_once_is_the_machine_s_fault() -> None:
     )
     world = ended(world, 110.0)
     assert world.ending.endswith("m2: setup failed with exit code 1"), world.ending
-    world, _ = react(begun(JobLimits(1, 1)), d.Failed("m1", "setup failed with exit code 1"), 40.0)
+    world, _ = react(
+        started(JobLimits(1, 1)), d.Failed("m1", "setup failed with exit code 1"), 40.0
+    )
     assert world.job is Job.FAILED
 
 
 def test_a_setup_that_fails_while_another_may_succeed_is_the_machines_fault() -> None:
     """The other machine, silent for a moment or not, has not been reported ready yet."""
     for silent in (False, True):
-        world = begun(JobLimits(2, 2))
+        world = started(JobLimits(2, 2))
         world, _ = react(
             world,
             [d.Heartbeat("m1"), d.Heartbeat("m2"), *([d.Silent("m2")] if silent else [])],
@@ -285,7 +286,7 @@ def test_a_setup_that_fails_while_another_may_succeed_is_the_machines_fault() ->
 
 def test_a_setup_that_fails_on_all_machines_is_the_jobs_fault() -> None:
     """Replacements that were requested after the first failure are not waited for."""
-    world = begun(JobLimits(3, 3))
+    world = started(JobLimits(3, 3))
     for n in (1, 2):
         world, _ = react(world, d.Failed(f"m{n}", SETUP), 10.0 + n)
         assert not world.job.over
@@ -296,7 +297,7 @@ def test_a_setup_that_fails_on_all_machines_is_the_jobs_fault() -> None:
 
 
 def test_a_replacement_that_fails_is_judged_as_the_first_one_was() -> None:
-    world, _ = react(begun(JobLimits(2, 2)), d.Failed("m1", SETUP), 10.0)
+    world, _ = react(started(JobLimits(2, 2)), d.Failed("m1", SETUP), 10.0)
     world, _ = react(world, d.Failed("m3", SETUP), 20.0)  # m2 may still succeed
     assert not world.job.over and coming(world) == ["m2", "m4"]
     world, _ = react(
@@ -308,7 +309,7 @@ def test_a_replacement_that_fails_is_judged_as_the_first_one_was() -> None:
 def test_anchors_count_by_themselves() -> None:
     """The machines that train get ready in between, and cannot begin without the anchor."""
     anchor = Pool("m7g.large", "z", "on-demand", 0.1)
-    world = begun(JobLimits(1, 1, anchor=(anchor,), anchors=1))
+    world = started(JobLimits(1, 1, anchor=(anchor,), anchors=1))
     trainer = next(m.id for m in world.machines.values() if m.pool != anchor)
     for n in range(1, 4):
         assert not world.ending

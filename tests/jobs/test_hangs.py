@@ -146,10 +146,10 @@ def test_after_a_resume_the_last_phase_is_no_hang_while_it_prints(steps: int | N
     assert prints(world, 40, 20_000.0).generation == 2
 
 
-@pytest.mark.parametrize(("steps", "version"), [(41, 0), (None, 39), (41, 40)])
-def test_lines_excuse_nothing_while_steps_are_left(steps: int | None, version: int) -> None:
-    world = after(trains(steps=steps), [d.Safe(1, version, Reason.INSURANCE)], 200.0)
-    assert prints(world, 40, 20_000.0).pulse.hung_s == 2000.0
+def test_lines_excuse_nothing_while_steps_are_left() -> None:
+    for steps, version in [(41, 0), (None, 39), (41, 40)]:
+        world = after(trains(steps=steps), [d.Safe(1, version, Reason.INSURANCE)], 200.0)
+        assert prints(world, 40, 20_000.0).pulse.hung_s == 2000.0
 
 
 def test_the_closing_line_names_the_option_that_helps() -> None:
@@ -260,16 +260,14 @@ def test_a_heartbeat_of_an_older_agent_counts_by_its_steps() -> None:
 # --- what does not excuse it, and what does -------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "wanted", [[], [d.SaveNow()], [d.Rebalanced("m1")], [d.Noticed("m1", 9000.0)]]
-)
-def test_a_save_that_hangs_excuses_nothing(wanted: list[d.Event]) -> None:
-    world = after(trains(), wanted, 201.0)
-    assert bool(wanted) == (world.save is not None)
-    world = heard_until(world, 200.0, 2000.0, 40, 0.5)
-    assert world.pulse.hung_s == 2000.0 and world.save is None and world.job is Job.FORMING
-    # One that is taken back is of no generation that begins: another must come first.
-    assert world.generation == 2 or world.machines["m1"].state is not Machine.MEMBER
+def test_a_save_that_hangs_excuses_nothing() -> None:
+    for wanted in [[], [d.SaveNow()], [d.Rebalanced("m1")], [d.Noticed("m1", 9000.0)]]:
+        world = after(trains(), wanted, 201.0)
+        assert bool(wanted) == (world.save is not None)
+        world = heard_until(world, 200.0, 2000.0, 40, 0.5)
+        assert world.pulse.hung_s == 2000.0 and world.save is None and world.job is Job.FORMING
+        # One that is preempted is of no generation that begins: another must come first.
+        assert world.generation == 2 or world.machines["m1"].state is not Machine.MEMBER
 
 
 def test_a_job_that_ends_waits_for_its_last_version_as_long_as_ever() -> None:
@@ -315,21 +313,21 @@ def in_state(job: Job) -> JobState:
     return world
 
 
-@pytest.mark.parametrize("job", Job)
-def test_the_timer_is_decided_in_every_state(job: Job) -> None:
+def test_the_timer_is_decided_in_every_state() -> None:
     """It begins anew what runs or is to run, as the tables say, and nothing else."""
-    world = in_state(job)
-    heard = [d.Heartbeat(m, world.generation, 40, True, idle_s=86_000.0) for m in world.members]
-    found = after(replace(world, pulse=replace(world.pulse, since_s=100.0)), heard, 86_400.0)
-    runs = job in (Job.FORMING, Job.RUNNING, Job.SAVING)
-    assert (found.pulse.hung_s is not None) == runs
-    assert found.job is (job_after(job, JobEvent.BROKEN) if runs else job)
-    # The machine for which a version was to be saved is taken back, and is of no generation that
-    # begins.
-    assert found.generation == world.generation + (runs and job is not Job.SAVING)
-    last = replace(world, pulse=GenerationProgress(100.0, hangs=2, version=99))
-    found = after(last, heard, 86_400.0)
-    assert found.job is (job_after(job, JobEvent.CRASHED) if runs else job)
+    for job in Job:
+        world = in_state(job)
+        heard = [d.Heartbeat(m, world.generation, 40, True, idle_s=86_000.0) for m in world.members]
+        found = after(replace(world, pulse=replace(world.pulse, since_s=100.0)), heard, 86_400.0)
+        runs = job in (Job.FORMING, Job.RUNNING, Job.SAVING)
+        assert (found.pulse.hung_s is not None) == runs
+        assert found.job is (job_after(job, JobEvent.BROKEN) if runs else job)
+        # The machine for which a version was to be saved is preempted, and is of no generation that
+        # begins.
+        assert found.generation == world.generation + (runs and job is not Job.SAVING)
+        last = replace(world, pulse=GenerationProgress(100.0, hangs=2, version=99))
+        found = after(last, heard, 86_400.0)
+        assert found.job is (job_after(job, JobEvent.CRASHED) if runs else job)
 
 
 # --- whole jobs -----------------------------------------------------------------------------------

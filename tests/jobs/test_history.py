@@ -492,20 +492,15 @@ def test_lives_to_plan_with() -> None:
     assert life.high_s == pytest.approx(50_400 / stats.gamma.ppf(0.1, 4), rel=0.01)
 
 
-@pytest.mark.parametrize(
-    ("rows", "band", "expected_s"),
-    [
+def test_the_life_that_a_new_job_expects() -> None:
+    for rows, band, expected_s in [
         ([], 0, 14_400.0),  # the band says years, traces say hours at a busy time
         ([spot("a", 7200.0, "preempted")] * 3, 0, (14_400 + 21_600) / 4),
         ([spot("a", 7200.0, "preempted")] * 2, 4, 14_400.0),
         ([spot("a", 7200.0, "preempted", cloud="local")] * 3, 0, 14_400.0),
-    ],
-)
-def test_the_life_that_a_new_job_expects(
-    rows: list[dict[str, Any]], band: int, expected_s: float
-) -> None:
-    found = expected_life_s(Pool("a", "z", "spot", 1.0), "aws", rows, band, 1e9)
-    assert found == pytest.approx(expected_s)
+    ]:
+        found = expected_life_s(Pool("a", "z", "spot", 1.0), "aws", rows, band, 1e9)
+        assert found == pytest.approx(expected_s)
 
 
 def test_what_a_job_learns_of_its_own_machines() -> None:

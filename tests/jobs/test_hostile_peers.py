@@ -187,13 +187,15 @@ def rightly(key: str, value: Any) -> bool:
     return (key == "version" and value is None) or (key == "address" and value == "7")
 
 
-@pytest.mark.parametrize("key", list(BEAT))
-def test_a_heartbeat_with_a_wrong_field(unchanged: Controlled, key: str) -> None:
-    peer = Peer(unchanged, "m1")
-    for wrong in WRONG:
-        if not rightly(key, wrong):
-            assert peer.send("/beat", {**BEAT, "generation": 1, key: wrong})[0] in (400, 401), wrong
-    assert peer.send("/beat", {k: v for k, v in BEAT.items() if k != key})[0] == 400
+def test_a_heartbeat_with_a_wrong_field(unchanged: Controlled) -> None:
+    for key in list(BEAT):
+        peer = Peer(unchanged, "m1")
+        for wrong in WRONG:
+            if not rightly(key, wrong):
+                assert peer.send("/beat", {**BEAT, "generation": 1, key: wrong})[0] in (400, 401), (
+                    wrong
+                )
+        assert peer.send("/beat", {k: v for k, v in BEAT.items() if k != key})[0] == 400
 
 
 REPORTS: list[dict[str, Any]] = [
@@ -207,30 +209,28 @@ REPORTS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("report", REPORTS, ids=lambda r: str(r["event"]))
-def test_a_report_with_a_wrong_field(unchanged: Controlled, report: dict[str, Any]) -> None:
-    peer = Peer(unchanged, "m1")
-    for key in report:
-        if key in ("event", "local_rank") or (report["event"], key) == ("line", "generation"):
-            continue
-        for wrong in WRONG:
-            if not rightly(key, wrong):
-                event = {**report, key: wrong, "of": time.time_ns()}
-                assert peer.send("/report", {"events": [event]})[0] in (400, 401), event
-    for number in (None, -1, 2**63, "1", 1.5):
-        assert peer.send("/report", {"events": [{**report, "of": number}]})[0] == 400
-    for events in (None, 1, "x", [1], [None], {"a": 1}):
-        assert peer.send("/report", {"events": events})[0] == 400
+def test_a_report_with_a_wrong_field(unchanged: Controlled) -> None:
+    for report in REPORTS:
+        peer = Peer(unchanged, "m1")
+        for key in report:
+            if key in ("event", "local_rank") or (report["event"], key) == ("line", "generation"):
+                continue
+            for wrong in WRONG:
+                if not rightly(key, wrong):
+                    event = {**report, key: wrong, "of": time.time_ns()}
+                    assert peer.send("/report", {"events": [event]})[0] in (400, 401), event
+        for number in (None, -1, 2**63, "1", 1.5):
+            assert peer.send("/report", {"events": [{**report, "of": number}]})[0] == 400
+        for events in (None, 1, "x", [1], [None], {"a": 1}):
+            assert peer.send("/report", {"events": events})[0] == 400
 
 
-@pytest.mark.parametrize(
-    "wrong", [None, [], [1, 2], [1, 2, 3, 4], ["x", 1, 1], [99, 1, 1], [1, -1, 1], 7]
-)
-def test_a_schedule_that_is_none(unchanged: Controlled, wrong: Any) -> None:
-    assert (
-        Peer(unchanged, "m1").send("/schedule", {"generation": 1, "step": 9, "save": wrong})[0]
-        == 400
-    )
+def test_a_schedule_that_is_none(unchanged: Controlled) -> None:
+    for wrong in [None, [], [1, 2], [1, 2, 3, 4], ["x", 1, 1], [99, 1, 1], [1, -1, 1], 7]:
+        assert (
+            Peer(unchanged, "m1").send("/schedule", {"generation": 1, "step": 9, "save": wrong})[0]
+            == 400
+        )
 
 
 def test_bytes_that_are_no_message(unchanged: Controlled) -> None:
@@ -316,18 +316,16 @@ def test_only_the_first_member_says_what_is_safe(tmp_path: Path) -> None:
         assert said(first, saved, lasts) == ["safe", "lasts"] and found.world().lasts == 7
 
 
-@pytest.mark.parametrize(
-    "report", [r for r in REPORTS if r["event"] != "line"], ids=lambda r: str(r["event"])
-)
-def test_what_a_machine_may_say_that_is_over(report: dict[str, Any]) -> None:
+def test_what_a_machine_may_say_that_is_over() -> None:
     """Nothing of the training; perhaps why it has ended."""
-    found = event_of("m1", report)
-    assert found is not None
-    record = MachineRecord("m1", Pool("a", "z", "spot", 1.0), 0.0)
-    world = JobState(JobLimits(1, 1), 0.0, generation=1, members=("m1",)).with_machine(record)
-    assert can_know(world, "m1", found[0])
-    over = world.with_machine(replace(record, state=Machine.ENDED))
-    assert can_know(over, "m1", found[0]) == (report["event"] == "setup-failed")
+    for report in [r for r in REPORTS if r["event"] != "line"]:
+        found = event_of("m1", report)
+        assert found is not None
+        record = MachineRecord("m1", Pool("a", "z", "spot", 1.0), 0.0)
+        world = JobState(JobLimits(1, 1), 0.0, generation=1, members=("m1",)).with_machine(record)
+        assert can_know(world, "m1", found[0])
+        over = world.with_machine(replace(record, state=Machine.ENDED))
+        assert can_know(over, "m1", found[0]) == (report["event"] == "setup-failed")
 
 
 # --- a controller that is none --------------------------------------------------------------------

@@ -186,31 +186,41 @@ def test_what_a_generation_goes_on_from_is_what_there_is() -> None:
         assert (world.version, world.lasts, world.steps) == (restored, lasts, restored)
 
 
-@pytest.mark.parametrize("lasts", [400, 0])
-@pytest.mark.parametrize(
-    "limits", [{}, {"end_s": 704.0}, {"total_usd": 0.9}], ids=["user", "deadline", "budget"]
-)
-def test_a_noticed_machine_that_is_lost_while_the_job_ends(
-    limits: dict[str, float], lasts: int
-) -> None:
+def test_a_noticed_machine_that_is_lost_while_the_job_ends() -> None:
     """Only the anchor had its last version, which goes with it: that is said, and what is left."""
-    world = replace(trains(**limits), version=lasts, lasts=lasts)
-    (trainer,), (anchor,) = world.members, world.anchors
-    world = after(world, [d.Noticed(trainer, 820.0)], 601.0)
-    beats = [d.Heartbeat(trainer, 1, 500, warm=True, step_s=1.0), d.Heartbeat(anchor, warm=True)]
-    world = after(world, beats if limits else [*beats, d.Stop("stopped by the user")], 700.0)
-    assert world.ending and wish(world) is Reason.EMERGENCY
-    world = after(world, [d.Safe(1, 501, Reason.EMERGENCY, lasts=False)], 700.5)
-    assert world.version == 501 and wish(world) is Reason.STOP
-    world = after(world, [d.InstancesListed({anchor: 0.0}, {trainer: (0.0, 701.0)})], 701.0)
-    assert world.job is Job.STOPPED and world.machines[anchor].state is Machine.RELEASING
-    document = final_document("job", 0.0, world, [], {})
-    assert (document["steps"], document["version"], document["lost_steps"]) == (501, lasts, 0)
-    (said,) = closing_lines(document, world.terms, [], Path("/x"), "job-2")
-    assert f"after 501 steps, {lasts or 'none'} of them safe; " in said
-    saved, failed = saved_words(document)
-    assert saved.endswith("; the newest has 400 steps" if lasts else "; none is safe any more")
-    assert failed == "1 save failed, 1 since the newest version: trainers ended before it was safe"
+    for lasts in [400, 0]:
+        for limits in [{}, {"end_s": 704.0}, {"total_usd": 0.9}]:
+            world = replace(trains(**limits), version=lasts, lasts=lasts)
+            (trainer,), (anchor,) = world.members, world.anchors
+            world = after(world, [d.Noticed(trainer, 820.0)], 601.0)
+            beats = [
+                d.Heartbeat(trainer, 1, 500, warm=True, step_s=1.0),
+                d.Heartbeat(anchor, warm=True),
+            ]
+            world = after(
+                world, beats if limits else [*beats, d.Stop("stopped by the user")], 700.0
+            )
+            assert world.ending and wish(world) is Reason.EMERGENCY
+            world = after(world, [d.Safe(1, 501, Reason.EMERGENCY, lasts=False)], 700.5)
+            assert world.version == 501 and wish(world) is Reason.STOP
+            world = after(world, [d.InstancesListed({anchor: 0.0}, {trainer: (0.0, 701.0)})], 701.0)
+            assert world.job is Job.STOPPED and world.machines[anchor].state is Machine.RELEASING
+            document = final_document("job", 0.0, world, [], {})
+            assert (document["steps"], document["version"], document["lost_steps"]) == (
+                501,
+                lasts,
+                0,
+            )
+            (said,) = closing_lines(document, world.terms, [], Path("/x"), "job-2")
+            assert f"after 501 steps, {lasts or 'none'} of them safe; " in said
+            saved, failed = saved_words(document)
+            assert saved.endswith(
+                "; the newest has 400 steps" if lasts else "; none is safe any more"
+            )
+            assert (
+                failed
+                == "1 save failed, 1 since the newest version: trainers ended before it was safe"
+            )
 
 
 # --- whole jobs -----------------------------------------------------------------------------------

@@ -193,15 +193,15 @@ def test_while_there_is_none_on_demand_spot_trains() -> None:
     assert [world.machines[a.id].pool.market for a in acts] == ["spot"]
 
 
-@pytest.mark.parametrize(("usd", "bought"), [(3.6, 1), (7.3, 2), (100.0, 4)])
-def test_an_hourly_budget_buys_so_many_machines(usd: float, bought: int) -> None:
-    limits = JobLimits(1, 4, usd_per_hour=usd)
-    world = JobState(limits, 0.0, pools=(Pool("a", "z", "spot", 3.6),))
-    assert most_of(world) == bought
-    world, acts = react(world, d.Tick(), 0.0)
-    assert len(acts) == bought
-    world, acts = react(
-        world, [d.Heartbeat(f"m{n}", warm=True) for n in range(1, bought + 1)], 20.0
-    )
-    assert len(world.members) == bought and not acts
-    assert sum(m.pool.usd_per_hour for m in world.of(Role.TRAINER, Machine.MEMBER)) <= usd
+def test_an_hourly_budget_buys_so_many_machines() -> None:
+    for usd, bought in [(3.6, 1), (7.3, 2), (100.0, 4)]:
+        limits = JobLimits(1, 4, usd_per_hour=usd)
+        world = JobState(limits, 0.0, pools=(Pool("a", "z", "spot", 3.6),))
+        assert most_of(world) == bought
+        world, acts = react(world, d.Tick(), 0.0)
+        assert len(acts) == bought
+        world, acts = react(
+            world, [d.Heartbeat(f"m{n}", warm=True) for n in range(1, bought + 1)], 20.0
+        )
+        assert len(world.members) == bought and not acts
+        assert sum(m.pool.usd_per_hour for m in world.of(Role.TRAINER, Machine.MEMBER)) <= usd

@@ -151,27 +151,22 @@ def test_a_pool_rests_after_a_notice_where_there_is_another() -> None:
     assert free_pools(refused(refused(after, A), B)) == []
 
 
-@pytest.mark.parametrize(
-    ("event", "at_s"),
-    [
+def test_the_replacement_comes_from_elsewhere_with_or_without_a_notice() -> None:
+    for event, at_s in [
         (d.Noticed("m1", 122.0), 3.0),
         (d.InstancesListed({}, {"m1": (1.0, 3.0)}, taken=frozenset(["m1"])), 3.0),
         (d.InstancesListed({}, {"m1": (1.0, 3.0)}), 3.0),
         (d.InstancesListed({}), 70.0),  # the cloud does not list it any more
         (d.Tick(), 60.0),  # its agent has been silent for too long
-    ],
-)
-def test_the_replacement_comes_from_elsewhere_with_or_without_a_notice(
-    event: d.Event, at_s: float
-) -> None:
-    now, first = react(world(A, B), d.Tick(), 1.0)
-    assert [now.machines[r.id].pool for r in first if isinstance(r, d.Request)] == [A]
-    now, _ = react(now, [d.Launched("m1", 1.0), d.Heartbeat("m1", warm=True)], 2.0)
-    if isinstance(event, d.Tick):
-        now, _ = react(now, d.Silent("m1"), 17.0)
-    now, acts = react(now, event, at_s)
-    assert [now.machines[r.id].pool for r in acts if isinstance(r, d.Request)] == [B]
-    assert free_pools(now) == [B] and A in free_pools(replace(now, now_s=at_s + 300.0))
+    ]:
+        now, first = react(world(A, B), d.Tick(), 1.0)
+        assert [now.machines[r.id].pool for r in first if isinstance(r, d.Request)] == [A]
+        now, _ = react(now, [d.Launched("m1", 1.0), d.Heartbeat("m1", warm=True)], 2.0)
+        if isinstance(event, d.Tick):
+            now, _ = react(now, d.Silent("m1"), 17.0)
+        now, acts = react(now, event, at_s)
+        assert [now.machines[r.id].pool for r in acts if isinstance(r, d.Request)] == [B]
+        assert free_pools(now) == [B] and A in free_pools(replace(now, now_s=at_s + 300.0))
 
 
 def test_a_pool_rests_again_after_each_loss() -> None:
@@ -198,8 +193,8 @@ def test_what_the_cloud_has_chosen_is_written_down() -> None:
 
 def test_a_steady_machine_counts_in_whichever_zone() -> None:
     steady = Pool("g4dn.xlarge", "us-east-1", "on-demand", 0.5)
-    begun = JobState(JobLimits(1, 2, steady=(steady,), steadies=1), 0.0, pools=(A,))
-    now, acts = react(begun, d.Tick(), 1.0)
+    started = JobState(JobLimits(1, 2, steady=(steady,), steadies=1), 0.0, pools=(A,))
+    now, acts = react(started, d.Tick(), 1.0)
     assert len(acts) == 2
     now, _ = react(now, [d.Launched("m1", 1.0, "us-east-1c"), d.Launched("m2", 1.0)], 2.0)
     now, acts = react(now, d.Tick(), 3.0)
@@ -228,14 +223,14 @@ def seen(*machines: MachineRecord, **more: Any) -> JobState:
     )
 
 
-@pytest.mark.parametrize("reason", [PREEMPTED, LOST, REFUSED])
-def test_a_zone_that_takes_machines_back_or_refuses_is_asked_later(reason: str) -> None:
-    many = [lived(n, OFTEN, 0.1, reason) for n in range(1, 30)]
-    assert free_pools(seen()) == [OFTEN, SELDOM] and free_pools(seen(*many)) == [SELDOM, OFTEN]
-    dearer = replace(seen(*many), pools=(OFTEN, replace(SELDOM, usd_per_hour=0.6)))
-    assert free_pools(dearer)[0] == OFTEN  # half the price is worth some preemptions
-    old = [replace(m, requested_s=m.requested_s - 40 * 86_400) for m in many]
-    assert free_pools(seen(*old)) == [OFTEN, SELDOM]
+def test_a_zone_that_takes_machines_back_or_refuses_is_asked_later() -> None:
+    for reason in [PREEMPTED, LOST, REFUSED]:
+        many = [lived(n, OFTEN, 0.1, reason) for n in range(1, 30)]
+        assert free_pools(seen()) == [OFTEN, SELDOM] and free_pools(seen(*many)) == [SELDOM, OFTEN]
+        dearer = replace(seen(*many), pools=(OFTEN, replace(SELDOM, usd_per_hour=0.6)))
+        assert free_pools(dearer)[0] == OFTEN  # half the price is worth some preemptions
+        old = [replace(m, requested_s=m.requested_s - 40 * 86_400) for m in many]
+        assert free_pools(seen(*old)) == [OFTEN, SELDOM]
 
 
 def test_a_notice_counts_before_its_machine_has_ended() -> None:
@@ -308,13 +303,13 @@ class Zones(Simulation):
             self.at(self.life_s, lambda: self.end(machine))
 
 
-@pytest.mark.parametrize("life_s", [0.0, 20.0])
-@pytest.mark.parametrize("seed", range(3))
-def test_a_job_leaves_a_zone_that_is_no_good(seed: int, life_s: float) -> None:
-    world = finished(Zones(seed, life_s))
-    assert world.job is Job.DONE
-    asked = [m.pool.zone for m in world.machines.values()]
-    assert asked[:2] == [A.zone] * 2 and asked.count(A.zone) <= 3 and asked[-1] == B.zone
+def test_a_job_leaves_a_zone_that_is_no_good() -> None:
+    for life_s in [0.0, 20.0]:
+        for seed in range(3):
+            world = finished(Zones(seed, life_s))
+            assert world.job is Job.DONE
+            asked = [m.pool.zone for m in world.machines.values()]
+            assert asked[:2] == [A.zone] * 2 and asked.count(A.zone) <= 3 and asked[-1] == B.zone
 
 
 # --- next-ranked types ----------------------------------------------------------------------------
@@ -344,9 +339,12 @@ def asked(world: JobState, now_s: float, *refuse: Pool) -> tuple[JobState, list[
     return acts[0], found
 
 
-@pytest.mark.parametrize(
-    ("terms", "pools", "too_dear"),
-    [
+def test_the_next_ranked_type_is_bought_where_the_first_is_not_to_be_had() -> None:
+    """If the budget by the hour buys as many of it as are needed.
+
+    A part of them would be paid for nothing.
+    """
+    for terms, pools, too_dear in [
         ({}, (FIRST, SECOND), []),
         ({"steady": (FIRST, SECOND), "steadies": 2}, (A,), []),
         (
@@ -354,27 +352,19 @@ def asked(world: JobState, now_s: float, *refuse: Pool) -> tuple[JobState, list[
             (A,),
             [A, A],
         ),
-    ],
-)
-def test_the_next_ranked_type_is_bought_where_the_first_is_not_to_be_had(
-    terms: dict[str, Any], pools: tuple[Pool, ...], too_dear: list[Pool]
-) -> None:
-    """If the budget by the hour buys as many of it as are needed.
-
-    A part of them would be paid for nothing.
-    """
-    for usd_per_hour, found in ((None, [SECOND] * 2), (2.0, [SECOND] * 2), (1.9, too_dear)):
-        begun = JobState(
-            JobLimits(2, 2, usd_per_hour=usd_per_hour, **terms),
-            0.0,
-            pools=pools,
-            on_demand="bought" in terms,
-        )
-        begun = within_budget(begun, usd_per_hour)
-        assert asked(begun, 0.0)[1] == [FIRST] * 2
-        world, instead = asked(begun, 0.0, FIRST)
-        assert instead == found, usd_per_hour
-        assert found or asked(world, 100.0)[1] == [FIRST] * 2
+    ]:
+        for usd_per_hour, found in ((None, [SECOND] * 2), (2.0, [SECOND] * 2), (1.9, too_dear)):
+            started = JobState(
+                JobLimits(2, 2, usd_per_hour=usd_per_hour, **terms),
+                0.0,
+                pools=pools,
+                on_demand="bought" in terms,
+            )
+            started = within_budget(started, usd_per_hour)
+            assert asked(started, 0.0)[1] == [FIRST] * 2
+            world, instead = asked(started, 0.0, FIRST)
+            assert instead == found, usd_per_hour
+            assert found or asked(world, 100.0)[1] == [FIRST] * 2
 
 
 def test_spot_trains_where_no_type_is_to_be_had_on_demand() -> None:
@@ -442,16 +432,22 @@ def markets_of_a_job(draw: st.DrawFn) -> JobState:
 
 
 @given(markets_of_a_job(), st.data())
-def test_whatever_refuses_the_budget_buys_the_fewest(begun: JobState, data: st.DataObject) -> None:
-    on_demand = [replace(begun, on_demand=True)] if begun.terms.bought else []
-    assume(all(least_usd_per_hour(w) <= (w.terms.usd_per_hour or 0.0) for w in (begun, *on_demand)))
-    world = within_budget(data.draw(st.sampled_from([begun, *on_demand])), begun.terms.usd_per_hour)
+def test_a_refusal_buys_the_fewest_within_the_budget(
+    started: JobState, data: st.DataObject
+) -> None:
+    on_demand = [replace(started, on_demand=True)] if started.terms.bought else []
+    assume(
+        all(least_usd_per_hour(w) <= (w.terms.usd_per_hour or 0.0) for w in (started, *on_demand))
+    )
+    world = within_budget(
+        data.draw(st.sampled_from([started, *on_demand])), started.terms.usd_per_hour
+    )
     terms = world.terms
     assert (
         world.pools
-        and bool(terms.anchor) == bool(begun.terms.anchor)
+        and bool(terms.anchor) == bool(started.terms.anchor)
         and terms.bought[:1]
-        or not begun.terms.bought
+        or not started.terms.bought
     )
     groups = [g for g in (world.pools, terms.steady, terms.anchor, terms.bought) if g]
     # The only one of its group with capacity
@@ -464,13 +460,14 @@ def test_whatever_refuses_the_budget_buys_the_fewest(begun: JobState, data: st.D
     assert sum(m.pool.usd_per_hour for m in live) <= (terms.usd_per_hour or 0.0) + 1e-9
 
 
-@pytest.mark.parametrize("name", ["anchor", "steady", "bought"])
-@pytest.mark.parametrize("older", [None, asdict(FIRST)])
-def test_what_an_older_deepvm_wrote_of_its_one_pool(
-    name: str, older: dict[str, Any] | None
-) -> None:
-    written = to_document(JobState(JobLimits(1, 1), 0.0, pools=(A,)))
-    written["terms"][name] = older
-    del written["priors"]
-    found = from_document(json.loads(json.dumps(written)), {})
-    assert getattr(found.terms, name) == (() if older is None else (FIRST,)) and not found.priors
+def test_what_an_older_deepvm_wrote_of_its_one_pool() -> None:
+    for name in ["anchor", "steady", "bought"]:
+        for older in [None, asdict(FIRST)]:
+            written = to_document(JobState(JobLimits(1, 1), 0.0, pools=(A,)))
+            written["terms"][name] = older
+            del written["priors"]
+            found = from_document(json.loads(json.dumps(written)), {})
+            assert (
+                getattr(found.terms, name) == (() if older is None else (FIRST,))
+                and not found.priors
+            )

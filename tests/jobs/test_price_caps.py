@@ -31,18 +31,16 @@ def cap(found: JobState, pool: Pool = SPOT, role: Role = Role.TRAINER) -> float 
     return most_usd_per_hour(found, pool, role)
 
 
-@pytest.mark.parametrize(
-    "terms", [{}, {"usd_per_hour": 0.64}, {"total_usd": 9.0, "usd_per_hour": 3.0}]
-)
-def test_a_limit_that_nobody_asked_for_ends_no_machine(terms: dict[str, Any]) -> None:
+def test_a_limit_that_was_not_requested_ends_no_machine() -> None:
     """A budget says what is bought at today's prices.
 
     AWS's own limit, the on-demand price, holds when they rise.
     """
-    everything = world(**terms, anchor=(ANCHOR,), anchors=1, steady=(STEADY,), steadies=1)
-    assert {cap(everything), cap(everything, STEADY), cap(everything, ANCHOR, Role.ANCHOR)} == {
-        None
-    }
+    for terms in [{}, {"usd_per_hour": 0.64}, {"total_usd": 9.0, "usd_per_hour": 3.0}]:
+        everything = world(**terms, anchor=(ANCHOR,), anchors=1, steady=(STEADY,), steadies=1)
+        assert {cap(everything), cap(everything, STEADY), cap(everything, ANCHOR, Role.ANCHOR)} == {
+            None
+        }
 
 
 def test_each_machine_has_a_share_in_proportion_to_its_price_as_in_exports() -> None:
@@ -56,20 +54,20 @@ def test_each_machine_has_a_share_in_proportion_to_its_price_as_in_exports() -> 
     assert cap(limited, ANCHOR, Role.ANCHOR) == pytest.approx(0.0816 * more)
 
 
-@pytest.mark.parametrize("limit", [1.1, 1.25, 4.0])
-def test_all_machines_at_their_limits_cost_what_the_limit_says(limit: float) -> None:
-    limited = world(
-        usd_per_hour=limit,
-        max_price=limit,
-        anchor=(ANCHOR,),
-        anchors=1,
-        steady=(STEADY,),
-        steadies=1,
-    )
-    shares = [cap(limited), cap(limited, STEADY), cap(limited, ANCHOR, Role.ANCHOR)]
-    assert None not in shares
-    spot, steady, anchor = (share or 0.0 for share in shares)
-    assert 3 * spot + steady + anchor == pytest.approx(limit)
+def test_all_machines_at_their_limits_cost_what_the_limit_says() -> None:
+    for limit in [1.1, 1.25, 4.0]:
+        limited = world(
+            usd_per_hour=limit,
+            max_price=limit,
+            anchor=(ANCHOR,),
+            anchors=1,
+            steady=(STEADY,),
+            steadies=1,
+        )
+        shares = [cap(limited), cap(limited, STEADY), cap(limited, ANCHOR, Role.ANCHOR)]
+        assert None not in shares
+        spot, steady, anchor = (share or 0.0 for share in shares)
+        assert 3 * spot + steady + anchor == pytest.approx(limit)
 
 
 def test_no_machine_that_was_planned_is_above_its_own_limit() -> None:

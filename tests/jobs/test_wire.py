@@ -86,9 +86,16 @@ def test_an_answer_of_another_session_is_refused() -> None:
         same.opened(*recorded)
 
 
-@pytest.mark.parametrize(
-    "body", [b"", b"[]", b"{", b"1", b"{}", b'{"machine": 1}', b"[" * 100_000, b"x" * (LARGEST + 1)]
-)
-def test_what_is_no_message_is_refused(body: bytes) -> None:
-    with pytest.raises(WireError):
-        pair()[1].opened(body, "")
+def test_what_is_no_message_is_refused() -> None:
+    for body in [
+        b"",
+        b"[]",
+        b"{",
+        b"1",
+        b"{}",
+        b'{"machine": 1}',
+        b"[" * 100_000,
+        b"x" * (LARGEST + 1),
+    ]:
+        with pytest.raises(WireError):
+            pair()[1].opened(body, "")

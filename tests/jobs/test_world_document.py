@@ -7,7 +7,6 @@ import random
 from pathlib import Path
 from typing import Any
 
-import pytest
 import sqlalchemy as sa
 from support.jobs.simulation import Faults, Simulation
 
@@ -39,14 +38,14 @@ class Written(Simulation):
         self.seen += 1
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_any_world_is_read_back(seed: int) -> None:
-    faults = Faults(notices=2, losses=1, cuts=1, refusals=0.2, lost_replies=0.2)
-    simulation = Written(
-        random.Random(seed), JobLimits(1, 3, policy=parse_policy("static:7")), faults
-    )
-    simulation.run()
-    assert simulation.seen > 100
+def test_any_world_is_read_back() -> None:
+    for seed in range(6):
+        faults = Faults(notices=2, losses=1, cuts=1, refusals=0.2, lost_replies=0.2)
+        simulation = Written(
+            random.Random(seed), JobLimits(1, 3, policy=parse_policy("static:7")), faults
+        )
+        simulation.run()
+        assert simulation.seen > 100
 
 
 def test_the_history_has_it_too() -> None:

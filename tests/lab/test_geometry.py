@@ -117,9 +117,8 @@ def test_hashes_are_those_that_anyone_can_compute() -> None:
     assert ids_hash([]) == hashlib.sha256(b"").hexdigest()
 
 
-@pytest.mark.parametrize(
-    ("keys", "named"),
-    [
+def test_what_cannot_be_is_named() -> None:
+    for keys, named in [
         ({"dataset_size": 0}, "dataset_size"),
         ({"global_batch": 0}, "global_batch"),
         ({"global_batch": 41}, "global_batch"),
@@ -128,26 +127,21 @@ def test_hashes_are_those_that_anyone_can_compute() -> None:
         ({"rank": 2, "world": 2}, "rank"),
         ({"rank": -1, "world": 2}, "rank"),
         ({"seed": -1}, "seed"),
-    ],
-)
-def test_what_cannot_be_is_named(keys: dict[str, int], named: str) -> None:
-    size, given = keys.pop("dataset_size", 40), {"global_batch": 4, **keys}
-    with pytest.raises(RequestError) as caught:
-        ResumableSampler(size, **given)
-    assert named in str(caught.value)
+    ]:
+        size, given = keys.pop("dataset_size", 40), {"global_batch": 4, **keys}
+        with pytest.raises(RequestError) as caught:
+            ResumableSampler(size, **given)
+        assert named in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "state",
-    [
+def test_a_state_of_another_sampler_is_refused() -> None:
+    for state in [
         {},
         {"epoch": 0, "cursor_step": 10, "seed": 0},
         {"epoch": -1, "cursor_step": 0, "seed": 0},
         {"epoch": "x"},
-    ],
-)
-def test_a_state_of_another_sampler_is_refused(state: dict[str, int]) -> None:
-    sampler = ResumableSampler(40, global_batch=4)
-    with pytest.raises(RequestError):
-        sampler.load_state_dict(state)
-    assert sampler.global_step == 0
+    ]:
+        sampler = ResumableSampler(40, global_batch=4)
+        with pytest.raises(RequestError):
+            sampler.load_state_dict(state)
+        assert sampler.global_step == 0

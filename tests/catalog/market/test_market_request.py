@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -15,9 +14,8 @@ from deepvm.errors import RequestError
 LIVE, SNAPSHOT = MarketRequest(prices="live"), MarketRequest(prices="snapshot")
 
 
-@pytest.mark.parametrize(
-    ("option", "given"),
-    [
+def test_values_that_cannot_be_used_are_named() -> None:
+    for option, given in [
         ("prices", {"prices": "today"}),
         ("prices", {"prices": ""}),
         ("prices", {"prices": "live", "offline": True}),
@@ -29,28 +27,21 @@ LIVE, SNAPSHOT = MarketRequest(prices="live"), MarketRequest(prices="snapshot")
         ),
         ("network", {"network": "fast"}),
         ("network", {"network": ""}),
-    ],
-    ids=str,
-)
-def test_values_that_cannot_be_used_are_named(option: str, given: dict[str, Any]) -> None:
-    with pytest.raises(RequestError, match=f"^{option}: ") as caught:
-        MarketRequest(**given)
-    assert (caught.value.option, caught.value.value) == (option, given[option])
-    with pytest.raises(RequestError, match=f"^{option}: "):
-        load_catalog("aws-us-east-1", **{"offline": True, "prices": "snapshot"} | given)
+    ]:
+        with pytest.raises(RequestError, match=f"^{option}: ") as caught:
+            MarketRequest(**given)
+        assert (caught.value.option, caught.value.value) == (option, given[option])
+        with pytest.raises(RequestError, match=f"^{option}: "):
+            load_catalog("aws-us-east-1", **{"offline": True, "prices": "snapshot"} | given)
 
 
-@pytest.mark.parametrize(
-    ("given", "meant"),
-    [
+def test_values_that_can_be_used() -> None:
+    for given, meant in [
         ({}, MarketRequest()),
         ({"days": " 90 "}, MarketRequest(days=90)),
         ({"days": 1, "price_basis": "p95"}, MarketRequest(price_basis=PriceBasis.P95, days=1)),
         ({"prices": "snapshot", "offline": True}, replace(SNAPSHOT, offline=True)),
         ({"zone": "use1-az4", "profile": "work"}, MarketRequest(profile="work", zone="use1-az4")),
         ({"prices": "live", "network": "baseline"}, replace(LIVE, network="baseline")),
-    ],
-    ids=str,
-)
-def test_values_that_can_be_used(given: dict[str, Any], meant: MarketRequest) -> None:
-    assert MarketRequest(**given) == meant
+    ]:
+        assert MarketRequest(**given) == meant

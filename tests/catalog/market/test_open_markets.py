@@ -167,9 +167,8 @@ def regions_of(found: Collection[Catalog]) -> list[str]:
 # Names
 
 
-@pytest.mark.parametrize(
-    ("name", "maybe", "region"),
-    [
+def test_names_of_the_market() -> None:
+    for name, maybe, region in [
         ("aws", True, ""),
         ("aws-us-west-2", True, "us-west-2"),
         ("aws-us-gov-west-1", True, "us-gov-west-1"),
@@ -180,10 +179,8 @@ def regions_of(found: Collection[Catalog]) -> list[str]:
         ("my-aws", False, None),
         ("paper", False, None),
         ("", False, None),
-    ],
-)
-def test_names_of_the_market(name: str, maybe: bool, region: str | None) -> None:
-    assert (may_be_market(name), region_in(name)) == (maybe, region)
+    ]:
+        assert (may_be_market(name), region_in(name)) == (maybe, region)
 
 
 _REGIONS = st.builds(
@@ -218,18 +215,15 @@ def test_a_file_may_be_called_like_the_market(
     assert "mine.xlarge" in load_catalog(name).by_name
 
 
-@pytest.mark.parametrize(
-    ("name", "error", "said"),
-    [
+def test_names_that_mean_nothing() -> None:
+    for name, error, said in [
         ("aws-moon-base", RequestError, "catalog: 'moon-base'"),
         ("aws-us-east-1a", RequestError, "its region is us-east-1"),
         ("aws-", CatalogNotFoundError, "'aws-': no embedded catalog"),
         ("AWS", CatalogNotFoundError, "did you mean aws"),
-    ],
-)
-def test_names_that_mean_nothing(name: str, error: type[DeepVMError], said: str) -> None:
-    with pytest.raises(error, match=said):
-        load_catalog(name)
+    ]:
+        with pytest.raises(error, match=said):
+            load_catalog(name)
 
 
 # AWS does not answer
@@ -324,9 +318,8 @@ def test_of_several_regions_one_that_aws_refuses_becomes_a_note_with_the_cause(
     assert set(aws.asked) == {"DescribeInstanceTypes"}
 
 
-@pytest.mark.parametrize(
-    ("regions", "request_", "error", "said"),
-    [
+def test_without_any_region_the_first_error_counts() -> None:
+    for regions, request_, error, said in [
         (
             ["eu-north-1", "eu-west-3"],
             OFFLINE,
@@ -341,14 +334,10 @@ def test_of_several_regions_one_that_aws_refuses_becomes_a_note_with_the_cause(
         ),
         ([REGION, "moon"], OFFLINE, RequestError, "region: 'moon'"),
         ([f"{REGION}a"], OFFLINE, RequestError, f"its region is {REGION}"),
-    ],
-)
-def test_without_any_region_the_first_error_counts(
-    regions: list[str], request_: MarketRequest, error: type[DeepVMError], said: str
-) -> None:
-    keep("us-west-2")
-    with pytest.raises(error, match=said):
-        open_markets(regions, request_, now=NOW)
+    ]:
+        keep("us-west-2")
+        with pytest.raises(error, match=said):
+            open_markets(regions, request_, now=NOW)
 
 
 @pytest.mark.usefixtures("no_sockets")
@@ -450,20 +439,17 @@ def test_a_home_that_is_no_region_names_the_variable(monkeypatch: pytest.MonkeyP
 # Zones, prices over time, bandwidths
 
 
-@pytest.mark.parametrize(
-    ("zone", "price", "types"),
-    [
+def test_one_zone_by_id_or_by_name() -> None:
+    for zone, price, types in [
         ("", "0.2", {"g4dn.xlarge", "c5.xlarge"}),
         ("use1-az4", "0.2", {"g4dn.xlarge", "c5.xlarge"}),
         ("use1-az6", "0.3", {"g4dn.xlarge"}),
         ("us-east-1b", "0.3", {"g4dn.xlarge"}),
-    ],
-)
-def test_one_zone_by_id_or_by_name(zone: str, price: str, types: set[str]) -> None:
-    keep()
-    found = open_market(REGION, replace(OFFLINE, zone=zone), now=NOW)
-    assert set(found.by_name) == types
-    assert str(found["g4dn.xlarge"].spot_usd_per_hour) == price
+    ]:
+        keep()
+        found = open_market(REGION, replace(OFFLINE, zone=zone), now=NOW)
+        assert set(found.by_name) == types
+        assert str(found["g4dn.xlarge"].spot_usd_per_hour) == price
 
 
 def test_a_zone_that_is_not_there_is_refused_with_those_that_are() -> None:

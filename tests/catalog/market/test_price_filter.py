@@ -85,21 +85,22 @@ def test_the_snapshots_are_plausible(region: str) -> None:
     assert drop_implausible_prices(snapshot) == (snapshot, [], {})
 
 
-@pytest.mark.parametrize("origin", ["live", "cache", "expired"])
-def test_one_bad_zone_costs_that_zone_alone(origin: str) -> None:
-    spot = SPOT | {"g4dn.xlarge": ZONES | {"use1-az4": [TINY, ""], "use1-az5": ["999999", ""]}}
-    catalog = joined(signals(origin, spot=spot))
-    gpu = catalog["g4dn.xlarge"]
-    assert gpu.spot_usd_per_hour == Decimal("0.19")
-    assert [z.zone for z in gpu.spot_zones] == ["use1-az2", "use1-az1"]
-    assert refused(catalog, "spot") == 2 and refused(catalog, "on-demand") == 0
-    (note,) = catalog.provenance.notes
-    assert "spot prices of us-east-1: 2 prices left out that cannot be true: " in note
-    assert (
-        "g4dn.xlarge on the spot market in use1-az4 at 0.000001 $/h is below 2 % of its on-demand"
-        " price, 0.5260" in note
-    )
-    assert "use1-az5 at 999999.0000 $/h is above 10 times its on-demand price" in note
+def test_one_bad_zone_costs_that_zone_alone() -> None:
+    for origin in ["live", "cache", "expired"]:
+        spot = SPOT | {"g4dn.xlarge": ZONES | {"use1-az4": [TINY, ""], "use1-az5": ["999999", ""]}}
+        catalog = joined(signals(origin, spot=spot))
+        gpu = catalog["g4dn.xlarge"]
+        assert gpu.spot_usd_per_hour == Decimal("0.19")
+        assert [z.zone for z in gpu.spot_zones] == ["use1-az2", "use1-az1"]
+        assert refused(catalog, "spot") == 2 and refused(catalog, "on-demand") == 0
+        (note,) = catalog.provenance.notes
+        assert "spot prices of us-east-1: 2 prices left out that cannot be true: " in note
+        assert (
+            "g4dn.xlarge on the spot market in use1-az4 at 0.000001 $/h is below 2 % of its"
+            " on-demand"
+            " price, 0.5260" in note
+        )
+        assert "use1-az5 at 999999.0000 $/h is above 10 times its on-demand price" in note
 
 
 def test_a_type_whose_spot_prices_are_all_bad_has_none() -> None:
@@ -110,15 +111,15 @@ def test_a_type_whose_spot_prices_are_all_bad_has_none() -> None:
     assert catalog["g4dn.xlarge"].on_demand_usd_per_hour == Decimal("0.526")
 
 
-@pytest.mark.parametrize("price", [TINY, "0.001", "5000", "1000000"])
-def test_a_bad_on_demand_price_leaves_the_spot_price(price: str) -> None:
-    catalog = joined(signals(on_demand=ON_DEMAND | {"g4dn.xlarge": price}))
-    assert catalog["g4dn.xlarge"].on_demand_usd_per_hour is None
-    assert catalog["g4dn.xlarge"].spot_usd_per_hour == Decimal("0.19")
-    assert (
-        refused(catalog, "on-demand") == 1
-        and "g4dn.xlarge on demand at" in catalog.provenance.notes[0]
-    )
+def test_a_bad_on_demand_price_leaves_the_spot_price() -> None:
+    for price in [TINY, "0.001", "5000", "1000000"]:
+        catalog = joined(signals(on_demand=ON_DEMAND | {"g4dn.xlarge": price}))
+        assert catalog["g4dn.xlarge"].on_demand_usd_per_hour is None
+        assert catalog["g4dn.xlarge"].spot_usd_per_hour == Decimal("0.19")
+        assert (
+            refused(catalog, "on-demand") == 1
+            and "g4dn.xlarge on demand at" in catalog.provenance.notes[0]
+        )
 
 
 def test_a_type_without_any_price_left_is_absent_with_the_reason() -> None:
@@ -142,23 +143,23 @@ def test_without_on_demand_prices_spot_prices_are_judged_by_each_other() -> None
     assert "and 6 more" in catalog.provenance.notes[0]
 
 
-@pytest.mark.parametrize("basis", [PriceBasis.P50, PriceBasis.P95, PriceBasis.MAX])
-def test_a_bad_change_of_a_history_is_as_if_it_had_not_been(basis: PriceBasis) -> None:
-    start = int((NOW - timedelta(days=10)).timestamp())
-    day = 86_400
-    good = [[start - 5, "0.20"], [start + 6 * day, "0.25"]]
-    bad = [[start + day, TINY], [start + 7 * day, "999999"]]
-    kept = {"g4dn.xlarge": {"use1-az1": good}}
-    spoilt = {"g4dn.xlarge": {"use1-az1": sorted(good + bad), "use1-az2": bad}}
-    prices = []
-    for history in (kept, spoilt):
-        found = signals() | {
-            "history:10": Signal("history:10", "us-east-1", NOW, "said history", history)
-        }
-        catalog = joined(found, price_basis=basis, days=10)
-        prices.append([(z.zone, z.usd_per_hour) for z in catalog["g4dn.xlarge"].spot_zones])
-    assert prices[0] == prices[1] and len(prices[0]) == 1
-    assert refused(catalog, "history:10") == 4
+def test_a_bad_change_of_a_history_is_as_if_it_had_not_been() -> None:
+    for basis in [PriceBasis.P50, PriceBasis.P95, PriceBasis.MAX]:
+        start = int((NOW - timedelta(days=10)).timestamp())
+        day = 86_400
+        good = [[start - 5, "0.20"], [start + 6 * day, "0.25"]]
+        bad = [[start + day, TINY], [start + 7 * day, "999999"]]
+        kept = {"g4dn.xlarge": {"use1-az1": good}}
+        spoilt = {"g4dn.xlarge": {"use1-az1": sorted(good + bad), "use1-az2": bad}}
+        prices = []
+        for history in (kept, spoilt):
+            found = signals() | {
+                "history:10": Signal("history:10", "us-east-1", NOW, "said history", history)
+            }
+            catalog = joined(found, price_basis=basis, days=10)
+            prices.append([(z.zone, z.usd_per_hour) for z in catalog["g4dn.xlarge"].spot_zones])
+        assert prices[0] == prices[1] and len(prices[0]) == 1
+        assert refused(catalog, "history:10") == 4
 
 
 def test_nothing_but_bad_prices_is_an_error_that_says_so() -> None:

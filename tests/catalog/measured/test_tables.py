@@ -293,15 +293,7 @@ def changed(path: tuple[Any, ...], value: Any) -> str:
 
 EFLOPS, SATURATION, SCALING = (("entries", i) for i in range(3))
 BAD: dict[str, tuple[str | bytes, str]] = {
-    "empty": ("", "file: is empty"),
     "not JSON": ("{", "line 1, column 2: not JSON"),
-    "not UTF-8": (b"\xff\xfe{", "is not UTF-8 (the file is UTF-16)"),
-    "a list": ("[]", "top level: a list of 0"),
-    "too deep": ("[" * 5000, "nested too deeply"),
-    "deep but JSON": (
-        changed((*EFLOPS, "document", "x"), json.loads("[" * 300 + "]" * 300)),
-        "nested too deeply",
-    ),
     "no version": (
         changed(("schema_version",), ...),
         "schema_version: missing; allowed: deepvm.tables/1",
@@ -314,104 +306,32 @@ BAD: dict[str, tuple[str | bytes, str]] = {
         changed(("extra",), 1),
         "extra: unknown field; allowed fields: schema_version, deepvm, entries",
     ),
-    "entries are no list": (
-        changed(("entries",), {}),
-        "entries: an object; allowed: measurements: a list",
-    ),
-    "no entries": (changed(("entries",), ...), "entries: missing"),
     "entry is no object": (changed(EFLOPS, 7), "entries[0]: 7; allowed"),
     "kind": (
         changed((*EFLOPS, "kind"), "speed"),
         'entries[0] (g4dn.xlarge).kind: "speed"; allowed: eflops, scaling',
     ),
-    "no type": (
-        changed((*EFLOPS, "instance_type"), ...),
-        "instance_type: missing; allowed: the provider's name",
-    ),
     "one end": (changed((*SATURATION, "receiver_type"), ...), "entries[1].receiver_type: missing"),
-    "type on two lines": (changed((*EFLOPS, "instance_type"), "a\nb"), 'instance_type: "a\\nb"'),
-    "no time": (
-        changed((*EFLOPS, "measured_at"), "yesterday"),
-        'measured_at: "yesterday"; allowed: when, in ISO 8601',
-    ),
     "time without a zone": (
         changed((*EFLOPS, "measured_at"), "2026-03-01T12:00:00"),
         "with a time zone",
     ),
-    "year 9999": (changed((*EFLOPS, "measured_at"), "9999-12-31T23:59:59-12:00"), "measured_at"),
-    "no document": (changed((*EFLOPS, "document"), None), "document: null; allowed"),
-    "document of another version": (
-        changed((*EFLOPS, "document", "schema_version"), "deepvm.eflops/3"),
-        (
-            'entries[0] (g4dn.xlarge).document.schema_version: "deepvm.eflops/3"; allowed:'
-            " deepvm.eflops/1; this file needs a newer deepvm, this is 0.1.0: pip install --upgrade"
-            " deepvm"
-        ),
-    ),
-    "eflops 0": (
-        changed((*EFLOPS, "document", "eflops"), 0),
-        "document.eflops: 0; allowed: operations per second",
-    ),
     "eflops as text": (changed((*EFLOPS, "document", "eflops"), "1e12"), 'document.eflops: "1e12"'),
-    "eflops true": (changed((*EFLOPS, "document", "eflops"), True), "document.eflops: true"),
-    "infinite": (
-        changed((*EFLOPS, "document", "eflops"), float("inf")),
-        "document.eflops: Infinity; allowed: a finite",
-    ),
     "nan anywhere": (
         changed((*EFLOPS, "document", "x"), [float("nan")]),
         "document.x[0]: NaN; allowed: a finite number",
     ),
-    "too long a number": (changed((*EFLOPS, "document", "x"), 10**400), "document.x: Infinity"),
-    "half a character": (changed((*EFLOPS, "document", "x"), "\ud800"), "half of a character"),
     "workload without model": (
         changed((*EFLOPS, "document", "workload"), {}),
         "document.workload.model: missing",
-    ),
-    "a long workload": (
-        changed((*EFLOPS, "document", "workload", "model"), "x" * 95),
-        "at most 100 characters together",
-    ),
-    "workload of lists": (
-        changed((*EFLOPS, "document", "workload", "batch"), [1]),
-        "document.workload.batch: a list",
-    ),
-    "no points": (
-        changed((*SCALING, "document", "points"), []),
-        "document.points: a list of 0; allowed: measured",
     ),
     "a size twice": (
         changed((*SCALING, "document", "points", 2, "n"), 2),
         "points[2].n: 2 appears twice",
     ),
-    "half a VM": (
-        changed((*SCALING, "document", "points", 1, "n"), 1.5),
-        "points[1].n: 1.5; allowed: VMs: a whole",
-    ),
-    "no speed": (
-        changed((*SCALING, "document", "points", 1, "speedup"), 0),
-        "points[1].speedup: 0; allowed",
-    ),
-    "two for one": (
-        changed((*SCALING, "document", "points", 0, "speedup"), 2),
-        "points[0].speedup: 2; allowed: exactly 1",
-    ),
     "only one VM": (
         changed((*SCALING, "document", "points"), [{"n": 1, "speedup": 1}]),
         "no n above 1",
-    ),
-    "local in words": (
-        changed((*SCALING, "document", "local"), "yes"),
-        'document.local: "yes"; allowed',
-    ),
-    "knee 0": (
-        changed((*SATURATION, "document", "n_sat_knee"), 0),
-        "document.n_sat_knee: 0; allowed",
-    ),
-    "no times": (changed((*SATURATION, "document", "times"), ...), "document.times: missing"),
-    "negative bandwidth": (
-        changed((*SATURATION, "document", "sender_gbps"), -1),
-        "document.sender_gbps: -1; allowed",
     ),
     "twice the same": (
         changed(SCALING, good()["entries"][0]),

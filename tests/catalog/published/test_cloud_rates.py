@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
-import pytest
-
 from deepvm import load_catalog, recommend
 from deepvm.catalog.published.cloud_rates import rates_of
 from deepvm.core.bill.bill import RentedVms, bill_of, items_for
@@ -45,19 +43,19 @@ def test_there_are_rates_of_six_clouds() -> None:
     assert {f.stem for f in FILES} == {"aws", "azure", "gcp", "lambda", "nebius", "runpod"}
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda f: f.stem)
-def test_each_rate_says_where_it_was_read_and_when(file: Any) -> None:
-    document = json.loads(file.read_text())
-    assert document["schema_version"] == "deepvm.rates/1" and document["cloud"] == file.stem
-    assert _DATE.fullmatch(document["looked_up"])
-    found = list(rates_in(document))
-    assert found
-    for rate in found:
-        assert rate["source"].startswith("https://") and rate["says"]
-        assert rate["as_of"] is None or _DATE.fullmatch(rate["as_of"])
-        assert rate["official"] == rate["source"].removeprefix("https://").startswith(
-            OWN_PAGES[file.stem]
-        )
+def test_each_rate_says_where_it_was_read_and_when() -> None:
+    for file in FILES:
+        document = json.loads(file.read_text())
+        assert document["schema_version"] == "deepvm.rates/1" and document["cloud"] == file.stem
+        assert _DATE.fullmatch(document["looked_up"])
+        found = list(rates_in(document))
+        assert found
+        for rate in found:
+            assert rate["source"].startswith("https://") and rate["says"]
+            assert rate["as_of"] is None or _DATE.fullmatch(rate["as_of"])
+            assert rate["official"] == rate["source"].removeprefix("https://").startswith(
+                OWN_PAGES[file.stem]
+            )
 
 
 def test_what_others_say_is_shown_as_doubtful_and_what_a_cloud_says_is_not() -> None:
@@ -73,27 +71,27 @@ def test_what_others_say_is_shown_as_doubtful_and_what_a_cloud_says_is_not() -> 
     assert own.items and own.doubtful == ()
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda f: f.stem)
-def test_rates_are_plausible(file: Any) -> None:
-    rates = rates_of(file.stem)
-    assert rates is not None
-    for disk in rates.disks:
-        assert Decimal("0.01") <= disk.usd_per_gb_month <= Decimal("0.5")
-    assert len({d.kind for d in rates.disks}) == len(rates.disks)
-    if rates.address is not None:
-        assert 0 < rates.address.of_spot <= rates.address.usd_per_hour <= Decimal("0.02")
-    if rates.bucket is not None:
-        assert Decimal("0.005") <= rates.bucket.usd_per_gb_month <= Decimal("0.05")
-    if rates.egress is not None:
-        *bounded, last = rates.egress.tiers
-        ends = [t.up_to_gb for t in bounded]
-        assert (
-            last.up_to_gb is None
-            and None not in ends
-            and ends == sorted(ends, key=lambda e: e or 0)
-        )
-        prices = [t.usd_per_gb for t in rates.egress.tiers]
-        assert prices == sorted(prices, reverse=True) and prices[0] <= Decimal("0.2")
+def test_rates_are_plausible() -> None:
+    for file in FILES:
+        rates = rates_of(file.stem)
+        assert rates is not None
+        for disk in rates.disks:
+            assert Decimal("0.01") <= disk.usd_per_gb_month <= Decimal("0.5")
+        assert len({d.kind for d in rates.disks}) == len(rates.disks)
+        if rates.address is not None:
+            assert 0 < rates.address.of_spot <= rates.address.usd_per_hour <= Decimal("0.02")
+        if rates.bucket is not None:
+            assert Decimal("0.005") <= rates.bucket.usd_per_gb_month <= Decimal("0.05")
+        if rates.egress is not None:
+            *bounded, last = rates.egress.tiers
+            ends = [t.up_to_gb for t in bounded]
+            assert (
+                last.up_to_gb is None
+                and None not in ends
+                and ends == sorted(ends, key=lambda e: e or 0)
+            )
+            prices = [t.usd_per_gb for t in rates.egress.tiers]
+            assert prices == sorted(prices, reverse=True) and prices[0] <= Decimal("0.2")
 
 
 def test_the_page_has_every_rate_with_its_source() -> None:

@@ -197,9 +197,8 @@ def test_effective_bandwidths_are_those_of_the_same_networks() -> None:
                         assert row["kind"] == entry["kind"] or name.startswith("g4dn."), name
 
 
-@pytest.mark.parametrize(
-    ("cloud", "name", "nominal", "baseline", "ethernet", "kind", "link", "disk"),
-    [
+def test_figures_read_in_the_sources() -> None:
+    for cloud, name, nominal, baseline, ethernet, kind, link, disk in [
         ("aws", "g4dn.xlarge", 25, 5, None, "ethernet", "none", 125),
         ("aws", "g6e.48xlarge", 400, None, None, "efa", "pcie", 7600),
         ("aws", "p4d.24xlarge", 400, None, None, "efa", "nvlink", 8000),
@@ -216,22 +215,11 @@ def test_effective_bandwidths_are_those_of_the_same_networks() -> None:
         ("nebius", "gpu-h100-sxm_1gpu-16vcpu-200gb", None, None, None, "ethernet", "none", 0),
         ("nebius", "gpu-h200-sxm_8gpu-128vcpu-1600gb", 3200, None, 200, "rdma", "nvlink", 0),
         ("runpod", "8x_H100-SXM_SECURE", 0.1, None, None, "ethernet", "nvlink", None),
-    ],
-)
-def test_figures_read_in_the_sources(
-    cloud: str,
-    name: str,
-    nominal: Any,
-    baseline: Any,
-    ethernet: Any,
-    kind: str,
-    link: Any,
-    disk: Any,
-) -> None:
-    n = known(cloud, name)
-    assert (n.nominal_gbps, n.baseline_gbps, n.ethernet_gbps) == (nominal, baseline, ethernet)
-    assert (n.kind, n.gpu_link, n.local_disk_gb) == (kind, link, disk)
-    assert n.source.startswith("https://") and n.says
+    ]:
+        n = known(cloud, name)
+        assert (n.nominal_gbps, n.baseline_gbps, n.ethernet_gbps) == (nominal, baseline, ethernet)
+        assert (n.kind, n.gpu_link, n.local_disk_gb) == (kind, link, disk)
+        assert n.source.startswith("https://") and n.says
 
 
 def test_a_memory_node_sees_what_gpus_do_not_keep() -> None:

@@ -32,9 +32,8 @@ def test_software_and_memory() -> None:
     assert predict("A100", 8, gpu_memory="40GB", **LLAMA).machine.accelerator.memory_gib < 60
 
 
-@pytest.mark.parametrize(
-    ("words", "options", "named"),
-    [
+def test_wrong_arguments_are_named() -> None:
+    for words, options, named in [
         (("H10O",), {}, r"gpu: 'H10O'.*did you mean H100"),
         (("H100", 0), {}, "gpus: 0 "),
         (("H100", 8, 0), {}, "nodes: 0 "),
@@ -44,8 +43,6 @@ def test_software_and_memory() -> None:
         (("H100",), {"gpu_memory": "some"}, "gpu_memory"),
         (("H100",), {"method": "magic"}, "method: 'magic'"),
         (("H100",), {"model": ""}, "model"),
-    ],
-)
-def test_wrong_arguments_are_named(words: Any, options: dict[str, Any], named: str) -> None:
-    with pytest.raises(RequestError, match=named):
-        predict(*words, **(LLAMA | options))
+    ]:
+        with pytest.raises(RequestError, match=named):
+            predict(*words, **(LLAMA | options))

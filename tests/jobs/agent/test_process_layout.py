@@ -52,19 +52,16 @@ def test_independent_processes_see_their_own_gpu_as_the_first() -> None:
     assert [one[INDEPENDENT] for one in found] == ["0", "1", "2", "3"]
 
 
-@pytest.mark.parametrize(
-    ("per_machine", "gpus", "environ", "shares"),
-    [
+def test_shares_of_independent_processes() -> None:
+    for per_machine, gpus, environ, shares in [
         (2, 4, {}, ["0,1", "2,3"]),
         (1, 4, {}, ["0,1,2,3"]),
         (3, 2, {}, ["0", "1", "0"]),
         (2, 4, {GPUS: "GPU-a,GPU-b"}, ["GPU-a", "GPU-b"]),
-    ],
-)
-def test_shares_of_independent_processes(
-    per_machine: int, gpus: int, environ: dict[str, str], shares: list[str]
-) -> None:
-    assert [one[GPUS] for one in layout(per_machine, gpus, independent=True, **environ)] == shares
+    ]:
+        assert [
+            one[GPUS] for one in layout(per_machine, gpus, independent=True, **environ)
+        ] == shares
 
 
 def test_machines_without_a_gpu_and_those_that_limit_theirs() -> None:

@@ -158,9 +158,8 @@ def test_what_the_command_line_says(tmp_path: Path) -> None:
     assert Injection.of(found, done=1) == Injection(lives_s=(600.0,), grace_s=5.0, count=3)
 
 
-@pytest.mark.parametrize(
-    ("more", "cloud", "said"),
-    [
+def test_commands_that_cannot_be() -> None:
+    for more, cloud, said in [
         ({}, "local", "mttp: None cannot be used; allowed: either mttp or lives"),
         ({"mttp": "30"}, "local", "mttp: '30' cannot be used; allowed: a time with a unit"),
         (
@@ -189,9 +188,7 @@ def test_what_the_command_line_says(tmp_path: Path) -> None:
             "allowed: only with local, netns and ssh; the cloud aws takes machines back itself",
         ),
         ({"mttp": "30s", "count": -1}, "local", "count: -1 cannot be used"),
-    ],
-)
-def test_commands_that_cannot_be(more: dict[str, object], cloud: str, said: str) -> None:
-    with pytest.raises(RequestError) as error:
-        checked_injection({**COMMAND, **more}, cloud)
-    assert said in str(error.value)
+    ]:
+        with pytest.raises(RequestError) as error:
+            checked_injection({**COMMAND, **more}, cloud)
+        assert said in str(error.value)

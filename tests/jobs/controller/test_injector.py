@@ -58,16 +58,13 @@ def test_each_machine_is_struck_once_after_its_life() -> None:
     assert due(injector, found, 1e9) == []
 
 
-@pytest.mark.parametrize(
-    "one",
-    [
+def test_who_does_not_train_is_not_struck() -> None:
+    for one in [
         machine(1, state=Machine.NOTICED),
         machine(1, state=Machine.RELEASING),
         machine(1, trained_s=None),
-    ],
-)
-def test_who_does_not_train_is_not_struck(one: MachineRecord) -> None:
-    assert due(after([]), world(one)) == []
+    ]:
+        assert due(after([]), world(one)) == []
 
 
 def test_nothing_is_struck_of_a_job_that_is_over_or_on_demand() -> None:

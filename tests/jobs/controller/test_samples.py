@@ -99,11 +99,11 @@ def test_writes_are_few(place: dict[str, str], monkeypatch: pytest.MonkeyPatch) 
         assert len(writes) <= 200 / FLUSH_S + 1
 
 
-@pytest.mark.parametrize("span_s", [0.0, 1.0, 299.0, 301.0, 86_400.0, 1e7])
-def test_spacing(span_s: float) -> None:
-    assert span_s <= MOST * spacing_s(span_s) and (
-        spacing_s(span_s) == 0.25 or span_s > MOST * spacing_s(span_s) / 2
-    )
+def test_spacing() -> None:
+    for span_s in [0.0, 1.0, 299.0, 301.0, 86_400.0, 1e7]:
+        assert span_s <= MOST * spacing_s(span_s) and (
+            spacing_s(span_s) == 0.25 or span_s > MOST * spacing_s(span_s) / 2
+        )
 
 
 def test_what_could_not_be_written_is_written_later(

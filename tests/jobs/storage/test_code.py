@@ -58,9 +58,8 @@ def unpacked(archive: Path, folder: Path) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize(
-    ("text", "url", "ref"),
-    [
+def test_what_is_written() -> None:
+    for text, url, ref in [
         ("git:https://host/me/it@main", "https://host/me/it", "main"),
         ("git: https://host/me/it", "https://host/me/it", "HEAD"),
         ("git:https://me:token@host/it", "https://me:token@host/it", "HEAD"),
@@ -69,19 +68,21 @@ def unpacked(archive: Path, folder: Path) -> dict[str, str]:
         ("git:git@host:me/it.git@v1", "git@host:me/it.git", "v1"),
         ("git:ssh://git@host/it@v1", "ssh://git@host/it", "v1"),
         ("git:/folder/it@main", "/folder/it", "main"),
-    ],
-)
-def test_what_is_written(text: str, url: str, ref: str) -> None:
-    assert parse(text) == GitCode(url, ref)
+    ]:
+        assert parse(text) == GitCode(url, ref)
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["git:", "git:@main", "git:--upload-pack=x@y", "git:https://h/x@-y", "git:a b", "git:x@"],
-)
-def test_what_cannot_be_a_repository(text: str) -> None:
-    with pytest.raises(RequestError, match="git: URL@REF"):
-        parse(text)
+def test_what_cannot_be_a_repository() -> None:
+    for text in [
+        "git:",
+        "git:@main",
+        "git:--upload-pack=x@y",
+        "git:https://h/x@-y",
+        "git:a b",
+        "git:x@",
+    ]:
+        with pytest.raises(RequestError, match="git: URL@REF"):
+            parse(text)
 
 
 def test_secrets_are_not_shown() -> None:

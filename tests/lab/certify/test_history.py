@@ -7,7 +7,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from support.lab.audit_logs import attempt, logged, samples, start, step, train
 
 from deepvm.lab.certify.history import History
@@ -70,9 +69,8 @@ def test_unknown_parameters_are_told() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("state", "row", "said"),
-    [
+def test_the_cause_is_reported() -> None:
+    for state, row, said in [
         ("s5", step(1, "x", "s", lr=0.1), "the learning rate is 0.1, not 0.01"),
         ("none", step(1, "x", "s"), "the optimizer had another state, such as momentum, before it"),
         ("s5", step(1, "x", "s", torch="other"), "another random state of torch"),
@@ -91,11 +89,9 @@ def test_unknown_parameters_are_told() -> None:
             step(1, "x", "s", lr=0.1),
             "the learning rate is 0.1, not 0.01; the optimizer had another state",
         ),
-    ],
-)
-def test_the_cause_is_told(state: str, row: Any, said: str) -> None:
-    found = history(attempt(0, train(7)), attempt(1, [start("w5", state), row]))
-    assert f"which resumed from step 5, diverged at step 6: {said}" in found.first_difference()
+    ]:
+        found = history(attempt(0, train(7)), attempt(1, [start("w5", state), row]))
+        assert f"which resumed from step 5, diverged at step 6: {said}" in found.first_difference()
 
 
 def test_samples_would_tell_more() -> None:

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from support.lab.audit_logs import attempt, logged, samples, start, step, train
 
 from deepvm.lab.certify.attempt import Attempt
@@ -180,11 +179,11 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_one_fails_its_gate_only(name: str) -> None:
-    evidence, gate, said = WRONG[name]
-    assert list(failed(evidence)) == [gate]
-    assert said in failed(evidence)[gate]
+def test_a_wrong_one_fails_its_gate_only() -> None:
+    for name in WRONG:
+        evidence, gate, said = WRONG[name]
+        assert list(failed(evidence)) == [gate]
+        assert said in failed(evidence)[gate]
 
 
 def test_each_gate_has_a_wrong_one() -> None:

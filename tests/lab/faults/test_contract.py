@@ -42,33 +42,36 @@ def calm(launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> Ran:
 # --- when they strike -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", AT_STEPS)
-def test_it_strikes_at_the_steps_that_are_given(name: str) -> None:
-    found = list(find_fault(name).strikes(name, FaultSchedule(at=(3, 9), rank=1), 20, 4))
-    assert [(one.step, one.rank, one.delay_s) for one in found] == [(3, 1, 0.0), (9, 1, 0.0)]
-    assert len({one.key for one in found}) == 2 and all(one.fault == name for one in found)
+def test_it_strikes_at_the_steps_that_are_given() -> None:
+    for name in AT_STEPS:
+        found = list(find_fault(name).strikes(name, FaultSchedule(at=(3, 9), rank=1), 20, 4))
+        assert [(one.step, one.rank, one.delay_s) for one in found] == [(3, 1, 0.0), (9, 1, 0.0)]
+        assert len({one.key for one in found}) == 2 and all(one.fault == name for one in found)
 
 
-@pytest.mark.parametrize("name", AT_STEPS)
-def test_random_strikes_are_those_of_their_seed(name: str) -> None:
-    fault = find_fault(name)
-    draws = [
-        list(fault.strikes(name, FaultSchedule(count=5, seed=seed), 40, 4)) for seed in (1, 1, 2)
-    ]
-    assert draws[0] == draws[1] != draws[2]
-    for found in draws:
-        assert len({one.step for one in found}) == 5 and all(
-            1 <= one.step <= 32 and 0 <= one.rank < 4 for one in found
-        )
-        assert all(one.delay_s == 0 for one in found) == (fault.moment is not None)
+def test_random_strikes_are_those_of_their_seed() -> None:
+    for name in AT_STEPS:
+        fault = find_fault(name)
+        draws = [
+            list(fault.strikes(name, FaultSchedule(count=5, seed=seed), 40, 4))
+            for seed in (1, 1, 2)
+        ]
+        assert draws[0] == draws[1] != draws[2]
+        for found in draws:
+            assert len({one.step for one in found}) == 5 and all(
+                1 <= one.step <= 32 and 0 <= one.rank < 4 for one in found
+            )
+            assert all(one.delay_s == 0 for one in found) == (fault.moment is not None)
 
 
-@pytest.mark.parametrize("name", AT_STEPS)
-def test_random_strikes_leave_the_last_fifth_alone(name: str) -> None:
+def test_random_strikes_leave_the_last_fifth_alone() -> None:
     """There training may end before they strike, and a run that ends well proves nothing."""
-    found = list(find_fault(name).strikes(name, FaultSchedule(count=1000), 40, 4))
-    assert [one.step for one in found] == list(range(1, 33))
-    assert [one.step for one in find_fault(name).strikes(name, FaultSchedule(count=3), 1, 1)] == [1]
+    for name in AT_STEPS:
+        found = list(find_fault(name).strikes(name, FaultSchedule(count=1000), 40, 4))
+        assert [one.step for one in found] == list(range(1, 33))
+        assert [
+            one.step for one in find_fault(name).strikes(name, FaultSchedule(count=3), 1, 1)
+        ] == [1]
 
 
 def test_random_kills_in_a_write_hit_the_rank_that_writes() -> None:
@@ -83,16 +86,18 @@ def test_random_kills_in_a_write_hit_the_rank_that_writes() -> None:
     assert [{one.rank for one in strikes} for strikes in found] == [{0}, {2}]
 
 
-@pytest.mark.parametrize("name", FAULTS)
-def test_disks_strike_at_no_step(name: str) -> None:
-    found = list(find_fault(name).strikes(name, FaultSchedule(at=(3,), share=0.5, mbps=1.0), 20, 2))
-    assert (not found) is (name in DISK)
+def test_disks_strike_at_no_step() -> None:
+    for name in FAULTS:
+        found = list(
+            find_fault(name).strikes(name, FaultSchedule(at=(3,), share=0.5, mbps=1.0), 20, 2)
+        )
+        assert (not found) is (name in DISK)
 
 
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_strike_is_the_same_from_its_file(name: str) -> None:
-    one = Strike(name, 7, 1, Target.MACHINE, 0.5, 0.125)
-    assert Strike.of(one.document()) == one
+def test_a_strike_is_the_same_from_its_file() -> None:
+    for name in FAULTS:
+        one = Strike(name, 7, 1, Target.MACHINE, 0.5, 0.125)
+        assert Strike.of(one.document()) == one
 
 
 @pytest.mark.parametrize("name", ["eio", "enospc"])

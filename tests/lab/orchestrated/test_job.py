@@ -111,22 +111,19 @@ class Taken:
         self.done.append(("restart_controller", down_s))
 
 
-@pytest.mark.parametrize(
-    ("fault", "done"),
-    [
+def test_faults_of_machines() -> None:
+    for fault, done in [
         ("loss", ("preempt", None)),
         ("notice", ("preempt", 10.0)),
         ("rebalance", ("recommend", None)),
         ("controller", ("restart_controller", 1.0)),
-    ],
-)
-def test_faults_of_machines(fault: str, done: tuple[str, object]) -> None:
-    matrix = matrix_of({fault: [70]})
-    (strike,) = runs_of(matrix)[0].strikes
-    job = Taken()
-    assert isinstance(job, Machines)
-    find_fault(fault).strike_from_outside(strike, job)
-    assert job.done == [done]
+    ]:
+        matrix = matrix_of({fault: [70]})
+        (strike,) = runs_of(matrix)[0].strikes
+        job = Taken()
+        assert isinstance(job, Machines)
+        find_fault(fault).strike_from_outside(strike, job)
+        assert job.done == [done]
 
 
 OVER = """

@@ -23,17 +23,19 @@ def refused(failures: dict[str, Any], **more: Any) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("fault", MACHINE_FAULTS)
-@pytest.mark.parametrize("launcher", ["forkserver", "torchrun"])
-def test_machines_are_taken_back_from_jobs_only(fault: str, launcher: str) -> None:
-    said = refused({fault: [70]}, launcher=launcher)
-    assert f"failures.planned.{fault}: only with launcher: deepvm-run" in said and "line" in said
-    matrix_of({fault: [70]})
+def test_machines_are_preempted_in_jobs_only() -> None:
+    for fault in MACHINE_FAULTS:
+        for launcher in ["forkserver", "torchrun"]:
+            said = refused({fault: [70]}, launcher=launcher)
+            assert (
+                f"failures.planned.{fault}: only with launcher: deepvm-run" in said
+                and "line" in said
+            )
+            matrix_of({fault: [70]})
 
 
-@pytest.mark.parametrize(
-    ("more", "words"),
-    [
+def test_what_cannot_be() -> None:
+    for more, words in [
         ({"launcher": "forkserver", "min_world": 1}, "min_world: only with launcher: deepvm-run"),
         (
             {"world": None, "elastic": [[0, 2], [60, 1]]},
@@ -45,11 +47,9 @@ def test_machines_are_taken_back_from_jobs_only(fault: str, launcher: str) -> No
             "min_world: a generation of 3 ranks does not divide the 4 virtual shards",
         ),
         ({"min_world": 0}, "min_world"),
-    ],
-)
-def test_what_cannot_be(more: dict[str, Any], words: str) -> None:
-    said = refused({"exit": [70]}, **more)
-    assert words in said and "line" in said
+    ]:
+        said = refused({"exit": [70]}, **more)
+        assert words in said and "line" in said
 
 
 def test_a_fault_has_only_its_own_options() -> None:

@@ -43,31 +43,33 @@ def test_published_sizes(name: str, parameters: int) -> None:
     assert model(torch.zeros(2, 3, 32, 32, device="meta")).shape == (2, 10)
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_a_seed_is_a_model(name: str) -> None:
-    before = torch.get_rng_state()
-    one, two, other = made(name), made(name), made(name, seed=1)
-    assert digest(one) == digest(two) != digest(other)
-    assert torch.equal(torch.get_rng_state(), before)
+def test_a_seed_is_a_model() -> None:
+    for name in MODELS:
+        before = torch.get_rng_state()
+        one, two, other = made(name), made(name), made(name, seed=1)
+        assert digest(one) == digest(two) != digest(other)
+        assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("norm", ["batch", "group"])
-def test_norms_and_widths(name: str, norm: str) -> None:
-    found = [made(name, norm=norm, width=width) for width in (8, 16)]
-    assert sum(p.numel() for p in found[0].parameters()) < sum(
-        p.numel() for p in found[1].parameters()
-    )
-    kinds = {type(module) for module in found[0].modules()}
-    if name in FOR_TOKENS:
-        assert nn.LayerNorm in kinds and not kinds & {nn.BatchNorm2d, nn.GroupNorm}
-    else:
-        wanted, none = (
-            (nn.BatchNorm2d, nn.GroupNorm) if norm == "batch" else (nn.GroupNorm, nn.BatchNorm2d)
-        )
-        assert wanted in kinds and none not in kinds
-        # No running statistics: nothing but parameters is trained, whatever the number of ranks.
-        assert (norm == "group") is not any(True for _ in found[0].buffers())
+def test_norms_and_widths() -> None:
+    for name in MODELS:
+        for norm in ["batch", "group"]:
+            found = [made(name, norm=norm, width=width) for width in (8, 16)]
+            assert sum(p.numel() for p in found[0].parameters()) < sum(
+                p.numel() for p in found[1].parameters()
+            )
+            kinds = {type(module) for module in found[0].modules()}
+            if name in FOR_TOKENS:
+                assert nn.LayerNorm in kinds and not kinds & {nn.BatchNorm2d, nn.GroupNorm}
+            else:
+                wanted, none = (
+                    (nn.BatchNorm2d, nn.GroupNorm)
+                    if norm == "batch"
+                    else (nn.GroupNorm, nn.BatchNorm2d)
+                )
+                assert wanted in kinds and none not in kinds
+                # No running statistics: nothing but parameters is trained.
+                assert (norm == "group") is not any(True for _ in found[0].buffers())
 
 
 @pytest.mark.parametrize("name", QUICK)

@@ -82,20 +82,17 @@ def test_available_memory(tmp_path: Path) -> None:
     assert here is None or 0 < here <= (host_info.machine_memory() or here)
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
+def test_arguments_that_cannot_be_used() -> None:
+    for arguments in [
         {"trainers": [0]},
         {"trainers": [65]},
         {"ranks": 0},
         {"trainers": [9], "ranks": 8},
         {"reps": 0},
         {"folder": Path("/nowhere")},
-    ],
-)
-def test_arguments_that_cannot_be_used(arguments: dict[str, Any]) -> None:
-    with pytest.raises(RequestError):
-        run_node_bench(**{"trainers": [1], "sizes": [MB], **arguments})
+    ]:
+        with pytest.raises(RequestError):
+            run_node_bench(**{"trainers": [1], "sizes": [MB], **arguments})
 
 
 def test_a_trainer_that_fails_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

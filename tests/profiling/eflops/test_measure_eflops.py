@@ -98,20 +98,17 @@ class TestNumbers:
         assert found.spread == pytest.approx(1 / 0.98 - 1 / 1.02)
         assert list(found.warnings) == []
 
-    @pytest.mark.parametrize(
-        ("changes", "words"),
-        [
+    def test_doubt_names_the_next_step(self) -> None:
+        for changes, words in [
             ({"steady": False}, "still changed after 3 windows.*--seconds"),
             (
                 {"windows": (Window(100, 1.0), Window(100, 1.0), Window(100, 1.2))},
                 "differ by 17%.*--windows",
             ),
             ({"processes": 3}, "3 of 4 GPUs.*--processes"),
-        ],
-    )
-    def test_doubt_is_told_with_the_next_step(self, changes: dict[str, Any], words: str) -> None:
-        (warning,) = measured(**changes).warnings
-        assert re.search(words, warning)
+        ]:
+            (warning,) = measured(**changes).warnings
+            assert re.search(words, warning)
 
     def test_the_document_has_its_pinned_form(self) -> None:
         document = measured().document()
@@ -201,9 +198,8 @@ class TestStep:
             real(data, 2, 32, CPU, ranks)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
+def test_what_cannot_be_used_is_refused_at_once() -> None:
+    for changes, message in [
         ({"batch": 1}, "batch: 1 .* from 2 to 65536"),
         ({"resolution": 31}, "from 32 to 2048"),
         ({"windows": 2}, "windows: 2 .* from 3"),
@@ -215,11 +211,9 @@ class TestStep:
         ({"device": "tpu"}, "auto, cpu, cuda"),
         ({"processes": 0}, "processes: 0"),
         ({"processes": 10**6}, "cores that this process may use"),
-    ],
-)
-def test_what_cannot_be_used_is_refused_at_once(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(RequestError, match=message):
-        measure_eflops("resnet18", **(SMALL | changes))
+    ]:
+        with pytest.raises(RequestError, match=message):
+            measure_eflops("resnet18", **(SMALL | changes))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")

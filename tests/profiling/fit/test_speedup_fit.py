@@ -83,18 +83,18 @@ class TestPublished:
         means = [float(np.mean([f[p] for f in fits])) for p in "abc"]
         assert means == pytest.approx(G4DN, rel=1e-3)
 
-    @pytest.mark.parametrize("name", FIGURE_5)
-    def test_measured_points_predict_the_sizes_held_out(self, name: str) -> None:
-        known = [p for p in measured(name) if p[0] not in HELD_OUT]
-        unknown = [p for p in measured(name) if p[0] in HELD_OUT]
-        assert len(known) == 6
-        assert mean_error(MeasuredSpeedup(tuple(known)), unknown) < 0.05
-        assert mean_error(ring(known), unknown) < 0.05
+    def test_measured_points_predict_the_sizes_held_out(self) -> None:
+        for name in FIGURE_5:
+            known = [p for p in measured(name) if p[0] not in HELD_OUT]
+            unknown = [p for p in measured(name) if p[0] in HELD_OUT]
+            assert len(known) == 6
+            assert mean_error(MeasuredSpeedup(tuple(known)), unknown) < 0.05
+            assert mean_error(ring(known), unknown) < 0.05
 
-    @pytest.mark.parametrize("name", FIGURE_5)
-    def test_the_ring_is_the_one_of_catalogs(self, name: str) -> None:
-        own, theirs = ring(measured(name)), RingSpeedup.fit(measured(name)[1:])
-        assert (own.c, own.l) == pytest.approx((theirs.c, theirs.l), rel=1e-6)
+    def test_the_ring_is_the_one_of_catalogs(self) -> None:
+        for name in FIGURE_5:
+            own, theirs = ring(measured(name)), RingSpeedup.fit(measured(name)[1:])
+            assert (own.c, own.l) == pytest.approx((theirs.c, theirs.l), rel=1e-6)
 
     def test_mean_errors_of_the_four_laws(self) -> None:
         """What recommender.md states: alpha-beta 3 %, logistic 8 %, Amdahl and USL 30 %."""
@@ -104,13 +104,15 @@ class TestPublished:
         assert found == pytest.approx(expected, abs=0.005)
         assert {f.best.law.name for f in fits} == {"alpha-beta"}
 
-    @pytest.mark.parametrize("name", FIGURE_5)
-    def test_a_fit_to_eight_vms_does_not_know_thirty_two(self, name: str) -> None:
+    def test_a_fit_to_eight_vms_does_not_know_thirty_two(self) -> None:
         """The ring is 17 % off beyond 12 then, and the warning says that it would be."""
-        found = quick([p for p in measured(name) if p[0] <= 8], up_to=32)
-        assert any("n = 32 is 4 x the largest n that was measured (8)" in w for w in found.warnings)
-        beyond = [p for p in measured(name) if p[0] > 12]
-        assert 0.05 < mean_error(RingSpeedup(**found.document()["ring"]), beyond) < 0.4
+        for name in FIGURE_5:
+            found = quick([p for p in measured(name) if p[0] <= 8], up_to=32)
+            assert any(
+                "n = 32 is 4 x the largest n that was measured (8)" in w for w in found.warnings
+            )
+            beyond = [p for p in measured(name) if p[0] > 12]
+            assert 0.05 < mean_error(RingSpeedup(**found.document()["ring"]), beyond) < 0.4
 
     def test_what_the_warning_says_of_a_logistic_to_eight_vms(self) -> None:
         """S(32) of 0.4 to 6 times the truth: nine in ten fits with 5 % noise, and not much less
@@ -156,24 +158,19 @@ class TestOwnData:
 
         check()
 
-    @pytest.mark.parametrize(
-        ("law", "values"),
-        [
+    def test_clear_data_with_noise_are_recognised(self) -> None:
+        for law, values in [
             (AMDAHL, (0.08,)),
             (USL, (0.05, 0.004)),
             (ALPHA_BETA, (2.0, 0.09)),
             (LOGISTIC, (0.2, 12.0, 6.2)),
-        ],
-    )
-    @pytest.mark.parametrize("seed", range(3))
-    def test_clear_data_with_noise_are_recognised(
-        self, law: Law, values: tuple[float, ...], seed: int
-    ) -> None:
-        points = noisy(law, values, 0.02, seed, repeats=3)
-        found = quick(points)
-        assert found.best.law is law or _nests(found.best.law, law)
-        assert found.law(law.name).values == pytest.approx(values, rel=0.25)
-        assert found.best.mape < 0.03
+        ]:
+            for seed in range(3):
+                points = noisy(law, values, 0.02, seed, repeats=3)
+                found = quick(points)
+                assert found.best.law is law or _nests(found.best.law, law)
+                assert found.law(law.name).values == pytest.approx(values, rel=0.25)
+                assert found.best.mape < 0.03
 
 
 def _nests(larger: Law, law: Law) -> bool:
@@ -241,25 +238,31 @@ class TestOracles:
 
 
 class TestRefused:
-    @pytest.mark.parametrize("sizes", [(), (1,), (1, 2), (1, 2, 4), (2, 2, 4, 4, 8, 8)])
-    def test_too_few_sizes(self, sizes: tuple[int, ...]) -> None:
-        with pytest.raises(
-            RequestError, match=f"{len(set(sizes))} different n .*at least 4 different n"
-        ):
-            fit_curve([(n, 0.9 * n) for n in sizes])
+    def test_too_few_sizes(self) -> None:
+        for sizes in [(), (1,), (1, 2), (1, 2, 4), (2, 2, 4, 4, 8, 8)]:
+            with pytest.raises(
+                RequestError, match=f"{len(set(sizes))} different n .*at least 4 different n"
+            ):
+                fit_curve([(n, 0.9 * n) for n in sizes])
 
-    @pytest.mark.parametrize(
-        "point",
-        [(0, 1), (1.5, 1), (5000, 1), (3, 0), (3, -1), (3, math.nan), (math.nan, 1), (3, math.inf)],
-    )
-    def test_points_that_are_none(self, point: tuple[float, float]) -> None:
-        with pytest.raises(RequestError, match="a whole n, 1 to 4096"):
-            fit_curve([*measured("g5.xlarge"), point])
+    def test_points_that_are_none(self) -> None:
+        for point in [
+            (0, 1),
+            (1.5, 1),
+            (5000, 1),
+            (3, 0),
+            (3, -1),
+            (3, math.nan),
+            (math.nan, 1),
+            (3, math.inf),
+        ]:
+            with pytest.raises(RequestError, match="a whole n, 1 to 4096"):
+                fit_curve([*measured("g5.xlarge"), point])
 
-    @pytest.mark.parametrize("up_to", [0, -1, 4097])
-    def test_sizes_that_no_cluster_has(self, up_to: int) -> None:
-        with pytest.raises(RequestError, match="up_to"):
-            fit_curve(measured("g5.xlarge"), up_to=up_to)
+    def test_sizes_that_no_cluster_has(self) -> None:
+        for up_to in [0, -1, 4097]:
+            with pytest.raises(RequestError, match="up_to"):
+                fit_curve(measured("g5.xlarge"), up_to=up_to)
 
 
 RING = sampled(lambda n: n / (1 + 0.6 * (n - 1) / n + 0.03 * (n - 1)))
@@ -277,16 +280,12 @@ class TestWarnings:
         points = [(1.0, 1.0), *sampled(lambda n: logistic(n, a, b, c), SIZES[1:])]
         assert quick(points).warnings == ()
 
-    @pytest.mark.parametrize(
-        ("up_to", "expected"), [(None, False), (8, False), (48, False), (49, True), (255, True)]
-    )
-    def test_use_beyond_one_and_a_half_of_what_was_measured(
-        self, up_to: int | None, expected: bool
-    ) -> None:
-        text = said(RING, up_to)
-        assert (
-            "the largest n that was measured (32): beyond 1.5 x, here n = 48" in text
-        ) is expected
+    def test_use_beyond_one_and_a_half_of_what_was_measured(self) -> None:
+        for up_to, expected in [(None, False), (8, False), (48, False), (49, True), (255, True)]:
+            text = said(RING, up_to)
+            assert (
+                "the largest n that was measured (32): beyond 1.5 x, here n = 48" in text
+            ) is expected
 
     def test_few_sizes(self) -> None:
         assert "only 4 different n: measure 5 or more" in said(RING[:4])

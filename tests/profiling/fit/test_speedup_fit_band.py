@@ -62,9 +62,9 @@ def test_it_widens_with_the_noise(law: Law, noise: float, seed: int) -> None:
     assert width(band_of(law, 4 * noise, seed)) > 2 * width(band_of(law, noise, seed)) > 0
 
 
-@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.name)
-def test_without_noise_it_has_no_width(law: Law) -> None:
-    assert width(band_of(law, 0.0)) < 1e-4
+def test_without_noise_it_has_no_width() -> None:
+    for law in LAWS:
+        assert width(band_of(law, 0.0)) < 1e-4
 
 
 def test_it_is_wider_beyond_the_points() -> None:

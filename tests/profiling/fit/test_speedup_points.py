@@ -64,30 +64,13 @@ def test_seconds_without_one_vm_say_what_to_measure(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "place", "found", "expected"),
     [
-        ("", "file", "is empty", "columns n,speedup or n,seconds"),
         ("# n,speedup\n", "file", "is empty", "the columns n and speedup, or n and seconds"),
         ("n,speedup\n", "file", "holds no measurement", "columns n,speedup"),
         ("1,1\n2,1.8\n", "line 1", "'1,1'", "the columns n and speedup, or n and seconds"),
-        ("# a\nn,time\n1,2\n", "line 2", "'n,time'", "the columns n and speedup, or n and seconds"),
-        (
-            "n,seconds,speedup\n1,2,1\n",
-            "line 1",
-            "'n,seconds,speedup'",
-            "the columns n and speedup",
-        ),
         ("n,speedup\n1,1\n\n2\n", "line 4", "1 fields", "one field for n and speedup"),
-        ("n,speedup\n1,1\n2,1.8,3\n", "line 3", "3 fields", "one field for n and speedup"),
         ("n,speedup\n1.5,1\n", "line 2, column n", "1.5", "a whole number of VMs, 1 to 4096"),
-        ("n,speedup\n0,1\n", "line 2, column n", "0", "a whole number of VMs, 1 to 4096"),
-        ("n,speedup\n4097,1\n", "line 2, column n", "4097", "a whole number of VMs, 1 to 4096"),
-        ("n,speedup\nnan,1\n", "line 2, column n", "'nan'", "a whole number of VMs, 1 to 4096"),
         ("n,speedup\n1,\n", "line 2, column speedup", "is empty", "a number above 0"),
-        ("speedup,n\n-1,1\n", "line 2, column speedup", "-1.0", "a number above 0"),
-        ("n,seconds\n1,0\n", "line 2, column seconds", "0.0", "a number above 0"),
         ("n,seconds\n1,1_0\n", "line 2, column seconds", "'1_0'", "a number above 0"),
-        ("n,seconds\n1,inf\n", "line 2, column seconds", "'inf'", "a number above 0"),
-        ("n,seconds\n1,1e999\n", "line 2, column seconds", "inf", "a number above 0"),
-        ("n,seconds\n1,10 s\n", "line 2, column seconds", "'10 s'", "a number above 0"),
         ('n,seconds\n1,"10\n', "line 2", "not CSV", "the columns n"),
     ],
 )
@@ -167,30 +150,16 @@ def test_its_points_are_used_where_the_runs_have_no_unit(runs: Any, tmp_path: Pa
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[1]", "schema_version: is missing; allowed: 'deepvm.scaling/1'"),
         (
             '{"schema_version": "deepvm.fit/1"}',
             "schema_version: 'deepvm.fit/1'; allowed: 'deepvm.scaling/1'",
         ),
         ("{", "line 1, column 2: not JSON"),
         (changed(runs=[], points=[]), "points: holds no speed-up; a speed-up counts from one VM"),
-        (
-            changed(runs=[], points=[{"n": 1}]),
-            "points[0].speedup: is missing; allowed: a number above 0",
-        ),
         (changed(runs=[], points=[7]), "points[0].n: is missing; allowed: a whole number"),
-        (changed(runs=[7]), "run 1 that did not fail, n: is missing; allowed: a whole number"),
-        (
-            changed(runs=[{"n": 1}]),
-            "run 1 that did not fail, images_per_s: is missing; allowed: a number above 0",
-        ),
         (
             changed(runs=[{"n": True, "images_per_s": 5}]),
             "run 1 that did not fail, n: True; allowed: a whole number",
-        ),
-        (
-            changed(runs=[{"n": 1, "images_per_s": -5}]),
-            "run 1 that did not fail, images_per_s: -5; allowed: a number",
         ),
     ],
 )

@@ -68,9 +68,8 @@ def test_without_predictions() -> None:
     assert (found["predictions"], found["warnings"]) == ([], [])
 
 
-@pytest.mark.parametrize(
-    ("asked", "extrapolated", "warned"),
-    [
+def test_what_predictions_are_warned_of() -> None:
+    for asked, extrapolated, warned in [
         ((4, 16, 32.0), False, None),
         ((6, 24, 32.0), False, None),
         ((7, 24, 32.0), True, "more than 1.5 x what was measured, 4 VMs and 16 GPUs"),
@@ -91,15 +90,13 @@ def test_without_predictions() -> None:
             "the batch lies outside what was measured, 8 to 128 samples on each GPU",
         ),
         ((1, 8, 32.0), True, "more GPUs in a VM than were measured, 4"),
-    ],
-)
-def test_what_predictions_are_warned_of(
-    asked: tuple[int, int, float], extrapolated: bool, warned: str | None
-) -> None:
-    found = fitted(asked)
-    assert found.predictions[0].extrapolated == extrapolated
-    expected = [f"nodes={asked[0]},gpus={asked[1]},batch={asked[2]:g}: {warned}"] if warned else []
-    assert list(found.warnings[:1]) == expected
+    ]:
+        found = fitted(asked)
+        assert found.predictions[0].extrapolated == extrapolated
+        expected = (
+            [f"nodes={asked[0]},gpus={asked[1]},batch={asked[2]:g}: {warned}"] if warned else []
+        )
+        assert list(found.warnings[:1]) == expected
 
 
 def test_many_predictions_are_warned_of_at_once() -> None:
@@ -109,9 +106,8 @@ def test_many_predictions_are_warned_of_at_once() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("sizes", "batches", "asked", "warned"),
-    [
+def test_what_is_said_of_little() -> None:
+    for sizes, batches, asked, warned in [
         (
             [(1, 1), (1, 2), (1, 4)],
             BATCHES,
@@ -164,16 +160,9 @@ def test_many_predictions_are_warned_of_at_once() -> None:
             None,
             "only 6 different clusters and batches were measured",
         ),
-    ],
-)
-def test_what_is_said_of_little(
-    sizes: list[tuple[int, int]],
-    batches: list[float],
-    asked: tuple[int, int, float] | None,
-    warned: str,
-) -> None:
-    found = fit_step_time(steps(sizes, batches), [Asked(*asked)] if asked else [])
-    assert any(warned in text for text in found.warnings), found.warnings
+    ]:
+        found = fit_step_time(steps(sizes, batches), [Asked(*asked)] if asked else [])
+        assert any(warned in text for text in found.warnings), found.warnings
 
 
 def test_steps_that_no_law_describes() -> None:

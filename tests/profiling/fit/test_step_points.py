@@ -65,13 +65,7 @@ def test_steps(text: str, tmp_path: Path) -> None:
     ("text", "expected"),
     [
         ("1,1,20\n", "line 2: 3 fields; allowed: 4, one for each column of the header"),
-        ("1,1,20,1,\n", "line 2: 5 fields; allowed: 4, one for each column of the header"),
         ("1.5,2,20,1\n", "line 2, column nodes: 1.5; allowed: a whole number of VMs, 1 to 4096"),
-        ("0,2,20,1\n", "line 2, column nodes: 0.0; allowed: a whole number of VMs, 1 to 4096"),
-        (
-            "4097,5000,20,1\n",
-            "line 2, column nodes: 4097.0; allowed: a whole number of VMs, 1 to 4096",
-        ),
         (",2,20,1\n", "line 2, column nodes: is empty; allowed: a whole number of VMs, 1 to 4096"),
         (
             "4,3,20,1\n",
@@ -81,40 +75,13 @@ def test_steps(text: str, tmp_path: Path) -> None:
             ),
         ),
         (
-            "1,0,20,1\n",
-            (
-                "line 2, column gpus: 0.0; allowed: a whole number of GPUs of all VMs together, 1"
-                f" to {MOST_GPUS}"
-            ),
-        ),
-        (
-            f"1,{MOST_GPUS + 1},20,1\n",
-            (
-                f"line 2, column gpus: {float(MOST_GPUS + 1)}; allowed: a whole number of GPUs of"
-                f" all VMs together, 1 to {MOST_GPUS}"
-            ),
-        ),
-        (
             "1,1,0,1\n",
             (
                 "line 2, column local_batch: 0.0; allowed: samples on each GPU, a number above 0,"
                 " 1e-09 to 1e+09"
             ),
         ),
-        ("1,1,1e10,1\n", "line 2, column local_batch: 10000000000.0; allowed: samples on each GPU"),
-        ("1,1,nan,1\n", "line 2, column local_batch: 'nan'; allowed: samples on each GPU"),
-        (
-            "1,1,20,0\n",
-            (
-                "line 2, column step_time_s: 0.0; allowed: seconds of a step, a number above 0,"
-                " 1e-09 to 1e+06"
-            ),
-        ),
-        ("1,1,20,-1\n", "line 2, column step_time_s: -1.0; allowed: seconds of a step"),
         ("1,1,20,inf\n", "line 2, column step_time_s: 'inf'; allowed: seconds of a step"),
-        ("1,1,20,1e999\n", "line 2, column step_time_s: inf; allowed: seconds of a step"),
-        ("1,1,20,1_0\n", "line 2, column step_time_s: '1_0'; allowed: seconds of a step"),
-        ("1,1,20,10 ms\n", "line 2, column step_time_s: '10 ms'; allowed: seconds of a step"),
         (
             '1,1,20,"1\n',
             "line 2: not CSV: unexpected end of data; allowed: CSV with the columns nodes,gpus",
@@ -190,9 +157,8 @@ def test_a_file_may_have_an_equals_sign_in_its_name(tmp_path: Path) -> None:
     assert asked_of([str(path)]) == (Asked(2, 8, 20.0),)
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
+def test_what_cannot_be_asked() -> None:
+    for text, said in [
         ("nodes=8,gpus=32", "batch is missing"),
         ("nodes=8", "gpus and batch are missing"),
         ("nodes=8,gpus=32,batch=2,nodes=8", "nodes is given twice"),
@@ -213,13 +179,11 @@ def test_a_file_may_have_an_equals_sign_in_its_name(tmp_path: Path) -> None:
         ),
         ("", "nodes=N,gpus=K,batch=B"),
         ("=,", "nodes=N,gpus=K,batch=B"),
-    ],
-)
-def test_what_cannot_be_asked(text: str, said: str) -> None:
-    with pytest.raises(RequestError) as error:
-        asked_of([text])
-    assert error.value.option == "predict"
-    assert said in error.value.allowed
+    ]:
+        with pytest.raises(RequestError) as error:
+            asked_of([text])
+        assert error.value.option == "predict"
+        assert said in error.value.allowed
 
 
 def test_files_of_what_is_asked_are_checked_as_others_are(tmp_path: Path) -> None:

@@ -82,22 +82,19 @@ def test_answers_of_all_and_reasons_of_the_others() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("script", "most_s"),
-    [
+def test_no_process_stays_when_the_block_is_left() -> None:
+    for script, most_s in [
         ("exec cat", 1.5),  # ends as its input does
         ("exec sleep 100", 4),  # by SIGTERM
         ("trap '' TERM; while :; do sleep 0.1; done", 6),  # by SIGKILL
         ("kill -STOP $$", 6),  # stopped
-    ],
-)
-def test_nobody_stays_when_the_block_is_left(script: str, most_s: float) -> None:
-    pid = """printf '@deepvm {"event": "pid", "pid": %d}\\n' $$; """
-    programs = Coordinator([(Host(n), shell(pid + script)) for n in "ab"])
-    pids = [programs.answer(place, 10)["pid"] for place in range(2)]
-    with soon(most_s):
-        programs.stop(grace_s=0.3 if "cat" not in script else 5.0)
-    assert all(until(lambda pid=pid: gone(pid), 2) for pid in pids)  # type: ignore[misc]
+    ]:
+        pid = """printf '@deepvm {"event": "pid", "pid": %d}\\n' $$; """
+        programs = Coordinator([(Host(n), shell(pid + script)) for n in "ab"])
+        pids = [programs.answer(place, 10)["pid"] for place in range(2)]
+        with soon(most_s):
+            programs.stop(grace_s=0.3 if "cat" not in script else 5.0)
+        assert all(until(lambda pid=pid: gone(pid), 2) for pid in pids)  # type: ignore[misc]
 
 
 def test_what_cannot_be_started_ends_what_was() -> None:

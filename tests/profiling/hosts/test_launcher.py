@@ -47,9 +47,8 @@ def test_hosts_with_a_type_a_price_a_port_and_a_user(tmp_path: Path) -> None:
     assert other.command(first, "m", [])[:3] == ["kubectl", "exec", "ubuntu@vm-1"]
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
+def test_keys_of_a_line_that_cannot_be(tmp_path: Path) -> None:
+    for line, said in [
         ("a price=-1", "cannot be used"),
         ("a price=free", "cannot be used"),
         ("a port=0", "cannot be used"),
@@ -59,22 +58,18 @@ def test_hosts_with_a_type_a_price_a_port_and_a_user(tmp_path: Path) -> None:
         ("a type=", "cannot be used"),
         ("a slots=1 slots=1", "occurs twice"),
         ("a colour=red", "is not known"),
-    ],
-)
-def test_keys_of_a_line_that_cannot_be(tmp_path: Path, line: str, said: str) -> None:
-    (tmp_path / "hosts").write_text(line)
-    with pytest.raises(CatalogFormatError) as caught:
-        read_hosts(tmp_path / "hosts")
-    assert said in caught.value.problems[0].expected
+    ]:
+        (tmp_path / "hosts").write_text(line)
+        with pytest.raises(CatalogFormatError) as caught:
+            read_hosts(tmp_path / "hosts")
+        assert said in caught.value.problems[0].expected
 
 
-@pytest.mark.parametrize(
-    "text", ["", " , ", "a,a", "a,-oProxyCommand=x", "a b", "a;reboot", "a,$(x)", "é"]
-)
-def test_names_that_are_none(text: str) -> None:
-    with pytest.raises(RequestError) as caught:
-        parse_hosts(text)
-    assert caught.value.option == "hosts"
+def test_names_that_are_none() -> None:
+    for text in ["", " , ", "a,a", "a,-oProxyCommand=x", "a b", "a;reboot", "a,$(x)", "é"]:
+        with pytest.raises(RequestError) as caught:
+            parse_hosts(text)
+        assert caught.value.option == "hosts"
 
 
 def test_every_line_of_rubbish_is_named(tmp_path: Path) -> None:
@@ -114,20 +109,17 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 # --- the template ---
 
 
-@pytest.mark.parametrize(
-    ("template", "said"),
-    [
+def test_templates_that_cannot_be_used() -> None:
+    for template, said in [
         ("ip netns exec", "{host} in it"),
         ("", "{host} in it"),
         ("ssh 'x {host}", "balanced quotes"),
         ("no-such-program {host}", "there is no no-such-program here"),
         ("sh {host} x{command}", "a word of its own"),
-    ],
-)
-def test_templates_that_cannot_be_used(template: str, said: str) -> None:
-    with pytest.raises(RequestError) as caught:
-        Launcher.parse(template)
-    assert caught.value.option == "launcher" and said in caught.value.allowed
+    ]:
+        with pytest.raises(RequestError) as caught:
+            Launcher.parse(template)
+        assert caught.value.option == "launcher" and said in caught.value.allowed
 
 
 def test_a_template_gets_words_or_one_word() -> None:

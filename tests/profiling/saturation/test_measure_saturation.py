@@ -419,27 +419,23 @@ def test_what_was_not_seen_is_null() -> None:
     assert "no saturation seen up to 3 senders" in document["warnings"][0]
 
 
-@pytest.mark.parametrize(
-    ("times", "busy", "said"),
-    [
+def test_doubts_are_said() -> None:
+    for times, busy, said in [
         ({n: [1.0] * 3 for n in (1, 2, 3)}, 0.1, "one sender fills the receiver alone"),
         ({n: [1 / min(n, 2)] * 3 for n in (1, 2, 3)}, 0.95, "processor was busy for 95%"),
         ({n: [1 / min(n, 2)] * 2 for n in (1, 2, 3)}, 0.1, "2 repeats of some n"),
         ({n: [0.06 / min(n, 2)] * 3 for n in (1, 2, 3)}, 0.1, "pushes took only 30 ms"),
         ({n: [(1 + n % 2) / min(n, 3)] * 3 for n in range(1, 7)}, 0.1, "off the fit by"),
         ({n: [(1 + n % 2) / min(n, 3)] * 3 for n in range(1, 7)}, 0.1, "n_sat may be"),
-    ],
-)
-def test_doubts_are_said(times: dict[int, list[float]], busy: float, said: str) -> None:
-    setup = Setup(receiver=Host("m"), senders=named(*"abc"), launcher=AWAY)
-    assert any(said in text for text in evaluate(setup, times, busy=busy).warnings)
-    clean = evaluate(setup, {n: [1 / min(n, 2)] * 3 for n in (1, 2, 3)}, busy=0.1)
-    assert not clean.warnings
+    ]:
+        setup = Setup(receiver=Host("m"), senders=named(*"abc"), launcher=AWAY)
+        assert any(said in text for text in evaluate(setup, times, busy=busy).warnings)
+        clean = evaluate(setup, {n: [1 / min(n, 2)] * 3 for n in (1, 2, 3)}, busy=0.1)
+        assert not clean.warnings
 
 
-@pytest.mark.parametrize(
-    ("change", "option"),
-    [
+def test_what_cannot_be_measured_is_refused() -> None:
+    for change, option in [
         ({"senders": named("a")}, "senders"),
         ({"senders": named("a", "a")}, "senders"),
         ({"senders": named("a", "m")}, "senders"),
@@ -449,11 +445,13 @@ def test_doubts_are_said(times: dict[int, list[float]], busy: float, said: str) 
         ({"seed": -1}, "seed"),
         ({"receiver_gbps": float("nan")}, "receiver_gbps"),
         ({"sender_gbps": 0.0}, "sender_gbps"),
-    ],
-)
-def test_what_cannot_be_measured_is_refused(change: dict[str, Any], option: str) -> None:
-    good = {"receiver": Host("m"), "senders": named("a", "b"), "launcher": Launcher.parse("local")}
-    Setup(**good)
-    with pytest.raises(RequestError) as refused:
-        Setup(**{**good, **change})
-    assert refused.value.option == option
+    ]:
+        good = {
+            "receiver": Host("m"),
+            "senders": named("a", "b"),
+            "launcher": Launcher.parse("local"),
+        }
+        Setup(**good)
+        with pytest.raises(RequestError) as refused:
+            Setup(**{**good, **change})
+        assert refused.value.option == option

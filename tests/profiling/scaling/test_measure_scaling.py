@@ -189,21 +189,20 @@ def ready(name: str) -> Ready:
     return Ready(Host(name), 1, (), name, "", describe())
 
 
-@pytest.mark.parametrize(
-    ("pairs", "left_out"),
-    [
+def test_who_is_left_out_when_connections_fail() -> None:
+    for pairs, left_out in [
         ([], ""),
         ([(3, 0), (3, 1), (3, 2), (0, 3), (1, 3)], "d"),
         ([(1, 0), (2, 0), (3, 0)], "a"),  # nobody reaches the first
         ([(0, 1)], "b"),  # one way is not enough
         ([(0, 1), (2, 3)], "bd"),
-    ],
-)
-def test_who_is_left_out_when_connections_fail(pairs: list[tuple[int, int]], left_out: str) -> None:
-    failed: dict[int, str] = {}
-    _leave_out({i: ready(n) for i, n in enumerate("abcd")}, {p: "timed out" for p in pairs}, failed)
-    assert "".join("abcd"[p] for p in sorted(failed)) == left_out
-    assert all("timed out" in why for why in failed.values())
+    ]:
+        failed: dict[int, str] = {}
+        _leave_out(
+            {i: ready(n) for i, n in enumerate("abcd")}, {p: "timed out" for p in pairs}, failed
+        )
+        assert "".join("abcd"[p] for p in sorted(failed)) == left_out
+        assert all("timed out" in why for why in failed.values())
 
 
 # --- the file ---
@@ -253,20 +252,19 @@ def test_times_that_are_none_are_refused(tmp_path: Path, seconds: list[Any]) -> 
         read_curve(tmp_path / "curve.json")
 
 
-@pytest.mark.parametrize(
-    ("other", "said"),
-    [
+def test_other_measurements_are_not_mixed() -> None:
+    for other, said in [
         (replace(CURVE, workload={**CURVE.workload, "batch": 64}), "batch 128 there, 64 here"),
         (replace(CURVE, plan={"sizes": [1, 2], "repeats": 2}), "sizes"),
         (replace(CURVE, local=True), "local False there, True here"),
         (replace(CURVE, machine={"processor": "q", "gpus": []}), "processor 'p' there, 'q' here"),
-    ],
-)
-def test_other_measurements_are_not_mixed(other: Curve, said: str) -> None:
-    with pytest.raises(RequestError) as caught:
-        check_same(Path("f"), CURVE, other)
-    assert said in caught.value.allowed
-    check_same(Path("f"), CURVE, replace(CURVE, hosts=("c", "d")))  # a preempted VM has a successor
+    ]:
+        with pytest.raises(RequestError) as caught:
+            check_same(Path("f"), CURVE, other)
+        assert said in caught.value.allowed
+        check_same(
+            Path("f"), CURVE, replace(CURVE, hosts=("c", "d"))
+        )  # a preempted VM has a successor
 
 
 def test_without_scipy_a_measurement_lacks_only_its_fit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from deepvm.profiling.workload.train_step import memory_format
@@ -10,18 +9,13 @@ from deepvm.profiling.workload.train_step import memory_format
 IMAGES, VOLUMES = torch.nn.Conv2d(3, 4, 3), torch.nn.Conv3d(3, 4, 3)
 
 
-@pytest.mark.parametrize(
-    ("model", "device", "kind", "last"),
-    [
+def test_tensor_cores_take_images_with_their_channels_last() -> None:
+    for model, device, kind, last in [
         (IMAGES, "cuda", torch.bfloat16, True),
         (IMAGES, "cuda", torch.float16, True),
         (IMAGES, "cuda", torch.float32, False),
         (IMAGES, "cpu", torch.bfloat16, False),
         (VOLUMES, "cuda", torch.bfloat16, False),
-    ],
-)
-def test_tensor_cores_take_images_with_their_channels_last(
-    model: torch.nn.Module, device: str, kind: torch.dtype, last: bool
-) -> None:
-    expected = torch.channels_last if last else torch.preserve_format
-    assert memory_format(model, torch.device(device), kind) is expected
+    ]:
+        expected = torch.channels_last if last else torch.preserve_format
+        assert memory_format(model, torch.device(device), kind) is expected
