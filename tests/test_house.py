@@ -25,11 +25,11 @@ from deepvm.catalog.public.registry import SOURCES
 from deepvm.checkpoint import _HOMES as CHECKPOINT_HOMES
 from deepvm.checkpoint.tiers.registry import TIERS
 from deepvm.cli.app import COMMANDS
+from deepvm.exporters.registry import REGISTRY
 from deepvm.jobs.clouds.registry import CLOUDS as JOB_CLOUDS
 from deepvm.lab.faults.fault_registry import FAULTS
 from deepvm.lab.running.launchers import LAUNCHERS
 from deepvm.lab.strategies.strategy_registry import STRATEGIES
-from deepvm.reports.exports.registry import REGISTRY
 
 pytestmark = pytest.mark.xdist_group("house")  # one process reads all files, once
 ROOT = Path(__file__).parents[1]
@@ -50,6 +50,7 @@ FLOORS = {
     "lab": 7,
     "services": 8,
     "reports": 9,
+    "exporters": 9,
     "cli": 10,
     "__main__": 11,
 }
@@ -62,7 +63,7 @@ PLACES = {
     "botocore": ["catalog/clouds/aws/", "checkpoint/tiers/bucket.py"],
     "fsspec": ["checkpoint/tiers/cloud.py"],
     "torch": ["checkpoint/", "jobs/agent/warm.py", "lab/", "profiling/"],
-    "jinja2": ["reports/pages.py"],
+    "jinja2": ["exporters/base.py", "reports/pages.py"],
     "markupsafe": ["reports/pages.py"],
     "isal": ["checkpoint/format/"],
     "safetensors": ["checkpoint/files/export.py", "lab/certify/final_file.py"],
@@ -85,6 +86,7 @@ PLACES = {
     "starlette": ["jobs/controller/api.py", "jobs/controller/server.py", "reports/web/"],
     "uvicorn": ["jobs/controller/server.py", "reports/web/site.py"],
     "yaml": [
+        "exporters/base.py",
         "reports/",
         "catalog/documents/yaml_file.py",
         "simulator/jobfile.py",
@@ -103,11 +105,13 @@ REGISTRIES = {
     "catalog/public/registry.py": {entry.home.partition(":")[0] for entry in SOURCES.values()},
     "checkpoint/__init__.py": set(CHECKPOINT_HOMES.values()),
     "checkpoint/tiers/registry.py": {home.partition(":")[0] for home in TIERS.values()},
+    "exporters/registry.py": {
+        home.partition(":")[0] for tool in REGISTRY.values() for home in tool.exporters
+    },
     "jobs/clouds/registry.py": {home.partition(":")[0] for home in JOB_CLOUDS.values()},
     "lab/faults/fault_registry.py": {home.partition(":")[0] for home in FAULTS.values()},
     "lab/running/launchers.py": {home.partition(":")[0] for home in LAUNCHERS.values()},
     "lab/strategies/strategy_registry.py": {home.partition(":")[0] for home in STRATEGIES.values()},
-    "reports/exports/registry.py": set(REGISTRY.values()),
 }
 USERS_OWN = {"profiling/workload/models.py"}
 """Modules that load what the user names: a model as ``module:function``."""
@@ -272,13 +276,10 @@ def test_a_wrong_entry_of_a_table_is_seen(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_cycle_through_a_table_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "deepvm.reports.exports.skypilot" in arrows()["deepvm.reports.exports.registry"]
-    monkeypatch.setitem(
-        REGISTRIES, "reports/exports/limits.py", {"deepvm.reports.exports.ec2_fleet"}
-    )
-    assert cycles(arrows()) == [
-        {"deepvm.reports.exports.limits", "deepvm.reports.exports.ec2_fleet"}
-    ]
+    assert "deepvm.exporters.skypilot" in arrows()["deepvm.exporters.registry"]
+    monkeypatch.setitem(REGISTRIES, "exporters/options.py", {"deepvm.exporters.zones"})
+    monkeypatch.setitem(REGISTRIES, "exporters/zones.py", {"deepvm.exporters.options"})
+    assert cycles(arrows()) == [{"deepvm.exporters.options", "deepvm.exporters.zones"}]
 
 
 def test_a_wrong_arrow_is_seen() -> None:

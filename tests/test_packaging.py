@@ -49,7 +49,9 @@ def test_the_wheel_holds_data_types_and_licence(wheel: Path) -> None:
         if p.is_file()
     }
     page = {f"deepvm/reports/plans/plan_page.{kind}" for kind in ("css", "js")}
-    assert data | page | {"deepvm/py.typed", "deepvm/cli/main.py"} <= names
+    templates = {str(p.relative_to(ROOT)) for p in (ROOT / "deepvm").rglob("*.j2")}
+    assert "deepvm/exporters/templates/torchrun/launch.sh.j2" in templates
+    assert data | page | templates | {"deepvm/py.typed", "deepvm/cli/main.py"} <= names
     assert any(n.endswith("LICENSE") for n in names)
     assert not any(n.startswith(("tests/", "notebooks/")) for n in names)
 

@@ -9,6 +9,8 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from typer.core import TyperGroup
 
+from deepvm.exporters.registry import summary
+
 
 class Entry(NamedTuple):
     """A command, or a group of commands, that is not loaded.
@@ -68,7 +70,7 @@ COMMANDS = (
     ),
     Entry(
         "export",
-        "Write a plan for SkyPilot, EC2 Fleet, Terraform or torchrun.",
+        summary(),
         "plan.export",
         "export",
     ),

@@ -25,7 +25,7 @@ _WITH = ("typer", "shellingham", "annotated_doc", "click", "typing_extensions")
 """Pure Python that the memory node's command needs; what is not installed here is not needed."""
 _EXTRA = "run"
 """The extra of deepvm with which controllers run."""
-_KINDS = frozenset({".py", ".typed", ".css", ".js", ".json", ".csv", ".yaml"})
+_KINDS = frozenset({".py", ".typed", ".css", ".js", ".json", ".csv", ".yaml", ".j2"})
 """What deepvm consists of: a folder in which people work holds more than that."""
 _PLAIN_URL = re.compile(r"https?://[\w.,:/@+=~%&#-]+", re.ASCII)
 
@@ -73,7 +73,8 @@ def _url(origin: dict[str, Any]) -> str:
     if vcs:
         url = f"{url}@{vcs['commit_id']}"
     hashes = (origin.get("archive_info") or {}).get("hashes") or {}
-    marks += [f"{name}={hashes[name]}" for name in ("sha256",) if name in hashes]
+    if "sha256" in hashes:
+        marks.append(f"sha256={hashes['sha256']}")
     marks += [f"subdirectory={origin['subdirectory']}"] if origin.get("subdirectory") else []
     whole = f"{url}#{'&'.join(marks)}" if marks else url
     if "dir_info" in origin or not _PLAIN_URL.fullmatch(whole):

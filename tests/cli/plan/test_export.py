@@ -211,15 +211,10 @@ def test_zones_above_the_limit_are_left_out_and_named(plan: Path) -> None:
     chosen = good("export", plan, "--to", "terraform", "--zone", "use1-az1").stderr
     assert "the 2.8917 $/h that it costs in use1-az1 + 20 %" in chosen
     error = refused(*words, "--subnet", "use1-az1=subnet-1")
-    assert (
-        "zones within the price limit: use1-az4 (us-east-1a); --max-price 2.894178 takes use1-az1"
-        in str(error)
-    )
+    assert str(error).endswith("zones of the plan: use1-az4 (us-east-1a)")
     good(*words, "--zone", "use1-az4", "--subnet", "us-east-1a=subnet-1")
     error = refused(*words, "--zone", "use1-az4", "--subnet", "use1-az1=subnet-1")
-    assert "use1-az4 (us-east-1a): --zone leaves use1-az1 (us-east-1b) out" in str(error)
-    assert "use1-az4 (us-east-1a)" in str(refused(*words, "--subnet", "use1-az9=subnet-1"))
-    assert "price limit" not in str(refused(*words, "--subnet", "use1-az9=subnet-1"))
+    assert str(error).endswith("zones of the plan: use1-az4 (us-east-1a)")
 
 
 def dear_zones() -> str:
@@ -273,16 +268,10 @@ def test_what_is_too_dear_is_said_by_the_price_limit_or_else_by_what_was_asked_f
     assert exported_zones(given=given.replace("0.26", "0.225"))[0] == ["use1-az2", "use1-az3"]
     zones, notes = exported_zones("--max-price", 2.2, given=given)
     assert zones == ["use1-az2"] and "too dear for the limit: use1-az3 at 0.2600 $/h" in notes
-    error = refused(
-        "export", "-", "--to", "terraform", "--subnet", "use1-az3=subnet-1", given=given
-    )
-    assert "more than the 2.0000 $/h that was asked for in use1-az3; --max-price takes more" in str(
-        error
-    )
-    error = refused(
-        "export", "-", "--to", "terraform", "--subnet", "use1-az1=subnet-1", given=given
-    )
-    assert "use1-az2, use1-az3: c5.xlarge is not offered in use1-az1" in str(error)
+    for zone in ("use1-az1", "use1-az3"):
+        subnet = f"{zone}=subnet-1"
+        error = refused("export", "-", "--to", "terraform", "--subnet", subnet, given=given)
+        assert str(error).endswith("zones of the plan: use1-az2")
 
 
 def test_without_a_limit_to_write_what_was_asked_for_decides(tmp_path: Path) -> None:
@@ -294,7 +283,7 @@ def test_without_a_limit_to_write_what_was_asked_for_decides(tmp_path: Path) -> 
         "left out: use1-az3, because there it would cost more than the 2.0000 $/h that was"
         " asked for" in notes
     )
-    assert "--zone takes one anyway" in notes
+    assert "--zone or --max-price takes it anyway" in notes
     words = [
         "export",
         "-",

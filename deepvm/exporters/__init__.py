@@ -1,0 +1,1 @@
+"""Plans as the files of other tools."""

@@ -1,0 +1,95 @@
+"""Exports for EC2: a role, a price limit, and user data that starts the training at boot.
+
+Token and addresses are parameters of AWS Systems Manager (:mod:`deepvm.jobs.clouds.aws.meeting`),
+which the VMs' role may read and write: no secret is in user data, a launch template, or the state
+of a tool.
+"""
+
+from __future__ import annotations
+
+import re
+
+from deepvm.core.cluster.plan import Plan, PlannedGroup
+from deepvm.core.cluster.price_limits import HEADROOM
+from deepvm.errors import RequestError
+from deepvm.exporters import survival
+from deepvm.exporters.limits import LimitedPlan, amount, limit_plan
+from deepvm.exporters.options import ExportOptions
+
+OPTIONS = frozenset({"subnet", "max_price", "command", "code", *survival.OPTIONS})
+LARGEST = 16 * 1024
+"""Bytes of user data that EC2 takes, before they are encoded."""
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,50}")
+_BUCKET = re.compile(r"s3://[a-z0-9.-]+/.+\.(tar\.gz|tgz)")
+_ARCHIVE = re.compile(r"https://.+\.(tar\.gz|tgz)")
+
+
+class AwsExporter(survival.SurvivingExporter):
+    """The plan is that in the zones within its price limit."""
+
+    CLOUDS = frozenset({"aws"})
+    TRUST = (
+        '{"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Principal": {"Service":'
+        ' "ec2.amazonaws.com"}, "Action": "sts:AssumeRole"}]}'
+    )
+    """Who may have the role of the VMs: EC2."""
+    HEADROOM = f"{HEADROOM * 100:.0f} %"
+
+    def __init__(self, plan: Plan, options: ExportOptions) -> None:
+        self.limited = self.limit_plan(plan, options)
+        super().__init__(self.limited.plan, options)
+        self.limit = self.limited.sentence
+
+    @staticmethod
+    def limit_plan(plan: Plan, options: ExportOptions) -> LimitedPlan:
+        return limit_plan(plan, options.max_price)
+
+    @property
+    def job(self) -> str:
+        name = self.options.job or "training"
+        if not _NAME.fullmatch(name):
+            allowed = "up to 50 letters, digits and ._-, for names of parameters and roles of AWS"
+            raise RequestError("job", name, allowed)
+        return name
+
+    @property
+    def role(self) -> str:
+        """Name of the VMs' role and of its instance profile."""
+        return f"deepvm-{self.job}"
+
+    @property
+    def policy(self) -> str:
+        """What the VMs may do: meet, and read and write the buckets that the options name."""
+        return self.text("aws/role-policy.json")
+
+    @property
+    def code(self) -> str:
+        """How the VMs fetch the training's code: from a bucket, an archive or git."""
+        url = self.options.code
+        if not url:
+            return ""
+        if _BUCKET.fullmatch(url):
+            return "bucket"
+        if _ARCHIVE.fullmatch(url):
+            return "archive"
+        if self.options.git:
+            return "git"
+        allowed = "s3://BUCKET/NAME.tar.gz, https://HOST/NAME.tar.gz or https://HOST/NAME.git@REF"
+        raise RequestError("code", url, allowed)
+
+    def user_data(self, group: PlannedGroup) -> str:
+        """The script that all VMs of a group run at boot."""
+        text = self.text("aws/user-data.sh", group=group)
+        if (size := len(text.encode())) > LARGEST:
+            allowed = f"user data of at most {LARGEST} bytes, which is what EC2 takes"
+            raise RequestError("command", f"{size} bytes", allowed)
+        return text
+
+    def max_price(self, group: PlannedGroup) -> str:
+        """The price limit of one VM as AWS reads it; empty without one."""
+        limit = self.limited.of(group)
+        return amount(limit.vm_usd_per_hour) if limit else ""
+
+    def max_total_price(self, group: PlannedGroup) -> str:
+        limit = self.limited.of(group)
+        return amount(limit.usd_per_hour) if limit else ""

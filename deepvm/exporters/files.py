@@ -1,0 +1,64 @@
+"""Write the files of an export, all or none."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from contextlib import suppress
+from itertools import takewhile
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from deepvm.errors import DataError, RequestError
+from deepvm.exporters.base import Export, ExportFile
+from deepvm.io.atomic_write import write_bytes
+from deepvm.io.safe_read import os_reason
+
+
+def write_export(export: Export, folder: Path, *, force: bool = False) -> tuple[Path, ...]:
+    """Write all files, or none, into a folder, which is made when it is missing.
+
+    Raises:
+        RequestError: a file exists and ``force`` is not set. DataError: something cannot be
+            written; nothing was.
+    """
+    paths = tuple(folder / file.name for file in export.files)
+    existing = [str(path) for path in paths if os.path.lexists(path)]
+    if existing and not force:
+        allowed = f"a folder without {', '.join(existing)}, or --force to replace"
+        raise RequestError("output_dir", str(folder), allowed)
+    missing: list[Path] = []
+    try:
+        missing += takewhile(lambda parent: not parent.exists(), (folder, *folder.parents))
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=".deepvm-", dir=folder) as staging:
+            staged = [
+                _staged(f, Path(staging), p) for f, p in zip(export.files, paths, strict=True)
+            ]
+            for source, path in zip(staged, paths, strict=True):
+                os.replace(source, path)
+    except (OSError, ValueError, DataError) as error:
+        for parent in missing:
+            with suppress(OSError, ValueError):
+                parent.rmdir()
+        if isinstance(error, DataError):
+            raise
+        reason = f"{os_reason(error)}; nothing was changed, name another folder"
+        raise DataError(f"{folder}: cannot be written: {reason}") from None
+    return paths
+
+
+def _staged(file: ExportFile, staging: Path, path: Path) -> Path:
+    """The file next to its destination, with the permissions that it will have."""
+    if path.exists() and not path.is_file():
+        reason = "a folder or device has this name; nothing was changed"
+        raise DataError(f"{path}: cannot be written: {reason}")
+    staged = staging / file.name
+    write_bytes(staged, file.data or file.text.encode())
+    if path.exists():
+        shutil.copymode(path, staged)
+    if file.executable:
+        mode = stat.S_IMODE(staged.stat().st_mode)
+        staged.chmod(mode | (mode & 0o444) >> 2)  # executable for all who may read it
+    return staged

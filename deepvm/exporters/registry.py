@@ -1,0 +1,84 @@
+"""The tools that a plan can be exported to. A new one: a module, its templates, a line here."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from deepvm.core.spelling import joined
+from deepvm.errors import RequestError
+
+if TYPE_CHECKING:
+    from deepvm.core.cluster.plan import Plan
+    from deepvm.exporters.base import Export, Exporter
+    from deepvm.exporters.options import ExportOptions
+
+
+class Tool(NamedTuple):
+    """``exporters``: as ``module:Class``, one for each group of clouds; loaded when used."""
+
+    title: str
+    exporters: tuple[str, ...]
+
+
+REGISTRY = {
+    "skypilot": Tool("SkyPilot", ("deepvm.exporters.skypilot:SkyPilot",)),
+    "ec2-fleet": Tool("EC2 Fleet", ("deepvm.exporters.ec2_fleet:Ec2Fleet",)),
+    "terraform": Tool(
+        "Terraform",
+        (
+            "deepvm.exporters.terraform:TerraformAws",
+            "deepvm.exporters.terraform_gcp:TerraformGcp",
+        ),
+    ),
+    "torchrun": Tool("torchrun", ("deepvm.exporters.torchrun:Torchrun",)),
+}
+"""By the name on the command line."""
+
+
+def summary() -> str:
+    """The help text of ``deepvm export``."""
+    return f"Write a plan for {joined([tool.title for tool in REGISTRY.values()], 'or')}."
+
+
+def exporters(name: str) -> list[type[Exporter]]:
+    """The exporters of a tool."""
+    homes = (home.partition(":") for home in REGISTRY[name].exporters)
+    return [cast("type[Exporter]", getattr(import_module(m), c)) for m, _, c in homes]
+
+
+def exporter_of(name: str, cloud: str) -> type[Exporter] | None:
+    """The exporter of a tool for plans of this cloud."""
+    fitting = (e for e in exporters(name) if not e.CLOUDS or cloud in e.CLOUDS)
+    return next(fitting, None)
+
+
+def render(plan: Plan, name: str, options: ExportOptions | None = None) -> Export:
+    """The files that hand a plan to the tool ``name``.
+
+    Raises:
+        RequestError: no such tool, or an option that this tool does not use or this plan cannot
+            have.
+    """
+    from deepvm.catalog.clouds import cloud_of
+    from deepvm.exporters.options import ExportOptions
+
+    if name not in REGISTRY:
+        raise RequestError("to", name, ", ".join(REGISTRY))
+    options = options or ExportOptions()
+    cloud = cloud_of(plan.source.catalog)
+    exporter = exporter_of(name, cloud.name)
+    if exporter is None:
+        others = [other for other in REGISTRY if exporter_of(other, cloud.name)]
+        raise RequestError("to", name, f"for a plan of {cloud.title} {joined(others, 'or')}")
+    if plan.reserved and exporter.RENTS:
+        pools = ", ".join(plan.reserved)
+        allowed = f"torchrun: the VMs of {pools} are reserved, and {name} would rent others"
+        raise RequestError("to", name, allowed)
+    for option, value in options.given.items():
+        if option not in exporter.OPTIONS:
+            flags = ", ".join(f"--{n.replace('_', '-')}" for n in sorted(exporter.OPTIONS))
+            raise RequestError(option, value, f"with --to {name} only {flags}")
+        if option.startswith("memory_") and plan.memory is None:
+            raise RequestError(option, value, f"no such option: {plan} has no memory nodes")
+    return exporter(plan, options).export()

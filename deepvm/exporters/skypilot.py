@@ -1,0 +1,121 @@
+"""SkyPilot: a task file for each kind of VM.
+
+All nodes of a SkyPilot cluster are alike, so a plan of spot and on-demand VMs becomes two tasks,
+which are started one after the other: first the on-demand one, then the spot one, which gets the
+addresses of the first. These stand as ``null`` under ``envs``: SkyPilot refuses to start a task
+with such a variable until it is given. The token of the memory nodes is such a variable under
+``secrets``. ``start.sh`` makes the token and gives both.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from deepvm.catalog.clouds import cloud_of
+from deepvm.core.cluster.plan import ANCHOR, MEMORY, TRAINING, Plan, PlannedGroup
+from deepvm.errors import RequestError
+from deepvm.exporters import survival
+from deepvm.exporters.base import ExportFile
+from deepvm.exporters.options import ExportOptions
+
+# GPU models that SkyPilot's AWS catalog calls as AWS and deepvm do. Under another name the instance
+# type would not match, and the type alone says which GPUs it has.
+_SAME_NAMES = frozenset({"T4", "T4g", "A10G", "M60", "V100", "K80", "L4", "L40S", "H100", "H200"})
+_RUNPOD = re.compile(r"[0-9]+x_.+_(SECURE|COMMUNITY)")
+_NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9]+")
+_START_ORDER = (MEMORY, ANCHOR, TRAINING)
+
+
+class SkyPilot(survival.SurvivingExporter):
+    """A task file (YAML) for each group of VMs, and ``start.sh``."""
+
+    FOLDER = "skypilot"
+    OPTIONS = survival.OPTIONS | {"image", "memory_image", "command", "code"}
+    SENDS_FILES = True
+    # resources.max_hourly_cost (from 0.13 on) sorts out types while the optimizer looks for one, by
+    # the prices of SkyPilot's own catalog; a VM gets no bid and nothing watches its price. Written
+    # here it would look like a limit.
+    limit = (
+        "Spot prices move, and SkyPilot holds no VM to a price: its max_hourly_cost filters types"
+        " by the prices in its own catalog before it starts one. A spot VM costs at most its"
+        " on-demand price."
+    )
+
+    def __init__(self, plan: Plan, options: ExportOptions) -> None:
+        super().__init__(plan, options)
+        self.cloud = cloud_of(plan.source.catalog)
+
+    def files(self) -> Iterator[ExportFile]:
+        self._check()
+        for group in self.plan.groups:
+            run = self.text("skypilot/run.sh", group=group)
+            yield self.file(f"{group.role}.yaml", "task.yaml", group=group, run=run)
+        yield self.file("start.sh")
+        yield from self.wheels
+
+    def _check(self) -> None:
+        """Raise RequestError for types and code that SkyPilot does not know."""
+        name, code = self.plan.training.instance_type, self.options.code
+        if self.cloud.name == "runpod" and not _RUNPOD.fullmatch(name):
+            allowed = (
+                f"a plan whose types SkyPilot knows, which {name!r} is not: recommend --source"
+                " skypilot"
+            )
+            raise RequestError("to", "skypilot", allowed)
+        if code and not self.options.git and not Path(code).is_dir():
+            allowed = "with --to skypilot a folder that is here, or https://HOST/NAME.git@REF"
+            raise RequestError("code", code, allowed)
+
+    @property
+    def code_folder(self) -> str:
+        """The folder of the code; SkyPilot would take a relative one from where it is called."""
+        return str(Path(self.options.code).resolve())
+
+    @property
+    def started(self) -> list[PlannedGroup]:
+        """The groups in the order in which they start."""
+        return sorted(self.plan.groups, key=lambda g: _START_ORDER.index(g.role))
+
+    @property
+    def one_cluster(self) -> bool:
+        """Whether all VMs that train are one SkyPilot cluster."""
+        return all(group.role != ANCHOR for group in self.plan.groups)
+
+    def cluster(self, group: PlannedGroup) -> str:
+        """The name of a group's SkyPilot cluster or job."""
+        return f"{_NOT_IN_A_NAME.sub('-', self.options.job).strip('-') or 'deepvm'}-{group.role}"
+
+    def variables(self, group: PlannedGroup) -> list[str]:
+        """Environment variables that a group needs when it starts."""
+        order = _START_ORDER.index(group.role)
+        command = group.role != MEMORY and not self.options.command
+        return ["TRAINING_COMMAND"] * command + [
+            f"{g.role.upper()}_ADDRESSES"
+            for g in self.plan.groups
+            if _START_ORDER.index(g.role) < order
+        ]
+
+    @property
+    def infra(self) -> list[str]:
+        """Clouds, regions and zones, as SkyPilot names them, in which the VMs may start."""
+        cloud, region, zones = self.cloud.name, self.plan.region, self.plan.training.zones
+        # RunPod's regions are countries to SkyPilot, and data centers here.
+        where = f"{cloud}/{region}" if region and cloud != "runpod" else cloud
+        if not region or not zones or not all(zone.name for zone in zones):
+            return [where]
+        return [f"{where}/{zone.name}" for zone in zones]
+
+    def accelerators(self, group: PlannedGroup) -> tuple[str, int] | None:
+        """The GPUs of a type as SkyPilot calls them, if it needs them next to the type."""
+        vms = group.vms
+        if self.cloud.name == "gcp":
+            # Only plans of Google Cloud load its names
+            from deepvm.catalog.public.skypilot import gcp_gpus
+
+            name, count = gcp_gpus(vms.instance_type)
+            return (name, count) if name else None
+        if self.cloud.name == "aws" and vms.gpu_name in _SAME_NAMES and vms.gpus_per_vm:
+            return vms.gpu_name, vms.gpus_per_vm
+        return None

@@ -1,0 +1,41 @@
+"""torchrun: host files to fill in and a script that starts the training on each VM.
+
+The agents meet on an on-demand VM, which is not preempted in the middle of the training: the anchor
+of Single-Anchor, or the first memory node of Tiering, which then holds PyTorch's store without
+training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from deepvm.core.cluster.instances import Market
+from deepvm.core.cluster.plan import MEMORY
+from deepvm.exporters import survival
+from deepvm.exporters.base import ExportFile
+
+
+class Torchrun(survival.SurvivingExporter):
+    """``hostfile``, ``memory-hosts`` for memory nodes, and ``launch.sh``."""
+
+    FOLDER = "torchrun"
+    OPTIONS = survival.OPTIONS | {"command"}
+    RENTS = False
+    SENDS_FILES = True
+    limit = "Spot prices move; these files start no VMs and limit no prices."
+
+    def files(self) -> Iterator[ExportFile]:
+        # The VM on which all meet comes first.
+        groups = sorted(self.plan.groups, key=lambda g: g.market is not Market.ON_DEMAND)
+        training = [group for group in groups if group.role != MEMORY]
+        memory = [group for group in groups if group.role == MEMORY]
+        yield self.file("hostfile", groups=training, slots=self.plan.training.gpus_per_vm)
+        if memory:
+            yield self.file("memory-hosts", "hostfile", groups=memory, slots=None)
+        yield self.file("launch.sh")
+        yield from self.wheels
+
+    @property
+    def meeting_file(self) -> str:
+        """The host file whose first VM is the meeting point."""
+        return "memory-hosts" if self.plan.rendezvous.role == MEMORY else "hostfile"

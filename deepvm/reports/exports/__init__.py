@@ -1,1 +1,0 @@
-"""Exports of a plan for other tools, see :mod:`deepvm.reports.exports.registry`."""
