@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from deepvm.errors import DataError
 from deepvm.lab.audit.gates import ARTEFACTS, GATES, STORIES, verdicts
@@ -15,6 +16,14 @@ from deepvm.lab.results import suites_of
 from deepvm.lab.running.manifest import NAME, Row, RunState, key_of, read_manifest, read_planned
 
 NOT_RUN = "not run yet; 'deepvm lab run' goes on with what is missing"
+
+
+class GateFailure(NamedTuple):
+    """A gate that a run does not pass."""
+
+    run: str
+    gate: str
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -32,23 +41,33 @@ class Checked:
 
     @property
     def passed(self) -> int:
-        """Runs that pass all gates."""
         return sum(not any(gates.values()) for gates in self.runs.values())
 
+    @property
+    def verdict(self) -> str:
+        text = f"{self.passed} of {len(self.runs)} runs pass all gates"
+        if self.left_out:
+            text += f"; {len(self.left_out)} more of the matrix were left out"
+        return text
+
     def of_gate(self, name: str) -> tuple[int, int]:
-        """How many runs have passed a gate, and have not."""
         known = [gates[name] for gates in self.runs.values() if name in gates]
         failed = sum(map(bool, known))
         return len(known) - failed, failed
 
     @property
-    def failures(self) -> list[tuple[str, str, str]]:
-        """(run, gate, reason) of all that is wrong."""
+    def gates(self) -> Mapping[str, Mapping[str, int]]:
+        return {
+            name: dict(zip(("passed", "failed"), self.of_gate(name), strict=True)) for name in GATES
+        }
+
+    @property
+    def failures(self) -> list[GateFailure]:
         return [
-            (run, gate, why)
+            GateFailure(run, gate, reason)
             for run, gates in self.runs.items()
-            for gate, why in gates.items()
-            if why
+            for gate, reason in gates.items()
+            if reason
         ]
 
     @property
@@ -119,8 +138,3 @@ def _records(folder: Path) -> Records:
         if not (folder / needed).is_file():
             raise DataError(f"{folder / needed}: missing")
     return with_references(Records.read(folder), folder.parent)
-
-
-def gate_names() -> tuple[str, ...]:
-    """In their order."""
-    return tuple(GATES)

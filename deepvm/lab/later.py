@@ -10,15 +10,12 @@ class Later:
     """Actions that are due at some time."""
 
     def __init__(self) -> None:
-        """None yet."""
         self._actions: list[tuple[float, Callable[[], None]]] = []
 
     def add(self, seconds: float, action: Callable[[], None]) -> None:
-        """Do it when so many seconds have passed."""
         self._actions.append((time.monotonic() + seconds, action))
 
     def do_due(self) -> None:
-        """Do what is due."""
         now = time.monotonic()
         due = [action for at, action in self._actions if at <= now]
         self._actions = [one for one in self._actions if one[0] > now]

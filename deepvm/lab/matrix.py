@@ -53,28 +53,14 @@ def _number(value: object) -> object:
     return value
 
 
-def _as_object(value: object) -> object:
-    return {"name": value} if isinstance(value, str) else value
+def _short_form(key: str, *types: type) -> BeforeValidator:
+    """What people may write for an object that has this key alone."""
 
+    def expand(value: object) -> object:
+        fits = isinstance(value, types) and not isinstance(value, bool)
+        return {key: value} if fits else value
 
-def _as_steps(value: object) -> object:
-    return {"at": value} if isinstance(value, list) else value
-
-
-def _as_share(value: object) -> object:
-    return (
-        {"share": value}
-        if isinstance(value, (int, float)) and not isinstance(value, bool)
-        else value
-    )
-
-
-def _as_speed(value: object) -> object:
-    return (
-        {"mbps": value}
-        if isinstance(value, (int, float)) and not isinstance(value, bool)
-        else value
-    )
+    return BeforeValidator(expand)
 
 
 def _doc(what: str, default: Any = ...) -> Any:
@@ -134,7 +120,6 @@ class Strikes(_Strict):
     )
 
     def when(self) -> FaultSchedule:
-        """For faults."""
         known = self.model_dump()
         return FaultSchedule(
             **{**known, "at": tuple(known["at"]), "target": Target(known["target"])}
@@ -144,15 +129,15 @@ class Strikes(_Strict):
 def _fault_field(name: str) -> Any:
     """The key of a fault, with the short form that people write."""
     if name == "slow":
-        return Annotated[Strikes, BeforeValidator(_as_speed)] | None, _doc(
+        return Annotated[Strikes, _short_form("mbps", int, float)] | None, _doc(
             "MB a second, such as 20", None
         )
     if isinstance(find_fault(name), DiskFault):
-        return Annotated[Strikes, BeforeValidator(_as_share)] | None, _doc(
+        return Annotated[Strikes, _short_form("share", int, float)] | None, _doc(
             "a share from 0 to 1, such as 0.2", None
         )
     form = "steps from 1 on, such as [40, 110], or {count: 5, seed: 1}"
-    return Annotated[Strikes, BeforeValidator(_as_steps)] | None, _doc(form, None)
+    return Annotated[Strikes, _short_form("at", list)] | None, _doc(form, None)
 
 
 def _fields() -> dict[str, Any]:
@@ -175,16 +160,15 @@ class MatrixFile(_Strict):
     name: Annotated[str, Field(pattern=_NAME)] = _doc(
         "1 to 40 lower-case letters, digits and hyphens"
     )
-    datasets: Annotated[
-        list[Annotated[Dataset, BeforeValidator(_as_object)]], Field(min_length=1)
-    ] = _doc(
-        f"a list of one or more of {joined(_DATASETS, 'or')}, or of {{name: cifar10, path: FOLDER}}"
-    )
-    models: Annotated[list[Annotated[Model, BeforeValidator(_as_object)]], Field(min_length=1)] = (
+    datasets: Annotated[list[Annotated[Dataset, _short_form("name", str)]], Field(min_length=1)] = (
         _doc(
-            f"a list of one or more of {joined(_MODELS, 'or')}, or of {{name: resnet8, width: 8,"
-            " norm: group}"
+            f"a list of one or more of {joined(_DATASETS, 'or')}, or of {{name: cifar10, path:"
+            " FOLDER}"
         )
+    )
+    models: Annotated[list[Annotated[Model, _short_form("name", str)]], Field(min_length=1)] = _doc(
+        f"a list of one or more of {joined(_MODELS, 'or')}, or of {{name: resnet8, width: 8,"
+        " norm: group}"
     )
     failures: dict[Annotated[str, Field(pattern=_NAME)], Failures] = _doc(  # type: ignore[valid-type]
         f"names with faults, such as base: {{exit: [40, 110]}}; there are {joined(FAULTS, 'and')}",
@@ -222,7 +206,6 @@ class MatrixFile(_Strict):
 
     @property
     def worlds(self) -> Sequence[tuple[int, int]]:
-        """Steps, with the number of ranks from there on."""
         return self.elastic or [(0, self.world or 1)]
 
     @property
@@ -236,7 +219,6 @@ class MatrixFile(_Strict):
 
     @property
     def least(self) -> int:
-        """With how many ranks it trains at least."""
         return self.min_world or min(world for _, world in self.worlds)
 
 
@@ -260,12 +242,10 @@ class Run:
 
     @property
     def undisturbed(self) -> bool:
-        """Whether nothing is planned to fail."""
         return not self.strikes and not self.disk
 
     @property
     def name(self) -> str:
-        """Of its folder."""
         one = self.suite
         return f"{one.dataset.name}-{one.model.name}-{one.failure}-{self.variant}-s{self.seed}"
 

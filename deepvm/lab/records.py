@@ -19,14 +19,10 @@ from typing import Any
 
 from deepvm.errors import DataError
 from deepvm.lab.record_checks import (
-    CHECKPOINT_CHECKS,
-    EVENT_CHECKS,
-    FACT_CHECKS,
-    STEP_CHECKS,
-    Check,
+    check_checkpoints,
     check_config,
-    check_keys,
-    check_loss,
+    check_events,
+    check_steps,
     check_supervisor,
 )
 
@@ -46,7 +42,6 @@ class MissingFileError(DataError):
     """A file of a run is not there."""
 
     def __init__(self, path: Path) -> None:
-        """See the class."""
         self.name = path.name
         super().__init__(f"{path}: No such file")
 
@@ -65,17 +60,14 @@ class Lines:
     """A file of JSON lines that is being written."""
 
     def __init__(self, path: Path) -> None:
-        """Open it; lines go to its end."""
         self._descriptor = os.open(
             path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644
         )
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Append a line."""
         os.write(self._descriptor, json.dumps(row).encode() + b"\n")
 
     def close(self) -> None:
-        """Close it."""
         os.close(self._descriptor)
 
 
@@ -83,14 +75,12 @@ class Events:
     """What happens to a rank, with the time of each."""
 
     def __init__(self, folder: Path, rank: int, attempt: int) -> None:
-        """Of an attempt."""
         self._lines, self._facts = (
             Lines(folder / events_of(rank)),
             {"attempt": attempt, "rank": rank},
         )
 
     def note(self, event: str, **facts: Any) -> None:
-        """Append an event."""
         self._lines.add({"event": event, "time": time.time(), **self._facts, **facts})
 
 
@@ -156,9 +146,8 @@ class Records:
         """Lines of each rank, in the order in which they were written. Raises DataError."""
         found = {}
         for rank, path in self._ranks("rank"):
-            found[rank] = self._lines(path, STEP_CHECKS)
-            for number, row in enumerate(found[rank], 1):
-                check_loss(row, path, number)
+            found[rank] = list(read_lines(path))
+            check_steps(found[rank], path)
         return found
 
     @cached_property
@@ -187,24 +176,23 @@ class Records:
 
     @cached_property
     def supervisor(self) -> dict[str, Any]:
-        """Raises DataError."""
         found = read_document(self.folder / SUPERVISOR)
         check_supervisor(found, self.folder / SUPERVISOR)
         return found
 
     @cached_property
     def checkpoints(self) -> list[dict[str, Any]]:
-        """Raises DataError."""
-        return self._lines(self.folder / CHECKPOINTS, CHECKPOINT_CHECKS)
+        rows = list(read_lines(self.folder / CHECKPOINTS))
+        check_checkpoints(rows, self.folder / CHECKPOINTS)
+        return rows
 
     @cached_property
     def all_events(self) -> dict[int, list[dict[str, Any]]]:
         """What else happened, by rank. Raises DataError."""
         found = {}
         for rank, path in self._ranks("worker"):
-            found[rank] = self._lines(path, EVENT_CHECKS)
-            for number, row in enumerate(found[rank], 1):
-                check_keys(row, FACT_CHECKS.get(row["event"], {}), f"{path}, line {number}")
+            found[rank] = list(read_lines(path))
+            check_events(found[rank], path)
         return found
 
     def events(self, rank: int) -> list[dict[str, Any]]:
@@ -231,13 +219,3 @@ class Records:
             for p in self.folder.iterdir()
         )
         return sorted((int(match[1]), path) for match, path in named if match is not None)
-
-    @staticmethod
-    def _lines(path: Path, checks: Mapping[str, Check]) -> list[dict[str, Any]]:
-        found = list(read_lines(path))
-        for number, row in enumerate(found, 1):
-            for key, (good, _) in checks.items():
-                # The words are only made where they are needed: logs are long
-                if key not in row or not good(row[key]):
-                    check_keys(row, {key: checks[key]}, f"{path}, line {number}")
-        return found

@@ -10,7 +10,6 @@ class Recoveries:
     """Of one run, whose attempts come in their order."""
 
     def __init__(self) -> None:
-        """Before the first attempt."""
         self._since: float | None = None
         """When the first failure was seen since training was last restored."""
         self._reached = 0
@@ -49,6 +48,16 @@ class Recoveries:
             found["detect_s"] = min(seen, default=None)
         self._reached = max(self._reached, attempt["reached_step"])
         return found
+
+
+def event_facts(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the ranks of an attempt have noted, for its record."""
+    restored = [row["step"] for row in rows if row["event"] == "restored"]
+    return {
+        "resumed_step": restored[0] if restored else None,
+        "damaged": sum(row.get("checkpoints", 0) for row in rows if row["event"] == "damaged"),
+        "disk_errors": sum(row["event"] == "disk" for row in rows),
+    }
 
 
 def _replay_s(steps: Iterable[Mapping[str, Any]], since: float, reached: int) -> float:

@@ -11,11 +11,16 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from deepvm.errors import DataError
 from deepvm.lab.matrix import CALM
 from deepvm.lab.records import SUPERVISOR, Records
 
+BLOCKING = "blk"
+"""The variant that others are compared with."""
+PARTS = ("detect", "restart", "restore", "replay")
+"""Of a recovery."""
 _T95 = (
     12.706,
     4.303,
@@ -47,7 +52,6 @@ class Estimate:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Estimate:
-        """Of independent values."""
         mean = statistics.fmean(values)
         if len(values) < 2:
             return cls(mean, None, None, len(values))
@@ -112,6 +116,17 @@ class Cost:
     loss_difference: float | None = None
     diverged: bool = False
 
+    def part_s(self, part: str) -> float | None:
+        """A part of a recovery, a mean over those of the run of which it is known."""
+        known, total = self.known[f"{part}_s"], getattr(self, f"{part}_s")
+        return total / known if known else None
+
+    @property
+    def recovery_s(self) -> float | None:
+        """A whole recovery, a mean over those of the run; None if a part is not known of any."""
+        known = [part for name in PARTS if (part := self.part_s(name)) is not None]
+        return sum(known) if len(known) == len(PARTS) else None
+
 
 def cost_of(run: Records, *, passed: bool, undisturbed: Records | None = None) -> Cost:
     """Of one run. Raises DataError: its records are damaged."""
@@ -123,7 +138,10 @@ def cost_of(run: Records, *, passed: bool, undisturbed: Records | None = None) -
         steps = run.steps.get(0, ())
         compute_s = sum(row["seconds"] for row in steps)
         counted_s = sum(row["seconds"] for (_, rank), row in run.owners.items() if not rank)
-        parts = {key: [a[key] for a in supervisor["attempts"] if key in a] for key in _RECOVERY}
+        parts = {
+            key: [a[key] for a in supervisor["attempts"] if key in a]
+            for key in (f"{part}_s" for part in PARTS)
+        }
         known = {key: [one for one in times if one is not None] for key, times in parts.items()}
         recovery = {
             key: sum(known[key]) if known[key] or not times else None
@@ -173,23 +191,66 @@ def _loss_difference(run: Records, undisturbed: Records) -> float | None:
     return statistics.fmean(found) if found else None
 
 
-_RECOVERY = ("detect_s", "restart_s", "restore_s", "replay_s")
+@dataclass(frozen=True)
+class Variant:
+    """The runs of a variant in a suite.
+
+    Numbers are those of the runs that pass all gates: a figure of a training that did not resume
+    correctly says nothing.
+    """
+
+    name: str
+    costs: Sequence[Cost]
+    over_blocking: Estimate | None
+    """Goodput over that of blocking, of runs with the same seed."""
+
+    @cached_property
+    def passing(self) -> list[Cost]:
+        return [cost for cost in self.costs if cost.passed]
+
+    @property
+    def verdict(self) -> str:
+        return "pass" if len(self.passing) == len(self.costs) else "fail"
+
+    @property
+    def diverged(self) -> int:
+        return sum(cost.diverged for cost in self.passing)
+
+    def known(self, name: str) -> list[float]:
+        """The values of an attribute of :class:`Cost`, of the runs of which it is known."""
+        values = [getattr(cost, name) for cost in self.passing]
+        return [value for value in values if value is not None]
+
+    def mean(self, name: str) -> float | None:
+        values = self.known(name)
+        return statistics.fmean(values) if values else None
+
+    def estimate(self, name: str) -> Estimate | None:
+        values = self.known(name)
+        return Estimate.of(values) if values else None
 
 
 @dataclass(frozen=True)
 class SuiteResult:
-    """The variants of a data set, a model and its failures.
-
-    Attributes:
-        variants: all runs, by name; numbers are those of the runs that pass all gates alone.
-            paired: ratios of goodput, by ``ovl_over_blk``.
-    """
+    """The variants of a data set, a model and its failures."""
 
     dataset: str
     model: str
     failure: str
-    variants: Mapping[str, Sequence[Cost]]
-    paired: Mapping[str, Estimate]
+    variants: Mapping[str, Variant]
+
+    @property
+    def costs(self) -> list[Cost]:
+        return [cost for variant in self.variants.values() for cost in variant.costs]
+
+    @property
+    def paired(self) -> dict[str, Estimate]:
+        """Ratios of goodput, by ``ovl_over_blk``."""
+        return {
+            f"{name}_over_{BLOCKING}": variant.over_blocking
+            for name, variant in self.variants.items()
+            if variant.over_blocking is not None
+        }
 
 
 def suites_of(runs: Iterable[tuple[Records, bool]]) -> list[SuiteResult]:
@@ -199,38 +260,38 @@ def suites_of(runs: Iterable[tuple[Records, bool]]) -> list[SuiteResult]:
 
     ``runs``: with whether they have passed all gates.
     """
-    every = list(runs)
+    all_runs = list(runs)
     undisturbed: dict[tuple[str, str, int], Records] = {}
-    for run, passed in every:
+    for run, passed in all_runs:
         if passed and run.config["failure"] == CALM:
             undisturbed.setdefault(_training(run), run)
-    found: dict[tuple[str, str, str], list[Cost]] = defaultdict(list)
-    for run, passed in every:
+    costs: dict[tuple[str, str, str], list[Cost]] = defaultdict(list)
+    for run, passed in all_runs:
         dataset, model, _ = _training(run)
         cost = cost_of(run, passed=passed, undisturbed=undisturbed.get(_training(run)))
-        found[dataset, model, run.config["failure"]].append(cost)
-    failures = [key for key in found if key[2] != CALM] or list(found)
+        costs[dataset, model, run.config["failure"]].append(cost)
+    suites = [key for key in costs if key[2] != CALM] or list(costs)
     results = []
-    for dataset, model, failure in failures:
-        shared = found.get((dataset, model, CALM), []) if failure != CALM else []
-        variants: dict[str, list[Cost]] = defaultdict(list)
-        for cost in [*shared, *found[dataset, model, failure]]:
-            variants[cost.variant].append(cost)
-        results.append(SuiteResult(dataset, model, failure, dict(variants), _paired(variants)))
+    for dataset, model, failure in suites:
+        shared = costs.get((dataset, model, CALM), []) if failure != CALM else []
+        variants = _variants([*shared, *costs[dataset, model, failure]])
+        results.append(SuiteResult(dataset, model, failure, variants))
     return results
 
 
-def _paired(variants: Mapping[str, Sequence[Cost]]) -> dict[str, Estimate]:
-    """Goodput of each variant over that of blocking, of runs with the same seed."""
-    base = {cost.seed: cost.goodput for cost in variants.get("blk", ()) if cost.passed}
-    found = {}
-    for name, costs in variants.items():
+def _variants(costs: Iterable[Cost]) -> dict[str, Variant]:
+    by_name: dict[str, list[Cost]] = defaultdict(list)
+    for cost in costs:
+        by_name[cost.variant].append(cost)
+    base = {cost.seed: cost.goodput for cost in by_name.get(BLOCKING, ()) if cost.passed}
+    variants = {}
+    for name, runs in by_name.items():
         ratios = [
-            cost.goodput / base[cost.seed] for cost in costs if cost.passed and base.get(cost.seed)
+            cost.goodput / base[cost.seed] for cost in runs if cost.passed and base.get(cost.seed)
         ]
-        if name != "blk" and ratios:
-            found[f"{name}_over_blk"] = Estimate.of_ratios(ratios)
-    return found
+        compared = name != BLOCKING and ratios
+        variants[name] = Variant(name, runs, Estimate.of_ratios(ratios) if compared else None)
+    return variants
 
 
 def _training(run: Records) -> tuple[str, str, int]:

@@ -18,7 +18,7 @@ from deepvm.io.atomic_write import write_bytes
 from deepvm.lab.audit.gates import verdicts
 from deepvm.lab.audit.references import with_references
 from deepvm.lab.faults.fault import Strike, Target
-from deepvm.lab.faults.fault_registry import find_fault
+from deepvm.lab.faults.fault_registry import strike_document
 from deepvm.lab.plan import Plan
 from deepvm.lab.records import CHECKPOINTS, CONFIG, Records, read_lines, steps_of
 from deepvm.lab.running.launchers import find_launcher
@@ -106,42 +106,46 @@ CONTROLS: Mapping[str, Control] = {
 
 
 @dataclass(frozen=True)
-class Tested:
-    """A control: what is wrong at each gate, empty where it is passed."""
+class TestedControl(Control):
+    """A control with the reasons of the gates that it has failed."""
 
-    name: str
-    gates: Mapping[str, str]
+    name: str = ""
+    failed: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def right(self) -> bool:
         """Whether its gate has failed, and no other."""
-        failed = {gate for gate, why in self.gates.items() if why}
-        return failed == {CONTROLS[self.name].gate}
+        return set(self.failed) == {self.gate}
 
 
-def run_all(folder: Path, tell: Callable[[Tested], None] = lambda tested: None) -> list[Tested]:
+def run_all(
+    folder: Path, tell: Callable[[TestedControl], None] = lambda tested: None
+) -> list[TestedControl]:
     """Make each mistake, in a folder that is empty."""
-    launcher, found = find_launcher("forkserver")(), []
+    launcher = find_launcher("forkserver")()
+    results = []
     try:
         for name, control in CONTROLS.items():
             runs = folder / name / "runs"
-            calm = _config(name, control, disturbed=False)
-            _run(runs / "calm", calm, (), launcher, control.left_out)
-            disturbed = runs / "disturbed"
-            _run(
-                disturbed,
-                _config(name, control, disturbed=True),
-                control.strikes,
-                launcher,
-                control.left_out,
-            )
-            control.spoil(disturbed)
-            tested = Tested(name, verdicts(with_references(Records.read(disturbed), runs)))
-            found.append(tested)
+            gates = verdicts(with_references(_run_both(runs, name, control, launcher), runs))
+            failed = {gate: reason for gate, reason in gates.items() if reason}
+            tested = TestedControl(**vars(control), name=name, failed=failed)
+            results.append(tested)
             tell(tested)
     finally:
         launcher.close()
-    return found
+    return results
+
+
+def _run_both(runs: Path, name: str, control: Control, launcher: Any) -> Records:
+    """Of the disturbed run."""
+    for disturbed in (False, True):
+        folder = runs / ("disturbed" if disturbed else "calm")
+        strikes = control.strikes if disturbed else ()
+        config = _config(name, control, disturbed=disturbed)
+        _run(folder, config, strikes, launcher, control.left_out)
+    control.spoil(runs / "disturbed")
+    return Records.read(runs / "disturbed")
 
 
 def _config(name: str, control: Control, *, disturbed: bool) -> dict[str, Any]:
@@ -165,10 +169,7 @@ def _config(name: str, control: Control, *, disturbed: bool) -> dict[str, Any]:
         "max_inflight": 2,
         "keep": 3,
         "launcher": "forkserver",
-        "strikes": [
-            {**one.document(), "key": one.key, "ends": find_fault(one.fault).ends}
-            for one in strikes
-        ],
+        "strikes": [strike_document(one) for one in strikes],
         "disk": {},
         "controls": [name] if disturbed or control.everywhere else [],
     }

@@ -13,12 +13,10 @@ class StepLog:
     """The last step in a growing log: (``done``, ``attempt``); 0 and -1 before a new line."""
 
     def __init__(self, path: Path, *, at_end: bool = False) -> None:
-        """``at_end``: lines that are there already do not count."""
         self._tail = LineTail(path, at_end=at_end)
         self.attempt, self.done = -1, 0
 
     def look(self) -> bool:
-        """Whether there is something new."""
         lines = self._tail.new()
         for line in lines:
             with contextlib.suppress(ValueError):

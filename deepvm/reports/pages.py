@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timezone
 from functools import lru_cache
 from pathlib import Path
@@ -62,6 +62,23 @@ def format_utc(at_s: float) -> str:
 
 def _ascii(page: str) -> str:
     return page.encode("ascii", "xmlcharrefreplace").decode()
+
+
+def render_markdown(template: str, filters: Mapping[str, Callable[..., str]], **data: Any) -> str:
+    """A text in Markdown; ``|`` in values is replaced, as it would end the cell of a table."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=False,
+        undefined=StrictUndefined,
+        finalize=lambda value: value.replace("|", "/") if isinstance(value, str) else value,
+        keep_trailing_newline=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(filters)
+    return environment.get_template(template).render(**data)
 
 
 @lru_cache(maxsize=1)

@@ -17,7 +17,6 @@ from support.lab.made_folder import make
 
 from deepvm.lab.checked import check
 from deepvm.lab.results import Cost, Estimate, SuiteResult, suites_of
-from deepvm.reports.lab.findings import part_s, recovery_s
 
 VALUES = st.lists(st.floats(1e-3, 1e6), min_size=2, max_size=60)
 
@@ -71,7 +70,7 @@ def test_each_part_of_a_run(tmp_path: Path) -> None:
     """12 steps of 0.25 s and failures at 6 and 10: steps 5, 6, 9 and 10 are done again, behind
     checkpoints each 4.
     """
-    cost = suites(make(tmp_path, seeds=(0,)))["late"].variants["blk"][0]
+    cost = suites(make(tmp_path, seeds=(0,)))["late"].variants["blk"].costs[0]
     step_s, stall_s = made_folder.STEP_S, made_folder.STALLS_S["blocking"]
     assert cost.run == "tokens-gpt-tiny-late-blk-s0" and cost.passed and cost.restarts == 2
     assert cost.compute_s == pytest.approx(16 * step_s) and cost.repeated_s == pytest.approx(
@@ -95,15 +94,15 @@ def test_each_part_of_a_run(tmp_path: Path) -> None:
 def test_runs_without_failures_stand_in_each_suite(tmp_path: Path) -> None:
     found = suites(make(tmp_path, seeds=(0, 1)))
     assert set(found) == {"base", "late"}
-    assert found["base"].variants["ref-blk"] == found["late"].variants["ref-blk"]
-    assert [len(costs) for costs in found["base"].variants.values()] == [2] * 6
+    assert found["base"].variants["ref-blk"].costs == found["late"].variants["ref-blk"].costs
+    assert [len(one.costs) for one in found["base"].variants.values()] == [2] * 6
 
 
 def test_ratios_are_of_the_same_seed(tmp_path: Path) -> None:
     """Seeds differ by half in their steps; within a seed nothing is left to chance."""
     late = suites(make(tmp_path, seeds=(0, 5)))["late"]
     by_seed = {
-        seed: [c.goodput for n in ("ovl", "blk") for c in late.variants[n] if c.seed == seed]
+        seed: [c.goodput for n in ("ovl", "blk") for c in late.variants[n].costs if c.seed == seed]
         for seed in (0, 5)
     }
     ratios = [ovl / blk for ovl, blk in by_seed.values()]
@@ -117,7 +116,7 @@ def test_what_does_not_pass_is_in_no_ratio(tmp_path: Path) -> None:
         make(tmp_path, wrong={"tokens-gpt-tiny-late-ovl-s1", "tokens-gpt-tiny-late-blk-s2"})
     )["late"]
     assert late.paired["ovl_over_blk"].n == 1 and late.paired["deepvm_over_blk"].n == 2
-    assert [cost.passed for cost in late.variants["ovl"]] == [True, False, True]
+    assert [cost.passed for cost in late.variants["ovl"].costs] == [True, False, True]
 
 
 def test_losses_are_compared_with_an_undisturbed_run(tmp_path: Path) -> None:
@@ -130,8 +129,8 @@ def test_losses_are_compared_with_an_undisturbed_run(tmp_path: Path) -> None:
     log.write_text("".join(json.dumps(row) + "\n" for row in rows))
     late = suites(tmp_path)["late"].variants
     assert (
-        late["ovl"][0].loss_difference == pytest.approx(0.01)
-        and late["blk"][0].loss_difference == 0
+        late["ovl"].costs[0].loss_difference == pytest.approx(0.01)
+        and late["blk"].costs[0].loss_difference == 0
     )
 
 
@@ -157,7 +156,7 @@ def edit(out: Path, name: str, change: Callable[[Any], None]) -> Cost:
     document = json.loads(file.read_text())
     change(document)
     file.write_text(json.dumps(document))
-    return suites(out)["late"].variants["blk"][0]
+    return suites(out)["late"].variants["blk"].costs[0]
 
 
 def append_line(out: Path, name: str, row: dict[str, Any]) -> None:
@@ -167,11 +166,11 @@ def append_line(out: Path, name: str, row: dict[str, Any]) -> None:
 
 def append(out: Path, name: str, row: dict[str, Any]) -> Cost:
     append_line(out, name, row)
-    return suites(out)["late"].variants["blk"][0]
+    return suites(out)["late"].variants["blk"].costs[0]
 
 
 def test_what_is_written_after_the_last_step_is_counted_by_itself(tmp_path: Path) -> None:
-    before = suites(make(tmp_path, seeds=(0,)))["late"].variants["blk"][0]
+    before = suites(make(tmp_path, seeds=(0,)))["late"].variants["blk"].costs[0]
     assert before.drain_s == 0
     cost = append(
         tmp_path,
@@ -183,7 +182,7 @@ def test_what_is_written_after_the_last_step_is_counted_by_itself(tmp_path: Path
 
 def test_a_stall_counts_whether_or_not_its_checkpoint_was_complete(tmp_path: Path) -> None:
     """One that was in flight at a failure has no line of its own."""
-    before = suites(make(tmp_path, seeds=(0,)))["late"].variants["blk"][0]
+    before = suites(make(tmp_path, seeds=(0,)))["late"].variants["blk"].costs[0]
     cost = append(tmp_path, "worker_0.jsonl", made_folder.stall_row(1, 8, "blocking", 0.4, 1.0))
     assert cost.checkpoints == before.checkpoints
     assert cost.stall_s == pytest.approx(before.stall_s + 0.4)
@@ -192,7 +191,7 @@ def test_a_stall_counts_whether_or_not_its_checkpoint_was_complete(tmp_path: Pat
 
 
 def test_a_stall_in_a_step_is_no_time_of_the_step(tmp_path: Path) -> None:
-    before = suites(make(tmp_path, seeds=(0,)))["late"].variants["blk"][0]
+    before = suites(make(tmp_path, seeds=(0,)))["late"].variants["blk"].costs[0]
     row = made_folder.stall_row(1, 8, "blocking", 0.4, 1.0)
     outside = append(tmp_path, "worker_0.jsonl", row)
     inside = append(tmp_path, "worker_0.jsonl", {**row, "in_step": True})
@@ -212,7 +211,7 @@ def test_a_stall_that_is_no_time_is_damaged(tmp_path: Path, seconds: object) -> 
 
 
 def test_checkpoints_that_were_skipped_are_counted(tmp_path: Path) -> None:
-    before = suites(make(tmp_path, seeds=(0,)))["late"].variants["blk"][0]
+    before = suites(make(tmp_path, seeds=(0,)))["late"].variants["blk"].costs[0]
     assert (before.checkpoints, before.skipped) == (3, 0)
     row = made_folder.checkpoint_row(2, 12, "blocking", 0.02, 1.0)
     cost = append(tmp_path, "checkpoint_rank0.jsonl", {**row, "error": "skipped"})
@@ -227,13 +226,13 @@ def test_parts_that_are_not_known_are_not_zero(tmp_path: Path) -> None:
 
     one = edit(tmp_path, "supervisor.json", forget(0))
     assert one.detect_s == pytest.approx(made_folder.DETECT_S) and one.known["detect_s"] == 1
-    assert part_s(one, "detect") == pytest.approx(made_folder.DETECT_S)
+    assert one.part_s("detect") == pytest.approx(made_folder.DETECT_S)
     assert (
-        part_s(one, "restart") == pytest.approx(made_folder.RESTART_S)
+        one.part_s("restart") == pytest.approx(made_folder.RESTART_S)
         and one.known["restart_s"] == 2
     )
     none = edit(tmp_path, "supervisor.json", forget(1))
-    assert none.detect_s is None and part_s(none, "detect") is None and recovery_s(none) is None
+    assert none.detect_s is None and none.part_s("detect") is None and none.recovery_s is None
 
 
 @pytest.mark.parametrize("wall_s", [0, -1.0, math.nan, math.inf])

@@ -52,7 +52,9 @@ def audit(
     ] = None,
     output: Output = "table",
 ) -> None:
-    """Certify that a training script resumes correctly: run it twice, then kill it, and compare bit for bit.
+    """Certify that a training script resumes correctly.
+
+    It runs twice, then is killed and restarted; results are compared bit for bit.
 
     The script needs no change. Exit 0: certified; 1: not; 4: the script fails by itself, leaves
     nothing to compare, or DIR is full.
@@ -63,10 +65,12 @@ def audit(
 
     from deepvm.cli.long_runs import cleaning_up
     from deepvm.core.units import parse_seconds
+    from deepvm.documents.build import document_of
+    from deepvm.documents.outputs.audits import Audit
     from deepvm.errors import RequestError
     from deepvm.lab.certify.certifier import certify
     from deepvm.lab.certify.subject import Subject
-    from deepvm.reports.lab import certificate as shown
+    from deepvm.reports.lab.certificate import print_certificate
 
     words = list(arguments or ())
     options = {name for parameter in context.command.get_params(context) for name in parameter.opts}
@@ -85,20 +89,20 @@ def audit(
         found = certify(
             subject, kills=kills, write_kills=write_kills, seed=seed, out=out, report=say
         )
-    print_as(output, lambda: shown.print_certificate(found), lambda: shown.audit_document(found))
+    print_as(output, lambda: print_certificate(found), lambda: document_of(Audit, found))
     for text in found.notes:
         note(text)
     if out is not None:  # last: a full disk hides no verdict
         from deepvm.io.atomic_write import write_bytes
         from deepvm.reports.documents import to_json
 
-        write_bytes(out / "audit.json", to_json(shown.audit_document(found)).encode())
+        write_bytes(out / "audit.json", to_json(document_of(Audit, found)).encode())
     if not found.certified:
         raise typer.Exit(1)
 
 
 def _misplaced(words: Sequence[str], options: Iterable[str]) -> Iterator[str]:
-    """Options of this command among the script's arguments, unless ``--`` or ``{out}`` shows that they are meant so."""
+    """Options of this command among the script's arguments, unless ``--`` or ``{out}`` is there."""
     for place, word in enumerate(words):
         if word == "--":
             return

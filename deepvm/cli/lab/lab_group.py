@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -33,7 +33,7 @@ Dir = Annotated[Path, arg("DIR", "The folder of 'deepvm lab run --out'.")]
 
 
 def _make_folder(out: Path) -> None:
-    """Raises RequestError: it cannot be made, or holds files of somebody else, some of which would be replaced."""
+    """Raises RequestError: it cannot be made, or holds other files."""
     from deepvm.lab.running.manifest import NAME, PLANNED
 
     allowed = "a folder of 'deepvm lab run', an empty one, or the name of a new one"
@@ -79,15 +79,11 @@ def run(
     import shutil
 
     _need_torch()
-    from deepvm.lab.checked import check
     from deepvm.lab.matrix import find_matrix
     from deepvm.lab.records import RUNS
-    from deepvm.lab.results import suites_of
     from deepvm.lab.running.manifest import NAME, PLANNED
     from deepvm.lab.running.matrix_runner import MatrixRunner
     from deepvm.lab.running.matrix_runner import Progress as Done
-    from deepvm.reports.lab import results as shown
-    from deepvm.reports.lab.artefacts import write_all
 
     if not folder:  # as of a variable that is not set: Path would make it the current folder
         raise RequestError("out", folder, "a folder")
@@ -108,19 +104,29 @@ def run(
                     say(f"{done.row.run}: {done.row.reason}")
 
             runner.run(tell)
-        checked, records = check(out)
-        suites = suites_of(records)
-        print_as(
-            output, lambda: shown.print_run(checked, suites), lambda: shown.report_document(suites)
-        )
-        written = write_all(out, checked, records)  # last: a full disk hides no answer
-    if written.missing:
-        note(written.missing)
-    note(f"{out / 'report.html'} shows all of it")
+        checked = _report(out, output)
     _refuse_incomplete(out, checked)
     if checked.failures:
         note(f"'deepvm lab check {out}' lists what is wrong")
         raise typer.Exit(1)
+
+
+def _report(out: Path, output: str) -> Checked:
+    """Print what the runs of a folder show, and write its files."""
+    from deepvm.documents.build import document_of
+    from deepvm.documents.outputs.lab import LabReport
+    from deepvm.lab.checked import check as check_runs
+    from deepvm.reports.lab.files import PAGE, write_all
+    from deepvm.reports.lab.lab_tables import print_run
+    from deepvm.reports.lab.summary import LabSummary
+
+    summary = LabSummary.of(*check_runs(out))
+    print_as(output, lambda: print_run(summary), lambda: document_of(LabReport, summary))
+    missing = write_all(out, summary)  # last: a full disk hides no answer
+    if missing:
+        note(missing)
+    note(f"{out / PAGE} shows all of it")
+    return summary.checked
 
 
 @app.command(short_help="Audit the runs of a folder.")
@@ -131,13 +137,15 @@ def check(folder: Dir, output: Output = "table") -> None:
 
     Example: deepvm lab check lab
     """
+    from deepvm.documents.build import document_of
+    from deepvm.documents.outputs.lab import LabCheck
     from deepvm.lab import checked as audit
-    from deepvm.reports.lab import results as shown
+    from deepvm.reports.lab.lab_tables import print_checked
 
-    found, _ = audit.check(folder, published=True)
-    print_as(output, lambda: shown.print_checked(found), lambda: shown.checked_document(found))
-    _refuse_incomplete(folder, found)
-    if found.failures:
+    checked, _ = audit.check(folder, published=True)
+    print_as(output, lambda: print_checked(checked), lambda: document_of(LabCheck, checked))
+    _refuse_incomplete(folder, checked)
+    if checked.failures:
         raise typer.Exit(1)
 
 
@@ -151,20 +159,7 @@ def report(
 
     Example: deepvm lab report lab --open
     """
-    from deepvm.lab.checked import check as checked_of
-    from deepvm.lab.results import suites_of
-    from deepvm.reports.lab import results as shown
-    from deepvm.reports.lab.artefacts import write_all
-
-    checked, records = checked_of(folder)
-    suites = suites_of(records)
-    print_as(
-        output, lambda: shown.print_run(checked, suites), lambda: shown.report_document(suites)
-    )
-    written = write_all(folder, checked, records)
-    if written.missing:
-        note(written.missing)
-    note(f"{folder / 'report.html'} shows all of it")
+    checked = _report(folder, output)
     if open_page:
         typer.launch(str(folder / "report.html"))
     _refuse_incomplete(folder, checked)
@@ -181,17 +176,19 @@ def selftest(output: Output = "table") -> None:
     import tempfile
 
     _need_torch()
+    from deepvm.documents.build import document_of
+    from deepvm.documents.outputs.lab import LabSelftest
     from deepvm.lab.selftest import CONTROLS, run_all
-    from deepvm.reports.lab import controls as shown
+    from deepvm.reports.lab.controls import print_controls
 
     with (
         cleaning_up(),
         tempfile.TemporaryDirectory(prefix="deepvm-selftest-") as folder,
         Progress(len(CONTROLS), "negative controls") as progress,
     ):
-        found = run_all(Path(folder), lambda _: progress.advance(1))
-    print_as(output, lambda: shown.print_tested(found), lambda: shown.tested_document(found))
-    if not all(one.right for one in found):
+        controls = run_all(Path(folder), lambda _: progress.advance(1))
+    print_as(output, lambda: print_controls(controls), lambda: document_of(LabSelftest, controls))
+    if not all(one.right for one in controls):
         raise typer.Exit(1)
 
 
@@ -202,8 +199,10 @@ def list_all(output: Output = "table") -> None:
     Example: deepvm lab list
     """
     _need_torch()
+    from deepvm.documents.build import document_of
+    from deepvm.documents.outputs.lab import LabList
     from deepvm.lab.listing import listing
-    from deepvm.reports.lab import results as shown
+    from deepvm.reports.lab.lab_tables import print_listing
 
-    found: Any = listing()
-    print_as(output, lambda: shown.print_listing(found), lambda: shown.listing_document(found))
+    entries = listing()
+    print_as(output, lambda: print_listing(entries), lambda: document_of(LabList, entries))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, TypedDict
 
+from deepvm.documents.build import At
+
 
 class AuditGate(TypedDict):
     """What was asked of a script."""
 
     gate: Annotated[
         Literal["repeats", "ends", "kills", "resumed", "parameters", "samples", "replays"],
+        At("name"),
         "what was asked",
     ]
     state: Annotated[
@@ -27,12 +30,14 @@ class AuditKill(TypedDict):
     attempt: Annotated[int, "start of the script in its run that was killed, from 0"]
     kind: Annotated[Literal["step", "write"], "after a logged step, or in the middle of a write"]
     file: Annotated[str, "that was being written, below the folder of the run; empty after a step"]
-    logged_steps: Annotated[int, "steps that the attempt had made"]
+    logged_steps: Annotated[int, At("steps"), "steps that the attempt had made"]
     reached_step: Annotated[
-        int | None, "the last of them, counted from the start of training, null if unknown"
+        int | None,
+        At("reached"),
+        "the last of them, counted from the start of training, null if unknown",
     ]
     resumed_step: Annotated[
-        int | None, "step after which the next attempt has gone on, null if unknown"
+        int | None, At("resumed"), "step after which the next attempt has gone on, null if unknown"
     ]
     hit: Annotated[
         bool,
@@ -46,9 +51,11 @@ class Audit(TypedDict):
 
     schema_version: Literal["deepvm.audit/1"]
     certified: Annotated[bool, "whether no gate has failed"]
-    script: Annotated[str, "its path"]
-    arguments: Annotated[list[str], "of the script"]
-    resume_arguments: Annotated[list[str], "added when it was started again"]
+    script: Annotated[str, At(lambda audit: str(audit.subject.script)), "its path"]
+    arguments: Annotated[list[str], At("subject.arguments"), "of the script"]
+    resume_arguments: Annotated[
+        list[str], At("subject.resume_arguments"), "added when it was started again"
+    ]
     compared: Annotated[
         Literal["optimizers", "file", "both"],
         "which final parameters: those that the optimizers hold, those in --final, or both",
@@ -56,8 +63,10 @@ class Audit(TypedDict):
     steps: Annotated[int, "of the undisturbed run"]
     processes: Annotated[int, "that train"]
     gates: Annotated[list[AuditGate], "in the order in which they were judged"]
-    planned_kills: Annotated[int, "that were to happen; none if two undisturbed runs differ"]
+    planned_kills: Annotated[
+        int, At("planned"), "that were to happen; none if two undisturbed runs differ"
+    ]
     kills: Annotated[list[AuditKill], "that have happened"]
     notes: Annotated[list[str], "what a reader should know besides"]
-    wall_s: Annotated[float, "of all runs together, s"]
+    wall_s: Annotated[float, At(lambda audit: round(audit.wall_s, 3)), "of all runs together, s"]
     versions: Annotated[dict[str, str], "of Python and of libraries that are installed, by name"]

@@ -4,7 +4,29 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypedDict
 
+from deepvm.documents.build import At
+
 Verdict = Literal["pass", "fail"]
+
+
+def rounded(value: float | None) -> float | None:
+    """To microseconds, and what has no unit alike."""
+    return None if value is None else round(value, 6)
+
+
+def _rounded(name: str) -> At:
+    return At(lambda item: rounded(getattr(item, name)))
+
+
+def _mean(name: str) -> At:
+    return At(lambda variant: rounded(variant.mean(name)))
+
+
+class _NoRuns:
+    """The mean of no runs."""
+
+    mean = low = high = None
+    n = 0
 
 
 class GateCounts(TypedDict):
@@ -26,7 +48,7 @@ class LabCheck(TypedDict):
     """Every run of a folder against every gate."""
 
     schema_version: Literal["deepvm.lab/1"]
-    runs: Annotated[int, "runs of the folder"]
+    runs: Annotated[int, At(lambda checked: len(checked.runs)), "runs of the folder"]
     passed: Annotated[int, "of them that pass all gates"]
     left_out: Annotated[
         list[str], "runs of the same matrices that nobody has asked for yet (--only)"
@@ -38,62 +60,90 @@ class LabCheck(TypedDict):
 class MeanOfRuns(TypedDict):
     """A mean over the runs that pass all gates, one for each seed."""
 
-    mean: Annotated[float | None, "null if no run passes"]
+    mean: Annotated[float | None, _rounded("mean"), "null if no run passes"]
     low: Annotated[
-        float | None, "of the 95 % interval of Student's t; null with less than two runs"
+        float | None,
+        _rounded("low"),
+        "of the 95 % interval of Student's t; null with less than two runs",
     ]
-    high: Annotated[float | None, "of the same"]
+    high: Annotated[float | None, _rounded("high"), "of the same"]
     n: Annotated[int, "runs that pass"]
 
 
 class PairedRatio(TypedDict):
     """A ratio of goodputs of runs with the same seed: the geometric mean."""
 
-    ratio: Annotated[float, "geometric mean"]
+    ratio: Annotated[float, _rounded("mean"), "geometric mean"]
     low: Annotated[
-        float | None, "of the 95 % interval, of logarithms; null with less than two pairs"
+        float | None,
+        _rounded("low"),
+        "of the 95 % interval, of logarithms; null with less than two pairs",
     ]
-    high: Annotated[float | None, "of the same"]
+    high: Annotated[float | None, _rounded("high"), "of the same"]
     n: Annotated[int, "pairs"]
 
 
 class RecoveryParts(TypedDict):
     """What the recovery from all failures of a run took, a mean over runs."""
 
-    detect: Annotated[float | None, "from the failure until the supervisor sees it, seconds"]
-    restart: Annotated[
-        float | None, "until ranks are back, with data and model, and begin to restore, seconds"
+    detect: Annotated[
+        float | None, _mean("detect_s"), "from the failure until the supervisor sees it, seconds"
     ]
-    restore: Annotated[float | None, "reading the checkpoint, seconds"]
-    replay: Annotated[float | None, "until training is where it was, seconds"]
+    restart: Annotated[
+        float | None,
+        _mean("restart_s"),
+        "until ranks are back, with data and model, and begin to restore, seconds",
+    ]
+    restore: Annotated[float | None, _mean("restore_s"), "reading the checkpoint, seconds"]
+    replay: Annotated[float | None, _mean("replay_s"), "until training is where it was, seconds"]
 
 
 class LabVariant(TypedDict):
     """A variant of a suite: means over its runs that pass all gates; null if none does."""
 
-    goodput: Annotated[MeanOfRuns, "steps a second, each counted once"]
-    restarts: Annotated[float | None, "a run"]
-    wall_s: Annotated[float | None, "of a run, seconds"]
-    compute_s: Annotated[float | None, "of steps, those done again included, seconds"]
-    repeated_s: Annotated[float | None, "of steps that another attempt did again, seconds"]
-    snapshot_s: Annotated[float | None, "for copies of the state, seconds"]
-    write_s: Annotated[float | None, "for writing while training waited, seconds"]
-    background_s: Annotated[float | None, "for writing beside the training, seconds"]
+    goodput: Annotated[
+        MeanOfRuns,
+        At(lambda variant: variant.estimate("goodput") or _NoRuns),
+        "steps a second, each counted once",
+    ]
+    restarts: Annotated[float | None, _mean("restarts"), "a run"]
+    wall_s: Annotated[float | None, _mean("wall_s"), "of a run, seconds"]
+    compute_s: Annotated[
+        float | None, _mean("compute_s"), "of steps, those done again included, seconds"
+    ]
+    repeated_s: Annotated[
+        float | None, _mean("repeated_s"), "of steps that another attempt did again, seconds"
+    ]
+    snapshot_s: Annotated[float | None, _mean("snapshot_s"), "for copies of the state, seconds"]
+    write_s: Annotated[float | None, _mean("write_s"), "for writing while training waited, seconds"]
+    background_s: Annotated[
+        float | None, _mean("background_s"), "for writing beside the training, seconds"
+    ]
     drain_s: Annotated[
-        float | None, "after the last step, until the last write was done, seconds; not in stall_s"
+        float | None,
+        _mean("drain_s"),
+        "after the last step, until the last write was done, seconds; not in stall_s",
     ]
     stall_s: Annotated[
-        float | None, "held up by checkpoints, complete or not, until the last step, seconds"
+        float | None,
+        _mean("stall_s"),
+        "held up by checkpoints, complete or not, until the last step, seconds",
     ]
-    checkpoints: Annotated[float | None, "that were made, a run"]
-    skipped: Annotated[float | None, "checkpoints that were due, and skipped or given up, a run"]
-    recovery_s: RecoveryParts
+    checkpoints: Annotated[float | None, _mean("checkpoints"), "that were made, a run"]
+    skipped: Annotated[
+        float | None, _mean("skipped"), "checkpoints that were due, and skipped or given up, a run"
+    ]
+    recovery_s: Annotated[RecoveryParts, At(lambda variant: variant)]
     loss_difference: Annotated[
-        float | None, "mean absolute difference of losses from an undisturbed run's"
+        float | None,
+        _mean("loss_difference"),
+        "mean absolute difference of losses from an undisturbed run's",
     ]
     diverged: Annotated[int, "of the runs that pass, those with losses that are not numbers"]
-    runs: Annotated[int, "all runs, those that do not pass included"]
-    audit: Annotated[Verdict, "whether all runs pass all gates"]
+    runs: Annotated[
+        int, At(lambda variant: len(variant.costs)), "all runs, those that do not pass included"
+    ]
+    audit: Annotated[Verdict, At("verdict"), "whether all runs pass all gates"]
 
 
 class LabSuite(TypedDict):
@@ -129,7 +179,7 @@ class LabList(TypedDict):
     """All that a matrix file can name."""
 
     schema_version: Literal["deepvm.lab-list/1"]
-    entries: list[LabEntry]
+    entries: Annotated[list[LabEntry], At(lambda entries: entries)]
 
 
 class TestedControl(TypedDict):
@@ -146,7 +196,7 @@ class LabSelftest(TypedDict):
     """Negative controls: each must fail its gate and no other."""
 
     schema_version: Literal["deepvm.lab-selftest/1"]
-    controls: list[TestedControl]
+    controls: Annotated[list[TestedControl], At(lambda controls: controls)]
 
 
 class LabModel(TypedDict):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from deepvm.errors import DataError
@@ -20,40 +20,33 @@ def publishable(suite: SuiteResult, form: str) -> str:
 
 
 def published_verdicts(out: Path, runs: Sequence[Records]) -> dict[str, tuple[str, str]]:
-    """By run: what is missing, damaged or wrong in a file; empty if nothing is.
+    """By run: what is missing or damaged, and what is wrong in a file; empty if nothing is.
 
     Raises DataError: records are damaged.
     """
-    found = {run.folder.name: ("", "") for run in runs}
+    verdicts = {run.folder.name: ("", "") for run in runs}
     finals = {run.folder.name: _final(run) for run in runs}
     for suite in suites_of((run, False) for run in runs):
         name = publishable(suite, "json")
-        names = [cost.run for costs in suite.variants.values() for cost in costs]
-        try:
-            document = read_document(out / name)
-            published = {row["run"]: row["final_sha256"] for row in document["runs"]}
-        except MissingFileError:
-            found.update(
-                {
-                    run: (f"{name} is missing; {_AGAIN}", found[run][1])
-                    for run in names
-                    if not found[run][0]
-                }
-            )
-            continue
-        except (DataError, KeyError, TypeError):
-            found.update(
-                {
-                    run: (f"{name}: damaged; {_AGAIN}", found[run][1])
-                    for run in names
-                    if not found[run][0]
-                }
-            )
-            continue
-        for run in names:
-            if (run not in published or published[run] != finals[run]) and not found[run][1]:
-                found[run] = (found[run][0], f"{name} is of other runs; {_AGAIN}")
-    return found
+        missing, published = _published(out / name)
+        for cost in suite.costs:
+            wrong = ""
+            if not missing and published.get(cost.run, "") != finals[cost.run]:
+                wrong = f"{name} is of other runs; {_AGAIN}"
+            before = verdicts[cost.run]
+            verdicts[cost.run] = (before[0] or missing, before[1] or wrong)
+    return verdicts
+
+
+def _published(path: Path) -> tuple[str, Mapping[str, str | None]]:
+    """What is missing, and the final parameters of each run."""
+    try:
+        rows = read_document(path)["runs"]
+        return "", {row["run"]: row["final_sha256"] for row in rows}
+    except MissingFileError:
+        return f"{path.name} is missing; {_AGAIN}", {}
+    except (DataError, KeyError, TypeError):
+        return f"{path.name}: damaged; {_AGAIN}", {}
 
 
 def _final(run: Records) -> str | None:

@@ -18,7 +18,6 @@ class SampleRule:
     """The rule, for one training; steps are best asked for in their order."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        """Of the configuration of a run."""
         self._size, self._batch, self._seed = (
             config["dataset_size"],
             config["global_batch"],
@@ -27,12 +26,10 @@ class SampleRule:
         self._epoch, self._order = -1, list[str]()
 
     def place(self, step: int) -> tuple[int, int]:
-        """The epoch of a step, and its number there."""
         per_epoch: int = self._size // self._batch
         return divmod(step, per_epoch)
 
     def samples(self, step: int, rank: int, world: int) -> Sequence[str]:
-        """A rank's samples at a step, as text."""
         epoch, cursor = self.place(step)
         if epoch != self._epoch:
             order = np.random.default_rng([self._seed, epoch]).permutation(self._size)

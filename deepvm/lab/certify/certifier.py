@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import platform
 import random
 import shutil
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
 
@@ -23,6 +25,7 @@ from deepvm.lab.certify.logs import Logged, Row
 from deepvm.lab.certify.subject import Subject
 from deepvm.lab.certify.verdict import Evidence, Gate, Run, judge
 
+_LIBRARIES = ("torch", "transformers", "accelerate", "lightning")
 _MAX_RUNS = 3
 """With kills: later ones repeat those that did not hit the training, earlier."""
 _LAST_PART = 0.9
@@ -93,8 +96,15 @@ class Certificate:
 
     @property
     def certified(self) -> bool:
-        """Whether no gate has failed."""
         return not any(gate.state == "failed" for gate in self.gates)
+
+    @property
+    def versions(self) -> Mapping[str, str]:
+        versions = {"python": platform.python_version()}
+        for name in _LIBRARIES:
+            with suppress(PackageNotFoundError):
+                versions[name] = version(name)
+        return versions
 
 
 def certify(

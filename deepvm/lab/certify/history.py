@@ -27,7 +27,6 @@ class PlacedAttempt:
 
     @property
     def reached(self) -> int | None:
-        """The last step that it has logged."""
         return None if self.resumed is None else self.resumed + len(self.attempt.logged.progress)
 
 
@@ -35,7 +34,6 @@ class History:
     """Of a run: the undisturbed one, and all attempts so far."""
 
     def __init__(self, reference: Logged, again: Logged) -> None:
-        """Begin with the undisturbed run, and the other one."""
         self._reference, self._seeded = reference, seeded(reference, again)
         self._by_samples = 0 not in reference.steps
         self._known: list[tuple[int, Row]] = []
@@ -46,7 +44,6 @@ class History:
 
     @property
     def steps(self) -> int:
-        """Of the undisturbed run."""
         return len(self._reference.progress)
 
     def _remember(self, resumed: int, logged: Logged) -> None:
@@ -77,7 +74,6 @@ class History:
         return next((step - 1 for step in turns if step > found), self.steps)
 
     def add(self, attempt: Attempt) -> PlacedAttempt:
-        """Place an attempt after those before it."""
         logged = attempt.logged
         first = (logged.samples if self._by_samples else logged.starts).get(0, ())
         place = (

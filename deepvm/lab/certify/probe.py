@@ -229,7 +229,6 @@ class Probe:
     """Of one process."""
 
     def __init__(self, folder: str) -> None:
-        """``folder``: of the logs."""
         self._log = Log(folder, "steps")
         self._killer = Killer(folder, "step")
         self._steps = 0
@@ -240,7 +239,6 @@ class Probe:
     # --- steps ------------------------------------------------------------------------------------
 
     def watch_optimizers(self, module: Any) -> None:
-        """Hook ``torch.optim.optimizer``."""
         module.register_optimizer_step_pre_hook(
             lambda optimizer, *_: self._safely(self._before, optimizer)
         )
@@ -323,7 +321,6 @@ class Probe:
     # --- writes -----------------------------------------------------------------------------------
 
     def watch_torch_save(self, module: Any) -> None:
-        """Wrap ``torch.save``."""
         original = module.save
 
         def save(obj: Any, f: Any, *args: Any, **options: Any) -> Any:
@@ -332,7 +329,6 @@ class Probe:
         module.save = _with_metadata(save, original)
 
     def watch_safetensors(self, module: Any) -> None:
-        """Wrap ``safetensors.torch.save_file``."""
         original = module.save_file
 
         def save_file(tensors: Any, filename: Any, metadata: Any = None) -> Any:
@@ -466,7 +462,6 @@ class _AfterImport:
         self._then = then
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """As of a finder on ``sys.meta_path``."""
         then = self._then.pop(name, None)
         if then is None:
             return None

@@ -24,7 +24,6 @@ class SampleLog:
     """
 
     def __init__(self) -> None:
-        """Find out whether there is an audit."""
         folder = os.environ.get(LOG, "")
         self._log = Log(folder, "samples") if folder else None
         self._killer, self._steps = Killer(folder, "samples"), 0

@@ -114,7 +114,6 @@ class Subject:
         return sorted(path.relative_to(run / "out") for path in found)
 
     def command(self, run: Path, *, resumes: bool) -> list[str]:
-        """The words of an attempt."""
         words = [*self.arguments, *(self.resume_arguments if resumes else ())]
         script = [
             str(self._script_in(run)),
@@ -138,17 +137,14 @@ class Subject:
         return run / "out" / script.relative_to(here) if inside else script
 
     def folder(self, run: Path) -> Path:
-        """Where an attempt runs."""
         return Path.cwd() if self.in_place else run / "out"
 
     def environment(self, run: Path, logs: Path, kill: str) -> Mapping[str, str]:
-        """Of an attempt."""
         path = os.pathsep.join(filter(None, (str(run / "hook"), os.environ.get("PYTHONPATH", ""))))
         found = {**os.environ, "PYTHONPATH": path, DIR: str(run / "out"), probe.LOG: str(logs)}
         return {**found, probe.KILL: kill} if kill else found
 
     def final_file(self, run: Path) -> Path:
-        """The file with the final parameters."""
         return run / "out" / self.final.replace(OUT, str(run / "out"))
 
 

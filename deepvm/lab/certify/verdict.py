@@ -31,7 +31,6 @@ class Run:
 
     @property
     def ended(self) -> bool:
-        """Whether the last attempt has ended as it should."""
         return self.attempts[-1].state == "ended"
 
 
@@ -47,7 +46,6 @@ class Evidence:
 
     @property
     def reference(self) -> Logged:
-        """What the first undisturbed run has logged."""
         return self.first.attempts[0].logged
 
 

@@ -30,7 +30,6 @@ class Truncation(_Damaged):
     """Half of the file is missing, as after a crash before its data reached the disk."""
 
     def damage(self, path: Path) -> None:
-        """Cut it off."""
         with path.open("r+b") as file:
             file.truncate(path.stat().st_size // 2)
 
@@ -39,7 +38,6 @@ class BitFlip(_Damaged):
     """One bit in the middle of the file has changed, as on a disk that has lost it silently."""
 
     def damage(self, path: Path) -> None:
-        """Change the bit."""
         at = path.stat().st_size // 2
         with path.open("r+b") as file:
             file.seek(at)

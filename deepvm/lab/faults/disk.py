@@ -81,7 +81,6 @@ class FaultyDisk:
         self._kill = self._kill or key
 
     def install(self) -> None:
-        """Replace the functions, for as long as the process lives."""
         for name in ("write", "pwrite"):
             setattr(os, name, self._writing(getattr(os, name)))
         for name in ("fsync", "fdatasync"):
@@ -130,7 +129,6 @@ class FaultyDisk:
         return opened
 
     def _fail(self, name: str, share: float) -> None:
-        """Fail with an error, now and then."""
         if not share:
             return
         with self._lock:

@@ -14,7 +14,6 @@ class FailingDisk(DiskFault):
     options: ClassVar[frozenset[str]] = frozenset({"share", "seed"})
 
     def disk(self, when: FaultSchedule, seed: int) -> Faults:
-        """For one worker."""
         return Faults(eio=when.share or 0.0, seed=_mixed(when, seed))
 
 
@@ -24,7 +23,6 @@ class FullDisk(DiskFault):
     options: ClassVar[frozenset[str]] = frozenset({"share", "seed"})
 
     def disk(self, when: FaultSchedule, seed: int) -> Faults:
-        """For one worker."""
         return Faults(enospc=when.share or 0.0, seed=_mixed(when, seed))
 
 
@@ -34,7 +32,6 @@ class SlowDisk(DiskFault):
     options: ClassVar[frozenset[str]] = frozenset({"mbps"})
 
     def disk(self, when: FaultSchedule, seed: int) -> Faults:
-        """For one worker."""
         return Faults(mbps=when.mbps, seed=seed)
 
 

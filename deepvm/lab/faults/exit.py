@@ -17,5 +17,4 @@ class Exit(Fault):
     options: ClassVar[frozenset[str]] = frozenset({"rank"})
 
     def strike_in_worker(self, strike: Strike, worker: Worker) -> None:
-        """End the process."""
         os._exit(CODE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -54,22 +54,11 @@ class Strike:
 
     @property
     def key(self) -> str:
-        """Its name in records, unique in a run."""
         return f"{self.fault}-{self.step}-{self.rank}"
 
     @staticmethod
     def fault_in(key: str) -> str:
-        """The fault in such a name."""
         return key.rpartition("-")[0].rpartition("-")[0]
-
-    def document(self) -> dict[str, Any]:
-        """For files."""
-        return {**asdict(self), "target": self.target.value}
-
-    @classmethod
-    def of(cls, document: dict[str, Any]) -> Strike:
-        """From files."""
-        return cls(**{**document, "target": Target(document["target"])})
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pkgutil
-from typing import cast
+from dataclasses import asdict
+from typing import Any, cast
 
-from deepvm.lab.faults.fault import Fault
+from deepvm.lab.faults.fault import Fault, Strike
 
 FAULTS = {
     "exit": "deepvm.lab.faults.exit:Exit",
@@ -32,3 +33,9 @@ FAULTS = {
 def find_fault(name: str) -> Fault:
     """A fault."""
     return cast("type[Fault]", pkgutil.resolve_name(FAULTS[name]))()
+
+
+def strike_document(strike: Strike) -> dict[str, Any]:
+    """For ``config.json``."""
+    about = {"target": strike.target.value, "key": strike.key}
+    return {**asdict(strike), **about, "ends": find_fault(strike.fault).ends}

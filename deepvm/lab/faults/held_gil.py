@@ -17,5 +17,4 @@ class HeldGil(Fault):
     options: ClassVar[frozenset[str]] = frozenset({"rank"})
 
     def strike_in_worker(self, strike: Strike, worker: Worker) -> None:
-        """Hang; who waits for this rank sees no step any more."""
         ctypes.PyDLL(None).sleep(_FOR_EVER_S)

@@ -17,5 +17,4 @@ class HungCollective(Fault):
     options: ClassVar[frozenset[str]] = frozenset({"rank"})
 
     def strike_in_worker(self, strike: Strike, worker: Worker) -> None:
-        """Wait for ever."""
         time.sleep(_FOR_EVER_S)

@@ -18,5 +18,4 @@ class LoaderError(Fault):
     options: ClassVar[frozenset[str]] = frozenset({"rank"})
 
     def strike_in_worker(self, strike: Strike, worker: Worker) -> None:
-        """Raise."""
         raise DamagedSampleError(f"a sample of step {strike.step} cannot be read")

@@ -13,7 +13,6 @@ class LostMachine(MachineFault):
     options: ClassVar[frozenset[str]] = frozenset({"rank"})
 
     def strike_machines(self, strike: Strike, job: Machines) -> None:
-        """Take it back at once."""
         job.preempt(None)
 
 
@@ -25,7 +24,6 @@ class Notice(MachineFault):
     announced = True
 
     def strike_machines(self, strike: Strike, job: Machines) -> None:
-        """Have the machine's metadata service say so."""
         job.preempt(strike.seconds)
 
 
@@ -36,7 +34,6 @@ class Rebalance(MachineFault):
     options: ClassVar[frozenset[str]] = frozenset({"rank"})
 
     def strike_machines(self, strike: Strike, job: Machines) -> None:
-        """Have the machine's metadata service say so."""
         job.recommend()
 
 
@@ -48,5 +45,4 @@ class LostController(MachineFault):
     seconds = 1.0
 
     def strike_machines(self, strike: Strike, job: Machines) -> None:
-        """Kill it."""
         job.restart_controller(strike.seconds)

@@ -31,12 +31,10 @@ class JobPlace:
 
     @property
     def state(self) -> Path:
-        """Its state folder."""
         return self.run.resolve() / STATE
 
     @property
     def file(self) -> Path:
-        """The job file."""
         return self.state / "job.yaml"
 
     @property
@@ -54,7 +52,6 @@ class JobPlace:
 
     @property
     def cloud(self) -> LocalCloud:
-        """The cloud of its machines."""
         return LocalCloud(self.state / "jobs")
 
     @property

@@ -57,7 +57,7 @@ class JobSupervisor:
         """Run to the end; returns whether it got there. Leaves no process behind."""
         began, folder, plan = time.time(), self._plan.folder, self._plan
         order = Order(folder.resolve(), 0, plan.config, plan.strikes, plan.disk)
-        write_bytes(folder / ORDER, json.dumps(order.document()).encode())
+        write_bytes(folder / ORDER, order.to_json())
         write_job(
             self._place,
             job_document(self._place, plan.config, hang_s=plan.hang_s, in_memory=plan.in_memory),
@@ -133,7 +133,6 @@ class JobSupervisor:
         return True
 
     def _placed(self, attempt: int) -> dict[int, str]:
-        """The machine of each rank of an attempt."""
         rows = (
             row
             for rank in range(len(self._logs))
@@ -155,7 +154,6 @@ class JobSupervisor:
         return self._process.poll() == 0
 
     def _end(self) -> None:
-        """End all that the job has."""
         process = self._process
         if process is not None and process.stdin is not None:
             with contextlib.suppress(OSError):

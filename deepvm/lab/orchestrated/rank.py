@@ -5,7 +5,6 @@ python -m deepvm.lab.orchestrated.rank RUN
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -39,7 +38,7 @@ class PacedTrainer(Trainer):
 
 def order_of(run: Path, environ: Mapping[str, str]) -> Order:
     """This rank's task in the job's generation; failures that have struck do not recur."""
-    order = Order.of(json.loads((run / ORDER).read_bytes()))
+    order = Order.from_json((run / ORDER).read_bytes())
     rows = (row for path in run.glob("worker_*.jsonl") for row in read_lines(path))
     struck = {row["key"] for row in rows if row["event"] in STRUCK}
     memory = tuple(

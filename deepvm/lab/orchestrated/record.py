@@ -13,7 +13,7 @@ from deepvm.lab.faults.fault import STRUCK, Fault, Strike
 from deepvm.lab.faults.fault_registry import find_fault
 from deepvm.lab.orchestrated.rank import PLACED
 from deepvm.lab.records import events_of, read_lines, steps_of
-from deepvm.lab.recovery import Recoveries
+from deepvm.lab.recovery import Recoveries, event_facts
 
 _GONE = ("suspect", "lost", "ended")
 
@@ -49,11 +49,9 @@ class JobRecord:
 
     @cached_property
     def generations(self) -> int:
-        """How many there were."""
         return max((int(event.facts["generation"]) for event in self.events), default=0)
 
     def document(self, began: float, ended: float) -> dict[str, Any]:
-        """For ``supervisor.json``."""
         attempts, recoveries = list[dict[str, Any]](), Recoveries()
         for number in range(self.generations):
             attempts.append(self._attempt(number, attempts, recoveries))
@@ -91,10 +89,8 @@ class JobRecord:
             "exits": [int(event.facts["code"]) for event in self._of(number, "ended")],
             "causes": causes,
             "struck": struck,
-            "resumed_step": restored[0]["step"] if restored else None,
+            **event_facts(rows),
             "reached_step": reached,
-            "damaged": sum(row.get("checkpoints", 0) for row in rows if row["event"] == "damaged"),
-            "disk_errors": sum(row["event"] == "disk" for row in rows),
             "broken": list(self.broken.get(number, ())),
             "safe": self._safe(number),
         }

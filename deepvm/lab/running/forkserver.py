@@ -35,7 +35,6 @@ class Forkserver(Launcher):
     """
 
     def __init__(self) -> None:
-        """Start nothing yet."""
         self._context = multiprocessing.get_context("forkserver")
         # Else each start pays for those of others
         strategies = {one.partition(":")[0] for one in STRATEGIES.values()}
@@ -54,7 +53,6 @@ class Forkserver(Launcher):
                 self._ready = True
 
     def start(self, order: Path, world: int, port: int) -> Attempt:
-        """Fork the ranks."""
         log = order.parent / "workers.log"
         processes = [
             self._context.Process(
@@ -71,7 +69,6 @@ class Forkserver(Launcher):
         return _Forked(processes)
 
     def close(self) -> None:
-        """End ranks that are left, if any."""
         self._alive.close()
         self._followed.close()
 

@@ -63,12 +63,10 @@ class Manifest:
     """Of a folder; any thread may add to it."""
 
     def __init__(self, folder: Path) -> None:
-        """Read what is there. Raises DataError: it is damaged."""
         self._path, self._lock = folder / NAME, threading.Lock()
         self.rows = {row.run: row for row in read_manifest(folder)} if self._path.exists() else {}
 
     def add(self, row: Row) -> None:
-        """Add a run, or what became of it now. Raises OSError."""
         with self._lock:
             self.rows[row.run] = row
             text = io.StringIO()
@@ -106,7 +104,6 @@ class Planned:
     wanted: tuple[str, ...] = ()
 
     def and_also(self, runs: Iterable[str], wanted: Iterable[str]) -> Planned:
-        """With those of another start."""
         return Planned(
             tuple(dict.fromkeys((*self.runs, *runs))), tuple(dict.fromkeys((*self.wanted, *wanted)))
         )

@@ -17,7 +17,7 @@ from deepvm.errors import DataError, RequestError
 from deepvm.io.atomic_write import write_bytes
 from deepvm.lab.audit.gates import verdicts
 from deepvm.lab.audit.references import with_references
-from deepvm.lab.faults.fault_registry import find_fault
+from deepvm.lab.faults.fault_registry import strike_document
 from deepvm.lab.geometry import Geometry
 from deepvm.lab.matrix import MatrixFile, Run, reference_of, runs_of
 from deepvm.lab.plan import Plan
@@ -76,10 +76,7 @@ def config_of(matrix: MatrixFile, run: Run, dataset_size: int) -> dict[str, Any]
         "max_inflight": matrix.max_inflight,
         "keep": matrix.keep,
         "launcher": matrix.launcher,
-        "strikes": [
-            {**one.document(), "key": one.key, "ends": find_fault(one.fault).ends}
-            for one in run.strikes
-        ],
+        "strikes": [strike_document(one) for one in run.strikes],
         "disk": {
             name: {**vars(when), "target": when.target.value} for name, when in run.disk.items()
         },

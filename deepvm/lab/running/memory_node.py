@@ -25,14 +25,12 @@ class MemoryNode:
     """A process with a port of its own, the same after each start."""
 
     def __init__(self, folder: Path) -> None:
-        """Start nothing yet."""
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
         self._port = free_port("127.0.0.1")
 
     @property
     def url(self) -> str:
-        """As a tier."""
         return f"tcp://127.0.0.1:{self._port}"
 
     @property

@@ -22,7 +22,7 @@ from deepvm.lab.faults.fault_registry import find_fault
 from deepvm.lab.later import Later
 from deepvm.lab.plan import Plan, StoppedError
 from deepvm.lab.records import SUPERVISOR, events_of, read_lines, steps_of
-from deepvm.lab.recovery import Recoveries
+from deepvm.lab.recovery import Recoveries, event_facts
 from deepvm.lab.running.launcher import Attempt, Launcher
 from deepvm.lab.running.memory_node import MemoryNode
 from deepvm.lab.step_log import StepLog
@@ -73,7 +73,6 @@ class _Watched:
             self.later(down_s, self.node.start)
 
     def done(self, rank: int) -> int:
-        """Steps that a rank has done in this attempt and before."""
         return self.logs[rank].done
 
 
@@ -130,7 +129,7 @@ class Supervisor:
             folder, number, self._plan.config, self._left, self._plan.disk, until, self._tiers()
         )
         file = folder / f"order-{number}.json"
-        write_bytes(file, json.dumps(order.document()).encode())
+        write_bytes(file, order.to_json())
         for _ in range(_PORTS):
             printed = _size(folder / _LOG)
             logs = [StepLog(folder / steps_of(rank), at_end=True) for rank in range(world)]
@@ -231,10 +230,9 @@ class Supervisor:
 
     def _facts(self, watched: _Watched, state: str, detected: float, until: int) -> dict[str, Any]:
         """What an attempt was, and how long each part of the recovery before it took."""
-        events = [list(self._events(watched, rank)) for rank in range(watched.world)]
+        events = [row for rank in range(watched.world) for row in self._events(watched, rank)]
         struck = dict(watched.struck)
-        for row in (row for rows in events for row in rows if row["event"] in STRUCK):
-            struck[row["key"]] = row["time"]
+        struck |= {row["key"]: row["time"] for row in events if row["event"] in STRUCK}
         self._left = [one for one in self._left if one.key not in struck]
         ends = [key for key in struck if find_fault(Strike.fault_in(key)).ends]
         causes = ends if state != "completed" else []
@@ -242,7 +240,7 @@ class Supervisor:
             causes = causes or self._lasting(struck, detected) or ["hang"]
         for log in watched.logs:
             log.look()
-        restored = [row for rows in events for row in rows if row["event"] == "restored"]
+        restored = [row for row in events if row["event"] == "restored"]
         facts: dict[str, Any] = {
             "attempt": watched.number,
             "world": watched.world,
@@ -253,15 +251,8 @@ class Supervisor:
             "exits": list(watched.made.exits()),
             "causes": causes,
             "struck": struck,
-            "resumed_step": restored[0]["step"] if restored else None,
+            **event_facts(events),
             "reached_step": max(log.done for log in watched.logs),
-            "damaged": sum(
-                row.get("checkpoints", 0)
-                for rows in events
-                for row in rows
-                if row["event"] == "damaged"
-            ),
-            "disk_errors": sum(row["event"] == "disk" for rows in events for row in rows),
             "broken": watched.broken,
         }
         rows = (

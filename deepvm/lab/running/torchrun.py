@@ -25,7 +25,6 @@ class Torchrun(Launcher):
     """One agent for each attempt, without restarts of its own."""
 
     def start(self, order: Path, world: int, port: int) -> Attempt:
-        """Start the agent."""
         parent = os.getpid()
         words = ["sh", "-c", f'export {_AGENT}=$$; exec "$@"', "sh"]
         words += [

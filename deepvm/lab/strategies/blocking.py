@@ -18,7 +18,6 @@ class Blocking(Strategy):
     """Rank 0 writes, and all wait."""
 
     def __init__(self, state: State, setting: Setting) -> None:
-        """Open the folder, on rank 0."""
         super().__init__(state, setting)
         self.files = (
             None if state.rank else CheckpointFiles(setting.folder, setting.attempt, setting.keep)
@@ -51,7 +50,6 @@ class Blocking(Strategy):
         return found
 
     def complete(self, captured: dict[str, Any]) -> dict[str, Any]:
-        """With the random numbers of all ranks."""
         randoms = captured["random"].wait()
         return {
             **captured,
@@ -59,7 +57,6 @@ class Blocking(Strategy):
         }
 
     def put(self, row: CheckpointRow, captured: dict[str, Any]) -> None:
-        """Write it."""
         assert self.files is not None
         buffer = io.BytesIO()
         torch.save(self.complete(captured), buffer)

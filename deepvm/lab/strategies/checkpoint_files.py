@@ -103,7 +103,6 @@ class CheckpointFiles:
         return None, len(paths)
 
     def _forget(self) -> None:
-        """Remove what is older than the newest ones."""
         for path in sorted(self._folder.glob("step-*.json"), reverse=True)[self._keep :]:
             path.unlink(missing_ok=True)
             path.with_suffix("").unlink(missing_ok=True)

@@ -43,7 +43,6 @@ class Deepvm(Strategy):
     heeds_orchestrator: ClassVar[bool] = True
 
     def __init__(self, state: State, setting: Setting) -> None:
-        """Hook in."""
         super().__init__(state, setting)
         extra = {"scheduler": state.scheduler, "sampler": state.sampler}
         setting.folder.mkdir(parents=True, exist_ok=True)
@@ -67,7 +66,6 @@ class Deepvm(Strategy):
         """What has been noted, by version."""
 
     def restore(self) -> int:
-        """The newest good version of all tiers."""
         there = VersionFolder(self.setting.folder).found(_JOB) if not self.state.rank else ()
         with _warnings(self.setting.note):
             step = self._made.restore_latest(allow_fresh=True)

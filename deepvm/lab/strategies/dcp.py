@@ -35,7 +35,6 @@ class Dcp(Strategy):
     all_ranks_write: ClassVar[bool] = True
 
     def __init__(self, state: State, setting: Setting) -> None:
-        """Refuse older attempts from now on."""
         super().__init__(state, setting)
         self._fence = EpochFile(setting.folder, "lab")
         setting.folder.mkdir(parents=True, exist_ok=True)
@@ -63,7 +62,6 @@ class Dcp(Strategy):
             self.setting.record(row)
 
     def commit(self, row: CheckpointRow) -> None:
-        """Make it visible; on rank 0."""
         hidden, target = self._hidden(row.step), self._target(row.step)
         if self.state.rank:
             return
@@ -137,7 +135,6 @@ class Dcp(Strategy):
         return all(everywhere)
 
     def _take(self, tree: dict[str, Any], mine: dict[str, Any]) -> None:
-        """Go on with what was read."""
         whole = {"model_state_dict": tree["model"], "optim_state_dict": tree["optimizer"]}
         set_state_dict(self.state.module, self.state.optimizer, **whole)
         self.state.scheduler.load_state_dict(mine["scheduler"])
@@ -158,7 +155,6 @@ class DcpAsync(Dcp):
     """``async_save``: a copy, then background writing; one at a time, as DCP requires."""
 
     def __init__(self, state: State, setting: Setting) -> None:
-        """Have a process group of its own for the background."""
         super().__init__(state, setting)
         self._group = dist.new_group(backend="gloo") if state.world > 1 else None
         self._flight: tuple[CheckpointRow, Future[Any], float] | None = None
@@ -179,7 +175,6 @@ class DcpAsync(Dcp):
             self.stalled(step, row.stall_s, snapshot_s=row.snapshot_s)
 
     def stepped(self, step: int) -> None:
-        """Make a checkpoint visible that has been written meanwhile."""
         if self._flight is not None and self._flight[1].done():
             self._land(stalls=True)
 
@@ -203,7 +198,6 @@ class DcpAsync(Dcp):
             self.setting.record(row)
 
     def close(self) -> None:
-        """Wait for what is in flight."""
         self._land()
 
 

@@ -17,7 +17,6 @@ class Overlapped(Blocking):
     """Snapshot, then background write; training blocks when the queue is full."""
 
     def __init__(self, state: State, setting: Setting) -> None:
-        """Start the thread, on rank 0."""
         super().__init__(state, setting)
         self._waiting: queue.Queue[tuple[CheckpointRow, dict[str, Any]] | None] = queue.Queue()
         self._waited = threading.Lock()
@@ -82,7 +81,6 @@ class Overlapped(Blocking):
             self._room.release()
 
     def close(self) -> None:
-        """Write what waits."""
         if self._thread.is_alive():
             self._waiting.put(None)
             self._thread.join()

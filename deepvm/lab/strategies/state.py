@@ -105,7 +105,6 @@ class State:
         return cloned(whole) if clone else whole
 
     def unpack(self, found: dict[str, Any]) -> None:
-        """Go on with what was saved."""
         self.module.load_state_dict(found["model"])
         self.optimizer.load_state_dict(found["optimizer"])
         self.scheduler.load_state_dict(found["scheduler"])

@@ -72,7 +72,6 @@ class Strategy(ABC):
     """Whether the agent of ``deepvm run`` can ask it for a version."""
 
     def __init__(self, state: State, setting: Setting) -> None:
-        """Write nothing yet."""
         self.state, self.setting = state, setting
 
     @abstractmethod

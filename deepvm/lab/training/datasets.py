@@ -38,15 +38,12 @@ class Samples(torch.utils.data.Dataset[tuple[Tensor, Tensor, Tensor]]):
     classes: int
 
     def __len__(self) -> int:
-        """D."""
         return len(self.inputs)
 
     def __getitem__(self, sample_id: int) -> tuple[Tensor, Tensor, Tensor]:
-        """One sample, and its id."""
         return self.inputs[sample_id], self.targets[sample_id], torch.tensor(sample_id)
 
     def batch(self, ids: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
-        """Several samples, and their ids."""
         chosen = torch.as_tensor(ids)
         return self.inputs[chosen], self.targets[chosen], chosen
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from deepvm.lab.faults.fault import FaultSchedule, Strike
-from deepvm.lab.faults.fault import Target as _Target
 
 
 @dataclass(frozen=True)
@@ -30,32 +32,14 @@ class Order:
     until: int = 0
     tiers: tuple[str, ...] = ()
 
-    def document(self) -> dict[str, Any]:
-        """For a file."""
-        return {
-            "folder": str(self.folder),
-            "attempt": self.attempt,
-            "config": dict(self.config),
-            "strikes": [one.document() for one in self.strikes],
-            "disk": {
-                k: {**vars(v), "target": v.target.value} for k, v in (self.disk or {}).items()
-            },
-            "until": self.until,
-            "tiers": list(self.tiers),
-        }
+    def to_json(self) -> bytes:
+        return _json().dump_json(self)
 
-    @classmethod
-    def of(cls, document: Mapping[str, Any]) -> Order:
-        """From a file."""
-        return cls(
-            folder=Path(document["folder"]),
-            attempt=document["attempt"],
-            config=document["config"],
-            strikes=[Strike.of(one) for one in document["strikes"]],
-            disk={
-                k: FaultSchedule(**{**v, "target": _Target(v["target"])})
-                for k, v in document["disk"].items()
-            },
-            until=document["until"],
-            tiers=tuple(document["tiers"]),
-        )
+    @staticmethod
+    def from_json(text: bytes) -> Order:
+        return _json().validate_json(text)
+
+
+@cache
+def _json() -> TypeAdapter[Order]:
+    return TypeAdapter(Order)

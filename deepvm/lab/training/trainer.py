@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import hashlib
-import json
 import os
 import time
 from collections.abc import Iterator
@@ -48,7 +47,6 @@ class Trainer:
     """A rank; as :class:`deepvm.lab.faults.fault.Worker`, what faults in a worker may use."""
 
     def __init__(self, order: Order, rank: int, world: int) -> None:
-        """Join the others."""
         self.order, self.rank, self.world = order, rank, world
         config = self.config = order.config
         folder, attempt = order.folder, order.attempt
@@ -147,7 +145,6 @@ class Trainer:
     # --- steps ------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Train to the last step of this attempt."""
         began_s = time.perf_counter()
         resumes = self._strategy is not None and "never-restores" not in self.config["controls"]
         done = self._strategy.restore() if self._strategy is not None and resumes else 0
@@ -285,7 +282,7 @@ def exit_record(order: Order, rank: int) -> Iterator[None]:
 
 def main(order_file: str) -> None:
     """A rank as the environment says, of the attempt in a file."""
-    order = Order.of(json.loads(Path(order_file).read_bytes()))
+    order = Order.from_json(Path(order_file).read_bytes())
     if order.tiers:
         os.environ["DEEPVM_TOKEN_FILE"] = str(order.folder / "token")
     os.environ["DEEPVM_EPOCH"] = str(order.attempt + 1)

@@ -349,9 +349,11 @@ def test_every_negative_control_fails_its_gate_and_no_other(run: Run) -> None:
 
 def test_a_control_that_passes_is_exit_1(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     from deepvm.lab import selftest
-    from deepvm.lab.audit.gates import GATES
 
-    tested = [selftest.Tested(name, dict.fromkeys(GATES, "")) for name in selftest.CONTROLS]
+    tested = [
+        selftest.TestedControl(**vars(control), name=name)
+        for name, control in selftest.CONTROLS.items()
+    ]
     monkeypatch.setattr(selftest, "run_all", lambda folder, tell: tested)
     code, out, _ = run("lab", "selftest")
     assert (

@@ -16,6 +16,7 @@ from deepvm.lab.faults.fault import DiskFault, FaultSchedule, MachineFault, Stri
 from deepvm.lab.faults.fault_registry import FAULTS, find_fault
 from deepvm.lab.running.forkserver import Forkserver
 from deepvm.lab.running.launcher import Launcher
+from deepvm.lab.training.order import Order
 
 pytestmark = pytest.mark.xdist_group("lab-faults")
 DISK = [name for name in FAULTS if isinstance(find_fault(name), DiskFault)]
@@ -94,10 +95,11 @@ def test_disks_strike_at_no_step() -> None:
         assert (not found) is (name in DISK)
 
 
-def test_a_strike_is_the_same_from_its_file() -> None:
-    for name in FAULTS:
-        one = Strike(name, 7, 1, Target.MACHINE, 0.5, 0.125)
-        assert Strike.of(one.document()) == one
+def test_an_order_is_the_same_from_its_file(tmp_path: Path) -> None:
+    strike = Strike("kill", 7, 1, Target.MACHINE, 0.5, 0.125)
+    disk = {"slow": FaultSchedule(at=(3,), mbps=1.5)}
+    order = Order(tmp_path, 2, {"steps": 3, "worlds": [[0, 2]]}, [strike], disk, 5, ("tcp://a",))
+    assert Order.from_json(order.to_json()) == order
 
 
 @pytest.mark.parametrize("name", ["eio", "enospc"])

@@ -67,7 +67,7 @@ def test_nothing_of_the_users_own_jobs_is_used(
 
 def test_a_rank_is_told_its_generation_and_meets_no_failure_twice(tmp_path: Path) -> None:
     strikes = [Strike("exit", 40), Strike("exit", 60)]
-    (tmp_path / ORDER).write_text(json.dumps(Order(tmp_path, 0, config(), strikes).document()))
+    (tmp_path / ORDER).write_bytes(Order(tmp_path, 0, config(), strikes).to_json())
     (tmp_path / "worker_1.jsonl").write_text(
         json.dumps({"event": "strike", "key": "exit-40-0"}) + "\n"
     )

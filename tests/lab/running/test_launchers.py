@@ -5,7 +5,6 @@ that started it.
 from __future__ import annotations
 
 import contextlib
-import json
 import multiprocessing.forkserver
 import os
 import signal
@@ -46,7 +45,7 @@ def order(folder: Path, *strikes: Strike, world: int = 2, steps: int = 8) -> Pat
     folder.mkdir(exist_ok=True)
     made = config("blocking", strikes, world=world, steps=steps)
     file = folder / "order-0.json"
-    file.write_text(json.dumps(Order(folder, 0, made, strikes, {}, steps).document()))
+    file.write_bytes(Order(folder, 0, made, strikes, {}, steps).to_json())
     return file
 
 

@@ -12,19 +12,19 @@ from support.lab.made_folder import make
 
 from deepvm.lab.checked import check
 from deepvm.reports.lab import figures
-from deepvm.reports.lab.findings import Findings
+from deepvm.reports.lab.summary import LabSummary
 
 pytest.importorskip("matplotlib")
 WRONG = "tokens-gpt-tiny-late-ovl-s1"
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Findings]:
+def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabSummary]:
     out = make(tmp_path_factory.mktemp("lab"), wrong={WRONG})
-    yield Findings.of(out, *check(out))
+    yield LabSummary.of(*check(out))
 
 
-def test_bars_are_goodputs_over_that_of_the_reference(found: Findings) -> None:
+def test_bars_are_goodputs_over_that_of_the_reference(found: LabSummary) -> None:
     (axes,) = figures.goodput_figure(found).axes
     ratios = [figures.over_reference(found, suite) for suite in found.suites]
     assert [one["ovl"].n for one in ratios] == [3, 2]  # the run that does not pass is left out
@@ -39,7 +39,7 @@ def test_bars_are_goodputs_over_that_of_the_reference(found: Findings) -> None:
     assert low is not None and high is not None and low < mean < high
 
 
-def test_seven_strategies_look_different(found: Findings) -> None:
+def test_seven_strategies_look_different(found: LabSummary) -> None:
     looks = {
         (
             figures.STYLES[place % len(figures.STYLES)].color,
@@ -50,14 +50,14 @@ def test_seven_strategies_look_different(found: Findings) -> None:
     assert len(looks) == 7
 
 
-def test_gains_are_those_of_the_pairs(found: Findings) -> None:
+def test_gains_are_those_of_the_pairs(found: LabSummary) -> None:
     (axes,) = figures.gain_figure(found).axes
     widths = [bar.get_width() for bar in axes.patches]
     gains = [suite.paired["ovl_over_blk"].mean for suite in found.suites]
     assert widths == pytest.approx([100 * (gain - 1) for gain in reversed(gains)])
 
 
-def test_stall_against_gain(found: Findings) -> None:
+def test_stall_against_gain(found: LabSummary) -> None:
     (axes,) = figures.stall_figure(found).axes
     points = [
         (line.get_xdata()[0], line.get_ydata()[0])
@@ -69,7 +69,7 @@ def test_stall_against_gain(found: Findings) -> None:
     assert points == [pytest.approx((0.9, gain)) for gain in gains]
 
 
-def test_files_are_pictures(found: Findings, tmp_path: Path) -> None:
+def test_files_are_pictures(found: LabSummary, tmp_path: Path) -> None:
     names = figures.write_figures(tmp_path, found)
     assert sorted(names) == sorted(path.name for path in tmp_path.iterdir()) and len(names) == 6
     for name in names:
@@ -83,5 +83,5 @@ def test_files_are_pictures(found: Findings, tmp_path: Path) -> None:
 
 def test_nothing_to_draw_is_a_picture_too(tmp_path: Path) -> None:
     out = make(tmp_path / "lab", seeds=(0,), variants=("deepvm",))
-    names = figures.write_figures(tmp_path, Findings.of(out, *check(out)))
+    names = figures.write_figures(tmp_path, LabSummary.of(*check(out)))
     assert all((tmp_path / name).stat().st_size for name in names)

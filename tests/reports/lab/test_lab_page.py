@@ -15,16 +15,16 @@ from support.web_pages import Page, read_page
 
 from deepvm.lab.audit.gates import GATES
 from deepvm.lab.checked import check
-from deepvm.reports.lab.artefacts import write_all
-from deepvm.reports.lab.findings import Findings
-from deepvm.reports.lab.lab_page import LabPage
+from deepvm.reports.lab.files import write_all
+from deepvm.reports.lab.lab_page import lab_page
+from deepvm.reports.lab.summary import LabSummary
 
 WRONG, UNFINISHED = "tokens-gpt-tiny-late-ovl-s1", "tokens-gpt-tiny-base-deepvm-s2"
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 
 
 def rendered(out: Path) -> str:
-    return LabPage(Findings.of(out, *check(out)), ["figure-2-goodput.png"], "1.2").render()
+    return lab_page(LabSummary.of(*check(out)), ["figure-2-goodput.png"], "1.2")
 
 
 @pytest.fixture(scope="module")
@@ -107,14 +107,14 @@ def test_each_gate_with_what_it_asks(page: Page, bad: Page) -> None:
 
 def test_each_suite_has_its_costs_and_recoveries(page: Page) -> None:
     assert [e.attributes["id"] for e in page.all("section")] == [
-        *("gates", "doubts", "suite-1", "suite-2", "figures", "environment", "files")
+        *("gates", "warnings", "suite-1", "suite-2", "figures", "environment", "files")
     ]
     late = page.by_id("suite-2").text
     assert "tokens gpt-tiny late" in late and "Failures: exit 6, 10." in late
     for variant in ("none", "ref-blk", "ref-ovl", "blk", "ovl", "deepvm"):
         assert variant in late
     costs, recovery = (
-        t for t in page.all("table") if t.text.startswith("What ") and t.text in late
+        t for t in page.all("table") if t.text.strip().startswith("What ") and t.text in late
     )
     assert (
         "over blocking, paired" in costs.text and "3 pairs" in costs.text and " to " in costs.text
@@ -132,19 +132,19 @@ def test_what_is_left_out_is_said_where_it_is_missing(bad: Page) -> None:
     assert "2 of 3" in bad.by_id("suite-2").text
     assert (
         "Runs that do not pass all gates are in no number below: 2 of 27."
-        in bad.by_id("doubts").text
+        in bad.by_id("warnings").text
     )
 
 
 def test_the_reference_is_named(page: Page) -> None:
     assert (
-        "The reference is ref-blk: blocking checkpoints, no failures" in page.by_id("doubts").text
+        "The reference is ref-blk: blocking checkpoints, no failures" in page.by_id("warnings").text
     )
 
 
 def test_links_lead_to_what_is_there(tmp_path: Path) -> None:
     out = make(tmp_path, seeds=(0,))
-    write_all(out, *check(out))
+    write_all(out, LabSummary.of(*check(out)))
     found = read_page((out / "report.html").read_text())
     links = {str(e.attributes["href"]) for e in found.all("a")}
     assert {"summary.csv", "figure-4-stall.svg", "tokens-gpt-tiny-late_publishable.md"} <= links

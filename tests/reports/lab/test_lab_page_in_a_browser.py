@@ -14,7 +14,8 @@ from support.browser import FAINT, OVERLAPS, browser
 from support.lab.made_folder import make
 
 from deepvm.lab.checked import check
-from deepvm.reports.lab.artefacts import write_all
+from deepvm.reports.lab.files import write_all
+from deepvm.reports.lab.summary import LabSummary
 
 pytestmark = pytest.mark.browser
 LABS: dict[str, dict[str, Any]] = {
@@ -37,7 +38,7 @@ def labs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     found = {}
     for name, given in LABS.items():
         out = make(tmp_path_factory.mktemp(name), **given)
-        write_all(out, *check(out))
+        write_all(out, LabSummary.of(*check(out)))
         found[name] = out
     return found
 

@@ -14,10 +14,10 @@ from support.lab.made_folder import MACHINE
 from support.places import SHARED
 
 from deepvm.lab.checked import Checked
-from deepvm.lab.results import Cost, SuiteResult
+from deepvm.lab.results import PARTS, Cost, SuiteResult, Variant
 from deepvm.reports.lab import published
-from deepvm.reports.lab.analysis import analysis
-from deepvm.reports.lab.findings import PARTS, Findings
+from deepvm.reports.lab.comparison import analysis
+from deepvm.reports.lab.summary import LabSummary
 
 RECOVERY = [f"{part}_s" for part in PARTS]
 RUN = Cost("", "", 0, True, 1.0, 100.0, 2, *[0.0] * 7, 3, 0, *[0.0] * 4, dict.fromkeys(RECOVERY, 2))
@@ -56,18 +56,20 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[str]
         SuiteResult(
             *(one.dataset, one.model, one.failure),
             {
-                "ref-blk": [cost("ref-blk", one.reference, 18.0)],
-                "blk": [cost("blk", one.blocking, one.blocking_stall_s)],
-                "ovl": [cost("ovl", one.overlapped, one.overlapped_stall_s)],
+                run.variant: Variant(run.variant, [run], None)
+                for run in (
+                    cost("ref-blk", one.reference, 18.0),
+                    cost("blk", one.blocking, one.blocking_stall_s),
+                    cost("ovl", one.overlapped, one.overlapped_stall_s),
+                )
             },
-            {},
         )
         for one in published.SUITES
     ]
     folder = tmp_path_factory.mktemp("run")
     (folder / "environment.json").write_text("{}")
     records: Any = [(record(one, folder), True) for one in published.SUITES]
-    text = analysis(Findings(Path("none"), Checked({}), records, suites))
+    text = analysis(LabSummary(Checked({}), records, suites))
     found: dict[str, list[list[str]]] = {}
     for part in text.split("\n## ")[1:]:
         rows = [
@@ -154,11 +156,11 @@ def test_rows_give_the_means() -> None:
         [one.overlapped for one in suites],
     ]
     assert [round(statistics.fmean(values), 4) for values in goodputs] == list(
-        published.AGGREGATE["goodput, steps/s"]
+        published.AGGREGATE["goodput"][1]
     )
     stalls = [[one.blocking_stall_s for one in suites], [one.overlapped_stall_s for one in suites]]
     assert [round(statistics.fmean(values), 4) for values in stalls] == list(
-        published.AGGREGATE["stall, s"][1:]
+        published.AGGREGATE["stall_s"][1][1:]
     )
 
 
@@ -167,7 +169,7 @@ def test_figures_are_those_of_the_paper() -> None:
     if not paper.exists():
         pytest.skip("needs shared/papers/ecrl.txt beside the checkout")
     text = paper.read_text()
-    aggregate = [value for values in published.AGGREGATE.values() for value in values]
+    aggregate = [v for _, values in published.AGGREGATE.values() for v in values if v is not None]
     slices = [(100 * gain, stall, loss) for gain, stall, loss in published.SLICES.values()]
     for value in (*aggregate, *(abs(x) for row in slices for x in row), 100 * published.GAIN):
         assert f"{value:.4f}" in text

@@ -52,7 +52,7 @@ def publish(out: Path) -> None:
     runs = [records for records, _ in check(out)[1]]
     for suite in suites_of((run, True) for run in runs):
         finals = {run.folder.name: run.final for run in runs if (run.folder / FINAL).exists()}
-        names = [cost.run for costs in suite.variants.values() for cost in costs]
+        names = [cost.run for cost in suite.costs]
         rows = [{"run": name, "final_sha256": finals.get(name)} for name in names]
         (out / publishable(suite, "json")).write_text(json.dumps({"runs": rows}))
 

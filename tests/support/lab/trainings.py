@@ -11,7 +11,7 @@ from typing import Any
 from deepvm.io.atomic_write import write_bytes
 from deepvm.lab.audit.gates import verdicts
 from deepvm.lab.faults.fault import FaultSchedule, Strike
-from deepvm.lab.faults.fault_registry import find_fault
+from deepvm.lab.faults.fault_registry import strike_document
 from deepvm.lab.plan import Plan
 from deepvm.lab.records import CONFIG, Records
 from deepvm.lab.running.launcher import Launcher
@@ -41,10 +41,7 @@ def config(strategy: str | None, strikes: Sequence[Strike] = (), **changes: Any)
         "max_inflight": 2,
         "keep": 3,
         "launcher": "forkserver",
-        "strikes": [
-            {**one.document(), "key": one.key, "ends": find_fault(one.fault).ends}
-            for one in strikes
-        ],
+        "strikes": [strike_document(one) for one in strikes],
         "disk": {},
         "controls": [],
     }

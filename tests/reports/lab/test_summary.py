@@ -10,11 +10,11 @@ import pytest
 from support.lab.made_folder import MACHINE, list_again, make
 
 from deepvm.lab.checked import check
-from deepvm.reports.lab.findings import Findings, estimate
+from deepvm.reports.lab.summary import LabSummary
 
 
-def findings(out: Path) -> Findings:
-    return Findings.of(out, *check(out))
+def summary(out: Path) -> LabSummary:
+    return LabSummary.of(*check(out))
 
 
 def change(out: Path, run: str, name: str, **values: Any) -> None:
@@ -23,14 +23,14 @@ def change(out: Path, run: str, name: str, **values: Any) -> None:
 
 
 def test_the_reference_of_ecrl_comes_first(tmp_path: Path) -> None:
-    assert findings(make(tmp_path / "all", seeds=(0,))).reference == "ref-blk"
+    assert summary(make(tmp_path / "all", seeds=(0,))).reference == "ref-blk"
     assert (
-        findings(make(tmp_path / "calm", seeds=(0,), variants=("none", "blk"))).reference == "none"
+        summary(make(tmp_path / "calm", seeds=(0,), variants=("none", "blk"))).reference == "none"
     )
 
 
 def test_seeds_count_where_all_pass(tmp_path: Path) -> None:
-    found = findings(make(tmp_path, wrong={"tokens-gpt-tiny-late-ovl-s1"}))
+    found = summary(make(tmp_path, wrong={"tokens-gpt-tiny-late-ovl-s1"}))
     late = found.suites[1]
     complete = found.complete(late, ["ref-blk", "blk", "ovl"])
     assert {
@@ -43,15 +43,15 @@ def test_seeds_count_where_all_pass(tmp_path: Path) -> None:
             "parameters: other parameters than those of the undisturbed run",
         )
     ]
-    (ovl,) = (one for one in [estimate(late.variants["ovl"], lambda cost: cost.goodput)] if one)
-    assert ovl.n == 2
+    ovl = late.variants["ovl"].estimate("goodput")
+    assert ovl is not None and ovl.n == 2
 
 
 def test_no_run_that_passes_is_no_number(tmp_path: Path) -> None:
-    found = findings(
+    found = summary(
         make(tmp_path, wrong={f"tokens-gpt-tiny-late-ovl-s{seed}" for seed in range(3)})
     )
-    assert estimate(found.suites[1].variants["ovl"], lambda cost: cost.goodput) is None
+    assert found.suites[1].variants["ovl"].estimate("goodput") is None
 
 
 def test_schedules_in_words(tmp_path: Path) -> None:
@@ -60,24 +60,24 @@ def test_schedules_in_words(tmp_path: Path) -> None:
     config = json.loads((tmp_path / "runs" / run / "config.json").read_text())
     torn = {**config["strikes"][0], "fault": "torn", "step": 8, "key": "torn-8-0"}
     disk = {"eio": {"share": 0.25, "mbps": None}, "slow": {"share": None, "mbps": 20.0}}
-    assert findings(tmp_path).schedule(findings(tmp_path).suites[1]) == "exit 6, 10"
+    assert summary(tmp_path).schedule(summary(tmp_path).suites[1]) == "exit 6, 10"
     change(tmp_path, run, "config.json", strikes=[*config["strikes"], torn], disk=disk)
-    found = findings(tmp_path)
+    found = summary(tmp_path)
     assert found.schedule(found.suites[1]) == "exit 6, 10; torn 8; eio disk 25%; slow disk 20 MB/s"
 
 
 def test_machines_that_differ_are_counted(tmp_path: Path) -> None:
     make(tmp_path, seeds=(0,))
-    assert findings(tmp_path).environment == MACHINE
+    assert summary(tmp_path).environment == MACHINE
     change(tmp_path, "tokens-gpt-tiny-late-blk-s0", "environment.json", CPU="Another CPU")
     assert (
-        findings(tmp_path).environment["CPU"]
+        summary(tmp_path).environment["CPU"]
         == "Example CPU (8 of 9 runs); Another CPU (1 of 9 runs)"
     )
 
 
 def test_when_runs_were_made(tmp_path: Path) -> None:
-    assert findings(make(tmp_path)).made == "2026-11-27T12:00:00Z to 2026-11-27T12:03:27Z"
+    assert summary(make(tmp_path)).made == "2026-11-27T12:00:00Z to 2026-11-27T12:03:27Z"
 
 
 @pytest.mark.parametrize(
@@ -89,8 +89,8 @@ def test_when_runs_were_made(tmp_path: Path) -> None:
     ],
 )
 def test_few_seeds_are_said(tmp_path: Path, seeds: Any, said: str) -> None:
-    doubts = findings(make(tmp_path, seeds=tuple(seeds), variants=("none", "blk"))).doubts()
-    assert [said in doubt for doubt in doubts] == ([True] if said else [])
+    warnings = summary(make(tmp_path, seeds=tuple(seeds), variants=("none", "blk"))).warnings
+    assert [said in warning for warning in warnings] == ([True] if said else [])
 
 
 def test_what_is_no_result_on_cifar_is_said(tmp_path: Path) -> None:
@@ -98,15 +98,15 @@ def test_what_is_no_result_on_cifar_is_said(tmp_path: Path) -> None:
     for folder in (tmp_path / "runs").iterdir():
         change(tmp_path, folder.name, "config.json", dataset={"name": "cifar10", "path": "made"})
     list_again(tmp_path)
-    (doubt,) = findings(tmp_path).doubts()
+    (warning,) = summary(tmp_path).warnings
     assert (
-        doubt.startswith("cifar10 has 50000 samples, these runs had 4096")
-        and "Nothing here is a result" in doubt
+        warning.startswith("cifar10 has 50000 samples, these runs had 4096")
+        and "Nothing here is a result" in warning
     )
 
 
 def test_runs_that_fail_are_said(tmp_path: Path) -> None:
-    doubts = findings(
+    warnings = summary(
         make(tmp_path, seeds=range(5), wrong={"tokens-gpt-tiny-late-ovl-s1"})
-    ).doubts()
-    assert doubts == ["Runs that do not pass all gates are in no number below: 1 of 45."]
+    ).warnings
+    assert warnings == ["Runs that do not pass all gates are in no number below: 1 of 45."]

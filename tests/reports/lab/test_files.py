@@ -8,6 +8,7 @@ import csv
 import json
 import math
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,14 @@ from support.golden import check_golden
 from support.lab.made_folder import make
 from support.schemas import check as check_schema
 
+from deepvm.documents.build import document_of
+from deepvm.documents.outputs.lab import LabCheck, LabReport
 from deepvm.errors import MissingExtraError
 from deepvm.lab.checked import check
-from deepvm.reports.lab import artefacts
-from deepvm.reports.lab.artefacts import Written, write_all
-from deepvm.reports.lab.results import checked_document, report_document
+from deepvm.lab.results import SuiteResult
+from deepvm.reports.lab import files as lab_files
+from deepvm.reports.lab.files import write_all
+from deepvm.reports.lab.summary import LabSummary
 
 WRONG, UNFINISHED = "tokens-gpt-tiny-late-ovl-s1", "tokens-gpt-tiny-base-deepvm-s2"
 NAMES = {
@@ -38,8 +42,15 @@ NAMES = {
 }
 
 
-def written(out: Path) -> Written:
-    return write_all(out, *check(out))
+def written(out: Path) -> Sequence[SuiteResult]:
+    """Write all files; its suites."""
+    summary = LabSummary.of(*check(out))
+    assert write_all(out, summary) == ""
+    return summary.suites
+
+
+def report_document(suites: Sequence[SuiteResult]) -> dict[str, Any]:
+    return document_of(LabReport, {"suites": suites})
 
 
 def table(out: Path, name: str) -> list[dict[str, str]]:
@@ -56,7 +67,7 @@ def files(out: Path) -> dict[str, bytes]:
 
 
 def test_all_are_there_and_the_same_each_time(tmp_path: Path) -> None:
-    assert written(make(tmp_path)).missing == ""
+    written(make(tmp_path))
     first = files(tmp_path)
     assert set(first) == NAMES and all(first.values())
     written(tmp_path)
@@ -65,8 +76,8 @@ def test_all_are_there_and_the_same_each_time(tmp_path: Path) -> None:
 
 def test_documents_are_as_their_schemas_say(tmp_path: Path) -> None:
     make(tmp_path, wrong={WRONG}, unfinished={UNFINISHED})
-    suites = written(tmp_path).suites
-    check_schema(checked_document(check(tmp_path)[0]), "lab")
+    suites = written(tmp_path)
+    check_schema(document_of(LabCheck, check(tmp_path)[0]), "lab")
     check_schema(report_document(suites), "lab-report")
     for failure in ("base", "late"):
         document = json.loads(
@@ -109,7 +120,7 @@ def test_runs_that_do_not_pass_are_in_no_number(tmp_path: Path) -> None:
 
 def test_where_no_run_passes_there_is_no_number(tmp_path: Path) -> None:
     make(tmp_path, seeds=(0,), wrong={"tokens-gpt-tiny-late-ovl-s0"})
-    document = report_document(written(tmp_path).suites)
+    document = report_document(written(tmp_path))
     late = document["suites"][1]
     assert late["variants"]["ovl"]["goodput"] == {"mean": None, "low": None, "high": None, "n": 0}
     assert late["variants"]["ovl"]["stall_s"] is None and late["variants"]["ovl"]["audit"] == "fail"
@@ -127,7 +138,7 @@ def test_what_nobody_else_says_is_in_the_markdown(tmp_path: Path) -> None:
     text = (tmp_path / "tokens-gpt-tiny-late_publishable.md").read_text()
     assert "Failures: exit 6, 10. 12 steps, a checkpoint every 4; ranks: 2" in text
     assert f"- `{WRONG}`: parameters: other parameters than those of the undisturbed run" in text
-    assert "| ovl | 2 of 3 |" in text and "n = 2 |" in text
+    assert "| ovl | 2 of 3 |" in text and ", 2 pairs |" in text
 
 
 @pytest.mark.parametrize("name", ["analysis.md", "tokens-gpt-tiny-late_publishable.md"])
@@ -143,9 +154,9 @@ def test_without_matplotlib_all_else_is_written(
     def missing(*_: Any) -> None:
         raise MissingExtraError("plot", "matplotlib", "plot")
 
-    monkeypatch.setattr(artefacts, "write_figures", missing)
-    found = written(make(tmp_path))
-    assert "figures 2 to 4 are not written" in found.missing and "plot" in found.missing
+    monkeypatch.setattr(lab_files, "write_figures", missing)
+    words = write_all(tmp_path, LabSummary.of(*check(make(tmp_path))))
+    assert "figures 2 to 4 are not written" in words and "plot" in words
     assert set(files(tmp_path)) == {name for name in NAMES if not name.startswith("figure")}
     page = (tmp_path / "report.html").read_text()
     assert "they need matplotlib" in page and "figure-2" not in page and page.count("<svg") > 10
@@ -164,7 +175,7 @@ def test_a_matrix_without_blocking_or_a_reference(tmp_path: Path) -> None:
 
 
 def test_undisturbed_runs_alone_are_a_suite(tmp_path: Path) -> None:
-    (suite,) = written(make(tmp_path, variants=("none", "ref-blk"))).suites
+    (suite,) = written(make(tmp_path, variants=("none", "ref-blk")))
     assert suite.failure == "calm" and set(suite.variants) == {"none", "ref-blk"}
     assert "<h2" in (tmp_path / "report.html").read_text()
 
@@ -180,7 +191,7 @@ def test_a_training_that_diverged_is_a_finding(tmp_path: Path) -> None:
             for row in rows
         ]
         log.write_text("".join(json.dumps(row) + "\n" for row in lost))
-    suites = written(tmp_path).suites
+    suites = written(tmp_path)
     document = json.loads((tmp_path / "tokens-gpt-tiny-late_publishable.json").read_text())
     check_schema(document, "lab-suite")
     check_schema(report_document(suites), "lab-report")

@@ -1,0 +1,132 @@
+"""The files next to the runs of a matrix: for people, for programs, and for others to publish."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from deepvm.documents.build import document_of
+from deepvm.documents.outputs.lab import LabSuite, PublishedSuite, rounded
+from deepvm.errors import MissingExtraError
+from deepvm.io.atomic_write import write_bytes
+from deepvm.lab.audit.publication import publishable
+from deepvm.lab.results import PARTS, Estimate, SuiteResult
+from deepvm.reports.documents import to_csv
+from deepvm.reports.lab.comparison import analysis
+from deepvm.reports.lab.figures import write_figures
+from deepvm.reports.lab.lab_page import lab_page
+from deepvm.reports.lab.markdown import markdown
+from deepvm.reports.lab.summary import LabSummary, worlds
+
+PAGE = "report.html"
+_NAMES = ("dataset", "model", "failure", "variant")
+_MEASURED = (
+    "restarts",
+    "wall_s",
+    "compute_s",
+    "repeated_s",
+    "snapshot_s",
+    "write_s",
+    "background_s",
+    "drain_s",
+    "stall_s",
+    "checkpoints",
+    "skipped",
+    *(f"{part}_s" for part in PARTS),
+    "loss_difference",
+)
+
+
+def write_all(out: Path, summary: LabSummary) -> str:
+    """Write publishable files, tables, analysis, figures and the page; returns what is missing.
+
+    Raises OSError, DataError.
+    """
+    names = {publishable(suite, form) for suite in summary.suites for form in ("json", "md")}
+    for old in out.glob("*_publishable.*"):  # of an earlier matrix in this folder
+        if old.name not in names:
+            old.unlink(missing_ok=True)
+    from deepvm import __version__
+
+    figures: Sequence[str] = ()
+    missing = ""
+    try:
+        figures = write_figures(out, summary)
+    except MissingExtraError as error:
+        missing = f"figures 2 to 4 are not written: {error}"
+    for name, text in _texts(summary):
+        write_bytes(out / name, text.encode())
+    write_bytes(out / PAGE, lab_page(summary, figures, __version__).encode())
+    return missing
+
+
+def _texts(summary: LabSummary) -> Iterator[tuple[str, str]]:
+    for suite in summary.suites:
+        document = suite_document(summary, suite)
+        yield publishable(suite, "json"), f"{json.dumps(document, indent=1, allow_nan=False)}\n"
+        yield publishable(suite, "md"), _markdown(summary, suite)
+    yield "summary.csv", to_csv(*_summary(summary.suites))
+    yield "detailed_table.csv", to_csv(*_detailed(summary))
+    yield "analysis.md", analysis(summary)
+
+
+def _markdown(summary: LabSummary, suite: SuiteResult) -> str:
+    config = summary.config_of(suite)
+    return markdown(
+        "suite.md.j2", summary=summary, suite=suite, config=config, worlds=worlds(config)
+    )
+
+
+def suite_document(summary: LabSummary, suite: SuiteResult) -> dict[str, Any]:
+    """One suite, with all that others need to judge it."""
+    config = {**summary.config_of(suite), "failures": summary.schedule(suite)}
+    runs = [
+        {
+            **vars(cost),
+            "audit": "pass" if cost.passed else "fail",
+            "reason": summary.reason(cost),
+            "final_sha256": summary.finals.get(cost.run),
+        }
+        for cost in suite.costs
+    ]
+    values: Mapping[str, Any] = {key: getattr(suite, key) for key in LabSuite.__annotations__}
+    made = {"environment": summary.environment, "made": summary.made}
+    return document_of(PublishedSuite, {**values, **made, "config": config, "runs": runs})
+
+
+def _summary(suites: Sequence[SuiteResult]) -> tuple[Sequence[str], list[list[Any]]]:
+    """A row for each variant of a suite: means over the runs that pass."""
+    header = [*_NAMES, "runs", "passed", "goodput", "goodput_low", "goodput_high", *_MEASURED]
+    header += ["over_blocking", "over_blocking_low", "over_blocking_high", "pairs", "audit"]
+    rows = []
+    for suite in suites:
+        for variant in suite.variants.values():
+            names = [suite.dataset, suite.model, suite.failure, variant.name]
+            goodput = [rounded(value) for value in _values(variant.estimate("goodput"))]
+            means = [rounded(variant.mean(name)) for name in _MEASURED]
+            runs = [len(variant.costs), len(variant.passing)]
+            ratio = variant.over_blocking
+            pairs = None if ratio is None else ratio.n
+            rows.append([*names, *runs, *goodput, *means, *_values(ratio), pairs, variant.verdict])
+    return header, rows
+
+
+def _values(estimate: Estimate | None) -> list[float | None]:
+    if estimate is None:
+        return [None] * 3
+    return [estimate.mean, estimate.low, estimate.high]
+
+
+def _detailed(summary: LabSummary) -> tuple[Sequence[str], list[list[Any]]]:
+    """A row for each run, with the reason if it does not pass."""
+    measured = ("goodput", *_MEASURED)
+    rows = []
+    for suite in summary.suites:
+        for cost in suite.costs:
+            names = [suite.dataset, suite.model, suite.failure, cost.variant, cost.seed, cost.run]
+            verdict = "pass" if cost.passed else "fail"
+            values = [getattr(cost, name) for name in measured]
+            rows.append([*names, *values, verdict, summary.reason(cost)])
+    return [*_NAMES, "seed", "run", *measured, "audit", "reason"], rows
