@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from deepvm.lab.results import Estimate
@@ -12,7 +13,7 @@ from deepvm.reports.pages import render_markdown
 
 def markdown(template: str, **data: Any) -> str:
     """Render a template."""
-    filters = {
+    filters: Mapping[str, Callable[..., str]] = {
         "number": format_number,
         "interval": format_interval,
         "gain": _gain,
