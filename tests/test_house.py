@@ -21,7 +21,7 @@ from support.imports import found_in, loads, parsed, statements
 
 import deepvm
 from deepvm.catalog.clouds import CLOUDS
-from deepvm.catalog.public.registry import SOURCES
+from deepvm.catalog.price_sources import SOURCES
 from deepvm.checkpoint import _HOMES as CHECKPOINT_HOMES
 from deepvm.checkpoint.tiers.registry import TIERS
 from deepvm.cli.app import COMMANDS
@@ -109,7 +109,7 @@ REGISTRIES = {
     "__init__.py": set(deepvm._HOMES.values()),
     "catalog/clouds/__init__.py": {home.partition(":")[0] for home in CLOUDS.values()},
     "cli/app.py": {f"deepvm.cli.{entry.module}" for entry in COMMANDS},
-    "catalog/public/registry.py": {entry.home.partition(":")[0] for entry in SOURCES.values()},
+    "catalog/public/registry.py": {f"deepvm.catalog.public.{name}" for name in SOURCES},
     "checkpoint/__init__.py": set(CHECKPOINT_HOMES.values()),
     "checkpoint/tiers/registry.py": {home.partition(":")[0] for home in TIERS.values()},
     "exporters/registry.py": {

@@ -133,7 +133,7 @@ COMMANDS = (
     Entry(
         "doctor",
         "Check what live prices need: credentials, permissions, quotas.",
-        "catalog.live",
+        "catalog.doctor",
         "doctor",
         True,
     ),

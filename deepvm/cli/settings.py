@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, get_args, get_origin
 
 from typer.core import TyperCommand
 
+from deepvm.catalog.price_sources import ADDRESS_VARIABLES
 from deepvm.cli.output import note
 from deepvm.cli.parameters import field_name
 from deepvm.cli.plan.help_groups import grouped
@@ -39,7 +40,7 @@ OTHER_VARIABLES = {
         "DEEPVM_ADVISOR_URL",
         "DEEPVM_CHECKPOINT_KILL_AT",
     ),
-    *("DEEPVM_SKYPILOT_URL", "DEEPVM_GPUHUNT_URL"),
+    *ADDRESS_VARIABLES,
     *("DEEPVM_JOB", "DEEPVM_MTBF", "DEEPVM_TOKEN_FILE", "DEEPVM_ALLOW_WEAK_TOKEN", "DEEPVM_TLS_CA"),
     *("DEEPVM_AUDIT_DIR", "DEEPVM_AUDIT_KILL", "DEEPVM_AUDIT_LOG"),
     *(

@@ -13,7 +13,15 @@ from typing import Any
 
 from deepvm.catalog.signals import signal as provider
 from deepvm.catalog.signals.cache import Cache
-from deepvm.catalog.signals.resolve import Resolved, resolve_regions
+from deepvm.catalog.signals.resolve import (
+    CachedSignals,
+    CloudApi,
+    PriceSource,
+    Resolved,
+    Snapshot,
+    requests_for,
+    resolve_regions,
+)
 from deepvm.catalog.signals.signal import Provider, Signal
 from deepvm.errors import CloudError
 
@@ -111,10 +119,33 @@ def resolve(
     region: str, kinds: Sequence[str], mode: str, *, snapshot: Mapping[str, Signal], **given: Any
 ) -> Resolved:
     """The signals of one region, with its error raised."""
-    found = resolve_regions([region], kinds, mode, snapshot=lambda _: snapshot, **given)[region]
-    if isinstance(found, CloudError):
-        raise found
-    return found
+    result = together([region], kinds, mode, snapshot=lambda _: snapshot, **given)[region]
+    if isinstance(result, CloudError):
+        raise result
+    return result
+
+
+def together(
+    regions: Sequence[str],
+    kinds: Sequence[str],
+    mode: str,
+    *,
+    cache: Cache,
+    providers: Any,
+    snapshot: Any,
+    now: datetime,
+    progress: Any = lambda _: None,
+    not_asked: str = "",
+) -> Mapping[str, Resolved | CloudError]:
+    """As ``open_markets`` puts sources in order."""
+    sources: list[PriceSource] = [Snapshot(snapshot)]
+    if mode != "snapshot":
+        sources.insert(0, CachedSignals(cache, now))
+        if providers is not None:
+            sources.insert(1, CloudApi(cache, providers, now, progress, patient=mode == "live"))
+    return resolve_regions(
+        requests_for(regions, kinds, live=mode == "live"), sources, now, not_asked
+    )
 
 
 SNAPSHOT = {
@@ -146,9 +177,7 @@ def several(
         "now": NOW,
     }
     settings |= changes
-    return resolve_regions(
-        regions, settings.pop("kinds"), mode, cache=cache, providers=cloud, **settings
-    )
+    return together(regions, settings.pop("kinds"), mode, cache=cache, providers=cloud, **settings)
 
 
 def origins(resolved: Resolved) -> dict[str, str]:

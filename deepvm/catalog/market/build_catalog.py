@@ -12,7 +12,7 @@ from typing import Any
 from deepvm.catalog.clouds import DEFAULT_CLOUD
 from deepvm.catalog.market.eflops_estimates import PerformanceTable, performance_table
 from deepvm.catalog.market.price_filter import drop_implausible_prices
-from deepvm.catalog.market.public_prices import wanted_source
+from deepvm.catalog.public.public_market import wanted_source
 from deepvm.catalog.published.cloud_rates import rates_of
 from deepvm.catalog.signals.cloud import Cloud
 from deepvm.catalog.signals.signal import (

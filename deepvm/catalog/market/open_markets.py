@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
+from functools import partial
 from typing import TYPE_CHECKING
 
 from deepvm.catalog.clouds import DEFAULT_CLOUD, cloud_of
@@ -19,11 +20,26 @@ from deepvm.catalog.market.build_catalog import (
     SignalMissingError,
     assemble,
 )
-from deepvm.catalog.market.public_prices import AUTO, NONE, PublicPrices, public_markets
+from deepvm.catalog.public.public_market import (
+    ALONE_S,
+    AUTO,
+    NONE,
+    QUICK_S,
+    SLOW_S,
+    public_catalogs,
+)
 from deepvm.catalog.public.source import KINDS as PUBLIC_KINDS
-from deepvm.catalog.signals.cache import Cache
 from deepvm.catalog.signals.cloud import Cloud
-from deepvm.catalog.signals.resolve import resolve_regions
+from deepvm.catalog.signals.resolve import (
+    CachedSignals,
+    CloudApi,
+    PriceSource,
+    Resolved,
+    Snapshot,
+    Without,
+    requests_for,
+    resolve_regions,
+)
 from deepvm.catalog.signals.signal import ON_DEMAND, SPECS, SPOT
 from deepvm.core.cluster.instances import Catalog, InstanceType, Market
 from deepvm.core.spelling import did_you_mean, joined, listed
@@ -138,7 +154,7 @@ def open_markets(
     return (_noted(first, note) if note else first, *more)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Market:
     """The catalogs that a request gets from a cloud."""
 
@@ -148,6 +164,20 @@ class _Market:
     progress: Callable[[str], None]
     silent: dict[str, CloudError] = field(default_factory=dict)
     others: bool = False
+
+    def __post_init__(self) -> None:
+        self.cache = self.cloud.cache(self.request.profile, os.environ)
+        source = NONE if self.request.prices == "snapshot" else self.request.source
+        self.public = public_catalogs(self.cloud, source, self.now, self.progress, self.silent)
+        if self.public and not self.request.offline:
+            self.public[0].wait_s = self._patience_s()
+
+    def _patience_s(self) -> float:
+        """How long to wait for the first public catalog."""
+        if self.request.source not in (AUTO, NONE) or self.request.prices == "live":
+            return SLOW_S
+        others = self.others or self.cloud.snapshot_regions()
+        return QUICK_S if others or any(p.regions() for p in self.public) else ALONE_S
 
     @property
     def not_asked(self) -> str:
@@ -171,34 +201,22 @@ class _Market:
         """Whether prices come from a public catalog alone."""
         return not self.cloud.has_api or self.request.source not in (AUTO, NONE)
 
-    def public(self) -> PublicPrices:
-        """What public catalogs say; nobody is asked where no socket may be opened."""
-        source = NONE if self.request.prices == "snapshot" else self.request.source
-        named = source not in (AUTO, NONE) or self.request.prices == "live"
-        markets = public_markets(self.cloud, source, self.now, self.progress, self.silent)
-        return PublicPrices(
-            self.cloud, markets, not self.request.offline, named, self.now, self.others
-        )
-
     @property
-    def cache(self) -> Cache:
-        return self.cloud.cache(self.request.profile, os.environ)
+    def unanswered(self) -> CloudError | None:
+        """Why the first public catalog gave no answer."""
+        return self.public[0].error if self.public else None
 
     def own_catalog(self) -> Catalog:
-        """The user's region.
-
-        If nothing is known of it and the request is not particular, one that is at hand.
-        """
+        """The user's region, else, unless the request is particular, one with known prices."""
         own = self.cloud.own_region(self.request.profile, os.environ)
         try:
             (catalog,) = self.catalogs([own.name])
         except MissingDataError:
-            at_hand = (
-                self.cloud.snapshot_regions() if self.cloud.has_api else self._regions_at_hand()[0]
-            )
-            others = [r for r in at_hand if r != own.name]
+            snapshots = self.cloud.snapshot_regions()
+            known = snapshots if self.cloud.has_api else self._known_regions()
+            others = [r for r in known if r != own.name]
             choosy = self.request.zone or self.request.history or self.request.prices == "live"
-            if choosy or not others or own.name in at_hand:
+            if choosy or not others or own.name in known:
                 raise
             (catalog,) = self.catalogs(others[:1])
             unknown = f"{self.cloud.title}: nothing is known of {own.name} ({own.where})"
@@ -206,7 +224,7 @@ class _Market:
         return _noted(catalog, f"region {own.name} ({own.where})", usual=True)
 
     def all_regions(self) -> tuple[tuple[str, ...], str]:
-        """Every region of the account, or all that are at hand and why only these."""
+        """Every region of the account, or all with known prices and why only these."""
         why = "" if self.only_public else self.not_asked
         if not why and not self.only_public:
             try:
@@ -215,106 +233,107 @@ class _Market:
                 if self.request.prices == "live":
                     raise
                 why = str(error)
-        names, public = self._regions_at_hand()
+        names = self._known_regions()
         if not names:
-            why = why or str(public.error or self.not_asked)
+            why = why or str(self.unanswered or self.not_asked)
             raise MissingDataError(
-                f"no prices of any region of {self.cloud.title} are at hand: {why}"
+                f"no prices of any region of {self.cloud.title} are known: {why}"
             )
         if self.cloud.rules.regions_alike:
             own = self.cloud.own_region(self.request.profile, os.environ).name
             only = own if own in names else names[0]
-            said = f"of its {len(names)} regions catalogs list {LISTED_ALIKE}"
-            return (only,), f"all regions of {self.cloud.title}: only {only}, as {said}"
-        shown = listed(names, _NAMED)
-        return (
-            names,
-            f"all regions: only {shown}, of which prices are at hand: {why}" if why else "",
-        )
+            alike = f"of its {len(names)} regions catalogs list {LISTED_ALIKE}"
+            return (only,), f"all regions of {self.cloud.title}: only {only}, as {alike}"
+        if not why:
+            return names, ""
+        return names, f"all regions: only {listed(names, _NAMED)}, whose prices are known: {why}"
 
-    def _regions_at_hand(self) -> tuple[tuple[str, ...], PublicPrices]:
-        """The regions of which prices are at hand, sorted, and the public catalogs that were read for them."""
+    def _known_regions(self) -> tuple[str, ...]:
+        """The regions with known prices, sorted."""
         entries = self.cache.entries(self.now) if self.request.prices != "snapshot" else ()
         priced = {e.region for e in entries if e.kind in (ON_DEMAND, SPOT)}
-        cached = (e.region for e in entries if e.kind == SPECS and e.region in priced)
-        public = self.public()
-        return tuple(sorted({*cached, *public.regions(), *self.cloud.snapshot_regions()})), public
+        cached = {e.region for e in entries if e.kind == SPECS and e.region in priced}
+        for catalog in self.public:
+            catalog.latest(())
+            cached.update(catalog.regions())
+        return tuple(sorted(cached.union(self.cloud.snapshot_regions())))
 
     def catalogs(self, regions: Sequence[str]) -> tuple[Catalog, ...]:
         """The catalogs of regions.
 
         Unavailable ones become notes of the others, or the first one's error.
         """
-        history, not_asked, public = self.request.history, self.not_asked, self.public()
-        stored = self.request.price_history
-        kinds = (*self.cloud.kinds, history) if history and not stored else self.cloud.kinds
-        live = self.request.prices == "live"
-        resolved = resolve_regions(
-            regions,
-            kinds,
-            "auto" if live and self.only_public else self.request.prices,
-            cache=self.cache,
-            providers=(
-                None if not_asked else lambda: self.cloud.providers(kinds, self.request.profile)
-            ),
-            snapshot=self.cloud.snapshot,
-            now=self.now,
-            progress=self.progress,
-            not_asked=not_asked,
-            elsewhere=None if live and not self.only_public else public,
-            only_elsewhere=PUBLIC_KINDS if self.only_public else (),
-        )
-        silent = public.error
-        if silent is not None and live and self.only_public:
-            what, advice = (
-                f"live prices of {joined(regions)}",
-                f"{silent.advice}; --prices auto goes on with older prices",
-            )
-            raise CloudError(what, silent.why, f"{silent.what}: {silent.detail}", advice)
-        found: list[Catalog] = []
+        resolved = self._resolve(regions)
+        unanswered = self.unanswered
+        if unanswered is not None and self.request.prices == "live" and self.only_public:
+            what = f"live prices of {joined(regions)}"
+            advice = f"{unanswered.advice}; --prices auto continues with older prices"
+            detail = f"{unanswered.what}: {unanswered.detail}"
+            raise CloudError(what, unanswered.why, detail, advice)
+        past = self._stored([r for r, s in resolved.items() if not isinstance(s, CloudError)])
+        built: list[Catalog] = []
         failed: list[DeepVMError] = []
         lost: list[str] = []
-        past = (
-            self._stored([r for r, s in resolved.items() if not isinstance(s, CloudError)])
-            if history
-            else {}
-        )
         for region, signals in resolved.items():
             if isinstance(signals, CloudError):
                 failed.append(signals)
                 continue
             try:
-                known, notes = signals.signals, signals.notes
-                if (own := past.get(region)) is not None:
-                    if isinstance(own, MissingDataError):
-                        raise own
-                    known, notes = {**known, history: own.sold_now}, (*notes, *own.notes)
-                catalog = assemble(region, known, self.request, self.now, notes, self.cloud)
-                if signals.not_asked:
-                    why = (
-                        f"{not_asked}, and {silent.what} gave no answer"
-                        if silent is not None
-                        else not_asked
-                    )
-                    about = replace(catalog.provenance, usual=(signals.not_asked,), not_asked=why)
-                    catalog = replace(catalog, provenance=about)
-                found.append(catalog.sustained() if self.request.network == "baseline" else catalog)
+                built.append(self._catalog(region, signals, past.get(region)))
             except (RequestError, MissingDataError) as error:
-                also = {} if silent is None else dict.fromkeys(PUBLIC_KINDS, silent)
-                failed.append(self._explained(error, region, {**also, **signals.failures}))
+                failed.append(self._explained(error, region, signals.failures))
                 lost += signals.notes
-        if not found:
+        if not built:
             raise failed[0]
-        if silent is not None:
-            found[0] = _noted(found[0], str(silent), usual=bool(found[0].provenance.not_asked))
-        # Notes of regions that are left out may concern all of them.
-        found[0] = _noted(found[0], *lost, *(str(e) for e in failed))
-        return tuple(found)
+        if unanswered is not None:
+            usual = bool(built[0].provenance.not_asked)
+            built[0] = _noted(built[0], str(unanswered), usual=usual)
+        # Notes of regions that are left out, or about the cache, may concern all of them.
+        built[0] = _noted(built[0], *self.cache.take_notes(), *lost, *(str(e) for e in failed))
+        return tuple(built)
+
+    def _resolve(self, regions: Sequence[str]) -> Mapping[str, Resolved | CloudError]:
+        kinds, history = self.cloud.kinds, self.request.history
+        if history and not self.request.price_history:
+            kinds = (*kinds, history)
+        snapshot = Snapshot(self.cloud.snapshot)
+        if self.request.prices == "snapshot":
+            return resolve_regions(requests_for(regions, kinds), [snapshot], self.now)
+        live, not_asked = self.request.prices == "live" and not self.only_public, self.not_asked
+        own: list[PriceSource] = [CachedSignals(self.cache, self.now)]
+        if not not_asked:
+            providers = partial(self.cloud.providers, kinds, self.request.profile)
+            own.append(CloudApi(self.cache, providers, self.now, self.progress, patient=live))
+        public: list[PriceSource] = [] if live else [*self.public]
+        sources = [*own, *public, snapshot]
+        if self.only_public:
+            sources = [*(Without(s, PUBLIC_KINDS) for s in own), *public]
+            sources.append(Without(snapshot, PUBLIC_KINDS))
+        requests = requests_for(regions, kinds, live=live)
+        return resolve_regions(requests, sources, self.now, not_asked)
+
+    def _catalog(
+        self, region: str, signals: Resolved, past: StoredPrices | MissingDataError | None
+    ) -> Catalog:
+        if isinstance(past, MissingDataError):
+            raise past
+        known, notes = signals.signals, signals.notes
+        if past is not None:
+            known = {**known, self.request.history: past.sold_now}
+            notes = (*notes, *past.notes)
+        catalog = assemble(region, known, self.request, self.now, notes, self.cloud)
+        if signals.not_asked:
+            why = self.not_asked
+            if self.unanswered is not None:
+                why += f", and {self.unanswered.what} gave no answer"
+            about = replace(catalog.provenance, usual=(signals.not_asked,), not_asked=why)
+            catalog = replace(catalog, provenance=about)
+        return catalog.sustained() if self.request.network == "baseline" else catalog
 
     def _stored(self, regions: Sequence[str]) -> dict[str, StoredPrices | MissingDataError]:
         """Past prices by region from the clone that the request names; none without one."""
         folder, days = self.request.price_history, int(self.request.days)
-        if not folder or not regions:
+        if not folder or not regions or not self.request.history:
             return {}
         from deepvm.catalog.market.stored_prices import read_stored_prices  # few runs start git
 
@@ -326,6 +345,8 @@ class _Market:
         """Add why a signal is missing: what the cloud answered, or a region of a similar name."""
         if not isinstance(error, SignalMissingError):
             return error
+        if self.unanswered is not None:
+            failures = {**dict.fromkeys(PUBLIC_KINDS, self.unanswered), **failures}
         refused = next((failures[k] for k in error.kinds if k in failures), None)
         if refused is not None:
             return CloudError(

@@ -24,7 +24,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from deepvm.catalog.public.integrity import check
-from deepvm.catalog.public.skypilot import SkyPilotCatalog
+from deepvm.catalog.public.skypilot import SOURCE as CATALOG
 from deepvm.catalog.signals.signal import HISTORY, Signal
 from deepvm.core.units import counted
 from deepvm.errors import DataError, MissingDataError
@@ -256,7 +256,7 @@ def _prices(
     if body is None:
         return None
     try:
-        rows = list(SkyPilotCatalog().parse(body, cloud))
+        rows = list(CATALOG.parse(body, cloud))
         checked = check(rows) if rows else None
     except DataError:
         return None

@@ -42,10 +42,8 @@ class GpuHunt(PublicSource):
     """See :class:`PublicSource`."""
 
     name = "gpuhunt"
-    title = "gpuhunt"
     licence = "the tool is under MPL-2.0; its catalog is fetched by each user, never part of deepvm"
     address = "https://dstack-gpu-pricing.s3.eu-west-1.amazonaws.com/v3"
-    variable = "DEEPVM_GPUHUNT_URL"
     period_s = 3600
     paths = {  # noqa: RUF012
         "aws": "aws",
@@ -188,3 +186,6 @@ def _without_other_rates(rows: list[Row]) -> Iterator[Row]:
             yield Refused("a price of reserved GPUs, not on demand", row.region, foreign=True)
         else:
             yield row
+
+
+SOURCE = GpuHunt()

@@ -1,221 +1,275 @@
-"""Prices of public catalogs as signals: from the source's own cache, or downloaded, all regions of a file at once.
+"""Prices of public catalogs: from the source's own cache, or downloaded, all regions at once.
 
-Each source keeps what it said in a cache of its own, beside that of the cloud's API: where they
+Each source keeps what it said in a cache of its own, next to that of the cloud's API: where they
 disagree both stay, and the newer one is used.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from threading import Event
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from deepvm.catalog.price_sources import SOURCES
+from deepvm.catalog.public.registry import source
 from deepvm.catalog.public.source import KINDS, DownloadTimeouts, PublicSource
-from deepvm.catalog.signals.cache import CLOCK_SKEW, Cache
+from deepvm.catalog.published.instance_networks import bandwidths
+from deepvm.catalog.signals.cache import Cache, default_folder
+from deepvm.catalog.signals.cloud import Cloud
 from deepvm.catalog.signals.daemon_pool import run_in_daemons
-from deepvm.catalog.signals.fetching import SLOW_REASONS, recent_failures
-from deepvm.catalog.signals.signal import FAILURES, REGIONS, SPECS, Signal
+from deepvm.catalog.signals.fetching import (
+    SLOW_REASONS,
+    Outcome,
+    SignalRequest,
+    recent_failures,
+    remember_failures,
+)
+from deepvm.catalog.signals.resolve import PriceSource, Quotes
+from deepvm.catalog.signals.signal import REGIONS, SPECS, Signal
 from deepvm.errors import CloudError, DeepVMError, RequestError
 
 if TYPE_CHECKING:
     from deepvm.catalog.public.source import Get
 
+AUTO, NONE = "auto", "none"
+OFF = "none"
+"""Instead of a source's address: it is never asked nor read."""
+
 QUICK_S = 2.0
 """For a command whose answer does not depend on it."""
-QUICK = DownloadTimeouts(QUICK_S + 1, QUICK_S + 1)
-"""Longer than it is waited for: or either could give up first, each with other words."""
 ALONE_S = 20.0
 """For a command that has no other prices."""
 SLOW_S = 120.0
 """For a command that asks for prices of this source."""
+# Longer than it is waited for: or either could give up first, each with other words.
+_QUICK = DownloadTimeouts(QUICK_S + 1, QUICK_S + 1)
+# For reading a file, which takes a second for AWS's.
 _READING_S = 15.0
-"""For reading a file that is here, which takes a second for AWS's: giving it up would mean to fetch it every time."""
 
-_NO_ANSWER = ("network", "timeout")
-_FILE = "all-regions"
+_FILE = SignalRequest("all-regions", REGIONS)
 """Where what concerns the whole file is kept; no region has this name."""
 
-
-@dataclass(frozen=True)
-class Found:
-    """Signals by region and kind, and why others are missing."""
-
-    signals: Mapping[str, Mapping[str, Signal]] = field(default_factory=dict)
-    error: CloudError | None = None
-
-    def of(self, region: str, kind: str) -> Signal | None:
-        """A signal, None if there is none."""
-        return self.signals.get(region, {}).get(kind)
+Signals = dict[SignalRequest, Signal]
 
 
-@dataclass(frozen=True)
-class PublicMarket:
-    """What one source says of one cloud.
+@dataclass
+class PublicCatalog(PriceSource):
+    """What one public catalog says of one cloud.
 
-    ``cache`` is the source's own, ``get`` another way to download. ``silent``: why sources gave no
-    answer in time, by
-    name: they are waited for once, whatever else the command asks of them.
+    Attributes:
+        cache: the source's own. get: another way to download.
+        wait_s: how long its file may take to come; 0: only what is kept counts.
+        silent: sources that gave no answer in time, by name: they are waited for once, for all
+            clouds of a command.
+        error: why its last answer is missing.
     """
 
     source: PublicSource
-    cloud: str
+    cloud: Cloud
     cache: Cache
     now: datetime
+    wait_s: float = 0.0
     get: Get | None = None
     progress: Callable[[str], None] = lambda _: None
-    silent: dict[str, CloudError] = field(default_factory=dict, compare=False)
+    silent: dict[str, CloudError] = field(default_factory=dict)
+    error: CloudError | None = None
+    settles: ClassVar[bool] = False
 
-    def kept(self, regions: Sequence[str]) -> Found:
+    def fetch(self, requests: Sequence[SignalRequest]) -> Quotes:
+        requests = [r for r in requests if r.kind in KINDS]
+        signals = self.latest([*dict.fromkeys(r.region for r in requests)]) if requests else {}
+        return Quotes({r: _completed(self.cloud, signals[r]) for r in requests if r in signals})
+
+    def kept(self, regions: Sequence[str]) -> Signals:
         """What is in the cache, however old."""
-        read = {r: {k: self.cache.read(r, k, self.now) for k in KINDS} for r in regions}
-        return Found(
-            {r: {k: s for k, s in kinds.items() if s is not None} for r, kinds in read.items()}
-        )
+        requests = [SignalRequest(r, k) for r in regions for k in KINDS]
+        stored = {r: self.cache.read(r.region, r.kind, self.now) for r in requests}
+        return {r: s for r, s in stored.items() if s is not None}
 
     def about(self) -> Signal | None:
-        """Which regions the file held when it was last fetched, and when that was.
-
-        None if it never was.
-        """
-        return self.cache.read(_FILE, REGIONS, self.now)
+        """Which regions the file held when it was last fetched; None if it never was."""
+        return self.cache.read(_FILE.region, REGIONS, self.now)
 
     def regions(self) -> tuple[str, ...]:
-        """The regions that were in the file when it was last fetched, sorted."""
         about = self.about()
         return () if about is None else tuple(about.data)
 
-    def latest(self, regions: Sequence[str], wait_s: float = QUICK_S) -> Found:
-        """What is in the cache if that is fresh in every region, else what the source says.
-
-        ``wait_s``: how long its file may take to come; reading it is not counted.
-        """
+    def latest(self, regions: Sequence[str]) -> Signals:
+        """What is in the cache if that is fresh in every region, else what the source says."""
         kept = self.kept(regions)
-        if self._is_fresh(kept, regions):
+        if not self.wait_s or self._is_fresh(kept, regions):
             return kept
-        if (silent := self.silent.get(self.source.name)) is not None:
-            # It was asked for another cloud's file.
-            advice = self._waits_longer if silent.why == "timeout" else silent.advice
-            return Found(
-                kept.signals, CloudError(self.source.title, silent.why, silent.detail, advice)
-            )
-        if (failed := recent_failures(self.cache, _FILE, self.now).get(REGIONS)) is not None:
-            return Found(kept.signals, failed)
-        return self._within(wait_s, kept, regions)
+        self.error = self._known_failure()
+        if self.error is not None:
+            return kept
+        fetched = self._fetch_within(self.wait_s, regions)
+        return kept if self.error else fetched
 
     def refresh(
         self,
         first: Sequence[str] = (),
-        patience: DownloadTimeouts = DownloadTimeouts(),  # noqa: B008
+        timeouts: DownloadTimeouts = DownloadTimeouts(),  # noqa: B008
         fetched: Callable[[], None] = lambda: None,
-    ) -> Found:
+    ) -> Signals:
         """Download the file and keep all its regions, those named ``first`` before the others.
-
-        Errors are in there.
 
         ``fetched`` is called when the file is here, or cannot be had.
         """
+        self.error = None
+        try:
+            return self._keep(self._read(timeouts, fetched), first)
+        except CloudError as error:
+            self._fail(error)
+        except RequestError:
+            raise  # a setting is wrong
+        except DeepVMError as error:
+            self._fail(self._unusable(str(error)))
+        except Exception as error:
+            # A bug in a reader costs only its source.
+            why = f"internal error while reading the file: {type(error).__name__}"
+            self._fail(self._unusable(why))
+        return {}
+
+    def _read(self, timeouts: DownloadTimeouts, fetched: Callable[[], None]) -> list[Signal]:
         # Most commands read the cache, and need nothing of this.
         from deepvm.catalog.public.as_signals import readings
         from deepvm.catalog.public.download import download
         from deepvm.catalog.public.integrity import check
 
         try:
-            try:
-                got = self.source.fetch(self.cloud, self.get or download, patience)
-            finally:
-                fetched()
-            checked = check(self.source.parse(got.body, self.cloud))
-        except CloudError as error:
-            return self._failed(error)
-        except RequestError:
-            raise  # a setting is wrong
-        except DeepVMError as error:
-            return self._failed(self._unusable(str(error)))
-        except Exception as error:
-            # A bug in a reader costs only its source.
-            return self._failed(
-                self._unusable(f"internal error while reading the file: {type(error).__name__}")
-            )
-        written = got.written_at or self.source.ended.get(self.cloud)
-        observed, dated = (
-            min(written or self.source.earliest(self.now), self.now),
-            written is not None,
-        )
-        signals = {
-            region: {
-                k: Signal(k, region, observed, self.source.title, r.data, r.refused, dated=dated)
-                for k, r in kinds.items()
-            }
-            for region, kinds in readings(checked).items()
-        }
-        for region in (
-            *(r for r in first if r in signals),
-            *(r for r in signals if r not in first),
-        ):
-            for signal in signals[region].values():
-                self.cache.write(signal, self.now)
-        # Last: while it is old, the next command asks again.
-        self.cache.write(
-            Signal(REGIONS, _FILE, observed, self.source.title, [*signals], dated=dated), self.now
-        )
-        return Found(signals)
+            file = self.source.fetch(self.cloud.name, self.get or download, timeouts)
+        finally:
+            fetched()
+        checked = check(self.source.parse(file.body, self.cloud.name))
+        written = file.written_at or self.source.ended.get(self.cloud.name)
+        observed = min(written or self.source.earliest(self.now), self.now)
+        dated, title = written is not None, self.source.title
+        return [
+            Signal(kind, region, observed, title, r.data, r.refused, dated=dated)
+            for region, by_kind in readings(checked).items()
+            for kind, r in by_kind.items()
+        ]
 
-    def _within(self, wait_s: float, kept: Found, regions: Sequence[str]) -> Found:
-        self.progress(f"asking {self.source.title} for prices of {self.cloud}")
-        patience = QUICK if wait_s <= QUICK_S else DownloadTimeouts()
+    def _keep(self, signals: Sequence[Signal], first: Sequence[str]) -> Signals:
+        for signal in sorted(signals, key=lambda s: s.region not in first):
+            self.cache.write(signal, self.now)
+        # Last: while it is old, the next command asks again.
+        regions = list(dict.fromkeys(s.region for s in signals))
+        about = replace(signals[0], kind=REGIONS, region=_FILE.region, data=regions, refused={})
+        self.cache.write(about, self.now)
+        return {SignalRequest(s.region, s.kind): s for s in signals}
+
+    def _fetch_within(self, wait_s: float, regions: Sequence[str]) -> Signals:
+        self.progress(f"asking {self.source.title} for prices of {self.cloud.name}")
+        timeouts = _QUICK if wait_s <= QUICK_S else DownloadTimeouts()
         # The built-in one from Python 3.11 on
         from concurrent.futures import TimeoutError as LateError
 
         here = Event()
+        # A copy: one that is given up may set its error much later.
+        other = replace(self)
         (future,) = run_in_daemons(
-            lambda first: self.refresh(first, patience, here.set), [tuple(regions)], 1, "public"
+            lambda first: other.refresh(first, timeouts, here.set), [regions], 1, "public"
         )
+        signals: Signals = {}
         try:
-            found = future.result(_READING_S if here.wait(wait_s) else 0)
+            signals = future.result(_READING_S if here.wait(wait_s) else 0)
+            self.error = other.error
         except LateError:
             late = f"no answer within {wait_s:g} s"
-            found = self._failed(CloudError(self.source.title, "timeout", late, self._waits_longer))
-        if found.error is None:
-            return found
-        if wait_s < SLOW_S and found.error.why in _NO_ANSWER:
-            self.silent[self.source.name] = found.error
-        return Found(kept.signals, found.error)
+            self._fail(CloudError(self.source.title, "timeout", late, self._refresh_waits_longer))
+        if self.error and wait_s < SLOW_S and self.error.why in ("network", "timeout"):
+            self.silent[self.source.name] = self.error
+        return signals
+
+    def _known_failure(self) -> CloudError | None:
+        silent = self.silent.get(self.source.name)
+        if silent is None:
+            return recent_failures(self.cache, _FILE.region, self.now).get(REGIONS)
+        # It was asked for another cloud's file.
+        advice = self._refresh_waits_longer if silent.why == "timeout" else silent.advice
+        return CloudError(self.source.title, silent.why, silent.detail, advice)
 
     @property
-    def _waits_longer(self) -> str:
-        return (
-            f"'deepvm catalog refresh --source {self.source.name} --cloud {self.cloud}' waits"
-            " longer"
-        )
+    def _refresh_waits_longer(self) -> str:
+        command = f"deepvm catalog refresh --source {self.source.name} --cloud {self.cloud.name}"
+        return f"'{command}' waits longer"
 
-    def _is_fresh(self, kept: Found, regions: Sequence[str]) -> bool:
+    def _is_fresh(self, kept: Signals, regions: Sequence[str]) -> bool:
         about = self.about()
         if about is None or about.origin != "cache":
             return False
-        return all(kept.of(region, SPECS) is not None for region in regions if region in about.data)
+        return all(SignalRequest(r, SPECS) in kept for r in regions if r in about.data)
 
     def _unusable(self, why: str) -> CloudError:
-        return CloudError(
-            self.source.title, "reply", why, "what was fetched before stays; try again later"
-        )
+        advice = "what was fetched before stays; try again later"
+        return CloudError(self.source.title, "reply", why, advice)
 
-    def _failed(self, error: CloudError) -> Found:
-        """Remember for a while what fails slowly, so that not every command waits for it."""
+    def _fail(self, error: CloudError) -> None:
+        """What fails slowly is remembered for a while: not every command waits for it."""
+        self.error = error
         if error.why in SLOW_REASONS:
-            said = {
-                "what": error.what,
-                "why": error.why,
-                "detail": error.detail,
-                "advice": error.advice,
-            }
-            failure = {REGIONS: said | {"at": int(self.now.timestamp())}}
-            self.cache.write(Signal(FAILURES, _FILE, self.now, "deepvm", failure), self.now)
-        return Found(error=error)
+            remember_failures(self.cache, [Outcome(_FILE, None, error)], self.now)
 
 
-def newest(signals: Sequence[Signal | None], now: datetime) -> Signal | None:
-    """The signal that was true last; of equally old ones the first. None without any."""
-    known = [s for s in signals if s is not None and s.observed_at <= now + CLOCK_SKEW]
-    return max(known, key=lambda s: s.observed_at, default=None)
+def wanted_source(named: str) -> str:
+    """The source that is named, else ``auto``. Raises RequestError."""
+    if named not in ("", AUTO, NONE, *SOURCES):
+        raise RequestError("source", named, " or ".join((AUTO, NONE, *SOURCES)))
+    return named or AUTO
+
+
+def public_catalogs(
+    cloud: Cloud,
+    wanted: str,
+    now: datetime,
+    progress: Callable[[str], None] = lambda _: None,
+    silent: dict[str, CloudError] | None = None,
+) -> list[PublicCatalog]:
+    """The public catalogs of a cloud, in the order in which they are asked.
+
+    Raises RequestError: the wanted one is switched off.
+    """
+    names = {NONE: [], AUTO: [*SOURCES]}.get(wanted, [wanted])
+    known = [s for s in map(source, names) if os.environ.get(s.variable) != OFF]
+    if names == [wanted] and not known:
+        variable = source(wanted).variable
+        raise RequestError("source", wanted, f"one that {variable} does not switch off")
+    silent = {} if silent is None else silent
+    # Sources that still renew their file are asked before others
+    known.sort(key=lambda s: cloud.name in s.ended)
+    return [
+        PublicCatalog(s, cloud, cache_of(cloud, s), now, progress=progress, silent=silent)
+        for s in known
+        if cloud.name in s.clouds
+    ]
+
+
+def cache_of(cloud: Cloud, source: PublicSource) -> Cache:
+    """The cache of what a source says of a cloud."""
+    folder = default_folder(os.environ, cloud.name)
+    own = None if folder is None else folder / f"source_{source.name}"
+    return Cache(own, "public", source.period_s)
+
+
+def _completed(cloud: Cloud, signal: Signal) -> Signal:
+    """Specifications with what vendors, a type's name and the snapshot say beyond the catalog."""
+    if signal.kind != SPECS:
+        return signal
+    known: Mapping[str, Any] = {}
+    for region in cloud.snapshot_regions():
+        embedded = cloud.snapshot(region).get(SPECS)
+        known = {**known, **(embedded.data if embedded else {})}
+    data = {
+        name: {
+            **spec,
+            **bandwidths(cloud.name, name),
+            **cloud.facts_of(name),
+            **known.get(name, {}),
+        }
+        for name, spec in signal.data.items()
+    }
+    return replace(signal, data=data)

@@ -58,10 +58,8 @@ class SkyPilotCatalog(PublicSource):
     """See :class:`PublicSource`."""
 
     name = "skypilot"
-    title = "skypilot-catalog"
     licence = "no licence was found (2026-11): fetched by each user, never part of deepvm"
     address = "https://raw.githubusercontent.com/skypilot-org/skypilot-catalog/master/catalogs"
-    variable = "DEEPVM_SKYPILOT_URL"
     period_s = 7 * 3600
     ended = {"azure": datetime(2025, 4, 28, tzinfo=timezone.utc)}  # noqa: RUF012  v7 took v6's place (pull request 116)
     paths = {  # noqa: RUF012
@@ -289,3 +287,6 @@ def _calendar_rates(
         if prices.on_demand is not None:
             each[key[0]][key] = float(prices.on_demand) / key[1]
     return {key for found in each.values() for key in other_rates(found)}
+
+
+SOURCE = SkyPilotCatalog()

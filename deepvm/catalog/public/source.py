@@ -1,4 +1,4 @@
-"""What deepvm asks of a public catalog. A source is one file here and one line of the registry."""
+"""What deepvm asks of a public catalog."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, ClassVar
 
+from deepvm.catalog.price_sources import SOURCES, address_variable
 from deepvm.catalog.public.offer import Offer, Refused
 from deepvm.catalog.signals.signal import OFFERINGS, ON_DEMAND, SPECS, SPOT
 
@@ -36,22 +37,30 @@ class PublicSource(ABC):
     """One public catalog. Nothing is loaded, read or sent until a method needs it.
 
     Attributes:
-        name: what ``--source`` and the provenance of prices call it. title: in messages.
+        name: its key in the registry, what ``--source`` calls it.
         licence: whose the rows are; why they are never part of deepvm.
-        address, variable: where it is, and the setting that names a copy.
+        address: where it is.
         period_s: how often its publisher renews it: asking more often brings nothing new.
         paths: by cloud, the part of the address that is the cloud's own.
         ended: clouds whose file nobody renews, and since when.
     """
 
     name: ClassVar[str]
-    title: ClassVar[str]
     licence: ClassVar[str]
     address: ClassVar[str]
-    variable: ClassVar[str]
     period_s: ClassVar[int]
     paths: ClassVar[Mapping[str, str]]
     ended: ClassVar[Mapping[str, datetime]] = {}
+
+    @property
+    def title(self) -> str:
+        """In messages."""
+        return SOURCES[self.name]
+
+    @property
+    def variable(self) -> str:
+        """The setting that names a copy."""
+        return address_variable(self.name)
 
     def earliest(self, now: datetime) -> datetime:
         """When a file that bears no date may have been written, at the earliest: it may be due to be renewed."""

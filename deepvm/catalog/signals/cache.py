@@ -1,10 +1,14 @@
-"""The cache of signals: one file per region and kind, so that most commands ask nobody.
+"""The cache of signals: one JSON file per region and kind.
 
 ::
 
     <folder>/us-east-1/spot.json                      what everybody sees
     <folder>/us-east-1/account-<tag>/quotas.json      what depends on who asks
     <folder>/us-east-1/.lock                          held while a process fetches for this region
+
+    {"schema_version":"deepvm.signal/1","sha256":"<of every byte from line 2 on>",
+    "kind":"spot","region":"us-east-1","fetched_at":"...","observed_at":"...","source":"...",
+     "refused":{},"data":{...}}
 
 Whatever is wrong with the cache (damaged files, a full disk, a read-only folder) costs a note and a
 new request to the source, never the run.
@@ -14,31 +18,34 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import re
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Literal
 
+from deepvm.catalog.price_sources import ADDRESS_VARIABLES
 from deepvm.catalog.signals.signal import FAILURES, KINDS, Signal, base, ttl_s
-from deepvm.catalog.signals.signal_file import decode, encode
 from deepvm.errors import CatalogFormatError, DataError, RequestError
 from deepvm.io.atomic_write import write_bytes
 from deepvm.io.file_lock import FileLock
 from deepvm.io.safe_read import MAX_BYTES, read_text
 from deepvm.io.user_dirs import user_folder
 
+SCHEMA_VERSION = "deepvm.signal/1"
+
 CLOCK_SKEW = timedelta(minutes=5)
-"""How far in the future a file may have been fetched: the clocks of machines that share a home differ a little."""
+"""The clocks of machines that share a home differ a little: a file may be from the future."""
 
 LOCK_WAIT_S = 60.0
 """How long to wait for another process that fetches the same region."""
 
-_LEFT_OVER_S = 3600
-_ADDRESSES = ("DEEPVM_ADVISOR_URL", "DEEPVM_SKYPILOT_URL", "DEEPVM_GPUHUNT_URL")
+_MAX_WRITE_S = 3600
+_ADDRESSES = ("DEEPVM_ADVISOR_URL", *ADDRESS_VARIABLES)
 _REGION = re.compile(r"[a-z0-9][a-z0-9-]{0,62}", re.ASCII)
 _KIND = re.compile(r"[a-z-]+(:[A-Za-z0-9._-]{1,100})?", re.ASCII)
 _ACCOUNT = "account-"
@@ -118,27 +125,22 @@ class Cache:
     def read(self, region: str, kind: str, now: datetime) -> Signal | None:
         """The signal, with origin ``cache`` while it is fresh and ``expired`` later.
 
-        None if there is none to trust.
-
-        A damaged file is set aside (at most one of a kind) and noted. Never blocks.
+        A damaged file is renamed (at most one of a kind) and noted. Never blocks.
         """
         path = self._path(region, kind)
         if path is None:
             return None
         try:
-            signal = _load(path, region, kind)
+            signal = _load(path)
         except FileNotFoundError:
             return None
         except DataError as error:
-            self._set_aside(path, str(error))
+            self._quarantine(path, str(error))
             return None
         if signal is None or _is_fresh(signal, now, self.ttl_s):
             return signal
         if signal.fetched_at is not None and signal.fetched_at > now:
-            self._note(
-                f"{path} says that it was fetched at {signal.fetched_at:%Y-%m-%d %H:%M} UTC, which"
-                " is in the future: it counts as expired; check the clock of this machine"
-            )
+            self._note(f"{path} was fetched in the future: check the clock of this machine")
         return replace(signal, origin="expired")
 
     def write(self, signal: Signal, fetched_at: datetime) -> bool:
@@ -147,28 +149,16 @@ class Cache:
         if path is None:
             self._cannot_write("there is no home folder to keep it in")
             return False
-        try:
-            data = encode(signal, fetched_at)
-            if len(data) > MAX_BYTES:
-                raise ValueError(
-                    f"{len(data) / 2**20:.0f} MiB are more than {MAX_BYTES // 2**20} MiB"
-                )
-        except (TypeError, ValueError, RecursionError) as error:
-            self._note(f"{signal.kind} of {signal.region} is not kept in the cache: {error}")
+        data = encode(signal, fetched_at)
+        if len(data) > MAX_BYTES:
+            self._note(f"{signal.kind} of {signal.region} is too large for the cache")
             return False
         try:
             self._make_folders(path.parent)
-            if path.is_symlink():  # write_bytes() would follow it
-                path.unlink()
             write_bytes(path, data)
             path.chmod(0o600)
             _sweep(path)
-        except OSError as error:
-            self._cannot_write(
-                f"{error.filename or path}: {error.strerror or type(error).__name__}"
-            )
-            return False
-        except DataError as error:
+        except (OSError, DataError) as error:
             self._cannot_write(str(error).partition("; it is as it was")[0])
             return False
         return True
@@ -209,7 +199,7 @@ class Cache:
             return held.pop_all() if free else None
 
     def stamp(self, region: str, kind: str) -> object:
-        """Something that changes whenever the file is written anew; None if there is no file."""
+        """Something that changes whenever the file is replaced; None if there is no file."""
         path = self._path(region, kind)
         with contextlib.suppress(OSError):
             if path is not None:
@@ -262,39 +252,63 @@ class Cache:
     def _note(self, text: str) -> None:
         self._notes[text] = None
 
-    def _cannot_write(self, why: str) -> None:
+    def _cannot_write(self, reason: str) -> None:
         if not self._write_failed:
-            self._note(
-                f"the cache is not written ({why}); DEEPVM_CACHE_DIR names another place for it"
-            )
+            self._note(f"the cache is not written ({reason}); DEEPVM_CACHE_DIR names another place")
         self._write_failed = True
 
-    def _set_aside(self, path: Path, why: str) -> None:
-        aside = path.with_name(f"{path.name}.damaged")
-        try:
-            os.replace(path, aside)
-            self._note(
-                f"the cached file {path} is damaged ({why}); it was set aside as {aside.name}"
-            )
-        except OSError as error:
-            self._note(
-                f"the cached file {path} is ignored ({why}) and could not be set aside:"
-                f" {error.strerror}"
-            )
+    def _quarantine(self, path: Path, reason: str) -> None:
+        damaged = path.with_name(f"{path.name}.damaged")
+        self._note(f"the cached file {path} is damaged ({reason}); it is renamed {damaged.name}")
+        with contextlib.suppress(OSError):
+            os.replace(path, damaged)
 
 
-def _load(path: Path, region: str, kind: str) -> Signal | None:
-    """The signal in a file, origin ``cache``.
+def encode(signal: Signal, fetched_at: datetime) -> bytes:
+    """The bytes of a signal's file."""
+    head = {
+        "kind": signal.kind,
+        "region": signal.region,
+        "fetched_at": fetched_at.astimezone(timezone.utc).isoformat(),
+        "observed_at": signal.observed_at.astimezone(timezone.utc).isoformat(),
+        "source": signal.source,
+        "refused": dict(signal.refused),
+        "dated": signal.dated,
+        "data": signal.data,
+    }
+    sealed = json.dumps(head, allow_nan=False, separators=(",", ":"))[1:] + "\n"
+    digest = hashlib.sha256(sealed.encode()).hexdigest()
+    return f'{{"schema_version":"{SCHEMA_VERSION}","sha256":"{digest}",\n{sealed}'.encode()
 
-    None if another version of deepvm wrote it, a DataError if damaged.
-    """
+
+def _load(path: Path) -> Signal | None:
+    """The signal in a file; None if another version of deepvm wrote it, a DataError if damaged."""
     try:
-        signal = decode(read_text(path))
+        text = read_text(path)
     except CatalogFormatError as error:
         raise DataError(f"it {error.problems[0].found}") from None
-    if signal is not None and (signal.region, signal.kind) != (region, kind):
-        raise DataError(f"it holds {signal.kind} of {signal.region}")
-    return signal
+    first, _, sealed = text.partition(",\n")
+    try:
+        head = json.loads(f"{first}}}")
+        if head["schema_version"] != SCHEMA_VERSION:
+            return None
+        # Also of the head: a flipped digit in fetched_at would pass an old price as new.
+        if head["sha256"] != hashlib.sha256(sealed.encode()).hexdigest():
+            raise DataError("its bytes do not match its sha256")
+    except (ValueError, KeyError, TypeError):
+        raise DataError("it is no cached signal") from None
+    body = json.loads(f"{{{sealed}")
+    return Signal(
+        body["kind"],
+        body["region"],
+        datetime.fromisoformat(body["observed_at"]),
+        body["source"],
+        body["data"],
+        body["refused"],
+        "cache",
+        datetime.fromisoformat(body["fetched_at"]),
+        body.get("dated", True),
+    )
 
 
 def _is_fresh(signal: Signal, now: datetime, seconds: int | None) -> bool:
@@ -310,10 +324,10 @@ def _entry(file: Path, cache: Path, now: datetime, seconds: int | None) -> Entry
     if name == FAILURES or ending not in ("", ".damaged") or not _REGION.fullmatch(region):
         return None
     kind = name + stem[len(name) :].replace("-", ":", 1)
-    signal, problem = None, "it was set aside"
+    signal, problem = None, "it was damaged"
     try:
         if not ending:
-            signal, problem = _load(file, region, kind), ""
+            signal, problem = _load(file), ""
     except FileNotFoundError:
         return None
     except DataError as error:
@@ -335,5 +349,5 @@ def _sweep(path: Path) -> None:
     written = path.stat().st_mtime
     for left in path.parent.glob(f".{path.name}.*.tmp"):
         with contextlib.suppress(OSError):
-            if written - left.stat().st_mtime > _LEFT_OVER_S:
+            if written - left.stat().st_mtime > _MAX_WRITE_S:
                 left.unlink()

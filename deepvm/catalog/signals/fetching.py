@@ -24,7 +24,6 @@ from deepvm.catalog.signals.signal import (
     Provider,
     Signal,
     age,
-    form_problem,
     title,
     ttl_s,
 )
@@ -54,11 +53,11 @@ Providers = Callable[[], Mapping[str, Provider]]
 
 @dataclass(frozen=True)
 class SignalRequest:
-    """A signal to fetch; ``anew``: even if the cache is fresh, unless another process fetches it meanwhile."""
+    """A signal to fetch; ``refetch``: even if the cache is fresh, unless another process fetches it meanwhile."""
 
     region: str
     kind: str
-    anew: bool = False
+    refetch: bool = False
 
 
 @dataclass(frozen=True)
@@ -116,7 +115,7 @@ def fetch(
                 locks[region] = stack.enter_context(lock)
         for request in requests:
             # What is wanted anew comes from the cache only if another process has just written it.
-            if not request.anew or cache.stamp(request.region, request.kind) != stamps[request]:
+            if not request.refetch or cache.stamp(request.region, request.kind) != stamps[request]:
                 kept = cache.read(request.region, request.kind, now)
                 if kept is not None and kept.origin == "cache":
                     done(Outcome(request, kept))
@@ -199,20 +198,13 @@ def _fetched(request: SignalRequest, provider: Provider, now: datetime) -> Outco
     what = f"{title(request.kind)} of {request.region}"
     try:
         signal = provider.fetch(request.region, now)
-        problem = form_problem(request.kind, signal.data)
-        if problem or (signal.kind, signal.region) != (request.kind, request.region):
-            detail = (
-                f"the answer has another form: {problem or f'{signal.kind} of {signal.region}'}"
-            )
-            raise CloudError(what, "reply", detail, "try again later")
         return Outcome(request, signal, None, time.monotonic() - start)
     except CloudError as failure:
         error = failure
     except DeepVMError as failure:
         error = CloudError(what, "reply", str(failure), "try again later")
     except Exception as failure:
-        # A bug in a reader of replies costs only its signal. Its text is not shown: it may quote
-        # secrets.
+        # A bug in a reader of replies costs only its signal. Its text may quote secrets.
         detail = f"internal error while reading the answer: {type(failure).__name__}"
         error = CloudError(what, "reply", detail, "this is a bug: please report it")
     return Outcome(request, None, error, time.monotonic() - start)
@@ -220,38 +212,40 @@ def _fetched(request: SignalRequest, provider: Provider, now: datetime) -> Outco
 
 def recent_failures(cache: Cache, region: str, now: datetime) -> Mapping[str, CloudError]:
     """Errors of a region's signals within the last five minutes, by kind."""
-    found = {}
-    for kind, said in _kept_failures(cache, region, now).items():
-        failed_at = datetime.fromtimestamp(said["at"], now.tzinfo)
+    failures = {}
+    for kind, error in _stored_failures(cache, region, now).items():
+        failed_at = datetime.fromtimestamp(error["at"], now.tzinfo)
         if 0 <= (now - failed_at).total_seconds() < ttl_s(FAILURES):
             ago = f"that was {age(failed_at, now)} ago, and 'deepvm catalog refresh' asks again now"
-            found[kind] = CloudError(
-                said["what"], said["why"], f"{said['detail']}; {ago}", said["advice"]
-            )
-    return found
+            detail = f"{error['detail']}; {ago}"
+            failures[kind] = CloudError(error["what"], error["why"], detail, error["advice"])
+    return failures
 
 
 def remember_failures(cache: Cache, outcomes: Sequence[Outcome], now: datetime) -> None:
     """Add new slow failures, drop those of what has been fetched since."""
     for region in dict.fromkeys(o.request.region for o in outcomes):
-        before = _kept_failures(cache, region, now)
+        before = _stored_failures(cache, region, now)
         after = dict(before)
         for outcome in (o for o in outcomes if o.request.region == region):
             error, kind = outcome.error, outcome.request.kind
             if error is not None and error.why in SLOW_REASONS:
-                said = {
+                after[kind] = {
                     "what": error.what,
                     "why": error.why,
                     "detail": error.detail,
                     "advice": error.advice,
+                    "at": int(now.timestamp()),
                 }
-                after[kind] = said | {"at": int(now.timestamp())}
             elif outcome.signal is not None:
                 after.pop(kind, None)
         if after != before:
             cache.write(Signal(FAILURES, region, now, "deepvm", after), now)
 
 
-def _kept_failures(cache: Cache, region: str, now: datetime) -> Mapping[str, Mapping[str, Any]]:
-    kept = cache.read(region, FAILURES, now)
-    return kept.data if kept is not None and kept.origin == "cache" else {}
+def _stored_failures(cache: Cache, region: str, now: datetime) -> Mapping[str, Mapping[str, Any]]:
+    stored = cache.read(region, FAILURES, now)
+    if stored is None or stored.origin != "cache":
+        return {}
+    failures: Mapping[str, Mapping[str, Any]] = stored.data
+    return failures

@@ -26,31 +26,28 @@ _HOUR, _DAY = 3600, 86_400
 
 
 class Kind(NamedTuple):
-    """What signals of one kind have in common: the types of their ``data`` and of each ``entry`` there.
+    """What signals of one kind have in common.
 
     Accounts differ in kinds ``of_account``: AWS shuffles the names of zones for each.
     """
 
     title: str
     ttl_s: int
-    data: type[Any] = dict
-    entry: type[Any] = dict
     of_account: bool = False
-    may_be_empty: bool = False
 
 
 KINDS = {
     SPECS: Kind("specifications", 7 * _DAY),
-    OFFERINGS: Kind("offerings", 7 * _DAY, entry=list),
-    ZONES: Kind("zones", 7 * _DAY, entry=str, of_account=True),
-    ON_DEMAND: Kind("on-demand prices", _DAY, entry=str),
+    OFFERINGS: Kind("offerings", 7 * _DAY),
+    ZONES: Kind("zones", 7 * _DAY, of_account=True),
+    ON_DEMAND: Kind("on-demand prices", _DAY),
     SPOT: Kind("spot prices", _HOUR),
-    HISTORY: Kind("past spot prices", _HOUR, may_be_empty=True),
-    ADVISOR: Kind("interruption rates", _DAY, entry=int, may_be_empty=True),
-    QUOTAS: Kind("quotas", _DAY, data=list, of_account=True, may_be_empty=True),
-    PLACEMENT: Kind("placement scores", 600, data=list, of_account=True, may_be_empty=True),
-    REGIONS: Kind("regions", 7 * 3600, data=list, entry=str),
-    FAILURES: Kind("failures", 300, of_account=True, may_be_empty=True),
+    HISTORY: Kind("past spot prices", _HOUR),
+    ADVISOR: Kind("interruption rates", _DAY),
+    QUOTAS: Kind("quotas", _DAY, of_account=True),
+    PLACEMENT: Kind("placement scores", 600, of_account=True),
+    REGIONS: Kind("regions", 7 * 3600),
+    FAILURES: Kind("failures", 300, of_account=True),
 }
 
 _REASONS = {
@@ -80,20 +77,6 @@ def title(kind: str) -> str:
     """What people call a kind of signal: ``spot prices``."""
     days = f" of {kind.partition(':')[2]} days" if base(kind) == HISTORY and ":" in kind else ""
     return f"{KINDS[base(kind)].title}{days}"
-
-
-def form_problem(kind: str, data: Any) -> str:
-    """What is wrong with the types of a kind's data and its entries, empty if nothing is."""
-    form = KINDS[base(kind)]
-    if type(data) is not form.data:
-        return f"{type(data).__name__} in place of {form.data.__name__}"
-    entries = list(data.values()) if form.data is dict else data
-    # type() and not isinstance(): a boolean is no band of the advisor.
-    if not all(type(e) is form.entry for e in entries) or (
-        form.data is dict and not all(type(k) is str for k in data)
-    ):
-        return f"an entry is not of type {form.entry.__name__}"
-    return "" if data or form.may_be_empty else "it is empty"
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deepvm.cli.catalog.live import refresh, status
+from deepvm.cli.catalog.refresh import refresh
+from deepvm.cli.catalog.status import status
 from deepvm.cli.help.completion import complete_catalog
 from deepvm.cli.output import Output, OutputOrWide, print_as, print_document, say, warn
 from deepvm.cli.parameters import arg, flag, group, takes_flags

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
+from deepvm.catalog.price_sources import SOURCES
 from deepvm.cli.help import completion as complete
 from deepvm.cli.output import note
 from deepvm.cli.parameters import field_name, opt, switch
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
     from deepvm.core.preemption.job import Job
     from deepvm.core.training.speed import Training
     from deepvm.planner.request import PlanOptions
+
+    SourceName = str
+else:
+    SourceName = Literal[("auto", *SOURCES, "none")]
 
 DEFAULT_CATALOG = "aws"
 HISTORY = "history"
@@ -65,7 +70,7 @@ Prices = Annotated[
 ]
 Offline = Annotated[bool, switch("Send no requests: use the cache or the snapshot.")]
 Source = Annotated[
-    Literal["auto", "skypilot", "gpuhunt", "none"],
+    SourceName,
     opt("Public catalog of prices to use; auto: where no cloud answers.", "NAME"),
 ]
 PriceHistory = Annotated[

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from deepvm.catalog.clouds import cloud_of
-from deepvm.catalog.public.registry import TITLES
+from deepvm.catalog.price_sources import TITLES
 from deepvm.catalog.signals.signal import PRICES, age, base
 from deepvm.core.cluster.cluster import Cluster, Recommendation
 from deepvm.core.cluster.instances import INTERRUPTION_BANDS, Catalog, Market, Quota, find_quota

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from deepvm.catalog.clouds import cloud_of
-from deepvm.catalog.public.registry import TITLES
+from deepvm.catalog.price_sources import TITLES
 from deepvm.catalog.signals.signal import PRICES, base
 from deepvm.core.cluster.instances import Catalog
 from deepvm.core.spelling import joined, listed

@@ -171,7 +171,7 @@ def test_its_snapshots_are_found_whatever_its_regions_are_called(
 
 
 def test_nothing_at_hand_of_any_region() -> None:
-    with pytest.raises(MissingDataError, match="no prices of any region of Mars Cloud are at hand"):
+    with pytest.raises(MissingDataError, match="no prices of any region of Mars Cloud are known"):
         open_markets(["all"], MarketRequest(offline=True), cloud=cloud_of("mars"))
 
 

@@ -364,7 +364,7 @@ def test_all_regions_without_aws_are_those_at_hand(
     assert regions_of(found) == expected
     note = found[0].provenance.notes[0]
     assert note.startswith("all regions: only ")
-    assert note.endswith(f" at hand: {why}")
+    assert note.endswith(f" known: {why}")
     assert ("us-west-2" in str(found[0].provenance.notes)) is ("us-west-2" in expected)
 
 
@@ -376,7 +376,7 @@ def test_all_regions_when_aws_refuses_to_name_them(aws: FakeAws) -> None:
     assert regions_of(found) == ["us-west-2", REGION]  # in the order in which they were first named
     (note,) = found[0].provenance.notes
     assert note.startswith("all regions: only ")
-    assert "at hand: ec2 DescribeRegions" in note
+    assert "known: ec2 DescribeRegions" in note
     assert "allow ec2:DescribeRegions" in note
     with pytest.raises(CloudError, match="^ec2 DescribeRegions") as caught:
         open_markets(["all"], LIVE, now=NOW)

@@ -19,7 +19,8 @@ from support.spot_advisor import say
 from deepvm.catalog.clouds import REGISTRY
 from deepvm.catalog.market.build_catalog import MarketRequest
 from deepvm.catalog.market.open_markets import open_markets
-from deepvm.catalog.market.public_prices import cache_of, public_markets, wanted_source
+from deepvm.catalog.public.public_market import cache_of, public_catalogs, wanted_source
+from deepvm.catalog.public.registry import source
 from deepvm.catalog.signals.cache import Cache, default_folder
 from deepvm.catalog.signals.signal import OFFERINGS, ON_DEMAND, SPECS, SPOT
 from deepvm.catalog.store import load_catalog
@@ -214,9 +215,9 @@ class TestWhatBeatsWhat:
         assert price(market("aws", REGION)) == "1.5"
 
     def test_of_two_public_catalogs_the_newer_one(self, server: PublicServer) -> None:
-        first, second = public_markets(REGISTRY["aws"], "auto", NOW + timedelta(minutes=5))
+        first, second = public_catalogs(REGISTRY["aws"], "auto", NOW + timedelta(minutes=5))
         market()
-        assert second.refresh().error is None and first.kept([REGION]).of(REGION, SPOT) is not None
+        assert second.refresh() and first.kept([REGION])
         catalog = market(hours=0.1)
         assert sources(catalog)[SPOT] == ("cache", "gpuhunt") and "g6e.xlarge" in catalog.by_name
         kept = market(request=MarketRequest(source="skypilot"), hours=0.1)
@@ -263,13 +264,14 @@ class TestNamed:
         assert price(market(request=live)) == "1.006"
         server.answers[GCP] = say(b"", 500)
         with pytest.raises(
-            CloudError, match="live prices of us-central1.*--prices auto goes on with older prices"
+            CloudError,
+            match="live prices of us-central1.*--prices auto continues with older prices",
         ):
             market("gcp", request=MarketRequest(prices="live", source="auto"))
 
     def test_what_nobody_renews_is_asked_last(self, server: PublicServer) -> None:
         """skypilot-catalog's file of Azure ended in 2025."""
-        names = [m.source.name for m in public_markets(REGISTRY["azure"], "auto", NOW)]
+        names = [m.source.name for m in public_catalogs(REGISTRY["azure"], "auto", NOW)]
         assert names == ["gpuhunt", "skypilot"]
         assert sources(market("azure"))[ON_DEMAND] == ("live", "gpuhunt")
 
@@ -283,7 +285,7 @@ class TestNamed:
     ) -> None:
         monkeypatch.setenv("DEEPVM_SKYPILOT_URL", "none")
         assert sources(market())[SPOT][1] == "gpuhunt"
-        with pytest.raises(RequestError, match="not switched off, as DEEPVM_SKYPILOT_URL does"):
+        with pytest.raises(RequestError, match="DEEPVM_SKYPILOT_URL does not switch off"):
             market(request=MarketRequest(source="skypilot"))
         monkeypatch.setenv("DEEPVM_GPUHUNT_URL", "none")
         assert sources(market())[SPOT][0] == "embedded"
@@ -327,7 +329,7 @@ class TestOtherClouds:
 
     def test_each_source_has_its_own_cache(self) -> None:
         folders = {
-            str(cache_of(REGISTRY[c], s, 60).folder)
+            str(cache_of(REGISTRY[c], source(s)).folder)
             for c in ("aws", "gcp")
             for s in ("skypilot", "gpuhunt")
         }

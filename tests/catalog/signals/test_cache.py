@@ -56,6 +56,7 @@ def test_a_file_is_one_json_document_with_all_that_is_known(cache):
         "observed_at": "2026-11-21T09:27:00+00:00",
         "source": "a test",
         "refused": {"zero price": 1},
+        "dated": True,
         "data": DATA["spot"],
     }
 
@@ -90,7 +91,7 @@ def test_a_clock_that_is_a_little_behind_does_not_matter(cache):
     assert cache.take_notes() == ()
     assert cache.read(REGION, "spot", after(minutes=-5, seconds=-1)).origin == "expired"
     (note,) = cache.take_notes()
-    assert "future" in note and "2026-11-21 09:30 UTC" in note and str(file_of(cache)) in note
+    assert "future" in note and str(file_of(cache)) in note
 
 
 def test_freshness_counts_from_the_fetch_not_from_what_the_source_says(cache):
@@ -139,11 +140,38 @@ def test_names_do_not_lead_out(name, cache):
         cache.read(REGION, f"spot:../{name}", NOW)
 
 
-@pytest.mark.parametrize("data", [{"a": {"b": float("nan")}}, {"a": {"b": {1, 2}}}])
-def test_data_without_a_json_form_costs_a_note(data, cache):
-    assert not cache.write(signal("specs", data=data), NOW)
+def flip(text: str) -> str:
+    at = text.index("2026-11-21T09:30")  # the age of a price must not lie
+    return text[:at] + "2036" + text[at + 4 :]
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda text: text[:40], "is no cached signal"),
+        (lambda text: text[:-9], "do not match its sha256"),
+        (flip, "do not match its sha256"),
+        (lambda text: "", "is empty"),
+        (lambda text: "[]", "is no cached signal"),
+    ],
+)
+def test_a_damaged_file_is_renamed_and_noted_and_replaced(damage, reason, cache):
+    cache.write(signal(), NOW)
+    file_of(cache).write_text(damage(file_of(cache).read_text()))
+    assert cache.read(REGION, "spot", NOW) is None
     (note,) = cache.take_notes()
-    assert note.startswith("specs of us-east-1 is not kept")
+    assert reason in note and "spot.json.damaged" in note
+    assert not file_of(cache).exists() and cache.write(signal(), NOW)
+    assert cache.read(REGION, "spot", NOW) is not None
+
+
+def test_a_file_of_another_version_is_left_as_it_is(cache):
+    cache.write(signal(), NOW)
+    text = file_of(cache).read_text().replace("deepvm.signal/1", "deepvm.signal/2")
+    file_of(cache).write_text(text)
+    assert cache.read(REGION, "spot", NOW) is None
+    assert cache.entries(NOW)[0].state == "other version"
+    assert file_of(cache).read_text() == text
 
 
 def test_what_could_not_be_read_again_is_not_written(cache, monkeypatch):

@@ -213,10 +213,10 @@ def test_two_processes_do_the_work_once(mode, cache):
 def test_a_lock_that_cannot_be_had_is_said_and_ignored(cache, monkeypatch):
     monkeypatch.setattr(fetching, "LOCK_WAIT_S", 0.1)
     with cache.lock(REGION):
-        lines = []
-        found = get(Cache(cache.folder, "me"), Cloud(), progress=lines.append)
+        lines, mine = [], Cache(cache.folder, "me")
+        found = get(mine, Cloud(), progress=lines.append)
     assert origins(found) == all_from("live")
-    assert "another deepvm" in found.notes[0] and "waiting" in lines[0]
+    assert "another deepvm" in mine.take_notes()[0] and "waiting" in lines[0]
 
 
 def test_a_region_that_is_done_lets_others_in(cache):

@@ -16,6 +16,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
+from support.catalog_signals import together
 from support.command import COUNTED
 from support.pace import soon
 from support.places import ROOT
@@ -26,7 +27,6 @@ from deepvm.catalog.clouds.aws.client import Aws
 from deepvm.catalog.clouds.aws.providers import aws_providers
 from deepvm.catalog.clouds.aws.spot_advisor import AdvisorProvider
 from deepvm.catalog.signals.cache import Cache, default_folder
-from deepvm.catalog.signals.resolve import resolve_regions
 
 KEY, SECRET, TOKEN = (
     "AKIAIOSFODNN7EXAMPLE",
@@ -386,7 +386,7 @@ def market(with_aws, monkeypatch):
     ):
         asked.clear()
         cache = Cache(default_folder(os.environ), DEFAULT_CLOUD.account_tag("", os.environ))
-        return resolve_regions(
+        return together(
             regions,
             kinds,
             mode,

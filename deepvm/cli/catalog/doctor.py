@@ -1,0 +1,143 @@
+"""``deepvm doctor``: what live prices need."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from dataclasses import replace
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from deepvm.cli.help.completion import complete_region
+from deepvm.cli.output import Output, note, print_as
+from deepvm.cli.parameters import flag, opt
+from deepvm.cli.plan.options import AwsProfile
+from deepvm.core.spelling import joined, one_of
+from deepvm.errors import RequestError
+
+if TYPE_CHECKING:
+    from deepvm.catalog.signals.cloud import Check
+
+PATIENCE_S = 30  # for each request: all are small, and somebody waits for the table
+_STATUS = {True: "ok", None: "warning", False: "failed"}
+
+
+def doctor(
+    region: Annotated[
+        list[str],
+        opt(
+            "AWS region; repeatable; default: yours.",
+            "NAME",
+            "--region",
+            "-r",
+            autocompletion=complete_region,
+        ),
+    ] = [],  # noqa: B006  typer copies defaults, and None would hide the list type
+    profile: AwsProfile = "",
+    iam: Annotated[
+        bool, flag("--iam", "Only print the read-only IAM policy that deepvm needs.")
+    ] = False,
+    purpose: Annotated[
+        str,
+        opt(
+            "With --iam: the policy of run (who runs jobs on AWS), head or machine (roles).",
+            "NAME",
+            "--for",
+        ),
+    ] = "",
+    output: Output = "table",
+) -> None:
+    """Check what live prices need: the cache, credentials, the clock, each permission, quotas, the price feed.
+
+    Every check is a small read-only request; nothing is started or changed. Exit code 0 when
+    nothing failed, else 5.
+    """
+    from deepvm.catalog.clouds import DEFAULT_CLOUD
+    from deepvm.catalog.signals.cloud import Region
+    from deepvm.reports.tables import Column, print_table
+
+    if purpose and not iam:
+        raise RequestError("for", purpose, "only with --iam")
+    if iam:
+        sys.stdout.write(_policy_for(purpose) if purpose else DEFAULT_CLOUD.policy())
+        return
+    # "all" is for prices; the usual region says the same about credentials and permissions.
+    named = dict.fromkeys(r for r in region if r not in ("", "all"))
+    regions = [Region(DEFAULT_CLOUD.check_region(r), "--region") for r in named]
+    regions = regions or [DEFAULT_CLOUD.own_region(profile, os.environ)]
+    checks = [_check_cache(), _check_local_machines()]
+    for asked in regions:
+        note(f"asking AWS about {asked.name}" + ("" if named else f" ({asked.where})"))
+        now = datetime.now(timezone.utc)
+        for check in DEFAULT_CLOUD.check(profile, asked.name, now, PATIENCE_S):
+            if len(regions) > 1:
+                check = replace(check, name=f"{asked.name}: {check.name}")
+            checks.append(check)
+    failed = any(c.ok is False for c in checks)
+    rows = [
+        {"name": c.name, "status": _STATUS[c.ok], "detail": c.detail, "advice": c.advice}
+        for c in checks
+    ]
+    document = {
+        "schema_version": "deepvm.doctor/1",
+        "ok": not failed,
+        "regions": [r.name for r in regions],
+        "checks": rows,
+    }
+    columns = [
+        Column("check"),
+        Column("status"),
+        Column("found", drop=2),
+        Column("what to do", drop=1),
+    ]
+    cells = [[value or "-" for value in row.values()] for row in rows]
+    print_as(output, lambda: print_table(columns, cells, also="-o json"), lambda: document)
+    if failed:
+        raise typer.Exit(5)
+
+
+def _policy_for(purpose: str) -> str:
+    """The IAM policy of jobs. Raises RequestError."""
+    from deepvm.jobs.clouds.aws.ec2_settings import Ec2Settings
+    from deepvm.jobs.clouds.aws.run_policy import POLICIES, policy_text
+
+    if purpose not in POLICIES:
+        raise RequestError(
+            "for", purpose, one_of(purpose, tuple(POLICIES)) or joined(POLICIES, "or")
+        )
+    return policy_text(purpose, Ec2Settings.of(os.environ))
+
+
+def _check_cache() -> Check:
+    """Whether answers of AWS can be kept; without that, deepvm works and is slow."""
+    from deepvm.catalog.signals.cache import default_folder
+    from deepvm.catalog.signals.cloud import Check
+
+    folder = default_folder(os.environ)
+    advice = "name a writable folder with DEEPVM_CACHE_DIR; without it every run asks AWS again"
+    if folder is None:
+        return Check("cache", None, "there is no home folder to keep it in", advice)
+    parent = next((p for p in (folder, *folder.parents) if os.path.lexists(p)), folder)
+    try:
+        # Only a real file shows a full disk or a read-only file system; os.access() does not.
+        with tempfile.TemporaryFile(dir=parent) as stream:
+            stream.write(b"deepvm")
+    except OSError as error:
+        reason = error.strerror or error
+        return Check("cache", None, f"{folder} cannot be written: {reason}", advice)
+    return Check("cache", True, str(folder) if folder.exists() else f"{folder}, not made yet")
+
+
+def _check_local_machines() -> Check:
+    """What keeps the processes of a local machine together."""
+    from deepvm.catalog.signals.cloud import Check
+    from deepvm.jobs.clouds.local import unshared
+
+    if unshared():
+        return Check("local machines", True, "each has a PID namespace of its own, by unshare")
+    detail = "unshare is refused here: a process of deepvm's own keeps machines together"
+    advice = "nothing, unless you kill -9 that process and its child at once"
+    return Check("local machines", None, detail, advice)

@@ -1,0 +1,249 @@
+"""``deepvm catalog refresh``: fetch prices, types and quotas, of AWS or of public catalogs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+from deepvm.cli.help.completion import complete_cloud, complete_region
+from deepvm.cli.output import note, say
+from deepvm.cli.parameters import opt
+from deepvm.cli.plan.options import MOST_DAYS, AwsProfile
+from deepvm.core.spelling import joined, one_of
+from deepvm.errors import CloudError, DataError, RequestError
+
+if TYPE_CHECKING:
+    from deepvm.catalog.public.public_market import PublicCatalog
+    from deepvm.catalog.signals.cache import Cache
+    from deepvm.catalog.signals.cloud import Cloud
+    from deepvm.catalog.signals.fetching import Outcome
+
+ALL = "all"
+
+Clouds = Annotated[
+    list[str] | None,
+    opt(
+        "Cloud, or all; repeatable; default: aws.", "NAME", "--cloud", autocompletion=complete_cloud
+    ),
+]
+
+
+def refresh(
+    region: Annotated[
+        list[str] | None,
+        opt(
+            "AWS region, or all; repeatable.",
+            "NAME",
+            "--region",
+            "-r",
+            autocompletion=complete_region,
+        ),
+    ] = None,
+    only: Annotated[
+        list[str] | None, opt("Only this signal, such as spot; repeatable.", "SIGNAL")
+    ] = None,
+    days: Annotated[
+        str, opt(f"Also the spot price history of so many days, 1 to {MOST_DAYS}.", "N")
+    ] = "",
+    cloud: Clouds = None,
+    source: Annotated[
+        str, opt("A public catalog, in place of AWS: skypilot or gpuhunt; none: only AWS.", "NAME")
+    ] = "",
+    profile: AwsProfile = "",
+    offline: Annotated[bool, opt("", None, "--offline", hidden=True)] = False,
+) -> None:
+    """Fetch prices, types and quotas into the cache now, however fresh it is: of AWS, or of public catalogs.
+
+    Exit code 0 when something came from AWS for every region, else 5; 4 when the cache could not be
+    written. Signals fail independently. A public catalog needs no account, and is fetched for all
+    regions of a cloud; 5 if one fails.
+
+    Example: deepvm catalog refresh --region us-east-1 --only spot
+    """
+    if offline:
+        raise RequestError(
+            "offline", True, "no --offline: refresh asks AWS; 'deepvm catalog status' sends nothing"
+        )
+    clouds, now = clouds_named(cloud or []), datetime.now(timezone.utc)
+    wanted = _named_source(source, clouds)
+    given = {"--region": region, "--only": only, "--days": days, "--profile": profile}
+    # Clouds alone, without an account: their prices, wherever they come from.
+    anywhere = bool(cloud) and not any(given.values())
+    public = [c for c in clouds if _is_public(c, wanted, anywhere)]
+    if public:
+        if len(public) == len(clouds):
+            for option in (name for name, value in given.items() if value):
+                note(f"{option} has no effect on public catalogs, which are fetched whole")
+        _refresh_files(public, wanted, now)
+    if len(public) < len(clouds):
+        _refresh_aws(region or [], only or [], days, profile, now)
+
+
+def clouds_named(names: Sequence[str]) -> list[Cloud]:
+    """The clouds that ``--cloud`` names; the default one without any. Raises RequestError."""
+    from deepvm.catalog.clouds import DEFAULT_CLOUD, REGISTRY, clouds_of
+
+    return [REGISTRY[name] for name in clouds_of(names)] or [DEFAULT_CLOUD]
+
+
+def _named_source(name: str, clouds: Sequence[Cloud]) -> str:
+    """The public catalog that ``--source`` names, empty for none in particular."""
+    from deepvm.catalog.price_sources import SOURCES
+    from deepvm.catalog.public.public_market import AUTO, NONE
+
+    if name in ("", AUTO):  # which a setting for other commands may say
+        return ""
+    without_api = [cloud.title for cloud in clouds if not cloud.has_api]
+    if name == NONE and without_api:
+        allowed = f"{' or '.join(SOURCES)}, the only ones with prices of {joined(without_api)}"
+        raise RequestError("source", name, allowed)
+    if name not in (NONE, *SOURCES):
+        raise RequestError("source", name, one_of(name, SOURCES))
+    return name
+
+
+def _is_public(cloud: Cloud, wanted: str, anywhere: bool) -> bool:
+    """Whether a cloud's prices come from a public catalog."""
+    from deepvm.catalog.public.public_market import NONE
+
+    if wanted or not cloud.has_api:
+        return wanted != NONE
+    if not anywhere or cloud.credentials_may_exist("", os.environ):
+        return False
+    note(f"no {cloud.title} credentials were found: a public catalog has its prices")
+    return True
+
+
+def _refresh_files(clouds: Sequence[Cloud], wanted: str, now: datetime) -> None:
+    """Download the first public catalog of each cloud, or the wanted one.
+
+    Raises CloudError: one gave no answer that can be used. DataError: the cache takes nothing.
+    """
+    from deepvm.reports.prices.fetched import print_files
+
+    catalogs = [_public_catalog(cloud, wanted, now) for cloud in clouds]
+    results = []
+    for catalog in catalogs:
+        say(f"{catalog.cloud.name}: fetching {catalog.source.title}")
+        results.append((catalog, list(catalog.refresh().values())))
+    print_files(results, now)
+    errors = [(c, c.error) for c in catalogs if c.error is not None]
+    for _, error in errors[1:]:
+        note(str(error))
+    if errors:
+        catalog, error = errors[0]
+        names = joined(c.cloud.name for c, _ in errors)
+        what = f"nothing came from {catalog.source.title} for {names}"
+        raise CloudError(what, error.why, f"{error.what}: {error.detail}", error.advice)
+    for catalog in catalogs:
+        _check_kept(catalog.cache)
+
+
+def _public_catalog(cloud: Cloud, wanted: str, now: datetime) -> PublicCatalog:
+    from deepvm.catalog.price_sources import ADDRESS_VARIABLES
+    from deepvm.catalog.public.public_market import AUTO, public_catalogs
+
+    catalogs = public_catalogs(cloud, wanted or AUTO, now)
+    if not catalogs:
+        variables = joined(ADDRESS_VARIABLES, "or")
+        allowed = f"one that has {cloud.title}, not switched off by {variables}"
+        raise RequestError("source", wanted or AUTO, allowed)
+    return catalogs[0]
+
+
+def _refresh_aws(
+    named: Sequence[str], only: Sequence[str], days: str, profile: str, now: datetime
+) -> None:
+    from deepvm.catalog.clouds import DEFAULT_CLOUD
+    from deepvm.catalog.signals.fetching import SignalRequest, fetch
+    from deepvm.reports.prices.fetched import print_outcomes
+
+    kinds = _kinds(only, days)
+    may_ask = DEFAULT_CLOUD.credentials_may_exist(profile, os.environ)
+    regions = _regions(DEFAULT_CLOUD, named, profile, may_ask)
+    cache = DEFAULT_CLOUD.cache(profile, os.environ)
+    requests = [SignalRequest(r, k, refetch=True) for r in regions for k in kinds]
+    providers = DEFAULT_CLOUD.public_providers
+    if may_ask:
+        providers = partial(DEFAULT_CLOUD.providers, kinds, profile)
+    outcomes = fetch(requests, providers, cache=cache, now=now, progress=say)
+    print_outcomes(outcomes, now)
+    _conclude(regions, outcomes)
+    _check_kept(cache)
+
+
+def _kinds(only: Sequence[str], days: str) -> tuple[str, ...]:
+    from deepvm.catalog.clouds import DEFAULT_CLOUD
+    from deepvm.catalog.market.build_catalog import MarketRequest
+    from deepvm.catalog.signals.signal import HISTORY
+
+    known = (*DEFAULT_CLOUD.kinds, HISTORY)
+    history = f"{HISTORY}:{MarketRequest(days=days).days}" if days else ""
+    for name in only:
+        if name not in known:
+            raise RequestError("only", name, one_of(name, known))
+    if HISTORY in only and not history:
+        raise RequestError("only", HISTORY, f"{HISTORY} together with --days N")
+    if only and history and HISTORY not in only:
+        note(f"--days {days} has no effect without --only {HISTORY}")
+    names = only or known
+    kinds = (history if name == HISTORY else name for name in names)
+    return tuple(dict.fromkeys(filter(None, kinds)))
+
+
+def _regions(cloud: Cloud, named: Sequence[str], profile: str, may_ask: bool) -> tuple[str, ...]:
+    if not named:
+        own = cloud.own_region(profile, os.environ)
+        say(f"region {own.name} ({own.where})")
+        return (own.name,)
+    regions = [cloud.check_region(name) for name in named if name != ALL]
+    if ALL in named:
+        if not may_ask:
+            raise _no_credentials("the list of regions")
+        regions += cloud.account_regions(profile)
+    return tuple(dict.fromkeys(regions))
+
+
+def _no_credentials(what: str) -> CloudError:
+    keys = "run 'aws configure', or set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+    advice = f"{keys}; --source skypilot needs no account"
+    return CloudError(what, "credentials", "no AWS credentials were found", advice)
+
+
+def _conclude(regions: Sequence[str], outcomes: Sequence[Outcome]) -> None:
+    """Note what failed. Raises CloudError: a region has only what is public.
+
+    A timer must notice that.
+    """
+    from deepvm.catalog.signals.fetching import PUBLIC
+    from deepvm.catalog.signals.resolve import advice_of, describe_failure, grouped
+
+    without = []
+    for region in regions:
+        here = [o for o in outcomes if o.request.region == region]
+        private = [o for o in here if o.request.kind not in PUBLIC]
+        if all(o.signal is None for o in private or here):
+            without.append(region)
+    failed = [o for o in outcomes if o.signal is None]
+    groups = grouped({o.request: o.error or _no_credentials("AWS") for o in failed})
+    fatal = next((g for g in groups if any(r.region in without for r in g)), None)
+    for group in groups:
+        if group != fatal:
+            note("; ".join(filter(None, (describe_failure(group), advice_of(group)))))
+    if fatal is not None:
+        error = next(iter(fatal.values()))
+        what = f"nothing came from AWS for {joined(without)}"
+        raise CloudError(what, error.why, describe_failure(fatal), error.advice)
+
+
+def _check_kept(cache: Cache) -> None:
+    """Note what went wrong with the cache. Raises DataError: it takes nothing."""
+    notes = cache.take_notes()
+    if not cache.keeps:
+        why = next(iter(notes), "there is no home folder; DEEPVM_CACHE_DIR names a place")
+        raise DataError(f"what was fetched could not be kept: {why}")
+    for text in notes:
+        note(text)

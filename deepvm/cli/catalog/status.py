@@ -1,0 +1,54 @@
+"""``deepvm catalog status``: the cache of prices and types."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime, timezone
+from typing import Annotated
+
+from deepvm.cli.catalog.refresh import ALL, Clouds, clouds_named
+from deepvm.cli.help.completion import complete_region
+from deepvm.cli.output import Output, note, print_as
+from deepvm.cli.parameters import opt
+from deepvm.cli.plan.options import AwsProfile
+
+
+def status(
+    region: Annotated[
+        list[str] | None,
+        opt(
+            "Only this region; repeatable.",
+            "NAME",
+            "--region",
+            "-r",
+            autocompletion=complete_region,
+        ),
+    ] = None,
+    cloud: Clouds = None,
+    profile: AwsProfile = "",
+    output: Output = "table",
+) -> None:
+    """Show the cache of prices and types: how much, how old, whether it is fresh, and what renews it.
+
+    Sends no requests and changes nothing.
+    """
+    from deepvm.catalog.clouds import DEFAULT_CLOUD
+    from deepvm.catalog.public.public_market import AUTO, public_catalogs
+    from deepvm.reports.prices.status import CacheStatus
+
+    cache, now = DEFAULT_CLOUD.cache(profile, os.environ), datetime.now(timezone.utc)
+    clouds = clouds_named(cloud or [])
+    names = [r for r in dict.fromkeys(region or []) if r != ALL]
+    regions = [DEFAULT_CLOUD.check_region(name) for name in names]
+    found = CacheStatus(now, cache)
+    for catalog in (c for one in clouds for c in public_catalogs(one, AUTO, now)):
+        found.add_file(catalog, always=bool(cloud))
+    if DEFAULT_CLOUD in clouds:
+        found.add_cloud(DEFAULT_CLOUD, [] if ALL in (region or []) else regions)
+    print_as(output, found.print, found.document)
+    if output != "table" or DEFAULT_CLOUD not in clouds:
+        return
+    if cache.folder is None:
+        note("there is no home folder to keep anything in; DEEPVM_CACHE_DIR names a place")
+    elif not any(row["path"] for row in found.signals):
+        note(f"nothing is kept in {cache.folder}; 'deepvm catalog refresh' fetches from AWS")
