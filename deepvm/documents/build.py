@@ -24,7 +24,6 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, is_type
 
 from deepvm.documents.json_schema import fields_of
 
-
 FIRST = "^"
 """In place of a key that comes before."""
 

@@ -97,15 +97,14 @@ def run(
 
     deepvm run plan.json --total-usd 5 -- python train.py
     """
-    import time
-
-    from deepvm.catalog.published.cloud_rates import rates_of
-    from deepvm.jobs.cloud import RemoteCloud
+    from deepvm.documents.build import document_of
+    from deepvm.documents.outputs.jobs import RunPlan
     from deepvm.jobs.history.history import History
     from deepvm.jobs.history.validation import refuse_unlike
     from deepvm.jobs.jobfile import changed, job_of_plan, read_job_file, remarks
-    from deepvm.jobs.submission import about, checked, head_pool, submit, world_of
-    from deepvm.reports.jobs import listing
+    from deepvm.jobs.submission import about, submit, world_of
+    from deepvm.reports.jobs.listing import print_plan
+    from deepvm.services.jobs import plan_job
 
     found = job_of_plan(job, command) if command else read_job_file(job)
     found = changed(
@@ -125,13 +124,8 @@ def run(
     for line in remarks(found):
         note(line)
     if dry_run:
-        world, where = checked(found, job, time.time(), detach=detach)
-        names = where.names(found.name) if isinstance(where, RemoteCloud) else {}
-        rates = rates_of(found.cloud, where.whole()) if isinstance(where, RemoteCloud) else None
-        document = listing.plan_document(
-            found.name, world, head_pool(where) if detach else None, names, rates
-        )
-        print_as(output, lambda: listing.print_plan(document), lambda: document)
+        document = document_of(RunPlan, plan_job(found, job, detach=detach))
+        print_as(output, lambda: print_plan(document), lambda: document)
         return
     if validate:
         if detach:

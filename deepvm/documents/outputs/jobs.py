@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import Annotated, Literal, TypedDict
 
-from deepvm.documents.build import At
+from deepvm.documents.build import At, With
 from deepvm.documents.outputs.plans import Bill
 from deepvm.documents.outputs.simulation import Spread
 
@@ -262,12 +262,12 @@ class PlannedMachines(TypedDict):
     """Machines of one kind that a job would rent."""
 
     role: Annotated[str, "trainer, anchor, or head, which runs the controller of a detached job"]
-    type: Annotated[str, "instance type"]
-    zone: Annotated[str, "where the first is asked for"]
-    market: Market
+    type: Annotated[str, At("pool.instance_type"), "instance type"]
+    zone: Annotated[str, At("pool.zone"), "where the first is asked for"]
+    market: Annotated[Market, At("pool.market")]
     least: Annotated[int, "without so many nothing is trained"]
     most: Annotated[int, "so many are asked for"]
-    usd_per_hour: Annotated[float, "the price of one, US dollars an hour"]
+    usd_per_hour: Annotated[float, At("pool.usd_per_hour"), "the price of one, US dollars an hour"]
     most_usd_per_hour: Annotated[
         float | None, "what one may cost when prices rise, US dollars an hour, null for no limit"
     ]
@@ -276,7 +276,7 @@ class PlannedMachines(TypedDict):
 class AskedPool(TypedDict):
     """Where training machines are asked for."""
 
-    type: Annotated[str, "instance type"]
+    type: Annotated[str, At("instance_type"), "instance type"]
     zone: Annotated[str, "zone, or what covers several, among which the cloud chooses"]
     market: Market
     usd_per_hour: Annotated[float, "the price of one, US dollars an hour"]
@@ -297,16 +297,26 @@ class RunPlan(TypedDict):
     usd_per_hour: Annotated[
         float, "with the most machines, in the dearest of the pools, US dollars an hour"
     ]
-    total_usd: Annotated[float | None, "what may be paid in all, US dollars, null without a limit"]
+    total_usd: Annotated[
+        float | None,
+        At("world.terms.total_usd"),
+        "what may be paid in all, US dollars, null without a limit",
+    ]
     max_price: Annotated[
         float | None,
+        At("world.terms.max_price"),
         "what all machines may cost when prices rise, US dollars an hour, null if unsaid",
     ]
     machines: list[PlannedMachines]
-    pools: Annotated[list[AskedPool], "in the order in which they are asked"]
-    bill: Annotated[Bill | None, "what comes besides machines, null where no rates are known"]
+    pools: Annotated[list[AskedPool], At("world.pools"), "in the order in which they are asked"]
+    bill: Annotated[
+        Bill | None,
+        At(lambda plan: plan.bill and With(plan.bill, total_usd=None)),
+        "what comes besides machines, null where no rates are known",
+    ]
     names: Annotated[
         list[MadeName],
+        At(lambda plan: [{"what": kind, "name": name} for kind, name in plan.names.items()]),
         "of all that is made in the cloud; empty where machines are simulated or yours",
     ]
 

@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from decimal import Decimal
 from typing import Any
 
-from deepvm.core.bill.bill import RentedVms, bill_of
-from deepvm.core.bill.extras import Extras
-from deepvm.core.bill.rates import Rates
-from deepvm.core.cluster.instances import Market
 from deepvm.core.units import counted, format_seconds
-from deepvm.documents.build import With, document_of
 from deepvm.documents.outputs.jobs import iso_time
-from deepvm.documents.outputs.plans import Bill
-from deepvm.jobs.decisions.price_caps import most_usd_per_hour
-from deepvm.jobs.decisions.world import JobState, Pool, Role
+from deepvm.jobs.decisions.world import Role
 from deepvm.jobs.history.history import EventRow
 from deepvm.jobs.orphans import Orphan
 from deepvm.jobs.standing import ELSEWHERE, GONE, JobLine
@@ -25,10 +17,9 @@ from deepvm.reports.jobs.phases import slow_parts
 from deepvm.reports.jobs.progress import lost_words, restart_words, steps_words
 from deepvm.reports.jobs.validation import print_forecast, print_validation
 from deepvm.reports.tables import Column, print_lines, print_table
+from deepvm.services.jobs import HEAD
 
 _LAST = 12
-_HEAD = "head"
-"""The role of the machine that runs the controller of a detached job."""
 
 
 def print_jobs(jobs: Sequence[JobLine]) -> None:
@@ -133,86 +124,6 @@ def print_job(document: Mapping[str, Any], events: Sequence[EventRow]) -> None:
             print_lines([f"{clock(event.at_s)} {line}"])
 
 
-def plan_document(
-    name: str,
-    world: JobState,
-    head: Pool | None,
-    names: Mapping[str, str],
-    rates: Rates | None = None,
-) -> dict[str, Any]:
-    """What a job would rent, as a document; ``head``: for its controller.
-
-    ``names``: of what it makes, by kind.
-
-    ``rates``: what its cloud charges besides machines, None if unknown.
-    """
-    terms = world.terms
-    groups = [
-        (
-            Role.TRAINER.value,
-            world.pools,
-            terms.least - terms.steadies,
-            terms.most - terms.steadies,
-        ),
-        (Role.TRAINER.value, terms.steady, terms.steadies, terms.steadies),
-        (Role.ANCHOR.value, terms.anchor, terms.anchors, terms.anchors),
-        (_HEAD, () if head is None else (head,), 1, 1),
-    ]
-    machines: list[dict[str, Any]] = [
-        {
-            "role": role,
-            "type": pool.instance_type,
-            "zone": pool.zone,
-            "market": pool.market,
-            "least": least,
-            "most": most,
-            "usd_per_hour": pool.usd_per_hour,
-            "most_usd_per_hour": (
-                most_usd_per_hour(world, pool, Role(role)) if names and role != _HEAD else None
-            ),
-        }
-        for role, pools, least, most in groups
-        for pool in pools[:1]
-    ]
-    bought = [(pools[0].market, most) for _, pools, _, most in groups if pools]
-    spot = sum(most for market, most in bought if market == Market.SPOT.value)
-    dearest_usd = sum(
-        most * max(p.usd_per_hour for p in pools) for _, pools, _, most in groups if pools
-    )
-    return {
-        "schema_version": "deepvm.run-plan/1",
-        "name": name,
-        "usd_per_hour": round(dearest_usd, 8),
-        "total_usd": terms.total_usd,
-        "max_price": terms.max_price,
-        "machines": machines,
-        "pools": [
-            {
-                "type": p.instance_type,
-                "zone": p.zone,
-                "market": p.market,
-                "usd_per_hour": p.usd_per_hour,
-            }
-            for p in world.pools
-        ],
-        "bill": (
-            None
-            if rates is None
-            else _bill(spot, sum(n for _, n in bought) - spot, dearest_usd, rates)
-        ),
-        "names": [{"what": what, "name": name} for what, name in names.items()],
-    }
-
-
-def _bill(spot: int, on_demand: int, usd_per_hour: float, rates: Rates) -> dict[str, Any]:
-    """What comes besides machines, counted as in a recommendation.
-
-    Jobs do not say how large disks are.
-    """
-    vms = RentedVms(spot, on_demand, Decimal(str(round(usd_per_hour, 6))))
-    return document_of(Bill, With(bill_of(vms, rates, Extras()), total_usd=None))
-
-
 def print_plan(document: Mapping[str, Any]) -> None:
     """What a job would rent, where, and how it can be found."""
     first, *others = document["machines"]
@@ -223,7 +134,7 @@ def print_plan(document: Mapping[str, Any]) -> None:
     )
     parts = [f"{count} x {first['type']} {first['market']}"]
     for group in others:
-        what = {Role.ANCHOR.value: " to keep versions in memory", _HEAD: " for the controller"}.get(
+        what = {Role.ANCHOR.value: " to keep versions in memory", HEAD: " for the controller"}.get(
             group["role"]
         )
         parts.append(f"{group['most']}" + (f" x {group['type']}{what}" if what else " on demand"))

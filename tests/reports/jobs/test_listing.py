@@ -7,8 +7,11 @@ from typing import Any
 import pytest
 
 from deepvm.catalog.published.cloud_rates import rates_of
+from deepvm.documents.build import document_of
+from deepvm.documents.outputs.jobs import RunPlan
 from deepvm.jobs.decisions.world import JobLimits, JobState, Pool
-from deepvm.reports.jobs.listing import plan_document, print_plan
+from deepvm.reports.jobs.listing import print_plan
+from deepvm.services.jobs import JobPlan
 
 SPOT = Pool("g4dn.xlarge", "us-east-1a", "spot", 0.16)
 ANCHOR = Pool("m7g.large", "us-east-1", "on-demand", 0.08)
@@ -17,9 +20,8 @@ ANCHOR = Pool("m7g.large", "us-east-1", "on-demand", 0.08)
 def document(**terms: Any) -> dict[str, Any]:
     asked = JobLimits(**{"least": 4, "most": 4, "anchor": (ANCHOR,), "anchors": 1, **terms})
     world = JobState(terms=asked, now_s=0.0, pools=(SPOT,))
-    return plan_document(
-        "job", world, None, {"instances": "deepvm job m1"}, rates_of("aws", "us-east-1")
-    )
+    names, rates = {"instances": "deepvm job m1"}, rates_of("aws", "us-east-1")
+    return document_of(RunPlan, JobPlan("job", world, None, names, rates))
 
 
 def test_machines_have_a_limit_where_the_user_set_one_only(

@@ -1,0 +1,113 @@
+"""What a job would rent, before anything is rented: ``deepvm run --dry-run``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from deepvm.core.bill.bill import Bill, RentedVms, bill_of
+from deepvm.core.bill.extras import Extras
+from deepvm.core.bill.rates import Rates
+from deepvm.core.cluster.instances import Market
+from deepvm.jobs.decisions.price_caps import most_usd_per_hour
+from deepvm.jobs.decisions.world import JobState, Pool, Role
+
+if TYPE_CHECKING:
+    from deepvm.jobs.jobfile import JobFile
+
+HEAD = "head"
+"""The role of the machine that runs the controller of a detached job."""
+
+
+@dataclass(frozen=True)
+class MachineGroup:
+    """Machines of one role, from ``least`` to ``most``; the first of ``pools`` is asked first."""
+
+    role: str
+    pools: Sequence[Pool]
+    least: int
+    most: int
+    most_usd_per_hour: float | None = None
+
+    @property
+    def pool(self) -> Pool:
+        return self.pools[0]
+
+    @property
+    def max_usd_per_hour(self) -> float:
+        """All of them, in the dearest pool."""
+        return self.most * max(pool.usd_per_hour for pool in self.pools)
+
+
+@dataclass(frozen=True)
+class JobPlan:
+    """What a job would rent.
+
+    Attributes:
+        head: the machine for its controller, if that cannot run here. names: of what the job makes
+            in its cloud, by kind. rates: what the cloud charges besides machines, if known.
+    """
+
+    name: str
+    world: JobState
+    head: Pool | None
+    names: Mapping[str, str]
+    rates: Rates | None = None
+
+    @property
+    def machines(self) -> list[MachineGroup]:
+        return [group for group in self._groups() if group.pools]
+
+    def _groups(self) -> Iterator[MachineGroup]:
+        terms = self.world.terms
+        least, most = terms.least - terms.steadies, terms.most - terms.steadies
+        yield self._group(Role.TRAINER, self.world.pools, least, most)
+        yield self._group(Role.TRAINER, terms.steady, terms.steadies, terms.steadies)
+        yield self._group(Role.ANCHOR, terms.anchor, terms.anchors, terms.anchors)
+        if self.head is not None:
+            yield MachineGroup(HEAD, (self.head,), 1, 1)
+
+    def _group(self, role: Role, pools: Sequence[Pool], least: int, most: int) -> MachineGroup:
+        limit = None
+        if self.names and pools:
+            limit = most_usd_per_hour(self.world, pools[0], role)
+        return MachineGroup(role.value, pools, least, most, limit)
+
+    @property
+    def usd_per_hour(self) -> float:
+        """With the most machines, in the dearest of the pools."""
+        return round(sum(group.max_usd_per_hour for group in self.machines), 8)
+
+    @property
+    def bill(self) -> Bill | None:
+        """What comes besides machines, counted as in a recommendation.
+
+        Jobs do not say how large disks are.
+        """
+        if self.rates is None:
+            return None
+        spot = sum(g.most for g in self.machines if g.pool.market == Market.SPOT.value)
+        count = sum(group.most for group in self.machines)
+        usd_per_hour = Decimal(str(round(self.usd_per_hour, 6)))
+        return bill_of(RentedVms(spot, count - spot, usd_per_hour), self.rates, Extras())
+
+
+def plan_job(job: JobFile, file: Path, *, detach: bool = False) -> JobPlan:
+    """The plan of a job file at ``file``; nothing is rented, the cloud is asked what is free.
+
+    Raises RequestError, JobFormatError; RefusedError, UnknownError: the cloud cannot be used.
+    """
+    from deepvm.catalog.published.cloud_rates import rates_of
+    from deepvm.jobs.cloud import RemoteCloud
+    from deepvm.jobs.submission import checked, head_pool
+
+    world, cloud = checked(job, file, time.time(), detach=detach)
+    head = head_pool(cloud) if detach else None
+    if not isinstance(cloud, RemoteCloud):
+        return JobPlan(job.name, world, head, {})
+    rates = rates_of(job.cloud, cloud.whole())
+    return JobPlan(job.name, world, head, cloud.names(job.name), rates)
