@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, datetime
 from decimal import Decimal
 from enum import Enum
 from functools import cache
@@ -23,6 +23,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, is_typeddict
 
 from deepvm.documents.json_schema import fields_of
+from deepvm.io.times import format_time
 
 FIRST = "^"
 """In place of a key that comes before."""
@@ -148,6 +149,8 @@ def _is_not_finite(value: Any) -> bool:
 def _scalar(hint: Any, value: Any) -> Any:
     if isinstance(value, Enum):
         return value.value
+    if isinstance(value, datetime):
+        return format_time(value)
     if isinstance(value, date):
         return value.isoformat()
     if hint is float or isinstance(value, Decimal):

@@ -175,33 +175,27 @@ def _following(
 
 def _doubt(catalog: Catalog, rest: int, measured: Sequence[str], scale: _Scale, chosen: str) -> str:
     """What to think of types that keep the catalog's figures."""
-    links, others = (
-        listed(scale.links),
-        f"{counted(rest, 'other type')} with figures of the catalog",
-    )
+    others = f"{counted(rest, 'other type')} with figures of the catalog"
+    links = listed(scale.links)
     if scale.estimated:
-        published = smallest_of_each_gpu(
-            i for i in catalog if i.eflops is not None and not i.eflops_basis
-        )
-        too = (
-            f"measure {' or '.join(published[:3])} with the same workload too to compare them, or "
-        )
-        return (
+        reason = (
             f"{listed(measured)}: eFLOPS measured here with {chosen} compare with none of the"
-            f" catalog's, which are of another workload, so {others} count only with --estimates;"
-            f" {too if published else ''}leave the measured tables out with --tables paper"
+            " catalog's, which are of another workload"
         )
-    if scale.spread > FAR_APART:
-        return (
+    elif scale.spread > FAR_APART:
+        reason = (
             f"{links} link what was measured here with {chosen} to the catalog's eFLOPS, and differ"
-            f" by {scale.spread - 1:.0%}: GPUs compare differently in the two workloads, so"
-            f" {others} count only with --estimates; measure them too"
+            f" by {scale.spread - 1:.0%}"
         )
-    how = "alone links" if len(scale.links) == 1 else f"link (within {scale.spread - 1:.0%})"
-    return (
-        f"{links} {how} what was measured here with {chosen} to the catalog's eFLOPS: {others}"
-        " compare only as far as both workloads run GPUs alike; measure them too to be sure"
-    )
+    else:
+        how = "alone links" if len(scale.links) == 1 else f"link (within {scale.spread - 1:.0%})"
+        return (
+            f"{links} {how} what was measured here with {chosen} to the catalog's eFLOPS: {others}"
+            " compare only as far as both workloads run GPUs alike; measure them too to be sure"
+        )
+    published = (i for i in catalog if i.eflops is not None and not i.eflops_basis)
+    measure = " or ".join(smallest_of_each_gpu(published)[:3]) or "them"
+    return f"{reason}, so {others} count only with --estimates; measure {measure} too"
 
 
 def smallest_of_each_gpu(instances: Iterable[InstanceType]) -> list[str]:

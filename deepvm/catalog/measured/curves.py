@@ -95,20 +95,17 @@ def curve_doubts(
     """
     found = []
     for name, entry in general.items():
+        about = f"the curve of {name} was measured"
         if entry.local:
-            found.append(
-                f"the curve of {name} was measured with processes of one machine, not with VMs"
-            )
+            found.append(f"{about} with processes of one machine, not with VMs")
         if entry.sizes < FEWEST_SIZES:
+            sizes = counted(entry.sizes, "size")
             found.append(
-                f"the curve of {name} was measured at {counted(entry.sizes, 'size')} above 1, too"
-                " few to go by: it counts only with --speedup measured"
+                f"{about} at {sizes} above 1, too few to go by: it counts only with --speedup"
+                " measured"
             )
         if name in speeds and not same_workload(entry.workload, eflops_workload):
-            found.append(
-                f"the curve of {name} was measured with {entry.workload}, its eFLOPS with"
-                f" {eflops_workload}"
-            )
+            found.append(f"{about} with {entry.workload}, its eFLOPS with {eflops_workload}")
     # Rule 2. Types with estimated eFLOPS rank only with --estimates, which says so itself.
     ranked = [
         i for i in catalog if i.gpu is not None and i.eflops is not None and not i.eflops_basis
@@ -119,18 +116,17 @@ def curve_doubts(
         for i in ranked
         if (curve := i.curve(i.default_speedup)) is None or not curve.source.startswith(_HERE)
     ]
-    borrowed = [i.name for i in ranked if i.name in own and not speed_is_ours(i)]
+    published = [i.name for i in ranked if i.name in own and not speed_is_ours(i)]
     if own and rest:
-        to_measure = smallest_of_each_gpu(rest)
         found.append(
             f"the speed-up of {listed(own)} was measured here with {workload}, and"
-            f" {listed([i.name for i in rest])} {'goes' if len(rest) == 1 else 'go'} by the"
-            " catalog's, which may be of another workload: they compare only as far as both scale"
-            f" alike; run 'deepvm profile scaling' with {workload} on {listed(to_measure)} too"
+            f" {listed([i.name for i in rest])} go by the catalog's, perhaps of another workload;"
+            f" run 'deepvm profile scaling' with {workload} on"
+            f" {listed(smallest_of_each_gpu(rest))} too"
         )
-    if borrowed:
+    if published:
         found.append(
-            f"the eFLOPS of {listed(borrowed)} are the catalog's, perhaps of another workload than"
+            f"the eFLOPS of {listed(published)} are the catalog's, perhaps of another workload than"
             f" {workload}, with which the speed-up was measured here; run 'deepvm profile eflops'"
             " with that there too"
         )

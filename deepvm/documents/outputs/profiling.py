@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypedDict
 
-from deepvm.documents.build import At
 from deepvm.documents.outputs.performance import Interval
-from deepvm.io.times import format_time
 
 Vms = Annotated[int, "number of VMs"]
 Seconds = Annotated[float, "seconds"]
@@ -261,7 +259,7 @@ class MeasuredEntry(TypedDict):
     kind: Annotated[Literal["eflops", "scaling", "saturation", "steptime"], "what was measured"]
     subject: Annotated[str, "the VM type, or 'sender to receiver'"]
     workload: Annotated[str | None, "what was trained, null for saturation"]
-    measured_at: Annotated[str, At(lambda e: format_time(e.measured_at)), "ISO 8601, UTC"]
+    measured_at: Annotated[str, "ISO 8601, UTC"]
     value: Annotated[str, "the result in words"]
 
 

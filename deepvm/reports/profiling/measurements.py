@@ -64,7 +64,8 @@ def scaled(number: float) -> str:
     # 999.5 would be shown as 1e+03.
     while number >= 999.5 and power < len(_UNITS) - 1:
         number, power = number / 1000, power + 1
-    return f"{number:.3g} {_UNITS[power]}"
+    digits = f"{number:#.3g}".rstrip(".")
+    return f"{digits} {_UNITS[power]}"
 
 
 def print_curve(curve: Curve) -> None:

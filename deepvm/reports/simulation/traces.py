@@ -292,7 +292,7 @@ def _hours(seconds: float | None) -> str:
 def traces_figure(
     traces: Sequence[Trace], pools: Sequence[TraceLives], fits: Sequence[Fitted]
 ) -> Figure:
-    """Availability of the first ``MOST`` traces over time, above the survival curve of all lifetimes with the fits.
+    """Availability of the first ``MOST`` traces, above the survival curve of all lifetimes with fits.
 
     ``fits`` are in order, the best first; empty when there are too few lifetimes.
     """
@@ -313,20 +313,14 @@ def _availability(axes: Axes, traces: Sequence[Trace]) -> None:
         day = np.append(change, trace.counts.size) * trace.gap_s / 86_400
         height = trace.counts[change] / max(trace.nodes, 1)
         bottom, colour = row + 0.4, STYLES[0].color
-        axes.fill_between(
-            day,
-            bottom,
-            bottom - 0.8 * np.append(height, height[-1]),
-            step="post",
-            color=colour,
-            lw=0,
-        )
+        top = bottom - 0.8 * np.append(height, height[-1])
+        axes.fill_between(day, bottom, top, step="post", color=colour, lw=0)
         axes.plot([0, day[-1]], [bottom, bottom], color="0.75", linewidth=0.6)
-    unlike = len({t.path.stem for t in traces}) == len(traces)
-    own = [
-        t.path.stem if unlike else f"{t.path.absolute().parent.name}/{t.path.stem}" for t in traces
+    own = names([str(trace.path) for trace in traces])
+    labels = [
+        f"{short(name.removesuffix('.json'))} ({trace.nodes})"
+        for name, trace in zip(own, traces, strict=True)
     ]
-    labels = [f"{short(name)} ({t.nodes})" for name, t in zip(own, traces, strict=True)]
     axes.set_yticks(range(len(traces)), labels, fontsize="small")
     axes.set_ylim(len(traces) - 0.4, -0.6)
     axes.set_xlim(left=0)
@@ -349,22 +343,13 @@ def _survival(axes: Axes, pools: Sequence[TraceLives], fits: Sequence[Fitted]) -
     seen = np.append(times, life.max())
     lasting = np.concatenate([[1.0], shares])
     x, y = np.concatenate([[t[0]], seen]), np.append(lasting, lasting[-1])
-    axes.step(
-        x / 3600,
-        y,
-        where="post",
-        color="black",
-        linewidth=1.3,
-        label="seen (Kaplan-Meier)",
-        zorder=5,
-    )
+    look: dict[str, Any] = {"color": "black", "linewidth": 1.3, "zorder": 5}
+    axes.step(x / 3600, y, where="post", label="seen (Kaplan-Meier)", **look)
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter("{x:g}")
     axes.set_ylim(0, 1.03)
     axes.set_xlabel("hours")
     axes.set_ylabel("share of lifetimes that last longer")
-    axes.set_title(
-        f"{life.size} lifetimes, {sum(p.preemptions for p in pools)} of them ended",
-        fontsize="small",
-    )
+    ended = sum(pool.preemptions for pool in pools)
+    axes.set_title(f"{life.size} lifetimes, {ended} of them ended", fontsize="small")
     axes.legend(loc="upper right", frameon=False, handlelength=4.2, fontsize="small")

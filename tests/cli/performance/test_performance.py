@@ -126,7 +126,6 @@ def test_forty_and_eighty(run: Run) -> None:
             ["--gpu", "T4", "--precision", "bf16"],
             "--precision: 'bf16' cannot be used; allowed: one that T4 has: fp32, fp16",
         ),
-        (["--gpu", "H100", "--software", "peft"], "did you mean --software transformers?"),
         (["--gpu", "H100", "--gpu-memory", "80"], "--gpu-memory: '80' cannot be used"),
         (["--gpu", "H100", "--params", "7B"], "either a model or --params"),
     ],

@@ -45,7 +45,7 @@ def test_a_table() -> None:
     lines = done.stdout.splitlines()
     assert lines[0].split()[:2] == ["senders", "pushes"]
     assert [line.split()[0] for line in lines[1:4]] == ["1", "2", "3"]
-    assert "receiver 10 Gbit/s" in done.stdout
+    assert "bandwidth of the receiver: 10 Gbit/s" in done.stdout
     assert "g4dn.xlarge to one receiver, 2 MB by TCP" in done.stdout
     assert "Warning: all senders and the receiver are on this machine" in done.stdout
 

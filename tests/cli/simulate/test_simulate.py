@@ -329,18 +329,10 @@ def test_a_replayed_job_needs_no_mean_time_to_preemption(files: Path, run: Run) 
             4,
             "none.yaml: No such file or directory; give a job file; docs/reference/",
         ),
-        (["--job", "."], 4, ".: file: is a folder"),
-        (["--job", "/dev/zero"], 4, "/dev/zero: file: is a pipe, socket or device"),
-        (["--job", "empty.yaml"], 4, "empty.yaml: file: is empty"),
         (
             ["--job", "flat.yaml"],
             2,
             "flat.yaml, line 4: lifetime: 'weibull:0.001' cannot be used; allowed: exponential",
-        ),
-        (
-            ["--job", "wide.yaml"],
-            2,
-            "wide.yaml, line 4: lifetime: 'lognormal:1000' cannot be used; allowed: exponent",
         ),
         (
             ["--job", "stall.yaml"],
@@ -373,40 +365,13 @@ def test_a_replayed_job_needs_no_mean_time_to_preemption(files: Path, run: Run) 
             2,
             "--policy: 'thesus' cannot be used; allowed: none, auto",
         ),
-        (["--job", "calm.yaml", "--policy", "static:0"], 2, "--policy: 'static:0' cannot be used"),
-        (
-            ["--job", "calm.yaml", "--policy", "every:inf"],
-            2,
-            "--policy: 'every:inf' cannot be used",
-        ),
-        (["--job", "calm.yaml", "--policy", ""], 2, "--policy: not given or empty"),
-        (
-            ["--job", "calm.yaml", "--policy", "thesis,none"],
-            2,
-            "--policy: 'thesis,none' cannot be used",
-        ),
         (
             ["--job", "calm.yaml", "--compare", ""],
             2,
             "--compare: not given or empty; allowed: policies",
         ),
         (
-            ["--job", "calm.yaml", "--compare", ","],
-            2,
-            "--compare: ',' cannot be used; allowed: policies",
-        ),
-        (
-            ["--job", "calm.yaml", "--compare", "thesis,stat:5"],
-            2,
-            "--compare: 'stat:5' cannot be used",
-        ),
-        (
             ["--job", "calm.yaml", "--sweep", "mttp=12h:1h"],
-            2,
-            "allowed: LOW not above HIGH, and a STEP above 0",
-        ),
-        (
-            ["--job", "calm.yaml", "--sweep", "mttp=1h:2h:0"],
             2,
             "allowed: LOW not above HIGH, and a STEP above 0",
         ),
@@ -417,21 +382,10 @@ def test_a_replayed_job_needs_no_mean_time_to_preemption(files: Path, run: Run) 
             2,
             "times with a unit of s, min, h or d, such as mttp=1h:12h",
         ),
-        (["--job", "calm.yaml", "--sweep", "mttp=1:12h"], 2, "times with a unit of s, min, h or d"),
         (
             ["--job", "calm.yaml", "--sweep", "mttp"],
             2,
             "--sweep: 'mttp' cannot be used; allowed: KEY=LOW:HIGH",
-        ),
-        (
-            ["--job", "calm.yaml", "--sweep", "mttp=3h:1h"],
-            2,
-            "--sweep: 'mttp=3h:1h' cannot be used",
-        ),
-        (
-            ["--job", "calm.yaml", "--sweep", "missed=0:2"],
-            2,
-            "--sweep: 'missed=0:2' cannot be used",
         ),
         (
             ["--job", "calm.yaml", "--sweep", "missed=0:1h"],
@@ -481,18 +435,11 @@ def test_a_replayed_job_needs_no_mean_time_to_preemption(files: Path, run: Run) 
             "missing.json: file: does not exist",
         ),
         (["--job", "calm.yaml", "--trace", "never.json"], 4, "never.json: data: no life"),
-        (["--job", "calm.yaml", "--trace", "calm.yaml"], 4, "calm.yaml: "),
         (
             ["--job", "calm.yaml", "--plot", "a.pdf"],
             2,
             "--plot: 'a.pdf' cannot be used; allowed: a file name",
         ),
-        (
-            ["--job", "calm.yaml", "--plot", "no/a.png"],
-            2,
-            "'no/a.png' cannot be used; allowed: a file in a folder",
-        ),
-        (["--job", "calm.yaml", "-o", "toml"], 2, "toml"),
         (["--job", "lost.yaml", "--policy", "none"], 3, "none: job: makes no progress: after"),
         (
             ["--job", "lost.yaml", "--policy", "none", "--sweep", "grace=0:9:9"],
@@ -533,11 +480,6 @@ def test_a_replayed_job_needs_no_mean_time_to_preemption(files: Path, run: Run) 
             ["--job", "calm.yaml", "--deadline-policy", "greedy"],
             2,
             "no --deadline-policy without --deadline",
-        ),
-        (
-            ["--job", "calm.yaml", "--sweep", "vms=1:10001"],
-            2,
-            "--sweep: 'vms=1:10001' cannot be used",
         ),
         (
             ["--job", "calm.yaml", "--deadline", "9h", "--deadline-policy", "me"],
