@@ -23,6 +23,12 @@ def _increasing(worlds: list[list[int]]) -> list[list[int]]:
     return worlds
 
 
+def _step_first(value: list[Any]) -> list[Any]:
+    if type(value[0]) is not int:
+        raise ValueError("a step, the reason, and whether it is durable")
+    return value
+
+
 def _hex(value: str) -> str:
     try:
         float.fromhex(value)
@@ -41,6 +47,7 @@ Worlds = Annotated[
     AfterValidator(_increasing),
 ]
 Hex = Annotated[str, AfterValidator(_hex)]
+Safe = Annotated[list[Any], Field(min_length=3, max_length=3), AfterValidator(_step_first)]
 
 
 class _Record(BaseModel):
@@ -107,7 +114,7 @@ class AttemptRecord(_Record):
     damaged: Count
     disk_errors: Count
     broken: list[str] = []
-    safe: list[Annotated[list[Any], Field(min_length=3, max_length=3)]] = []
+    safe: list[Safe] = []
     detect_s: Seconds | None = None
     restart_s: Seconds | None = None
     restore_s: Seconds | None = None

@@ -208,6 +208,8 @@ def test_what_a_job_leaves_is_told(tmp_path: Path) -> None:
 
 def test_a_damaged_record_is_said_to_be_damaged(tmp_path: Path) -> None:
     job = Job(tmp_path)
-    job.attempts[0]["safe"] = [[]]
-    with pytest.raises(DataError, match=r"supervisor\.json, attempts\[0\]: damaged: safe is"):
-        job.failed()
+    for safe in ([], ["5", "policy", True]):
+        job.attempts[0]["safe"] = [safe]
+        match = r"supervisor\.json, attempts\[0\]: damaged: safe\[0\] is"
+        with pytest.raises(DataError, match=match):
+            job.failed()
