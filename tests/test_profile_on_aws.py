@@ -195,15 +195,9 @@ def test_a_host_that_does_not_answer(place: Place) -> None:
     ("words", "message"),
     [
         (["--receiver", "-oProxyCommand=x"], "--receiver"),
-        (["--receiver", "a b"], "--receiver: 'a b'"),
-        (["--receiver", "x;rm"], "--receiver: 'x;rm'"),
         (["--receiver", "root@one"], "a VM of its own"),
         (["--sizes", "1,4"], "--sizes: '1,4'"),
-        (["--out", "home.txt"], "--out: 'home.txt'"),
-        (["--out", "no/home.json"], "in a folder that exists"),
-        (["--repeats", "0"], "--repeats: 0"),
         (["--checkpoint-size", "300"], "--checkpoint_size: '300'"),
-        (["--ssh", "no-such-program"], "--ssh: 'no-such-program'"),
     ],
 )
 def test_wrong_usage(
@@ -232,11 +226,6 @@ def test_wrong_usage(
             ["--sizes", "1,4"],
             "Error: --sizes: '1,4' cannot be used; allowed: 1, which speed-ups are relative to",
         ),
-        (
-            ["--model", "resnet5"],
-            "Error: --model: 'resnet5' cannot be used; allowed: resnet18, resnet50",
-        ),
-        (["--", "--stpes", "50"], "--stpes"),
         (["--", "--batch", "1"], "Error: --batch: 1 cannot be used"),
     ],
 )

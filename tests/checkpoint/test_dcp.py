@@ -194,13 +194,11 @@ def test_a_commit_record_of_anything_is_read_or_refused(data: st.DataObject) -> 
         unseal(sealed(pickled, rows), Path("x"))
 
 
-@pytest.mark.parametrize(
-    "pickled", [b"", b".", b"0.", b"(", b"]q", b"\x80\x04\x8d", b"}}s.", b"cos\nsystem\n."]
-)
-def test_a_commit_record_whose_pickle_is_none(pickled: bytes) -> None:
-    with pytest.raises(DamagedError):
-        unseal(sealed(pickled, ROWS), Path("x"))
-    assert unseal(sealed(PICKLED, ROWS), Path("x"))[1] == {("a", 0, 5): 7}
+def test_a_commit_record_whose_pickle_is_none() -> None:
+    for pickled in [b"", b".", b"0.", b"(", b"]q", b"\x80\x04\x8d", b"}}s.", b"cos\nsystem\n."]:
+        with pytest.raises(DamagedError):
+            unseal(sealed(pickled, ROWS), Path("x"))
+        assert unseal(sealed(PICKLED, ROWS), Path("x"))[1] == {("a", 0, 5): 7}
 
 
 def test_what_torch_wrote_without_checksums_is_refused(tmp_path: Path) -> None:

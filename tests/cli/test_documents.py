@@ -25,9 +25,9 @@ def test_every_command_that_prints_json_is_here() -> None:
     assert set(CASES) == set(forms())
 
 
-@pytest.mark.parametrize("command", CASES)
-def test_a_command_with_one_form_has_all(command: str) -> None:
-    assert forms()[command] >= {"table", "json", "yaml", "csv"}
+def test_a_command_with_one_form_has_all() -> None:
+    for command in CASES:
+        assert forms()[command] >= {"table", "json", "yaml", "csv"}
 
 
 def test_each_document_is_printed_by_a_case() -> None:

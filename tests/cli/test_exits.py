@@ -160,9 +160,8 @@ def ended(setup: str, words: list[str] = QUICK, **how: object) -> subprocess.Com
     )  # type: ignore[call-overload]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
+def test_ctrl_c_while_anything_is_loaded() -> None:
+    for name in [
         *(
             "typer",
             "typer.core",
@@ -178,16 +177,13 @@ def ended(setup: str, words: list[str] = QUICK, **how: object) -> subprocess.Com
             "pulp",
             "deepvm.reports.plans.recommendations",
         ),
-    ],
-)
-def test_ctrl_c_while_anything_is_loaded(name: str) -> None:
-    done = ended(AT_IMPORT.format(name=name))
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "Error: interrupted\n")
+    ]:
+        done = ended(AT_IMPORT.format(name=name))
+        assert (done.returncode, done.stdout, done.stderr) == (130, "", "Error: interrupted\n")
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
+def test_ctrl_c_while_a_command_runs() -> None:
+    for body in [
         "hit()",
         # Python ends by the signal where its own exception has passed through an exec(), as
         # dataclasses use it
@@ -195,12 +191,9 @@ def test_ctrl_c_while_anything_is_loaded(name: str) -> None:
         "exec('class Lost:\\n  def __del__(self): hit()', globals()); Lost()",
         "exec('try:\\n  hit()\\nexcept BaseException: raise RuntimeError from None', globals())",
         "exec('try:\\n  hit()\\nexcept BaseException: pass', globals()); sys.exit(0)",
-    ],
-    ids=["plain", "exec", "destructor", "another-exception", "swallowed"],
-)
-def test_ctrl_c_while_a_command_runs(body: str) -> None:
-    done = ended(IN_COMMAND.format(body=body))
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "Error: interrupted\n")
+    ]:
+        done = ended(IN_COMMAND.format(body=body))
+        assert (done.returncode, done.stdout, done.stderr) == (130, "", "Error: interrupted\n")
 
 
 def test_ctrl_c_at_the_end_says_one_line_at_most() -> None:

@@ -61,7 +61,7 @@ def test_no_more_than_asked(versions: list[int], keep: int) -> None:
     assert len(kept(versions, keep)) == min(keep, len(set(versions)))
 
 
-@pytest.mark.parametrize("policy", [{"keep": 0}, {"keep": -1}, {"every": -1}])
-def test_policies_that_cannot_be(policy: dict[str, int]) -> None:
-    with pytest.raises(RequestError):
-        kept([1], **policy)
+def test_policies_that_cannot_be() -> None:
+    for policy in [{"keep": 0}, {"keep": -1}, {"every": -1}]:
+        with pytest.raises(RequestError):
+            kept([1], **policy)

@@ -9,9 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.checkpoint.images import manifest_of, names, noise, write_to_folder
+from support.effort import examples
 
 from deepvm.checkpoint.files import durable_write
 from deepvm.checkpoint.files.commit_record import read_manifest, verify
@@ -83,25 +84,30 @@ def test_names_come_back(job: str, version: int) -> None:
     assert parse_name(folder.file(job, version).name) == (job, version)
 
 
-@pytest.mark.parametrize("name", ["", "-a", ".a", "a/b", "a b", "a\n", "ä", "a" * 65, "..", "a\0"])
-def test_no_name_leaves_the_folder(name: str) -> None:
-    with pytest.raises(RequestError):
-        check_job(name)
+def test_no_name_leaves_the_folder() -> None:
+    for name in ["", "-a", ".a", "a/b", "a b", "a\n", "ä", "a" * 65, "..", "a\0"]:
+        with pytest.raises(RequestError):
+            check_job(name)
 
 
 SIZES = [1, 4095, 4096, 4097, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE + 5000, 20 * PIECE]
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("direct", [True, False])
-@pytest.mark.parametrize("shift", [0, 1, 512])
-def test_every_size_wherever_it_lies_in_memory(
-    tmp_path: Path, size: int, direct: bool, shift: int
+@settings(max_examples=examples(160))
+@given(
+    st.sampled_from(SIZES) | st.integers(1, 3 * PIECE),
+    st.booleans(),
+    st.sampled_from([0, 1, 512]),
+)
+@example(4097, True, 1)
+@example(2 * PIECE + 5000, False, 512)
+def test_any_size_at_any_address(
+    tmp_path_factory: pytest.TempPathFactory, size: int, direct: bool, shift: int
 ) -> None:
     memory = mmap.mmap(-1, size + shift)
     memory[shift:] = bytes(noise(size))
     image = memoryview(memory)[shift:]
-    folder = VersionFolder(tmp_path, direct=direct)
+    folder = VersionFolder(tmp_path_factory.mktemp("v"), direct=direct)
     write_to_folder(folder, image, manifest_of(bytes(image)))
     assert folder.file("job", 1).read_bytes() == image
     assert (size,) == tuple(f.size for f in folder.found())

@@ -60,10 +60,10 @@ def test_a_checksum_over_the_border_of_two_chunks(monkeypatch: pytest.MonkeyPatc
         assert image[36:] == zlib.crc32(data[22:36]).to_bytes(4, "little")
 
 
-@pytest.mark.parametrize("size", [1, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1])
-def test_one_checksum_for_each_chunk(size: int) -> None:
-    data = noise(size)
-    starts = range(0, size, CHUNK_BYTES)
-    assert chunk_crcs(memoryview(data)) == tuple(
-        zlib.crc32(data[s : s + CHUNK_BYTES]) for s in starts
-    )
+def test_one_checksum_for_each_chunk() -> None:
+    for size in [1, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1]:
+        data = noise(size)
+        starts = range(0, size, CHUNK_BYTES)
+        assert chunk_crcs(memoryview(data)) == tuple(
+            zlib.crc32(data[s : s + CHUNK_BYTES]) for s in starts
+        )

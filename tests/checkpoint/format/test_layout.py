@@ -47,9 +47,8 @@ def test_digests_tell_layouts_apart(one: Layout, other: Layout) -> None:
 WHOLE = ((Segment(0, 100),),)
 
 
-@pytest.mark.parametrize(
-    ("size", "shards", "fields"),
-    [
+def test_what_cannot_be_a_file_is_refused() -> None:
+    for size, shards, fields in [
         (0, WHOLE, ()),
         (-1, WHOLE, ()),
         (MOST_BYTES + 1, ((Segment(0, MOST_BYTES + 1),),), ()),
@@ -73,11 +72,9 @@ WHOLE = ((Segment(0, 100),),)
         (100, WHOLE, (ChecksumField(0, 10, 20), ChecksumField(2, 40, 20))),  # over another
         (100, WHOLE, (ChecksumField(0, 10, 20), ChecksumField(0, 40, 20))),  # in the same place
         (100, WHOLE, tuple(ChecksumField(0, 10 + i, 80) for i in range(5))),  # much work
-    ],
-)
-def test_what_cannot_be_a_file_is_refused(size: int, shards: tuple, fields: tuple) -> None:
-    with pytest.raises(RequestError):
-        Layout(size, shards, fields)
+    ]:
+        with pytest.raises(RequestError):
+            Layout(size, shards, fields)
 
 
 def test_a_checksum_may_stand_twice_and_touch_its_range() -> None:
@@ -98,12 +95,18 @@ def test_documents_of_others_are_refused(key: str, value: object) -> None:
         Layout.from_json(json.dumps({**DOCUMENT, key: value}).encode())
 
 
-@pytest.mark.parametrize(
-    "data", [b"", b"null", b"[]", b"\xff", b"{" * 100_000, b"[" * 100_000, b'{"schema_version": 1}']
-)
-def test_what_is_no_document_is_refused(data: bytes) -> None:
-    with pytest.raises(RequestError):
-        Layout.from_json(data)
+def test_what_is_no_document_is_refused() -> None:
+    for data in [
+        b"",
+        b"null",
+        b"[]",
+        b"\xff",
+        b"{" * 100_000,
+        b"[" * 100_000,
+        b'{"schema_version": 1}',
+    ]:
+        with pytest.raises(RequestError):
+            Layout.from_json(data)
 
 
 @given(

@@ -109,22 +109,21 @@ class TestJobs:
             link.close()
             assert "two" not in node.registry.jobs
 
-    @pytest.mark.parametrize(
-        "token",
-        [
+    def test_what_is_no_token_of_this_job(self) -> None:
+        for token in [
             Token(TOKEN, "one"),  # the node's own secret, passed off as a job's
             Token(MASTER.of_job("one").secret),  # a job's, passed off as the node's
             Token(MASTER.of_job("one").secret, "two"),
             Token(MASTER.of_job("one").secret, "one.part-1-of-2"),
             Token(Token(b"another one, just as long").of_job("one").secret, "one"),
             Token(MASTER.of_job("one").secret, "x" * 300),
-        ],
-    )
-    def test_what_is_no_token_of_this_job(self, token: Token) -> None:
-        with running() as node:
-            with pytest.raises((CheckpointError, BrokenError), match="token is wrong|closed|reset"):
-                Link(node.address, token)  # type: ignore[attr-defined]
-            assert node.metrics()["connections"] == 0
+        ]:
+            with running() as node:
+                with pytest.raises(
+                    (CheckpointError, BrokenError), match="token is wrong|closed|reset"
+                ):
+                    Link(node.address, token)  # type: ignore[attr-defined]
+                assert node.metrics()["connections"] == 0
 
     def test_who_has_it_cannot_pose_as_the_node_to_others(self) -> None:
         """It knows the secret of one job alone, and must prove that of the caller's."""

@@ -70,9 +70,8 @@ def test_a_wrong_token_is_said_and_not_tried_again() -> None:
         to.close()
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
+def test_garbage_of_a_stranger() -> None:
+    for data in [
         b"GET / HTTP/1.1\r\nHost: node\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"x" * 500,
         b"\0" * 4096,
@@ -81,24 +80,22 @@ def test_a_wrong_token_is_said_and_not_tried_again() -> None:
         HEAD.pack(b"DVM1", Kind.STATUS, 0),
         HEAD.pack(b"DVM1", Kind.DATA, 2**23),
         b"",
-    ],
-)
-def test_garbage_of_a_stranger(data: bytes) -> None:
-    with running() as node:
-        address = node.address  # type: ignore[attr-defined]
-        with (
-            socket.create_connection((address.host, address.port)) as stranger,
-            contextlib.suppress(OSError),
-        ):
-            stranger.sendall(data)
-            stranger.shutdown(socket.SHUT_WR)
-            stranger.settimeout(5)
-            received = b""
-            while more := stranger.recv(4096):
-                received += more
-            assert len(received) < 1024
-        assert until(lambda: node.metrics()["unproven"] == 0)
-        assert tier(node).versions("job") == ()
+    ]:
+        with running() as node:
+            address = node.address  # type: ignore[attr-defined]
+            with (
+                socket.create_connection((address.host, address.port)) as stranger,
+                contextlib.suppress(OSError),
+            ):
+                stranger.sendall(data)
+                stranger.shutdown(socket.SHUT_WR)
+                stranger.settimeout(5)
+                received = b""
+                while more := stranger.recv(4096):
+                    received += more
+                assert len(received) < 1024
+            assert until(lambda: node.metrics()["unproven"] == 0)
+            assert tier(node).versions("job") == ()
 
 
 def test_silent_strangers_keep_nobody_out() -> None:
@@ -203,20 +200,16 @@ def sender(node: object, layout: Layout, version: int = 1) -> Link:
     return link
 
 
-@pytest.mark.parametrize(
-    ("offset", "length"),
-    [(MIB, 10), (MIB - 5, 10), (2**63, 10), (0, MIB + 1)],
-    ids=["behind", "over", "far", "long"],
-)
-def test_data_outside_the_part_is_refused(offset: int, length: int) -> None:
-    layout = make_layout(MIB)
-    with running() as node:
-        link = sender(node, layout)
-        with pytest.raises(Refused, match="not in the part of rank 0"):
-            link.channel.send_data(offset, memoryview(bytes(length)), label="test")
-            link.answer()
-        assert [v["received_bytes"] for v in node.metrics()["versions"]] == [0]
-        link.close()
+def test_data_outside_the_part_is_refused() -> None:
+    for offset, length in [(MIB, 10), (MIB - 5, 10), (2**63, 10), (0, MIB + 1)]:
+        layout = make_layout(MIB)
+        with running() as node:
+            link = sender(node, layout)
+            with pytest.raises(Refused, match="not in the part of rank 0"):
+                link.channel.send_data(offset, memoryview(bytes(length)), label="test")
+                link.answer()
+            assert [v["received_bytes"] for v in node.metrics()["versions"]] == [0]
+            link.close()
 
 
 def test_data_of_another_rank_is_refused() -> None:
@@ -293,9 +286,8 @@ def test_damaged_bytes_are_asked_for_again(tmp_path: Path, monkeypatch: pytest.M
         to.close()
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
+def test_a_strange_hello() -> None:
+    for change, words in [
         ({"job": "../../etc/passwd"}, "job"),
         ({"job": "a/b"}, "job"),
         ({"job": ""}, "job"),
@@ -311,52 +303,47 @@ def test_damaged_bytes_are_asked_for_again(tmp_path: Path, monkeypatch: pytest.M
         ({"session": None}, "session"),
         ({"role": "root"}, "role"),
         ({"layout": "x" * 65}, "layout"),
-    ],
-)
-def test_a_strange_hello(change: dict[str, object], words: str) -> None:
-    body = {
-        "role": "sender",
-        "job": "job",
-        "session": "s",
-        "world": 1,
-        "rank": 0,
-        "layout": "0" * 64,
-    }
-    with running() as node:
-        link = Link(node.address, TOKEN)  # type: ignore[attr-defined]
-        with pytest.raises(Refused, match=words):
-            link.hello({**body, **change})
-        link.close()
-        assert node.registry.jobs == {}
-
-
-@pytest.mark.parametrize(
-    "raw",
-    [
-        b"",
-        b"{}",
-        b"[" * 100_000,
-        b"\xff\xfe",
-        make_layout(999).to_json(),
-        b'{"schema_version": "deepvm.layout/1"}',
-    ],
-)
-def test_a_strange_layout(raw: bytes) -> None:
-    layout = make_layout(MIB)
-    with running() as node:
-        link = Link(node.address, TOKEN)  # type: ignore[attr-defined]
+    ]:
         body = {
             "role": "sender",
             "job": "job",
             "session": "s",
             "world": 1,
             "rank": 0,
-            "layout": layout.digest,
+            "layout": "0" * 64,
         }
-        assert not link.hello(body)["layout"]
-        with pytest.raises(Refused):
-            link.call(Kind.LAYOUT, raw)
-        link.close()
+        with running() as node:
+            link = Link(node.address, TOKEN)  # type: ignore[attr-defined]
+            with pytest.raises(Refused, match=words):
+                link.hello({**body, **change})
+            link.close()
+            assert node.registry.jobs == {}
+
+
+def test_a_strange_layout() -> None:
+    for raw in [
+        b"",
+        b"{}",
+        b"[" * 100_000,
+        b"\xff\xfe",
+        make_layout(999).to_json(),
+        b'{"schema_version": "deepvm.layout/1"}',
+    ]:
+        layout = make_layout(MIB)
+        with running() as node:
+            link = Link(node.address, TOKEN)  # type: ignore[attr-defined]
+            body = {
+                "role": "sender",
+                "job": "job",
+                "session": "s",
+                "world": 1,
+                "rank": 0,
+                "layout": layout.digest,
+            }
+            assert not link.hello(body)["layout"]
+            with pytest.raises(Refused):
+                link.call(Kind.LAYOUT, raw)
+            link.close()
 
 
 OTHER = make_layout(1000)

@@ -35,12 +35,14 @@ MACHINES = [Protocol, OneRank, MemoryOnly, ThreeRanks]
 HEALTH = [HealthCheck.too_slow]
 
 
-@pytest.mark.parametrize("machine", MACHINES)
-def test_the_protocol(machine: type[Protocol]) -> None:
-    run_state_machine_as_test(
-        machine,
-        settings=settings(max_examples=25, stateful_step_count=50, suppress_health_check=HEALTH),
-    )
+def test_the_protocol() -> None:
+    for machine in MACHINES:
+        run_state_machine_as_test(
+            machine,
+            settings=settings(
+                max_examples=25, stateful_step_count=50, suppress_health_check=HEALTH
+            ),
+        )
 
 
 @pytest.mark.slow

@@ -99,10 +99,10 @@ def test_errors_name_it_where_it_can_be_used(drawer: str) -> None:
         open_place("mpi://0")
 
 
-@pytest.mark.parametrize("scheme", TIERS)
-def test_every_line_leads_to_a_tier(scheme: str) -> None:
-    kind = find_tier(f"{scheme}://x")
-    assert kind is not None and issubclass(kind, Tier) and f"{scheme}://" in kind.form
+def test_every_line_leads_to_a_tier() -> None:
+    for scheme in TIERS:
+        kind = find_tier(f"{scheme}://x")
+        assert kind is not None and issubclass(kind, Tier) and f"{scheme}://" in kind.form
 
 
 def test_what_nodes_can_write_to() -> None:

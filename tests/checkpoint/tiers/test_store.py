@@ -222,24 +222,20 @@ def test_a_bucket_that_cannot_be_written_is_said_at_the_start() -> None:
         assert server.uploads() == server.keys() == [], "nothing is left of the proof"
 
 
-@pytest.mark.parametrize(
-    ("url", "where"),
-    [
+def test_trainers_and_nodes_read_urls_alike() -> None:
+    for url, where in [
         ("file:///mnt/a%20b%23", "file:///mnt/a b#"),
         ("file://localhost/mnt/a", "file:///mnt/a"),
         ("s3://bucket", "s3://bucket"),
         ("s3://bucket/a%20b/c/", "s3://bucket/a%20b/c"),
         ("s3://bucket/a b", "s3://bucket/a b"),
-    ],
-)
-def test_trainers_and_nodes_read_urls_alike(url: str, where: str) -> None:
-    store = open_store(url)
-    assert store is not None and store.url == open_tier(url, "s").url == where
+    ]:
+        store = open_store(url)
+        assert store is not None and store.url == open_tier(url, "s").url == where
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
+def test_urls_that_mean_no_place() -> None:
+    for url in [
         *(
             "file:///mnt/run#1",
             "file:///mnt/run?x",
@@ -258,14 +254,12 @@ def test_trainers_and_nodes_read_urls_alike(url: str, where: str) -> None:
             "http://x/y",
             "",
         ),
-    ],
-)
-def test_urls_that_mean_no_place(url: str) -> None:
-    with pytest.raises(RequestError, match="tiers"):
-        open_tier(url, "s")
-    if url:
-        with pytest.raises(RequestError, match="persist"):
-            open_store(url)
+    ]:
+        with pytest.raises(RequestError, match="tiers"):
+            open_tier(url, "s")
+        if url:
+            with pytest.raises(RequestError, match="persist"):
+                open_store(url)
 
 
 def test_the_command_with_a_bucket(tmp_path: Path) -> None:

@@ -148,11 +148,11 @@ def test_several_regions_and_those_of_the_settings(
     assert "AWS_REGION" in err
 
 
-@pytest.mark.parametrize("region", ["mars", "us-east-1a", "us-east-1\n", "--iam"])
-def test_what_cannot_be_a_region_is_refused(region: str, run: Run) -> None:
-    code, out, err = run(f"--region={region}")
-    assert (code, out) == (2, "")
-    assert f"--region: {region!r} cannot be used" in err
+def test_what_cannot_be_a_region_is_refused(run: Run) -> None:
+    for region in ["mars", "us-east-1a", "us-east-1\n", "--iam"]:
+        code, out, err = run(f"--region={region}")
+        assert (code, out) == (2, "")
+        assert f"--region: {region!r} cannot be used" in err
 
 
 def test_a_key_is_never_shown(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -204,15 +204,9 @@ def test_no_list_of_regions_without_credentials(environment):
     [
         (["--offline"], "--offline"),
         (["--only", "weather"], "weather"),
-        (["--only", "placement"], "placement"),
         (["--only", "history"], "--days"),
-        (["--days", "0"], "--days"),
         (["--days", "91"], "--days"),
-        (["--days", "ten"], "ten"),
-        (["--days", "\u0663"], "--days"),
-        (["-r", "../x"], "../x"),
         (["-r", "us-east-1a"], "us-east-1"),
-        (["-r", ""], "--region"),
     ],
     ids=str,
 )

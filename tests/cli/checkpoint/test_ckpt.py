@@ -84,15 +84,13 @@ class TestLs:
         assert (code, out) == (4, "")
         assert "nowhere: there is no such file or folder" in err
 
-    @pytest.mark.parametrize("place", ["file://host/x", "ftp://x/y", "file://"])
-    def test_places_that_cannot_be(self, run: Run, place: str) -> None:
-        code, _, err = run("ls", place)
-        assert code == 2
-        assert place in err
+    def test_places_that_cannot_be(self, run: Run) -> None:
+        for place in ["file://host/x", "ftp://x/y", "file://"]:
+            code, _, err = run("ls", place)
+            assert code == 2
+            assert place in err
 
-    @pytest.mark.parametrize(
-        "url", ["file://{}#1", "file://{}?x=1", "s3://bucket/run#1", "s3://bucket/run?x=1"]
-    )
+    @pytest.mark.parametrize("url", ["file://{}#1", "s3://bucket/run?x=1"])
     @pytest.mark.parametrize("command", [["ls"], ["restore", "--to", "x"]])
     def test_what_would_be_another_place_is_refused(
         self, folder: Path, run: Run, url: str, command: list[str]

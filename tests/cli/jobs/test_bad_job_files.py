@@ -255,10 +255,8 @@ def test_enough_cases() -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize("more", [[], ["--dry-run"]], ids=["run", "dry"])
 def test_it_is_refused(
     name: str,
-    more: list[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -268,7 +266,7 @@ def test_it_is_refused(
     file = tmp_path / "job.yaml"
     file.write_bytes(text)
     with pytest.raises(SystemExit) as end:
-        main(["run", str(file), *more])
+        main(["run", str(file)])
     message = capsys.readouterr().err
     assert end.value.code == NOT_INPUT.get(name, 2), message
     assert said in " ".join(message.split()) or said in message, message

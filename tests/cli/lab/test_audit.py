@@ -44,25 +44,21 @@ def test_a_script_that_is_not_certified(run: Run) -> None:
     assert "not certified: resumed" in said and "each attempt started anew, from step 0" in said
 
 
-@pytest.mark.parametrize(
-    ("words", "why"),
-    [
+def test_no_answer_is_4(run: Run) -> None:
+    for words, why in [
         (
             ["--mistake", "fails"],
             "the script fails by itself, with exit code 1:\nValueError: it has never worked",
         ),
         (["--mistake", "silent"], "deepvm.lab.SampleLog"),
         ([], "--final PATH"),
-    ],
-)
-def test_no_answer_is_4(run: Run, words: list[str], why: str) -> None:
-    code, said, err = run("audit", toy.__file__, "--out", "{out}", *words)
-    assert code == 4 and why in err and not said
+    ]:
+        code, said, err = run("audit", toy.__file__, "--out", "{out}", *words)
+        assert code == 4 and why in err and not said
 
 
-@pytest.mark.parametrize(
-    ("words", "why"),
-    [
+def test_wrong_usage_is_2(run: Run) -> None:
+    for words, why in [
         (
             ["nothing.py"],
             (
@@ -76,11 +72,9 @@ def test_no_answer_is_4(run: Run, words: list[str], why: str) -> None:
         (["--kils", "1", toy.__file__], "did you mean --kills"),
         (["--timeout", "soon", toy.__file__], "--timeout"),
         (["--resume-args", "'", toy.__file__], "--resume-args"),
-    ],
-)
-def test_wrong_usage_is_2(run: Run, words: list[str], why: str) -> None:
-    code, _, err = run("audit", *words)
-    assert code == 2 and why in err
+    ]:
+        code, _, err = run("audit", *words)
+        assert code == 2 and why in err
 
 
 @pytest.mark.parametrize(

@@ -180,22 +180,17 @@ def test_without_rates_the_options_say_that_they_do_nothing(run: Run) -> None:
     assert "--nat has no effect" in err and "Not counted: disks, data transfer" in out
 
 
-@pytest.mark.parametrize(
-    ("words", "named"),
-    [
+def test_what_cannot_be_is_refused_by_the_options_name(run: Run) -> None:
+    for words, named in [
         (["--disk", "200"], "--disk"),
         (["--egress", "a lot"], "--egress"),
         (["--disk", "1GB", "--disk-type", "gp9"], "--disk-type"),
         (["--exclude-cost", "coffee"], "--exclude-cost"),
         (["--savings-plan", "28"], "--savings-plan"),
         (["--savings-plan", "p9.*=28%"], "--savings-plan"),
-    ],
-)
-def test_what_cannot_be_is_refused_by_the_options_name(
-    run: Run, words: list[str], named: str
-) -> None:
-    code, _, err = run(*LORA, *words)
-    assert code == 2 and named in err
+    ]:
+        code, _, err = run(*LORA, *words)
+        assert code == 2 and named in err
 
 
 def test_a_savings_plan_lowers_what_is_on_demand_and_plans_carry_it(run: Run) -> None:

@@ -57,14 +57,14 @@ def test_help_is_what_it_was(name: str, run: Run, monkeypatch: pytest.MonkeyPatc
     assert out == path.read_text()
 
 
-@pytest.mark.parametrize(("name", "record"), PLANNING.items())
-def test_every_field_is_an_option_with_its_name(name: str, record: type[PlanFlags]) -> None:
-    command = commands.load(next(e for e in commands.COMMANDS if e.name == name))
-    offered = {p.name: p.opts for p in command.params if p.param_type_name == "option"}
-    for field in dataclasses.fields(record):
-        assert option_of(field.name) in offered[field.name]
-    shared = [f.name for f in dataclasses.fields(record)]
-    assert [n for n in offered if n in shared] == shared  # and in their order
+def test_every_field_is_an_option_with_its_name() -> None:
+    for name, record in PLANNING.items():
+        command = commands.load(next(e for e in commands.COMMANDS if e.name == name))
+        offered = {p.name: p.opts for p in command.params if p.param_type_name == "option"}
+        for field in dataclasses.fields(record):
+            assert option_of(field.name) in offered[field.name]
+        shared = [f.name for f in dataclasses.fields(record)]
+        assert [n for n in offered if n in shared] == shared  # and in their order
 
 
 def option_of(name: str) -> str:
@@ -164,9 +164,8 @@ def test_names_of_arguments_and_options() -> None:
         assert option_name(argument).replace("-", "_") in known
 
 
-@pytest.mark.parametrize(
-    ("words", "named"),
-    [
+def test_wrong_values_name_option_value_and_range(run: Run) -> None:
+    for words, named in [
         (["--days", "0"], "--days: '0'"),
         (["--days", "91"], "1 to 90"),
         (["--days", "1.5"], "--days: '1.5'"),
@@ -187,18 +186,11 @@ def test_names_of_arguments_and_options() -> None:
         ),
         (["--gpus-min", "0"], "--gpus-min: '0'"),
         (["--gpus-max", "many"], "--gpus-max: 'many'"),
-    ],
-    ids=lambda v: " ".join(v)[:40] if isinstance(v, list) else "",
-)
-@pytest.mark.parametrize(
-    "command", [["recommend"], ["explain", "g5.xlarge"], ["sweep"]], ids=lambda c: c[0]
-)
-def test_wrong_values_name_option_value_and_range(
-    command: list[str], words: list[str], named: str, run: Run
-) -> None:
-    code, out, err = run(*command, "--pw", "3", *words)
-    assert (code, out) == (2, "")
-    assert named in err
+    ]:
+        for command in [["recommend"], ["explain", "g5.xlarge"], ["sweep"]]:
+            code, out, err = run(*command, "--pw", "3", *words)
+            assert (code, out) == (2, "")
+            assert named in err
 
 
 @given(
@@ -256,16 +248,16 @@ def test_a_function_without_a_record_of_options_is_refused() -> None:
 # --- the table of commands ---
 
 
-@pytest.mark.parametrize("entry", commands.COMMANDS, ids=lambda e: e.name)
-def test_every_command_of_the_table_can_be_loaded(entry: commands.Entry, run: Run) -> None:
-    assert commands.load(entry).name == entry.name
-    code, out, _ = run(entry.name, "--help")
-    assert code == 0
-    assert out.startswith(f"Usage: deepvm {entry.name}")
-    listed = out.partition("Commands:\n")[2].splitlines()
-    assert not [line for line in listed if line.endswith("...")], (
-        "a sentence was cut: give it a short_help"
-    )
+def test_every_command_of_the_table_can_be_loaded(run: Run) -> None:
+    for entry in commands.COMMANDS:
+        assert commands.load(entry).name == entry.name
+        code, out, _ = run(entry.name, "--help")
+        assert code == 0
+        assert out.startswith(f"Usage: deepvm {entry.name}")
+        listed = out.partition("Commands:\n")[2].splitlines()
+        assert not [line for line in listed if line.endswith("...")], (
+            "a sentence was cut: give it a short_help"
+        )
 
 
 def test_help_lists_every_command_in_a_line_of_80(
@@ -323,19 +315,16 @@ def test_the_shell_completes_names_and_options() -> None:
     assert "simulated" in completed("deepvm", "recommend", "--catalog", "sim")
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
+def test_what_says_something_of_a_model_is_refused_without_one(run: Run) -> None:
+    for words in [
         "--method fsdp",
         "--precision fp8",
         "--software compiled",
         "--placement-group",
         "--dataset-size 5M",
-    ],
-)
-def test_what_says_something_of_a_model_is_refused_without_one(words: str, run: Run) -> None:
-    code, out, err = run("recommend", "--pw", "3", "--catalog", "paper", *words.split())
-    assert (code, out) == (2, "") and "only together with --model or --params" in err
+    ]:
+        code, out, err = run("recommend", "--pw", "3", "--catalog", "paper", *words.split())
+        assert (code, out) == (2, "") and "only together with --model or --params" in err
 
 
 @pytest.mark.parametrize(("words", "said"), [("abc", "--pw: 'abc'"), ("3x --top 1", "--pw: '3x'")])

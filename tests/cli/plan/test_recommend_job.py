@@ -376,9 +376,8 @@ def test_without_a_job_nothing_is_expected(run: Run) -> None:
     assert "expected" not in found["configurations"][0] and "work" not in found["request"]
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "named"),
-    [
+def test_wrong_use(run: Run) -> None:
+    for words, code, named in [
         (["--simulate", "10"], 2, "--simulate: '10'"),
         (["--work", "10", "--simulate", "none"], 2, "--simulate: 'none'"),
         (["--work", "10", "--simulate", "0"], 2, "--simulate: '0'"),
@@ -387,11 +386,9 @@ def test_without_a_job_nothing_is_expected(run: Run) -> None:
         (["--objective", "makespan"], 2, "--objective"),
         (["--work", "10", "--total-budget", "much"], 2, "--total-budget"),
         (["--job", "no-such.yaml"], 4, "no-such.yaml"),
-    ],
-)
-def test_wrong_use(words: list[str], code: int, named: str, run: Run) -> None:
-    ended, out, err = run(*ASK, *words)
-    assert ended == code and named in err and not out
+    ]:
+        ended, out, err = run(*ASK, *words)
+        assert ended == code and named in err and not out
 
 
 WORK = ["recommend", "--prices", "snapshot", "--work", "100", "--mttp", "12h"]

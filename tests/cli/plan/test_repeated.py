@@ -6,16 +6,14 @@ import shlex
 from dataclasses import MISSING, fields
 from typing import Any
 
-import pytest
 from typer.testing import CliRunner
 
 from deepvm.cli.plan.options import RankFlags
 from deepvm.cli.plan.repeated import command_of
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
+def test_only_what_differs_from_the_defaults() -> None:
+    for changes, expected in [
         ({}, "--pw 3"),
         (
             {"model": "llama-8b", "method": "fsdp", "tokens": "2B"},
@@ -36,10 +34,10 @@ from deepvm.cli.plan.repeated import command_of
             "--pw 3 --region us-east-1 --cpu-arch arm64",
         ),
         ({"exclude": ["-x"]}, "--pw 3 --exclude=-x"),
-    ],
-)
-def test_only_what_differs_from_the_defaults(changes: dict[str, Any], expected: str) -> None:
-    assert command_of("recommend", RankFlags(pw="3", **changes)) == f"deepvm recommend {expected}"
+    ]:
+        assert (
+            command_of("recommend", RankFlags(pw="3", **changes)) == f"deepvm recommend {expected}"
+        )
 
 
 def other(name: str, default: object) -> Any:

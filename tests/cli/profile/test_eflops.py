@@ -58,9 +58,8 @@ def test_several_models_are_a_list(one_core: None, run: Run) -> None:
     assert [d["workload"]["model"] for d in json.loads(out)] == list(MODELS)
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "message"),
-    [
+def test_wrong_usage(run: Run) -> None:
+    for words, code, message in [
         (["--model", "vgg"], 2, "--model: 'vgg' cannot be used; allowed: resnet18, resnet50"),
         (["--model", "../a:b"], 2, "--model: '../a:b' cannot be used; allowed: resnet18, resnet50"),
         (
@@ -76,12 +75,10 @@ def test_several_models_are_a_list(one_core: None, run: Run) -> None:
         (["--batch", "1"], 2, "--batch: 1 cannot be used"),
         (["--timeout", "nan"], 2, "--timeout: nan cannot be used"),
         (["--dtype", "int8"], 2, "int8"),
-    ],
-)
-def test_wrong_usage(run: Run, words: list[str], code: int, message: str) -> None:
-    found, out, err = run(*SHORT, *words)
-    assert (found, out) == (code, "")
-    assert message in err
+    ]:
+        found, out, err = run(*SHORT, *words)
+        assert (found, out) == (code, "")
+        assert message in err
 
 
 def test_images_that_are_not_there(one_core: None, run: Run, tmp_path: Path) -> None:
@@ -155,15 +152,12 @@ def test_the_processes_end_with_the_command(
     assert until(lambda: not list(tmp_path.iterdir()), 20)
 
 
-@pytest.mark.parametrize(
-    ("number", "shown"),
-    [
+def test_numbers_have_three_digits() -> None:
+    for number, shown in [
         (0.5, "0.500 "),
         (999.4, "999 "),
         (999.5, "1.00 k"),
         (74_033_152, "74.0 M"),
         (1.5e13, "15.0 T"),
-    ],
-)
-def test_numbers_have_three_digits(number: float, shown: str) -> None:
-    assert scaled(number) == shown
+    ]:
+        assert scaled(number) == shown

@@ -25,9 +25,8 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEEPVM_DATA_DIR", str(tmp_path / "data"))
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
+def test_what_is_not_given_is_not_shown_as_an_empty_value(run: Run) -> None:
+    for words, said in [
         (
             ["scaling"],
             (
@@ -59,14 +58,10 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             ["scaling", "--local", "2", "--save", "--instance-type", "t"],
             "--force-local: not given; allowed: this",
         ),
-    ],
-)
-def test_what_is_not_given_is_not_shown_as_an_empty_value(
-    run: Run, words: list[str], said: str
-) -> None:
-    code, out, err = run("profile", *words)
-    assert (code, out) == (2, "")
-    assert f"Error: {said}" in err
+    ]:
+        code, out, err = run("profile", *words)
+        assert (code, out) == (2, "")
+        assert f"Error: {said}" in err
 
 
 @pytest.mark.parametrize("group", ["profile", "tables"])
@@ -263,18 +258,18 @@ def test_an_interface_that_is_not_there_is_named(run: Run) -> None:
     assert any(map(str.isalpha, said)), err
 
 
-@pytest.mark.parametrize("words", ["recommend --pw 3", "profile eflops", "tables list"])
-def test_a_closed_standard_output_is_said(words: str) -> None:
-    command = f"exec {sys.executable} -m deepvm.cli.main {words} >&-"
-    environ = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    done = subprocess.run(
-        ["sh", "-c", command], stderr=subprocess.PIPE, text=True, timeout=60, env=environ
-    )
-    assert done.returncode == 1
-    assert (
-        done.stderr.startswith("Error: standard output is closed; ")
-        and done.stderr.count("\n") == 1
-    )
+def test_a_closed_standard_output_is_said() -> None:
+    for words in ["recommend --pw 3", "profile eflops", "tables list"]:
+        command = f"exec {sys.executable} -m deepvm.cli.main {words} >&-"
+        environ = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+        done = subprocess.run(
+            ["sh", "-c", command], stderr=subprocess.PIPE, text=True, timeout=60, env=environ
+        )
+        assert done.returncode == 1
+        assert (
+            done.stderr.startswith("Error: standard output is closed; ")
+            and done.stderr.count("\n") == 1
+        )
 
 
 def test_one_measurement_is_one(run: Run) -> None:

@@ -407,21 +407,21 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_imports_that_are_refused(case: str, run: Run) -> None:
-    words, code, error = REFUSED[case]
-    written("l.json", scaling(local=True))
-    written("e.json", eflops())
-    written("fit.json", {"schema_version": "deepvm.fit/1"})
-    Path("list.json").write_text("[]")
-    written("new.json", eflops(schema_version="deepvm.eflops/9"))
-    figure_5("g5.xlarge")
-    Path("bad.csv").write_text("n,speedup\n1,1\n2,fast\n")
-    Path("raw.csv").write_text("1,1\n2,1.9\n")
-    found = run("tables", "import", *words)
-    assert (found[0], found[1]) == (code, "")
-    assert error in found[2]
-    assert not load_tables()
+def test_imports_that_are_refused(run: Run) -> None:
+    for case in REFUSED:
+        words, code, error = REFUSED[case]
+        written("l.json", scaling(local=True))
+        written("e.json", eflops())
+        written("fit.json", {"schema_version": "deepvm.fit/1"})
+        Path("list.json").write_text("[]")
+        written("new.json", eflops(schema_version="deepvm.eflops/9"))
+        figure_5("g5.xlarge")
+        Path("bad.csv").write_text("n,speedup\n1,1\n2,fast\n")
+        Path("raw.csv").write_text("1,1\n2,1.9\n")
+        found = run("tables", "import", *words)
+        assert (found[0], found[1]) == (code, "")
+        assert error in found[2]
+        assert not load_tables()
 
 
 def test_a_clock_that_was_ahead_does_not_win_for_ever(

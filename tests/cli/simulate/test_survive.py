@@ -144,9 +144,8 @@ def test_stored_prices_and_a_limit(run: Run, tmp_path: Path) -> None:
     assert "the price stays at or below 0.3000 $/h" in out
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "text"),
-    [
+def test_what_cannot_be_asked(run: Run) -> None:
+    for words, code, text in [
         (["--count", "0"], 2, "count"),
         (["--count", "2", "--for", "0h"], 2, "for"),
         (["--count", "2", "--for", "4"], 2, "for"),
@@ -176,12 +175,10 @@ def test_stored_prices_and_a_limit(run: Run, tmp_path: Path) -> None:
         (["--count", "2", "-o", "xml"], 2, "xml"),
         (["--count", "2", "--days", "91", "--history", "."], 2, "days"),
         (["--count", "2", "--catalog", "paper", "-r", "", "--history", "."], 2, "a cloud's market"),
-    ],
-)
-def test_what_cannot_be_asked(run: Run, words: list[str], code: int, text: str) -> None:
-    found, _, err = run(*ASK, *words)
-    assert found == code, err
-    assert text in err
+    ]:
+        found, _, err = run(*ASK, *words)
+        assert found == code, err
+        assert text in err
 
 
 def test_recommend_takes_prices_from_a_clone(run: Run, tmp_path: Path) -> None:
