@@ -17,7 +17,8 @@ from deepvm.catalog.public import gpuhunt
 from deepvm.catalog.public.download import download
 from deepvm.catalog.public.integrity import check
 from deepvm.catalog.public.offer import Offer
-from deepvm.catalog.public.source import DownloadTimeouts, source
+from deepvm.catalog.public.registry import source
+from deepvm.catalog.public.source import DownloadTimeouts
 from deepvm.errors import CloudError
 
 BY_HAND = {

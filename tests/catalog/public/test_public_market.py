@@ -36,7 +36,8 @@ from deepvm.catalog.clouds import REGISTRY
 from deepvm.catalog.price_sources import SOURCES
 from deepvm.catalog.public import integrity
 from deepvm.catalog.public.public_market import QUICK_S, PublicCatalog, Signals
-from deepvm.catalog.public.source import DownloadTimeouts, source
+from deepvm.catalog.public.registry import source
+from deepvm.catalog.public.source import DownloadTimeouts
 from deepvm.catalog.signals.cache import Cache
 from deepvm.catalog.signals.fetching import SignalRequest
 from deepvm.catalog.signals.signal import FAILURES, ON_DEMAND, REGIONS, SPECS, SPOT, Signal, age
