@@ -13,7 +13,7 @@ from deepvm.core.cluster.plan import Plan, PlannedGroup
 from deepvm.core.cluster.price_limits import HEADROOM
 from deepvm.errors import RequestError
 from deepvm.exporters import survival
-from deepvm.exporters.limits import LimitedPlan, amount, limit_plan
+from deepvm.exporters.limits import LimitedPlan, limit_plan
 from deepvm.exporters.options import ExportOptions
 
 OPTIONS = frozenset({"subnet", "max_price", "command", "code", *survival.OPTIONS})
@@ -84,12 +84,3 @@ class AwsExporter(survival.SurvivingExporter):
             allowed = f"user data of at most {LARGEST} bytes, which is what EC2 takes"
             raise RequestError("command", f"{size} bytes", allowed)
         return text
-
-    def max_price(self, group: PlannedGroup) -> str:
-        """The price limit of one VM as AWS reads it; empty without one."""
-        limit = self.limited.of(group)
-        return amount(limit.vm_usd_per_hour) if limit else ""
-
-    def max_total_price(self, group: PlannedGroup) -> str:
-        limit = self.limited.of(group)
-        return amount(limit.usd_per_hour) if limit else ""

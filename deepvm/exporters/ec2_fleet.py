@@ -15,7 +15,6 @@ and removes them.
 
 from __future__ import annotations
 
-import re
 from base64 import b64encode
 from collections.abc import Iterator
 
@@ -24,8 +23,6 @@ from deepvm.core.cluster.plan import MEMORY, PlannedGroup
 from deepvm.errors import RequestError
 from deepvm.exporters.aws import OPTIONS, AwsExporter
 from deepvm.exporters.base import ExportFile
-
-_REGION = re.compile(r"[a-z0-9-]+")
 
 
 class Ec2Fleet(AwsExporter):
@@ -54,11 +51,6 @@ class Ec2Fleet(AwsExporter):
                 yield self.file(name, "template.json", group=group, script=encoded)
         yield ExportFile("role-policy.json", self.policy)
         yield self.file("start.sh")
-
-    @property
-    def shell_region(self) -> str:
-        """The region, if it is safe in a script; else empty, for that of the environment."""
-        return self.plan.region if _REGION.fullmatch(self.plan.region) else ""
 
     @property
     def ordered(self) -> list[PlannedGroup]:

@@ -327,16 +327,16 @@ def test_golden(engine: str, plan: Plan) -> None:
     assert written == path.read_text()
 
 
-@pytest.mark.parametrize("text", ["'", '"a', "a\\"])
-def test_a_command_with_an_open_quote(text: str) -> None:
-    with pytest.raises(RequestError, match="closed quotes"):
-        ExportOptions(command=text)
+def test_a_command_with_an_open_quote() -> None:
+    for text in ["'", '"a', "a\\"]:
+        with pytest.raises(RequestError, match="closed quotes"):
+            ExportOptions(command=text)
 
 
-@pytest.mark.parametrize("text", ["python train.py", "torchrun train.py", "bash run.sh"])
-def test_a_command_is_the_arguments_of_torchrun(text: str) -> None:
-    with pytest.raises(RequestError, match="the arguments of torchrun"):
-        ExportOptions(command=text)
+def test_a_command_is_the_arguments_of_torchrun() -> None:
+    for text in ["python train.py", "torchrun train.py", "bash run.sh"]:
+        with pytest.raises(RequestError, match="the arguments of torchrun"):
+            ExportOptions(command=text)
 
 
 @given(st.lists(st.text(st.characters(codec="utf-8"), max_size=300), max_size=4))
