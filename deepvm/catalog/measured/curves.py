@@ -118,11 +118,12 @@ def curve_doubts(
     ]
     published = [i.name for i in ranked if i.name in own and not speed_is_ours(i)]
     if own and rest:
+        goes = "goes" if len(rest) == 1 else "go"
         found.append(
             f"the speed-up of {listed(own)} was measured here with {workload}, and"
-            f" {listed([i.name for i in rest])} go by the catalog's, perhaps of another workload;"
-            f" run 'deepvm profile scaling' with {workload} on"
-            f" {listed(smallest_of_each_gpu(rest))} too"
+            f" {listed([i.name for i in rest])} {goes} by the catalog's, which may be of another"
+            " workload: they compare only as far as both scale alike; run 'deepvm profile scaling'"
+            f" with {workload} on {listed(smallest_of_each_gpu(rest))} too"
         )
     if published:
         found.append(

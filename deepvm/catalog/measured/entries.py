@@ -137,7 +137,6 @@ class Entry:
 
     @property
     def local(self) -> bool:
-        """Whether the VMs were processes on one machine."""
         return self.document.get("local") is True
 
     @property
@@ -157,7 +156,6 @@ class Entry:
 
     @property
     def eflops(self) -> float:
-        """FLOP/s of an ``eflops`` entry."""
         return float(self.document["eflops"])
 
     @property
@@ -167,7 +165,6 @@ class Entry:
 
     @property
     def described(self) -> str:
-        """The result and its date."""
         return f"{self.value}, {self.measured_at.date()}"
 
     @property

@@ -32,7 +32,6 @@ class MeasuredPerformance(PublishedPerformance):
     def over(
         cls, published: PublishedPerformance, own: tuple[StepTimes, ...]
     ) -> MeasuredPerformance:
-        """With these steps."""
         return cls(published.software, published.placement_group, own)
 
     def speed(

@@ -49,7 +49,6 @@ class Trained:
     by_cudnn: bool = False
 
     def precision_on(self, gpu: Accelerator) -> Precision | None:
-        """The precision on this GPU."""
         if self.by_cudnn and self.precision is Precision.FP32:
             return gpu.precision(Precision.TF32) or Precision.FP32
         return gpu.precision(self.precision)
@@ -163,7 +162,6 @@ class StepTimes:
 
     @property
     def steps(self) -> Steps:
-        """All of them."""
         return Steps(
             *np.array([step for e in self.entries for step in e.steps], dtype=np.float64).T
         )

@@ -47,11 +47,9 @@ class Tables:
     path: str = ""
 
     def __len__(self) -> int:
-        """How many entries there are."""
         return len(self.entries)
 
     def __iter__(self) -> Iterator[Entry]:
-        """In the order of their names."""
         return iter(self.entries)
 
     def called(self, name: str) -> tuple[Entry, ...]:
@@ -286,7 +284,6 @@ def previous_tables(folder: str | os.PathLike[str]) -> Tables:
 
 
 def encode_tables(tables: Tables) -> bytes:
-    """The bytes of a file."""
     return (json.dumps(tables.as_document(), indent=1, allow_nan=False) + "\n").encode()
 
 
