@@ -132,15 +132,27 @@ def missing_extra(error: ModuleNotFoundError) -> MissingExtraError | None:
     return MissingExtraError("", library, EXTRAS[library]) if library in EXTRAS else None
 
 
+@dataclass(frozen=True)
+class Issue:
+    """What is wrong in a file: the message, its line (0 if it has none) and its key."""
+
+    message: str
+    line: int = 0
+    key: str = ""
+
+    def __str__(self) -> str:
+        return self.message
+
+
 class JobFormatError(DeepVMError):
-    """A job file is invalid; ``problems`` are for people, each with its place."""
+    """A job file or a matrix file is invalid."""
 
     exit_code = 2
 
-    def __init__(self, place: str, problems: Sequence[str]) -> None:
-        """List the problems."""
-        self.place, self.problems = place, tuple(problems)
-        super().__init__("\n".join(f"{place}, {problem}" for problem in problems))
+    def __init__(self, path: Path | str, problems: Sequence[Issue]) -> None:
+        """Show the first ten problems."""
+        self.path, self.problems = str(path), tuple(problems)
+        super().__init__(_listed(self.path, problems))
 
 
 class DataError(DeepVMError):
@@ -163,37 +175,39 @@ class CatalogNotFoundError(DataError):
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong in a file.
-
-    ``place``: ``instances[3].spot_usd_per_hour`` or ``line 7, column spot_usd_per_hour``; ``found``
-    is shortened.
-    """
+    """What is wrong in a file without keys: a place such as ``line 7, column n``, ``file`` for all."""
 
     place: str
     found: str
     expected: str
 
     def __str__(self) -> str:
-        """One line: place, what was found, what is allowed."""
-        return (
-            f"{self.place}: {self.found}; {self.expected}"
-            if self.found
-            else f"{self.place}: {self.expected}"
-        )
+        text = f"{self.found} (expected {self.expected})"
+        if self.place == "file":
+            return text
+        return f"{self.place}: {text}"
 
 
 class CatalogFormatError(DataError):
-    """A file is not a valid catalog."""
+    """A file of data is invalid: a catalog, a plan, a trace, a model."""
 
-    SHOWN = 10
-
-    def __init__(self, path: Path | str, problems: Sequence[Problem]) -> None:
+    def __init__(self, path: Path | str, problems: Sequence[Problem | Issue]) -> None:
         """Show the first ten problems."""
         self.path, self.problems = str(path), tuple(problems)
-        lines = [f"{self.path}: {p}" for p in self.problems[: self.SHOWN]]
-        if len(self.problems) > self.SHOWN:
-            lines.append(f"... and {len(self.problems) - self.SHOWN} more problems in {self.path}")
-        super().__init__("\n".join(lines))
+        super().__init__(_listed(self.path, problems))
+
+
+def _listed(path: str, problems: Sequence[Problem | Issue]) -> str:
+    """``FILE:LINE: message`` of the first ten."""
+    shown = 10
+    lines = []
+    for problem in problems[:shown]:
+        line = getattr(problem, "line", 0)
+        place = f"{path}:{line}" if line else path
+        lines.append(f"{place}: {problem}")
+    if len(problems) > shown:
+        lines.append(f"... and {len(problems) - shown} more problems in {path}")
+    return "\n".join(lines)
 
 
 class MissingDataError(DataError):

@@ -20,7 +20,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from deepvm.catalog.documents.json_file import format_document
+from deepvm.documents.formats.json import format_document
 from deepvm.io.atomic_write import write_bytes
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -79,7 +79,7 @@ PLACES = {
     "rich": ["reports/", "cli/"],
     "pandas": ["reports/forms.py", "core/answer.py"],
     "pydantic": [
-        "catalog/documents/",
+        "documents/",
         "catalog/measured/",
         "jobs/jobfile.py",
         "lab/matrix.py",
@@ -95,9 +95,7 @@ PLACES = {
     "yaml": [
         "exporters/base.py",
         "reports/",
-        "catalog/documents/yaml_file.py",
-        "simulator/jobfile.py",
-        "catalog/published/model_file.py",
+        "documents/formats/yaml.py",
     ],
     "distributed": ["simulator/monte_carlo.py"],
     "platformdirs": ["io/"],

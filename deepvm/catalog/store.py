@@ -10,18 +10,13 @@ import os
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from deepvm.catalog.clouds import REGISTRY, cloud_of, region_in
-from deepvm.catalog.documents.json_file import (
-    format_document,
-    load_exact,
-    parse_json,
-    read_existing,
-)
-from deepvm.catalog.documents.serialization import build_catalog, build_quotas, document_of
+from deepvm.catalog.serialization import build_catalog, build_quotas, document_of
 from deepvm.core.cluster.instances import Catalog, Quota
 from deepvm.core.spelling import did_you_mean
+from deepvm.documents.formats.json import format_document, load_exact
 from deepvm.errors import CatalogNotFoundError, RequestError
 from deepvm.io.atomic_write import write_bytes
 from deepvm.io.safe_read import read_text
@@ -50,10 +45,7 @@ class MarketOptions(TypedDict, total=False):
 
 
 _MOST_DOUBTS = 4
-_AS_SHOWN = "as `deepvm catalog show paper -o json` prints"
-_FILE = f"allowed: a catalog, {_AS_SHOWN} it"
-_JSON = f"allowed: one JSON object, {_AS_SHOWN} it"
-_QUOTAS = "allowed: a JSON file of quotas"
+_FILE = "a catalog, as `deepvm catalog show paper -o json` prints it"
 
 
 @lru_cache(maxsize=1)
@@ -149,12 +141,9 @@ def load_quotas(path: str | os.PathLike[str]) -> tuple[Quota, ...]:
         CatalogFormatError: the file is missing, cannot be read, or is not valid; lists every
             problem with its place.
     """
-    from deepvm.catalog.documents.findings import json_place, quota_findings, refuse
+    from deepvm.catalog.catalog_files import QUOTAS
 
-    file = Path(path)
-    document: Any = parse_json(read_existing(file, _QUOTAS), file, _QUOTAS)
-    refuse(file, quota_findings(document), json_place(document))
-    return build_quotas(document["quotas"])
+    return build_quotas(row.model_dump() for row in QUOTAS.read(path).quotas)
 
 
 def format_catalog(catalog: Catalog, ending: str) -> tuple[str, tuple[str, ...]]:
@@ -163,7 +152,7 @@ def format_catalog(catalog: Catalog, ending: str) -> tuple[str, tuple[str, ...]]
     Also says what cannot be held.
     """
     if ending == ".csv":
-        from deepvm.catalog.documents.csv_file import format_csv
+        from deepvm.catalog.catalog_csv import format_csv
 
         return format_csv(catalog)
     return format_document(document_of(catalog)), ()
@@ -189,26 +178,23 @@ def save_catalog(catalog: Catalog, path: str | os.PathLike[str]) -> tuple[str, .
 
 def _catalog_of(text: str, path: Path) -> Catalog:
     """A catalog from a user's file, validated, with doubts about implausible prices."""
-    from deepvm.catalog.documents.findings import Place, catalog_findings, json_place, refuse
+    from deepvm.catalog.catalog_files import CSV_CATALOG, JSON_CATALOG
     from deepvm.catalog.market.price_filter import file_doubts
 
+    form = JSON_CATALOG
     if path.suffix.lower() == ".csv":
-        from deepvm.catalog.documents.csv_file import parse_csv
-
-        sheet = parse_csv(text, path)
-        document: Any = sheet.document
-        place: Place = sheet.place
-        problems = sheet.problems
-    else:
-        document, problems = parse_json(text, path, _JSON), []
-        place = json_place(document)
-    refuse(path, catalog_findings(document), place, problems)
+        form = CSV_CATALOG
+    tree = form.tree(text, path)
+    document = form.validated(tree, path).model_dump(exclude_unset=True)
     # Where the file has no name: its own, with undecodable bytes escaped.
     catalog = build_catalog(document, name=path.stem.encode(errors="backslashreplace").decode())
-    found = [f"{path}: {place(where)}: {doubt}" for where, doubt in file_doubts(catalog)]
-    if len(found) > _MOST_DOUBTS:
-        found[_MOST_DOUBTS:] = [f"{path}: {len(found) - _MOST_DOUBTS} more prices like these"]
-    return replace(catalog, provenance=replace(catalog.provenance, doubts=tuple(found)))
+    warnings = [
+        f"{path}:{tree.line(key)}: {tree.label(key)}: {doubt}"
+        for key, doubt in file_doubts(catalog)
+    ]
+    if len(warnings) > _MOST_DOUBTS:
+        warnings[_MOST_DOUBTS:] = [f"{path}: {len(warnings) - _MOST_DOUBTS} more prices like these"]
+    return replace(catalog, provenance=replace(catalog.provenance, doubts=tuple(warnings)))
 
 
 def _why_not(name: str) -> str:

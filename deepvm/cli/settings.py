@@ -348,18 +348,16 @@ def _read(path: Path) -> str | None:
         return None
     try:
         return read_text(
-            path, 'allowed: a text file with settings, such as: region = ["us-east-1"]', _MAX_BYTES
+            path, 'a text file with settings, such as: region = ["us-east-1"]', _MAX_BYTES
         )
     except FileNotFoundError:
         raise DataError(
             f"{path}: is a link to a file that does not exist; correct or remove it"
         ) from None
     except CatalogFormatError as error:
-        problem = error.problems[0]
-        if problem.found == "is empty":
+        if str(error.problems[0]).startswith("is empty"):
             return ""
-        place = "" if problem.place == "file" else f"{problem.place}: "
-        raise DataError(f"{path}: {place}{problem.found}; {problem.expected}") from None
+        raise
 
 
 def _of_file(path: Path, text: str) -> Iterator[Setting]:

@@ -18,12 +18,13 @@ from pydantic import (
     ValidationError,
 )
 
-from deepvm.catalog.documents import yaml_file
-from deepvm.catalog.documents.yaml_file import InvalidValueError, Lines, YamlFormat
 from deepvm.core.preemption.savepolicy import parse_policy
 from deepvm.core.spelling import joined
 from deepvm.core.units import MOST_USD, format_seconds, parse_seconds
-from deepvm.errors import JobFormatError, RequestError
+from deepvm.documents.fields import InvalidValueError, Number, Whole
+from deepvm.documents.formats import yaml
+from deepvm.documents.reader import FileFormat, Rules
+from deepvm.errors import Issue, JobFormatError, RequestError
 from deepvm.io.agent_board import AGENT, MOST_RANKS
 from deepvm.io.agent_link import EPOCH, INDEPENDENT, SAVE_EVERY
 from deepvm.jobs.clouds.registry import CLOUDS, clouds_that_cut, clouds_that_preempt, find_cloud
@@ -31,13 +32,11 @@ from deepvm.jobs.decisions.injection import FATES, Injection
 from deepvm.jobs.storage import git_code
 
 SCHEMA_VERSION = "deepvm.job/1"
-_WANTED = "give a job file; docs/reference/run-file.md shows one"
 MOST_MACHINES, MOST_LIVES, _MOST_STEPS = 4096, 1000, 10**12
 _DATA_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _DATA_URL = re.compile(r"s3://[^/\0?#@]+(/[^\0?#]*)?|file:///[^\0?#]*", re.IGNORECASE)
 _ABSOLUTE = re.compile(r"/[^\0]*")
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
-_EXPONENT = re.compile(r"\d+(\.\d+)?[eE]\+?\d{1,2}")
 
 
 def _seconds(value: object) -> float:
@@ -48,18 +47,10 @@ def _seconds(value: object) -> float:
     return parse_seconds(value, "time")
 
 
-def _bare(value: object) -> object:
-    """Numbers as they are written: true is none, and text is none."""
-    if isinstance(value, (bool, str)):
-        raise ValueError("no number")
+def _no_plan(value: object) -> object:
+    if str(value).startswith("deepvm.recommend/"):
+        raise InvalidValueError("this is a plan; add the command after it: -- python train.py")
     return value
-
-
-def _steps(value: object) -> object:
-    """A number of steps, which may be written as 1e6: YAML takes that for text."""
-    if isinstance(value, str) and _EXPONENT.fullmatch(value):
-        return float(value)
-    return _bare(value)
 
 
 def _named(value: str) -> str:
@@ -142,16 +133,17 @@ def _code(value: str) -> str:
 
 Seconds = Annotated[float, BeforeValidator(_seconds)]
 Timeout: TypeAlias = Literal["none"] | Seconds
-Usd = Annotated[float, BeforeValidator(_bare), Field(gt=0, le=MOST_USD)]
-Share = Annotated[float, BeforeValidator(_bare), Field(ge=0, le=1)]
-Count = Annotated[int, BeforeValidator(_bare), Field(ge=1, le=MOST_MACHINES)]
+Usd = Annotated[Number, Field(gt=0, le=MOST_USD)]
+Share = Annotated[Number, Field(ge=0, le=1)]
+Count = Annotated[Whole, Field(ge=1, le=MOST_MACHINES)]
+Steps = Annotated[Whole, Field(ge=1, le=_MOST_STEPS)]
 Text = Annotated[str, Field(min_length=1, max_length=10_000)]
 _TIME = "a time with a unit, such as 30s, 90min or 12h"
 _TIMEOUT = f"{_TIME}, or none"
 _WHOLE = f"a whole number from 1 to {MOST_MACHINES}"
 
 
-def _said(what: str, default: Any = ...) -> Any:
+def _field(what: str, default: Any = ...) -> Any:
     return Field(default, description=what)
 
 
@@ -162,40 +154,40 @@ class _Strict(BaseModel):
 class Range(_Strict):
     """Machines of a job that continues with fewer."""
 
-    min: Count = _said(_WHOLE)
-    max: Count = _said(f"{_WHOLE}, at least min")
+    min: Count = _field(_WHOLE)
+    max: Count = _field(f"{_WHOLE}, at least min")
 
 
 class Machines(_Strict):
     """What trains."""
 
-    type: Text | None = _said("an instance type, such as g4dn.xlarge", None)
-    plan: Text | None = _said("the file of a plan: deepvm recommend -o json > plan.json", None)
-    count: Count | Range | None = _said(f"{_WHOLE}, or {{min: 2, max: 4}}", None)
-    market: Literal["spot", "on-demand"] = _said("spot or on-demand", "spot")
-    zone: Text | None = _said("a zone, such as us-east-1a", None)
-    hosts: Text | None = _said("the file of hosts of your own, for cloud: ssh", None)
-    launcher: Text | None = _said(
+    type: Text | None = _field("an instance type, such as g4dn.xlarge", None)
+    plan: Text | None = _field("the file of a plan: deepvm recommend -o json > plan.json", None)
+    count: Count | Range | None = _field(f"{_WHOLE}, or {{min: 2, max: 4}}", None)
+    market: Literal["spot", "on-demand"] = _field("spot or on-demand", "spot")
+    zone: Text | None = _field("a zone, such as us-east-1a", None)
+    hosts: Text | None = _field("the file of hosts of your own, for cloud: ssh", None)
+    launcher: Text | None = _field(
         "how commands get to hosts: ssh, or words with {host} in them", None
     )
-    python: Text | None = _said("the interpreter of hosts, such as ~/venv/bin/python", None)
+    python: Text | None = _field("the interpreter of hosts, such as ~/venv/bin/python", None)
 
 
 class Anchor(_Strict):
     """The machine that keeps versions in its memory."""
 
-    type: Text = _said("an instance type, such as m7g.large")
-    memory: Text | None = _said("memory for versions, such as 6GiB", None)
+    type: Text = _field("an instance type, such as m7g.large")
+    memory: Text | None = _field("memory for versions, such as 6GiB", None)
 
 
 class Budget(_Strict):
     """What the job may cost, and when it must end."""
 
-    usd_per_hour: Usd | None = _said("dollars an hour, above 0: a number such as 3", None)
-    max_price: Usd | None = _said("dollars an hour, above 0: a number such as 4", None)
-    total_usd: Usd | None = _said("dollars in all, above 0: a number such as 50", None)
-    deadline: Seconds | None = _said(_TIME, None)
-    deadline_policy: Literal["greedy", "uniform-progress"] = _said(
+    usd_per_hour: Usd | None = _field("dollars an hour, above 0: a number such as 3", None)
+    max_price: Usd | None = _field("dollars an hour, above 0: a number such as 4", None)
+    total_usd: Usd | None = _field("dollars in all, above 0: a number such as 50", None)
+    deadline: Seconds | None = _field(_TIME, None)
+    deadline_policy: Literal["greedy", "uniform-progress"] = _field(
         "greedy or uniform-progress", "uniform-progress"
     )
 
@@ -203,22 +195,22 @@ class Budget(_Strict):
 class Injected(_Strict):
     """Preemptions on purpose, on clouds that can."""
 
-    mttp: Seconds | None = _said(_TIME, None)
+    mttp: Seconds | None = _field(_TIME, None)
     lives: Annotated[list[Seconds], Field(min_length=1, max_length=MOST_LIVES)] | Text | None = (
-        _said("a list of times such as [30s, 2min], or the file of a trace", None)
+        _field("a list of times such as [30s, 2min], or the file of a trace", None)
     )
-    scale: Annotated[float, BeforeValidator(_bare), Field(gt=0, le=1e6)] = _said(
+    scale: Annotated[Number, Field(gt=0, le=1e6)] = _field(
         "a number above 0, by which lives are multiplied", 1.0
     )
-    seed: int = _said("a whole number", 0)
-    count: Annotated[int, BeforeValidator(_bare), Field(ge=0, le=10_000)] | None = _said(
+    seed: int = _field("a whole number", 0)
+    count: Annotated[Whole, Field(ge=0, le=10_000)] | None = _field(
         "how many in all, a whole number from 0", None
     )
-    grace: Seconds = _said(_TIME, 120.0)
-    missed: Share = _said("the share without a notice, from 0 to 1", 0.0)
-    late: Share = _said("the share whose notice comes late, from 0 to 1", 0.0)
-    silent: Share = _said("the share that loses its link and lives on, from 0 to 1", 0.0)
-    rebalance: Share = _said(
+    grace: Seconds = _field(_TIME, 120.0)
+    missed: Share = _field("the share without a notice, from 0 to 1", 0.0)
+    late: Share = _field("the share whose notice comes late, from 0 to 1", 0.0)
+    silent: Share = _field("the share that loses its link and lives on, from 0 to 1", 0.0)
+    rebalance: Share = _field(
         "the share to which a rebalance is recommended before, from 0 to 1", 0.0
     )
 
@@ -226,55 +218,55 @@ class Injected(_Strict):
 class JobFile(_Strict):
     """All of a job file; see docs/reference/run-file.md."""
 
-    schema_version: Literal["deepvm.job/1"] = _said(SCHEMA_VERSION, "deepvm.job/1")
-    name: Annotated[str, AfterValidator(_named)] = _said(
+    schema_version: Annotated[Literal["deepvm.job/1"], BeforeValidator(_no_plan)] = _field(
+        SCHEMA_VERSION, "deepvm.job/1"
+    )
+    name: Annotated[str, AfterValidator(_named)] = _field(
         "1 to 40 lower-case letters, digits and hyphens, a letter or digit first and last"
     )
-    train: Text = _said("the command that trains, such as python train.py --epochs 90")
-    launcher: Literal["direct", "torchrun"] = _said("direct or torchrun", "direct")
-    code: Annotated[Text, AfterValidator(_code)] | None = _said("a folder, or git: URL@REF", None)
-    setup: Text | None = _said("a command that is run once on each machine", None)
+    train: Text = _field("the command that trains, such as python train.py --epochs 90")
+    launcher: Literal["direct", "torchrun"] = _field("direct or torchrun", "direct")
+    code: Annotated[Text, AfterValidator(_code)] | None = _field("a folder, or git: URL@REF", None)
+    setup: Text | None = _field("a command that is run once on each machine", None)
     env: dict[
         Annotated[str, AfterValidator(_variable_name)], Annotated[str, BeforeValidator(_variable)]
-    ] = _said("names of variables with texts, such as {OMP_NUM_THREADS: '1'}", {})
-    processes_per_machine: Literal["gpus"] | Annotated[Count, Field(le=MOST_RANKS)] = _said(
+    ] = _field("names of variables with texts, such as {OMP_NUM_THREADS: '1'}", {})
+    processes_per_machine: Literal["gpus"] | Annotated[Count, Field(le=MOST_RANKS)] = _field(
         f"gpus, or a whole number from 1 to {MOST_RANKS}", "gpus"
     )
-    independent_processes: bool = _said("true or false", False)
+    independent_processes: bool = _field("true or false", False)
     data: dict[
         Annotated[str, AfterValidator(_data_name)],
         Annotated[str | dict[str, str], PlainValidator(_source)],
-    ] = _said(
+    ] = _field(
         "names with s3://bucket/prefix, file:///folder or an absolute path, such as {train:"
         " s3://bucket/train}; or {train: {mount: /mnt/data}} where they are already",
         {},
     )
-    machines: Machines = _said(
+    machines: Machines = _field(
         "{type: g4dn.xlarge, count: 2}; there are type, plan, hosts, count, market, zone",
         Machines(),
     )
-    anchor: Anchor | Literal["none"] | None = _said("{type: m7g.large}, or none", None)
-    tiers: list[Text] = _said("a list of URLs, such as [s3://bucket/run]", [])
-    save_policy: Annotated[str, AfterValidator(_policy)] = _said(
+    anchor: Anchor | Literal["none"] | None = _field("{type: m7g.large}, or none", None)
+    tiers: list[Text] = _field("a list of URLs, such as [s3://bucket/run]", [])
+    save_policy: Annotated[str, AfterValidator(_policy)] = _field(
         "a save policy, such as adaptive, thesis or static:100", "adaptive"
     )
-    save_every_steps: (
-        Annotated[int, BeforeValidator(_steps), Field(ge=1, le=_MOST_STEPS)] | None
-    ) = _said(f"a whole number from 1 to {_MOST_STEPS:.0e}, or null", None)
-    steps: Annotated[int, BeforeValidator(_steps), Field(ge=1, le=_MOST_STEPS)] | None = _said(
+    save_every_steps: Steps | None = _field(
+        f"a whole number from 1 to {_MOST_STEPS:.0e}, or null", None
+    )
+    steps: Steps | None = _field(
         f"how many the training takes in all, a whole number from 1 to {_MOST_STEPS:.0e}", None
     )
-    keep: Annotated[int, BeforeValidator(_bare), Field(ge=0, le=10_000)] = _said(
-        "a whole number from 0", 2
-    )
-    budget: Budget = _said(
+    keep: Annotated[Whole, Field(ge=0, le=10_000)] = _field("a whole number from 0", 2)
+    budget: Budget = _field(
         "{total_usd: 50, usd_per_hour: 3, deadline: 12h}, each of which may be left out", Budget()
     )
-    cloud: Annotated[str, AfterValidator(_cloud)] = _said(joined(CLOUDS, "or"), "local")
-    orphan_after: Seconds = _said(_TIME, 1800.0)
-    start_timeout: Timeout = _said(_TIMEOUT, 1800.0)
-    step_timeout: Timeout = _said(_TIMEOUT, 1800.0)
-    inject: Injected | None = _said("{mttp: 30s, seed: 1, count: 5, grace: 5s, missed: 0}", None)
+    cloud: Annotated[str, AfterValidator(_cloud)] = _field(joined(CLOUDS, "or"), "local")
+    orphan_after: Seconds = _field(_TIME, 1800.0)
+    start_timeout: Timeout = _field(_TIMEOUT, 1800.0)
+    step_timeout: Timeout = _field(_TIMEOUT, 1800.0)
+    inject: Injected | None = _field("{mttp: 30s, seed: 1, count: 5, grace: 5s, missed: 0}", None)
 
 
 def read_job_file(path: Path) -> JobFile:
@@ -286,15 +278,9 @@ def read_job_file(path: Path) -> JobFile:
             a trace.
     """
     found, folder = FORMAT.read(path), path.parent
-    if (
-        found.code is not None
-        and not found.code.startswith("git:")
-        and not (folder / found.code).is_dir()
-    ):
-        line, allowed = line_of(path, "code"), FORMAT.allowed("code")
-        raise JobFormatError(
-            str(path), [f"line {line}: code: there is no folder {found.code!r}; allowed: {allowed}"]
-        )
+    if found.code and not found.code.startswith("git:") and not (folder / found.code).is_dir():
+        message = f"invalid value for code: there is no folder {found.code!r}"
+        raise JobFormatError(path, [Issue(message, FORMAT.line_of(path, "code"), "code")])
     inject = found.inject
     if inject is None or not isinstance(inject.lives, str):
         return found
@@ -314,14 +300,14 @@ def job_of_plan(plan: Path, command: Sequence[str]) -> JobFile:
     Raises RequestError.
     """
     if not command[0].strip():
-        raise RequestError("command", shlex.join(command), FORMAT.allowed("train"))
+        raise RequestError("command", shlex.join(command), FORMAT.describe("train"))
     name = re.sub(r"[^a-z0-9]+", "-", _trained(command).lower()).strip("-")[:40].strip("-") or "job"
     try:
         return JobFile(
             name=name, train=shlex.join(command), code=".", machines=Machines(plan=str(plan))
         )
     except ValidationError:
-        raise RequestError("command", " ".join(command), FORMAT.allowed("train")) from None
+        raise RequestError("command", " ".join(command), FORMAT.describe("train")) from None
 
 
 def _trained(command: Sequence[str]) -> str:
@@ -363,7 +349,7 @@ def changed(
     except ValidationError as error:
         path = tuple(str(step) for step in error.errors()[0]["loc"])
         value = money.get(path[-1]) if path[0] == "budget" else given.get(path[0])
-        raise RequestError(path[-1], value, FORMAT.allowed(*path)) from None
+        raise RequestError(path[-1], value, FORMAT.describe(*path)) from None
     if found.inject is not None and found.cloud not in (able := _clouds_for(found.inject)):
         raise RequestError(
             "cloud", found.cloud, f"{joined(able, 'or')}, as the file's inject needs"
@@ -400,59 +386,45 @@ def remarks(job: JobFile) -> Iterator[str]:
             )
 
 
-def line_of(file: Path, key: str) -> int | None:
-    """The line of a key such as ``machines.type`` in a readable job file; None if missing."""
-    return yaml_file.line_of(file, key, _WANTED)
-
-
 def parse_job_file(text: str, place: str) -> JobFile:
     """Read a job from YAML; ``place`` is what errors call it. Raises JobFormatError."""
     return FORMAT.parse(text, place)
 
 
-def _refused(document: Mapping[str, Any], place: str) -> str:
-    if str(document.get("schema_version")).startswith("deepvm.recommend/"):
-        return f"a plan; put the command that trains behind it: {place} -- python train.py"
-    return ""
-
-
-def _contradictions(found: JobFile, lines: Lines) -> Iterator[str]:
-    """Keys that do not go together."""
-    machines = found.machines
+def _rules(job: JobFile) -> Rules:
+    machines = job.machines
     if machines.type and machines.plan:
-        yield f"{lines.said('machines', 'plan')}either type or plan"
-    if isinstance(machines.count, Range) and machines.count.max < machines.count.min:
-        where = lines.said("machines", "count", "max")
-        yield f"{where}{machines.count.max} is less than min, {machines.count.min}"
-    if not (machines.type or machines.plan or machines.hosts or found.budget.usd_per_hour):
-        where = f"line {lines.known['machines',]}: " if ("machines",) in lines.known else ""
-        yield (
-            f"{where}machines: neither type nor plan, nor budget.usd_per_hour to plan for; give one"
-            " of them"
-        )
+        yield ("machines", "plan"), "either type or plan"
+    count = machines.count
+    if isinstance(count, Range) and count.max < count.min:
+        yield ("machines", "count", "max"), f"{count.max} is less than min, {count.min}"
+    if not (machines.type or machines.plan or machines.hosts or job.budget.usd_per_hour):
+        yield ("machines",), "expected type or plan, or budget.usd_per_hour to plan for"
     if machines.hosts and machines.plan:
-        yield f"{lines.said('machines', 'plan')}either hosts or plan"
+        yield ("machines", "plan"), "either hosts or plan"
     for key in ("launcher", "python"):
         if getattr(machines, key) and not machines.hosts:
-            yield f"{lines.said('machines', key)}only with hosts"
-    if found.independent_processes and found.launcher != "direct":
-        yield f"{lines.said('independent_processes')}{_ONE_GROUP}"
-    if found.inject is None:
+            yield ("machines", key), "only with hosts"
+    if job.independent_processes and job.launcher != "direct":
+        yield ("independent_processes",), _ONE_GROUP
+    if job.inject is None:
         return
-    for key, problem in _impossible(found.inject, found.cloud):
-        yield f"{lines.said('inject', key)}{problem}"
-    grace, limit = found.inject.grace, found.step_timeout
+    for key, message in _impossible(job.inject, job.cloud):
+        yield ("inject", key), message
+    grace, limit = job.inject.grace, job.step_timeout
     if limit != "none" and limit < grace:
         short, long = (format_seconds(seconds, digits=2) for seconds in (limit, grace))
         yield (
-            f"{lines.said('step_timeout')}{short} is shorter than inject.grace, {long}: trainers"
-            f" may wait so long without a step after a notice; allowed: at least {long}, or a"
-            " shorter inject.grace"
+            ("step_timeout",),
+            f"{short} is shorter than inject.grace, {long}: trainers may wait so long without a"
+            " step after a notice",
         )
 
 
 _ONE_GROUP = "only with launcher: direct; torchrun starts the processes of one group"
-FORMAT = YamlFormat(JobFile, _WANTED, "docs/reference/run-file.md", _contradictions, _refused)
+FORMAT = FileFormat(
+    JobFile, "a job file, see docs/reference/run-file.md", yaml.load, _rules, JobFormatError
+)
 
 
 def checked_injection(keys: Mapping[str, Any], cloud: str) -> dict[str, Any]:
@@ -474,7 +446,7 @@ def checked_injection(keys: Mapping[str, Any], cloud: str) -> dict[str, Any]:
     except ValidationError as error:
         key = str(error.errors()[0]["loc"][0])
         raise RequestError(
-            key, (lives if key == "lives" else keys[key]), FORMAT.allowed("inject", key)
+            key, (lives if key == "lives" else keys[key]), FORMAT.describe("inject", key)
         ) from None
     if isinstance(found.lives, str):
         found = _with_trace(found, file)

@@ -18,7 +18,6 @@ from types import MappingProxyType
 from typing import Any
 
 from deepvm.catalog import clouds
-from deepvm.catalog.documents.plan_file import load_plan
 from deepvm.catalog.store import load_catalog
 from deepvm.core.cluster.instances import InstanceType, Market
 from deepvm.core.cluster.plan import Plan
@@ -26,7 +25,8 @@ from deepvm.core.preemption.savepolicy import parse_policy
 from deepvm.core.spelling import did_you_mean
 from deepvm.core.training.usual_model import USUAL_MODEL
 from deepvm.core.units import MOST_USD
-from deepvm.errors import DataError, JobFormatError, RequestError
+from deepvm.documents.inputs.plan import load_plan
+from deepvm.errors import DataError, Issue, JobFormatError, RequestError
 from deepvm.jobs.cloud import Cloud, HostsController, RefusedError, RemoteCloud
 from deepvm.jobs.clouds.registry import find_cloud, open_cloud
 from deepvm.jobs.controller.controller import Submitted
@@ -39,7 +39,7 @@ from deepvm.jobs.decisions.world import GenerationProgress, JobLimits, JobState,
 from deepvm.jobs.head.remote import is_head, needs_head
 from deepvm.jobs.history.history import History, JobRow, own_folder
 from deepvm.jobs.history.pools import expected_life_s, is_of_a_market
-from deepvm.jobs.jobfile import Anchor, JobFile, Range, line_of
+from deepvm.jobs.jobfile import FORMAT, Anchor, JobFile, Range
 from deepvm.jobs.market_prices import plausible_prices
 from deepvm.jobs.static_hosts import SSH, StaticHosts, pool_of
 from deepvm.jobs.steady_clock import job_time_s
@@ -443,9 +443,9 @@ def about(file: Path) -> Iterator[None]:
     try:
         yield
     except RequestError as error:
-        line = line_of(file, error.option)
-        where = "" if line is None else f"line {line}: "
-        raise JobFormatError(str(file), [where + error.about(error.option)]) from None
+        line = FORMAT.line_of(file, error.option)
+        issue = Issue(error.about(error.option), line, error.option)
+        raise JobFormatError(file, [issue]) from None
 
 
 def checked(

@@ -9,9 +9,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
-from deepvm.catalog.documents.yaml_file import Lines, YamlFormat
 from deepvm.core.spelling import did_you_mean, joined
-from deepvm.errors import DataError
+from deepvm.documents.fields import Number, Whole
+from deepvm.documents.formats import yaml
+from deepvm.documents.issues import repeats
+from deepvm.documents.reader import FileFormat, Rules
+from deepvm.documents.tree import KeyPath
+from deepvm.errors import DataError, JobFormatError
 from deepvm.io.user_dirs import data_folder
 from deepvm.lab.faults.fault import (
     DiskFault,
@@ -46,13 +50,6 @@ _NODE = "node"
 _SEEDS_APART = 1_000_003
 
 
-def _number(value: object) -> object:
-    """Numbers as they are written: true is none, and text is none."""
-    if isinstance(value, (bool, str)):
-        raise ValueError("must be a number")
-    return value
-
-
 def _short_form(key: str, *types: type) -> BeforeValidator:
     """What people may write for an object that has this key alone."""
 
@@ -67,8 +64,8 @@ def _doc(what: str, default: Any = ...) -> Any:
     return Field(default, description=what)
 
 
-Whole = Annotated[int, BeforeValidator(_number), Field(ge=1, le=_MOST)]
-FromZero = Annotated[int, BeforeValidator(_number), Field(ge=0, le=_MOST)]
+FromOne = Annotated[Whole, Field(ge=1, le=_MOST)]
+FromZero = Annotated[Whole, Field(ge=0, le=_MOST)]
 _WHOLE = f"a whole number from 1 to {_MOST:.0e}"
 
 
@@ -83,41 +80,33 @@ class Dataset(_Strict):
         joined(_DATASETS, "or")
     )
     path: str | None = _doc("the folder of its files", None)
-    size: Whole | None = _doc(f"how many of its samples, from the first on: {_WHOLE}", None)
+    size: FromOne | None = _doc(f"how many of its samples, from the first on: {_WHOLE}", None)
 
 
 class Model(_Strict):
     """A model."""
 
     name: Literal["resnet8", "resnet18", "resnet50", "gpt-tiny"] = _doc(joined(_MODELS, "or"))
-    width: Whole | None = _doc(
+    width: FromOne | None = _doc(
         "channels of its first layer, or its hidden size: a multiple of 8", None
     )
     norm: Literal["batch", "group"] = _doc("batch or group", "batch")
-    dropout: Annotated[float, BeforeValidator(_number), Field(ge=0, lt=1)] = _doc(
-        "from 0 to below 1", 0.0
-    )
+    dropout: Annotated[Number, Field(ge=0, lt=1)] = _doc("from 0 to below 1", 0.0)
 
 
 class Strikes(_Strict):
     """When a fault strikes."""
 
-    at: list[Whole] = _doc("steps, such as [40, 110]", [])
+    at: list[FromOne] = _doc("steps, such as [40, 110]", [])
     count: FromZero = _doc("how many, at random steps", 0)
     seed: FromZero = _doc("of what is random: a whole number from 0", 0)
     rank: FromZero | None = _doc("which rank, from 0", None)
     target: Literal["worker", "agent", "machine", "write"] = _doc(
         "worker, agent, machine or write", "worker"
     )
-    seconds: Annotated[float, BeforeValidator(_number), Field(gt=0, le=3600)] | None = _doc(
-        "seconds above 0", None
-    )
-    share: Annotated[float, BeforeValidator(_number), Field(ge=0, le=1)] | None = _doc(
-        "a share from 0 to 1", None
-    )
-    mbps: Annotated[float, BeforeValidator(_number), Field(gt=0, le=1e6)] | None = _doc(
-        "MB a second, above 0", None
-    )
+    seconds: Annotated[Number, Field(gt=0, le=3600)] | None = _doc("seconds above 0", None)
+    share: Annotated[Number, Field(ge=0, le=1)] | None = _doc("a share from 0 to 1", None)
+    mbps: Annotated[Number, Field(gt=0, le=1e6)] | None = _doc("MB a second, above 0", None)
 
     def when(self) -> FaultSchedule:
         known = self.model_dump()
@@ -177,26 +166,22 @@ class MatrixFile(_Strict):
     variants: Annotated[list[Literal[VARIANTS]], Field(min_length=1)] = _doc(  # type: ignore[valid-type]
         f"a list of one or more of {joined(VARIANTS, 'or')}"
     )
-    world: Annotated[int, BeforeValidator(_number), Field(ge=1, le=64)] | None = _doc(
-        "ranks, from 1 to 64", None
-    )
-    elastic: Annotated[list[tuple[FromZero, Whole]], Field(min_length=2)] | None = _doc(
+    world: Annotated[Whole, Field(ge=1, le=64)] | None = _doc("ranks, from 1 to 64", None)
+    elastic: Annotated[list[tuple[FromZero, FromOne]], Field(min_length=2)] | None = _doc(
         "two or more steps with the number of ranks from there on, such as [[0, 4], [60, 2],"
         " [120, 4]]",
         None,
     )
-    min_world: Whole | None = _doc(
+    min_world: FromOne | None = _doc(
         "ranks with which a job goes on, up to those of world: from 1", None
     )
-    virtual_shards: Whole | None = _doc("a whole number that each number of ranks divides", None)
-    global_batch: Whole = _doc(_WHOLE)
-    accumulate: Whole = _doc(f"parts of a rank's batch: {_WHOLE}", 1)
-    steps: Whole = _doc(_WHOLE)
-    checkpoint_every: Whole = _doc(_WHOLE)
-    max_inflight: Annotated[int, BeforeValidator(_number), Field(ge=1, le=64)] = _doc(
-        "from 1 to 64", 4
-    )
-    keep: Annotated[int, BeforeValidator(_number), Field(ge=1, le=1000)] = _doc("from 1 to 1000", 3)
+    virtual_shards: FromOne | None = _doc("a whole number that each number of ranks divides", None)
+    global_batch: FromOne = _doc(_WHOLE)
+    accumulate: FromOne = _doc(f"parts of a rank's batch: {_WHOLE}", 1)
+    steps: FromOne = _doc(_WHOLE)
+    checkpoint_every: FromOne = _doc(_WHOLE)
+    max_inflight: Annotated[Whole, Field(ge=1, le=64)] = _doc("from 1 to 64", 4)
+    keep: Annotated[Whole, Field(ge=1, le=1000)] = _doc("from 1 to 1000", 3)
     seeds: Annotated[list[FromZero], Field(min_length=1)] = _doc(
         "a list of whole numbers from 0", [0]
     )
@@ -333,188 +318,146 @@ def _faults(failures: Any) -> Iterator[tuple[str, Strikes]]:
             yield name, given
 
 
-def _contradictions(found: MatrixFile, lines: Lines) -> Iterator[str]:
-    """Keys that do not go together."""
+def _rules(matrix: MatrixFile) -> Rules:
     for key in ("datasets", "models", "variants", "seeds"):
-        names = [getattr(one, "name", one) for one in getattr(found, key)]
-        twice = [place for place, name in enumerate(names) if name in names[:place]]
-        if twice:
-            yield (
-                f"{lines.said(key, twice[0])}{names[twice[0]]} is there twice: names of runs would"
-                " collide"
-            )
-    if (found.world is None) == (found.elastic is None):
-        where = lines.said("elastic") if found.elastic is not None else ""
-        yield f"{where}give exactly one of world and elastic"
+        names = [getattr(one, "name", one) for one in getattr(matrix, key)]
+        for row, _ in repeats(names):
+            yield (key, row), f"{names[row]} is there twice: names of runs would collide"
+    if (matrix.world is None) == (matrix.elastic is None):
+        yield ("elastic",), "expected exactly one of world and elastic"
         return
-    yield from _impossible_worlds(found, lines)
-    for place, dataset in enumerate(found.datasets):
+    yield from _world_rules(matrix)
+    yield from _launcher_rules(matrix)
+    for row, dataset in enumerate(matrix.datasets):
         size = dataset.size or SIZES[dataset.name]
-        if found.global_batch > size:
-            where = lines.said("global_batch")
-            yield f"{where}{found.global_batch} is more than the {size} samples of {dataset.name}"
+        if matrix.global_batch > size:
+            message = f"{matrix.global_batch} is more than the {size} samples of {dataset.name}"
+            yield ("global_batch",), message
         if size > SIZES[dataset.name]:
-            yield (
-                f"{lines.said('datasets', place)}{dataset.name} has {SIZES[dataset.name]} samples,"
-                f" not {size}"
-            )
-    yield from _impossible_jobs(found, lines)
-    if found.checkpoint_every > found.steps:
-        yield (
-            f"{lines.said('checkpoint_every')}{found.checkpoint_every} is more than the"
-            f" {found.steps} steps"
-        )
-    for place, model in enumerate(found.models):
-        for dataset in found.datasets:
-            if (model.name == "gpt-tiny") != (dataset.name == "tokens"):
-                yield f"{lines.said('models', place)}{model.name} does not train on {dataset.name}"
-        if model.name == "gpt-tiny" and "norm" in model.model_fields_set:
-            yield f"{lines.said('models', place, 'norm')}only of ResNets; gpt-tiny has LayerNorm"
-        if model.width is not None and model.width % 8:
-            yield f"{lines.said('models', place, 'width')}{model.width} is no multiple of 8"
-    for name, failures in found.failures.items():
-        if name == CALM or name.startswith(f"{CALM}-"):
-            yield (
-                f"{lines.said('failures', name)}{CALM} is the name of runs without failures; give"
-                " it another one"
-            )
-        if not any(True for _ in _faults(failures)):
-            yield (
-                f"{lines.said('failures', name)}has no fault; leave it out, or use"
-                f" {', '.join((NONE, *REFERENCES))}"
-            )
-        for fault, given in _faults(failures):
-            yield from _impossible_strikes(found, lines, name, fault, given)
-        if not any(
-            _meets(found, name, variant)
-            for variant in found.variants
-            if variant not in (NONE, *REFERENCES)
-        ):
-            yield (
-                f"{lines.said('failures', name)}no variant can meet it; give some that fail, with"
-                " node: deepvm-tcp"
-            )
+            yield ("datasets", row), f"{dataset.name} has {SIZES[dataset.name]} samples, not {size}"
+    if matrix.checkpoint_every > matrix.steps:
+        yield ("checkpoint_every",), f"{matrix.checkpoint_every} is more than steps, {matrix.steps}"
+    for row, model in enumerate(matrix.models):
+        yield from _model_rules(matrix, ("models", row), model)
+    for name, failures in matrix.failures.items():
+        yield from _failure_rules(matrix, ("failures", name), failures)
 
 
-def _impossible_worlds(found: MatrixFile, lines: Lines) -> Iterator[str]:
-    key = "elastic" if found.elastic else "world"
-    for _, world in found.worlds:
-        local = found.global_batch // world if world else 0
-        if found.global_batch % world:
-            yield (
-                f"{lines.said(key)}{world} ranks do not divide the global batch,"
-                f" {found.global_batch}"
-            )
-        elif found.shards and found.shards % world:
-            yield f"{lines.said(key)}{world} ranks do not divide the {found.shards} virtual shards"
-        elif not found.shards and local % found.accumulate:
-            yield (
-                f"{lines.said('accumulate')}{found.accumulate} parts do not divide a rank's batch,"
-                f" {local}"
-            )
-    if found.shards and found.global_batch % found.shards:
-        yield (
-            f"{lines.said('global_batch')}{found.shards} virtual shards do not divide"
-            f" {found.global_batch}"
-        )
-    if found.shards and found.accumulate > 1:
-        yield f"{lines.said('accumulate')}only without virtual shards, which are parts already"
-    steps = [step for step, _ in found.worlds]
-    if steps[0] or steps != sorted(set(steps)) or steps[-1] >= found.steps:
-        yield f"{lines.said(key)}steps must begin at 0, grow, and stay below {found.steps}"
+def _model_rules(matrix: MatrixFile, path: KeyPath, model: Model) -> Rules:
+    text = model.name == "gpt-tiny"
+    for dataset in matrix.datasets:
+        if text != (dataset.name == "tokens"):
+            yield path, f"{model.name} does not train on {dataset.name}"
+    if text and "norm" in model.model_fields_set:
+        yield (*path, "norm"), "only for ResNets; gpt-tiny has LayerNorm"
+    if model.width is not None and model.width % 8:
+        yield (*path, "width"), f"{model.width} is no multiple of 8"
 
 
-def _impossible_jobs(found: MatrixFile, lines: Lines) -> Iterator[str]:
+def _world_rules(matrix: MatrixFile) -> Rules:
+    key = ("elastic" if matrix.elastic else "world",)
+    batch, shards = matrix.global_batch, matrix.shards
+    for _, world in matrix.worlds:
+        if batch % world:
+            yield key, f"{world} ranks do not divide the global batch, {batch}"
+        elif shards and shards % world:
+            yield key, f"{world} ranks do not divide the {shards} virtual shards"
+        elif not shards and batch // world % matrix.accumulate:
+            message = f"{matrix.accumulate} parts do not divide a rank's batch, {batch // world}"
+            yield ("accumulate",), message
+    if shards and batch % shards:
+        yield ("global_batch",), f"{shards} virtual shards do not divide {batch}"
+    if shards and matrix.accumulate > 1:
+        yield ("accumulate",), "only without virtual shards, which are parts already"
+    steps = [step for step, _ in matrix.worlds]
+    if steps[0] or steps != sorted(set(steps)) or steps[-1] >= matrix.steps:
+        yield key, f"expected steps from 0 that grow and stay below {matrix.steps}"
+
+
+def _launcher_rules(matrix: MatrixFile) -> Rules:
     """What goes only with jobs of ``deepvm run``, or not with them."""
-    if found.launcher != ORCHESTRATED:
-        if found.min_world is not None:
-            yield f"{lines.said('min_world')}only with launcher: {ORCHESTRATED}"
+    if matrix.launcher != ORCHESTRATED:
+        if matrix.min_world is not None:
+            yield ("min_world",), f"only with launcher: {ORCHESTRATED}"
         return
-    if found.elastic:
-        yield (
-            f"{lines.said('elastic')}with launcher: {ORCHESTRATED} the orchestrator decides; give"
-            " world and min_world"
-        )
+    if matrix.elastic:
+        yield ("elastic",), f"expected world and min_world with launcher: {ORCHESTRATED}"
         return
-    most = found.world or 1
-    if found.least > most:
-        yield f"{lines.said('min_world')}{found.least} is more than world, {most}"
-    if found.shards and found.shards % most:
-        return  # it is said already
-    for ranks in range(found.least, most):
-        if found.shards and (found.shards % ranks or found.global_batch % ranks):
-            of = f"the {found.shards} virtual shards and the global batch, {found.global_batch}"
-            yield f"{lines.said('min_world')}a generation of {ranks} ranks does not divide {of}"
+    world = matrix.world or 1
+    if matrix.least > world:
+        yield ("min_world",), f"{matrix.least} is more than world, {world}"
+    if not matrix.shards or matrix.shards % world:
+        return
+    for ranks in range(matrix.least, world):
+        if matrix.shards % ranks or matrix.global_batch % ranks:
+            message = f"{ranks} ranks do not divide the virtual shards and the global batch"
+            yield ("min_world",), message
             return
 
 
-def _impossible_strikes(
-    found: MatrixFile, lines: Lines, name: str, fault: str, given: Strikes
-) -> Iterator[str]:
-    path, kind = ("failures", name, fault), find_fault(fault)
-    known = {"at", "count", "seed"} if not isinstance(kind, DiskFault) else set()
-    for key in given.model_fields_set - known - kind.options:
-        yield f"{lines.said(*path, key)}{fault} has no {key}"
-    if isinstance(kind, MachineFault) and found.launcher != ORCHESTRATED:
-        yield (
-            f"{lines.said(*path)}only with launcher: {ORCHESTRATED}, whose machines a cloud can"
-            " take back"
-        )
-    if isinstance(kind, DiskFault):
-        for key in kind.options & {"share", "mbps"}:
+def _failure_rules(matrix: MatrixFile, path: KeyPath, failures: Any) -> Rules:
+    name = str(path[-1])
+    if name == CALM or name.startswith(f"{CALM}-"):
+        yield path, f"{CALM} is the name of runs without failures"
+    faults = list(_faults(failures))
+    if not faults:
+        yield path, f"has no fault; leave it out, or use {', '.join((NONE, *REFERENCES))}"
+    for fault, given in faults:
+        yield from _strike_rules(matrix, (*path, fault), given)
+    failing = [variant for variant in matrix.variants if _strategy_of(variant)]
+    if not any(_meets(matrix, name, variant) for variant in failing):
+        yield path, "no variant can meet it; expected some that fail, with node: deepvm-tcp"
+
+
+def _strike_rules(matrix: MatrixFile, path: KeyPath, given: Strikes) -> Rules:
+    name = str(path[-1])
+    fault = find_fault(name)
+    known = {"at", "count", "seed"}
+    if isinstance(fault, DiskFault):
+        known = set()
+        for key in fault.options & {"share", "mbps"}:
             if not getattr(given, key):
-                yield f"{lines.said(*path)}needs {key}, above 0"
-    if given.target == Target.AGENT.value and found.launcher == "forkserver":
-        yield (
-            f"{lines.said(*path)}forkserver has no agent; use launcher: torchrun or {ORCHESTRATED}"
-        )
-    twice = [step for place, step in enumerate(given.at) if step in given.at[:place]]
-    if twice:
-        yield f"{lines.said(*path)}step {twice[0]} twice"
-    if kind.damages and (early := [step for step in given.at if step < found.checkpoint_every]):
-        first = f"the first is of step {found.checkpoint_every}"
-        yield f"{lines.said(*path)}at step {early[0]} there is no checkpoint to damage; {first}"
-    late = [step for step in given.at if step >= found.steps]
-    if late:
-        yield f"{lines.said(*path)}step {late[0]} is not before the end: {found.steps - 1} or less"
-    world = found.least
-    if given.rank is not None and given.rank >= world:
-        yield f"{lines.said(*path)}there is no rank {given.rank}: there are {world}"
-    if not isinstance(kind, DiskFault) and not (given.at or given.count):
-        yield f"{lines.said(*path)}neither at nor count: it would never strike"
-    room = len(random_steps(found.steps, _first_step(found, kind)))
-    if given.count > room:
-        yield (
-            f"{lines.said(*path)}{given.count} failures do not fit into the {room} steps that they"
-            " are drawn from"
-        )
+                yield path, f"needs {key}, above 0"
+    elif not (given.at or given.count):
+        yield path, "neither at nor count: it would never strike"
+    for key in given.model_fields_set - known - fault.options:
+        yield (*path, key), f"{name} has no {key}"
+    if isinstance(fault, MachineFault) and matrix.launcher != ORCHESTRATED:
+        yield path, f"only with launcher: {ORCHESTRATED}, whose machines can be preempted"
+    if given.target == Target.AGENT.value and matrix.launcher == "forkserver":
+        yield path, f"forkserver has no agent; use launcher: torchrun or {ORCHESTRATED}"
+    if given.rank is not None and given.rank >= matrix.least:
+        yield path, f"there is no rank {given.rank}: there are {matrix.least}"
+    yield from _step_rules(matrix, path, given, fault)
     if given.target == Target.WRITE.value and given.rank:
-        alone = [
-            v
-            for v in found.variants
-            if (s := _strategy_of(v)) and not find_strategy(s).all_ranks_write
-        ]
-        if alone:
-            yield f"{lines.said(*path)}of {alone[0]} rank 0 alone writes"
+        for strategy in filter(None, map(_strategy_of, matrix.variants)):
+            if not find_strategy(strategy).all_ranks_write:
+                yield path, f"only rank 0 of {strategy} writes"
+                break
 
 
-FORMAT = YamlFormat(
+def _step_rules(matrix: MatrixFile, path: KeyPath, given: Strikes, fault: Fault) -> Rules:
+    for row, _ in repeats(given.at):
+        yield path, f"step {given.at[row]} twice"
+    early = [step for step in given.at if step < matrix.checkpoint_every]
+    if fault.damages and early:
+        first = f"the first is of step {matrix.checkpoint_every}"
+        yield path, f"at step {early[0]} there is no checkpoint to damage; {first}"
+    late = [step for step in given.at if step >= matrix.steps]
+    if late:
+        yield path, f"step {late[0]} is not before the end: {matrix.steps - 1} or less"
+    room = len(random_steps(matrix.steps, _first_step(matrix, fault)))
+    if given.count > room:
+        yield path, f"{given.count} failures do not fit into the {room} possible steps"
+
+
+FORMAT = FileFormat(
     MatrixFile,
-    "give a matrix file; docs/reference/matrix-file.md shows one",
-    "docs/reference/matrix-file.md",
-    _contradictions,
+    "a matrix file, see docs/reference/matrix-file.md",
+    yaml.load,
+    _rules,
+    JobFormatError,
 )
-
-
-def read_matrix(path: Path) -> MatrixFile:
-    """Read a matrix file.
-
-    Raises what :meth:`~deepvm.catalog.documents.yaml_file.YamlFormat.read` raises.
-    """
-    # A matrix that says nothing, not data that is missing
-    if path.is_file() and not path.stat().st_size:
-        return FORMAT.parse("", str(path))
-    return FORMAT.read(path)
 
 
 def shipped() -> Mapping[str, Path]:
@@ -525,12 +468,12 @@ def shipped() -> Mapping[str, Path]:
 def find_matrix(name: str) -> MatrixFile:
     """Read a matrix file, or one of those that come with deepvm.
 
-    Raises what :func:`read_matrix` raises.
+    Raises JobFormatError, DataError.
     """
     known = shipped()
     if name in known and not Path(name).exists():
-        return read_matrix(known[name])
+        return FORMAT.read(known[name])
     if not Path(name).exists() and "." not in name:
         meant = did_you_mean(name, known) or f"there are {', '.join(known)}"
         raise DataError(f"{name}: no such file, nor a matrix that comes with deepvm; {meant}")
-    return read_matrix(Path(name))
+    return FORMAT.read(Path(name))

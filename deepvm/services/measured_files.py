@@ -7,9 +7,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS, FUTURE, Entry
-from deepvm.catalog.measured.entry_schema import EXPECTED, read_document
+from deepvm.catalog.measured.entry_schema import read_document
 from deepvm.catalog.measured.tables import MeasuredTypes, entry_of, read_tables
-from deepvm.errors import CatalogFormatError, Problem, RequestError
+from deepvm.errors import RequestError
 from deepvm.io.times import parse_time
 from deepvm.services.profiling import entry_from
 
@@ -23,9 +23,6 @@ def read_json(
         CatalogFormatError: not valid. RequestError: a type is missing, or is said twice.
     """
     document = read_document(path)
-    if not isinstance(document, dict):
-        problem = Problem("top level", f"a {type(document).__name__}", EXPECTED)
-        raise CatalogFormatError(path, [problem])
     if not str(document.get("schema_version")).startswith("deepvm.tables/"):
         moment = _moment(measured_at, path)
         return [entry_from(document, say, **types, measured_at=moment, name=str(path))]

@@ -17,7 +17,7 @@ from deepvm.core.cluster.instances import Catalog, InstanceType
 from deepvm.core.spelling import did_you_mean
 from deepvm.core.training.workload import Scaling
 from deepvm.core.units import counted
-from deepvm.errors import CatalogFormatError, DataError, MeasurementError, Problem, RequestError
+from deepvm.errors import CatalogFormatError, DataError, Issue, MeasurementError, RequestError
 from deepvm.io.times import format_time
 
 if TYPE_CHECKING:
@@ -92,8 +92,9 @@ def _kind(document: Mapping[str, Any], name: str) -> str:
             return kind
     found = "missing" if version is None else repr(version)[:60]
     fit = "; import the points themselves, as CSV" if family == "deepvm.fit" else ""
-    allowed = f"allowed: deepvm.tables/1, {', '.join(DOCUMENT_VERSIONS.values())}{fit}"
-    raise CatalogFormatError(name, [Problem("schema_version", found, allowed)])
+    versions = f"deepvm.tables/1, {', '.join(DOCUMENT_VERSIONS.values())}{fit}"
+    message = f"invalid value for schema_version: {found} (expected {versions})"
+    raise CatalogFormatError(name, [Issue(message)])
 
 
 def save_law(fit: StepFit, workload: Workload, software: str, instance_type: str, say: Say) -> None:

@@ -57,19 +57,21 @@ class InputSpec:
 
 
 def _catalog(name: str) -> dict[str, Any]:
-    from deepvm.catalog.documents.schema import CatalogDocument, schema_of
+    from deepvm.documents.fields import schema_of
+    from deepvm.documents.inputs.catalog import CatalogDocument
 
     return schema_of(CatalogDocument, name)
 
 
 def _quotas(name: str) -> dict[str, Any]:
-    from deepvm.catalog.documents.schema import QuotaDocument, schema_of
+    from deepvm.documents.fields import schema_of
+    from deepvm.documents.inputs.catalog import QuotaDocument
 
     return schema_of(QuotaDocument, name)
 
 
 def _matrix(name: str) -> dict[str, Any]:
-    from deepvm.catalog.documents.schema import schema_of
+    from deepvm.documents.fields import schema_of
     from deepvm.lab.faults.fault import DiskFault
     from deepvm.lab.faults.fault_registry import find_fault
     from deepvm.lab.matrix import MatrixFile

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from deepvm.core.preemption.gang_survival import MOST_VMS
 from deepvm.core.preemption.job import Job, Span
 from deepvm.core.preemption.savepolicy import SavePolicy
 from deepvm.core.units import parse_seconds
 from deepvm.errors import RequestError
-from deepvm.simulator.jobfile import MOST_VMS
 
 _SPANS = {
     "grace": "grace_s",

@@ -342,10 +342,10 @@ BAD_FILES = {
     "long value": (f'offline = "{"x" * 5000}"', "xxx ...' cannot be used"),
     "long key": ("x" * 5000 + " = 1", "xxx ...' (line 1) is not a setting"),
     "zero byte": ("pw = '\0'", "is not valid TOML"),
-    "binary": (b"\x7fELF\x02\x01\xff\xfe", "byte 6: byte 0xff is not UTF-8"),
-    "binary behind a mark": (b"\xef\xbb\xbfpw = '\xff'", "0xff is not UTF-8"),
+    "binary": (b"\x7fELF\x02\x01\xff\xfe", "byte 0xff at position 6 is not UTF-8"),
+    "binary behind a mark": (b"\xef\xbb\xbfpw = '\xff'", "0xff at position 6 is not UTF-8"),
     "UTF-16": ("pw = 3".encode("utf-16"), "is not UTF-8"),
-    "too large": (b"#" * (2**20 + 1), "allowed: at most 1 MiB"),
+    "too large": (b"#" * (2**20 + 1), "expected at most 1 MiB"),
 }
 
 
@@ -381,7 +381,7 @@ def test_bad_things_with_the_name_of_the_file(run: Run) -> None:
     assert "is a pipe, socket or device" in said()  # and it does not wait for a writer
     file.unlink()
     file.symlink_to(file)
-    assert "deepvm.toml: cannot be opened: Too many levels of symbolic links" in said()
+    assert "deepvm.toml: cannot be read: Too many levels of symbolic links" in said()
     file.unlink()
     file.symlink_to("nowhere.toml")
     assert "is a link to a file that does not exist" in said()

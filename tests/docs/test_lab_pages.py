@@ -16,7 +16,7 @@ from support.schemas import check as check_schema
 from deepvm.lab.audit.gates import GATES
 from deepvm.lab.faults.fault import DiskFault
 from deepvm.lab.faults.fault_registry import FAULTS, find_fault
-from deepvm.lab.matrix import VARIANTS, Dataset, MatrixFile, Model, Strikes, read_matrix, runs_of
+from deepvm.lab.matrix import FORMAT, VARIANTS, Dataset, MatrixFile, Model, Strikes, runs_of
 
 GUIDE, FILE, EXPLAIN = "docs/guide/lab.md", "docs/reference/matrix-file.md", "docs/explain/lab.md"
 
@@ -38,7 +38,7 @@ def named(cell: str) -> list[str]:
 def test_matrices_are_read(page: str, info: str, tmp_path: Path) -> None:
     (text,) = blocks(page, info)
     (tmp_path / "m.yaml").write_text(text)
-    assert runs_of(read_matrix(tmp_path / "m.yaml"))
+    assert runs_of(FORMAT.read(tmp_path / "m.yaml"))
 
 
 def test_the_example_has_every_key(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_the_small_matrix_runs(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     (text,) = blocks(FILE, "yaml run")
     (tmp_path / "m.yaml").write_text(text)
-    MatrixRunner(read_matrix(tmp_path / "m.yaml"), tmp_path / "out").run()
+    MatrixRunner(FORMAT.read(tmp_path / "m.yaml"), tmp_path / "out").run()
     found, _ = check(tmp_path / "out")
     assert found.passed == len(found.runs) == 3
     listed = {

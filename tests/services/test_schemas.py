@@ -16,13 +16,13 @@ import yaml
 from support.checkpoint.images import manifest_of, noise
 from support.schemas import check
 
-from deepvm.catalog.published import model_file
 from deepvm.documents.json_schema import fields_of
 from deepvm.documents.outputs.performance import ModelFile
 from deepvm.documents.outputs.simulation import Job
 from deepvm.errors import RequestError
 from deepvm.services.schemas import DOCUMENTS, OutputSpec, described, name_of
-from deepvm.simulator import jobfile
+from deepvm.documents.inputs.job import JobDocument
+from deepvm.documents.inputs.model import ModelDocument
 
 
 def test_schemas_are_schemas() -> None:
@@ -86,8 +86,8 @@ def test_documents_say_their_name() -> None:
 
 
 def test_files_hold_what_their_readers_know() -> None:
-    assert set(fields_of(Job)) == set(jobfile._KEYS)
-    assert set(fields_of(ModelFile)) == set(model_file._KEYS)
+    assert set(fields_of(Job)) == set(JobDocument.model_fields)
+    assert set(fields_of(ModelFile)) == set(ModelDocument.model_fields)
 
 
 def test_files_that_are_read() -> None:

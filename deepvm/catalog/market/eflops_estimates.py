@@ -19,10 +19,10 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from deepvm.catalog.documents.json_file import load_exact
-from deepvm.catalog.documents.serialization import build_instance
+from deepvm.catalog.serialization import build_instance
 from deepvm.core.cluster.instances import Gpu, InstanceType
 from deepvm.core.cluster.speedup import RingSpeedup, SpeedupCurve
+from deepvm.documents.formats.json import load_exact
 from deepvm.io.user_dirs import data_folder
 
 _FAR = 4

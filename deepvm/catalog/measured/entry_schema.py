@@ -5,29 +5,39 @@ Profiling documents are validated as far as they are used.
 
 from __future__ import annotations
 
+import json
 import math
-import re
-from collections.abc import Iterator, Mapping
 from dataclasses import astuple
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, StrictFloat, StrictInt, field_validator
 
-from deepvm.catalog.documents import findings, schema
-from deepvm.catalog.documents.findings import DocumentPath, ValidationIssue, repeats, shown
-from deepvm.catalog.documents.json_file import parse_json, read_existing
-from deepvm.catalog.documents.schema import Lenient, Name, Number, Strict, Text, TypeName, Whole
-from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS, TYPES, Entry, build_entry
+from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS, Entry, build_entry
 from deepvm.core.training.steptime import FEWEST, StepTimeFit
+from deepvm.documents import fields as schema
+from deepvm.documents.fields import (
+    Lenient,
+    Name,
+    Strict,
+    Text,
+    TypeName,
+)
+from deepvm.documents.fields import StrictNumber as Number
+from deepvm.documents.fields import StrictWhole as Whole
+from deepvm.documents.files import read_object
+from deepvm.documents.formats import json as json_format
+from deepvm.documents.inputs.catalog import MAX_EFLOPS
+from deepvm.documents.issues import repeats
+from deepvm.documents.reader import FileFormat, Rules
+from deepvm.documents.tree import KeyPath, Tree, shown
+from deepvm.errors import Issue
 from deepvm.io.times import parse_time
 
 MAX_ENTRIES = 10_000
 MAX_KEY = 100
-EXPECTED = "allowed: what `deepvm tables export` or `deepvm profile ... -o json` writes"
-TABLES_EXPECTED = "allowed: what `deepvm tables export` writes"
-_DEEPEST = 100
-_HALF = re.compile("[\ud800-\udfff]")
+EXPECTED = "what `deepvm tables export` or `deepvm profile ... -o json` writes"
+TABLES_EXPECTED = "what `deepvm tables export` writes"
 
 
 def _as_time(value: object) -> str:
@@ -82,9 +92,9 @@ class _WorkloadDocument(Lenient):
 
 class _EflopsDocument(Lenient):
     schema_version: Literal["deepvm.eflops/1"] = Field(description=DOCUMENT_VERSIONS["eflops"])
-    eflops: Number = schema.number("operations per second", schema.MAX_EFLOPS)
+    eflops: Number = schema.number("operations per second", MAX_EFLOPS)
     images_per_s: Number | None = schema.number(
-        "images per second", schema.MAX_EFLOPS, null="when unknown"
+        "images per second", MAX_EFLOPS, null="when unknown"
     )
     spread: Number | None = schema.number(
         "spread of the windows as a share of the median", 1000, least=0, null="when unknown"
@@ -258,109 +268,61 @@ def tables_schema(name: str) -> dict[str, Any]:
     return schema.schema_of(_TablesDocument, name)
 
 
-def read_document(path: Path, expected: str = EXPECTED) -> Any:
-    """Read a JSON file of measurements as :func:`parse_document` does.
-
-    A missing file is refused likewise.
-    """
-    return parse_document(read_existing(path, expected), path, expected)
-
-
-def parse_document(text: str, path: Path, expected: str = EXPECTED) -> Any:
-    """Read JSON of measurements; numbers are plain int and float.
-
-    Raises:
-        CatalogFormatError: not JSON, a field that appears twice, or what could not be written
-            again.
-    """
-    document = parse_json(text, path, expected, float)
-    findings.refuse(
-        path,
-        [*findings.repeated_keys(document), *_unwritable(document)],
-        findings.json_place(document),
-    )
-    return document
+def _load(text: str) -> Tree:
+    """JSON with plain int and float; what could not be written again is refused."""
+    tree = json_format.load(text, float)
+    try:
+        json.dumps(tree.value, ensure_ascii=False, allow_nan=False, indent=1).encode()
+    except (ValueError, RecursionError) as error:
+        tree.issues = [*tree.issues, Issue(f"cannot be written again: {error}")]
+    return tree
 
 
-def _unwritable(document: object) -> Iterator[ValidationIssue]:
-    """What could be read, but not be written again."""
-    for path, value in findings.containers(document):
-        if len(path) > _DEEPEST:
-            yield ValidationIssue(
-                path[:3], "lists or objects are nested too deeply", f"allowed: {_DEEPEST} levels"
-            )
-            return
-        for step, child in value.items() if isinstance(value, dict) else enumerate(value):
-            if isinstance(child, float) and not math.isfinite(child):
-                yield ValidationIssue((*path, step), shown(child), "allowed: a finite number")
-            if any(isinstance(text, str) and _HALF.search(text) for text in (step, child)):
-                yield ValidationIssue(
-                    path,
-                    "a text in it holds half of a character",
-                    "allowed: no lone \\ud800 to \\udfff",
-                )
+def _rules(document: _TablesDocument) -> Rules:
+    entries = [build_entry(entry.model_dump(exclude_unset=True)) for entry in document.entries]
+    for row, entry in enumerate(entries):
+        yield from _entry_rules(entry, ("entries", row, "document"))
+    names = [entry.name for entry in entries]
+    for row, first in repeats(names):
+        yield ("entries", row), f"a second {shown(names[row])}, the first is entry {first + 1}"
 
 
-def tables_findings(document: object) -> list[ValidationIssue]:
-    """Everything that is wrong with measured tables; empty when they are valid."""
-    version = document.get("schema_version") if isinstance(document, Mapping) else None
-    for kind, known in DOCUMENT_VERSIONS.items():
-        if version == known:  # a single measurement, which does not say of what type it is
-            types = " ".join(f"--{name.replace('_', '-')} TYPE" for name in TYPES[kind])
-            expected = (
-                f"{TABLES_EXPECTED} (deepvm.tables/1); this is one measurement: 'deepvm tables"
-                f" import FILE {types}' adds it to yours, which recommend uses without --tables"
-            )
-            return [ValidationIssue(("schema_version",), shown(version), expected)]
-    found = findings.schema_findings(_TablesDocument, document)
-    if any(len(f.path) < 2 for f in found):
-        return found
-    refused = {f.path[1] for f in found}
-    raws = document["entries"]  # type: ignore[index]  # the schema had nothing against the top
-    entries = {i: build_entry(raw) for i, raw in enumerate(raws) if i not in refused}
-    for i, entry in entries.items():
-        found += _joined_findings(entry, ("entries", i, "document"))
-    names = [entry.name for entry in entries.values()]
-    for at, first in repeats(names):
-        expected = f"allowed: every measurement once; the first is entry {list(entries)[first] + 1}"
-        found.append(
-            ValidationIssue(
-                ("entries", list(entries)[at]), f"a second {shown(names[at])}", expected
-            )
-        )
-    return found
-
-
-def _joined_findings(entry: Entry, path: DocumentPath) -> Iterator[ValidationIssue]:
+def _entry_rules(entry: Entry, path: KeyPath) -> Rules:
     if entry.kind == "saturation":
         return
     if len(entry.workload) > MAX_KEY:
-        expected = f"allowed: at most {MAX_KEY} characters together, as a workload of a catalog has"
-        yield ValidationIssue((*path, "workload"), shown(entry.workload), expected)
+        yield (*path, "workload"), f"expected at most {MAX_KEY} characters together"
     if entry.kind == "eflops" and entry.eflops < _LEAST_EFLOPS:
-        expected = f"allowed: FLOP/s, {_LEAST_EFLOPS:g} or more; is it in TFLOP/s?"
-        yield ValidationIssue((*path, "eflops"), shown(entry.eflops), expected)
+        message = (
+            f"{entry.eflops:g} (expected FLOP/s, {_LEAST_EFLOPS:g} or more; is it in TFLOP/s?)"
+        )
+        yield (*path, "eflops"), message
     if entry.kind == "scaling":
-        points = entry.document["points"]
-        sizes = [int(p["n"]) for p in points]
-        for i, _ in repeats(sizes):
-            found = f"{sizes[i]} appears twice"
-            yield ValidationIssue(
-                (*path, "points", i, "n"), found, "allowed: every n once, the median of its repeats"
-            )
-        for i, point in enumerate(points):
-            if sizes[i] == 1 and float(point["speedup"]) != 1:
-                expected = "allowed: exactly 1 at n = 1: it is the unit"
-                yield ValidationIssue(
-                    (*path, "points", i, "speedup"), shown(point["speedup"]), expected
-                )
-        if max(sizes) == 1 and len({batch for *_, batch, _ in entry.steps}) < 2:
-            wanted = (
-                "allowed: at least one n above 1, or runs of several batches; measure more VMs or"
-                " --batch 32,64"
-            )
-            yield ValidationIssue((*path, "points"), "no n above 1", wanted)
-    for i, step in enumerate(entry.document["steps"] if entry.kind == "steptime" else ()):
+        yield from _scaling_rules(entry, (*path, "points"))
+    steps = entry.document["steps"] if entry.kind == "steptime" else ()
+    for row, step in enumerate(steps):
         if step["gpus"] < step["nodes"]:
-            expected = f"allowed: one on each VM or more, {step['nodes']} to {_MOST_GPUS}"
-            yield ValidationIssue((*path, "steps", i, "gpus"), shown(step["gpus"]), expected)
+            message = f"{step['gpus']} (expected one on each VM or more)"
+            yield (*path, "steps", row, "gpus"), message
+
+
+def _scaling_rules(entry: Entry, path: KeyPath) -> Rules:
+    points = entry.document["points"]
+    sizes = [int(point["n"]) for point in points]
+    for row, _ in repeats(sizes):
+        message = f"{sizes[row]} occurs twice (expected the median of its repeats)"
+        yield (*path, row, "n"), message
+    for row, point in enumerate(points):
+        if sizes[row] == 1 and float(point["speedup"]) != 1:
+            message = f"{point['speedup']} (expected exactly 1 at n = 1)"
+            yield (*path, row, "speedup"), message
+    if max(sizes) == 1 and len({batch for *_, batch, _ in entry.steps}) < 2:
+        yield path, "no n above 1 (expected one, or runs of several batches)"
+
+
+TABLES = FileFormat(_TablesDocument, TABLES_EXPECTED, _load, _rules)
+
+
+def read_document(path: Path) -> Any:
+    """Read a JSON file of measurements. Raises CatalogFormatError."""
+    return read_object(path, EXPECTED, _load).value

@@ -28,6 +28,7 @@ from deepvm.catalog.measured.storage import (
     replace_file,
 )
 from deepvm.core.cluster.instances import Catalog
+from deepvm.documents.tree import dotted
 from deepvm.errors import CatalogFormatError, DataError, RequestError
 from deepvm.io.safe_read import MAX_BYTES
 
@@ -161,11 +162,9 @@ def read_tables(path: Path) -> Tables:
         CatalogFormatError: missing, unreadable, of another version or not valid; names every
             problem with its place.
     """
-    from deepvm.catalog.documents.findings import json_place, refuse
-    from deepvm.catalog.measured.entry_schema import TABLES_EXPECTED, read_document, tables_findings
+    from deepvm.catalog.measured.entry_schema import TABLES
 
-    document = read_document(path, TABLES_EXPECTED)
-    refuse(path, tables_findings(document), json_place(document))
+    document = TABLES.read_plain(path)
     return Tables((), str(path)).merged(map(build_entry, document["entries"]))
 
 
@@ -193,8 +192,7 @@ def entry_of(
         RequestError: an unknown kind, or a type is missing.
         CatalogFormatError: the document is not valid; names every problem with its place.
     """
-    from deepvm.catalog.documents.findings import json_place, refuse
-    from deepvm.catalog.measured.entry_schema import parse_document, tables_findings
+    from deepvm.catalog.measured.entry_schema import TABLES
 
     if kind not in DOCUMENT_VERSIONS:
         raise RequestError("kind", kind, " or ".join(DOCUMENT_VERSIONS))
@@ -207,12 +205,13 @@ def entry_of(
                 "the provider's name of the type that was measured, such as g4dn.xlarge",
             )
     # Through text and back: what is kept is what a file can hold, whoever made the document.
-    plain = parse_document(json.dumps(dict(document)), Path(name))
+    plain = json.loads(json.dumps(dict(document)))
     entry = Entry(kind, measured_at.replace(microsecond=0), plain, **needed)
-    inside = json_place({"document": plain})
-    findings = tables_findings(Tables((entry,)).as_document())
-    # Without entries[0]
-    refuse(name, findings, lambda path: inside(path[2:]).removeprefix("document."))
+    tree = TABLES.tree(json.dumps(Tables((entry,)).as_document()), name)
+    tree.read_lines = dict
+    # Without entries[0].document
+    tree.label = lambda path: dotted(path[3:])
+    TABLES.validated(tree, name)
     return entry
 
 

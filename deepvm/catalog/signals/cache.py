@@ -286,7 +286,7 @@ def _load(path: Path) -> Signal | None:
     try:
         text = read_text(path)
     except CatalogFormatError as error:
-        raise DataError(f"it {error.problems[0].found}") from None
+        raise DataError(f"it {error.problems[0]}") from None
     first, _, sealed = text.partition(",\n")
     try:
         head = json.loads(f"{first}}}")

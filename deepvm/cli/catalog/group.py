@@ -119,7 +119,7 @@ def show(
     if output in ("table", "wide"):
         _print_types(loaded, wide=output == "wide")
     elif output == "yaml":
-        from deepvm.catalog.documents.serialization import document_of
+        from deepvm.catalog.serialization import document_of
 
         print_document(document_of(loaded), "yaml")
     else:

@@ -35,7 +35,7 @@ def with_commitments(
         )
     if not reserved:
         return found
-    from deepvm.catalog.documents.reserved_file import load_reserved
+    from deepvm.documents.inputs.reserved import load_reserved
 
     found, notes = with_reserved(found, load_reserved(reserved), datetime.now(timezone.utc))
     for text in notes:

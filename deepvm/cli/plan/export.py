@@ -123,7 +123,7 @@ Example: deepvm recommend --pw 3 -o json > plan.json; deepvm export plan.json --
 
 
 def _read(file: str, rank: int) -> Plan:
-    from deepvm.catalog.documents.plan_file import decode_plan, load_plan
+    from deepvm.documents.inputs.plan import decode_plan, load_plan
     from deepvm.io.safe_read import MAX_BYTES
 
     if file == "-":

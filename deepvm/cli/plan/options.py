@@ -395,7 +395,7 @@ class PlanFlags(WorkloadFlags):
             for text in self.savings_plan:
                 read_savings_plan(text)
         if self.reserved:
-            from deepvm.catalog.documents.reserved_file import load_reserved
+            from deepvm.documents.inputs.reserved import load_reserved
 
             load_reserved(self.reserved)
 

@@ -16,10 +16,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from deepvm.catalog.documents.json_file import parse_json
 from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS
+from deepvm.documents.files import read_file, read_object
+from deepvm.documents.formats import json as json_format
 from deepvm.errors import CatalogFormatError, Problem
-from deepvm.io.safe_read import read_text
 from deepvm.profiling.fit.csv_table import number, shown, table_of
 
 Points = tuple[tuple[float, float], ...]
@@ -31,12 +31,12 @@ MOST_NODES = 4096
 LARGEST = 1e9
 
 _SCALING = DOCUMENT_VERSIONS["scaling"]
-_HEADER = "allowed: the columns n and speedup, or n and seconds (of the same work on n VMs)"
+_HEADER = "the columns n and speedup, or n and seconds (of the same work on n VMs)"
 _EXPECTED = (
-    "allowed: CSV with the columns n,speedup or n,seconds, one measurement a row, or a .json file"
+    "CSV with the columns n,speedup or n,seconds, one measurement a row, or a .json file"
     " that `deepvm profile scaling -o json` printed"
 )
-_NO_UNIT = "a speed-up counts from one VM: measure n = 1 as well, or give n,speedup"
+_NO_UNIT = "a measurement of n = 1 as well, or the columns n,speedup"
 
 
 def read_points(path: str | os.PathLike[str]) -> Points:
@@ -47,15 +47,11 @@ def read_points(path: str | os.PathLike[str]) -> Points:
             allowed.
     """
     file = Path(path)
-    try:
-        text = read_text(file, _EXPECTED)
-    except FileNotFoundError:
-        raise CatalogFormatError(file, [Problem("file", "does not exist", _EXPECTED)]) from None
     rows: list[tuple[float, float]] = []
-    json = file.suffix.lower() == ".json"
-    problems = list(
-        _of_scaling(parse_json(text, file, _EXPECTED), rows) if json else _of_csv(text, file, rows)
-    )
+    if file.suffix.lower() == ".json":
+        problems = list(_of_scaling(read_object(file, _EXPECTED, json_format.load).value, rows))
+    else:
+        problems = list(_of_csv(read_file(file, _EXPECTED), file, rows))
     if problems:
         raise CatalogFormatError(file, problems)
     return tuple(sorted(rows, key=lambda p: p[0]))
@@ -82,7 +78,7 @@ def _of_csv(text: str, file: Path, rows: list[tuple[float, float]]) -> Iterator[
         return
     if len(table) > MAX_ROWS:
         yield Problem(
-            table[MAX_ROWS][0], f"more than {MAX_ROWS} rows", "allowed: one curve, measured by hand"
+            table[MAX_ROWS][0], f"more than {MAX_ROWS} rows", "one curve, measured by hand"
         )
         return
     for place, cells in table:
@@ -91,23 +87,20 @@ def _of_csv(text: str, file: Path, rows: list[tuple[float, float]]) -> Iterator[
                 dict(zip(header, map(number, cells), strict=True)), place + ", column {}", rows
             )
         else:
-            yield Problem(
-                place, f"{len(cells)} fields", f"allowed: one field for {' and '.join(header)}"
-            )
+            yield Problem(place, f"{len(cells)} fields", f"one field for {' and '.join(header)}")
     if not table:
         yield Problem("file", "holds no measurement", _EXPECTED)
     elif "seconds" in header and len(rows) == len(table):
         yield from _to_speedups(rows)
 
 
-def _of_scaling(raw: object, rows: list[tuple[float, float]]) -> Iterator[Problem]:
+def _of_scaling(document: dict[str, Any], rows: list[tuple[float, float]]) -> Iterator[Problem]:
     """As :func:`_of_csv`, from the runs that did not fail."""
-    document = raw if isinstance(raw, dict) else {}
     if (version := document.get("schema_version")) != _SCALING:
         yield Problem(
             "schema_version",
             shown(version),
-            f"allowed: {_SCALING!r}, as `deepvm profile scaling -o json` prints it",
+            f"{_SCALING!r}, as `deepvm profile scaling -o json` prints it",
         )
         return
     runs = document.get("runs")
@@ -142,9 +135,9 @@ def _keep(row: dict[str, Any], place: str, rows: list[tuple[float, float]]) -> I
         is_number = isinstance(value, (int, float, Decimal)) and not isinstance(value, bool)
         numbers[column] = own = float(value) if is_number else math.nan
         if column == "n" and not (1 <= own <= MOST_NODES and own.is_integer()):
-            wrong.append((column, f"allowed: a whole number of VMs, 1 to {MOST_NODES}"))
+            wrong.append((column, f"a whole number of VMs, 1 to {MOST_NODES}"))
         elif column != "n" and not 1 / LARGEST <= own <= LARGEST:
-            wrong.append((column, f"allowed: a number above 0, {1 / LARGEST:g} to {LARGEST:g}"))
+            wrong.append((column, f"a number above 0, {1 / LARGEST:g} to {LARGEST:g}"))
     yield from (
         Problem(place.format(column), shown(row[column]), expected) for column, expected in wrong
     )

@@ -16,8 +16,8 @@ import numpy as np
 
 from deepvm.core.spelling import did_you_mean, joined
 from deepvm.core.training.steptime import Steps
+from deepvm.documents.files import read_file
 from deepvm.errors import CatalogFormatError, Problem, RequestError
-from deepvm.io.safe_read import read_text
 from deepvm.profiling.fit.csv_table import Row, number, shown, table_of
 from deepvm.profiling.fit.speedup_points import MOST_NODES
 
@@ -115,11 +115,8 @@ def _asked(row: Mapping[str, float], batch: str) -> Asked:
 
 def _read(file: Path, columns: Sequence[str]) -> list[dict[str, float]]:
     what = "one measured step a row" if columns is _STEP else "one cluster a row"
-    expected = f"allowed: CSV with the columns {','.join(columns)}, {what}"
-    try:
-        text = read_text(file, expected)
-    except FileNotFoundError:
-        raise CatalogFormatError(file, [Problem("file", "does not exist", expected)]) from None
+    expected = f"CSV with the columns {','.join(columns)}, {what}"
+    text = read_file(file, expected)
     rows: list[dict[str, float]] = []
     problems = list(_fill(table_of(text, file, expected), columns, expected, rows))
     if problems:
@@ -158,18 +155,16 @@ def _fill(
     if not body:
         yield Problem("file", "holds no row below its header", expected)
     if len(body) > MAX_ROWS:
-        yield Problem(
-            body[MAX_ROWS].place, f"more than {MAX_ROWS} rows", f"allowed: at most {MAX_ROWS}"
-        )
+        yield Problem(body[MAX_ROWS].place, f"more than {MAX_ROWS} rows", f"at most {MAX_ROWS}")
         return
     for row in body:
         if len(row.cells) != len(titles):
-            allowed = f"allowed: {len(titles)}, one for each column of the header"
+            allowed = f"{len(titles)}, one for each column of the header"
             yield Problem(row.place, f"{len(row.cells)} fields", allowed)
             continue
         values = {column: number(row.cells[titles.index(column)]) for column in columns}
         wrong = [
-            Problem(f"{row.place}, column {c}", shown(v), f"allowed: {text}")
+            Problem(f"{row.place}, column {c}", shown(v), f"{text}")
             for c, v, text in _wrong(values)
         ]
         yield from wrong

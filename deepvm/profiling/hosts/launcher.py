@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from deepvm.errors import CatalogFormatError, Problem, RequestError
+from deepvm.errors import CatalogFormatError, Issue, RequestError
 from deepvm.io.safe_read import read_text
 
 PRESETS = {
@@ -81,17 +81,17 @@ def read_hosts(path: Path, option: str = "hosts_file") -> tuple[Host, ...]:
         CatalogFormatError: it cannot be read, or lines are invalid: names each by its number.
     """
     try:
-        text = read_text(path, f"expected a text file with {_A_LINE}")
+        text = read_text(path, f"a text file with {_A_LINE}")
     except FileNotFoundError:
         raise RequestError(option, str(path), f"a file that exists; {_A_LINE}") from None
     hosts: list[Host] = []
-    problems: list[Problem] = []
+    problems: list[Issue] = []
     for number, line in enumerate(text.splitlines(), start=1):
         try:
             if words := line.partition("#")[0].split():
                 hosts.append(_host(*words))
         except ValueError as error:
-            problems.append(Problem(f"line {number}", repr(line.strip()[:80]), str(error)))
+            problems.append(Issue(f"{line.strip()[:80]!r}: {error}", number))
     if problems:
         raise CatalogFormatError(path, problems)
     return _distinct(hosts, option)

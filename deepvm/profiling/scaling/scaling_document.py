@@ -221,7 +221,7 @@ def read_scaling_steps(path: Path) -> Steps:
     curve = read_curve(path)
     if curve is None:
         raise CatalogFormatError(
-            path, [Problem("file", "does not exist", "allowed: a CSV or JSON of measured steps")]
+            path, [Problem("file", "does not exist", "a CSV or JSON of measured steps")]
         )
     if not curve.steps:
         why = (
@@ -230,7 +230,7 @@ def read_scaling_steps(path: Path) -> Steps:
             else "no run that ended"
         )
         raise CatalogFormatError(
-            path, [Problem("runs", why, "allowed: runs with times, such as of several batches")]
+            path, [Problem("runs", why, "runs with times, such as of several batches")]
         )
     return Steps(*np.array(curve.steps, dtype=np.float64).T)
 

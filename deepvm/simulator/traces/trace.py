@@ -16,30 +16,29 @@ left out: such runs are longer than others, and of unknown age. A run at its end
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from deepvm.catalog.documents.json_file import RepeatedKeys, parse_json
-from deepvm.errors import CatalogFormatError, DataError, Problem, RequestError
-from deepvm.io.safe_read import read_text
+from deepvm.documents.files import read_object
+from deepvm.documents.formats import json
+from deepvm.documents.tree import KeyPath
+from deepvm.errors import CatalogFormatError, DataError, Issue, RequestError
 from deepvm.simulator.engine.lifetimes import whole_lives
 
 MOST_NODES = 100_000
 LONGEST_GAP_S = 1e6
-SHOWN = 40
-"""Longest excerpt of a wrong value in a message."""
 
-_A_TRACE = 'allowed: a trace, {"metadata": {"gap_seconds": 600}, "data": [1, 1, 0, ...]}'
-_GAP = f"allowed: the seconds between two ticks, above 0 and at most {LONGEST_GAP_S:g}"
+_A_TRACE = 'a trace, {"metadata": {"gap_seconds": 600}, "data": [1, 1, 0, ...]}'
+_GAP = f"the seconds between two ticks, above 0 and at most {LONGEST_GAP_S:g}"
 _COUNTS = (
-    "allowed: the numbers of machines at each tick, [1, 1, 0, ...], each a whole number from 0 to"
+    "the numbers of machines at each tick, [1, 1, 0, ...], each a whole number from 0 to"
     f" {MOST_NODES}"
 )
 
@@ -122,35 +121,24 @@ def read_trace(path: str | os.PathLike[str]) -> Trace:
         CatalogFormatError: missing, unreadable, or no trace.
     """
     file = Path(path)
-    try:
-        raw = parse_json(read_text(file, _A_TRACE), file, _A_TRACE)
-    except FileNotFoundError:
-        raise CatalogFormatError(file, [Problem("file", "does not exist", _A_TRACE)]) from None
-    if not isinstance(raw, dict):
-        raise CatalogFormatError(file, [Problem("file", f"holds {_shown(raw)}", _A_TRACE)])
-    if isinstance(raw, RepeatedKeys):
-        raise CatalogFormatError(
-            file, [Problem(raw.repeated[0], "occurs more than once", "leave one of them")]
-        )
-    place, gap, problems = "metadata", raw.get("metadata"), []
-    if isinstance(gap, dict):
-        place, gap = "metadata.gap_seconds", gap.get("gap_seconds")
-    gap_s = (
-        float(gap)
-        if isinstance(gap, (int, float, Decimal)) and not isinstance(gap, bool)
-        else math.nan
-    )
-    if place == "metadata" or not 0 < gap_s <= LONGEST_GAP_S:
-        problems.append(Problem(place, _shown(gap), _GAP))
-    data = raw.get("data")
+    tree = read_object(file, _A_TRACE, json.load)
+    metadata, data = tree.value.get("metadata"), tree.value.get("data")
+    gap: Any = metadata.get("gap_seconds") if isinstance(metadata, dict) else None
+    wrong: list[tuple[KeyPath, object, str]] = []
+    if type(gap) not in (int, Decimal) or not 0 < gap <= LONGEST_GAP_S:
+        wrong.append((("metadata", "gap_seconds"), gap, _GAP))
     if not isinstance(data, list) or not data:
-        problems.append(Problem("data", _shown(data), _COUNTS))
+        wrong.append((("data",), data, _COUNTS))
     else:
-        wrong = (i for i, v in enumerate(data) if type(v) is not int or not 0 <= v <= MOST_NODES)
-        problems += [Problem(f"data[{i}]", _shown(data[i]), _COUNTS) for i in wrong]
-    if problems:
-        raise CatalogFormatError(file, problems)
-    return Trace(file, gap_s, np.array(data, dtype=np.int64))
+        wrong += [
+            (("data", tick), count, _COUNTS)
+            for tick, count in enumerate(data)
+            if type(count) is not int or not 0 <= count <= MOST_NODES
+        ]
+    if wrong:
+        issues = [tree.refusal(key, value, expected) for key, value, expected in wrong]
+        raise CatalogFormatError(file, issues)
+    return Trace(file, float(gap), np.array(data, dtype=np.int64))
 
 
 def read_traces(
@@ -204,10 +192,8 @@ def pools_of(
     empty = [trace for trace, lives in found if not lives.life_s.size]
     why = f"no life of {'all' if nodes is None else nodes} machines begins in it"
     if len(empty) == len(found):
-        expected = "name another trace; 'deepvm traces' also counts fewer machines as all (--nodes)"
-        raise CatalogFormatError(
-            empty[0].path, [Problem("data", f"{why}; at most {empty[0].nodes} at once", expected)]
-        )
+        message = f"{why}, at most {empty[0].nodes} at once (name another trace, or see --nodes)"
+        raise CatalogFormatError(empty[0].path, [Issue(message)])
     if say is not None:
         for trace in empty:
             say(f"{trace.path} is left out: {why}")
@@ -238,14 +224,5 @@ def check_nodes(nodes: int | None) -> None:
 def _inside(folder: Path) -> list[Path]:
     files = sorted(p for p in folder.rglob("*.json") if p.is_file())
     if not files:
-        raise CatalogFormatError(
-            folder, [Problem("folder", "holds no .json file", "name a trace, or their folder")]
-        )
+        raise CatalogFormatError(folder, [Issue("holds no .json file (expected traces)")])
     return files
-
-
-def _shown(value: object) -> str:
-    if value is None:
-        return "is missing"
-    text = str(value) if isinstance(value, Decimal) else repr(value)
-    return text if len(text) <= SHOWN else f"{text[: SHOWN - 4]} ..."

@@ -382,7 +382,7 @@ def test_a_damaged_law_is_refused_at_its_place() -> None:
         target[path[-1]] = value
         with pytest.raises(CatalogFormatError) as caught:
             entry_of("steptime", document, measured_at=DAY, instance_type="p4d.24xlarge")
-        assert [p.place for p in caught.value.problems] == [place]
+        assert [p.key for p in caught.value.problems] == [place]
 
 
 def test_more_vms_than_gpus_are_refused() -> None:

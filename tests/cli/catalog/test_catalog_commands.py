@@ -115,7 +115,7 @@ def test_validate_counts_and_warns(ending, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("ending", "place"), [("json", "instances[1] (B).spot_usd_per_hour"), ("csv", "line ")]
+    ("ending", "place"), [("json", "instances[1].spot_usd_per_hour"), ("csv", "spot_usd_per_hour")]
 )
 def test_validate_doubts_a_price_with_its_place(ending, place, tmp_path):
     path = tmp_path / f"mine.{ending}"
@@ -126,7 +126,7 @@ def test_validate_doubts_a_price_with_its_place(ending, place, tmp_path):
     path.write_text(format_catalog(load_catalog(whole), f".{ending}")[0])
     result = good("validate", path)  # it is the user's price: a doubt, no error
     (warning,) = [line for line in result.stderr.splitlines() if "on-demand price" in line]
-    assert warning.startswith(f"warning: {path}: {place}")
+    assert warning.startswith(f"warning: {path}:") and f": {place}: " in warning
     assert (
         "spot_usd_per_hour: 0.000001 $/h is below 2 % of its on-demand price, 0.5260 $/h" in warning
     )

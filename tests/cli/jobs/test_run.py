@@ -85,7 +85,7 @@ def test_what_a_plan_with_a_command_would_rent(planned: Home, run: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["../plan.json"], 2, "../plan.json -- python train.py"),
+        (["../plan.json"], 2, "this is a plan; add the command after it: -- python train.py"),
         (["../plan.json", "--", "python", "nowhere.py"], 2, "there is no nowhere.py"),
         (
             ["../plan.json", "--total-usd", "0", "--", "python", "own.py"],

@@ -202,7 +202,7 @@ def test_damaged_artefacts_are_exit_4(
 
 
 @pytest.mark.parametrize(
-    "text", ["", "a: [", "steps: -1\n", MATRIX.replace("world: 2", "world: 3"), MATRIX + "x: 1\n"]
+    "text", ["a: [", "steps: -1\n", MATRIX.replace("world: 2", "world: 3"), MATRIX + "x: 1\n"]
 )
 def test_bad_matrices_are_exit_2_and_write_nothing(run: Run, tmp_path: Path, text: str) -> None:
     (tmp_path / "m.yaml").write_text(text)

@@ -107,7 +107,7 @@ def test_a_scaling_document_is_read(points: Path, run: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["bad.csv"], 4, "bad.csv: line 3, column speedup: 'fast'; allowed: a number above 0"),
+        (["bad.csv"], 4, "bad.csv: line 3, column speedup: 'fast' (expected a number above 0"),
         (
             ["few.csv"],
             2,

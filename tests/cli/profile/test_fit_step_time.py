@@ -144,7 +144,7 @@ def test_a_byte_order_mark_and_another_order_of_columns_change_nothing(
         (
             ["bad.csv", *STEP_TIME],
             4,
-            "bad.csv: line 3, column step_time_s: 'slow'; allowed: seconds of a step",
+            "bad.csv: line 3, column step_time_s: 'slow' (expected seconds of a step",
         ),
         (
             ["few.csv", *STEP_TIME],

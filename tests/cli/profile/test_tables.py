@@ -263,12 +263,12 @@ def test_tables_of_a_file(run: Run, good: Good) -> None:
         (
             ("--tables", "curve.json"),
             4,
-            "'deepvm tables import FILE --instance-type TYPE' adds it to yours",
+            "schema_version: 'deepvm.scaling/1' (expected deepvm.tables/1",
         ),
         (
             ("--tables", "none.json"),
             4,
-            "none.json: file: does not exist; allowed: what `deepvm tables export`",
+            "none.json: does not exist (expected what `deepvm tables export`",
         ),
         (
             ("--tables", "never"),
@@ -307,10 +307,7 @@ def test_damaged_tables_stop_a_recommendation_and_say_the_way_out(
     file.write_text(file.read_text().replace('"speedup": 1.9', '"speedup": -1.9'))
     code, out, err = run("recommend", *PAPER)
     assert (code, out) == (4, "")
-    assert (
-        f"{file}: entries[1] (g4dn.xlarge).document.points[1].speedup: -1.9; allowed: speed-up over"
-        " one VM" in err
-    )
+    assert "entries[1].document.points[1].speedup: -1.9 (expected speed-up over one VM" in err
     assert "'deepvm tables restore' brings back the tables before the last change" in err
     assert run("recommend", *PAPER, "--tables", "paper")[0] == 0
     good("tables", "restore")
@@ -360,10 +357,10 @@ REFUSED = {
     "a fit": (
         ("fit.json",),
         4,
-        "fit.json: schema_version: 'deepvm.fit/1'; allowed: deepvm.tables/1, deepvm.eflops/1",
+        "fit.json: invalid value for schema_version: 'deepvm.fit/1' (expected deepvm.tables/1, deepvm.eflops/1",
     ),
-    "a list": (("list.json",), 4, "list.json: top level: a list"),
-    "not there": (("nowhere.json",), 4, "nowhere.json: file: does not exist"),
+    "a list": (("list.json",), 4, "list.json: not an object"),
+    "not there": (("nowhere.json",), 4, "nowhere.json: does not exist"),
     "CSV without words": (
         ("g5.xlarge.csv",),
         2,
@@ -377,7 +374,7 @@ REFUSED = {
     "CSV without header": (
         ("raw.csv", *CSV),
         4,
-        "raw.csv: line 1: '1,1'; allowed: the columns n and speedup",
+        "raw.csv: line 1: '1,1' (expected the columns n and speedup",
     ),
     "words of a CSV": (
         ("e.json", "--workload", "x"),
@@ -387,7 +384,7 @@ REFUSED = {
     "no CSV there": (
         ("none.csv", *CSV),
         4,
-        "none.csv: file: does not exist; allowed: CSV with the columns",
+        "none.csv: does not exist (expected CSV with the columns",
     ),
     "future": (
         ("e.json", "--instance-type", "a", "--measured-at", "2100-01-01"),
@@ -402,7 +399,7 @@ REFUSED = {
     "newer": (
         ("new.json", "--instance-type", "a"),
         4,
-        '"deepvm.eflops/9"; allowed: deepvm.eflops/1; this file needs a newer',
+        "'deepvm.eflops/9' (expected deepvm.eflops/1",
     ),
 }
 
@@ -476,7 +473,7 @@ def test_what_may_not_be_looked_at_does_not_pass_as_nothing(
     code, _, error = run("recommend", *PAPER)
     assert (
         code == 4
-        and "measured.json: file: cannot be opened: " in error
+        and "measured.json: cannot be read: " in error
         and "'--tables paper' ignores them" in error
     )
     good("recommend", *PAPER, "--tables", "paper")

@@ -170,7 +170,7 @@ def test_json_of_a_replay_adds_up(traces: Path, run: Run) -> None:
         (
             ["show", "bad.json"],
             4,
-            "bad.json: data[2]: 'up'; allowed: the numbers of machines at each tick",
+            "bad.json:1: invalid value for data[2]: 'up' (expected the numbers of machines at each tick",
         ),
         (
             ["fit", "quiet.json"],
@@ -195,7 +195,7 @@ def test_json_of_a_replay_adds_up(traces: Path, run: Run) -> None:
         (
             ["show", "none.json", "--plot", "a.png"],
             4,
-            "none.json: data: no life of all machines begins in it",
+            "none.json: no life of all machines begins in it",
         ),
     ],
 )

@@ -79,9 +79,9 @@ def test_other_failures(
 PROGRAM = """
 import sys
 from pathlib import Path
-from deepvm.lab.matrix import read_matrix
+from deepvm.lab.matrix import FORMAT
 from deepvm.lab.running.matrix_runner import MatrixRunner
-MatrixRunner(read_matrix(Path(sys.argv[1])), Path(sys.argv[2])).run()
+MatrixRunner(FORMAT.read(Path(sys.argv[1])), Path(sys.argv[2])).run()
 """
 
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 from support.lab.small_matrix import MATRIX
 
-from deepvm.lab.matrix import read_matrix, runs_of
+from deepvm.lab.matrix import FORMAT, runs_of
 from deepvm.lab.running.matrix_runner import side_by_side
 
 
 def test_seed_by_seed_and_every_second_one_in_reverse(tmp_path: Path) -> None:
     file = tmp_path / "m.yaml"
     file.write_text(f"{MATRIX}seeds: [3, 0, 8]\n")
-    runs = runs_of(read_matrix(file))
+    runs = runs_of(FORMAT.read(file))
     made = [[(run.seed, run.variant) for run in batch] for batch in side_by_side(runs)]
     assert made == [
         [(3, "none")],

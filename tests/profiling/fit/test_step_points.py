@@ -64,34 +64,31 @@ def test_steps(text: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("1,1,20\n", "line 2: 3 fields; allowed: 4, one for each column of the header"),
-        ("1.5,2,20,1\n", "line 2, column nodes: 1.5; allowed: a whole number of VMs, 1 to 4096"),
-        (",2,20,1\n", "line 2, column nodes: is empty; allowed: a whole number of VMs, 1 to 4096"),
+        ("1,1,20\n", "line 2: 3 fields (expected 4, one for each column of the header"),
+        ("1.5,2,20,1\n", "line 2, column nodes: 1.5 (expected a whole number of VMs, 1 to 4096"),
+        (",2,20,1\n", "line 2, column nodes: is empty (expected a whole number of VMs, 1 to 4096"),
         (
             "4,3,20,1\n",
             (
-                "line 2, column gpus: 3.0; allowed: a whole number of GPUs of all VMs together, 4"
+                "line 2, column gpus: 3.0 (expected a whole number of GPUs of all VMs together, 4"
                 f" to {MOST_GPUS}, one or more on each VM"
             ),
         ),
         (
             "1,1,0,1\n",
             (
-                "line 2, column local_batch: 0.0; allowed: samples on each GPU, a number above 0,"
+                "line 2, column local_batch: 0.0 (expected samples on each GPU, a number above 0,"
                 " 1e-09 to 1e+09"
             ),
         ),
-        ("1,1,20,inf\n", "line 2, column step_time_s: 'inf'; allowed: seconds of a step"),
+        ("1,1,20,inf\n", "line 2, column step_time_s: 'inf' (expected seconds of a step"),
         (
             '1,1,20,"1\n',
-            "line 2: not CSV: unexpected end of data; allowed: CSV with the columns nodes,gpus",
+            "line 2: not CSV: unexpected end of data (expected CSV with the columns nodes,gpus",
         ),
         (
             "# nothing\n",
-            (
-                "file: holds no row below its header; allowed: CSV with the columns"
-                " nodes,gpus,local_batch"
-            ),
+            ("holds no row below its header (expected CSV with the columns nodes,gpus,local_batch"),
         ),
     ],
 )
@@ -114,22 +111,22 @@ def test_every_problem_is_said_at_once(tmp_path: Path) -> None:
 
 def test_headers(tmp_path: Path) -> None:
     lines = refused(written(tmp_path, "# a\nnodes,gpu,step_time_s,nodes\n1,1,1,1\n"))
-    assert [line.split(";")[0] for line in lines] == [
+    assert [line.split(" (")[0] for line in lines] == [
         "line 2: 2 columns nodes in 'nodes,gpu,step_time_s,nodes'",
         "line 2: no column gpus in 'nodes,gpu,step_time_s,nodes'",
         "line 2: no column local_batch in 'nodes,gpu,step_time_s,nodes'",
     ]
-    assert lines[1].endswith("; is it gpu?")
-    assert "file: is empty" in refused(written(tmp_path, "# only a comment\n"))[0]
+    assert lines[1].endswith("; is it gpu?)")
+    assert "is empty" in refused(written(tmp_path, "# only a comment\n"))[0]
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:
     assert (
-        "file: does not exist; allowed: CSV with the columns nodes,gpus"
+        "does not exist (expected CSV with the columns nodes,gpus"
         in refused(tmp_path / "steps.csv")[0]
     )
     (tmp_path / "steps.csv").mkdir()
-    assert "file: is a folder" in refused(tmp_path / "steps.csv")[0]
+    assert "is a folder" in refused(tmp_path / "steps.csv")[0]
     path = tmp_path / "bytes.csv"
     path.write_bytes(b"nodes\n\xff")
     assert "is not UTF-8" in refused(path)[0]

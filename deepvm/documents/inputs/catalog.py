@@ -1,169 +1,33 @@
-"""The schema of the files that users write: catalogs (JSON, CSV) and quotas.
-
-The models validate and are never used as data. Each description states the unit and the range; it
-is shown in the JSON Schema and, word for word, in the error about that field. Rules that join
-fields are in :mod:`deepvm.catalog.documents.findings`.
-"""
+"""Catalogs (JSON, CSV) and quotas as users write them."""
 
 from __future__ import annotations
 
-import json
-import math
-import re
-from datetime import date
-from decimal import Decimal
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 
-from deepvm.catalog.documents.serialization import CATALOG_VERSION
-from deepvm.core.units import MICRO
-
-MAX_USD = 100_000
-MAX_MEMORY_GIB = 65_536
-MAX_GPU_MEMORY_GIB = 4096
-MAX_NETWORK_GBPS = 25_600
-MAX_NODES = 1_000_000
-MAX_EFLOPS = 1e30
-_PRICE = re.compile(r"[0-9]+(\.[0-9]+)?", re.ASCII)
-_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
-# Line breaks would tear a CSV file apart, control characters a terminal, lone surrogates cannot be
-# written at all; the rest reverses the text after it, or is invisible, so that two names look the
-# same.
-_UNFIT = re.compile(
-    "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
-    "\ud800-\udfff\U000e0000-\U000e007f]"
+from deepvm.documents.fields import (
+    MAX_NETWORK_GBPS,
+    MAX_NODES,
+    Day,
+    Name,
+    Number,
+    Price,
+    Strict,
+    Text,
+    TypeName,
+    Whole,
+    finite,
+    name_of,
+    number,
+    price,
+    rows,
+    text,
 )
 
-
-def _as_float(value: object) -> float:
-    """A finite float of a JSON number; text and booleans are no numbers."""
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, (int, float, Decimal))
-        or not math.isfinite(value)
-    ):
-        raise ValueError("not a number")
-    return float(value)
-
-
-def _as_whole(value: object) -> int:
-    """A whole number; 4.0 counts, because spreadsheets write it."""
-    number = _as_float(value)
-    if not number.is_integer():
-        raise ValueError("not whole")
-    return int(number)
-
-
-def _as_price(value: object) -> Decimal:
-    """An exact price in $/h from a JSON number or its decimal form as text."""
-    if not isinstance(value, str):
-        _as_float(value)
-    elif not _PRICE.fullmatch(value):
-        raise ValueError("not a number")
-    price = Decimal(str(value))
-    # Comparisons are exact; abs() would round to the context and overflow on a price of a million
-    # digits.
-    if not -MAX_USD <= price <= MAX_USD or price != price.quantize(MICRO):
-        raise ValueError("too large, or too many decimals")
-    return price
-
-
-def _as_day(value: object) -> date:
-    # Without this, pydantic takes 20231001 for seconds since 1970.
-    if not isinstance(value, str) or not _DAY.fullmatch(value):
-        raise ValueError("not a day")
-    return date.fromisoformat(value)
-
-
-def _one_line(value: str) -> str:
-    if _UNFIT.search(value) or value != value.strip():
-        raise ValueError("not one line of text")
-    return value
-
-
-def _no_comment(value: str) -> str:
-    if value.startswith("#"):
-        raise ValueError("would be read as a comment line in CSV")
-    return _one_line(value)
-
-
-Number = Annotated[float, BeforeValidator(_as_float)]
-Whole = Annotated[int, BeforeValidator(_as_whole)]
-Price = Annotated[Decimal, Field(gt=0, le=MAX_USD), BeforeValidator(_as_price)]
-Day = Annotated[date, BeforeValidator(_as_day)]
-Text = Annotated[str, AfterValidator(_one_line)]
-Name = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(_one_line)]
-# One validator: of two of a kind, pydantic before 2.12 loses the first where the field says
-# something too.
-TypeName = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(_no_comment)]
-
-
-def number(
-    what: str,
-    most: float,
-    *,
-    least: float | None = None,
-    whole: bool = False,
-    default: Any = ...,
-    null: str = "",
-) -> Any:
-    """A numeric field: its range, above 0 where no ``least`` is given, and when it may be null, in words."""
-    low = "above 0 and at most" if least is None else f"from {_digits(least)} to"
-    text = f"{what}: a {'whole ' if whole else ''}number {low} {_digits(most)}"
-    if null:
-        default, text = None, f"{text}, or null {null}"
-    return Field(default, ge=least, gt=0 if least is None else None, le=most, description=text)
-
-
-def described(text: str, null: str = "") -> Any:
-    """A field with this description, required unless ``null`` says when it may be null."""
-    return Field(None, description=f"{text}, or null {null}") if null else Field(description=text)
-
-
-def price(what: str, null: str = "") -> Any:
-    """A field for a price, required unless it may be null."""
-    money = f"a number above 0 and at most {MAX_USD} with at most 6 decimals"
-    return described(f"{what} in US dollars an hour ($/h): {money}", null)
-
-
-def text(what: str, most: int = 2000, default: str = "") -> Any:
-    """A field for one line of text that may be left out."""
-    size = f"1 to {most}" if default else f"at most {most}"
-    description = f"{what}: one line of {size} visible characters without blanks at the ends"
-    return Field(default, min_length=1 if default else 0, max_length=most, description=description)
-
-
-def name_of(what: str, null: str = "") -> Any:
-    """A field for a :data:`Name`, required unless it may be null."""
-    return described(
-        f"{what}: one line of 1 to 100 visible characters without blanks at the ends", null
-    )
-
-
-def rows(
-    what: str, most: int, *, least: int = 0, required: bool = False, of: str = "objects"
-) -> Any:
-    """A field for a list."""
-    text = f"{what}: a list of {least} to {most} {of}"
-    return Field(... if required else [], min_length=least, max_length=most, description=text)
-
-
-def _digits(value: float) -> str:
-    return f"{value:g}" if value > 1e9 else format(Decimal(repr(value)).normalize(), "f")
-
-
-class Strict(BaseModel):
-    """An object that people write: unknown fields are refused."""
-
-    # defer_build: parts are built once, as parts of the whole, and not each by itself too.
-    model_config = ConfigDict(extra="forbid", defer_build=True)
-
-
-class Lenient(BaseModel):
-    """An object that deepvm writes: later versions may say more."""
-
-    model_config = ConfigDict(extra="ignore", defer_build=True)
+MAX_MEMORY_GIB = 65_536
+MAX_GPU_MEMORY_GIB = 4096
+MAX_EFLOPS = 1e30
 
 
 class GpuDocument(Strict):
@@ -214,8 +78,8 @@ class RingDocument(RingParameters, _FittedCurve):
     kind: Literal["ring"]
 
 
-_Size = Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(_as_whole)]
-_Speedup = Annotated[float, Field(ge=0.000001, le=1_000_000), BeforeValidator(_as_float)]
+_Size = Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(finite)]
+_Speedup = Annotated[float, Field(ge=0.000001, le=1_000_000), BeforeValidator(finite)]
 
 
 class MeasuredDocument(_Curve):
@@ -303,10 +167,9 @@ class InstanceDocument(Strict):
     burstable: bool = Field(
         False,
         description="whether it runs at full speed only while it has credits: true or false",
-        strict=True,
     )
     current_generation: bool = Field(
-        True, description="whether it is still sold as current: true or false", strict=True
+        True, description="whether it is still sold as current: true or false"
     )
     interruption_band: Whole | None = Field(
         None,
@@ -349,7 +212,7 @@ class CatalogDocument(Strict):
         None, alias="$schema", description="for editors: where this JSON Schema is"
     )
     schema_version: Literal["deepvm.catalog/1"] = Field(
-        description=f"{CATALOG_VERSION}, the version of the format"
+        description="deepvm.catalog/1, the version of the format"
     )
     name: Text = text("name of the catalog; the file's name when empty", 100)
     region: Text = text("the provider's region, empty when the types are invented", 100)
@@ -402,16 +265,3 @@ class QuotaDocument(Strict):
     quotas: list[QuotaRow] = rows(
         "account limits, one for each family and market", 1000, required=True
     )
-
-
-def schema_of(model: type[BaseModel], name: str) -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of a file, units and ranges in the descriptions."""
-    found = json.dumps(model.model_json_schema())
-    # Where a field may be null, pydantic writes ranges by its own words.
-    for word, standard in (("gt", "exclusiveMinimum"), ("ge", "minimum"), ("le", "maximum")):
-        found = found.replace(f'"{word}": ', f'"{standard}": ')
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$id": f"{name}.schema.json",
-        **json.loads(found),
-    }

@@ -1,7 +1,7 @@
 """Catalogs to and from plain documents (the contents of a JSON file).
 
 Nothing is validated here, which keeps pydantic, slow to import, off the common path: a test
-validates the embedded documents, and users' files pass :mod:`deepvm.catalog.documents.findings`
+validates the embedded documents, and users' files pass :mod:`deepvm.catalog.catalog_files`
 first.
 """
 
@@ -48,7 +48,7 @@ def build_catalog(document: Document, *, kind: str = "file", name: str = "") -> 
         eflops_unit=document.get("eflops_unit", "eFLOPS"),
         description=document.get("description", ""),
         provenance=Provenance(
-            kind, date.fromisoformat(as_of) if as_of else None, document.get("source", "")
+            kind, date.fromisoformat(str(as_of)) if as_of else None, document.get("source", "")
         ),
         memory_nodes=RULES[document.get("memory_nodes") or REAL_NODES.name],
         rates=_rates(document.get("name") or name, document.get("region", "")),

@@ -1,0 +1,206 @@
+"""Catalogs as CSV: the JSON document flattened to one row per instance type, for spreadsheets.
+
+::
+
+    # schema_version: deepvm.catalog/1
+    # name: mine
+    # quota: G and VT, spot, 128
+    # n_sat: 0.3, 3
+    instance_type,vcpus,memory_gib,...,measured,note
+    g4dn.xlarge,4,16,...,1:1 2:1.036,
+
+Lines ``# key: value`` above the header hold the catalog's own fields; ``quota`` and ``n_sat`` may
+be repeated. Empty fields are left out.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from deepvm.catalog.serialization import document_of
+from deepvm.core.cluster.instances import Catalog
+from deepvm.core.spelling import listed
+from deepvm.documents.formats.csv import load_table
+from deepvm.documents.inputs.catalog import CatalogDocument, GpuDocument, InstanceDocument
+from deepvm.documents.tree import FileSyntaxError, KeyPath, Tree, dotted
+from deepvm.errors import Issue
+
+_ROWS = {
+    "quota": ("quotas", ("family", "market", "vcpus")),
+    "n_sat": ("n_sat", ("network_gbps", "n_sat")),
+}
+"""Keys of comment lines that are rows of a list: its name in JSON, and the fields."""
+_CURVES = {"hybrid": ("a", "b", "c"), "ring": ("c", "l"), "measured": ("points",)}
+_NO_COLUMNS = ("zones", "spot_zones")
+_NO_KEYS = ("schema_ref", "n_sat", "quotas", "instances")
+
+
+def _columns() -> dict[str, tuple[str, ...]]:
+    columns: dict[str, tuple[str, ...]] = {}
+    for name in InstanceDocument.model_fields:
+        if name == "gpu":
+            columns |= {f"gpu_{part}": (name, part) for part in GpuDocument.model_fields}
+        elif name == "speedups":
+            for kind, parts in _CURVES.items():
+                columns |= {f"{kind}_{part}": (kind, part) for part in parts}
+        elif name not in _NO_COLUMNS:
+            columns[name] = (name,)
+    # The only column with a short name
+    return {name.removesuffix("_points"): path for name, path in columns.items()}
+
+
+COLUMNS = _columns()
+"""Columns in the order they are written, and where each stands in an instance (curves by kind)."""
+
+
+def load(text: str) -> Tree:
+    """Read CSV as the document of a catalog, not validated yet. Raises FileSyntaxError."""
+    table = load_table(text)
+    document: dict[str, Any] = {"instances": []}
+    lines: dict[KeyPath, int] = {}
+    issues: list[Issue] = []
+    for line, key, value in table.above:
+        _read_key(document, lines, issues, key, value, line)
+    header_line, header = table.header
+    _check_header(header, header_line)
+    for line, cells in table.rows:
+        if any(cells[len(header) :]) or len(cells) < len(header):
+            issues.append(
+                Issue(f"{len(cells)} fields (expected {len(header)}, as in the header)", line)
+            )
+            continue
+        lines["instances", len(document["instances"])] = line
+        document["instances"].append(_instance(dict(zip(header, cells, strict=False))))
+    lines["instances",] = header_line
+
+    def label(path: KeyPath) -> str:
+        return _label(document, path)
+
+    return Tree(document, lambda: lines, label, issues)
+
+
+def _read_key(
+    document: dict[str, Any],
+    lines: dict[KeyPath, int],
+    issues: list[Issue],
+    key: str,
+    value: str,
+    line: int,
+) -> None:
+    if key in _ROWS:
+        name, fields = _ROWS[key]
+        rows = document.setdefault(name, [])
+        lines.setdefault((name,), line)
+        lines[name, len(rows)] = line
+        parts = [part.strip() for part in value.rsplit(",", len(fields) - 1)]
+        rows.append(dict(zip(fields, parts, strict=False)))
+    elif (key,) in lines:
+        issues.append(Issue(f"repeated key {key} (expected every key once)", line, key))
+    else:
+        lines[key,] = line
+        if value:
+            document[key] = value
+
+
+def _check_header(header: Sequence[str], line: int) -> None:
+    for number, name in enumerate(header):
+        if name in header[:number]:
+            raise FileSyntaxError(f"repeated column {name}", line)
+        if name not in COLUMNS:
+            near = difflib.get_close_matches(name, COLUMNS, 1)
+            hint = f", did you mean {near[0]}?" if near else ""
+            raise FileSyntaxError(f"unknown column {name!r}{hint}", line)
+
+
+def _instance(row: Mapping[str, str]) -> dict[str, Any]:
+    instance: dict[str, Any] = {}
+    for column, cell in row.items():
+        if cell:
+            *parent, name = COLUMNS[column]
+            part = instance
+            for step in parent:
+                part = part.setdefault(step, {})
+            part[name] = cell
+    curves = [{"kind": kind, **instance.pop(kind)} for kind in _CURVES if kind in instance]
+    for curve in curves:
+        if "points" in curve:
+            curve["points"] = [pair.split(":") for pair in curve["points"].split()]
+    if curves:
+        instance["speedups"] = curves
+    return instance
+
+
+def _label(document: dict[str, Any], path: KeyPath) -> str:
+    """The column of a path, or its key."""
+    if path[:1] != ("instances",) or len(path) < 3:
+        return dotted(path)
+    _, row, *steps = path
+    if steps[0] == "speedups" and len(steps) > 1:
+        curve = document["instances"][row]["speedups"][steps[1]]
+        steps = [curve["kind"], *steps[2:]]
+    for column, where in COLUMNS.items():
+        if where == tuple(steps[: len(where)]):
+            return column
+    return str(steps[0])
+
+
+def format_csv(catalog: Catalog) -> tuple[str, tuple[str, ...]]:
+    """Format a catalog as CSV; also says what CSV cannot hold and was left out."""
+    document = document_of(catalog)
+    keys = [name for name in CatalogDocument.model_fields if name not in _NO_KEYS]
+    above = [(key, document[key]) for key in keys if document[key] not in (None, "")]
+    for key, (name, fields) in _ROWS.items():
+        above += [(key, ", ".join(str(row[f]) for f in fields)) for row in document[name]]
+    out = io.StringIO()
+    for key, value in above:
+        line = f"# {key}: {value}"
+        if line.endswith(","):
+            # Quotes keep commas at the end apart from those that a spreadsheet adds.
+            line = '"' + line.replace('"', '""') + '"'
+        out.write(f"{line}\n")
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows(_cells(instance) for instance in document["instances"])
+    return out.getvalue(), _left_out(document)
+
+
+def _cells(instance: dict[str, Any]) -> list[str]:
+    general = {c["kind"]: c for c in instance.get("speedups", ()) if c.get("workload") is None}
+    return [_cell({**instance, **general}, path) for path in COLUMNS.values()]
+
+
+def _cell(value: Any, path: Sequence[str]) -> str:
+    for step in path:
+        value = (value or {}).get(step)
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return " ".join(f"{n}:{speedup}" for n, speedup in value)
+    return str(value)
+
+
+def _left_out(document: dict[str, Any]) -> tuple[str, ...]:
+    instances, quotas = document["instances"], document["quotas"]
+    curves = [(i["instance_type"], c) for i in instances for c in i.get("speedups", ())]
+    general = [(name, c) for name, c in curves if c.get("workload") is None]
+    lost = {
+        "curves of single workloads": [
+            f"{n} {c['kind']} {c['workload']}" for n, c in curves if c.get("workload")
+        ],
+        "the sources of curves": [f"{name} {c['kind']}" for name, c in general if c.get("source")],
+        "how far curves were fitted": [
+            f"{name} {c['kind']}" for name, c in general if c.get("fitted_to")
+        ],
+        "vCPUs in use of quotas": [q["family"] for q in quotas if q.get("in_use")],
+        "spot prices by zone": [i["instance_type"] for i in instances if i.get("spot_zones")],
+        "rings beyond measured points": [name for name, c in general if c.get("beyond")],
+    }
+    return tuple(
+        f"CSV cannot hold {part}: {listed(names)}" for part, names in lost.items() if names
+    )

@@ -1,1 +1,0 @@
-"""Files that users write and read: catalogs, quotas and plans, as JSON and CSV, and what is wrong with them."""

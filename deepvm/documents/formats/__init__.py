@@ -1,0 +1,1 @@
+"""Loaders that keep the line of every value."""

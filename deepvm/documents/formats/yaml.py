@@ -1,0 +1,85 @@
+"""YAML, and so JSON, with the line of every key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from deepvm.documents.tree import FileSyntaxError, KeyPath, Tree, dotted
+from deepvm.errors import Issue
+
+MAX_CHARACTERS = 1_000_000
+MAX_VALUES, MAX_DEPTH = 20_000, 40
+"""With aliases written out: a few lines of them can stand for billions."""
+
+
+def load(text: str) -> Tree:
+    """Read YAML. Raises FileSyntaxError."""
+    if len(text) > MAX_CHARACTERS:
+        raise FileSyntaxError(f"more than {MAX_CHARACTERS} characters")
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise _syntax_error(text, error) from None
+    if root is None:
+        raise FileSyntaxError("is empty")
+    reader = _Reader()
+    try:
+        value = reader.plain(root, ())
+    except FileSyntaxError:
+        raise
+    except (yaml.YAMLError, RecursionError, ValueError, AttributeError, LookupError) as error:
+        raise FileSyntaxError(f"not YAML: {_reason(error)}", reader.line) from None
+    return Tree(value, lambda: reader.lines, issues=reader.issues)
+
+
+def _syntax_error(text: str, error: Exception) -> FileSyntaxError:
+    mark, position = getattr(error, "problem_mark", None), getattr(error, "position", None)
+    if position is not None:
+        line = text.count("\n", 0, position) + 1
+        return FileSyntaxError(f"not YAML: the character {text[position]!r}", line)
+    return FileSyntaxError(f"not YAML: {_reason(error)}", mark.line + 1 if mark else 0)
+
+
+def _reason(error: Exception) -> str:
+    lines = str(getattr(error, "problem", None) or error).splitlines()
+    return "".join(lines[:1])[:100]
+
+
+class _Reader:
+    """Nodes to plain data."""
+
+    def __init__(self) -> None:
+        self.lines: dict[KeyPath, int] = {}
+        self.issues: list[Issue] = []
+        self.line = 1
+        self._loader = yaml.SafeLoader("")
+
+    def plain(self, node: yaml.Node, path: KeyPath) -> Any:
+        self.line = node.start_mark.line + 1
+        if len(self.lines) > MAX_VALUES or len(path) > MAX_DEPTH:
+            message = "too many values, or nested too deeply, with aliases written out"
+            raise FileSyntaxError(message, self.line)
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, path)
+        if isinstance(node, yaml.SequenceNode):
+            return [self._item(child, (*path, row)) for row, child in enumerate(node.value)]
+        return self._loader.construct_object(node, deep=True)
+
+    def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        for key, child in node.value:
+            name = str(key.value)
+            line = key.start_mark.line + 1
+            if name in result:
+                label = dotted((*path, name))
+                message = f"repeated key {label} (expected every key once)"
+                self.issues.append(Issue(message, line, label))
+            self.lines[(*path, name)] = line
+            result[name] = self.plain(child, (*path, name))
+        return result
+
+    def _item(self, node: yaml.Node, path: KeyPath) -> Any:
+        self.lines[path] = node.start_mark.line + 1
+        return self.plain(node, path)

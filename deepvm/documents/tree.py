@@ -1,0 +1,88 @@
+"""A file as plain data, with the line of every value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeAlias
+
+from deepvm.errors import Issue
+
+KeyPath: TypeAlias = tuple[str | int, ...]
+"""Keys and list positions from the top of a document."""
+
+
+class FileSyntaxError(ValueError):
+    """A text is not of its format; ``line`` is 0 where the parser does not tell."""
+
+    def __init__(self, reason: str, line: int = 0) -> None:
+        self.issue = Issue(reason, line)
+        super().__init__(reason)
+
+
+def dotted(path: KeyPath) -> str:
+    """A key as people write it: ``machines.count``, ``lifetimes[2]``."""
+    text = ""
+    for step in path:
+        if isinstance(step, int):
+            text += f"[{step}]"
+            continue
+        if text:
+            text += "."
+        if not step.isprintable():
+            step = repr(step)
+        text += step[:60]
+    return text
+
+
+def shown(value: Any) -> str:
+    """A value for a message, at most 60 characters; containers by their size."""
+    if isinstance(value, dict):
+        return "an object"
+    if isinstance(value, (list, tuple)):
+        return f"a list of {len(value)}"
+    words = {None: "null", True: "true", False: "false"}
+    if value is None or isinstance(value, bool):
+        return words[value]
+    if isinstance(value, str):
+        text = repr(value[:60])
+    else:
+        text = str(value)
+    if len(text) > 60:
+        return f"{text[:56]}..."
+    return text
+
+
+@dataclass
+class Tree:
+    """A document.
+
+    Attributes:
+        value: dicts, lists and scalars.
+        read_lines: the line of each key by its path; called only for a message.
+        label: how messages name a path.
+        issues: what the loader could not take.
+    """
+
+    value: Any
+    read_lines: Callable[[], Mapping[KeyPath, int]]
+    label: Callable[[KeyPath], str] = dotted
+    issues: Sequence[Issue] = ()
+
+    @cached_property
+    def lines(self) -> Mapping[KeyPath, int]:
+        return self.read_lines()
+
+    def line(self, path: KeyPath) -> int:
+        """The line of a key, or of the nearest one above it; 0 if there is none."""
+        for end in range(len(path), 0, -1):
+            if path[:end] in self.lines:
+                return self.lines[path[:end]]
+        return 0
+
+    def refusal(self, path: KeyPath, value: Any, expected: str) -> Issue:
+        """The issue about a value that cannot be used."""
+        label = self.label(path)
+        message = f"invalid value for {label}: {shown(value)} (expected {expected})"
+        return Issue(message, self.line(path), label)
