@@ -238,7 +238,7 @@ class Measured(TypedDict):
     kind: Annotated[str, "eflops, scaling or saturation"]
     subject: Annotated[str, "the VM type, or 'sender to receiver'"]
     workload: Annotated[str | None, "what was trained, null for saturation"]
-    measured_at: Time
+    measured_at: Annotated[Time, At(lambda figure: format_time(figure.measured_at))]
     value: Annotated[str, "the result, in words"]
 
 

@@ -72,7 +72,16 @@ def document(answer: Recommendations, why: WhyNot | None = None) -> dict[str, An
         }
         for a in answer.alternatives
     ]
-    return document_of(outputs.Recommendation, parts) | {"alternatives": alternatives}
+    written = document_of(outputs.Recommendation, parts)
+    _add_runs(written["source"], catalog)
+    return written | {"alternatives": alternatives}
+
+
+def _add_runs(written: dict[str, Any], catalog: Catalog) -> None:
+    """How many training runs are behind measured step times, which the schema does not name."""
+    for row, figure in zip(written.get("measured", ()), catalog.provenance.measured, strict=False):
+        if figure.kind == "steps":
+            row["runs"] = figure.runs
 
 
 _OPTIONAL = (
@@ -131,11 +140,13 @@ def _explanation(why: WhyNot, catalog: Catalog) -> With:
 def why_document(why: WhyNot) -> dict[str, Any]:
     """The JSON object of ``explain -o json``."""
     explained = _explanation(why, why.catalog)
+    written = document_of(outputs.Source, source(why.catalog))
+    _add_runs(written, why.catalog)
     unit = {"eflops_unit": why.units} if why.units else {}
     return {
         "schema_version": EXPLAIN_VERSION,
         **document_of(outputs.Explanation, explained),
-        "source": document_of(outputs.Source, source(why.catalog)) | unit,
+        "source": written | unit,
     }
 
 
@@ -210,6 +221,7 @@ def comparison(found: Comparison, why: WhyNot | None = None) -> dict[str, Any]:
             cloud=ABSENT,
         )
         row = of_cloud(outputs.RegionAnswer, region, answer.catalog)
+        _add_runs(row["source"], answer.catalog)
         regions.append(row | {"best": plan(answer[0] if answer else None, answer)})
     return document(best, why) | {
         "configurations": [plan(p.recommendation, p.answer) for p in found.ranked],
