@@ -44,24 +44,24 @@ if TYPE_CHECKING:
     from deepvm.core.training.speed import SpeedUncertainty
 
 # Factors have a hair more, so that rounding does not decide.
+# Prices up to this factor are about the same.
 ABOUT = 1.1 + TIE
-"""Prices up to this factor are about the same."""
+# Values up to this factor are as good.
 CLOSE = 1.01 + TIE
-"""Values up to this factor are as good."""
+# A larger difference in value decides, whatever the price.
 LITTLE = 1.05 + TIE
-"""A larger difference in value decides, whatever the price."""
 WORTH = 10.0
 """A smaller gain counts this many times its share in price or time: 5 % speed for 50 % price."""
 QUARTER = 1.25 + TIE
 """What doubt may cost at most: a plan comes before one that is up to so many times as fast."""
 SURE = 0.4307272992954576
 """Standard deviations that a plan must be ahead to be the faster one in two cases of three."""
+# How often a plan may miss the deadline before one that hardly does comes first.
 SELDOM = 0.1
-"""How often a plan may miss the deadline before one that hardly does comes first."""
+# Where all plans may miss the deadline: a difference in probability that does not matter.
 ALIKE_LATE = 0.05
-"""Where all plans may miss the deadline: a difference in probability that does not matter."""
+# Least log gain per log price to be named: 19 % more speed for twice the price.
 REPAID = 0.25
-"""Least log gain per log price to be named: 19 % more speed for twice the price."""
 _AT_ONCE, _DOUBTS_AT_ONCE = 64, 4
 """Plans that are compared with the one kept so far at once, and of how many the doubts."""
 

@@ -334,8 +334,8 @@ def _on_demand(enumeration: Enumeration, candidates: Candidates) -> Recommendati
     return None if choice is None else describe(choice, candidates)
 
 
+# Budget factor up to which all clusters are examined; beyond it, better ones only.
 _NEAR = 2
-"""Budget factor up to which all clusters are examined; beyond it, better ones only."""
 
 
 def _next_change(

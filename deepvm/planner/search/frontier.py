@@ -21,8 +21,8 @@ from deepvm.planner.search.enumeration import Choice, Enumeration
 if TYPE_CHECKING:
     from deepvm.planner.recommend import Recommendations
 
+# Largest budget examined, relative to the request's or to the cheapest plan's if higher.
 AS_FAR_AS = 2
-"""Largest budget examined, relative to the request's or to the cheapest plan's if higher."""
 
 
 @dataclass(frozen=True)

@@ -37,16 +37,16 @@ from deepvm.planner.ranking import CLOSE, weighed
 from deepvm.planner.request import PlanRequest
 from deepvm.planner.search.enumeration import Choice, Enumeration
 
+# Plans that are compared: the best of each machine.
 RIVALS = 24
-"""Plans that are compared: the best of each machine."""
 START_MIN, RUN_S = 8.0, 25.0
 """Minutes until VMs are there and can train; seconds that a training run needs beside its steps."""
 REPEATS, STEPS, BATCHES = 2, 35, 2
 """Training runs per size and batch, steps per run (including untimed), and batches."""
+# A smaller expected gain is not worth a run.
 LEAST_GAIN = 0.01
-"""A smaller expected gain is not worth a run."""
+# Minutes that a run may take to be proposed: who waits longer might as well train.
 MOST_MIN = 180.0
-"""Minutes that a run may take to be proposed: who waits longer might as well train."""
 _POINTS = 1001
 
 

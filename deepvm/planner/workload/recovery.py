@@ -33,8 +33,8 @@ from deepvm.planner.request import PlanRequest
 
 COPY_BYTES_PER_S = 6e9  # from one GPU to host memory
 STORAGE_BYTES_PER_S = 1.25e9  # between one VM and a bucket, at most
+# Receiving faster than this is not worth paying for: seconds in a lifetime of hours.
 SOON_S = 10.0
-"""Receiving faster than this is not worth paying for: seconds in a lifetime of hours."""
 _OF_THE_NETWORK = 0.8
 _UNKNOWN_GBPS = 5.0
 
