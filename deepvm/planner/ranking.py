@@ -144,9 +144,10 @@ class Plans:
         )
         if now <= 0:
             faster, behind = price * now / value, value / best - 1.0
-            # Of equals for one price the first by name stays, however many are listed.
-            better = (value > now) | ((value == now) & (price > 1.0))
-            return np.asarray(better | (faster > np.maximum(ABOUT, 1.0 + TIE + WORTH * behind)))
+            # Not equals: the first by name stays, however many rows are shown.
+            return np.asarray(
+                (value > now) | (faster > np.maximum(ABOUT, 1.0 + TIE + WORTH * behind))
+            )
         times = value / now
         worth = (times >= LITTLE) | (price <= np.maximum(ABOUT, 1.0 + TIE + WORTH * (times - 1.0)))
         worth &= times > 1.0

@@ -320,8 +320,6 @@ def _takes_over(plan: Plan, kept: Plan, best: float) -> bool:
     dearer = plan.price / kept.price
     if best < 0:  # dollars: less, or hardly more for what is much faster
         speeds = dearer * kept.value / plan.value
-        if plan.value == kept.value:
-            return plan.price > kept.price
         return plan.value > kept.value or speeds > max(
             1.1 + TIE, 1 + TIE + 10 * (plan.value / best - 1)
         )
