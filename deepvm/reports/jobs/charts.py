@@ -9,8 +9,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from deepvm.reports.markup import Html, tag
-
 _DAY_S = 86_400
 _SPANS_S: tuple[float, ...] = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800)
 _SPANS_S += (3600, 7200, 10_800, 21_600, 43_200)
@@ -196,32 +194,3 @@ class LineChart:
 def names_px(texts: Sequence[str], letters: int = 0) -> int:
     """The width of a column of labels."""
     return round(max([letters, *map(len, texts)]) * LETTER_PX) + 12
-
-
-# --- for the page of the lab, until it is a template ----------------------------------------------
-
-
-def plot(label: str, names: Html, picture: Html) -> Html:
-    """What stands next to an axis, and the picture that has the rest of the width."""
-    return tag("div", names, picture, class_="plot", role="img", aria_label=label)
-
-
-def names_beside(  # wording: allowed
-    texts: Sequence[tuple[float, str]], height: float, letters: int, *, right: bool
-) -> Html:
-    """Labels at heights in pixels, in a column as wide as so many letters."""
-    width = round(letters * LETTER_PX) + 12
-    x, anchor = (width - 8, "end") if right else (0, "start")
-    labels = (tag("text", text, x=x, y=f"{y:g}", text_anchor=anchor) for y, text in texts)
-    return tag(
-        "svg", *labels, class_="names", width=width, height=f"{height:g}", aria_hidden="true"
-    )
-
-
-def legend(parts: Sequence[tuple[str, str]]) -> Html:
-    """What shapes and colors mean: names of styles with words."""
-    keys = (
-        tag("span", tag("i", class_=f"key {kind}", aria_hidden="true"), text)
-        for kind, text in parts
-    )
-    return tag("p", *keys, class_="legend")
