@@ -14,8 +14,8 @@ from support.command import Run
 from support.effort import THOROUGH, sampled
 from support.places import GOLDEN_FOLDER
 
-from deepvm.cli.plan import recommend as command
 from deepvm.reports.terminal import pieces
+from deepvm.services import recommend
 
 MODEL = ["--pw", "30", "--model", "llama-8b", "--method", "fsdp", "--tokens", "2B"]
 COMMANDS = {
@@ -57,16 +57,16 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def planned(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each request is answered once: what changes with the width is how it is shown."""
-    answers: dict[tuple[str, ...], Any] = {}
-    real: Callable[..., Any] = command._answers
+    answers: dict[str, Any] = {}
+    real: Callable[..., Any] = recommend.recommend_in
 
-    def remembered(catalogs: Any, flags: Any) -> Any:
-        key = (str(flags.pw), flags.catalog, flags.model)
+    def remembered(catalogs: Any, request: Any, **options: Any) -> Any:
+        key = f"{[catalog.name for catalog in catalogs]} {request}"
         if key not in answers:
-            answers[key] = real(catalogs, flags)
+            answers[key] = real(catalogs, request, **options)
         return answers[key]
 
-    monkeypatch.setattr(command, "_answers", remembered)
+    monkeypatch.setattr(recommend, "recommend_in", remembered)
 
 
 def shown(run: Run, words: list[str], width: int) -> str:
@@ -145,8 +145,7 @@ def test_notes_are_one_short_line_unless_asked_for(run: Run) -> None:
 def test_errors_keep_to_the_width_and_commands_stay_whole(run: Run) -> None:
     for words, kept in (
         (["recommend", "--pw", "3", "--gpu", "a100-80gb"], "--gpu A100 --gpu-memory-min 80GB?"),
-        (["recommend", "--price", "3"], "--pw 3?"),
-        (["recomend", "--pw", "3"], "'deepvm recommend --pw 3'?"),
+        (["recomend", "--pw", "3"], "'deepvm recommend'?"),
         (["recommend", "--pw", "3", "--quota", "64"], '{"schema_version"'),
     ):
         with pytest.MonkeyPatch.context() as patch:

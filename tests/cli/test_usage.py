@@ -175,7 +175,7 @@ def test_a_file_of_quotas_that_is_missing_is_no_number(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     code, _, err = run("recommend", "--pw", "3", *PAPER, "--quota", "quotas2024")
-    assert code == 4 and "quotas2024: file: does not exist" in err
+    assert code == 4 and "quotas2024: does not exist" in err
     code, _, err = run("recommend", "--pw", "3", *PAPER, "--quota", "")
     assert code == 2 and "--quota: not given or empty" in err
 

@@ -103,7 +103,9 @@ def test_a_name_that_no_file_can_have(tmp_path: Path) -> None:
         (b"\x1f\x8b\x08\x00", 1, "gzip"),
     ],
 )
-def test_a_wrong_encoding_names_the_byte(data: bytes, position: int, found: str, path: Path) -> None:
+def test_a_wrong_encoding_names_the_byte(
+    data: bytes, position: int, found: str, path: Path
+) -> None:
     path.write_bytes(data)
     problem = refusal(path)
     assert f"at position {position} is not UTF-8" in problem and found in problem

@@ -16,13 +16,13 @@ import yaml
 from support.checkpoint.images import manifest_of, noise
 from support.schemas import check
 
+from deepvm.documents.inputs.job import JobDocument
+from deepvm.documents.inputs.model import ModelDocument
 from deepvm.documents.json_schema import fields_of
 from deepvm.documents.outputs.performance import ModelFile
 from deepvm.documents.outputs.simulation import Job
 from deepvm.errors import RequestError
 from deepvm.services.schemas import DOCUMENTS, OutputSpec, described, name_of
-from deepvm.documents.inputs.job import JobDocument
-from deepvm.documents.inputs.model import ModelDocument
 
 
 def test_schemas_are_schemas() -> None:

@@ -128,7 +128,7 @@ class Cache:
         A damaged file is renamed (at most one of a kind) and noted. Never blocks.
         """
         path = self._path(region, kind)
-        if path is None:
+        if path is None or not path.exists():  # also: the folder is a file
             return None
         try:
             signal = _load(path)

@@ -297,7 +297,7 @@ def late(seconds: float, body: bytes) -> Any:
         ),
         (("--pw", "3", "--exclude-cost", "foo"), "--exclude-cost: 'foo'"),
         (("--pw", "3", "--savings-plan", "200%"), "--savings-plan: '200%'"),
-        (("--pw", "3", "--reserved", "/none.json"), "/none.json: file: does not exist"),
+        (("--pw", "3", "--reserved", "/none.json"), "/none.json: does not exist"),
         (("--pw", "3", "--mttp", "soon"), "--mttp: 'soon'"),
         (("--pw", "3", "--deadline", "soon"), "--deadline: 'soon'"),
         (("--pw", "3", "--total-budget", "much"), "--total-budget: 'much'"),
@@ -419,7 +419,7 @@ def test_refreshing_from_no_public_catalog(run: Run, server: PublicServer) -> No
     code, _, err = run(
         "catalog", "refresh", "--source", "none", "--cloud", "gcp", "--cloud", "lambda"
     )
-    assert code == 2 and "only public catalogs have prices of Google Cloud and Lambda" in err
+    assert code == 2 and "the only ones with prices of Google Cloud and Lambda" in err
     code, _, err = run("catalog", "refresh", "--source", "none", "--cloud", "aws")
     assert code == 5 and "nothing came from AWS" in err
     assert not server.asked
