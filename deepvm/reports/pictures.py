@@ -12,11 +12,14 @@ import importlib.util
 import io
 import math
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
+from deepvm.core.cluster.speedup import SpeedupCurve
 from deepvm.errors import MissingExtraError, RequestError
 from deepvm.io.atomic_write import write_bytes
 from deepvm.planner.request import PolicyName
@@ -76,6 +79,21 @@ POLICY_LABELS = {
     PolicyName.COST_FIRST: "Cost-First",
     PolicyName.PERFORMANCE_FIRST: "Performance-First",
 }
+
+
+@dataclass(frozen=True)
+class SpeedupPanel:
+    """One panel of a figure of speed-ups.
+
+    Attributes:
+        title: what was run where.
+        curves: label to curve; a label looks the same in every panel.
+        points: measured (n, S(n)) pairs, n in VMs.
+    """
+
+    title: str
+    curves: Mapping[str, SpeedupCurve] = field(default_factory=dict)
+    points: tuple[tuple[float, float], ...] = ()
 
 
 def picture_format(path: Path) -> Format:
@@ -252,6 +270,39 @@ def sweep_figure(
         show_budgets(axes, rows)
         if policies:
             legend(figure, len(policies))
+    return figure
+
+
+def speedups_figure(panels: Sequence[SpeedupPanel], *, title: str, max_nodes: int = 32) -> Figure:
+    """Figures 4 and 5: speed-up curves for n = 1 ... max_nodes, measured points.
+
+    Three panels to a row.
+    """
+    columns = max(1, min(3, len(panels)))
+    height = max(1, -(-len(panels) // columns))
+    labels = list(dict.fromkeys(label for p in panels for label in p.curves))
+    n = np.arange(1, max_nodes + 1, dtype=np.float64)
+    with drawing(1.2 + 3.1 * columns, 0.9 + 3.2 * height, height, columns) as (figure, _):
+        grid, handles = figure.axes, dict[str, Any]()
+        for axes, panel in zip(grid, panels, strict=False):
+            for label, curve in panel.curves.items():
+                line = STYLES[labels.index(label) % len(STYLES)].line
+                handles.setdefault(label, axes.plot(n, curve.speedup(n), **line)[0])
+            if panel.points:
+                handles.setdefault(
+                    "measured", axes.plot(*zip(*panel.points, strict=True), **MEASURED)[0]
+                )
+            axes.set_title(short(panel.title), fontsize="medium")
+            axes.set_xlabel("GPU VMs, n")
+            axes.set_xticks([1, *range(8, max_nodes + 1, max(8, max_nodes // 32 * 8))])
+            axes.axhline(0, color="0.4", linewidth=0.8)
+        for axes in grid[len(panels) :]:
+            axes.set_visible(False)
+        for axes in grid[::columns]:
+            axes.set_ylabel("speed-up over one VM, S(n)")
+        figure.suptitle(title)
+        if handles:
+            legend(figure, len(handles), handles.values(), handles.keys())
     return figure
 
 
