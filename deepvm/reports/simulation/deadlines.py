@@ -84,7 +84,7 @@ def deadlines_figure(rows: Sequence[DeadlineRow], job: DeadlineJob) -> Figure:
         axes.set_xticks(range(len(slacks)), [f"{s:g}" for s in slacks])
         axes.set_ylim(0, 1.08 * max(1.0, *(r.cost for r in rows)))
         axes.set_xlabel("slack: deadline over work, less 1 (no unit)")
-        axes.set_ylabel("cost (no unit; lines: on-demand alone, spot alone)")
+        axes.set_ylabel("cost over on-demand alone (lines: on-demand, spot alone)")
         figure.suptitle("What it costs to meet a deadline with spot VMs")
         missed = sum(row.missed for row in rows if row.trace)
         axes.set_title(
