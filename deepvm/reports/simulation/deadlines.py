@@ -79,12 +79,14 @@ def deadlines_figure(rows: Sequence[DeadlineRow], job: DeadlineJob) -> Figure:
             look = style.marked | {"linewidth": 2.0, "markersize": 7.0, "markeredgecolor": "white"}
             axes.plot(*zip(*points[False], strict=True), label=policy, **look)
         axes.set_xlim(-0.4, len(slacks) - 0.6)
-        axes.axhline(1.0, color="0.4", linewidth=0.8)
-        axes.axhline(job.price_ratio, color="0.4", linewidth=0.8)
+        levels = {"on-demand alone": 1.0, "spot without a preemption": job.price_ratio}
+        for label, level in levels.items():
+            axes.axhline(level, color="0.4", linewidth=0.8)
+            axes.text(-0.4, level, label, va="bottom", fontsize=8)
         axes.set_xticks(range(len(slacks)), [f"{s:g}" for s in slacks])
         axes.set_ylim(0, 1.08 * max(1.0, *(r.cost for r in rows)))
         axes.set_xlabel("slack: deadline over work, less 1 (no unit)")
-        axes.set_ylabel("cost over on-demand alone (lines: on-demand, spot alone)")
+        axes.set_ylabel("cost over on-demand alone (no unit)")
         figure.suptitle("What it costs to meet a deadline with spot VMs")
         missed = sum(row.missed for row in rows if row.trace)
         axes.set_title(

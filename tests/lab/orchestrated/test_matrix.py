@@ -44,7 +44,7 @@ def test_what_cannot_be() -> None:
         ({"min_world": 3}, "min_world: 3 is more than world, 2"),
         (
             {"world": 4, "min_world": 2},
-            "min_world: a generation of 3 ranks does not divide the 4 virtual shards",
+            "min_world: 3 ranks do not divide the virtual shards",
         ),
         ({"min_world": 0}, "min_world"),
     ]:
