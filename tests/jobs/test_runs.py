@@ -249,7 +249,7 @@ def test_the_budget_ends_a_job_in_time(home: Home) -> None:
     sampled(
         [
             ("python -c 'print(\"about to fail\"); raise SystemExit(9)';", "about to fail"),
-            ("no-such-command", "No such file"),
+            ("no-such-command", "exit code 127"),
             ("kill -9 $$;", "exit code 137"),
         ]
     ),

@@ -10,7 +10,6 @@ from support.builders import catalog, cpu_type, gpu_type, hybrid, paper, simulat
 from support.planner.agreement import assert_agree, blocks_for, by_ilp
 from support.planning import recommend
 
-import deepvm
 from deepvm.core.cluster.instances import Market, Quota
 from deepvm.core.cluster.speedup import HybridSpeedup, MeasuredSpeedup
 from deepvm.planner.request import PlanRequest
@@ -46,10 +45,6 @@ def test_the_cheapest_is_named_also_when_nothing_is_feasible() -> None:
     assert answer.cheapest is not None
     assert str(answer.cheapest.cluster) == "1 x g4dn.xlarge (spot) + 1 x t3.xlarge (on-demand)"
     assert recommend(catalog(cpu_type()), 3).cheapest is None
-
-
-def test_the_public_name_is_the_same() -> None:
-    assert deepvm.recommend is recommend
 
 
 def test_a_clamped_curve_is_a_warning() -> None:

@@ -282,7 +282,7 @@ def test_the_picture_of_deadlines() -> None:
         "on-demand alone",
         "spot without a preemption",
     }
-    assert "2 traces" in axes.get_title() and "no deadline missed" in axes.get_title()
+    assert "2 traces" in axes.get_title() and "deadlines missed: 0" in axes.get_title()
     top = axes.get_ylim()[1]
     assert all(float(np.max(line.get_ydata())) <= top for line in axes.get_lines())
 
