@@ -25,7 +25,7 @@ _WITH = ("typer", "shellingham", "annotated_doc", "click", "typing_extensions")
 """Pure Python that the memory node's command needs; what is not installed here is not needed."""
 _EXTRA = "run"
 """The extra of deepvm with which controllers run."""
-_KINDS = frozenset({".py", ".typed", ".css", ".js", ".json", ".csv", ".yaml", ".j2"})
+_KINDS = frozenset({".py", ".typed", ".css", ".js", ".json", ".csv", ".yaml", ".j2", ".md"})
 """What deepvm consists of: a folder in which people work holds more than that."""
 _PLAIN_URL = re.compile(r"https?://[\w.,:/@+=~%&#-]+", re.ASCII)
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from support.builders import catalog, cpu_type, gpu_type
+from support.planning import recommend
 
 import deepvm
-from deepvm import recommend
 from deepvm.catalog.store import load_catalog
 from deepvm.core.cluster.cluster import Recommendation
 from deepvm.core.cluster.commitments import (
