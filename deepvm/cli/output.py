@@ -73,16 +73,14 @@ def print_as(
     """
     if output == "table":
         table()
+    elif csv and output == "csv":
+        print_document(csv(), "csv")
     elif output == "csv":
-        print_document(csv() if csv else _rows(document(), name), output)
+        from deepvm.services.rows import rows_of
+
+        print_document(rows_of(document(), name), "csv")
     else:
         print_document(document(), output)
-
-
-def _rows(document: Any, name: str) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
-    from deepvm.services.rows import rows_of
-
-    return rows_of(document, name)
 
 
 def plot_of(what: str) -> Any:

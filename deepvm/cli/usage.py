@@ -9,6 +9,13 @@ from typing import Any
 from deepvm.cli.help.topics import find_topic, topics
 from deepvm.core.spelling import nearest
 
+_SYNONYMS = {
+    "--price": "--pw",
+    "--batch-size": "--batch-per-gpu",
+    "--nodes": "--max-nodes",
+    "--json": "--output",
+}
+"""What other programs call our options: edit distance would suggest another one, or none."""
 # With one dash, people write long options of other programs; the parser reads -pw as -p w.
 _ONE_DASH = re.compile(r"-([A-Za-z][\w-]+)(=.*)?", re.DOTALL)
 
@@ -47,12 +54,14 @@ def _meant_command(name: str, words: Sequence[str], context: Any) -> str:
 
 def _no_such_option(option: str, words: Sequence[str], command: Any) -> str:
     """The parser names only the first letter of ``-pw``: show the whole word."""
-    typed = option
-    if not option.startswith("--"):
-        long = (w for w in words if _ONE_DASH.fullmatch(w) and w.startswith(option))
-        typed = next(long, option).partition("=")[0]
-    near = nearest(f"--{typed.lstrip('-')}", _options(command)) if len(typed) > 2 else []
-    return f"No such option: {typed}" + (f"; did you mean {near[0]}?" if near else "")
+    long = (w for w in words if _ONE_DASH.fullmatch(w) and w.startswith(option))
+    typed = next(long, option).partition("=")[0]
+    name = f"--{typed.lstrip('-')}"
+    known = _options(command)
+    meant = [_SYNONYMS.get(name, name)]
+    if meant[0] not in known:
+        meant = nearest(name, known) if len(typed) > 2 else []
+    return f"No such option: {typed}" + (f"; did you mean {meant[0]}?" if meant else "")
 
 
 def single_dashes(words: Sequence[str]) -> list[str]:
@@ -66,8 +75,7 @@ def single_dashes(words: Sequence[str]) -> list[str]:
 
     command: Any = typer.main.get_command(app)
     for word in words:
-        below = getattr(command, "commands", {}).get(word, "")
-        if below == "":
+        if word not in getattr(command, "commands", {}):
             break
         command = command.get_command(None, word)
     known = _options(command)

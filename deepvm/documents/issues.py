@@ -164,7 +164,7 @@ def _is_mapping(annotation: Any) -> bool:
 
 
 def _tags_of(models: Iterable[type[BaseModel]]) -> list[str]:
-    """The values of ``kind`` by which members of a union are told apart."""
+    """The values of ``kind`` that distinguish the members of a union."""
     fields = [model.model_fields.get("kind") for model in models]
     return [tag for field in fields if field for tag in get_args(field.annotation)]
 

@@ -117,7 +117,7 @@ class Exporter:
         """Pairs of a zone (None: any) and a subnet (empty: the default one) in which VMs may start.
 
         The zone to start in comes first, then by price. If subnets are given, only these: a zone
-        without one would mean the default network, where nobody expects VMs.
+        without one would mean the default network, where no VMs are expected.
         """
         zones = sorted(self.plan.training.zones, key=lambda z: z.zone != self.plan.zone)
         if not self.options.subnet:

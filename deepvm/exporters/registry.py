@@ -1,12 +1,11 @@
-"""The tools that a plan can be exported to. A new one: a module, its templates, a line here."""
+"""The tools that a plan can be exported to. A new one: a module, its templates, a line here.
+
+Imports nothing at the top: every command shows the titles in its help.
+"""
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, NamedTuple, cast
-
-from deepvm.core.spelling import joined
-from deepvm.errors import RequestError
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from deepvm.core.cluster.plan import Plan
@@ -38,13 +37,15 @@ REGISTRY = {
 
 def summary() -> str:
     """The help text of ``deepvm export``."""
-    return f"Write a plan for {joined([tool.title for tool in REGISTRY.values()], 'or')}."
+    *others, last = [tool.title for tool in REGISTRY.values()]
+    return f"Write a plan for {', '.join(others)} or {last}."
 
 
 def exporters(name: str) -> list[type[Exporter]]:
     """The exporters of a tool."""
-    homes = (home.partition(":") for home in REGISTRY[name].exporters)
-    return [cast("type[Exporter]", getattr(import_module(m), c)) for m, _, c in homes]
+    from pkgutil import resolve_name
+
+    return [resolve_name(home) for home in REGISTRY[name].exporters]
 
 
 def exporter_of(name: str, cloud: str) -> type[Exporter] | None:
@@ -61,6 +62,8 @@ def render(plan: Plan, name: str, options: ExportOptions | None = None) -> Expor
             have.
     """
     from deepvm.catalog.clouds import cloud_of
+    from deepvm.core.spelling import joined
+    from deepvm.errors import RequestError
     from deepvm.exporters.options import ExportOptions
 
     if name not in REGISTRY:

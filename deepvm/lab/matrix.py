@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
-from deepvm.core.spelling import did_you_mean, joined
+from deepvm.core.spelling import joined, one_of
 from deepvm.documents.fields import Number, Whole
 from deepvm.documents.formats import yaml
 from deepvm.documents.issues import repeats
@@ -470,10 +470,16 @@ def find_matrix(name: str) -> MatrixFile:
 
     Raises JobFormatError, DataError.
     """
-    known = shipped()
-    if name in known and not Path(name).exists():
-        return FORMAT.read(known[name])
-    if not Path(name).exists() and "." not in name:
-        meant = did_you_mean(name, known) or f"there are {', '.join(known)}"
-        raise DataError(f"{name}: no such file, nor a matrix that comes with deepvm; {meant}")
-    return FORMAT.read(Path(name))
+    path = Path(name)
+    if not path.exists():
+        known = shipped()
+        if name in known:
+            return FORMAT.read(known[name])
+        if "." not in name:
+            raise DataError(
+                f"{name}: no such file, nor a matrix of deepvm: {one_of(name, known, ', ')}"
+            )
+    # A matrix that says nothing, not data that is missing: exit code 2.
+    if path.is_file() and not path.stat().st_size:
+        return FORMAT.parse("", path)
+    return FORMAT.read(path)

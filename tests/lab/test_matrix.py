@@ -198,12 +198,10 @@ def test_a_file_that_is_not_there_says_what_to_give(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("qiuck", "did you mean quick"), ("whatever", "there are ecrl-exp4, ")]
+    ("name", "said"), [("qiuck", ".*; did you mean quick"), ("nonsense", "ecrl-exp4, ")]
 )
 def test_a_name_that_nothing_has_says_what_there_is(name: str, said: str) -> None:
-    with pytest.raises(
-        DataError, match=f"{name}: no such file, nor a matrix that comes with deepvm; {said}"
-    ):
+    with pytest.raises(DataError, match=f"{name}: no such file, nor a matrix of deepvm: {said}"):
         find_matrix(name)
 
 
@@ -359,3 +357,10 @@ def test_a_misspelt_key_is_told_once() -> None:
     with pytest.raises(JobFormatError) as error:
         parsed(with_line("steps", "stpes: 120"))
     assert "stpes" in str(error.value) and "missing" not in str(error.value)
+
+
+def test_an_empty_file_is_a_wrong_matrix(tmp_path: Path) -> None:
+    path = tmp_path / "empty.yaml"
+    path.write_text("")
+    with pytest.raises(JobFormatError, match="is empty .expected a matrix file"):
+        find_matrix(str(path))

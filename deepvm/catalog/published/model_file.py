@@ -1,4 +1,4 @@
-"""A model of one's own, from a .yaml or .json file."""
+"""A user's model, from a .yaml or .json file."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from deepvm.errors import RequestError
 if TYPE_CHECKING:
     from deepvm.catalog.signals.cloud import Check
 
-PATIENCE_S = 30  # for each request: all are small, and somebody waits for the table
+PATIENCE_S = 30  # for each request: all are small, and the user waits for the table
 _STATUS = {True: "ok", None: "warning", False: "failed"}
 
 

@@ -50,7 +50,7 @@ def refresh(
     ] = "",
     cloud: Clouds = None,
     source: Annotated[
-        str, opt("A public catalog, in place of AWS: skypilot or gpuhunt; none: only AWS.", "NAME")
+        str, opt("A public catalog instead of AWS: skypilot or gpuhunt; none: only AWS.", "NAME")
     ] = "",
     profile: AwsProfile = "",
     offline: Annotated[bool, opt("", None, "--offline", hidden=True)] = False,

@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+# First here: its import, deeper in the call stack, may cross a chunk of CPython's frame stack at
+# each of thousands of calls, which maps and unmaps it every time (60 ms of `recommend`).
+import numpy  # noqa: F401
+
 from deepvm.cli.output import note, say
 from deepvm.cli.plan.options import DEFAULT_CATALOG, HISTORY, PlanFlags, say_notes
 from deepvm.cli.plan.own_history import with_history

@@ -84,7 +84,6 @@ def _write_page(found: Comparison, flags: o.RankFlags) -> None:
 
 
 def _print(found: Comparison, why: WhyNot | None, placement: Placement | None, output: str) -> None:
-    from deepvm.reports.plans import recommendation_documents as data
     from deepvm.reports.plans import recommendations as report
     from deepvm.reports.plans.sources import source_lines
 
@@ -97,6 +96,9 @@ def _print(found: Comparison, why: WhyNot | None, placement: Placement | None, o
 
             print_trained_report(found, why, placement, now, wide=output == "wide")
         return
+    # Not for tables: the types of documents take 20 ms to load.
+    from deepvm.reports.plans import recommendation_documents as data
+
     if output == "csv":
         print_document(data.csv_rows(found), output)
     elif output in ("json", "yaml"):

@@ -1,4 +1,4 @@
-"""A model of one's own, in a YAML or JSON file: the figures of a preset."""
+"""A user's model, in a YAML or JSON file: the figures of a preset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Expected time and bill of a job, and how often its cluster is interrupted: in tables, in words, for programs.
+"""Expected time and bill of a job, and how often its cluster is interrupted: in tables and words.
 
 Ranges of the risk come from AWS's bands and are rounded outwards, so that no more is said than is
 known.
@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
 
 from deepvm.core.cluster.cluster import Cluster, JobEstimate
 from deepvm.core.preemption.interruption_bands import ClusterRisk
 from deepvm.core.units import format_seconds
-from deepvm.documents.build import With, document_of
-from deepvm.documents.outputs.plans import Expected
 from deepvm.reports.tables import Column
 
 _DAY_S = 86_400
@@ -56,18 +53,6 @@ def in_words(outlook: JobEstimate) -> str:
             f"{cost} (95 %: {own.p95_usd:.2f} $)",
         )
     return f"expected {time} and {cost}"
-
-
-def expected_values(outlook: JobEstimate | None) -> Any:
-    """Expected time and bill of the job, for its document; None without an outlook."""
-    if outlook is None or outlook.spread is None:
-        return outlook
-    return With(outlook, late_share=outlook.spread.late)
-
-
-def expected_document(outlook: JobEstimate | None) -> dict[str, Any]:
-    """Expected time and bill of the job, null where it never ends; empty without an outlook."""
-    return {} if outlook is None else document_of(Expected, expected_values(outlook))
 
 
 def _time_and_bill(outlook: JobEstimate) -> tuple[str, str]:

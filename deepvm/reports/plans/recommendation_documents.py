@@ -9,14 +9,14 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from deepvm.catalog.signals.signal import HISTORY, ON_DEMAND, SPOT, base
-from deepvm.core.cluster.cluster import Prediction, Recommendation
+from deepvm.core.cluster.cluster import JobEstimate, Prediction, Recommendation
 from deepvm.core.cluster.instances import Catalog, InstanceType, Market
 from deepvm.documents.build import ABSENT, With, document_of
 from deepvm.documents.outputs import plans as outputs
 from deepvm.io.times import format_time
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import Comparison, cloud_name
-from deepvm.reports.plans.outlooks import expected_document, expected_values, risk_of
+from deepvm.reports.plans.outlooks import risk_of
 from deepvm.reports.plans.sources import doubts, quota_needs
 
 if TYPE_CHECKING:
@@ -289,6 +289,18 @@ def _price(market: Market, catalog: Catalog) -> dict[str, Any]:
         if base(origin.signal) in names:
             return {"kind": origin.kind, "observed_at": format_time(origin.observed_at)}
     return {"kind": about.kind, "observed_at": about.prices_as_of}
+
+
+def expected_values(outlook: JobEstimate | None) -> Any:
+    """Expected time and bill of the job, for its document; None without an outlook."""
+    if outlook is None or outlook.spread is None:
+        return outlook
+    return With(outlook, late_share=outlook.spread.late)
+
+
+def expected_document(outlook: JobEstimate | None) -> dict[str, Any]:
+    """Expected time and bill of the job, null where it never ends; empty without an outlook."""
+    return {} if outlook is None else document_of(outputs.Expected, expected_values(outlook))
 
 
 CSV: dict[str, Callable[[Recommendation], Any]] = {

@@ -21,8 +21,8 @@ from deepvm.reports.pictures import (
     show_budgets,
     step_line,
 )
-from deepvm.reports.plans.outlooks import expected_cells, expected_document, simulated
-from deepvm.reports.plans.recommendation_documents import CSV, CSV_TRAINED
+from deepvm.reports.plans.outlooks import expected_cells, simulated
+from deepvm.reports.plans.recommendation_documents import CSV, CSV_TRAINED, expected_document
 from deepvm.reports.plans.recommendations import format_work
 from deepvm.reports.tables import Column, print_items
 
