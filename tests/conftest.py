@@ -96,9 +96,11 @@ def one_core() -> Iterator[None]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let Ctrl-C reach what the tests start: a shell tells all that runs behind an ``&`` to ignore
-    it.
+    """Let Ctrl-C and SIGHUP reach what the tests start.
+
+    What a shell runs with ``&`` ignores the first, what ``nohup`` runs ignores the second.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     rings.register(config)
