@@ -4,8 +4,8 @@ A key is read from the attribute (or the key) of the same name, or from where ``
 
     class Zone(TypedDict):
         zone: str | None
-        usd_per_hour: Annotated[float, At("newest"), "price of one VM, $/h"]
-        sold_share: Annotated[float, At(lambda zone: zone.sold / zone.versions), "0 to 1"]
+        usd_per_hour: Annotated[float, At("newest")]
+        sold_share: Annotated[float, At(lambda zone: zone.sold / zone.versions)]
 
     document_of(Zone, zone_prices)
 """

@@ -1,14 +1,21 @@
 """JSON Schemas (draft 2020-12) and columns of CSV, both of the types that describe documents.
 
-Types are TypedDicts, and what they are made of. A text in ``Annotated`` describes a value, its unit
-included; of nested ones the innermost comes last: ``Annotated[UsdPerHour, "spot price of one VM"]``
-is "spot price of one VM, $/h".
+Types are TypedDicts, and what they are made of. A string below a key describes its value, with its
+unit. A type adds a text of its own: with ``UsdPerHour = Annotated[float, "US dollars an hour"]``,
+
+    usd_per_hour: UsdPerHour
+    "spot price of one VM"
+
+is described as "spot price of one VM, US dollars an hour".
 """
 
 from __future__ import annotations
 
+import ast
+import sys
 from collections.abc import Iterator, Mapping, Sequence
-from inspect import getdoc
+from functools import cache
+from inspect import getdoc, getsource
 from types import NoneType, UnionType
 from typing import (
     Annotated,
@@ -96,7 +103,7 @@ class _Writer:
         return {
             "type": "object",
             "description": " ".join((getdoc(kind) or "").split()),
-            "properties": {key: self.of(value) for key, value in fields_of(kind).items()},
+            "properties": {key: self.of(hint) for key, hint in described_fields(kind).items()},
             "required": sorted(kind.__required_keys__),
             "additionalProperties": self.more,
         }
@@ -105,6 +112,38 @@ class _Writer:
 def fields_of(kind: Any) -> Mapping[str, Any]:
     """The keys of a TypedDict with their types."""
     return get_type_hints(kind, include_extras=True)
+
+
+def described_fields(kind: Any) -> dict[str, Any]:
+    """The keys of a TypedDict with their types, each with the text below it."""
+    texts = _texts_below(kind)
+    fields = dict(fields_of(kind))
+    for key in fields.keys() & texts.keys():
+        fields[key] = Annotated[fields[key], texts[key]]
+    return fields
+
+
+def _texts_below(kind: Any) -> dict[str, str]:
+    """The texts below the keys of a TypedDict and of those that it extends."""
+    module = sys.modules[kind.__module__]
+    body = _classes_in(module.__name__).get(kind.__name__)
+    if body is None:
+        return {}
+    texts: dict[str, str] = {}
+    for base in body.bases:
+        if isinstance(base, ast.Name) and is_typeddict(getattr(module, base.id)):
+            texts |= _texts_below(getattr(module, base.id))
+    for key, text in zip(body.body, body.body[1:], strict=False):
+        if isinstance(key, ast.AnnAssign) and isinstance(text, ast.Expr):
+            texts[ast.unparse(key.target)] = " ".join(ast.literal_eval(text.value).split())
+    return texts
+
+
+@cache
+def _classes_in(module: str) -> dict[str, ast.ClassDef]:
+    """The source of the classes of a module: Python keeps no texts below keys."""
+    tree = ast.parse(getsource(sys.modules[module]))
+    return {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
 
 
 def columns(kind: Any) -> Iterator[tuple[str, ...]]:

@@ -15,8 +15,10 @@ from deepvm.documents.json_schema import json_schema
 class Price(TypedDict):
     """A price."""
 
-    usd_per_hour: Annotated[float, At("price"), "$/h"]
-    market: Annotated[str, "where it is sold"]
+    usd_per_hour: Annotated[float, At("price")]
+    """$/h"""
+    market: str
+    """where it is sold"""
 
 
 class _Optional(TypedDict, total=False):
@@ -27,7 +29,8 @@ class Offer(_Optional):
     """An offer."""
 
     schema_version: Literal["deepvm.offer/1"]
-    zone: Annotated[str | None, "null for any"]
+    zone: str | None
+    """null for any"""
     mean_s: float | None
     prices: list[Price]
     first_price: Annotated[float, At(lambda offer: offer.prices[0].price)]

@@ -15,12 +15,14 @@ Seconds = Annotated[float, "seconds"]
 class Inner(TypedDict):
     """An inner object."""
 
-    low: Annotated[Seconds, "the least"]
+    low: Seconds
+    """the least"""
     names: list[str]
 
 
 class More(TypedDict, total=False):
-    extra: Annotated[Inner | None, "sometimes"]
+    extra: Inner | None
+    """sometimes"""
 
 
 class Outer(More):
@@ -28,8 +30,10 @@ class Outer(More):
 
     schema_version: Literal["deepvm.outer/1"]
     kind: Literal["a", "b"]
-    inner: Annotated[Inner, "always"]
-    mixed: Annotated[str | float | None, "anything"]
+    inner: Inner
+    """always"""
+    mixed: str | float | None
+    """anything"""
     counts: dict[str, int]
     rows: list[Inner]
     rest: Any

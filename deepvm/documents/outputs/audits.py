@@ -13,60 +13,63 @@ class AuditGate(TypedDict):
     gate: Annotated[
         Literal["repeats", "ends", "kills", "resumed", "parameters", "samples", "replays"],
         At("name"),
-        "what was asked",
     ]
-    state: Annotated[
-        Literal["passed", "failed", "skipped"], "the answer; skipped: it could not be judged"
-    ]
-    reason: Annotated[str, "why, empty if passed"]
+    """what was asked"""
+    state: Literal["passed", "failed", "skipped"]
+    """the answer; skipped: it could not be judged"""
+    reason: str
+    """why, empty if passed"""
 
 
 class AuditKill(TypedDict):
     """A kill that has happened."""
 
-    run: Annotated[
-        int, "number of the run, from 1; later ones repeat kills that hit nothing, earlier"
-    ]
-    attempt: Annotated[int, "start of the script in its run that was killed, from 0"]
-    kind: Annotated[Literal["step", "write"], "after a logged step, or in the middle of a write"]
-    file: Annotated[str, "that was being written, below the folder of the run; empty after a step"]
-    logged_steps: Annotated[int, At("steps"), "steps that the attempt had made"]
-    reached_step: Annotated[
-        int | None,
-        At("reached"),
-        "the last of them, counted from the start of training, null if unknown",
-    ]
-    resumed_step: Annotated[
-        int | None, At("resumed"), "step after which the next attempt has gone on, null if unknown"
-    ]
-    hit: Annotated[
-        bool,
-        "whether steps were made and some were left, or a file was being written: else it proves"
-        " nothing",
-    ]
+    run: int
+    """number of the run, from 1; later ones repeat kills that hit nothing, earlier"""
+    attempt: int
+    """start of the script in its run that was killed, from 0"""
+    kind: Literal["step", "write"]
+    """after a logged step, or in the middle of a write"""
+    file: str
+    """that was being written, below the folder of the run; empty after a step"""
+    logged_steps: Annotated[int, At("steps")]
+    """steps that the attempt had made"""
+    reached_step: Annotated[int | None, At("reached")]
+    """the last of them, counted from the start of training, null if unknown"""
+    resumed_step: Annotated[int | None, At("resumed")]
+    """step after which the next attempt has gone on, null if unknown"""
+    hit: bool
+    """whether steps were made and some were left, or a file was being written: else it proves
+    nothing"""
 
 
 class Audit(TypedDict):
     """Whether a training script resumes correctly when it is killed."""
 
     schema_version: Literal["deepvm.audit/1"]
-    certified: Annotated[bool, "whether no gate has failed"]
-    script: Annotated[str, At(lambda audit: str(audit.subject.script)), "its path"]
-    arguments: Annotated[list[str], At("subject.arguments"), "of the script"]
-    resume_arguments: Annotated[
-        list[str], At("subject.resume_arguments"), "added when it was started again"
-    ]
-    compared: Annotated[
-        Literal["optimizers", "file", "both"],
-        "which final parameters: those that the optimizers hold, those in --final, or both",
-    ]
-    steps: Annotated[int, "of the undisturbed run"]
-    processes: Annotated[int, "that train"]
-    gates: Annotated[list[AuditGate], "in the order in which they were judged"]
-    planned_kills: Annotated[
-        int, At("planned"), "that were to happen; none if two undisturbed runs differ"
-    ]
-    kills: Annotated[list[AuditKill], "that have happened"]
-    notes: Annotated[list[str], "what a reader should know besides"]
-    wall_s: Annotated[float, At(lambda audit: round(audit.wall_s, 3)), "of all runs together, s"]
-    versions: Annotated[dict[str, str], "of Python and of libraries that are installed, by name"]
+    certified: bool
+    """whether no gate has failed"""
+    script: Annotated[str, At(lambda audit: str(audit.subject.script))]
+    """its path"""
+    arguments: Annotated[list[str], At("subject.arguments")]
+    """of the script"""
+    resume_arguments: Annotated[list[str], At("subject.resume_arguments")]
+    """added when it was started again"""
+    compared: Literal["optimizers", "file", "both"]
+    """which final parameters: those that the optimizers hold, those in --final, or both"""
+    steps: int
+    """of the undisturbed run"""
+    processes: int
+    """that train"""
+    gates: list[AuditGate]
+    """in the order in which they were judged"""
+    planned_kills: Annotated[int, At("planned")]
+    """that were to happen; none if two undisturbed runs differ"""
+    kills: list[AuditKill]
+    """that have happened"""
+    notes: list[str]
+    """what a reader should know besides"""
+    wall_s: Annotated[float, At(lambda audit: round(audit.wall_s, 3))]
+    """of all runs together, s"""
+    versions: dict[str, str]
+    """of Python and of libraries that are installed, by name"""

@@ -31,177 +31,233 @@ def iso_time(at_s: float) -> str:
 class RunSaves(TypedDict):
     """Versions that were saved, by reason."""
 
-    emergency: Annotated[int, "before a preemption"]
-    insurance: Annotated[int, "by the save policy"]
-    periodic: Annotated[int, "asked for by the training or the user"]
-    resize: Annotated[int, "before machines join"]
-    stop: Annotated[int, "before the end"]
+    emergency: int
+    """before a preemption"""
+    insurance: int
+    """by the save policy"""
+    periodic: int
+    """asked for by the training or the user"""
+    resize: int
+    """before machines join"""
+    stop: int
+    """before the end"""
 
 
 class RunFailedSaves(TypedDict):
     """Versions that did not come."""
 
-    total: Annotated[int, "in all"]
-    in_a_row: Annotated[int, "since the newest version that is safe"]
-    why: Annotated[str, "why the last of those did not come, empty without any"]
+    total: int
+    """in all"""
+    in_a_row: int
+    """since the newest version that is safe"""
+    why: str
+    """why the last of those did not come, empty without any"""
 
 
 class RunParts(TypedDict):
     """What the time went into, as the simulator counts."""
 
-    allocation: Annotated[float, "waiting for machines, seconds"]
-    preparation: Annotated[float, "booting, loading, joining, seconds"]
-    compute: Annotated[float, "steps that count, seconds; all training where progress is unknown"]
-    recompute: Annotated[
-        float | None, "steps that were lost and done again, seconds, null if unknown"
-    ]
-    save: Annotated[float, "saves, while training stood still, seconds"]
+    allocation: float
+    """waiting for machines, seconds"""
+    preparation: float
+    """booting, loading, joining, seconds"""
+    compute: float
+    """steps that count, seconds; all training where progress is unknown"""
+    recompute: float | None
+    """steps that were lost and done again, seconds, null if unknown"""
+    save: float
+    """saves, while training stood still, seconds"""
 
 
 class RunBreakdown(RunParts):
     """What the time went into; with downtime_s it adds up to total_s."""
 
-    hang: Annotated[float, "from the last sign of life until a hang was noticed, seconds"]
+    hang: float
+    """from the last sign of life until a hang was noticed, seconds"""
 
 
 class RunSpent(TypedDict):
     """What the money went into; it adds up to cost_usd."""
 
-    allocation: Annotated[Usd, "machines that waited for others"]
-    preparation: Annotated[Usd, "booting, loading, joining"]
-    compute: Annotated[Usd, "steps that count; all training where progress is unknown"]
-    recompute: Annotated[
-        float | None, "steps that were lost and done again, US dollars, null if unknown"
-    ]
-    save: Annotated[Usd, "saves, while training stood still"]
-    hang: Annotated[Usd, "from the last sign of life until a hang was noticed"]
-    downtime: Annotated[Usd, "machines that lived while there was no controller"]
-    release: Annotated[Usd, "from the last step until all machines were gone"]
+    allocation: Usd
+    """machines that waited for others"""
+    preparation: Usd
+    """booting, loading, joining"""
+    compute: Usd
+    """steps that count; all training where progress is unknown"""
+    recompute: float | None
+    """steps that were lost and done again, US dollars, null if unknown"""
+    save: Usd
+    """saves, while training stood still"""
+    hang: Usd
+    """from the last sign of life until a hang was noticed"""
+    downtime: Usd
+    """machines that lived while there was no controller"""
+    release: Usd
+    """from the last step until all machines were gone"""
 
 
 class RunMachine(TypedDict):
     """A machine of a job."""
 
-    id: Annotated[str, "its name within the job"]
-    type: Annotated[str, "its instance type"]
-    zone: Annotated[str, "where it was asked for"]
+    id: str
+    """its name within the job"""
+    type: str
+    """its instance type"""
+    zone: str
+    """where it was asked for"""
     market: Market
-    requested: Annotated[Time, "when it was asked for"]
-    ready: Annotated[MaybeTime, "when it could train"]
-    notice: Annotated[MaybeTime, "when the cloud said that it takes it back"]
-    end: Annotated[MaybeTime, "when it ended"]
+    requested: Time
+    """when it was asked for"""
+    ready: MaybeTime
+    """when it could train"""
+    notice: MaybeTime
+    """when the cloud said that it takes it back"""
+    end: MaybeTime
+    """when it ended"""
     end_reason: EndReason
-    usd: Annotated[Usd, "what it has cost"]
+    usd: Usd
+    """what it has cost"""
 
 
 class RunOff(TypedDict):
     """By how much means of the forecast are off, as shares of the fact."""
 
-    total_s: Annotated[float | None, "of the time, null where the fact is 0"]
-    cost_usd: Annotated[float | None, "of the cost, null where the fact is 0"]
+    total_s: float | None
+    """of the time, null where the fact is 0"""
+    cost_usd: float | None
+    """of the cost, null where the fact is 0"""
 
 
 class RunFact(TypedDict):
     """What came out, but for the time in which there was no controller and nothing was trained."""
 
-    total_s: Annotated[float, "from the submission to the end, seconds"]
-    cost_usd: Annotated[Usd, "of all machines"]
-    preemptions: Annotated[int, "machines that were taken back or lost"]
+    total_s: float
+    """from the submission to the end, seconds"""
+    cost_usd: Usd
+    """of all machines"""
+    preemptions: int
+    """machines that were taken back or lost"""
 
 
 class RunForecast(TypedDict):
     """What ``simulate`` predicted with what was known at the start, except the time of a step."""
 
-    runs: Annotated[int, "simulated ones"]
-    steps: Annotated[
-        int, "all of the job; of a job that is done, as many as it did if no number was given"
-    ]
-    steps_given: Annotated[bool, "whether the job file or --steps says so"]
-    step_s: Annotated[float, "one step, as measured, seconds"]
-    start_s: Annotated[
-        float, "from the request for a machine until it trains, as earlier ones took, seconds"
-    ]
-    mttp_s: Annotated[
-        float | None,
-        "mean lifetime of a machine, by inject from its first training, seconds, null: no end",
-    ]
-    total_s: Annotated[Spread, "from the submission to the last step, seconds"]
-    cost_usd: Annotated[Spread, "of all machines, US dollars"]
-    preemptions: Annotated[Spread, "machines that are taken back"]
+    runs: int
+    """simulated ones"""
+    steps: int
+    """all of the job; of a job that is done, as many as it did if no number was given"""
+    steps_given: bool
+    """whether the job file or --steps says so"""
+    step_s: float
+    """one step, as measured, seconds"""
+    start_s: float
+    """from the request for a machine until it trains, as earlier ones took, seconds"""
+    mttp_s: float | None
+    """mean lifetime of a machine, by inject from its first training, seconds, null: no end"""
+    total_s: Spread
+    """from the submission to the last step, seconds"""
+    cost_usd: Spread
+    """of all machines, US dollars"""
+    preemptions: Spread
+    """machines that are taken back"""
     fact: RunFact
-    off: Annotated[RunOff | None, "null for a job that has not trained to its end"]
+    off: RunOff | None
+    """null for a job that has not trained to its end"""
 
 
 class RunFigures(TypedDict):
     """Figures of a job, as the simulator counts."""
 
-    total_s: Annotated[float, "from the submission to the last step, seconds"]
-    cost_usd: Annotated[Usd, "of the machines that train, until then"]
-    lost_steps: Annotated[int, "steps that were done again"]
-    preemptions: Annotated[int, "machines that were taken back or lost"]
+    total_s: float
+    """from the submission to the last step, seconds"""
+    cost_usd: Usd
+    """of the machines that train, until then"""
+    lost_steps: int
+    """steps that were done again"""
+    preemptions: int
+    """machines that were taken back or lost"""
     breakdown_s: RunParts
 
 
 class RunMeasured(TypedDict):
     """Means of latencies that were measured, seconds."""
 
-    step_s: Annotated[float, "one step"]
-    stall_s: Annotated[float, "training stands still for a version"]
-    took_s: Annotated[float, "from the end of a step until its version is safe"]
-    allocation_s: Annotated[float, "from when a machine is needed to its launch"]
-    preparation_s: Annotated[float, "from then until training resumes"]
+    step_s: float
+    """one step"""
+    stall_s: float
+    """training stands still for a version"""
+    took_s: float
+    """from the end of a step until its version is safe"""
+    allocation_s: float
+    """from when a machine is needed to its launch"""
+    preparation_s: float
+    """from then until training resumes"""
 
 
 class _RunValidation(TypedDict):
     """What ``simulate`` says, given the lives and latencies that the job had."""
 
     fact: RunFigures
-    forecast: Annotated[RunFigures | None, "null where the simulator finds no end"]
-    deviation: Annotated[RunOff | None, "null where there is no forecast"]
+    forecast: RunFigures | None
+    """null where the simulator finds no end"""
+    deviation: RunOff | None
+    """null where there is no forecast"""
     measured: RunMeasured
 
 
 class RunValidation(_RunValidation, total=False):
     """What ``simulate`` says, given the lives and latencies that the job had."""
 
-    why: Annotated[str, "why there is no forecast"]
+    why: str
+    """why there is no forecast"""
 
 
 class RunRestartCauses(TypedDict):
     """Restarts by cause."""
 
-    preemption: Annotated[int, "a machine was preempted or lost"]
-    hang: Annotated[int, "trainers gave no sign of life"]
-    crash: Annotated[int, "trainers failed"]
-    resize: Annotated[int, "machines joined or were exchanged"]
-    resume: Annotated[int, "the job was resumed after its end"]
+    preemption: int
+    """a machine was preempted or lost"""
+    hang: int
+    """trainers gave no sign of life"""
+    crash: int
+    """trainers failed"""
+    resize: int
+    """machines joined or were exchanged"""
+    resume: int
+    """the job was resumed after its end"""
 
 
 class RunRestarts(TypedDict):
     """How often trainers were restarted, and what that cost besides repeated steps."""
 
-    count: Annotated[int, "in all"]
+    count: int
+    """in all"""
     causes: RunRestartCauses
-    waiting_s: Annotated[float, "waiting, loading and hangs since training first began, seconds"]
-    waiting_usd: Annotated[Usd, "the same in money"]
-    uncertain_s: Annotated[
-        float,
-        "where progress is unknown, training before the last restart, which may have been done"
-        " twice, seconds",
-    ]
-    uncertain_usd: Annotated[Usd, "the same in money"]
+    waiting_s: float
+    """waiting, loading and hangs since training first began, seconds"""
+    waiting_usd: Usd
+    """the same in money"""
+    uncertain_s: float
+    """where progress is unknown, training before the last restart, which may have been done twice,
+    seconds"""
+    uncertain_usd: Usd
+    """the same in money"""
 
 
 class RunPhases(TypedDict):
     """What comes before the steps on a machine, on average, in seconds; null if no machine has said so."""  # noqa: E501
 
-    code: Annotated[float | None, "fetching the code"]
-    setup: Annotated[float | None, "the job file's setup"]
-    data: Annotated[float | None, "fetching its data"]
-    load: Annotated[float | None, "until the first trainers could begin"]
-    first_step: Annotated[
-        float | None, "from the start of a generation's trainers to its first step"
-    ]
+    code: float | None
+    """fetching the code"""
+    setup: float | None
+    """the job file's setup"""
+    data: float | None
+    """fetching its data"""
+    load: float | None
+    """until the first trainers could begin"""
+    first_step: float | None
+    """from the start of a generation's trainers to its first step"""
 
 
 class Run(TypedDict):
@@ -209,84 +265,98 @@ class Run(TypedDict):
 
     schema_version: Literal["deepvm.run/1"]
     name: Name
-    state: Annotated[
-        str, "done, stopped or failed; before the end pending, forming, running or saving"
-    ]
-    why: Annotated[str, "why it stopped or failed, empty otherwise"]
-    exit_code: Annotated[
-        int | None,
-        "of run: 0 done, 1 failed, 3 stopped, 4 its data cannot be had; null before the end",
-    ]
-    steps: Annotated[int | None, "steps done, null if unknown"]
-    progress_unknown: Annotated[str, "why the number of steps is unknown, empty if it is known"]
-    generations: Annotated[int, "memberships that trained"]
+    state: str
+    """done, stopped or failed; before the end pending, forming, running or saving"""
+    why: str
+    """why it stopped or failed, empty otherwise"""
+    exit_code: int | None
+    """of run: 0 done, 1 failed, 3 stopped, 4 its data cannot be had; null before the end"""
+    steps: int | None
+    """steps done, null if unknown"""
+    progress_unknown: str
+    """why the number of steps is unknown, empty if it is known"""
+    generations: int
+    """memberships that trained"""
     restarts: RunRestarts
-    preemptions: Annotated[int, "machines that were taken back or lost"]
-    notices: Annotated[int, "of those, how many were announced"]
-    lost_steps: Annotated[int | None, "steps that were done again, null if unknown"]
-    unsaved_steps: Annotated[int | None, "steps after the newest safe checkpoint, null if unknown"]
+    preemptions: int
+    """machines that were taken back or lost"""
+    notices: int
+    """of those, how many were announced"""
+    lost_steps: int | None
+    """steps that were done again, null if unknown"""
+    unsaved_steps: int | None
+    """steps after the newest safe checkpoint, null if unknown"""
     saves: RunSaves
     failed_saves: RunFailedSaves
-    version: Annotated[int, "steps of the newest version that is safe"]
-    total_s: Annotated[
-        float, "from the submission to the end, but for the time in which it was stopped, seconds"
-    ]
+    version: int
+    """steps of the newest version that is safe"""
+    total_s: float
+    """from the submission to the end, but for the time in which it was stopped, seconds"""
     breakdown_s: RunBreakdown
     phases_s: RunPhases
-    between_steps: Annotated[
-        float | None,
-        "share of the training that passes between steps, as for data, 0 to 1, null if unknown",
-    ]
-    downtime_s: Annotated[
-        float, "without a controller, seconds; machines may have trained meanwhile"
-    ]
-    cost_usd: Annotated[Usd, "what was paid"]
-    head_usd: Annotated[Usd, "of that, for the machine that ran the controller of a detached job"]
-    on_demand_cost_usd: Annotated[
-        float | None, "what on-demand machines would have cost, US dollars, null if unknown"
-    ]
-    same_work_on_demand_usd: Annotated[
-        float | None, "the same steps on demand, undisturbed, US dollars, null if unknown"
-    ]
-    unpriced_types: Annotated[
-        list[str], "types whose on-demand price is not known: these two are null then"
-    ]
+    between_steps: float | None
+    """share of the training that passes between steps, as for data, 0 to 1, null if unknown"""
+    downtime_s: float
+    """without a controller, seconds; machines may have trained meanwhile"""
+    cost_usd: Usd
+    """what was paid"""
+    head_usd: Usd
+    """of that, for the machine that ran the controller of a detached job"""
+    on_demand_cost_usd: float | None
+    """what on-demand machines would have cost, US dollars, null if unknown"""
+    same_work_on_demand_usd: float | None
+    """the same steps on demand, undisturbed, US dollars, null if unknown"""
+    unpriced_types: list[str]
+    """types whose on-demand price is not known: these two are null then"""
     spent_usd: RunSpent
-    forecast: Annotated[RunForecast | None, "null before the end, and where there is none"]
-    unforeseen: Annotated[str, "why there is no forecast, empty otherwise and before the end"]
-    validation: Annotated[RunValidation | None, "null without --validate"]
+    forecast: RunForecast | None
+    """null before the end, and where there is none"""
+    unforeseen: str
+    """why there is no forecast, empty otherwise and before the end"""
+    validation: RunValidation | None
+    """null without --validate"""
     machines: list[RunMachine]
 
 
 class PlannedMachines(TypedDict):
     """Machines of one kind that a job would rent."""
 
-    role: Annotated[str, "trainer, anchor, or head, which runs the controller of a detached job"]
-    type: Annotated[str, At("pool.instance_type"), "instance type"]
-    zone: Annotated[str, At("pool.zone"), "where the first is asked for"]
+    role: str
+    """trainer, anchor, or head, which runs the controller of a detached job"""
+    type: Annotated[str, At("pool.instance_type")]
+    """instance type"""
+    zone: Annotated[str, At("pool.zone")]
+    """where the first is asked for"""
     market: Annotated[Market, At("pool.market")]
-    least: Annotated[int, "without so many nothing is trained"]
-    most: Annotated[int, "so many are asked for"]
-    usd_per_hour: Annotated[float, At("pool.usd_per_hour"), "the price of one, US dollars an hour"]
-    most_usd_per_hour: Annotated[
-        float | None, "what one may cost when prices rise, US dollars an hour, null for no limit"
-    ]
+    least: int
+    """without so many nothing is trained"""
+    most: int
+    """so many are asked for"""
+    usd_per_hour: Annotated[float, At("pool.usd_per_hour")]
+    """the price of one, US dollars an hour"""
+    most_usd_per_hour: float | None
+    """what one may cost when prices rise, US dollars an hour, null for no limit"""
 
 
 class AskedPool(TypedDict):
     """Where training machines are asked for."""
 
-    type: Annotated[str, At("instance_type"), "instance type"]
-    zone: Annotated[str, "zone, or what covers several, among which the cloud chooses"]
+    type: Annotated[str, At("instance_type")]
+    """instance type"""
+    zone: str
+    """zone, or what covers several, among which the cloud chooses"""
     market: Market
-    usd_per_hour: Annotated[float, "the price of one, US dollars an hour"]
+    usd_per_hour: float
+    """the price of one, US dollars an hour"""
 
 
 class MadeName(TypedDict):
     """How things that a job makes can be found."""
 
-    what: Annotated[str, "kind of thing, such as instances"]
-    name: Annotated[str, "its names or tags"]
+    what: str
+    """kind of thing, such as instances"""
+    name: str
+    """its names or tags"""
 
 
 class RunPlan(TypedDict):
@@ -294,47 +364,44 @@ class RunPlan(TypedDict):
 
     schema_version: Literal["deepvm.run-plan/1"]
     name: Name
-    usd_per_hour: Annotated[
-        float, "with the most machines, in the dearest of the pools, US dollars an hour"
-    ]
-    total_usd: Annotated[
-        float | None,
-        At("world.terms.total_usd"),
-        "what may be paid in all, US dollars, null without a limit",
-    ]
-    max_price: Annotated[
-        float | None,
-        At("world.terms.max_price"),
-        "what all machines may cost when prices rise, US dollars an hour, null if unsaid",
-    ]
+    usd_per_hour: float
+    """with the most machines, in the dearest of the pools, US dollars an hour"""
+    total_usd: Annotated[float | None, At("world.terms.total_usd")]
+    """what may be paid in all, US dollars, null without a limit"""
+    max_price: Annotated[float | None, At("world.terms.max_price")]
+    """what all machines may cost when prices rise, US dollars an hour, null if unsaid"""
     machines: list[PlannedMachines]
-    pools: Annotated[list[AskedPool], At("world.pools"), "in the order in which they are asked"]
-    bill: Annotated[
-        Bill | None,
-        At(lambda plan: plan.bill and With(plan.bill, total_usd=None)),
-        "what comes besides machines, null where no rates are known",
-    ]
+    pools: Annotated[list[AskedPool], At("world.pools")]
+    """in the order in which they are asked"""
+    bill: Annotated[Bill | None, At(lambda plan: plan.bill and With(plan.bill, total_usd=None))]
+    """what comes besides machines, null where no rates are known"""
     names: Annotated[
         list[MadeName],
         At(lambda plan: [{"what": kind, "name": name} for kind, name in plan.names.items()]),
-        "of all that is made in the cloud; empty where machines are simulated or yours",
     ]
+    """of all that is made in the cloud; empty where machines are simulated or yours"""
 
 
 class ListedJob(TypedDict):
     """A job in short."""
 
     name: Name
-    state: Annotated[str, "of the job"]
-    controller: Annotated[
-        str, "alive, gone, elsewhere (its folder is not here), or over where none is needed"
-    ]
-    created: Annotated[Time, At(lambda job: iso_time(job.created_s)), "when it was submitted"]
-    steps: Annotated[int | None, "steps done, null if unknown"]
-    preemptions: Annotated[int, "machines that were taken back or lost"]
-    machines: Annotated[int, "that cost something now"]
-    cost_usd: Annotated[Usd, At("cost_usd", exact=True), "what was paid until now"]
-    failed_saves: Annotated[int, "since the newest version that is safe"]
+    state: str
+    """of the job"""
+    controller: str
+    """alive, gone, elsewhere (its folder is not here), or over where none is needed"""
+    created: Annotated[Time, At(lambda job: iso_time(job.created_s))]
+    """when it was submitted"""
+    steps: int | None
+    """steps done, null if unknown"""
+    preemptions: int
+    """machines that were taken back or lost"""
+    machines: int
+    """that cost something now"""
+    cost_usd: Annotated[Usd, At("cost_usd", exact=True)]
+    """what was paid until now"""
+    failed_saves: int
+    """since the newest version that is safe"""
 
 
 class Jobs(TypedDict):
@@ -347,10 +414,14 @@ class Jobs(TypedDict):
 class OrphanMachine(TypedDict):
     """A machine that no controller watches."""
 
-    job: Annotated[str, "whose it is"]
-    machine: Annotated[str, "its name within the job"]
-    since: Annotated[Time, At(lambda machine: iso_time(machine.since_s)), "since when it lives"]
-    known: Annotated[bool, "whether the history has its job; if not, another may, and need it"]
+    job: str
+    """whose it is"""
+    machine: str
+    """its name within the job"""
+    since: Annotated[Time, At(lambda machine: iso_time(machine.since_s))]
+    """since when it lives"""
+    known: bool
+    """whether the history has its job; if not, another may, and need it"""
 
 
 class Orphans(TypedDict):
@@ -363,39 +434,39 @@ class Orphans(TypedDict):
 class Pool(TypedDict):
     """The machines of one type in one zone and market."""
 
-    type: Annotated[str, At("instance_type"), "instance type"]
-    zone: Annotated[str, "where"]
+    type: Annotated[str, At("instance_type")]
+    """instance type"""
+    zone: str
+    """where"""
     market: Market
-    machines: Annotated[int, "that were launched"]
-    preemptions: Annotated[int, "of those, how many were taken back or lost"]
-    missed_notices: Annotated[int, At("missed"), "preemptions without a notice"]
-    missed_low: Annotated[
-        float,
-        At(lambda pool: pool.missed_interval[0]),
-        "lower end of the 80 % interval of the share without a notice",
-    ]
-    missed_high: Annotated[float, At(lambda pool: pool.missed_interval[1]), "upper end"]
-    lead_s: Annotated[
-        float | None,
-        At("leads_s"),
-        "from a notice to its preemption, mean, seconds, null without any",
-    ]
-    rebalances: Annotated[
-        int, "machines that the cloud had recommended to replace, taken back or not"
-    ]
-    mttp_s: Annotated[float | None, "mean time to preemption, seconds, null before the first"]
-    mttp_low_s: Annotated[
-        float, At(lambda pool: pool.mttp_interval_s[0]), "lower end of its 80 % interval, seconds"
-    ]
-    mttp_high_s: Annotated[
-        float | None,
-        At(lambda pool: pool.mttp_interval_s[1]),
-        "upper end, seconds, null before the first preemption",
-    ]
-    allocation_s: Annotated[float, "from the request to the launch, mean, seconds"]
-    allocation_p10_s: Annotated[float, At(lambda pool: pool.allocations_s[0]), "its 10 % quantile"]
-    allocation_p50_s: Annotated[float, At(lambda pool: pool.allocations_s[1]), "its median"]
-    allocation_p90_s: Annotated[float, At(lambda pool: pool.allocations_s[2]), "its 90 % quantile"]
+    machines: int
+    """that were launched"""
+    preemptions: int
+    """of those, how many were taken back or lost"""
+    missed_notices: Annotated[int, At("missed")]
+    """preemptions without a notice"""
+    missed_low: Annotated[float, At(lambda pool: pool.missed_interval[0])]
+    """lower end of the 80 % interval of the share without a notice"""
+    missed_high: Annotated[float, At(lambda pool: pool.missed_interval[1])]
+    """upper end"""
+    lead_s: Annotated[float | None, At("leads_s")]
+    """from a notice to its preemption, mean, seconds, null without any"""
+    rebalances: int
+    """machines that the cloud had recommended to replace, taken back or not"""
+    mttp_s: float | None
+    """mean time to preemption, seconds, null before the first"""
+    mttp_low_s: Annotated[float, At(lambda pool: pool.mttp_interval_s[0])]
+    """lower end of its 80 % interval, seconds"""
+    mttp_high_s: Annotated[float | None, At(lambda pool: pool.mttp_interval_s[1])]
+    """upper end, seconds, null before the first preemption"""
+    allocation_s: float
+    """from the request to the launch, mean, seconds"""
+    allocation_p10_s: Annotated[float, At(lambda pool: pool.allocations_s[0])]
+    """its 10 % quantile"""
+    allocation_p50_s: Annotated[float, At(lambda pool: pool.allocations_s[1])]
+    """its median"""
+    allocation_p90_s: Annotated[float, At(lambda pool: pool.allocations_s[2])]
+    """its 90 % quantile"""
 
 
 class Pools(TypedDict):
@@ -408,29 +479,50 @@ class Pools(TypedDict):
 class RecordedMachine(TypedDict):
     """A machine as the history has it."""
 
-    job: Annotated[str, "whose it is"]
-    id: Annotated[str, "its name within the job"]
-    instance_type: Annotated[str, "instance type"]
-    zone: Annotated[str, "where it was asked for"]
+    job: str
+    """whose it is"""
+    id: str
+    """its name within the job"""
+    instance_type: str
+    """instance type"""
+    zone: str
+    """where it was asked for"""
     market: Market
-    usd_per_hour: Annotated[float, "its price, US dollars an hour"]
-    grace_s: Annotated[float, "from a notice to the end, as the pool has it, seconds"]
-    requested_s: Annotated[float, "when it was asked for, seconds since 1970"]
-    state: Annotated[str, "of the machine"]
-    role: Annotated[str, "trainer or anchor"]
-    launched_s: Annotated[Epoch, "when the cloud made it"]
-    ready_s: Annotated[Epoch, "when it could train"]
-    trained_s: Annotated[Epoch, "when its first trainers were ready"]
-    heard_s: Annotated[Epoch, "the last heartbeat that was written down"]
-    silent_s: Annotated[Epoch, "since when it is silent"]
-    noticed_s: Annotated[Epoch, "when the cloud said that it takes it back"]
-    taken_s: Annotated[Epoch, "when it takes it back, by that notice"]
-    ended_s: Annotated[Epoch, "when it ended"]
+    usd_per_hour: float
+    """its price, US dollars an hour"""
+    grace_s: float
+    """from a notice to the end, as the pool has it, seconds"""
+    requested_s: float
+    """when it was asked for, seconds since 1970"""
+    state: str
+    """of the machine"""
+    role: str
+    """trainer or anchor"""
+    launched_s: Epoch
+    """when the cloud made it"""
+    ready_s: Epoch
+    """when it could train"""
+    trained_s: Epoch
+    """when its first trainers were ready"""
+    heard_s: Epoch
+    """the last heartbeat that was written down"""
+    silent_s: Epoch
+    """since when it is silent"""
+    noticed_s: Epoch
+    """when the cloud said that it takes it back"""
+    taken_s: Epoch
+    """when it takes it back, by that notice"""
+    ended_s: Epoch
+    """when it ended"""
     end_reason: EndReason
-    epoch: Annotated[int, "the newest generation that it was told to run"]
-    reported: Annotated[int, "reports of its agent that were heard"]
-    cloud: Annotated[str, "whose machine it is, empty if nobody wrote it down"]
-    rebalanced_s: Annotated[Epoch, "when the cloud recommended to replace it"]
+    epoch: int
+    """the newest generation that it was told to run"""
+    reported: int
+    """reports of its agent that were heard"""
+    cloud: str
+    """whose machine it is, empty if nobody wrote it down"""
+    rebalanced_s: Epoch
+    """when the cloud recommended to replace it"""
 
 
 class History(TypedDict):

@@ -32,15 +32,19 @@ class _NoRuns:
 class GateCounts(TypedDict):
     """Runs at a gate."""
 
-    passed: Annotated[int, "runs that pass it"]
-    failed: Annotated[int, "runs that do not"]
+    passed: int
+    """runs that pass it"""
+    failed: int
+    """runs that do not"""
 
 
 class GateFailure(TypedDict):
     """What is wrong with a run."""
 
-    run: Annotated[str, "name of the run, and of its folder"]
-    gate: Annotated[str, "the gate that it does not pass"]
+    run: str
+    """name of the run, and of its folder"""
+    gate: str
+    """the gate that it does not pass"""
     reason: str
 
 
@@ -48,116 +52,107 @@ class LabCheck(TypedDict):
     """Every run of a folder against every gate."""
 
     schema_version: Literal["deepvm.lab/1"]
-    runs: Annotated[int, At(lambda checked: len(checked.runs)), "runs of the folder"]
-    passed: Annotated[int, "of them that pass all gates"]
-    left_out: Annotated[
-        list[str], "runs of the same matrices that nobody has asked for yet (--only)"
-    ]
-    gates: Annotated[dict[str, GateCounts], "by name"]
+    runs: Annotated[int, At(lambda checked: len(checked.runs))]
+    """runs of the folder"""
+    passed: int
+    """of them that pass all gates"""
+    left_out: list[str]
+    """runs of the same matrices that nobody has asked for yet (--only)"""
+    gates: dict[str, GateCounts]
+    """by name"""
     failures: list[GateFailure]
 
 
 class MeanOfRuns(TypedDict):
     """A mean over the runs that pass all gates, one for each seed."""
 
-    mean: Annotated[float | None, _rounded("mean"), "null if no run passes"]
-    low: Annotated[
-        float | None,
-        _rounded("low"),
-        "of the 95 % interval of Student's t; null with less than two runs",
-    ]
-    high: Annotated[float | None, _rounded("high"), "of the same"]
-    n: Annotated[int, "runs that pass"]
+    mean: Annotated[float | None, _rounded("mean")]
+    """null if no run passes"""
+    low: Annotated[float | None, _rounded("low")]
+    """of the 95 % interval of Student's t; null with less than two runs"""
+    high: Annotated[float | None, _rounded("high")]
+    """of the same"""
+    n: int
+    """runs that pass"""
 
 
 class PairedRatio(TypedDict):
     """A ratio of goodputs of runs with the same seed: the geometric mean."""
 
-    ratio: Annotated[float, _rounded("mean"), "geometric mean"]
-    low: Annotated[
-        float | None,
-        _rounded("low"),
-        "of the 95 % interval, of logarithms; null with less than two pairs",
-    ]
-    high: Annotated[float | None, _rounded("high"), "of the same"]
-    n: Annotated[int, "pairs"]
+    ratio: Annotated[float, _rounded("mean")]
+    """geometric mean"""
+    low: Annotated[float | None, _rounded("low")]
+    """of the 95 % interval, of logarithms; null with less than two pairs"""
+    high: Annotated[float | None, _rounded("high")]
+    """of the same"""
+    n: int
+    """pairs"""
 
 
 class RecoveryParts(TypedDict):
     """What the recovery from all failures of a run took, a mean over runs."""
 
-    detect: Annotated[
-        float | None, _mean("detect_s"), "from the failure until the supervisor sees it, seconds"
-    ]
-    restart: Annotated[
-        float | None,
-        _mean("restart_s"),
-        "until ranks are back, with data and model, and begin to restore, seconds",
-    ]
-    restore: Annotated[float | None, _mean("restore_s"), "reading the checkpoint, seconds"]
-    replay: Annotated[float | None, _mean("replay_s"), "until training is where it was, seconds"]
+    detect: Annotated[float | None, _mean("detect_s")]
+    """from the failure until the supervisor sees it, seconds"""
+    restart: Annotated[float | None, _mean("restart_s")]
+    """until ranks are back, with data and model, and begin to restore, seconds"""
+    restore: Annotated[float | None, _mean("restore_s")]
+    """reading the checkpoint, seconds"""
+    replay: Annotated[float | None, _mean("replay_s")]
+    """until training is where it was, seconds"""
 
 
 class LabVariant(TypedDict):
     """A variant of a suite: means over its runs that pass all gates; null if none does."""
 
-    goodput: Annotated[
-        MeanOfRuns,
-        At(lambda variant: variant.estimate("goodput") or _NoRuns),
-        "steps a second, each counted once",
-    ]
-    restarts: Annotated[float | None, _mean("restarts"), "a run"]
-    wall_s: Annotated[float | None, _mean("wall_s"), "of a run, seconds"]
-    compute_s: Annotated[
-        float | None, _mean("compute_s"), "of steps, those done again included, seconds"
-    ]
-    repeated_s: Annotated[
-        float | None, _mean("repeated_s"), "of steps that another attempt did again, seconds"
-    ]
-    snapshot_s: Annotated[float | None, _mean("snapshot_s"), "for copies of the state, seconds"]
-    write_s: Annotated[float | None, _mean("write_s"), "for writing while training waited, seconds"]
-    background_s: Annotated[
-        float | None, _mean("background_s"), "for writing beside the training, seconds"
-    ]
-    drain_s: Annotated[
-        float | None,
-        _mean("drain_s"),
-        "after the last step, until the last write was done, seconds; not in stall_s",
-    ]
-    stall_s: Annotated[
-        float | None,
-        _mean("stall_s"),
-        "held up by checkpoints, complete or not, until the last step, seconds",
-    ]
-    checkpoints: Annotated[float | None, _mean("checkpoints"), "that were made, a run"]
-    skipped: Annotated[
-        float | None, _mean("skipped"), "checkpoints that were due, and skipped or given up, a run"
-    ]
+    goodput: Annotated[MeanOfRuns, At(lambda variant: variant.estimate("goodput") or _NoRuns)]
+    """steps a second, each counted once"""
+    restarts: Annotated[float | None, _mean("restarts")]
+    """a run"""
+    wall_s: Annotated[float | None, _mean("wall_s")]
+    """of a run, seconds"""
+    compute_s: Annotated[float | None, _mean("compute_s")]
+    """of steps, those done again included, seconds"""
+    repeated_s: Annotated[float | None, _mean("repeated_s")]
+    """of steps that another attempt did again, seconds"""
+    snapshot_s: Annotated[float | None, _mean("snapshot_s")]
+    """for copies of the state, seconds"""
+    write_s: Annotated[float | None, _mean("write_s")]
+    """for writing while training waited, seconds"""
+    background_s: Annotated[float | None, _mean("background_s")]
+    """for writing beside the training, seconds"""
+    drain_s: Annotated[float | None, _mean("drain_s")]
+    """after the last step, until the last write was done, seconds; not in stall_s"""
+    stall_s: Annotated[float | None, _mean("stall_s")]
+    """held up by checkpoints, complete or not, until the last step, seconds"""
+    checkpoints: Annotated[float | None, _mean("checkpoints")]
+    """that were made, a run"""
+    skipped: Annotated[float | None, _mean("skipped")]
+    """checkpoints that were due, and skipped or given up, a run"""
     recovery_s: Annotated[RecoveryParts, At(lambda variant: variant)]
-    loss_difference: Annotated[
-        float | None,
-        _mean("loss_difference"),
-        "mean absolute difference of losses from an undisturbed run's",
-    ]
-    diverged: Annotated[int, "of the runs that pass, those with losses that are not numbers"]
-    runs: Annotated[
-        int, At(lambda variant: len(variant.costs)), "all runs, those that do not pass included"
-    ]
-    audit: Annotated[Verdict, At("verdict"), "whether all runs pass all gates"]
+    loss_difference: Annotated[float | None, _mean("loss_difference")]
+    """mean absolute difference of losses from an undisturbed run's"""
+    diverged: int
+    """of the runs that pass, those with losses that are not numbers"""
+    runs: Annotated[int, At(lambda variant: len(variant.costs))]
+    """all runs, those that do not pass included"""
+    audit: Annotated[Verdict, At("verdict")]
+    """whether all runs pass all gates"""
 
 
 class LabSuite(TypedDict):
     """What variants are compared on: a data set, a model and its failures."""
 
-    dataset: Annotated[str, "name of the data set"]
-    model: Annotated[str, "name of the model"]
-    failure: Annotated[str, "name of the failures in the matrix"]
-    variants: Annotated[
-        dict[str, LabVariant], "by name; those without failures stand in each suite of their model"
-    ]
-    paired: Annotated[
-        dict[str, PairedRatio], "goodput over that of another variant, such as ovl_over_blk"
-    ]
+    dataset: str
+    """name of the data set"""
+    model: str
+    """name of the model"""
+    failure: str
+    """name of the failures in the matrix"""
+    variants: dict[str, LabVariant]
+    """by name; those without failures stand in each suite of their model"""
+    paired: dict[str, PairedRatio]
+    """goodput over that of another variant, such as ovl_over_blk"""
 
 
 class LabReport(TypedDict):
@@ -170,9 +165,11 @@ class LabReport(TypedDict):
 class LabEntry(TypedDict):
     """What a matrix file can name."""
 
-    kind: Annotated[str, "datasets, models, strategies or failures"]
+    kind: str
+    """datasets, models, strategies or failures"""
     name: str
-    what: Annotated[str, "in a line"]
+    what: str
+    """in a line"""
 
 
 class LabList(TypedDict):
@@ -186,10 +183,14 @@ class TestedControl(TypedDict):
     """A mistake that was made on purpose."""
 
     name: str
-    what: Annotated[str, "the mistake"]
-    gate: Annotated[str, "the gate that must fail"]
-    failed: Annotated[dict[str, str], "gates that have failed, and why"]
-    right: Annotated[bool, "whether that gate has failed, and no other"]
+    what: str
+    """the mistake"""
+    gate: str
+    """the gate that must fail"""
+    failed: dict[str, str]
+    """gates that have failed, and why"""
+    right: bool
+    """whether that gate has failed, and no other"""
 
 
 class LabSelftest(TypedDict):
@@ -203,41 +204,56 @@ class LabModel(TypedDict):
     """The model of a run."""
 
     name: str
-    width: Annotated[
-        int | None, "channels of its first layer, or its hidden size; null for its default"
-    ]
-    norm: Annotated[Literal["batch", "group"], "kind of its normalisation"]
-    dropout: Annotated[float, "from 0 to below 1"]
+    width: int | None
+    """channels of its first layer, or its hidden size; null for its default"""
+    norm: Literal["batch", "group"]
+    """kind of its normalisation"""
+    dropout: float
+    """from 0 to below 1"""
 
 
 class SuiteConfig(TypedDict):
     """How the runs of a suite were made."""
 
-    matrix: Annotated[str, "name of the matrix"]
-    dataset_size: Annotated[int, "samples"]
-    worlds: Annotated[list[list[int]], "steps with the number of ranks from there on"]
-    virtual_shards: Annotated[int, "0 for a plain DistributedDataParallel"]
-    global_batch: Annotated[int, "samples of a step on all ranks together"]
-    accumulate: Annotated[int, "parts of a rank's batch"]
-    steps: Annotated[int, "of a run"]
+    matrix: str
+    """name of the matrix"""
+    dataset_size: int
+    """samples"""
+    worlds: list[list[int]]
+    """steps with the number of ranks from there on"""
+    virtual_shards: int
+    """0 for a plain DistributedDataParallel"""
+    global_batch: int
+    """samples of a step on all ranks together"""
+    accumulate: int
+    """parts of a rank's batch"""
+    steps: int
+    """of a run"""
     model: LabModel
-    checkpoint_every: Annotated[int, "steps"]
-    max_inflight: Annotated[int, "checkpoints that wait to be written at most"]
-    launcher: Annotated[str, "what starts the ranks"]
-    failures: Annotated[str, "what fails when, in words"]
+    checkpoint_every: int
+    """steps"""
+    max_inflight: int
+    """checkpoints that wait to be written at most"""
+    launcher: str
+    """what starts the ranks"""
+    failures: str
+    """what fails when, in words"""
 
 
 class SuiteRun(TypedDict):
     """A run of a suite."""
 
-    run: Annotated[str, "name of the run, and of its folder"]
-    variant: Annotated[str, "name of the variant"]
-    seed: Annotated[int, "of data order, weights and random numbers"]
-    audit: Annotated[Verdict, "whether it passes all gates"]
+    run: str
+    """name of the run, and of its folder"""
+    variant: str
+    """name of the variant"""
+    seed: int
+    """of data order, weights and random numbers"""
+    audit: Verdict
+    """whether it passes all gates"""
     reason: str
-    final_sha256: Annotated[
-        str | None, "hex SHA-256 of the final parameters; null if there are none"
-    ]
+    final_sha256: str | None
+    """hex SHA-256 of the final parameters; null if there are none"""
 
 
 class PublishedSuite(LabSuite):
@@ -245,8 +261,10 @@ class PublishedSuite(LabSuite):
 
     schema_version: Literal["deepvm.lab-suite/1"]
     config: SuiteConfig
-    environment: Annotated[dict[str, str], "machine and versions"]
-    made: Annotated[str, "when its runs began and ended, ISO 8601, UTC"]
+    environment: dict[str, str]
+    """machine and versions"""
+    made: str
+    """when its runs began and ended, ISO 8601, UTC"""
     runs: list[SuiteRun]
 
 
@@ -254,116 +272,153 @@ class LabDataset(TypedDict):
     """The data set of a run."""
 
     name: str
-    path: Annotated[str | None, "folder of its files; null for its own place"]
+    path: str | None
+    """folder of its files; null for its own place"""
 
 
 class LabStrike(TypedDict):
     """A planned failure."""
 
-    fault: Annotated[str, "its kind"]
-    step: Annotated[int, "it strikes when so many steps are done"]
-    rank: Annotated[int, "who is hit"]
-    target: Annotated[str, "of kills: worker, agent, machine or write"]
-    seconds: Annotated[float, "how long it lasts, seconds"]
-    delay_s: Annotated[float, "from the step until it strikes, seconds"]
-    key: Annotated[str, "its name in other records"]
-    ends: Annotated[bool, "whether the attempt ends by it"]
+    fault: str
+    """its kind"""
+    step: int
+    """it strikes when so many steps are done"""
+    rank: int
+    """who is hit"""
+    target: str
+    """of kills: worker, agent, machine or write"""
+    seconds: float
+    """how long it lasts, seconds"""
+    delay_s: float
+    """from the step until it strikes, seconds"""
+    key: str
+    """its name in other records"""
+    ends: bool
+    """whether the attempt ends by it"""
 
 
 class LabRun(TypedDict):
     """All that makes a run what it is; ``config.json`` in its folder."""
 
     schema_version: Literal["deepvm.lab-run/1"]
-    matrix: Annotated[str, "name of the matrix"]
+    matrix: str
+    """name of the matrix"""
     dataset: LabDataset
-    dataset_size: Annotated[int, "samples"]
+    dataset_size: int
+    """samples"""
     model: LabModel
-    failure: Annotated[str, "name of the failures; calm: none"]
-    variant: Annotated[str, "name of the variant"]
-    strategy: Annotated[str | None, "what makes its checkpoints; null for none"]
-    seed: Annotated[int, "of data order, weights and random numbers"]
-    world: Annotated[int, "ranks; the most of them if their number changes"]
-    worlds: Annotated[list[list[int]], "steps with the number of ranks from there on"]
-    min_world: Annotated[int | None, "ranks with which a job of deepvm run goes on; null: all"]
-    virtual_shards: Annotated[int, "0 for a plain DistributedDataParallel"]
-    global_batch: Annotated[int, "samples of a step on all ranks together"]
-    accumulate: Annotated[int, "parts of a rank's batch"]
-    steps: Annotated[int, "of the run"]
-    checkpoint_every: Annotated[int, "steps"]
-    max_inflight: Annotated[int, "checkpoints that wait to be written at most"]
-    keep: Annotated[int, "newest checkpoints that are kept"]
-    launcher: Annotated[str, "what starts the ranks"]
+    failure: str
+    """name of the failures; calm: none"""
+    variant: str
+    """name of the variant"""
+    strategy: str | None
+    """what makes its checkpoints; null for none"""
+    seed: int
+    """of data order, weights and random numbers"""
+    world: int
+    """ranks; the most of them if their number changes"""
+    worlds: list[list[int]]
+    """steps with the number of ranks from there on"""
+    min_world: int | None
+    """ranks with which a job of deepvm run goes on; null: all"""
+    virtual_shards: int
+    """0 for a plain DistributedDataParallel"""
+    global_batch: int
+    """samples of a step on all ranks together"""
+    accumulate: int
+    """parts of a rank's batch"""
+    steps: int
+    """of the run"""
+    checkpoint_every: int
+    """steps"""
+    max_inflight: int
+    """checkpoints that wait to be written at most"""
+    keep: int
+    """newest checkpoints that are kept"""
+    launcher: str
+    """what starts the ranks"""
     strikes: list[LabStrike]
-    disk: Annotated[dict[str, Any], "faults of the disk, by name"]
-    controls: Annotated[list[str], "mistakes that are made on purpose"]
+    disk: dict[str, Any]
+    """faults of the disk, by name"""
+    controls: list[str]
+    """mistakes that are made on purpose"""
 
 
 class _MoreOfAttempt(TypedDict, total=False):
-    detect_s: Annotated[
-        float | None, "from the failure until it was seen, seconds; of attempts that failed"
-    ]
-    restart_s: Annotated[
-        float | None, "until ranks began to restore, seconds; as below behind a failure only"
-    ]
-    restore_s: Annotated[float | None, "reading the checkpoint, seconds"]
-    replay_s: Annotated[float | None, "until training was where it had been, seconds"]
-    last_lines: Annotated[
-        list[str], "of the ranks' output, where nothing planned explains the failure"
-    ]
-    broken: Annotated[
-        list[str], "files of checkpoints that were damaged, as planned, below the run's folder"
-    ]
-    machines: Annotated[list[str], "of the ranks, of jobs of deepvm run"]
-    safe: Annotated[
-        list[list[Any]],
-        "versions that such a job called safe: step, reason, whether without an anchor",
-    ]
+    detect_s: float | None
+    """from the failure until it was seen, seconds; of attempts that failed"""
+    restart_s: float | None
+    """until ranks began to restore, seconds; as below behind a failure only"""
+    restore_s: float | None
+    """reading the checkpoint, seconds"""
+    replay_s: float | None
+    """until training was where it had been, seconds"""
+    last_lines: list[str]
+    """of the ranks' output, where nothing planned explains the failure"""
+    broken: list[str]
+    """files of checkpoints that were damaged, as planned, below the run's folder"""
+    machines: list[str]
+    """of the ranks, of jobs of deepvm run"""
+    safe: list[list[Any]]
+    """versions that such a job called safe: step, reason, whether without an anchor"""
 
 
 class LabAttempt(_MoreOfAttempt):
     """One start of a training."""
 
-    attempt: Annotated[int, "its number, from 0"]
-    world: Annotated[int, "ranks"]
-    state: Annotated[
-        str, "completed, failed or hung; of jobs of deepvm run also preempted or superseded"
-    ]
-    until: Annotated[int, "step at which it had to end"]
-    began: Annotated[float, "seconds since the epoch"]
-    detected: Annotated[float, "when its end was seen, seconds since the epoch"]
-    exits: Annotated[
-        list[int | None],
-        "exit codes of the ranks; below 0: minus a signal's number; null: not known",
-    ]
-    causes: Annotated[list[str], "planned failures that ended it, or hang"]
-    struck: Annotated[
-        dict[str, float], "planned failures with their times, seconds since the epoch"
-    ]
-    resumed_step: Annotated[
-        int | None, "steps that were done when it went on; null if it never did"
-    ]
-    reached_step: Annotated[int, "steps that were done when it ended"]
-    damaged: Annotated[int, "checkpoints that it found damaged"]
-    disk_errors: Annotated[int, "writes that the disk refused, as planned"]
+    attempt: int
+    """its number, from 0"""
+    world: int
+    """ranks"""
+    state: str
+    """completed, failed or hung; of jobs of deepvm run also preempted or superseded"""
+    until: int
+    """step at which it had to end"""
+    began: float
+    """seconds since the epoch"""
+    detected: float
+    """when its end was seen, seconds since the epoch"""
+    exits: list[int | None]
+    """exit codes of the ranks; below 0: minus a signal's number; null: not known"""
+    causes: list[str]
+    """planned failures that ended it, or hang"""
+    struck: dict[str, float]
+    """planned failures with their times, seconds since the epoch"""
+    resumed_step: int | None
+    """steps that were done when it went on; null if it never did"""
+    reached_step: int
+    """steps that were done when it ended"""
+    damaged: int
+    """checkpoints that it found damaged"""
+    disk_errors: int
+    """writes that the disk refused, as planned"""
 
 
 class _MoreOfSupervisor(TypedDict, total=False):
-    left: Annotated[list[str], "what a job of deepvm run has left behind"]
-    why: Annotated[str, "why such a job has not got to its end, empty if it has"]
+    left: list[str]
+    """what a job of deepvm run has left behind"""
+    why: str
+    """why such a job has not got to its end, empty if it has"""
 
 
 class LabSupervisor(_MoreOfSupervisor):
     """What happened to a run; ``supervisor.json`` in its folder."""
 
-    state: Annotated[str, "completed, failed or running"]
-    restarts: Annotated[int, "attempts behind failures"]
-    wall_s: Annotated[float, "from its start to its end, seconds"]
-    hangs: Annotated[int, "attempts that hung"]
+    state: str
+    """completed, failed or running"""
+    restarts: int
+    """attempts behind failures"""
+    wall_s: float
+    """from its start to its end, seconds"""
+    hangs: int
+    """attempts that hung"""
     attempts: list[LabAttempt]
 
 
 class LabAudit(TypedDict):
     """Results of the gates at the end of the run: ``audit.json`` in its folder."""
 
-    key: Annotated[str, "of the configuration, the code and the environment: 16 hex digits"]
-    gates: Annotated[dict[str, str], "what is wrong at each gate, empty where it is passed"]
+    key: str
+    """of the configuration, the code and the environment: 16 hex digits"""
+    gates: dict[str, str]
+    """what is wrong at each gate, empty where it is passed"""

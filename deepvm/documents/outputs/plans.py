@@ -45,694 +45,728 @@ def _cost_range(job: Any) -> Any:
 class Bounds(TypedDict):
     """A range, both ends included."""
 
-    min: Annotated[int | None, At("least"), "the least, null for no limit"]
-    max: Annotated[int | None, At("most"), "the most, null for no limit"]
+    min: Annotated[int | None, At("least")]
+    """the least, null for no limit"""
+    max: Annotated[int | None, At("most")]
+    """the most, null for no limit"""
 
 
 class Range(TypedDict):
     """A range of a figure that is known roughly."""
 
-    min: Annotated[float | None, "lower end, null if there is none"]
-    max: Annotated[float | None, "upper end, null if there is none"]
+    min: float | None
+    """lower end, null if there is none"""
+    max: float | None
+    """upper end, null if there is none"""
 
 
 class Quota(TypedDict):
     """A limit of the account."""
 
-    family: Annotated[str, "quota family, such as G and VT"]
+    family: str
+    """quota family, such as G and VT"""
     market: Market
-    vcpus: Annotated[int, "the most vCPUs that may run"]
-    in_use: Annotated[int, "vCPUs that run already"]
-    code: Annotated[str, "the provider's code of the quota, empty when unknown"]
+    vcpus: int
+    """the most vCPUs that may run"""
+    in_use: int
+    """vCPUs that run already"""
+    code: str
+    """the provider's code of the quota, empty when unknown"""
 
 
 class QuotaNeed(TypedDict):
     """What a cluster needs of a quota."""
 
-    family: Annotated[str, "quota family, such as G and VT"]
+    family: str
+    """quota family, such as G and VT"""
     market: Market
-    vcpus: Annotated[int, "vCPUs that the cluster needs"]
-    limit: Annotated[int | None, "the most vCPUs that may run, null when unknown"]
-    in_use: Annotated[int | None, "vCPUs that run already, null when unknown"]
-    code: Annotated[str, "the provider's code of the quota, empty when unknown"]
+    vcpus: int
+    """vCPUs that the cluster needs"""
+    limit: int | None
+    """the most vCPUs that may run, null when unknown"""
+    in_use: int | None
+    """vCPUs that run already, null when unknown"""
+    code: str
+    """the provider's code of the quota, empty when unknown"""
 
 
 class TrainedModel(TypedDict):
     """What is trained."""
 
-    model: Annotated[str, At("workload.model.name"), "name of the model"]
-    parameters: Annotated[
-        float, At("workload.model.parameters", exact=True), "number of parameters"
-    ]
-    unit: Annotated[str, At("workload.units"), "what throughput counts, such as tokens/s"]
-    method: Annotated[str, At("workload.method"), "ddp, fsdp or lora"]
-    precision: Annotated[
-        str, At("workload.precision"), "number format of a step, auto for the best that a GPU has"
-    ]
-    sequence: Annotated[
-        int, At("workload.model.sequence"), "tokens of a sample, 1 where samples are not sequences"
-    ]
-    scaling: Annotated[
-        str, At("workload.scaling"), "weak: batch is that of each GPU; strong: of all GPUs together"
-    ]
-    batch: Annotated[float, At("workload.batch", exact=True), "samples of a step, see scaling"]
-    samples: Annotated[
-        float | None,
-        At("workload.samples", exact=True),
-        "samples that the job trains on in all, null when unknown",
-    ]
-    activation_checkpointing: Annotated[
-        bool | None,
-        At("workload.checkpointing"),
-        "as asked, null: as usual, and where memory needs it",
-    ]
-    software: Annotated[
-        str | None,
-        At(lambda training: getattr(training.speeds, "software", None)),
-        "eager, transformers, compiled or tuned",
-    ]
+    model: Annotated[str, At("workload.model.name")]
+    """name of the model"""
+    parameters: Annotated[float, At("workload.model.parameters", exact=True)]
+    """number of parameters"""
+    unit: Annotated[str, At("workload.units")]
+    """what throughput counts, such as tokens/s"""
+    method: Annotated[str, At("workload.method")]
+    """ddp, fsdp or lora"""
+    precision: Annotated[str, At("workload.precision")]
+    """number format of a step, auto for the best that a GPU has"""
+    sequence: Annotated[int, At("workload.model.sequence")]
+    """tokens of a sample, 1 where samples are not sequences"""
+    scaling: Annotated[str, At("workload.scaling")]
+    """weak: batch is that of each GPU; strong: of all GPUs together"""
+    batch: Annotated[float, At("workload.batch", exact=True)]
+    """samples of a step, see scaling"""
+    samples: Annotated[float | None, At("workload.samples", exact=True)]
+    """samples that the job trains on in all, null when unknown"""
+    activation_checkpointing: Annotated[bool | None, At("workload.checkpointing")]
+    """as asked, null: as usual, and where memory needs it"""
+    software: Annotated[str | None, At(lambda training: getattr(training.speeds, "software", None))]
+    """eager, transformers, compiled or tuned"""
     placement_group: Annotated[
-        bool | None,
-        At(lambda training: getattr(training.speeds, "placement_group", None)),
-        "whether the VMs are in a cluster placement group",
+        bool | None, At(lambda training: getattr(training.speeds, "placement_group", None))
     ]
+    """whether the VMs are in a cluster placement group"""
 
 
 class Work(TypedDict):
     """The job."""
 
-    job: Annotated[str, "its name"]
-    steps: Annotated[int, "training steps"]
-    step_s: Annotated[float | None, "one step on one VM of measured_on, seconds; null with a model"]
-    save_s: Annotated[float | None, "how long a save blocks training, seconds; null with a model"]
-    durable_s: Annotated[
-        float | None,
-        "from the end of a save until the version is durable, seconds; null with a model",
-    ]
-    allocation_s: Annotated[
-        float | None, "from the request for a VM until it runs, seconds; null with a model"
-    ]
-    preparation_s: Annotated[float | None, "from then until it trains, seconds; null with a model"]
-    grace_s: Annotated[
-        float | None,
-        "from the notice of a preemption until the VM is gone, seconds; null with a model",
-    ]
-    measured_on: Annotated[str | None, "VM type that step_s is of, null when none of the catalog"]
-    mttp_s: Annotated[
-        float | None,
-        "mean time to preemption of one spot VM, seconds, null: by the bands of the types",
-    ]
-    interruption_rate: Annotated[
-        float | None, "share of VMs preempted in a month, null: by the bands of the types"
-    ]
-    save_policy: Annotated[str | None, "when the job saves; null with a model: at the best times"]
-    deadline_s: Annotated[
-        float | None, "the longest that the job may take, seconds, null for no limit"
-    ]
-    total_budget_usd: Annotated[
-        float | None, "the most that the job may cost, US dollars, null for no limit"
-    ]
+    job: str
+    """its name"""
+    steps: int
+    """training steps"""
+    step_s: float | None
+    """one step on one VM of measured_on, seconds; null with a model"""
+    save_s: float | None
+    """how long a save blocks training, seconds; null with a model"""
+    durable_s: float | None
+    """from the end of a save until the version is durable, seconds; null with a model"""
+    allocation_s: float | None
+    """from the request for a VM until it runs, seconds; null with a model"""
+    preparation_s: float | None
+    """from then until it trains, seconds; null with a model"""
+    grace_s: float | None
+    """from the notice of a preemption until the VM is gone, seconds; null with a model"""
+    measured_on: str | None
+    """VM type that step_s is of, null when none of the catalog"""
+    mttp_s: float | None
+    """mean time to preemption of one spot VM, seconds, null: by the bands of the types"""
+    interruption_rate: float | None
+    """share of VMs preempted in a month, null: by the bands of the types"""
+    save_policy: str | None
+    """when the job saves; null with a model: at the best times"""
+    deadline_s: float | None
+    """the longest that the job may take, seconds, null for no limit"""
+    total_budget_usd: float | None
+    """the most that the job may cost, US dollars, null for no limit"""
 
 
 class Extras(TypedDict):
     """What bills count besides VMs, as asked for."""
 
-    disk_gb: Annotated[float | None, "disk of each VM, GB"]
-    egress_gb: Annotated[float | None, "traffic to the internet in all, GB"]
-    bucket_gb: Annotated[float | None, "what a bucket keeps meanwhile, GB"]
-    disk_type: Annotated[str | None, At("disk_kind"), "kind of disk, null for the cloud's usual"]
-    nat: Annotated[bool, "whether VMs are behind a NAT gateway"]
-    excluded: Annotated[
-        list[str], At(lambda extras: sorted(extras.excluded)), "costs that are not counted"
-    ]
+    disk_gb: float | None
+    """disk of each VM, GB"""
+    egress_gb: float | None
+    """traffic to the internet in all, GB"""
+    bucket_gb: float | None
+    """what a bucket keeps meanwhile, GB"""
+    disk_type: Annotated[str | None, At("disk_kind")]
+    """kind of disk, null for the cloud's usual"""
+    nat: bool
+    """whether VMs are behind a NAT gateway"""
+    excluded: Annotated[list[str], At(lambda extras: sorted(extras.excluded))]
+    """costs that are not counted"""
 
 
 class _MoreOfRequest(TypedDict, total=False):
-    training: Annotated[TrainedModel, "what is trained, with --model or --params only"]
-    work: Annotated[Work, "the job, where one was given only"]
+    training: TrainedModel
+    """what is trained, with --model or --params only"""
+    work: Work
+    """the job, where one was given only"""
 
 
 class Request(_MoreOfRequest):
     """What was asked for, defaults included."""
 
-    pw_usd_per_hour: Annotated[UsdPerHour, At("budget"), "the most that the cluster may cost"]
-    catalog: Annotated[str, "name of the catalog"]
-    objective: Annotated[str, "what is maximised or minimised"]
-    policy: Annotated[str, "how clusters are ranked"]
-    speedup: Annotated[str, "kind of speed-up curve"]
-    checkpoint_bytes: Annotated[int, "size of one checkpoint, bytes"]
-    buffers: Annotated[int, "checkpoints that memory nodes hold at once"]
-    top: Annotated[int, "how many clusters to rank"]
-    solver: Annotated[str, "who proves the best cluster"]
-    rank: Annotated[
-        Literal["machines", "plans"], "whether rows differ in what trains, or in anything"
-    ]
-    extrapolate: Annotated[bool, "whether clusters beyond what was checked may come first"]
-    mttp_s: Annotated[
-        float | None,
-        At("life_s"),
-        "mean time to preemption of a spot VM, as given for a model, seconds",
-    ]
-    architectures: Annotated[list[str], "only these, empty for all of the default"]
-    gpus: Annotated[list[str], "globs of GPU models, empty for all"]
-    instance_types: Annotated[list[str], "globs of VM types that train, empty for all"]
-    exclude: Annotated[list[str], "globs of VM types that are left out"]
-    memory_nodes: Annotated[list[str], "globs of VM types that hold checkpoints, empty for all"]
-    max_nodes: Annotated[int, "the most VMs that train in one cluster"]
-    quotas: Annotated[list[Quota], "the limits that were applied"]
-    estimates: Annotated[bool, "whether types with estimated eFLOPS are allowed"]
-    burstable: Annotated[bool, "whether burstable memory nodes are allowed"]
-    cpu_architecture: Annotated[str | None, "x86_64 or arm64, null for both"]
-    generation: Annotated[str, "which generations of VM types are allowed"]
-    extras: Annotated[Extras, "what bills count besides VMs"]
-    gpus_per_vm: Annotated[Bounds, "GPUs of a VM"]
-    gpu_memory_bytes: Annotated[Bounds, "memory of each GPU, bytes"]
-    gpu_total_memory_bytes: Annotated[Bounds, "memory of all GPUs of a VM, bytes"]
+    pw_usd_per_hour: Annotated[UsdPerHour, At("budget")]
+    """the most that the cluster may cost"""
+    catalog: str
+    """name of the catalog"""
+    objective: str
+    """what is maximised or minimised"""
+    policy: str
+    """how clusters are ranked"""
+    speedup: str
+    """kind of speed-up curve"""
+    checkpoint_bytes: int
+    """size of one checkpoint, bytes"""
+    buffers: int
+    """checkpoints that memory nodes hold at once"""
+    top: int
+    """how many clusters to rank"""
+    solver: str
+    """who proves the best cluster"""
+    rank: Literal["machines", "plans"]
+    """whether rows differ in what trains, or in anything"""
+    extrapolate: bool
+    """whether clusters beyond what was checked may come first"""
+    mttp_s: Annotated[float | None, At("life_s")]
+    """mean time to preemption of a spot VM, as given for a model, seconds"""
+    architectures: list[str]
+    """only these, empty for all of the default"""
+    gpus: list[str]
+    """globs of GPU models, empty for all"""
+    instance_types: list[str]
+    """globs of VM types that train, empty for all"""
+    exclude: list[str]
+    """globs of VM types that are left out"""
+    memory_nodes: list[str]
+    """globs of VM types that hold checkpoints, empty for all"""
+    max_nodes: int
+    """the most VMs that train in one cluster"""
+    quotas: list[Quota]
+    """the limits that were applied"""
+    estimates: bool
+    """whether types with estimated eFLOPS are allowed"""
+    burstable: bool
+    """whether burstable memory nodes are allowed"""
+    cpu_architecture: str | None
+    """x86_64 or arm64, null for both"""
+    generation: str
+    """which generations of VM types are allowed"""
+    extras: Extras
+    """what bills count besides VMs"""
+    gpus_per_vm: Bounds
+    """GPUs of a VM"""
+    gpu_memory_bytes: Bounds
+    """memory of each GPU, bytes"""
+    gpu_total_memory_bytes: Bounds
+    """memory of all GPUs of a VM, bytes"""
 
 
 class _UndatedSignal(TypedDict, total=False):
-    dated: Annotated[
-        Literal[False],
-        At(lambda origin: None if origin.dated else False),
-        "only where the source bears no date: observed_at is the earliest that it can be",
-    ]
+    dated: Annotated[Literal[False], At(lambda origin: None if origin.dated else False)]
+    """only where the source bears no date: observed_at is the earliest that it can be"""
 
 
 class Signal(_UndatedSignal):
     """One kind of figure and where it comes from."""
 
-    signal: Annotated[str, "such as specs, spot or on-demand"]
-    kind: Annotated[str, "live, cache, expired or embedded"]
-    observed_at: Annotated[Time, At(_observed_at), "when the figures were true"]
-    source: Annotated[str, "who published them"]
-    refused: Annotated[
-        dict[str, int],
-        At(lambda origin: dict(origin.refused)),
-        "implausible rows that were left out, by reason",
-    ]
+    signal: str
+    """such as specs, spot or on-demand"""
+    kind: str
+    """live, cache, expired or embedded"""
+    observed_at: Annotated[Time, At(_observed_at)]
+    """when the figures were true"""
+    source: str
+    """who published them"""
+    refused: Annotated[dict[str, int], At(lambda origin: dict(origin.refused))]
+    """implausible rows that were left out, by reason"""
 
 
 class Measured(TypedDict):
     """A figure that was measured on the user's own machines."""
 
-    kind: Annotated[str, "eflops, scaling or saturation"]
-    subject: Annotated[str, "the VM type, or 'sender to receiver'"]
-    workload: Annotated[str | None, "what was trained, null for saturation"]
+    kind: str
+    """eflops, scaling or saturation"""
+    subject: str
+    """the VM type, or 'sender to receiver'"""
+    workload: str | None
+    """what was trained, null for saturation"""
     measured_at: Annotated[Time, At(lambda figure: format_time(figure.measured_at))]
-    value: Annotated[str, "the result, in words"]
+    value: str
+    """the result, in words"""
 
 
 class _MoreOfSource(TypedDict, total=False):
-    measured: Annotated[list[Measured], "own measurements that were used, where there are any only"]
-    measured_file: Annotated[str | None, "their file, null for the user's own tables"]
-    measured_doubts: Annotated[list[str], "limits of these measurements"]
+    measured: list[Measured]
+    """own measurements that were used, where there are any only"""
+    measured_file: str | None
+    """their file, null for the user's own tables"""
+    measured_doubts: list[str]
+    """limits of these measurements"""
 
 
 class Source(_MoreOfSource):
     """Where a catalog's figures come from."""
 
-    catalog: Annotated[str, "name of the catalog"]
-    region: Annotated[str, "the provider's region, empty when there is none"]
-    prices_as_of: Annotated[
-        str | None, "the day the oldest prices were true, YYYY-MM-DD, null when there is none"
-    ]
-    kind: Annotated[str, "embedded, file, live, cache or mixed"]
-    source: Annotated[str, "the publication or service, in words"]
-    eflops_unit: Annotated[str, "what eflops and throughput count, in words"]
-    price_basis: Annotated[
-        str,
-        At(lambda about: about.basis or "current"),
-        "which spot price is meant, in words: current, or one over time",
-    ]
-    signals: Annotated[list[Signal], At("origins"), "by kind of figure, where they differ"]
-    notes: Annotated[list[str], "what went wrong in fetching"]
+    catalog: str
+    """name of the catalog"""
+    region: str
+    """the provider's region, empty when there is none"""
+    prices_as_of: str | None
+    """the day the oldest prices were true, YYYY-MM-DD, null when there is none"""
+    kind: str
+    """embedded, file, live, cache or mixed"""
+    source: str
+    """the publication or service, in words"""
+    eflops_unit: str
+    """what eflops and throughput count, in words"""
+    price_basis: Annotated[str, At(lambda about: about.basis or "current")]
+    """which spot price is meant, in words: current, or one over time"""
+    signals: Annotated[list[Signal], At("origins")]
+    """by kind of figure, where they differ"""
+    notes: list[str]
+    """what went wrong in fetching"""
 
 
 class Solution(TypedDict):
     """How the search ended."""
 
-    status: Annotated[str, "optimal, infeasible, or why the best is not proven"]
-    solver: Annotated[str, "who proved the best cluster"]
-    doubt: Annotated[str, "why it is not proven, empty if it is"]
+    status: str
+    """optimal, infeasible, or why the best is not proven"""
+    solver: str
+    """who proved the best cluster"""
+    doubt: str
+    """why it is not proven, empty if it is"""
 
 
 class PriceSource(TypedDict):
     """Where a price comes from."""
 
-    kind: Annotated[str, "live, cache, expired, embedded or file"]
-    observed_at: Annotated[
-        str | None, "when it was true, a day or ISO 8601 in UTC, null when unknown"
-    ]
+    kind: str
+    """live, cache, expired, embedded or file"""
+    observed_at: str | None
+    """when it was true, a day or ISO 8601 in UTC, null when unknown"""
 
 
 class ZonePrice(TypedDict):
     """The spot price in one zone."""
 
-    zone: Annotated[str, "id of the zone, such as use1-az4"]
-    zone_name: Annotated[
-        str | None, At("name"), "what the account calls it, such as us-east-1a, null when unknown"
-    ]
-    usd_per_hour: Annotated[UsdPerHour, "spot price of one VM"]
-    since: Annotated[str | None, "since when this price holds, ISO 8601, UTC, null when unknown"]
+    zone: str
+    """id of the zone, such as use1-az4"""
+    zone_name: Annotated[str | None, At("name")]
+    """what the account calls it, such as us-east-1a, null when unknown"""
+    usd_per_hour: UsdPerHour
+    """spot price of one VM"""
+    since: str | None
+    """since when this price holds, ISO 8601, UTC, null when unknown"""
 
 
 class KnownLife(TypedDict):
     """How long spot VMs of the type live, by the user's own history."""
 
-    low_s: Annotated[
-        float, "lower end of the 80 % interval of mean_s, with which plans count; seconds"
-    ]
-    mean_s: Annotated[float, "mean life, seconds"]
-    high_s: Annotated[float, "upper end of its interval, seconds"]
-    preemptions: Annotated[int, "VMs that were taken back or lost"]
-    machines: Annotated[int, "VMs that were launched"]
-    newest_s: Annotated[
-        float, "when the newest of them ended, or was last alive, seconds since 1970"
-    ]
+    low_s: float
+    """lower end of the 80 % interval of mean_s, with which plans count; seconds"""
+    mean_s: float
+    """mean life, seconds"""
+    high_s: float
+    """upper end of its interval, seconds"""
+    preemptions: int
+    """VMs that were taken back or lost"""
+    machines: int
+    """VMs that were launched"""
+    newest_s: float
+    """when the newest of them ended, or was last alive, seconds since 1970"""
 
 
 class Reservation(TypedDict):
     """A pool of reserved VMs."""
 
-    pool: Annotated[str, "its name in the file of --reserved"]
+    pool: str
+    """its name in the file of --reserved"""
     instance_type: InstanceType
-    count: Annotated[int, "VMs that it has"]
-    kind: Annotated[str, "reservation or capacity-block"]
-    left_s: Annotated[float | None, "until its VMs are ended, seconds, null for no end"]
-    until: Annotated[str, "that moment in words, empty for no end"]
+    count: int
+    """VMs that it has"""
+    kind: str
+    """reservation or capacity-block"""
+    left_s: float | None
+    """until its VMs are ended, seconds, null for no end"""
+    until: str
+    """that moment in words, empty for no end"""
 
 
 class _MoreOfTrainers(TypedDict, total=False):
-    reserved: Annotated[
-        Reservation,
-        At("reserved", after="eflops_source"),
-        "the pool that its VMs are of, with --reserved only",
-    ]
-    on_demand_discount: Annotated[
-        float,
-        At(_discount, after="eflops_source"),
-        "share of the list price that a savings plan saves, with one only",
-    ]
-    known_life: Annotated[
-        KnownLife,
-        At("known_life", after="eflops_source"),
-        "with --mttp history, where it says enough of the type",
-    ]
+    reserved: Annotated[Reservation, At("reserved", after="eflops_source")]
+    """the pool that its VMs are of, with --reserved only"""
+    on_demand_discount: Annotated[float, At(_discount, after="eflops_source")]
+    """share of the list price that a savings plan saves, with one only"""
+    known_life: Annotated[KnownLife, At("known_life", after="eflops_source")]
+    """with --mttp history, where it says enough of the type"""
     eflops_source: Annotated[
-        str,
-        At(lambda gpu: gpu.eflops_source or None, after="on_demand_count"),
-        "who measured eflops, where it was not the catalog's own source only",
+        str, At(lambda gpu: gpu.eflops_source or None, after="on_demand_count")
     ]
+    """who measured eflops, where it was not the catalog's own source only"""
 
 
 class Trainers(_MoreOfTrainers):
     """The VMs that train."""
 
     instance_type: Annotated[InstanceType, At("type_name")]
-    count: Annotated[VmCount, "count of training VMs; kept for older readers, see vm_count"]
-    vm_count: Annotated[VmCount, "VMs that train: spot_count + on_demand_count"]
-    spot_count: Annotated[VmCount, "of them spot VMs"]
-    on_demand_count: Annotated[VmCount, "of them on-demand VMs"]
-    gpu_name: Annotated[str | None, At("gpu.name"), "GPU model, such as T4, null when unknown"]
-    gpus_per_vm: Annotated[int | None, At("gpu.count"), "GPUs in one VM, null when unknown"]
-    cpu_architecture: Annotated[str | None, "x86_64 or arm64, null when unknown"]
-    eflops: Annotated[
-        float | None,
-        At("eflops", exact=True),
-        "operations a second of one VM in the catalog's eflops_unit, null when unprofiled",
-    ]
-    eflops_basis: Annotated[str, "how eflops was estimated, empty when it was measured"]
-    interruption_band: Annotated[
-        int | None,
-        "share of its VMs preempted in a month: 0 to 4 for < 5, 5-10, 10-15, 15-20, > 20 %, null"
-        " unknown",
-    ]
-    spot_usd_per_hour: Annotated[
-        float | None, "spot price of one VM, US dollars an hour, null if not sold"
-    ]
-    spot_price: Annotated[PriceSource, "where the spot price comes from"]
-    on_demand_usd_per_hour: Annotated[
-        float | None, "on-demand price of one VM, US dollars an hour, null if not sold"
-    ]
-    on_demand_price: Annotated[PriceSource, "where the on-demand price comes from"]
-    zones: Annotated[list[ZonePrice], At("spot_zones"), "spot prices by zone, the cheapest first"]
+    count: VmCount
+    """count of training VMs; kept for older readers, see vm_count"""
+    vm_count: VmCount
+    """VMs that train: spot_count + on_demand_count"""
+    spot_count: VmCount
+    """of them spot VMs"""
+    on_demand_count: VmCount
+    """of them on-demand VMs"""
+    gpu_name: Annotated[str | None, At("gpu.name")]
+    """GPU model, such as T4, null when unknown"""
+    gpus_per_vm: Annotated[int | None, At("gpu.count")]
+    """GPUs in one VM, null when unknown"""
+    cpu_architecture: str | None
+    """x86_64 or arm64, null when unknown"""
+    eflops: Annotated[float | None, At("eflops", exact=True)]
+    """operations a second of one VM in the catalog's eflops_unit, null when unprofiled"""
+    eflops_basis: str
+    """how eflops was estimated, empty when it was measured"""
+    interruption_band: int | None
+    """share of its VMs preempted in a month: 0 to 4 for < 5, 5-10, 10-15, 15-20, > 20 %, null
+    unknown"""
+    spot_usd_per_hour: float | None
+    """spot price of one VM, US dollars an hour, null if not sold"""
+    spot_price: PriceSource
+    """where the spot price comes from"""
+    on_demand_usd_per_hour: float | None
+    """on-demand price of one VM, US dollars an hour, null if not sold"""
+    on_demand_price: PriceSource
+    """where the on-demand price comes from"""
+    zones: Annotated[list[ZonePrice], At("spot_zones")]
+    """spot prices by zone, the cheapest first"""
 
 
 class _MoreOfMemoryNodes(TypedDict, total=False):
-    reserved: Annotated[
-        Reservation,
-        At("reserved", after="cpu_architecture"),
-        "the pool that its VMs are of, with --reserved only",
-    ]
-    on_demand_discount: Annotated[
-        float,
-        At(_discount, after="cpu_architecture"),
-        "share of the list price that a savings plan saves, with one only",
-    ]
+    reserved: Annotated[Reservation, At("reserved", after="cpu_architecture")]
+    """the pool that its VMs are of, with --reserved only"""
+    on_demand_discount: Annotated[float, At(_discount, after="cpu_architecture")]
+    """share of the list price that a savings plan saves, with one only"""
 
 
 class MemoryNodes(_MoreOfMemoryNodes):
     """The on-demand VMs that hold checkpoints."""
 
     instance_type: Annotated[InstanceType, At("type_name")]
-    count: Annotated[VmCount, "count of memory nodes; kept for older readers, see vm_count"]
-    vm_count: Annotated[VmCount, "VMs that hold checkpoints"]
-    cpu_architecture: Annotated[str | None, "x86_64 or arm64, null when unknown"]
-    on_demand_usd_per_hour: Annotated[float | None, "on-demand price of one VM, US dollars an hour"]
-    on_demand_price: Annotated[PriceSource, "where the price comes from"]
-    zones: Annotated[list[str], "ids of the zones that offer the type, empty when unknown"]
+    count: VmCount
+    """count of memory nodes; kept for older readers, see vm_count"""
+    vm_count: VmCount
+    """VMs that hold checkpoints"""
+    cpu_architecture: str | None
+    """x86_64 or arm64, null when unknown"""
+    on_demand_usd_per_hour: float | None
+    """on-demand price of one VM, US dollars an hour"""
+    on_demand_price: PriceSource
+    """where the price comes from"""
+    zones: list[str]
+    """ids of the zones that offer the type, empty when unknown"""
 
 
 class MemoryNodesElsewhere(TypedDict):
     """The memory nodes of a cluster in another zone."""
 
     instance_type: Annotated[InstanceType, At("instance.name")]
-    vm_count: Annotated[VmCount, At("count"), "VMs that hold checkpoints"]
+    vm_count: Annotated[VmCount, At("count")]
+    """VMs that hold checkpoints"""
 
 
 class NextZone(TypedDict):
     """The next-best zone for a cluster."""
 
-    zone: Annotated[str, At("zone.zone"), "id of the zone"]
-    zone_name: Annotated[
-        str | None, At("zone.name"), "what the account calls it, null when unknown"
-    ]
-    spot_usd_per_hour: Annotated[
-        UsdPerHour, At("zone.usd_per_hour"), "spot price of one training VM there"
-    ]
-    memory: Annotated[MemoryNodesElsewhere | None, "the memory nodes there, null without any"]
-    usd_per_hour: Annotated[UsdPerHour, "price of all VMs there"]
+    zone: Annotated[str, At("zone.zone")]
+    """id of the zone"""
+    zone_name: Annotated[str | None, At("zone.name")]
+    """what the account calls it, null when unknown"""
+    spot_usd_per_hour: Annotated[UsdPerHour, At("zone.usd_per_hour")]
+    """spot price of one training VM there"""
+    memory: MemoryNodesElsewhere | None
+    """the memory nodes there, null without any"""
+    usd_per_hour: UsdPerHour
+    """price of all VMs there"""
 
 
 class Interruptions(TypedDict):
     """How often spot VMs of a cluster are preempted, by the band of their type."""
 
-    vm_count: Annotated[VmCount, At("vms"), "spot VMs of the cluster"]
-    independent: Annotated[
-        bool, At(lambda risk: True), "whether preemptions of single VMs are taken as independent"
-    ]
-    vm_monthly_share: Annotated[
-        Range,
-        At(lambda risk: _ends(*risk.vm_share)),
-        "share of single VMs preempted in a month, 0 to 1",
-    ]
-    cluster_monthly_share: Annotated[
-        Range,
-        At(lambda risk: _ends(*risk.share)),
-        "share of months in which the cluster loses a VM, 0 to 1",
-    ]
-    preemptions_per_month: Annotated[
-        Range,
-        At(lambda risk: _ends(*risk.losses_per_month)),
-        "VMs that the cluster loses in a month",
-    ]
+    vm_count: Annotated[VmCount, At("vms")]
+    """spot VMs of the cluster"""
+    independent: Annotated[bool, At(lambda risk: True)]
+    """whether preemptions of single VMs are taken as independent"""
+    vm_monthly_share: Annotated[Range, At(lambda risk: _ends(*risk.vm_share))]
+    """share of single VMs preempted in a month, 0 to 1"""
+    cluster_monthly_share: Annotated[Range, At(lambda risk: _ends(*risk.share))]
+    """share of months in which the cluster loses a VM, 0 to 1"""
+    preemptions_per_month: Annotated[Range, At(lambda risk: _ends(*risk.losses_per_month))]
+    """VMs that the cluster loses in a month"""
     mean_time_between_preemptions_s: Annotated[
-        Range,
-        At(lambda risk: _ends(risk.between_s[0] or None, risk.between_s[1])),
-        "from one preemption in the cluster to the next, seconds",
+        Range, At(lambda risk: _ends(risk.between_s[0] or None, risk.between_s[1]))
     ]
+    """from one preemption in the cluster to the next, seconds"""
 
 
 class PredictedTraining(TypedDict):
     """How fast a cluster trains the model."""
 
-    throughput: Annotated[Interval, "of the cluster, in request.training.unit"]
-    step_s: Annotated[Interval, "one step, seconds"]
-    mfu: Annotated[float, "model FLOP utilisation, 0 to 1"]
-    source: Annotated[str, "measured, published or derived"]
-    precision: Annotated[str, "number format of a step"]
-    batch_per_gpu: Annotated[
-        float, At("batch_per_gpu", exact=True), "samples of a step on each GPU"
-    ]
-    micro_batch: Annotated[float, At("micro_batch", exact=True), "of them computed at once"]
-    activation_checkpointing: Annotated[
-        bool, At("checkpointing"), "whether activations are computed again in the backward pass"
-    ]
-    checked_up_to_vms: Annotated[
-        int, At("fitted_vms"), "the largest cluster that the source has seen, VMs"
-    ]
-    state_bytes_per_gpu: Annotated[
-        float, At("state_bytes", exact=True), "weights, gradients and optimizer on each GPU, bytes"
-    ]
-    kept_share: Annotated[
-        Interval,
-        At("kept"),
-        "share of the throughput that preemptions leave, 0 to 1; low: at a bad time",
-    ]
-    faster_than_first: Annotated[
-        float | None,
-        "probability that it trains faster than the first plan, 0 to 1, null for that one",
-    ]
+    throughput: Interval
+    """of the cluster, in request.training.unit"""
+    step_s: Interval
+    """one step, seconds"""
+    mfu: float
+    """model FLOP utilisation, 0 to 1"""
+    source: str
+    """measured, published or derived"""
+    precision: str
+    """number format of a step"""
+    batch_per_gpu: Annotated[float, At("batch_per_gpu", exact=True)]
+    """samples of a step on each GPU"""
+    micro_batch: Annotated[float, At("micro_batch", exact=True)]
+    """of them computed at once"""
+    activation_checkpointing: Annotated[bool, At("checkpointing")]
+    """whether activations are computed again in the backward pass"""
+    checked_up_to_vms: Annotated[int, At("fitted_vms")]
+    """the largest cluster that the source has seen, VMs"""
+    state_bytes_per_gpu: Annotated[float, At("state_bytes", exact=True)]
+    """weights, gradients and optimizer on each GPU, bytes"""
+    kept_share: Annotated[Interval, At("kept")]
+    """share of the throughput that preemptions leave, 0 to 1; low: at a bad time"""
+    faster_than_first: float | None
+    """probability that it trains faster than the first plan, 0 to 1, null for that one"""
 
 
 class UsdRange(TypedDict):
     """A bill at both ends of what is known, US dollars."""
 
-    low: Annotated[
-        float, "the speed's upper end, and spot VMs that live as long as the Spot Advisor has it"
-    ]
-    high: Annotated[float, "the speed's lower end, and spot VMs that live for hours"]
+    low: float
+    """the speed's upper end, and spot VMs that live as long as the Spot Advisor has it"""
+    high: float
+    """the speed's lower end, and spot VMs that live for hours"""
 
 
 class _MoreOfExpected(TypedDict, total=False):
-    total_cost_range_usd: Annotated[
-        UsdRange, At(_cost_range), "the bill at both ends, with a model only"
-    ]
-    late_probability: Annotated[
-        float, "of missing the deadline, 0 to 1, by what is known of a model's speed"
-    ]
-    runs: Annotated[
-        int, At("spread.runs"), "simulated runs, as the percentiles after simulation only"
-    ]
-    makespan_p5_s: Annotated[Seconds, At("spread.p5_s"), "5th percentile"]
-    makespan_p50_s: Annotated[Seconds, At("spread.p50_s"), "median"]
-    makespan_p95_s: Annotated[Seconds, At("spread.p95_s"), "95th percentile"]
-    total_cost_p5_usd: Annotated[Usd, At("spread.p5_usd"), "5th percentile"]
-    total_cost_p50_usd: Annotated[Usd, At("spread.p50_usd"), "median"]
-    total_cost_p95_usd: Annotated[Usd, At("spread.p95_usd"), "95th percentile"]
-    late_share: Annotated[
-        float | None,
-        At("spread.late"),
-        "share of the runs that miss the deadline, 0 to 1, null without one",
-    ]
+    total_cost_range_usd: Annotated[UsdRange, At(_cost_range)]
+    """the bill at both ends, with a model only"""
+    late_probability: float
+    """of missing the deadline, 0 to 1, by what is known of a model's speed"""
+    runs: Annotated[int, At("spread.runs")]
+    """simulated runs, as the percentiles after simulation only"""
+    makespan_p5_s: Annotated[Seconds, At("spread.p5_s")]
+    """5th percentile"""
+    makespan_p50_s: Annotated[Seconds, At("spread.p50_s")]
+    """median"""
+    makespan_p95_s: Annotated[Seconds, At("spread.p95_s")]
+    """95th percentile"""
+    total_cost_p5_usd: Annotated[Usd, At("spread.p5_usd")]
+    """5th percentile"""
+    total_cost_p50_usd: Annotated[Usd, At("spread.p50_usd")]
+    """median"""
+    total_cost_p95_usd: Annotated[Usd, At("spread.p95_usd")]
+    """95th percentile"""
+    late_share: Annotated[float | None, At("spread.late")]
+    """share of the runs that miss the deadline, 0 to 1, null without one"""
 
 
 class Expected(_MoreOfExpected):
     """Expected time and bill of the job, null where it never ends."""
 
-    makespan_s: Annotated[
-        float | None, At("total_s"), "from the first request for VMs to the last step, seconds"
-    ]
-    total_cost_usd: Annotated[
-        float | None, At(lambda job: _if_it_ends(job, job.cost_usd)), "bill of all VMs, US dollars"
-    ]
-    preemptions: Annotated[
-        float | None, At(lambda job: _if_it_ends(job, job.preemptions)), "VMs lost"
-    ]
+    makespan_s: Annotated[float | None, At("total_s")]
+    """from the first request for VMs to the last step, seconds"""
+    total_cost_usd: Annotated[float | None, At(lambda job: _if_it_ends(job, job.cost_usd))]
+    """bill of all VMs, US dollars"""
+    preemptions: Annotated[float | None, At(lambda job: _if_it_ends(job, job.preemptions))]
+    """VMs lost"""
     by: Annotated[
         Literal["closed form", "simulation"],
         At(lambda job: "closed form" if job.spread is None else "simulation"),
-        "how it was computed",
     ]
-    closed_form_holds: Annotated[bool, At("sound"), "whether the closed form is within 2 % here"]
+    """how it was computed"""
+    closed_form_holds: Annotated[bool, At("sound")]
+    """whether the closed form is within 2 % here"""
 
 
 class BillItem(TypedDict):
     """A cost besides VMs."""
 
-    name: Annotated[str, "disk, addresses, nat, egress, bucket or boot"]
+    name: str
+    """disk, addresses, nat, egress, bucket or boot"""
     usd_per_hour: UsdPerHour
     usd_once: Usd
-    counted: Annotated[str, At("what"), "how it was counted, in words"]
-    source: Annotated[
-        str | None,
-        At("source.url"),
-        "who says what it costs, a URL; null where it follows from prices of VMs",
-    ]
-    as_of: Annotated[
-        str | None, At("source.date"), "the day of that figure, or when it was looked up"
-    ]
-    official: Annotated[
-        bool | None,
-        At("source.official"),
-        "whether the cloud itself says so; null without a source",
-    ]
+    counted: Annotated[str, At("what")]
+    """how it was counted, in words"""
+    source: Annotated[str | None, At("source.url")]
+    """who says what it costs, a URL; null where it follows from prices of VMs"""
+    as_of: Annotated[str | None, At("source.date")]
+    """the day of that figure, or when it was looked up"""
+    official: Annotated[bool | None, At("source.official")]
+    """whether the cloud itself says so; null without a source"""
 
 
 class NotCounted(TypedDict):
     """A cost that is left out."""
 
-    name: Annotated[str, "as of an item"]
-    reason: Annotated[str, At("why"), "why, in words"]
+    name: str
+    """as of an item"""
+    reason: Annotated[str, At("why")]
+    """why, in words"""
 
 
 class Bill(TypedDict):
     """What a cluster costs besides its VMs."""
 
-    in_budget: Annotated[
-        bool,
-        At("counted"),
-        "whether budgets, the ranking and the job's expected cost are of all of it, or of VMs"
-        " alone",
-    ]
-    items: Annotated[list[BillItem], "what was counted"]
-    not_counted: Annotated[list[NotCounted], "what was not"]
-    usd_per_hour: Annotated[UsdPerHour, "of all items by the hour, without the VMs"]
-    usd_once: Annotated[Usd, "of all items that are paid once"]
-    total_usd_per_hour: Annotated[UsdPerHour, "VMs and what comes beside them"]
-    total_usd: Annotated[
-        float | None, "the expected bill of the job, US dollars, null without a job"
-    ]
-    rates_of_region: Annotated[
-        str | None, At("borrowed"), "the region whose rates were taken, if it is another one"
-    ]
+    in_budget: Annotated[bool, At("counted")]
+    """whether budgets, the ranking and the job's expected cost are of all of it, or of VMs alone"""
+    items: list[BillItem]
+    """what was counted"""
+    not_counted: list[NotCounted]
+    """what was not"""
+    usd_per_hour: UsdPerHour
+    """of all items by the hour, without the VMs"""
+    usd_once: Usd
+    """of all items that are paid once"""
+    total_usd_per_hour: UsdPerHour
+    """VMs and what comes beside them"""
+    total_usd: float | None
+    """the expected bill of the job, US dollars, null without a job"""
+    rates_of_region: Annotated[str | None, At("borrowed")]
+    """the region whose rates were taken, if it is another one"""
 
 
 class _MoreOfConfiguration(TypedDict, total=False):
-    bill: Annotated[
-        Bill,
-        At("bill", after="expected"),
-        "what it costs besides its VMs, where the rates of the cloud are known only",
-    ]
-    training: Annotated[
-        PredictedTraining,
-        At("prediction"),
-        "how fast it trains the model, with --model or --params only",
-    ]
-    expected: Annotated[
-        Expected, At("outlook"), "time and bill of the job, where one was given only"
-    ]
-    cloud: Annotated[str, "the cloud, such as gcp, where several are compared only"]
+    bill: Annotated[Bill, At("bill", after="expected")]
+    """what it costs besides its VMs, where the rates of the cloud are known only"""
+    training: Annotated[PredictedTraining, At("prediction")]
+    """how fast it trains the model, with --model or --params only"""
+    expected: Annotated[Expected, At("outlook")]
+    """time and bill of the job, where one was given only"""
+    cloud: str
+    """the cloud, such as gcp, where several are compared only"""
 
 
 class Configuration(_MoreOfConfiguration):
     """A cluster and its figures."""
 
-    rank: Annotated[int, "1 is the best"]
-    architecture: Annotated[str, At("cluster.architecture"), "such as tiering or single-anchor"]
-    region: Annotated[str, "the provider's region, empty when there is none"]
-    zone: Annotated[
-        str | None,
-        At("cluster.zone.zone"),
-        "id of the zone that it is priced in, null when unknown",
-    ]
-    next_zone: Annotated[NextZone | None, "the next-best zone, null when none is known"]
-    gpu: Annotated[Trainers, "the VMs that train"]
-    memory: Annotated[MemoryNodes | None, "the memory nodes, null without any"]
-    usd_per_hour: Annotated[UsdPerHour, "price of all VMs"]
-    speedup: Annotated[float, "S(n): speed over that of one VM"]
-    scaling_factor: Annotated[float, "K(n) = S(n) / n, 0 to 1"]
-    throughput: Annotated[float, "eFLOPS x n x K(n), in source.eflops_unit"]
-    flopp_spot: Annotated[
-        float | None,
-        "operations per US dollar of one spot VM, in source.eflops_unit x seconds, null if not"
-        " sold",
-    ]
-    z: Annotated[float, "the paper's objective, with FLOPP = eFLOPS over US dollars an hour"]
-    usd_per_work: Annotated[
-        float | None, "price over throughput, US dollars an hour per source.eflops_unit"
-    ]
-    speedup_kind: Annotated[str, "the curve that was used: hybrid, ring, measured or step-time"]
-    estimated: Annotated[bool, "whether its eFLOPS are an estimate"]
-    quotas: Annotated[list[QuotaNeed], "quotas that it counts against"]
-    interruptions: Annotated[
-        Interruptions | None, "null without spot VMs, or when nothing is known"
-    ]
-    binding: Annotated[
-        list[str],
-        At(lambda plan: [limit.constraint for limit in plan.binding]),
-        "constraints that keep a cluster of these types from being better",
-    ]
-    binding_reasons: Annotated[
-        list[str],
-        At(lambda plan: [limit.reason for limit in plan.binding]),
-        "the same in words, in this order",
-    ]
-    warnings: Annotated[list[str], "reasons to doubt the figures"]
+    rank: int
+    """1 is the best"""
+    architecture: Annotated[str, At("cluster.architecture")]
+    """such as tiering or single-anchor"""
+    region: str
+    """the provider's region, empty when there is none"""
+    zone: Annotated[str | None, At("cluster.zone.zone")]
+    """id of the zone that it is priced in, null when unknown"""
+    next_zone: NextZone | None
+    """the next-best zone, null when none is known"""
+    gpu: Trainers
+    """the VMs that train"""
+    memory: MemoryNodes | None
+    """the memory nodes, null without any"""
+    usd_per_hour: UsdPerHour
+    """price of all VMs"""
+    speedup: float
+    """S(n): speed over that of one VM"""
+    scaling_factor: float
+    """K(n) = S(n) / n, 0 to 1"""
+    throughput: float
+    """eFLOPS x n x K(n), in source.eflops_unit"""
+    flopp_spot: float | None
+    """operations per US dollar of one spot VM, in source.eflops_unit x seconds, null if not sold"""
+    z: float
+    """the paper's objective, with FLOPP = eFLOPS over US dollars an hour"""
+    usd_per_work: float | None
+    """price over throughput, US dollars an hour per source.eflops_unit"""
+    speedup_kind: str
+    """the curve that was used: hybrid, ring, measured or step-time"""
+    estimated: bool
+    """whether its eFLOPS are an estimate"""
+    quotas: list[QuotaNeed]
+    """quotas that it counts against"""
+    interruptions: Interruptions | None
+    """null without spot VMs, or when nothing is known"""
+    binding: Annotated[list[str], At(lambda plan: [limit.constraint for limit in plan.binding])]
+    """constraints that keep a cluster of these types from being better"""
+    binding_reasons: Annotated[list[str], At(lambda plan: [limit.reason for limit in plan.binding])]
+    """the same in words, in this order"""
+    warnings: list[str]
+    """reasons to doubt the figures"""
 
 
 class Alternative(Configuration):
     """The best cluster by another objective."""
 
-    objective: Annotated[str, "that objective"]
+    objective: str
+    """that objective"""
 
 
 class NextChange(TypedDict):
     """What more money buys."""
 
-    pw_usd_per_hour: Annotated[
-        UsdPerHour, At("budget"), "the next budget that buys a better cluster"
-    ]
-    gain: Annotated[float | None, "by which share it is better, null if nothing is feasible now"]
-    configuration: Annotated[Configuration | None, "that cluster"]
+    pw_usd_per_hour: Annotated[UsdPerHour, At("budget")]
+    """the next budget that buys a better cluster"""
+    gain: float | None
+    """by which share it is better, null if nothing is feasible now"""
+    configuration: Configuration | None
+    """that cluster"""
 
 
 class Rejection(TypedDict):
     """A VM type that is in no feasible cluster."""
 
     instance_type: InstanceType
-    reason: Annotated[str, "one word, such as unprofiled, memory or budget"]
-    detail: Annotated[str, "for people, with the figures"]
+    reason: str
+    """one word, such as unprofiled, memory or budget"""
+    detail: str
+    """for people, with the figures"""
 
 
 class Relax(TypedDict):
     """What to change where nothing is feasible."""
 
-    constraint: Annotated[str, "the constraint in the way"]
-    advice: Annotated[str, "what to do"]
+    constraint: str
+    """the constraint in the way"""
+    advice: str
+    """what to do"""
 
 
 class NextMeasurement(TypedDict):
     """What to measure next: most likely to change the decision."""
 
     instance_type: Annotated[InstanceType, At("cluster.gpu.name")]
-    vm_count: Annotated[VmCount, At("count"), "VMs to measure"]
-    minutes: Annotated[float, "minutes that it takes"]
-    cost_usd: Annotated[Usd, At("usd"), "what it costs"]
-    expected_gain: Annotated[float, At("gain"), "expected gain in throughput as a share"]
-    changes_the_choice: Annotated[
-        float, At("changes"), "probability that another cluster is chosen, 0 to 1"
-    ]
-    command: Annotated[str, "the command that measures it"]
+    vm_count: Annotated[VmCount, At("count")]
+    """VMs to measure"""
+    minutes: float
+    """minutes that it takes"""
+    cost_usd: Annotated[Usd, At("usd")]
+    """what it costs"""
+    expected_gain: Annotated[float, At("gain")]
+    """expected gain in throughput as a share"""
+    changes_the_choice: Annotated[float, At("changes")]
+    """probability that another cluster is chosen, 0 to 1"""
+    command: str
+    """the command that measures it"""
 
 
 class WhyRejected(TypedDict):
     """Why a VM type is in no feasible cluster."""
 
-    reason: Annotated[str, "one word, such as unprofiled, memory or budget"]
-    detail: Annotated[str, "for people, with the figures"]
+    reason: str
+    """one word, such as unprofiled, memory or budget"""
+    detail: str
+    """for people, with the figures"""
 
 
 class Explanation(TypedDict):
     """Why a VM type is not in the best cluster."""
 
     instance_type: InstanceType
-    verdict: Annotated[str, "the answer in words"]
-    configuration: Annotated[
-        Configuration | None, "its best cluster within the budget, null when there is none"
-    ]
-    gap: Annotated[float | None, "how far that is below the winner as a share, null without one"]
-    matches_at_usd_per_hour: Annotated[
-        float | None,
-        At("matches_at"),
-        "the lowest budget at which it would equal the winner, US dollars an hour, null if never",
-    ]
-    rejection: Annotated[WhyRejected | None, "null when it is in a feasible cluster"]
+    verdict: str
+    """the answer in words"""
+    configuration: Configuration | None
+    """its best cluster within the budget, null when there is none"""
+    gap: float | None
+    """how far that is below the winner as a share, null without one"""
+    matches_at_usd_per_hour: Annotated[float | None, At("matches_at")]
+    """the lowest budget at which it would equal the winner, US dollars an hour, null if never"""
+    rejection: WhyRejected | None
+    """null when it is in a feasible cluster"""
 
 
 class PlacementScore(TypedDict):
     """The provider's score of a zone."""
 
-    zone: Annotated[str, "id of the zone"]
-    score: Annotated[int, "1 to 10; 10: most likely to get the VMs"]
+    zone: str
+    """id of the zone"""
+    score: int
+    """1 to 10; 10: most likely to get the VMs"""
 
 
 class Placement(TypedDict):
     """How likely the provider says it is to get the VMs."""
 
-    region: Annotated[str, "the provider's region"]
+    region: str
+    """the provider's region"""
     instance_types: list[InstanceType]
-    vm_count: Annotated[VmCount, At("count"), "VMs that were asked about"]
+    vm_count: Annotated[VmCount, At("count")]
+    """VMs that were asked about"""
     scores: Annotated[
         list[PlacementScore],
         At(lambda placement: [{"zone": z, "score": n} for z, n in placement.scores.items()]),
@@ -741,32 +775,39 @@ class Placement(TypedDict):
 
 
 class _MoreOfRegion(TypedDict, total=False):
-    cloud: Annotated[str, "the cloud, such as gcp, where several are compared only"]
+    cloud: str
+    """the cloud, such as gcp, where several are compared only"""
 
 
 class RegionAnswer(_MoreOfRegion):
     """What one region has."""
 
-    region: Annotated[str, "the provider's region"]
+    region: str
+    """the provider's region"""
     source: Source
-    best: Annotated[Configuration | None, "its best cluster, null when nothing is feasible there"]
-    reason: Annotated[str | None, "why nothing is feasible, null when something is"]
+    best: Configuration | None
+    """its best cluster, null when nothing is feasible there"""
+    reason: str | None
+    """why nothing is feasible, null when something is"""
 
 
 class _MoreOfRecommendation(TypedDict, total=False):
-    on_demand: Annotated[
-        Configuration | None, "the best cluster without spot VMs, with a model or a job only"
-    ]
-    reason: Annotated[str, At("infeasible.reason"), "why nothing is feasible, only then"]
-    relax: Annotated[Relax, At("infeasible"), "what to change, where nothing is feasible only"]
-    cheapest: Annotated[
-        Configuration | None,
-        "the cheapest feasible cluster, where nothing is within the budget only",
-    ]
-    next_measurement: Annotated[NextMeasurement | None, "what to measure next, with a model only"]
-    explanation: Annotated[Explanation, "with --explain only"]
-    placement: Annotated[Placement, "with --placement only"]
-    regions: Annotated[list[RegionAnswer], "each region, where several were asked for only"]
+    on_demand: Configuration | None
+    """the best cluster without spot VMs, with a model or a job only"""
+    reason: Annotated[str, At("infeasible.reason")]
+    """why nothing is feasible, only then"""
+    relax: Annotated[Relax, At("infeasible")]
+    """what to change, where nothing is feasible only"""
+    cheapest: Configuration | None
+    """the cheapest feasible cluster, where nothing is within the budget only"""
+    next_measurement: NextMeasurement | None
+    """what to measure next, with a model only"""
+    explanation: Explanation
+    """with --explain only"""
+    placement: Placement
+    """with --placement only"""
+    regions: list[RegionAnswer]
+    """each region, where several were asked for only"""
 
 
 class Recommendation(_MoreOfRecommendation):
@@ -776,17 +817,16 @@ class Recommendation(_MoreOfRecommendation):
     request: Request
     source: Source
     solution: Annotated[Solution, At(lambda answer: answer)]
-    doubts: Annotated[list[str], "what to doubt, one sentence each"]
-    configurations: Annotated[
-        list[Configuration], "the ranked clusters, empty when nothing is feasible"
-    ]
-    alternatives: Annotated[
-        list[Alternative], "the best by other objectives, where they differ from the first"
-    ]
-    next_change: Annotated[NextChange | None, "null when no budget buys a better cluster"]
-    nearly_as_good: Annotated[
-        Configuration | None, "a cheaper cluster that is nearly as good, null without one"
-    ]
+    doubts: list[str]
+    """what to doubt, one sentence each"""
+    configurations: list[Configuration]
+    """the ranked clusters, empty when nothing is feasible"""
+    alternatives: list[Alternative]
+    """the best by other objectives, where they differ from the first"""
+    next_change: NextChange | None
+    """null when no budget buys a better cluster"""
+    nearly_as_good: Configuration | None
+    """a cheaper cluster that is nearly as good, null without one"""
     rejected: Annotated[list[Rejection], At("rejections")]
 
 
@@ -798,59 +838,79 @@ class ExplanationDocument(Explanation):
 
 
 class _MoreOfSweepRow(TypedDict, total=False):
-    makespan_s: Annotated[float | None, "expected time of the job, seconds, with a job only"]
-    total_cost_usd: Annotated[float | None, "expected bill of the job, US dollars, with a job only"]
-    closed_form_holds: Annotated[
-        bool | None, "whether the closed form is within 2 % here, with a job only"
-    ]
-    runs: Annotated[int | None, "simulated runs, as the percentiles after simulation only"]
-    makespan_p5_s: Annotated[float | None, "5th percentile, seconds"]
-    makespan_p50_s: Annotated[float | None, "median, seconds"]
-    makespan_p95_s: Annotated[float | None, "95th percentile, seconds"]
-    total_cost_p5_usd: Annotated[float | None, "5th percentile, US dollars"]
-    total_cost_p50_usd: Annotated[float | None, "median, US dollars"]
-    total_cost_p95_usd: Annotated[float | None, "95th percentile, US dollars"]
-    throughput_low: Annotated[
-        float | None, "lower end of the throughput's 80 % interval, with a model only"
-    ]
-    throughput_high: Annotated[float | None, "upper end, with a model only"]
-    source: Annotated[
-        Literal["measured", "published", "derived"] | None, "of the throughput, with a model only"
-    ]
+    makespan_s: float | None
+    """expected time of the job, seconds, with a job only"""
+    total_cost_usd: float | None
+    """expected bill of the job, US dollars, with a job only"""
+    closed_form_holds: bool | None
+    """whether the closed form is within 2 % here, with a job only"""
+    runs: int | None
+    """simulated runs, as the percentiles after simulation only"""
+    makespan_p5_s: float | None
+    """5th percentile, seconds"""
+    makespan_p50_s: float | None
+    """median, seconds"""
+    makespan_p95_s: float | None
+    """95th percentile, seconds"""
+    total_cost_p5_usd: float | None
+    """5th percentile, US dollars"""
+    total_cost_p50_usd: float | None
+    """median, US dollars"""
+    total_cost_p95_usd: float | None
+    """95th percentile, US dollars"""
+    throughput_low: float | None
+    """lower end of the throughput's 80 % interval, with a model only"""
+    throughput_high: float | None
+    """upper end, with a model only"""
+    source: Literal["measured", "published", "derived"] | None
+    """of the throughput, with a model only"""
 
 
 class SweepRow(_MoreOfSweepRow):
     """The best cluster of one policy at one budget; null where nothing is feasible."""
 
-    pw: Annotated[UsdPerHour, "the budget; kept for older readers, see pw_usd_per_hour"]
-    policy: Annotated[str, "how clusters are ranked"]
-    architecture: Annotated[str | None, "such as tiering or single-anchor"]
-    gpu_type: Annotated[
-        str | None, "VM type that trains; kept for older readers, see instance_type"
-    ]
-    gpu_count: Annotated[int | None, "count of training VMs; kept for older readers, see vm_count"]
-    memory_type: Annotated[
-        str | None, "VM type of the memory nodes; kept for older readers, see memory_instance_type"
-    ]
-    memory_count: Annotated[
-        int | None, "count of memory nodes; kept for older readers, see memory_vm_count"
-    ]
-    usd_per_hour: Annotated[float | None, "price of all VMs, US dollars an hour"]
-    throughput: Annotated[float | None, "units a second of a model, else eFLOPS x n x K(n)"]
-    pw_usd_per_hour: Annotated[UsdPerHour, "the budget: the most that the cluster may cost"]
-    instance_type: Annotated[str | None, "VM type that trains"]
-    vm_count: Annotated[int | None, "VMs that train"]
-    memory_instance_type: Annotated[str | None, "VM type of the memory nodes, null without any"]
-    memory_vm_count: Annotated[int | None, "VMs that hold checkpoints"]
+    pw: UsdPerHour
+    """the budget; kept for older readers, see pw_usd_per_hour"""
+    policy: str
+    """how clusters are ranked"""
+    architecture: str | None
+    """such as tiering or single-anchor"""
+    gpu_type: str | None
+    """VM type that trains; kept for older readers, see instance_type"""
+    gpu_count: int | None
+    """count of training VMs; kept for older readers, see vm_count"""
+    memory_type: str | None
+    """VM type of the memory nodes; kept for older readers, see memory_instance_type"""
+    memory_count: int | None
+    """count of memory nodes; kept for older readers, see memory_vm_count"""
+    usd_per_hour: float | None
+    """price of all VMs, US dollars an hour"""
+    throughput: float | None
+    """units a second of a model, else eFLOPS x n x K(n)"""
+    pw_usd_per_hour: UsdPerHour
+    """the budget: the most that the cluster may cost"""
+    instance_type: str | None
+    """VM type that trains"""
+    vm_count: int | None
+    """VMs that train"""
+    memory_instance_type: str | None
+    """VM type of the memory nodes, null without any"""
+    memory_vm_count: int | None
+    """VMs that hold checkpoints"""
 
 
 class Sweep(TypedDict):
     """The best cluster of every budget under several policies."""
 
     schema_version: Literal["deepvm.sweep/1"]
-    catalog: Annotated[str, "name of the catalog"]
-    region: Annotated[str, "the provider's region, empty when there is none"]
-    model: Annotated[str | None, "name of the model, null where eFLOPS are counted"]
-    unit: Annotated[str, "of throughput: such as tokens/s, or the catalog's eFLOPS unit"]
-    objective: Annotated[str, "what is maximised or minimised"]
+    catalog: str
+    """name of the catalog"""
+    region: str
+    """the provider's region, empty when there is none"""
+    model: str | None
+    """name of the model, null where eFLOPS are counted"""
+    unit: str
+    """of throughput: such as tokens/s, or the catalog's eFLOPS unit"""
+    objective: str
+    """what is maximised or minimised"""
     rows: list[SweepRow]

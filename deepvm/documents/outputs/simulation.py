@@ -16,68 +16,96 @@ Trace = Annotated[str, "its file, relative to the common folder"]
 class Job(TypedDict):
     """A training job and the VMs it runs on."""
 
-    name: Annotated[str, "for people"]
-    steps: Annotated[int, "optimizer steps in all"]
-    step_s: Annotated[Span, "one step"]
-    save_s: Annotated[Span, "writing a version"]
-    backup_s: Annotated[Span, "from then until it is durable, in the background"]
-    allocation_s: Annotated[Span, "from the request for a VM until it runs"]
-    preparation_s: Annotated[Span, "from then until training resumes"]
-    grace_s: Annotated[Span, "from the notice of a preemption until the VM is gone"]
-    mttp_s: Annotated[
-        float | list[float] | None, "mean time to preemption of a VM, seconds, null for never"
-    ]
-    save_every_steps: Annotated[int | None, "the user's own saves, null for none"]
-    spot_usd_per_hour: Annotated[float, "price of one spot VM, US dollars an hour"]
-    on_demand_usd_per_hour: Annotated[float, "price of one on-demand VM, US dollars an hour"]
-    market: Annotated[Literal["spot", "on-demand"], "how VMs are bought"]
-    missed_notice_rate: Annotated[float, "share of preemptions without notice, 0 to 1"]
-    stall_s: Annotated[MaybeSpan, "how long a save blocks training"]
-    memory_node_s: Annotated[MaybeSpan, "until a memory node has a version"]
-    warm_preparation_s: Annotated[MaybeSpan, "preparation where a memory node has the version"]
-    proactive_replacement: Annotated[bool, "whether a new VM is requested at the notice"]
-    vms: Annotated[int, "number of VMs"]
-    elastic: Annotated[bool, "whether training goes on with fewer VMs"]
-    lifetime: Annotated[str, "law of the VMs' lifetimes"]
+    name: str
+    """for people"""
+    steps: int
+    """optimizer steps in all"""
+    step_s: Span
+    """one step"""
+    save_s: Span
+    """writing a version"""
+    backup_s: Span
+    """from then until it is durable, in the background"""
+    allocation_s: Span
+    """from the request for a VM until it runs"""
+    preparation_s: Span
+    """from then until training resumes"""
+    grace_s: Span
+    """from the notice of a preemption until the VM is gone"""
+    mttp_s: float | list[float] | None
+    """mean time to preemption of a VM, seconds, null for never"""
+    save_every_steps: int | None
+    """the user's own saves, null for none"""
+    spot_usd_per_hour: float
+    """price of one spot VM, US dollars an hour"""
+    on_demand_usd_per_hour: float
+    """price of one on-demand VM, US dollars an hour"""
+    market: Literal["spot", "on-demand"]
+    """how VMs are bought"""
+    missed_notice_rate: float
+    """share of preemptions without notice, 0 to 1"""
+    stall_s: MaybeSpan
+    """how long a save blocks training"""
+    memory_node_s: MaybeSpan
+    """until a memory node has a version"""
+    warm_preparation_s: MaybeSpan
+    """preparation where a memory node has the version"""
+    proactive_replacement: bool
+    """whether a new VM is requested at the notice"""
+    vms: int
+    """number of VMs"""
+    elastic: bool
+    """whether training goes on with fewer VMs"""
+    lifetime: str
+    """law of the VMs' lifetimes"""
 
 
 class Spread(TypedDict):
     """A figure over all runs."""
 
-    mean: Annotated[float, "mean of the runs"]
-    sem: Annotated[float, "standard error of the mean"]
-    p5: Annotated[float, "5th percentile"]
-    p50: Annotated[float, "median"]
-    p95: Annotated[float, "95th percentile"]
+    mean: float
+    """mean of the runs"""
+    sem: float
+    """standard error of the mean"""
+    p5: float
+    """5th percentile"""
+    p50: float
+    """median"""
+    p95: float
+    """95th percentile"""
 
 
 class Breakdown(TypedDict):
     """What the time went into; means that add up to that of total_s."""
 
-    compute: Annotated[float, "steps that were kept, seconds"]
-    recompute: Annotated[float, "steps that were lost and done again, seconds"]
-    save: Annotated[float, "saves, seconds"]
-    allocation: Annotated[float, "waiting for VMs, seconds"]
-    preparation: Annotated[float, "preparing them, seconds"]
+    compute: float
+    """steps that were kept, seconds"""
+    recompute: float
+    """steps that were lost and done again, seconds"""
+    save: float
+    """saves, seconds"""
+    allocation: float
+    """waiting for VMs, seconds"""
+    preparation: float
+    """preparing them, seconds"""
 
 
 class Deadline(TypedDict):
     """How the deadline was kept."""
 
-    deadline_s: Annotated[
-        float, At("deadline.seconds"), "the longest that the job may take, seconds"
-    ]
-    policy: Annotated[
-        str, At("deadline.policy.name"), "what decides between spot and on-demand VMs"
-    ]
-    late_share: Annotated[float, "share of the runs that missed it, 0 to 1"]
-    on_demand_share: Annotated[float, "share of on-demand VMs in the machine time, 0 to 1"]
+    deadline_s: Annotated[float, At("deadline.seconds")]
+    """the longest that the job may take, seconds"""
+    policy: Annotated[str, At("deadline.policy.name")]
+    """what decides between spot and on-demand VMs"""
+    late_share: float
+    """share of the runs that missed it, 0 to 1"""
+    on_demand_share: float
+    """share of on-demand VMs in the machine time, 0 to 1"""
 
 
 class _MoreOfSimulation(TypedDict, total=False):
-    deadline: Annotated[
-        Deadline, At(lambda run: run if run.deadline else None), "with --deadline only"
-    ]
+    deadline: Annotated[Deadline, At(lambda run: run if run.deadline else None)]
+    """with --deadline only"""
 
 
 class SimulationRow(_MoreOfSimulation):
@@ -85,29 +113,24 @@ class SimulationRow(_MoreOfSimulation):
 
     schema_version: Literal["deepvm.simulate/1"]
     job: Annotated[Job, At("job_values")]
-    policy: Annotated[str, "when the job saves"]
-    runs: Annotated[int, "simulated training runs"]
-    seed: Annotated[int, "random seed"]
-    total_s: Annotated[
-        Spread,
-        At("spreads.total_s"),
-        "from the first request to the last step, seconds; called makespan_s in recommend",
-    ]
-    cost_usd: Annotated[
-        Spread,
-        At("spreads.cost_usd"),
-        "bill of all VMs, US dollars; called total_cost_usd in recommend",
-    ]
-    preemptions: Annotated[Spread, At("spreads.preemptions"), "VMs lost"]
+    policy: str
+    """when the job saves"""
+    runs: int
+    """simulated training runs"""
+    seed: int
+    """random seed"""
+    total_s: Annotated[Spread, At("spreads.total_s")]
+    """from the first request to the last step, seconds; called makespan_s in recommend"""
+    cost_usd: Annotated[Spread, At("spreads.cost_usd")]
+    """bill of all VMs, US dollars; called total_cost_usd in recommend"""
+    preemptions: Annotated[Spread, At("spreads.preemptions")]
+    """VMs lost"""
     breakdown_s: Breakdown
 
 
 class _MoreOfSwept(TypedDict, total=False):
-    sweep: Annotated[
-        dict[str, float],
-        At(lambda run: run.sweep or None, after=FIRST),
-        "values of --sweep by key, seconds for times; with --sweep only",
-    ]
+    sweep: Annotated[dict[str, float], At(lambda run: run.sweep or None, after=FIRST)]
+    """values of --sweep by key, seconds for times; with --sweep only"""
 
 
 class SweptRow(SimulationRow, _MoreOfSwept):
@@ -124,107 +147,134 @@ class SimulationComparison(TypedDict):
 class Probability(TypedDict):
     """A probability with its 80 % interval, 0 to 1."""
 
-    low: Annotated[float, "10 % of what may be is below"]
-    value: Annotated[float, "the mean"]
-    high: Annotated[float, "10 % of what may be is above"]
+    low: float
+    """10 % of what may be is below"""
+    value: float
+    """the mean"""
+    high: float
+    """10 % of what may be is above"""
 
 
 class LifeForWork(TypedDict):
     """A mean life with its 80 % interval, seconds."""
 
-    low: Annotated[float, "seconds"]
-    value: Annotated[float, "seconds"]
-    high: Annotated[float, "seconds"]
+    low: float
+    """seconds"""
+    value: float
+    """seconds"""
+    high: float
+    """seconds"""
 
 
 class PublicTraces(TypedDict):
     """What is believed before anything is known of a pool."""
 
-    pools: Annotated[int, "traces of one VM"]
-    gangs: Annotated[int, "traces of several VMs"]
-    lives: Annotated[int, "lives in the former"]
-    days: Annotated[float, "their length together"]
-    source: Annotated[str, "where they are from"]
-    as_of: Annotated[str, "when this was learnt from them"]
+    pools: int
+    """traces of one VM"""
+    gangs: int
+    """traces of several VMs"""
+    lives: int
+    """lives in the former"""
+    days: float
+    """their length together"""
+    source: str
+    """where they are from"""
+    as_of: str
+    """when this was learnt from them"""
 
 
 class OwnJobs(TypedDict):
     """What your own jobs saw of the type."""
 
-    machines: Annotated[int, At(lambda own: len(own.lives)), "spot VMs that were had"]
-    preemptions: Annotated[int, "of them taken back or lost"]
-    machine_s: Annotated[
-        float,
-        At(lambda own: sum(life.seconds for life in own.lives)),
-        "time that they lived, seconds",
-    ]
-    gang: Annotated[float, "VMs that were had together, mean"]
-    refused: Annotated[int, "VMs that were asked for in vain"]
+    machines: Annotated[int, At(lambda own: len(own.lives))]
+    """spot VMs that were had"""
+    preemptions: int
+    """of them taken back or lost"""
+    machine_s: Annotated[float, At(lambda own: sum(life.seconds for life in own.lives))]
+    """time that they lived, seconds"""
+    gang: float
+    """VMs that were had together, mean"""
+    refused: int
+    """VMs that were asked for in vain"""
 
 
 class ZoneStoredPrices(TypedDict):
     """Stored spot prices in a zone."""
 
-    zone: Annotated[str, "its id"]
-    usd_per_hour: Annotated[float, At("newest"), "the newest, US dollars an hour"]
-    p95_usd_per_hour: Annotated[
-        float, At("p95"), "not exceeded for 95 % of the time, US dollars an hour"
-    ]
-    versions: Annotated[int, "stored versions in all"]
-    versions_sold: Annotated[int, At("sold"), "of them with a price in this zone"]
-    windows: Annotated[int, "windows of the wanted time"]
-    windows_below_limit: Annotated[int, At("kept"), "of them at or below the limit throughout"]
-    stays_below_limit: Annotated[Probability, At("stays"), "probability of that"]
+    zone: str
+    """its id"""
+    usd_per_hour: Annotated[float, At("newest")]
+    """the newest, US dollars an hour"""
+    p95_usd_per_hour: Annotated[float, At("p95")]
+    """not exceeded for 95 % of the time, US dollars an hour"""
+    versions: int
+    """stored versions in all"""
+    versions_sold: Annotated[int, At("sold")]
+    """of them with a price in this zone"""
+    windows: int
+    """windows of the wanted time"""
+    windows_below_limit: Annotated[int, At("kept")]
+    """of them at or below the limit throughout"""
+    stays_below_limit: Annotated[Probability, At("stays")]
+    """probability of that"""
 
 
 class StoredPrices(TypedDict):
     """What the stored versions of a public catalog say, the best zone first."""
 
-    source: Annotated[str, "which catalog"]
-    as_of: Annotated[str, "date of the newest version"]
-    days: Annotated[int, "how far back they were read"]
-    limit_usd_per_hour: Annotated[
-        float, "--max-price, else the on-demand price, US dollars an hour"
-    ]
-    limit_counts: Annotated[
-        bool, At("asked"), "whether the limit is the user's, and is part of both"
-    ]
+    source: str
+    """which catalog"""
+    as_of: str
+    """date of the newest version"""
+    days: int
+    """how far back they were read"""
+    limit_usd_per_hour: float
+    """--max-price, else the on-demand price, US dollars an hour"""
+    limit_counts: Annotated[bool, At("asked")]
+    """whether the limit is the user's, and is part of both"""
     zones: list[ZoneStoredPrices]
 
 
 class SurviveEvidence(TypedDict):
     """What the probabilities rest on."""
 
-    interruption_band: Annotated[int | None, At("band"), "of the cloud, 0 to 4, null if unknown"]
-    placement_score: Annotated[int | None, At("score"), "of the cloud, 1 to 10, null if not asked"]
+    interruption_band: Annotated[int | None, At("band")]
+    """of the cloud, 0 to 4, null if unknown"""
+    placement_score: Annotated[int | None, At("score")]
+    """of the cloud, 1 to 10, null if not asked"""
     public_traces: Annotated[PublicTraces, At("prior")]
-    own_jobs: Annotated[OwnJobs | None, At("own"), "null if there are none of this type"]
-    prices: Annotated[StoredPrices | None, "with --history only"]
+    own_jobs: Annotated[OwnJobs | None, At("own")]
+    """null if there are none of this type"""
+    prices: StoredPrices | None
+    """with --history only"""
 
 
 class Survive(TypedDict):
     """Whether spot VMs can be had, and all live for a time."""
 
     schema_version: Literal["deepvm.survive/1"]
-    instance_type: Annotated[str, "the type of the VMs"]
-    region: Annotated[str, "their region"]
-    zone: Annotated[str | None, "their zone, null for any"]
-    vm_count: Annotated[int, At("forecast.vms"), "VMs at once"]
-    for_s: Annotated[float, At("forecast.for_s"), "how long all have to live, seconds"]
-    had: Annotated[Probability, At("forecast.had"), "that all can be had when they are asked for"]
-    lasts: Annotated[
-        Probability, At("forecast.lasts"), "that all live for the time, once they are had"
-    ]
-    both: Annotated[Probability, "both, and that the price stays below --max-price"]
-    lasts_after_wait: Annotated[
-        Probability, At("forecast.waited"), "that all live, if they came only after a wait"
-    ]
-    lasts_if_independent: Annotated[
-        float, At("forecast.independent"), "that all live, if losses did not come together, 0 to 1"
-    ]
-    life_for_work_s: Annotated[
-        LifeForWork, "the mean time to preemption for --work at this number of VMs"
-    ]
+    instance_type: str
+    """the type of the VMs"""
+    region: str
+    """their region"""
+    zone: str | None
+    """their zone, null for any"""
+    vm_count: Annotated[int, At("forecast.vms")]
+    """VMs at once"""
+    for_s: Annotated[float, At("forecast.for_s")]
+    """how long all have to live, seconds"""
+    had: Annotated[Probability, At("forecast.had")]
+    """that all can be had when they are asked for"""
+    lasts: Annotated[Probability, At("forecast.lasts")]
+    """that all live for the time, once they are had"""
+    both: Probability
+    """both, and that the price stays below --max-price"""
+    lasts_after_wait: Annotated[Probability, At("forecast.waited")]
+    """that all live, if they came only after a wait"""
+    lasts_if_independent: Annotated[float, At("forecast.independent")]
+    """that all live, if losses did not come together, 0 to 1"""
+    life_for_work_s: LifeForWork
+    """the mean time to preemption for --work at this number of VMs"""
     evidence: Annotated[SurviveEvidence, At(lambda answer: answer)]
 
 
@@ -232,19 +282,24 @@ class TraceRow(TypedDict):
     """How often the VMs of a trace were available, and how long they lived."""
 
     trace: Trace
-    vm_count: Annotated[int, "VMs that count as all"]
-    gap_s: Annotated[float, "between two ticks, seconds"]
-    ticks: Annotated[int, "number of observations"]
-    available_share: Annotated[float, "share of the ticks with all VMs, 0 to 1"]
-    lives: Annotated[int, "number of lifetimes that begin in it"]
-    preemptions: Annotated[int, "of them ended"]
-    machine_s: Annotated[float, "time that the VMs were there, seconds"]
-    mean_s: Annotated[
-        float | None, "machine time for each life that ended, seconds, null when none did"
-    ]
-    median_s: Annotated[
-        float | None, "median lifetime, seconds, null when more than half had not ended"
-    ]
+    vm_count: int
+    """VMs that count as all"""
+    gap_s: float
+    """between two ticks, seconds"""
+    ticks: int
+    """number of observations"""
+    available_share: float
+    """share of the ticks with all VMs, 0 to 1"""
+    lives: int
+    """number of lifetimes that begin in it"""
+    preemptions: int
+    """of them ended"""
+    machine_s: float
+    """time that the VMs were there, seconds"""
+    mean_s: float | None
+    """machine time for each life that ended, seconds, null when none did"""
+    median_s: float | None
+    """median lifetime, seconds, null when more than half had not ended"""
 
 
 class Traces(TypedDict):
@@ -257,27 +312,35 @@ class Traces(TypedDict):
 class FittedLaw(TypedDict):
     """A law fitted to lifetimes."""
 
-    law: Annotated[
-        Literal["exponential", "weibull", "lomax", "lognormal"], At("law.name"), "its name"
-    ]
-    parameters: Annotated[dict[str, float], "by name; scales in seconds, shapes without a unit"]
-    log_likelihood: Annotated[float, "natural logarithm"]
-    aic: Annotated[float, "Akaike's criterion; smaller is better"]
-    mean_s: Annotated[float | None, "mean lifetime, seconds, null if infinite"]
-    at_bound: Annotated[bool, "whether a parameter is at the edge of what is searched"]
+    law: Annotated[Literal["exponential", "weibull", "lomax", "lognormal"], At("law.name")]
+    """its name"""
+    parameters: dict[str, float]
+    """by name; scales in seconds, shapes without a unit"""
+    log_likelihood: float
+    """natural logarithm"""
+    aic: float
+    """Akaike's criterion; smaller is better"""
+    mean_s: float | None
+    """mean lifetime, seconds, null if infinite"""
+    at_bound: bool
+    """whether a parameter is at the edge of what is searched"""
 
 
 class FittedTrace(TypedDict):
     """The laws of one trace."""
 
     trace: Trace
-    lives: Annotated[int, "number of lifetimes"]
-    preemptions: Annotated[int, "of them ended"]
-    fits: Annotated[list[FittedLaw], "the best first, empty with too few lifetimes"]
+    lives: int
+    """number of lifetimes"""
+    preemptions: int
+    """of them ended"""
+    fits: list[FittedLaw]
+    """the best first, empty with too few lifetimes"""
 
 
 class _MoreOfTracesFit(TypedDict, total=False):
-    each: Annotated[list[FittedTrace], "by trace, with --each only"]
+    each: list[FittedTrace]
+    """by trace, with --each only"""
 
 
 class TracesFit(_MoreOfTracesFit):
@@ -285,27 +348,34 @@ class TracesFit(_MoreOfTracesFit):
 
     schema_version: Literal["deepvm.traces-fit/1"]
     traces: list[Trace]
-    lives: Annotated[int, "number of lifetimes"]
-    preemptions: Annotated[int, "of them ended"]
-    machine_s: Annotated[float, "time that the VMs were there, seconds"]
-    fits: Annotated[list[FittedLaw], "the best first"]
+    lives: int
+    """number of lifetimes"""
+    preemptions: int
+    """of them ended"""
+    machine_s: float
+    """time that the VMs were there, seconds"""
+    fits: list[FittedLaw]
+    """the best first"""
 
 
 class _MoreOfCost(TypedDict, total=False):
-    interval_s: Annotated[
-        float | None,
-        "of best-fixed, seconds, null for no saves; with that policy only",
-    ]
+    interval_s: float | None
+    """of best-fixed, seconds, null for no saves; with that policy only"""
 
 
 class Cost(_MoreOfCost):
     """What saves and lost work cost."""
 
-    machine_s: Annotated[float, "time that the VMs were there, seconds"]
-    saves_s: Annotated[float, "of it for saves, seconds"]
-    lost_s: Annotated[float, "of it for work that was lost, seconds"]
-    preemptions: Annotated[float, At("preemptions", exact=True), "lifetimes that ended"]
-    cost_share: Annotated[float, At("share"), "saves and lost work over the machine time, 0 to 1"]
+    machine_s: float
+    """time that the VMs were there, seconds"""
+    saves_s: float
+    """of it for saves, seconds"""
+    lost_s: float
+    """of it for work that was lost, seconds"""
+    preemptions: Annotated[float, At("preemptions", exact=True)]
+    """lifetimes that ended"""
+    cost_share: Annotated[float, At("share")]
+    """saves and lost work over the machine time, 0 to 1"""
 
 
 class CostOfTrace(Cost):
@@ -317,19 +387,22 @@ class CostOfTrace(Cost):
 class ReplayRow(Cost):
     """A save policy and a latency over all traces."""
 
-    policy: Annotated[str, "when the job saves"]
-    save_s: Annotated[float, "how long a save blocks training, seconds"]
-    pools: Annotated[list[CostOfTrace], "by trace"]
+    policy: str
+    """when the job saves"""
+    save_s: float
+    """how long a save blocks training, seconds"""
+    pools: list[CostOfTrace]
+    """by trace"""
 
 
 class TracesReplay(TypedDict):
     """Save policies replayed on traces."""
 
     schema_version: Literal["deepvm.traces-replay/1"]
-    step_s: Annotated[float, "one training step, seconds"]
-    mttp_prior_s: Annotated[
-        float, "mean time to preemption before a trace has shown its own, seconds"
-    ]
+    step_s: float
+    """one training step, seconds"""
+    mttp_prior_s: float
+    """mean time to preemption before a trace has shown its own, seconds"""
     traces: list[Trace]
     rows: list[ReplayRow]
 
@@ -337,40 +410,48 @@ class TracesReplay(TypedDict):
 class DeadlineJob(TypedDict):
     """The job that was replayed."""
 
-    work_s: Annotated[float, "what it takes on one VM without saves or restarts, seconds"]
-    restart_s: Annotated[float, "from the request for a VM until training goes on, seconds"]
-    save_every_s: Annotated[float, "work between two saves, seconds, 0 for continuous"]
-    save_s: Annotated[float, "how long a save blocks training, seconds"]
-    backup_s: Annotated[float, "from then until the version is durable, seconds"]
-    price_ratio: Annotated[float, "spot price over on-demand price"]
+    work_s: float
+    """what it takes on one VM without saves or restarts, seconds"""
+    restart_s: float
+    """from the request for a VM until training goes on, seconds"""
+    save_every_s: float
+    """work between two saves, seconds, 0 for continuous"""
+    save_s: float
+    """how long a save blocks training, seconds"""
+    backup_s: float
+    """from then until the version is durable, seconds"""
+    price_ratio: float
+    """spot price over on-demand price"""
 
 
 class DeadlineMean(TypedDict):
     """A policy at one slack, the mean over all traces."""
 
-    slack: Annotated[float, "deadline over work, less 1"]
-    policy: Annotated[str, "its name, or foresight for the least that any could cost"]
-    starts: Annotated[int, "replayed jobs"]
-    missed: Annotated[int, "of them late"]
-    cost_ratio: Annotated[float, At("cost"), "cost over that of on-demand alone, mean"]
-    cost_ratio_p95: Annotated[float, At("cost_p95"), "the same, 95th percentile of the starts"]
-    on_demand_share: Annotated[
-        float | None,
-        At("on_demand"),
-        "share of on-demand VMs in the machine time, 0 to 1, null for foresight",
-    ]
-    preemptions: Annotated[float | None, "mean, null for foresight"]
-    end_ratio: Annotated[
-        float | None,
-        At("took"),
-        "time from start to end over the deadline, mean, null for foresight",
-    ]
+    slack: float
+    """deadline over work, less 1"""
+    policy: str
+    """its name, or foresight for the least that any could cost"""
+    starts: int
+    """replayed jobs"""
+    missed: int
+    """of them late"""
+    cost_ratio: Annotated[float, At("cost")]
+    """cost over that of on-demand alone, mean"""
+    cost_ratio_p95: Annotated[float, At("cost_p95")]
+    """the same, 95th percentile of the starts"""
+    on_demand_share: Annotated[float | None, At("on_demand")]
+    """share of on-demand VMs in the machine time, 0 to 1, null for foresight"""
+    preemptions: float | None
+    """mean, null for foresight"""
+    end_ratio: Annotated[float | None, At("took")]
+    """time from start to end over the deadline, mean, null for foresight"""
 
 
 class DeadlineRow(DeadlineMean):
     """The same on one trace."""
 
-    trace: Annotated[str, At(lambda row: str(row.trace), after=FIRST), "its file"]
+    trace: Annotated[str, At(lambda row: str(row.trace), after=FIRST)]
+    """its file"""
 
 
 class TracesDeadline(TypedDict):
@@ -387,11 +468,13 @@ class TracesDeadline(TypedDict):
 class TraceMetadata(TypedDict):
     """How a trace was recorded."""
 
-    gap_seconds: Annotated[float, "between two observations, seconds"]
+    gap_seconds: float
+    """between two observations, seconds"""
 
 
 class TraceFile(TypedDict):
     """A recorded trace of spot VMs."""
 
     metadata: TraceMetadata
-    data: Annotated[list[int], "number of VMs that were there, at each observation"]
+    data: list[int]
+    """number of VMs that were there, at each observation"""
