@@ -48,7 +48,8 @@ def test_the_wheel_holds_data_types_and_licence(wheel: Path) -> None:
         for p in (ROOT / "data").rglob("*")
         if p.is_file()
     }
-    page = {f"deepvm/reports/plans/plan_page.{kind}" for kind in ("css", "js")}
+    pages = ROOT / "deepvm/reports/templates"
+    page = {str(p.relative_to(ROOT)) for kind in ("css", "js") for p in pages.glob(f"*.{kind}")}
     templates = {str(p.relative_to(ROOT)) for p in (ROOT / "deepvm").rglob("*.j2")}
     assert "deepvm/exporters/templates/torchrun/launch.sh.j2" in templates
     assert data | page | templates | {"deepvm/py.typed", "deepvm/cli/main.py"} <= names

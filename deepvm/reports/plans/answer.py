@@ -13,7 +13,6 @@ from deepvm.catalog.signals.cloud import Cloud
 from deepvm.catalog.signals.signal import PRICES, base
 from deepvm.core.cluster.cluster import Cluster, JobEstimate, Recommendation
 from deepvm.core.cluster.instances import Catalog
-from deepvm.core.interval import Interval
 from deepvm.core.training.doubts import PLAIN, UNPUBLISHED
 from deepvm.core.training.workload import Method, Scaling, Workload
 from deepvm.core.units import counted, format_bytes, format_seconds
@@ -95,7 +94,7 @@ def print_answer(
 
 
 def rows_of(answer: Recommendations) -> list[tuple[str, Recommendation]]:
-    """What is compared: the ranking's first, what costs least for its work, and what is never preempted."""
+    """What is compared: the first, what costs least for its work, and the best without spot VMs."""
     first = answer[0]
     value = next(
         (a.recommendation for a in answer.alternatives if a.objective is Objective.COST_PER_WORK),
@@ -180,7 +179,6 @@ def cluster_words(cluster: Cluster) -> str:
 def _cells(label: str, r: Recommendation, training: Training) -> dict[Column, str]:
     predicted, outlook = r.prediction, r.outlook
     assert predicted is not None
-    spot = r.cluster.spot_count > 0
     cells = {
         Column(""): label,
         Column("cluster", wrap=False): cluster_words(r.cluster),
@@ -190,9 +188,7 @@ def _cells(label: str, r: Recommendation, training: Training) -> dict[Column, st
     if outlook is not None:
         cells[Column("time", "right")] = format_seconds(outlook.total_s, digits=3)
         cells[Column("bill", "right")] = bill_words(outlook)
-    cells[Column("lost to preemption", "right", drop=2)] = (
-        lost_words(predicted.kept) if spot else "-"
-    )
+    cells[Column("lost to preemption", "right", drop=2)] = lost_words(r)
     cells[Column("source", drop=1)] = predicted.source
     return cells
 
@@ -207,8 +203,11 @@ def _dollars(usd: float) -> str:
     return f"{usd:.2f}" if usd < 9.995 else f"{usd:.0f}"
 
 
-def lost_words(kept: Interval) -> str:
+def lost_words(r: Recommendation) -> str:
     """The share that preemptions cost at a good and at a bad time."""
+    if r.prediction is None or not r.cluster.spot_count:
+        return "-"
+    kept = r.prediction.kept
     good, bad = _percent(1 - kept.high), _percent(1 - kept.low)
     return f"{good} %" if good == bad else f"{good} to {bad} %"
 
@@ -428,7 +427,7 @@ def ended_pools(answer: Recommendations) -> Iterator[str]:
 
 
 def next_steps(first: Recommendation, cloud: Cloud) -> list[str]:
-    """What to do with the plan; ``run`` and most exports would rent other VMs than reserved ones."""
+    """What to do with the plan; ``run`` and most exports do not rent reserved VMs."""
     groups = first.cluster.groups
     if any(group.instance.reserved for group in groups):
         return [

@@ -1,4 +1,4 @@
-"""``--why`` where a model is trained: the ranked clusters, what their figures rest on, and what was left out."""
+"""``--why`` where a model is trained: ranked clusters, their sources, and what is left out."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def print_trained_report(
 def _cells(r: Recommendation, place: str, workload: Workload, *, wide: bool) -> dict[Column, str]:
     predicted = r.prediction
     assert predicted is not None
-    speed, odds, spot = predicted.throughput, predicted.faster_than_first, r.cluster.spot_count > 0
+    speed, odds = predicted.throughput, predicted.faster_than_first
     cells = {
         Column("#", "right"): str(r.rank),
         **({Column("region"): place} if place else {}),
@@ -125,9 +125,7 @@ def _cells(r: Recommendation, place: str, workload: Workload, *, wide: bool) -> 
         ends = math.isfinite(r.outlook.total_s)
         cells[Column("time", "right", drop=7)] = format_seconds(r.outlook.total_s, digits=3)
         cells[Column("bill", "right", drop=8)] = bill_words(r.outlook) if ends else "-"
-    cells[Column("lost to preemption", "right", drop=2)] = (
-        lost_words(predicted.kept) if spot else "-"
-    )
+    cells[Column("lost to preemption", "right", drop=2)] = lost_words(r)
     if wide:
         cells |= {
             Column("step", "right", drop=12): format_seconds(predicted.step_s.value, digits=3),
@@ -241,7 +239,7 @@ def _preemptions(answer: Recommendations) -> Iterator[str]:
     any_of = "" if count == 1 else f", and training stops when any of {count} goes"
     yield (
         f"Preemptions: {lived}{any_of}. Saves, restarts and lost work take"
-        f" {lost_words(predicted.kept)} of the time; '--mttp' sets your own figure."
+        f" {lost_words(first)} of the time; '--mttp' sets your own figure."
     )
 
 

@@ -128,8 +128,14 @@ def test_bills_in_words() -> None:
 
 
 def test_losses_in_words() -> None:
-    assert answers.lost_words(Interval(0.963, 0.99, 0.9999)) == "0.0 to 3.7 %"
-    assert answers.lost_words(Interval(0.754, 0.9, 0.998)) == "0.2 to 25 %"
+    first = answered("3", "resnet50")[0]
+    assert first.prediction is not None
+    for kept, text in (
+        (Interval(0.963, 0.99, 0.9999), "0.0 to 3.7 %"),
+        (Interval(0.754, 0.9, 0.998), "0.2 to 25 %"),
+    ):
+        losing = replace(first, prediction=replace(first.prediction, kept=kept))
+        assert answers.lost_words(losing) == text
 
 
 @given(st.decimals(min_value="0.000001", max_value="100000", places=6))

@@ -1,4 +1,4 @@
-"""The page of an answer: complete without scripts and network, and nothing that it quotes can act."""
+"""The page of an answer: complete without scripts and network; what it quotes stays text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timezone
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,14 +28,14 @@ from deepvm.core.training.speed import Training
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import compare
 from deepvm.planner.search.frontier import Frontier, frontier_of
+from deepvm.reports.pages import TEMPLATES
 from deepvm.reports.performance.predictions import short
-from deepvm.reports.plans import plan_page
 from deepvm.reports.plans.answer import cluster_words
 from deepvm.reports.plans.plan_page import PlanPage
 from deepvm.services.recommend import recommend
 
 NOW = datetime(2026, 11, 25, tzinfo=timezone.utc)
-SCRIPT = Path(plan_page.__file__).with_suffix(".js")
+SCRIPT = TEMPLATES / "plan.js"
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 
 
@@ -166,7 +165,7 @@ def test_each_step_stands_in_the_table_and_in_the_data(
         cluster_words(s.recommendation.cluster) for s in found.steps
     ]
     table = next(
-        t for t in page.all("table") if t.text.startswith("The best plan of each budget")
+        t for t in page.all("table") if t.text.strip().startswith("The best plan of each budget")
     ).text
     assert all(cell in table for s in steps for cell in s["cells"])
     assert len(data_of(page)["header"]) == len(steps[0]["cells"])
@@ -199,7 +198,7 @@ def test_limits_doubts_sources_and_how_to_ask_again(page: Page) -> None:
     assert (
         "embedded snapshot" in sources and "2026-08-10T00:00:00Z" in sources and "107 d" in sources
     )
-    assert page.all("code")[0].text == "deepvm recommend --pw 3"
+    assert page.all("code")[0].text.strip() == "deepvm recommend --pw 3"
     header = page.all("header")[0].text
     assert "llama-8b, sharded" in header and "Clusters for at most 30 $/h" in header
     assert "deepvm 1.2 at 2026-11-25T00:00:00Z" in page.all("footer")[0].text
