@@ -66,19 +66,27 @@ def _ascii(page: str) -> str:
 
 def render_markdown(template: str, filters: Mapping[str, Callable[..., str]], **data: Any) -> str:
     """A text in Markdown; ``|`` in values is replaced, as it would end the cell of a table."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=False,
-        undefined=StrictUndefined,
-        finalize=lambda value: value.replace("|", "/") if isinstance(value, str) else value,
+    environment = text_environment(
+        lambda value: value.replace("|", "/") if isinstance(value, str) else value,
         keep_trailing_newline=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
     )
     environment.filters.update(filters)
     return environment.get_template(template).render(**data)
+
+
+def text_environment(finalize: Callable[[Any], Any], **more: Any) -> Environment:
+    """Templates of text, in which nothing is escaped; ``finalize`` changes each value."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    return Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=False,
+        undefined=StrictUndefined,
+        finalize=finalize,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        **more,
+    )
 
 
 @lru_cache(maxsize=1)

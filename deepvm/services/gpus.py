@@ -80,6 +80,15 @@ class Gpus(Rows[GpuRow]):
     workload: Workload
     rows: tuple[GpuRow, ...]
 
+    @property
+    def unknown(self) -> dict[tuple[str, str], list[str]]:
+        """Numbers of GPUs without a speed, by the GPU's name and the reason."""
+        counts: dict[tuple[str, str], list[str]] = {}
+        for row in self.rows:
+            if row.why:
+                counts.setdefault((row.name, row.why), []).append(str(row.count))
+        return counts
+
     def __repr__(self) -> str:
         """How many rows, and the first."""
         best, unit = self.rows[0], self.workload.units

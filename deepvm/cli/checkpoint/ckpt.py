@@ -77,14 +77,15 @@ def bench(
         if other:
             raise RequestError(option, other, "only together with --trainers")
     from deepvm.profiling.checkpoint.bench import run_bench
-    from deepvm.reports.profiling.benches import bench_figure, print_bench
+    from deepvm.reports.profiling.measurements import bench_figure
+    from deepvm.reports.text import print_text
 
     names = [n.strip() for n in methods.split(",") if n.strip()]
     with cleaning_up():  # gigabytes must not stay behind
         found = run_bench(
             model, reps, methods=names, folder=Path(folder or "."), steps=steps, say=say
         )
-    print_as(output, lambda: print_bench(found), found.document)
+    print_as(output, lambda: print_text("ckpt_bench", bench=found), found.document)
     draw(plot, lambda: bench_figure(found))
 
 
@@ -92,7 +93,7 @@ def _bench_node(
     trainers: str, state: str, ranks: int, reps: int, folder: str, output: Output
 ) -> None:
     from deepvm.profiling.checkpoint.node_bench import run_node_bench
-    from deepvm.reports.profiling.benches import print_node_bench
+    from deepvm.reports.text import print_text
 
     counts = [word.strip() for word in trainers.split(",")]
     if not all(word.isascii() and word.isdigit() for word in counts):
@@ -106,7 +107,7 @@ def _bench_node(
     with cleaning_up():
         numbers, place = [int(word) for word in counts], Path(folder or ".")
         found = run_node_bench(numbers, sizes, reps, ranks=ranks, folder=place, say=say)
-    print_as(output, lambda: print_node_bench(found), found.document)
+    print_as(output, lambda: print_text("ckpt_bench_node", bench=found), found.document)
 
 
 @app.command("ls")

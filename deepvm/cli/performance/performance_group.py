@@ -68,14 +68,15 @@ def check(output: Output = "table") -> None:
     """
     from deepvm.catalog.published.check import check_published
     from deepvm.documents.outputs.performance import PredictionCheck
-    from deepvm.reports.performance import checks as report
+    from deepvm.reports.performance.predictions import check_rows
+    from deepvm.reports.text import print_text
 
     found = check_published()
     print_as(
         output,
-        lambda: report.print_check(found),
+        lambda: print_text("performance_check", check=found),
         lambda: document_of(PredictionCheck, found),
-        lambda: report.csv_rows(found),
+        lambda: check_rows(found),
     )
 
 
@@ -87,10 +88,14 @@ def models_of(output: Output = "table") -> None:
     """
     from deepvm.catalog.published.models import presets
     from deepvm.documents.outputs.performance import Models
-    from deepvm.reports.performance.models import print_models
+    from deepvm.reports.text import print_text
 
     found = list({model.name: model for model in presets().values()}.values())
-    print_as(output, lambda: print_models(found), lambda: document_of(Models, {"models": found}))
+    print_as(
+        output,
+        lambda: print_text("performance_models", models=found),
+        lambda: document_of(Models, {"models": found}),
+    )
 
 
 def _whole(text: str) -> Any:

@@ -41,7 +41,7 @@ def gpus(
     """
     from deepvm.cli.plan.open_catalogs import market_of
     from deepvm.documents.outputs import performance
-    from deepvm.reports.performance.gpus import print_gpus
+    from deepvm.reports.text import print_text
     from deepvm.services.gpus import gpus as rentable
 
     loaded = SourceFlags(offline=offline).load(market_of(cloud, catalog))
@@ -51,6 +51,6 @@ def gpus(
     assumed = not flags.model and flags.params is None
     print_as(
         output,
-        lambda: print_gpus(found, assumed=assumed),
+        lambda: print_text("gpus", also="-o csv", gpus=found, assumed=assumed),
         lambda: document_of(performance.Gpus, found),
     )

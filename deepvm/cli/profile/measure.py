@@ -105,7 +105,7 @@ def eflops(
     """
     from deepvm.profiling.eflops.measure_eflops import Eflops, measure_eflops
     from deepvm.profiling.hosts.machine import describe
-    from deepvm.reports.profiling.measurements import print_eflops
+    from deepvm.reports.text import print_text
     from deepvm.services.profiling import check_save, entry_from
     from deepvm.services.profiling import save as save_measurements
 
@@ -135,7 +135,9 @@ def eflops(
         documents = [one.document() for one in found]
         several = len(model) > 1 or ALL in model
         print_as(
-            output, lambda: print_eflops(found), lambda: documents if several else documents[0]
+            output,
+            lambda: print_text("eflops", found=found),
+            lambda: documents if several else documents[0],
         )
         if save:
             entries = [entry_from(d, say, instance_type=instance_type) for d in documents]
@@ -194,7 +196,7 @@ def scaling(
     from deepvm.profiling.hosts.launcher import Host, Launcher
     from deepvm.profiling.scaling.measure_scaling import Task, measure_scaling
     from deepvm.profiling.scaling.scaling_coordinator import Limits
-    from deepvm.reports.profiling.measurements import print_curve
+    from deepvm.reports.text import print_text
     from deepvm.services.profiling import check_save, entry_from
     from deepvm.services.profiling import save as save_measurements
 
@@ -255,7 +257,7 @@ def scaling(
             hear=say if verbose else None,
             allow_one_machine=force_local or not save,
         )
-    print_as(output, lambda: print_curve(curve), curve.document)
+    print_as(output, lambda: print_text("scaling", curve=curve), curve.document)
     if save:
         entry = entry_from(curve.document(), say, instance_type=instance_type)
         save_measurements([entry], say, force_local=force_local)

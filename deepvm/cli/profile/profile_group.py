@@ -137,16 +137,21 @@ def fit(
         _only_with("speedup", law, up_to=up_to)
         _fit_step_time(points, predict or [], plot, output, steps_of)
         return
-    from deepvm.profiling.fit.speedup_fit import fit_curve
+    from deepvm.profiling.fit.speedup_fit import fit_curve, next_step
     from deepvm.profiling.fit.speedup_points import read_points
-    from deepvm.reports.profiling.fits import fit_figure, print_fit
+    from deepvm.reports.profiling.measurements import fit_figure
+    from deepvm.reports.text import print_text
 
     _only_with(
         "step-time", law, predict=" ".join(predict) if predict else None, save=steps_of.save or None
     )
     steps_of.check()
     found, name = fit_curve(read_points(points), up_to=up_to), Path(points).name
-    print_as(output, lambda: print_fit(found, name), found.document)
+    print_as(
+        output,
+        lambda: print_text("speedup_fit", fit=found, name=name, next_step=next_step(found)),
+        found.document,
+    )
     draw(plot, lambda: fit_figure(found, name=name))
 
 
@@ -164,7 +169,7 @@ def _fit_step_time(
     from deepvm.profiling.fit.step_fit import fit_step_time
     from deepvm.profiling.fit.step_points import asked_of, read_steps
     from deepvm.profiling.scaling.scaling_document import read_scaling_steps
-    from deepvm.reports.profiling.step_fits import print_step_fit, step_figure
+    from deepvm.reports.profiling.measurements import print_step_fit, step_figure
     from deepvm.services.profiling import check_save, save_law
 
     steps_of.check()
@@ -206,7 +211,8 @@ def everything(
     """
     from deepvm.catalog.measured.tables import Tables
     from deepvm.profiling.hosts.machine import describe
-    from deepvm.reports.profiling.measured import csv_rows, print_list
+    from deepvm.reports.profiling.measured import csv_rows
+    from deepvm.reports.text import print_text
     from deepvm.services.profiling import check_save
 
     remote = bool(options.hosts or options.hosts_file)
@@ -238,7 +244,10 @@ def everything(
             tables = Tables().merged(campaign.entries)
             if campaign.entries or output != "table":
                 print_as(
-                    output, lambda: print_list(tables), tables.as_document, lambda: csv_rows(tables)
+                    output,
+                    lambda: print_text("tables_list", tables=tables, reasons=None),
+                    tables.as_document,
+                    lambda: csv_rows(tables),
                 )
             unsaved = _save(campaign.entries, force_spread) if save else []
     failed = [*campaign.failed, *unsaved]

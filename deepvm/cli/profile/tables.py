@@ -34,6 +34,7 @@ def list_tables(
     from deepvm.catalog.measured.apply import reasons
     from deepvm.catalog.store import load_catalog
     from deepvm.reports.profiling import measured as report
+    from deepvm.reports.text import print_text
     from deepvm.services.profiling import every_type
 
     folder, tables = _own()
@@ -41,7 +42,9 @@ def list_tables(
     if tables:
         why = reasons(tables, load_catalog(catalog, prices="snapshot") if catalog else every_type())
     print_as(
-        output, lambda: report.print_list(tables, why), lambda: report.list_document(tables, why)
+        output,
+        lambda: print_text("tables_list", tables=tables, reasons=why),
+        lambda: report.list_document(tables, why),
     )
     if not tables and output == "table":
         note(f"nothing was measured yet (no entries in {folder}); 'deepvm profile' measures")
@@ -60,17 +63,14 @@ def show(
     Json and yaml print the documents whole, csv a row for each.
     """
     from deepvm.reports.profiling import measured as report
+    from deepvm.reports.text import print_text
 
     found = _called([name])
-
-    def table() -> None:
-        for entry in found:
-            report.print_entry(entry)
 
     entries = [e.as_document() for e in found]
     print_as(
         output,
-        table,
+        lambda: print_text("tables_show", entries=found),
         lambda: {"schema_version": "deepvm.tables/1", "entries": entries},
         lambda: report.csv_rows(found),
     )
@@ -93,13 +93,14 @@ def diff(
     from deepvm.documents.outputs.profiling import TablesDiff
     from deepvm.reports.prices import diffs
     from deepvm.reports.profiling import measured as report
+    from deepvm.reports.text import print_text
 
     folder, tables = _own()
     if not catalog:
         found = report.changes(previous_tables(folder), tables)
         print_as(
             output,
-            lambda: report.print_diff(found),
+            lambda: print_text("tables_diff", changes=found),
             lambda: document_of(TablesDiff, {"changed": bool(found), "changes": found}),
         )
         return

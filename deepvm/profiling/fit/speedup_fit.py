@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from deepvm.profiling.fit.speedup_models import (
     LAWS,
     Fitted,
     best_first,
+    comparable,
     fit_law,
     residuals,
     search_fast,
@@ -27,6 +29,7 @@ from deepvm.profiling.fit.speedup_points import MOST_NODES, Points
 FEWEST_SIZES = 4  # three parameters go through three points whatever these are
 RESAMPLES = 400
 SHARE = 0.95  # of the draws inside the band, at each n on its own
+_CATALOG_KINDS = {"alpha-beta": "ring", "amdahl": "ring with c 0 and", "logistic": "hybrid"}
 _LEAST_DRAWN = 0.1  # noise beyond 90 % would turn into speed-ups below 0
 
 
@@ -74,6 +77,34 @@ class Fit:
     def law(self, name: str) -> Fitted:
         """One of the laws by its name."""
         return next(f for f in self.laws if f.law.name == name)
+
+    @property
+    def ranked(self) -> list[Fitted]:
+        """The laws, the best first."""
+        return best_first(self.laws)
+
+    @property
+    def ranked_by(self) -> str:
+        """What puts the best law first."""
+        if self.best.aicc is not None and comparable(self.laws):
+            return "AICc"
+        return "mean error"
+
+    @property
+    def catalog_kind(self) -> str:
+        """The kind of a catalog's curve that has the best law; empty if none is near enough."""
+        name = self.best.law.name
+        hybrid_is_off = any(text.startswith("hybrid") for text in self.warnings)
+        if self.best.mape > OFF or not comparable(self.laws):
+            return ""
+        if name == "logistic" and hybrid_is_off:
+            return ""
+        return _CATALOG_KINDS.get(name, "")
+
+    @property
+    def medians(self) -> dict[int, float]:
+        """The median S(n) of each measured n."""
+        return {n: median(s for size, s in self.points if size == n) for n in self.sizes}
 
     @property
     def straight(self) -> bool:

@@ -22,11 +22,11 @@ from deepvm.planner.regions import Comparison
 from deepvm.planner.request import Objective, PolicyName
 from deepvm.planner.search.formulation import SolveStatus
 from deepvm.planner.workload.measurement import measure_next
-from deepvm.reports.performance.predictions import in_short, short
 from deepvm.reports.plans.bills import bill_in_short
 from deepvm.reports.plans.recommendations import other_regions
 from deepvm.reports.plans.sources import placement_lines, quota_needs, refresh_command
 from deepvm.reports.tables import Column, print_items, print_lines
+from deepvm.reports.text import in_short, short
 
 if TYPE_CHECKING:
     from deepvm.catalog.market.open_markets import Placement

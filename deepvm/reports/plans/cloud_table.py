@@ -67,7 +67,7 @@ def _speed(recommendation: Recommendation) -> str:
     if recommendation.prediction is None:
         return format_work(recommendation.throughput)
     # Other catalogs need no speeds of models
-    from deepvm.reports.performance.predictions import in_short
+    from deepvm.reports.text import in_short
 
     return in_short(recommendation.prediction.throughput)
 

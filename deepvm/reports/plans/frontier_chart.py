@@ -10,7 +10,7 @@ import numpy as np
 from deepvm.core.cluster.cluster import Recommendation
 from deepvm.core.interval import Interval
 from deepvm.planner.search.frontier import Frontier, Machines
-from deepvm.reports.performance.predictions import short
+from deepvm.reports.text import short
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 72, 944, 28, 376
 _DOT_PX = 3

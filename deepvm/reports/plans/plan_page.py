@@ -18,7 +18,6 @@ from deepvm.planner.regions import Comparison
 from deepvm.planner.request import Objective, PolicyName
 from deepvm.planner.search.frontier import Frontier, TypeOutcome
 from deepvm.reports.pages import render
-from deepvm.reports.performance.predictions import in_short, short
 from deepvm.reports.plans import answer as answers
 from deepvm.reports.plans.bills import bill_lines
 from deepvm.reports.plans.frontier_chart import FrontierChart
@@ -31,6 +30,7 @@ from deepvm.reports.plans.sources import (
     source_lines,
     zone_lines,
 )
+from deepvm.reports.text import in_short, short
 
 ABOUT_EQUAL = 0.01
 """Within this share two speeds are about the same, as the ranking has it."""

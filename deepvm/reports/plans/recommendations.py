@@ -162,7 +162,7 @@ def _print_table(
         work = format_work(r.throughput) + (" (estimated)" if r.estimated else "")
         if r.prediction is not None:
             # Other catalogs need no speeds of models
-            from deepvm.reports.performance.predictions import in_short
+            from deepvm.reports.text import in_short
 
             work = in_short(r.prediction.throughput)
         items.append(

@@ -18,7 +18,6 @@ from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import Comparison
 from deepvm.planner.request import Objective
 from deepvm.planner.workload.recovery import lives_of
-from deepvm.reports.performance.predictions import in_short, short
 from deepvm.reports.plans.answer import (
     bill_line,
     bill_words,
@@ -44,6 +43,7 @@ from deepvm.reports.plans.sources import (
     zone_lines,
 )
 from deepvm.reports.tables import Column, print_items, print_lines
+from deepvm.reports.text import in_short, short
 
 if TYPE_CHECKING:
     from deepvm.catalog.market.open_markets import Placement

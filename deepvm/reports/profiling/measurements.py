@@ -1,170 +1,101 @@
-"""What ``profile eflops``, ``scaling`` and ``saturation`` measured: tables and a picture."""
+"""Measurements: their pictures (Figures 4 and 5), and what their text templates need."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deepvm.core.spelling import joined
-from deepvm.core.training.steptime import StepTimeFit
-from deepvm.core.units import format_bytes
-from deepvm.reports.pictures import MEASURED, STYLES, drawing, legend, short
-from deepvm.reports.tables import Column, print_items, print_lines
+from deepvm.core.interval import Z80
+from deepvm.core.training.steptime import REACH, FloatArray
+from deepvm.core.units import counted, format_bytes
+from deepvm.reports.pictures import MEASURED, STYLES, drawing, legend, mark_guess, short
+from deepvm.reports.text import format_step, print_text
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from deepvm.profiling.eflops.measure_eflops import Eflops
+    from deepvm.profiling.checkpoint.bench import Bench
+    from deepvm.profiling.fit.speedup_fit import Fit
+    from deepvm.profiling.fit.step_fit import StepFit
     from deepvm.profiling.saturation.measure_saturation import Saturation
-    from deepvm.profiling.scaling.scaling_document import Curve
+    from deepvm.reports.pictures import Style
 
-_UNITS = ("", "k", "M", "G", "T", "P", "E")
-
-
-def print_eflops(found: Sequence[Eflops]) -> None:
-    """A row for each model; ``found`` is of one machine and one request."""
-    items = [
-        {
-            Column("model"): one.workload.model,
-            Column("eFLOPS", "right"): f"{scaled(one.eflops)}FLOP/s",
-            Column("images/s", "right", drop=2): f"{one.images_per_s:,.1f}",
-            Column("spread", "right", drop=1): f"{one.spread:.1%}",
-            Column("forward pass", "right", drop=3): f"{scaled(one.forward_flops)}FLOP",
-        }
-        for one in found
-    ]
-    print_items(items, also="-o json")
-    first = found[0]
-    workload, machine = first.workload, first.machine
-    device = ", ".join(machine["gpus"][: first.processes])
-    if first.device != "cuda":
-        device = (
-            f"{machine['processor']}, {first.processes} x {first.threads} of {machine['cores']}"
-            " cores"
-        )
-    print_lines(
-        [
-            "",
-            "eFLOPS: 3 x forward pass x images/s in training; medians of"
-            f" {len(first.windows)} windows. spread: (fastest - slowest) / median.",
-            f"Compare machines by the same workload only: the model, batch {workload.batch},"
-            f" {first.data} images of {workload.resolution} pixels, {workload.dtype},"
-            f" {workload.optimizer}.",
-            f"{device}, torch {machine['torch']}, CUDA {machine['cuda'] or 'none'}",
-        ]
-    )
+MOST_ON_A_LINEAR_SCALE = np.log(50.0)
+"""Steps whose times differ by a larger factor are drawn on a logarithmic scale."""
 
 
-def scaled(number: float) -> str:
-    """Three digits and the prefix of the unit that follows: ``1.23 G``."""
-    power = 0
-    # 999.5 would be shown as 1e+03.
-    while number >= 999.5 and power < len(_UNITS) - 1:
-        number, power = number / 1000, power + 1
-    digits = f"{number:#.3g}".rstrip(".")
-    return f"{digits} {_UNITS[power]}"
-
-
-def print_curve(curve: Curve) -> None:
-    """Times and speed-ups of each size, failed runs with reasons, and where it was measured."""
-    sizes = ((n, batch) for n in curve.plan["sizes"] for batch in curve.batches)
-    print_items([_curve_cells(curve, n, batch) for n, batch in sizes], also="-o json")
-    print_lines(["", *_curve_notes(curve)])
-
-
-def _curve_cells(curve: Curve, n: int, batch: int) -> dict[Column, str]:
-    cell = next((c for c in curve.cells if (c.n, c.batch) == (n, batch)), None)
-    point = next((p for p in curve.points if p.n == n and batch == curve.batch), None)
-    cells = {
-        Column("VMs", "right"): str(n),
-        Column("batch", "right"): str(batch),
-        Column("runs", "right", drop=4): f"{cell.runs if cell else 0}/{curve.plan['repeats']}",
-        Column("step s", "right", drop=3): "-",
-        Column("spread", "right", drop=5): "-",
-        Column("samples/s", "right", drop=2): "-",
-        Column("speed-up", "right"): "-",
-        Column("of linear", "right", drop=1): "-",
+def bench_figure(bench: Bench) -> Figure:
+    """Bars of the stall and of the time until it is safe, over torch.save with fsync."""
+    names, own = list(bench.methods), list(bench.methods.values())
+    bars = {
+        "training waits": [method.stall_ratio for method in own],
+        "until it is safe": [method.durable_ratio for method in own],
     }
-    if cell is not None:
-        cells[Column("step s", "right", drop=3)] = f"{cell.step_s:.4g}"
-        cells[Column("spread", "right", drop=5)] = f"{cell.spread:.0%}"
-        rate = cell.gpus * batch / cell.step_s
-        cells[Column("samples/s", "right", drop=2)] = f"{rate:.5g}"
-    if point is not None and point.speedup is not None:
-        cells[Column("speed-up", "right")] = f"{point.speedup:.3f}"
-        cells[Column("of linear", "right", drop=1)] = f"{point.speedup / n:.0%}"
-    return cells
+    with drawing(8.0, 1.7 + 0.55 * len(names)) as (figure, axes):
+        for index, (label, values) in enumerate(bars.items()):
+            places = np.arange(len(names)) + 0.4 * index - 0.2
+            drawn = axes.barh(places, values, 0.38, label=label, color=STYLES[index].color)
+            axes.bar_label(drawn, [f"{v:.3f}" for v in values], padding=3, fontsize="small")
+        axes.set_yticks(range(len(names)), names)
+        axes.invert_yaxis()
+        # Between the best and the worst lie two orders of magnitude.
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.axvline(1, color="0.4", linewidth=0.8)
+        axes.margins(x=0.15)
+        axes.set_xlabel("seconds over those of torch.save with fsync (no unit)")
+        state = f"{bench.bytes / 1e6:.0f} MB of state"
+        figure.suptitle(f"What a checkpoint costs: {bench.model}, {state}")
+        machine = "{cores} cores, {file_system}".format(**bench.machine)
+        title = f"{short(bench.machine['processor'])}, {machine}; medians of {bench.reps}"
+        axes.set_title(title, fontsize="small")
+        legend(figure, len(bars), handlelength=None)
+    return figure
 
 
-def _curve_notes(curve: Curve) -> Iterator[str]:
-    for run in curve.runs:
-        if run.failed is not None:
-            batch = run.batch or curve.batch
-            yield f"failed, n = {run.n}, batch {batch}, repeat {run.repeat}: {run.failed}"
-    yield from (f"warning: {text}" for text in curve.warnings)
-    if curve.fit is not None:
-        parameters = ", ".join(f"{k} = {curve.fit[k]:.4g}" for k in "abc")
-        yield f"fit: S(n) = c / (1 + exp(-a (n - b))), {parameters}"
-    if curve.step_time is not None and len(curve.batches) > 1:
-        fit = StepTimeFit.of_document(curve.step_time)
-        yield (
-            f"step-time law: half of the runs within {fit.error:.1%}; gradients take"
-            f" {fit.law.grad_fixed:.3g} s + {fit.law.grad_per_sample:.3g} s a sample"
+def fit_figure(fit: Fit, *, name: str) -> Figure:
+    """Measured speed-ups as points, the fitted laws as lines, the band of the best law as a shade (Figure 4).
+
+    The axes end a little above what was measured and above the best law's band; another law may
+    leave them.
+    """
+    # There are no clusters of 1.5 VMs, where the ring would dip
+    n = np.arange(1.0, fit.up_to + 1.0)
+    low, high = fit.band.at(n)
+    with drawing(8.0, 5.4) as (figure, axes):
+        best = f"95 % band of {fit.best.law.name}"
+        axes.fill_between(n, low, high, color=STYLES[0].color, alpha=0.18, linewidth=0, label=best)
+        for fitted, style in zip(fit.ranked, STYLES, strict=True):
+            label = f"{fitted.law.name} ({100 * fitted.mape:.1f} % off)"
+            # A thick line would hide the band where the curve is well known.
+            axes.plot(
+                n,
+                fitted.speedup(n),
+                label=label,
+                **style.line | {"linewidth": min(style.width, 2.0)},
+            )
+        x, y = zip(*fit.points, strict=True)
+        axes.plot(x, y, label="measured", **MEASURED)
+        mark_guess(axes, REACH * fit.sizes[-1], fit.up_to)
+        axes.set_xlabel("VMs, n")
+        axes.set_ylabel("speed-up over one VM, S(n)")
+        axes.set_ylim(0, 1.08 * max(float(high.max()), max(y)))
+        axes.set_title(
+            f"{len(fit.points)} measurements at {len(fit.sizes)} sizes", fontsize="small"
         )
-    work, machine = curve.workload, curve.machine
-    samples = f"images of {work['resolution']} pixels"
-    if work.get("resolution") is None:
-        samples = f"samples of {work.get('sequence')} tokens ({work.get('method')})"
-    yield (
-        f"{work['model']}, {joined(map(str, curve.batches))} {samples} for each of"
-        f" {work['processes']} {work['device']} processes on a VM, {work['dtype']},"
-        f" {work['optimizer']}; medians of {work['windows']} windows of {work['steps']} steps"
-    )
-    device = ", ".join(machine.get("gpus", ())) or machine.get("processor", "unknown")
-    yield f"{device}, torch {machine.get('torch', 'unknown')}"
+        figure.suptitle(f"Speed-up of {short(name)}")
+        legend(figure, 3)
+    return figure
 
 
 def print_saturation(found: Saturation) -> None:
     """Seconds of each n, and below them n_sat, the bandwidths and the conditions."""
-    print_items([_push_cells(found, n) for n in sorted(found.times)], also="-o json")
-    print_lines(["", *_saturation_notes(found)])
+    print_text("saturation", found=found, conditions=_conditions(found))
 
 
-def _push_cells(found: Saturation, n: int) -> dict[Column, str]:
-    own = found.times[n]
-    middle, fit = median(own), float(found.knee.at(np.array([float(n)]))[0])
-    return {
-        Column("senders", "right"): str(n),
-        Column("pushes", "right", drop=5): str(len(own)),
-        Column("median s", "right"): f"{middle:.4g}",
-        Column("fastest s", "right", drop=3): f"{min(own):.4g}",
-        Column("slowest s", "right", drop=4): f"{max(own):.4g}",
-        Column("fit s", "right", drop=1): f"{fit:.4g}",
-        Column("Gbit/s", "right", drop=2): f"{8e-9 * found.setup.checkpoint_bytes / middle:.3g}",
-    }
-
-
-def _saturation_notes(found: Saturation) -> Iterator[str]:
-    knee, largest = found.knee, max(found.times)
-    interval = f"95 % interval: {knee.interval(largest)}"
-    if knee.n_sat is None:
-        yield f"no saturation seen up to {largest} senders; {interval}"
-    else:
-        yield f"n_sat: {knee.n_sat} senders, by the knee at {knee.senders:.2f}; {interval}"
-    raw = f"none up to {largest} senders" if found.raw is None else f"{found.raw}"
-    yield f"n_sat by eq. 14 as it stands, of the medians: {raw}"
-    for side, gbps in (("sender", found.sender_gbps), ("receiver", found.receiver_gbps)):
-        measured = " (measured)" if side in found.measured else ""
-        rate = "not known" if gbps is None else f"{gbps:.4g} Gbit/s{measured}"
-        yield f"bandwidth of the {side}: {rate}"
-    yield _hosts(found)
-    yield from (f"Warning: {text}" for text in found.warnings)
-
-
-def _hosts(found: Saturation) -> str:
+def _conditions(found: Saturation) -> str:
     setup = found.setup
     hosts = f"{setup.sender_type or 'senders'} to {setup.receiver_type or 'one receiver'}"
     return f"{hosts}, {format_bytes(setup.checkpoint_bytes)} by {setup.transport.upper()}"
@@ -196,6 +127,71 @@ def saturation_figure(found: Saturation) -> Figure:
         axes.set_xlabel("senders at once, n")
         axes.set_ylabel("seconds until the checkpoint is there, t(n)")
         figure.suptitle("How many senders fill one receiver")
-        axes.set_title(short(_hosts(found), 80), fontsize="small")
+        axes.set_title(short(_conditions(found), 80), fontsize="small")
         legend(figure, 2, handlelength=None)
     return figure
+
+
+def print_step_fit(fit: StepFit, name: str) -> None:
+    """What was measured, the law, how well it fits, what dominates, predictions and warnings."""
+    print_text("step_fit", fit=fit, name=short(name), counts=_counts(fit), reach=REACH)
+
+
+def _counts(fit: StepFit) -> str:
+    known = fit.measured
+    (least, most), (small, large) = known.gpus, known.batch
+    return (
+        f"{counted(len(fit.steps), 'measured step')}, {known.nodes[0]} to {known.nodes[-1]} VMs,"
+        f" {least} to {most} GPUs, batch {small:g} to {large:g}"
+    )
+
+
+def step_figure(fit: StepFit, *, name: str) -> Figure:
+    """Step time against GPUs, a line for each of at most four batches; VMs are filled in turn.
+
+    Points are measured steps; the shade is the 80 % interval of the smallest batch. Raises
+    MissingExtraError without matplotlib.
+    """
+    known = fit.measured
+    most = max([known.gpus[1], *(p.asked.gpus for p in fit.predictions)])
+    gpus = np.unique(np.round(np.geomspace(1, most, 200)))  # there are no clusters of 1.5 GPUs
+    with drawing(8.0, 5.4) as (figure, axes):
+        batches = _some_batches(fit)
+        for batch, style in zip(batches, STYLES, strict=False):
+            _draw_batch(axes, fit, gpus, batch, style, shade=batch == batches[0])
+        mark_guess(axes, REACH * known.gpus[1], most)
+        if np.ptp(np.log(fit.steps.step_s)) > MOST_ON_A_LINEAR_SCALE:
+            axes.set_yscale("log")
+            axes.yaxis.set_major_formatter(lambda value, _: format_step(value))
+        else:
+            axes.set_ylim(bottom=0)
+        axes.set_ylabel("seconds of a step")
+        axes.set_xlabel(f"GPUs, up to {known.most_per_vm} on each VM (points: measured)")
+        axes.set_title(_counts(fit), fontsize="small")
+        figure.suptitle(f"Step time of {short(name)}")
+        legend(figure, 3)
+    return figure
+
+
+def _draw_batch(
+    axes: Axes, fit: StepFit, gpus: FloatArray, batch: float, style: Style, *, shade: bool
+) -> None:
+    nodes, at = np.ceil(gpus / fit.measured.most_per_vm), np.full_like(gpus, batch)
+    line = fit.fitted.law.step_s(nodes, gpus, at)
+    if shade:
+        factor = np.exp(Z80 * np.asarray(fit.fitted.deviation(nodes, gpus, at)))
+        look: dict[str, Any] = {"color": style.color, "alpha": 0.18, "linewidth": 0}
+        axes.fill_between(
+            gpus, line / factor, line * factor, label=f"80 % of batch {batch:g}", **look
+        )
+    axes.plot(gpus, line, **style.line | {"linewidth": min(style.width, 2.0)})
+    mark = MEASURED | {"color": style.color, "marker": style.marker}
+    own = fit.steps.batch == batch
+    axes.plot(fit.steps.gpus[own], fit.steps.step_s[own], label=f"batch {batch:g}", **mark)
+
+
+def _some_batches(fit: StepFit) -> list[float]:
+    """At most four of the measured batches, the smallest and the largest among them."""
+    batches = np.unique(fit.steps.batch)
+    places = np.linspace(0, len(batches) - 1, min(len(batches), len(STYLES)))
+    return [float(batches[round(place)]) for place in places]

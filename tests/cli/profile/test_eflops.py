@@ -18,7 +18,7 @@ from support.processes import children, gone, until
 pytest.importorskip("torch")
 
 from deepvm.cli.profile.measure import MODELS  # noqa: E402
-from deepvm.reports.profiling.measurements import scaled  # noqa: E402
+from deepvm.reports.text import scaled  # noqa: E402
 
 SHORT = ["--batch", "2", "--windows", "3", "--seconds", "0.01", "--device", "cpu"]
 

@@ -32,7 +32,8 @@ from deepvm.profiling.workload import models
 from deepvm.profiling.workload.models import build
 from deepvm.profiling.workload.spec import Workload
 from deepvm.reports import pictures
-from deepvm.reports.profiling.benches import bench_figure, print_bench
+from deepvm.reports.profiling.measurements import bench_figure
+from deepvm.reports.text import print_text
 
 TINY = Workload("tiny", 8, batch=2)
 
@@ -277,7 +278,7 @@ def test_without_torch_the_extra_is_named(
 
 def test_table_and_bars(tiny: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = bench(tmp_path, "deepvm-file")
-    print_bench(found)
+    print_text("ckpt_bench", bench=found)
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[1:3]] == ["torch.save", "deepvm-file"]
     assert "1.000" in lines[1]

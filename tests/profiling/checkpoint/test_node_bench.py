@@ -18,7 +18,7 @@ from deepvm.errors import CheckpointError, RequestError
 from deepvm.io import host_info
 from deepvm.profiling.checkpoint import node_bench, node_process
 from deepvm.profiling.checkpoint.node_bench import NodeBench, NodeRow, run_node_bench
-from deepvm.reports.profiling.benches import print_node_bench
+from deepvm.reports.text import print_text
 
 MB = 10**6
 
@@ -69,7 +69,7 @@ def test_what_does_not_fit_is_left_out_and_said(
     found = run_node_bench([1, 2], [2 * MB], 1, folder=tmp_path)
     assert found.rows[0].bytes_s and not found.rows[0].problem
     assert found.rows[1].bytes_s is None and "of memory" in found.rows[1].problem
-    print_node_bench(found)
+    print_text("ckpt_bench_node", bench=found)
     assert "2 x 2 MB: needs" in capsys.readouterr().out
 
 
@@ -158,7 +158,7 @@ def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
         "measured_at": "2026-11-27T20:00:00Z",
     }
     limits = {"memory_copy_bytes_s": 1.2e10, "direct_write_bytes_s": None}
-    print_node_bench(NodeBench(5, machine, limits, [row]))
+    print_text("ckpt_bench_node", bench=NodeBench(5, machine, limits, [row]))
     out = capsys.readouterr().out
     assert (
         "0.67" in out

@@ -29,9 +29,9 @@ from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import compare
 from deepvm.planner.search.frontier import Frontier, frontier_of
 from deepvm.reports.pages import TEMPLATES
-from deepvm.reports.performance.predictions import short
 from deepvm.reports.plans.answer import cluster_words
 from deepvm.reports.plans.plan_page import PlanPage
+from deepvm.reports.text import short
 from deepvm.services.recommend import recommend
 
 NOW = datetime(2026, 11, 25, tzinfo=timezone.utc)

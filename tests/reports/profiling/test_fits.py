@@ -12,7 +12,7 @@ from deepvm.core.cluster.speedup import RingSpeedup
 from deepvm.errors import RequestError
 from deepvm.profiling.fit.speedup_fit import Fit, fit_curve
 from deepvm.reports.pictures import render, save_picture
-from deepvm.reports.profiling.fits import fit_figure
+from deepvm.reports.profiling.measurements import fit_figure
 
 SIZES = np.array([1.0, 2, 4, 8, 12, 16, 20])
 NOISE = np.array([1, 1.03, 0.98, 1.02, 0.99, 0.97, 1.02])

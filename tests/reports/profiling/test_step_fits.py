@@ -13,7 +13,8 @@ from deepvm.core.training.steptime import Steps, StepTimeLaw
 from deepvm.profiling.fit.step_fit import StepFit, fit_step_time
 from deepvm.profiling.fit.step_points import Asked
 from deepvm.reports.pictures import render
-from deepvm.reports.profiling.step_fits import print_step_fit, seconds, step_figure
+from deepvm.reports.profiling.measurements import print_step_fit, step_figure
+from deepvm.reports.text import format_step
 
 LAW = StepTimeLaw(0.05, 0.004, 0.04, 0.02, 0.3, 0.006, 3.0, 0.02)
 SIZES = [(1, 1), (1, 2), (1, 4), (2, 2), (2, 8), (3, 12), (4, 4), (4, 16)]
@@ -37,7 +38,7 @@ def test_times_have_three_digits() -> None:
         (5e-5, "50 us"),
         (2e-9, "0.002 us"),
     ]:
-        assert seconds(value) == text
+        assert format_step(value) == text
 
 
 def test_the_report_says_what_dominates(capsys: pytest.CaptureFixture[str]) -> None:

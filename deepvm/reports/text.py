@@ -1,0 +1,117 @@
+"""Text reports from the jinja2 templates ``templates/*.txt.j2``, which look like what they print.
+
+Lines that start with ``|`` are a table, the first of them its header::
+
+    | model | >eFLOPS | >images/s !2 |
+    | {{ row.model }} | {{ row.eflops | number(".4g") }} | {{ row.images_per_s | number(",.1f") }} |
+
+``>`` aligns a column to the right, ``~`` keeps its names on one line, ``!2`` gives the order in
+which narrow terminals leave columns out.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from itertools import groupby
+from statistics import median
+from typing import Any
+
+from deepvm.core.interval import Interval
+from deepvm.core.spelling import joined, printable
+from deepvm.core.units import counted, format_bytes, format_seconds
+from deepvm.io.times import format_time
+from deepvm.reports.pages import text_environment
+from deepvm.reports.tables import Column, print_lines, print_table
+
+_HEADER = re.compile(r"(>?)(~?)(.*?) ?(?:!(\d+))?")
+# Bars and line ends in values, as long as bars and line ends of templates have a meaning
+_HIDDEN = {ord("|"): "\0", ord("\n"): "\1"}
+_VISIBLE = {0: "|", 1: "\n"}
+_SIZES = ("", "k", "M", "G", "T", "P", "E")
+
+
+def print_text(template: str, *, also: str = "-o json", **data: Any) -> None:
+    """Print ``templates/TEMPLATE.txt.j2``; ``also``: an option that prints all columns."""
+    text = _environment().get_template(f"{template}.txt.j2").render(**data).removesuffix("\n")
+    for is_table, lines in groupby(text.split("\n"), lambda line: line.startswith("|")):
+        if not is_table:
+            print_lines([line.translate(_VISIBLE) for line in lines])
+            continue
+        header, *rows = map(_cells, lines)
+        print_table(list(map(_column, header)), rows, also=also)
+
+
+def _cells(line: str) -> list[str]:
+    return [cell[1:-1].translate(_VISIBLE) for cell in line.split("|")[1:-1]]
+
+
+def _column(header: str) -> Column:
+    match = _HEADER.fullmatch(header)
+    assert match is not None
+    right, whole, name, drop = match.groups()
+    return Column(name, "right" if right else "left", int(drop or 0), wrap=not whole)
+
+
+@lru_cache(maxsize=1)
+def _environment() -> Any:
+    environment = text_environment(
+        lambda value: value.translate(_HIDDEN) if isinstance(value, str) else value
+    )
+    environment.filters.update(
+        bytes=format_bytes,
+        counted=counted,
+        duration=format_seconds,
+        joined=joined,
+        median=median,
+        number=format_number,
+        printable=printable,
+        scaled=scaled,
+        short=short,
+        step=format_step,
+        time=format_time,
+    )
+    return environment
+
+
+def format_number(value: float | None, form: str = "") -> str:
+    """A number in a form such as ``.3f``; a dash for None."""
+    if value is None:
+        return "-"
+    return format(value, form)
+
+
+def scaled(number: float) -> str:
+    """Three digits and the prefix of the unit that follows: ``1.23 G``."""
+    power = 0
+    # 999.5 would be shown as 1e+03.
+    while number >= 999.5 and power < len(_SIZES) - 1:
+        number, power = number / 1000, power + 1
+    digits = f"{number:#.3g}".rstrip(".")
+    return f"{digits} {_SIZES[power]}"
+
+
+def short(value: float) -> str:
+    """Three digits with k, M or G; thousands up to 9 990 in full."""
+    for letter, size, least in (("G", 1e9, 999.5e6), ("M", 1e6, 999.5e3), ("k", 1e3, 9995)):
+        if value >= least:
+            return f"{float(f'{value / size:.3g}'):g}{letter}"
+    return f"{float(f'{value:.3g}'):g}"
+
+
+def in_short(interval: Interval) -> str:
+    """Such as ``330 (184-593)``."""
+    return f"{short(interval.value)} ({short(interval.low)}-{short(interval.high)})"
+
+
+def format_step(seconds: float) -> str:
+    """Three digits in s, ms or us: steps last from microseconds to minutes."""
+    unit, size = "us", 1e-6
+    if seconds >= 0.9995:
+        unit, size = "s", 1.0
+    elif seconds >= 0.9995e-3:
+        unit, size = "ms", 1e-3
+    value = seconds / size
+    if value < 999.5:
+        return f"{value:.3g} {unit}"
+    return f"{value:.0f} {unit}"
