@@ -187,14 +187,14 @@ def columns_of_answers() -> Iterator[tuple[str, list[str]]]:
 def columns_of_documents() -> Iterator[tuple[str, Sequence[str]]]:
     """The columns of other CSV: their own, or those that follow from the schema."""
     from deepvm.reports.prices.diffs import CSV_HEADER
-    from deepvm.reports.reproduction.comparisons import csv_rows
+    from deepvm.reports.reproduction import comparisons
     from deepvm.reports.simulation import deadlines
     from deepvm.reports.simulation.traces import FIT_HEADER, REPLAY_HEADER
     from deepvm.services.rows import header_of
     from deepvm.services.schemas import DOCUMENTS, OutputSpec
 
     yield "diff", CSV_HEADER
-    yield "reproduce", csv_rows([])[0]
+    yield "reproduce", comparisons.CSV_HEADER
     yield "traces-fit", FIT_HEADER
     yield "traces-replay", REPLAY_HEADER
     yield "traces-deadline", deadlines.csv_rows([])[0]

@@ -48,10 +48,10 @@ def reproduce(
         lambda: report.document(found, verdict),
         lambda: report.csv_rows(found, verdict),
     )
-    unexpected = [(part, own) for reproduction in found for part, own in reproduction.unexpected]
-    for part, own in unexpected:
+    unexpected = [comparison for paper in found for comparison in paper.unexpected]
+    for own in unexpected:
         say(
-            f"Not expected: {part.id}, {own.figure.name}: {own.shown}, not"
+            f"Not expected: {own.part.id}, {own.figure.name}: {own.shown}, not"
             f" {own.figure.published.text}"
         )
     if unexpected:
@@ -60,12 +60,12 @@ def reproduce(
 
 def _computable() -> list[str]:
     """The papers, less those that need a library that is not installed; a note says which."""
-    from deepvm.reports.reproduction.papers import PAPERS
+    from deepvm.reports.reproduction.papers import PAPERS, computations
 
     names = []
-    for name, load in PAPERS.items():
+    for name in PAPERS:
         try:
-            load()
+            computations(name)
         except ModuleNotFoundError as error:
             missing = missing_extra(error)
             if missing is None:

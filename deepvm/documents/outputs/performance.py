@@ -245,27 +245,34 @@ class Tolerance(TypedDict):
 
 # `from` is a keyword of Python.
 _From = TypedDict(
-    "_From", {"from": Annotated[str | None, "where in the paper, null where the part says so"]}
+    "_From",
+    {
+        "from": Annotated[
+            str | None,
+            At("figure.source", after="published"),
+            "where in the paper, null where the part says so",
+        ]
+    },
 )
 
 
 class Figure(_From):
     """A published figure and ours."""
 
-    name: str
-    published: str
+    name: Annotated[str, At("figure.name")]
+    published: Annotated[str, At("figure.published.text")]
     """as printed"""
-    published_value: float | None
+    published_value: Annotated[float | None, At("figure.published.value")]
     """as a number in the printed unit, seconds for times, null for a word"""
     ours: float | str | None
     """computed again, in the same unit"""
-    ours_printed: str
+    ours_printed: Annotated[str, At("shown")]
     """the same with the printed digits"""
     difference: float | None
     """ours - published, in the same unit, null for words"""
-    relative_difference: float | None
+    relative_difference: Annotated[float | None, At("relative")]
     """the same as a share of the published value, null for words and at 0"""
-    tolerance: Tolerance | None
+    tolerance: Annotated[Tolerance | None, At("figure.tolerance")]
     """null where the figure must be the same"""
     verdict: Literal["same", "close", "differs"]
     expected: bool

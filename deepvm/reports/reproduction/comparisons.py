@@ -1,63 +1,49 @@
-"""The papers' figures beside ours, as tables and for programs."""
+"""The papers' figures and ours, as tables and for programs."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
+from deepvm.documents.build import document_of
+from deepvm.documents.outputs import performance
 from deepvm.reports.reproduction.printed import Kind
-from deepvm.reports.reproduction.published_figures import OURS, Part
+from deepvm.reports.reproduction.published_figures import OURS
 from deepvm.reports.reproduction.verdicts import Comparison, Reproduction, Verdict
 from deepvm.reports.tables import Column, print_items, print_lines
 
-SCHEMA_VERSION = "deepvm.reproduce/1"
 _WIDTH = 100
+CSV_HEADER = ["paper", "part", "figure", "published", "ours", "difference", "verdict"]
+CSV_HEADER += ["expected", "why"]
 
 
-def print_reproductions(found: Sequence[Reproduction], only: Verdict | None = None) -> None:
+def print_reproductions(papers: Sequence[Reproduction], only: Verdict | None = None) -> None:
     """A table for each part, why figures are not the same, and a count for each paper.
 
     ``only``: show the figures of this verdict alone; counts are of all.
     """
-    for reproduction in found:
-        paper, parts = reproduction.paper, list(_shown(reproduction, only))
+    for reproduction in papers:
+        paper, parts = reproduction.paper, list(reproduction.parts(only))
         if parts:
             print_lines([*_wrapped(paper.title), *_wrapped(paper.note), ""])
         for part, comparisons in parts:
-            said = "stated by deepvm" if part.stated_by == OURS else part.where
-            print_lines(_wrapped(f"{part.title} [{said}]"))
-            # Words may be wrapped on a narrow terminal, numbers never.
-            words = any(c.figure.published.kind is Kind.WORDS for c in comparisons)
-            print_items(
-                [_cells(c, "left" if words else "right") for c in comparisons], also="-o csv"
-            )
-            print_lines(
-                [line for reason in _reasons(comparisons) for line in _wrapped(reason, "- ")] + [""]
-            )
-    print_items([_summary(reproduction) for reproduction in found])
+            source = "stated by deepvm" if part.stated_by == OURS else part.where
+            print_lines(_wrapped(f"{part.title} [{source}]"))
+            print_items(_rows(comparisons), also="-o csv")
+            reasons = [_wrapped(reason, "- ") for reason in _reasons(comparisons)]
+            print_lines([*sum(reasons, []), ""])
+    print_items([_summary(reproduction) for reproduction in papers])
 
 
 def _wrapped(text: str, bullet: str = "") -> list[str]:
     # Into a pipe, too: sentences of a report, not data.
-    indent = " " * len(bullet)
-    return textwrap.wrap(
-        text, _WIDTH, initial_indent=bullet, subsequent_indent=indent, break_on_hyphens=False
-    )
-
-
-def _shown(
-    reproduction: Reproduction, only: Verdict | None
-) -> Iterator[tuple[Part, list[Comparison]]]:
-    """The parts that have such figures, with these."""
-    for part in reproduction.parts:
-        chosen = [c for c in part.comparisons if only is None or c.verdict is only]
-        if chosen:
-            yield part.part, chosen
+    look = textwrap.TextWrapper(_WIDTH, bullet, " " * len(bullet), break_on_hyphens=False)
+    return look.wrap(text)
 
 
 def _reasons(comparisons: Sequence[Comparison]) -> list[str]:
-    """Why figures are not the same: the close ones by their tolerances, the others by name, each reason once."""
+    """Why figures are not the same: the close ones by their tolerances, the others by name."""
     close = dict.fromkeys(f"close {c.why}" for c in comparisons if c.verdict is Verdict.CLOSE)
     names: dict[str, list[str]] = {}
     for comparison in comparisons:
@@ -66,15 +52,25 @@ def _reasons(comparisons: Sequence[Comparison]) -> list[str]:
     return [*close, *(f"{'; '.join(own)}: {why}" for why, own in names.items())]
 
 
-def _cells(comparison: Comparison, align: Literal["left", "right"]) -> dict[Column, str]:
-    verdict = comparison.verdict.value
-    return {
-        Column("figure"): comparison.figure.name,
-        Column("published", align, drop=1): comparison.figure.published.text,
-        Column("ours", align): comparison.shown,
-        Column("difference", "right", drop=2): _difference(comparison),
-        Column("verdict"): verdict if comparison.expected else verdict.upper(),
-    }
+def _rows(comparisons: Sequence[Comparison]) -> list[dict[Column, str]]:
+    # Words may be wrapped on a narrow terminal, numbers never.
+    words = any(c.figure.published.kind is Kind.WORDS for c in comparisons)
+    align: Literal["left", "right"] = "left" if words else "right"
+    return [
+        {
+            Column("figure"): comparison.figure.name,
+            Column("published", align, drop=1): comparison.figure.published.text,
+            Column("ours", align): comparison.shown,
+            Column("difference", "right", drop=2): _difference(comparison),
+            Column("verdict"): _verdict(comparison),
+        }
+        for comparison in comparisons
+    ]
+
+
+def _verdict(comparison: Comparison) -> str:
+    text = comparison.verdict.value
+    return text if comparison.expected else text.upper()
 
 
 def _difference(comparison: Comparison) -> str:
@@ -86,7 +82,8 @@ def _difference(comparison: Comparison) -> str:
         return f"{difference:+.2f} points"
     if relative is None:
         return f"{difference:+.4g}"
-    return f"{100 * relative:+.{2 if abs(relative) >= 1e-4 else 4}f} %"
+    digits = 2 if abs(relative) >= 1e-4 else 4
+    return f"{100 * relative:+.{digits}f} %"
 
 
 def _summary(reproduction: Reproduction) -> dict[Column, str]:
@@ -99,94 +96,30 @@ def _summary(reproduction: Reproduction) -> dict[Column, str]:
     }
 
 
-def document(found: Sequence[Reproduction], only: Verdict | None = None) -> dict[str, Any]:
-    """For programs: figures as printed.
-
-    Ours and differences as numbers in the printed unit, seconds for times.
-
-    ``only``: as of :func:`print_reproductions`.
-    """
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "papers": [
-            {
-                "paper": reproduction.paper.name,
-                "title": reproduction.paper.title,
-                "note": reproduction.paper.note,
-                "counts": {verdict.value: n for verdict, n in reproduction.counts.items()},
-                "unexpected": len(reproduction.unexpected),
-                "parts": [
-                    {
-                        "id": part.id,
-                        "title": part.title,
-                        "where": part.where,
-                        "stated_by": part.stated_by,
-                        "figures": [_document(comparison) for comparison in comparisons],
-                    }
-                    for part, comparisons in _shown(reproduction, only)
-                ],
-            }
-            for reproduction in found
-        ],
-    }
-
-
-def _document(comparison: Comparison) -> dict[str, Any]:
-    figure = comparison.figure
-    tolerance = figure.tolerance
-    return {
-        "name": figure.name,
-        "published": figure.published.text,
-        "from": figure.source or None,
-        "published_value": figure.published.value,
-        "ours": comparison.ours,
-        "ours_printed": comparison.shown,
-        "difference": comparison.difference,
-        "relative_difference": comparison.relative,
-        "tolerance": (
-            None
-            if tolerance is None
-            else {
-                "relative": tolerance.relative,
-                "absolute": tolerance.absolute,
-                "reason": tolerance.reason,
-            }
-        ),
-        "verdict": comparison.verdict.value,
-        "expected": comparison.expected,
-        "why": comparison.why or None,
-    }
+def document(papers: Sequence[Reproduction], only: Verdict | None = None) -> dict[str, Any]:
+    """For programs; ``only``: as of :func:`print_reproductions`."""
+    values = [
+        {
+            **vars(reproduction.paper),
+            "paper": reproduction.paper.name,
+            "counts": {verdict.value: n for verdict, n in reproduction.counts.items()},
+            "unexpected": len(reproduction.unexpected),
+            "parts": [{**vars(part), "figures": own} for part, own in reproduction.parts(only)],
+        }
+        for reproduction in papers
+    ]
+    return document_of(performance.Reproduction, {"papers": values})
 
 
 def csv_rows(
-    found: Sequence[Reproduction], only: Verdict | None = None
-) -> tuple[list[str], list[list[Any]]]:
+    papers: Sequence[Reproduction], only: Verdict | None = None
+) -> tuple[Sequence[str], list[list[Any]]]:
     """Header and a row for each figure, or for those of one verdict."""
-    header = [
-        "paper",
-        "part",
-        "figure",
-        "published",
-        "ours",
-        "difference",
-        "verdict",
-        "expected",
-        "why",
-    ]
-    rows = [
-        [
-            reproduction.paper.name,
-            part.id,
-            comparison.figure.name,
-            comparison.figure.published.text,
-            comparison.shown,
-            comparison.difference,
-            comparison.verdict.value,
-            comparison.expected,
-            comparison.why,
-        ]
-        for reproduction in found
-        for part, comparisons in _shown(reproduction, only)
-        for comparison in comparisons
-    ]
-    return header, rows
+    rows = []
+    for paper in document(papers, only)["papers"]:
+        for part in paper["parts"]:
+            for figure in part["figures"]:
+                own = {**figure, "ours": figure["ours_printed"], "figure": figure["name"]}
+                own |= {"paper": paper["paper"], "part": part["id"]}
+                rows.append([own[name] for name in CSV_HEADER])
+    return CSV_HEADER, rows

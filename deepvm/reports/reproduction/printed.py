@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from enum import Enum
 
 Value = float | str
-"""What is computed: a number or per cent in the printed unit, seconds for a time, words for words."""
+"""What is computed: a number in the printed unit, seconds for a time, words for words."""
 
 _NUMBER = re.compile(
-    r"(?P<sign>[<>] )?(?P<number>-?\d+(?:\.(?P<decimals>\d+))?)(?P<unit> %)?", re.ASCII
+    r"(?:(?P<sign>[<>]) )?(?P<number>-?\d+(?:\.(?P<decimals>\d+))?)(?P<unit> %)?", re.ASCII
 )
 _TIME = re.compile(r"(?:(\d+)d, )?(\d+):([0-5]\d):([0-5]\d)", re.ASCII)
 _DAY, _HOUR, _MINUTE = 86_400, 3600, 60
@@ -22,9 +22,9 @@ _SLACK = 1e-9
 class Kind(Enum):
     """What a printed figure is."""
 
-    NUMBER = "number"
-    BELOW = "below"
-    ABOVE = "above"
+    NUMBER = ""
+    BELOW = "<"
+    ABOVE = ">"
     TIME = "time"
     WORDS = "words"
 
@@ -34,7 +34,7 @@ class Printed:
     """A printed figure.
 
     Attributes:
-        value: the number, the bound, or seconds; None for words. decimals: digits behind the point.
+        value: the number, the bound, or seconds; None for words. decimals: digits after the point.
         unit: `` %`` or empty.
     """
 
@@ -52,20 +52,11 @@ class Printed:
         """
         if time := _TIME.fullmatch(text):
             days, hours, minutes, seconds = (int(part or 0) for part in time.groups())
-            return cls(
-                text, Kind.TIME, float(days * _DAY + hours * _HOUR + minutes * _MINUTE + seconds)
-            )
-        if found := _NUMBER.fullmatch(text):
-            kind = {"<": Kind.BELOW, ">": Kind.ABOVE}.get(
-                (found["sign"] or "").strip(), Kind.NUMBER
-            )
-            return cls(
-                text,
-                kind,
-                float(found["number"]),
-                len(found["decimals"] or ""),
-                found["unit"] or "",
-            )
+            seconds += days * _DAY + hours * _HOUR + minutes * _MINUTE
+            return cls(text, Kind.TIME, float(seconds))
+        if match := _NUMBER.fullmatch(text):
+            sign, number, decimals, unit = (part or "" for part in match.groups())
+            return cls(text, Kind(sign), float(number), len(decimals), unit)
         return cls(text, Kind.WORDS)
 
     def agrees(self, ours: Value) -> bool:
@@ -99,4 +90,7 @@ def show_time(seconds: float) -> str:
     days, rest = divmod(round(seconds), _DAY)
     hours, rest = divmod(rest, _HOUR)
     minutes, rest = divmod(rest, _MINUTE)
-    return f"{f'{days}d, ' if days else ''}{hours}:{minutes:02}:{rest:02}"
+    time = f"{hours}:{minutes:02}:{rest:02}"
+    if days:
+        return f"{days}d, {time}"
+    return time

@@ -1,71 +1,102 @@
-"""What the papers print: ``data/reproduce/PAPER.json``, with where it stands and how close is close."""
+"""What the papers print: ``data/reproduce/PAPER.json``, with the section and how close is close."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Any
 
-from deepvm.errors import DataError
 from deepvm.io.user_dirs import data_folder
 from deepvm.reports.reproduction.printed import Printed
 
-SCHEMA_VERSION = "deepvm.published/1"
-PAPER, OURS = "paper", "deepvm"
-"""Who states a figure: the paper, or this project of its own work."""
+OURS = "deepvm"
+"""States a figure that is no paper's, but this project's own."""
 
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far off is still close, and why: a share of the printed figure, or an amount in its unit (s for times)."""
+    """How far off is still close: a share of the printed figure, or an amount in its unit.
+
+    ``of``: a pattern of the names of figures, for all of a part.
+    """
 
     reason: str
     relative: float | None = None
     absolute: float | None = None
+    of: str = "*"
 
     def allows(self, difference: float, published: float) -> bool:
         """Whether ours less theirs is close."""
-        most = self.absolute if self.relative is None else self.relative * abs(published)
-        return most is not None and abs(difference) <= most
+        limit = self.absolute or 0.0
+        if self.relative is not None:
+            limit = self.relative * abs(published)
+        return abs(difference) <= limit
 
     def show(self, unit: str) -> str:
         """``within 0.3 %``, ``within 3 points``; ``unit`` is that of the printed figure."""
         if self.relative is not None:
             return f"within {100 * self.relative:g} %"
-        return f"within {self.absolute:g}{' points' if unit else ''}"
-
-
-@dataclass(frozen=True)
-class KnownDifference:
-    """A difference that is known: what ours is, as printed, and why."""
-
-    ours: Printed
-    why: str
+        points = " points" if unit else ""
+        return f"within {self.absolute:g}{points}"
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A published figure; ``source``: how it follows from what is printed, such as ``0.2013 / 0.1991``."""
+    """A published figure.
+
+    ``known``: ours, where it is known to differ, and ``why``. ``source``: how the figure follows
+    from what is printed, such as ``0.2013 / 0.1991``.
+    """
 
     name: str
     published: Printed
     tolerance: Tolerance | None = None
-    known: KnownDifference | None = None
+    known: Printed | None = None
+    why: str = ""
     source: str = ""
+
+    @classmethod
+    def read(cls, name: str, raw: Any, rules: Sequence[Tolerance]) -> Figure:
+        """``rules``: tolerances of the part; the first that names the figure counts."""
+        if isinstance(raw, str):
+            raw = {"published": raw}
+        if "tolerance" in raw:
+            rules = [Tolerance(**raw["tolerance"])]
+        tolerance = next((rule for rule in rules if fnmatchcase(name, rule.of)), None)
+        published, source = Printed.read(raw["published"]), raw.get("from", "")
+        if "differs" not in raw:
+            return cls(name, published, tolerance, source=source)
+        differs = raw["differs"]
+        return cls(
+            name, published, tolerance, Printed.read(differs["ours"]), differs["why"], source
+        )
 
 
 @dataclass(frozen=True)
 class Part:
-    """A table, a figure or some sentences of a paper; ``where``: the section; ``stated_by``: see :data:`OURS`."""
+    """A table, a figure or some sentences of a paper.
+
+    ``where``: the section. ``stated_by``: the paper, or :data:`OURS`. ``plans``: options of
+    ``recommend`` by the names that figures refer to.
+    """
 
     id: str
     title: str
     where: str
-    stated_by: str
     figures: tuple[Figure, ...]
+    stated_by: str = "paper"
+    plans: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def read(
+        cls, figures: Mapping[str, Any], tolerances: Sequence[Any] = (), **values: Any
+    ) -> Part:
+        """Of the file of the paper."""
+        rules = [Tolerance(**rule) for rule in tolerances]
+        read = [Figure.read(name, raw, rules) for name, raw in figures.items()]
+        return cls(figures=tuple(read), **values)
 
 
 @dataclass(frozen=True)
@@ -78,48 +109,8 @@ class Paper:
     parts: tuple[Part, ...]
 
 
-def published_paper(name: str, folder: Path | None = None) -> Paper:
-    """Read what a paper prints, from ``folder`` or from the data that come with deepvm.
-
-    Raises:
-        DataError: the file is missing, or is none of published figures.
-    """
-    path = (folder or data_folder() / "reproduce") / f"{name}.json"
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-        if raw["schema_version"] != SCHEMA_VERSION:
-            raise DataError(
-                f"{path}: schema_version {raw['schema_version']!r}; allowed: {SCHEMA_VERSION!r}"
-            )
-        return Paper(
-            raw["paper"],
-            raw["title"],
-            raw.get("note", ""),
-            tuple(_part(part) for part in raw["parts"]),
-        )
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        said = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
-        raise DataError(f"{path}: no published figures ({said}); install deepvm again") from None
-
-
-def _part(raw: Mapping[str, Any]) -> Part:
-    rules = [(rule["of"], _tolerance(rule)) for rule in raw.get("tolerances", ())]
-    figures = tuple(_figure(name, found, rules) for name, found in raw["figures"].items())
-    return Part(raw["id"], raw["title"], raw["where"], raw.get("stated_by", PAPER), figures)
-
-
-def _figure(
-    name: str, raw: str | Mapping[str, Any], rules: Sequence[tuple[str, Tolerance]]
-) -> Figure:
-    """A figure, with its own tolerance or the first of the part's rules that names it."""
-    own: Mapping[str, Any] = {"published": raw} if isinstance(raw, str) else raw
-    given, differs = own.get("tolerance"), own.get("differs")
-    tolerance = (
-        _tolerance(given) if given else next((t for of, t in rules if fnmatchcase(name, of)), None)
-    )
-    known = KnownDifference(Printed.read(differs["ours"]), differs["why"]) if differs else None
-    return Figure(name, Printed.read(own["published"]), tolerance, known, own.get("from", ""))
-
-
-def _tolerance(raw: Mapping[str, Any]) -> Tolerance:
-    return Tolerance(raw["reason"], raw.get("relative"), raw.get("absolute"))
+def published_paper(name: str) -> Paper:
+    """What a paper prints."""
+    path = data_folder() / "reproduce" / f"{name}.json"
+    raw = json.loads(path.read_text(encoding="utf-8"))
+    return Paper(name, raw["title"], raw["note"], tuple(Part.read(**part) for part in raw["parts"]))

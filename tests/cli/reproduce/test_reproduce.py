@@ -151,14 +151,6 @@ def test_a_paper_that_is_none(run: Run) -> None:
     assert (code, out) == (2, "") and "acute" in err and "scaling" in err
 
 
-def test_missing_published_figures(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(published_figures, "data_folder", lambda: tmp_path)
-    code, out, err = run("reproduce", "deepvm")
-    assert (code, out) == (4, "") and "deepvm.json: no published figures" in err
-
-
 @pytest.mark.slow
 def test_fits_need_scipy_and_the_rest_does_not() -> None:
     code = (

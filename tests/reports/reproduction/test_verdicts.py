@@ -5,18 +5,14 @@ A known difference is pinned, and everything else is not expected.
 
 from __future__ import annotations
 
-import pytest
-
-from deepvm.errors import DataError
-from deepvm.reports.reproduction.printed import Printed
+from deepvm.reports.reproduction.printed import Printed, Value
 from deepvm.reports.reproduction.published_figures import (
     Figure,
-    KnownDifference,
     Paper,
     Part,
     Tolerance,
 )
-from deepvm.reports.reproduction.verdicts import ComparedPart, Comparison, Reproduction, Verdict
+from deepvm.reports.reproduction.verdicts import Comparison, Reproduction, Verdict
 
 SAME, CLOSE, DIFFERS = Verdict.SAME, Verdict.CLOSE, Verdict.DIFFERS
 
@@ -29,8 +25,13 @@ def figure(
         "it",
         Printed.read(published),
         tolerance,
-        KnownDifference(Printed.read(known), "so") if known else None,
+        Printed.read(known) if known else None,
+        "so" if known else "",
     )
+
+
+def compared(own: Figure, ours: Value) -> Comparison:
+    return Comparison(Part("table-1", "Table 1", "section 1", (own,)), own, ours)
 
 
 def test_verdicts() -> None:
@@ -90,37 +91,22 @@ def test_verdicts() -> None:
             "not expected, and no reason is known",
         ),
     ]:
-        found = Comparison.of(published, ours)
+        found = compared(published, ours)
         assert (found.verdict, found.expected, found.why) == (verdict, expected, why)
 
 
 def test_differences() -> None:
-    found = Comparison.of(figure("2.00"), 2.5)
+    found = compared(figure("2.00"), 2.5)
     assert (found.shown, found.difference, found.relative) == ("2.50", 0.5, 0.25)
-    assert Comparison.of(figure("0"), 2.0).relative is None
-    assert Comparison.of(figure("yes"), "no").difference is None
-    assert Comparison.of(figure("< 10 %"), 3.0).relative is None
-
-
-def part(*names: str) -> Part:
-    return Part(
-        "table-1",
-        "Table 1",
-        "section 1",
-        "paper",
-        tuple(Figure(n, Printed.read("1")) for n in names),
-    )
-
-
-def test_what_is_published_is_computed_and_the_other_way_round() -> None:
-    assert len(ComparedPart.of(part("a", "b"), {"b": 1.0, "a": 1.0}).comparisons) == 2
-    for ours in ({"a": 1.0}, {"a": 1.0, "b": 1.0, "c": 1.0}):
-        with pytest.raises(DataError, match="table-1: not both published and computed: [bc]$"):
-            ComparedPart.of(part("a", "b"), ours)
+    assert compared(figure("0"), 2.0).relative is None
+    assert compared(figure("yes"), "no").difference is None
+    assert compared(figure("< 10 %"), 3.0).relative is None
 
 
 def test_counts() -> None:
-    compared = ComparedPart.of(part("a", "b", "c"), {"a": 1.0, "b": 2.0, "c": 1.2})
-    found = Reproduction(Paper("deepvm", "DeepVM", "", (compared.part,)), (compared,))
-    assert found.counts == {SAME: 2, CLOSE: 0, DIFFERS: 1}
-    assert [(p.id, c.figure.name) for p, c in found.unexpected] == [("table-1", "b")]
+    part = Part("table-1", "Table 1", "section 1", (figure("1"),))
+    comparisons = tuple(Comparison(part, part.figures[0], ours) for ours in (1.0, 2.0, 1.2))
+    reproduction = Reproduction(Paper("deepvm", "DeepVM", "", (part,)), comparisons)
+    assert reproduction.counts == {SAME: 2, CLOSE: 0, DIFFERS: 1}
+    assert reproduction.unexpected == [comparisons[1]]
+    assert list(reproduction.parts(Verdict.SAME)) == [(part, [comparisons[0], comparisons[2]])]
