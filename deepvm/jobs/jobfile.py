@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -18,6 +18,7 @@ from pydantic import (
     ValidationError,
 )
 
+from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.core.preemption.savepolicy import parse_policy
 from deepvm.core.spelling import joined
 from deepvm.core.units import MOST_USD, format_seconds, parse_seconds
@@ -335,7 +336,7 @@ def changed(
     processes: str | int | None = processes_per_machine
     if processes_per_machine is not None and processes_per_machine.isdecimal():
         processes = int(processes_per_machine)
-    said: dict[str, Any] = {"cloud": cloud, "name": name, "steps": steps}
+    said: JsonDict = {"cloud": cloud, "name": name, "steps": steps}
     said |= {"processes_per_machine": processes, "independent_processes": independent_processes}
     given = {key: value for key, value in said.items() if value is not None}
     known = job.model_dump(by_alias=True, exclude_unset=True)
@@ -427,7 +428,7 @@ FORMAT = FileFormat(
 )
 
 
-def checked_injection(keys: Mapping[str, Any], cloud: str) -> dict[str, Any]:
+def checked_injection(keys: JsonObject, cloud: str) -> JsonDict:
     """The keys of ``inject`` by what the command line says.
 
     ``lives``: times with commas between them, or a file.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from deepvm.catalog.store import load_catalog
+from deepvm.core.json_types import JsonObject
 from deepvm.errors import DeepVMError
 from deepvm.io.file_lock import FileLock
 from deepvm.jobs.decisions.states import Job
@@ -40,7 +40,7 @@ class JobStatus:
     world: JobState
     events: Sequence[EventRow]
     samples: Sequence[Sample]
-    document: Mapping[str, Any]
+    document: JsonObject
     controller: str
     now_s: float
     without: Sequence[Downtime] = ()

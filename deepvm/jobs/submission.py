@@ -10,17 +10,17 @@ import re
 import secrets
 import shlex
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from deepvm.catalog import clouds
 from deepvm.catalog.store import load_catalog
 from deepvm.core.cluster.instances import InstanceType, Market
 from deepvm.core.cluster.plan import Plan
+from deepvm.core.json_types import JsonObject
 from deepvm.core.preemption.savepolicy import parse_policy
 from deepvm.core.spelling import did_you_mean
 from deepvm.core.training.usual_model import USUAL_MODEL
@@ -71,7 +71,7 @@ def instance_of(name: str, option: str = "machines.type") -> InstanceType:
 
 
 def world_of(
-    job: JobFile, beside: Path, now_s: float, lives: Iterable[Mapping[str, Any]] = ()
+    job: JobFile, beside: Path, now_s: float, lives: Iterable[JsonObject] = ()
 ) -> JobState:
     """What the controller knows before anything has happened.
 
@@ -452,7 +452,7 @@ def checked(
     job: JobFile,
     file: Path,
     now_s: float,
-    lives: Iterable[Mapping[str, Any]] = (),
+    lives: Iterable[JsonObject] = (),
     *,
     detach: bool = False,
 ) -> tuple[JobState, Cloud]:
@@ -582,7 +582,7 @@ def secret_in(folder: Path) -> str:
         ) from None
 
 
-def submitted(name: str, folder: Path, spec: Mapping[str, Any]) -> Submitted:
+def submitted(name: str, folder: Path, spec: JsonObject) -> Submitted:
     """A job as its controller runs it, from what was written down. Raises DataError."""
     inject, hosts, cloud = spec["inject"], StaticHosts.load(folder), cloud_of(spec["cloud"])
     gpus, processes = (hosts.slots if hosts else 0), spec.get("processes_per_machine", "gpus")
@@ -631,7 +631,7 @@ def resumed(
     history: History,
     total_usd: float | None = None,
     deadline_s: float | None = None,
-    timeouts: Mapping[str, Any] = MappingProxyType({}),
+    timeouts: JsonObject = MappingProxyType({}),
     max_price: float | None = None,
 ) -> tuple[Submitted, JobState]:
     """A job without a live controller, maybe stopped or failed, with new limits if given.

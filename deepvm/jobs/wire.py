@@ -14,10 +14,10 @@ import hmac
 import json
 import secrets
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.errors import DeepVMError
 
 HEADER = "X-DeepVM-Signature"
@@ -81,7 +81,7 @@ class Sender:
     session: str = field(default_factory=lambda: f"{time.time_ns():016x}{secrets.token_hex(8)}")
     number: int = 0
 
-    def sealed(self, message: Mapping[str, Any]) -> tuple[bytes, str]:
+    def sealed(self, message: JsonObject) -> tuple[bytes, str]:
         """A message as bytes, and its signature."""
         self.number += 1
         who = {
@@ -97,7 +97,7 @@ class Sender:
         """A secret in the answer to the last message."""
         return _covered(bytes.fromhex(sealed), self.secret, self.session, self.number).hex()
 
-    def opened(self, body: bytes, signature: str) -> dict[str, Any]:
+    def opened(self, body: bytes, signature: str) -> JsonDict:
         """The answer to the last message. Raises WireError: it is not the controller's."""
         kind = _answer_to(self.nonce, self.session)
         if not _is_same(_signature(self.secret, kind, self.number, body), signature):
@@ -116,7 +116,7 @@ class Receiver:
         self._over: dict[str, str] = {}
         """By machine: sessions up to this one are rejected; their names start with the time."""
 
-    def opened(self, body: bytes, signature: str) -> dict[str, Any]:
+    def opened(self, body: bytes, signature: str) -> JsonDict:
         """A message.
 
         Raises WireError: it is not signed by the machine that it names, or was seen before.
@@ -142,14 +142,14 @@ class Receiver:
             del seen[oldest]
         return message
 
-    def hidden(self, secret: str, message: Mapping[str, Any]) -> str:
+    def hidden(self, secret: str, message: JsonObject) -> str:
         """A secret of 64 hex digits, encrypted so that only the message's sender can read it."""
         machine, session, number = message["machine"], message["session"], message["number"]
         return _covered(
             bytes.fromhex(secret), secret_of(self._secret, machine), session, number
         ).hex()
 
-    def sealed(self, answer: Mapping[str, Any], message: Mapping[str, Any]) -> tuple[bytes, str]:
+    def sealed(self, answer: JsonObject, message: JsonObject) -> tuple[bytes, str]:
         """The answer to a message as bytes, and its signature."""
         body, kind = json.dumps(answer).encode(), _answer_to(self.nonce, message["session"])
         return body, _signature(
@@ -161,7 +161,7 @@ def _no_number(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
-def _object(body: bytes) -> dict[str, Any]:
+def _object(body: bytes) -> JsonDict:
     if len(body) > LARGEST:
         raise WireError("a message that is too large")
     try:

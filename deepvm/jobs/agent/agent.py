@@ -15,11 +15,10 @@ import os
 import threading
 import time
 import traceback
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+from deepvm.core.json_types import JsonObject
 from deepvm.core.preemption.savepolicy import Never, SaveFacts, parse_policy
 from deepvm.io.agent_board import BOARD, Board, Flag, RankFlag, SaveReason, Scheduled
 from deepvm.io.agent_link import EPOCH
@@ -551,7 +550,7 @@ class Agent:
         self._progress.printed()
         self._reporter.add(LINE, local_rank=local_rank, text=line, generation=self._running)
 
-    def _answer(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _answer(self, message: JsonObject) -> JsonObject:
         kind = message.get("ask") or message.get("tell")
         if message.get("epoch") != self._running:  # of trainers that were killed meanwhile
             return {
@@ -589,7 +588,7 @@ class Agent:
             return self._latest(message)
         return {"error": f"there is no message {kind!r}"}
 
-    def _told_of_save(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _told_of_save(self, message: JsonObject) -> JsonObject:
         reason = SaveReason(message["save"][0])
         if message.get("error"):
             self._plan.told_of_failure()
@@ -624,7 +623,7 @@ class Agent:
         }
         self._reporter.add("saved", generation=self._running, lasts=self._lasts >= version, **facts)
 
-    def _schedule(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _schedule(self, message: JsonObject) -> JsonObject:
         """Have all machines save at the end of a step."""
         reason, limit_ms, request = message["save"]
         step, save = (
@@ -645,7 +644,7 @@ class Agent:
             )
         return found
 
-    def _marked_everywhere(self, step: int, save: Scheduled, *, peers: bool) -> Mapping[str, Any]:
+    def _marked_everywhere(self, step: int, save: Scheduled, *, peers: bool) -> JsonObject:
         """Have the controller mark a step on all machines."""
         if self._silence.now:
             return {"error": "the controller does not answer"}
@@ -662,7 +661,7 @@ class Agent:
             except (ControllerUnreachable, WireError) as error:
                 return {"error": str(error)}
 
-    def _backup(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _backup(self, message: JsonObject) -> JsonObject:
         backups, board, trainers = self._backups, self._board, self._trainers
         assert backups is not None and board is not None and trainers is not None
         save, generation, stall_s = (
@@ -698,12 +697,12 @@ class Agent:
     def _asks_for_nothing(self) -> bool:
         return not self._alone and self._orders.save is None
 
-    def _part(self, message: Mapping[str, Any], automatic: bool = False) -> Part:
+    def _part(self, message: JsonObject, automatic: bool = False) -> Part:
         return Part(
             self._base + int(message["step"]), int(message["rank"]), self._running, automatic
         )
 
-    def _latest(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _latest(self, message: JsonObject) -> JsonObject:
         assert self._backups is not None
         found = self._backups.latest(int(message["rank"]), self._running)
         self._base = 0 if found is None else found.step

@@ -13,8 +13,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
+from deepvm.core.json_types import JsonObject
 from deepvm.errors import CheckpointError, DamagedError, DataError, MissingExtraError
 from deepvm.io.failpoints import point
 from deepvm.jobs.storage.backup_places import FORMS, open_backups
@@ -125,7 +126,7 @@ class Backups:
         """Those at the first of a job's tiers that takes them."""
         return cls(open_backups(tiers, job), here, keep)
 
-    def add(self, path: Path, part: Part, done: Done, others: Others = ALONE) -> Mapping[str, Any]:
+    def add(self, path: Path, part: Part, done: Done, others: Others = ALONE) -> JsonObject:
         """Upload in the background; then call ``done`` with step, error or "", and seconds."""
         store = self._store
         if store is None:

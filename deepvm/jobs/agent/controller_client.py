@@ -7,12 +7,13 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.io.failpoints import point
 from deepvm.jobs.wire import HEADER, LARGEST, Sender, WireError
 
@@ -50,18 +51,18 @@ class DesiredState:
     shutdown: bool = False
     generation: int = 0
     serve: bool = False
-    ranks: list[dict[str, Any]] = field(default_factory=list)
+    ranks: list[JsonDict] = field(default_factory=list)
     tiers: list[str] = field(default_factory=list)
     port: int = 0
-    save: dict[str, Any] | None = None
-    schedule: dict[str, Any] | None = None
+    save: JsonDict | None = None
+    schedule: JsonDict | None = None
     mttp_s: float | None = None
     missed_rate: float = 0.0
     save_s: float = 0.0
     took_s: float = 0.0
 
     @classmethod
-    def of(cls, answer: Mapping[str, Any]) -> DesiredState:
+    def of(cls, answer: JsonObject) -> DesiredState:
         """By the answer to a heartbeat; a newer controller may say more."""
         return cls(**{one.name: answer[one.name] for one in fields(cls) if one.name in answer})
 
@@ -75,7 +76,7 @@ class ControllerClient:
         self._connection: http.client.HTTPConnection | None = None
         self._url = ""
 
-    def ask(self, path: str, message: Mapping[str, Any], limit_s: float = 30.0) -> dict[str, Any]:
+    def ask(self, path: str, message: JsonObject, limit_s: float = 30.0) -> JsonDict:
         """The controller's answer.
 
         Raises Unheard if there is none, WireError for one that is not the controller's.
@@ -155,7 +156,7 @@ class Reporter:
     def __init__(self, client: ControllerClient, lost: threading.Event) -> None:
         """Start; ``lost`` is set when reports have no receiver any more."""
         self._client, self._lost = client, lost
-        self._events: list[dict[str, Any]] = []
+        self._events: list[JsonDict] = []
         self._change = threading.Condition()
         self._number = time.time_ns()  # an agent that is started again goes on counting
         self._thread = threading.Thread(target=self._run, name="report", daemon=True)
@@ -260,7 +261,7 @@ def _start_of(text: str) -> str:
     return text if cut <= 0 else f"{text[:_LONGEST]} [{cut} characters cut]"
 
 
-def _first(events: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
+def _first(events: list[JsonDict], most: int) -> list[JsonDict]:
     """The first events, as many as fit into one message; at least one if there are any."""
     size = 0
     for number, event in enumerate(events[:most]):

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
+from deepvm.core.json_types import JsonObject
 from deepvm.core.spelling import one_of
 from deepvm.errors import DeepVMError, RequestError
 
@@ -191,7 +192,7 @@ class AzureNotices:
         """Nothing of the kind is published."""
         return False
 
-    def _of_here(self, event: Mapping[str, Any]) -> bool:
+    def _of_here(self, event: JsonObject) -> bool:
         """Whether an event is for this machine: a scale set shows all its events to each VM."""
         named = [str(name).lower() for name in event.get("Resources") or ()]
         if not named:
@@ -202,7 +203,7 @@ class AzureNotices:
             )
         return not self._name or self._name in named
 
-    def _notice(self, event: Mapping[str, Any]) -> Notice:
+    def _notice(self, event: JsonObject) -> Notice:
         action = str(event["EventType"]).lower()
         try:
             return Notice(parsedate_to_datetime(event.get("NotBefore") or "").timestamp(), action)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.errors import DataError
 from deepvm.io.agent_board import AGENT
 from deepvm.io.agent_link import EPOCH, SAVE_EVERY
@@ -91,9 +92,9 @@ class Preparation:
         self.orphan_after_s = around.orphan_after_s
         """Without a controller for so long the machine ends."""
 
-    def job(self) -> dict[str, Any]:
+    def job(self) -> JsonDict:
         """What the job's machines must know; its token is in a file. Raises Orphaned."""
-        spec: dict[str, Any] = self._insist(lambda: self._client.ask("/job", {}))
+        spec: JsonDict = self._insist(lambda: self._client.ask("/job", {}))
         self.orphan_after_s = float(spec["orphan_after_s"])
         descriptor = os.open(self._token, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with open(descriptor, "w", encoding="ascii") as file:
@@ -104,7 +105,7 @@ class Preparation:
     def _token(self) -> Path:
         return self._around.folder / "token"
 
-    def environ(self, spec: Mapping[str, Any]) -> dict[str, str]:
+    def environ(self, spec: JsonObject) -> dict[str, str]:
         """The variables of everything that the job runs here, without the job's own."""
         folder = self._around.folder
         found = {k: v for k, v in os.environ.items() if k not in (AGENT, EPOCH)}
@@ -115,7 +116,7 @@ class Preparation:
             found[SAVE_EVERY] = str(spec["save_every_steps"])
         return found
 
-    def have_code(self, spec: Mapping[str, Any]) -> Path:
+    def have_code(self, spec: JsonObject) -> Path:
         """Fetch the job's code; returns its folder. Raises Orphaned."""
         folder = self._around.folder
         code = folder / "code"
@@ -152,7 +153,7 @@ class Preparation:
         done.touch()
         point("agent.after-setup")
 
-    def have_data(self, wanted: Mapping[str, Any], said: Doing) -> None:
+    def have_data(self, wanted: JsonObject, said: Doing) -> None:
         """Fetch the job's data; without all of it the controller ends the job."""
 
         def both(text: str) -> None:

@@ -15,11 +15,11 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+from deepvm.core.json_types import JsonObject
 from deepvm.core.preemption.savepolicy import SaveFacts, SavePolicy
 from deepvm.io.agent_board import (
     AGENT,
@@ -223,7 +223,7 @@ class StandaloneAgent:
                     )
             self._over.wait(_POLL_S)
 
-    def _answer(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _answer(self, message: JsonObject) -> JsonObject:
         kind = message.get("ask") or message.get("tell")
         if kind == "schedule":
             reason, limit_ms, request = message["save"]
@@ -250,7 +250,7 @@ class StandaloneAgent:
             )
         return {}
 
-    def _back_up(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _back_up(self, message: JsonObject) -> JsonObject:
         save, step, local_rank = (
             Scheduled(*message["save"]),
             int(message["step"]),
@@ -280,5 +280,5 @@ class StandaloneAgent:
             self._plan.told_of_failure()
         return found
 
-    def _part(self, message: Mapping[str, Any], automatic: bool = False) -> Part:
+    def _part(self, message: JsonObject, automatic: bool = False) -> Part:
         return Part(self._base + int(message["step"]), int(message["rank"]), 0, automatic)

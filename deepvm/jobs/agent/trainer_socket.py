@@ -8,17 +8,17 @@ import logging
 import os
 import socketserver
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
+from deepvm.core.json_types import JsonObject
 from deepvm.io.agent_board import SOCKET
 
 _LONGEST = 1_000_000
 
 log = logging.getLogger("deepvm.agent")
 
-Answer = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+Answer = Callable[[JsonObject], JsonObject]
 
 
 class _Handler(socketserver.StreamRequestHandler):

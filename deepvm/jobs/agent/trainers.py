@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from deepvm.core.json_types import JsonObject
 from deepvm.io.agent_link import INDEPENDENT
 from deepvm.jobs.agent.group_watch import are_connected, children_of
 from deepvm.jobs.agent.process_group import exit_code
@@ -116,7 +117,7 @@ class ProcessLayout:
     job: str
 
     @classmethod
-    def of(cls, spec: Mapping[str, Any], environ: Mapping[str, str]) -> ProcessLayout:
+    def of(cls, spec: JsonObject, environ: Mapping[str, str]) -> ProcessLayout:
         """The layout sent by the controller; the machine or ``env`` may limit the GPUs."""
         names = (
             environ[GPUS].split(",")

@@ -18,8 +18,9 @@ import sys
 import time
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
+from deepvm.core.json_types import JsonDict
 from deepvm.errors import DataError
 from deepvm.io.atomic_write import write_bytes
 from deepvm.io.failpoints import POINTS, point
@@ -49,7 +50,7 @@ class LocalCloud:
     def __init__(self, folder: Path, allocation_s: float = 0.5) -> None:
         """``folder``: for all jobs' machines; ``allocation_s``: from the request to the launch."""
         self._folder, self._allocation_s = folder, allocation_s
-        self._ends: dict[Path, dict[str, Any]] = {}
+        self._ends: dict[Path, JsonDict] = {}
 
     @classmethod
     def open(cls, folder: Path) -> LocalCloud:
@@ -168,7 +169,7 @@ class LocalCloud:
         """Now, by the clock of a job."""
         return clock_of(self._folder / job).now_s()
 
-    def _end(self, job: str, machine: str, why: str) -> dict[str, Any]:
+    def _end(self, job: str, machine: str, why: str) -> JsonDict:
         """When and why a machine that is gone ended; written down if it is not yet."""
         place = self._machine(job, machine)
         if not (place / ENDED).exists():
@@ -283,7 +284,7 @@ def _await_end(place: Path) -> None:
         time.sleep(_LOOK_S)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> JsonDict:
     try:
         found = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:

@@ -22,14 +22,15 @@ import tarfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import deepvm
+from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.errors import RequestError
 from deepvm.io.atomic_write import write_bytes
 from deepvm.jobs.cloud import Listing, RefusedError, Start, UnknownError
@@ -200,7 +201,7 @@ class SshCloud:
                 alive[name] = placed.launched_s
         return Listing(alive, ended, taken=frozenset(taken))
 
-    def _note(self, job: str, host: Host, answer: Mapping[str, Any]) -> None:
+    def _note(self, job: str, host: Host, answer: JsonObject) -> None:
         """Write down what a host says of its machines."""
         behind_s = self._behind_s(job, answer)
         for name, launched_s in answer["alive"].items():
@@ -212,7 +213,7 @@ class SshCloud:
     def _now_s(self, job: str) -> float:
         return job_time_s(self._folder / job, time.time())
 
-    def _behind_s(self, job: str, answer: Mapping[str, Any]) -> float:
+    def _behind_s(self, job: str, answer: JsonObject) -> float:
         """Seconds a host's clock is behind the job's; 0 if the round trip takes as long."""
         behind_s = round(self._now_s(job) - answer["now_s"]) if "now_s" in answer else 0
         return float(behind_s) if abs(behind_s) >= _MIN_CLOCK_DIFFERENCE_S else 0.0
@@ -242,7 +243,7 @@ class SshCloud:
         self._order(job, machine, {"do": "recommend", "machine": machine})
 
     def _order(
-        self, job: str, machine: str, order: Mapping[str, Any], released_s: float | None = None
+        self, job: str, machine: str, order: JsonObject, released_s: float | None = None
     ) -> None:
         own, placed = self._hosts(job), self._placed(job).get(machine)
         if own is None or placed is None or placed.ended_s is not None:
@@ -296,11 +297,11 @@ class SshCloud:
         return time.monotonic() - self._deaf.get(host.name, -_DEAF_S) < _DEAF_S
 
     def _ask_all(
-        self, own: StaticHosts, hosts: Iterable[Host], order: Mapping[str, Any]
-    ) -> list[tuple[Host, dict[str, Any]]]:
+        self, own: StaticHosts, hosts: Iterable[Host], order: JsonObject
+    ) -> list[tuple[Host, JsonDict]]:
         """The answers of those hosts that answer, asked at once."""
 
-        def ask(host: Host) -> tuple[Host, dict[str, Any]] | None:
+        def ask(host: Host) -> tuple[Host, JsonDict] | None:
             try:
                 return host, self._ask(own, host, order)
             except (UnknownError, RefusedError) as error:
@@ -310,7 +311,7 @@ class SshCloud:
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             return [answer for answer in pool.map(ask, hosts) if answer is not None]
 
-    def _ask(self, own: StaticHosts, host: Host, order: Mapping[str, Any]) -> dict[str, Any]:
+    def _ask(self, own: StaticHosts, host: Host, order: JsonObject) -> JsonDict:
         """Have a host obey an order. Raises RefusedError, UnknownError."""
         digest = _digest()
         whole = {**order, "job": own.tag, "place": host.plain, "address": host.address}
@@ -325,9 +326,7 @@ class SshCloud:
             raise UnknownError(f"{host.name}: {answer.get('why', answer['event'])}")
         return answer
 
-    def _exchange(
-        self, own: StaticHosts, host: Host, order: Mapping[str, Any], behind: bytes
-    ) -> dict[str, Any]:
+    def _exchange(self, own: StaticHosts, host: Host, order: JsonObject, behind: bytes) -> JsonDict:
         """What the host's interpreter says. Raises UnknownError."""
         try:
             reach = own.reach

@@ -13,11 +13,10 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
+from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.io.atomic_write import write_bytes
 from deepvm.io.file_lock import FileLock
 from deepvm.io.user_dirs import user_folder
@@ -58,7 +57,7 @@ class HostCloud(LocalCloud):
         return ""
 
 
-def obey(order: Mapping[str, Any]) -> dict[str, Any]:
+def obey(order: JsonObject) -> JsonDict:
     """Do what an order says, and return the answer."""
     data = user_folder("data", os.environ)
     if data is None:
@@ -102,7 +101,7 @@ def obey(order: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _start(cloud: HostCloud, folder: Path, order: Mapping[str, Any]) -> float:
+def _start(cloud: HostCloud, folder: Path, order: JsonObject) -> float:
     job, name, controller = str(order["job"]), str(order["machine"]), str(order["controller"])
     folder.mkdir(parents=True, mode=0o700, exist_ok=True)
     lock = FileLock(folder / "lock")

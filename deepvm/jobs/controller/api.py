@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from starlette.applications import Starlette
@@ -12,11 +12,12 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from deepvm.core.json_types import JsonObject
 from deepvm.errors import DeepVMError
 from deepvm.jobs.wire import HEADER, LARGEST, Receiver, WireError
 
 _BODY_S = 30.0
-_Answer = Callable[[str, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
+_Answer = Callable[[str, JsonObject], Awaitable[JsonObject]]
 
 
 class BusyError(DeepVMError):
@@ -26,22 +27,22 @@ class BusyError(DeepVMError):
 class Handler(Protocol):
     """What the controller does with messages; each returns the answer."""
 
-    async def job(self, machine: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def job(self, machine: str, message: JsonObject) -> JsonObject:
         """What the job's machines must know."""
 
-    async def code(self, machine: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def code(self, machine: str, message: JsonObject) -> JsonObject:
         """A piece of the job's code, or how much there is."""
 
-    async def beat(self, machine: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def beat(self, machine: str, message: JsonObject) -> JsonObject:
         """Answer a heartbeat with the desired state, once it differs or the wait is over."""
 
-    async def report(self, machine: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def report(self, machine: str, message: JsonObject) -> JsonObject:
         """What happened on a machine."""
 
-    async def schedule(self, machine: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def schedule(self, machine: str, message: JsonObject) -> JsonObject:
         """Have all machines save at the end of a step."""
 
-    async def command(self, machine: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def command(self, machine: str, message: JsonObject) -> JsonObject:
         """What the user wants: only :data:`deepvm.jobs.wire.USER` may."""
 
     def gone(self, machine: str) -> None:
@@ -110,9 +111,7 @@ async def _body(request: Request) -> bytes:
     return body
 
 
-async def _unless_gone(
-    request: Request, answer: Awaitable[Mapping[str, Any]]
-) -> Mapping[str, Any] | None:
+async def _unless_gone(request: Request, answer: Awaitable[JsonObject]) -> JsonObject | None:
     """The answer, or None if the connection breaks first."""
 
     async def broken() -> None:

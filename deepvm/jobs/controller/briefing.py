@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.io.agent_board import SaveReason
 from deepvm.jobs.controller.messages import HeartbeatMessage
 from deepvm.jobs.decisions.reconcile import Decisions
@@ -41,13 +40,13 @@ _UNHEARD = _Agent()
 class HeartbeatResponder:
     """Of one job, by one controller; for one thread."""
 
-    def __init__(self, spec: Mapping[str, Any], clock: SteadyClock) -> None:
+    def __init__(self, spec: JsonObject, clock: SteadyClock) -> None:
         """No agent has reported yet."""
         self._spec, self._clock = spec, clock
         self._agents: dict[str, _Agent] = {}
         self._ports: dict[int, int] = {}
         self._doubtful = 0
-        self.schedule: Mapping[str, Any] | None = None
+        self.schedule: JsonObject | None = None
         """The step that all save: ``generation``, ``step``, ``save`` with its limit, ``number``."""
 
     def take_up(self, world: JobState) -> None:
@@ -104,9 +103,9 @@ class HeartbeatResponder:
             return "serving"
         return f"{nonce[:8]} {orders.shutdown:d} {orders.generation} {asked_s} {number}"
 
-    def told(self, orders: Decisions, nonce: str, world: JobState) -> dict[str, Any]:
+    def told(self, orders: Decisions, nonce: str, world: JobState) -> JsonDict:
         """The orders as an agent reads them."""
-        found: dict[str, Any] = {
+        found: JsonDict = {
             "digest": self.digest(orders, nonce),
             "shutdown": orders.shutdown,
             "serve": orders.serve,
@@ -146,7 +145,7 @@ class HeartbeatResponder:
         agents = [self._agents.get(anchor, _UNHEARD) for anchor in world.anchors]
         return [f"tcp://{','.join(f'{a.address}:{a.port}' for a in agents)}"] if agents else []
 
-    def _schedule_of(self, orders: Decisions) -> Mapping[str, Any] | None:
+    def _schedule_of(self, orders: Decisions) -> JsonObject | None:
         found = self.schedule
         if found is None or found["generation"] != orders.generation:
             return None

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, is_dataclass, replace
-from typing import Any
 
+from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.io.failpoints import point
 from deepvm.jobs.decisions import events as d
 from deepvm.jobs.decisions.markets import market_facts
@@ -63,7 +63,7 @@ def pass_points(changed: list[str], where: str) -> None:
         point(f"{label}.{where}")
 
 
-def _ends(before: JobState, world: JobState) -> Iterator[dict[str, Any]]:
+def _ends(before: JobState, world: JobState) -> Iterator[JsonDict]:
     """The machines that are silent, given up or gone now, and were not before."""
     for key, machine in world.machines.items():
         known = before.machines.get(key)
@@ -91,7 +91,7 @@ def _name(event: type[d.Event]) -> str:
     return _RECORDED.get(event, event.__name__.lower())
 
 
-def _facts(event: d.Event) -> dict[str, Any]:
+def _facts(event: d.Event) -> JsonDict:
     """What an event says, for the history."""
     assert is_dataclass(event)
     found = asdict(event)
@@ -103,7 +103,7 @@ def _facts(event: d.Event) -> dict[str, Any]:
 
 
 def rows_of(
-    before: JobState, world: JobState, inbox: Iterable[tuple[d.Event, Mapping[str, Any]]]
+    before: JobState, world: JobState, inbox: Iterable[tuple[d.Event, JsonObject]]
 ) -> list[EventRow]:
     """What is written down of events and of what follows from them."""
     told = [(_name(type(e)), {**_facts(e), **facts}) for e, facts in inbox]

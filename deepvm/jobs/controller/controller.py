@@ -8,11 +8,12 @@ import logging
 import math
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.core.spelling import joined
 from deepvm.errors import DataError, DeepVMError
 from deepvm.io.failpoints import point
@@ -81,7 +82,7 @@ class Submitted:
     name: str
     folder: Path
     secret: str = field(repr=False)
-    spec: Mapping[str, Any]
+    spec: JsonObject
     code: Path | None = None
     injection: Injection | None = None
     list_s: float = 1.0
@@ -116,7 +117,7 @@ class Controller:
         """Machines of which is written down that they get no notices."""
         self._injector = Injector(job.injection, ())
         self._heard: dict[str, tuple[d.Heartbeat, float]] = {}
-        self._inbox: list[tuple[d.Event, Mapping[str, Any]]] = []
+        self._inbox: list[tuple[d.Event, JsonObject]] = []
         self._wrong: Exception | None = None
         self._waiting: dict[str, asyncio.TimerHandle] = {}
         self.last_lines: list[str] = []
@@ -133,7 +134,7 @@ class Controller:
 
     # --- events -----------------------------------------------------------------------------------
 
-    def feed(self, event: d.Event, facts: Mapping[str, Any] | None = None) -> None:
+    def feed(self, event: d.Event, facts: JsonObject | None = None) -> None:
         """React to an event, with all that have come by then; :meth:`_heeded` waits for it."""
         if not self._inbox:
             asyncio.get_running_loop().call_soon(self._drain)
@@ -191,7 +192,7 @@ class Controller:
         except Exception as error:  # a terminal that was closed, a pipe that nobody reads
             log.debug("%s is not shown: %s", row.kind, error)
 
-    def _put_off(self, inbox: list[tuple[d.Event, Mapping[str, Any]]], error: DataError) -> None:
+    def _put_off(self, inbox: list[tuple[d.Event, JsonObject]], error: DataError) -> None:
         """Do nothing that leaves no record: a full disk or a lock may be gone in a moment."""
         now_s = self._clock.now_s()
         if self._unwritten_s is None:
@@ -406,7 +407,7 @@ class Controller:
 
     # --- agents -----------------------------------------------------------------------------------
 
-    async def job(self, machine: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def job(self, machine: str, message: JsonObject) -> JsonObject:
         """See :class:`deepvm.jobs.controller.api.Handler`."""
         token = self._receiver.hidden(token_of(self._job.secret), message)
         return {
@@ -416,7 +417,7 @@ class Controller:
             "sealed_token": token,
         }
 
-    async def code(self, machine: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def code(self, machine: str, message: JsonObject) -> JsonObject:
         """See :class:`deepvm.jobs.controller.api.Handler`."""
         assert self._job.code is not None
         if "offset" not in message:
@@ -425,7 +426,7 @@ class Controller:
             file.seek(int(message["offset"]))
             return {"data": file.read(_PIECE).hex()}
 
-    async def beat(self, machine: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def beat(self, machine: str, message: JsonObject) -> JsonObject:
         """See :class:`deepvm.jobs.controller.api.Handler`."""
         beat, record = beat_of(machine, message), self.world.machines.get(machine)
         if record is None:
@@ -457,7 +458,7 @@ class Controller:
         point("controller.before-orders")
         return self._told(orders)
 
-    def _told(self, orders: Decisions) -> dict[str, Any]:
+    def _told(self, orders: Decisions) -> JsonDict:
         return self._briefing.told(orders, self.nonce, self.world)
 
     async def _safe(self) -> None:
@@ -479,7 +480,7 @@ class Controller:
         del self._waiting[machine]
         self.feed(d.Silent(machine))
 
-    async def schedule(self, machine: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def schedule(self, machine: str, message: JsonObject) -> JsonObject:
         """See :class:`deepvm.jobs.controller.api.Handler`."""
         (generation, step, save), members = schedule_of(message), self.world.members
         if (
@@ -515,7 +516,7 @@ class Controller:
         point("controller.before-schedule")
         return {}
 
-    async def command(self, machine: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def command(self, machine: str, message: JsonObject) -> JsonObject:
         """See :class:`deepvm.jobs.controller.api.Handler`."""
         if machine != USER:
             return {"error": "only the user may"}
@@ -555,7 +556,7 @@ class Controller:
         await self.kept()
         return self._receiver.sealed(answer, message)
 
-    async def report(self, machine: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def report(self, machine: str, message: JsonObject) -> JsonObject:
         """See :class:`deepvm.jobs.controller.api.Handler`."""
         wrong: Exception | None = None
         for event in message["events"]:
@@ -576,7 +577,7 @@ class Controller:
         point("controller.before-heard")
         return {}
 
-    def _reported(self, machine: str, event: Mapping[str, Any]) -> None:
+    def _reported(self, machine: str, event: JsonObject) -> None:
         if event["event"] == LINE:
             self._line(machine, text(event, "text"))
             return

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from deepvm.core.json_types import JsonObject
 from deepvm.io.agent_board import SaveReason
 from deepvm.jobs.decisions import events as d
 from deepvm.jobs.decisions.world import JobState, Reason
@@ -39,7 +40,7 @@ class HeartbeatMessage:
     heard: d.Heartbeat
 
 
-def beat_of(machine: str, message: Mapping[str, Any]) -> HeartbeatMessage:
+def beat_of(machine: str, message: JsonObject) -> HeartbeatMessage:
     """Read a heartbeat. Raises KeyError, ValueError."""
     address = text(message, "address")
     if not _ADDRESS.fullmatch(address):
@@ -75,7 +76,7 @@ def number_of(report: Any) -> int:
     return whole(report, "of", _MOST_NUMBER)
 
 
-def event_of(machine: str, report: Mapping[str, Any]) -> tuple[d.Event, Mapping[str, Any]] | None:
+def event_of(machine: str, report: JsonObject) -> tuple[d.Event, JsonObject] | None:
     """What a report says, and further facts; None if nothing follows from it.
 
     Raises KeyError, ValueError.
@@ -139,7 +140,7 @@ def can_know(world: JobState, machine: str, event: d.Event) -> bool:
     return machine in world.members or not isinstance(event, d.Unsaved)
 
 
-def schedule_of(message: Mapping[str, Any]) -> tuple[int, int, list[int]]:
+def schedule_of(message: JsonObject) -> tuple[int, int, list[int]]:
     """The generation, the step and the save of which rank 0 wants all to know.
 
     Raises KeyError, ValueError.
@@ -152,7 +153,7 @@ def schedule_of(message: Mapping[str, Any]) -> tuple[int, int, list[int]]:
     return _generation(message), whole(message, "step"), [whole(found, name) for name in found]
 
 
-def lines_of(report: Mapping[str, Any]) -> list[str]:
+def lines_of(report: JsonObject) -> list[str]:
     """The last lines of a process; none where no process is to blame. Raises ValueError."""
     lines = report.get("lines", [])
     if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
@@ -160,11 +161,11 @@ def lines_of(report: Mapping[str, Any]) -> list[str]:
     return [line[:_LONGEST] for line in lines[-_MOST_LINES:]]
 
 
-def _generation(message: Mapping[str, Any]) -> int:
+def _generation(message: JsonObject) -> int:
     return whole(message, "generation", _MOST_GENERATION)
 
 
-def whole(message: Mapping[str, Any], key: str, most: int = _MOST) -> int:
+def whole(message: JsonObject, key: str, most: int = _MOST) -> int:
     """A whole number from 0. Raises KeyError, ValueError."""
     found = message[key]
     if type(found) is not int or not 0 <= found <= most:
@@ -172,7 +173,7 @@ def whole(message: Mapping[str, Any], key: str, most: int = _MOST) -> int:
     return found
 
 
-def seconds(message: Mapping[str, Any], key: str) -> float:
+def seconds(message: JsonObject, key: str) -> float:
     """A time or a duration. Raises KeyError, ValueError."""
     found = message[key]
     if type(found) not in (int, float) or not 0 <= found <= _MOST_S:  # neither NaN nor infinity is
@@ -180,11 +181,11 @@ def seconds(message: Mapping[str, Any], key: str) -> float:
     return float(found)
 
 
-def _seconds_if_any(message: Mapping[str, Any], key: str) -> float | None:
+def _seconds_if_any(message: JsonObject, key: str) -> float | None:
     return None if message.get(key) is None else seconds(message, key)
 
 
-def text(message: Mapping[str, Any], key: str) -> str:
+def text(message: JsonObject, key: str) -> str:
     """A text. Raises KeyError, ValueError."""
     found = message[key]
     if not isinstance(found, str):
@@ -192,7 +193,7 @@ def text(message: Mapping[str, Any], key: str) -> str:
     return found
 
 
-def truth(message: Mapping[str, Any], key: str) -> bool:
+def truth(message: JsonObject, key: str) -> bool:
     """True or false. Raises KeyError, ValueError."""
     found = message[key]
     if not isinstance(found, bool):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from statistics import fmean
-from typing import Any
+
+from deepvm.core.json_types import JsonObject
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Injection:
     rebalance: float = 0.0
 
     @classmethod
-    def of(cls, keys: Mapping[str, Any], done: int = 0) -> Injection:
+    def of(cls, keys: JsonObject, done: int = 0) -> Injection:
         """From ``inject`` of a job file, with defaults; ``done``: preemptions before it."""
         lives_s = tuple(keys.get("scale", 1.0) * life for life in keys.get("lives") or ())
         count = keys.get("count")
@@ -50,7 +50,7 @@ class Injection:
         )
 
     @classmethod
-    def written(cls, facts: Mapping[str, Any]) -> Injection:
+    def written(cls, facts: JsonObject) -> Injection:
         """By the facts of an event; one of an older deepvm lacks some."""
         found = {one.name: facts[one.name] for one in fields(cls) if one.name in facts}
         return cls(**{**found, "lives_s": tuple(found.get("lives_s", ()))})

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
 
+from deepvm.core.json_types import JsonObject
 from deepvm.jobs.decisions.pool_record import PoolRecord
 from deepvm.jobs.decisions.world import LOST, PREEMPTED, REFUSED, JobState, Pool
 
@@ -100,7 +100,7 @@ def _is_taken(noticed_s: float | None, end_reason: str) -> bool:
     return noticed_s is not None or end_reason in (PREEMPTED, LOST)
 
 
-def record_of(pool: Pool, machines: Iterable[Mapping[str, Any]], now_s: float) -> PoolRecord:
+def record_of(pool: Pool, machines: Iterable[JsonObject], now_s: float) -> PoolRecord:
     """History of a pool's machines; a pool of a whole region has those of all its zones."""
     found = PoolRecord(at_s=now_s)
     for m in machines:
@@ -114,7 +114,7 @@ def record_of(pool: Pool, machines: Iterable[Mapping[str, Any]], now_s: float) -
 
 
 def in_order(
-    pools: Sequence[Pool], machines: Iterable[Mapping[str, Any]], now_s: float
+    pools: Sequence[Pool], machines: Iterable[JsonObject], now_s: float
 ) -> tuple[Pool, ...]:
     """The pools of one type by expected cost of a useful hour; ties keep their order."""
     known = list(machines)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
+from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.core.preemption.savepolicy import SaveFacts, parse_policy
 from deepvm.jobs.decisions.pool_record import PoolRecord
 from deepvm.jobs.decisions.states import Job, Machine
@@ -65,7 +66,7 @@ def _pools_of(found: Any) -> tuple[Pool, ...]:
     return tuple(Pool(**pool) for pool in ([found] if isinstance(found, Mapping) else found or ()))
 
 
-def to_document(world: JobState) -> dict[str, Any]:
+def to_document(world: JobState) -> JsonDict:
     """All of it but the machines, which have rows of their own."""
     terms, save = world.terms, world.save
     return {
@@ -98,7 +99,7 @@ def to_document(world: JobState) -> dict[str, Any]:
     }
 
 
-def from_document(found: Mapping[str, Any], machines: Mapping[str, MachineRecord]) -> JobState:
+def from_document(found: JsonObject, machines: Mapping[str, MachineRecord]) -> JobState:
     """The world of a document; what an older deepvm did not know of is as at the start.
 
     Raises:
@@ -144,20 +145,20 @@ def from_document(found: Mapping[str, Any], machines: Mapping[str, MachineRecord
     )
 
 
-def _save_of(found: Mapping[str, Any]) -> Save:
+def _save_of(found: JsonObject) -> Save:
     return Save(
         Reason(found["reason"]), found["asked_s"], found["limit_s"], found.get("safe", False)
     )
 
 
-def to_row(machine: MachineRecord) -> dict[str, Any]:
+def to_row(machine: MachineRecord) -> JsonDict:
     """A machine as the columns of a table."""
     row = {**asdict(machine), "state": machine.state.value, "role": machine.role.value}
     pool = row.pop("pool")
     return {**row, **pool}
 
 
-def from_row(row: Mapping[str, Any]) -> MachineRecord:
+def from_row(row: JsonObject) -> MachineRecord:
     """A machine of the columns of a table."""
     pool = Pool(**{f.name: row[f.name] for f in fields(Pool)})
     plain = {

@@ -10,8 +10,8 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
+from deepvm.core.json_types import JsonDict
 from deepvm.jobs.cloud import Objects, UnknownError
 from deepvm.jobs.head.mirror import LOGS
 from deepvm.jobs.history.log_files import FOLDER
@@ -125,7 +125,7 @@ def fetch_logs(folder: Path, objects: Objects, after: str) -> Iterator[str]:
         yield key
 
 
-def _read(data: bytes) -> dict[str, Any]:
+def _read(data: bytes) -> JsonDict:
     try:
         return dict(json.loads(gzip.decompress(data)))
     except (OSError, EOFError, ValueError) as error:

@@ -11,10 +11,9 @@ import gzip
 import io
 import json
 import tarfile
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.errors import CloudError, DataError, DeepVMError
 from deepvm.jobs.cloud import Objects, UnknownError
 
@@ -33,7 +32,7 @@ class FencedError(DeepVMError):
     exit_code = CloudError.exit_code
 
 
-def encoded(copy: Mapping[str, Any], head: int, writer: str, number: int, nonce: str = "") -> bytes:
+def encoded(copy: JsonObject, head: int, writer: str, number: int, nonce: str = "") -> bytes:
     """A mirror of the rows of a job.
 
     ``head``: which may write it. ``writer``: who has, empty for the user's own computer.
@@ -51,7 +50,7 @@ def encoded(copy: Mapping[str, Any], head: int, writer: str, number: int, nonce:
     return gzip.compress(json.dumps(found).encode(), 5, mtime=0)
 
 
-def decoded(data: bytes) -> dict[str, Any]:
+def decoded(data: bytes) -> JsonDict:
     """A mirror. Raises UnknownError: it is none."""
     try:
         found = json.loads(gzip.decompress(data))

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from deepvm.core.json_types import JsonDict
 from deepvm.errors import DeepVMError
 from deepvm.io.failpoints import point
 from deepvm.jobs.cloud import (
@@ -82,7 +83,7 @@ class StateReplicator:
         )
         self._tag: str | None = None
         self._nonce, self._writer, self._written = "", "", 0
-        self._events: list[dict[str, Any]] = []
+        self._events: list[JsonDict] = []
         self._bytes, self._put_s = b"", 0.0
         self._turned_s = time.monotonic()
         self._change = threading.Condition()

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from deepvm.core.json_types import JsonDict
 from deepvm.errors import DataError, DeepVMError
 from deepvm.io.failpoints import point
 from deepvm.io.file_lock import FileLock
@@ -247,9 +248,9 @@ def send(
     history: History,
     cloud: HostsController,
     job_secret: str,
-    message: dict[str, Any],
+    message: JsonDict,
     at_end: AtEnd = lambda row: None,
-) -> dict[str, Any]:
+) -> JsonDict:
     """The answer of a head's controller to a command. Raises DataError: there is none."""
     state = HeadState.load(row.folder)
     for _ in range(2):  # a controller that was started again has another nonce
@@ -272,7 +273,7 @@ def send(
     )
 
 
-def _answer(objects: Objects, sender: Sender, message: dict[str, Any]) -> dict[str, Any] | None:
+def _answer(objects: Objects, sender: Sender, message: JsonDict) -> JsonDict | None:
     """What the head answers; None: nothing, or that the message does not count."""
     body, signature = sender.sealed(message)
     key = f"{time.time_ns():020}-{secrets.token_hex(4)}"

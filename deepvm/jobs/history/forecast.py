@@ -10,11 +10,11 @@ forecast: of those the simulator has no like.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from statistics import fmean
-from typing import Any
 
+from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.core.preemption.job import ZERO, Job, Span
 from deepvm.core.preemption.preemption_estimators import Notices
 from deepvm.errors import SimulationError
@@ -35,14 +35,14 @@ class UnforeseenError(Exception):
 
 
 def forecast(
-    spec: Mapping[str, Any],
+    spec: JsonObject,
     created_s: float,
     world: JobState,
     events: Sequence[EventRow],
-    machines: Iterable[Mapping[str, Any]],
-    document: Mapping[str, Any],
+    machines: Iterable[JsonObject],
+    document: JsonObject,
     without: Sequence[Downtime] = (),
-) -> dict[str, Any]:
+) -> JsonDict:
     """The key ``forecast`` of a final document. Raises UnforeseenError: too little was known.
 
     ``machines``: of the history; those of other jobs, from before this one, say how long a start
@@ -101,14 +101,14 @@ def forecast(
 
 
 def forecast_of(
-    spec: Mapping[str, Any],
+    spec: JsonObject,
     created_s: float,
     world: JobState,
     events: Sequence[EventRow],
-    machines: Iterable[Mapping[str, Any]],
-    document: dict[str, Any],
+    machines: Iterable[JsonObject],
+    document: JsonDict,
     without: Sequence[Downtime] = (),
-) -> dict[str, Any] | None:
+) -> JsonDict | None:
     """The same; None where there is none, and the document says why."""
     try:
         return forecast(spec, created_s, world, events, machines, document, without)
@@ -117,9 +117,7 @@ def forecast_of(
         return None
 
 
-def _compared(
-    document: Mapping[str, Any], without: Sequence[Downtime], step_s: float
-) -> dict[str, Any]:
+def _compared(document: JsonObject, without: Sequence[Downtime], step_s: float) -> JsonDict:
     """The result without idle controller downtime, and without its share of the cost."""
     idle_s, span_s = sum(one.idle_s(step_s) for one in without), sum(one.span_s for one in without)
     idle_usd = document["spent_usd"][DOWNTIME] * idle_s / span_s if span_s else 0.0
@@ -131,7 +129,7 @@ def _compared(
 
 
 def _expected(
-    spec: Mapping[str, Any],
+    spec: JsonObject,
     world: JobState,
     steps: int,
     step_s: float,
@@ -173,10 +171,10 @@ def _expected(
 
 
 def _start_s(
-    spec: Mapping[str, Any],
+    spec: JsonObject,
     created_s: float,
     world: JobState,
-    machines: Iterable[Mapping[str, Any]],
+    machines: Iterable[JsonObject],
 ) -> float:
     """Seconds from the request for a machine to training, by history, else by the limits."""
     kind, cloud = world.pools[0].instance_type, spec.get("cloud")
@@ -190,7 +188,7 @@ def _start_s(
     return fmean(took) if took else world.terms.restart_s
 
 
-def rows_of(document: Mapping[str, Any]) -> list[tuple[str, float, float, float, float, str]]:
+def rows_of(document: JsonObject) -> list[tuple[str, float, float, float, float, str]]:
     """(what, median, 5th and 95th percentile, actual, unit) of a document with a forecast."""
     units = ("s", "$", "")
     fact = document["forecast"].get("fact", document)  # documents of an older deepvm have none

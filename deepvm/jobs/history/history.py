@@ -19,6 +19,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.errors import DataError
 from deepvm.io.user_dirs import user_folder
 from deepvm.jobs.decisions.world import JobState
@@ -138,8 +139,8 @@ class JobRow:
     created_s: float
     state: str
     folder: Path
-    spec: dict[str, Any]
-    result: dict[str, Any] | None
+    spec: JsonDict
+    result: JsonDict | None
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,7 @@ class EventRow:
     at_s: float
     kind: str
     state: str
-    facts: Mapping[str, Any]
+    facts: JsonObject
     number: int = 0
 
 
@@ -276,7 +277,7 @@ class History:
             engine.dispose()
 
     def add_job(
-        self, name: str, created_s: float, folder: Path, spec: Mapping[str, Any], world: JobState
+        self, name: str, created_s: float, folder: Path, spec: JsonObject, world: JobState
     ) -> bool:
         """A new job; whether there was none of that name."""
         row = {
@@ -355,7 +356,7 @@ class History:
         except sa.exc.SQLAlchemyError as error:
             raise _unusable(self._engine, error) from None
 
-    def finish(self, name: str, result: Mapping[str, Any]) -> None:
+    def finish(self, name: str, result: JsonObject) -> None:
         """The final document of a job."""
         with self._writing() as connection:
             connection.execute(
@@ -424,7 +425,7 @@ class History:
             query = sa.select(_SAMPLES).where(_SAMPLES.c.job == name).order_by(_SAMPLES.c.number)
             return [Sample(row.at_s, row.generation, row.step) for row in connection.execute(query)]
 
-    def machines(self) -> list[Mapping[str, Any]]:
+    def machines(self) -> list[JsonObject]:
         """All jobs' machines; ``rebalanced_s``: when the cloud recommended a rebalance."""
         with self._reading() as connection:
             query = sa.select(_EVENTS.c.job, _EVENTS.c.at_s, _EVENTS.c.facts).where(
@@ -437,7 +438,7 @@ class History:
             rows = [dict(row) for row in connection.execute(sa.select(_MACHINES)).mappings()]
         return [{**row, "rebalanced_s": told.get((row["job"], row["id"]))} for row in rows]
 
-    def copy(self, name: str, after: int = 0) -> dict[str, Any]:
+    def copy(self, name: str, after: int = 0) -> JsonDict:
         """A job's rows for another history; ``after``: only events with a larger number."""
         with self._reading() as connection, connection.begin():
             job = dict(
@@ -455,7 +456,7 @@ class History:
                 "samples": [dict(row) for row in connection.execute(samples).mappings()],
             }
 
-    def put_copy(self, copy: Mapping[str, Any], folder: Path) -> bool:
+    def put_copy(self, copy: JsonObject, folder: Path) -> bool:
         """Have a job as it is in another history; False: what is known here is newer.
 
         Raises DataError.
@@ -493,7 +494,7 @@ class History:
         return True
 
     @staticmethod
-    def _machines(connection: sa.Connection, name: str) -> list[dict[str, Any]]:
+    def _machines(connection: sa.Connection, name: str) -> list[JsonDict]:
         rows = connection.execute(sa.select(_MACHINES).where(_MACHINES.c.job == name)).mappings()
         return [dict(row) for row in rows]
 
@@ -568,7 +569,7 @@ def _log_ahead(connection: sqlite3.Connection) -> None:
             time.sleep(0.02)
 
 
-def _job(row: Mapping[str, Any]) -> JobRow:
+def _job(row: JsonObject) -> JobRow:
     result = None if row["result"] is None else json.loads(row["result"])
     return JobRow(
         row["name"],

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
 from statistics import fmean
-from typing import Any
 
+from deepvm.core.json_types import JsonDict
 from deepvm.errors import DataError, DeepVMError
 from deepvm.jobs.decisions.states import Job
 from deepvm.jobs.decisions.world import JobState, MachineRecord, Reason
@@ -34,7 +34,7 @@ def final_document(
     events: Sequence[EventRow],
     prices: Mapping[str, float],
     without: Sequence[Downtime] = (),
-) -> dict[str, Any]:
+) -> JsonDict:
     """The document ``deepvm.run/1``; times in seconds, money in dollars.
 
     ``prices``: on demand, $/h, by type, as far as they are known. ``without``: when there was no
@@ -121,7 +121,7 @@ def exit_code(world: JobState) -> int | None:
     return {Job.DONE: 0, Job.STOPPED: STOPPED}.get(world.job)
 
 
-def _machine(machine: MachineRecord, now_s: float) -> dict[str, Any]:
+def _machine(machine: MachineRecord, now_s: float) -> JsonDict:
     return {
         "id": machine.id,
         "type": machine.pool.instance_type,

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
 
 from deepvm.core.cluster.known_lives import (
     SHORT_LIFE_S,
@@ -22,6 +21,7 @@ from deepvm.core.cluster.known_lives import (
     share_interval,
 )
 from deepvm.core.interval import Z80
+from deepvm.core.json_types import JsonObject
 from deepvm.core.preemption.gang_survival import Lifetime, OwnPool
 from deepvm.core.preemption.interruption_bands import BAND_SHARES, mean_life_s
 from deepvm.core.preemption.preemption_estimators import Lifetimes, Notices
@@ -85,16 +85,16 @@ class PoolHistory:
         return share_interval(self.missed, self.preemptions)
 
 
-def pools_of(machines: Iterable[Mapping[str, Any]], now_s: float) -> list[PoolHistory]:
+def pools_of(machines: Iterable[JsonObject], now_s: float) -> list[PoolHistory]:
     """The pools of these machines, as the history has them, by type, zone and market."""
-    groups: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
+    groups: dict[tuple[str, str, str], list[JsonObject]] = {}
     for m in machines:
         if m["launched_s"] is not None:
             groups.setdefault((m["instance_type"], m["zone"], m["market"]), []).append(m)
     return [_pool_of(key, rows, now_s) for key, rows in sorted(groups.items())]
 
 
-def _pool_of(key: tuple[str, str, str], rows: list[Mapping[str, Any]], now_s: float) -> PoolHistory:
+def _pool_of(key: tuple[str, str, str], rows: list[JsonObject], now_s: float) -> PoolHistory:
     taken = [m for m in rows if is_taken(m)]
     waits = sorted(max(m["launched_s"] - m["requested_s"], 0.0) for m in rows)
     told = [
@@ -116,19 +116,19 @@ def _pool_of(key: tuple[str, str, str], rows: list[Mapping[str, Any]], now_s: fl
     )
 
 
-def is_taken(machine: Mapping[str, Any]) -> bool:
+def is_taken(machine: JsonObject) -> bool:
     """Whether its end was a preemption; else its life is censored."""
     return machine["end_reason"] in (PREEMPTED, LOST)
 
 
-def lived_s(machine: Mapping[str, Any], now_s: float) -> float:
+def lived_s(machine: JsonObject, now_s: float) -> float:
     """From its launch to its end, or until now, seconds."""
     ended_s = now_s if machine["ended_s"] is None else machine["ended_s"]
     return max(float(ended_s - machine["launched_s"]), 0.0)
 
 
 def lives_in(
-    machines: Iterable[Mapping[str, Any]], now_s: float, wanted: tuple[str, ...] = ()
+    machines: Iterable[JsonObject], now_s: float, wanted: tuple[str, ...] = ()
 ) -> list[tuple[float, bool]]:
     """(seconds, whether a preemption ended it) of spot machines.
 
@@ -150,7 +150,7 @@ def lives_in(
 
 
 def own_pool(
-    machines: Iterable[Mapping[str, Any]], now_s: float, name: str, region: str = "", zone: str = ""
+    machines: Iterable[JsonObject], now_s: float, name: str, region: str = "", zone: str = ""
 ) -> OwnPool | None:
     """What was seen of spot machines of a type, of a region's zones or one of them; None: nothing.
 
@@ -190,7 +190,7 @@ def own_pool(
     return OwnPool(lives, gang, refused)
 
 
-def _waited(machine: Mapping[str, Any], scarce: Sequence[tuple[str, float]]) -> bool:
+def _waited(machine: JsonObject, scarce: Sequence[tuple[str, float]]) -> bool:
     """Whether a machine came just after its pool was out; ``scarce``: sorted (zone, time)."""
     place = bisect_right(scarce, (machine["zone"], machine["launched_s"])) - 1
     if place < 0:
@@ -200,7 +200,7 @@ def _waited(machine: Mapping[str, Any], scarce: Sequence[tuple[str, float]]) -> 
 
 
 def lives_by_type(
-    machines: Iterable[Mapping[str, Any]], now_s: float
+    machines: Iterable[JsonObject], now_s: float
 ) -> tuple[dict[str, KnownLifetime], set[str]]:
     """Mean lifetimes of spot machines by type over all zones, and the types with too few."""
     groups: dict[str, list[PoolHistory]] = {}
@@ -221,14 +221,14 @@ def lives_by_type(
     }
 
 
-def is_of_a_market(machine: Mapping[str, Any]) -> bool:
+def is_of_a_market(machine: JsonObject) -> bool:
     """Whether only the market ends a machine; on other clouds deepvm may have preempted it."""
     cloud = machine["cloud"]
     return cloud not in CLOUDS or not find_cloud(cloud).can_preempt
 
 
 def expected_life_s(
-    pool: Pool, cloud: str, machines: Iterable[Mapping[str, Any]], band: int | None, now_s: float
+    pool: Pool, cloud: str, machines: Iterable[JsonObject], band: int | None, now_s: float
 ) -> float:
     """Mean lifetime of a pool's machines by history, before this job has seen any.
 

@@ -13,8 +13,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import Any
 
+from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.core.preemption.job import Job, Span
 from deepvm.core.preemption.savepolicy import SavePolicy
 from deepvm.errors import RequestError, SimulationError
@@ -264,7 +264,7 @@ def as_job(seen: Observed, terms: JobLimits, usd_per_hour: float) -> Job:
 
 def validation(
     seen: Observed, terms: JobLimits, policy: SavePolicy, usd_per_hour: float
-) -> dict[str, Any]:
+) -> JsonDict:
     """Forecast, fact and deviation as a document: dollars, seconds, shares of the fact."""
     from deepvm.simulator.engine.lifetimes import ListedLifetimes
     from deepvm.simulator.monte_carlo import simulate
@@ -300,7 +300,7 @@ _LATENCIES = ("step_s", "stall_s", "took_s", "allocation_s", "preparation_s")
 
 def _figures(
     total_s: float, usd: float, lost_steps: float, preemptions: float, parts_s: Mapping[str, float]
-) -> dict[str, Any]:
+) -> JsonDict:
     return {
         "total_s": round(total_s, 3),
         "cost_usd": round(usd, 8),
@@ -314,7 +314,7 @@ def _share(one: float, other: float) -> float | None:
     return round(one / other - 1, 4) if other else None
 
 
-def rows_of(found: Mapping[str, Any]) -> Iterator[tuple[str, float, float, str]]:
+def rows_of(found: JsonObject) -> Iterator[tuple[str, float, float, str]]:
     """(what, forecast, fact, unit) of a validation with a forecast, for people."""
     forecast, fact = found["forecast"], found["fact"]
     yield "total time", forecast["total_s"], fact["total_s"], "s"

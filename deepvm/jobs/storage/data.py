@@ -16,10 +16,11 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, Protocol
+from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
 from deepvm.checkpoint.tiers.bucket import Bucket
+from deepvm.core.json_types import JsonObject
 from deepvm.core.units import format_bytes
 from deepvm.errors import CheckpointError, DataError
 from deepvm.io.atomic_write import hidden_beside, sync
@@ -56,7 +57,7 @@ class Source(Protocol):
         """Write one to a new file. Raises CheckpointError, OSError."""
 
 
-def have_data(wanted: Mapping[str, Any], folder: Path, said: Said, endpoint: str = "") -> None:
+def have_data(wanted: JsonObject, folder: Path, said: Said, endpoint: str = "") -> None:
     """Have each of a job's data below ``folder`` by its name.
 
     ``said`` is called with lines of progress.
@@ -269,7 +270,7 @@ class BucketSource:
         found = [item for item in found if item.name and not item.name.endswith("/")]
         return found or [self._item(row, "") for row in exact]
 
-    def _item(self, row: Mapping[str, Any], name: str) -> Item:
+    def _item(self, row: JsonObject, name: str) -> Item:
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or "\0" in name:
             raise DataError(

@@ -9,6 +9,7 @@ from typing import Any
 
 from deepvm.catalog.clouds.aws.client import Aws
 from deepvm.catalog.clouds.aws.errors import ApiCall
+from deepvm.core.json_types import JsonDict
 from deepvm.errors import CloudError
 from deepvm.jobs.cloud import RefusedError, UnknownError
 from deepvm.jobs.clouds.aws.ec2_settings import Ec2Settings, named_bucket
@@ -34,7 +35,7 @@ class Ec2Account:
     def __init__(self, aws: Aws, settings: Ec2Settings) -> None:
         """Ask nothing yet."""
         self._aws, self.settings = aws, settings
-        self._known: dict[str, Any] = {}
+        self._known: JsonDict = {}
         self._lock = threading.RLock()
 
     def ask(
@@ -111,7 +112,7 @@ class Ec2Account:
     def _subnets(self) -> dict[str, str]:
         named = self.settings.subnets
         if named:
-            wanted: dict[str, Any] = {"SubnetIds": list(named)}
+            wanted: JsonDict = {"SubnetIds": list(named)}
         else:
             wanted = {"Filters": [{"Name": "default-for-az", "Values": ["true"]}]}
         rows = self.rows("DescribeSubnets", "Subnets", **wanted)

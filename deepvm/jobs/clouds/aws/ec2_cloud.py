@@ -18,9 +18,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from deepvm.catalog.clouds.aws.client import Aws
+from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.io.own_package import package_archive
 from deepvm.jobs.cloud import Launch, Listing, RefusedError, Start, UnknownError
 from deepvm.jobs.clouds.aws.ec2_account import Ec2Account
@@ -173,7 +174,7 @@ class Ec2Cloud:
             raise RefusedError(refusal(record.pool, [answer]))
         return self._launched(record, start.job, answer, start.most_usd_per_hour)
 
-    def _prepared(self, record: MachineRecord, start: Start, near: list[str]) -> dict[str, Any]:
+    def _prepared(self, record: MachineRecord, start: Start, near: list[str]) -> JsonDict:
         """Put what the machine must know where it finds it; returns the request for it."""
         account, pool, prefix = self._account, record.pool, self._prefix(start.job)
         known = {
@@ -210,7 +211,7 @@ class Ec2Cloud:
         near: Sequence[str] = (),
         more: Mapping[str, str] = MappingProxyType({}),
         most_usd: float | None = None,
-    ) -> dict[str, Any]:
+    ) -> JsonDict:
         """The request for a machine that runs a script in a role, for at most ``most_usd`` $/h."""
         account, tags = self._account, {OWNER_TAG: self.owner, JOB_TAG: job}
         image = account.image(pool.instance_type)
@@ -235,7 +236,7 @@ class Ec2Cloud:
             pool, name, {zone: subnets[zone] for zone in offered}, token, named, most_usd
         )
 
-    def _template(self, job: str, data: Mapping[str, Any], tags: Mapping[str, str]) -> str:
+    def _template(self, job: str, data: JsonObject, tags: Mapping[str, str]) -> str:
         """The name of a launch template with this data; the name contains a digest of it."""
         digest = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:12]
         name = self._template_name(job) + digest
@@ -263,7 +264,7 @@ class Ec2Cloud:
         self,
         record: MachineRecord,
         job: str,
-        answer: Mapping[str, Any],
+        answer: JsonObject,
         most_usd: float | None = None,
     ) -> Launch:
         """What a fleet has brought."""
@@ -399,13 +400,13 @@ class Ec2Cloud:
 
     # --- calls ------------------------------------------------------------------------------------
 
-    def _owner_filter(self) -> dict[str, Any]:
+    def _owner_filter(self) -> JsonDict:
         return {"Name": f"tag:{OWNER_TAG}", "Values": [self.owner]}
 
-    def _tag_filters(self, job: str) -> list[dict[str, Any]]:
+    def _tag_filters(self, job: str) -> list[JsonDict]:
         return [self._owner_filter(), {"Name": f"tag:{JOB_TAG}", "Values": [job]}]
 
-    def _described(self, filters: list[dict[str, Any]]) -> list[Mapping[str, Any]]:
+    def _described(self, filters: list[JsonDict]) -> list[JsonObject]:
         """EC2's rows of instances. Raises UnknownError."""
         try:
             found = self._account.rows(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any
+
+from deepvm.core.json_types import JsonObject
 
 ALIVE = ("pending", "running", "stopping", "stopped")
 """A stopped one still costs its disk and may restart; from shutting-down on, none is billed."""
@@ -31,7 +32,7 @@ class Instance:
     taken: bool = False
 
 
-def instance_of_row(row: Mapping[str, Any], machine_tag: str) -> Instance:
+def instance_of_row(row: JsonObject, machine_tag: str) -> Instance:
     """An instance of the answer of DescribeInstances."""
     tags = {tag["Key"]: tag["Value"] for tag in row.get("Tags") or ()}
     launched_s = row["LaunchTime"].timestamp()

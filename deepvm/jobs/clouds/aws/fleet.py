@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable, Mapping
 from decimal import ROUND_FLOOR, Decimal
-from typing import Any
 
+from deepvm.core.json_types import JsonDict
 from deepvm.core.units import MICRO
 from deepvm.jobs.decisions.world import Pool
 
@@ -62,9 +62,9 @@ _HOPS = 2
 """A container's packets to the metadata service need one more than the machine's own."""
 
 
-def template_data(script: str, image: str, profile: str, security_group: str) -> dict[str, Any]:
+def template_data(script: str, image: str, profile: str, security_group: str) -> JsonDict:
     """A launch template: all that machines of a job have in common."""
-    data: dict[str, Any] = {
+    data: JsonDict = {
         "ImageId": image,
         "UserData": base64.b64encode(script.encode()).decode("ascii"),
         "IamInstanceProfile": {"Name": profile},
@@ -94,7 +94,7 @@ def fleet_request(
     token: str,
     tags: Mapping[str, str],
     most_usd_per_hour: float | None = None,
-) -> dict[str, Any]:
+) -> JsonDict:
     """One machine of a pool, now or not at all.
 
     ``subnets``: of each zone that will do, the preferred first.
@@ -108,7 +108,7 @@ def fleet_request(
         {"InstanceType": pool.instance_type, "SubnetId": subnet, "Priority": float(place), **each}
         for place, subnet in enumerate(subnets.values())
     ]
-    request: dict[str, Any] = {
+    request: JsonDict = {
         "Type": "instant",
         "ClientToken": token,
         "LaunchTemplateConfigs": [

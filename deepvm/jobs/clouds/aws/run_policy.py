@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
+from deepvm.core.json_types import JsonDict
 from deepvm.jobs.clouds.aws.ec2_settings import Ec2Settings, named_bucket
 
 _OURS = "deepvm:job"
@@ -13,9 +13,9 @@ _OWNER = "?" * 12
 
 
 def _allow(
-    sid: str, actions: list[str], resources: list[str] | str, **conditions: dict[str, Any]
-) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    sid: str, actions: list[str], resources: list[str] | str, **conditions: JsonDict
+) -> JsonDict:
+    found: JsonDict = {
         "Sid": sid,
         "Effect": "Allow",
         "Action": actions,
@@ -24,17 +24,17 @@ def _allow(
     return {**found, "Condition": conditions} if conditions else found
 
 
-def controller_policy(settings: Ec2Settings) -> dict[str, Any]:
+def controller_policy(settings: Ec2Settings) -> JsonDict:
     """Permissions for ``deepvm run``: create machines tagged with a job, and end only those."""
     return _controls(settings, settings.instance_profile, settings.head_profile)
 
 
-def head_policy(settings: Ec2Settings) -> dict[str, Any]:
+def head_policy(settings: Ec2Settings) -> JsonDict:
     """What a head may: the same, but rent another head."""
     return _controls(settings, settings.instance_profile)
 
 
-def _controls(settings: Ec2Settings, *profiles: str) -> dict[str, Any]:
+def _controls(settings: Ec2Settings, *profiles: str) -> JsonDict:
     bucket = named_bucket(settings)
     new, old = {f"aws:RequestTag/{_OURS}": "false"}, {f"aws:ResourceTag/{_OURS}": "false"}
     besides = [
@@ -119,7 +119,7 @@ def _controls(settings: Ec2Settings, *profiles: str) -> dict[str, Any]:
     return {"Version": "2012-10-17", "Statement": statements}
 
 
-def machine_policy(settings: Ec2Settings) -> dict[str, Any]:
+def machine_policy(settings: Ec2Settings) -> JsonDict:
     """Permissions of machines: read their settings and write checkpoints, but no job secrets."""
     bucket = named_bucket(settings)
     job = f"arn:aws:s3:::{bucket}/deepvm/{_OWNER}/*"
