@@ -1,4 +1,4 @@
-"""deepvm: which cluster of spot and on-demand VMs trains my model fastest for this much money an hour?
+"""deepvm: which cluster of spot and on-demand VMs trains my model fastest within a budget?
 
 ``import deepvm`` loads nothing heavy; every public name below is imported when it is first used.
 """

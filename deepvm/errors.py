@@ -3,22 +3,22 @@
 ::
 
     DeepVMError                    exit code 1
-    ├── RequestError (ValueError)  2  a requested value cannot be used: names it, and what is allowed
-    │   └── MissingExtraError      2  the request needs an optional library: names the extra to install
+    ├── RequestError (ValueError)  2  an invalid value: names it, and what is expected
+    │   └── MissingExtraError      2  an optional library is missing: names the extra
     ├── JobFormatError             2  a job file is invalid: names keys, lines and what is allowed
     ├── DataError                  4  data is missing or unreadable
     │   ├── CatalogNotFoundError   4  no embedded catalog and no file has this name
-    │   ├── CatalogFormatError     4  a file is not a valid catalog: lists every problem with its place
-    │   └── MissingDataError       4  the catalog is valid but lacks what the request needs; names the next step
+    │   ├── CatalogFormatError     4  an invalid catalog: lists every problem with its line
+    │   └── MissingDataError       4  a valid catalog lacks what the request needs
     ├── CloudError                 5  the cloud or the network failed: names the call and what to do
-    ├── CheckpointError            1  a checkpoint could not be saved, sent or read: names the place and the cause
+    ├── CheckpointError            1  a checkpoint could not be saved, sent or read
     │   ├── Refused (protocol)     1  a memory node refuses: ``code`` says why
     │   ├── TierBusyError          1  a tier has no room now: this version is skipped
     │   ├── VersionGoneError       1  a memory node lost, or gave up, what it had of a version
     │   ├── MemoryOnlyError        1  a memory node has a version, and no disk to write it to
-    │   └── DamagedError           1  a version does not match its commit record: names what is damaged
+    │   └── DamagedError           1  a checkpoint does not match its manifest
     ├── MeasurementError           1  a machine could not be measured: says what failed there
-    ├── SimulationError            3  a simulated job makes no progress: says how far it came and what would help
+    ├── SimulationError            3  a simulated job makes no progress: says how far it got
     ├── WorkerLostError            1  a worker process was ended from outside: says what to do
     └── SolverError                1  no integer-program solver can run on this machine
 
@@ -32,7 +32,9 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
-from copyreg import __newobj__  # type: ignore[attr-defined]  # typeshed lacks it; pickle knows it by name
+
+# typeshed lacks it; pickle finds it by name.
+from copyreg import __newobj__  # type: ignore[attr-defined]
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,12 +45,12 @@ class DeepVMError(Exception):
     exit_code = 1
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Restore the attributes, without calling ``__init__``: errors come back from other processes and machines."""
+        """Restore the attributes without ``__init__``: errors cross processes and machines."""
         return __newobj__, (type(self), *self.args), self.__dict__
 
 
 class RequestError(DeepVMError, ValueError):
-    """A requested value cannot be used: the argument's name in Python, the value, and what is allowed, in words."""
+    """An invalid value: the argument's name in Python, the value, and what is expected."""
 
     exit_code = 2
 
@@ -175,7 +177,7 @@ class CatalogNotFoundError(DataError):
 
 @dataclass(frozen=True)
 class Problem:
-    """What is wrong in a file without keys: a place such as ``line 7, column n``, ``file`` for all."""
+    """What is wrong in a file without keys: at ``line 7, column n``, or ``file``."""
 
     place: str
     found: str

@@ -1,4 +1,6 @@
-"""For scripts that save by themselves: when to save, and backups that outlive the machine (Spotify thesis, Table 5.1).
+"""For scripts that write their own checkpoints: when to save, and backups that outlive the VM.
+
+The four calls of Table 5.1 of the Spotify thesis.
 
 Example::
 
@@ -160,7 +162,7 @@ def exit_step() -> None:
 
 
 def check_save() -> bool:
-    """Whether to save now: a machine is about to go, the policy, a user or the job file's ``save_every_steps`` says so.
+    """Whether to save now: on a preemption notice, a request, the policy or ``save_every_steps``.
 
     True once for each of them, on all ranks after the same step. A single rank hears of it outside
     of steps, too.

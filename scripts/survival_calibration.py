@@ -286,7 +286,7 @@ def judged_lines(judged: Sequence[Judged], prior: Prior) -> Iterator[str]:
 
 
 def reliability_figure(judged: Sequence[Judged]) -> Figure:
-    """How often forecasts came true, by their probability: a line for each way, dots as large as their bin."""
+    """How often forecasts came true, by their probability: one line per way of forecasting."""
     with drawing(6.4, 5.2) as (figure, axes):
         axes.plot([0, 1], [0, 1], color="0.6", linewidth=0.9, zorder=1)
         for way, style in zip(WAYS, STYLES, strict=True):

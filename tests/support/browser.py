@@ -16,7 +16,8 @@ NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chro
 OVERLAPS = """() => {
   const found = [];
   for (const svg of document.querySelectorAll(".plot > svg")) {
-    const boxes = [...svg.querySelectorAll("text")].map((t) => [t.textContent, t.getBoundingClientRect()]);
+    const boxes = [...svg.querySelectorAll("text")]
+      .map((t) => [t.textContent, t.getBoundingClientRect()]);
     boxes.forEach(([one, a], i) => boxes.slice(i + 1).forEach(([other, b]) => {
       const across = a.left < b.right && b.left < a.right;
       if (across && a.top + 2 < b.bottom && b.top + 2 < a.bottom) { found.push([one, other]); }
@@ -32,7 +33,8 @@ OVERLAPS = """() => {
 FAINT = """() => {
   const rgb = (text) => (text.match(/[\\d.]+/g) || []).map(Number);
   const linear = (v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
-  const light = (c) => c.reduce((sum, v, i) => sum + linear(v / 255) * [0.2126, 0.7152, 0.0722][i], 0);
+  const weights = [0.2126, 0.7152, 0.0722];
+  const light = (c) => c.reduce((sum, v, i) => sum + linear(v / 255) * weights[i], 0);
   const found = [];
   for (const e of document.querySelectorAll("body *")) {
     const says = [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());

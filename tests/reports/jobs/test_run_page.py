@@ -355,7 +355,8 @@ def test_the_script_finds_values_and_rows() -> None:
         pytest.skip("needs node")
     program = f"""{SCRIPT.read_text()}
     const line = [[0, 0], [10, 100], [10, 40], [20, 80]];
-    console.log(JSON.stringify([runPage.valueAt(line, 5), runPage.valueAt(line, 15), runPage.valueAt(line, 21),
+    console.log(JSON.stringify([runPage.valueAt(line, 5), runPage.valueAt(line, 15),
+      runPage.valueAt(line, 21),
       runPage.valueAt([], 1), runPage.matches("m2 was lost", "trouble", "LOST m2", "trouble"),
       runPage.matches("m2 was lost", "trouble", "", "versions"), 
       runPage.matches("m2 was lost", "trouble", "m3", "")]))"""

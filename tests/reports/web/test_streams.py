@@ -116,7 +116,8 @@ def test_many_browsers_and_one_that_reads_nothing(live: Live) -> None:
     lazy = socket.create_connection(("127.0.0.1", live.site.port))
     lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     lazy.sendall(
-        f"GET {live.stream_of} HTTP/1.1\r\nHost: localhost\r\nCookie: {live.site.cookie}\r\n\r\n".encode()
+        f"GET {live.stream_of} HTTP/1.1\r\n"
+        f"Host: localhost\r\nCookie: {live.site.cookie}\r\n\r\n".encode()
     )
     streams = [live.site.open(live.stream_of, Cookie=live.site.cookie) for _ in range(30)]
     for stream in streams:
