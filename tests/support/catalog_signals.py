@@ -7,6 +7,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,8 @@ from deepvm.catalog.signals.resolve import (
     Resolved,
     Snapshot,
     requests_for,
-    resolve_regions,
 )
+from deepvm.catalog.signals.resolve import resolve as resolve_requests
 from deepvm.catalog.signals.signal import Provider, Signal
 from deepvm.errors import CloudError
 
@@ -115,14 +116,22 @@ def after(**delta: float) -> datetime:
     return NOW + timedelta(**delta)
 
 
+@dataclass(frozen=True)
+class Found:
+    """The signals of one region, and the notes about all."""
+
+    signals: Mapping[str, Signal]
+    notes: tuple[str, ...] = ()
+
+
 def resolve(
     region: str, kinds: Sequence[str], mode: str, *, snapshot: Mapping[str, Signal], **given: Any
-) -> Resolved:
+) -> Found:
     """The signals of one region, with its error raised."""
-    result = together([region], kinds, mode, snapshot=lambda _: snapshot, **given)[region]
-    if isinstance(result, CloudError):
-        raise result
-    return result
+    result = together([region], kinds, mode, snapshot=lambda _: snapshot, **given)
+    if region in result.not_live:
+        raise result.not_live[region]
+    return Found(result.of_region(region), result.notes)
 
 
 def together(
@@ -136,16 +145,15 @@ def together(
     now: datetime,
     progress: Any = lambda _: None,
     not_asked: str = "",
-) -> Mapping[str, Resolved | CloudError]:
+) -> Resolved:
     """As ``open_markets`` puts sources in order."""
     sources: list[PriceSource] = [Snapshot(snapshot)]
     if mode != "snapshot":
         sources.insert(0, CachedSignals(cache, now))
         if providers is not None:
             sources.insert(1, CloudApi(cache, providers, now, progress, patient=mode == "live"))
-    return resolve_regions(
-        requests_for(regions, kinds, live=mode == "live"), sources, now, not_asked
-    )
+    requests = requests_for(regions, kinds, live=mode == "live")
+    return resolve_requests(requests, sources, now, not_asked)
 
 
 SNAPSHOT = {
@@ -161,7 +169,7 @@ def get(
     kinds: Sequence[str] = KINDS,
     now: datetime = NOW,
     **changes: Any,
-) -> Resolved:
+) -> Found:
     """The signals of :data:`REGION`."""
     settings: dict[str, Any] = {"snapshot": SNAPSHOT, "progress": lambda _: None} | changes
     return resolve(REGION, kinds, mode, cache=cache, providers=cloud, now=now, **settings)
@@ -169,8 +177,8 @@ def get(
 
 def several(
     cache: Cache, cloud: Any, regions: Sequence[str], mode: str = "auto", **changes: Any
-) -> Mapping[str, Any]:
-    """The signals of several regions, or the error of each; only :data:`REGION` has a snapshot."""
+) -> Resolved:
+    """The signals of several regions; only :data:`REGION` has a snapshot."""
     settings: dict[str, Any] = {
         "kinds": KINDS,
         "snapshot": lambda r: SNAPSHOT if r == REGION else {},
@@ -180,7 +188,7 @@ def several(
     return together(regions, settings.pop("kinds"), mode, cache=cache, providers=cloud, **settings)
 
 
-def origins(resolved: Resolved) -> dict[str, str]:
+def origins(resolved: Found) -> dict[str, str]:
     return {k: s.origin for k, s in resolved.signals.items()}
 
 

@@ -1,4 +1,4 @@
-"""Today's market of a region: live, from the cache, or the snapshot, whichever is the best at hand.
+"""Today's market of a region: live, from the cache, or the snapshot.
 
 Catalogs called ``aws`` or ``aws-REGION`` are made here. With a fresh cache, or without credentials,
 boto3 stays out.
@@ -38,7 +38,7 @@ from deepvm.catalog.signals.resolve import (
     Snapshot,
     Without,
     requests_for,
-    resolve_regions,
+    resolve,
 )
 from deepvm.catalog.signals.signal import ON_DEMAND, SPECS, SPOT
 from deepvm.core.cluster.instances import Catalog, InstanceType, Market
@@ -54,6 +54,13 @@ KINDS = DEFAULT_CLOUD.kinds
 _TYPES_ASKED = 5
 _NAMED = 6
 _ONLY_SNAPSHOT = "only the snapshot is used"
+_ALLOW_ASKING = {
+    "offline": "leave out --offline",
+    _ONLY_SNAPSHOT: "leave out --prices snapshot",
+}
+
+
+def _silent(_: str) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -74,7 +81,7 @@ def placement(
     request: MarketRequest,
     *,
     now: datetime | None = None,
-    progress: Callable[[str], None] = lambda _: None,
+    progress: Callable[[str], None] = _silent,
 ) -> Placement:
     """How likely ``count`` spot VMs of a type, or of others with the same GPUs, are available in each zone.
 
@@ -86,24 +93,12 @@ def placement(
     market = _Market(cloud_of(catalog.name), request, now or datetime.now(timezone.utc), progress)
     what = f"spot placement scores in {catalog.region}"
     if market.not_asked:
-        advice = {"offline": "leave out --offline", _ONLY_SNAPSHOT: "leave out --prices snapshot"}
-        doctor = (
-            "'deepvm doctor' says what is needed"
-            if market.cloud.has_api
-            else "leave the option out"
-        )
-        raise CloudError(
-            what, "credentials", market.not_asked, advice.get(market.not_asked, doctor)
-        )
-    alike = sorted(
-        (
-            i
-            for i in catalog
-            if i.gpu == wanted.gpu and i.spot_usd_per_hour is not None and i != wanted
-        ),
-        key=lambda i: (i.micro_usd_per_hour(Market.SPOT), i.name),
-    )
-    names = (wanted.name, *(i.name for i in alike[: _TYPES_ASKED - 1]))
+        advice = _ALLOW_ASKING.get(market.not_asked, "'deepvm doctor' says what is needed")
+        raise CloudError(what, "credentials", market.not_asked, advice)
+    others = [i for i in catalog if i.gpu == wanted.gpu and i != wanted]
+    sold = [i for i in others if i.spot_usd_per_hour is not None]
+    sold.sort(key=lambda i: (i.micro_usd_per_hour(Market.SPOT), i.name))
+    names = (wanted.name, *(i.name for i in sold[: _TYPES_ASKED - 1]))
     provider, cache = market.cloud.placement_provider(request.profile, names, count), market.cache
     signal = cache.read(catalog.region, provider.kind, market.now)
     if signal is None or signal.origin != "cache":
@@ -120,7 +115,7 @@ def open_markets(
     *,
     cloud: Cloud = DEFAULT_CLOUD,
     now: datetime | None = None,
-    progress: Callable[[str], None] = lambda _: None,
+    progress: Callable[[str], None] = _silent,
     silent: dict[str, CloudError] | None = None,
     others: bool = False,
 ) -> tuple[Catalog, ...]:
@@ -146,12 +141,12 @@ def open_markets(
     note = ""
     for name in regions:
         if name == "all":
-            found, note = market.all_regions()
-            names += found
+            every, note = market.all_regions()
+            names += every
         else:
             names.append(cloud.check_region(name))
     first, *more = market.catalogs(list(dict.fromkeys(names)))
-    return (_noted(first, note) if note else first, *more)
+    return (_noted(first, note), *more)
 
 
 @dataclass
@@ -190,9 +185,8 @@ class _Market:
             return f"{self.cloud.title} is not asked itself"
         if self.only_public:
             return f"--source {self.request.source}"
-        if self.request.prices == "live" or self.cloud.credentials_may_exist(
-            self.request.profile, os.environ
-        ):
+        must = self.request.prices == "live"
+        if must or self.cloud.credentials_may_exist(self.request.profile, os.environ):
             return ""
         return f"no {self.cloud.title} credentials were found"
 
@@ -212,47 +206,47 @@ class _Market:
         try:
             (catalog,) = self.catalogs([own.name])
         except MissingDataError:
-            snapshots = self.cloud.snapshot_regions()
-            known = snapshots if self.cloud.has_api else self._known_regions()
-            others = [r for r in known if r != own.name]
-            choosy = self.request.zone or self.request.history or self.request.prices == "live"
-            if choosy or not others or own.name in known:
+            known = self.cloud.snapshot_regions() or self._known_regions()
+            particular = self.request.zone or self.request.history or self.request.prices == "live"
+            if particular or not known or own.name in known:
                 raise
-            (catalog,) = self.catalogs(others[:1])
+            (catalog,) = self.catalogs(known[:1])
             unknown = f"{self.cloud.title}: nothing is known of {own.name} ({own.where})"
-            return _noted(catalog, f"{unknown}; these are prices of {others[0]}")
+            return _noted(catalog, f"{unknown}; these are prices of {known[0]}")
         return _noted(catalog, f"region {own.name} ({own.where})", usual=True)
 
     def all_regions(self) -> tuple[tuple[str, ...], str]:
         """Every region of the account, or all with known prices and why only these."""
-        why = "" if self.only_public else self.not_asked
-        if not why and not self.only_public:
+        reason = "" if self.only_public else self.not_asked
+        if not reason and not self.only_public:
             try:
                 return self.cloud.account_regions(self.request.profile), ""
             except CloudError as error:
                 if self.request.prices == "live":
                     raise
-                why = str(error)
+                reason = str(error)
         names = self._known_regions()
         if not names:
-            why = why or str(self.unanswered or self.not_asked)
-            raise MissingDataError(
-                f"no prices of any region of {self.cloud.title} are known: {why}"
-            )
+            reason = reason or str(self.unanswered or self.not_asked)
+            what = f"no prices of any region of {self.cloud.title} are known"
+            raise MissingDataError(f"{what}: {reason}")
         if self.cloud.rules.regions_alike:
             own = self.cloud.own_region(self.request.profile, os.environ).name
             only = own if own in names else names[0]
             alike = f"of its {len(names)} regions catalogs list {LISTED_ALIKE}"
             return (only,), f"all regions of {self.cloud.title}: only {only}, as {alike}"
-        if not why:
-            return names, ""
-        return names, f"all regions: only {listed(names, _NAMED)}, whose prices are known: {why}"
+        note = f"all regions: only {listed(names, _NAMED)}, whose prices are known: {reason}"
+        return names, note if reason else ""
 
     def _known_regions(self) -> tuple[str, ...]:
         """The regions with known prices, sorted."""
         entries = self.cache.entries(self.now) if self.request.prices != "snapshot" else ()
-        priced = {e.region for e in entries if e.kind in (ON_DEMAND, SPOT)}
-        cached = {e.region for e in entries if e.kind == SPECS and e.region in priced}
+        kinds_of: dict[str, set[str]] = {}
+        for entry in entries:
+            kinds_of.setdefault(entry.region, set()).add(entry.kind)
+        cached = {
+            r for r, kinds in kinds_of.items() if SPECS in kinds and kinds & {ON_DEMAND, SPOT}
+        }
         for catalog in self.public:
             catalog.latest(())
             cached.update(catalog.regions())
@@ -266,39 +260,36 @@ class _Market:
         resolved = self._resolve(regions)
         unanswered = self.unanswered
         if unanswered is not None and self.request.prices == "live" and self.only_public:
-            what = f"live prices of {joined(regions)}"
             advice = f"{unanswered.advice}; --prices auto continues with older prices"
             detail = f"{unanswered.what}: {unanswered.detail}"
+            what = f"live prices of {joined(regions)}"
             raise CloudError(what, unanswered.why, detail, advice)
-        past = self._stored([r for r, s in resolved.items() if not isinstance(s, CloudError)])
+        past = self._stored([r for r in regions if r not in resolved.not_live])
         built: list[Catalog] = []
         failed: list[DeepVMError] = []
-        lost: list[str] = []
-        for region, signals in resolved.items():
-            if isinstance(signals, CloudError):
-                failed.append(signals)
+        for region in regions:
+            if region in resolved.not_live:
+                failed.append(resolved.not_live[region])
                 continue
             try:
-                built.append(self._catalog(region, signals, past.get(region)))
+                built.append(self._catalog(region, resolved, past.get(region)))
             except (RequestError, MissingDataError) as error:
-                failed.append(self._explained(error, region, signals.failures))
-                lost += signals.notes
+                failed.append(self._explained(error, region, resolved.errors_of(region)))
         if not built:
             raise failed[0]
-        if unanswered is not None:
-            usual = bool(built[0].provenance.not_asked)
-            built[0] = _noted(built[0], str(unanswered), usual=usual)
-        # Notes of regions that are left out, or about the cache, may concern all of them.
-        built[0] = _noted(built[0], *self.cache.take_notes(), *lost, *(str(e) for e in failed))
-        return tuple(built)
+        # All notes stand with the first catalog: they may concern several regions, or the cache.
+        first = _noted(built[0], *(str(e) for e in failed), *self.cache.take_notes())
+        first = _noted(first, *resolved.notes, usual=bool(resolved.not_asked))
+        about = replace(first.provenance, not_asked=resolved.not_asked)
+        return (replace(first, provenance=about), *built[1:])
 
-    def _resolve(self, regions: Sequence[str]) -> Mapping[str, Resolved | CloudError]:
+    def _resolve(self, regions: Sequence[str]) -> Resolved:
         kinds, history = self.cloud.kinds, self.request.history
         if history and not self.request.price_history:
             kinds = (*kinds, history)
         snapshot = Snapshot(self.cloud.snapshot)
         if self.request.prices == "snapshot":
-            return resolve_regions(requests_for(regions, kinds), [snapshot], self.now)
+            return resolve(requests_for(regions, kinds), [snapshot], self.now)
         live, not_asked = self.request.prices == "live" and not self.only_public, self.not_asked
         own: list[PriceSource] = [CachedSignals(self.cache, self.now)]
         if not not_asked:
@@ -307,27 +298,22 @@ class _Market:
         public: list[PriceSource] = [] if live else [*self.public]
         sources = [*own, *public, snapshot]
         if self.only_public:
-            sources = [*(Without(s, PUBLIC_KINDS) for s in own), *public]
-            sources.append(Without(snapshot, PUBLIC_KINDS))
+            others = [Without(s, PUBLIC_KINDS) for s in (*own, snapshot)]
+            sources = [*public, *others]
         requests = requests_for(regions, kinds, live=live)
-        return resolve_regions(requests, sources, self.now, not_asked)
+        return resolve(requests, sources, self.now, not_asked)
 
     def _catalog(
-        self, region: str, signals: Resolved, past: StoredPrices | MissingDataError | None
+        self, region: str, resolved: Resolved, past: StoredPrices | MissingDataError | None
     ) -> Catalog:
         if isinstance(past, MissingDataError):
             raise past
-        known, notes = signals.signals, signals.notes
+        signals = resolved.of_region(region)
+        notes: tuple[str, ...] = ()
         if past is not None:
-            known = {**known, self.request.history: past.sold_now}
-            notes = (*notes, *past.notes)
-        catalog = assemble(region, known, self.request, self.now, notes, self.cloud)
-        if signals.not_asked:
-            why = self.not_asked
-            if self.unanswered is not None:
-                why += f", and {self.unanswered.what} gave no answer"
-            about = replace(catalog.provenance, usual=(signals.not_asked,), not_asked=why)
-            catalog = replace(catalog, provenance=about)
+            signals[self.request.history] = past.sold_now
+            notes = past.notes
+        catalog = assemble(region, signals, self.request, self.now, notes, self.cloud)
         return catalog.sustained() if self.request.network == "baseline" else catalog
 
     def _stored(self, regions: Sequence[str]) -> dict[str, StoredPrices | MissingDataError]:
@@ -345,21 +331,20 @@ class _Market:
         """Add why a signal is missing: what the cloud answered, or a region of a similar name."""
         if not isinstance(error, SignalMissingError):
             return error
-        if self.unanswered is not None:
-            failures = {**dict.fromkeys(PUBLIC_KINDS, self.unanswered), **failures}
         refused = next((failures[k] for k in error.kinds if k in failures), None)
         if refused is not None:
-            return CloudError(
-                error.what, refused.why, f"{refused.what}: {refused.detail}", refused.advice
-            )
+            detail = f"{refused.what}: {refused.detail}"
+            return CloudError(error.what, refused.why, detail, refused.advice)
         regions = self.cloud.known_regions()
         meant = "" if region in regions else did_you_mean(region, sorted(regions))
         return MissingDataError(f"{error}; {meant}") if meant else error
 
 
 def _noted(catalog: Catalog, *notes: str, usual: bool = False) -> Catalog:
+    """The catalog with more notes before its own; empty ones do not count."""
+    notes = tuple(filter(None, notes))
     about = catalog.provenance
-    usual_ones = (*notes, *about.usual) if usual else about.usual
-    return replace(
-        catalog, provenance=replace(about, notes=(*notes, *about.notes), usual=usual_ones)
-    )
+    about = replace(about, notes=(*notes, *about.notes))
+    if usual:
+        about = replace(about, usual=(*notes, *about.usual))
+    return replace(catalog, provenance=about)

@@ -7,10 +7,9 @@ disagree both stay, and the newer one is used.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from threading import Event
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from deepvm.catalog.price_sources import SOURCES
@@ -21,7 +20,6 @@ from deepvm.catalog.signals.cache import Cache, default_folder
 from deepvm.catalog.signals.cloud import Cloud
 from deepvm.catalog.signals.daemon_pool import run_in_daemons
 from deepvm.catalog.signals.fetching import (
-    SLOW_REASONS,
     Outcome,
     SignalRequest,
     recent_failures,
@@ -44,10 +42,8 @@ ALONE_S = 20.0
 """For a command that has no other prices."""
 SLOW_S = 120.0
 """For a command that asks for prices of this source."""
-# Longer than it is waited for: or either could give up first, each with other words.
-_QUICK = DownloadTimeouts(QUICK_S + 1, QUICK_S + 1)
-# For reading a file, which takes a second for AWS's.
-_READING_S = 15.0
+_READING_S = 5.0
+"""For reading a file after it came, which takes a second for AWS's."""
 
 _FILE = SignalRequest("all-regions", REGIONS)
 """Where what concerns the whole file is kept; no region has this name."""
@@ -81,7 +77,8 @@ class PublicCatalog(PriceSource):
     def fetch(self, requests: Sequence[SignalRequest]) -> Quotes:
         requests = [r for r in requests if r.kind in KINDS]
         signals = self.latest([*dict.fromkeys(r.region for r in requests)]) if requests else {}
-        return Quotes({r: _completed(self.cloud, signals[r]) for r in requests if r in signals})
+        errors = dict.fromkeys(requests, self.error) if self.error is not None else {}
+        return Quotes({r: self._completed(signals[r]) for r in requests if r in signals}, errors)
 
     def kept(self, regions: Sequence[str]) -> Signals:
         """What is in the cache, however old."""
@@ -103,24 +100,18 @@ class PublicCatalog(PriceSource):
         if not self.wait_s or self._is_fresh(kept, regions):
             return kept
         self.error = self._known_failure()
-        if self.error is not None:
-            return kept
-        fetched = self._fetch_within(self.wait_s, regions)
+        fetched = {} if self.error else self._fetch_within(self.wait_s, regions)
         return kept if self.error else fetched
 
     def refresh(
         self,
         first: Sequence[str] = (),
         timeouts: DownloadTimeouts = DownloadTimeouts(),  # noqa: B008
-        fetched: Callable[[], None] = lambda: None,
     ) -> Signals:
-        """Download the file and keep all its regions, those named ``first`` before the others.
-
-        ``fetched`` is called when the file is here, or cannot be had.
-        """
+        """Download the file and keep all its regions, those named ``first`` before the others."""
         self.error = None
         try:
-            return self._keep(self._read(timeouts, fetched), first)
+            return self._keep(self._read(timeouts), first)
         except CloudError as error:
             self._fail(error)
         except RequestError:
@@ -129,20 +120,17 @@ class PublicCatalog(PriceSource):
             self._fail(self._unusable(str(error)))
         except Exception as error:
             # A bug in a reader costs only its source.
-            why = f"internal error while reading the file: {type(error).__name__}"
-            self._fail(self._unusable(why))
+            detail = f"internal error while reading the file: {type(error).__name__}"
+            self._fail(self._unusable(detail))
         return {}
 
-    def _read(self, timeouts: DownloadTimeouts, fetched: Callable[[], None]) -> list[Signal]:
+    def _read(self, timeouts: DownloadTimeouts) -> list[Signal]:
         # Most commands read the cache, and need nothing of this.
         from deepvm.catalog.public.as_signals import readings
         from deepvm.catalog.public.download import download
         from deepvm.catalog.public.integrity import check
 
-        try:
-            file = self.source.fetch(self.cloud.name, self.get or download, timeouts)
-        finally:
-            fetched()
+        file = self.source.fetch(self.cloud.name, self.get or download, timeouts)
         checked = check(self.source.parse(file.body, self.cloud.name))
         written = file.written_at or self.source.ended.get(self.cloud.name)
         observed = min(written or self.source.earliest(self.now), self.now)
@@ -163,40 +151,36 @@ class PublicCatalog(PriceSource):
         return {SignalRequest(s.region, s.kind): s for s in signals}
 
     def _fetch_within(self, wait_s: float, regions: Sequence[str]) -> Signals:
-        self.progress(f"asking {self.source.title} for prices of {self.cloud.name}")
-        timeouts = _QUICK if wait_s <= QUICK_S else DownloadTimeouts()
+        """Like ``refresh``, in a thread: looking up the server's name can take longer."""
         # The built-in one from Python 3.11 on
         from concurrent.futures import TimeoutError as LateError
 
-        here = Event()
+        self.progress(f"asking {self.source.title} for prices of {self.cloud.name}")
+        timeouts = DownloadTimeouts(min(wait_s, 10.0), min(wait_s, 60.0))
         # A copy: one that is given up may set its error much later.
         other = replace(self)
-        (future,) = run_in_daemons(
-            lambda first: other.refresh(first, timeouts, here.set), [regions], 1, "public"
-        )
+        (future,) = run_in_daemons(lambda r: other.refresh(r, timeouts), [regions], 1, "public")
         signals: Signals = {}
         try:
-            signals = future.result(_READING_S if here.wait(wait_s) else 0)
+            signals = future.result(wait_s + _READING_S)
             self.error = other.error
         except LateError:
             late = f"no answer within {wait_s:g} s"
-            self._fail(CloudError(self.source.title, "timeout", late, self._refresh_waits_longer))
+            self._fail(CloudError(self.source.title, "timeout", late, ""))
         if self.error and wait_s < SLOW_S and self.error.why in ("network", "timeout"):
-            self.silent[self.source.name] = self.error
+            self.error = self.silent[self.source.name] = self._may_wait_longer(self.error)
         return signals
 
     def _known_failure(self) -> CloudError | None:
         silent = self.silent.get(self.source.name)
         if silent is None:
             return recent_failures(self.cache, _FILE.region, self.now).get(REGIONS)
-        # It was asked for another cloud's file.
-        advice = self._refresh_waits_longer if silent.why == "timeout" else silent.advice
-        return CloudError(self.source.title, silent.why, silent.detail, advice)
+        return self._may_wait_longer(silent)  # it was asked for another cloud's file
 
-    @property
-    def _refresh_waits_longer(self) -> str:
+    def _may_wait_longer(self, error: CloudError) -> CloudError:
         command = f"deepvm catalog refresh --source {self.source.name} --cloud {self.cloud.name}"
-        return f"'{command}' waits longer"
+        advice = f"'{command}' waits longer"
+        return CloudError(self.source.title, error.why, error.detail, advice)
 
     def _is_fresh(self, kept: Signals, regions: Sequence[str]) -> bool:
         about = self.about()
@@ -204,15 +188,28 @@ class PublicCatalog(PriceSource):
             return False
         return all(SignalRequest(r, SPECS) in kept for r in regions if r in about.data)
 
-    def _unusable(self, why: str) -> CloudError:
+    def _unusable(self, detail: str) -> CloudError:
         advice = "what was fetched before stays; try again later"
-        return CloudError(self.source.title, "reply", why, advice)
+        return CloudError(self.source.title, "reply", detail, advice)
 
     def _fail(self, error: CloudError) -> None:
         """What fails slowly is remembered for a while: not every command waits for it."""
         self.error = error
-        if error.why in SLOW_REASONS:
-            remember_failures(self.cache, [Outcome(_FILE, None, error)], self.now)
+        remember_failures(self.cache, [Outcome(_FILE, None, error)], self.now)
+
+    def _completed(self, signal: Signal) -> Signal:
+        """Specifications with what vendors, a type's name and the snapshot say beyond the catalog."""
+        if signal.kind != SPECS:
+            return signal
+        known: dict[str, Any] = {}
+        for region in self.cloud.snapshot_regions():
+            embedded = self.cloud.snapshot(region).get(SPECS)
+            known |= embedded.data if embedded else {}
+        data = {}
+        for name, spec in signal.data.items():
+            facts = {**bandwidths(self.cloud.name, name), **self.cloud.facts_of(name)}
+            data[name] = {**spec, **facts, **known.get(name, {})}
+        return replace(signal, data=data)
 
 
 def wanted_source(named: str) -> str:
@@ -253,23 +250,3 @@ def cache_of(cloud: Cloud, source: PublicSource) -> Cache:
     folder = default_folder(os.environ, cloud.name)
     own = None if folder is None else folder / f"source_{source.name}"
     return Cache(own, "public", source.period_s)
-
-
-def _completed(cloud: Cloud, signal: Signal) -> Signal:
-    """Specifications with what vendors, a type's name and the snapshot say beyond the catalog."""
-    if signal.kind != SPECS:
-        return signal
-    known: Mapping[str, Any] = {}
-    for region in cloud.snapshot_regions():
-        embedded = cloud.snapshot(region).get(SPECS)
-        known = {**known, **(embedded.data if embedded else {})}
-    data = {
-        name: {
-            **spec,
-            **bandwidths(cloud.name, name),
-            **cloud.facts_of(name),
-            **known.get(name, {}),
-        }
-        for name, spec in signal.data.items()
-    }
-    return replace(signal, data=data)

@@ -1,6 +1,4 @@
-"""Fetch many signals at once into the cache.
-
-Failures are independent, and processes share the work.
+"""Fetch many signals at once into the cache; failures are independent.
 
 What fails slowly is remembered for five minutes (a negative cache), so that not every command waits
 for it. Refused credentials and permissions are not: they fail fast, and may have been repaired
@@ -11,13 +9,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from typing import Any
 
-from deepvm.catalog.signals.cache import LOCK_WAIT_S, Cache
+from deepvm.catalog.signals.cache import Cache
 from deepvm.catalog.signals.signal import (
     ADVISOR,
     FAILURES,
@@ -53,7 +50,7 @@ Providers = Callable[[], Mapping[str, Provider]]
 
 @dataclass(frozen=True)
 class SignalRequest:
-    """A signal to fetch; ``refetch``: even if the cache is fresh, unless another process fetches it meanwhile."""
+    """A signal to fetch; ``refetch``: even if the cache is fresh."""
 
     region: str
     kind: str
@@ -62,10 +59,7 @@ class SignalRequest:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The signal, of origin ``cache`` if another process has just fetched it; or an error.
-
-    Or neither: no provider.
-    """
+    """The signal, or an error; or neither: no provider."""
 
     request: SignalRequest
     signal: Signal | None
@@ -84,57 +78,28 @@ def fetch(
 ) -> tuple[Outcome, ...]:
     """Fetch signals of one or more regions; keep them, and slow failures, in the cache.
 
-    Its locks let processes that want the same do the work once. An interrupt ends it at once:
-    requests under way finish in the background and are dropped. After ``give_up_s`` without a
-    single answer the rest counts as failed.
+    An interrupt ends it at once: requests under way finish in the background and are dropped. After
+    ``give_up_s`` without a single answer the rest counts as failed.
 
     Returns:
         An outcome for each request, in their order; errors of providers are in there, none are
         raised.
     """
     outcomes: dict[SignalRequest, Outcome] = {}
-    stamps = {w: cache.stamp(w.region, w.kind) for w in requests}
-    locks: dict[str, ExitStack] = {}
-
-    def done(outcome: Outcome) -> None:
-        region = outcome.request.region
-        outcomes[outcome.request] = outcome
-        if region in locks and all(w in outcomes for w in requests if w.region == region):
-            locks[region].close()  # who waits for this region need not wait for the others
-
-    with ExitStack() as stack:
-        end = time.monotonic() + LOCK_WAIT_S
-        # Sorted: two processes that want the same two regions must not deadlock.
-        for region in sorted({w.region for w in requests}):
-            left_s = max(0.0, end - time.monotonic())
-            wait = (
-                f"{region}: another deepvm is fetching it; waiting for that, at most {left_s:.0f} s"
-            )
-            lock = cache.lock(region, left_s, partial(progress, wait))
-            if lock is not None:
-                locks[region] = stack.enter_context(lock)
-        for request in requests:
-            # What is wanted anew comes from the cache only if another process has just written it.
-            if not request.refetch or cache.stamp(request.region, request.kind) != stamps[request]:
-                kept = cache.read(request.region, request.kind, now)
-                if kept is not None and kept.origin == "cache":
-                    done(Outcome(request, kept))
-        left = [w for w in requests if w not in outcomes]
-        # Closed explicitly: after an interrupt a traceback may keep the generator, and so its
-        # threads, alive.
-        for outcome in stack.enter_context(
-            closing(_ask(left, providers, now, progress, give_up_s))
-        ):
+    # Closed explicitly: after an interrupt a traceback may keep the generator, and so its threads,
+    # alive.
+    with closing(_ask(requests, providers, now, progress, give_up_s)) as answers:
+        for outcome in answers:
+            outcomes[outcome.request] = outcome
             what = f"{outcome.request.region}: {title(outcome.request.kind)}"
             if outcome.signal is not None:
                 cache.write(outcome.signal, now)
                 progress(f"{what} fetched ({outcome.seconds:.1f} s)")
             elif outcome.error is not None:
                 progress(f"{what} failed ({outcome.seconds:.1f} s)")
-            done(outcome)
-    found = tuple(outcomes[w] for w in requests)
-    remember_failures(cache, found, now)
-    return found
+    ordered = tuple(outcomes[r] for r in requests)
+    remember_failures(cache, ordered, now)
+    return ordered
 
 
 def _ask(
@@ -152,28 +117,24 @@ def _ask(
     if not requests:
         return
     try:
-        asked = providers()
+        sources = providers()
     except CloudError as failure:
-        yield from (Outcome(w, None, failure) for w in requests)
+        yield from (Outcome(r, None, failure) for r in requests)
         return
-    yield from (Outcome(w, None) for w in requests if w.kind not in asked)
-    requests = [w for w in requests if w.kind in asked]
-    for region in dict.fromkeys(w.region for w in requests):
-        progress(
-            f"{region}: fetching {joined(title(w.kind) for w in requests if w.region == region)}"
-        )
-    refusals = dict[str, CloudError]()
+    yield from (Outcome(r, None) for r in requests if r.kind not in sources)
+    requests = [r for r in requests if r.kind in sources]
+    for region in dict.fromkeys(r.region for r in requests):
+        titles = joined(title(r.kind) for r in requests if r.region == region)
+        progress(f"{region}: fetching {titles}")
+    refusals: list[CloudError] = []
 
     def ask(request: SignalRequest) -> Outcome:
-        known = None if request.kind in PUBLIC else refusals.get(request.region)
-        outcome = (
-            Outcome(request, None, known)
-            if known is not None
-            else _fetched(request, asked[request.kind], now)
-        )
+        # The rest would be refused too, each after its own retries.
+        if refusals and request.kind not in PUBLIC:
+            return Outcome(request, None, refusals[0])
+        outcome = _fetched(request, sources[request.kind], now)
         if outcome.error is not None and outcome.error.why in CREDENTIAL_REASONS:
-            # The rest would be refused too, each after its own retries
-            refusals[request.region] = outcome.error
+            refusals.append(outcome.error)
         return outcome
 
     left = dict(zip(run_in_daemons(ask, requests, AT_ONCE, "fetch"), requests, strict=True))
@@ -187,27 +148,28 @@ def _ask(
             future.cancel()
     for request in left.values():
         detail = f"no answer within {give_up_s:.0f} s"
-        error = CloudError(
-            f"{title(request.kind)} of {request.region}", "timeout", detail, "try again later"
-        )
+        error = CloudError(_what(request), "timeout", detail, "try again later")
         yield Outcome(request, None, error, give_up_s)
 
 
 def _fetched(request: SignalRequest, provider: Provider, now: datetime) -> Outcome:
     start = time.monotonic()
-    what = f"{title(request.kind)} of {request.region}"
     try:
         signal = provider.fetch(request.region, now)
         return Outcome(request, signal, None, time.monotonic() - start)
     except CloudError as failure:
         error = failure
     except DeepVMError as failure:
-        error = CloudError(what, "reply", str(failure), "try again later")
+        error = CloudError(_what(request), "reply", str(failure), "try again later")
     except Exception as failure:
         # A bug in a reader of replies costs only its signal. Its text may quote secrets.
         detail = f"internal error while reading the answer: {type(failure).__name__}"
-        error = CloudError(what, "reply", detail, "this is a bug: please report it")
+        error = CloudError(_what(request), "reply", detail, "this is a bug: please report it")
     return Outcome(request, None, error, time.monotonic() - start)
+
+
+def _what(request: SignalRequest) -> str:
+    return f"{title(request.kind)} of {request.region}"
 
 
 def recent_failures(cache: Cache, region: str, now: datetime) -> Mapping[str, CloudError]:
@@ -230,13 +192,7 @@ def remember_failures(cache: Cache, outcomes: Sequence[Outcome], now: datetime) 
         for outcome in (o for o in outcomes if o.request.region == region):
             error, kind = outcome.error, outcome.request.kind
             if error is not None and error.why in SLOW_REASONS:
-                after[kind] = {
-                    "what": error.what,
-                    "why": error.why,
-                    "detail": error.detail,
-                    "advice": error.advice,
-                    "at": int(now.timestamp()),
-                }
+                after[kind] = {**vars(error), "at": int(now.timestamp())}
             elif outcome.signal is not None:
                 after.pop(kind, None)
         if after != before:
@@ -245,7 +201,4 @@ def remember_failures(cache: Cache, outcomes: Sequence[Outcome], now: datetime) 
 
 def _stored_failures(cache: Cache, region: str, now: datetime) -> Mapping[str, Mapping[str, Any]]:
     stored = cache.read(region, FAILURES, now)
-    if stored is None or stored.origin != "cache":
-        return {}
-    failures: Mapping[str, Mapping[str, Any]] = stored.data
-    return failures
+    return stored.data if stored is not None and stored.origin == "cache" else {}

@@ -6,7 +6,7 @@ Notes, short sentences for a person, say what did not go as planned.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import ClassVar
@@ -43,13 +43,14 @@ PATIENCE_S = 60.0
 """Seconds without any answer after which ``auto`` uses what is there."""
 
 Errors = Mapping[SignalRequest, CloudError]
+Signals = Mapping[SignalRequest, Signal]
 
 
 @dataclass(frozen=True)
 class Quotes:
     """What a source says, each signal with its age and source, and why others are missing."""
 
-    signals: Mapping[SignalRequest, Signal]
+    signals: Signals
     errors: Errors = field(default_factory=dict)
 
 
@@ -135,123 +136,105 @@ class Without(PriceSource):
 
 @dataclass(frozen=True)
 class Resolved:
-    """The signals of one region and the errors of those that failed, by kind.
+    """The best signals, and why others are missing or old.
 
-    ``notes`` are sentences for a person; ``not_asked``: the one that no cloud was asked.
+    Attributes:
+        not_live: regions of which prices had to be live and are not, with the reason.
+        notes: sentences for a person about the other regions.
+        not_asked: why no cloud was asked for something, empty if none of that is missing.
     """
 
-    signals: Mapping[str, Signal]
+    signals: Signals
+    errors: Errors = field(default_factory=dict)
+    not_live: Mapping[str, CloudError] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    failures: Mapping[str, CloudError] = field(default_factory=dict)
     not_asked: str = ""
 
+    def of_region(self, region: str) -> dict[str, Signal]:
+        """The signals of a region by kind."""
+        return {r.kind: s for r, s in self.signals.items() if r.region == region}
 
-def resolve_regions(
+    def errors_of(self, region: str) -> dict[str, CloudError]:
+        """What failed of a region, by kind."""
+        return {r.kind: e for r, e in self.errors.items() if r.region == region}
+
+
+def resolve(
     requests: Sequence[SignalRequest],
-    sources: Sequence[PriceSource],
+    sources: Iterable[PriceSource],
     now: datetime,
     not_asked: str = "",
-) -> Mapping[str, Resolved | CloudError]:
+) -> Resolved:
     """Get signals of one or more regions from sources in order.
 
-    What is to be refetched are prices that must be live: a region where they are not has an
-    error. ``not_asked``: why no cloud is asked, which becomes a note. A note about several regions
-    stands with the first of them.
+    What is to be refetched are prices that must be live. ``not_asked``: why no cloud is asked,
+    which becomes a note.
 
     Raises:
         RequestError: a region's name has the wrong form.
     """
-    answers = _Answers(now)
-    regions = list(dict.fromkeys(r.region for r in requests))
+    best: dict[SignalRequest, Signal] = {}
+    errors: dict[SignalRequest, CloudError] = {}
+    settled: set[SignalRequest] = set()
     for source in sources:
-        missing = [r for r in requests if r not in answers.settled]
-        if missing:
-            answers.add(source.fetch(missing), source.settles)
-    failed = {r: e for r in regions if (e := _not_live(r, requests, answers, not_asked))}
-    kept = [r for r in requests if r.region not in failed]
-    notes = answers.failure_notes(kept)
-    unasked = answers.not_asked_note(kept, not_asked)
-    return {
-        region: failed.get(region)
-        or answers.of_region(region, kept, notes.get(region, []), unasked.get(region, ""))
-        for region in regions
-    }
-
-
-class _Answers:
-    """The best signal for each request, and what failed."""
-
-    def __init__(self, now: datetime) -> None:
-        self.now = now
-        self.settled: set[SignalRequest] = set()
-        self.best: dict[SignalRequest, Signal] = {}
-        self.errors: dict[SignalRequest, CloudError] = {}
-
-    def add(self, quotes: Quotes, settles: bool) -> None:
-        self.errors |= quotes.errors
+        missing = [r for r in requests if r not in settled]
+        quotes = source.fetch(missing) if missing else Quotes({})
+        errors = {**quotes.errors, **errors}  # the first source that failed is the one to name
         for request, signal in quotes.signals.items():
-            if settles and signal.origin in ("live", "cache"):
-                self.settled.add(request)
-                self.best[request] = signal
-            elif self._is_newer(signal, self.best.get(request)):
-                self.best[request] = signal
-
-    def _is_newer(self, signal: Signal, other: Signal | None) -> bool:
-        # One of the future only shows that the clock is wrong.
-        return other is None or other.observed_at < signal.observed_at <= self.now
-
-    def of_region(
-        self, region: str, requests: Sequence[SignalRequest], notes: list[str], not_asked: str
-    ) -> Resolved:
+            if source.settles and signal.origin in ("live", "cache"):
+                settled.add(request)
+                best[request] = signal
+            elif _is_newer(signal, best.get(request), now):
+                best[request] = signal
+    not_live = {}
+    for region in dict.fromkeys(r.region for r in requests):
         here = [r for r in requests if r.region == region]
-        return Resolved(
-            {r.kind: self.best[r] for r in here if r in self.best},
-            (*notes, not_asked) if not_asked else tuple(notes),
-            {r.kind: self.errors[r] for r in here if r in self.errors},
-            not_asked,
-        )
+        error = _not_live(region, here, settled, errors, not_asked)
+        if error is not None:
+            not_live[region] = error
+    kept = [r for r in requests if r.region not in not_live]
+    notes = _failure_notes({r: errors[r] for r in kept if r in errors}, best, now)
+    # That quotas and zones are missing without AWS is no news.
+    missed = [r for r in kept if r not in settled and (r in best or r.kind in _ALWAYS_NEEDED)]
+    if not missed or not not_asked:
+        return Resolved(best, errors, not_live, tuple(notes))
+    notes.append(f"{_titles(missed)}: {not_asked}; {_used(missed, best, now)}")
+    silent = next((f", and {errors[r].what} gave no answer" for r in missed if r in errors), "")
+    return Resolved(best, errors, not_live, tuple(notes), not_asked + silent)
 
-    def failure_notes(self, requests: Sequence[SignalRequest]) -> dict[str, list[str]]:
-        """What failed, and what is used instead, by region."""
-        notes: dict[str, list[str]] = {}
-        for group in grouped({r: self.errors[r] for r in requests if r in self.errors}):
-            parts = [describe_failure(group), self._used([*group]), advice_of(group)]
-            notes.setdefault(next(iter(group)).region, []).append("; ".join(filter(None, parts)))
-        return notes
 
-    def not_asked_note(self, requests: Sequence[SignalRequest], why: str) -> dict[str, str]:
-        """What no cloud was asked for, with the first region that lacks something."""
-        # That quotas and zones are missing without AWS is no news.
-        missed = [
-            r
-            for r in requests
-            if r not in self.settled
-            and r not in self.errors
-            and (r in self.best or r.kind in _ALWAYS_NEEDED)
-        ]
-        if not missed or not why:
-            return {}
-        return {missed[0].region: f"{_titles(missed)}: {why}; {self._used(missed)}"}
+def _is_newer(signal: Signal, other: Signal | None, now: datetime) -> bool:
+    # One of the future only shows that the clock is wrong.
+    return other is None or other.observed_at < signal.observed_at <= now
 
-    def _used(self, requests: Sequence[SignalRequest]) -> str:
-        """What is used instead of what was not fetched: ``the cache of 2 h ago is used``."""
-        groups: dict[str, list[SignalRequest]] = {}
-        for request in requests:
-            groups.setdefault(self._name(self.best.get(request)), []).append(request)
-        if len(groups) == 1:
-            (name,) = groups
-            return f"{name} is used" if name else "going on without them"
-        used = [f"{name} is used for {_titles(g)}" for name, g in groups.items() if name]
-        without = [f"going on without {_titles(g)}" for name, g in groups.items() if not name]
-        return "; ".join(used + without)
 
-    def _name(self, signal: Signal | None) -> str:
-        if signal is None:
-            return ""
-        if signal.origin == "snapshot":
-            return f"the snapshot of {signal.observed_at:%Y-%m-%d}"
-        source = signal.source if signal.source in TITLES else "cache"
-        return f"the {source} of {age(signal.observed_at, self.now, signal.dated)} ago"
+def _failure_notes(errors: Errors, best: Signals, now: datetime) -> list[str]:
+    """What failed, and what is used instead."""
+    notes = []
+    for group in grouped(errors):
+        parts = [describe_failure(group), _used([*group], best, now), advice_of(group)]
+        notes.append("; ".join(filter(None, parts)))
+    return notes
+
+
+def _used(requests: Sequence[SignalRequest], best: Signals, now: datetime) -> str:
+    """What is used for signals that were not fetched: ``the cache of 2 h ago is used``."""
+    signals = [best[r] for r in requests if r in best]
+    names = list(dict.fromkeys(_name(s, now) for s in signals))
+    missing = [r for r in requests if r not in best]
+    parts = []
+    if names:
+        parts.append(f"{joined(names)} {'is' if len(names) == 1 else 'are'} used")
+    if missing:
+        parts.append(f"continuing without {_titles(missing)}")
+    return "; ".join(parts)
+
+
+def _name(signal: Signal, now: datetime) -> str:
+    if signal.origin == "snapshot":
+        return f"the snapshot of {signal.observed_at:%Y-%m-%d}"
+    source = signal.source if signal.source in TITLES else "cache"
+    return f"the {source} of {age(signal.observed_at, now, signal.dated)} ago"
 
 
 def describe_failure(failed: Errors) -> str:
@@ -279,33 +262,31 @@ def advice_of(failed: Errors) -> str:
 
 
 def _titles(requests: Sequence[SignalRequest]) -> str:
-    """``spot prices and quotas of us-east-1``; regions that lack the same are named together."""
-    by_region: dict[str, list[str]] = {}
-    for request in requests:
-        by_region.setdefault(request.region, []).append(title(request.kind))
-    by_kinds: dict[str, list[str]] = {}
-    for region, titles in by_region.items():
-        by_kinds.setdefault(joined(titles), []).append(region)
-    return "; ".join(f"{titles} of {joined(regions)}" for titles, regions in by_kinds.items())
+    """``spot prices and quotas of us-east-1``."""
+    titles = joined(dict.fromkeys(title(r.kind) for r in requests))
+    return f"{titles} of {joined(dict.fromkeys(r.region for r in requests))}"
 
 
 def _not_live(
-    region: str, requests: Sequence[SignalRequest], answers: _Answers, not_asked: str
+    region: str,
+    requests: Sequence[SignalRequest],
+    settled: Collection[SignalRequest],
+    errors: Errors,
+    not_asked: str,
 ) -> CloudError | None:
     """Why prices of a region are not all live, though they must be."""
-    here = [r for r in requests if r.region == region]
-    prices = [r for r in here if r.refetch]
-    refused = [e for r in here if (e := answers.errors.get(r)) and e.why in CREDENTIAL_REASONS]
-    missing = [r for r in prices if r not in answers.settled]
+    prices = [r for r in requests if r.refetch]
+    missing = [r for r in prices if r not in settled]
+    refused = [r for r in requests if r in errors and errors[r].why in CREDENTIAL_REASONS]
     if not prices or not (refused or missing):
         return None
-    errors = refused + [answers.errors[r] for r in missing if r in answers.errors]
-    if errors:
-        error = errors[0]
+    failed = [errors[r] for r in (*refused, *missing) if r in errors]
+    if failed:
+        error = failed[0]
     else:
-        why = not_asked or "AWS was not asked"
+        detail = not_asked or "AWS was not asked"
         advice = "run 'aws configure', or set AWS_PROFILE"
-        error = CloudError("AWS", "credentials", why, advice)
+        error = CloudError("AWS", "credentials", detail, advice)
     detail = f"{reason(error.why)} ({error.what}: {error.detail})"
     advice = f"{error.advice}; --prices auto continues with older prices"
     return CloudError(f"live prices of {region}", error.why, detail, advice)

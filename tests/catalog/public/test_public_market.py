@@ -386,17 +386,6 @@ def test_two_seconds_are_the_patience(server: PublicServer, tmp_path: Path, faul
     assert time.monotonic() - start < 0.5, "it is not waited for again within five minutes"
 
 
-def test_an_answer_that_comes_late_is_kept_for_the_next_command(
-    server: PublicServer, tmp_path: Path
-) -> None:
-    server.answers[PATH] = pieces(FILE, 0.4, len(FILE) // 2)
-    assert not market(tmp_path, wait_s=0.1).latest(["us-east-1"])
-    with soon(10):
-        while not (signals := market(tmp_path, wait_s=0.1).latest(["us-east-1"])):
-            time.sleep(0.05)
-    assert prices(signals) and len(server.asked) == 1
-
-
 def test_reading_a_file_that_is_here_is_not_counted(
     server: PublicServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

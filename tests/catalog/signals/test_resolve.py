@@ -13,6 +13,7 @@ from support.catalog_signals import (
     SNAPSHOT,
     Cloud,
     Fake,
+    Found,
     after,
     all_from,
     denied,
@@ -26,7 +27,6 @@ from support.effort import examples
 
 from deepvm.catalog.signals import fetching
 from deepvm.catalog.signals.cache import Cache
-from deepvm.catalog.signals.resolve import Resolved
 from deepvm.errors import CloudError, RequestError
 
 
@@ -93,7 +93,9 @@ def test_without_a_cache_the_snapshot_stands_in(cache):
     spot, quotas = found.notes
     assert spot.endswith("; the snapshot of 2026-08-13 is used")
     assert quotas.startswith("quotas of us-east-1: AWS does not permit it")
-    assert quotas.endswith("; going on without them; allow servicequotas:GetServiceQuota")
+    assert quotas.endswith(
+        "; continuing without quotas of us-east-1; allow servicequotas:GetServiceQuota"
+    )
 
 
 def test_an_expired_cache_that_is_older_than_the_snapshot_is_not_used(cache):
@@ -125,22 +127,15 @@ def test_nobody_to_ask(cache):
     assert (
         note
         == "specifications, on-demand prices and spot prices of us-east-1: no AWS credentials were"
-        " found; the snapshot of 2026-08-13 is used for specifications and on-demand prices of"
-        " us-east-1; the cache of 0 s ago is used for spot prices of us-east-1"
+        " found; the snapshot of 2026-08-13 and the cache of 0 s ago are used"
     )
     (note,) = get(
         cache, None, snapshot={}, not_asked="offline", kinds=["specs", "spot", "quotas"]
     ).notes
-    assert note.endswith("; going on without specifications of us-east-1")
-    (note,) = get(cache, None, snapshot={}, not_asked="offline", kinds=["specs", "quotas"]).notes
-    assert note == "specifications of us-east-1: offline; going on without them"
+    assert note.endswith("; continuing without specifications of us-east-1")
 
 
-def test_each_note_names_its_signals(cache):
-    """The prices are from the cache; 'offline.
-
-    The snapshot is used' beside that would be about what?
-    """
+def test_a_note_names_its_signals_and_regions(cache):
     for kind in ("specs", "on-demand", "spot"):
         cache.write(signal(kind), NOW)
     rates = {"advisor": signal("advisor", observed_at=after(days=-100), origin="snapshot")}
@@ -154,11 +149,10 @@ def test_each_note_names_its_signals(cache):
         now=after(hours=9),
         not_asked="offline",
     )
-    notes = [n for r in found.values() for n in r.notes]
-    assert notes == [
-        "spot prices of us-east-1 and eu-west-1: offline; the cache of 9 h ago is used for spot"
-        " prices of us-east-1; going on without spot prices of eu-west-1"
-    ]
+    assert found.notes == (
+        "spot prices of us-east-1 and eu-west-1: offline; the cache of 9 h ago is used; continuing"
+        " without spot prices of eu-west-1",
+    )
 
 
 def test_a_kind_without_a_provider_is_not_asked_for(cache):
@@ -173,7 +167,7 @@ def test_snapshot_touches_nothing_else(cache):
     before = [(p, p.stat().st_mtime_ns) for p in sorted(cache.folder.rglob("*"))]
     cloud = Cloud()
     found = get(cache, cloud, "snapshot")
-    assert found == Resolved(SNAPSHOT, ()) and cloud.made == 0
+    assert found == Found(SNAPSHOT) and cloud.made == 0
     assert [(p, p.stat().st_mtime_ns) for p in sorted(cache.folder.rglob("*"))] == before
     assert get(
         Cache(Path("/nowhere/at/all"), "me"), None, "snapshot", kinds=["spot", "quotas"]

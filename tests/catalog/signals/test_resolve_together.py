@@ -10,13 +10,10 @@ import pytest
 from support.catalog_signals import (
     KINDS,
     NOW,
-    REGION,
     Cloud,
     Fake,
-    all_from,
     denied,
     get,
-    origins,
     several,
 )
 from support.pace import soon
@@ -25,8 +22,6 @@ from support.places import TESTS
 from deepvm.catalog.signals import fetching
 from deepvm.catalog.signals import resolve as resolving
 from deepvm.catalog.signals.cache import Cache
-from deepvm.catalog.signals.resolve import Resolved
-from deepvm.errors import CloudError
 
 
 @pytest.fixture
@@ -43,10 +38,12 @@ def test_regions_are_fetched_together(cache):
         fake.stall_s = 0.1
     with soon(1.0):  # 14 waits of 0.1 s, 8 at once
         found = several(cache, cloud, ["us-east-1", "eu-west-1"])
-    assert list(found) == ["us-east-1", "eu-west-1"]
-    assert all(origins(r) == all_from("live") for r in found.values())
+    assert {(r.region, s.origin) for r, s in found.signals.items()} == {
+        ("us-east-1", "live"),
+        ("eu-west-1", "live"),
+    }
     assert cloud.calls == dict.fromkeys(KINDS, 2)
-    assert found["eu-west-1"].signals["spot"].region == "eu-west-1"
+    assert found.of_region("eu-west-1")["spot"].region == "eu-west-1"
 
 
 def test_never_more_than_eight_at_once(cache):
@@ -78,34 +75,23 @@ def test_one_region_fails_the_other_does_not(cache):
     cloud = Cloud()
     cloud.fakes = {k: Closed(k) for k in KINDS}
     found = several(cache, cloud, ["us-east-1", "ap-east-1"])
-    assert (
-        found["us-east-1"] == Resolved(found["us-east-1"].signals, ())
-        and found["ap-east-1"].signals == {}
-    )
-    (note,) = found["ap-east-1"].notes
+    assert set(found.of_region("us-east-1")) == set(KINDS)
+    assert found.of_region("ap-east-1") == {}
+    (note,) = found.notes
     assert "enable ap-east-1" in note
     live = several(cache, cloud, ["us-east-1", "ap-east-1"], "live")
-    assert isinstance(live["ap-east-1"], CloudError) and live["ap-east-1"].why == "region"
-    assert live["us-east-1"].signals["spot"].origin == "live"
+    assert {r: e.why for r, e in live.not_live.items()} == {"ap-east-1": "region"}
+    assert live.of_region("us-east-1")["spot"].origin == "live"
 
 
 def test_a_failure_of_all_regions_is_said_once(cache):
     cloud = Cloud(**{k.replace("-", "_"): denied("network", "no route", "check") for k in KINDS})
-    found = several(cache, cloud, ["us-east-1", "eu-west-1", "us-west-2"])
-    assert [len(r.notes) for r in found.values()] == [1, 0, 0]
-    assert "of us-east-1, eu-west-1 and us-west-2" in found["us-east-1"].notes[0]
+    (note,) = several(cache, cloud, ["us-east-1", "eu-west-1", "us-west-2"]).notes
+    assert "of us-east-1, eu-west-1 and us-west-2" in note
 
 
 def test_no_regions(cache):
-    assert several(cache, Cloud(), []) == {}
-
-
-def test_the_snapshot_is_read_only_if_needed(cache):
-    def never(region):
-        raise AssertionError(region)
-
-    assert origins(several(cache, Cloud(), [REGION], snapshot=never)[REGION]) == all_from("live")
-    several(cache, None, [REGION], snapshot=never)
+    assert several(cache, Cloud(), []).signals == {}
 
 
 # Stalls and interrupts
@@ -151,7 +137,7 @@ def test_an_interrupt_ends_at_once(cache):
     entries = cache.entries(NOW)
     # What had come is kept, whole
     assert len(entries) == 5 and all(e.state == "fresh" for e in entries)
-    assert not list(cache.folder.rglob("*.tmp")) and cache.lock(REGION, 0)
+    assert not list(cache.folder.rglob("*.tmp"))
 
 
 def test_an_interrupt_between_answers_stops_the_rest(cache, monkeypatch):
@@ -172,88 +158,3 @@ def test_an_interrupt_between_answers_stops_the_rest(cache, monkeypatch):
     assert kept_alive is not None
     time.sleep(0.5)
     assert sum(cloud.calls.values()) <= 3  # the one that came, and what had begun
-    assert cache.lock(REGION, 0)
-
-
-# Two at once
-
-TWICE = """
-import sys, time
-sys.path.insert(0, {root!r})
-from pathlib import Path
-from deepvm.catalog.signals.cache import Cache
-from support.catalog_signals import KINDS, NOW, Cloud, resolve
-cloud = Cloud()
-for fake in cloud.fakes.values():
-    fake.stall_s = 0.7
-while time.time() < float(sys.argv[3]):
-    time.sleep(0.001)
-cache = Cache(Path(sys.argv[1]), "me")
-found = resolve("us-east-1", KINDS, sys.argv[2], cache=cache, providers=cloud, snapshot={{}}, now=NOW)
-print(sum(cloud.calls.values()), len(found.signals), found.notes)
-"""
-
-
-@pytest.mark.parametrize("mode", ["auto", "live"])
-def test_two_processes_do_the_work_once(mode, cache):
-    script = TWICE.format(root=str(TESTS))
-    start = str(time.time() + 1.5)
-    two = [
-        subprocess.Popen(
-            [sys.executable, "-c", script, str(cache.folder), mode, start],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(2)
-    ]
-    said = sorted(p.communicate(timeout=60)[0] for p in two)
-    assert said == ["0 7 ()\n", "7 7 ()\n"]
-
-
-def test_a_lock_that_cannot_be_had_is_said_and_ignored(cache, monkeypatch):
-    monkeypatch.setattr(fetching, "LOCK_WAIT_S", 0.1)
-    with cache.lock(REGION):
-        lines, mine = [], Cache(cache.folder, "me")
-        found = get(mine, Cloud(), progress=lines.append)
-    assert origins(found) == all_from("live")
-    assert "another deepvm" in mine.take_notes()[0] and "waiting" in lines[0]
-
-
-def test_a_region_that_is_done_lets_others_in(cache):
-    class SlowAbroad(Fake):
-        def fetch(self, region, now):
-            if region == "eu-west-1":
-                assert done.wait(20)
-            return super().fetch(region, now)
-
-    done, cloud = threading.Event(), Cloud([])
-    cloud.fakes["spot"] = SlowAbroad("spot")
-    thread = threading.Thread(
-        target=lambda: several(cache, cloud, ["eu-west-1", "us-east-1"], kinds=["spot"])
-    )
-    thread.start()
-    try:
-        while cache.stamp("us-east-1", "spot") is None:
-            time.sleep(0.01)
-        with Cache(cache.folder, "me").lock("us-east-1", 5):
-            pass
-        assert Cache(cache.folder, "me").lock("eu-west-1", 0) is None
-    finally:
-        done.set()
-        thread.join()
-
-
-def test_opposite_orders_do_not_block_each_other(cache):
-    def both(names):
-        done.append(several(Cache(cache.folder, "me"), Cloud(), names, "live"))
-
-    done = []
-    orders = [["us-east-1", "eu-west-1"], ["eu-west-1", "us-east-1"]] * 4
-    threads = [threading.Thread(target=both, args=(names,)) for names in orders]
-    with soon(20):
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert len(done) == 8
-    assert all(not r.notes for found in done for r in found.values())

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
@@ -395,46 +395,12 @@ def market(with_aws, monkeypatch):
     return get
 
 
-def origins(resolved):
-    return {k: s.origin for k, s in resolved.signals.items()}
-
-
-def test_warm_offline_expired(market, monkeypatch, closed):
-    now = datetime.now(timezone.utc)
-    cold = market(now, regions=("us-east-1", "eu-west-1"))
-    assert [origins(r) for r in cold.values()] == [{"zones": "live", "advisor": "live"}] * 2
-    (note,) = cold["us-east-1"].notes
-    assert note.startswith("on-demand prices of us-east-1") and note.endswith(
-        "; going on without them"
-    )
-
-    warm = market(now + timedelta(hours=1), kinds=("zones", "advisor"))["us-east-1"]
-    assert (
-        origins(warm) == {"zones": "cache", "advisor": "cache"}
-        and market.asked == []
-        and warm.notes == ()
-    )
-    assert warm.signals["zones"].data == cold["us-east-1"].signals["zones"].data
-
-    later = now + timedelta(days=8)
-    offline = market(later, offline=True)["us-east-1"]
-    assert origins(offline) == {"zones": "expired", "advisor": "expired"}
-    (note,) = offline.notes
-    assert (
-        "offline; the cache of 8 d ago is used for zones and interruption rates of us-east-1;"
-        " going on" in note
-    )
-
-    renewed = market(later, kinds=("zones", "advisor"))["us-east-1"]
-    assert origins(renewed) == {"zones": "live", "advisor": "live"}
-
-
 def test_live_with_an_aws_that_lacks_prices_on_demand(market):
     """One price that is not live is a promise not kept, even if the other came."""
     now = datetime.now(timezone.utc)
-    found = market(now, "live", kinds=("spot", "zones"))["us-east-1"]
-    assert origins(found)["spot"] == "live" and market.asked == [1]
-    failed = market(now, "live", kinds=("on-demand", "spot"))["us-east-1"]
+    found = market(now, "live", kinds=("spot", "zones"))
+    assert found.of_region("us-east-1")["spot"].origin == "live" and market.asked == [1]
+    failed = market(now, "live", kinds=("on-demand", "spot")).not_live["us-east-1"]
     assert failed.why == "reply" and failed.exit_code == 5 and "--prices auto" in str(failed)
     for text in (KEY, SECRET, TOKEN):
         assert text not in repr((found, failed, str(failed)))
