@@ -80,7 +80,6 @@ PLACES = {
     "pandas": ["reports/forms.py", "core/answer.py"],
     "pydantic": [
         "documents/",
-        "catalog/measured/",
         "jobs/jobfile.py",
         "lab/matrix.py",
         "lab/record_checks.py",

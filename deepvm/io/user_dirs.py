@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 _DIRS = {"cache": "~/.cache", "config": "~/.config", "data": "~/.local/share"}
 
@@ -40,3 +41,8 @@ def data_folder() -> Path:
     package = Path(__file__).resolve().parent.parent
     inside = package / "_data"
     return inside if inside.is_dir() else package.parent / "data"
+
+
+def read_data(name: str) -> Any:
+    """A JSON file of the data folder, such as ``performance/gpus.json``."""
+    return json.loads((data_folder() / name).read_text(encoding="utf-8"))

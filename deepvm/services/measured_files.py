@@ -7,8 +7,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS, FUTURE, Entry
-from deepvm.catalog.measured.entry_schema import read_document
 from deepvm.catalog.measured.tables import MeasuredTypes, entry_of, read_tables
+from deepvm.documents.inputs.tables import read_document
 from deepvm.errors import RequestError
 from deepvm.io.times import parse_time
 from deepvm.services.profiling import entry_from

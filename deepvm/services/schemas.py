@@ -92,9 +92,10 @@ def _matrix(name: str) -> dict[str, Any]:
 
 
 def _tables(name: str) -> dict[str, Any]:
-    from deepvm.catalog.measured.entry_schema import tables_schema
+    from deepvm.documents.fields import schema_of
+    from deepvm.documents.inputs.tables import TABLES
 
-    return tables_schema(name)
+    return schema_of(TABLES.model, name)
 
 
 _JOB_NEEDS, _MODEL_NEEDS = ("steps", "step_s"), ("parameters",)

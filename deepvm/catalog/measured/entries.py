@@ -1,11 +1,11 @@
 """Entries of measured tables: documents of ``deepvm profile``, kept whole because later versions may use more of them.
 
-Validation is in :mod:`deepvm.catalog.measured.entry_schema`.
+Validation is in :mod:`deepvm.documents.inputs.tables`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from statistics import median
@@ -28,13 +28,8 @@ DOCUMENT_VERSIONS = {
 }
 """The kinds of entries, and ``schema_version`` of the document of each."""
 
-_ONE = ("instance_type",)
-TYPES = {
-    "eflops": _ONE,
-    "scaling": _ONE,
-    "saturation": ("sender_type", "receiver_type"),
-    "steptime": _ONE,
-}
+TYPES: dict[str, tuple[str, ...]] = dict.fromkeys(DOCUMENT_VERSIONS, ("instance_type",))
+TYPES["saturation"] = ("sender_type", "receiver_type")
 """The attributes that name the types of an entry, by its kind."""
 
 FUTURE = timedelta(days=1)
@@ -43,17 +38,8 @@ FUTURE = timedelta(days=1)
 Time zones and small clock errors stay below.
 """
 
-_WORKLOAD = {
-    "model": "{}",
-    "resolution": "{}px",
-    "sequence": "{}tok",
-    "batch": "b{}",
-    "dtype": "{}",
-    "precision": "{}",
-    "optimizer": "{}",
-    "method": "{}",
-    "software": "{}",
-}
+_WORKLOAD = {"model": "{}", "resolution": "{}px", "sequence": "{}tok", "batch": "b{}"}
+_WORKLOAD |= dict.fromkeys(("dtype", "precision", "optimizer", "method", "software"), "{}")
 _USUAL = {"method": "ddp", "software": "eager"}
 """What is not said of a workload."""
 
@@ -87,14 +73,14 @@ class Entry:
         """
         if self.kind == "saturation":
             return ""
-        own = {name: self.document["workload"].get(name) for name in _WORKLOAD}
-        parts = [
-            (form, own[name]) for name, form in _WORKLOAD.items() if own[name] != _USUAL.get(name)
-        ]
-        words = [
-            (form, f"{value:g}" if isinstance(value, float) else value) for form, value in parts
-        ]
-        return "/".join(form.format(word) for form, word in words if word not in (None, ""))
+        words = []
+        for name, form in _WORKLOAD.items():
+            value = self.document["workload"].get(name)
+            if isinstance(value, float):
+                value = f"{value:g}"
+            if value not in (None, "", _USUAL.get(name)):
+                words.append(form.format(value))
+        return "/".join(words)
 
     @property
     def types(self) -> tuple[str, ...]:
@@ -117,21 +103,27 @@ class Entry:
     @property
     def value(self) -> str:
         """The result in words."""
-        if self.kind == "eflops":
-            spread = (
-                f" (spread {self.spread:.1%})" if self.document.get("spread") is not None else ""
-            )
-            return f"{self.eflops:.4g} FLOP/s{spread}"
-        if self.kind == "scaling":
-            if not self.sizes:
-                batches = counted(len({batch for *_, batch, _ in self.steps}), "batch", "batches")
-                return f"{counted(len(self.steps), 'run')} of {batches} on single VMs"
-            n, speedup = self.points[-1]
-            local = ", on one machine" if self.local else ""
-            return f"S({n:g}) = {speedup:.4g} ({counted(len(self.points), 'size')}{local})"
-        if self.kind == "steptime":
-            error = self.document["fit"]["error"]
-            return f"{counted(len(self.steps), 'step')}, half of them within {error:.1%} of the law"
+        value: Callable[[], str] = getattr(self, f"_{self.kind}_value")
+        return value()
+
+    def _eflops_value(self) -> str:
+        if self.document.get("spread") is None:
+            return f"{self.eflops:.4g} FLOP/s"
+        return f"{self.eflops:.4g} FLOP/s (spread {self.spread:.1%})"
+
+    def _scaling_value(self) -> str:
+        if not self.sizes:
+            batches = counted(len({batch for *_, batch, _ in self.steps}), "batch", "batches")
+            return f"{counted(len(self.steps), 'run')} of {batches} on single VMs"
+        n, speedup = self.points[-1]
+        local = ", on one machine" if self.local else ""
+        return f"S({n:g}) = {speedup:.4g} ({counted(len(self.points), 'size')}{local})"
+
+    def _steptime_value(self) -> str:
+        error = self.document["fit"]["error"]
+        return f"{counted(len(self.steps), 'step')}, half of them within {error:.1%} of the law"
+
+    def _saturation_value(self) -> str:
         senders, seen = self.senders
         return f"n_sat {senders}" if seen else f"n_sat at least {senders} (no saturation seen)"
 
@@ -184,28 +176,22 @@ class Entry:
         Of a run on a single machine in the place of several VMs nothing is said about VMs: it is
         left out.
         """
+        document = self.document
         if self.kind == "steptime":
-            own = self.document["steps"]
             return tuple(
-                (int(s["nodes"]), int(s["gpus"]), float(s["batch"]), float(s["step_s"]))
-                for s in own
+                (s["nodes"], s["gpus"], s["batch"], s["step_s"]) for s in document["steps"]
             )
-        work = self.document["workload"] if self.kind == "scaling" else {}
-        processes, batch = work.get("processes"), work.get("batch")
-        if not processes or not isinstance(batch, (int, float)):
+        workload = document.get("workload", {})
+        processes, batch = workload.get("processes"), workload.get("batch")
+        if self.kind != "scaling" or not processes or not isinstance(batch, (int, float)):
             return ()
-        return tuple(
-            (
-                int(run["n"]),
-                int(run["n"] * processes),
-                float(run.get("batch") or batch),
-                median(run["seconds_per_step"]),
-            )
-            for run in self.document.get("runs") or ()
-            if run.get("seconds_per_step")
-            and run.get("failed") is None
-            and not (self.local and run["n"] > 1)
-        )
+        steps = []
+        for run in document.get("runs") or ():
+            n, seconds = int(run["n"]), run.get("seconds_per_step")
+            if seconds and run.get("failed") is None and not (self.local and n > 1):
+                own_batch = float(run.get("batch") or batch)
+                steps.append((n, int(n * processes), own_batch, median(seconds)))
+        return tuple(steps)
 
     @property
     def senders(self) -> tuple[int, bool]:

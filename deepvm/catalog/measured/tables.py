@@ -30,7 +30,6 @@ from deepvm.catalog.measured.storage import (
 from deepvm.core.cluster.instances import Catalog
 from deepvm.documents.tree import dotted
 from deepvm.errors import CatalogFormatError, DataError, RequestError
-from deepvm.io.safe_read import MAX_BYTES
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -110,8 +109,10 @@ def own_folder() -> Path:
     """The user's folder of measured tables; DataError where the system names none."""
     folder = default_folder(os.environ)
     if folder is None:
-        why = "no home folder, or XDG_DATA_HOME is not an absolute path"
-        raise DataError(f"there is no place for measured tables: {why}; DEEPVM_DATA_DIR names one")
+        raise DataError(
+            "there is no place for measured tables: no home folder, or XDG_DATA_HOME is not an"
+            " absolute path; DEEPVM_DATA_DIR names one"
+        )
     return folder
 
 
@@ -124,17 +125,23 @@ def load_tables(folder: str | os.PathLike[str] | None = None) -> Tables:
         CatalogFormatError: the file cannot be read, or is not what was written; names every problem
             with its place.
     """
-    place = default_folder(os.environ) if folder is None else Path(folder)
-    if place is None or nothing_measured(place):  # as for most users: pydantic stays out
+    path = default_folder(os.environ) if folder is None else Path(folder)
+    if path is None or nothing_measured(path):  # as for most users: pydantic stays out
         return Tables()
+    return _read_noted(
+        path / CURRENT,
+        "These are your measured tables: 'deepvm tables restore' brings back the tables before the"
+        " last change, '--tables paper' ignores them.",
+    )
+
+
+def _read_noted(path: Path, note: str) -> Tables:
     try:
-        return read_tables(place / CURRENT)
+        return read_tables(path)
     except CatalogFormatError as error:
-        cure = (
-            "'deepvm tables restore' brings back the tables before the last change, '--tables"
-            " paper' ignores them"
-        )
-        raise _noted(error, f"These are your measured tables: {cure}.") from None
+        # What BaseException.add_note does, which Python 3.10 lacks.
+        error.__notes__ = [*getattr(error, "__notes__", ()), note]
+        raise
 
 
 def open_tables(name: str) -> Tables | None:
@@ -162,7 +169,7 @@ def read_tables(path: Path) -> Tables:
         CatalogFormatError: missing, unreadable, of another version or not valid; names every
             problem with its place.
     """
-    from deepvm.catalog.measured.entry_schema import TABLES
+    from deepvm.documents.inputs.tables import TABLES
 
     document = TABLES.read_plain(path)
     return Tables((), str(path)).merged(map(build_entry, document["entries"]))
@@ -192,21 +199,18 @@ def entry_of(
         RequestError: an unknown kind, or a type is missing.
         CatalogFormatError: the document is not valid; names every problem with its place.
     """
-    from deepvm.catalog.measured.entry_schema import TABLES
+    from deepvm.documents.inputs.tables import TABLES
 
     if kind not in DOCUMENT_VERSIONS:
         raise RequestError("kind", kind, " or ".join(DOCUMENT_VERSIONS))
-    needed = {option: str(types.get(option, "")) for option in TYPES[kind]}
-    for option, value in needed.items():
-        if not value:
-            raise RequestError(
-                option,
-                value,
-                "the provider's name of the type that was measured, such as g4dn.xlarge",
-            )
+    for option in TYPES[kind]:
+        if not types.get(option):
+            allowed = "the provider's name of the type that was measured, such as g4dn.xlarge"
+            raise RequestError(option, "", allowed)
     # Through text and back: what is kept is what a file can hold, whoever made the document.
     plain = json.loads(json.dumps(dict(document)))
-    entry = Entry(kind, measured_at.replace(microsecond=0), plain, **needed)
+    own = {option: str(types.get(option)) for option in TYPES[kind]}
+    entry = Entry(kind, measured_at.replace(microsecond=0), plain, **own)
     tree = TABLES.tree(json.dumps(Tables((entry,)).as_document()), name)
     tree.read_lines = dict
     # Without entries[0].document
@@ -226,21 +230,13 @@ def save_entries(
         DataError: the tables there cannot be read, locked or written; whatever was there is
             unchanged.
     """
-    place = Path(folder)
-    with locked(place):
-        old = load_tables(place)
-        new = Tables(tuple(e for e in old if e.name not in remove), str(place / CURRENT)).merged(
-            entries
-        )
+    path = Path(folder)
+    with locked(path):
+        old = load_tables(path)
+        kept = tuple(entry for entry in old if entry.name not in remove)
+        new = Tables(kept, str(path / CURRENT)).merged(entries)
         if new.entries != old.entries:
-            data = encode_tables(new)
-            if len(data) > MAX_BYTES:
-                size = (
-                    f"{len(data) / 2**20:.0f} MiB, more than the {MAX_BYTES // 2**20} MiB that are"
-                    " read"
-                )
-                raise DataError(f"{new.path}: would have {size}; 'deepvm tables remove' makes room")
-            replace_file(place, data)
+            replace_file(path, encode_tables(new))
     return old, new
 
 
@@ -253,40 +249,26 @@ def restore_previous(folder: str | os.PathLike[str]) -> Path:
         DataError: there is nothing to go back to, it cannot be read, or the folder cannot be
             written.
     """
-    place = Path(folder)
-    with locked(place):
-        before = place / PREVIOUS
-        if os.path.lexists(before):
-            try:
-                read_tables(before)
-            except CatalogFormatError as error:
-                text = (
-                    f"These are the tables before the last change: remove {before} to do without"
-                    " them."
-                )
-                raise _noted(error, text) from None
-            replace_file(place, before.read_bytes())
-        elif os.path.lexists(place / CURRENT):
-            replace_file(place, encode_tables(Tables()))
-        else:
+    path, before = Path(folder) / CURRENT, Path(folder) / PREVIOUS
+    with locked(path.parent):
+        if not os.path.lexists(before) and not os.path.lexists(path):
             raise DataError(
-                f"{place / CURRENT}: nothing was measured yet, there is no earlier version to go"
-                " back to"
+                f"{path}: nothing was measured yet, there is no earlier version to go back to"
             )
-    return place / CURRENT
+        replace_file(path.parent, encode_tables(previous_tables(folder)))
+    return path
 
 
 def previous_tables(folder: str | os.PathLike[str]) -> Tables:
     """The tables before the last change; empty before the first one."""
-    before = Path(folder) / PREVIOUS
-    return read_tables(before) if os.path.lexists(before) else Tables()
+    path = Path(folder) / PREVIOUS
+    if not os.path.lexists(path):
+        return Tables()
+    return _read_noted(
+        path, f"These are the tables before the last change: remove {path} to do without them."
+    )
 
 
 def encode_tables(tables: Tables) -> bytes:
+    """The text of the file of tables."""
     return (json.dumps(tables.as_document(), indent=1, allow_nan=False) + "\n").encode()
-
-
-def _noted(error: CatalogFormatError, text: str) -> CatalogFormatError:
-    # What BaseException.add_note does, which Python 3.10 lacks.
-    error.__notes__ = [*getattr(error, "__notes__", ()), text]
-    return error

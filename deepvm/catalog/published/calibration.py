@@ -16,7 +16,7 @@ from deepvm.catalog.published.rows import Published, published
 from deepvm.core.training.evidence import Evidence, learn
 from deepvm.core.training.hardware import Accelerator
 from deepvm.core.training.workload import Precision, Workload
-from deepvm.io.user_dirs import data_folder
+from deepvm.io.user_dirs import read_data
 
 CALIBRATION = "performance/calibration.json"
 _DIGITS = 5
@@ -86,7 +86,7 @@ def _rounded(value: float) -> float:
 @lru_cache(maxsize=1)
 def calibration() -> Calibration:
     """The learnt effects, from the file."""
-    raw = json.loads((data_folder() / CALIBRATION).read_text(encoding="utf-8"))
+    raw = read_data(CALIBRATION)
     root = np.zeros((len(raw["names"]), len(raw["names"])))
     for i, row in enumerate(raw["root"]):
         root[i, : i + 1] = row

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from decimal import Decimal
@@ -19,7 +18,9 @@ from deepvm.core.bill.rates import (
     RateSource,
     Tier,
 )
-from deepvm.io.user_dirs import data_folder
+from deepvm.io.user_dirs import data_folder, read_data
+
+_PARTS = {"address": AddressRate, "nat": NatRate, "egress": EgressRate, "bucket": BucketRate}
 
 
 def rates_of(cloud: str, region: str = "") -> Rates | None:
@@ -30,47 +31,26 @@ def rates_of(cloud: str, region: str = "") -> Rates | None:
 
 @lru_cache(maxsize=16)
 def _read(cloud: str) -> Rates | None:
-    file = data_folder() / "rates" / f"{cloud}.json"
-    if not file.is_file():
+    if not (data_folder() / "rates" / f"{cloud}.json").is_file():
         return None
-    raw = json.loads(file.read_text(encoding="utf-8"))
-    looked_up, address, nat = raw["looked_up"], raw.get("address"), raw.get("nat")
-    egress, bucket = raw.get("egress"), raw.get("bucket")
-    return Rates(
-        cloud=raw["cloud"],
-        region=raw["region"],
-        disks=tuple(
-            DiskRate(d["kind"], Decimal(d["usd_per_gb_month"]), _source(d, looked_up))
-            for d in raw.get("disks", ())
-        ),
-        address=address
-        and AddressRate(
-            Decimal(address["usd_per_hour"]),
-            _source(address, looked_up),
-            _usd(address.get("usd_per_hour_spot")),
-        ),
-        nat=nat
-        and NatRate(
-            Decimal(nat["usd_per_hour"]),
-            Decimal(nat["usd_per_gb"]),
-            _source(nat, looked_up),
-            _usd(nat.get("usd_per_vm_hour")) or Decimal(0),
-            nat.get("most_vms", 0),
-        ),
-        egress=egress
-        and EgressRate(
-            tuple(Tier(_usd(t["up_to_gb"]), Decimal(t["usd_per_gb"])) for t in egress["tiers"]),
-            _source(egress, looked_up),
-            Decimal(egress["free_gb_per_month"]),
-        ),
-        bucket=bucket
-        and BucketRate(Decimal(bucket["usd_per_gb_month"]), _source(bucket, looked_up)),
-    )
+    raw = read_data(f"rates/{cloud}.json")
+    looked_up = raw["looked_up"]
+    parts = {n: _rate(kind, raw[n], looked_up) for n, kind in _PARTS.items() if raw.get(n)}
+    disks = tuple(_rate(DiskRate, disk, looked_up) for disk in raw.get("disks", ()))
+    return Rates(raw["cloud"], raw["region"], disks=disks, **parts)
 
 
-def _source(entry: Mapping[str, Any], looked_up: str) -> RateSource:
-    return RateSource(entry["source"], entry["as_of"] or looked_up, entry["official"])
-
-
-def _usd(text: str | None) -> Decimal | None:
-    return None if text is None else Decimal(text)
+def _rate(kind: Any, raw: Mapping[str, Any], looked_up: str) -> Any:
+    """A rate of its JSON object: texts that are amounts become numbers."""
+    values: dict[str, Any] = {}
+    for name, hint in kind.__annotations__.items():
+        value = raw.get(name)
+        if name == "source":
+            value = RateSource(raw["source"], raw["as_of"] or looked_up, raw["official"])
+        elif name == "tiers":
+            value = tuple(_rate(Tier, tier, looked_up) for tier in raw["tiers"])
+        elif isinstance(value, str) and "Decimal" in str(hint):
+            value = Decimal(value)
+        if name in raw:
+            values[name] = value
+    return kind(**values)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from fnmatch import translate
@@ -10,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from deepvm.core.training.hardware import Accelerator, Interconnect, Machine
-from deepvm.io.user_dirs import data_folder
+from deepvm.io.user_dirs import read_data
 
 ONE_FLOW_GBPS, IN_A_GROUP_GBPS = 5.0, 10.0
 """What AWS gives one flow, and one in a cluster placement group (EC2 User Guide, network bandwidth)."""
@@ -40,8 +39,7 @@ def accelerators() -> tuple[Accelerator, ...]:
 
 @lru_cache(maxsize=1)
 def _gpus() -> Sequence[dict[str, Any]]:
-    raw = json.loads((data_folder() / "performance" / "gpus.json").read_text(encoding="utf-8"))
-    gpus: Sequence[dict[str, Any]] = raw["gpus"]
+    gpus: Sequence[dict[str, Any]] = read_data("performance/gpus.json")["gpus"]
     return gpus
 
 
@@ -67,8 +65,7 @@ def find_accelerator(name: str, memory_gib: float | None = None) -> Accelerator 
 @lru_cache(maxsize=1)
 def _networks() -> Sequence[tuple[re.Pattern[str], dict[str, Any]]]:
     """The networks, each with a pattern of the names that have it: catalogs may have thousands of names."""
-    raw = json.loads((data_folder() / "performance" / "networks.json").read_text(encoding="utf-8"))
-    networks: Sequence[dict[str, Any]] = raw["networks"]
+    networks = read_data("performance/networks.json")["networks"]
     return [(re.compile("|".join(map(translate, entry["machines"]))), entry) for entry in networks]
 
 

@@ -6,14 +6,12 @@ What an all-reduce sees of these networks is another matter:
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Literal
 
-from deepvm.io.user_dirs import data_folder
+from deepvm.io.user_dirs import read_data
 
 NetworkKind = Literal["efa", "rdma", "ethernet"]
 GpuLink = Literal["nvlink", "pcie", "none"]
@@ -62,15 +60,12 @@ class InstanceNetwork:
 def network_of(cloud: str, instance_type: str) -> InstanceNetwork | None:
     """The network of a type of a cloud (``aws``, ``gcp``, ``azure``, ``lambda``, ``nebius``, ``runpod``), if known."""
     names, patterns = _table()
-    row = names.get((cloud, instance_type))
-    if row is None:
-        fitting = (
-            r
-            for (c, glob), r in patterns.items()
-            if c == cloud and fnmatchcase(instance_type, glob)
-        )
-        row = next(fitting, None)
-    return row
+    if (cloud, instance_type) in names:
+        return names[cloud, instance_type]
+    for (own_cloud, pattern), network in patterns.items():
+        if own_cloud == cloud and fnmatchcase(instance_type, pattern):
+            return network
+    return None
 
 
 def bandwidths(cloud: str, instance_type: str) -> dict[str, float]:
@@ -94,26 +89,12 @@ _Networks = dict[tuple[str, str], InstanceNetwork]
 @lru_cache(maxsize=1)
 def _table() -> tuple[_Networks, _Networks]:
     """Networks by cloud and name, and by cloud and pattern of names."""
-    raw = json.loads(
-        (data_folder() / "performance" / "instance_networks.json").read_text(encoding="utf-8")
-    )
+    raw = read_data("performance/instance_networks.json")
     names: _Networks = {}
     patterns: _Networks = {}
     for row in raw["networks"]:
-        network = _network(row, raw["sources"])
+        values = {field.name: row.get(field.name) for field in fields(InstanceNetwork)}
+        network = InstanceNetwork(**values | {"source": raw["sources"][row["source"]]["url"]})
         for name in row["types"]:
             (patterns if _PATTERN & set(name) else names)[row["cloud"], name] = network
     return names, patterns
-
-
-def _network(row: Mapping[str, Any], sources: Mapping[str, Mapping[str, Any]]) -> InstanceNetwork:
-    return InstanceNetwork(
-        nominal_gbps=row["nominal_gbps"],
-        baseline_gbps=row.get("baseline_gbps"),
-        ethernet_gbps=row.get("ethernet_gbps"),
-        kind=row["kind"],
-        gpu_link=row["gpu_link"],
-        local_disk_gb=row["local_disk_gb"],
-        source=sources[row["source"]]["url"],
-        says=row["says"],
-    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from functools import lru_cache
 from typing import Any
@@ -11,22 +10,15 @@ from deepvm.core.meanings import meant_model, size_of_model
 from deepvm.core.spelling import examples, nearest
 from deepvm.core.training.model import Model, Transformer
 from deepvm.errors import RequestError
-from deepvm.io.user_dirs import data_folder
+from deepvm.io.user_dirs import read_data
 
-_SIZE = re.compile(
-    r"\s*((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]{1,2})?)\s*([kmbt]?)\s*",
+_COUNT = re.compile(
+    r"\s*([0-9]{1,3}(?:,[0-9]{3})+|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]{1,2})?)\s*([a-z]*)\s*",
     re.ASCII | re.IGNORECASE,
 )
-_COUNT_WORDS = {
-    "thousand": "k",
-    "million": "M",
-    "mio": "M",
-    "billion": "B",
-    "bn": "B",
-    "g": "B",
-    "trillion": "T",
-}
-_FACTORS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
+_FACTORS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9, "t": 1e12}
+_FACTORS |= {"thousand": 1e3, "million": 1e6, "mio": 1e6}
+_FACTORS |= {"billion": 1e9, "bn": 1e9, "trillion": 1e12}
 SEQUENCE = 2048
 """Tokens of a sample unless the user says."""
 TOKENS_AT_ONCE = 16_384
@@ -42,9 +34,7 @@ def presets() -> dict[str, Model]:
 
     Other names of a model come after all of them.
     """
-    raw = json.loads((data_folder() / "performance" / "models.json").read_text(encoding="utf-8"))[
-        "models"
-    ]
+    raw = read_data("performance/models.json")["models"]
     found = {entry["name"]: _model(entry) for entry in raw}
     return found | {
         alias: found[entry["name"]] for entry in raw for alias in entry.get("aliases", ())
@@ -94,33 +84,24 @@ def model_of_size(text: str | float, sequence: int | None = None) -> Model:
 
 
 def parse_count(text: str | float, option: str, allowed: str, least: float, most: float) -> float:
-    """Read a number such as ``2e9`` or ``2B``.
+    """Read a number such as ``2e9``, ``2B``, ``2 billion`` or ``2,000,000``.
 
     Raises a RequestError for anything else and outside the bounds.
     """
-    match = _SIZE.fullmatch(text) if isinstance(text, str) else None
-    value = float(match[1]) * _FACTORS[match[2].lower()] if match else text
-    if isinstance(value, (bool, str)) or not least <= value <= most:
-        meant = _meant_count(text) if isinstance(text, str) else 0.0
-        hint = (
-            f"; did you mean {short(meant)}?"
-            if least <= meant <= most and short(meant) != text
-            else ""
-        )
-        raise RequestError(option, text, allowed + hint)
-    return float(value)
+    value = _count(text)
+    if value is None or not least <= value <= most:
+        raise RequestError(option, text, allowed)
+    return value
 
 
-def _meant_count(text: str) -> float:
-    """What ``2 billion`` and ``2,000,000`` mean; 0 when nobody can tell."""
-    match = re.fullmatch(
-        r"([0-9]{1,3}(?:,[0-9]{3})+|[0-9]+\.?[0-9]*) ?([a-z]*)", text.strip().casefold()
-    )
-    if match is None:
-        return 0.0
-    number, word = match.groups()
-    letter = _COUNT_WORDS.get(word.removesuffix("s"), word)
-    return float(number.replace(",", "")) * _FACTORS.get(letter.casefold(), 0.0)
+def _count(text: str | float) -> float | None:
+    if not isinstance(text, str):
+        return None if isinstance(text, bool) else float(text)
+    match = _COUNT.fullmatch(text)
+    factor = _FACTORS.get(match[2].lower().removesuffix("s")) if match else None
+    if match is None or factor is None:
+        return None
+    return float(match[1].replace(",", "")) * factor
 
 
 def short(count: float) -> str:

@@ -309,10 +309,6 @@ BAD: dict[str, tuple[str | bytes, str]] = {
         changed((*SCALING, "document", "points"), [{"n": 1, "speedup": 1}]),
         "no n above 1",
     ),
-    "twice the same": (
-        changed(SCALING, good()["entries"][0]),
-        "entries[2]: a second",
-    ),
     "a key twice": (
         json.dumps(good()).replace('"kind"', '"kind": "eflops", "kind"', 1),
         "repeated key entries[0].kind",

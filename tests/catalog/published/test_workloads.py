@@ -52,24 +52,18 @@ def test_amounts_of_work() -> None:
     ).samples == pytest.approx(1e6)
 
 
-def test_a_count_that_is_nearly_right_is_named() -> None:
-    for typed, meant in [
-        ("7 billion", "7B"),
-        ("350 millions", "350M"),
-        ("2,000,000", "2M"),
-        ("8bn", "8B"),
-        ("70000T", ""),
-        ("1e99", ""),
-        ("1.2.3e5", ""),
-        ("7 parsecs", ""),
-        ("many", ""),
-        ("", ""),
-    ]:
-        with pytest.raises(RequestError) as caught:
-            read_workload(params=typed)
-        found = str(caught.value).partition("did you mean ")[2].rstrip("?")
-        assert found == meant
-        assert not meant or read_workload(params=meant).model.parameters > 0
+@pytest.mark.parametrize(
+    ("typed", "parameters"),
+    [("7 billion", 7e9), ("350 millions", 350e6), ("2,000,000", 2e6), ("8bn", 8e9), ("1e9", 1e9)],
+)
+def test_counts_in_words(typed: str, parameters: float) -> None:
+    assert read_workload(params=typed).model.parameters == parameters
+
+
+@pytest.mark.parametrize("typed", ["70000T", "1e99", "1.2.3e5", "7 parsecs", "1,5", ""])
+def test_what_is_no_count(typed: str) -> None:
+    with pytest.raises(RequestError, match="parameters from 100k to 10T"):
+        read_workload(params=typed)
 
 
 def test_what_cannot_be_is_refused_by_name() -> None:

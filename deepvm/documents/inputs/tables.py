@@ -1,19 +1,15 @@
-"""Schema and validation of measured tables.
-
-Profiling documents are validated as far as they are used.
-"""
+"""Measured tables as users edit and import them; profiling documents as far as they are used."""
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import astuple
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, StrictFloat, StrictInt, field_validator
 
-from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS, Entry, build_entry
 from deepvm.core.training.steptime import FEWEST, StepTimeFit
 from deepvm.documents import fields as schema
 from deepvm.documents.fields import (
@@ -26,22 +22,18 @@ from deepvm.documents.fields import (
 from deepvm.documents.fields import StrictNumber as Number
 from deepvm.documents.fields import StrictWhole as Whole
 from deepvm.documents.files import read_object
-from deepvm.documents.formats import json as json_format
+from deepvm.documents.formats import json
 from deepvm.documents.inputs.catalog import MAX_EFLOPS
 from deepvm.documents.issues import repeats
 from deepvm.documents.reader import FileFormat, Rules
-from deepvm.documents.tree import KeyPath, Tree, shown
-from deepvm.errors import Issue
+from deepvm.documents.tree import KeyPath
 from deepvm.io.times import parse_time
 
 MAX_ENTRIES = 10_000
-MAX_KEY = 100
-EXPECTED = "what `deepvm tables export` or `deepvm profile ... -o json` writes"
-TABLES_EXPECTED = "what `deepvm tables export` writes"
 
 
-def _as_time(value: object) -> str:
-    if not isinstance(value, str) or len(value) > 40 or not 2000 <= parse_time(value).year < 2200:
+def _as_time(value: str) -> str:
+    if not 2000 <= parse_time(value).year < 2200:
         raise ValueError("not a moment")
     return value
 
@@ -91,7 +83,7 @@ class _WorkloadDocument(Lenient):
 
 
 class _EflopsDocument(Lenient):
-    schema_version: Literal["deepvm.eflops/1"] = Field(description=DOCUMENT_VERSIONS["eflops"])
+    schema_version: Literal["deepvm.eflops/1"] = Field(description="deepvm.eflops/1")
     eflops: Number = schema.number("operations per second", MAX_EFLOPS)
     images_per_s: Number | None = schema.number(
         "images per second", MAX_EFLOPS, null="when unknown"
@@ -161,7 +153,7 @@ _FITTED = "the law of these steps, as 'deepvm profile' fits it: an object"
 
 
 class _ScalingDocument(Lenient):
-    schema_version: Literal["deepvm.scaling/1"] = Field(description=DOCUMENT_VERSIONS["scaling"])
+    schema_version: Literal["deepvm.scaling/1"] = Field(description="deepvm.scaling/1")
     workload: _WorkloadDocument = Field(description=_WORKLOAD)
     local: bool = Field(
         False, strict=True, description="whether one machine stood for all VMs: true or false"
@@ -182,7 +174,7 @@ class _ScalingDocument(Lenient):
 
 
 class _StepTimeDocument(Lenient):
-    schema_version: Literal["deepvm.steptime/1"] = Field(description=DOCUMENT_VERSIONS["steptime"])
+    schema_version: Literal["deepvm.steptime/1"] = Field(description="deepvm.steptime/1")
     workload: _WorkloadDocument = Field(description=_WORKLOAD)
     fit: _Fit = Field(description=_FITTED)
     steps: list[_StepDocument] = schema.rows(
@@ -196,7 +188,7 @@ class _StepTimeDocument(Lenient):
 
 class _SaturationDocument(Lenient):
     schema_version: Literal["deepvm.saturation/1"] = Field(
-        description=DOCUMENT_VERSIONS["saturation"]
+        description="deepvm.saturation/1"
     )
     transport: Name = schema.name_of("how the bytes travelled, such as tcp")
     sender_gbps: Number | None = schema.number(
@@ -263,66 +255,44 @@ class _TablesDocument(Strict):
     entries: list[_AnyEntry] = schema.rows("measurements", MAX_ENTRIES, required=True)
 
 
-def tables_schema(name: str) -> dict[str, Any]:
-    """The JSON Schema of measured tables; what was measured may say more."""
-    return schema.schema_of(_TablesDocument, name)
-
-
-def _load(text: str) -> Tree:
-    """JSON with plain int and float; what could not be written again is refused."""
-    tree = json_format.load(text, float)
-    try:
-        json.dumps(tree.value, ensure_ascii=False, allow_nan=False, indent=1).encode()
-    except (ValueError, RecursionError) as error:
-        tree.issues = [*tree.issues, Issue(f"cannot be written again: {error}")]
-    return tree
-
-
 def _rules(document: _TablesDocument) -> Rules:
-    entries = [build_entry(entry.model_dump(exclude_unset=True)) for entry in document.entries]
-    for row, entry in enumerate(entries):
-        yield from _entry_rules(entry, ("entries", row, "document"))
-    names = [entry.name for entry in entries]
-    for row, first in repeats(names):
-        yield ("entries", row), f"a second {shown(names[row])}, the first is entry {first + 1}"
+    for row, entry in enumerate(document.entries):
+        path = ("entries", row, "document")
+        if isinstance(entry, _EflopsEntry) and entry.document.eflops < _LEAST_EFLOPS:
+            found = f"{entry.document.eflops:g} (expected FLOP/s, {_LEAST_EFLOPS:g} or more"
+            yield (*path, "eflops"), f"{found}; is it in TFLOP/s?)"
+        elif isinstance(entry, _ScalingEntry):
+            yield from _scaling_rules(entry.document, (*path, "points"))
+        elif isinstance(entry, _StepTimeEntry):
+            for number, step in enumerate(entry.document.steps):
+                if step.gpus < step.nodes:
+                    found = f"{step.gpus} (expected one on each VM or more)"
+                    yield (*path, "steps", number, "gpus"), found
 
 
-def _entry_rules(entry: Entry, path: KeyPath) -> Rules:
-    if entry.kind == "saturation":
-        return
-    if len(entry.workload) > MAX_KEY:
-        yield (*path, "workload"), f"expected at most {MAX_KEY} characters together"
-    if entry.kind == "eflops" and entry.eflops < _LEAST_EFLOPS:
-        message = (
-            f"{entry.eflops:g} (expected FLOP/s, {_LEAST_EFLOPS:g} or more; is it in TFLOP/s?)"
-        )
-        yield (*path, "eflops"), message
-    if entry.kind == "scaling":
-        yield from _scaling_rules(entry, (*path, "points"))
-    steps = entry.document["steps"] if entry.kind == "steptime" else ()
-    for row, step in enumerate(steps):
-        if step["gpus"] < step["nodes"]:
-            message = f"{step['gpus']} (expected one on each VM or more)"
-            yield (*path, "steps", row, "gpus"), message
-
-
-def _scaling_rules(entry: Entry, path: KeyPath) -> Rules:
-    points = entry.document["points"]
-    sizes = [int(point["n"]) for point in points]
+def _scaling_rules(document: _ScalingDocument, path: KeyPath) -> Rules:
+    sizes = [point.n for point in document.points]
     for row, _ in repeats(sizes):
-        message = f"{sizes[row]} occurs twice (expected the median of its repeats)"
-        yield (*path, row, "n"), message
-    for row, point in enumerate(points):
-        if sizes[row] == 1 and float(point["speedup"]) != 1:
-            message = f"{point['speedup']} (expected exactly 1 at n = 1)"
-            yield (*path, row, "speedup"), message
-    if max(sizes) == 1 and len({batch for *_, batch, _ in entry.steps}) < 2:
+        yield (*path, row, "n"), f"{sizes[row]} occurs twice (expected the median of its repeats)"
+    for row, point in enumerate(document.points):
+        if point.n == 1 and point.speedup != 1:
+            yield (*path, row, "speedup"), f"{point.speedup} (expected exactly 1 at n = 1)"
+    runs = [run for run in document.runs or () if run.seconds_per_step and run.failed is None]
+    batches = {run.batch or document.workload.batch for run in runs}
+    if max(sizes) == 1 and len(batches) < 2:
         yield path, "no n above 1 (expected one, or runs of several batches)"
 
 
-TABLES = FileFormat(_TablesDocument, TABLES_EXPECTED, _load, _rules)
+TABLES = FileFormat(
+    _TablesDocument,
+    "what `deepvm tables export` writes",
+    partial(json.load, number=float),
+    _rules,
+)
 
 
-def read_document(path: Path) -> Any:
-    """Read a JSON file of measurements. Raises CatalogFormatError."""
-    return read_object(path, EXPECTED, _load).value
+def read_document(path: Path) -> dict[str, Any]:
+    """The object in a JSON file of measurements, not yet validated. Raises CatalogFormatError."""
+    expected = "what `deepvm tables export` or `deepvm profile ... -o json` writes"
+    found: dict[str, Any] = read_object(path, expected, TABLES.load).value
+    return found
