@@ -11,6 +11,7 @@ which narrow terminals leave columns out.
 
 from __future__ import annotations
 
+import math
 import re
 from functools import lru_cache
 from itertools import groupby
@@ -19,7 +20,7 @@ from typing import Any
 
 from deepvm.core.interval import Interval
 from deepvm.core.spelling import joined, printable
-from deepvm.core.units import counted, format_bytes, format_seconds
+from deepvm.core.units import counted, format_bytes, format_seconds, format_usd
 from deepvm.io.times import format_time
 from deepvm.reports.pages import text_environment
 from deepvm.reports.tables import Column, print_lines, print_table
@@ -62,14 +63,17 @@ def _environment() -> Any:
         bytes=format_bytes,
         counted=counted,
         duration=format_seconds,
+        hours=format_hours,
         joined=joined,
         median=median,
         number=format_number,
+        percent=format_percent,
         printable=printable,
         scaled=scaled,
         short=short,
         step=format_step,
         time=format_time,
+        usd=format_usd,
     )
     return environment
 
@@ -79,6 +83,18 @@ def format_number(value: float | None, form: str = "") -> str:
     if value is None:
         return "-"
     return format(value, form)
+
+
+def format_percent(share: float, digits: int = 0) -> str:
+    """Such as ``12.5 %``."""
+    return f"{100 * share:.{digits}f} %"
+
+
+def format_hours(seconds: float | None) -> str:
+    """Such as ``2.83``; a dash for None."""
+    if seconds is None:
+        return "-"
+    return f"{seconds / 3600:.2f}" if math.isfinite(seconds) else "infinite"
 
 
 def scaled(number: float) -> str:

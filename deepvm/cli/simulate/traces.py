@@ -176,8 +176,13 @@ def fit(
         [fit_lives([pool]) if pool.preemptions >= FEWEST else () for pool in pools] if each else []
     )
     alone = all((nodes or trace.nodes) == 1 for trace in traces)
-    found = report.LifetimeFits(pools, fits, own)
-    print_as(output, lambda: report.print_fit(found, alone=alone), found.document, found.csv_rows)
+    document = partial(report.fit_document, pools, fits, own)
+    print_as(
+        output,
+        lambda: report.print_fit(pools, fits, own, alone=alone),
+        document,
+        lambda: report.fit_csv(document()),
+    )
 
 
 @app.command(short_help="Replay save policies: what saves and losses cost.")

@@ -381,17 +381,17 @@ class Cost(_MoreOfCost):
 class CostOfTrace(Cost):
     """The same on one trace."""
 
-    trace: Trace
+    trace: Annotated[Trace, At("trace", after=FIRST)]
 
 
 class ReplayRow(Cost):
     """A save policy and a latency over all traces."""
 
-    policy: str
+    policy: Annotated[str, At("policy", after=FIRST)]
     """when the job saves"""
-    save_s: float
+    save_s: Annotated[float, At("save_s", after=FIRST)]
     """how long a save blocks training, seconds"""
-    pools: list[CostOfTrace]
+    pools: Annotated[list[CostOfTrace], At("pools", after="interval_s")]
     """by trace"""
 
 

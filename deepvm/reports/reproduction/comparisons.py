@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 from deepvm.documents.build import document_of
 from deepvm.documents.outputs import performance
 from deepvm.reports.reproduction.printed import Kind
 from deepvm.reports.reproduction.published_figures import OURS
 from deepvm.reports.reproduction.verdicts import Comparison, Reproduction, Verdict
-from deepvm.reports.tables import Column, print_items, print_lines
+from deepvm.reports.text import print_text
 
-_WIDTH = 100
 CSV_HEADER = ["paper", "part", "figure", "published", "ours", "difference", "verdict"]
 CSV_HEADER += ["expected", "why"]
 
@@ -23,23 +21,12 @@ def print_reproductions(papers: Sequence[Reproduction], only: Verdict | None = N
 
     ``only``: show the figures of this verdict alone; counts are of all.
     """
-    for reproduction in papers:
-        paper, parts = reproduction.paper, list(reproduction.parts(only))
-        if parts:
-            print_lines([*_wrapped(paper.title), *_wrapped(paper.note), ""])
-        for part, comparisons in parts:
-            source = "stated by deepvm" if part.stated_by == OURS else part.where
-            print_lines(_wrapped(f"{part.title} [{source}]"))
-            print_items(_rows(comparisons), also="-o csv")
-            reasons = [_wrapped(reason, "- ") for reason in _reasons(comparisons)]
-            print_lines([*sum(reasons, []), ""])
-    print_items([_summary(reproduction) for reproduction in papers])
+    data = {"words": _has_words, "difference": _difference, "reasons": _reasons, "ours": OURS}
+    print_text("reproduce", also="-o csv", papers=papers, only=only, **data)
 
 
-def _wrapped(text: str, bullet: str = "") -> list[str]:
-    # Into a pipe, too: sentences of a report, not data.
-    look = textwrap.TextWrapper(_WIDTH, bullet, " " * len(bullet), break_on_hyphens=False)
-    return look.wrap(text)
+def _has_words(comparisons: Sequence[Comparison]) -> bool:
+    return any(c.figure.published.kind is Kind.WORDS for c in comparisons)
 
 
 def _reasons(comparisons: Sequence[Comparison]) -> list[str]:
@@ -50,27 +37,6 @@ def _reasons(comparisons: Sequence[Comparison]) -> list[str]:
         if comparison.verdict is Verdict.DIFFERS:
             names.setdefault(comparison.why, []).append(comparison.figure.name)
     return [*close, *(f"{'; '.join(own)}: {why}" for why, own in names.items())]
-
-
-def _rows(comparisons: Sequence[Comparison]) -> list[dict[Column, str]]:
-    # Words may be wrapped on a narrow terminal, numbers never.
-    words = any(c.figure.published.kind is Kind.WORDS for c in comparisons)
-    align: Literal["left", "right"] = "left" if words else "right"
-    return [
-        {
-            Column("figure"): comparison.figure.name,
-            Column("published", align, drop=1): comparison.figure.published.text,
-            Column("ours", align): comparison.shown,
-            Column("difference", "right", drop=2): _difference(comparison),
-            Column("verdict"): _verdict(comparison),
-        }
-        for comparison in comparisons
-    ]
-
-
-def _verdict(comparison: Comparison) -> str:
-    text = comparison.verdict.value
-    return text if comparison.expected else text.upper()
 
 
 def _difference(comparison: Comparison) -> str:
@@ -84,16 +50,6 @@ def _difference(comparison: Comparison) -> str:
         return f"{difference:+.4g}"
     digits = 2 if abs(relative) >= 1e-4 else 4
     return f"{100 * relative:+.{digits}f} %"
-
-
-def _summary(reproduction: Reproduction) -> dict[Column, str]:
-    counts = reproduction.counts
-    return {
-        Column("paper"): reproduction.paper.name,
-        Column("figures", "right", drop=1): str(len(reproduction.comparisons)),
-        **{Column(verdict.value, "right"): str(counts[verdict]) for verdict in Verdict},
-        Column("not expected", "right"): str(len(reproduction.unexpected)),
-    }
 
 
 def document(papers: Sequence[Reproduction], only: Verdict | None = None) -> dict[str, Any]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from deepvm.core.units import counted
-from deepvm.documents.build import document_of
-from deepvm.documents.outputs.simulation import DeadlineMean
+from deepvm.documents.build import With, document_of
+from deepvm.documents.outputs import simulation as outputs
 from deepvm.reports.pictures import STYLES, drawing, legend
-from deepvm.reports.tables import Column, print_items, print_lines
+from deepvm.reports.text import print_text
 from deepvm.services.rows import rows_as
 from deepvm.simulator.traces.deadline_replay import FORESIGHT, DeadlineJob, DeadlineRow
 
@@ -19,43 +19,15 @@ if TYPE_CHECKING:
 
 def csv_rows(rows: Sequence[DeadlineRow]) -> tuple[list[str], list[list[Any]]]:
     """Header and a row for each trace, slack and policy; ``all`` are means over the traces."""
-    documents = [{"trace": str(r.trace or "all"), **document_of(DeadlineMean, r)} for r in rows]
-    return rows_as(DeadlineMean, documents, "trace")
+    named = [With(row, trace=row.trace or "all") for row in rows]
+    documents = [document_of(outputs.DeadlineRow, row) for row in named]
+    return rows_as(outputs.DeadlineMean, documents, "trace")
 
 
 def print_deadlines(rows: Sequence[DeadlineRow], job: DeadlineJob) -> None:
     """The means over all traces, and below them what was replayed."""
-    print_items([_cells(row) for row in rows if row.trace is None], also="-o csv")
-    print_lines(["", *_notes(rows, job)])
-
-
-def _cells(row: DeadlineRow) -> dict[Column, str]:
-    cells = {
-        Column("slack", "right"): f"{row.slack:g}",
-        Column("policy"): row.policy,
-        Column("cost", "right"): f"{row.cost:.3f}",
-        Column("p95", "right", drop=1): f"{row.cost_p95:.3f}",
-        Column("missed", "right", drop=3): str(row.missed),
-        Column("jobs", "right", drop=6): str(row.starts),
-    }
-    if row.policy != FORESIGHT:  # of the bound only the cost is known
-        cells[Column("on-demand", "right", drop=2)] = f"{row.on_demand:.1%}"
-        cells[Column("preemptions", "right", drop=4)] = f"{row.preemptions:.1f}"
-        cells[Column("end", "right", drop=5)] = f"{row.took:.3f}"
-    return cells
-
-
-def _notes(rows: Sequence[DeadlineRow], job: DeadlineJob) -> Iterator[str]:
-    yield (
-        f"Means over {_traces(rows)} of a job of {job.work_s / 3600:g} h; deadline = (1 + slack) x"
-        f" that; a restart takes {job.restart_s:g} s; spot costs {job.price_ratio:g} of on-demand."
-    )
-    yield (
-        "cost: over that of on-demand alone. p95: of the starts on a trace. on-demand: share of"
-        " the machine time. end: over the deadline."
-    )
-    if any(row.policy == FORESIGHT for row in rows):
-        yield f"{FORESIGHT}: the lower bound of a policy that knows the trace beforehand."
+    data = {"rows": rows, "job": job, "traces": _traces(rows), "bound": FORESIGHT}
+    print_text("traces_deadline", also="-o csv", **data)
 
 
 def deadlines_figure(rows: Sequence[DeadlineRow], job: DeadlineJob) -> Figure:

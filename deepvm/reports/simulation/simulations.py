@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from deepvm.core.cluster.instances import Market
 from deepvm.core.preemption.job import Job
-from deepvm.core.units import counted, format_seconds
+from deepvm.core.units import format_seconds
 from deepvm.documents.build import document_of
 from deepvm.documents.outputs.simulation import SimulationComparison, SimulationRow
 from deepvm.reports.pictures import STYLES, drawing, legend, short
-from deepvm.reports.tables import Column, print_items, print_lines
+from deepvm.reports.text import print_text
 from deepvm.simulator.engine.state import PARTS
 from deepvm.simulator.results import FIGURES, Results, Spread
 
@@ -55,46 +55,19 @@ def csv_rows(results: Sequence[Results]) -> tuple[list[str], list[list[Any]]]:
 
 def print_results(results: Sequence[Results]) -> None:
     """What was simulated, a row for each result, and what the figures mean."""
-    jobs = by_job(results)
-    first = results[0]
-    for own in jobs.values():
-        job = own[0].job
-        vms = "" if "vms" in first.sweep else f" on {counted(job.vms, 'VM')}"
-        runs = f"{counted(first.runs, 'run')}, seed {first.seed}"
-        print_lines([f"{job.name}: {job.steps} steps{vms}, {job.market.value}; {runs}"])
-    print_lines([""])
-    print_items([_cells(result, several=len(jobs) > 1) for result in results], also="-o csv")
-    print_lines(["", *_notes(first)])
-    for name, own in jobs.items():
-        print_lines([f"{name}: {note}" for note in _notes_of_job(own)])
-
-
-def _cells(result: Results, *, several: bool) -> dict[Column, str]:
-    time, cost, lost = result.spreads.values()
-    parts = shares(result)
-    cells = {Column("job"): result.job.name} if several else {}
-    for key, number in result.sweep.items():
-        cells[Column(key, "right")] = sweep_value(key, number)
-    times = f"{format_seconds(time.p5)} - {format_seconds(time.p95)}"
-    cells |= {
-        Column("policy"): result.policy,
-        Column("time", "right"): format_seconds(time.mean),
-        Column("time 5-95 %", "right", drop=6): times,
-        Column("cost $", "right", drop=1): f"{cost.mean:.2f}",
-        Column("cost 5-95 %", "right", drop=7): f"{cost.p5:.2f} - {cost.p95:.2f}",
-        Column("lost VMs", "right", drop=5): f"{lost.mean:.1f}",
-        Column("overhead", "right", drop=3): _percent(sum(parts.values())),
-    }
-    for part, share in parts.items():
-        cells[Column(part, "right", drop=8)] = _percent(share)
-    if result.deadline is not None:
-        cells[Column("late", "right", drop=2)] = f"{100 * result.late_share:.1f} %"
-        cells[Column("on demand", "right", drop=4)] = f"{100 * result.on_demand_share:.1f} %"
-    return cells
-
-
-def _percent(share: float) -> str:
-    return f"{100 * max(share, 0.0):.2f} %"  # rounding may give -0
+    print_text(
+        "simulate",
+        also="-o csv",
+        results=results,
+        first=results[0],
+        by_job=by_job(results),
+        parts=list(dict.fromkeys(part for result in results for part in shares(result))),
+        shares=shares,
+        swept=sweep_value,
+        cheapest=_cheapest,
+        missing=_missing,
+        infinity=math.inf,
+    )
 
 
 def shares(result: Results) -> dict[str, float]:
@@ -110,33 +83,10 @@ def shares(result: Results) -> dict[str, float]:
     return {**slower, **{part: result.breakdown_s[part] / work for part in PARTS[1:]}}
 
 
-def _notes(result: Results) -> Iterator[str]:
-    yield (
-        "Overhead and its parts: shares of the time for the steps alone, each done once. Time and"
-        " cost: means."
-    )
-    deadline = result.deadline
-    if deadline is not None:
-        yield (
-            f"Deadline: {format_seconds(deadline.seconds)}, {deadline.policy.name}; on demand is a"
-            " share of the machine time."
-        )
-
-
-def _notes_of_job(results: Sequence[Results]) -> Iterator[str]:
-    job, deadline = results[0].job, results[0].deadline
-    if job.market is Market.SPOT and job.on_demand_usd_per_hour:
-        best = min(results, key=lambda r: float(r.cost_usd.mean()) / _on_demand(r.job)[1])
-        seconds, usd = _on_demand(best.job)
-        share = float(best.cost_usd.mean()) / usd
-        yield (
-            f"on demand it takes {format_seconds(seconds)} and costs ${usd:.2f}; the cheapest row"
-            f" ({best.policy}) costs {100 * share:.0f} % of that."
-        )
-    if missing := _missing(job, deadline=deadline is not None):
-        yield f"counted as 0: {', '.join(missing)}."
-    if job.market is Market.SPOT and job.mttp_s[0] == math.inf:
-        yield "no preemptions: mttp_s is not given."
+def _cheapest(results: Sequence[Results]) -> tuple[Results, float, float]:
+    """Of the results of a job, with seconds and dollars on demand."""
+    best = min(results, key=lambda r: float(r.cost_usd.mean()) / _on_demand(r.job)[1])
+    return best, *_on_demand(best.job)
 
 
 def _on_demand(job: Job) -> tuple[float, float]:
@@ -147,9 +97,9 @@ def _on_demand(job: Job) -> tuple[float, float]:
     return seconds, job.on_demand_usd_per_hour / 3600 * job.vms * seconds
 
 
-def _missing(job: Job, *, deadline: bool) -> list[str]:
+def _missing(result: Results) -> list[str]:
     """Parameters that were left out and count as 0, which flatters the job."""
-    needs = {"on_demand_usd_per_hour": job.on_demand_usd_per_hour}
+    job, needs = result.job, {}
     if job.market is Market.SPOT:
         needs = {
             "save_s": job.save_s.high,
@@ -157,8 +107,9 @@ def _missing(job: Job, *, deadline: bool) -> list[str]:
             "preparation_s": job.preparation_s.high,
             "backup_s": job.durable_s.high,
             "spot_usd_per_hour": job.spot_usd_per_hour,
-            **(needs if deadline else {}),
         }
+    if job.market is Market.ON_DEMAND or result.deadline is not None:
+        needs["on_demand_usd_per_hour"] = job.on_demand_usd_per_hour
     return [name for name, value in needs.items() if not value]
 
 

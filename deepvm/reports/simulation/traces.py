@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +12,7 @@ import numpy as np
 from deepvm.documents.build import With, document_of
 from deepvm.documents.outputs import simulation as outputs
 from deepvm.reports.pictures import STYLES, drawing, short
-from deepvm.reports.tables import Column, print_items, print_lines, print_table
+from deepvm.reports.text import print_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -68,178 +67,77 @@ def _show_row(name: str, trace: Trace, nodes: int | None) -> dict[str, Any]:
         "lives": int(lives.life_s.size),
         "preemptions": lives.preemptions,
         "machine_s": lives.seen_s,
-        "mean_s": _mean_s(lives),
+        "mean_s": lives.mean_s,
         "median_s": float(times[shares <= 0.5][0]) if (shares <= 0.5).any() else None,
     }
 
 
-def _mean_s(lives: TraceLives) -> float | None:
-    return lives.seen_s / lives.preemptions if lives.preemptions else None
-
-
 def print_show(rows: Sequence[Mapping[str, Any]]) -> None:
     """A table of the traces."""
-    items = [
-        {
-            Column("trace"): row["trace"],
-            Column("nodes", "right", drop=6): str(row["vm_count"]),
-            Column("gap s", "right", drop=7): f"{row['gap_s']:g}",
-            Column("days", "right", drop=4): f"{row['gap_s'] * row['ticks'] / 86_400:.1f}",
-            Column("there", "right", drop=1): f"{100 * row['available_share']:.0f} %",
-            Column("lives", "right", drop=3): str(row["lives"]),
-            Column("ended", "right", drop=2): str(row["preemptions"]),
-            Column("mean h", "right"): _hours(row["mean_s"]),
-            Column("median h", "right", drop=5): _hours(row["median_s"]),
-        }
-        for row in rows
+    print_text("traces_show", also="-o csv", traces=rows)
+
+
+def fit_document(
+    pools: Sequence[TraceLives], fits: Sequence[Fitted], each: Sequence[Sequence[Fitted]]
+) -> dict[str, Any]:
+    """JSON of laws fitted to all pools together, and those of ``each``, if asked."""
+    own = [
+        With(pool, trace=name, lives=pool.life_s.size, fits=laws)
+        for name, pool, laws in zip(names_of(pools), pools, each, strict=False)
     ]
-    print_items(items, also="-o csv")
-    note = (
-        "there: share of the time with all nodes. Lives begin and end with that; the first is left"
-        " out. mean: machine time for each that ended."
-    )
-    print_lines(["", note])
+    values = {"traces": names_of(pools), **_sums(pools), "fits": fits, "each": own or None}
+    return document_of(outputs.TracesFit, values)
 
 
-@dataclass(frozen=True)
-class LifetimeFits:
-    """Laws fitted to the lifetimes of all pools, the best first, and those of ``each``, if asked."""
-
-    pools: Sequence[TraceLives]
-    fits: Sequence[Fitted]
-    each: Sequence[Sequence[Fitted]]
-
-    def document(self) -> dict[str, Any]:
-        """JSON of ``deepvm traces fit``."""
-        own = names_of(self.pools)
-        document = {
-            "schema_version": "deepvm.traces-fit/1",
-            "traces": own,
-            "lives": sum(pool.life_s.size for pool in self.pools),
-            "preemptions": sum(pool.preemptions for pool in self.pools),
-            "machine_s": sum(pool.seen_s for pool in self.pools),
-            "fits": _documents(self.fits),
-        }
-        if self.each:
-            document["each"] = [
-                {
-                    "trace": name,
-                    "lives": int(pool.life_s.size),
-                    "preemptions": pool.preemptions,
-                    "fits": _documents(fits),
-                }
-                for name, pool, fits in zip(own, self.pools, self.each, strict=True)
-            ]
-        return document
-
-    def csv_rows(self) -> Table:
-        """Header and a row for each parameter."""
-        sets = [(ALL, self.fits), *zip(names_of(self.pools), self.each, strict=False)]
-        return FIT_HEADER, [
-            [name, fit.law.name, parameter, value, fit.log_likelihood, fit.aic]
-            for name, fits in sets
-            for fit in fits
-            for parameter, value in fit.parameters.items()
-        ]
+def fit_csv(document: Mapping[str, Any]) -> Table:
+    """Header and a row for each parameter."""
+    sets = [{"trace": ALL, "fits": document["fits"]}, *document.get("each", ())]
+    return FIT_HEADER, [
+        [own["trace"], fit["law"], parameter, value, fit["log_likelihood"], fit["aic"]]
+        for own in sets
+        for fit in own["fits"]
+        for parameter, value in fit["parameters"].items()
+    ]
 
 
-def _documents(fits: Sequence[Fitted]) -> list[dict[str, Any]]:
-    return [document_of(outputs.FittedLaw, fit) for fit in fits]
-
-
-def print_fit(found: LifetimeFits, *, alone: bool) -> None:
+def print_fit(
+    pools: Sequence[TraceLives],
+    fits: Sequence[Fitted],
+    each: Sequence[Sequence[Fitted]],
+    *,
+    alone: bool,
+) -> None:
     """The four laws, the best first, a verdict, and what it rests on.
 
     ``alone``: whether the lifetimes are those of single machines.
     """
-    print_lines([_about(found.pools), ""])
-    best = found.fits[0]
-    items = [
-        {
-            Column("law"): fit.law.name,
-            Column("log-likelihood", "right", drop=3): f"{fit.log_likelihood:.1f}",
-            Column("AIC", "right", drop=2): f"{fit.aic:.1f}",
-            Column("worse by", "right"): f"{fit.aic - best.aic:.1f}",
-            Column("mean h", "right"): _hours(fit.mean_s),
-            Column("parameters", drop=1): _parameters(fit),
-        }
-        for fit in found.fits
-    ]
-    print_items(items, also="-o json")
-    print_lines(["", *_verdict(found.fits)])
-    if alone:
-        print_lines([_to_plan_with(found.fits)])
-    if found.each:
-        print_lines([""])
-        rows = zip(names_of(found.pools), found.pools, found.each, strict=True)
-        print_items([_each(*row) for row in rows], also="-o json")
-
-
-def _parameters(fit: Fitted) -> str:
-    return ", ".join(f"{name} {value:.4g}" for name, value in fit.parameters.items())
-
-
-def _verdict(fits: Sequence[Fitted]) -> Iterator[str]:
-    shape = next(fit for fit in fits if fit.law.name == "weibull").values[1]
-    falls = "falls" if shape < 1 else "does not fall"
-    yield (
-        f"Weibull's shape is {shape:.2f}: the risk of a preemption {falls} with a machine's age."
+    print_text(
+        "traces_fit",
+        about=_about(pools),
+        fits=fits,
+        by_name={fit.law.name: fit for fit in fits},
+        lasting=next(fit for fit in fits if math.isfinite(fit.mean_s)),
+        alone=alone,
+        each=list(zip(names_of(pools), pools, each, strict=False)),
     )
-    for fit in fits:
-        if fit.at_bound:
-            yield (
-                f"Warning: the shape of {fit.law.name} is at the edge of what is searched; the data"
-                " do not bound it."
-            )
-
-
-def _to_plan_with(fits: Sequence[Fitted]) -> str:
-    """How to use the fit: options for the planner and the simulator."""
-    steady = next(fit for fit in fits if fit.law.name == "exponential").mean_s
-    lasting = next(fit for fit in fits if math.isfinite(fit.mean_s))
-    law = ":".join([lasting.law.name, *(f"{shape:.4g}" for shape in lasting.values[1:])])
-    return (
-        f"To plan with them: 'deepvm recommend --mttp {steady / 3600:.3g}h', which assumes"
-        f" exponential lifetimes; in a job file 'mttp_s: {lasting.mean_s:.0f}' and 'lifetime:"
-        f" {law}'."
-    )
-
-
-def _each(name: str, pool: TraceLives, fits: Sequence[Fitted]) -> dict[Column, str]:
-    shapes = [f"{fit.values[1]:.2f}" for fit in fits if fit.law.name == "weibull"]
-    return {
-        Column("trace"): name,
-        Column("best law"): fits[0].law.name if fits else "too few",
-        Column("lives", "right", drop=2): str(pool.life_s.size),
-        Column("ended", "right", drop=3): str(pool.preemptions),
-        Column("Weibull shape", "right", drop=1): "".join(shapes) or "-",
-        Column("mean h", "right"): _hours(_mean_s(pool)),
-    }
 
 
 def replay_document(
     pools: Sequence[TraceLives], found: Sequence[Replayed], *, step_s: float, mttp_s: float
 ) -> dict[str, Any]:
     """JSON of ``deepvm traces replay``."""
-    own = names_of(pools)
-    return {
-        "schema_version": "deepvm.traces-replay/1",
-        "step_s": step_s,
-        "mttp_prior_s": mttp_s,
-        "traces": own,
-        "rows": [_replay_row(row, own) for row in found],
-    }
+    own, rows = names_of(pools), []
+    for row in found:
+        costs = [_cost(cost, trace=name) for name, cost in zip(own, row.pools, strict=True)]
+        rows.append(_cost(row.total, policy=row.policy, save_s=row.save_s, pools=costs))
+    values = {"step_s": step_s, "mttp_prior_s": mttp_s, "traces": own, "rows": rows}
+    return document_of(outputs.TracesReplay, values)
 
 
-def _replay_row(row: Replayed, own: Sequence[str]) -> dict[str, Any]:
-    costs = [_cost(cost) for cost in (row.total, *row.pools)]
-    pools = [{"trace": name, **cost} for name, cost in zip(own, costs[1:], strict=True)]
-    return {"policy": row.policy, "save_s": row.save_s, **costs[0], "pools": pools}
-
-
-def _cost(cost: Cost) -> dict[str, Any]:
-    fixed = {} if cost.interval_s is None else {"interval_s": cost.interval_s}
-    return document_of(outputs.Cost, With(cost, **fixed))
+def _cost(cost: Cost, **more: Any) -> With:
+    if cost.interval_s is not None:
+        more["interval_s"] = cost.interval_s
+    return With(cost, **more)
 
 
 def replay_csv(document: Mapping[str, Any]) -> Table:
@@ -254,45 +152,32 @@ def replay_csv(document: Mapping[str, Any]) -> Table:
 
 def print_replay(pools: Sequence[TraceLives], found: Sequence[Replayed]) -> None:
     """A row for each policy, a column for each latency; then the gain over the first policy."""
-    policies = list(dict.fromkeys(row.policy for row in found))
+    table: dict[str, list[float]] = {}
+    for row in found:
+        table.setdefault(row.policy, []).append(row.total.share)
     saves = list(dict.fromkeys(row.save_s for row in found))
-    share = {(row.policy, row.save_s): row.total.share for row in found}
-    about = "Saves and lost work over machine time, for the time that a save takes:"
-    print_lines([_about(pools), "", about])
-    columns = [Column("policy")]
-    columns += [Column(f"{s:g} s", "right", drop=place) for place, s in enumerate(saves)]
-    rows = [[p, *(f"{100 * share[p, s]:.2f} %" for s in saves)] for p in policies]
-    print_table(columns, rows, also="-o csv")
-    if len(policies) > 1:
-        print_lines(["", f"Compared with {policies[0]}:"])
-        gains = [[_gain(share[p, s], share[policies[0], s]) for s in saves] for p in policies[1:]]
-        rows = [[p, *gain] for p, gain in zip(policies[1:], gains, strict=True)]
-        print_table(columns, rows, also="-o csv")
+    print_text("traces_replay", also="-o csv", about=_about(pools), table=table, saves=saves)
 
 
-def _gain(share: float, first: float) -> str:
-    return f"{100 * (share / first - 1):+.1f} %" if first else "-"
+def _sums(pools: Sequence[TraceLives]) -> dict[str, Any]:
+    return {
+        "lives": sum(pool.life_s.size for pool in pools),
+        "preemptions": sum(pool.preemptions for pool in pools),
+        "machine_s": sum(pool.seen_s for pool in pools),
+    }
 
 
 def _about(pools: Sequence[TraceLives]) -> str:
-    own = names_of(pools)
+    own, sums = names_of(pools), _sums(pools)
     about = own[0] if len(own) == 1 else f"{len(own)} traces"
-    ended, seen_s = sum(p.preemptions for p in pools), sum(p.seen_s for p in pools)
-    lives = sum(p.life_s.size for p in pools)
-    days = f"{seen_s / 86_400:.1f} days of machine time"
-    return f"{about}: {lives} lifetimes, {ended} of them ended, {days}"
-
-
-def _hours(seconds: float | None) -> str:
-    if seconds is None:
-        return "-"
-    return f"{seconds / 3600:.2f}" if math.isfinite(seconds) else "infinite"
+    days = f"{sums['machine_s'] / 86_400:.1f} days of machine time"
+    return f"{about}: {sums['lives']} lifetimes, {sums['preemptions']} of them ended, {days}"
 
 
 def traces_figure(
     traces: Sequence[Trace], pools: Sequence[TraceLives], fits: Sequence[Fitted]
 ) -> Figure:
-    """Availability of the first ``MOST`` traces, above the survival curve of all lifetimes with fits.
+    """Availability of the first ``MOST`` traces, above the survival curve with the fits.
 
     ``fits`` are in order, the best first; empty when there are too few lifetimes.
     """

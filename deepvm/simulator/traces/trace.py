@@ -83,6 +83,11 @@ class TraceLives:
         """Number of lifetimes whose end was seen."""
         return int(self.ended.sum())
 
+    @property
+    def mean_s(self) -> float | None:
+        """Machine time for each lifetime that ended; None without any."""
+        return self.seen_s / self.preemptions if self.preemptions else None
+
 
 @dataclass(frozen=True)
 class Trace:
