@@ -78,16 +78,16 @@ class Part:
     """One measurement, with a document as its result.
 
     Attributes:
-        title: names it, and its file. settings: a file measured with other ones is refused. hosts:
-            where.
-        work: measures it. whole: whether a document is complete.
+        title: names it, and its file.
+        settings: a file measured with other ones is refused.
+        hosts: where.
+        work: measures it; returns the document, and what is missing in it.
     """
 
     title: str
     settings: Mapping[str, Any]
     hosts: tuple[str, ...]
-    work: Callable[[], Mapping[str, Any]]
-    whole: Callable[[Mapping[str, Any]], bool] = lambda document: True
+    work: Callable[[], tuple[Mapping[str, Any], list[str]]]
 
 
 class Folder:
@@ -95,13 +95,15 @@ class Folder:
 
     def __init__(self, path: Path) -> None:
         """Read the record. Raises DataError."""
-        self.path, record = path, path / SETTINGS
+        self.path = path
         self._parts: dict[str, Any] = {}
-        if record.exists():
-            found = _read(record)
-            if found.get("schema_version") != SETTINGS_VERSION or "parts" not in found:
-                raise DataError(f"{record}: not a record of this deepvm; name another --out folder")
-            self._parts = dict(found["parts"])
+        if (path / SETTINGS).exists():
+            record = _read(path / SETTINGS)
+            if record.get("schema_version") != SETTINGS_VERSION:
+                raise DataError(
+                    f"{path / SETTINGS}: not a record of this deepvm; name another --out folder"
+                )
+            self._parts = dict(record["parts"])
 
     def file(self, title: str) -> Path:
         """The file of a part."""
@@ -109,40 +111,38 @@ class Folder:
 
     def check(self, part: Part) -> None:
         """Refuse a document measured with other settings, naming them."""
-        file = self.file(part.title)
+        file, before = self.file(part.title), self._parts.get(part.title, {}).get("settings", {})
         if not file.exists():
             return
-        was = self._parts.get(part.title, {}).get("settings", {})
-        other = [
-            f"{key} {was.get(key)!r} there, {here!r} here"
-            for key, here in part.settings.items()
-            if was.get(key) != here
+        differ = [
+            f"{key} {before.get(key)!r} there, {now!r} here"
+            for key, now in part.settings.items()
+            if before.get(key) != now
         ]
-        if other:
-            same = f"a folder measured in the same way, or a new one ({file.name}: "
-            raise RequestError("out", str(self.path), f"{same}{'; '.join(other)})")
+        if differ:
+            allowed = f"a folder measured in the same way, or a new one ({file.name}: "
+            raise RequestError("out", str(self.path), f"{allowed}{'; '.join(differ)})")
 
     def kept(self, part: Part) -> tuple[Mapping[str, Any], datetime] | None:
         """A complete document, and when it was measured."""
-        file = self.file(part.title)
-        if not file.exists() or not part.whole(document := _read(file)):
+        file, moment = self.file(part.title), self._parts.get(part.title, {}).get("measured_at")
+        if moment is None or not file.exists():
             return None
-        moment = self._parts.get(part.title, {}).get("measured_at")
-        if moment:
-            return document, parse_time(moment)
-        # Interrupted before the moment was recorded
-        return document, datetime.fromtimestamp(file.stat().st_mtime, timezone.utc)
+        return _read(file), parse_time(moment)
 
     def record(self, part: Part, moment: datetime | None = None) -> None:
-        """Record the settings before measuring, and the moment after it."""
-        facts = {"settings": dict(part.settings), "hosts": list(part.hosts)}
-        self._parts[part.title] = facts | {"measured_at": moment and format_time(moment)}
+        """Record the settings before measuring, and the moment when it is complete."""
+        measured_at = format_time(moment) if moment else None
+        self._parts[part.title] = {
+            "settings": dict(part.settings),
+            "hosts": list(part.hosts),
+            "measured_at": measured_at,
+        }
         _write(self.path / SETTINGS, {"schema_version": SETTINGS_VERSION, "parts": self._parts})
 
-    def finish(self, part: Part, document: Mapping[str, Any], moment: datetime) -> None:
-        """Keep a document, unless it was written here while it was measured."""
-        if not self.file(part.title).exists():
-            _write(self.file(part.title), document)
+    def finish(self, part: Part, document: Mapping[str, Any], moment: datetime | None) -> None:
+        """Keep a document; ``moment``: None if something is missing in it."""
+        _write(self.file(part.title), document)
         self.record(part, moment)
 
 
@@ -155,7 +155,7 @@ class Campaign:
         self.failed: list[str] = []
         self._options = options
         self._about = {"instance_type": options.instance_type, "local": options.there.local}
-        self._names = tuple(host.name for host in options.where)
+        self._hosts = tuple(host.name for host in options.where)
         self._folder = Folder(folder) if folder is not None else None
         self._parts = list(self._all())
         for part in self._parts:
@@ -173,52 +173,60 @@ class Campaign:
             if self._folder and kept is None:
                 self._folder.record(part)
             try:
-                self._measure(part, kept)
+                if kept is None:
+                    self._measure(part)
+                else:
+                    say(
+                        f"{part.title}: measured before, see {self._name(part)}; remove it to measure again"
+                    )
+                    self._add(part, *kept)
             except DeepVMError as error:
-                why = str(error)
+                reason = str(error)
                 if isinstance(error, RequestError):
-                    why = error.about(f"--{option_name(error.option)}")
-                self.failed.append(f"{part.title} is missing: {why}")
-                say(f"{part.title} failed: {why}")
-        if len(self._options.where) < 2:
+                    reason = error.about(f"--{option_name(error.option)}")
+                self.failed.append(f"{part.title} is missing: {reason}")
+                say(f"{part.title} failed: {reason}")
+        if len(self._hosts) < 2:
             say(
                 "no speed-up and no saturation: they need two hosts or more (--hosts, --hosts-file)"
             )
         elif not self._options.receiver:
             say("no saturation: it needs a host that all push to (--receiver)")
 
-    def _measure(self, part: Part, kept: tuple[Mapping[str, Any], datetime] | None) -> None:
-        from deepvm.services.profiling import entry_from
-
-        file = str(self._folder.file(part.title)) if self._folder else part.title
-        if kept is not None:
-            say(f"{part.title}: measured before, see {file}; remove it to measure again")
-            document, moment = kept
-        else:
-            say(f"{part.title}:")
-            document, moment = part.work(), datetime.now(timezone.utc)
-        kind = self._options.instance_type
-        self.entries.append(
-            entry_from(document, say, instance_type=kind, measured_at=moment, name=file)
-        )
-        if kept is None and self._folder:
+    def _measure(self, part: Part) -> None:
+        say(f"{part.title}:")
+        document, missing = part.work()
+        moment = datetime.now(timezone.utc)
+        self.failed += [f"{part.title}: {text}" for text in missing]
+        self._add(part, document, moment)
+        if self._folder is not None:
             try:
-                self._folder.finish(part, document, moment)
+                self._folder.finish(part, document, None if missing else moment)
             except DataError as error:
                 self.failed.append(f"{part.title} is measured, but not kept: {error}")
 
+    def _add(self, part: Part, document: Mapping[str, Any], moment: datetime) -> None:
+        from deepvm.services.profiling import entry_from
+
+        own_type, name = self._options.instance_type, self._name(part)
+        self.entries.append(
+            entry_from(document, say, instance_type=own_type, measured_at=moment, name=name)
+        )
+
+    def _name(self, part: Part) -> str:
+        return str(self._folder.file(part.title)) if self._folder else part.title
+
     def _all(self) -> Iterator[Part]:
         options = self._options
-        models, several = models_of(options.model, o.ALL), len(options.where) > 1
-        if options.receiver and not several:
+        models = models_of(options.model, o.ALL)
+        if options.receiver and len(self._hosts) < 2:
             allowed = "two hosts or more that push to it, with --hosts or --hosts-file"
             raise RequestError("receiver", options.receiver, allowed)
         if options.receiver and not options.receiver_type:
-            raise RequestError(
-                "receiver_type", "", "what the provider calls the receiver, such as c4.xlarge"
-            )
+            allowed = "what the provider calls the receiver, such as c4.xlarge"
+            raise RequestError("receiver_type", "", allowed)
         yield from map(self._eflops, models)
-        if several:
+        if len(self._hosts) > 1:
             yield from map(self._scaling, models)
         if options.receiver:
             yield self._saturation()
@@ -231,17 +239,17 @@ class Campaign:
         )
 
         options = self._options
-        settings = {"model": model} | self._chosen(
+        check_numbers(options.batch, options.resolution, options.windows, options.seconds)
+        chosen = {"model": model} | self._chosen(
             "batch", "resolution", "device", "windows", "seconds"
         )
-        check_numbers(options.batch, options.resolution, options.windows, options.seconds)
 
-        def work() -> Mapping[str, Any]:
+        def work() -> tuple[Mapping[str, Any], list[str]]:
             if options.where:
-                return measure_eflops_on(options.where[0], options.there, settings, say=say)
-            return measure_eflops(**settings, say=say).document()
+                return measure_eflops_on(options.where[0], options.there, chosen, say=say), []
+            return measure_eflops(**chosen, say=say).document(), []
 
-        return Part(f"eflops-{model}", settings | self._about, self._names[:1], work)
+        return Part(f"eflops-{model}", chosen | self._about, self._hosts[:1], work)
 
     def _scaling(self, model: str) -> Part:
         from deepvm.profiling.scaling.measure_scaling import Task, measure_scaling
@@ -252,47 +260,34 @@ class Campaign:
             "batch", "resolution", "device", "warmup", "windows", "steps", "repeats"
         )
         task = Task(model, sizes=sizes_of(options.sizes), **chosen)
-        sizes, repeats = task.sizes_for(len(options.where)), range(1, options.repeats + 1)
+        sizes = list(task.sizes_for(len(options.where)))
+        limits = Limits(o.START_TIMEOUT, o.RUN_TIMEOUT)
 
-        def work() -> Mapping[str, Any]:
-            file, limits = (
-                self._folder.file(title) if self._folder else None,
-                Limits(o.START_TIMEOUT, o.RUN_TIMEOUT),
-            )
+        def work() -> tuple[Mapping[str, Any], list[str]]:
+            file = self._folder.file(title) if self._folder else None
             curve = measure_scaling(
                 task, options.where, options.there, limits=limits, out=file, say=say
             )
+            missing = [curve.unwritten] if curve.unwritten else []
             if curve.missing:
-                self.failed.append(f"{title}: no time for n = {', '.join(map(str, curve.missing))}")
-            if curve.unwritten:
-                self.failed.append(f"{title}: {curve.unwritten}")
-            return curve.document()
+                missing.append(f"no time for n = {', '.join(map(str, curve.missing))}")
+            return curve.document(), missing
 
-        def whole(document: Mapping[str, Any]) -> bool:
-            try:
-                done = {(r["n"], r["repeat"]) for r in document["runs"] if r["failed"] is None}
-                fitted = document["fit"] is not None or bool(document["warnings"])
-            except (KeyError, TypeError):
-                return False  # measuring names the problem
-            return fitted and done >= {(n, r) for n in sizes for r in repeats}
-
-        return Part(title, chosen | {"sizes": list(sizes)} | self._about, self._names, work, whole)
+        return Part(title, chosen | {"sizes": sizes} | self._about, self._hosts, work)
 
     def _saturation(self) -> Part:
         from deepvm.profiling.saturation.measure_saturation import measure
         from deepvm.profiling.saturation.setup import Setup
 
         options = self._options
-        receiver = o.receiver_of(options.receiver)
         settings = self._chosen("transport", "repeats", "receiver_type")
-        settings |= {
-            "checkpoint_bytes": parse_bytes(options.checkpoint_size),
-            "sender_type": options.instance_type,
-        }
+        settings["checkpoint_bytes"] = parse_bytes(options.checkpoint_size)
+        settings["sender_type"] = options.instance_type
+        receiver = o.receiver_of(options.receiver)
         setup = Setup(receiver=receiver, senders=options.where, launcher=options.there, **settings)
-        settings |= {"senders": len(options.where), "local": options.there.local}
-        hosts = (options.receiver, *self._names)
-        return Part("saturation", settings, hosts, lambda: measure(setup, say).document())
+        settings |= {"senders": len(self._hosts), "local": options.there.local}
+        hosts = (options.receiver, *self._hosts)
+        return Part("saturation", settings, hosts, lambda: (measure(setup, say).document(), []))
 
     def _chosen(self, *names: str) -> dict[str, Any]:
         return {name: getattr(self._options, name) for name in names}
@@ -300,12 +295,10 @@ class Campaign:
 
 def _read(file: Path) -> Mapping[str, Any]:
     try:
-        found = json.loads(read_text(file))
-    except (ValueError, RecursionError) as error:
+        document: dict[str, Any] = json.loads(read_text(file))
+    except ValueError as error:
         raise DataError(f"{file}: not JSON ({error}); remove it to measure again") from None
-    if not isinstance(found, dict):
-        raise DataError(f"{file}: not a measurement; remove it to measure again")
-    return found
+    return document
 
 
 def _write(file: Path, document: Mapping[str, Any]) -> None:
