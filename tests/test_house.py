@@ -88,7 +88,7 @@ PLACES = {
     "scipy": ["core/", "profiling/fit/", "simulator/traces/", "simulator/survival/"],
     "numpy": [
         "core/",
-        "cli/plan/open_catalogs.py",
+        "services/open_catalogs.py",
         "planner/",
         "catalog/",
         "profiling/",
@@ -107,8 +107,8 @@ PLACES = {
     ],
     "distributed": ["simulator/monte_carlo.py"],
     "platformdirs": ["io/"],
-    "tomli": ["cli/settings.py"],
-    "tomllib": ["cli/settings.py"],  # of the standard library from 3.11 on
+    "tomli": ["documents/formats/toml.py"],
+    "tomllib": ["documents/formats/toml.py"],  # of the standard library from 3.11 on
 }
 REGISTRIES = {
     # module below deepvm/: what it loads by names that it keeps in a table

@@ -10,10 +10,12 @@ from typing import Annotated, Any, Literal
 import typer
 
 from deepvm.cli.parameters import opt
+from deepvm.core.options import OUTPUT
 
 
 def _output(forms: str) -> Any:
-    return typer.Option("--output", "-o", metavar="FORM", help=f"{forms}.")
+    help = f"{forms}."
+    return typer.Option("--output", "-o", metavar="FORM", help=help, rich_help_panel=OUTPUT)
 
 
 Output = Annotated[Literal["table", "json", "yaml", "csv"], _output("table, json, yaml or csv")]
@@ -85,7 +87,8 @@ def print_as(
 
 def plot_of(what: str) -> Any:
     """The option ``--plot``; a picture that cannot be drawn is refused before any work is done."""
-    return opt(f"Also draw {what}, as .png or .svg.", "FILE", callback=_checked)
+    help = f"Also draw {what}, as .png or .svg."
+    return opt(help, "FILE", callback=_checked, rich_help_panel=OUTPUT)
 
 
 def _checked(plot: str) -> str:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable
-from typing import Any, get_type_hints
+from enum import Enum
+from typing import Annotated, Any, Literal, get_type_hints
 
 import typer
+
+from deepvm.cli.help import completion
+from deepvm.core.options import Option, default_of, field_named, option_of
 
 _OPTIONS = {
     "budget": "pw",
@@ -28,14 +32,9 @@ def opt(help: str, metavar: str | None = None, *names: str, **more: Any) -> Any:
     return typer.Option(*names, metavar=metavar, help=help, **more)
 
 
-def flag(name: str, help: str, *names: str) -> Any:
+def flag(name: str, help: str, *names: str, **more: Any) -> Any:
     """A switch without a ``--no-`` form."""
-    return typer.Option(name, *names, help=help, show_default=False)
-
-
-def switch(help: str) -> Any:
-    """A switch that is off unless given, with a ``--no-`` form: files and the environment may turn it on."""
-    return typer.Option(help=help, show_default=False)
+    return typer.Option(name, *names, help=help, show_default=False, **more)
 
 
 def arg(metavar: str, help: str, **more: Any) -> Any:
@@ -53,9 +52,27 @@ def option_name(argument: str) -> str:
     return _OPTIONS.get(argument, argument.replace("_", "-"))
 
 
-def field_name(argument: str) -> str:
-    """The field of a dataclass of options that holds an argument of the planner: ``checkpoint_size``."""
-    return option_name(argument).replace("-", "_")
+def key_of(name: str, about: Option) -> str:
+    """What files call a field with an option: ``checkpoint-size``."""
+    if about.key:
+        return about.key
+    named = [word for word in about.names if word.startswith("--")]
+    return "".join(named[:1]).partition("/")[0].lstrip("-") or name.replace("_", "-")
+
+
+def shared(record: Any, name: str) -> Any:
+    """The option of a field, for a command that takes no more of the record."""
+    about = option_of(field_named(record, name))
+    assert about is not None
+    return typer_option(about)
+
+
+def again(record: Any, name: str) -> Any:
+    """A field with the option of another record."""
+    field = field_named(record, name)
+    if field.default_factory is not dataclasses.MISSING:
+        return dataclasses.field(default_factory=field.default_factory, metadata=field.metadata)
+    return dataclasses.field(default=field.default, metadata=field.metadata)
 
 
 def takes_flags(function: Callable[..., None]) -> Callable[..., None]:
@@ -68,15 +85,7 @@ def takes_flags(function: Callable[..., None]) -> Callable[..., None]:
     if taken is None:
         raise TypeError(f"{function.__name__}() takes no dataclass of options")
     record: Any = taken.annotation
-    types = get_type_hints(record, include_extras=True)
-    fields = []
-    for field in dataclasses.fields(record):
-        default = inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
-        if field.default_factory is not dataclasses.MISSING:
-            default = field.default_factory()
-        fields.append(
-            inspect.Parameter(field.name, _KEYWORD, default=default, annotation=types[field.name])
-        )
+    fields = parameters_of(record)
     parameters: list[inspect.Parameter] = []
     for parameter in given:
         parameters += fields if parameter is taken else [parameter.replace(kind=_KEYWORD)]
@@ -92,3 +101,61 @@ def takes_flags(function: Callable[..., None]) -> Callable[..., None]:
     )
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return command
+
+
+def parameters_of(record: Any) -> list[inspect.Parameter]:
+    """The options of a dataclass; its other fields are set by the command."""
+    parameters = []
+    for field in dataclasses.fields(record):
+        about, default = option_of(field), default_of(field)
+        if about is not None:
+            annotation = annotated(default, about)
+            parameters.append(_parameter(field.name, typed(default, about), annotation))
+    if parameters:
+        return parameters
+    types = get_type_hints(record, include_extras=True)
+    return [_parameter(f.name, default_of(f), types[f.name]) for f in dataclasses.fields(record)]
+
+
+def _parameter(name: str, default: Any, annotation: Any) -> inspect.Parameter:
+    if default is dataclasses.MISSING:
+        default = inspect.Parameter.empty
+    return inspect.Parameter(name, _KEYWORD, default=default, annotation=annotation)
+
+
+def typed(default: Any, about: Option) -> Any:
+    """The default of an option as it is typed on the command line."""
+    if about.kind is not str or default is None or default is dataclasses.MISSING:
+        return default
+    if isinstance(default, Enum):
+        return default.value
+    if isinstance(default, float):
+        return f"{default:g}"
+    return default if isinstance(default, list) else str(default)
+
+
+def annotated(default: Any, about: Option) -> Any:
+    """An option as typer reads it."""
+    kind: Any = about.kind
+    if about.choices:
+        kind = Literal[tuple(about.choices)]
+    if isinstance(default, list):
+        kind = list[kind]
+    elif default is None:
+        kind = kind | None
+    return Annotated[kind, typer_option(about)]
+
+
+def typer_option(about: Option) -> Any:
+    """An option as typer declares it."""
+    complete = None
+    if about.complete:
+        complete = getattr(completion, about.complete)
+    return typer.Option(
+        *about.names,
+        metavar=about.metavar,
+        help=about.help,
+        autocompletion=complete,
+        rich_help_panel=about.group or None,
+        show_default=about.kind is not bool,
+    )

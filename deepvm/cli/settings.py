@@ -6,76 +6,53 @@ folder, the user's own file, the default. A :class:`ConfiguredCommand` has them 
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
-import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, NamedTuple, get_args, get_origin
+from typing import Any, NamedTuple
 
 from typer.core import TyperCommand
 
 from deepvm.catalog.price_sources import ADDRESS_VARIABLES
 from deepvm.cli.output import note
-from deepvm.cli.parameters import field_name
-from deepvm.cli.plan.help_groups import grouped
-from deepvm.cli.plan.options import RankFlags, SweepFlags
-from deepvm.core.spelling import did_you_mean, listed, nearest
-from deepvm.errors import CatalogFormatError, DataError, DeepVMError, RequestError
+from deepvm.cli.parameters import key_of, option_name
+from deepvm.core.options import GROUPS, Option, default_of, option_of
+from deepvm.documents.files import load_tree
+from deepvm.documents.formats import toml
+from deepvm.documents.tree import Tree, shown
+from deepvm.errors import CatalogFormatError, DataError, DeepVMError, Issue, RequestError
 from deepvm.io.safe_read import read_text
 from deepvm.io.user_dirs import user_folder
+from deepvm.services.plan_options import RankFlags, SweepFlags
 
 FOLDER_FILE = "deepvm.toml"
 ALL_OPTIONS = "deepvm.all-options"
 """Key of a context's ``meta``: whether help shows all options."""
 CONFIG_VARIABLE = "DEEPVM_CONFIG"
 NO_FILE = "none"  # DEEPVM_CONFIG for no file of the user's own
-
-OTHER_VARIABLES = {
-    *(
-        CONFIG_VARIABLE,
-        "DEEPVM_CACHE_DIR",
-        "DEEPVM_DATA_DIR",
-        "DEEPVM_ADVISOR_URL",
-        "DEEPVM_CHECKPOINT_KILL_AT",
-    ),
-    *ADDRESS_VARIABLES,
-    *("DEEPVM_JOB", "DEEPVM_MTBF", "DEEPVM_TOKEN_FILE", "DEEPVM_ALLOW_WEAK_TOKEN", "DEEPVM_TLS_CA"),
-    *("DEEPVM_AUDIT_DIR", "DEEPVM_AUDIT_KILL", "DEEPVM_AUDIT_LOG"),
-    *(
-        "DEEPVM_AGENT",
-        "DEEPVM_CONTROLLER_HOST",
-        "DEEPVM_CONTROLLER_PORT",
-        "DEEPVM_DATA",
-        "DEEPVM_EPOCH",
-    ),
-    "DEEPVM_INDEPENDENT",
-    *(
-        "DEEPVM_AWS_AMI",
-        "DEEPVM_AWS_ANCHOR_AMI",
-        "DEEPVM_AWS_BUCKET",
-        "DEEPVM_AWS_INSTALL",
-        "DEEPVM_AWS_PYTHON",
-    ),
-    *("DEEPVM_AWS_HEAD_PROFILE", "DEEPVM_AWS_HEAD_TYPE", "DEEPVM_AWS_INSTANCE_PROFILE"),
-    *("DEEPVM_AWS_SECURITY_GROUP", "DEEPVM_AWS_SUBNETS"),
-    *("DEEPVM_HISTORY", "DEEPVM_KEEP", "DEEPVM_KILL_POINTS", "DEEPVM_SAVE_EVERY", "DEEPVM_TIERS"),
-    "DEEPVM_TOKEN",
-}
+OTHER_VARIABLES = frozenset(
+    """
+    DEEPVM_ADVISOR_URL DEEPVM_AGENT DEEPVM_ALLOW_WEAK_TOKEN DEEPVM_AUDIT_DIR DEEPVM_AUDIT_KILL
+    DEEPVM_AUDIT_LOG DEEPVM_AWS_AMI DEEPVM_AWS_ANCHOR_AMI DEEPVM_AWS_BUCKET DEEPVM_AWS_HEAD_PROFILE
+    DEEPVM_AWS_HEAD_TYPE DEEPVM_AWS_INSTALL DEEPVM_AWS_INSTANCE_PROFILE DEEPVM_AWS_PYTHON
+    DEEPVM_AWS_SECURITY_GROUP DEEPVM_AWS_SUBNETS DEEPVM_CACHE_DIR DEEPVM_CHECKPOINT_KILL_AT
+    DEEPVM_CONFIG DEEPVM_CONTROLLER_HOST DEEPVM_CONTROLLER_PORT DEEPVM_DATA DEEPVM_DATA_DIR
+    DEEPVM_EPOCH DEEPVM_HISTORY DEEPVM_INDEPENDENT DEEPVM_JOB DEEPVM_KEEP DEEPVM_KILL_POINTS
+    DEEPVM_MTBF DEEPVM_SAVE_EVERY DEEPVM_TIERS DEEPVM_TLS_CA DEEPVM_TOKEN DEEPVM_TOKEN_FILE
+    """.split()
+) | frozenset(ADDRESS_VARIABLES)
 """Variables that set no option."""
 
-NAMES = tuple(f.name for f in fields(RankFlags))
-"""The options that may be set, as fields of :class:`~deepvm.cli.plan.options.RankFlags`, which has all of them."""
-
+_EXPECTED = 'lines such as prices = "live", with texts in quotes'
 _MAX_BYTES = 2**20
 _AMOUNT = re.compile(r"\$?\s*\.?[0-9].*")  # also with a unit, so that the error is about the unit
-_TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
-_FILES = frozenset({"catalog", "quota", "tables", "job_file"})
-_FOLDERS = frozenset({"price_history"})
-_SECRET = re.compile(
-    r"secret|token|passw|credential|session|(access|private|api)[_-]?key", re.IGNORECASE
-)
+_SWITCH = {"true": True, "yes": True, "on": True, "1": True}
+_SWITCH |= {"false": False, "no": False, "off": False, "0": False}
+_FILES = ("catalog", "quota", "tables", "job_file")
+_FOLDERS = ("price_history",)
 _FORMS = {
     list: "text in quotes, or a list of texts",
     bool: "true or false",
@@ -85,18 +62,50 @@ _FORMS = {
 Value = str | bool | list[str]  # of a setting; numbers stay text, because the planner reads them
 
 
+class Settable(NamedTuple):
+    """An option that may be set: the forms of its values, and its default."""
+
+    about: Option
+    forms: set[type]
+    default: Any
+
+
+def _settable() -> dict[str, Settable]:
+    """The options that may be set, as fields of RankFlags, which has all of them."""
+    found: dict[str, Settable] = {}
+    for field in (*fields(RankFlags), *fields(SweepFlags)):
+        about, default = option_of(field), default_of(field)
+        if about is None:
+            continue
+        form = about.kind
+        if isinstance(default, list):
+            form = list
+        found.setdefault(field.name, Settable(about, set(), default)).forms.add(form)
+    return found
+
+
+SETTABLE = _settable()
+NAMES = tuple(SETTABLE)
+_BY_KEY = {key_of(name, each.about): name for name, each in SETTABLE.items()}
+
+
 @dataclass(frozen=True)
 class Setting:
-    """A value from the environment or a file (``kind``); ``source`` is the variable or the file's path."""
+    """A value from the environment or a file (``kind``); ``source`` is the variable or the path."""
 
     name: str
     value: Value
     kind: str
     source: str
 
+    @property
+    def key(self) -> str:
+        """The option's name in files: ``checkpoint-size``."""
+        return key_of(self.name, SETTABLE[self.name].about)
+
     def __str__(self) -> str:
         """Who set the option."""
-        return f"--{key_of(self.name)} was set by {self.source}."
+        return f"--{self.key} was set by {self.source}."
 
     def value_for(self, *, several: bool) -> Value:
         """The value for a command.
@@ -109,12 +118,11 @@ class Setting:
             return [self.value]
         if len(self.value) == 1:
             return self.value[0]
-        shown, allowed = _shortened(self.value), "a single value; only 'sweep' takes several"
+        allowed = "a single value; only 'sweep' takes several"
         if self.kind == "environment":
-            raise RequestError(self.source, shown, allowed)
-        raise DataError(
-            f"{self.source}: {key_of(self.name)}: {shown!r} cannot be used; allowed: {allowed}"
-        )
+            raise RequestError(self.source, self.value, allowed)
+        message = f"invalid value for {self.key}: {', '.join(self.value)} (expected {allowed})"
+        raise CatalogFormatError(self.source, [Issue(message)])
 
 
 class Settings(NamedTuple):
@@ -124,33 +132,31 @@ class Settings(NamedTuple):
     files: Mapping[str, bool]
 
 
-_used: dict[str, Setting] = {}  # by the running command; only tests run several in a process
+NOTHING_SET = Settings({}, {})
+_KEY = "deepvm.settings"  # of a context's ``meta``
+_running: list[Any] = []
+"""The context of the command that runs."""
 
 
 class _Defaults(dict[str, Any]):
-    """Settings as defaults of a command's options, read when the first option is missing on the command line."""
+    """Settings as defaults of a command's options, read when the first one is missing."""
 
-    def __init__(self, command: TyperCommand) -> None:
+    def __init__(self, ctx: Any, command: TyperCommand) -> None:
         super().__init__()
-        _used.clear()
-        self._several = {
-            str(p.name): bool(getattr(p, "multiple", False))
-            for p in command.params
-            if p.name in NAMES
-        }
-        self._settings: Settings | None = None
+        self._context, self._command = ctx, command
 
     def get(self, name: str, default: Any = None) -> Any:
         """The value that is set for an option."""
-        if name not in self._several:
+        if name not in SETTABLE:
             return default
-        self._settings = self._settings or read_settings(os.environ)
-        setting = self._settings.by_name.get(name)
+        meta = self._context.meta
+        if _KEY not in meta:
+            meta[_KEY] = read_settings(os.environ)
+        setting = meta[_KEY].by_name.get(name)
         if setting is None:
             return default
-        value = setting.value_for(several=self._several[name])
-        _used[name] = setting
-        return value
+        parameter = next(p for p in self._command.params if p.name == name)
+        return setting.value_for(several=bool(getattr(parameter, "multiple", False)))
 
 
 class ConfiguredCommand(TyperCommand):
@@ -160,13 +166,14 @@ class ConfiguredCommand(TyperCommand):
         """Parse the options; an error about a value names where it was set."""
         # The shell asks for completions: a broken file must not disturb it
         if not ctx.resilient_parsing:
-            ctx.default_map = _Defaults(self)
+            ctx.default_map = _Defaults(ctx, self)
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
             # Usage errors of the option parser; its classes moved between releases of typer, their
             # shape did not.
-            setting = _used.get(str(getattr(getattr(error, "param", None), "name", "")))
+            name = str(getattr(getattr(error, "param", None), "name", ""))
+            setting = used_settings(ctx).get(name)
             if setting is not None and hasattr(error, "message"):
                 error.message = f"{error.message} {setting}"
             raise
@@ -190,7 +197,9 @@ class ConfiguredCommand(TyperCommand):
         """Raise a RequestError for an empty value that would count as not given."""
         for parameter in self.params:
             values = given.get(str(parameter.name))
-            if not parameter.required and "" in (values if isinstance(values, list) else [values]):
+            if not isinstance(values, list):
+                values = [values]
+            if not parameter.required and "" in values:
                 allowed = f"{parameter.metavar or 'a value'}; leave the option out for its default"
                 raise RequestError(str(parameter.name), "", allowed)
 
@@ -210,13 +219,7 @@ class ConfiguredCommand(TyperCommand):
             ctx.fail(f"budget given twice: {' and '.join([*amounts, '--pw'][:2])}")
         # What is not a number is refused as one
         if not amounts and not argument and "pw" not in given:
-            from deepvm.catalog.published.models import presets  # only for an error
-            from deepvm.core.meanings import meant_model
-
-            word = words[0]
-            if model := word if word in presets() else meant_model(word, presets()):
-                advice = f"try: {ctx.command_path} 3 --model {model}"
-                ctx.fail(f"{word} is not a budget in $/h; {advice}")
+            _refuse_model(ctx, words[0])
             amounts = words[:1]
         if amounts:
             given["pw"] = amounts[0]
@@ -224,33 +227,43 @@ class ConfiguredCommand(TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; an error names the settings that were used."""
+        _running[:] = [ctx]
         try:
             return super().invoke(ctx)
         except DeepVMError as error:
-            name = field_name(error.option) if isinstance(error, RequestError) else ""
-            given = ", ".join(f"{key_of(s.name)} ({s.source})" for s in _used.values())
-            # What BaseException.add_note does, which Python 3.10 lacks.
-            if name in _used:
-                text = str(_used[name])
-            elif _used and not name:
+            used = used_settings(ctx)
+            refused = isinstance(error, RequestError) and option_name(error.option)
+            setting = used.get(_BY_KEY.get(refused or "", ""))
+            if setting is not None:
+                text = str(setting)
+            elif used and not refused:
+                given = ", ".join(f"{s.key} ({s.source})" for s in used.values())
                 text = f"Not from the command line: {given}; see 'deepvm config show'."
             else:
                 raise
+            # What BaseException.add_note does, which Python 3.10 lacks.
             error.__notes__ = [*getattr(error, "__notes__", ()), text]
             raise
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """List the options in groups; the rare ones only for ``deepvm help COMMAND --all``."""
-        records = {str(p.name): p.get_help_record(ctx) for p in self.get_params(ctx)}
-        for title, names in grouped([n for n, record in records.items() if record]).items():
-            rows = [records[name] for name in names]
-            if title or ctx.find_root().meta.get(ALL_OPTIONS):
-                with formatter.section(title or "More"):
+        groups: dict[str, list[Any]] = {title: [] for title in (*GROUPS, "")}
+        for parameter in self.get_params(ctx):
+            title = getattr(parameter, "rich_help_panel", None) or ""
+            if record := parameter.get_help_record(ctx):
+                groups[title].append(record)
+        rare = groups.pop("")
+        if ctx.find_root().meta.get(ALL_OPTIONS):
+            groups["More"] = rare
+            rare = []
+        for title, rows in groups.items():
+            if rows:
+                with formatter.section(title):
                     formatter.write_dl(rows)
-            elif rows:
-                formatter.write_paragraph()
-                command = ctx.command_path.partition(" ")[2]
-                formatter.write_text(f"{len(rows)} more options: deepvm help {command} --all")
+        if rare:
+            formatter.write_paragraph()
+            command = ctx.command_path.partition(" ")[2]
+            formatter.write_text(f"{len(rare)} more options: deepvm help {command} --all")
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Show the help with the built-in defaults: the same everywhere, even with a broken settings file."""
@@ -258,22 +271,42 @@ class ConfiguredCommand(TyperCommand):
         super().format_help(ctx, formatter)
 
 
-def set_elsewhere(name: str) -> str:
+def _refuse_model(ctx: Any, word: str) -> None:
+    """Say how to name a model where a budget is expected."""
+    from deepvm.catalog.published.models import presets
+    from deepvm.core.meanings import meant_model
+
+    model = word if word in presets() else meant_model(word, presets())
+    if model:
+        advice = f"try: {ctx.command_path} 3 --model {model}"
+        ctx.fail(f"{word} is not a budget in $/h; {advice}")
+
+
+def used_settings(ctx: Any) -> dict[str, Setting]:
+    """The settings of which a command line takes the values."""
+    used: dict[str, Setting] = {}
+    for name, setting in ctx.meta.get(_KEY, NOTHING_SET).by_name.items():
+        source = ctx.get_parameter_source(name)
+        if source is not None and source.name == "DEFAULT_MAP":
+            used[name] = setting
+    return used
+
+
+def set_by(name: str) -> str:
     """Which file or variable set an option of the running command.
 
     Empty for the command line and for defaults.
     """
-    return _used[name].source if name in _used else ""
-
-
-def key_of(name: str) -> str:
-    """An option's name in files: ``checkpoint-size``."""
-    return name.replace("_", "-")
+    for context in _running:
+        if setting := used_settings(context).get(name):
+            return setting.source
+    return ""
 
 
 def variable_of(name: str) -> str:
     """An option's variable in the environment: ``DEEPVM_CHECKPOINT_SIZE``."""
-    return f"DEEPVM_{name.upper()}"
+    key = key_of(name, SETTABLE[name].about)
+    return f"DEEPVM_{key.upper().replace('-', '_')}"
 
 
 def read_settings(environ: Mapping[str, str]) -> Settings:
@@ -288,43 +321,28 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
     for path in filter(None, (Path(FOLDER_FILE), _user_file(environ))):
         text = _read(path)
         files[str(path)] = text is not None
-        found = {s.name: s for s in (_of_file(path, text) if text else ())} | found
-    known = {variable_of(n) for n in NAMES} | OTHER_VARIABLES
+        if text:
+            found = {s.name: s for s in _of_file(path, text)} | found
+    known = {*map(variable_of, NAMES), *OTHER_VARIABLES}
     for variable in sorted(v for v in environ if v.startswith("DEEPVM_") and v not in known):
         # Other programs may use this prefix: only near misses are reported.
-        for meant in nearest(variable, known, share=0.15)[:1]:
+        for meant in difflib.get_close_matches(variable, known, 1, 0.92):
             note(f"the environment variable {variable} has no effect; did you mean {meant}?")
     return Settings(found, files)
 
 
-def _forms_of(name: str) -> Collection[type]:
-    """What the option takes, in one command or another: text, a list, or true and false."""
-    kinds = [
-        get_args(f.type)[0]
-        for flags in (RankFlags, SweepFlags)
-        for f in fields(flags)
-        if f.name == name
-    ]
-    truths = [kind is bool or bool in get_args(kind) for kind in kinds]
-    return {
-        list if get_origin(kind) is list else bool if truth else str
-        for kind, truth in zip(kinds, truths, strict=True)
-    }
-
-
 def _of_environment(environ: Mapping[str, str]) -> Iterator[Setting]:
-    for name in NAMES:
+    for name, settable in SETTABLE.items():
         variable = variable_of(name)
         text = environ.get(variable, "").strip()
         if not text:  # set to nothing, as `DEEPVM_REGION= deepvm ...` does, is not set
             continue
-        forms = _forms_of(name)
         value: Value = text
-        if bool in forms:
-            if text.lower() not in (*_TRUE, *_FALSE):
-                raise RequestError(variable, _shortened(text), "true or false")
-            value = text.lower() in _TRUE
-        elif list in forms:
+        if bool in settable.forms:
+            if text.lower() not in _SWITCH:
+                raise RequestError(variable, text, "true or false")
+            value = _SWITCH[text.lower()]
+        elif list in settable.forms:
             value = [word.strip() for word in text.split(",") if word.strip()]
         yield Setting(name, value, "environment", variable)
 
@@ -334,12 +352,13 @@ def _user_file(environ: Mapping[str, str]) -> Path | None:
     if not named:
         folder = user_folder("config", environ)
         return folder and folder / "config.toml"
+    if named == NO_FILE:
+        return None
     path = Path(os.path.expanduser(named))
-    if named != NO_FILE and not os.path.lexists(path):
-        raise RequestError(
-            CONFIG_VARIABLE, named, f"a TOML file that exists, or {NO_FILE} for none"
-        )
-    return None if named == NO_FILE else path
+    if not os.path.lexists(path):
+        allowed = f"a TOML file that exists, or {NO_FILE} for none"
+        raise RequestError(CONFIG_VARIABLE, named, allowed)
+    return path
 
 
 def _read(path: Path) -> str | None:
@@ -347,13 +366,10 @@ def _read(path: Path) -> str | None:
     if not os.path.lexists(path):
         return None
     try:
-        return read_text(
-            path, 'a text file with settings, such as: region = ["us-east-1"]', _MAX_BYTES
-        )
+        return read_text(path, _EXPECTED, _MAX_BYTES)
     except FileNotFoundError:
-        raise DataError(
-            f"{path}: is a link to a file that does not exist; correct or remove it"
-        ) from None
+        message = "is a link to a file that does not exist; correct or remove it"
+        raise DataError(f"{path}: {message}") from None
     except CatalogFormatError as error:
         if str(error.problems[0]).startswith("is empty"):
             return ""
@@ -361,107 +377,61 @@ def _read(path: Path) -> str | None:
 
 
 def _of_file(path: Path, text: str) -> Iterator[Setting]:
-    seen = set[str]()
-    for key, value in _parsed(path, text).items():
-        name = key.replace("-", "_")
-        _refuse_secrets(path, key, value)
-        if name not in NAMES:
-            keys = [key_of(n) for n in NAMES]
-            some = f"allowed: {listed(keys, 8)}, which 'deepvm config show' lists"
-            hint = did_you_mean(key.replace("_", "-"), keys) or some
-            if isinstance(value, Mapping):
-                hint = (
-                    "there are no sections: write one setting per line, without [...] headers and"
-                    " dots"
-                )
-            raise DataError(
-                f"{path}: {_shortened(key)!r}{_line(text, key)} is not a setting; {hint}"
-            )
-        if name in seen:
-            raise DataError(
-                f"{path}: {key!r}{_line(text, key)}: given twice, with - and with _; remove one"
-            )
-        seen.add(name)
-        forms = _forms_of(name)
-        try:
-            taken = _taken(value, forms)
-        except ValueError:
-            allowed = next(text for form, text in _FORMS.items() if form in forms)
-            place = f"{path}: {key}{_line(text, key)}"
-            raise DataError(
-                f"{place}: {_shown(value)} cannot be used; allowed: {allowed}"
-            ) from None
-        is_file = isinstance(taken, str) and taken.lower().endswith(
-            (".json", ".csv", ".yaml", ".yml")
-        )
-        if isinstance(taken, str) and taken and (name in _FOLDERS or (name in _FILES and is_file)):
-            # Relative to the settings file that names it, not to the working folder.
-            taken = str(path.parent / os.path.expanduser(taken))
-        yield Setting(name, taken, "file", str(path))
+    tree = load_tree(text, path, _EXPECTED, toml.load)
+    issues: list[Issue] = []
+    values: dict[str, Value] = {}
+    for key, value in tree.value.items():
+        name = _BY_KEY.get(key.replace("_", "-"))
+        if name is None:
+            issues.append(_unknown(key, value, tree))
+        elif name in values:
+            message = f"repeated key {key}, with - and with _ (expected every key once)"
+            issues.append(Issue(message, tree.line((key,)), key))
+        elif (taken := _taken(value, SETTABLE[name].forms)) is None:
+            allowed = next(text for form, text in _FORMS.items() if form in SETTABLE[name].forms)
+            issues.append(tree.refusal((key,), value, allowed))
+        else:
+            values[name] = _in_place(name, taken, path)
+    if issues:
+        raise CatalogFormatError(path, issues)
+    for name, value in values.items():
+        yield Setting(name, value, "file", str(path))
 
 
-def _parsed(path: Path, text: str) -> Mapping[str, Any]:
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-    try:
-        return tomllib.loads(text)
-    except RecursionError:
-        raise DataError(
-            f'{path}: is nested too deeply; settings are single lines such as: prices = "live"'
-        ) from None
-    except ValueError as error:
-        # Texts of TOML errors name places and keys, never values.
-        advice = 'each line is like: prices = "live", with texts in quotes'
-        raise DataError(f"{path}: is not valid TOML: {error}; {advice}") from None
-
-
-def _refuse_secrets(path: Path, key: str, value: Any) -> None:
-    if _SECRET.search(key) and key.replace("-", "_") not in NAMES:
-        raise DataError(
-            f"{path}: {_shortened(key)!r}: credentials do not belong here, and deepvm reads none"
-            " from this file; remove them, keep them in an AWS profile, and name that one: profile"
-            ' = "..."'
-        )
+def _unknown(key: str, value: Any, tree: Tree) -> Issue:
+    near = difflib.get_close_matches(key.replace("_", "-"), _BY_KEY, 1)
+    hint = "see 'deepvm config show'"
     if isinstance(value, Mapping):
-        for inner, below in value.items():
-            _refuse_secrets(path, inner, below)
+        hint = "expected one setting per line, without [...] headers and dots"
+    elif near:
+        hint = f"did you mean {near[0]}?"
+    label = shown(key)
+    return Issue(f"unknown key {label} ({hint})", tree.line((key,)), label)
 
 
-def _line(text: str, key: str) -> str:
-    start = re.compile(rf"\s*\[*\s*[\"']?{re.escape(key)}[\"']?\s*[=.\]]")
-    number = next((i for i, line in enumerate(text.split("\n"), 1) if start.match(line)), None)
-    return "" if number is None else f" (line {number})"
-
-
-def _taken(value: Any, forms: Collection[type]) -> Value:
-    """The value in the form that the option takes.
-
-    Raises ValueError: another form, or too long an integer.
-    """
-    if bool in forms and isinstance(value, bool):
-        return value
-    words = value if isinstance(value, list) and list in forms else [value]
-    if bool in forms or not all(
-        isinstance(w, str | int | float) and not isinstance(w, bool) for w in words
-    ):
-        raise ValueError
+def _taken(value: Any, forms: set[type]) -> Value | None:
+    """The value in the form that the option takes; None if it has another one."""
+    if bool in forms:
+        return value if isinstance(value, bool) else None
+    words = [value]
+    if isinstance(value, list) and list in forms:
+        words = value
+    for word in words:
+        if isinstance(word, bool) or not isinstance(word, str | int | float):
+            return None
+        if isinstance(word, int) and word.bit_length() > 256:  # too long to be written as text
+            return None
     # A single word is a list of one, unless the option also takes single words.
-    return str(value) if words is not value and str in forms else [str(w) for w in words]
+    if words is not value and str in forms:
+        return str(value)
+    return [str(word) for word in words]
 
 
-def _shown(value: Any) -> str:
-    """A value of a wrong type, for a message."""
-    if isinstance(value, Mapping | list):
-        return "a list" if isinstance(value, list) else "a section"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int) and value.bit_length() > 256:
-        return "a huge number"
-    return repr(_shortened(str(value)))
-
-
-def _shortened(value: Any) -> Any:
-    """A value for a message, cut to a line."""
-    return value if len(str(value)) <= 80 else f"{str(value)[:76]} ..."
+def _in_place(name: str, value: Value, file: Path) -> Value:
+    """A path relative to the settings file that names it, not to the working folder."""
+    if not isinstance(value, str) or not value:
+        return value
+    is_file = value.lower().endswith((".json", ".csv", ".yaml", ".yml"))
+    if name in _FOLDERS or (name in _FILES and is_file):
+        return str(file.parent / os.path.expanduser(value))
+    return value

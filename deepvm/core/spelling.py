@@ -2,50 +2,24 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Sequence
 
 _LONGEST = 100
 
 
-def edits(left: str, right: str, most: int) -> int:
-    """Typing errors between two words: optimal string alignment (Damerau-Levenshtein).
+def nearest(name: str, known: Iterable[str], most: int = 1) -> list[str]:
+    """The most probably meant names, best first, at most ``most``; none if nothing is near.
 
-    A distance above ``most`` is ``most`` + 1, which is found sooner.
+    Case does not matter. Names that are like what was typed come before those that begin with it.
     """
-    if abs(len(left) - len(right)) > most:
-        return most + 1
-    before, row = [0] * (len(right) + 1), list(range(len(right) + 1))
-    for i, a in enumerate(left, 1):
-        older, before, row = before, row, [i]
-        for j, b in enumerate(right, 1):
-            cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (a != b))
-            if i > 1 and j > 1 and a == right[j - 2] and left[i - 2] == b:
-                cost = min(cost, older[j - 2] + 1)
-            row.append(cost)
-        if min(row) > most and min(before) > most:
-            return most + 1
-    return min(row[-1], most + 1)
-
-
-def nearest(name: str, known: Iterable[str], most: int = 1, *, share: float = 0.4) -> list[str]:
-    """The most probably meant names, best first, at most ``most``; None if nothing is near.
-
-    Case does not matter. Names with few typing errors (at most ``share`` of the letters, or one)
-    come before those that begin with what was typed.
-    """
+    names = {one.casefold(): one for one in known}
     typed = name[:_LONGEST].casefold()
     if len(typed) < 2:
         return []
-    found: list[tuple[float, int, str]] = []
-    for place, one in enumerate(dict.fromkeys(known)):
-        folded = one.casefold()
-        allowed = max(1, int(share * max(len(typed), len(folded))))
-        distance = edits(typed, folded, allowed)
-        if distance <= allowed:
-            found.append((distance, place, one))
-        elif folded.startswith(typed):
-            found.append((_LONGEST + len(folded), place, one))
-    return [one for _, _, one in sorted(found)[:most]]
+    near = difflib.get_close_matches(typed, names, most)
+    near += sorted((one for one in names if one.startswith(typed) and one not in near), key=len)
+    return [names[one] for one in near[:most]]
 
 
 def did_you_mean(name: str, known: Iterable[str], meant: str = "") -> str:

@@ -45,6 +45,8 @@ def shown(value: Any) -> str:
     words = {None: "null", True: "true", False: "false"}
     if value is None or isinstance(value, bool):
         return words[value]
+    if isinstance(value, int) and value.bit_length() > 256:  # Python writes no such number
+        return "a huge number"
     if isinstance(value, str):
         text = repr(value[:60])
     else:

@@ -27,7 +27,8 @@ from deepvm.planner.architectures import Architecture
 from deepvm.planner.candidates import Candidates
 from deepvm.planner.columns import MemoryNodeTable, TrainingTable
 from deepvm.planner.rejections import quota_too_small
-from deepvm.planner.request import MOST_NODES, PlanRequest, PolicyName
+from deepvm.planner.options import MOST_NODES
+from deepvm.planner.request import PlanRequest, PolicyName
 from deepvm.planner.scoring import TIE, scoring
 from deepvm.planner.search.enumeration import Block, Choice
 from deepvm.planner.workload.laws import law_of

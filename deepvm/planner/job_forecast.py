@@ -96,7 +96,7 @@ class Work:
         checkpoint_bytes: int = 300_000_000,
         training: Training | None = None,
     ) -> Work:
-        """Read :class:`deepvm.planner.request.WorkOptions`, of which there is a job or work.
+        """Read options, of which there is a job or work.
 
         Raises a RequestError.
         """

@@ -2,92 +2,29 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from decimal import Decimal
-from enum import Enum
-from typing import TYPE_CHECKING, Any, Protocol, TypedDict
+from typing import TYPE_CHECKING, Any, Protocol
 
-from deepvm.core.bill.extras import Extras, ExtrasOptions
+from deepvm.core.bill.extras import Extras
 from deepvm.core.cluster.instances import Catalog, Quota, refuse_twice
-from deepvm.core.spelling import one_of
-from deepvm.core.units import Money, budget_micro_usd, format_bytes, parse_bytes, to_decimal
+from deepvm.core.options import option_of
+from deepvm.core.units import Money, budget_micro_usd, format_bytes, to_decimal
 from deepvm.errors import RequestError
+from deepvm.planner.options import CpuArchitecture as CpuArchitecture
+from deepvm.planner.options import Generation as Generation
+from deepvm.planner.options import Objective as Objective
+from deepvm.planner.options import PlanOptions, RankOptions
+from deepvm.planner.options import PolicyName as PolicyName
+from deepvm.planner.options import Rank as Rank
+from deepvm.planner.options import SolverName as SolverName
+from deepvm.planner.options import SpeedupKind as SpeedupKind
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
-    from deepvm.core.preemption.job import Job
     from deepvm.core.training.speed import Training
     from deepvm.planner.job_forecast import Work
 
-
-class Objective(str, Enum):
-    """What the best cluster is best at."""
-
-    # Maximise eFLOPS x n x K(n), the fastest training that the budget buys (DeepVM V-A)
-    THROUGHPUT = "throughput"
-    # Maximise the printed Z, operations per dollar (DeepVM eq. 4, 8); kept for reproduction
-    FLOPP = "flopp"
-    # Minimise price / throughput: the cheapest training, however long it takes
-    COST_PER_WORK = "cost-per-work"
-    MAKESPAN = "makespan"  # minimise the expected time of a job, preemptions included
-    TOTAL_COST = "total-cost"  # minimise its expected bill
-
-
 WORK_OBJECTIVES = (Objective.MAKESPAN, Objective.TOTAL_COST)
-
-
-class PolicyName(str, Enum):
-    """How clusters are chosen: DeepVM, or one of the baselines of section V-C1."""
-
-    DEEPVM = "deepvm"
-    NOSCALE = "noscale"
-    COST_FIRST = "cost-first"
-    PERFORMANCE_FIRST = "performance-first"
-
-
-class SpeedupKind(str, Enum):
-    """Which speed-up curve to use; see :mod:`deepvm.core.cluster.speedup`."""
-
-    HYBRID = "hybrid"
-    RING = "ring"
-    MEASURED = "measured"
-
-
-class CpuArchitecture(str, Enum):
-    """The processors that a user's image runs on."""
-
-    X86_64 = "x86_64"
-    ARM64 = "arm64"
-
-
-class Generation(str, Enum):
-    """Which generations of types to consider, by what the provider calls current."""
-
-    CURRENT = "current"
-    ANY = "any"
-    # Any to train; to hold checkpoints current ones, unless the catalog's rule is the paper's
-    AUTO = "auto"
-
-
-class Rank(str, Enum):
-    """What the ranked clusters differ in."""
-
-    MACHINES = "machines"  # in what trains; each with its best plan
-    PLANS = "plans"  # in anything, as Table VII of the paper prints them
-
-
-class SolverName(str, Enum):
-    """How the best cluster is found; both are exact."""
-
-    ILP = "ilp"
-    FRONTIER = "frontier"
-
-
-MOST_NODES = 4096  # keeps every intermediate price far below 2**63 micro-dollars
-MOST_GPUS = 1024
 
 
 @dataclass(frozen=True)
@@ -139,9 +76,9 @@ class PlanRequest:
 
     budget: Decimal
     checkpoint_bytes: int = 300_000_000
-    buffers: int = 2
+    buffers: int = PlanOptions.buffers
     objective: Objective = Objective.THROUGHPUT
-    policy: PolicyName = PolicyName.DEEPVM
+    policy: PolicyName = PlanOptions.policy
     architectures: tuple[str, ...] = ()
     speedup: SpeedupKind | None = None
     gpus: tuple[str, ...] = ()
@@ -152,14 +89,14 @@ class PlanRequest:
     gpu_total_memory_bytes: Range = ANY_NUMBER
     gpus_per_vm: Range = ANY_NUMBER
     cpu_architecture: CpuArchitecture | None = None
-    generation: Generation = Generation.AUTO
+    generation: Generation = PlanOptions.generation
     estimates: bool = False
     burstable: bool = False
-    max_nodes: int = 255
+    max_nodes: int = PlanOptions.max_nodes
     quotas: tuple[Quota, ...] | None = None
-    top: int = 3
-    solver: SolverName = SolverName.ILP
-    time_limit_s: float = 60.0
+    top: int = RankOptions.top
+    solver: SolverName = RankOptions.solver
+    time_limit_s: float = RankOptions.time_limit_s
     work: Work | None = None
     training: Training | None = None
     life_s: float | None = None
@@ -244,68 +181,95 @@ class PlanRequest:
         )
 
     @classmethod
-    def parse(cls, budget: Money, **options: Unpack[PlanOptions]) -> PlanRequest:
-        """Read a budget, $/h, >= 0, and :class:`PlanOptions`; numbers may be text.
+    def parse(cls, budget: Money, options: PlanOptions | None = None, **given: Any) -> PlanRequest:
+        """Read a budget, $/h, >= 0, and options: a record of them, or by keyword.
 
         Raises a RequestError.
         """
-        given = dict[str, Any](options)
-        training: Training | None = given.get("training")
-        work_options = {
-            name: given.pop(name) for name in WorkOptions.__annotations__ if name in given
-        }
-        extras = {name: given.pop(name) for name in ExtrasOptions.__annotations__ if name in given}
-        found: dict[str, Any] = {"budget": to_decimal(budget, "budget", zero=True, unit="$/h")}
-        found["extras"] = Extras.parse(**extras)
+        if options is None:
+            options = RankOptions(**given)
+        training = options.training
+        if training is not None and not hasattr(training, "workload"):
+            allowed = "what deepvm.workload returns, such as deepvm.workload(model='llama-8b')"
+            raise RequestError("training", training, allowed)
+        values = _values_of(options)
+        values["budget"] = to_decimal(budget, "budget", zero=True, unit="$/h")
+        values["extras"] = Extras.parse(**_part("extras", options))
+        if options.quotas is not None:
+            values["quotas"] = tuple(options.quotas)
+            refuse_twice("quotas", (f"{q.family} {q.market.value}" for q in values["quotas"]))
         if training is not None:
-            if not hasattr(training, "workload"):
-                allowed = "what deepvm.workload returns, such as deepvm.workload(model='llama-8b')"
-                raise RequestError("training", training, allowed)
-            found["checkpoint_bytes"] = training.workload.saved_bytes
-            if (speedup := given.get("speedup")) is not None:
-                raise RequestError(
-                    "speedup", speedup, "none with a model: its step time decides how it scales"
-                )
-        for attribute, (option, read) in _RANGES.items():
-            least, most = given.pop(f"{option}_min", None), given.pop(f"{option}_max", None)
-            found[attribute] = _range(option, least, most, read)
-        for option, value in given.items():
-            if option not in _READERS:
-                raise TypeError(f"unexpected keyword argument {option!r}")
-            attribute, read = _READERS[option]
-            if value is not None or option not in _NONE_IS_DEFAULT:
-                found[attribute] = read(value, option)
-        request = cls(**found)
-        if found.get("objective") is not None and not request.has_objective:
+            values["training"] = training
+            values.setdefault("checkpoint_bytes", training.workload.saved_bytes)
+            if options.speedup is not None:
+                allowed = "none with a model: its step time decides how it scales"
+                raise RequestError("speedup", options.speedup, allowed)
+        request = cls(**values)
+        if options.objective is not None and not request.has_objective:
             allowed = f"none with the policy {request.policy.value}, which has a rule of its own"
             raise RequestError("objective", request.objective.value, allowed)
-        trained = {name: value for name, value in work_options.items() if value not in (None, "")}
-        if training is not None:
-            from deepvm.planner.job_forecast import known_life_s
+        return _with_work(request, options)
 
-            life = known_life_s(trained.get("mttp"), trained.get("interruption_rate"))
-            request = replace(request, life_s=life)
-            trained = {
-                name: value
-                for name, value in trained.items()
-                if name not in ("mttp", "interruption_rate")
-            }
-        amount = training is not None and training.workload.samples is not None
-        if not trained and not amount and not request.needs_work:
-            return request
-        if not amount and not trained.keys() & {"job", "work"}:
-            option, value = next(iter(trained.items()), ("objective", request.objective.value))
-            allowed = (
-                "only together with --job, --work, --tokens, --samples or --epochs, which say how"
-                " much is trained"
-            )
-            raise RequestError(option, value, allowed)
-        from deepvm.planner.job_forecast import Work  # slow to import, and only needed for jobs
 
-        work = Work.parse(**trained, checkpoint_bytes=request.checkpoint_bytes, training=training)
-        if training is not None:
-            return replace(request, work=work)
-        return replace(request, work=work, objective=found.get("objective", Objective.MAKESPAN))
+def _values_of(options: PlanOptions) -> dict[str, Any]:
+    """The values for a request of the options that are set."""
+    values: dict[str, Any] = {}
+    for field in fields(options):
+        about, value = option_of(field), getattr(options, field.name)
+        if about is None or about.read is None:
+            continue
+        if value is None and field.default is None:
+            continue
+        name, read = about.into or field.name, about.read(value, field.name)
+        if field.name.endswith("_min"):
+            values[name] = Range(least=read)
+        elif field.name.endswith("_max"):
+            least = values.get(name, ANY_NUMBER).least
+            if least is not None and least > read:
+                lowest = getattr(options, f"{field.name.removesuffix('_max')}_min")
+                raise RequestError(field.name, value, f"at least the minimum, {lowest}")
+            values[name] = Range(least, read)
+        else:
+            values[name] = read
+    return values
+
+
+def _part(part: str, options: PlanOptions) -> dict[str, Any]:
+    """The options that a part of the request reads, of those that are set."""
+    values: dict[str, Any] = {}
+    for field in fields(options):
+        about, value = option_of(field), getattr(options, field.name)
+        if about is not None and about.part == part and value not in (None, ""):
+            values[field.name] = value
+    return values
+
+
+def _with_work(request: PlanRequest, options: PlanOptions) -> PlanRequest:
+    """The request with what is to be trained, if anything is said of it. Raises a RequestError."""
+    training, given = request.training, _part("work", options)
+    if options.job is not None:
+        given = {"job": options.job, **given}
+    if training is not None:
+        from deepvm.planner.job_forecast import known_life_s
+
+        life_s = known_life_s(given.pop("mttp", None), given.pop("interruption_rate", None))
+        request = replace(request, life_s=life_s)
+    amount = training is not None and training.workload.samples is not None
+    if not given and not amount and not request.needs_work:
+        return request
+    if not amount and not given.keys() & {"job", "work"}:
+        option, value = next(iter(given.items()), ("objective", request.objective.value))
+        allowed = (
+            "only together with --job, --work, --tokens, --samples or --epochs, which say how"
+            " much is trained"
+        )
+        raise RequestError(option, value, allowed)
+    from deepvm.planner.job_forecast import Work  # slow to import, and only needed for jobs
+
+    work = Work.parse(**given, checkpoint_bytes=request.checkpoint_bytes, training=training)
+    if training is None and options.objective is None:
+        request = replace(request, objective=Objective.MAKESPAN)
+    return replace(request, work=work)
 
 
 class MeasuredTables(Protocol):
@@ -326,152 +290,3 @@ def with_tables(catalog: Catalog, tables: MeasuredTables | None) -> Catalog:
             "tables", tables, "measured tables, such as deepvm.load_tables(), or None"
         )
     return tables.apply(catalog)
-
-
-class WorkOptions(TypedDict, total=False):
-    """What is to be trained; see :mod:`deepvm.planner.job_forecast`.
-
-    ``job``: a job, whose ``step_s`` is that of one VM. ``work``: instead, hours on one VM.
-    ``measured_on``: the type of that VM, by default the cheapest that may train. ``mttp``: mean
-    time to preemption of a VM, ``"3h"`` or seconds;
-    ``interruption_rate``: instead, the share preempted in a month, ``"10%"`` or 0.1, 0 for none.
-    ``save_policy``: by default ``"adaptive"``. ``deadline``: the longest expected time, ``"12h"``
-    or seconds. ``total_budget``: the highest expected bill, $.
-    """
-
-    job: Job | None
-    work: float | str | None
-    measured_on: str
-    interruption_rate: str | float | None
-    mttp: str | float | None
-    save_policy: str | None
-    deadline: str | float | None
-    total_budget: Money | None
-
-
-class PlanOptions(WorkOptions, ExtrasOptions, total=False):
-    """The options of :func:`deepvm.recommend`, where they are described with their defaults."""
-
-    training: Training | None
-    checkpoint_size: str | int | None
-    buffers: int | str
-    objective: str | None
-    policy: str
-    architecture: str | Sequence[str]
-    speedup: str | None
-    gpu: str | Sequence[str]
-    instance_type: str | Sequence[str]
-    exclude: str | Sequence[str]
-    memory_node: str | Sequence[str]
-    gpu_memory_min: str | int | None
-    gpu_memory_max: str | int | None
-    gpu_total_memory_min: str | int | None
-    gpu_total_memory_max: str | int | None
-    gpus_min: int | str | None
-    gpus_max: int | str | None
-    cpu_architecture: str | None
-    generation: str
-    estimates: bool
-    burstable: bool
-    max_nodes: int | str
-    quotas: Iterable[Quota] | None
-    top: int | str
-    rank: str | None
-    extrapolate: bool
-    solver: str
-    time_limit_s: float | str
-
-
-_Reader = Callable[[Any, str], Any]  # takes a value, and the option's name for the error
-
-
-def _whole(most: int) -> _Reader:
-    def read(value: Any, option: str) -> int:
-        number = (
-            int(value)
-            if isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}", value.strip())
-            else value
-        )
-        if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= most:
-            raise RequestError(option, value, f"a whole number from 1 to {most}")
-        return number
-
-    return read
-
-
-def _choice(kinds: type[Enum]) -> _Reader:
-    def read(value: Any, option: str) -> Enum:
-        try:
-            return kinds(value)
-        except ValueError:
-            raise RequestError(
-                option, value, one_of(value, (str(k.value) for k in kinds))
-            ) from None
-
-    return read
-
-
-def _words(value: str | Sequence[str], option: str) -> tuple[str, ...]:
-    """Names or globs, also several in one text: ``g5.*,p5.*``.
-
-    A comma in brackets is part of a glob.
-    """
-    texts = [value] if isinstance(value, str) else value
-    return tuple(word.strip() for text in texts for word in re.split(r",(?![^\[]*\])", text))
-
-
-def _quotas(value: Iterable[Quota], option: str) -> tuple[Quota, ...]:
-    quotas = tuple(value)
-    refuse_twice(option, (f"{q.family} {q.market.value}" for q in quotas))
-    return quotas
-
-
-def _range(option: str, least: Any, most: Any, read: _Reader) -> Range:
-    low = None if least is None else read(least, f"{option}_min")
-    high = None if most is None else read(most, f"{option}_max")
-    if low is not None and high is not None and low > high:
-        raise RequestError(f"{option}_max", most, f"at least the minimum, {least}")
-    return Range(low, high)
-
-
-_RANGES: Mapping[str, tuple[str, _Reader]] = {
-    "gpu_memory_bytes": ("gpu_memory", parse_bytes),
-    "gpu_total_memory_bytes": ("gpu_total_memory", parse_bytes),
-    "gpus_per_vm": ("gpus", _whole(MOST_GPUS)),
-}
-_READERS: Mapping[str, tuple[str, _Reader]] = {
-    "training": ("training", lambda value, option: value),
-    "checkpoint_size": ("checkpoint_bytes", parse_bytes),
-    "buffers": ("buffers", _whole(1000)),
-    "objective": ("objective", _choice(Objective)),
-    "policy": ("policy", _choice(PolicyName)),
-    "architecture": ("architectures", _words),
-    "speedup": ("speedup", _choice(SpeedupKind)),
-    "gpu": ("gpus", _words),
-    "instance_type": ("instance_types", _words),
-    "exclude": ("exclude", _words),
-    "memory_node": ("memory_nodes", _words),
-    "cpu_architecture": ("cpu_architecture", _choice(CpuArchitecture)),
-    "generation": ("generation", _choice(Generation)),
-    "estimates": ("estimates", lambda value, option: bool(value)),
-    "burstable": ("burstable", lambda value, option: bool(value)),
-    "max_nodes": ("max_nodes", _whole(MOST_NODES)),
-    "quotas": ("quotas", _quotas),
-    "top": ("top", _whole(100)),
-    "rank": ("rank", _choice(Rank)),
-    "extrapolate": ("extrapolate", lambda value, option: bool(value)),
-    "solver": ("solver", _choice(SolverName)),
-    "time_limit_s": (
-        "time_limit_s",
-        lambda value, option: float(to_decimal(value, option, unit="seconds")),
-    ),
-}
-_NONE_IS_DEFAULT = (
-    "training",
-    "rank",
-    "checkpoint_size",
-    "objective",
-    "speedup",
-    "cpu_architecture",
-    "quotas",
-)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from deepvm.catalog.published.performance import PublishedPerformance
 from deepvm.catalog.published.prediction import OwnSteps
-from deepvm.catalog.published.workloads import WorkloadOptions, read_workload
+from deepvm.catalog.published.workloads import read_workload
 from deepvm.core.answer import Rows
 from deepvm.core.cluster.instances import Catalog, InstanceType
 from deepvm.core.interval import Interval
@@ -20,9 +20,6 @@ from deepvm.core.training.workload import Workload
 from deepvm.errors import RequestError
 from deepvm.planner.request import with_tables
 from deepvm.planner.workload.trained import speed_of_one
-
-if TYPE_CHECKING:
-    from typing import Unpack
 
 _HOUR_S = 3600
 
@@ -105,7 +102,7 @@ def gpus(
     *,
     software: str = "eager",
     tables: OwnSteps | None = None,
-    **workload: Unpack[WorkloadOptions],
+    **workload: Any,
 ) -> Gpus:
     """List GPUs with memory, prices, and how fast one VM trains a model.
 

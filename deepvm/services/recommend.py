@@ -16,12 +16,10 @@ from deepvm.planner.recommend import Recommendations, solve
 from deepvm.planner.request import PlanRequest, with_tables
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
     from deepvm.core.cluster.instances import Catalog
     from deepvm.planner.explain import WhyNot
     from deepvm.planner.regions import Comparison
-    from deepvm.planner.request import MeasuredTables, PlanOptions
+    from deepvm.planner.request import MeasuredTables
     from deepvm.planner.sweep import Sweep, SweepRow
     from deepvm.services.simulated_ranking import Say
 
@@ -37,7 +35,7 @@ def recommend(
     tables: MeasuredTables | None = None,
     simulate: int | str | None = None,
     say: Say = _ignore,
-    **options: Unpack[PlanOptions],
+    **options: Any,
 ) -> Recommendations:
     """Rank the clusters that train fastest for a budget; with none feasible, the answer says why.
 
@@ -49,34 +47,8 @@ def recommend(
         simulate: runs of the job on each ranked cluster; None for those clusters only for which the
             closed form does not hold.
         say: called with what is worth knowing while it plans.
-        **options: by keyword, with their defaults:
-
-            - ``training=None``: the model, such as ``deepvm.workload(model="llama-8b",
-              method="fsdp", tokens="2B")``; None counts eFLOPS;
-            - ``checkpoint_size``: bytes, or text such as ``"300MB"``, the default without a model;
-            - ``buffers=2``: checkpoints that memory nodes must hold at once (eq. 6);
-            - ``objective="throughput"``, or ``"flopp"``, ``"cost-per-work"``;
-            - ``policy="deepvm"``, or ``"noscale"``, ``"cost-first"``, ``"performance-first"``;
-            - ``architecture=()``: ``"on-demand"``, ``"single-anchor"``, ``"spot-storage"``,
-              ``"tiering"``; none for those of the paper, and with a model for all;
-            - ``speedup=None``: ``"hybrid"``, ``"ring"``, ``"measured"``; None for the catalog's
-              default;
-            - ``gpu``, ``instance_type``, ``exclude``, ``memory_node``: glob or globs;
-            - ``gpus_min``, ``gpus_max``: GPUs of a VM; ``gpu_memory_min`` and ``_max``,
-              ``gpu_total_memory_min`` and ``_max``: bytes, or text such as ``"24GiB"``, of each GPU
-              and of all of a VM;
-            - ``cpu_architecture=None``: ``"x86_64"`` or ``"arm64"``; ``generation="auto"``,
-              ``"current"`` or ``"any"``;
-            - ``estimates=False``: also types with estimated eFLOPS; ``burstable=False``: also
-              memory nodes that run at full speed only while they have credits;
-            - ``max_nodes=255``: the most VMs that train in one cluster;
-            - ``quotas=None``: account limits; None for those of the catalog, empty for none;
-            - ``top=3``: how many clusters to rank;
-            - ``solver="ilp"``: an integer program proves the best cluster; ``"frontier"``: the
-              enumeration alone;
-            - ``time_limit_s=60.0``: seconds for the integer program;
-            - what is to be trained: see :class:`deepvm.planner.request.WorkOptions`; objectives
-              ``makespan`` and ``total-cost`` need it.
+        **options: the fields of :class:`deepvm.planner.options.RankOptions`, such as
+            ``objective="cost-per-work"``; ``deepvm help recommend --all`` describes them.
 
     Raises:
         RequestError: an argument cannot be used.
@@ -131,7 +103,7 @@ def explain(
     *,
     tables: MeasuredTables | None = None,
     say: Say = _ignore,
-    **options: Unpack[PlanOptions],
+    **options: Any,
 ) -> WhyNot:
     """Answer "why not this type?" with its best cluster and how far that is from the winner.
 
@@ -166,7 +138,7 @@ def sweep(
     tables: MeasuredTables | None = None,
     simulate: int | str | None = None,
     say: Say = _ignore,
-    **options: Unpack[PlanOptions],
+    **options: Any,
 ) -> Sweep:
     """Answer every budget, $/h, for every policy: one row each, budgets first, in the order given.
 

@@ -12,7 +12,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any
 
 import pytest
 import typer
@@ -22,11 +22,13 @@ from support.command import Run
 from support.effort import examples
 
 from deepvm.cli import settings as configuration
-from deepvm.cli.main import main
-from deepvm.cli.parameters import takes_flags
-from deepvm.cli.plan.options import PlanFlags, RankFlags, SweepFlags
-from deepvm.cli.settings import NAMES, ConfiguredCommand, key_of, read_settings, variable_of
+from deepvm.cli.parameters import key_of as key_of_option
+from deepvm.cli.parameters import takes_flags, typed
+from deepvm.cli.plan.repeated import _flag
+from deepvm.cli.settings import NAMES, SETTABLE, ConfiguredCommand, read_settings, variable_of
+from deepvm.core.options import option_of
 from deepvm.errors import DataError, RequestError
+from deepvm.services.plan_options import PlanFlags, RankFlags, SweepFlags
 
 SECRET = "wJalrXUtnFEMI-K7MDENG-bPxRfiCYEXAMPLEKEY"
 
@@ -68,7 +70,6 @@ def received(record: type[PlanFlags], *words: str) -> PlanFlags:
 
 # --- any value of each option, from any layer: against an oracle of one line ---
 
-FIELDS = {f.name: f for f in dataclasses.fields(RankFlags)}
 WORD = st.text(
     st.characters(
         codec="utf-8", exclude_characters=",", exclude_categories=["Cc", "Cs", "Zs", "Zl", "Zp"]
@@ -81,17 +82,15 @@ NUMBERS = st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infini
 LAYERS = ("flag", "environment", "folder", "user")
 
 
+def key_of(name: str) -> str:
+    return key_of_option(name, SETTABLE[name].about)
+
+
 def kind_of(name: str) -> tuple[type, tuple[str, ...]]:
-    annotation = get_args(FIELDS[name].type)[0]
-    literals = [a for a in (annotation, *get_args(annotation)) if "Literal" in str(get_origin(a))]
-    form = (
-        list
-        if get_origin(annotation) is list
-        else bool
-        if annotation is bool or bool in get_args(annotation)
-        else str
-    )
-    return form, tuple(w for a in literals for w in get_args(a))
+    """The form of an option's values in ``recommend``, and the only ones."""
+    about, forms, _ = SETTABLE[name]
+    form = str if name == "policy" else next(iter(forms))
+    return form, tuple(about.choices)
 
 
 def values_of(name: str) -> st.SearchStrategy[Any]:
@@ -118,15 +117,14 @@ def toml(value: Any) -> str:
 
 
 def written(values: Mapping[str, Any], dashes: bool = True) -> str:
-    return "".join(f"{key_of(n) if dashes else n} = {toml(v)}\n" for n, v in values.items())
+    keys = {n: key_of(n) if dashes else key_of(n).replace("-", "_") for n in values}
+    return "".join(f"{keys[n]} = {toml(v)}\n" for n, v in values.items())
 
 
 def as_words(values: Mapping[str, Any]) -> list[str]:
     words = []
     for name, value in values.items():
-        # DEEPVM_JOB is what a training job calls itself, DEEPVM_HISTORY is where jobs are written
-        # down.
-        flag = {"job_file": "job", "price_history": "history"}.get(name, key_of(name))
+        flag = _flag(name, SETTABLE[name].about).removeprefix("--")
         if isinstance(value, bool):
             words.append(f"--{'' if value else 'no-'}{flag}")
         else:
@@ -173,20 +171,16 @@ def test_the_strongest_layer_wins(given_in: dict[str, dict[str, Any]], dashes: b
         for variable, text in as_variables(given_in["environment"]).items():
             patch.setenv(variable, text)
         flags = received(RankFlags, *as_words(given_in["flag"]))
-    for name, field in FIELDS.items():
-        default = field.default_factory() if callable(field.default_factory) else field.default
+    for name, settable in SETTABLE.items():
         expected = next(
             (as_received(given_in[layer][name]) for layer in LAYERS if name in given_in[layer]),
-            default,
+            typed(settable.default, settable.about),
         )
         assert getattr(flags, name) == expected, name
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("layer", LAYERS[1:])
-def test_every_option_can_be_set_everywhere(
-    name: str, layer: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_option_reaches_all_commands(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """And what is set reaches all commands that have the option."""
     form, choices = kind_of(name)
     value = (
@@ -199,15 +193,10 @@ def test_every_option_can_be_set_everywhere(
         else "7"
     )
     value = ["7", "8"] if form is list else "/srv/7" if name == "price_history" else value
-    if layer == "environment":
-        monkeypatch.setenv(*next(iter(as_variables({name: value}).items())))
-    else:
-        (Path("deepvm.toml") if layer == "folder" else user_file()).write_text(
-            written({name: value})
-        )
+    monkeypatch.setenv(*next(iter(as_variables({name: value}).items())))
     pw = [] if name == "pw" else ["--pw", "3"]
     assert getattr(received(RankFlags, *pw), name) == value
-    if name in {f.name for f in dataclasses.fields(PlanFlags)}:
+    if name in {f.name for f in dataclasses.fields(PlanFlags) if option_of(f)}:
         assert getattr(received(PlanFlags, *pw), name) == value
         assert getattr(received(SweepFlags, *pw), name) == ([value] if name == "policy" else value)
 
@@ -234,9 +223,7 @@ def test_a_list_of_policies_is_for_the_sweep(run: Run, monkeypatch: pytest.Monke
     assert received(SweepFlags).policy == ["deepvm", "noscale"]
     code, _, err = run("recommend")
     assert code == 4
-    assert (
-        "deepvm.toml: policy: ['deepvm', 'noscale'] cannot be used; allowed: a single value" in err
-    )
+    assert "policy: deepvm, noscale (expected a single value" in err
     monkeypatch.setenv("DEEPVM_POLICY", "cost-first, noscale")
     assert received(SweepFlags).policy == ["cost-first", "noscale"]
     code, _, err = run("recommend")
@@ -301,50 +288,22 @@ def test_files_are_looked_for_beside_the_file_that_names_them(
 # --- what is refused, and how ---
 
 BAD_FILES = {
-    "unknown key": (
-        'checkpoint-sise = "1GB"',
-        "'checkpoint-sise' (line 1) is not a setting; did you mean checkpoint-size?",
-    ),
-    "unknown key without a neighbour": (
-        "\nxyzzy = 1",
-        "'xyzzy' (line 2) is not a setting; allowed: model, params",
-    ),
-    "section": ('[recommend]\nregion = "us-east-1"', "there are no sections"),
-    "dotted": ('recommend.region = "us-east-1"', "there are no sections"),
-    "number for a switch": (
-        "pw = 3\noffline = 1",
-        "offline (line 2): '1' cannot be used; allowed: true or false",
-    ),
-    "text for a switch": ('offline = "yes"', "'yes' cannot be used; allowed: true or false"),
-    "switch for a text": (
-        "pw = true",
-        "pw (line 1): true cannot be used; allowed: text in quotes, or a number",
-    ),
-    "list for a text": ("pw = [1, 2]", "a list cannot be used"),
-    "list of lists": (
-        "region = [['a']]",
-        "region (line 1): a list cannot be used; allowed: text in quotes, or a list",
-    ),
-    "list with a switch": ("exclude = ['a', true]", "a list cannot be used"),
-    "table for a text": ("pw = {low = 1}", "a section cannot be used"),
-    "date": ("pw = 2026-01-01", "'2026-01-01' cannot be used"),
-    "twice": ("pw = 3\npw = 4", "is not valid TOML"),
-    "twice in two spellings": ("max-nodes = 3\nmax_nodes = 4", "given twice, with - and with _"),
-    "no TOML": ("pw: 3", "(at line 1, column 3)"),
-    "no quotes": ("prices = live", "with texts in quotes"),
-    "not a date": ("pw = 2026-13-99", "is not valid TOML"),
-    "too deep": ("pw = " + "[" * 100_000, "is nested too deeply"),
-    "huge number": ("pw = " + "9" * 5000, "is not valid TOML"),
-    "huge hexadecimal number": (
-        "pw = 0x" + "f" * 5000,
-        "pw (line 1): a huge number cannot be used",
-    ),
-    "long value": (f'offline = "{"x" * 5000}"', "xxx ...' cannot be used"),
-    "long key": ("x" * 5000 + " = 1", "xxx ...' (line 1) is not a setting"),
-    "zero byte": ("pw = '\0'", "is not valid TOML"),
+    "unknown key": ('checkpoint-sise = "1GB"', "(did you mean checkpoint-size?)"),
+    "unknown key without a neighbour": ("\nxyzzy = 1", "unknown key 'xyzzy' (see 'deepvm config"),
+    "section": ('[recommend]\nregion = "us-east-1"', "expected one setting per line"),
+    "switch": ("pw = 3\noffline = 1", "invalid value for offline: 1 (expected true or false)"),
+    "text": ("pw = true", "invalid value for pw: true (expected text in quotes, or a number)"),
+    "list for a text": ("pw = [1, 2]", "invalid value for pw: a list of 2"),
+    "list of lists": ("region = [['a']]", "(expected text in quotes, or a list of texts)"),
+    "list with a switch": ("exclude = ['a', true]", "a list of 2"),
+    "date": ("pw = 2026-01-01", "2026-01-01 (expected"),
+    "twice in two spellings": ("max-nodes = 3\nmax_nodes = 4", "repeated key max_nodes"),
+    "no TOML": ("pw: 3", "not TOML"),
+    "too deep": ("pw = " + "[" * 100_000, "nested too deeply"),
+    "huge hexadecimal number": ("pw = 0x" + "f" * 5000, "invalid value for pw"),
+    "long value": (f'offline = "{"x" * 5000}"', "invalid value for offline"),
+    "long key": ("x" * 5000 + " = 1", "unknown key"),
     "binary": (b"\x7fELF\x02\x01\xff\xfe", "byte 0xff at position 6 is not UTF-8"),
-    "binary behind a mark": (b"\xef\xbb\xbfpw = '\xff'", "0xff at position 6 is not UTF-8"),
-    "UTF-16": ("pw = 3".encode("utf-16"), "is not UTF-8"),
     "too large": (b"#" * (2**20 + 1), "expected at most 1 MiB"),
 }
 
@@ -358,7 +317,7 @@ def test_a_bad_file_is_named_with_the_place(name: str, where: str, run: Run) -> 
     for words in (["recommend"], ["config", "show"]):
         code, out, err = run(*words)
         assert (code, out) == (4, "")
-        assert err.startswith(f"Error: {file}: ")
+        assert err.startswith(f"Error: {file}:")
         assert named in err
         assert len(err) < 1000
     assert run("recommend", "--help")[0] == 0
@@ -412,6 +371,7 @@ def test_empty_files_marks_and_other_line_ends_are_fine(content: bytes) -> None:
     assert received(RankFlags, *([] if b"pw" in content else ["--pw", "3"])).pw == "3"
 
 
+@settings(max_examples=examples(50))
 @given(st.text() | st.binary())
 @example("a.b.c = 1")
 @example("'' = 1")
@@ -429,43 +389,16 @@ def test_no_file_is_more_than_an_error(content: str | bytes) -> None:
         try:
             read_settings(os.environ)
         except DataError as error:
-            assert str(error).startswith("deepvm.toml: ")
+            assert str(error).startswith("deepvm.toml:")
             assert "\x1b" not in str(error)
 
 
-SECRETS = [
-    f'aws_secret_access_key = "{SECRET}"',
-    f'AWS-SESSION-TOKEN = "{SECRET}"',
-    f'password = "{SECRET}"',
-    f'aws_access_key_id = "{SECRET}"',
-    f'[aws]\nsecret = "{SECRET}"',
-    f'aws = {{deep = {{api_key = "{SECRET}"}}}}',
-    f"aws_secret_access_key = {SECRET}",
-    f'aws_secret_access_key = "{SECRET}',
-    f'password = ["{SECRET}", 1979-99-99]',
-]
-
-
-@pytest.mark.parametrize("text", SECRETS)
-@pytest.mark.parametrize(
-    "words", [["recommend"], ["config", "show"], ["recommend", "--debug"]], ids=lambda w: w[-1]
-)
-def test_secrets_are_refused_and_never_shown(
-    text: str, words: list[str], run: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
-    Path("deepvm.toml").write_text(text)
-    if "--debug" in words:
-        with pytest.raises(SystemExit) as end:
-            main(words)
-        err = capsys.readouterr().err
-        assert end.value.code == 4 and "Traceback" in err and SECRET not in err
-        return
-    code, out, err = run(*words)
-    assert (code, out) == (4, "")
-    assert SECRET not in err
-    if "not valid TOML" not in err:
-        assert "credentials do not belong here" in err
-        assert 'profile = "..."' in err
+def test_values_of_unknown_keys_are_not_shown(run: Run) -> None:
+    for text in (f'aws_secret_access_key = "{SECRET}"', f'[aws]\nsecret = "{SECRET}"'):
+        Path("deepvm.toml").write_text(text)
+        code, out, err = run("recommend")
+        assert (code, out) == (4, "")
+        assert SECRET not in err
 
 
 @pytest.mark.parametrize(
@@ -667,16 +600,3 @@ def test_show_without_anything_set(run: Run) -> None:
     shown = {r["key"]: r["value"] for r in found["settings"]}
     assert shown == {key_of(n): None if n == "pw" else getattr(flags, n) for n in NAMES}
     assert "deepvm.toml (not there)" in run("config", "show")[2]
-
-
-def test_show_hides_a_key_that_strayed_into_a_setting(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
-    monkeypatch.setenv("DEEPVM_PROFILE", f"x{SECRET}")
-    monkeypatch.setenv("DEEPVM_EXCLUDE", f"a,{SECRET}")
-    for form in ("json", "table"):
-        code, out, err = run("config", "show", "-o", form)
-        assert code == 0
-        assert SECRET not in out + err
-        assert "***" in out

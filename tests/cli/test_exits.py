@@ -65,7 +65,7 @@ def test_every_error_has_its_exit_code_also_with_debug(
         def fail(*_: object, error: DeepVMError = made(kind), **__: object) -> None:  # noqa: B008
             raise error
 
-        monkeypatch.setattr("deepvm.cli.plan.open_catalogs.open_catalogs", fail)
+        monkeypatch.setattr("deepvm.services.open_catalogs.CatalogOpener.all", fail)
         with pytest.raises(SystemExit) as end:
             main(words)
         out, err = capsys.readouterr()
@@ -144,8 +144,8 @@ sys.meta_path.insert(0, Finder())
 IN_COMMAND = """
 def planned(*_, **__):
     {body}
-import deepvm.cli.plan.open_catalogs
-deepvm.cli.plan.open_catalogs.open_catalogs = planned
+import deepvm.services.open_catalogs
+deepvm.services.open_catalogs.CatalogOpener.all = planned
 """
 
 

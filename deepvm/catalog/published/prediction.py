@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from deepvm.catalog.published.hardware import accelerators, find_accelerator
 from deepvm.catalog.published.performance import PublishedPerformance
-from deepvm.catalog.published.workloads import WorkloadOptions, read_workload
+from deepvm.catalog.published.workloads import read_workload
 from deepvm.core.meanings import meant_gpu, none_of
 from deepvm.core.training.speed import Training, TrainingSpeed
 from deepvm.core.units import GIB, parse_bytes, to_whole
@@ -14,7 +14,6 @@ from deepvm.errors import RequestError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Unpack
 
     from deepvm.core.cluster.instances import Catalog, InstanceType
 
@@ -37,7 +36,7 @@ def predict(
     software: str = "eager",
     placement_group: bool = False,
     tables: OwnSteps | None = None,
-    **workload: Unpack[WorkloadOptions],
+    **workload: Any,
 ) -> TrainingSpeed:
     """Predict throughput, step time and MFU, with 80 % intervals.
 
@@ -49,7 +48,7 @@ def predict(
         software: ``"eager"``, ``"transformers"``, ``"compiled"`` or ``"tuned"``.
         placement_group: whether the VMs are in a cluster placement group.
         tables: measured on your own machines, ``deepvm.load_tables()``. **workload: what is
-        trained, see :class:`deepvm.catalog.published.workloads.WorkloadOptions`.
+        trained, see :class:`deepvm.core.training.workload_options.AmountOptions`.
 
     Raises:
         RequestError: an argument cannot be used. CatalogFormatError: a bad model file.
@@ -72,7 +71,7 @@ def workload(
     placement_group: bool = False,
     tables: OwnSteps | None = None,
     catalog: Catalog | None = None,
-    **options: Unpack[WorkloadOptions],
+    **options: Any,
 ) -> Training:
     """Say what is trained, for ``training=`` of :func:`deepvm.recommend`, ``explain`` and ``sweep``.
 
@@ -82,7 +81,7 @@ def workload(
         tables: measured on your own machines, ``deepvm.load_tables()``.
         catalog: of the types that the tables name.
         **options: such as ``model="llama-8b", method="fsdp", tokens="2B"``; see
-            :class:`deepvm.catalog.published.workloads.WorkloadOptions`.
+            :class:`deepvm.core.training.workload_options.AmountOptions`.
 
     Raises:
         RequestError: an argument cannot be used. CatalogFormatError: a bad model file.

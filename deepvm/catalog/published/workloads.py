@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from enum import Enum
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypeVar
 
 from deepvm.catalog.published.model_file import is_file_name, read_model
 from deepvm.catalog.published.models import find_model, model_of_size, parse_count
@@ -23,32 +23,6 @@ _MOST_UNITS = 1e18
 _Kind = TypeVar("_Kind", bound=Enum)
 
 
-class WorkloadOptions(TypedDict, total=False):
-    """What is trained, as the command line and Python say it; numbers may be text.
-
-    ``model``: a preset, or a .yaml or .json file; ``params``: instead, the size of a language
-    model, ``"7B"``. ``seq``: tokens of a sample. ``method``: ``ddp``, ``fsdp``, ``lora`` or
-    ``auto``, which shards large models.
-    ``batch_per_gpu``, ``global_batch``: samples of a step, one of the two.
-    ``activation_checkpointing``: None for what usual recipes do. ``tokens``, ``samples``: how much
-    is trained on in all; ``epochs`` with ``dataset_size``: instead, that many times the data set,
-    in the model's unit.
-    """
-
-    model: str | Model
-    params: str | float | None
-    seq: str | int | None
-    method: str
-    precision: str
-    batch_per_gpu: str | int | None
-    global_batch: str | int | None
-    activation_checkpointing: bool | None
-    tokens: str | float | None
-    samples: str | float | None
-    epochs: str | float | None
-    dataset_size: str | float | None
-
-
 def read_workload(
     *,
     model: str | Model = "",
@@ -61,7 +35,7 @@ def read_workload(
     activation_checkpointing: bool | None = None,
     **amount: Any,
 ) -> Workload:
-    """Read :class:`WorkloadOptions`.
+    """Read options of :class:`deepvm.core.training.workload_options.AmountOptions`.
 
     Raises a RequestError, and a CatalogFormatError for a bad model file.
     """

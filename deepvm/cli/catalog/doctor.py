@@ -13,10 +13,10 @@ import typer
 
 from deepvm.cli.help.completion import complete_region
 from deepvm.cli.output import Output, note, print_as
-from deepvm.cli.parameters import flag, opt
-from deepvm.cli.plan.options import AwsProfile
+from deepvm.cli.parameters import flag, opt, shared
 from deepvm.core.spelling import joined, one_of
 from deepvm.errors import RequestError
+from deepvm.services.plan_options import SourceOptions
 
 if TYPE_CHECKING:
     from deepvm.catalog.signals.cloud import Check
@@ -36,7 +36,7 @@ def doctor(
             autocompletion=complete_region,
         ),
     ] = [],  # noqa: B006  typer copies defaults, and None would hide the list type
-    profile: AwsProfile = "",
+    profile: Annotated[str, shared(SourceOptions, "profile")] = "",
     iam: Annotated[
         bool, flag("--iam", "Only print the read-only IAM policy that deepvm needs.")
     ] = False,

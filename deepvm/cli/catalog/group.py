@@ -15,15 +15,17 @@ from deepvm.cli.catalog.status import status
 from deepvm.cli.help.completion import complete_catalog
 from deepvm.cli.output import Output, OutputOrWide, print_as, print_document, say, warn
 from deepvm.cli.parameters import arg, flag, group, takes_flags
-from deepvm.cli.plan.options import A_CATALOG, ShowFlags, SourceFlags
+from deepvm.cli.plan.options import load, load_measured
 from deepvm.cli.settings import ConfiguredCommand
 from deepvm.core.units import counted
 from deepvm.errors import RequestError
+from deepvm.services.plan_options import MeasuredOptions, SourceOptions
 
 if TYPE_CHECKING:
     from deepvm.core.cluster.instances import Catalog, InstanceType
     from deepvm.reports.tables import Column
 
+A_CATALOG = "AWS's market, an embedded catalog, or a .json or .csv file."
 app = group(
     "Refresh, list, show, compare, validate and convert catalogs of instance types and prices."
 )
@@ -40,7 +42,7 @@ app.command(
 def diff(
     old: Annotated[str, arg("OLD", A_CATALOG, autocompletion=complete_catalog)],
     new: Annotated[str, arg("NEW", "The one to compare it with.", autocompletion=complete_catalog)],
-    flags: SourceFlags,
+    flags: SourceOptions,
     output: Output = "table",
     fail_on_change: Annotated[
         bool, flag("--fail-on-change", "Exit code 1 when anything changed.")
@@ -53,7 +55,7 @@ def diff(
     from deepvm.catalog.diff import diff_catalogs
     from deepvm.reports.prices import diffs
 
-    found = diff_catalogs(flags.load(old), flags.load(new))
+    found = diff_catalogs(load(old, flags), load(new, flags))
     table, document = lambda: diffs.print_report(found, old, new), lambda: diffs.document(found)
     print_as(output, table, document, lambda: diffs.csv_rows(found))
     if fail_on_change and not found.empty:
@@ -108,14 +110,14 @@ def list_catalogs(output: Output = "table") -> None:
 @takes_flags
 def show(
     catalog: Annotated[str, arg("NAME|FILE", A_CATALOG, autocompletion=complete_catalog)],
-    flags: ShowFlags,
+    flags: MeasuredOptions,
     output: OutputOrWide = "table",
 ) -> None:
     """Show the types of a catalog with their prices and performance, including your own measurements.
 
     json and csv are the formats of catalog files: redirect, edit, use.
     """
-    loaded = flags.load(catalog)
+    loaded = load_measured(catalog, flags)
     if output in ("table", "wide"):
         _print_types(loaded, wide=output == "wide")
     elif output == "yaml":
@@ -152,7 +154,7 @@ def validate(file: Annotated[str, arg("FILE", "A .json or .csv catalog.")]) -> N
 def convert(
     given: Annotated[str, arg("IN", A_CATALOG, autocompletion=complete_catalog)],
     target: Annotated[str, arg("OUT", "Output file; .json or .csv decides the format.")],
-    flags: SourceFlags,
+    flags: SourceOptions,
     force: Annotated[bool, flag("--force", "Overwrite OUT if it exists.")] = False,
 ) -> None:
     """Write a catalog as JSON or as CSV."""
@@ -164,7 +166,7 @@ def convert(
         raise RequestError(
             "OUT", target, "a file that does not exist yet, or --force to overwrite it"
         )
-    loaded = flags.load(given)
+    loaded = load(given, flags)
     left_out = save_catalog(loaded, target)
     say(f"{target}: written, {_counted(loaded)}")
     _warn(target, left_out)

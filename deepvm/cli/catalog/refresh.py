@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from deepvm.cli.help.completion import complete_cloud, complete_region
 from deepvm.cli.output import note, say
-from deepvm.cli.parameters import opt
-from deepvm.cli.plan.options import MOST_DAYS, AwsProfile
+from deepvm.cli.parameters import opt, shared
 from deepvm.core.spelling import joined, one_of
 from deepvm.errors import CloudError, DataError, RequestError
+from deepvm.services.plan_options import MAX_DAYS, SourceOptions
 
 if TYPE_CHECKING:
     from deepvm.catalog.public.public_market import PublicCatalog
@@ -46,13 +46,13 @@ def refresh(
         list[str] | None, opt("Only this signal, such as spot; repeatable.", "SIGNAL")
     ] = None,
     days: Annotated[
-        str, opt(f"Also the spot price history of so many days, 1 to {MOST_DAYS}.", "N")
+        str, opt(f"Also the spot price history of so many days, 1 to {MAX_DAYS}.", "N")
     ] = "",
     cloud: Clouds = None,
     source: Annotated[
         str, opt("A public catalog instead of AWS: skypilot or gpuhunt; none: only AWS.", "NAME")
     ] = "",
-    profile: AwsProfile = "",
+    profile: Annotated[str, shared(SourceOptions, "profile")] = "",
     offline: Annotated[bool, opt("", None, "--offline", hidden=True)] = False,
 ) -> None:
     """Fetch prices, types and quotas into the cache now, however fresh it is: of AWS, or of public catalogs.

@@ -9,8 +9,8 @@ from typing import Annotated
 from deepvm.cli.catalog.refresh import ALL, Clouds, clouds_named
 from deepvm.cli.help.completion import complete_region
 from deepvm.cli.output import Output, note, print_as
-from deepvm.cli.parameters import opt
-from deepvm.cli.plan.options import AwsProfile
+from deepvm.cli.parameters import opt, shared
+from deepvm.services.plan_options import SourceOptions
 
 
 def status(
@@ -25,7 +25,7 @@ def status(
         ),
     ] = None,
     cloud: Clouds = None,
-    profile: AwsProfile = "",
+    profile: Annotated[str, shared(SourceOptions, "profile")] = "",
     output: Output = "table",
 ) -> None:
     """Show the cache of prices and types: how much, how old, whether it is fresh, and what renews it.

@@ -2,37 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from dataclasses import MISSING, dataclass
+from typing import Any
 
 import typer
 
-from deepvm.cli.help.completion import complete_accelerator
 from deepvm.cli.output import Output, print_as, say
-from deepvm.cli.parameters import group, opt, switch, takes_flags
-from deepvm.cli.plan.options import Software, Tables, own_tables
-from deepvm.cli.workload_options import WorkloadFlags
+from deepvm.cli.parameters import again, group, takes_flags
+from deepvm.core.options import option
+from deepvm.core.training.workload_options import WorkloadOptions, workload_keywords
 from deepvm.documents.build import document_of
+from deepvm.services.plan_options import PlanFlags
 
 app = group("Predict how fast GPUs train a model, with intervals, and check such predictions.")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class PredictFlags(WorkloadOptions):
+    """The options of ``performance predict``."""
+
+    gpu: str = option(MISSING, "GPU model, such as H100.", "NAME", complete="complete_accelerator")
+    gpus: str = option("1", "How many of them, in all.", "N")
+    nodes: str | None = option(None, "In how many VMs; default: as they are mostly rented.", "N")
+    gpu_memory: str | None = option(None, "Which of several with this name, such as 40GiB.", "SIZE")
+    software: str = again(PlanFlags, "software")
+    placement_group: bool = again(PlanFlags, "placement_group")
+    tables: str = again(PlanFlags, "tables")
 
 
 @app.command(short_help="Predict the throughput of a number of GPUs.")
 @takes_flags
 def predict(
-    flags: WorkloadFlags,
-    gpu: Annotated[
-        str, opt("GPU model, such as H100.", "NAME", autocompletion=complete_accelerator)
-    ],
-    gpus: Annotated[str, opt("How many of them, in all.", "N")] = "1",
-    nodes: Annotated[
-        str | None, opt("In how many VMs; default: as they are mostly rented.", "N")
-    ] = None,
-    gpu_memory: Annotated[
-        str | None, opt("Which of several with this name, such as 40GiB.", "SIZE")
-    ] = None,
-    software: Software = "eager",
-    placement_group: Annotated[bool, switch("The VMs are in a cluster placement group.")] = False,
-    tables: Tables = "auto",
+    flags: PredictFlags,
     output: Output = "table",
 ) -> None:
     """Predict throughput, step time and MFU, each with an 80 % interval, its source and its doubts.
@@ -43,16 +44,17 @@ def predict(
     """
     from deepvm.catalog.published.prediction import predict as predicted
     from deepvm.reports.performance import predictions as report
+    from deepvm.services.measurements import own_tables
 
     found = predicted(
-        gpu,
-        _whole(gpus),
-        None if nodes is None else _whole(nodes),
-        gpu_memory=gpu_memory,
-        software=software,
-        placement_group=placement_group,
-        tables=own_tables(tables),
-        **flags.given(),
+        flags.gpu,
+        _whole(flags.gpus),
+        None if flags.nodes is None else _whole(flags.nodes),
+        gpu_memory=flags.gpu_memory,
+        software=flags.software,
+        placement_group=flags.placement_group,
+        tables=own_tables(flags.tables),
+        **workload_keywords(flags),
     )
     print_as(output, lambda: report.print_prediction(found), lambda: report.document(found))
     if not found.fits[0]:

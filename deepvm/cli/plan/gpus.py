@@ -2,53 +2,53 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import dataclass
 
-from deepvm.cli.help.completion import complete_catalog, complete_cloud, complete_gpu
 from deepvm.cli.output import Output, print_as
-from deepvm.cli.parameters import opt, takes_flags
-from deepvm.cli.plan.options import Software, SourceFlags, Tables, own_tables
-from deepvm.cli.workload_options import WorkloadFlags
+from deepvm.cli.parameters import again, takes_flags
+from deepvm.cli.plan.options import load
+from deepvm.core.options import option
 from deepvm.core.training.usual_model import USUAL_MODEL
+from deepvm.core.training.workload_options import WorkloadOptions, workload_keywords
 from deepvm.documents.build import document_of
+from deepvm.services.plan_options import PlanFlags, SourceOptions, catalog_option
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class GpuFlags(WorkloadOptions):
+    """The options of ``gpus``."""
+
+    catalog: str = catalog_option("A cloud's market, an embedded catalog, or a file.")
+    cloud: str = option("", "A cloud's market: aws, gcp ...", "NAME", complete="complete_cloud")
+    gpu: str = option("*", "Only these GPU models.", "GLOB", complete="complete_gpu")
+    software: str = again(PlanFlags, "software")
+    offline: bool = again(PlanFlags, "offline")
+    tables: str = again(PlanFlags, "tables")
 
 
 @takes_flags
-def gpus(
-    flags: WorkloadFlags,
-    catalog: Annotated[
-        str,
-        opt(
-            "A cloud's market, an embedded catalog, or a file.",
-            "NAME|FILE",
-            autocompletion=complete_catalog,
-        ),
-    ] = "aws",
-    cloud: Annotated[
-        str, opt("A cloud's market: aws, gcp ...", "NAME", autocompletion=complete_cloud)
-    ] = "",
-    gpu: Annotated[str, opt("Only these GPU models.", "GLOB", autocompletion=complete_gpu)] = "*",
-    software: Software = "eager",
-    offline: Annotated[bool, opt("Send no requests: use the cache or the snapshot.", None)] = False,
-    tables: Tables = "auto",
-    output: Output = "table",
-) -> None:
+def gpus(flags: GpuFlags, output: Output = "table") -> None:
     """List GPUs with memory, prices, and how fast one VM trains a model.
 
     The most work for a dollar comes first.
 
     Example: deepvm gpus --model llama-8b --method lora
     """
-    from deepvm.cli.plan.open_catalogs import market_of
     from deepvm.documents.outputs import performance
     from deepvm.reports.text import print_text
     from deepvm.services.gpus import gpus as rentable
+    from deepvm.services.measurements import own_tables
+    from deepvm.services.open_catalogs import market_of
 
-    loaded = SourceFlags(offline=offline).load(market_of(cloud, catalog))
+    market = market_of(flags.cloud, flags.catalog)
     found = rentable(
-        loaded, gpu, software=software, tables=own_tables(tables), **flags.given(USUAL_MODEL)
+        load(market, SourceOptions(offline=flags.offline)),
+        flags.gpu,
+        software=flags.software,
+        tables=own_tables(flags.tables),
+        **workload_keywords(flags, USUAL_MODEL),
     )
-    assumed = not flags.model and flags.params is None
+    assumed = not flags.names_a_model
     print_as(
         output,
         lambda: print_text("gpus", also="-o csv", gpus=found, assumed=assumed),

@@ -10,9 +10,11 @@ import typer
 
 from deepvm.cli.help.completion import complete_type
 from deepvm.cli.output import Output, OutputOrPage, note, print_as, print_document, say
-from deepvm.cli.parameters import arg, flag, takes_flags
-from deepvm.cli.plan import options as o
+from deepvm.cli.parameters import arg, flag, opt, takes_flags
+from deepvm.cli.plan.options import opener
+from deepvm.core.options import OUTPUT
 from deepvm.errors import RequestError
+from deepvm.services.plan_options import PlanFlags, RankFlags
 
 if TYPE_CHECKING:
     from deepvm.catalog.market.open_markets import Placement
@@ -22,35 +24,46 @@ if TYPE_CHECKING:
 
 @takes_flags
 def recommend(
-    flags: o.RankFlags,
+    flags: RankFlags,
     output: OutputOrPage = "table",
     explain: Annotated[
-        str, o.of_type("Also say why this type is not in the best cluster.", "TYPE")
+        str,
+        opt(
+            "Also say why this type is not in the best cluster.",
+            "TYPE",
+            autocompletion=complete_type,
+            rich_help_panel=OUTPUT,
+        ),
     ] = "",
     why: Annotated[
-        bool, flag("--why", "Also show reasons, doubts, alternatives and rejected types.")
+        bool,
+        flag(
+            "--why",
+            "Also show reasons, doubts, alternatives and rejected types.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = False,
 ) -> None:
     """Rank the clusters that train fastest for a budget.
 
     Example: deepvm recommend --pw 3
     """
-    from deepvm.cli.plan.open_catalogs import open_catalogs, placement_of
+    opened = opener(flags, details=why)
     from deepvm.planner.request import PlanRequest
     from deepvm.services.recommend import explain_type, recommend_in
 
-    catalogs = open_catalogs(flags, details=why)
-    request = PlanRequest.parse(flags.pw, **flags.planner_options(catalogs[0]))
+    catalogs = opened.all()
+    request = PlanRequest.parse(flags.pw, opened.planned(catalogs[0]))
     found = recommend_in(catalogs, request, simulate=flags.simulate, say=note)
     asked = None
     if explain:
         best = found.answers[0]
         asked = explain_type(best.catalog, best.request, explain, say=note)
-    placement = placement_of(found, flags)
+    placement = opened.placement(found)
     if output == "table" and found.ranked and found.answers[0].request.training is not None:
         from deepvm.reports.plans.answer import print_answer
 
-        assumed = not flags.model and flags.params is None
+        assumed = not flags.names_a_model
         later = why or asked is not None  # the reasons below say it
         print_answer(
             found, datetime.now(timezone.utc), None if later else placement, assumed=assumed
@@ -64,14 +77,14 @@ def recommend(
         raise typer.Exit(3)  # nothing is feasible
 
 
-def _write_page(found: Comparison, flags: o.RankFlags) -> None:
+def _write_page(found: Comparison, flags: RankFlags) -> None:
     from deepvm import __version__
     from deepvm.cli.plan.repeated import command_of
     from deepvm.planner.search.frontier import frontier_of
     from deepvm.reports.plans.plan_page import PlanPage
 
     command = f"{command_of('recommend', flags)} -o html"
-    assumed = not flags.model and flags.params is None
+    assumed = not flags.names_a_model
     page = PlanPage(
         found,
         frontier_of(found.answers[0]),
@@ -121,22 +134,22 @@ def _print(found: Comparison, why: WhyNot | None, placement: Placement | None, o
 @takes_flags
 def explain(
     name: Annotated[str, arg("TYPE", "A type of the catalog.", autocompletion=complete_type)],
-    flags: o.PlanFlags,
+    flags: PlanFlags,
     output: Output = "table",
 ) -> None:
     """Answer "why not this type?" with its best cluster and how far that is from the winner.
 
     Example: deepvm explain g5.xlarge --pw 3
     """
-    from deepvm.cli.plan.open_catalogs import one_catalog
+    opened = opener(flags)
     from deepvm.planner.request import PlanRequest
     from deepvm.reports.plans import recommendation_documents as data
     from deepvm.reports.plans import recommendations as report
     from deepvm.services.recommend import explain_type
 
-    found = one_catalog(flags)
+    found = opened.one()
     try:
-        request = PlanRequest.parse(flags.pw, **flags.planner_options(found))
+        request = PlanRequest.parse(flags.pw, opened.planned(found))
         why = explain_type(found, request, name, say=note)
     except RequestError as error:
         # Here the type is an argument; `recommend` has an option --explain.

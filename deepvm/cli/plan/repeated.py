@@ -4,40 +4,35 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from dataclasses import MISSING, Field, fields
-from typing import Any, get_type_hints
+from dataclasses import fields
+from typing import Any
 
-from deepvm.cli.parameters import option_name
+from deepvm.cli.parameters import option_name, typed
+from deepvm.core.options import Option, default_of, option_of
 
 
 def command_of(command: str, flags: Any) -> str:
     """``deepvm COMMAND`` with each option of a dataclass of options that is not at its default, for a shell."""
-    hints = get_type_hints(type(flags), include_extras=True)
     words = ["deepvm", command]
     for field in fields(flags):
-        words += _words(
-            field, _name(field.name, hints[field.name].__metadata__[0]), getattr(flags, field.name)
-        )
+        about, value, default = option_of(field), getattr(flags, field.name), default_of(field)
+        if about is not None and value not in (default, typed(default, about)):
+            words += _words(_flag(field.name, about), value)
     return shlex.join(words)
 
 
-def _name(field: str, option: Any) -> str:
-    """The option of a field: the first of its own names, which typer keeps as a default, or the field's."""
-    own = (
-        n
-        for n in (option.default, *(option.param_decls or ()))
-        if isinstance(n, str) and n.startswith("--")
-    )
-    return next(own, f"--{option_name(field)}").partition("/")[0]
+def _flag(name: str, about: Option) -> str:
+    """The first long name of an option."""
+    named = [word for word in about.names if word.startswith("--")]
+    return (named or [f"--{option_name(name)}"])[0].partition("/")[0]
 
 
-def _words(field: Field[Any], name: str, value: Any) -> Iterator[str]:
-    default = field.default if field.default_factory is MISSING else field.default_factory()
-    if value == default:
-        return
+def _words(flag: str, value: Any) -> Iterator[str]:
     if isinstance(value, bool):
-        yield name if value else f"--no-{name.removeprefix('--')}"
+        yield flag if value else f"--no-{flag.removeprefix('--')}"
         return
-    for one in value if isinstance(value, (list, tuple)) else [value]:
-        # "--name=value" also where a value starts with a dash.
-        yield from [f"{name}={one}"] if str(one).startswith("-") else [name, str(one)]
+    for each in value if isinstance(value, (list, tuple)) else [value]:
+        if str(each).startswith("-"):
+            yield f"{flag}={each}"
+        else:
+            yield from (flag, str(each))

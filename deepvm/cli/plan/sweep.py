@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Annotated
 
 from deepvm.cli.long_runs import Progress
 from deepvm.cli.output import Output, draw, note, plot_of, print_as
 from deepvm.cli.parameters import takes_flags
-from deepvm.cli.plan import options as o
+from deepvm.cli.plan.options import opener
+from deepvm.services.plan_options import PlanFlags, SweepFlags
 
 if TYPE_CHECKING:
     from deepvm.planner.sweep import SweepRow
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
 @takes_flags
 def sweep(
-    flags: o.SweepFlags,
+    flags: SweepFlags,
     output: Output = "table",
     plot: Annotated[str, plot_of("Figure 7, or time and cost")] = "",
 ) -> None:
@@ -25,7 +27,7 @@ def sweep(
 
     Example: deepvm sweep --pw 0:10:0.1 --catalog simulated -o csv
     """
-    from deepvm.cli.plan.open_catalogs import one_catalog
+    opened = opener(replace(flags, pw="0", policy=PlanFlags.policy))
     from deepvm.planner.request import PlanRequest
     from deepvm.planner.sweep import parse_budgets
     from deepvm.reports.plans import sweeps as report
@@ -33,8 +35,8 @@ def sweep(
     from deepvm.services.recommend import sweep_budgets
 
     budgets = parse_budgets(flags.pw)
-    found = one_catalog(flags)
-    request = PlanRequest.parse(0, **flags.planner_options(found))
+    found = opened.one()
+    request = PlanRequest.parse(0, opened.planned(found))
     policies = tuple(dict.fromkeys(flags.policy)) or None
     rows = sweep_budgets(
         found, budgets, policies, request, simulate=flags.simulate, say=note, track=_tracked

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import MISSING, dataclass, replace
 from datetime import datetime, timezone
 from decimal import Decimal
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from deepvm.cli.help import completion as complete
 from deepvm.cli.output import Output, note, print_as, say
-from deepvm.cli.parameters import opt
-from deepvm.cli.plan.options import AwsProfile, Offline, PriceHistory, Prices, say_notes
+from deepvm.cli.parameters import again, takes_flags
+from deepvm.cli.plan.options import say_notes
+from deepvm.core.options import option
 from deepvm.core.spelling import one_of
 from deepvm.core.units import parse_seconds, to_decimal
 from deepvm.documents.build import document_of
 from deepvm.errors import CloudError, DataError, MissingDataError, MissingExtraError, RequestError
+from deepvm.services.plan_options import CatalogOptions, catalog_option
 
 if TYPE_CHECKING:
     from deepvm.catalog.market.build_catalog import MarketRequest
@@ -23,47 +24,31 @@ if TYPE_CHECKING:
     from deepvm.simulator.survival.evidence import PriceEvidence
 
 
-def survive(
-    *,
-    instance_type: Annotated[
-        str, opt("The type of the VMs.", "TYPE", autocompletion=complete.complete_type)
-    ],
-    count: Annotated[int, opt("How many are needed at once.", "N")],
-    for_: Annotated[str, opt("How long all have to live, such as 4h.", "TIME", "--for")],
-    catalog: Annotated[
-        str,
-        opt(
-            "A cloud's market, an embedded catalog, or a file.",
-            "NAME|FILE",
-            autocompletion=complete.complete_catalog,
-        ),
-    ] = "aws",
-    cloud: Annotated[
-        str, opt("A cloud's market: aws, gcp ...", "NAME", autocompletion=complete.complete_cloud)
-    ] = "",
-    region: Annotated[
-        str,
-        opt(
-            "The region; default: your own.",
-            "NAME",
-            "--region",
-            "-r",
-            autocompletion=complete.complete_region,
-        ),
-    ] = "",
-    zone: Annotated[
-        str, opt("Only this zone, by id (use1-az1) or name (us-east-1a).", "ZONE")
-    ] = "",
-    price_history: PriceHistory = "",
-    days: Annotated[str, opt("Days of --history, 1 to 90.", "N")] = "30",
-    max_price: Annotated[
-        str | None, opt("The most that you bid for a VM, $/h; needs --history.", "USD")
-    ] = None,
-    prices: Prices = "auto",
-    offline: Offline = False,
-    profile: AwsProfile = "",
-    output: Output = "table",
-) -> None:
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class SurviveFlags:
+    """The options of ``survive``."""
+
+    instance_type: str = option(MISSING, "The type of the VMs.", "TYPE", complete="complete_type")
+    count: int = option(MISSING, "How many are needed at once.", "N", kind=int)
+    for_: str = option(MISSING, "How long all have to live, such as 4h.", "TIME", "--for")
+    catalog: str = catalog_option("A cloud's market, an embedded catalog, or a file.")
+    cloud: str = option("", "A cloud's market: aws, gcp ...", "NAME", complete="complete_cloud")
+    region: str = option(
+        "", "The region; default: your own.", "NAME", "--region", "-r", complete="complete_region"
+    )
+    zone: str = again(CatalogOptions, "zone")
+    price_history: str = again(CatalogOptions, "price_history")
+    days: str = option("30", "Days of --history, 1 to 90.", "N")
+    max_price: str | None = option(
+        None, "The most that you bid for a VM, $/h; needs --history.", "USD"
+    )
+    prices: str = again(CatalogOptions, "prices")
+    offline: bool = again(CatalogOptions, "offline")
+    profile: str = again(CatalogOptions, "profile")
+
+
+@takes_flags
+def survive(flags: SurviveFlags, output: Output = "table") -> None:
     """Say how probable it is that N spot VMs of a type can be had, and that all of them live for a time.
 
     It rests on public traces, the cloud's interruption band, your own jobs, and, where they are at
@@ -72,31 +57,33 @@ def survive(
     Example: deepvm survive --instance-type p4d.24xlarge --count 8 --for 4h
     """
     from deepvm.catalog.market.build_catalog import MarketRequest
-    from deepvm.cli.plan.open_catalogs import market_of
     from deepvm.documents.outputs.simulation import Survive
     from deepvm.reports.simulation.survive import print_answer
+    from deepvm.services.open_catalogs import market_of
     from deepvm.simulator.survival.evidence import answer
 
-    if max_price is not None and not price_history:
-        raise RequestError(
-            "max_price", max_price, "together with --history FOLDER, which says how prices moved"
-        )
-    most = None if max_price is None else to_decimal(max_price, "max_price")
-    for_s = parse_seconds(for_, "for")
-    catalog = market_of(cloud, catalog)
-    _check_cloud(catalog, "cloud" if cloud else "catalog")
-    request = MarketRequest(prices=prices, offline=offline, profile=profile, days=days)
-    loaded, kind = _type(_named(catalog, region), instance_type, request)
-    place = _place(loaded, kind, zone)
+    if flags.max_price is not None and not flags.price_history:
+        allowed = "together with --history FOLDER, which says how prices moved"
+        raise RequestError("max_price", flags.max_price, allowed)
+    most = None if flags.max_price is None else to_decimal(flags.max_price, "max_price")
+    for_s = parse_seconds(flags.for_, "for")
+    catalog = market_of(flags.cloud, flags.catalog)
+    _check_cloud(catalog, "cloud" if flags.cloud else "catalog")
+    request = MarketRequest(
+        prices=flags.prices, offline=flags.offline, profile=flags.profile, days=flags.days
+    )
+    loaded, kind = _type(_named(catalog, flags.region), flags.instance_type, request)
+    place = _place(loaded, kind, flags.zone)
+    days, folder = int(request.days), flags.price_history
     found = answer(
         loaded,
         kind,
-        count,
+        flags.count,
         for_s,
-        zone=zone,
-        own=_own(instance_type, loaded.region, place.name),
-        score=_score(loaded, kind, count, request, place.zone),
-        prices=_prices(loaded, kind, price_history, int(request.days), for_s, place.zone, most),
+        zone=flags.zone,
+        own=_own(flags.instance_type, loaded.region, place.name),
+        score=_score(loaded, kind, flags.count, request, place.zone),
+        prices=_prices(loaded, kind, folder, days, for_s, place.zone, most),
     )
     print_as(output, lambda: print_answer(found), lambda: document_of(Survive, found))
 

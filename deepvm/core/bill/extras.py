@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import NamedTuple, TypedDict
+from typing import NamedTuple
 
 from deepvm.core.spelling import one_of
 from deepvm.core.units import parse_bytes
@@ -22,26 +22,9 @@ GB = Decimal(10**9)
 _NOTHING = re.compile(r"\s*0+(\.0+)?\s*([kKMGT]i?)?B?\s*", re.ASCII)
 
 
-class ExtrasOptions(TypedDict, total=False):
-    """Options of :class:`Extras`, as users write them.
-
-    ``disk``: of each VM, ``"200GB"``. ``disk_type``: such as ``"gp3"``; None for the cloud's usual
-    one. ``egress``: traffic to the internet in all. ``bucket``: what a bucket keeps meanwhile.
-    ``nat``: VMs without public addresses, behind a NAT gateway. ``exclude_cost``: names of costs
-    not to count, ``"all"`` for none of them.
-    """
-
-    disk: str | int | None
-    disk_type: str | None
-    egress: str | int | None
-    bucket: str | int | None
-    nat: bool
-    exclude_cost: str | Sequence[str]
-
-
 @dataclass(frozen=True)
 class Extras:
-    """The same, read; sizes in GB, None where nothing was said."""
+    """What users set; sizes in GB, None where nothing was said."""
 
     disk_gb: Decimal | None = None
     disk_kind: str = ""
@@ -76,7 +59,7 @@ class Extras:
         nat: bool = False,
         exclude_cost: str | Sequence[str] = (),
     ) -> Extras:
-        """Read :class:`ExtrasOptions`. Raises a RequestError."""
+        """Read options of :class:`deepvm.planner.options.RankOptions`. Raises a RequestError."""
         words = (exclude_cost,) if isinstance(exclude_cost, str) else tuple(exclude_cost)
         names = [name.strip() for text in words for name in text.split(",") if name.strip()]
         for name in names:

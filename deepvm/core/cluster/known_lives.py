@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from datetime import datetime, timezone
 
 from deepvm.core.interval import Z80
+from deepvm.core.units import counted, format_seconds
 
 SHORT_LIFE_S = 4 * 3600.0
 """Of a spot VM with GPUs at a busy time, by public traces."""
@@ -57,3 +59,16 @@ def share_interval(count: int, of: int) -> tuple[float, float]:
     share, z2 = count / of, Z80**2 / of
     middle, half = share + z2 / 2, Z80 * math.sqrt((share * (1 - share) + z2 / 4) / of)
     return max((middle - half) / (1 + z2), 0.0), min((middle + half) / (1 + z2), 1.0)
+
+
+def history_words(name: str, known: KnownLifetime) -> str:
+    """How long VMs of a type lived by the user's history: with its doubt and its age."""
+    low, mean, high = (
+        format_seconds(s, digits=3) for s in (known.low_s, known.mean_s, known.high_s)
+    )
+    seen = counted(known.preemptions, "preemption")
+    newest = datetime.fromtimestamp(known.newest_s, timezone.utc).date()
+    return (
+        f"a spot {name} lives {mean} on average (80 %: {low} to {high}; {seen} of {known.machines}"
+        f" until {newest})"
+    )

@@ -25,7 +25,7 @@ import numpy as np
 
 from deepvm.core.cluster.instances import Market, quota_limit
 from deepvm.planner.columns import MemoryNodeTable, TrainingTable
-from deepvm.planner.request import MOST_NODES
+from deepvm.planner.options import MOST_NODES
 
 
 class SolveStatus(str, Enum):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from deepvm.core.cluster.known_lives import history_words
 from deepvm.core.cluster.cluster import Recommendation, Rejection
 from deepvm.core.cluster.instances import INTERRUPTION_BANDS, Catalog, Market
 from deepvm.core.spelling import listed
@@ -20,7 +21,6 @@ from deepvm.reports.plans.bills import bill_lines
 from deepvm.reports.plans.outlooks import expected_cells, in_words, risk_of, share_words, simulated
 from deepvm.reports.plans.sources import (
     doubts,
-    history_words,
     placement_lines,
     quota_lines,
     refused_lines,

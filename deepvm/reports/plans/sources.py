@@ -199,19 +199,6 @@ def quota_needs(cluster: Cluster, catalog: Catalog) -> list[dict[str, object]]:
     return rows
 
 
-def history_words(name: str, known: KnownLifetime) -> str:
-    """How long VMs of a type lived by the user's history: with its doubt and its age."""
-    low, mean, high = (
-        format_seconds(s, digits=3) for s in (known.low_s, known.mean_s, known.high_s)
-    )
-    seen = counted(known.preemptions, "preemption")
-    newest = datetime.fromtimestamp(known.newest_s, timezone.utc).date()
-    return (
-        f"a spot {name} lives {mean} on average (80 %: {low} to {high}; {seen} of {known.machines}"
-        f" until {newest})"
-    )
-
-
 def risk_lines(best: Recommendation, catalog: Catalog, *, known: bool = False) -> list[str]:
     """How often single VMs, and the cluster, are interrupted; ``known``: the user has said how long a VM lives."""
     gpu, lines, risk = best.cluster.gpu, [], risk_of(best.cluster)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from deepvm.core.cluster.known_lives import history_words
 from deepvm.core.cluster.cluster import Prediction, Recommendation
 from deepvm.core.training.speed import Training
 from deepvm.core.training.workload import Workload
@@ -34,7 +35,6 @@ from deepvm.reports.plans.bills import bill_lines
 from deepvm.reports.plans.recommendations import left_out, other_regions, print_why, request_words
 from deepvm.reports.plans.sources import (
     doubts,
-    history_words,
     placement_lines,
     quota_lines,
     refused_lines,

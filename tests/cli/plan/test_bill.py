@@ -83,7 +83,7 @@ def test_help_names_the_costs_and_loads_no_bills() -> None:
     done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
     assert f"Costs not to count: {', '.join(COSTS)} or all" in " ".join(done.stdout.split())
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    assert "deepvm.cli.plan.options" in loaded
+    assert "deepvm.planner.options" in loaded
     loaded -= {"deepvm.catalog", "deepvm.catalog.price_sources"}  # the names of sources alone
     assert not [
         name

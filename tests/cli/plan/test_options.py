@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any
 
 import pytest
 import typer
@@ -20,11 +20,14 @@ from support.places import GOLDEN_FOLDER
 from deepvm.catalog.market.build_catalog import MarketRequest
 from deepvm.catalog.store import load_catalog
 from deepvm.cli import app as commands
-from deepvm.cli.parameters import option_name, takes_flags
-from deepvm.cli.plan.options import PlanFlags, RankFlags, SweepFlags
-from deepvm.core.bill.extras import ExtrasOptions
+from deepvm.cli.parameters import takes_flags
+from deepvm.cli.plan.repeated import _flag
+from deepvm.core.options import default_of, option, option_of
 from deepvm.errors import RequestError
-from deepvm.planner.request import PlanOptions, PlanRequest
+from deepvm.planner.options import RankOptions
+from deepvm.planner.request import PlanRequest
+from deepvm.services.open_catalogs import CatalogOpener
+from deepvm.services.plan_options import PlanFlags, RankFlags, SweepFlags
 
 GOLDEN = GOLDEN_FOLDER
 PLANNING = {"recommend": RankFlags, "explain": PlanFlags, "sweep": SweepFlags}
@@ -57,46 +60,38 @@ def test_help_is_what_it_was(name: str, run: Run, monkeypatch: pytest.MonkeyPatc
     assert out == path.read_text()
 
 
+def options_of(record: type[PlanFlags]) -> list[dataclasses.Field[Any]]:
+    return [field for field in dataclasses.fields(record) if option_of(field)]
+
+
 def test_every_field_is_an_option_with_its_name() -> None:
     for name, record in PLANNING.items():
         command = commands.load(next(e for e in commands.COMMANDS if e.name == name))
         offered = {p.name: p.opts for p in command.params if p.param_type_name == "option"}
-        for field in dataclasses.fields(record):
-            assert option_of(field.name) in offered[field.name]
-        shared = [f.name for f in dataclasses.fields(record)]
-        assert [n for n in offered if n in shared] == shared  # and in their order
+        for field in options_of(record):
+            assert flag_of(field) in offered[field.name]
 
 
-def option_of(name: str) -> str:
-    """Two are not called after their fields.
+def flag_of(field: dataclasses.Field[Any]) -> str:
+    about = option_of(field)
+    assert about is not None
+    return _flag(field.name, about)
 
-    DEEPVM_JOB is what a training job calls itself, DEEPVM_HISTORY is where jobs are written down.
-    """
-    return {"job_file": "--job", "price_history": "--history"}.get(
-        name, f"--{name.replace('_', '-')}"
-    )
+
+def planned(flags: PlanFlags) -> PlanFlags:
+    return CatalogOpener(flags, print, print, print).planned(load_catalog("paper"))
+
+
+def asked(flags: PlanFlags) -> dict[str, Any]:
+    found = planned(flags)
+    return {field.name: getattr(found, field.name) for field in dataclasses.fields(RankOptions)}
 
 
 def test_the_defaults_are_the_planners() -> None:
-    """The defaults are typed twice so that --help loads nothing; they must not drift apart."""
     flags = parse(RankFlags, "--pw", "3")
-    asked = PlanRequest.parse(3, **flags.planner_options(load_catalog("paper")))
-    assert asked == PlanRequest.parse(3)
+    assert PlanRequest.parse(flags.pw, planned(flags)) == PlanRequest.parse(3)
     assert flags.market() == MarketRequest()
     assert flags.regions == ()
-
-
-def test_every_argument_of_the_planner_is_an_option() -> None:
-    paper = load_catalog("paper")
-    given = {r: set(parse(r, "--pw", "3").planner_options(paper)) for r in PLANNING.values()}
-    assert given[RankFlags] == set(PlanOptions.__annotations__)
-    assert given[PlanFlags] == given[RankFlags] - {
-        "top",
-        "solver",
-        "time_limit_s",
-        *ExtrasOptions.__annotations__,
-    }
-    assert given[SweepFlags] == given[PlanFlags] - {"policy"}
 
 
 TOGETHER = ("epochs", "dataset_size")
@@ -116,8 +111,7 @@ def test_every_option_is_handed_on(tmp_path: Path) -> None:
 
     --pw and --catalog are passed by hand.
     """
-    paper = load_catalog("paper")
-    for field in dataclasses.fields(RankFlags):
+    for field in options_of(RankFlags):
         if field.name in ("pw", "catalog", *TOGETHER):
             continue
         before = ["--pw", "3", *OF_A_MODEL.get(field.name, [])]
@@ -129,11 +123,11 @@ def test_every_option_is_handed_on(tmp_path: Path) -> None:
         words |= {"disk_type": "gp2", "exclude_cost": "disk"}
         words |= dict.fromkeys(("disk", "egress", "bucket"), "4GB")
         word = words.get(field.name) or next(iter(other_words(field)), "4")
-        changed = parse(RankFlags, *before, option_of(field.name), *([word] if word != "!" else []))
+        changed = parse(RankFlags, *before, flag_of(field), *([word] if word != "!" else []))
         differs = [
             (changed.market(), changed.regions, changed.clouds, changed.placement_scores)
             != (plain.market(), plain.regions, plain.clouds, plain.placement_scores),
-            changed.planner_options(paper) != plain.planner_options(paper),
+            asked(changed) != asked(plain),
             (changed.tables, changed.workload, changed.simulate)
             != (plain.tables, plain.workload, plain.simulate),
             (changed.reserved, changed.savings_plan) != (plain.reserved, plain.savings_plan),
@@ -143,25 +137,11 @@ def test_every_option_is_handed_on(tmp_path: Path) -> None:
 
 def other_words(field: dataclasses.Field[Any]) -> list[str]:
     """Words that an option takes and that are not its default; ``!`` for a switch."""
-    kind = get_args(field.type)[0]
-    if kind is bool or bool in get_args(kind):
+    about = option_of(field)
+    assert about is not None
+    if about.kind is bool:
         return ["!"]
-    literals = [a for a in (kind, *get_args(kind)) if "Literal" in str(get_origin(a))]
-    return [w for a in literals for w in get_args(a) if w != field.default]
-
-
-def test_names_of_arguments_and_options() -> None:
-    options = {
-        o
-        for e in commands.COMMANDS
-        if e.configured
-        for p in commands.load(e).params
-        for o in p.opts
-    }
-    known = {o.lstrip("-").replace("-", "_") for o in options}
-    # Training is what several options describe together.
-    for argument in (*(a for a in PlanOptions.__annotations__ if a != "training"), "budget"):
-        assert option_name(argument).replace("-", "_") in known
+    return [word for word in about.choices if word != default_of(field)]
 
 
 def test_wrong_values_name_option_value_and_range(run: Run) -> None:
@@ -221,8 +201,8 @@ def test_switches_can_be_taken_back() -> None:
 def test_a_command_keeps_its_own_parameters_where_they_stand() -> None:
     @dataclasses.dataclass(frozen=True, kw_only=True)
     class Two:
-        first: int = 1
-        second: list[str] = dataclasses.field(default_factory=lambda: ["x"])
+        first: int = option(1, "One.", kind=int)
+        second: list[str] = option(["x"], "Several.")
 
     seen: list[Any] = []
 

@@ -12,23 +12,16 @@ import pty
 import re
 import subprocess
 import sys
-from dataclasses import fields
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import yaml
 from support.command import Run
 from support.places import GOLDEN_FOLDER
 
-from deepvm.cli.plan import options
 from deepvm.planner.request import (
-    CpuArchitecture,
-    Generation,
-    Objective,
     PolicyName,
-    SolverName,
-    SpeedupKind,
 )
 
 GOLDEN = GOLDEN_FOLDER
@@ -381,28 +374,6 @@ def test_a_picture_that_cannot_be_written(tmp_path: Path, run: Run) -> None:
     assert str(target) in err and "a file in a folder that exists" in err
 
 
-def test_options_offer_what_the_planner_has() -> None:
-    """The lists are typed twice so that --help loads nothing; they must not drift apart."""
-
-    def offered(name: str) -> set[str]:
-        (annotation,) = (f.type for f in fields(options.RankFlags) if f.name == name)
-        words = get_args(get_args(annotation)[0])
-        return {w for part in words for w in get_args(part) or [part] if isinstance(w, str)}
-
-    assert offered("objective") == {o.value for o in Objective}
-    assert offered("policy") == {p.value for p in PolicyName}
-    assert offered("speedup") == {s.value for s in SpeedupKind}
-    assert offered("solver") == {s.value for s in SolverName}
-    assert offered("cpu_arch") == {c.value for c in CpuArchitecture}
-    assert offered("generation") == {g.value for g in Generation}
-
-
-def test_the_default_catalog_is_the_stores() -> None:
-    from deepvm.catalog.store import DEFAULT_CATALOG
-
-    assert options.DEFAULT_CATALOG == DEFAULT_CATALOG
-
-
 def test_explain_takes_filters_and_formats(run: Run) -> None:
     words = ["explain", "g5.xlarge", "--pw", "3", "-o", "json"]
     plain = json.loads(run(*words)[1])
@@ -597,9 +568,9 @@ def test_a_full_disk_is_said() -> None:
 
 def test_an_interruption_is_exit_130() -> None:
     code = (
-        "import deepvm.cli.plan.open_catalogs as m\n"
+        "import deepvm.services.open_catalogs as m\n"
         "def stop(*a, **k): raise KeyboardInterrupt\n"
-        "m.open_catalogs = stop\n"
+        "m.CatalogOpener.all = stop\n"
         "from deepvm.cli.main import main\n"
         "main(['recommend', '--pw', '3'])"
     )
@@ -610,9 +581,9 @@ def test_an_interruption_is_exit_130() -> None:
 
 def test_a_bug_is_one_line_unless_debug() -> None:
     code = (
-        "import deepvm.cli.plan.open_catalogs as m, sys\n"
+        "import deepvm.services.open_catalogs as m, sys\n"
         "def fail(*a, **k): raise RuntimeError('broken')\n"
-        "m.open_catalogs = fail\n"
+        "m.CatalogOpener.all = fail\n"
         "from deepvm.cli.main import main\n"
         "main(sys.argv[1:])"
     )

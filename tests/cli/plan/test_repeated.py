@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import MISSING, fields
+from dataclasses import fields
 from typing import Any
 
 from typer.testing import CliRunner
 
-from deepvm.cli.plan.options import RankFlags
 from deepvm.cli.plan.repeated import command_of
+from deepvm.core.options import default_of, option_of
+from deepvm.services.plan_options import RankFlags
 
 
 def test_only_what_differs_from_the_defaults() -> None:
@@ -17,20 +18,20 @@ def test_only_what_differs_from_the_defaults() -> None:
         ({}, "--pw 3"),
         (
             {"model": "llama-8b", "method": "fsdp", "tokens": "2B"},
-            "--model llama-8b --method fsdp --pw 3 --tokens 2B",
+            "--pw 3 --model llama-8b --method fsdp --tokens 2B",
         ),
         (
             {"instance_type": ["g5.*", "p4d.*"]},
             "--pw 3 --instance-type 'g5.*' --instance-type 'p4d.*'",
         ),
-        ({"activation_checkpointing": False}, "--no-activation-checkpointing --pw 3"),
+        ({"activation_checkpointing": False}, "--pw 3 --no-activation-checkpointing"),
         (
             {"activation_checkpointing": True, "estimates": True},
-            "--activation-checkpointing --pw 3 --estimates",
+            "--pw 3 --activation-checkpointing --estimates",
         ),
         ({"job_file": "my job.yaml", "simulate": "50"}, "--pw 3 --job 'my job.yaml' --simulate 50"),
         (
-            {"region": ["us-east-1"], "cpu_arch": "arm64"},
+            {"region": ["us-east-1"], "cpu_architecture": "arm64"},
             "--pw 3 --region us-east-1 --cpu-arch arm64",
         ),
         ({"exclude": ["-x"]}, "--pw 3 --exclude=-x"),
@@ -57,7 +58,12 @@ def other(name: str, default: object) -> Any:
             "policy": "noscale",
             "speedup": "ring",
         },
-        **{"cpu_arch": "arm64", "generation": "any", "solver": "frontier", "source": "gpuhunt"},
+        **{
+            "cpu_architecture": "arm64",
+            "generation": "any",
+            "solver": "frontier",
+            "source": "gpuhunt",
+        },
     }
     if name in choices:
         return choices[name]
@@ -78,10 +84,7 @@ def test_the_parser_reads_back_every_option() -> None:
         read.append(flags)
 
     app.command()(recommend)
-    given = {
-        f.name: other(f.name, f.default if f.default_factory is MISSING else f.default_factory())
-        for f in fields(RankFlags)
-    }
+    given = {f.name: other(f.name, default_of(f)) for f in fields(RankFlags) if option_of(f)}
     words = shlex.split(command_of("recommend", RankFlags(**given)))
     done = CliRunner().invoke(app, words[2:])
     assert done.exit_code == 0, done.output

@@ -27,9 +27,9 @@ from deepvm.catalog.measured.tables import (
     save_entries,
 )
 from deepvm.cli.output import say
-from deepvm.cli.plan.options import measured
 from deepvm.core.cluster.instances import Gpu
 from deepvm.errors import DataError, RequestError
+from deepvm.services.measurements import with_figures
 from deepvm.services.profiling import check_save, entry_from
 from deepvm.services.profiling import save as save_measurements
 
@@ -236,7 +236,7 @@ def test_regions_are_brought_to_one_scale() -> None:
     alone = replace(paper, instances=(new, paper["c5.xlarge"]))
     save(eflops(1e12), instance_type="g4dn.xlarge")
     save(eflops(2e12, machine={}), instance_type="new.xlarge")
-    there, here = measured((linked, alone), "auto", "")
+    there, here = with_figures((linked, alone), "auto", "", print)
     assert (
         there["new.xlarge"].eflops
         == here["new.xlarge"].eflops

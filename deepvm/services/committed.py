@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from deepvm.cli.output import note
 from deepvm.errors import RequestError
 
 if TYPE_CHECKING:
@@ -14,9 +13,12 @@ if TYPE_CHECKING:
 
 
 def with_commitments(
-    catalogs: Sequence[Catalog], reserved: str, savings: Sequence[str]
+    catalogs: Sequence[Catalog],
+    reserved: str,
+    savings: Sequence[str],
+    say: Callable[[str], None],
 ) -> tuple[Catalog, ...]:
-    """The catalogs with discounts and reserved pools; notes say what counts.
+    """The catalogs with discounts and reserved pools; what counts is said.
 
     Raises DataError, RequestError.
     """
@@ -29,7 +31,7 @@ def with_commitments(
             raise RequestError("savings_plan", f"{(plan.share * 100).normalize():f}%", allowed)
     found = with_savings(catalogs, plans)
     for plan in plans:
-        note(
+        say(
             f"savings plan: on-demand prices less {plan}; what it costs while nothing runs is not"
             " counted"
         )
@@ -39,5 +41,5 @@ def with_commitments(
 
     found, notes = with_reserved(found, load_reserved(reserved), datetime.now(timezone.utc))
     for text in notes:
-        note(text)
+        say(text)
     return found

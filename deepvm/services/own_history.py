@@ -1,22 +1,21 @@
-"""``--mttp history``: how long the spot VMs of this user's own jobs lived, in the place of a cloud's bands."""
+"""``--mttp history``: how long the spot VMs of this user's own jobs lived, instead of a cloud's bands."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from deepvm.cli.output import note
 from deepvm.errors import RequestError
 
 if TYPE_CHECKING:
     from deepvm.core.cluster.instances import Catalog
 
 
-def with_history(catalogs: Sequence[Catalog]) -> tuple[Catalog, ...]:
-    """The catalogs with the lives that the history knows.
+def with_history(catalogs: Sequence[Catalog], say: Callable[[str], None]) -> tuple[Catalog, ...]:
+    """The catalogs with the lifetimes that the history knows.
 
-    Notes say of which types, the others keep their bands.
+    It says of which types; the others keep their bands.
 
     Raises:
         RequestError: no type of the catalogs has a history. MissingExtraError: no SQLAlchemy.
@@ -24,10 +23,9 @@ def with_history(catalogs: Sequence[Catalog]) -> tuple[Catalog, ...]:
     """
     import time
 
-    from deepvm.core.cluster.known_lives import FEWEST
+    from deepvm.core.cluster.known_lives import FEWEST, history_words
     from deepvm.jobs.history.history import History
     from deepvm.jobs.history.pools import lives_by_type
-    from deepvm.reports.plans.sources import history_words
 
     with History.open() as history:
         lives, thin = lives_by_type(history.machines(), time.time())
@@ -41,13 +39,13 @@ def with_history(catalogs: Sequence[Catalog]) -> tuple[Catalog, ...]:
         )
         raise RequestError("mttp", "history", allowed)
     for name, life in sorted(known.items()):
-        note(f"by your history, {history_words(name, life)}")
+        say(f"by your history, {history_words(name, life)}")
     rest = (
         f"fewer than {FEWEST} preemptions are known of {', '.join(sorted(thin & offered))}: "
         if thin & offered
         else ""
     )
-    note(f"{rest}the other types are counted by their bands")
+    say(f"{rest}the other types are counted by their bands")
     return tuple(
         replace(c, instances=tuple(replace(i, known_life=known.get(i.name)) for i in c.instances))
         for c in catalogs

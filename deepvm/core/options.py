@@ -1,0 +1,118 @@
+"""Options, declared once: for Python, the command line, settings and help."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, Field, dataclass, field
+from enum import Enum
+from typing import Any, TypeAlias
+
+from deepvm.core.spelling import one_of
+from deepvm.errors import RequestError
+
+Reader: TypeAlias = Callable[[Any, str], Any]
+"""Takes a value as users write it, and the option's name for the error."""
+
+BUDGET, TRAINING, RENTED = "Budget", "What you train", "What may be rented"
+PRICES, OUTPUT = "Prices", "Output"
+GROUPS = (BUDGET, TRAINING, RENTED, PRICES, OUTPUT)
+"""Titles in ``--help``, in this order."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """How users set a field of a dataclass of options.
+
+    Attributes:
+        help: what it says. metavar: what stands for its value.
+        names: on the command line, where the field's name is not the option's.
+        key: in files, where the option's name is not.
+        group: the title above it in ``--help``; those without one are rare.
+        kind: of values on the command line. choices: the only ones.
+        complete: what the shell offers, a function of :mod:`deepvm.cli.help.completion`.
+        read: makes the value of it. into: the field for that, if it has another name.
+        part: the part of a request that reads it.
+    """
+
+    help: str
+    metavar: str | None = None
+    names: tuple[str, ...] = ()
+    key: str = ""
+    group: str = ""
+    kind: type = str
+    choices: Sequence[str] = ()
+    complete: str = ""
+    read: Reader | None = None
+    into: str = ""
+    part: str = ""
+
+
+def option(default: Any, help: str, metavar: str | None = None, *names: str, **about: Any) -> Any:
+    """A field that users set, repeatable with a list as default; ``about`` as :class:`Option`."""
+    if isinstance(default, bool):
+        about["kind"] = bool
+    choices: Any = about.get("choices", ())
+    if isinstance(choices, type):
+        about["choices"] = [choice.value for choice in choices]  # type: ignore[attr-defined]
+        about.setdefault("read", one_of_kind(choices))
+    metadata = {"option": Option(help=help, metavar=metavar, names=names, **about)}
+    if isinstance(default, list):
+        return field(default_factory=default.copy, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def field_named(record: Any, name: str) -> Field[Any]:
+    """A field of a dataclass."""
+    fields: dict[str, Field[Any]] = record.__dataclass_fields__
+    return fields[name]
+
+
+def option_of(given: Field[Any]) -> Option | None:
+    """The option that sets a field, if any."""
+    return given.metadata.get("option")
+
+
+def default_of(given: Field[Any]) -> Any:
+    """What a field is unless it is set."""
+    if given.default_factory is not MISSING:
+        return given.default_factory()
+    return given.default
+
+
+def one_of_kind(kinds: type[Enum]) -> Reader:
+    """Reads a value of an enum."""
+
+    def read(value: Any, name: str) -> Enum:
+        try:
+            return kinds(value)
+        except ValueError:
+            allowed = one_of(value, (str(kind.value) for kind in kinds))
+            raise RequestError(name, value, allowed) from None
+
+    return read
+
+
+def whole(most: int) -> Reader:
+    """Reads a whole number from 1."""
+
+    def read(value: Any, name: str) -> int:
+        number = value
+        if isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}", value.strip()):
+            number = int(value)
+        if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= most:
+            raise RequestError(name, value, f"a whole number from 1 to {most}")
+        return number
+
+    return read
+
+
+def words(value: str | Sequence[str], name: str) -> tuple[str, ...]:
+    """Names or globs, also several in one text: ``g5.*,p5.*``; globs keep commas in brackets."""
+    texts = [value] if isinstance(value, str) else value
+    return tuple(word.strip() for text in texts for word in re.split(r",(?![^\[]*\])", text))
+
+
+def yes(value: Any, name: str) -> bool:
+    """Reads a switch."""
+    return bool(value)

@@ -1,0 +1,455 @@
+"""Open the catalogs that the options of a plan name, and read what else they name."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+# First here: its import, deeper in the call stack, may cross a chunk of CPython's frame stack at
+# each of thousands of calls, which maps and unmaps it every time (60 ms of `recommend`).
+import numpy  # noqa: F401
+
+from deepvm.core.training.usual_model import USUAL_MODEL
+from deepvm.core.training.workload_options import workload_keywords
+from deepvm.errors import CloudError, DeepVMError, MissingDataError, RequestError
+from deepvm.services.measurements import announced, has_steps, own_tables, with_figures
+from deepvm.services.plan_options import DEFAULT_CATALOG, HISTORY, NO_MODEL, PlanFlags
+
+if TYPE_CHECKING:
+    from deepvm.catalog.market.open_markets import Placement
+    from deepvm.catalog.signals.cloud import Cloud
+    from deepvm.core.cluster.instances import Catalog, Quota
+    from deepvm.core.preemption.job import Job
+    from deepvm.core.training.speed import Training
+    from deepvm.core.training.workload import Workload
+    from deepvm.planner.regions import Comparison
+
+Say = Callable[[str], None]
+# Or nothing, instead of a file
+_VCPUS = re.compile(r"([0-9][0-9,_ ]*(e[0-9]+)?(vcpus?|cpus?)?)?", re.IGNORECASE)
+_OF_A_MODEL: dict[str, object] = {
+    **dict.fromkeys(("seq", "batch_per_gpu", "global_batch", "tokens", "samples", "epochs")),
+    **dict.fromkeys(("dataset_size", "activation_checkpointing")),
+    "method": "auto",
+    "precision": "auto",
+    "software": "eager",
+    "placement_group": False,
+}
+"""Options that say something of a model, and what each is unless given."""
+
+
+def _nowhere(name: str) -> str:
+    return ""
+
+
+@dataclass(frozen=True)
+class CatalogOpener:
+    """Opens what the options name.
+
+    Attributes:
+        say: called with what is worth knowing. progress: called with what is done at the moment.
+        describe: called with the catalogs of a market, to say where their prices come from.
+        set_by: the file or variable that has set an option, empty for the command line.
+    """
+
+    options: PlanFlags
+    say: Say
+    progress: Say
+    describe: Callable[[Sequence[Catalog]], None]
+    set_by: Callable[[str], str] = _nowhere
+
+    def all(self) -> tuple[Catalog, ...]:
+        """One catalog per cloud and region, with the user's measurements.
+
+        Raises DataError, CloudError (``--prices live`` failed), or RequestError (options
+        contradict each other).
+        """
+        options = self.options
+        check(options)
+        found = self._with_measurements(self._of_market() or [self._other()])
+        if options.mttp == HISTORY:
+            from deepvm.services.own_history import with_history
+
+            found = with_history(found, self.say)
+        self._check_extras(found)
+        if not options.reserved and not options.savings_plan:
+            return found
+        from deepvm.services.committed import with_commitments
+
+        return with_commitments(found, options.reserved, options.savings_plan, self.say)
+
+    def one(self) -> Catalog:
+        """The catalog, for a command that takes only one. Raises RequestError."""
+        regions, clouds = self.options.regions, self.options.clouds
+        if len(regions) > 1 or "all" in regions:
+            allowed = "one region; 'deepvm recommend' compares several"
+            raise RequestError("region", " ".join(regions), allowed)
+        if len(clouds) > 1:
+            allowed = "one cloud; 'deepvm recommend' compares several"
+            raise RequestError("cloud", " ".join(clouds), allowed)
+        return self.all()[0]
+
+    def planned(self, catalog: Catalog) -> PlanFlags:
+        """The options with the files that they name, read for a catalog. Raises DataError."""
+        options = self.options
+        if options.mttp == HISTORY:  # it is in the catalog
+            if options.interruption_rate is not None:
+                allowed = "either --mttp or --interruption-rate"
+                raise RequestError("interruption_rate", options.interruption_rate, allowed)
+            options = replace(options, mttp=None)
+        return replace(
+            options,
+            quotas=open_quotas(options.quota, catalog, self.say),
+            job=self._job(),
+            training=self._training(catalog),
+        )
+
+    def placement(self, found: Comparison) -> Placement | None:
+        """AWS's scores for the best cluster's spot VMs, if wanted and available."""
+        if not self.options.placement_scores or not found.ranked:
+            return None
+        from deepvm.catalog.market.open_markets import placement
+
+        best = found.ranked[0]
+        cluster, catalog = best.recommendation.cluster, best.answer.catalog
+        if not catalog.provenance.origins:
+            self.say("no placement scores: prices are not read from AWS")
+            return None
+        if not cluster.spot_count:
+            self.say("no placement scores: the best cluster has no spot VMs")
+            return None
+        market, count = self.options.market(), cluster.spot_count
+        try:
+            return placement(catalog, cluster.gpu, count, market, progress=self.progress)
+        except CloudError as error:
+            self.say(f"no placement scores: {error}")
+            return None
+
+    def _of_market(self) -> Sequence[Catalog]:
+        """Catalogs of a cloud's market; none if ``--catalog`` names something else."""
+        from deepvm.catalog.store import may_be_market
+
+        if self.options.clouds:
+            return self._of_clouds()
+        if not may_be_market(self.options.catalog):  # the market's modules are slow to load
+            return []
+        from deepvm.catalog.clouds import cloud_of, region_in
+        from deepvm.catalog.market.open_markets import open_markets
+
+        named, regions = region_in(self.options.catalog), self.options.regions
+        if named is None:
+            return []
+        if named and regions and regions != (named,):
+            allowed = f"{named}, which --catalog names, or --catalog aws"
+            self._ignore_region(
+                RequestError("region", regions[0], allowed), f"with --catalog {named}"
+            )
+        if named:
+            regions = (named,)
+        cloud = cloud_of(self.options.catalog)
+        catalogs = open_markets(regions, self._market(), cloud=cloud, progress=self.progress)
+        self.describe(catalogs)
+        return catalogs
+
+    def _ignore_region(self, error: DeepVMError, where: str) -> None:
+        """Ignore a region that a setting names for all commands, else raise the error."""
+        setter = self.set_by("region")
+        if not setter:
+            raise error
+        regions = ", ".join(self.options.regions)
+        self.say(f"region = {regions} ({setter}) has no effect {where}")
+
+    def _market(self) -> Any:
+        """How to get prices; a setting for all commands must not contradict the command line."""
+        options = self.options
+        current = options.price_basis == "current"
+        if options.price_history and current and not self.set_by("price_history"):
+            self.say(
+                f"--history {options.price_history} has no effect without --price-basis p50, p95"
+                " or max"
+            )
+        setter = self.set_by("prices")
+        if options.offline and options.prices == "live" and setter and not self.set_by("offline"):
+            self.say(f"prices = live ({setter}) has no effect with --offline")
+            options = replace(options, prices="auto")
+        return options.market()
+
+    def _of_clouds(self) -> Sequence[Catalog]:
+        """Catalogs of the clouds that ``--cloud`` names.
+
+        Of several, those without prices are left out, which is said.
+        """
+        from deepvm.catalog.clouds import REGISTRY
+        from deepvm.catalog.market.open_markets import open_markets
+
+        if self.options.catalog != DEFAULT_CATALOG and not self.set_by("catalog"):
+            allowed = f"either --cloud or --catalog {self.options.catalog}"
+            raise RequestError("cloud", self.options.cloud[0], allowed)
+        market = self._market()
+        clouds = [REGISTRY[name] for name in self.options.clouds]
+        found: list[Catalog] = []
+        failed: list[DeepVMError] = []
+        silent: dict[str, CloudError] = {}
+        for cloud, regions in zip(clouds, self._regions_of(clouds), strict=True):
+            try:
+                found += open_markets(
+                    regions,
+                    market,
+                    cloud=cloud,
+                    progress=self.progress,
+                    silent=silent,
+                    others=len(clouds) > 1,
+                )
+            except (MissingDataError, CloudError, RequestError) as error:
+                failed.append(error)
+                if len(clouds) > 1:
+                    self.say(f"{cloud.title} is left out: {error}")
+        if not found:
+            raise failed[0]
+        self.describe(found)
+        return found
+
+    def _regions_of(self, clouds: Sequence[Cloud]) -> list[list[str]]:
+        """The named regions of each cloud, by the form of their names; none: its usual one.
+
+        Raises RequestError.
+        """
+        found: list[list[str]] = [[] for _ in clouds]
+        for name in self.options.regions:
+            errors = []
+            for cloud, regions in zip(clouds, found, strict=True):
+                try:
+                    regions.append(name if name == "all" else cloud.check_region(name))
+                except RequestError as error:
+                    errors.append(error)
+            if len(errors) == len(clouds):
+                raise errors[0]
+        return found
+
+    def _other(self) -> Catalog:
+        """An embedded catalog or a file, for which most of the options about prices mean nothing."""
+        from deepvm.catalog.store import load_catalog
+
+        options = self.options
+        catalog = load_catalog(options.catalog, network=options.network, zone=options.zone)
+        foreign = [region for region in options.regions if region != catalog.region]
+        if foreign:
+            has = "its types are in no region"
+            if catalog.region:
+                has = f"it holds prices of {catalog.region}"
+            message = f"catalog {catalog.name} has no prices of region {foreign[0]!r}: {has}"
+            self._ignore_region(MissingDataError(message), f"on catalog {catalog.name}")
+        if options.zone and not catalog.zones:
+            self.say(
+                f"--zone {options.zone} has no effect: catalog {catalog.name} does not tell zones"
+                " apart"
+            )
+        usual = {"days": ("30", ""), "source": ("auto", "none"), "prices": ("auto",)}
+        usual |= {"price_basis": ("current",)}
+        for name in ("profile", "price_basis", "prices", "days", "price_history", "source"):
+            value = getattr(options, name)
+            if value not in usual.get(name, ("",)) and not (
+                name == "source" and self.set_by("source")
+            ):
+                flag = "history" if name == "price_history" else name.replace("_", "-")
+                self.say(
+                    f"--{flag} {value} has no effect: catalog {catalog.name} is not read from AWS"
+                )
+        if options.placement_scores:
+            self.say(
+                f"--placement-scores has no effect: catalog {catalog.name} is not read from AWS"
+            )
+        return catalog
+
+    def _check_extras(self, catalogs: Sequence[Catalog]) -> None:
+        """Say which costs are not known, and refuse kinds of disks that are not sold."""
+        options = self.options
+        for name in dict.fromkeys(c.name for c in catalogs if c.rates is None):
+            for option in ("disk", "egress", "bucket", "nat"):
+                if getattr(options, option, None):
+                    self.say(f"--{option} has no effect: no rates are known for catalog {name}")
+        disk_type = getattr(options, "disk_type", None)
+        if not disk_type:
+            return
+        if not getattr(options, "disk", None) and not self.set_by("disk_type"):
+            self.say(f"--disk-type {disk_type} has no effect without --disk")
+        from deepvm.core.bill.bill import refuse_unknown_disk
+        from deepvm.core.bill.extras import Extras
+
+        rates = [catalog.rates for catalog in catalogs if catalog.rates is not None]
+        refuse_unknown_disk(rates, Extras.parse(disk_type=disk_type))
+
+    def _with_measurements(self, catalogs: Sequence[Catalog]) -> tuple[Catalog, ...]:
+        """The catalogs with the user's steps of the model, or with eFLOPS and curves where these count.
+
+        Without a named model: steps of the usual one, if there are any. Raises DataError,
+        RequestError.
+        """
+        options = self.options
+        tables = own_tables(options.tables, options.workload)
+        if tables is not None and trains_a_model(options, catalogs[0]):
+            workload = trained(options)
+            applied = [tables.apply_steps(c, workload, options.software) for c in catalogs]
+            if options.names_a_model or any(map(has_steps, applied)):
+                if options.workload:
+                    self.say(
+                        f"--workload {options.workload} has no effect where a model is trained: its"
+                        " own steps count"
+                    )
+                return announced(catalogs, applied, options.tables, tables.path, self.say)
+        return with_figures(catalogs, options.tables, options.workload, self.say)
+
+    def _training(self, catalog: Catalog) -> Training | None:
+        """What is trained and how fast; None where eFLOPS are counted.
+
+        Raises RequestError, CatalogFormatError.
+        """
+        options = self.options
+        if not trains_a_model(options, catalog):
+            for name, usual in _OF_A_MODEL.items():
+                if getattr(options, name) != usual:
+                    allowed = "only together with --model or --params"
+                    raise RequestError(name, getattr(options, name), allowed)
+            return None
+        if options.estimates:
+            self.say(
+                "--estimates has no effect where a model is trained: its speed is predicted for"
+                " every type"
+            )
+        from deepvm.catalog.published.performance import PublishedPerformance
+        from deepvm.core.training.speed import Training
+
+        speeds = PublishedPerformance(options.software, options.placement_group)
+        tables = own_tables(options.tables)
+        if tables is not None:
+            speeds = tables.speeds(speeds, catalog.by_name)
+        return Training(trained(options), speeds)
+
+    def _job(self) -> Job | None:
+        if not self.options.job_file:
+            return None
+        from deepvm.simulator.jobfile import read_job
+
+        job = read_job(Path(self.options.job_file))
+        if job.spot_usd_per_hour or job.on_demand_usd_per_hour:
+            self.say(f"{self.options.job_file}: its prices are not used, the catalog's are")
+        return job
+
+
+def trained(options: PlanFlags) -> Workload:
+    """The workload, of the usual model where none is named. Raises RequestError, DataError."""
+    from deepvm.catalog.published.workloads import read_workload
+
+    return read_workload(**workload_keywords(options, USUAL_MODEL))
+
+
+def trains_a_model(options: PlanFlags, catalog: Catalog) -> bool:
+    """Whether a model is trained.
+
+    One is assumed on real VMs of which eFLOPS are not known, unless the user counts in them.
+    """
+    if options.model.casefold() == NO_MODEL:
+        return False
+    if options.names_a_model:
+        return True
+    from deepvm.core.cluster.memory_nodes import PAPER_NODES
+
+    in_eflops = (
+        options.job_file,
+        options.work,
+        options.speedup,
+        options.estimates,
+        options.measured_on,
+        options.workload,
+        catalog.provenance.measured and not has_steps(catalog),
+    )
+    if catalog.memory_nodes is PAPER_NODES or any(in_eflops):
+        return False
+    return any(i.gpu is not None and (i.eflops is None or i.eflops_basis) for i in catalog)
+
+
+def check(options: PlanFlags) -> None:
+    """Raise what is wrong with any prices, so that users do not wait for them: RequestError, DataError."""
+    from deepvm.core.units import parse_seconds, to_decimal
+    from deepvm.planner.job_forecast import known_life_s
+    from deepvm.planner.request import PlanRequest
+
+    # What needs a catalog, and what means something only with it.
+    later: dict[str, Any] = dict.fromkeys(
+        ("mttp", "interruption_rate", "work", "save_policy", "deadline")
+    )
+    later |= {"total_budget": None, "objective": None}
+    PlanRequest.parse(options.pw, replace(options, measured_on="", **later))
+    if options.names_a_model and options.model.casefold() != NO_MODEL:
+        trained(options)
+    if options.deadline is not None:
+        parse_seconds(options.deadline, "deadline")
+    if options.total_budget is not None:
+        to_decimal(options.total_budget, "total_budget")
+    if options.mttp not in (None, HISTORY) or options.interruption_rate is not None:
+        known_life_s(options.mttp, options.interruption_rate)
+    if options.simulate is not None:
+        from deepvm.services.simulated_ranking import read_runs
+
+        read_runs(options.simulate, job=options.has_job)
+    if options.savings_plan:
+        from deepvm.core.cluster.commitments import read_savings_plan
+
+        for text in options.savings_plan:
+            read_savings_plan(text)
+    if options.reserved:
+        from deepvm.documents.inputs.reserved import load_reserved
+
+        load_reserved(options.reserved)
+
+
+def open_quotas(name: str | None, catalog: Catalog, say: Say) -> tuple[Quota, ...] | None:
+    """The account limits that ``--quota`` names.
+
+    None for the catalog's own, none at all for ``none``, else a file's.
+
+    Raises DataError, or RequestError for a number of vCPUs, which lacks family and market.
+    """
+    if name is None:
+        return None
+    if name.lower() == "none":
+        return ()
+    from deepvm.catalog.store import load_quotas
+
+    if _VCPUS.fullmatch(name.strip()) and not os.path.exists(name):
+        family = next((i.quota_family for i in catalog if i.gpu is not None), "G and VT")
+        vcpus = int(name) if name.isascii() and name.isdigit() and len(name) < 9 else 64
+        row = {"family": family, "market": "spot", "vcpus": vcpus}
+        example = json.dumps({"schema_version": "deepvm.quotas/1", "quotas": [row]})
+        allowed = f"none, or a JSON file of limits by family and market, such as {example}"
+        raise RequestError("quota", name, allowed)
+    quotas = load_quotas(name)
+    families = sorted({i.quota_family for i in catalog})
+    for family in dict.fromkeys(q.family for q in quotas if q.family not in families):
+        say(
+            f"{name}: no type of catalog {catalog.name} counts against {family!r}, only"
+            f" {', '.join(families)}"
+        )
+    return quotas
+
+
+def market_of(cloud: str, catalog: str, set_by: Callable[[str], str] = _nowhere) -> str:
+    """The catalog that ``--cloud`` names, for a command that takes only one; else ``catalog``.
+
+    Raises RequestError.
+    """
+    if not cloud:
+        return catalog
+    from deepvm.catalog.clouds import clouds_of
+
+    if catalog != DEFAULT_CATALOG and not set_by("catalog"):
+        raise RequestError("cloud", cloud, f"either --cloud or --catalog {catalog}")
+    first, *others = clouds_of([cloud])
+    if others:
+        raise RequestError("cloud", cloud, "one cloud; 'deepvm recommend' compares several")
+    return first

@@ -1,0 +1,224 @@
+"""The options of ``recommend``, ``explain`` and ``sweep``: those of the planner, and where catalogs come from.
+
+Light: ``--help`` loads it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, dataclass
+from typing import TYPE_CHECKING, Any
+
+from deepvm.catalog.price_sources import SOURCES
+from deepvm.core.options import BUDGET, OUTPUT, PRICES, RENTED, TRAINING, option
+from deepvm.core.training.workload_options import AmountOptions
+from deepvm.errors import RequestError
+from deepvm.planner.options import PlanOptions, RankOptions
+
+if TYPE_CHECKING:
+    from deepvm.catalog.market.build_catalog import MarketRequest
+
+DEFAULT_CATALOG = "aws"
+HISTORY = "history"
+"""The value of --mttp that asks the user's own jobs."""
+NO_MODEL = "none"
+"""``--model none`` counts eFLOPS."""
+MAX_DAYS = 90  # of spot prices that AWS keeps; MarketRequest checks
+
+
+def catalog_option(help: str) -> Any:
+    """The option ``--catalog``."""
+    return option(DEFAULT_CATALOG, help, "NAME|FILE", group=PRICES, complete="complete_catalog")
+
+
+def _runs(help: str) -> Any:
+    return option(None, help, "RUNS", group=OUTPUT)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class SourceOptions:
+    """How a command gets prices."""
+
+    prices: str = option(
+        "auto",
+        "Live if possible, only live, or the snapshot.",
+        group=PRICES,
+        choices=("auto", "live", "snapshot"),
+    )
+    source: str = option(
+        "auto",
+        "Public catalog of prices to use; auto: where no cloud answers.",
+        "NAME",
+        choices=("auto", *SOURCES, "none"),
+    )
+    offline: bool = option(False, "Send no requests: use the cache or the snapshot.", group=PRICES)
+    profile: str = option("", "AWS profile; only for live prices.", "NAME")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class MeasuredOptions(SourceOptions):
+    """Adds the user's measurements."""
+
+    tables: str = option(
+        "auto",
+        "Your measurements: the saved ones, none, or an exported FILE.",
+        "auto|paper|FILE",
+    )
+    workload: str = option(
+        "", "Use measurements of this workload; see 'deepvm tables list'.", "NAME"
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class CatalogOptions(MeasuredOptions):
+    """Which catalogs to open."""
+
+    catalog: str = catalog_option("A market, an embedded one, or your .json or .csv.")
+    cloud: list[str] = option(
+        [],
+        "Market: aws, gcp, azure, nebius ... or all; repeat to compare.",
+        "NAME",
+        group=PRICES,
+        complete="complete_cloud",
+    )
+    region: list[str] = option(
+        [],
+        "The cloud's region, or all; repeat to compare.",
+        "NAME",
+        "--region",
+        "-r",
+        group=PRICES,
+        complete="complete_region",
+    )
+    zone: str = option(
+        "", "Only this zone, by id (use1-az1) or name (us-east-1a).", "ZONE", group=PRICES
+    )
+    price_basis: str = option(
+        "current",
+        "Spot prices: current, p50, p95 or max of --days.",
+        "NAME",
+        group=PRICES,
+        choices=("current", "p50", "p95", "max"),
+    )
+    days: str = option("30", f"Days of price history for --price-basis, 1 to {MAX_DAYS}.", "N")
+    price_history: str = option(
+        "",
+        "A git clone of skypilot-catalog: its stored versions are the price history.",
+        "FOLDER",
+        "--history",
+        key="price-history",  # DEEPVM_HISTORY is where jobs are written down
+    )
+    network: str | None = option(
+        None,
+        "Peak or sustained bandwidth; default: the catalog's.",
+        choices=("peak", "baseline"),
+    )
+    placement_scores: bool = option(False, "Ask AWS for spot placement scores (rate-limited).")
+    reserved: str = option("", "Reserved VMs and capacity blocks, with price and end.", "FILE")
+    savings_plan: list[str] = option(
+        [], "Discount on on-demand prices: 28% or 'p5.*=28%'; repeatable.", "[GLOB=]SHARE"
+    )
+
+    @property
+    def clouds(self) -> tuple[str, ...]:
+        """The named clouds, each once, ``all`` as all of them; empty: that of the catalog.
+
+        Raises RequestError.
+        """
+        if not self.cloud:
+            return ()
+        from deepvm.catalog.clouds import clouds_of
+
+        return clouds_of(self.cloud)
+
+    @property
+    def regions(self) -> tuple[str, ...]:
+        """The named regions, each once. Raises RequestError: ``all`` and another one."""
+        named = [word.strip() for text in self.region for word in text.split(",")]
+        regions = tuple(dict.fromkeys(filter(None, named)))
+        if "all" in regions and len(regions) > 1:
+            allowed = "all without other regions, or the regions without all"
+            raise RequestError("region", "all", allowed)
+        return regions
+
+    def market(self) -> MarketRequest:
+        """How to get prices.
+
+        Raises RequestError: --days is not 1 to 90, or --prices live with --offline.
+        """
+        from dataclasses import fields
+
+        from deepvm.catalog.market.build_catalog import MarketRequest
+
+        return MarketRequest(**{f.name: getattr(self, f.name) for f in fields(MarketRequest)})
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class BudgetOptions:
+    """What a cluster may cost."""
+
+    pw: str = option(
+        MISSING, "The most to pay for the cluster, $/h.", "USD/H", "--pw", "--budget", group=BUDGET
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class PlanFlags(PlanOptions, CatalogOptions, AmountOptions, BudgetOptions):
+    """The options of every command that plans.
+
+    Files and the environment may set each, see :mod:`deepvm.cli.settings`. Numbers and sizes stay
+    text: the planner reads them, and its errors name the option.
+    """
+
+    software: str = option(
+        "eager",
+        "Plain PyTorch, Hugging Face, torch.compile, or vendor-tuned.",
+        choices=("eager", "transformers", "compiled", "tuned"),
+    )
+    placement_group: bool = option(False, "The VMs are in a cluster placement group.", group=RENTED)
+    quota: str | None = option(
+        None,
+        "Account limits in vCPUs, or none; default: the catalog's.",
+        "FILE|none",
+        group=RENTED,
+    )
+    job_file: str = option(
+        "",
+        "Job file, see 'deepvm simulate': adds expected time and cost.",
+        "FILE",
+        "--job",
+        group=TRAINING,
+        key="job-file",  # DEEPVM_JOB is what a training job calls itself
+    )
+    simulate: str | None = None
+
+    @property
+    def has_job(self) -> bool:
+        """Whether it is said how much is trained."""
+        amounts = (self.work, self.tokens, self.samples, self.epochs)
+        return bool(self.job_file) or any(amount is not None for amount in amounts)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class RankFlags(PlanFlags, RankOptions):
+    """The options of ``recommend``, which ranks."""
+
+    simulate: str | None = _runs("Also simulate the job on the ranked clusters: median, p95.")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class SweepFlags(PlanFlags):
+    """The options of ``sweep``, which takes several budgets and several policies."""
+
+    pw: str = option(
+        MISSING,
+        "Budgets in $/h: 0:10:0.1, or a comma-separated list.",
+        "LOW:HIGH:STEP",
+        group=BUDGET,
+    )
+    policy: Any = option(
+        [],
+        "Only this policy of 'recommend'; repeatable; default: all.",
+        "NAME",
+        complete="complete_policy",
+    )
+    simulate: str | None = _runs("Also simulate the best clusters: p5, p50, p95.")
