@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterable, Sequence
 
 _LONGEST = 100
+_COMPARED, _LIKENESS = 5, 0.5
 
 
 def nearest(name: str, known: Iterable[str], most: int = 1) -> list[str]:
@@ -17,7 +18,8 @@ def nearest(name: str, known: Iterable[str], most: int = 1) -> list[str]:
     typed = name[:_LONGEST].casefold()
     if len(typed) < 2:
         return []
-    near = difflib.get_close_matches(typed, names, most)
+    near = difflib.get_close_matches(typed, names, _COMPARED, _LIKENESS)
+    near.sort(key=lambda one: sorted(one) != sorted(typed))  # swapped letters are the usual slip
     near += sorted((one for one in names if one.startswith(typed) and one not in near), key=len)
     return [names[one] for one in near[:most]]
 
