@@ -80,6 +80,7 @@ PLACES = {
     "pandas": ["reports/forms.py", "core/answer.py"],
     "pydantic": [
         "documents/",
+        "jobs/controller/messages.py",
         "jobs/jobfile.py",
         "lab/matrix.py",
         "lab/record_checks.py",

@@ -311,8 +311,8 @@ def test_any_events_in_any_order(
             event = replace(event, taken_s=now + event.taken_s)
         if isinstance(event, d.Downtime):
             event = replace(event, since_s=max(now - event.since_s, 0.0))
-        if isinstance(event, d.Heartbeat) and event.epoch == NEWEST:
-            event = replace(event, epoch=world.generation)
+        if isinstance(event, d.Heartbeat) and event.generation == NEWEST:
+            event = replace(event, generation=world.generation)
         if getattr(event, "generation", 0) == NEWEST:
             event = replace(event, generation=world.generation)
             if isinstance(event, d.Safe | d.Unsaved) and world.save is not None:

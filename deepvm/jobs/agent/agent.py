@@ -189,7 +189,7 @@ class Agent:
         message = {
             "generation": generation,
             "step": base + board.of_rank(0, RankFlag.STEP) if board is not None else 0,
-            "step_ns": board.of_rank(0, RankFlag.STEP_NS) if board is not None else 0,
+            "step_s": board.of_rank(0, RankFlag.STEP_NS) / 1e9 if board is not None else 0.0,
             "warm": ready,
             "spare": trainers is not None and trainers.warm,
             "preparing": doing,

@@ -46,7 +46,6 @@ class AnchorAgent:
                     beat = {
                         "generation": 0,
                         "step": 0,
-                        "step_ns": 0,
                         "warm": self._port > 0,
                         "scheduled": 0,
                     }

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.io.agent_board import SaveReason
-from deepvm.jobs.controller.messages import HeartbeatMessage
 from deepvm.jobs.decisions.reconcile import Decisions
 from deepvm.jobs.decisions.world import JobState, Reason
 from deepvm.jobs.history.pools import learnt
@@ -54,12 +53,12 @@ class HeartbeatResponder:
         if world.formed and not world.started.issuperset(world.members):
             self._doubtful = world.generation
 
-    def hears(self, machine: str, beat: HeartbeatMessage) -> bool:
+    def receive(self, machine: str, message: JsonObject) -> bool:
         """Whether it is the first heartbeat of a machine."""
-        is_new, words = machine not in self._agents, beat.seen.split()
+        is_new, words = machine not in self._agents, message["seen"].split()
         told = int(words[2]) if len(words) == _DIGEST_WORDS and words[2].isdigit() else 0
         self._agents[machine] = _Agent(
-            beat.address, beat.port, beat.scheduled, beat.heard.epoch, told
+            message["address"], message["port"], message["scheduled"], message["generation"], told
         )
         return is_new
 

@@ -30,10 +30,9 @@ from deepvm.jobs.controller.messages import (
     beat_of,
     can_know,
     event_of,
+    field_of,
     lines_of,
-    number_of,
     schedule_of,
-    text,
 )
 from deepvm.jobs.controller.samples import Sampler
 from deepvm.jobs.controller.server import UnauthenticatedConnections, listening, server_of
@@ -362,7 +361,9 @@ class Controller:
                 self.world = self.world.with_spare(machine, spare=heard[machine].spare)
         generation, members = self.world.generation, self.world.members
         own = [
-            (b, at_s) for m, (b, at_s) in found.items() if b.epoch == generation and m in members
+            (b, at_s)
+            for m, (b, at_s) in found.items()
+            if b.generation == generation and m in members
         ]
         self.world = hangs.heard(self.world, own)
         for beat, _ in own:
@@ -428,28 +429,28 @@ class Controller:
 
     async def beat(self, machine: str, message: JsonObject) -> JsonObject:
         """See :class:`deepvm.jobs.controller.api.Handler`."""
-        beat, record = beat_of(machine, message), self.world.machines.get(machine)
+        (beat, agent), record = beat_of(machine, message), self.world.machines.get(machine)
         if record is None:
             return self._told(Decisions(shutdown=True))
-        is_new = self._briefing.hears(machine, beat)
+        is_new = self._briefing.receive(machine, agent)
         if (wait := self._waiting.pop(machine, None)) is not None:
             wait.cancel()
         if record.state is Machine.MEMBER:
             # Nothing follows from it at once
-            self._heard[machine] = beat.heard, self._clock.now_s()
+            self._heard[machine] = beat, self._clock.now_s()
         else:
-            self.feed(beat.heard)
+            self.feed(beat)
             await self._heeded()
-        if beat.scheduled or is_new:
+        if agent["scheduled"] or is_new:
             self._change.notify()
-        until_s = time.monotonic() + min(beat.wait_s, 60.0)
+        until_s = time.monotonic() + min(agent["wait_s"], 60.0)
         while True:
             orders, left_s = orders_of(self.world, machine), until_s - time.monotonic()
             if self._briefing.splits(orders):
                 self.world = begun_anew(self.world)  # the next look forms another
-            elif self._briefing.digest(
-                orders, self.nonce
-            ) != beat.seen and self._briefing.can_begin(machine, orders, self.world):
+            elif self._briefing.digest(orders, self.nonce) != agent[
+                "seen"
+            ] and self._briefing.can_begin(machine, orders, self.world):
                 break
             if left_s <= 0:
                 return {"same": True}
@@ -560,7 +561,7 @@ class Controller:
         """See :class:`deepvm.jobs.controller.api.Handler`."""
         wrong: Exception | None = None
         for event in message["events"]:
-            record, number = self.world.machines.get(machine), number_of(event)
+            record, number = self.world.machines.get(machine), field_of(event, "of")
             if record is None or number <= record.reported:
                 continue  # the answer to it was lost
             self.world = self.world.with_machine(replace(record, reported=number))
@@ -579,7 +580,7 @@ class Controller:
 
     def _reported(self, machine: str, event: JsonObject) -> None:
         if event["event"] == LINE:
-            self._line(machine, text(event, "text"))
+            self._line(machine, field_of(event, "text"))
             return
         found = event_of(machine, event)
         if found is None or not can_know(self.world, machine, found[0]):

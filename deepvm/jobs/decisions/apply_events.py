@@ -104,9 +104,9 @@ def known(world: JobState, event: Event) -> JobState:
     world = world.with_spare(event.id, spare=event.spare)
     world = with_event(world, replace(machine, heard_s=now, silent_s=None), MachineEvent.BEAT)
     world = _prepared(world, event)
-    if event.warm or event.epoch:
+    if event.warm or event.generation:
         world = with_event(world, world.machines[machine.id], MachineEvent.WARM)
-    if event.epoch == world.generation and event.id in world.members:
+    if event.generation == world.generation and event.id in world.members:
         facts = replace(world.facts, step_s=event.step_s) if event.step_s else world.facts
         world = hangs.heard(replace(world, facts=facts), [(event, world.now_s)])
         world = between_steps(world, event)

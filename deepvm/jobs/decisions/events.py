@@ -64,7 +64,7 @@ class Heartbeat:
     """
 
     id: str
-    epoch: int = 0
+    generation: int = 0
     step: int = 0
     warm: bool = False
     step_s: float = 0.0

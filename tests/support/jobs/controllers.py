@@ -191,7 +191,7 @@ class Peer:
 BEAT: dict[str, Any] = {
     "generation": 0,
     "step": 0,
-    "step_ns": 0,
+    "step_s": 0.0,
     "warm": True,
     "address": "127.0.0.1",
     "port": 1,
