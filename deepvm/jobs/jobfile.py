@@ -33,7 +33,9 @@ from deepvm.jobs.decisions.injection import FATES, Injection
 from deepvm.jobs.storage import git_code
 
 SCHEMA_VERSION = "deepvm.job/1"
-MOST_MACHINES, MOST_LIVES, _MOST_STEPS = 4096, 1000, 10**12
+MOST_MACHINES = 4096
+MOST_LIVES = 1000
+_MOST_STEPS = 10**12
 _DATA_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _DATA_URL = re.compile(r"s3://[^/\0?#@]+(/[^\0?#]*)?|file:///[^\0?#]*", re.IGNORECASE)
 _ABSOLUTE = re.compile(r"/[^\0]*")
@@ -278,7 +280,8 @@ def read_job_file(path: Path) -> JobFile:
         DataError: no such file. CatalogFormatError: it is no regular file, or not text; the same of
             a trace.
     """
-    found, folder = FORMAT.read(path), path.parent
+    found = FORMAT.read(path)
+    folder = path.parent
     if found.code and not found.code.startswith("git:") and not (folder / found.code).is_dir():
         message = f"invalid value for code: there is no folder {found.code!r}"
         raise JobFormatError(path, [Issue(message, FORMAT.line_of(path, "code"), "code")])
@@ -378,7 +381,8 @@ def remarks(job: JobFile) -> Iterator[str]:
             " so that it is met"
         )
     if job.inject is not None and job.inject.count is None:
-        life_s, grace_s = Injection.of(job.inject.model_dump()).mean_s, job.inject.grace
+        life_s = Injection.of(job.inject.model_dump()).mean_s
+        grace_s = job.inject.grace
         if life_s < grace_s:
             mean, grace = (format_seconds(seconds, digits=2) for seconds in (life_s, grace_s))
             yield (
@@ -412,7 +416,8 @@ def _rules(job: JobFile) -> Rules:
         return
     for key, message in _impossible(job.inject, job.cloud):
         yield ("inject", key), message
-    grace, limit = job.inject.grace, job.step_timeout
+    grace = job.inject.grace
+    limit = job.step_timeout
     if limit != "none" and limit < grace:
         short, long = (format_seconds(seconds, digits=2) for seconds in (limit, grace))
         yield (
@@ -437,7 +442,8 @@ def checked_injection(keys: JsonObject, cloud: str) -> JsonDict:
         RequestError: values that cannot be, or a cloud that cannot do it. What reading a trace
             raises.
     """
-    lives, file = keys["lives"], Path(keys["lives"] or "")
+    lives = keys["lives"]
+    file = Path(keys["lives"] or "")
     if lives is not None and not _is_file(file):
         keys = {**keys, "lives": [life.strip() for life in lives.split(",")]}
     try:
@@ -469,7 +475,8 @@ def _clouds_for(inject: Injected) -> tuple[str, ...]:
 
 def _impossible(inject: Injected, cloud: str) -> Iterator[tuple[str, str]]:
     """The keys that do not go with the others or the cloud, and what they go with."""
-    able, lived = _clouds_for(inject), "mttp" if inject.lives is None else "lives"
+    able = _clouds_for(inject)
+    lived = "mttp" if inject.lives is None else "lives"
     if cloud not in clouds_that_preempt():
         yield lived, f"only with {joined(able)}; the cloud {cloud} takes machines back itself"
     elif cloud not in able:

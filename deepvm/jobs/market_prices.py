@@ -22,7 +22,8 @@ def plausible_prices(
 
     Of two zones the one with the wrong price would come first, whatever it costs.
     """
-    catalog, found = load_catalog(), dict(prices)
+    catalog = load_catalog()
+    found = dict(prices)
     if market is not Market.SPOT or name not in catalog.by_name:
         return found
     judged = PriceSanityCheck(

@@ -112,7 +112,8 @@ def _lost(
 
 
 def _orphans(job: _Job, cloud: Cloud) -> Iterator[Orphan]:
-    alive, known = controller_in(job.folder) == ALIVE, job.row is not None
+    alive = controller_in(job.folder) == ALIVE
+    known = job.row is not None
     if isinstance(cloud, HostsController):
         state = HeadState.load(job.folder)
         if state is not None and not state.here and not state.read:

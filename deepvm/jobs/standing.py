@@ -57,12 +57,11 @@ def standing_of(
     """A job's status; ``now_s``: wall clock; ``known``: first events, not read again."""
     now_s = job_time_s(row.folder, now_s)
     events = [*known, *history.events(row.name, known[-1].number if known else 0)]
-    samples, known_world, controller = (
-        history.samples(row.name),
-        history.world(row.name),
-        controller_of(row),
-    )
-    world, without = current(known_world, samples, now_s), downtimes(events, samples)
+    samples = history.samples(row.name)
+    known_world = history.world(row.name)
+    controller = controller_of(row)
+    world = current(known_world, samples, now_s)
+    without = downtimes(events, samples)
     seen_s = last_seen_s(known_world, samples)
     if (
         controller == GONE
@@ -102,7 +101,8 @@ def job_lines(history: History, now_s: float) -> list[JobLine]:
     """All jobs in short, the newest first; of one that is over its document says all."""
     found = []
     for row in history.jobs():
-        controller, done = controller_of(row), row.result
+        controller = controller_of(row)
+        done = row.result
         if done is not None and controller == OVER:
             figures = (done["steps"], done["preemptions"], 0, done["cost_usd"])
             failed = done.get("failed_saves", {}).get("in_a_row", 0)

@@ -48,7 +48,8 @@ from deepvm.jobs.storage.code_archive import pack
 from deepvm.jobs.wire import new_secret
 from deepvm.profiling.hosts.launcher import read_hosts
 
-CODE, SECRET = "code.tar.gz", "secret"
+CODE = "code.tar.gz"
+SECRET = "secret"
 ORPHAN_AFTER_S = 1800.0
 _MEMORY = "1GiB"
 _GRACE_S = 120.0
@@ -80,10 +81,12 @@ def world_of(
 
     Raises RequestError, RefusedError, UnknownError, or what reading its plan raises.
     """
-    hosts, budget = hosts_of(job, beside), job.budget
+    hosts = hosts_of(job, beside)
+    budget = job.budget
     wanted = rented_of(job, beside) if hosts is None else taken_of(job, hosts)
     grace_s = job.inject.grace if job.inject else _GRACE_S
-    cloud, known = cloud_of(job.cloud), [m for m in lives if is_of_a_market(m)]
+    cloud = cloud_of(job.cloud)
+    known = [m for m in lives if is_of_a_market(m)]
     whole = job.machines.zone or (cloud.whole() if isinstance(cloud, RemoteCloud) else job.cloud)
 
     def pool(
@@ -220,7 +223,8 @@ class Rented:
 
 def rented_of(job: JobFile, beside: Path) -> Rented:
     """As the job file says: by type and count, by a plan, or what is recommended for its budget."""
-    machines, count = job.machines, job.machines.count
+    machines = job.machines
+    count = job.machines.count
     found: Rented
     if machines.type is not None:
         least, most = (
@@ -245,7 +249,8 @@ def rented_of(job: JobFile, beside: Path) -> Rented:
                 " trains on reserved ones"
             )
             raise RequestError("machines.plan", machines.plan, allowed)
-        vms, memory = plan.training, plan.memory
+        vms = plan.training
+        memory = plan.memory
         found = Rented(
             vms.instance_type, plan.training_count, plan.training_count, vms.on_demand_count
         )
@@ -490,7 +495,8 @@ def submit(
     Raises RequestError, JobFormatError, DataError; RefusedError, UnknownError: the cloud cannot be
     used.
     """
-    now_s, beside = time.time(), file.parent
+    now_s = time.time()
+    beside = file.parent
     world, _ = checked(job, file, now_s, history.machines(), detach=detach)
     folder = jobs_folder() / job.name
     with about(file):
@@ -584,8 +590,11 @@ def secret_in(folder: Path) -> str:
 
 def submitted(name: str, folder: Path, spec: JsonObject) -> Submitted:
     """A job as its controller runs it, from what was written down. Raises DataError."""
-    inject, hosts, cloud = spec["inject"], StaticHosts.load(folder), cloud_of(spec["cloud"])
-    gpus, processes = (hosts.slots if hosts else 0), spec.get("processes_per_machine", "gpus")
+    inject = spec["inject"]
+    hosts = StaticHosts.load(folder)
+    cloud = cloud_of(spec["cloud"])
+    gpus = hosts.slots if hosts else 0
+    processes = spec.get("processes_per_machine", "gpus")
     gpus = gpus or _gpus(spec["instance_type"], known=hosts is None)
     own = [cloud.tier(name)] if isinstance(cloud, RemoteCloud) else [(folder / "versions").as_uri()]
     # A folder of this computer is of no use to other hosts.
@@ -644,7 +653,8 @@ def resumed(
         RequestError: that sum is paid already, or what ended the job would end it again at once.
         DataError: the job's secret is gone.
     """
-    world, now_s = history.world(row.name), job_time_s(row.folder, time.time())
+    world = history.world(row.name)
+    now_s = job_time_s(row.folder, time.time())
     if world.job in (Job.STOPPED, Job.FAILED) and not is_head(row):
         _check_limits(row.name, world, now_s, total_usd, deadline_s)
         world = replace(
@@ -704,7 +714,8 @@ def _check_limits(
     name: str, world: JobState, now_s: float, total_usd: float | None, deadline_s: float | None
 ) -> None:
     """Refuse to continue with money or time that is used up. Raises RequestError."""
-    terms, ending = world.terms, world.ending
+    terms = world.terms
+    ending = world.ending
     used_up = terms.total_usd is not None and world.usd >= terms.total_usd
     if total_usd is None and (used_up or ending.startswith(BUDGET)):
         used = f"more than the budget of {terms.total_usd:g} $, which {name} has used up"

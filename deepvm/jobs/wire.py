@@ -144,14 +144,17 @@ class Receiver:
 
     def hidden(self, secret: str, message: JsonObject) -> str:
         """A secret of 64 hex digits, encrypted so that only the message's sender can read it."""
-        machine, session, number = message["machine"], message["session"], message["number"]
+        machine = message["machine"]
+        session = message["session"]
+        number = message["number"]
         return _covered(
             bytes.fromhex(secret), secret_of(self._secret, machine), session, number
         ).hex()
 
     def sealed(self, answer: JsonObject, message: JsonObject) -> tuple[bytes, str]:
         """The answer to a message as bytes, and its signature."""
-        body, kind = json.dumps(answer).encode(), _answer_to(self.nonce, message["session"])
+        body = json.dumps(answer).encode()
+        kind = _answer_to(self.nonce, message["session"])
         return body, _signature(
             secret_of(self._secret, message["machine"]), kind, message["number"], body
         )

@@ -65,7 +65,8 @@ class Agent:
 
     def __init__(self, around: AgentEnvironment, notices: NoticeSource | None) -> None:
         """Start nothing yet."""
-        self._around, self._notices = around, notices
+        self._around = around
+        self._notices = notices
         self._over = threading.Event()
         self._orders = DesiredState()
         self._scheduled = 0
@@ -138,7 +139,8 @@ class Agent:
         preparation = self._preparation
         spec = preparation.job()
         threading.Thread(target=self._beats, daemon=True, name="beats").start()
-        code, environ = preparation.have_code(spec), preparation.environ(spec)
+        code = preparation.have_code(spec)
+        environ = preparation.environ(spec)
         self._layout = ProcessLayout.of(spec, {**environ, **spec["env"]})
         command = Command(
             spec["train"], self._layout.processes, spec["env"], code, spec["launcher"]
@@ -179,13 +181,16 @@ class Agent:
             self._prepared.wait(_PREPARING_S)
 
     def _beat(self) -> None:
-        client, around = self._clients["beat"], self._around
+        client = self._clients["beat"]
+        around = self._around
         doing = "" if self._prepared.is_set() else self._preparation.doing
         trainers = self._trainers
         ready = not doing and trainers is not None and (trainers.warm or bool(trainers.running))
         # In this order: the board is replaced before its generation is, so no step of an older one
         # is said.
-        generation, base, board = self._running, self._base, self._board
+        generation = self._running
+        base = self._base
+        board = self._board
         message = {
             "generation": generation,
             "step": base + board.of_rank(0, RankFlag.STEP) if board is not None else 0,
@@ -221,7 +226,8 @@ class Agent:
             orders.save["limit_s"] = time.time() + orders.save["left_s"]
         with self._lock:
             self._orders = orders
-            schedule, board = orders.schedule, self._board
+            schedule = orders.schedule
+            board = self._board
             if (
                 schedule is not None
                 and board is not None
@@ -234,7 +240,9 @@ class Agent:
     def _listen(self) -> None:
         """The notices of the metadata service."""
         assert self._notices is not None
-        told, rebalance, unheard = 0.0, False, 0
+        told = 0.0
+        rebalance = False
+        unheard = 0
         while not self._over.is_set():
             try:
                 notice = self._notices.poll()
@@ -266,7 +274,8 @@ class Agent:
     # --- trainers ---------------------------------------------------------------------------------
 
     def _loop(self, orphan_after_s: float) -> None:
-        saved_for_nobody_s, wanted = None, 0
+        saved_for_nobody_s = None
+        wanted = 0
         while True:
             orders = self._orders
             if orders.shutdown:
@@ -313,7 +322,9 @@ class Agent:
 
     def _has_saved(self, wanted: int) -> bool:
         """Whether this machine's files are durable; only rank 0 reports whole checkpoints."""
-        board, trainers, backups = self._board, self._trainers, self._backups
+        board = self._board
+        trainers = self._trainers
+        backups = self._backups
         assert trainers is not None and backups is not None
         if board is None or not self._running or not trainers.running:
             return True
@@ -331,14 +342,17 @@ class Agent:
 
     def _change(self, orders: DesiredState) -> None:
         """End the trainers of an older generation, and start those of the newest."""
-        trainers, done = self._trainers, 0
+        trainers = self._trainers
+        done = 0
         assert trainers is not None
         if trainers.running:
             point("agent.before-kill")
             trainers.kill()
             done = 0 if self._board is None else self._base + self._board.of_rank(0, RankFlag.STEP)
             point("agent.after-kill")
-        self._running, self._request, self._group = 0, None, None
+        self._running = 0
+        self._request = None
+        self._group = None
         trainers.warm_up()
         if not orders.generation:
             return
@@ -348,11 +362,15 @@ class Agent:
             self._backups.forget(orders.generation)
         # The older one is not closed: other threads may be reading it, and it goes with the last of
         # them.
-        self._base, self._scheduled = 0, 0
+        self._base = 0
+        self._scheduled = 0
         self._board = Board.create(self._around.folder / BOARD)
         self._progress.begin()
         self._running = orders.generation
-        self._alone, self._there, self._safe, self._lasts = False, 0, 0, 0
+        self._alone = False
+        self._there = 0
+        self._safe = 0
+        self._lasts = 0
         self._plan.restored(0)
         self._plan.safe = None
         mine = next(r for r in orders.ranks if r["machine"] == self._around.machine)
@@ -396,15 +414,19 @@ class Agent:
         if orders.save is None:
             # A controller that has just come back may not have heard yet for what they hold.
             if self._request is not None or (self._alone and self._silence.is_over):
-                self._request, self._alone, self._there = None, False, 0
+                self._request = None
+                self._alone = False
+                self._there = 0
                 board.resume()
             return
-        asked_s, reason = orders.save["asked_s"], SaveReason(orders.save["reason"])
+        asked_s = orders.save["asked_s"]
+        reason = SaveReason(orders.save["reason"])
         if self._request is None or self._request[0] != asked_s:
             # Given up and asked for again between two heartbeats: those that hold do so for one
             # that has failed.
             again = self._request is not None
-            number, held = 0, board.of_rank(0, RankFlag.HELD)
+            number = 0
+            held = board.of_rank(0, RankFlag.HELD)
             board.words[Flag.RESUMED] = self._requested(board) if again else 0
             self._there = 0
             if self._is_first(orders) and held and reason.holds and not again:
@@ -436,7 +458,9 @@ class Agent:
 
     def _save_unheard(self) -> None:
         """While no controller answers, have the ranks save what it would have asked for."""
-        board, plan, wish = self._board, self._plan, self._wish
+        board = self._board
+        plan = self._plan
+        wish = self._wish
         if board is None or not self._running:
             return
         silent = self._silence.now
@@ -455,7 +479,9 @@ class Agent:
 
     def _check_group(self) -> None:
         """End trainers that are at their first step without a process group."""
-        group, board, trainers = self._group, self._board, self._trainers
+        group = self._group
+        board = self._board
+        trainers = self._trainers
         if group is None or board is None or trainers is None or not trainers.running:
             return
         steps = any(board.of_rank(rank, RankFlag.STEP) for rank in range(self._layout.processes))
@@ -478,7 +504,9 @@ class Agent:
 
     def _follow(self) -> None:
         """See whether trainers make progress, or wait for a version that they have started."""
-        board, trainers, save = self._board, self._trainers, self._orders.save
+        board = self._board
+        trainers = self._trainers
+        save = self._orders.save
         if board is None or trainers is None or not trainers.running:
             return
         steps = tuple(
@@ -497,7 +525,8 @@ class Agent:
 
     def _watch(self) -> None:
         """Report how trainers ended; while they train, warm up those of the next generation."""
-        trainers, board = self._trainers, self._board
+        trainers = self._trainers
+        board = self._board
         assert trainers is not None
         if not self._preparation.over and (trainers.warm or trainers.running):
             self._preparation.end()
@@ -526,7 +555,8 @@ class Agent:
 
     def _unsaved(self) -> str | None:
         """Why the last backup of ended trainers is not safe, empty if it is; None if unknown."""
-        backups, now_s = self._backups, time.monotonic()
+        backups = self._backups
+        now_s = time.monotonic()
         self._ended_s = self._ended_s or now_s
         if backups is None:
             return ""
@@ -537,7 +567,8 @@ class Agent:
 
     def _plan_saves(self) -> None:
         """Say on the board of rank 0 when the save policy wants a version."""
-        orders, board = self._orders, self._board
+        orders = self._orders
+        board = self._board
         if board is None or not self._running or not self._is_first(orders):
             return
         cost = {"save_s": orders.save_s, "backup_s": orders.took_s, "emergency_s": orders.took_s}
@@ -567,7 +598,8 @@ class Agent:
         if kind == "saved":
             return self._told_of_save(message)
         if kind == "lasts":
-            version, facts = int(message["version"]), {"generation": self._running}
+            version = int(message["version"])
+            facts = {"generation": self._running}
             if "error" in message:
                 self._reporter.add("alone", **facts, version=version, why=message["error"])
                 return {}
@@ -596,7 +628,8 @@ class Agent:
                 "unsaved", generation=self._running, reason=reason, why=message["error"]
             )
             return {}
-        took_s, stall_s = float(message["took_s"]), float(message["stall_s"])
+        took_s = float(message["took_s"])
+        stall_s = float(message["stall_s"])
         self._safe = int(message["version"])
         self._plan.told(self._safe - self._base, stall_s, took_s)
         # As backups of scripts do
@@ -626,10 +659,8 @@ class Agent:
     def _schedule(self, message: JsonObject) -> JsonObject:
         """Have all machines save at the end of a step."""
         reason, limit_ms, request = message["save"]
-        step, save = (
-            int(message["step"]),
-            Scheduled(SaveReason(reason), int(limit_ms), int(request)),
-        )
+        step = int(message["step"])
+        save = Scheduled(SaveReason(reason), int(limit_ms), int(request))
         board = self._board
         if board is None:
             return {"error": "no generation runs here"}
@@ -662,18 +693,16 @@ class Agent:
                 return {"error": str(error)}
 
     def _backup(self, message: JsonObject) -> JsonObject:
-        backups, board, trainers = self._backups, self._board, self._trainers
+        backups = self._backups
+        board = self._board
+        trainers = self._trainers
         assert backups is not None and board is not None and trainers is not None
-        save, generation, stall_s = (
-            Scheduled(*message["save"]),
-            self._running,
-            float(message.get("stall_s", 0.0)),
-        )
-        step, local_rank, reason = (
-            int(message["step"]),
-            int(message["local_rank"]),
-            SaveReason(save.reason),
-        )
+        save = Scheduled(*message["save"])
+        generation = self._running
+        stall_s = float(message.get("stall_s", 0.0))
+        step = int(message["step"])
+        local_rank = int(message["local_rank"])
+        reason = SaveReason(save.reason)
 
         def done(version: int, error: str, took_s: float) -> None:
             if generation == self._running and not message["rank"]:

@@ -33,7 +33,8 @@ class AnchorAgent:
         """Work until the machine is not needed any more."""
         around = self._around
         around.folder.mkdir(parents=True, exist_ok=True)
-        spec, heard_s = None, time.monotonic()
+        spec = None
+        heard_s = time.monotonic()
         try:
             while True:
                 try:

@@ -31,7 +31,8 @@ from deepvm.jobs.storage.backup_store import (
 
 LAST_S = 1800.0
 """Timeouts for a running backup after training ended, and for the other ranks' backups."""
-_LOOK_S, _SELDOM_S = 0.02, 0.5
+_LOOK_S = 0.02
+_SELDOM_S = 0.5
 
 log = logging.getLogger("deepvm.agent")
 
@@ -79,7 +80,10 @@ class _Waiting:
     """A part that is uploaded, and whose backup is not sealed yet."""
 
     def __init__(self, part: Part, others: Others, done: Done, took_s: float) -> None:
-        self.part, self.others, self.done, self.took_s = part, others, done, took_s
+        self.part = part
+        self.others = others
+        self.done = done
+        self.took_s = took_s
         self.since_s = time.monotonic()
         self.limit_s = min(others.limit_s or time.time() + LAST_S, time.time() + LAST_S)
 
@@ -94,13 +98,16 @@ class Backups:
 
     def __init__(self, store: BackupStore | None, here: Path, keep: int = KEEP) -> None:
         """``here``: folder for downloads; ``keep``: backups to keep, 0: all that scripts made."""
-        self._store, self._here, self._keep = store, here, keep
+        self._store = store
+        self._here = here
+        self._keep = keep
         self._queue: queue.SimpleQueue[_Upload | Part] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._waiting: list[_Waiting] = []
         self._untold: list[Part] = []
         """Parts that will not come, of which the other ranks do not know yet."""
-        self._left, self._lock = 0, threading.Lock()
+        self._left = 0
+        self._lock = threading.Lock()
         self._late: set[Part] = set()
         self._failed: dict[int, str] = {}
         self._oldest = 0
@@ -119,7 +126,8 @@ class Backups:
     def forget(self, epoch: int) -> None:
         """A generation begins: what older ones have started does not count any more."""
         with self._lock:
-            self._oldest, self._failed = epoch, {}
+            self._oldest = epoch
+            self._failed = {}
 
     @classmethod
     def at(cls, tiers: Sequence[str], job: str, here: Path, keep: int = KEEP) -> Backups:
@@ -224,7 +232,9 @@ class Backups:
 
     def _is_over(self, waiting: _Waiting) -> bool:
         """Seal a backup whose parts are all there, or give it up."""
-        part, others, store = waiting.part, waiting.others, self._store
+        part = waiting.part
+        others = waiting.others
+        store = self._store
         assert store is not None
         try:
             self._check(part)

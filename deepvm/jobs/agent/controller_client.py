@@ -17,7 +17,8 @@ from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.io.failpoints import point
 from deepvm.jobs.wire import HEADER, LARGEST, Sender, WireError
 
-RETRY_S, _MOST_RETRY_S = 0.2, 5.0
+RETRY_S = 0.2
+_MOST_RETRY_S = 5.0
 CONNECT_S = 3.0
 """Timeout for a lost head: agents must find the next one before it calls them silent (15 s)."""
 LINE = "line"
@@ -72,7 +73,8 @@ class ControllerClient:
 
     def __init__(self, where: Callable[[], str], machine: str, secret: bytes) -> None:
         """``where``: the controller's URL now; another one after it was started elsewhere."""
-        self._where, self._sender = where, Sender(machine, secret)
+        self._where = where
+        self._sender = Sender(machine, secret)
         self._connection: http.client.HTTPConnection | None = None
         self._url = ""
 
@@ -119,7 +121,8 @@ class ControllerClient:
     def fetch(self, path: str, target: Path, limit_s: float = 600.0) -> None:
         """Save a file of the controller's. Raises Unheard, OSError."""
         answer = self.ask(path, {}, limit_s)
-        size, offset = int(answer["bytes"]), 0
+        size = int(answer["bytes"])
+        offset = 0
         with target.open("wb") as file:
             while offset < size:
                 piece = bytes.fromhex(self.ask(path, {"offset": offset}, limit_s)["data"])
@@ -155,7 +158,8 @@ class Reporter:
 
     def __init__(self, client: ControllerClient, lost: threading.Event) -> None:
         """Start; ``lost`` is set when reports have no receiver any more."""
-        self._client, self._lost = client, lost
+        self._client = client
+        self._lost = lost
         self._events: list[JsonDict] = []
         self._change = threading.Condition()
         self._number = time.time_ns()  # an agent that is started again goes on counting
@@ -178,7 +182,8 @@ class Reporter:
         lines = (
             n for n in range(_MOST_TOGETHER, len(self._events)) if self._events[n]["event"] == LINE
         )
-        first, second = next(lines, None), next(lines, None)
+        first = next(lines, None)
+        second = next(lines, None)
         if first is None or second is None:
             return
         dropped = self._events.pop(first).get("dropped", 1) + 1
@@ -210,7 +215,8 @@ class Reporter:
         self._thread.join()
 
     def _run(self) -> None:
-        pause_s, together = RETRY_S, _MOST_TOGETHER
+        pause_s = RETRY_S
+        together = _MOST_TOGETHER
         while not self._lost.is_set():
             with self._change:
                 self._change.wait_for(lambda: self._events, 1.0)
@@ -231,7 +237,8 @@ class Reporter:
                 self._lost.wait(pause_s)
                 pause_s = min(2 * pause_s, _MOST_RETRY_S)
                 continue
-            pause_s, together = RETRY_S, _MOST_TOGETHER
+            pause_s = RETRY_S
+            together = _MOST_TOGETHER
             with self._change:
                 self._events = [e for e in self._events if e["of"] > some[-1]["of"]]
 
@@ -242,7 +249,8 @@ def _cut(key: str, value: Any) -> Any:
         return _end_of(value) if key == "text" else _start_of(value)
     if not isinstance(value, list):
         return value
-    found, size = list[str](), 0
+    found = list[str]()
+    size = 0
     for line in map(_end_of, reversed(value)):
         size += len(json.dumps(line)) + 2
         if size > _MOST_BYTES:

@@ -147,8 +147,10 @@ class GroupWatch:
         self, look: Callable[[], bool], clock: Callable[[], float] = time.monotonic
     ) -> None:
         """``look``: whether they are connected now."""
-        self._look, self._clock = look, clock
-        self._since_s, self._looked_s = clock(), float("-inf")
+        self._look = look
+        self._clock = clock
+        self._since_s = clock()
+        self._looked_s = float("-inf")
         self._lock = threading.Lock()
         self._warned = self._formed = False
         self.has_failed = False
@@ -180,9 +182,11 @@ class GroupWatch:
 def explanation(processes: int, machine: str, machines: int, when: str) -> str:
     """What is wrong with trainers that formed no group by a time, and what to do."""
     if processes > 1:
-        which, one = f"{processes} processes run on {machine} and", ONE_PROCESS
+        which = f"{processes} processes run on {machine} and"
+        one = ONE_PROCESS
     else:
-        which, one = f"{machine} and the other machines run one process each and", "one machine"
+        which = f"{machine} and the other machines run one process each and"
+        one = "one machine"
     if processes > 1 < machines:
         one += " and one machine"
     return (

@@ -45,13 +45,17 @@ class Progress:
             self.longest_s = (
                 0.0 if self.longest_s is None else max(self.longest_s, now_s - self._since_s)
             )
-            self._steps, self._since_s, self._waits_for = steps, now_s, None
+            self._steps = steps
+            self._since_s = now_s
+            self._waits_for = None
         elif waits_for is not None and self._waits_for in (None, waits_for):
-            self._since_s, self._waits_for = now_s, waits_for
+            self._since_s = now_s
+            self._waits_for = waits_for
 
     def first_s(self) -> float | None:
         """From the beginning to the first step, once; None before it, and afterwards."""
-        first_s, self._first_s = self._first_s, None
+        first_s = self._first_s
+        self._first_s = None
         return first_s
 
     def printed(self) -> None:
@@ -74,14 +78,16 @@ class ControllerLiveness:
 
     def __init__(self, beat_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         """``beat_s``: an answer to a heartbeat takes so long at most, if there is nothing new."""
-        self._beat_s, self._clock = beat_s, clock
+        self._beat_s = beat_s
+        self._clock = clock
         self._answered_s = self._back_s = clock()
         self._failed_s: float | None = None
 
     def answered(self) -> None:
         """The controller has answered."""
         was = self.now
-        self._answered_s, self._failed_s = self._clock(), None
+        self._answered_s = self._clock()
+        self._failed_s = None
         if was:
             self._back_s = self._answered_s
 

@@ -17,7 +17,8 @@ from deepvm.jobs.wire import NEAR_BEAT_S
 def main() -> None:
     """Run it to the machine's end."""
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
-    file, metadata = Path(sys.argv[1]), sys.argv[2]
+    file = Path(sys.argv[1])
+    metadata = sys.argv[2]
     settings = json.loads(file.read_bytes())
 
     def controller() -> str:

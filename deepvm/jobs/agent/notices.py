@@ -30,16 +30,16 @@ from deepvm.errors import DeepVMError, RequestError
 
 ENDPOINT = "AWS_EC2_METADATA_SERVICE_ENDPOINT"
 """Environment variable of AWS's own tools: where the metadata service of EC2 is."""
-_EC2, _GCP, _AZURE = (
-    "http://169.254.169.254",
-    "http://metadata.google.internal",
-    "http://169.254.169.254",
-)
+_EC2 = "http://169.254.169.254"
+_GCP = "http://metadata.google.internal"
+_AZURE = "http://169.254.169.254"
 _TOKEN_S = 21_600
 _CONNECT_S = _TIMEOUT_S = 2.0
 _AZURE_FIRST_S = 125.0
 """The first question starts the service of scheduled events, in up to two minutes."""
-_EC2_GRACE_S, _GCP_GRACE_S, _AZURE_GRACE_S = 120.0, 30.0, 30.0
+_EC2_GRACE_S = 120.0
+_GCP_GRACE_S = 30.0
+_AZURE_GRACE_S = 30.0
 _AZURE_ENDS = ("Preempt", "Terminate", "Reboot", "Redeploy")
 """Events after which nothing that ran continues; a machine that freezes continues after seconds."""
 _LARGEST = 100_000
@@ -80,7 +80,8 @@ class Ec2Notices:
     def __init__(self, endpoint: str = "") -> None:
         """Use the usual address, the one of ``AWS_EC2_METADATA_SERVICE_ENDPOINT``, or this one."""
         self._base = (endpoint or os.environ.get(ENDPOINT) or _EC2).rstrip("/") + "/latest/"
-        self._token, self._until_s = "", 0.0
+        self._token = ""
+        self._until_s = 0.0
         self._unreadable: Notice | None = None
 
     def poll(self) -> Notice | None:

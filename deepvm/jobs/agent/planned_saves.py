@@ -38,7 +38,8 @@ class PlannedSaves:
 
     def __init__(self, policy: SavePolicy, grace_s: float) -> None:
         """``grace_s``: of a notice."""
-        self.policy, self.facts = policy, SaveFacts(grace_s=grace_s)
+        self.policy = policy
+        self.facts = SaveFacts(grace_s=grace_s)
         self._board: Board | None = None
         self._last, self._told_s = (0, time.monotonic()), 0.0
         """The newest started checkpoint and its time; when trainers last reported a result."""
@@ -54,23 +55,27 @@ class PlannedSaves:
 
     def restored(self, version: int) -> None:
         """Training continues from there; what it took to load is no training."""
-        self._last, self.safe = (version, time.monotonic()), version
+        self._last = (version, time.monotonic())
+        self.safe = version
 
     def told(self, version: int, stall_s: float, took_s: float) -> None:
         """A version is safe."""
         self._look_for_begun()
         self.safe = max(version, self.safe or 0)
-        self._told_s, self._vain = time.monotonic(), 0
+        self._told_s = time.monotonic()
+        self._vain = 0
         self.facts = replace(self.facts, save_s=stall_s, backup_s=took_s, emergency_s=took_s)
 
     def told_of_failure(self) -> None:
         """A version will not come."""
         self._look_for_begun()
-        self._told_s, self._vain = time.monotonic(), self._vain + 1
+        self._told_s = time.monotonic()
+        self._vain = self._vain + 1
 
     def unsaved_steps(self, board: Board, base: int) -> str:
         """Steps in no safe checkpoint, in words; empty if none. ``base``: where boards start."""
-        step, safe = board.of_rank(0, RankFlag.STEP), self.safe
+        step = board.of_rank(0, RankFlag.STEP)
+        safe = self.safe
         if step <= (safe or 0):
             return ""
         if safe is None:
@@ -86,23 +91,29 @@ class PlannedSaves:
     def _look_for_begun(self) -> None:
         version = 0 if self._board is None else self._board.of_rank(0, RankFlag.VERSION)
         if version and version != self._version:
-            self._version, self._last = version, (version, time.monotonic())
+            self._version = version
+            self._last = (version, time.monotonic())
 
     def look(self, board: Board, known: SaveFacts) -> None:
         """Request a save if it is due. ``known``: preemptions, and earlier checkpoints."""
-        policy, words = self.policy, board.words
-        step, version = board.of_rank(0, RankFlag.STEP), board.of_rank(0, RankFlag.VERSION)
+        policy = self.policy
+        words = board.words
+        step = board.of_rank(0, RankFlag.STEP)
+        version = board.of_rank(0, RankFlag.VERSION)
         if not step or not policy.saves:
             return
         # Other trainers, of which nothing was asked yet
         if board is not self._board or step < self._step:
-            self._board, self._version, words[Flag.DUE] = board, 0, 0
+            self._board = board
+            self._version = 0
+            words[Flag.DUE] = 0
         self._step = step
         self._look_for_begun()
         if policy.fixed_steps:
             words[Flag.EVERY] = policy.fixed_steps
             return
-        patience, due = _BEGUN_STEPS << min(self._vain, _MOST_DOUBLED), words[Flag.DUE]
+        patience = _BEGUN_STEPS << min(self._vain, _MOST_DOUBLED)
+        due = words[Flag.DUE]
         if version < due:
             if step < due + patience:
                 return  # it is asked for: another one would be saved a step behind it

@@ -29,7 +29,8 @@ from deepvm.jobs.wire import WireError
 ORPHAN_SAVE_S = 300.0
 """For so long trainers may save before a machine ends without a controller."""
 _LAST_LINES = 40
-_TOLD_S, _RETRY_S = 300.0, 0.1
+_TOLD_S = 300.0
+_RETRY_S = 0.1
 PARTS = ("code_s", "setup_s", "data_s")
 
 log = logging.getLogger("deepvm.agent")
@@ -76,12 +77,10 @@ class Preparation:
         silence: ControllerLiveness,
     ) -> None:
         """Start nothing yet."""
-        self._around, self._client, self._reporter, self._silence = (
-            around,
-            client,
-            reporter,
-            silence,
-        )
+        self._around = around
+        self._client = client
+        self._reporter = reporter
+        self._silence = silence
         self._setup: subprocess.Popen[bytes] | None = None
         self._took_s: dict[str, float] = {}
         self._loads_s = 0.0
@@ -245,7 +244,8 @@ def run_setup(
     )
     runs(process)
     assert process.stdout is not None
-    last, lines = list[str](), 0
+    last = list[str]()
+    lines = 0
     with process.stdout as said:
         for line in lines_of(said):
             lines += 1

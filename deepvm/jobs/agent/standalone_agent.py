@@ -40,7 +40,8 @@ from deepvm.jobs.storage.backup_store import KEEP, Part
 
 GRACE_S = 25.0
 """Slurm and Kubernetes kill 30 s after SIGTERM, unless told otherwise."""
-_POLL_S, _LOOK_S = 1.0, 0.01
+_POLL_S = 1.0
+_LOOK_S = 0.01
 _DEAF_AFTER = 3
 _CONFIRM_S, _BEFORE_END_S = 1.0, 1.0
 """How long ranks hold without a confirmed checkpoint, and how long before the machine's end the
@@ -70,10 +71,14 @@ class StandaloneAgent:
         that it assumes.
         ``grace_s``: from SIGTERM until it is passed on at the latest. ``keep``: backups that stay.
         """
-        self._notices, self._tiers, self._job, self._grace_s = notices, tiers, job, grace_s
+        self._notices = notices
+        self._tiers = tiers
+        self._job = job
+        self._grace_s = grace_s
         self._keep = keep
         # Of several machines each plans, and only that of rank 0 counts.
-        self._plan, self._known = PlannedSaves(policy, grace_s), SaveFacts(mttp_s=mttp_s)
+        self._plan = PlannedSaves(policy, grace_s)
+        self._known = SaveFacts(mttp_s=mttp_s)
         self._over = threading.Event()
         self._base = 0
         self._preempted_s = math.inf
@@ -106,14 +111,18 @@ class StandaloneAgent:
         Returns its exit code, or 1 where that is 0 although steps that were to be saved after
         SIGTERM are not.
         """
-        until_s, held_s, terminated, all_safe = math.inf, math.inf, False, False
+        until_s = math.inf
+        held_s = math.inf
+        terminated = False
+        all_safe = False
         while (code := command.wait(_LOOK_S)) is None:
             self._plan.look(self._board, self._known)
             now_s = time.monotonic()
             while signals:
                 number = signals.pop(0)
                 if number == signal.SIGTERM and not terminated and self._ranks():
-                    terminated, until_s = True, now_s + self._grace_s
+                    terminated = True
+                    until_s = now_s + self._grace_s
                     self._save_before_end()
                 else:
                     command.signal(number)
@@ -161,10 +170,12 @@ class StandaloneAgent:
         SIGTERM leaves it its grace.
         """
         self._ended.set()
-        until_s, ends = time.monotonic() + LAST_S, False
+        until_s = time.monotonic() + LAST_S
+        ends = False
         while self._backups.under_way and time.monotonic() < until_s:
             if signals and not ends:
-                ends, until_s = True, min(until_s, time.monotonic() + self._grace_s)
+                ends = True
+                until_s = min(until_s, time.monotonic() + self._grace_s)
             time.sleep(_LOOK_S)
         why = "there was no time for it" if self._backups.under_way else self._backups.failure
         if why:
@@ -191,7 +202,10 @@ class StandaloneAgent:
         )
 
     def _listen(self) -> None:
-        told_s, rebalance, unheard, deaf = 0.0, False, 0, False
+        told_s = 0.0
+        rebalance = False
+        unheard = 0
+        deaf = False
         while not self._over.is_set():
             try:
                 notice = self._notices.poll()
@@ -251,11 +265,9 @@ class StandaloneAgent:
         return {}
 
     def _back_up(self, message: JsonObject) -> JsonObject:
-        save, step, local_rank = (
-            Scheduled(*message["save"]),
-            int(message["step"]),
-            int(message["local_rank"]),
-        )
+        save = Scheduled(*message["save"])
+        step = int(message["step"])
+        local_rank = int(message["local_rank"])
         reason = SaveReason(save.reason)
 
         def went_on() -> bool:

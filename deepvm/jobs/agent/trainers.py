@@ -30,7 +30,8 @@ _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
 _GONE_S = 10.0
 _LINE = 64 * 1024
 _LAST_LINES = 40
-_READY, _GONE = -1, -2
+_READY = -1
+_GONE = -2
 
 log = logging.getLogger("deepvm.agent")
 
@@ -173,7 +174,9 @@ class Trainers:
         self, command: Command, environ: Mapping[str, str], said: Callable[[int, str], None]
     ) -> None:
         """``said`` is called with the local rank and each line that a trainer prints."""
-        self.command, self._environ, self._said = command, dict(environ), said
+        self.command = command
+        self._environ = dict(environ)
+        self._said = said
         self._lock = threading.Lock()
         self._warm: list[tuple[subprocess.Popen[bytes], int]] = []
         """Those that wait, each with the pipe by which it says that it is ready; -1: it has."""
@@ -266,13 +269,15 @@ class Trainers:
         """
         assert not self.running
         with self._lock:
-            waiting, self._warm = self._alive(), []
+            waiting = self._alive()
+            self._warm = []
         for process, told in waiting:
             if told == _GONE:
                 _end(process, told)
         waiting = [(process, told) for process, told in waiting if told != _GONE]
         for local_rank, more in enumerate(each):
-            words, env = self.command.words_of(more), {**self._environ, **self.command.env, **more}
+            words = self.command.words_of(more)
+            env = {**self._environ, **self.command.env, **more}
             process = self._ordered(waiting, words, env) or self._cold(words, env)
             trainer = Trainer(local_rank, process)
             trainer.reader = threading.Thread(target=self._read, args=(trainer,), daemon=True)
@@ -365,7 +370,8 @@ class Trainers:
         """End those that wait as well."""
         self.kill()
         with self._lock:
-            waiting, self._warm = self._warm, []
+            waiting = self._warm
+            self._warm = []
         for process, told in waiting:
             _end(process, told)
 

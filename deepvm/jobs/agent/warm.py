@@ -24,7 +24,8 @@ from deepvm.io.agent_peers import distributed
 from deepvm.io.failpoints import point
 
 READY = b"warm\n"
-_FIRST_S, _LOOK_S = 0.4, 0.002
+_FIRST_S = 0.4
+_LOOK_S = 0.002
 
 
 def can_warm(words: Sequence[str]) -> bool:
@@ -36,10 +37,8 @@ def can_warm(words: Sequence[str]) -> bool:
 
 def await_first(environ: Mapping[str, str]) -> None:
     """Let rank 0 listen early, briefly: after a refused connection torch waits half a second."""
-    where, until_s = (
-        (environ.get("MASTER_ADDR", ""), environ.get("MASTER_PORT", "")),
-        time.monotonic() + _FIRST_S,
-    )
+    where = (environ.get("MASTER_ADDR", ""), environ.get("MASTER_PORT", ""))
+    until_s = time.monotonic() + _FIRST_S
     if environ.get("RANK", "0") == "0" or not all(where):
         return
     while (left_s := until_s - time.monotonic()) > 0:
@@ -135,10 +134,12 @@ def main() -> None:
     _, first, *rest = order["words"]
     sys.modules.pop("__main__", None)
     if first == "-m":
-        sys.argv, sys.path[0] = rest, order["folder"]
+        sys.argv = rest
+        sys.path[0] = order["folder"]
         runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
     else:
-        sys.argv, sys.path[0] = [first, *rest], os.path.dirname(os.path.abspath(first))
+        sys.argv = [first, *rest]
+        sys.path[0] = os.path.dirname(os.path.abspath(first))
         runpy.run_path(first, run_name="__main__")
 
 

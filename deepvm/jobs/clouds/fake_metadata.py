@@ -18,7 +18,8 @@ class FakeMetadata:
 
     def __init__(self, facts: dict[str, str], address: str = "127.0.0.1", port: int = 0) -> None:
         """Listen. Raises OSError."""
-        self.facts, self._tokens = facts, set[str]()
+        self.facts = facts
+        self._tokens = set[str]()
         outer = self
 
         class Handler(http.server.BaseHTTPRequestHandler):

@@ -29,16 +29,16 @@ from deepvm.jobs.clouds.settings import MachineSettings
 from deepvm.jobs.decisions.world import MachineRecord
 from deepvm.jobs.steady_clock import clock_of
 
-LOCK, MACHINE, ENDED, ORDER, AGENT, LOG = (
-    "lock",
-    "machine.json",
-    "ended.json",
-    "order.json",
-    "agent",
-    "machine.log",
-)
-_LAST_BYTES, _LAST_LINES = 16_384, 40
-_LOOK_S, _GONE_S = 0.01, 10.0
+LOCK = "lock"
+MACHINE = "machine.json"
+ENDED = "ended.json"
+ORDER = "order.json"
+AGENT = "agent"
+LOG = "machine.log"
+_LAST_BYTES = 16_384
+_LAST_LINES = 40
+_LOOK_S = 0.01
+_GONE_S = 10.0
 
 
 class LocalCloud:
@@ -49,7 +49,8 @@ class LocalCloud:
 
     def __init__(self, folder: Path, allocation_s: float = 0.5) -> None:
         """``folder``: for all jobs' machines; ``allocation_s``: from the request to the launch."""
-        self._folder, self._allocation_s = folder, allocation_s
+        self._folder = folder
+        self._allocation_s = allocation_s
         self._ends: dict[Path, JsonDict] = {}
 
     @classmethod
@@ -148,7 +149,9 @@ class LocalCloud:
 
     def listing(self, job: str) -> Listing:
         """See :class:`Cloud`."""
-        alive, ended, taken = dict[str, float](), dict[str, tuple[float, float]](), set[str]()
+        alive = dict[str, float]()
+        ended = dict[str, tuple[float, float]]()
+        taken = set[str]()
         with contextlib.suppress(FileNotFoundError):
             for place in sorted((self._folder / job / "machines").iterdir()):
                 if not (place / MACHINE).exists():

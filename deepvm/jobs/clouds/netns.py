@@ -39,7 +39,8 @@ class NetnsCloud(LocalCloud):
 
     def host(self, job: str) -> str:
         """See :class:`Cloud`: the switch, which is made now."""
-        bridge, net = _bridge(job), _net(job)
+        bridge = _bridge(job)
+        net = _net(job)
         with _MAKING:
             if not Path(f"/sys/class/net/{bridge}").exists():
                 _ip("link", "add", bridge, "type", "bridge")
@@ -61,9 +62,11 @@ class NetnsCloud(LocalCloud):
 
     def words(self, record: MachineRecord, job: str) -> list[str]:
         """Commands run in the machine's namespace, which is made now. Raises RefusedError."""
-        space, bridge = _space(job, record.id), self._made(job)
+        space = _space(job, record.id)
+        bridge = self._made(job)
         address = self.settings(record, job)["address"]
-        outer, inner = _outer(space), f"{space}i"[-15:]
+        outer = _outer(space)
+        inner = f"{space}i"[-15:]
         try:
             _remove(space)
             _ip("netns", "add", space)

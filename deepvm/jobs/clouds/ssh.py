@@ -76,7 +76,8 @@ class SshCloud:
     def __init__(self, folder: Path) -> None:
         """``folder``: of all jobs."""
         self._folder = folder
-        self._choosing, self._writing = threading.Lock(), threading.Lock()
+        self._choosing = threading.Lock()
+        self._writing = threading.Lock()
         self._deaf: dict[str, float] = {}
         self._starting: dict[tuple[str, str], str] = {}
 
@@ -181,7 +182,8 @@ class SshCloud:
 
     def listing(self, job: str) -> Listing:
         """See :class:`Cloud`."""
-        own, now_s = self._hosts(job), self._now_s(job)
+        own = self._hosts(job)
+        now_s = self._now_s(job)
         if own is None:
             return Listing({})
         if not (self._places(job) / _OVER).exists():
@@ -190,7 +192,9 @@ class SshCloud:
             asked = [h for h in own.hosts if not self._is_deaf(h)]
             for host, answer in self._ask_all(own, asked, {"do": "look", "controller": url}):
                 self._note(job, host, answer)
-        alive, ended, taken = dict[str, float](), dict[str, tuple[float, float]](), set[str]()
+        alive = dict[str, float]()
+        ended = dict[str, tuple[float, float]]()
+        taken = set[str]()
         for name, placed in self._placed(job).items():
             if placed.launched_s is None:
                 continue
@@ -226,7 +230,8 @@ class SshCloud:
 
     def last_lines(self, job: str, machine: str) -> list[str]:
         """See :class:`Cloud`."""
-        own, placed = self._hosts(job), self._placed(job).get(machine)
+        own = self._hosts(job)
+        placed = self._placed(job).get(machine)
         if own is None or placed is None:
             return []
         host = next(h for h in own.hosts if h.name == placed.host)
@@ -245,7 +250,8 @@ class SshCloud:
     def _order(
         self, job: str, machine: str, order: JsonObject, released_s: float | None = None
     ) -> None:
-        own, placed = self._hosts(job), self._placed(job).get(machine)
+        own = self._hosts(job)
+        placed = self._placed(job).get(machine)
         if own is None or placed is None or placed.ended_s is not None:
             return
         if released_s is not None and placed.released_s is None:
@@ -331,10 +337,8 @@ class SshCloud:
         try:
             reach = own.reach
             # Standard input, as a command's words can be seen by everybody there.
-            words, said = (
-                reach.reach(host, [reach.python, "-c", _bootstrap()]),
-                json.dumps(order).encode() + b"\n",
-            )
+            words = reach.reach(host, [reach.python, "-c", _bootstrap()])
+            said = json.dumps(order).encode() + b"\n"
             out, err = _run(words, said + behind)
         except (OSError, subprocess.SubprocessError, RequestError) as error:
             self._deaf[host.name] = time.monotonic()
@@ -414,7 +418,8 @@ def _package() -> bytes:
     with tarfile.open(fileobj=target, mode="w:gz", compresslevel=6) as archive:
         for name, data in _sources():
             entry = tarfile.TarInfo(name)
-            entry.size, entry.mode = len(data), 0o644
+            entry.size = len(data)
+            entry.mode = 0o644
             archive.addfile(entry, io.BytesIO(data))
     return target.getvalue()
 

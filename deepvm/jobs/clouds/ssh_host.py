@@ -29,7 +29,8 @@ from deepvm.jobs.wire import FAR_BEAT_S
 from deepvm.profiling.hosts.machine import own_addresses
 
 _LIMIT_S = 20.0
-_LOGS, _CODE = "logs", ".code"
+_LOGS = "logs"
+_CODE = ".code"
 
 
 class HostCloud(LocalCloud):
@@ -62,7 +63,8 @@ def obey(order: JsonObject) -> JsonDict:
     data = user_folder("data", os.environ)
     if data is None:
         return {"event": "refused", "why": "it has no home folder"}
-    root, job = data / "hosts", str(order["job"])
+    root = data / "hosts"
+    job = str(order["job"])
     folder = root / str(order["place"])
     cloud = HostCloud(folder, str(order.get("address", "")))
     try:
@@ -102,7 +104,9 @@ def obey(order: JsonObject) -> JsonDict:
 
 
 def _start(cloud: HostCloud, folder: Path, order: JsonObject) -> float:
-    job, name, controller = str(order["job"]), str(order["machine"]), str(order["controller"])
+    job = str(order["job"])
+    name = str(order["machine"])
+    controller = str(order["controller"])
     folder.mkdir(parents=True, mode=0o700, exist_ok=True)
     lock = FileLock(folder / "lock")
     if not lock.take(shared=False, limit_s=_LIMIT_S):

@@ -41,7 +41,8 @@ class HeartbeatResponder:
 
     def __init__(self, spec: JsonObject, clock: SteadyClock) -> None:
         """No agent has reported yet."""
-        self._spec, self._clock = spec, clock
+        self._spec = spec
+        self._clock = clock
         self._agents: dict[str, _Agent] = {}
         self._ports: dict[int, int] = {}
         self._doubtful = 0
@@ -55,7 +56,8 @@ class HeartbeatResponder:
 
     def receive(self, machine: str, message: JsonObject) -> bool:
         """Whether it is the first heartbeat of a machine."""
-        is_new, words = machine not in self._agents, message["seen"].split()
+        is_new = machine not in self._agents
+        words = message["seen"].split()
         told = int(words[2]) if len(words) == _DIGEST_WORDS and words[2].isdigit() else 0
         self._agents[machine] = _Agent(
             message["address"], message["port"], message["scheduled"], message["generation"], told
@@ -93,11 +95,10 @@ class HeartbeatResponder:
 
     def digest(self, orders: Decisions, nonce: str) -> str:
         """Differs where the orders do: the members of a generation do not change."""
-        save, schedule = orders.save, self._schedule_of(orders)
-        asked_s, number = (
-            0.0 if save is None else save.asked_s,
-            0 if schedule is None else schedule["number"],
-        )
+        save = orders.save
+        schedule = self._schedule_of(orders)
+        asked_s = 0.0 if save is None else save.asked_s
+        number = 0 if schedule is None else schedule["number"]
         if orders.serve:
             return "serving"
         return f"{nonce[:8]} {orders.shutdown:d} {orders.generation} {asked_s} {number}"

@@ -127,6 +127,7 @@ def rows_of(
         told.append((MARKET, market_facts(world)))
     if before.job is not world.job and not told:
         told.append((STATE, {}))
-    state, now = world.job.value, {"generation": world.generation, "steps": world.steps}
+    state = world.job.value
+    now = {"generation": world.generation, "steps": world.steps}
     paid = {"step_s": float(world.facts.step_s), "usd": round(world.usd, 8)} if told else {}
     return [EventRow(world.now_s, kind, state, {**now, **paid, **facts}) for kind, facts in told]

@@ -16,7 +16,9 @@ from deepvm.jobs.controller.injector import FaultKind, InjectedFault
 from deepvm.jobs.decisions import events as d
 from deepvm.jobs.decisions.world import MachineRecord
 
-_MOST, _AGAIN_S, _FINISH_S = 32, 1.0, 60.0
+_MOST = 32
+_AGAIN_S = 1.0
+_FINISH_S = 60.0
 _T = TypeVar("_T")
 
 log = logging.getLogger("deepvm.jobs")
@@ -27,7 +29,9 @@ class CloudCalls:
 
     def __init__(self, cloud: Cloud, job: str, feed: Callable[[d.Event], None]) -> None:
         """Call nothing yet; ``feed`` is told what became of each call."""
-        self._cloud, self._job, self._feed = cloud, job, feed
+        self._cloud = cloud
+        self._job = job
+        self._feed = feed
         # Of its own: calls that hang must keep nothing else of this process from being done.
         self._threads = ThreadPoolExecutor(_MOST, "cloud")
         self._releasing = set[str]()
@@ -74,7 +78,8 @@ class CloudCalls:
 
     async def list(self) -> None:
         """Ask which machines live."""
-        self._listed_s, self._is_listing = time.monotonic(), True
+        self._listed_s = time.monotonic()
+        self._is_listing = True
         try:
             found = await self.call(self._cloud.listing, self._job)
         except Exception as error:

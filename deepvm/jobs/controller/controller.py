@@ -52,13 +52,16 @@ from deepvm.jobs.history.log_files import add_line
 from deepvm.jobs.steady_clock import clock_of
 from deepvm.jobs.wire import USER, Receiver, secret_of, token_of
 
-_TICK_S, _ACK_S = 0.2, 8.0
+_TICK_S = 0.2
+_ACK_S = 8.0
 _GONE_NEAR_S, _GONE_S = 0.3, 3.0
 """Grace period after a broken connection: a new one takes several round trips, some slow."""
 _PIECE = 300_000
 _LONGEST_LINE = 1000
 _STALL_S = 1.0
-_AGAIN_S, _UNWRITTEN_S, _LOCKED_S = 1.0, 300.0, 0.3
+_AGAIN_S = 1.0
+_UNWRITTEN_S = 300.0
+_LOCKED_S = 0.3
 RELEASE_LIMIT_S = 15.0
 """How long releasing machines may take after a second interruption."""
 _QUIET = (d.Tick, d.Heartbeat, d.InstancesListed, d.Silent)
@@ -98,7 +101,10 @@ class Controller:
         those that interrupt the job. ``keeps``: they end only the controller; machines train on,
         and another controller adopts them.
         """
-        self._job, self.world, self._cloud, self._history = job, world, cloud, history
+        self._job = job
+        self.world = world
+        self._cloud = cloud
+        self._history = history
         self._stored = world
         self._clock = clock_of(job.folder, world.now_s)
         self._unwritten_s: float | None = None
@@ -106,8 +112,10 @@ class Controller:
         self.told: Callable[[EventRow], None] = lambda event: None
         self.kept: Callable[[], Awaitable[None]] = _nowhere_else
         self._receiver = Receiver(job.secret)
-        self.signals, self.keeps = StopSignals(), False
-        self._interrupts, self._leaves_s = 0, math.inf
+        self.signals = StopSignals()
+        self.keeps = False
+        self._interrupts = 0
+        self._leaves_s = math.inf
         self._briefing = HeartbeatResponder(job.spec, self._clock)
         self._change = ChangeSignal()
         self._tasks = set[asyncio.Task[None]]()
@@ -156,7 +164,8 @@ class Controller:
             self._wrong = self._wrong or error
 
     def _act(self) -> None:
-        inbox, self._inbox = self._inbox, []
+        inbox = self._inbox
+        self._inbox = []
         before = self.world
         world, acts = react(before, [event for event, _ in inbox], self._clock.now_s())
         rows = rows_of(before, world, [each for each in inbox if not isinstance(each[0], _QUIET)])
@@ -168,7 +177,8 @@ class Controller:
             except DataError as error:
                 self._put_off(inbox, error)
                 return
-            self._stored, self._unwritten_s = world, None
+            self._stored = world
+            self._unwritten_s = None
             pass_points(changed, "written")
         self.world = world
         for act in acts:
@@ -216,7 +226,8 @@ class Controller:
         if isinstance(act, d.Release):
             await self._calls.release(act.id)
             return
-        name, place = self._job.name, str(self._job.folder / "controller")
+        name = self._job.name
+        place = str(self._job.folder / "controller")
         record = self.world.machines[act.id]
         most_usd = most_usd_per_hour(self.world, record.pool, record.role)
         start = Start(name, act.id, secret_of(self._job.secret, act.id), self._url, place, most_usd)
@@ -246,7 +257,8 @@ class Controller:
         bind, bind_port = (
             self._cloud.listen() if isinstance(self._cloud, RemoteCloud) else (host, 0)
         )
-        strangers, bound = UnauthenticatedConnections(), listening(bind, bind_port)
+        strangers = UnauthenticatedConnections()
+        bound = listening(bind, bind_port)
         server = server_of(application(self, self._receiver, strangers.left), strangers)
         serving = asyncio.create_task(server.serve([bound]))
         while not server.started:
@@ -258,12 +270,14 @@ class Controller:
         if isinstance(self._cloud, RemoteCloud):
             await self._calls.call(self._cloud.announce, self._job.name, self._url)
         point(f"job.{self.world.job.value}.begun")
-        last_s, samples = self._clock.now_s(), self._history.samples(self._job.name)
+        last_s = self._clock.now_s()
+        samples = self._history.samples(self._job.name)
         if self.world.machines:
             self._was_away(last_s - last_seen_s(self.world, samples))
         self.world = adopted(caught_up(self.world, samples), last_s)
         self._briefing.take_up(self.world)
-        sampler, looked = Sampler(self._history, self._job.name), False
+        sampler = Sampler(self._history, self._job.name)
+        looked = False
         try:
             while True:
                 if self._wrong is not None:
@@ -303,7 +317,8 @@ class Controller:
                     return self.world
                 await asyncio.sleep(_TICK_S if not over else 0.01)
         finally:
-            server.should_exit, server.force_exit = True, bool(self.signals.numbers)
+            server.should_exit = True
+            server.force_exit = bool(self.signals.numbers)
             with contextlib.suppress(asyncio.CancelledError):
                 await serving
             self._calls.close()
@@ -330,7 +345,8 @@ class Controller:
 
     def _take_signals(self) -> None:
         """First signal: save, release, end (unless kept); the second waits for no checkpoint."""
-        count, before = len(self.signals.numbers), self._interrupts
+        count = len(self.signals.numbers)
+        before = self._interrupts
         self._interrupts = count
         if self.world.job.over or self.keeps:
             return
@@ -349,17 +365,20 @@ class Controller:
 
     def _hear(self) -> None:
         """Process the members' heartbeats since the last look at once: one by one is too slow."""
-        found, self._heard = self._heard, {}
+        found = self._heard
+        self._heard = {}
         heard = {machine: beat for machine, (beat, _) in found.items()}
         for machine, beat in heard.items():
             if self.world.machines[machine].state is not Machine.MEMBER:
                 self.feed(beat)
-        now_s, machines = self._clock.now_s(), dict(self.world.machines)
+        now_s = self._clock.now_s()
+        machines = dict(self.world.machines)
         for machine in heard:
             if machines[machine].state is Machine.MEMBER:
                 machines[machine] = replace(machines[machine], heard_s=now_s, silent_s=None)
                 self.world = self.world.with_spare(machine, spare=heard[machine].spare)
-        generation, members = self.world.generation, self.world.members
+        generation = self.world.generation
+        members = self.world.members
         own = [
             (b, at_s)
             for m, (b, at_s) in found.items()
@@ -445,7 +464,8 @@ class Controller:
             self._change.notify()
         until_s = time.monotonic() + min(agent["wait_s"], 60.0)
         while True:
-            orders, left_s = orders_of(self.world, machine), until_s - time.monotonic()
+            orders = orders_of(self.world, machine)
+            left_s = until_s - time.monotonic()
             if self._briefing.splits(orders):
                 self.world = begun_anew(self.world)  # the next look forms another
             elif self._briefing.digest(orders, self.nonce) != agent[
@@ -483,7 +503,8 @@ class Controller:
 
     async def schedule(self, machine: str, message: JsonObject) -> JsonObject:
         """See :class:`deepvm.jobs.controller.api.Handler`."""
-        (generation, step, save), members = schedule_of(message), self.world.members
+        (generation, step, save) = schedule_of(message)
+        members = self.world.members
         if (
             generation != self.world.generation
             or not self.world.formed
@@ -561,7 +582,8 @@ class Controller:
         """See :class:`deepvm.jobs.controller.api.Handler`."""
         wrong: Exception | None = None
         for event in message["events"]:
-            record, number = self.world.machines.get(machine), field_of(event, "of")
+            record = self.world.machines.get(machine)
+            number = field_of(event, "of")
             if record is None or number <= record.reported:
                 continue  # the answer to it was lost
             self.world = self.world.with_machine(replace(record, reported=number))

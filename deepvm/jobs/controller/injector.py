@@ -45,8 +45,10 @@ class Injector:
 
     def __init__(self, injection: Injection | None, events: Iterable[EventRow]) -> None:
         """``injection``: of the job file. ``events``: of earlier controllers."""
-        self._injection, self._since_s = injection, 0.0
-        self._struck, self._recommended = dict[str, InjectedFault](), set[str]()
+        self._injection = injection
+        self._since_s = 0.0
+        self._struck = dict[str, InjectedFault]()
+        self._recommended = set[str]()
         for event in events:
             if event.kind == INJECTED:
                 self.order(Injection.written(event.facts), event.at_s)
@@ -60,7 +62,8 @@ class Injector:
 
     def order(self, injection: Injection, now_s: float) -> None:
         """Go by this from now on."""
-        self._injection, self._since_s = injection, now_s
+        self._injection = injection
+        self._since_s = now_s
 
     def put_off(self, strike: InjectedFault) -> None:
         """Have a strike that could not be made come again."""

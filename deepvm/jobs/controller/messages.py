@@ -14,7 +14,9 @@ from deepvm.io.agent_board import SaveReason
 from deepvm.jobs.decisions import events as d
 from deepvm.jobs.decisions.world import JobState, Reason
 
-_MAX_LINES, _MAX_TEXT, _MAX_DOING = 100, 10_000, 200
+_MAX_LINES = 100
+_MAX_TEXT = 10_000
+_MAX_DOING = 200
 _ADDRESS = re.compile(r"[0-9A-Za-z.:_-]{1,253}")
 _REASONS = {
     SaveReason.NONE: Reason.PERIODIC,
@@ -122,7 +124,8 @@ def event_of(machine: str, report: JsonObject) -> tuple[d.Event, JsonObject] | N
         return d.Failed(machine, f"setup failed with exit code {field_of(report, 'code')}"), {}
     if kind not in _EVENTS:
         return None
-    event, facts = _event(_EVENTS[kind], machine, report), dict[str, Any]()
+    event = _event(_EVENTS[kind], machine, report)
+    facts = dict[str, Any]()
     if kind == "notice":
         facts["action"] = field_of(report, "action")
     if kind == "ended":

@@ -56,7 +56,8 @@ class Sampler:
 
     def __init__(self, history: History, job: str) -> None:
         """Go on with what an earlier controller has written."""
-        self._history, self._job = history, job
+        self._history = history
+        self._job = job
         self._samples = history.samples(job)
         self._written = len(self._samples)
         self._spacing = spacing_s(self._span_s)
@@ -71,7 +72,8 @@ class Sampler:
 
     def take(self, world: JobState) -> None:
         """Look at a job; more often than a sample is wanted is harmless."""
-        before, now = self._seen, Sample(world.now_s, world.generation, world.steps)
+        before = self._seen
+        now = Sample(world.now_s, world.generation, world.steps)
         self._seen = now
         last = self._samples[-1] if self._samples else None
         fallen = before is not None and now.step < before.step
@@ -92,7 +94,8 @@ class Sampler:
         self._flushed_s = now_s
         spacing = spacing_s(self._span_s)
         if spacing > self._spacing or len(self._samples) > 3 * MOST:
-            self._spacing, self._instead = spacing, True
+            self._spacing = spacing
+            self._instead = True
             self._samples = thinned(self._samples, spacing)
         new = self._samples if self._instead else self._samples[self._written :]
         if not new:
@@ -103,4 +106,5 @@ class Sampler:
             # A disk that is full, a lock: they are written with the next ones
             log.debug("%s", error)
             return
-        self._written, self._instead = len(self._samples), False
+        self._written = len(self._samples)
+        self._instead = False

@@ -26,7 +26,8 @@ class UnauthenticatedConnections:
 
     def __init__(self, most: int = MOST_STRANGERS) -> None:
         """None yet."""
-        self._most, self._waiting = most, dict[Any, asyncio.BaseTransport]()
+        self._most = most
+        self._waiting = dict[Any, asyncio.BaseTransport]()
 
     def came(self, peer: Any, connection: asyncio.BaseTransport) -> None:
         """A connection was opened."""

@@ -76,7 +76,8 @@ def known(world: JobState, event: Event) -> JobState:
         or event.id not in world.machines
     ):
         return world
-    machine, now = world.machines[event.id], world.now_s
+    machine = world.machines[event.id]
+    now = world.now_s
     if isinstance(event, Launched):
         world = with_event(
             world, replace(machine, launched_s=event.launched_s), MachineEvent.LAUNCHED
@@ -128,7 +129,8 @@ def between_steps(world: JobState, event: Heartbeat) -> JobState:
     known = world.between
     if known.generation != world.generation:
         known = replace(known, generation=world.generation, seen_s=0.0, seen_of_s=0.0)
-    more_s, more_of_s = event.between_s - known.seen_s, event.of_s - known.seen_of_s
+    more_s = event.between_s - known.seen_s
+    more_of_s = event.of_s - known.seen_of_s
     if more_of_s <= 0:
         return world
     known = replace(known, s=known.s + max(more_s, 0.0), of_s=known.of_s + more_of_s)
@@ -166,10 +168,8 @@ def why_not_saved(world: JobState) -> str:
 def _failed(world: JobState, machine: MachineRecord, event: Failed) -> JobState:
     """Apply a machine's failure to train: its own fault, or the job's, which then ends."""
     gone = machine.state.over or machine.state in (Machine.RELEASING, Machine.LOST)
-    known_as, alike = (
-        world.unready.get(machine.role, StartupFailures()),
-        list(world.of(machine.role, *Machine)),
-    )
+    known_as = world.unready.get(machine.role, StartupFailures())
+    alike = list(world.of(machine.role, *Machine))
     first_s = math.inf if known_as.failed_s is None else known_as.failed_s
     # If others have succeeded, or still may, it is this machine's fault; a preempted one may fail
     # because of that.
@@ -237,7 +237,8 @@ def _of_generation(
     if event.generation != world.generation or world.job.over:
         return world
     if isinstance(event, CheckpointDurable):  # training may have gone on long ago, and hang by now
-        lasts, version = max(world.lasts, event.version), max(world.version, event.version)
+        lasts = max(world.lasts, event.version)
+        version = max(world.version, event.version)
         return replace(
             _settled(world, event.version),
             lasts=lasts,
@@ -268,7 +269,8 @@ def _of_generation(
             world = replace(world, reached=max(world.reached, event.version), reached_s=None)
         elif event.version > world.reached:
             world = replace(world, reached=event.version, reached_s=world.now_s - event.took_s)
-        counts, given_up = world.counts.saved(event.reason), world.given_up - {event.reason}
+        counts = world.counts.saved(event.reason)
+        given_up = world.given_up - {event.reason}
         stood_s = max(event.stall_s, event.took_s) if event.reason.holds else event.stall_s
         world = replace(world, counts=counts, given_up=given_up, save=save, unsaved_s=None)
         return replace(world, saving_s=world.saving_s + stood_s)
@@ -298,11 +300,13 @@ def _of_generation(
         lost = max((world.peak or 0) - event.version, 0)
         counts = replace(world.counts, lost_steps=world.counts.lost_steps + lost)
         # A heartbeat with its first steps may have been faster.
-        reached, since_s = max(world.reached, event.version), world.reached_s
+        reached = max(world.reached, event.version)
+        since_s = world.reached_s
         world = replace(
             world, counts=counts, peak=None, reached=reached, reached_s=since_s or world.now_s
         )
-    started, machine = world.started | {event.id}, world.machines[event.id]
+    started = world.started | {event.id}
+    machine = world.machines[event.id]
     if machine.trained_s is None:
         world = world.with_machine(replace(machine, trained_s=world.now_s))
     job = job_after(world.job, JobEvent.STARTED) if started == set(world.members) else world.job
@@ -323,7 +327,9 @@ def unsaved(world: JobState) -> JobState:
 
 def with_event(world: JobState, machine: MachineRecord, event: MachineEvent) -> JobState:
     """A machine in its next state, with the times that it brings."""
-    was, state, now = machine.state, machine_after(machine.state, event), world.now_s
+    was = machine.state
+    state = machine_after(machine.state, event)
+    now = world.now_s
     if state is was:
         return world.with_machine(machine)
     machine = replace(machine, state=state)

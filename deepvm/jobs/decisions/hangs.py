@@ -28,7 +28,8 @@ START_TIMEOUT, STEP_TIMEOUT = "start_timeout", "step_timeout"
 
 def limit_s(world: JobState) -> float | None:
     """How long the generation may go without a sign of life; None: as long as it likes."""
-    terms, pulse = world.terms, world.pulse
+    terms = world.terms
+    pulse = world.pulse
     if not pulse.stepped:
         return terms.start_timeout_s
     return (
@@ -87,7 +88,8 @@ def forgiven(world: JobState, stalled_s: float) -> JobState:
 
 def is_hung(world: JobState) -> bool:
     """Whether the generation gave no sign of life for too long, with no other explanation."""
-    since_s, limit = world.pulse.since_s, limit_s(world)
+    since_s = world.pulse.since_s
+    limit = limit_s(world)
     # A job that ends waits for its last version for a while, and trainers that have failed are
     # judged by that.
     if not world.formed or world.job.over or world.ending or any(world.exits.values()):
@@ -104,10 +106,12 @@ def noted(world: JobState) -> tuple[JobState, bool]:
 
 
 def _why(world: JobState) -> str:
-    pulse, limit = world.pulse, limit_s(world)
+    pulse = world.pulse
+    limit = limit_s(world)
     assert pulse.since_s is not None and limit is not None
     since = datetime.fromtimestamp(pulse.since_s, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
-    where, took = _named(world.members), format_seconds(world.now_s - pulse.since_s, digits=2)
+    where = _named(world.members)
+    took = format_seconds(world.now_s - pulse.since_s, digits=2)
     if not pulse.stepped:
         what = "no step" if pulse.restored else "no step and no line"
         return (

@@ -85,7 +85,8 @@ def fate_of(injection: Injection, number: int) -> PlannedPreemption | None:
     """That of the machine of this number, from 1, the same whenever it is asked; None: it stays."""
     rng = random.Random(injection.seed)
     for _ in range(number):  # machines draw one after the other: a life, and its end
-        unit, end = rng.expovariate(1.0), rng.random()
+        unit = rng.expovariate(1.0)
+        end = rng.random()
     if injection.mttp_s is not None:
         life_s = unit * injection.mttp_s
     elif number <= len(injection.lives_s):
@@ -93,8 +94,11 @@ def fate_of(injection: Injection, number: int) -> PlannedPreemption | None:
     else:
         return None
     more = random.Random(f"{injection.seed}/{number}")
-    grace_s, share_of_grace = injection.grace_s, more.random()
-    missed, late, silent = injection.missed, injection.late, injection.silent
+    grace_s = injection.grace_s
+    share_of_grace = more.random()
+    missed = injection.missed
+    late = injection.late
+    silent = injection.silent
     told_s: float | None = grace_s
     if end < missed or missed + late <= end < missed + late + silent:
         told_s = None

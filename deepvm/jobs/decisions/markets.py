@@ -108,7 +108,8 @@ def _kept(world: JobState, policy: DeadlinePolicy, now: DeadlineProgress) -> Job
     """Whether the job may stay on spot, or wait for it."""
     if now.on == WAIT:
         return replace(world, on_demand=bool(now.safety_net))
-    stay_s, step_s = float(policy.stay_s(now)), step_s_of(world)
+    stay_s = float(policy.stay_s(now))
+    step_s = step_s_of(world)
     if float(steps_on_spot(policy, now, step_s, now.version_s)) >= 1:
         return world
     if stay_s > 0 and (
@@ -123,10 +124,12 @@ def _kept(world: JobState, policy: DeadlinePolicy, now: DeadlineProgress) -> Job
 
 def standing(world: JobState, *, hoped: bool = False) -> DeadlineProgress | None:
     """The job's progress, None if unknown; ``hoped``: include steps an emergency save may keep."""
-    terms, step_s = world.terms, step_s_of(world)
+    terms = world.terms
+    step_s = step_s_of(world)
     if terms.steps is None or terms.end_s is None or not step_s:
         return None
-    each_s, end_s = step_s * (1 + _DOUBT), terms.end_s - last_s(world)
+    each_s = step_s * (1 + _DOUBT)
+    end_s = terms.end_s - last_s(world)
     done = world.steps if hoped else world.version
     return DeadlineProgress(
         work_s=max(terms.steps - done, 0) * each_s,
@@ -176,7 +179,8 @@ def _losses(world: JobState) -> int:
 
 def _paced(world: JobState) -> StepRate:
     """How fast the steps of this generation were, from the first that was reported."""
-    pace, reached = world.pace, world.reached
+    pace = world.pace
+    reached = world.reached
     if world.job is not Job.RUNNING:
         return pace
     if pace.generation != world.generation:
@@ -191,7 +195,8 @@ def _paced(world: JobState) -> StepRate:
 
 def market_facts(world: JobState) -> dict[str, str]:
     """The market in which machines are asked for from now on, and why, in words."""
-    now, market = standing(world), "on demand" if world.on_demand else "on spot"
+    now = standing(world)
+    market = "on demand" if world.on_demand else "on spot"
     if now is None:
         return {
             "market": market,
@@ -249,7 +254,8 @@ def anchor_of(world: JobState) -> Pool | None:
 
 def most_of(world: JobState) -> int:
     """Most machines of a generation that the hourly budget buys in the wanted market."""
-    terms, pool = world.terms, _cheapest(world)
+    terms = world.terms
+    pool = _cheapest(world)
     # Machines the user owns cost nothing
     if terms.usd_per_hour is None or pool is None or not pool.usd_per_hour:
         return terms.most
@@ -261,7 +267,8 @@ def most_of(world: JobState) -> int:
 
 def least_usd_per_hour(world: JobState) -> float:
     """Smallest hourly budget that buys a generation's fewest machines in the wanted market."""
-    (rate, steadies), pool = fixed_rate(world), _cheapest(world)
+    (rate, steadies) = fixed_rate(world)
+    pool = _cheapest(world)
     return rate + max(world.terms.least - steadies, 0) * (pool.usd_per_hour if pool else 0.0)
 
 

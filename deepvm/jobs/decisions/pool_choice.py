@@ -75,11 +75,13 @@ def is_refusing(world: JobState, pool: Pool) -> bool:
 
 def usd_per_useful_hour(world: JobState, pools: Iterable[Pool]) -> dict[Pool, float]:
     """$ per useful hour of training in each pool, by the history and by this job."""
-    now_s, places = world.now_s, {pool.place for pool in pools}
+    now_s = world.now_s
+    places = {pool.place for pool in pools}
     own = {place: PoolRecord(at_s=now_s) for place in places}
     for m in world.machines.values():
         if (place := m.pool.place) in own:
-            taken, no = _is_taken(m.noticed_s, m.end_reason), m.end_reason == REFUSED
+            taken = _is_taken(m.noticed_s, m.end_reason)
+            no = m.end_reason == REFUSED
             own[place] = own[place].seen(
                 m.requested_s, m.launched_s, m.ended_s, taken=taken, refused=no
             )
@@ -106,7 +108,8 @@ def record_of(pool: Pool, machines: Iterable[JsonObject], now_s: float) -> PoolR
     for m in machines:
         here = str(m["zone"]).startswith(pool.zone)
         if here and (m["instance_type"], m["market"]) == (pool.instance_type, pool.market):
-            taken, no = _is_taken(m.get("noticed_s"), m["end_reason"]), m["end_reason"] == REFUSED
+            taken = _is_taken(m.get("noticed_s"), m["end_reason"])
+            no = m["end_reason"] == REFUSED
             found = found.seen(
                 m["requested_s"], m["launched_s"], m["ended_s"], taken=taken, refused=no
             )

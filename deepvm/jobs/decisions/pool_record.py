@@ -49,7 +49,8 @@ class PoolRecord:
         """Add what was looked up earlier, of other machines, as far as it is not stale."""
         stale = self.at_s - earlier.at_s > _FRESH_S
         granted, refused = (0, 0) if stale else (earlier.granted, earlier.refused)
-        lived_h, taken = self.lived_h + earlier.lived_h, self.taken + earlier.taken
+        lived_h = self.lived_h + earlier.lived_h
+        taken = self.taken + earlier.taken
         return PoolRecord(lived_h, taken, self.granted + granted, self.refused + refused, self.at_s)
 
     def seen(
@@ -62,13 +63,12 @@ class PoolRecord:
         refused: bool,
     ) -> PoolRecord:
         """With one machine more, as it is at ``at_s``; what is too long ago says nothing."""
-        age_s, now_s = self.at_s - requested_s, self.at_s
-        lived_h, taken_before, granted, refused_before = (
-            self.lived_h,
-            self.taken,
-            self.granted,
-            self.refused,
-        )
+        age_s = self.at_s - requested_s
+        now_s = self.at_s
+        lived_h = self.lived_h
+        taken_before = self.taken
+        granted = self.granted
+        refused_before = self.refused
         if launched_s is not None and age_s <= _RECENT_S:
             lived_h += max((now_s if ended_s is None else ended_s) - launched_s, 0.0) / 3600
             taken_before += taken

@@ -78,14 +78,16 @@ def react(
     start = world = replace(world, now_s=max(now_s, world.now_s))
     acts: list[Act] = []
     for event in events if isinstance(events, Sequence) else (events,):
-        before, world = world, known(world, event)
+        before = world
+        world = known(world, event)
         if isinstance(event, InstancesListed):
             acts += _unwanted(world, event)
         if isinstance(event, Failed):
             acts += _given_back(before, world)
     heard = world
     world, late = _watched(world)
-    world, acts = rested_after_losses(start, world), acts + late
+    world = rested_after_losses(start, world)
+    acts = acts + late
     for rule in (_judged, _hung, _limited, _marketed, _saved_first, _formed, _ended, _wanted):
         world, more = rule(world)
         acts += more
@@ -99,9 +101,12 @@ _Step: TypeAlias = tuple[JobState, list[Act]]
 
 def _watched(world: JobState) -> _Step:
     """Agents that are silent, machines that take too long."""
-    terms, now, acts = world.terms, world.now_s, list[Act]()
+    terms = world.terms
+    now = world.now_s
+    acts = list[Act]()
     for machine in list(world.machines.values()):
-        state, heard = machine.state, machine.heard_s
+        state = machine.state
+        heard = machine.heard_s
         silent = heard is not None and now - heard >= terms.silent_s
         if silent and state in (Machine.WARMING, Machine.MEMBER):
             world = with_event(world, replace(machine, silent_s=now), MachineEvent.SILENT)
@@ -119,7 +124,8 @@ def _judged(world: JobState) -> _Step:
     if not world.formed or not world.exits or world.job.over:
         return world, []
     if set(world.exits) == set(world.members) and not any(world.exits.values()):
-        missing, end = _missing_steps(world), JobEvent.TRAINED
+        missing = _missing_steps(world)
+        end = JobEvent.TRAINED
         if missing:
             end = JobEvent.STOP if world.ending else JobEvent.CRASHED
         failure = missing if end is JobEvent.CRASHED else ""
@@ -139,7 +145,8 @@ def _judged(world: JobState) -> _Step:
     # A network that was cut for a moment breaks a collective, too, and a user may kill a trainer;
     # a bug breaks it twice at the same step, and a script that fails by itself at once does so
     # again.
-    further, killed = world.reached > world.crashed_at, _KILLED in world.exits.values()
+    further = world.reached > world.crashed_at
+    killed = _KILLED in world.exits.values()
     crashes = 1 if further else world.crashes + 1
     by_itself_at_once = len(world.members) == 1 and not killed and not world.steps
     if crashes <= (_MOST_KILLED if killed else 1) and not by_itself_at_once:
@@ -151,7 +158,8 @@ def _judged(world: JobState) -> _Step:
     return replace(world, job=job_after(world.job, JobEvent.CRASHED), save=None), []
 
 
-_KILLED, _MOST_KILLED = 137, 3
+_KILLED = 137
+_MOST_KILLED = 3
 
 
 def _missing_steps(world: JobState) -> str:
@@ -380,10 +388,8 @@ def _next_members(world: JobState) -> tuple[str, ...]:
 
     Where the market changes, those of the other one take over when there are as many of them.
     """
-    able, most = (
-        {m.id: None for m in world.of(Role.TRAINER, Machine.MEMBER)},
-        markets.most_of(world),
-    )
+    able = {m.id: None for m in world.of(Role.TRAINER, Machine.MEMBER)}
+    most = markets.most_of(world)
     fit = {m: None for m in able if markets.fits(world, world.machines[m])}
     if len(fit) >= min(max(world.terms.least, len(world.members)), most):
         able = fit
@@ -406,7 +412,9 @@ def _has_anchors(world: JobState) -> bool:
 
 def _formed(world: JobState) -> _Step:
     """Form the next generation if this one is broken, or once a checkpoint is safe."""
-    terms, now, save = world.terms, world.now_s, world.save
+    terms = world.terms
+    now = world.now_s
+    save = world.save
     if world.job.over or world.ending:
         return world, []
     broken = world.formed and _broken(world)
@@ -423,7 +431,8 @@ def _formed(world: JobState) -> _Step:
             if machine.state is Machine.NOTICED:
                 world = with_event(world, machine, MachineEvent.RELEASE)
                 acts.append(Release(machine.id))
-    members, anchors = _next_members(world), _next_anchors(world)
+    members = _next_members(world)
+    anchors = _next_anchors(world)
     if world.formed and (members, anchors) == (world.members, world.anchors):
         return replace(world, save=None, job=job_after(world.job, JobEvent.GO_ON)), acts
     if len(members) < terms.least or not _gathered(world, members) or not _has_anchors(world):
@@ -496,7 +505,8 @@ def _done_unheard(world: JobState) -> int:
 
 def _held(world: JobState) -> JobState:
     """Apply the step behind which trainers held for a save: it may be safe but unreported."""
-    save, step_s = world.save, markets.step_s_of(world)
+    save = world.save
+    step_s = markets.step_s_of(world)
     if (
         save is None
         or not save.reason.holds
@@ -524,7 +534,8 @@ def _gathered(world: JobState, members: tuple[str, ...]) -> bool:
 def _ended(world: JobState) -> _Step:
     """The end: with a version, if one can be had; then nothing is left running."""
     if world.ending and not world.job.over:
-        save, limit_s = world.save, markets.wait_until_s(world)
+        save = world.save
+        limit_s = markets.wait_until_s(world)
         if save is not None and save.reason.holds:
             limit_s = -math.inf if save.safe else min(save.limit_s, limit_s)
         if _adds_nothing(world):  # to wait longer than it has run costs more than it can have done
@@ -593,7 +604,8 @@ def _wanted(world: JobState) -> _Step:
     ]
     trainers = [m for m in alive if m.role is Role.TRAINER]
     live = [m for m in trainers if markets.fits(world, m)]
-    members, fit = set(world.members), {m.id for m in live}
+    members = set(world.members)
+    fit = {m.id for m in live}
     spare = [m for m in live if m.id not in members or not world.formed]
     spare = list(reversed(spare))[: max(len(live) - world.terms.most, 0)]
     # Those of the other market train until the others take over.

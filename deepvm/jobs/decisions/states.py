@@ -90,7 +90,8 @@ class JobEvent(Enum):
     STOP = "stop"  # money, time or the user end it; a version is safe, or cannot be
 
 
-_M, _E = Machine, MachineEvent
+_M = Machine
+_E = MachineEvent
 _END = {_E.RELEASE: _M.RELEASING, _E.GONE: _M.ENDED}
 _LIVE = {**_END, _E.NOTICE: _M.NOTICED}
 
@@ -135,7 +136,8 @@ MACHINES: Final[Mapping[Machine, Mapping[MachineEvent, Machine]]] = {
     _M.FAILED: {},
 }
 
-_J, _JE = Job, JobEvent
+_J = Job
+_JE = JobEvent
 _OVER = {_JE.STOP: _J.STOPPED}
 
 JOBS: Final[Mapping[Job, Mapping[JobEvent, Job]]] = {

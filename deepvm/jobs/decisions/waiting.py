@@ -36,7 +36,8 @@ def idlers(world: JobState) -> list[MachineRecord]:
         m.state in (Machine.BOOTING, Machine.WARMING) for m in world.machines.values()
     ):
         return []
-    limit_s, waited = world.terms.hold_s, waited_s(world)
+    limit_s = world.terms.hold_s
+    waited = waited_s(world)
     since_ready = {m.id: world.now_s - (m.ready_s or 0.0) for m in _newcomers(world)}
     return [m for m in _newcomers(world) if min(waited, since_ready[m.id]) >= limit_s]
 
@@ -48,7 +49,8 @@ def _newcomers(world: JobState) -> list[MachineRecord]:
 
 def let_go(world: JobState) -> JobState:
     """Leave all pools alone for a while, so that released machines are not requested again."""
-    terms, until_s = world.terms, world.now_s + world.terms.hold_s
+    terms = world.terms
+    until_s = world.now_s + world.terms.hold_s
     pools = [*world.pools, *terms.steady, *terms.bought]
     times = {p: world.blocked.get(p, (0.0, 0))[1] for p in pools}
     return replace(

@@ -68,7 +68,8 @@ def _pools_of(found: Any) -> tuple[Pool, ...]:
 
 def to_document(world: JobState) -> JsonDict:
     """All of it but the machines, which have rows of their own."""
-    terms, save = world.terms, world.save
+    terms = world.terms
+    save = world.save
     return {
         **{name: getattr(world, name) for name in _PLAIN},
         "terms": {

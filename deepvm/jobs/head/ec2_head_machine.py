@@ -17,7 +17,8 @@ from pathlib import Path
 
 from deepvm.jobs.clouds.aws.s3_read import metadata, read_patiently
 
-_WATCHDOG_MIN, _PUT_OFF_S = 30, 300.0
+_WATCHDOG_MIN = 30
+_PUT_OFF_S = 300.0
 
 
 def _put_off(over: threading.Event) -> None:

@@ -29,7 +29,9 @@ class LogPieces:
 
     def __init__(self, folder: Path, objects: Objects, head: int) -> None:
         """``folder``: of the job."""
-        self._folder, self._objects, self._prefix = folder / FOLDER, objects, f"{LOGS}{head:06}-"
+        self._folder = folder / FOLDER
+        self._objects = objects
+        self._prefix = f"{LOGS}{head:06}-"
         self._sent_s = float("-inf")
         self._sent: dict[str, int] | None = None
         self._freed: dict[str, int] = {}
@@ -90,7 +92,9 @@ class LogPieces:
         self, before: dict[str, int], last: bool
     ) -> tuple[dict[str, str], dict[str, int], bool]:
         """A piece, how much of each file is sent with it, and whether more is left."""
-        piece, sent, left = dict[str, str](), dict(before), _MOST
+        piece = dict[str, str]()
+        sent = dict(before)
+        left = _MOST
         for file in sorted(self._folder.glob("*.log")):
             with file.open("rb") as stream:
                 stream.seek(sent.get(file.stem, 0))

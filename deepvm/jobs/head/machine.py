@@ -20,7 +20,8 @@ from deepvm.jobs.history.history import History
 
 CRASHES = "controller.log"
 """What the controller has said, if it has ended with an error: an object for the user to read."""
-_PAUSE_S, _MOST_PAUSE_S = 2.0, 15.0
+_PAUSE_S = 2.0
+_MOST_PAUSE_S = 15.0
 _STEADY_S, _GIVE_UP_S = 60.0, 1800.0
 """A controller that runs so long is healthy; if none does for the other time, none will."""
 _TAIL = 20_000
@@ -35,14 +36,18 @@ class HeadMachine:
 
     def __init__(self, job: str, number: int, jobs: Path, cloud: HostsController) -> None:
         """``jobs``: the folder of jobs on this machine."""
-        self._job, self._number, self._folder, self._cloud = job, number, jobs / job, cloud
+        self._job = job
+        self._number = number
+        self._folder = jobs / job
+        self._cloud = cloud
         self._objects = cloud.objects(job)
 
     def run(self) -> None:
         """Until the job is over, another head has it, or no controller can be run."""
         try:
             self._patiently(self._fetch)
-            since_s, pause_s = time.monotonic(), _PAUSE_S
+            since_s = time.monotonic()
+            pause_s = _PAUSE_S
             while not self._over():
                 began_s = time.monotonic()
                 self._control()
@@ -53,7 +58,8 @@ class HeadMachine:
                 self._tell()
                 now_s = time.monotonic()
                 if now_s - began_s > _STEADY_S:
-                    since_s, pause_s = now_s, _PAUSE_S
+                    since_s = now_s
+                    pause_s = _PAUSE_S
                 if now_s - since_s > _GIVE_UP_S:
                     return
                 time.sleep(pause_s)
@@ -127,16 +133,19 @@ class HeadMachine:
 
     def _ends(self, process: subprocess.Popen[bytes]) -> bool:
         """Wait until a controller has ended; False: its loop has stopped turning first."""
-        seen, seen_s = self._pulse(), time.monotonic()
+        seen = self._pulse()
+        seen_s = time.monotonic()
         while True:
             try:
                 process.wait(_LOOK_S)
                 return True
             except subprocess.TimeoutExpired:
-                now, now_s = self._pulse(), time.monotonic()
+                now = self._pulse()
+                now_s = time.monotonic()
             # Before its loop and after it the controller works without a pulse
             if now is None or now != seen:
-                seen, seen_s = now, now_s
+                seen = now
+                seen_s = now_s
             elif now_s - seen_s > HUNG_S:
                 return False
 

@@ -18,7 +18,10 @@ from deepvm.errors import CloudError, DataError, DeepVMError
 from deepvm.jobs.cloud import Objects, UnknownError
 
 MIRROR = "history.json.gz"
-FOLDER, LOGS, COMMANDS, ANSWERS = "folder/", "logs/", "commands/", "answers/"
+FOLDER = "folder/"
+LOGS = "logs/"
+COMMANDS = "commands/"
+ANSWERS = "answers/"
 _SCHEMA = "deepvm.head/1"
 _KEPT = ("secret", "code.tar.gz")
 """What a controller needs of its job's folder."""

@@ -42,7 +42,8 @@ PULSE, TURN_S = "pulse", 5.0
 """A file as new as the last turn of the controller's loop; it exists while that runs."""
 LOOK_S = 3.0
 """Between looks for commands, and writes of logs."""
-_AGAIN_S, _LAST_S = 1.0, 1800.0
+_AGAIN_S = 1.0
+_LAST_S = 1800.0
 
 log = logging.getLogger("deepvm.jobs")
 
@@ -74,17 +75,18 @@ class StateReplicator:
         self, name: str, number: int, objects: Objects, logs: LogPieces, pulse: Path | None = None
     ) -> None:
         """``number``: of this head. ``pulse``: a file for :meth:`attend`. Nothing is asked yet."""
-        self._name, self._number, self._objects, self._logs, self._pulse = (
-            name,
-            number,
-            objects,
-            logs,
-            pulse,
-        )
+        self._name = name
+        self._number = number
+        self._objects = objects
+        self._logs = logs
+        self._pulse = pulse
         self._tag: str | None = None
-        self._nonce, self._writer, self._written = "", "", 0
+        self._nonce = ""
+        self._writer = ""
+        self._written = 0
         self._events: list[JsonDict] = []
-        self._bytes, self._put_s = b"", 0.0
+        self._bytes = b""
+        self._put_s = 0.0
         self._turned_s = time.monotonic()
         self._change = threading.Condition()
         self._waiting: list[Future[None]] = []
@@ -130,7 +132,9 @@ class StateReplicator:
         found = self._objects.get(MIRROR)
         if found is None or (theirs := decoded(found.data))["head"] > self._number:
             raise FencedError(f"another head has taken {self._name} over")
-        self._tag, self._writer, self._nonce = found.tag, secrets.token_hex(16), theirs["nonce"]
+        self._tag = found.tag
+        self._writer = secrets.token_hex(16)
+        self._nonce = theirs["nonce"]
 
     def _heads(self, world: JobState, cloud: HostsController) -> tuple[Head, ...]:
         """Those before this one with their ends, and this one."""
@@ -139,7 +143,8 @@ class StateReplicator:
         except UnknownError as error:
             log.warning("%s", error)
             lives = Listing({})
-        mine, now_s = head_name(self._number), time.time()
+        mine = head_name(self._number)
+        now_s = time.time()
         known = {head.name for head in world.heads}
         usd = cloud.head_usd_per_hour()
         # Those that were lost before their controllers began have cost something, too.
@@ -166,7 +171,8 @@ class StateReplicator:
         copy = history.copy(self._name, self._events[-1]["number"] if self._events else 0)
         self._events += copy["events"]
         copy["events"] = self._events
-        was, now_s = self._bytes, time.monotonic()
+        was = self._bytes
+        now_s = time.monotonic()
         self._bytes = json.dumps(copy).encode()
         if self._bytes == was and (
             now_s - self._put_s < BEAT_S or now_s - self._turned_s > HANGS_S
@@ -176,7 +182,8 @@ class StateReplicator:
         data = encoded(copy, self._number, self._writer, self._written, self._nonce)
         self._bytes, made = b"", self._bytes  # until it is known to be written
         self._tag = self._objects.replace(MIRROR, data, self._tag)
-        self._bytes, self._put_s = made, now_s
+        self._bytes = made
+        self._put_s = now_s
 
     def _put_again(self, history: History) -> None:
         """Write it where it is unknown what became of the last write.
@@ -211,7 +218,8 @@ class StateReplicator:
             while not self._over:
                 with self._change:
                     self._change.wait_for(lambda: self._waiting or self._over, EACH_S)
-                    waiting, self._waiting = self._waiting, []
+                    waiting = self._waiting
+                    self._waiting = []
                 try:
                     history = history or opened.enter_context(open_history())
                     self._put_again(history)

@@ -33,7 +33,9 @@ from deepvm.jobs.wire import USER, Sender, WireError, secret_of
 
 LOCK = "head.lock"
 """In a job's folder: one process at a time reads the mirror, or rents a head."""
-_BUSY_S, _ANSWER_S, _LOOK_S = 60.0, 45.0, 0.5
+_BUSY_S = 60.0
+_ANSWER_S = 45.0
+_LOOK_S = 0.5
 _TRIES = 5
 
 
@@ -90,7 +92,8 @@ def start(
             knows.
     """
     with _locked(row):
-        objects, lives = cloud.objects(row.name), cloud.heads(row.name)
+        objects = cloud.objects(row.name)
+        lives = cloud.heads(row.name)
         state = HeadState.load(row.folder)
         if state is not None:
             state = _refreshed(row, history, objects, state)

@@ -87,7 +87,8 @@ def cut(
     """Split stretches so that the parts within a downtime count as downtime."""
     for cause, from_s, to_s in stretches:
         for one in without:
-            since_s, until_s = max(one.since_s, from_s), min(one.until_s, to_s)
+            since_s = max(one.since_s, from_s)
+            until_s = min(one.until_s, to_s)
             if since_s < until_s:
                 yield cause, from_s, since_s
                 yield DOWNTIME, since_s, until_s

@@ -53,8 +53,10 @@ def forecast(
     from deepvm.simulator.monte_carlo import simulate
     from deepvm.simulator.results import Spread
 
-    done, terms = world.job is states.Job.DONE, world.terms
-    steps, step_s = terms.steps or (world.steps if done else 0), step_time(world, events, without)
+    done = world.job is states.Job.DONE
+    terms = world.terms
+    steps = terms.steps or (world.steps if done else 0)
+    step_s = step_time(world, events, without)
     if world.progress_unknown:
         raise UnforeseenError(world.progress_unknown)
     if not steps:
@@ -119,7 +121,8 @@ def forecast_of(
 
 def _compared(document: JsonObject, without: Sequence[Downtime], step_s: float) -> JsonDict:
     """The result without idle controller downtime, and without its share of the cost."""
-    idle_s, span_s = sum(one.idle_s(step_s) for one in without), sum(one.span_s for one in without)
+    idle_s = sum(one.idle_s(step_s) for one in without)
+    span_s = sum(one.span_s for one in without)
     idle_usd = document["spent_usd"][DOWNTIME] * idle_s / span_s if span_s else 0.0
     less = {
         "total_s": round(document["total_s"] - idle_s, 3),
@@ -137,7 +140,8 @@ def _expected(
     injection: Injection | None,
 ) -> Job:
     """The job as it was submitted; the price of a VM is its share of the whole cluster's."""
-    terms, pool = world.terms, world.pools[0]
+    terms = world.terms
+    pool = world.pools[0]
     spots = 0 if is_on_demand(pool) else terms.most - terms.steadies
     usd = spots * pool.usd_per_hour
     usd += sum(terms.steadies * steady.usd_per_hour for steady in terms.steady[:1])
@@ -177,7 +181,8 @@ def _start_s(
     machines: Iterable[JsonObject],
 ) -> float:
     """Seconds from the request for a machine to training, by history, else by the limits."""
-    kind, cloud = world.pools[0].instance_type, spec.get("cloud")
+    kind = world.pools[0].instance_type
+    cloud = spec.get("cloud")
     took = [
         m["trained_s"] - m["requested_s"]
         for m in machines

@@ -48,14 +48,16 @@ def final_document(
     saves = world.counts.saves
     where = spent(created_s, world, events, without, prices)
     unknown = unpriced(world, prices)
-    same, work = None, None
+    same = None
+    work = None
     if not unknown:
         same = on_demand_usd(world, prices)
         work = same_work_usd(where, world, prices, without)
     unknown_reason = world.progress_unknown
     again: dict[str, None] = {"recompute": None} if unknown_reason else {}
     causes = [restart.cause for restart in restarts(events)]
-    (restart_s, restart_usd), (before_s, before_usd) = where.restarted, where.before_restart
+    (restart_s, restart_usd) = where.restarted
+    (before_s, before_usd) = where.before_restart
     if not unknown_reason:
         before_s = before_usd = 0.0
     return {

@@ -49,7 +49,8 @@ class LogReader:
                 f"{folder}: the job's folder is not here, and its logs with it; look where it was"
                 " started"
             )
-        self._folder, self._machine = folder / FOLDER, machine
+        self._folder = folder / FOLDER
+        self._machine = machine
         self._places: dict[Path, int] = {}
 
     def machines(self) -> list[str]:
@@ -85,7 +86,8 @@ class LogReader:
 
 
 def _line(machine: str, text: str) -> LogLine:
-    stamp, rest = text[:_STAMP], text[_STAMP + 1 :]
+    stamp = text[:_STAMP]
+    rest = text[_STAMP + 1 :]
     if stamp[4:5] + stamp[10:11] + stamp[-1:] == "-TZ" and len(stamp) == _STAMP:
         return LogLine(machine, stamp, rest)
     return LogLine(machine, "", text)

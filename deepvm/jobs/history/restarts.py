@@ -23,7 +23,8 @@ class Restart:
 
 def restarts(events: Sequence[EventRow]) -> Iterator[Restart]:
     """All restarts of a job, in order; the first start does not count."""
-    newest, causes = 0, {"resize"}
+    newest = 0
+    causes = {"resize"}
     for event in events:
         generation = int(event.facts.get("generation", 0))
         if event.kind != "started":
@@ -31,7 +32,8 @@ def restarts(events: Sequence[EventRow]) -> Iterator[Restart]:
         elif generation > newest:
             if newest:
                 yield Restart(event.at_s, next(cause for cause in CAUSES if cause in causes))
-            newest, causes = generation, {"resize"}
+            newest = generation
+            causes = {"resize"}
 
 
 def _causes(event: EventRow) -> set[str]:

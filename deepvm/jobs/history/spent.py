@@ -59,7 +59,9 @@ def spent(
         part: dict.fromkeys((*CAUSES, *([DOWNTIME] if without else [])), 0.0)
         for part in ("seconds", "usd", "on_demand_usd")
     }
-    first_s, restarted, before_restart = math.inf, (0.0, 0.0), (0.0, 0.0)
+    first_s = math.inf
+    restarted = (0.0, 0.0)
+    before_restart = (0.0, 0.0)
     last_restart_s = max((restart.at_s for restart in restarts(events)), default=-math.inf)
     for cause, from_s, to_s in cut(_stretches(created_s, world, events), without):
         span_s = to_s - from_s
@@ -82,7 +84,8 @@ def spent(
     again_s = (trained_s - save_s) * lost / max(world.steps + lost, 1)
     for part in found.values():
         each = part["compute"] / trained_s if trained_s else 0.0
-        part["recompute"], part["save"] = again_s * each, save_s * each
+        part["recompute"] = again_s * each
+        part["save"] = save_s * each
         part["compute"] -= part["recompute"] + part["save"]
     found["seconds"]["preparation"] += max(world.now_s - _over_s(world, events), 0.0)
     found["usd"][RELEASE] = max(world.usd - sum(found["usd"].values()), 0.0)
@@ -95,9 +98,12 @@ def _stretches(
     created_s: float, world: JobState, events: Sequence[EventRow]
 ) -> Iterator[tuple[str, float, float]]:
     """(cause, from, to) from start to last event; training counts as compute."""
-    since_s, state, generation = created_s, Job.PENDING.value, 0
+    since_s = created_s
+    state = Job.PENDING.value
+    generation = 0
     last_s = _over_s(world, events)
-    firsts, ends = _first_steps(world, events), _ends(events)
+    firsts = _first_steps(world, events)
+    ends = _ends(events)
     blind = not firsts and bool(world.steps or world.counts.lost_steps or world.progress_unknown)
     for event in [
         *(e for e in events if e.at_s <= last_s),
@@ -113,13 +119,16 @@ def _stretches(
             yield from [(after, end_s, at_s)] if end_s < at_s else []
         elif not Job(state).over:
             yield from _waits(world, since_s, at_s)
-        since_s, state = at_s, event.state
+        since_s = at_s
+        state = event.state
         generation = max(int(event.facts.get("generation", generation)), generation)
 
 
 def _first_steps(world: JobState, events: Sequence[EventRow]) -> dict[int, float]:
     """When each generation did its first step; one left out did none, if steps are known."""
-    step_s, started, first_steps = float(world.facts.step_s), dict[int, float](), dict[int, float]()
+    step_s = float(world.facts.step_s)
+    started = dict[int, float]()
+    first_steps = dict[int, float]()
     for event in events:
         generation = int(event.facts.get("generation", 0))
         if event.kind == "started":

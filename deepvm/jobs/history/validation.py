@@ -87,7 +87,8 @@ class Observed:
 
 def observed(created_s: float, world: JobState, events: Sequence[EventRow]) -> Observed | None:
     """What happened to a job that has trained to its end; None if too little of it is known."""
-    generations, end_s = _generations(world, events), _end_s(events)
+    generations = _generations(world, events)
+    end_s = _end_s(events)
     if not generations or end_s is None:
         return None
     trainers = [
@@ -95,8 +96,11 @@ def observed(created_s: float, world: JobState, events: Sequence[EventRow]) -> O
     ]
     deaths = {m.id: _death_s(m) for m in trainers}
     needed = _needed_s(created_s, world, trainers, deaths)
-    waits, prepared, trained_s = list[float](), list[float](), 0.0
-    before_s, before = created_s, set[str]()
+    waits = list[float]()
+    prepared = list[float]()
+    trained_s = 0.0
+    before_s = created_s
+    before = set[str]()
     for one in generations:
         launched = [
             m.launched_s
@@ -107,7 +111,8 @@ def observed(created_s: float, world: JobState, events: Sequence[EventRow]) -> O
         waits.append(there_s - before_s)
         prepared.append(one.start_s - there_s)
         trained_s += min(one.end_s, end_s) - one.start_s
-        before_s, before = min(one.end_s, end_s), one.members
+        before_s = min(one.end_s, end_s)
+        before = one.members
     saved = [e.facts for e in events if e.kind == "safe"]
     unhurried = [float(f["stall_s"]) for f in saved if f["reason"] not in HOLDING]
     took = [float(f["took_s"]) for f in saved]
@@ -146,7 +151,8 @@ def _generations(world: JobState, events: Sequence[EventRow]) -> list[_Generatio
     found: dict[int, _Generation] = {}
     members: dict[int, set[str]] = {}
     for event in events:
-        facts, number = event.facts, int(event.facts.get("generation", 0))
+        facts = event.facts
+        number = int(event.facts.get("generation", 0))
         if event.kind == "started":
             members.setdefault(number, set()).add(facts["id"])
             if facts.get("version") is not None:
@@ -156,7 +162,8 @@ def _generations(world: JobState, events: Sequence[EventRow]) -> list[_Generatio
         elif event.kind == "ended" and number in found and not facts["code"]:
             one = found[number]
             one.end_s = event.at_s
-            one.known, one.known_stalls_s = (int(facts["step"]), event.at_s), one.stalls_s
+            one.known = (int(facts["step"]), event.at_s)
+            one.known_stalls_s = one.stalls_s
     for one in found.values():
         ends = [
             m.ended_s
@@ -179,11 +186,13 @@ def step_time(
 
 def _add_version(one: _Generation, event: EventRow) -> None:
     """A version is safe; where training waits for it, the generation has ended with it."""
-    took_s, holds = float(event.facts["took_s"]), event.facts["reason"] in HOLDING
+    took_s = float(event.facts["took_s"])
+    holds = event.facts["reason"] in HOLDING
     one.known = int(event.facts["version"]), event.at_s - took_s
     one.known_stalls_s = one.stalls_s
     if holds:
-        one.end_s, one.held_s = event.at_s, took_s
+        one.end_s = event.at_s
+        one.held_s = took_s
     else:
         one.stalls_s += float(event.facts["stall_s"])
 
@@ -316,7 +325,8 @@ def _share(one: float, other: float) -> float | None:
 
 def rows_of(found: JsonObject) -> Iterator[tuple[str, float, float, str]]:
     """(what, forecast, fact, unit) of a validation with a forecast, for people."""
-    forecast, fact = found["forecast"], found["fact"]
+    forecast = found["forecast"]
+    fact = found["fact"]
     yield "total time", forecast["total_s"], fact["total_s"], "s"
     for name in PARTS:
         yield name, forecast["breakdown_s"][name], fact["breakdown_s"][name], "s"

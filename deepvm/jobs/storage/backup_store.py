@@ -176,7 +176,8 @@ def staying(whole: Sequence[StoredBackup], keep: int) -> set[str]:
     Of none that is kept may the loss be noticed only when it is needed, so a damaged newest one has
     another behind it; ``keep`` 0: all of the script's own.
     """
-    newest, older = list(whole[:1]), list(whole[1:])
+    newest = list(whole[:1])
+    older = list(whole[1:])
     ordered = newest + [k for k in older if not k.automatic] + [k for k in older if k.automatic]
     least = (
         max(keep, 1)

@@ -36,7 +36,8 @@ from deepvm.jobs.storage.backup_store import (
     place_of,
 )
 
-_THREADS, _ATTEMPTS = 4, 5
+_THREADS = 4
+_ATTEMPTS = 5
 _RECORD = "record.json"
 _PLACE = re.compile(
     r"(?P<name>\d{12}-\d{9,}/(?:rank|whole)-\d+)\.(?P<label>g\d{9,19}-[0-9a-f]{8})/(?P<file>.+)",
@@ -97,7 +98,8 @@ class BucketBackups:
 
     def said(self, part: Part) -> Mapping[int, PartStatus]:
         """See :class:`BackupStore`."""
-        place, found = f"{self._bucket.prefix}{name_of(part)}/", dict[int, PartStatus]()
+        place = f"{self._bucket.prefix}{name_of(part)}/"
+        found = dict[int, PartStatus]()
         with self._bucket.errors(f"list {place}"):
             keys = sorted(self._bucket.sizes(place))
         for match in (_WORD.fullmatch(key[len(place) :]) for key in keys):
@@ -110,7 +112,8 @@ class BucketBackups:
         self.begin(part.epoch)
         self._ledger.check(part.epoch)
         self._clear(part.epoch)
-        label, name = new_label(part.epoch), f"{name_of(part)}/rank-{part.rank}"
+        label = new_label(part.epoch)
+        name = f"{name_of(part)}/rank-{part.rank}"
         place = self._place(name, label)
         try:
             with self._bucket.errors(f"write {place}"):
@@ -139,7 +142,8 @@ class BucketBackups:
 
     def seal(self, part: Part, ranks: int) -> None:
         """See :class:`BackupStore`."""
-        label, name = new_label(part.epoch), f"{name_of(part)}/whole-{ranks}"
+        label = new_label(part.epoch)
+        name = f"{name_of(part)}/whole-{ranks}"
         record = Record("whole", {}, part.automatic).to_json()
         with self._bucket.errors(f"write {self._place(name, label)}"):
             self._bucket.s3.put_object(
@@ -182,7 +186,8 @@ class BucketBackups:
             self._cleared = True
         try:
             # In this order: what is listed later was not sent before
-            sent, listed = self._sent(), self._entries()
+            sent = self._sent()
+            listed = self._entries()
             for name, label in {(match["name"], match["label"]) for match in sent}:
                 if epoch_of(label) < epoch and listed.get(name, "").rstrip("+") != label:
                     self._discard(self._place(name, label))
@@ -198,7 +203,8 @@ class BucketBackups:
 
     def whole(self) -> list[StoredBackup]:
         """See :class:`BackupStore`."""
-        entries, found = self._entries(), list[StoredBackup]()
+        entries = self._entries()
+        found = list[StoredBackup]()
         for entry, label in entries.items():
             name, _, ranks = entry.partition("/whole-")
             if ranks and len(_parts(entries, name)) >= int(ranks):
@@ -230,7 +236,8 @@ class BucketBackups:
 
     def fetch(self, kept: StoredBackup, rank: int, folder: Path) -> Path:
         """See :class:`BackupStore`."""
-        entries, name = self._entries(), f"{kept.name}/rank-{rank if kept.ranks > 1 else 0}"
+        entries = self._entries()
+        name = f"{kept.name}/rank-{rank if kept.ranks > 1 else 0}"
         if name not in entries:
             raise no_part(kept, rank)
         place = self._place(name, entries[name])
@@ -268,7 +275,8 @@ class _Summed(io.RawIOBase):
     """A file that is read once from its begin to its end, and what it was."""
 
     def __init__(self, stream: BinaryIO) -> None:
-        self._stream, self.digest = stream, hashlib.sha256()
+        self._stream = stream
+        self.digest = hashlib.sha256()
 
     def readable(self) -> bool:
         """It is."""

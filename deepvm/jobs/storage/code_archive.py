@@ -84,11 +84,13 @@ class _Limit:
     """A small archive may unpack to more than a disk holds."""
 
     def __init__(self) -> None:
-        self._bytes, self._files = 0, 0
+        self._bytes = 0
+        self._files = 0
 
     def count(self, member: tarfile.TarInfo) -> None:
         """Raises ValueError: it is too much."""
-        self._bytes, self._files = self._bytes + member.size, self._files + 1
+        self._bytes = self._bytes + member.size
+        self._files = self._files + 1
         if self._bytes > MOST_BYTES:
             raise ValueError(f"it holds more than {format_bytes(MOST_BYTES)}")
         if self._files > MOST_FILES:
@@ -97,7 +99,8 @@ class _Limit:
 
 def _checked(archive: tarfile.TarFile) -> list[tarfile.TarInfo]:
     """What is in an archive, as the filter of newer Pythons lets it through. Raises ValueError."""
-    limit, members = _Limit(), list[tarfile.TarInfo]()
+    limit = _Limit()
+    members = list[tarfile.TarInfo]()
     for member in archive:
         limit.count(member)
         members.append(member)

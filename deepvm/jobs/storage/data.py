@@ -25,7 +25,8 @@ from deepvm.core.units import format_bytes
 from deepvm.errors import CheckpointError, DataError
 from deepvm.io.atomic_write import hidden_beside, sync
 
-_THREADS, _ATTEMPTS = 8, 5
+_THREADS = 8
+_ATTEMPTS = 5
 _SAY_S = 10.0
 _MD5 = re.compile(r'"?([0-9a-f]{32})"?')
 _PIECE = 4 << 20
@@ -123,7 +124,8 @@ def _fetch(name: str, source: Source, target: Path, said: Said) -> None:
         for item in items
         if not _is_whole(hidden / item.name if item.name else hidden / "data", item)
     ]
-    total, left = sum(i.size for i in items), sum(i.size for i in missing)
+    total = sum(i.size for i in items)
+    left = sum(i.size for i in missing)
     free = shutil.disk_usage(hidden).free
     if left + _SPARE > free:
         raise DataError(
@@ -187,14 +189,14 @@ class _Progress:
     def __init__(
         self, name: str, url: str, total: int, done: int, files: int, whole: int, said: Said
     ) -> None:
-        self._head, self._said, self._lock = f"data {name}: ", said, threading.Lock()
-        self._total, self._done, self._files, self._whole, self._url = (
-            total,
-            done,
-            files,
-            whole,
-            url,
-        )
+        self._head = f"data {name}: "
+        self._said = said
+        self._lock = threading.Lock()
+        self._total = total
+        self._done = done
+        self._files = files
+        self._whole = whole
+        self._url = url
         self._coming = set[Path]()
 
     @contextlib.contextmanager
@@ -211,12 +213,15 @@ class _Progress:
     def add(self, size: int) -> None:
         """One more file is whole."""
         with self._lock:
-            self._done, self._whole = self._done + size, self._whole + 1
+            self._done = self._done + size
+            self._whole = self._whole + 1
 
     def say(self) -> None:
         """Say it now."""
         with self._lock:
-            here, coming, whole = self._done, list(self._coming), self._whole
+            here = self._done
+            coming = list(self._coming)
+            whole = self._whole
         for path in coming:
             with contextlib.suppress(OSError):  # it is whole by now, or not begun
                 here += path.stat().st_size
@@ -229,7 +234,8 @@ class FolderSource:
 
     def __init__(self, path: Path) -> None:
         """Look at nothing yet."""
-        self._path, self.url = path, str(path)
+        self._path = path
+        self.url = str(path)
 
     def items(self) -> list[Item]:
         """See :class:`Source`."""
@@ -254,7 +260,8 @@ class BucketSource:
     def __init__(self, bucket: str, prefix: str, endpoint: str = "") -> None:
         """Send nothing yet. ``endpoint``: empty for the environment's or AWS's."""
         self._bucket = Bucket(bucket, "", threads=_THREADS, attempts=_ATTEMPTS, endpoint=endpoint)
-        self._prefix, self.url = prefix, f"s3://{bucket}/{prefix}".rstrip("/")
+        self._prefix = prefix
+        self.url = f"s3://{bucket}/{prefix}".rstrip("/")
 
     def items(self) -> list[Item]:
         """See :class:`Source`."""

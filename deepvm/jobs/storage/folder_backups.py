@@ -30,7 +30,8 @@ from deepvm.jobs.storage.backup_store import (
 
 _NAME = re.compile(r"\d{12}-\d{9,}")
 _RANK = re.compile(r"rank-(\d+)(?:\.(begun|nothing|failed))?")
-_RECORD, _SEAL = "record.json", "whole.json"
+_RECORD = "record.json"
+_SEAL = "whole.json"
 
 
 class FolderBackups:

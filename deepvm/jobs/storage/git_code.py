@@ -17,7 +17,8 @@ from deepvm.jobs.storage.code_archive import pack
 GIT = "git:"
 FORM = "git: URL@REF, such as git:https://github.com/me/training@main"
 _COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
-_ASK_S, _FETCH_S = 60.0, 900.0
+_ASK_S = 60.0
+_FETCH_S = 900.0
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,8 @@ class Ec2Account:
 
     def __init__(self, aws: Aws, settings: Ec2Settings) -> None:
         """Ask nothing yet."""
-        self._aws, self.settings = aws, settings
+        self._aws = aws
+        self.settings = settings
         self._known: JsonDict = {}
         self._lock = threading.RLock()
 

@@ -32,12 +32,10 @@ from deepvm.jobs.clouds.aws.s3_objects import S3Objects
 from deepvm.jobs.clouds.aws.user_data import user_data
 from deepvm.jobs.decisions.world import MachineRecord, Pool
 
-OWNER_TAG, JOB_TAG, MACHINE_TAG, ROLE_TAG = (
-    "deepvm:owner",
-    "deepvm:job",
-    "deepvm:machine",
-    "deepvm:role",
-)
+OWNER_TAG = "deepvm:owner"
+JOB_TAG = "deepvm:job"
+MACHINE_TAG = "deepvm:machine"
+ROLE_TAG = "deepvm:role"
 HEAD = "head"
 """The role of a machine that runs the controller, and is no machine of the job."""
 _LATE_S = 300.0
@@ -61,7 +59,9 @@ class Ec2Cloud:
         clock: Callable[[], float] = time.time,
     ) -> None:
         """``folder``: of the jobs of this user. Nothing is asked yet."""
-        self._folder, self._settings, self._clock = folder, settings, clock
+        self._folder = folder
+        self._settings = settings
+        self._clock = clock
         self._account = Ec2Account(aws or Aws("", settings.region, total_s=60.0), settings)
         self._lock = threading.Lock()
         self._made: dict[tuple[str, str], list[Instance]] = {}
@@ -176,7 +176,9 @@ class Ec2Cloud:
 
     def _prepared(self, record: MachineRecord, start: Start, near: list[str]) -> JsonDict:
         """Put what the machine must know where it finds it; returns the request for it."""
-        account, pool, prefix = self._account, record.pool, self._prefix(start.job)
+        account = self._account
+        pool = record.pool
+        prefix = self._prefix(start.job)
         known = {
             **asdict(start),
             "secret": start.secret.hex(),
@@ -213,7 +215,8 @@ class Ec2Cloud:
         most_usd: float | None = None,
     ) -> JsonDict:
         """The request for a machine that runs a script in a role, for at most ``most_usd`` $/h."""
-        account, tags = self._account, {OWNER_TAG: self.owner, JOB_TAG: job}
+        account = self._account
+        tags = {OWNER_TAG: self.owner, JOB_TAG: job}
         image = account.image(pool.instance_type)
         name = self._template(
             job, template_data(script, image, profile, self._settings.security_group), tags
@@ -305,7 +308,8 @@ class Ec2Cloud:
             with contextlib.suppress(RefusedError, UnknownError):  # the next look tries again
                 self._terminate(surplus)
         alive = {name: i.launched_s for name, i in one.items() if i.alive}
-        now_s, ended = self._clock(), dict[str, tuple[float, float]]()
+        now_s = self._clock()
+        ended = dict[str, tuple[float, float]]()
         for name, instance in one.items():
             if not instance.alive:
                 ended[name] = instance.launched_s, self._ended_s(instance, now_s)
@@ -424,7 +428,8 @@ class Ec2Cloud:
         filters = self._tag_filters(job)
         if machine:
             filters.append({"Name": f"tag:{MACHINE_TAG}", "Values": [machine]})
-        rows, head = self._described(filters), {"Key": ROLE_TAG, "Value": HEAD}
+        rows = self._described(filters)
+        head = {"Key": ROLE_TAG, "Value": HEAD}
         return [
             instance_of_row(row, MACHINE_TAG)
             for row in rows

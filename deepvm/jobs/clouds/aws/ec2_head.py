@@ -76,7 +76,9 @@ class HeadedEc2Cloud(Ec2Cloud):
 
     def start_head(self, job: str, number: int) -> None:
         """See :class:`Headed`."""
-        name, settings, objects = head_name(number), self._settings, self.objects(job)
+        name = head_name(number)
+        settings = self._settings
+        objects = self.objects(job)
         if name in self.heads(job).alive:
             return
         pool = Pool(

@@ -17,17 +17,22 @@ from pathlib import Path
 from deepvm.jobs.clouds.aws.s3_read import metadata, read, read_patiently
 from deepvm.jobs.wire import FAR_BEAT_S
 
-_LOOK_S, _REFRESH_S, _UNHEARD_S = 1.0, 5.0, 1800.0
-_WATCHDOG_MIN, _PUT_OFF_S = 30, 300.0
+_LOOK_S = 1.0
+_REFRESH_S = 5.0
+_UNHEARD_S = 1800.0
+_WATCHDOG_MIN = 30
+_PUT_OFF_S = 300.0
 MACHINE_TAG = "deepvm:machine"
 
 
 def main() -> None:
     """Run the agent until it ends, or until the controller was not found for half an hour."""
     region, bucket, prefix = sys.argv[1:]
-    here, machine = Path.cwd(), metadata(f"tags/instance/{MACHINE_TAG}")
+    here = Path.cwd()
+    machine = metadata(f"tags/instance/{MACHINE_TAG}")
     settings = json.loads(read_patiently(region, bucket, f"{prefix}/machines/{machine}.json"))
-    controller, file = here / "controller", here / "settings.json"
+    controller = here / "controller"
+    file = here / "settings.json"
     controller.write_text(settings["controller"])
     surroundings = {
         "address": metadata("local-ipv4"),
@@ -44,7 +49,9 @@ def main() -> None:
         env={**os.environ, "PATH": path},
         stdin=subprocess.DEVNULL,
     )
-    began_s, refreshed_s, put_off_s = time.monotonic(), time.monotonic(), 0.0
+    began_s = time.monotonic()
+    refreshed_s = time.monotonic()
+    put_off_s = 0.0
     while agent.poll() is None:
         time.sleep(_LOOK_S)
         now_s = time.monotonic()

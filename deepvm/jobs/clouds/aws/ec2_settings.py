@@ -14,7 +14,8 @@ HEAD_PROFILE = "deepvm-head"
 """The same of heads, which run controllers."""
 PREFIX = "DEEPVM_AWS_"
 _HEAD_TYPE = "t3.small"
-_HOST, _PORT = "DEEPVM_CONTROLLER_HOST", "DEEPVM_CONTROLLER_PORT"
+_HOST = "DEEPVM_CONTROLLER_HOST"
+_PORT = "DEEPVM_CONTROLLER_PORT"
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,8 @@ def fleet_request(
 
     ``most_usd_per_hour``: no more for it, and for a spot machine at no time.
     """
-    spot, limit = pool.market == "spot", _limit(most_usd_per_hour)
+    spot = pool.market == "spot"
+    limit = _limit(most_usd_per_hour)
     each = {"MaxPrice": limit} if limit and spot else {}
     total = {"MaxTotalPrice": limit} if limit else {}
     overrides = [

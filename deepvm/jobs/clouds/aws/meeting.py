@@ -34,10 +34,12 @@ from deepvm.catalog.clouds.aws.errors import ApiCall
 from deepvm.errors import CloudError
 from deepvm.jobs.clouds.aws.s3_read import metadata, read
 
-LOOK_S, ANSWER_S = 3.0, 2.0
+LOOK_S = 3.0
+ANSWER_S = 2.0
 SILENT_S = 120.0
 """A leader whose port has been silent for so long is gone, or never came."""
-_MISSING, _EXISTS = "ParameterNotFound", "ParameterAlreadyExists"
+_MISSING = "ParameterNotFound"
+_EXISTS = "ParameterAlreadyExists"
 _T = TypeVar("_T")
 
 log = logging.getLogger("deepvm.jobs")
@@ -48,7 +50,9 @@ class Rendezvous:
 
     def __init__(self, job: str, wait_s: float, look_s: float = LOOK_S) -> None:
         """Ask nothing yet."""
-        self._path, self._wait_s, self._look_s = f"/deepvm/{job}", wait_s, look_s
+        self._path = f"/deepvm/{job}"
+        self._wait_s = wait_s
+        self._look_s = look_s
         self._end_s = time.monotonic() + wait_s
         self.region = self._patiently(_region)
         self.address = self._patiently(lambda: metadata("local-ipv4"))
@@ -95,7 +99,8 @@ class Rendezvous:
 
     def lead(self, after: int, port: int) -> tuple[int, str, bool]:
         """The first term after ``after`` whose leader answers: number, address, is it us."""
-        seen, since_s = after, time.monotonic()
+        seen = after
+        since_s = time.monotonic()
 
         def found() -> tuple[int, str, bool] | None:
             nonlocal after, seen, since_s
@@ -118,7 +123,8 @@ class Rendezvous:
             if terms[term] == self.address or _answers(terms[term], port):
                 return term, terms[term], terms[term] == self.address
             if term != seen:
-                seen, since_s = term, time.monotonic()
+                seen = term
+                since_s = time.monotonic()
             elif time.monotonic() - since_s > SILENT_S:
                 after = term
             return None
@@ -142,10 +148,8 @@ class Rendezvous:
         return True
 
     def _below(self, name: str) -> dict[str, str]:
-        question, path = (
-            ApiCall("ssm", "GetParametersByPath", self.region),
-            f"{self._path}/{name}/",
-        )
+        question = ApiCall("ssm", "GetParametersByPath", self.region)
+        path = f"{self._path}/{name}/"
         rows = self._aws.pages(question, "Parameters", Path=path)
         return {row["Name"].removeprefix(path): row["Value"] for row in rows}
 

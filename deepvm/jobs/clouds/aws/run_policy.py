@@ -36,7 +36,8 @@ def head_policy(settings: Ec2Settings) -> JsonDict:
 
 def _controls(settings: Ec2Settings, *profiles: str) -> JsonDict:
     bucket = named_bucket(settings)
-    new, old = {f"aws:RequestTag/{_OURS}": "false"}, {f"aws:ResourceTag/{_OURS}": "false"}
+    new = {f"aws:RequestTag/{_OURS}": "false"}
+    old = {f"aws:ResourceTag/{_OURS}": "false"}
     besides = [
         "fleet",
         "launch-template",

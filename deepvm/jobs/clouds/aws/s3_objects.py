@@ -20,7 +20,8 @@ class S3Objects:
 
     def __init__(self, account: Ec2Account, prefix: str) -> None:
         """``prefix``: of all names, without the last ``/``."""
-        self._account, self._prefix = account, f"{prefix}/"
+        self._account = account
+        self._prefix = f"{prefix}/"
 
     def _ask(self, operation: str, answers: tuple[str, ...], **parameters: Any) -> Any:
         return self._account.ask(
@@ -33,7 +34,8 @@ class S3Objects:
         if found in _MISSING:
             return None
         now = parsedate_to_datetime(found["ResponseMetadata"]["HTTPHeaders"]["date"])
-        age_s, tag = max((now - found["LastModified"]).total_seconds(), 0.0), str(found["ETag"])
+        age_s = max((now - found["LastModified"]).total_seconds(), 0.0)
+        tag = str(found["ETag"])
         try:
             with found["Body"] as body:
                 return Object(b"" if tag == unlike else bytes(body.read()), tag, age_s)

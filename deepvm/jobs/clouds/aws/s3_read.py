@@ -40,11 +40,10 @@ def read(region: str, bucket: str, key: str) -> bytes:
     keys = json.loads(metadata("iam/security-credentials/" + role))
     end = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
     base = os.environ.get("AWS_ENDPOINT_URL_S3") or f"https://s3.{region}.{end}"
-    path, now = urllib.parse.quote(f"/{bucket}/{key}"), datetime.datetime.now(datetime.timezone.utc)
-    moment, scope = (
-        now.strftime("%Y%m%dT%H%M%SZ"),
-        now.strftime("%Y%m%d") + f"/{region}/s3/aws4_request",
-    )
+    path = urllib.parse.quote(f"/{bucket}/{key}")
+    now = datetime.datetime.now(datetime.timezone.utc)
+    moment = now.strftime("%Y%m%dT%H%M%SZ")
+    scope = now.strftime("%Y%m%d") + f"/{region}/s3/aws4_request"
     empty = hashlib.sha256(b"").hexdigest()
     headers = {
         "host": urllib.parse.urlsplit(base).netloc,
