@@ -64,7 +64,6 @@ class Agent:
     """The agent of one machine, from its start to the end of the machine."""
 
     def __init__(self, around: AgentEnvironment, notices: NoticeSource | None) -> None:
-        """Start nothing yet."""
         self._around = around
         self._notices = notices
         self._over = threading.Event()

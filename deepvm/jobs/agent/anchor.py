@@ -23,7 +23,6 @@ class AnchorAgent:
     """Runs a memory node while the controller needs it, and for a while without a controller."""
 
     def __init__(self, around: AgentEnvironment) -> None:
-        """Start nothing yet."""
         self._around = around
         self._client = ControllerClient(around.controller, around.machine, around.secret)
         self._node: subprocess.Popen[str] | None = None

@@ -19,7 +19,6 @@ class Progress:
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Nothing runs yet."""
         self._clock = clock
         self.begin()
 

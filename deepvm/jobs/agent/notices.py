@@ -85,7 +85,6 @@ class Ec2Notices:
         self._unreadable: Notice | None = None
 
     def poll(self) -> Notice | None:
-        """See :class:`NoticeSource`."""
         found = self._get("meta-data/spot/instance-action")
         if found is None:
             return None
@@ -99,7 +98,6 @@ class Ec2Notices:
             return self._unreadable
 
     def rebalance(self) -> bool:
-        """See :class:`NoticeSource`."""
         return self._get("meta-data/events/recommendations/rebalance") is not None
 
     def _get(self, path: str) -> str | None:
@@ -134,18 +132,15 @@ class GcpNotices:
     """The metadata server of Compute Engine."""
 
     def __init__(self, endpoint: str = "") -> None:
-        """Use the usual address, or this one."""
         self._base = f"{(endpoint or _GCP).rstrip('/')}/computeMetadata/v1/instance/"
         self._notice: Notice | None = None
 
     def poll(self) -> Notice | None:
-        """See :class:`NoticeSource`."""
         if self._notice is None and self._get("preempted").upper() == "TRUE":
             self._notice = Notice(time.time() + _GCP_GRACE_S, "preempted")
         return self._notice
 
     def rebalance(self) -> bool:
-        """See :class:`NoticeSource`."""
         return self._get("maintenance-event").upper().startswith("TERMINATE")
 
     def _get(self, name: str) -> str:
@@ -161,7 +156,6 @@ class AzureNotices:
     """Scheduled events of an Azure VM."""
 
     def __init__(self, endpoint: str = "") -> None:
-        """Use the usual address, or this one."""
         base = f"{(endpoint or _AZURE).rstrip('/')}/metadata"
         self._url = f"{base}/scheduledevents?api-version=2020-07-01"
         self._name_url = f"{base}/instance/compute/name?api-version=2021-02-01&format=text"
@@ -171,7 +165,6 @@ class AzureNotices:
         """Events without a time, by their id: they have started when they were first seen."""
 
     def poll(self) -> Notice | None:
-        """See :class:`NoticeSource`."""
         text = _request(self._url, {"Metadata": "true"}, limit_s=self._limit_s).text(self._url)
         self._limit_s = _TIMEOUT_S
         try:

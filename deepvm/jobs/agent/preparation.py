@@ -76,7 +76,6 @@ class Preparation:
         reporter: Reporter,
         silence: ControllerLiveness,
     ) -> None:
-        """Start nothing yet."""
         self._around = around
         self._client = client
         self._reporter = reporter

@@ -55,14 +55,12 @@ class LocalCloud:
 
     @classmethod
     def open(cls, folder: Path) -> LocalCloud:
-        """See :class:`Cloud`."""
         return cls(folder)
 
     def _machine(self, job: str, machine: str) -> Path:
         return self._folder / job / "machines" / machine
 
     def host(self, job: str) -> str:
-        """See :class:`Cloud`."""
         return "127.0.0.1"
 
     def settings(self, record: MachineRecord, job: str) -> MachineSettings:
@@ -84,7 +82,6 @@ class LocalCloud:
         self.listing(job)
 
     def request(self, record: MachineRecord, start: Start) -> float:
-        """See :class:`Cloud`."""
         place = self._machine(start.job, start.machine)
         time.sleep(self._allocation_s)
         try:
@@ -148,7 +145,6 @@ class LocalCloud:
             os.close(descriptor)
 
     def listing(self, job: str) -> Listing:
-        """See :class:`Cloud`."""
         alive = dict[str, float]()
         ended = dict[str, tuple[float, float]]()
         taken = set[str]()
@@ -185,14 +181,12 @@ class LocalCloud:
         return _read(place / ENDED)
 
     def last_lines(self, job: str, machine: str) -> list[str]:
-        """See :class:`Cloud`."""
         with contextlib.suppress(OSError), (self._machine(job, machine) / LOG).open("rb") as log:
             log.seek(max(log.seek(0, os.SEEK_END) - _LAST_BYTES, 0))
             return log.read().decode("utf-8", "replace").splitlines()[-_LAST_LINES:]
         return []
 
     def release(self, job: str, machine: str) -> None:
-        """See :class:`Cloud`."""
         place = self._machine(job, machine)
         if not (place / MACHINE).exists() or not _is_alive(place):
             return
@@ -203,7 +197,6 @@ class LocalCloud:
         shutil.rmtree(place / AGENT, ignore_errors=True)
 
     def preempt(self, job: str, machine: str, grace_s: float | None) -> None:
-        """See :class:`Cloud`."""
         place = self._machine(job, machine)
         if not (place / MACHINE).exists() or not _is_alive(place):
             return
@@ -214,7 +207,6 @@ class LocalCloud:
             write_bytes(place / ORDER, json.dumps({"taken_s": time.time() + grace_s}).encode())
 
     def recommend(self, job: str, machine: str) -> None:
-        """See :class:`Cloud`."""
         place = self._machine(job, machine)
         if (place / MACHINE).exists() and _is_alive(place) and not (place / ORDER).exists():
             write_bytes(place / ORDER, json.dumps({"recommended_s": time.time()}).encode())

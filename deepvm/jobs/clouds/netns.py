@@ -90,12 +90,10 @@ class NetnsCloud(LocalCloud):
         return _bridge(job)
 
     def release(self, job: str, machine: str) -> None:
-        """See :class:`Cloud`."""
         super().release(job, machine)
         _remove(_space(job, machine))
 
     def finish(self, job: str) -> None:
-        """See :class:`Cloud`."""
         super().finish(job)
         for place in sorted((self._folder / job / "machines").glob("*")):
             _remove(_space(job, place.name))

@@ -74,7 +74,6 @@ class SshCloud:
     near: ClassVar = False
 
     def __init__(self, folder: Path) -> None:
-        """``folder``: of all jobs."""
         self._folder = folder
         self._choosing = threading.Lock()
         self._writing = threading.Lock()
@@ -83,7 +82,6 @@ class SshCloud:
 
     @classmethod
     def open(cls, folder: Path) -> SshCloud:
-        """See :class:`Cloud`."""
         return cls(folder)
 
     def _hosts(self, job: str) -> StaticHosts | None:
@@ -111,7 +109,6 @@ class SshCloud:
     # --- machines ---------------------------------------------------------------------------------
 
     def request(self, record: MachineRecord, start: Start) -> float:
-        """See :class:`Cloud`."""
         own = self._hosts(start.job)
         if own is None:
             raise RefusedError(f"{start.job} has no hosts")
@@ -181,7 +178,6 @@ class SshCloud:
         raise RefusedError("no host is free: " + "; ".join(refused.values()))
 
     def listing(self, job: str) -> Listing:
-        """See :class:`Cloud`."""
         own = self._hosts(job)
         now_s = self._now_s(job)
         if own is None:
@@ -223,13 +219,11 @@ class SshCloud:
         return float(behind_s) if abs(behind_s) >= _MIN_CLOCK_DIFFERENCE_S else 0.0
 
     def release(self, job: str, machine: str) -> None:
-        """See :class:`Cloud`."""
         self._order(
             job, machine, {"do": "release", "machine": machine}, released_s=self._now_s(job)
         )
 
     def last_lines(self, job: str, machine: str) -> list[str]:
-        """See :class:`Cloud`."""
         own = self._hosts(job)
         placed = self._placed(job).get(machine)
         if own is None or placed is None:
@@ -240,11 +234,9 @@ class SshCloud:
         ]
 
     def preempt(self, job: str, machine: str, grace_s: float | None) -> None:
-        """See :class:`Cloud`."""
         self._order(job, machine, {"do": "preempt", "machine": machine, "grace_s": grace_s})
 
     def recommend(self, job: str, machine: str) -> None:
-        """See :class:`Cloud`."""
         self._order(job, machine, {"do": "recommend", "machine": machine})
 
     def _order(
@@ -260,7 +252,6 @@ class SshCloud:
         self._note(job, host, self._ask(own, host, order))
 
     def finish(self, job: str) -> None:
-        """See :class:`Cloud`."""
         own = self._hosts(job)
         if own is None or (self._places(job) / _OVER).exists():
             return

@@ -42,7 +42,6 @@ class HostCloud(LocalCloud):
         self._address = address
 
     def settings(self, record: MachineRecord, job: str) -> MachineSettings:
-        """See :class:`LocalCloud`."""
         cards = {address: name for name, address in own_addresses().items()}
         found = super().settings(record, job)
         # A host may be an instance itself, whose role only its own service knows.

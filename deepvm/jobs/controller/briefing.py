@@ -40,7 +40,6 @@ class HeartbeatResponder:
     """Of one job, by one controller; for one thread."""
 
     def __init__(self, spec: JsonObject, clock: SteadyClock) -> None:
-        """No agent has reported yet."""
         self._spec = spec
         self._clock = clock
         self._agents: dict[str, _Agent] = {}

@@ -15,7 +15,6 @@ class ChangeSignal:
     """
 
     def __init__(self) -> None:
-        """Nobody waits yet."""
         self._next = asyncio.Event()
 
     def notify(self) -> None:

@@ -428,7 +428,6 @@ class Controller:
     # --- agents -----------------------------------------------------------------------------------
 
     async def job(self, machine: str, message: JsonObject) -> JsonObject:
-        """See :class:`deepvm.jobs.controller.api.Handler`."""
         token = self._receiver.hidden(token_of(self._job.secret), message)
         return {
             **self._job.spec,
@@ -438,7 +437,6 @@ class Controller:
         }
 
     async def code(self, machine: str, message: JsonObject) -> JsonObject:
-        """See :class:`deepvm.jobs.controller.api.Handler`."""
         assert self._job.code is not None
         if "offset" not in message:
             return {"bytes": self._job.code.stat().st_size}
@@ -447,7 +445,6 @@ class Controller:
             return {"data": file.read(_PIECE).hex()}
 
     async def beat(self, machine: str, message: JsonObject) -> JsonObject:
-        """See :class:`deepvm.jobs.controller.api.Handler`."""
         (beat, agent), record = beat_of(machine, message), self.world.machines.get(machine)
         if record is None:
             return self._told(Decisions(shutdown=True))
@@ -491,7 +488,6 @@ class Controller:
             raise BusyError(str(error)) from None
 
     def gone(self, machine: str) -> None:
-        """See :class:`deepvm.jobs.controller.api.Handler`."""
         if machine in self.world.machines and machine not in self._waiting:
             wait = asyncio.get_running_loop().call_later(self._gone_s, self._is_gone, machine)
             self._waiting[machine] = wait
@@ -502,7 +498,6 @@ class Controller:
         self.feed(d.Silent(machine))
 
     async def schedule(self, machine: str, message: JsonObject) -> JsonObject:
-        """See :class:`deepvm.jobs.controller.api.Handler`."""
         (generation, step, save) = schedule_of(message)
         members = self.world.members
         if (
@@ -539,7 +534,6 @@ class Controller:
         return {}
 
     async def command(self, machine: str, message: JsonObject) -> JsonObject:
-        """See :class:`deepvm.jobs.controller.api.Handler`."""
         if machine != USER:
             return {"error": "only the user may"}
         kind = message["command"]
@@ -579,7 +573,6 @@ class Controller:
         return self._receiver.sealed(answer, message)
 
     async def report(self, machine: str, message: JsonObject) -> JsonObject:
-        """See :class:`deepvm.jobs.controller.api.Handler`."""
         wrong: Exception | None = None
         for event in message["events"]:
             record = self.world.machines.get(machine)

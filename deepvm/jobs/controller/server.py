@@ -25,7 +25,6 @@ class UnauthenticatedConnections:
     """Unauthenticated connections."""
 
     def __init__(self, most: int = MOST_STRANGERS) -> None:
-        """None yet."""
         self._most = most
         self._waiting = dict[Any, asyncio.BaseTransport]()
 

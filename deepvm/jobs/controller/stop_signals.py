@@ -10,7 +10,6 @@ class StopSignals:
     """In its context these signals end nothing; ``numbers`` has those received, in their order."""
 
     def __init__(self) -> None:
-        """Start without signals."""
         self.numbers: list[int] = []
         self._previous: dict[int, Any] = {}
 
@@ -24,7 +23,6 @@ class StopSignals:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Restore the previous handlers."""
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 

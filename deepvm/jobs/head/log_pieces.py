@@ -28,7 +28,6 @@ class LogPieces:
     """Sends new log lines of a remote controller, from where the last process stopped."""
 
     def __init__(self, folder: Path, objects: Objects, head: int) -> None:
-        """``folder``: of the job."""
         self._folder = folder / FOLDER
         self._objects = objects
         self._prefix = f"{LOGS}{head:06}-"

@@ -499,15 +499,12 @@ class History:
         return [dict(row) for row in rows]
 
     def close(self) -> None:
-        """Close it."""
         self._engine.dispose()
 
     def __enter__(self) -> History:
-        """Return itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close it."""
         self.close()
 
 

@@ -76,7 +76,6 @@ class BucketBackups:
         self._cleared = False
 
     def begin(self, epoch: int) -> None:
-        """See :class:`BackupStore`."""
         with self._lock:
             if epoch != self._begun:
                 self._ledger.begin(epoch)
@@ -97,7 +96,6 @@ class BucketBackups:
         return bool(seals)
 
     def said(self, part: Part) -> Mapping[int, PartStatus]:
-        """See :class:`BackupStore`."""
         place = f"{self._bucket.prefix}{name_of(part)}/"
         found = dict[int, PartStatus]()
         with self._bucket.errors(f"list {place}"):
@@ -141,7 +139,6 @@ class BucketBackups:
             self._discard(self._place(name, earlier))
 
     def seal(self, part: Part, ranks: int) -> None:
-        """See :class:`BackupStore`."""
         label = new_label(part.epoch)
         name = f"{name_of(part)}/whole-{ranks}"
         record = Record("whole", {}, part.automatic).to_json()
@@ -202,7 +199,6 @@ class BucketBackups:
             log.debug("%s", error)
 
     def whole(self) -> list[StoredBackup]:
-        """See :class:`BackupStore`."""
         entries = self._entries()
         found = list[StoredBackup]()
         for entry, label in entries.items():
@@ -212,7 +208,6 @@ class BucketBackups:
         return sorted(found, key=lambda kept: place_of(kept.name), reverse=True)
 
     def set_aside(self, kept: StoredBackup, epoch: int) -> None:
-        """See :class:`BackupStore`."""
         self._unseal(kept.name, epoch)
 
     def remove(self, kept: StoredBackup, epoch: int) -> None:
@@ -226,7 +221,6 @@ class BucketBackups:
         self._discard(f"{self._bucket.prefix}{name}/")
 
     def sweep(self, step: int, epoch: int) -> None:
-        """See :class:`BackupStore`."""
         entries = self._entries()
         sealed = {entry.partition("/")[0] for entry in entries if "/whole-" in entry}
         for name in {entry.partition("/")[0] for entry in entries} - sealed:
@@ -235,7 +229,6 @@ class BucketBackups:
                 self._remove(name, epoch)
 
     def fetch(self, kept: StoredBackup, rank: int, folder: Path) -> Path:
-        """See :class:`BackupStore`."""
         entries = self._entries()
         name = f"{kept.name}/rank-{rank if kept.ranks > 1 else 0}"
         if name not in entries:
@@ -279,7 +272,6 @@ class _Summed(io.RawIOBase):
         self.digest = hashlib.sha256()
 
     def readable(self) -> bool:
-        """It is."""
         return True
 
     def seekable(self) -> bool:

@@ -233,12 +233,10 @@ class FolderSource:
     """A file or folder that this machine sees; it is copied."""
 
     def __init__(self, path: Path) -> None:
-        """Look at nothing yet."""
         self._path = path
         self.url = str(path)
 
     def items(self) -> list[Item]:
-        """See :class:`Source`."""
         if not self._path.exists():
             raise DataError(
                 f"there is no {self._path} on this machine; correct the path in data: of the job"
@@ -250,7 +248,6 @@ class FolderSource:
         return [Item(p.relative_to(self._path).as_posix(), p.stat().st_size, str(p)) for p in files]
 
     def fetch(self, item: Item, target: Path) -> None:
-        """See :class:`Source`."""
         shutil.copyfile(item.source, target)
 
 
@@ -264,7 +261,6 @@ class BucketSource:
         self.url = f"s3://{bucket}/{prefix}".rstrip("/")
 
     def items(self) -> list[Item]:
-        """See :class:`Source`."""
         with self._bucket.errors(f"list {self._prefix or 'its objects'}"):
             rows = list(self._bucket.rows(self._prefix))
         exact = [row for row in rows if row["Key"] == self._prefix]

@@ -41,18 +41,15 @@ class FolderBackups:
     """
 
     def __init__(self, folder: Path, job: str) -> None:
-        """Create nothing yet."""
         self._root = folder / job / "backups"
         self._epochs = EpochFile(self._root, "backups")
         self.url = self._root.as_uri()
 
     def begin(self, epoch: int) -> None:
-        """See :class:`BackupStore`."""
         self._root.mkdir(parents=True, exist_ok=True)
         self._epochs.begin(epoch)
 
     def say(self, part: Part, word: PartStatus) -> bool:
-        """See :class:`BackupStore`."""
         self.begin(part.epoch)
         folder = self._root / name_of(part)
         with self._epochs.current(part.epoch):
@@ -65,7 +62,6 @@ class FolderBackups:
         return sealed
 
     def said(self, part: Part) -> Mapping[int, PartStatus]:
-        """See :class:`BackupStore`."""
         found: dict[int, PartStatus] = {}
         for place in sorted((self._root / name_of(part)).iterdir()):
             match = _RANK.fullmatch(place.name)
@@ -108,14 +104,12 @@ class FolderBackups:
             shutil.rmtree(hidden, ignore_errors=True)
 
     def seal(self, part: Part, ranks: int) -> None:
-        """See :class:`BackupStore`."""
         facts = {"ranks": ranks, "automatic": part.automatic}
         with self._epochs.current(part.epoch):
             point("backup.before-seal")
             write_bytes(self._root / name_of(part) / _SEAL, json.dumps(facts).encode())
 
     def whole(self) -> list[StoredBackup]:
-        """See :class:`BackupStore`."""
         found = []
         for name in self._names():
             try:
@@ -134,7 +128,6 @@ class FolderBackups:
         return [name for name in names if _NAME.fullmatch(name)]
 
     def set_aside(self, kept: StoredBackup, epoch: int) -> None:
-        """See :class:`BackupStore`."""
         with self._epochs.current(epoch):
             (self._root / kept.name / _SEAL).unlink(missing_ok=True)
 
@@ -145,7 +138,6 @@ class FolderBackups:
             shutil.rmtree(self._root / kept.name, ignore_errors=True)
 
     def sweep(self, step: int, epoch: int) -> None:
-        """See :class:`BackupStore`."""
         for name in self._names():
             before, by = place_of(name)
             if before < step and by <= epoch and not (self._root / name / _SEAL).exists():
@@ -153,7 +145,6 @@ class FolderBackups:
                     shutil.rmtree(self._root / name, ignore_errors=True)
 
     def fetch(self, kept: StoredBackup, rank: int, folder: Path) -> Path:
-        """See :class:`BackupStore`."""
         source = self._root / kept.name / f"rank-{rank if kept.ranks > 1 else 0}"
         try:
             record = Record.from_json((source / _RECORD).read_bytes())

@@ -33,7 +33,6 @@ class Ec2Account:
     """
 
     def __init__(self, aws: Aws, settings: Ec2Settings) -> None:
-        """Ask nothing yet."""
         self._aws = aws
         self.settings = settings
         self._known: JsonDict = {}

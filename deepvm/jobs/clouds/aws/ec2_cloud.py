@@ -73,12 +73,10 @@ class Ec2Cloud:
 
     @classmethod
     def open(cls, folder: Path) -> Ec2Cloud:
-        """See :class:`Cloud`."""
         return cls(folder, Ec2Settings.of(os.environ))
 
     @classmethod
     def used(cls, folder: Path) -> bool:
-        """See :class:`Owned`."""
         return (folder / _OWNER).exists()
 
     # --- where things are -------------------------------------------------------------------------
@@ -103,7 +101,6 @@ class Ec2Cloud:
         return f"deepvm-{self.owner}-{job}-"
 
     def host(self, job: str) -> str:
-        """See :class:`Cloud`."""
         if self._settings.controller_host:
             return self._settings.controller_host
         own = own_address()
@@ -117,17 +114,14 @@ class Ec2Cloud:
         return own
 
     def listen(self) -> tuple[str, int]:
-        """See :class:`Distant`."""
         own = "" if self._settings.controller_host else own_address()
         return own or "0.0.0.0", self._settings.controller_port
 
     def announce(self, job: str, url: str) -> None:
-        """See :class:`Distant`."""
         self._controlled.add(job)
         self._put(f"{self._prefix(job)}/controller", url.encode())
 
     def tier(self, job: str) -> str:
-        """See :class:`Distant`."""
         return f"s3://{self._account.bucket}/{self._prefix(job)}/versions"
 
     def whole(self) -> str:
@@ -135,7 +129,6 @@ class Ec2Cloud:
         return self._settings.region
 
     def names(self, job: str) -> Mapping[str, str]:
-        """See :class:`Distant`."""
         return {
             "instances": (
                 f"deepvm {job} m1 and so on, with the tags {JOB_TAG}={job} and"
@@ -146,7 +139,6 @@ class Ec2Cloud:
         }
 
     def zones(self, instance_type: str, market: str) -> Mapping[str, float | None]:
-        """See :class:`Distant`."""
         self._account.check()
         names = self._account.zones(instance_type)
         prices = self._account.spot_prices(instance_type) if market == _SPOT else {}
@@ -158,7 +150,6 @@ class Ec2Cloud:
     # --- machines ---------------------------------------------------------------------------------
 
     def request(self, record: MachineRecord, start: Start) -> Launch:
-        """See :class:`Cloud`."""
         self._controlled.add(start.job)
         # Whatever became of an earlier request of this name: it counts.
         there = self._instances(start.job)
@@ -317,7 +308,6 @@ class Ec2Cloud:
         return Listing(alive, ended, {name: i.zone for name, i in one.items() if i.zone}, taken)
 
     def jobs(self) -> list[str]:
-        """See :class:`Owned`."""
         filters = [self._owner_filter(), {"Name": "instance-state-name", "Values": list(ALIVE)}]
         tags = [tag for row in self._described(filters) for tag in row.get("Tags") or ()]
         return sorted({tag["Value"] for tag in tags if tag["Key"] == JOB_TAG})
@@ -339,7 +329,6 @@ class Ec2Cloud:
             return self._seen_ended.setdefault(instance.id, now_s)
 
     def release(self, job: str, machine: str) -> None:
-        """See :class:`Cloud`."""
         try:
             self._end(job, machine)
         except RefusedError as error:
@@ -395,11 +384,9 @@ class Ec2Cloud:
             self._put_once.clear()
 
     def preempt(self, job: str, machine: str, grace_s: float | None) -> None:
-        """See :class:`Cloud`."""
         raise UnknownError("AWS takes machines back itself")
 
     def recommend(self, job: str, machine: str) -> None:
-        """See :class:`Cloud`."""
         raise UnknownError("AWS recommends a rebalance itself")
 
     # --- calls ------------------------------------------------------------------------------------

@@ -38,11 +38,9 @@ class HeadedEc2Cloud(Ec2Cloud):
     near: ClassVar = False
 
     def controls_here(self) -> bool:
-        """See :class:`Headed`."""
         return bool(self._settings.controller_host or own_address())
 
     def check_head(self) -> None:
-        """See :class:`Headed`."""
         self.head_usd_per_hour()
         profile = self._settings.head_profile
         self._account.check_profile(
@@ -52,15 +50,12 @@ class HeadedEc2Cloud(Ec2Cloud):
         self._account.image(self._settings.head_type)
 
     def objects(self, job: str) -> Objects:
-        """See :class:`Headed`."""
         return S3Objects(self._account, f"{self._prefix(job)}/{HEAD}")
 
     def head_type(self) -> str:
-        """See :class:`Headed`."""
         return self._settings.head_type
 
     def head_usd_per_hour(self) -> float:
-        """See :class:`Headed`."""
         name = self._settings.head_type
         if name in _USD_PER_HOUR:
             return _USD_PER_HOUR[name]
@@ -75,7 +70,6 @@ class HeadedEc2Cloud(Ec2Cloud):
         return float(price)
 
     def start_head(self, job: str, number: int) -> None:
-        """See :class:`Headed`."""
         name = head_name(number)
         settings = self._settings
         objects = self.objects(job)
@@ -113,11 +107,9 @@ class HeadedEc2Cloud(Ec2Cloud):
         self._launched(MachineRecord(name, pool, time.time()), job, answer)
 
     def heads(self, job: str) -> Listing:
-        """See :class:`Headed`."""
         return self._listing(job, self._instances(job, heads=True))
 
     def end_head(self, job: str, name: str) -> None:
-        """See :class:`Headed`."""
         try:
             self._end(job, name)
         except RefusedError as error:

@@ -49,7 +49,6 @@ class Rendezvous:
     """The parameters of a job, retried for ``wait_s``: a new VM's role is known with a delay."""
 
     def __init__(self, job: str, wait_s: float, look_s: float = LOOK_S) -> None:
-        """Ask nothing yet."""
         self._path = f"/deepvm/{job}"
         self._wait_s = wait_s
         self._look_s = look_s

@@ -29,7 +29,6 @@ class S3Objects:
         )
 
     def get(self, key: str, unlike: str = "") -> Object | None:
-        """See :class:`Objects`."""
         found = self._ask("GetObject", _MISSING, Key=self._prefix + key)
         if found in _MISSING:
             return None
@@ -43,11 +42,9 @@ class S3Objects:
             raise UnknownError(f"s3 GetObject: {key}: {error}") from None
 
     def put(self, key: str, data: bytes) -> None:
-        """See :class:`Objects`."""
         self._ask("PutObject", (), Key=self._prefix + key, Body=data, ServerSideEncryption="AES256")
 
     def replace(self, key: str, data: bytes, tag: str | None) -> str:
-        """See :class:`Objects`."""
         condition = {"IfNoneMatch": "*"} if tag is None else {"IfMatch": tag}
         found = self._ask(
             "PutObject",
@@ -62,7 +59,6 @@ class S3Objects:
         return str(found["ETag"])
 
     def keys(self, prefix: str, after: str = "") -> list[str]:
-        """See :class:`Objects`."""
         found: list[str] = []
         while True:
             start = self._prefix + (found[-1] if found else after)
@@ -72,7 +68,6 @@ class S3Objects:
                 return found
 
     def remove(self, keys: Iterable[str]) -> None:
-        """See :class:`Objects`."""
         names = [self._prefix + key for key in keys]
         if len(names) < _MANY:
             for name in names:
