@@ -1,170 +1,120 @@
-"""The world as JSON, so that a controller can be killed at any time and another continues."""
+"""The world as JSON, so that a controller can be killed at any time and another continues.
+
+The types of :mod:`deepvm.jobs.decisions.world` say how values are written and read; only what an
+older deepvm wrote in another form is named here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, fields
-from typing import Any
+from dataclasses import fields, is_dataclass, replace
+from enum import Enum
+from functools import cache
+from types import NoneType
+from typing import Any, get_args, get_origin, get_type_hints
 
 from deepvm.core.json_types import JsonDict, JsonObject
-from deepvm.core.preemption.savepolicy import SaveFacts, parse_policy
-from deepvm.jobs.decisions.pool_record import PoolRecord
-from deepvm.jobs.decisions.states import Job, Machine
-from deepvm.jobs.decisions.world import (
-    Counts,
-    FailedSaves,
-    GenerationProgress,
-    Head,
-    JobLimits,
-    JobState,
-    MachineRecord,
-    Pool,
-    Reason,
-    Role,
-    Save,
-    StartupFailures,
-    StepGap,
-    StepRate,
-)
-
-_PLAIN = (
-    "now_s",
-    "generation",
-    "formed",
-    "suspected_s",
-    "crashed_at",
-    "crashes",
-    "version",
-    "lasts",
-    "lasting_s",
-    "pending",
-    "alone",
-    "reached",
-    "reached_s",
-    "peak",
-    "unsaved_s",
-    "idle_s",
-    "idled_s",
-    "ending",
-    "ending_s",
-    "failure",
-    "no_data",
-    "requests",
-    "saving_s",
-    "on_demand",
-    "losses",
-    "reports",
-    "unplaced",
-)
+from deepvm.core.preemption.savepolicy import SavePolicy, parse_policy
+from deepvm.jobs.decisions.world import JobState, MachineRecord
 
 
-_POOLS = ("anchor", "steady", "bought")
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    """The types of a class's fields; jobs have numbers where simulated ones have arrays."""
+    return get_type_hints(kind, localns={"Number": float})
 
 
-def _pools_of(found: Any) -> tuple[Pool, ...]:
-    """Of a document; an older deepvm wrote one pool, or None."""
-    return tuple(Pool(**pool) for pool in ([found] if isinstance(found, Mapping) else found or ()))
+def _written(value: Any) -> Any:
+    """A value as JSON; a mapping whose keys are no texts is a list of pairs."""
+    if isinstance(value, SavePolicy):
+        return value.name
+    if isinstance(value, Enum):
+        return value.value
+    if is_dataclass(value):
+        return {one.name: _written(getattr(value, one.name)) for one in fields(value)}
+    if isinstance(value, Mapping):
+        pairs = [[_written(key), _written(each)] for key, each in value.items()]
+        return pairs if any(isinstance(key, dict) for key, _ in pairs) else dict(pairs)
+    if isinstance(value, frozenset):
+        return sorted(_written(each) for each in value)
+    if isinstance(value, tuple):
+        return [_written(each) for each in value]
+    return value
+
+
+def _read(kind: Any, value: Any) -> Any:
+    """A value of a type by its JSON; fields that are absent have their defaults."""
+    origin = get_origin(kind)
+    args = get_args(kind)
+    if kind is SavePolicy:
+        return parse_policy(value)
+    if NoneType in args:
+        return None if value is None else _read(args[0], value)
+    if origin is tuple and args[-1] is not Ellipsis:
+        return tuple(map(_read, args, value))
+    if origin in (tuple, frozenset):
+        return origin(_read(args[0], each) for each in value)
+    if origin is Mapping:
+        pairs = value.items() if isinstance(value, Mapping) else value
+        return {_read(args[0], key): _read(args[1], each) for key, each in pairs}
+    if isinstance(kind, type) and is_dataclass(kind):
+        hints = _hints(kind)
+        known = {name: value[name] for name in hints if name in value}
+        return kind(**{name: _read(hints[name], each) for name, each in known.items()})
+    return kind(value) if isinstance(kind, type) and issubclass(kind, Enum) else value
 
 
 def to_document(world: JobState) -> JsonDict:
-    """All of it but the machines, which have rows of their own."""
-    terms = world.terms
-    save = world.save
+    """All of it but the machines, which have rows of their own, and what heartbeats repeat."""
+    document: JsonDict = _written(world)
+    del document["machines"], document["cold"]
+    counts = document.pop("counts")
+    document["blocked"] = [[pool, *times] for pool, times in document["blocked"]]
     return {
-        **{name: getattr(world, name) for name in _PLAIN},
-        "terms": {
-            **{f.name: getattr(terms, f.name) for f in fields(terms)},
-            "policy": terms.policy.name,
-            **{name: [asdict(pool) for pool in getattr(terms, name)] for name in _POOLS},
-        },
-        "job": world.job.value,
-        "members": list(world.members),
-        "anchors": list(world.anchors),
-        "started": sorted(world.started),
-        "exits": dict(world.exits),
-        "preparing": {machine: list(known) for machine, known in world.preparing.items()},
-        "unready": {role.value: asdict(known) for role, known in world.unready.items()},
-        "save": None if save is None else {**asdict(save), "reason": save.reason.value},
-        "given_up": sorted(reason.value for reason in world.given_up),
-        "pools": [asdict(pool) for pool in world.pools],
-        "priors": [[asdict(pool), asdict(record)] for pool, record in world.priors.items()],
-        "blocked": [[asdict(pool), *times] for pool, times in world.blocked.items()],
-        "facts": asdict(world.facts),
-        "pace": asdict(world.pace),
-        "pulse": asdict(world.pulse),
-        "between": asdict(world.between),
-        "heads": [asdict(head) for head in world.heads],
-        "lost_steps": world.counts.lost_steps,
-        "saves": {reason.value: count for reason, count in world.counts.saves.items()},
-        "failed_saves": asdict(world.counts.failed),
+        **document,
+        "lost_steps": counts["lost_steps"],
+        "saves": counts["saves"],
+        "failed_saves": counts["failed"],
     }
 
 
-def from_document(found: JsonObject, machines: Mapping[str, MachineRecord]) -> JobState:
+def from_document(document: JsonObject, machines: Mapping[str, MachineRecord]) -> JobState:
     """The world of a document; what an older deepvm did not know of is as at the start.
 
     Raises:
         KeyError, TypeError, ValueError: it is none.
     """
-    save = found["save"]
-    terms = {
-        **found["terms"],
-        "policy": parse_policy(found["terms"]["policy"]),
-        **{name: _pools_of(found["terms"].get(name)) for name in _POOLS},
+    terms = dict(document["terms"])
+    for name in ("anchor", "steady", "bought"):  # an older deepvm wrote one pool, or None
+        pools = terms.get(name) or []
+        terms[name] = [pools] if isinstance(pools, Mapping) else pools
+    counts = {
+        "lost_steps": document["lost_steps"],
+        "saves": document["saves"],
+        "failed": document.get("failed_saves", {}),
     }
-    return JobState(
-        **{"lasts": found["version"], **{name: found[name] for name in _PLAIN if name in found}},
-        terms=JobLimits(**terms),
-        job=Job(found["job"]),
-        machines=machines,
-        members=tuple(found["members"]),
-        anchors=tuple(found["anchors"]),
-        started=frozenset(found["started"]),
-        exits=found["exits"],
-        preparing={
-            machine: (what, since_s)
-            for machine, (what, since_s) in found.get("preparing", {}).items()
+    world: JobState = _read(
+        JobState,
+        {
+            "lasts": document["version"],
+            **document,
+            "terms": terms,
+            "counts": counts,
+            "blocked": [[pool, times] for pool, *times in document["blocked"]],
+            "machines": {},
         },
-        save=None if save is None else _save_of(save),
-        given_up=frozenset(map(Reason, found.get("given_up", ()))),
-        unready={
-            Role(role): StartupFailures(**known) for role, known in found.get("unready", {}).items()
-        },
-        pools=tuple(Pool(**pool) for pool in found["pools"]),
-        priors={Pool(**pool): PoolRecord(**record) for pool, record in found.get("priors", ())},
-        blocked={Pool(**pool): (until_s, times) for pool, until_s, times in found["blocked"]},
-        facts=SaveFacts(**found["facts"]),
-        pace=StepRate(**found.get("pace", {})),
-        pulse=GenerationProgress(**found.get("pulse", {})),
-        between=StepGap(**found.get("between", {})),
-        heads=tuple(Head(**head) for head in found.get("heads", ())),
-        counts=Counts(
-            found["lost_steps"],
-            {Reason(name): count for name, count in found["saves"].items()},
-            FailedSaves(**found.get("failed_saves", {})),
-        ),
     )
-
-
-def _save_of(found: JsonObject) -> Save:
-    return Save(
-        Reason(found["reason"]), found["asked_s"], found["limit_s"], found.get("safe", False)
-    )
+    return replace(world, machines=machines)
 
 
 def to_row(machine: MachineRecord) -> JsonDict:
     """A machine as the columns of a table."""
-    row = {**asdict(machine), "state": machine.state.value, "role": machine.role.value}
+    row: JsonDict = _written(machine)
     pool = row.pop("pool")
     return {**row, **pool}
 
 
 def from_row(row: JsonObject) -> MachineRecord:
     """A machine of the columns of a table."""
-    pool = Pool(**{f.name: row[f.name] for f in fields(Pool)})
-    plain = {
-        f.name: row[f.name]
-        for f in fields(MachineRecord)
-        if f.name not in ("pool", "state", "role")
-    }
-    return MachineRecord(**plain, pool=pool, state=Machine(row["state"]), role=Role(row["role"]))
+    machine: MachineRecord = _read(MachineRecord, {**row, "pool": row})
+    return machine
