@@ -15,7 +15,7 @@ from deepvm.jobs.decisions.states import Job
 from deepvm.jobs.decisions.world import JobState
 from deepvm.jobs.head.head_state import HeadState
 from deepvm.jobs.history.downtime import LEAST_S, Downtime, caught_up, downtimes, last_seen_s
-from deepvm.jobs.history.history import EventRow, History, JobRow, Sample
+from deepvm.jobs.history.history import Events, History, JobRow, Sample
 from deepvm.jobs.history.job_report import final_document
 from deepvm.jobs.steady_clock import job_time_s
 
@@ -38,7 +38,7 @@ class JobStatus:
 
     row: JobRow
     world: JobState
-    events: Sequence[EventRow]
+    events: Events
     samples: Sequence[Sample]
     document: JsonObject
     controller: str
@@ -51,9 +51,7 @@ class JobStatus:
         return self.row.result is not None
 
 
-def standing_of(
-    history: History, row: JobRow, now_s: float, known: Sequence[EventRow] = ()
-) -> JobStatus:
+def standing_of(history: History, row: JobRow, now_s: float, known: Events = ()) -> JobStatus:
     """A job's status; ``now_s``: wall clock; ``known``: first events, not read again."""
     now_s = job_time_s(row.folder, now_s)
     events = [*known, *history.events(row.name, known[-1].number if known else 0)]

@@ -35,7 +35,7 @@ from deepvm.jobs.decisions.markets import is_on_demand, least_usd_per_hour, most
 from deepvm.jobs.decisions.pool_choice import in_order, record_of
 from deepvm.jobs.decisions.reconcile import BUDGET, DEADLINE
 from deepvm.jobs.decisions.states import Job
-from deepvm.jobs.decisions.world import GenerationProgress, JobLimits, JobState, Pool
+from deepvm.jobs.decisions.world import GenerationProgress, JobLimits, JobState, Pool, Pools
 from deepvm.jobs.head.remote import is_head, needs_head
 from deepvm.jobs.history.history import History, JobRow, own_folder
 from deepvm.jobs.history.pools import expected_life_s, is_of_a_market
@@ -115,7 +115,7 @@ def world_of(
             )
         return prices
 
-    def spots(name: str) -> tuple[Pool, ...]:
+    def spots(name: str) -> Pools:
         """The pools of a type by zone: traffic between zones costs more than the machines."""
         prices = offered(name, Market.SPOT)
         if not prices:
@@ -129,15 +129,13 @@ def world_of(
         ]
         return in_order(found, known, now_s)
 
-    def on_demand(name: str, option: str = "machines.type") -> tuple[Pool, ...]:
+    def on_demand(name: str, option: str = "machines.type") -> Pools:
         """The pool of a type of which the cloud chooses the zone."""
         found = pool(name, Market.ON_DEMAND, option)
         offered(name, Market.ON_DEMAND)
         return (found,)
 
-    def ranked(
-        pools: Callable[[str], tuple[Pool, ...]], first: str, others: Iterable[str]
-    ) -> tuple[Pool, ...]:
+    def ranked(pools: Callable[[str], Pools], first: str, others: Iterable[str]) -> Pools:
         """The pools of a type and, as fallback, of the next-ranked clusters."""
         found = pools(first)
         for name in others if isinstance(cloud, RemoteCloud) else ():

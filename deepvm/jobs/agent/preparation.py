@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -21,7 +21,7 @@ from deepvm.io.failpoints import point
 from deepvm.jobs.agent.controller_client import ControllerClient, ControllerUnreachable, Reporter
 from deepvm.jobs.agent.liveness import ControllerLiveness
 from deepvm.jobs.agent.process_group import exit_code
-from deepvm.jobs.agent.trainers import lines_of
+from deepvm.jobs.agent.trainers import Environ, Process, lines_of
 from deepvm.jobs.storage.code_archive import unpack
 from deepvm.jobs.storage.data import have_data
 from deepvm.jobs.wire import WireError
@@ -80,7 +80,7 @@ class Preparation:
         self._client = client
         self._reporter = reporter
         self._silence = silence
-        self._setup: subprocess.Popen[bytes] | None = None
+        self._setup: Process | None = None
         self._took_s: dict[str, float] = {}
         self._loads_s = 0.0
         self.over = False
@@ -132,7 +132,7 @@ class Preparation:
             point("agent.after-code")
         return code
 
-    def set_up(self, command: str, code: Path, environ: Mapping[str, str], printed: Doing) -> None:
+    def set_up(self, command: str, code: Path, environ: Environ, printed: Doing) -> None:
         """Run the job's setup, once on a machine; nothing is trained after one that fails.
 
         ``printed`` is called with each line of it.
@@ -190,7 +190,7 @@ class Preparation:
     def _does(self, what: str) -> None:
         self.doing = what
 
-    def _runs(self, setup: subprocess.Popen[bytes] | None) -> None:
+    def _runs(self, setup: Process | None) -> None:
         self._setup = setup
 
     def give_up(self, report: str, **facts: Any) -> NoReturn:
@@ -218,9 +218,9 @@ class Preparation:
 def run_setup(
     command: str,
     folder: Path,
-    environ: Mapping[str, str],
+    environ: Environ,
     doing: Doing,
-    runs: Callable[[subprocess.Popen[bytes] | None], None] = lambda process: None,
+    runs: Callable[[Process | None], None] = lambda process: None,
     printed: Doing = lambda line: None,
 ) -> tuple[int, list[str]]:
     """Run a job's setup in a shell; returns its exit code as a shell gives it, and its last lines.

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeAlias
 
 from deepvm.core.json_types import JsonObject
 from deepvm.io.agent_link import INDEPENDENT
@@ -36,6 +36,10 @@ _GONE = -2
 log = logging.getLogger("deepvm.agent")
 
 
+Process: TypeAlias = subprocess.Popen[bytes]
+Environ: TypeAlias = Mapping[str, str]
+
+
 @dataclass(frozen=True)
 class Command:
     """How a job's trainers are started on this machine.
@@ -47,7 +51,7 @@ class Command:
 
     train: str
     per_machine: int
-    env: Mapping[str, str]
+    env: Environ
     folder: Path
     launcher: str = "direct"
 
@@ -58,7 +62,7 @@ class Command:
             return ["/bin/sh", "-c", self.train]
         return shlex.split(self.train)
 
-    def words_of(self, more: Mapping[str, str]) -> list[str]:
+    def words_of(self, more: Environ) -> list[str]:
         """The same for one generation, whose variables are given."""
         words = self.words
         if self.launcher != TORCHRUN:
@@ -118,7 +122,7 @@ class ProcessLayout:
     job: str
 
     @classmethod
-    def of(cls, spec: JsonObject, environ: Mapping[str, str]) -> ProcessLayout:
+    def of(cls, spec: JsonObject, environ: Environ) -> ProcessLayout:
         """The layout sent by the controller; the machine or ``env`` may limit the GPUs."""
         names = (
             environ[GPUS].split(",")
@@ -161,7 +165,7 @@ class Trainer:
     """A process: one rank, or torchrun."""
 
     local_rank: int
-    process: subprocess.Popen[bytes]
+    process: Process
     last: list[str] = field(default_factory=list)
     """Its last lines."""
     reader: threading.Thread | None = None
@@ -171,14 +175,14 @@ class Trainers:
     """The trainers of one machine: those that wait, and those of one generation."""
 
     def __init__(
-        self, command: Command, environ: Mapping[str, str], said: Callable[[int, str], None]
+        self, command: Command, environ: Environ, said: Callable[[int, str], None]
     ) -> None:
         """``said`` is called with the local rank and each line that a trainer prints."""
         self.command = command
         self._environ = dict(environ)
         self._said = said
         self._lock = threading.Lock()
-        self._warm: list[tuple[subprocess.Popen[bytes], int]] = []
+        self._warm: list[tuple[Process, int]] = []
         """Those that wait, each with the pipe by which it says that it is ready; -1: it has."""
         self._cannot_wait = False
         self.running: list[Trainer] = []
@@ -203,7 +207,7 @@ class Trainers:
                     return
             self._cannot_wait = False
 
-    def _waiting(self) -> tuple[subprocess.Popen[bytes], int]:
+    def _waiting(self) -> tuple[Process, int]:
         told, tells = os.pipe()
         words = [
             _python(self.command.words[0], self.command.env),
@@ -230,7 +234,7 @@ class Trainers:
         os.set_blocking(told, False)
         return process, told
 
-    def _alive(self) -> list[tuple[subprocess.Popen[bytes], int]]:
+    def _alive(self) -> list[tuple[Process, int]]:
         """Those that wait and live."""
         for process, told in self._warm:
             if process.poll() is not None:
@@ -262,7 +266,7 @@ class Trainers:
         os.close(told)
         return _READY if found else _GONE
 
-    def start(self, each: Sequence[Mapping[str, str]]) -> None:
+    def start(self, each: Sequence[Environ]) -> None:
         """Start the trainers of a generation; ``each``: further variables of each process.
 
         Raises OSError.
@@ -288,10 +292,10 @@ class Trainers:
 
     def _ordered(
         self,
-        waiting: list[tuple[subprocess.Popen[bytes], int]],
+        waiting: list[tuple[Process, int]],
         words: list[str],
-        env: Mapping[str, str],
-    ) -> subprocess.Popen[bytes] | None:
+        env: Environ,
+    ) -> Process | None:
         """The first that waits and becomes a command."""
         order = (
             json.dumps({"env": env, "folder": str(self.command.folder), "words": words}).encode()
@@ -312,7 +316,7 @@ class Trainers:
             return process
         return None
 
-    def _cold(self, words: list[str], env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    def _cold(self, words: list[str], env: Environ) -> Process:
         return subprocess.Popen(
             [_python(words[0], self.command.env), *words[1:]],
             env=env,
@@ -382,21 +386,21 @@ def lines_of(source: IO[bytes]) -> Iterator[str]:
         yield line.decode("utf-8", "replace").rstrip("\n")
 
 
-def _python(name: str, env: Mapping[str, str]) -> str:
+def _python(name: str, env: Environ) -> str:
     """The interpreter of a command: this one, unless the job's own variables set ``PATH``."""
     if name in ("python", "python3") and "PATH" not in env:
         return sys.executable
     return name
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
+def _kill(process: Process) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(_GONE_S)
 
 
-def _end(process: subprocess.Popen[bytes], told: int) -> None:
+def _end(process: Process, told: int) -> None:
     """End one that waits, or has ended by itself."""
     _kill(process)
     for stream in (process.stdin, process.stdout):

@@ -35,6 +35,7 @@ from deepvm.jobs.decisions.world import (
     JobState,
     MachineRecord,
     Pool,
+    Pools,
     Reason,
     Role,
     Save,
@@ -285,7 +286,7 @@ def within_budget(world: JobState, limit: float | None, stay: Container[str] = (
     def buys(usd: float) -> bool:
         return usd <= limit + 1e-9
 
-    def kept(pools: tuple[Pool, ...], count: int, rest_usd: float) -> tuple[Pool, ...]:
+    def kept(pools: Pools, count: int, rest_usd: float) -> Pools:
         return tuple(
             p for p in pools if p.instance_type in stay or buys(count * p.usd_per_hour + rest_usd)
         )
@@ -306,7 +307,7 @@ def within_budget(world: JobState, limit: float | None, stay: Container[str] = (
     )
 
 
-def _usd(which: Callable[..., float], pools: tuple[Pool, ...]) -> float:
+def _usd(which: Callable[..., float], pools: Pools) -> float:
     return which((pool.usd_per_hour for pool in pools), default=0.0)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import TypeAlias
 
 from deepvm.core.preemption.savepolicy import Adaptive, SaveFacts, SavePolicy
 from deepvm.jobs.decisions.pool_record import PoolRecord
@@ -50,6 +51,9 @@ class Pool:
     def place(self) -> tuple[str, str, str]:
         """What it is, whatever it costs at the moment."""
         return self.instance_type, self.zone, self.market
+
+
+Pools: TypeAlias = tuple[Pool, ...]
 
 
 @dataclass(frozen=True)
@@ -204,9 +208,9 @@ class JobLimits:
     start_timeout_s: float | None = 1800.0
     step_timeout_s: float | None = 1800.0
     policy: SavePolicy = field(default_factory=Adaptive)
-    anchor: tuple[Pool, ...] = ()
+    anchor: Pools = ()
     anchors: int = 0
-    steady: tuple[Pool, ...] = ()
+    steady: Pools = ()
     steadies: int = 0
     usd_per_hour: float | None = None
     max_price: float | None = None
@@ -214,7 +218,7 @@ class JobLimits:
     begun_s: float = 0.0
     begun: int = 0
     deadline_policy: str = ""
-    bought: tuple[Pool, ...] = ()
+    bought: Pools = ()
     restart_s: float = 300.0
     version_s: float = 60.0
     mttp_s: float = 3600.0
@@ -350,7 +354,7 @@ class JobState:
     reached: int = 0
     reached_s: float | None = None
     peak: int | None = None
-    pools: tuple[Pool, ...] = ()
+    pools: Pools = ()
     priors: Mapping[Pool, PoolRecord] = field(default_factory=dict)
     blocked: Mapping[Pool, tuple[float, int]] = field(default_factory=dict)
     idle_s: float | None = None

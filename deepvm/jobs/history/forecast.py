@@ -23,7 +23,7 @@ from deepvm.jobs.decisions.injection import Injection
 from deepvm.jobs.decisions.markets import is_on_demand
 from deepvm.jobs.decisions.world import JobState, Role
 from deepvm.jobs.history.downtime import DOWNTIME, Downtime
-from deepvm.jobs.history.history import EventRow
+from deepvm.jobs.history.history import Events
 from deepvm.jobs.history.validation import step_time
 
 _RUNS = 200
@@ -38,7 +38,7 @@ def forecast(
     spec: JsonObject,
     created_s: float,
     world: JobState,
-    events: Sequence[EventRow],
+    events: Events,
     machines: Iterable[JsonObject],
     document: JsonObject,
     without: Sequence[Downtime] = (),
@@ -106,7 +106,7 @@ def forecast_of(
     spec: JsonObject,
     created_s: float,
     world: JobState,
-    events: Sequence[EventRow],
+    events: Events,
     machines: Iterable[JsonObject],
     document: JsonDict,
     without: Sequence[Downtime] = (),

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import sqlalchemy as sa
 
@@ -152,6 +152,9 @@ class EventRow:
     state: str
     facts: JsonObject
     number: int = 0
+
+
+Events: TypeAlias = Sequence[EventRow]
 
 
 @dataclass(frozen=True)
@@ -297,9 +300,7 @@ class History:
             raise _unusable(self._engine, error) from None
         return True
 
-    def commit(
-        self, name: str, before: JobState, world: JobState, events: Sequence[EventRow]
-    ) -> None:
+    def commit(self, name: str, before: JobState, world: JobState, events: Events) -> None:
         """What has changed, all or nothing. Raises DataError: it is not written down."""
         known = before.machines
         changed = [

@@ -12,7 +12,7 @@ from deepvm.errors import DataError, DeepVMError
 from deepvm.jobs.decisions.states import Job
 from deepvm.jobs.decisions.world import JobState, MachineRecord, Reason
 from deepvm.jobs.history.downtime import DOWNTIME, Downtime
-from deepvm.jobs.history.history import EventRow
+from deepvm.jobs.history.history import Events
 from deepvm.jobs.history.restarts import CAUSES as RESTART_CAUSES
 from deepvm.jobs.history.restarts import restarts
 from deepvm.jobs.history.spent import CAUSES, on_demand_usd, same_work_usd, spent, stood_s, unpriced
@@ -31,7 +31,7 @@ def final_document(
     name: str,
     created_s: float,
     world: JobState,
-    events: Sequence[EventRow],
+    events: Events,
     prices: Mapping[str, float],
     without: Sequence[Downtime] = (),
 ) -> JsonDict:
@@ -106,7 +106,7 @@ def final_document(
     }
 
 
-def phases_s(events: Sequence[EventRow]) -> dict[str, float | None]:
+def phases_s(events: Events) -> dict[str, float | None]:
     """Mean time of each startup phase: preparation, and a generation's first step."""
     told: dict[str, list[float]] = {phase: [] for phase in _PHASES}
     for event in events:

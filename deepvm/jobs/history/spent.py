@@ -22,7 +22,7 @@ from types import MappingProxyType
 from deepvm.jobs.decisions.states import Job
 from deepvm.jobs.decisions.world import JobState, MachineRecord, Role
 from deepvm.jobs.history.downtime import DOWNTIME, Downtime, cut
-from deepvm.jobs.history.history import EventRow
+from deepvm.jobs.history.history import EventRow, Events
 from deepvm.jobs.history.restarts import restarts
 
 CAUSES = ("allocation", "preparation", "compute", "recompute", "save", "hang")
@@ -50,7 +50,7 @@ class CostBreakdown:
 def spent(
     created_s: float,
     world: JobState,
-    events: Sequence[EventRow],
+    events: Events,
     without: Sequence[Downtime] = (),
     prices: Mapping[str, float] = MappingProxyType({}),
 ) -> CostBreakdown:
@@ -95,7 +95,7 @@ def spent(
 
 
 def _stretches(
-    created_s: float, world: JobState, events: Sequence[EventRow]
+    created_s: float, world: JobState, events: Events
 ) -> Iterator[tuple[str, float, float]]:
     """(cause, from, to) from start to last event; training counts as compute."""
     since_s = created_s
@@ -124,7 +124,7 @@ def _stretches(
         generation = max(int(event.facts.get("generation", generation)), generation)
 
 
-def _first_steps(world: JobState, events: Sequence[EventRow]) -> dict[int, float]:
+def _first_steps(world: JobState, events: Events) -> dict[int, float]:
     """When each generation did its first step; one left out did none, if steps are known."""
     step_s = float(world.facts.step_s)
     started = dict[int, float]()
@@ -140,7 +140,7 @@ def _first_steps(world: JobState, events: Sequence[EventRow]) -> dict[int, float
     return first_steps
 
 
-def _ends(events: Sequence[EventRow]) -> dict[int, tuple[float, str]]:
+def _ends(events: Events) -> dict[int, tuple[float, str]]:
     """When a generation's trainers failed or hung, and the cause of the time after that."""
     ends = dict[int, tuple[float, str]]()
     for event in events:
@@ -152,7 +152,7 @@ def _ends(events: Sequence[EventRow]) -> dict[int, tuple[float, str]]:
     return ends
 
 
-def _over_s(world: JobState, events: Sequence[EventRow]) -> float:
+def _over_s(world: JobState, events: Events) -> float:
     """When training was over; now if the job is not over, as when it was resumed."""
     if not world.job.over:
         return world.now_s
@@ -160,7 +160,7 @@ def _over_s(world: JobState, events: Sequence[EventRow]) -> float:
     return last[-1].at_s if last else world.now_s
 
 
-def stood_s(world: JobState, events: Sequence[EventRow]) -> float:
+def stood_s(world: JobState, events: Events) -> float:
     """For how long a job was stopped before it was resumed."""
     last_s = _over_s(world, events)
     seen = [(e.at_s, e.state) for e in events if e.at_s <= last_s] + [(last_s, "")]

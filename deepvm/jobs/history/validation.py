@@ -28,7 +28,7 @@ from deepvm.jobs.decisions.world import (
     Role,
 )
 from deepvm.jobs.history.downtime import Downtime
-from deepvm.jobs.history.history import EventRow
+from deepvm.jobs.history.history import EventRow, Events
 
 HOLDING = (Reason.EMERGENCY.value, Reason.RESIZE.value, Reason.STOP.value)
 PARTS = ("compute", "recompute", "save", "allocation", "preparation")
@@ -85,7 +85,7 @@ class Observed:
     parts_s: Mapping[str, float]
 
 
-def observed(created_s: float, world: JobState, events: Sequence[EventRow]) -> Observed | None:
+def observed(created_s: float, world: JobState, events: Events) -> Observed | None:
     """What happened to a job that has trained to its end; None if too little of it is known."""
     generations = _generations(world, events)
     end_s = _end_s(events)
@@ -140,14 +140,14 @@ def observed(created_s: float, world: JobState, events: Sequence[EventRow]) -> O
     )
 
 
-def _end_s(events: Sequence[EventRow]) -> float | None:
+def _end_s(events: Events) -> float | None:
     """When the last trainers had ended."""
     return next(
         (e.at_s for e in reversed(events) if e.kind == "ended" and not e.facts["code"]), None
     )
 
 
-def _generations(world: JobState, events: Sequence[EventRow]) -> list[_Generation]:
+def _generations(world: JobState, events: Events) -> list[_Generation]:
     found: dict[int, _Generation] = {}
     members: dict[int, set[str]] = {}
     for event in events:
@@ -174,9 +174,7 @@ def _generations(world: JobState, events: Sequence[EventRow]) -> list[_Generatio
     return [found[number] for number in sorted(found)]
 
 
-def step_time(
-    world: JobState, events: Sequence[EventRow], without: Sequence[Downtime] = ()
-) -> float:
+def step_time(world: JobState, events: Events, without: Sequence[Downtime] = ()) -> float:
     """Mean time of a step without what versions cost, seconds; 0 if it is not known.
 
     ``without``: when there was no controller; what was done then does not count.
