@@ -44,6 +44,11 @@ class Infeasible:
     reason: str
     advice: str
 
+    @property
+    def sentence(self) -> str:
+        """Why, and what to change."""
+        return f"{self.reason[:1].upper()}{self.reason[1:]}. To change that: {self.advice}."
+
 
 def infeasible(candidates: Candidates, cheapest: Choice | None) -> Infeasible:
     """The first constraint that rules out everything; ``cheapest``: at any budget, if any."""

@@ -6,13 +6,15 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import overload
+from functools import cached_property
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 
 from deepvm.core.answer import Answer
 from deepvm.core.cluster.cluster import Recommendation, Rejection
 from deepvm.core.cluster.instances import Catalog, InstanceType, Reservation
+from deepvm.core.interval import Interval
 from deepvm.core.units import MICRO_USD, format_seconds, format_usd
 from deepvm.planner.architectures import ON_DEMAND
 from deepvm.planner.candidates import Candidates, gather
@@ -38,6 +40,12 @@ from deepvm.planner.scoring import scoring
 from deepvm.planner.search.enumeration import Block, Choice, Enumeration
 from deepvm.planner.search.formulation import SolveStatus
 
+if TYPE_CHECKING:
+    from deepvm.planner.search.frontier import Frontier
+    from deepvm.planner.workload.measurement import NextMeasurement
+    from deepvm.planner.workload.recovery import Lives
+    from deepvm.planner.workload.trained import WithoutRecomputing
+
 
 @dataclass(frozen=True)
 class Alternative:
@@ -58,6 +66,22 @@ class NextChange:
     budget: Decimal
     recommendation: Recommendation
     gain: float | None
+
+
+@dataclass(frozen=True)
+class TracedLifetimes:
+    """What public traces say of the first plan's spot VMs, where AWS's band promises more.
+
+    Attributes:
+        lasts: probability that all live as long as the job takes.
+        life_s: the mean lifetime of one that gives that probability. factor: over the band's.
+        first: the first plan if spot VMs of all types live so many times as long; None if none is.
+    """
+
+    lasts: Interval
+    life_s: float
+    factor: float
+    first: Recommendation | None
 
 
 @dataclass(frozen=True, repr=False)
@@ -83,6 +107,7 @@ class Recommendations(Answer, Sequence[Recommendation]):
         infeasible: why nothing is feasible and what to change; None when something is.
         cheapest: the cheapest feasible cluster at any budget.
         reference: the type that the job's step is measured on, None without a job.
+        traced_lifetimes: with a job in eFLOPS, if asked for.
     """
 
     catalog: Catalog
@@ -101,6 +126,42 @@ class Recommendations(Answer, Sequence[Recommendation]):
     cheapest: Recommendation | None = None
     reference: InstanceType | None = None
     fastest: bool = True
+    traced_lifetimes: TracedLifetimes | None = None
+
+    @cached_property
+    def next_measurement(self) -> NextMeasurement | None:
+        """The run to do next where a model is trained; None where none is worth its while."""
+        if self.request.training is None or not self.configurations:
+            return None
+        # Slow to import, and only models need it
+        from deepvm.planner.workload.measurement import measure_next
+
+        return measure_next(self.catalog, self.request)
+
+    @cached_property
+    def frontier(self) -> Frontier:
+        """The answer at every budget, and what became of each GPU type."""
+        from deepvm.planner.search.frontier import frontier_of
+
+        return frontier_of(self.catalog, self.request, self.rejections)
+
+    @property
+    def lives(self) -> Lives | None:
+        """How long spot VMs of the first plan live, where a model is trained."""
+        if self.request.training is None:
+            return None
+        from deepvm.planner.workload.recovery import lives_of
+
+        return lives_of(self.configurations[0].cluster.gpu, self.request)
+
+    @property
+    def without_recomputing(self) -> WithoutRecomputing | None:
+        """What the first plan gains if it keeps activations, where that is worth an option."""
+        if self.request.training is None:
+            return None
+        from deepvm.planner.workload.trained import without_recomputing
+
+        return without_recomputing(self.configurations[0], self.request.training)
 
     def __repr__(self) -> str:
         """The best cluster and how many more are ranked, or why there are none."""

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from deepvm.core.training.speed import SpeedUncertainty
 
 
+_LITTLE_MORE = Decimal("1.1")  # times the budget
+
+
 @dataclass(frozen=True)
 class Placed:
     """A recommendation, with its rank among all regions, and its region's answer."""
@@ -52,6 +55,28 @@ class Comparison(Answer):
         return (
             f"{cloud_name(catalog)} {catalog.region}" if self.of_several_clouds else catalog.region
         )
+
+    @property
+    def first_for_more(self) -> tuple[Decimal, Placed] | None:
+        """The lowest budget up to 10 % higher, $/h, at which another answer comes first; which.
+
+        By the rules of :func:`compare`, with what that budget buys in each of them.
+        """
+        request = self.answers[0].request
+        changes = [
+            (c.budget, Placed(a, c.recommendation))
+            for a in self.answers
+            if (c := a.next_change) is not None
+        ]
+        firsts = [Placed(a, a[0]) for a in self.answers if a]
+        most = request.budget * _LITTLE_MORE
+        for budget in sorted({budget for budget, _ in changes if budget <= most}):
+            bought = [placed for least, placed in changes if least <= budget]
+            left = sorted([*firsts, *bought], key=_tie_break)
+            best = left[_first(left, request)]
+            if best.answer is not self.answers[0]:
+                return budget, best
+        return None
 
     def __repr__(self) -> str:
         """The best cluster and its region."""
@@ -82,29 +107,6 @@ def compare(answers: Sequence[Recommendations]) -> Comparison:
         key=lambda a: (best_rank.get(_where(a.catalog), len(ranked) + 1), *_where(a.catalog)),
     )
     return Comparison(tuple(order), tuple(ranked[: answers[0].request.top]))
-
-
-def first_for_more(found: Comparison, most: Decimal) -> tuple[Decimal, Placed] | None:
-    """The lowest budget up to ``most``, $/h, at which another answer comes first, and which.
-
-    By the rules of :func:`compare`, with what that budget buys in each of them; None if there is
-    none.
-    """
-    request = found.answers[0].request
-    changes = [
-        (c.budget, Placed(a, c.recommendation))
-        for a in found.answers
-        if (c := a.next_change) is not None
-    ]
-    firsts = [Placed(a, a[0]) for a in found.answers if a]
-    for budget in sorted({budget for budget, _ in changes if budget <= most}):
-        left = sorted(
-            [*firsts, *(placed for least, placed in changes if least <= budget)], key=_tie_break
-        )
-        best = left[_first(left, request)]
-        if best.answer is not found.answers[0]:
-            return budget, best
-    return None
 
 
 def cloud_name(catalog: Catalog) -> str:

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from itertools import groupby
-from statistics import median
 from typing import Any
 
 from deepvm.core.interval import Interval
@@ -43,6 +43,14 @@ def print_text(template: str, *, also: str = "-o json", **data: Any) -> None:
         print_table(list(map(_column, header)), rows, also=also)
 
 
+def text_blocks(template: str, names: Iterable[str], **data: Any) -> list[str]:
+    """The lines of some blocks of ``templates/TEMPLATE.txt.j2``, without empty ones."""
+    found = _environment().get_template(f"{template}.txt.j2")
+    context = found.new_context(data)
+    text = "".join("".join(found.blocks[name](context)) for name in names)
+    return [line.translate(_VISIBLE) for line in text.split("\n") if line]
+
+
 def _cells(line: str) -> list[str]:
     return [cell[1:-1].translate(_VISIBLE) for cell in line.split("|")[1:-1]]
 
@@ -56,6 +64,8 @@ def _column(header: str) -> Column:
 
 @lru_cache(maxsize=1)
 def _environment() -> Any:
+    from statistics import median  # slow to import
+
     environment = text_environment(
         lambda value: value.translate(_HIDDEN) if isinstance(value, str) else value
     )

@@ -59,11 +59,17 @@ def recommend(
 
 
 def recommend_in(
-    catalogs: Sequence[Catalog], request: PlanRequest, *, simulate: Any = None, say: Say = _ignore
+    catalogs: Sequence[Catalog],
+    request: PlanRequest,
+    *,
+    simulate: Any = None,
+    say: Say = _ignore,
+    reasons: bool = False,
 ) -> Comparison:
     """Answer a request for each catalog of a cloud and region, and rank the answers together.
 
-    A catalog that cannot answer is left out; if none can, the first's error is raised.
+    A catalog that cannot answer is left out; if none can, the first's error is raised. ``reasons``:
+    also what only a report for people shows.
     """
     from deepvm.planner.regions import cloud_name, compare
 
@@ -80,7 +86,13 @@ def recommend_in(
     for catalog, reason in failed:
         cloud = f"{cloud_name(catalog)}, " if several else ""
         say(f"{cloud}region {catalog.region} is left out: {reason}")
-    return compare([_simulated(answer, simulate, say) for answer in answers])
+    found = compare([_simulated(answer, simulate, say) for answer in answers])
+    if not reasons or request.work is None or not found.answers[0]:
+        return found
+    from deepvm.services.simulated_ranking import with_traced_lifetimes
+
+    best, *others = found.answers
+    return replace(found, answers=(with_traced_lifetimes(best), *others))
 
 
 def _answer(catalog: Catalog, request: PlanRequest, simulate: Any, say: Say) -> Recommendations:

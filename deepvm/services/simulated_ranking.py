@@ -14,7 +14,12 @@ from deepvm.core.cluster.cluster import Binding, JobEstimate, Recommendation, Sp
 from deepvm.core.units import format_seconds
 from deepvm.errors import RequestError, SimulationError
 from deepvm.planner.infeasible import Infeasible
-from deepvm.planner.recommend import Recommendations, ranking
+from deepvm.planner.recommend import (
+    Recommendations,
+    TracedLifetimes,
+    first_if_lives_change,
+    ranking,
+)
 from deepvm.planner.search.formulation import SolveStatus
 
 if TYPE_CHECKING:
@@ -98,6 +103,24 @@ def simulate_ranking(answer: Recommendations, runs: int | None, say: Say) -> Rec
 
 
 _ORDER_SIMULATED = ", and so is their order; which clusters were simulated is by the closed form"
+
+
+def with_traced_lifetimes(answer: Recommendations) -> Recommendations:
+    """With what public traces say, where a job in eFLOPS counts on AWS's band."""
+    from deepvm.core.preemption.gang_survival import MOST_VMS
+    from deepvm.simulator.survival.evidence import by_public_traces
+
+    work, first = answer.request.work, answer.configurations[0]
+    gpu, count, outlook = first.cluster.gpu, first.cluster.spot_count, first.outlook
+    if work is None or outlook is None or answer.request.training is not None:
+        return answer
+    by_band = work.mttp_s is None and gpu.known_life is None and gpu.interruption_band is not None
+    if not by_band or not math.isfinite(outlook.total_s) or not 0 < count <= MOST_VMS:
+        return answer
+    lasts, life = by_public_traces(gpu, count, outlook.total_s)
+    factor = life.value / work.life_s(gpu)
+    found = TracedLifetimes(lasts, life.value, factor, first_if_lives_change(answer, factor))
+    return replace(answer, traced_lifetimes=found)
 
 
 def _nothing_left(answer: Recommendations, limit: Binding) -> Recommendations:

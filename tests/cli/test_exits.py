@@ -175,7 +175,7 @@ def test_ctrl_c_while_anything_is_loaded() -> None:
             "deepvm.catalog.store",
             "deepvm.planner.recommend",
             "pulp",
-            "deepvm.reports.plans.recommendations",
+            "deepvm.reports.plans.recommendation_documents",
         ),
     ]:
         done = ended(AT_IMPORT.format(name=name))

@@ -16,7 +16,6 @@ from deepvm.core.training.speed import Training
 from deepvm.planner.explain import why_not
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import compare
-from deepvm.planner.search.frontier import frontier_of
 from deepvm.services.recommend import sweep
 
 ASKED = [
@@ -56,7 +55,7 @@ def test_one_first_plan(model: str, budget: str, options: dict[str, str]) -> Non
         **options,
     )
     assert row.recommendation is not None and str(row.recommendation.cluster) == str(first.cluster)
-    step = frontier_of(found).at(Decimal(budget))
+    step = found.frontier.at(Decimal(budget))
     assert step is not None and str(step.recommendation.cluster) == str(first.cluster)
 
 

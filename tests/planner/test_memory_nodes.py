@@ -29,7 +29,8 @@ from deepvm.core.cluster.speedup import HybridSpeedup, RingSpeedup
 from deepvm.core.units import GIB
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import compare
-from deepvm.reports.plans.recommendations import print_report
+from deepvm.reports.plans.plan_view import PlanView
+from deepvm.reports.plans.report import print_report
 from deepvm.reports.plans.sources import doubts
 
 NOW = datetime(2026, 11, 23, tzinfo=timezone.utc)
@@ -339,7 +340,7 @@ def test_what_is_left_out_for_what_it_is() -> None:
 def test_the_report_says_how_to_have_them(
     name: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    print_report(compare([nine(aws(name, "m7g.xlarge"))]), None, None, NOW, wide=False)
+    print_report(PlanView.of(compare([nine(aws(name, "m7g.xlarge"))]), NOW))
     assert f"Not considered {said}" in capsys.readouterr().out
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,9 +18,8 @@ from deepvm.errors import RequestError
 from deepvm.services.plan_options import PlanFlags, RankFlags
 
 if TYPE_CHECKING:
-    from deepvm.catalog.market.open_markets import Placement
     from deepvm.planner.explain import WhyNot
-    from deepvm.planner.regions import Comparison
+    from deepvm.reports.plans.plan_view import PlanView
 
 
 @takes_flags
@@ -50,82 +50,70 @@ def recommend(
     """
     opened = opener(flags, details=why)
     from deepvm.planner.request import PlanRequest
+    from deepvm.reports.plans.plan_view import PlanView
     from deepvm.services.recommend import explain_type, recommend_in
 
     catalogs = opened.all()
     request = PlanRequest.parse(flags.pw, opened.planned(catalogs[0]))
-    found = recommend_in(catalogs, request, simulate=flags.simulate, say=note)
+    printed = output in ("table", "wide")
+    found = recommend_in(catalogs, request, simulate=flags.simulate, say=note, reasons=printed)
     asked = None
     if explain:
         best = found.answers[0]
         asked = explain_type(best.catalog, best.request, explain, say=note)
     placement = opened.placement(found)
-    if output == "table" and found.ranked and found.answers[0].request.training is not None:
-        from deepvm.reports.plans.answer import print_answer
-
-        assumed = not flags.names_a_model
-        later = why or asked is not None  # the reasons below say it
-        print_answer(
-            found, datetime.now(timezone.utc), None if later else placement, assumed=assumed
-        )
-        if not later:
-            return
+    assumed = not flags.names_a_model
+    view = PlanView.of(found, datetime.now(timezone.utc), placement, assumed=assumed)
+    if printed and found.ranked:
+        _print_tables(view, asked, why=why, wide=output == "wide")
+        return
     if output == "html":
-        _write_page(found, flags)
-    _print(found, asked, placement, output)
+        _write_page(view, flags)
+    _print(view, asked, output)
     if not found.ranked:
         raise typer.Exit(3)  # nothing is feasible
 
 
-def _write_page(found: Comparison, flags: RankFlags) -> None:
+def _print_tables(view: PlanView, asked: WhyNot | None, *, why: bool, wide: bool) -> None:
+    more = wide or why or asked is not None
+    if view.workload is not None and not wide:
+        from deepvm.reports.plans.answer import print_answer
+
+        print_answer(replace(view, placement=None) if more else view)
+    if view.workload is None or more:
+        from deepvm.reports.plans.report import print_report
+
+        print_report(view, asked, wide=wide)
+
+
+def _write_page(view: PlanView, flags: RankFlags) -> None:
     from deepvm import __version__
     from deepvm.cli.plan.repeated import command_of
-    from deepvm.planner.search.frontier import frontier_of
-    from deepvm.reports.plans.plan_page import PlanPage
+    from deepvm.reports.plans.plan_page import plan_page
 
     command = f"{command_of('recommend', flags)} -o html"
-    assumed = not flags.names_a_model
-    page = PlanPage(
-        found,
-        frontier_of(found.answers[0]),
-        command,
-        datetime.now(timezone.utc),
-        __version__,
-        assumed,
-    )
-    sys.stdout.write(page.render())
+    sys.stdout.write(plan_page(view, command, __version__))
 
 
-def _print(found: Comparison, why: WhyNot | None, placement: Placement | None, output: str) -> None:
-    from deepvm.reports.plans import recommendations as report
+def _print(view: PlanView, why: WhyNot | None, output: str) -> None:
     from deepvm.reports.plans.sources import source_lines
 
-    now, several = datetime.now(timezone.utc), len(found.answers) > 1
-    if output in ("table", "wide") and found.ranked:
-        if found.answers[0].request.training is None:
-            report.print_report(found, why, placement, now, wide=output == "wide")
+    found, several = view.found, len(view.found.answers) > 1
+    if output in ("csv", "json", "yaml"):
+        # Not for tables: the types of documents take 20 ms to load.
+        from deepvm.reports.plans import recommendation_documents as data
+
+        if output == "csv":
+            print_document(data.csv_rows(found), output)
         else:
-            from deepvm.reports.plans.trained_report import print_trained_report
-
-            print_trained_report(found, why, placement, now, wide=output == "wide")
-        return
-    # Not for tables: the types of documents take 20 ms to load.
-    from deepvm.reports.plans import recommendation_documents as data
-
-    if output == "csv":
-        print_document(data.csv_rows(found), output)
-    elif output in ("json", "yaml"):
-        document = data.comparison(found, why)
-        if placement is not None:
-            document["placement"] = data.placement(placement)
-        print_document(document, output)
+            print_document(data.comparison(found, why, view.placement), output)
     for answer in found.answers:
         if answer.infeasible is not None and not found.ranked:
             where = f"{found.place(answer.catalog)}: " if several else ""
-            say(where + report.sentence(answer.infeasible))
+            say(f"{where}{answer.infeasible.sentence}")
         if answer.doubt:
             note(f"not proven: {answer.doubt}")
-        for line in source_lines(answer.catalog, now):
+        for line in source_lines(answer.catalog, view.now):
             note(line)
     if why is not None and output not in ("json", "yaml"):
         note(why.verdict)
@@ -144,7 +132,7 @@ def explain(
     opened = opener(flags)
     from deepvm.planner.request import PlanRequest
     from deepvm.reports.plans import recommendation_documents as data
-    from deepvm.reports.plans import recommendations as report
+    from deepvm.reports.plans.report import print_why
     from deepvm.services.recommend import explain_type
 
     found = opened.one()
@@ -158,7 +146,7 @@ def explain(
         ) from None
     print_as(
         output,
-        lambda: report.print_why(why, found, datetime.now(timezone.utc)),
+        lambda: print_why(why, datetime.now(timezone.utc)),
         lambda: data.why_document(why),
         lambda: data.why_rows(why),
     )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from deepvm.core.cluster.cluster import Recommendation, Rejection
+from deepvm.core.cluster.instances import Catalog
 from deepvm.core.units import MICRO_USD
 from deepvm.planner.candidates import Candidates, gather
 from deepvm.planner.columns import BoolArray, FloatArray, IntArray
@@ -17,9 +17,6 @@ from deepvm.planner.describe import blocks_of, describe, improvement
 from deepvm.planner.ranking import first, firsts
 from deepvm.planner.request import PlanRequest
 from deepvm.planner.search.enumeration import Choice, Enumeration
-
-if TYPE_CHECKING:
-    from deepvm.planner.recommend import Recommendations
 
 # Largest budget examined, relative to the request's or to the cheapest plan's if higher.
 AS_FAR_AS = 2
@@ -90,9 +87,14 @@ class Frontier:
         return next((s for s in reversed(self.steps) if s.budget <= budget), None)
 
 
-def frontier_of(answer: Recommendations) -> Frontier:
-    """The answer to the same request at every budget, exactly and from one enumeration."""
-    request, candidates = answer.request, gather(answer.catalog, answer.request)
+def frontier_of(
+    catalog: Catalog, request: PlanRequest, rejections: Sequence[Rejection]
+) -> Frontier:
+    """The answer to the same request at every budget, exactly and from one enumeration.
+
+    ``rejections``: types that are in no feasible cluster.
+    """
+    candidates = gather(catalog, request)
     enumeration = Enumeration.build(blocks_of(candidates))
     cheapest = enumeration.cheapest()
     most = AS_FAR_AS * max(request.budget_micro_usd, 0 if cheapest is None else cheapest.price)
@@ -104,7 +106,7 @@ def frontier_of(answer: Recommendations) -> Frontier:
             Step(Decimal(price) / MICRO_USD, describe(c, candidates)) for price, c in found
         ),
         machines=_machines(enumeration, enumeration.affordable(most)),
-        types=tuple(_outcomes(answer, candidates, enumeration, winner)),
+        types=tuple(_outcomes(rejections, candidates, enumeration, winner)),
     )
 
 
@@ -142,19 +144,22 @@ def _machines(enumeration: Enumeration, within: int) -> Machines:
 
 
 def _outcomes(
-    answer: Recommendations, candidates: Candidates, enumeration: Enumeration, winner: Choice | None
+    rejections: Sequence[Rejection],
+    candidates: Candidates,
+    enumeration: Enumeration,
+    winner: Choice | None,
 ) -> Iterator[TypeOutcome]:
-    rejections = {r.instance_type: r for r in answer.rejections}
-    bests = _best_of_each_type(enumeration, answer.request)
+    reasons = {r.instance_type: r for r in rejections}
+    bests = _best_of_each_type(enumeration, candidates.request)
     for instance in sorted(
         (i for i in candidates.catalog if i.gpu is not None), key=lambda i: i.name
     ):
         gpu, choice = instance.gpu, bests.get(instance.name)
         model = "" if gpu is None else f"{gpu.count} x {gpu.name}"
         if choice is None:
-            yield TypeOutcome(instance.name, model, rejection=rejections.get(instance.name))
+            yield TypeOutcome(instance.name, model, rejection=reasons.get(instance.name))
             continue
-        better = None if winner is None else improvement(winner, choice, answer.request)
+        better = None if winner is None else improvement(winner, choice, candidates.request)
         gap = None if better is None else 0.0 - better
         yield TypeOutcome(instance.name, model, describe(choice, candidates), gap)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
+from deepvm.core.cluster.cluster import Recommendation
 from deepvm.core.cluster.instances import Catalog, InstanceType
 from deepvm.core.cluster.speedup import FloatArray
 from deepvm.core.training.curve import StepTimeSpeedup
@@ -61,3 +63,36 @@ def _speed(instance: InstanceType, training: Training, vms: FloatArray) -> Train
     found = training.speeds.speed(instance, training.workload, vms)
     assert not isinstance(found, str)  # it was asked before
     return found
+
+
+_WORTH_AN_OPTION = 0.05
+"""A gain in speed."""
+
+
+@dataclass(frozen=True)
+class WithoutRecomputing:
+    """What a plan gains if its activations stay in memory: a share of its speed.
+
+    A batch is then computed in ``passes`` of at most so many ``samples`` on each GPU.
+    """
+
+    gain: float
+    passes: int
+    samples: int
+
+
+def without_recomputing(r: Recommendation, training: Training) -> WithoutRecomputing | None:
+    """None where that does not fit, gains little, or was decided by the user."""
+    predicted, workload = r.prediction, training.workload
+    if predicted is None or not predicted.checkpointing or workload.checkpointing is not None:
+        return None
+    plain, vms = replace(workload, checkpointing=False), np.array([float(r.cluster.gpu_count)])
+    found = training.speeds.speed(r.cluster.gpu, plain, vms)
+    if isinstance(found, str) or not found.fits[0]:
+        return None
+    gain = float(found.throughput[0]) / predicted.throughput.value - 1
+    batch = workload.batch_on(found.gpu_count)
+    passes = math.ceil(batch / float(found.micro_batch[0]) - 1e-9)
+    if gain < _WORTH_AN_OPTION:
+        return None
+    return WithoutRecomputing(gain, passes, math.ceil(batch / passes))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from deepvm.catalog.published.models import presets
 from deepvm.core.training.speed import Training
 from deepvm.core.training.workload import Method
-from deepvm.planner.request import PlanRequest
 from deepvm.planner.workload.measurement import REPEATS, NextMeasurement
 from deepvm.profiling.workload.spec import DTYPES, PRESETS
 
@@ -52,22 +51,6 @@ def _trains(found: NextMeasurement, training: Training) -> str:
         return ""
     text = f"--model {model.name} --seq {model.sequence} --method {method.value} --dtype {dtype}"
     return f"{text} --activation-checkpointing" if found.checkpointing else text
-
-
-def measuring_lines(found: NextMeasurement, request: PlanRequest) -> list[str]:
-    """How to do it, for ``--why``."""
-    if request.training is None:
-        return []
-    command = measure_command(found, request.training)
-    files = "hosts: a file that names the VMs, one a line"
-    if "steps.csv" in command:
-        files = (
-            "steps.csv: nodes,gpus,local_batch,step_time_s of your own training, several batches"
-            " and numbers of VMs"
-        )
-    if MODEL_FILE in command:
-        files += f"; {MODEL_FILE}: the file of {request.training.workload.model.name}"
-    return [f"  {command}", f"  ({files}; then the same recommend uses what was measured)"]
 
 
 def _words(training: Training, precision: str) -> str:

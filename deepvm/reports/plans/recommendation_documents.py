@@ -16,8 +16,8 @@ from deepvm.documents.outputs import plans as outputs
 from deepvm.io.times import format_time
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import Comparison, cloud_name
-from deepvm.reports.plans.outlooks import risk_of
 from deepvm.reports.plans.sources import doubts, quota_needs
+from deepvm.reports.plans.words import risk_of
 
 if TYPE_CHECKING:
     from deepvm.catalog.market.open_markets import Placement
@@ -45,12 +45,7 @@ def document(answer: Recommendations, why: WhyNot | None = None) -> dict[str, An
     if answer.infeasible is not None:
         more["cheapest"] = values(answer.cheapest)
     if request.training is not None and answer:
-        # Slow to import, and only models need it
-        from deepvm.planner.workload.measurement import measure_next
-
-        more["next_measurement"] = _next_measurement(
-            measure_next(answer.catalog, request), request.training
-        )
+        more["next_measurement"] = _next_measurement(answer.next_measurement, request.training)
     if why is not None:
         more["explanation"] = _explanation(why, catalog)
     if change is not None:
@@ -194,8 +189,17 @@ def source(catalog: Catalog) -> With:
     )
 
 
-def comparison(found: Comparison, why: WhyNot | None = None) -> dict[str, Any]:
+def comparison(
+    found: Comparison, why: WhyNot | None = None, placement: Placement | None = None
+) -> dict[str, Any]:
     """Several regions: the object of the best one, with the clusters and what each region has."""
+    written = _of_regions(found, why)
+    if placement is not None:
+        written["placement"] = document_of(outputs.Placement, placement)
+    return written
+
+
+def _of_regions(found: Comparison, why: WhyNot | None) -> dict[str, Any]:
     best = found.answers[0]
     if len(found.answers) == 1:
         return document(best, why)
@@ -227,11 +231,6 @@ def comparison(found: Comparison, why: WhyNot | None = None) -> dict[str, Any]:
         "configurations": [plan(p.recommendation, p.answer) for p in found.ranked],
         "regions": regions,
     }
-
-
-def placement(found: Placement) -> dict[str, Any]:
-    """AWS's placement scores as a document."""
-    return document_of(outputs.Placement, found)
 
 
 def _configuration(r: Recommendation | None, catalog: Catalog) -> With | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from datetime import date, datetime, timezone
+from datetime import date, datetime
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,14 +12,12 @@ from deepvm.catalog.clouds import cloud_of
 from deepvm.catalog.price_sources import TITLES
 from deepvm.catalog.signals.signal import PRICES, age, base
 from deepvm.core.cluster.cluster import Cluster, Recommendation
-from deepvm.core.cluster.instances import INTERRUPTION_BANDS, Catalog, Market, Quota, find_quota
-from deepvm.core.cluster.known_lives import KnownLifetime
+from deepvm.core.cluster.instances import Catalog, Market, find_quota
 from deepvm.core.cluster.provenance import Measurement, Origin
 from deepvm.core.spelling import joined, listed
 from deepvm.core.training.doubts import PLAIN, UNPUBLISHED
-from deepvm.core.units import counted, format_seconds, format_usd
+from deepvm.core.units import counted
 from deepvm.planner.recommend import Recommendations
-from deepvm.reports.plans.outlooks import cluster_sentence, risk_of
 
 if TYPE_CHECKING:
     from deepvm.catalog.market.open_markets import Placement
@@ -49,7 +47,7 @@ def source_line(catalog: Catalog, now: datetime) -> str:
         # One for each kind of source: "live from AWS (on-demand 3 min old, spot 3 min old)"
         phrases = []
         for words in dict.fromkeys(_words(o) for o in prices):
-            ages = [f"{base(o.signal)} {_age(o, now)}" for o in prices if _words(o) == words]
+            ages = [f"{base(o.signal)} {known_age(o, now)}" for o in prices if _words(o) == words]
             phrases.append(f"{words} ({', '.join(ages)})")
         line = f"Prices: {catalog.region}, {'; '.join(phrases)}"
         line += f"; spot prices are the {source.basis}." if source.basis else "."
@@ -121,7 +119,8 @@ def _day(measured: Measurement, now: datetime) -> str:
     return f"{measured.measured_at.date()}{' (in the future: some clock is wrong)' if late else ''}"
 
 
-def _age(origin: Origin, now: datetime) -> str:
+def known_age(origin: Origin, now: datetime) -> str:
+    """``3 min old``, ``of 2026-08-10, 111 days old``."""
     if origin.kind == "embedded":
         return f"of {origin.observed_at.date()}, {_days_old(origin.observed_at.date(), now)}"
     return f"{age(origin.observed_at, now, origin.dated)} old"
@@ -134,45 +133,7 @@ def _days_old(day: date, now: datetime) -> str:
     return f"{days} days old" if days < 365 else f"{days / 365.25:.1f} years old"
 
 
-def quota_lines(answer: Recommendations, now: datetime) -> list[str]:
-    """Quotas that were applied by default or, where unknown, what the best cluster needs."""
-    cluster = answer.configurations[0].cluster
-    if answer.request.quotas is not None:
-        return []
-    family = cluster.gpu.quota_family
-    quotas = [q for q in answer.catalog.quotas if q.family == family]
-    told = answer.catalog.provenance.origin("quotas")
-    if quotas and told:
-        limits = []
-        for f in dict.fromkeys(g.instance.quota_family for g in cluster.groups):
-            own = (_limit(q) for q in answer.catalog.quotas if q.family == f)
-            limits.append(f"{f}: {' and '.join(own) or 'no limit known'}")
-        return [
-            f"Quotas: yours in {answer.catalog.region}, {_age(told, now)}; {'; '.join(limits)}."
-        ]
-    if quotas:
-        most = " and ".join(f"{q.vcpus} {q.market.value}" for q in quotas)
-        return [
-            f"Quotas: those of the catalog ({family}: {most} vCPUs); yours may be lower, see"
-            " --quota."
-        ]
-    names = cloud_of(answer.catalog.name).quota_names
-    needed = ((names[q], vcpus) for q, vcpus in _vcpus(cluster).items() if q in names)
-    needs = [f"{vcpus} vCPUs of {name.title} ({name.code})" for name, vcpus in needed]
-    if not needs or not answer.catalog.provenance.origins:
-        return []
-    return [
-        f"Quotas: yours are not known; needed: {', '.join(needs)}. A new account has 0 for GPUs."
-    ]
-
-
-def _limit(quota: Quota) -> str:
-    return f"{quota.vcpus} {quota.market.value} vCPUs" + (
-        f", {quota.in_use} in use" if quota.in_use else ""
-    )
-
-
-def _vcpus(cluster: Cluster) -> Counter[tuple[str, Market]]:
+def vcpus_of(cluster: Cluster) -> Counter[tuple[str, Market]]:
     """VCPUs that a cluster needs by quota family and market."""
     found: Counter[tuple[str, Market]] = Counter()
     for group in cluster.groups:
@@ -184,7 +145,7 @@ def quota_needs(cluster: Cluster, catalog: Catalog) -> list[dict[str, object]]:
     """The quotas that a cluster counts against, for programs: vCPUs needed, the limit where it is known, its code."""
     rows: list[dict[str, object]] = []
     names = cloud_of(catalog.name).quota_names
-    for (family, market), vcpus in _vcpus(cluster).items():
+    for (family, market), vcpus in vcpus_of(cluster).items():
         quota, known = find_quota(catalog.quotas, family, market), names.get((family, market))
         rows.append(
             {
@@ -197,54 +158,6 @@ def quota_needs(cluster: Cluster, catalog: Catalog) -> list[dict[str, object]]:
             }
         )
     return rows
-
-
-def risk_lines(best: Recommendation, catalog: Catalog, *, known: bool = False) -> list[str]:
-    """How often single VMs, and the cluster, are interrupted; ``known``: the user has said how long a VM lives."""
-    gpu, lines, risk = best.cluster.gpu, [], risk_of(best.cluster)
-    if risk is not None and gpu.interruption_band is not None:
-        origin = catalog.provenance.origin("advisor")
-        when = f", as of {origin.observed_at.astimezone(timezone.utc).date()}" if origin else ""
-        share = INTERRUPTION_BANDS[gpu.interruption_band]
-        lines.append(
-            f"Risk: {share} of {gpu.name} spot VMs are preempted in a month (AWS's Spot"
-            f" Advisor{when})."
-        )
-        lines += filter(None, [cluster_sentence(risk)])
-        if known:
-            lines.append(
-                "Times and bills above use the mean time to preemption that was given, not this"
-                " risk."
-            )
-    return lines
-
-
-def zone_lines(best: Recommendation, catalog: Catalog) -> list[str]:
-    """Where the best cluster stands and what it pays there, and the same of the next-best zone."""
-    cluster, zone = best.cluster, best.cluster.zone
-    if zone is None:
-        return []
-    gpu, memory, other = cluster.gpu.name, cluster.memory, best.next_zone
-    basis = f" ({catalog.provenance.basis})" if catalog.provenance.basis else ""
-    line = (
-        f"Zone: {zone}, where {gpu} costs {format_usd(zone.usd_per_hour)} $/h{basis} on the spot"
-        " market"
-    )
-    cheapest = min(cluster.gpu.spot_zones, key=lambda z: z.usd_per_hour)
-    if memory is not None and cheapest.usd_per_hour < zone.usd_per_hour:
-        price = format_usd(cheapest.usd_per_hour)
-        line += (
-            f" (it is cheapest in {cheapest} with {price}, which does not offer"
-            f" {memory.instance.name})"
-        )
-    if other is not None and other.zone is not None:
-        nodes = other.memory
-        beside = f" with {nodes.count} x {nodes.instance.name}" if nodes and nodes != memory else ""
-        line += f"; next best: {other.zone} with {format_usd(other.zone.usd_per_hour)}"
-        line += f", {format_usd(other.usd_per_hour)} $/h for the cluster{beside}"
-    elif len(cluster.gpu.spot_zones) > 1:
-        line += f"; no other zone has {gpu} on the spot market and memory nodes for it"
-    return [f"{line}."]
 
 
 def placement_lines(placement: Placement | None) -> list[str]:
@@ -262,17 +175,6 @@ def placement_lines(placement: Placement | None) -> list[str]:
         f"Placement: AWS scores {placement.count} spot VMs of {types} at once, out of 10:"
         f" {scores}{few}."
     ]
-
-
-def refused_lines(catalog: Catalog) -> list[str]:
-    """Rows of the sources that could not be trusted, counted."""
-    counted = [
-        f"{count} of {o.signal} ({reason})"
-        for o in catalog.provenance.origins
-        for reason, count in o.refused
-        if count
-    ]
-    return [f"Rows left out: {', '.join(counted)}."] if counted else []
 
 
 def doubts(answer: Recommendations) -> list[str]:

@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from deepvm.core.cluster.cluster import JobEstimate
-from deepvm.core.units import format_seconds, format_usd
+from deepvm.core.units import format_seconds
 from deepvm.planner.job_forecast import Work
 from deepvm.planner.request import PolicyName
 from deepvm.planner.sweep import Sweep, SweepRow
@@ -21,10 +21,9 @@ from deepvm.reports.pictures import (
     show_budgets,
     step_line,
 )
-from deepvm.reports.plans.outlooks import expected_cells, simulated
+from deepvm.reports.plans import words
 from deepvm.reports.plans.recommendation_documents import CSV, CSV_TRAINED, expected_document
-from deepvm.reports.plans.recommendations import format_work
-from deepvm.reports.tables import Column, print_items
+from deepvm.reports.text import print_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -71,6 +70,11 @@ def header(rows: Sequence[SweepRow]) -> tuple[str, ...]:
 def outside(rows: Sequence[SweepRow]) -> int:
     """In how many rows the closed form of a job's expected time does not hold."""
     return sum(map(_doubtful, _outlooks(rows)))
+
+
+def simulated(outlooks: Sequence[JobEstimate]) -> bool:
+    """Whether any of them is the mean of simulated runs."""
+    return any(outlook.spread is not None for outlook in outlooks)
 
 
 def _outlooks(rows: Sequence[SweepRow]) -> list[JobEstimate]:
@@ -122,37 +126,16 @@ def document(found: Sweep) -> dict[str, Any]:
 
 def print_rows(rows: Sequence[SweepRow], units: str = "") -> None:
     """A table on stdout; ``units``: of the throughput of a model, such as ``tokens/s``."""
-    outlooks, speed = _outlooks(rows), f"speed ({units})" if units else "throughput (eFLOPS)"
-    items = []
-    for row, values in zip(rows, _values(rows, _plain), strict=True):
-        best = row.recommendation
-        cells = {name: "-" if value is None else str(value) for name, value in values.items()}
-        usd, work = (
-            ("-", "-")
-            if best is None
-            else (format_usd(best.usd_per_hour), format_work(best.throughput))
-        )
-        # The narrowest terminals keep what is asked and what comes out; a type never stays without
-        # its count.
-        items.append(
-            {
-                Column("$/h allowed", "right"): cells["pw"],
-                Column("policy"): cells["policy"],
-                Column("architecture", drop=11): cells["architecture"],
-                Column("VM type", drop=2): cells["gpu_type"],
-                Column("VMs", "right", drop=1): cells["gpu_count"],
-                Column("memory type", drop=10): cells["memory_type"],
-                Column("memory VMs", "right", drop=9): cells["memory_count"],
-                Column("$/h", "right", drop=3): usd,
-                Column(speed, "right", drop=7 if outlooks else 0): work,
-            }
-            | (
-                expected_cells(best.outlook if best else None, spread=simulated(outlooks))
-                if outlooks
-                else {}
-            )
-        )
-    print_items(items, also="-o csv")
+    outlooks = _outlooks(rows)
+    print_text(
+        "sweep",
+        also="-o csv",
+        rows=rows,
+        units=units,
+        job=bool(outlooks),
+        spread=simulated(outlooks),
+        w=words,
+    )
 
 
 _WIDE = 50.0

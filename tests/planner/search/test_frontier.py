@@ -24,7 +24,7 @@ from deepvm.planner.ranking import firsts, weighed
 from deepvm.planner.recommend import Recommendations, solve
 from deepvm.planner.request import Rank, SolverName
 from deepvm.planner.search.enumeration import Enumeration
-from deepvm.planner.search.frontier import Frontier, frontier_of
+from deepvm.planner.search.frontier import Frontier
 
 A_MICRO = Decimal(1) / MICRO_USD
 
@@ -52,7 +52,7 @@ def test_it_is_what_the_planner_answers_at_every_budget(
     case: Case, rank: Rank, shares: list[float]
 ) -> None:
     answer = solve(case.catalog, replace(case.request, rank=rank, solver=SolverName.FRONTIER))
-    found = frontier_of(answer)
+    found = answer.frontier
     most = int(found.most * MICRO_USD)
     for budget in {*(usd(int(most * share)) for share in shares), answer.request.budget}:
         if budget <= found.most:
@@ -63,7 +63,7 @@ def test_it_is_what_the_planner_answers_at_every_budget(
 @given(case=cases(), rank=st.sampled_from(list(Rank)))
 def test_each_step_is_where_the_answer_changes(case: Case, rank: Rank) -> None:
     answer = solve(case.catalog, replace(case.request, rank=rank, solver=SolverName.FRONTIER))
-    found = frontier_of(answer)
+    found = answer.frontier
     for step in found.steps[:6]:
         assert (
             told(found, step.budget)
@@ -98,7 +98,7 @@ def trained() -> Recommendations:
 
 
 def test_a_model_on_real_prices(trained: Recommendations) -> None:
-    found = frontier_of(trained)
+    found = trained.frontier
     assert found.most == 60
     assert found.steps[0].budget == trained.cheapest.usd_per_hour  # type: ignore[union-attr]
     assert told(found, trained.request.budget) == str(trained[0].cluster)
@@ -111,7 +111,7 @@ def test_a_model_on_real_prices(trained: Recommendations) -> None:
 
 
 def test_the_fate_of_each_gpu_type(trained: Recommendations) -> None:
-    found, rejections = frontier_of(trained), {r.instance_type: r for r in trained.rejections}
+    found, rejections = trained.frontier, {r.instance_type: r for r in trained.rejections}
     names = [t.instance_type for t in found.types]
     assert names == sorted(i.name for i in trained.catalog if i.gpu is not None)
     for fate in found.types:
@@ -131,7 +131,7 @@ def test_the_fate_of_each_gpu_type(trained: Recommendations) -> None:
 
 
 def test_all_machines_stand_beside_it(trained: Recommendations) -> None:
-    found = frontier_of(trained).machines
+    found = trained.frontier.machines
     rows = list(zip(found.type_index, found.spot, found.on_demand, strict=True))
     assert len(set(rows)) == len(rows) == len(found) > 1000
     assert (np.diff(found.usd_per_hour) >= 0).all() and found.usd_per_hour[-1] <= 60
@@ -150,7 +150,7 @@ def test_all_machines_stand_beside_it(trained: Recommendations) -> None:
 
 def test_without_a_model_it_is_the_running_maximum() -> None:
     answer = recommend(paper(), 3)
-    found = frontier_of(answer)
+    found = answer.frontier
     speeds = [s.recommendation.throughput for s in found.steps]
     assert speeds == sorted(speeds) and len(speeds) > 10
     for tenths in range(0, 61, 3):
@@ -159,7 +159,7 @@ def test_without_a_model_it_is_the_running_maximum() -> None:
 
 def test_a_budget_that_buys_nothing_shows_what_more_would() -> None:
     answer = recommend(paper(), "0.1")
-    found = frontier_of(answer)
+    found = answer.frontier
     assert answer.cheapest is not None
     assert found.at(answer.request.budget) is None
     assert found.most == 2 * answer.cheapest.usd_per_hour
@@ -168,14 +168,14 @@ def test_a_budget_that_buys_nothing_shows_what_more_would() -> None:
 
 
 def test_without_any_cluster_there_are_no_steps() -> None:
-    found = frontier_of(recommend(catalog(gpu_type(eflops=None), cpu_type()), 3))
+    found = recommend(catalog(gpu_type(eflops=None), cpu_type()), 3).frontier
     assert found.steps == () and len(found.machines) == 0 and found.at(Decimal(3)) is None
     assert [t.rejection.reason for t in found.types if t.rejection] == ["unprofiled"]
 
 
 def test_other_objectives_have_their_own_steps() -> None:
     answer = recommend(simulated(), 4, objective="cost-per-work")
-    found = frontier_of(answer)
+    found = answer.frontier
     costs = [s.recommendation.usd_per_work for s in found.steps]
     assert costs == sorted(costs, key=lambda c: -(c or 0))
     assert told(found, Decimal(4)) == str(answer[0].cluster)

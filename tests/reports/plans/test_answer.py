@@ -21,8 +21,10 @@ from deepvm.core.training.speed import Training
 from deepvm.planner.job_forecast import START_S
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import compare
-from deepvm.reports.plans import answer as answers
-from deepvm.reports.plans.trained_report import print_trained_report
+from deepvm.reports.plans import notes, words
+from deepvm.reports.plans.answer import print_answer
+from deepvm.reports.plans.plan_view import PlanView
+from deepvm.reports.plans.report import print_report
 from deepvm.services.recommend import recommend
 
 PRICES = datetime(2026, 8, 10, tzinfo=timezone.utc)
@@ -41,14 +43,14 @@ def answered(
 def shown(
     answer: Recommendations, capsys: pytest.CaptureFixture[str], now: datetime = PRICES
 ) -> list[str]:
-    answers.print_answer(compare([answer]), now)
+    print_answer(PlanView.of(compare([answer]), now))
     return capsys.readouterr().out.splitlines()
 
 
 def reasons(
     answer: Recommendations, capsys: pytest.CaptureFixture[str], *, wide: bool = False
 ) -> str:
-    print_trained_report(compare([answer]), None, None, PRICES, wide=wide)
+    print_report(PlanView.of(compare([answer]), PRICES), wide=wide)
     return capsys.readouterr().out
 
 
@@ -81,12 +83,12 @@ def test_the_best_value_is_the_first_where_others_save_little(
     cheapest = answered("0.32", "bert-base")[0]
     assert 0.95 * best[0].usd_per_work < cheapest.usd_per_work < best[0].usd_per_work  # type: ignore[operator]
     assert cheapest.throughput < best[0].throughput / 1.5
-    assert [label for label, _ in answers.rows_of(best)] == ["fastest, best value", "no spot"]
+    assert [label for label, _ in notes.rows_of(best)] == ["fastest, best value", "no spot"]
 
 
 def test_a_baseline_has_no_best_value() -> None:
     found = answered("30", "resnet50", policy="performance-first")
-    assert [label for label, _ in answers.rows_of(found)][0] == "first by performance-first"
+    assert [label for label, _ in notes.rows_of(found)][0] == "first by performance-first"
     each = [r.cluster.gpu.eflops for r in found]
     assert each == sorted(each, reverse=True), "5 % of a rank is no share of a speed"  # type: ignore[type-var]
 
@@ -118,13 +120,13 @@ def test_the_bill_at_a_good_and_at_a_bad_time() -> None:
 
 
 def test_bills_in_words() -> None:
-    for cost, costs, words in [
+    for cost, costs, text in [
         (608.4, None, "608 $"),
         (5.0, None, "5.00 $"),
         (196.0, (192.4, 201.2), "192-201 $"),
         (9.0, (9.0, 9.001), "9.00 $"),
     ]:
-        assert answers.bill_words(JobEstimate(1.0, cost, 0.0, costs_usd=costs)) == words
+        assert words.bill_words(JobEstimate(1.0, cost, 0.0, costs_usd=costs)) == text
 
 
 def test_losses_in_words() -> None:
@@ -135,12 +137,12 @@ def test_losses_in_words() -> None:
         (Interval(0.754, 0.9, 0.998), "0.2 to 25 %"),
     ):
         losing = replace(first, prediction=replace(first.prediction, kept=kept))
-        assert answers.lost_words(losing) == text
+        assert words.lost_words(losing) == text
 
 
 @given(st.decimals(min_value="0.000001", max_value="100000", places=6))
 def test_a_budget_in_cents_still_buys_it(usd: Decimal) -> None:
-    cents = Decimal(answers._up_to_cents(usd))
+    cents = Decimal(words.in_cents(usd))
     assert usd <= cents < usd + Decimal("0.01")
 
 
@@ -157,20 +159,18 @@ def test_the_next_budget_is_no_trap() -> None:
     """
     change = answered("1", "qwen2.5-1.5b", "100M").next_change
     assert change is not None and change.gain is not None and change.gain > 10 and change.budget < 2
-    (line,) = answers.limits(
-        answered("1", "qwen2.5-1.5b"), answers.rows_of(answered("1", "qwen2.5-1.5b"))
-    )
-    assert "times the speed" in line
+    asked = answered("1", "qwen2.5-1.5b")
+    assert "times the speed" in notes.limits_note(asked, notes.rows_of(asked)).text
 
 
 def test_a_bad_time_is_called_out_from_five_per_cent_on() -> None:
     best = answered("3", "resnet50")
-    assert list(answers.bad_time(answers.rows_of(best))) == []
+    assert list(notes.bad_time_note(notes.rows_of(best))) == []
     first = best[0]
     assert first.prediction is not None
     bad = replace(first, prediction=replace(first.prediction, kept=Interval(0.48, 0.9, 1.0)))
-    (line,) = answers.bad_time([("fastest", bad), *answers.rows_of(best)[1:]])
-    assert line == "! at a bad time, when spot VMs live for hours, 'no spot' is faster"
+    (note,) = notes.bad_time_note([("fastest", bad), *notes.rows_of(best)[1:]])
+    assert str(note) == "! at a bad time, when spot VMs live for hours, 'no spot' is faster"
 
 
 def test_a_deadline_that_a_slower_run_would_miss_is_called_out(
@@ -255,8 +255,8 @@ def test_one_screen_names_the_fastest_rival_that_nobody_can_tell_apart() -> None
     fast = replace(
         fast, prediction=replace(alike[1], throughput=first.prediction.throughput.scaled(1.1))
     )
-    (line,) = answers.apart(replace(best, configurations=(first, slow, fast)))
-    assert line.startswith(f"~ {answers.cluster_words(fast.cluster)} at ")
+    (note,) = notes.rival_note(replace(best, configurations=(first, slow, fast)))
+    assert str(note).startswith(f"~ {words.cluster_words(fast.cluster)} at ")
 
 
 def test_fastest_is_said_of_nothing_slower_whatever_is_shown(

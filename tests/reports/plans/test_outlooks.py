@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from deepvm.core.preemption.interruption_bands import ClusterRisk
 from deepvm.documents.build import document_of
 from deepvm.documents.outputs.plans import Interruptions
-from deepvm.reports.plans.outlooks import cluster_sentence, share_words
+from deepvm.reports.plans.words import losses_words, share_words
 
 
 def test_shares() -> None:
@@ -29,28 +29,13 @@ def test_shares() -> None:
         assert share_words(ClusterRisk.of_band(band, vms)) == words
 
 
-def test_sentences() -> None:
-    assert (
-        cluster_sentence(ClusterRisk.of_band(4, 9))
-        == "Risk of the cluster: if the 9 are preempted independently, at least 86 % of months"
-        " see a "
-        "preemption: at least 2.0 a month, one every 16 d or sooner."
-    )
-    assert (
-        cluster_sentence(ClusterRisk.of_band(1, 9))
-        == "Risk of the cluster: if the 9 are preempted independently, 36 to 62 % of months see a "
-        "preemption: 0.46 to 0.95 a month, one every 32 to 66 d."
-    )
-    assert cluster_sentence(ClusterRisk.of_band(0, 9)).endswith(
-        "at most 37 % of months see a preemption: at most 0.47 a month, one every 65 d or more"
-        " rarely."
-    )
-
-
-def test_one_vm_needs_no_sentence_of_its_cluster() -> None:
-    """It would read "each of the 1", and say what was said of the VM."""
-    for band in range(5):
-        assert cluster_sentence(ClusterRisk.of_band(band, 1)) == ""
+def test_losses() -> None:
+    for band, words in [
+        (4, "at least 2.0 a month, one every 16 d or sooner"),
+        (1, "0.46 to 0.95 a month, one every 32 to 66 d"),
+        (0, "at most 0.47 a month, one every 65 d or more rarely"),
+    ]:
+        assert losses_words(ClusterRisk.of_band(band, 9)) == words
 
 
 @given(st.integers(0, 4), st.integers(1, 400))

@@ -27,10 +27,11 @@ from deepvm.core.cluster.provenance import Origin, Provenance
 from deepvm.core.training.speed import Training
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import compare
-from deepvm.planner.search.frontier import Frontier, frontier_of
+from deepvm.planner.search.frontier import Frontier
 from deepvm.reports.pages import TEMPLATES
-from deepvm.reports.plans.answer import cluster_words
-from deepvm.reports.plans.plan_page import PlanPage
+from deepvm.reports.plans.plan_page import plan_page
+from deepvm.reports.plans.plan_view import PlanView
+from deepvm.reports.plans.words import cluster_words
 from deepvm.reports.text import short
 from deepvm.services.recommend import recommend
 
@@ -42,8 +43,7 @@ HOSTILE = "</script><img src=x onerror=alert(1)>"
 def written(
     answer: Recommendations, *others: Recommendations, command: str = "deepvm recommend --pw 3"
 ) -> str:
-    found = compare([answer, *others])
-    return PlanPage(found, frontier_of(found.answers[0]), command, NOW, "1.2").render()
+    return plan_page(PlanView.of(compare([answer, *others]), NOW), command, "1.2")
 
 
 def data_of(page: Page) -> Any:
@@ -158,7 +158,7 @@ def test_headings_regions_and_labels(page: Page) -> None:
 def test_each_step_stands_in_the_table_and_in_the_data(
     page: Page, trained: Recommendations
 ) -> None:
-    found = frontier_of(trained)
+    found = trained.frontier
     steps = data_of(page)["steps"]
     assert [s["from"] for s in steps] == [float(s.budget) for s in found.steps]
     assert [s["cells"][0] for s in steps] == [
@@ -308,7 +308,7 @@ def in_node(expression: str, *values: object) -> Any:
 
 
 def test_the_slider_finds_the_planner_s_step(page: Page, trained: Recommendations) -> None:
-    found: Frontier = frontier_of(trained)
+    found: Frontier = trained.frontier
     budgets = [Decimal(i) / 7 for i in range(0, 7 * 60 + 1, 3)] + [s.budget for s in found.steps]
     expected = [found.steps.index(step) if (step := found.at(b)) else -1 for b in budgets]
     assert (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from decimal import Decimal
 from typing import Any
 
@@ -10,8 +11,10 @@ from support.builders import catalog, cpu_type, gpu_type
 from deepvm.core.cluster.instances import ZonePrice
 from deepvm.core.cluster.speedup import RingSpeedup
 from deepvm.planner.recommend import Recommendations
+from deepvm.planner.regions import compare
+from deepvm.reports.plans.plan_view import PlanView
 from deepvm.reports.plans.recommendation_documents import document
-from deepvm.reports.plans.sources import zone_lines
+from deepvm.reports.plans.report import sentences
 from deepvm.services.recommend import recommend
 
 ZONES = {"a1": "0.30", "b2": "0.31", "c3": "0.35"}
@@ -35,6 +38,10 @@ def answer(
 def configuration(found: Recommendations) -> dict[str, Any]:
     first: dict[str, Any] = document(found)["configurations"][0]
     return first
+
+
+def zone_lines(found: Recommendations) -> list[str]:
+    return sentences(PlanView.of(compare([found]), datetime.now(timezone.utc)), "zone")
 
 
 def test_the_line_names_the_zone_and_the_next_best() -> None:
@@ -64,7 +71,7 @@ def test_the_line_names_the_zone_and_the_next_best() -> None:
         ),
     ]:
         found = answer(offered)
-        assert zone_lines(found[0], found.catalog) == [line]
+        assert zone_lines(found) == [line]
 
 
 def test_json_has_the_zone_and_the_next_best() -> None:
@@ -84,7 +91,7 @@ def test_json_has_the_zone_and_the_next_best() -> None:
 
 def test_without_prices_by_zone_the_report_says_where_both_are_offered() -> None:
     found = answer(("a1", "b2"), {}, zones=("b2", "c3"))
-    assert zone_lines(found[0], found.catalog) == []
+    assert zone_lines(found) == []
     assert "only b2 offers both g and m: start the cluster there" in found[0].warnings
     assert configuration(found)["zone"] is None
     assert not any("start the cluster" in w for w in answer((), {}, zones=("b2",))[0].warnings)

@@ -1,0 +1,76 @@
+"""Reports on stdout: ranked clusters with what their figures rest on, and "why not this type?"."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from math import inf
+from typing import Any
+
+from deepvm.core.cluster.instances import INTERRUPTION_BANDS
+from deepvm.core.preemption.interruption_bands import BAND_SHARES, hits
+from deepvm.core.spelling import listed
+from deepvm.core.units import format_usd
+from deepvm.planner.explain import WhyNot
+from deepvm.reports.plans import words
+from deepvm.reports.plans.plan_view import PlanView
+from deepvm.reports.plans.sources import source_lines
+from deepvm.reports.text import in_short, print_text, text_blocks
+
+_WORDS: dict[str, Any] = {
+    "w": words,
+    "BANDS": INTERRUPTION_BANDS,
+    "BAND_SHARES": BAND_SHARES,
+    "format_usd": format_usd,
+    "hits": hits,
+    "in_short": in_short,
+    "inf": inf,
+    "listed": listed,
+}
+
+
+def print_report(view: PlanView, why: WhyNot | None = None, *, wide: bool = False) -> None:
+    """Table, reasons, alternatives and sources, for a person."""
+    ranked, several = view.found.ranked, len(view.found.answers) > 1
+    print_text(
+        "plan_report",
+        **_data(view),
+        ranked=[placed.recommendation for placed in ranked],
+        places=[view.found.place(p.answer.catalog) for p in ranked] if several else [],
+        wide=wide,
+        units="",
+        why=why,
+        best=why and why.best,
+        sources=[],
+    )
+
+
+def print_why(why: WhyNot, now: datetime) -> None:
+    """The answer to "why not this type?", and where the prices come from."""
+    print_text(
+        "explain",
+        **_WORDS,
+        why=why,
+        best=why.best,
+        places=[],
+        wide=False,
+        known=False,
+        sources=source_lines(why.catalog, now),
+    )
+
+
+def sentences(view: PlanView, *subjects: str) -> list[str]:
+    """The sentences of plan_report.txt.j2 on some subjects."""
+    return text_blocks("plan_report", subjects, **_data(view))
+
+
+def _data(view: PlanView) -> dict[str, Any]:
+    answer = view.answer
+    return {
+        **_WORDS,
+        "view": view,
+        "answer": answer,
+        "first": answer[0] if answer else None,
+        "catalog": view.catalog,
+        "workload": view.workload,
+        "known": False,
+    }

@@ -1,0 +1,243 @@
+"""Figures of a plan in words, for tables, notes and sentences.
+
+Ranges of risks come from AWS's bands and are rounded outwards, so that no more is said than is
+known.
+"""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal
+
+from deepvm.core.bill.bill import Bill, BillItem
+from deepvm.core.cluster.cluster import Cluster, JobEstimate, Recommendation
+from deepvm.core.preemption.interruption_bands import ClusterRisk
+from deepvm.core.units import format_seconds, format_usd
+from deepvm.planner.request import Objective
+
+_MANY_DIGITS = 1e8
+_DAY_S = 86_400
+_HAIR = 1e-9
+"""Tolerance: 5.000000000000001 % is 5 %."""
+_UNCHANGED = 0.0005
+"""A share that would be printed as 0.0 %."""
+
+
+def cluster_words(cluster: Cluster) -> str:
+    """``17 x g4dn.xlarge spot + c5.xlarge``: the shortest form that can still be rented."""
+    spot, on_demand, name = cluster.spot_count, cluster.on_demand_count, cluster.gpu.name
+    text = f"{spot or on_demand} x {name}{' spot' if spot else ''}"
+    if spot and on_demand:
+        text += f" + {on_demand} on demand"
+    if cluster.memory is not None:
+        count = f"{cluster.memory.count} x " if cluster.memory.count > 1 else ""
+        text += f" + {count}{cluster.memory.instance.name}"
+    return text
+
+
+def bought(cluster: Cluster, market: str) -> str:
+    """The VMs that are bought in a market."""
+    groups = (f"{g.count} {g.instance.name}" for g in cluster.groups if g.market.value == market)
+    return " + ".join(groups) or "-"
+
+
+def gpus_of(r: Recommendation) -> int:
+    """GPUs of a plan."""
+    return r.cluster.gpu_count * (r.cluster.gpu.gpu.count if r.cluster.gpu.gpu else 1)
+
+
+def dollars(usd: float) -> str:
+    """``5.00``, ``193``."""
+    return f"{usd:.2f}" if usd < 9.995 else f"{usd:.0f}"
+
+
+def bill_words(outlook: JobEstimate) -> str:
+    """``193-202 $``: at a good and at a bad time for spot VMs."""
+    low, high = (dollars(usd) for usd in outlook.costs_usd or (outlook.cost_usd, outlook.cost_usd))
+    return f"{low} $" if low == high else f"{low}-{high} $"
+
+
+def time_and_bill(outlook: JobEstimate | None) -> tuple[str, str]:
+    """Expected; a job may never end."""
+    if outlook is None or math.isinf(outlook.total_s):
+        return "never", "-"
+    return format_seconds(outlook.total_s, digits=3), bill_words(outlook)
+
+
+def expected_time(outlook: JobEstimate | None) -> str:
+    """Of a job, preemptions included."""
+    if outlook is None:
+        return "-"
+    return "never ends" if math.isinf(outlook.total_s) else format_seconds(outlook.total_s)
+
+
+def expected_cost(outlook: JobEstimate | None) -> str:
+    """Its bill."""
+    if outlook is None or math.isinf(outlook.total_s):
+        return "-"
+    return f"{outlook.cost_usd:.2f} $"
+
+
+def late_time(outlook: JobEstimate | None) -> str:
+    """The time that 95 % of simulated runs take at most."""
+    if outlook is None or outlook.spread is None or math.isinf(outlook.total_s):
+        return "-"
+    return format_seconds(outlook.spread.p95_s)
+
+
+def high_cost(outlook: JobEstimate | None) -> str:
+    """The bill that 95 % of simulated runs have at most."""
+    if outlook is None or outlook.spread is None or math.isinf(outlook.total_s):
+        return "-"
+    return f"{outlook.spread.p95_usd:.2f} $"
+
+
+def outlook_change(new: JobEstimate, old: JobEstimate) -> str:
+    """`` (2.4 times as long, 37.8% cheaper)``; empty where one cannot be compared."""
+    ends = math.isfinite(new.total_s) and math.isfinite(old.total_s)
+    if not ends or not old.total_s or not old.cost_usd:
+        return ""
+    time = change_words(new.total_s / old.total_s, "longer", "as long")
+    return f" ({time}, {change_words(new.cost_usd / old.cost_usd, 'dearer', 'as dear')})"
+
+
+def lost_words(r: Recommendation) -> str:
+    """The share that preemptions cost at a good and at a bad time."""
+    if r.prediction is None or not r.cluster.spot_count:
+        return "-"
+    good, bad = (_percent(1 - kept) for kept in (r.prediction.kept.high, r.prediction.kept.low))
+    return f"{good} %" if good == bad else f"{good} to {bad} %"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f}" if share < 0.0995 else f"{100 * share:.0f}"
+
+
+def gain_words(gain: float, objective: Objective) -> str:
+    """``buys 57% more speed``, ``buys 39 times the speed``, ``lowers the bill by 8%``."""
+    share = f"{gain:.0%}" if gain >= 0.01 else "less than 1%"
+    if objective is Objective.TOTAL_COST:
+        return f"lowers the bill by {share}"
+    if objective is Objective.COST_PER_WORK:
+        return f"lowers the cost of the work by {share}"
+    if objective is Objective.FLOPP:
+        return f"buys {share} more operations per dollar"
+    return f"buys {1 + gain:.3g} times the speed" if gain >= 2 else f"buys {share} more speed"
+
+
+def change_words(ratio: float, more: str, same: str) -> str:
+    """``2.4 times as long``, ``37.8% cheaper``; ``more``: ``longer`` or ``dearer``."""
+    share = abs(ratio - 1)
+    if share < _UNCHANGED:
+        return same
+    if ratio >= 2:
+        return f"{ratio:.1f} times {same}"
+    less = {"longer": "shorter", "dearer": "cheaper"}[more]
+    return f"{share:.1%} {more if ratio > 1 else less}"
+
+
+def format_work(throughput: float) -> str:
+    """A throughput in the catalog's unit; FLOP/s, which have a dozen digits, in four of them."""
+    return f"{throughput:.1f}" if throughput < _MANY_DIGITS else f"{throughput:.4g}"
+
+
+def usd_per_work(usd: float | None) -> str:
+    """$/h per eFLOPS."""
+    if usd is None:
+        return "-"
+    return f"{usd:.6f}" if usd > 1 / _MANY_DIGITS else f"{usd:.4g}"
+
+
+def usd_per_million(r: Recommendation) -> str:
+    """$ per million units that a model is trained with."""
+    return "-" if r.usd_per_work is None else f"{r.usd_per_work / 3600 * 1e6:.3g}"
+
+
+def amount(bill: Bill | BillItem, once: str = " once") -> str:
+    """``0.0438 $/h``, ``4.50 $ once``, or both."""
+    parts = []
+    if bill.usd_per_hour or not bill.usd_once:
+        parts.append(f"{bill.usd_per_hour:.4f} $/h")
+    if bill.usd_once:
+        parts.append(f"{bill.usd_once:.2f} ${once}")
+    return " + ".join(parts)
+
+
+def bill_cell(bill: Bill | None) -> str:
+    """``~0.0050 $/h + 4.50 $ + ?``: ``?`` for what has no known rate."""
+    if bill is None:
+        return "?"
+    parts = [about(bill) + amount(bill, "")] if bill.items else []
+    if any(part.unknown for part in bill.not_counted):
+        parts.append("?")
+    return " + ".join(parts) or "-"
+
+
+def about(bill: Bill) -> str:
+    """``~`` where a rate is not the cloud's own word, or another region's."""
+    return "~" if bill.doubtful or bill.borrowed else ""
+
+
+def in_cents(usd: Decimal) -> str:
+    """Rounded up, because people will use it as a budget."""
+    from decimal import ROUND_CEILING
+
+    return f"{usd.quantize(Decimal('0.01'), ROUND_CEILING):f}"
+
+
+def plain_usd(usd: Decimal) -> str:
+    """An amount as it was typed, ``3`` or ``0.35``."""
+    return f"{usd.normalize():f}"
+
+
+def exact_usd(usd: Decimal) -> str:
+    """``2.8526 $/h``."""
+    return f"{format_usd(usd)} $/h"
+
+
+def risk_of(cluster: Cluster) -> ClusterRisk | None:
+    """None without spot VMs, or where AWS has no band for the type."""
+    band = cluster.gpu.interruption_band
+    return (
+        None
+        if band is None or not cluster.spot_count
+        else ClusterRisk.of_band(band, cluster.spot_count)
+    )
+
+
+def share_words(risk: ClusterRisk) -> str:
+    """``at least 86 %``: the probability that a month takes one VM of the cluster or more."""
+    low, high = risk.share
+    most = None if high is None else f"{math.ceil(100 * high - _HAIR)}"
+    # Never 100 %: a month may always be lucky.
+    return _between(f"{min(math.floor(100 * low + _HAIR), 99)}" if low else "", most, " %")
+
+
+def losses_words(risk: ClusterRisk) -> str:
+    """``0.75 to 2.3 a month, one every 13 to 41 d``."""
+    least, most = risk.losses_per_month
+    losses = _between(
+        _digits(least) if least else "", None if most is None else _digits(most, up=True), ""
+    )
+    shortest, longest = (s / _DAY_S for s in risk.between_s)
+    if math.isinf(longest):
+        every = f"{_digits(shortest)} d or more rarely"
+    elif not shortest:
+        every = f"{_digits(longest, up=True)} d or sooner"
+    else:
+        every = f"{_digits(shortest)} to {_digits(longest, up=True)} d"
+    return f"{losses} a month, one every {every}"
+
+
+def _between(low: str, high: str | None, unit: str) -> str:
+    if high is None:
+        return f"at least {low}{unit}"
+    return f"{low} to {high}{unit}" if low else f"at most {high}{unit}"
+
+
+def _digits(value: float, *, up: bool = False) -> str:
+    """Two significant digits, rounded down or up; ``2.0``, ``16``, ``150``."""
+    last = math.floor(math.log10(value)) - 1
+    unit = 10.0**last
+    whole = math.ceil(value / unit - _HAIR) if up else math.floor(value / unit + _HAIR)
+    return f"{whole * unit:.{max(0, -last)}f}"
