@@ -174,7 +174,8 @@ class PublicCatalog(PriceSource):
     def _known_failure(self) -> CloudError | None:
         silent = self.silent.get(self.source.name)
         if silent is None:
-            return recent_failures(self.cache, _FILE.region, self.now).get(REGIONS)
+            recent = recent_failures(self.cache, _FILE.region, self.now).get(REGIONS)
+            return self._may_wait_longer(recent) if recent is not None else None
         return self._may_wait_longer(silent)  # it was asked for another cloud's file
 
     def _may_wait_longer(self, error: CloudError) -> CloudError:

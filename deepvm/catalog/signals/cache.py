@@ -40,7 +40,7 @@ _ADDRESSES = ("DEEPVM_ADVISOR_URL", *ADDRESS_VARIABLES)
 _REGION = re.compile(r"[a-z0-9][a-z0-9-]{0,62}", re.ASCII)
 _ACCOUNT = "account-"
 
-State = Literal["fresh", "expired", "damaged", "other version"]
+State = Literal["fresh", "expired", "damaged", "other version", "absent", "snapshot"]
 
 
 def default_folder(environ: Mapping[str, str], cloud: str = "aws") -> Path | None:
@@ -66,16 +66,16 @@ def default_folder(environ: Mapping[str, str], cloud: str = "aws") -> Path | Non
 
 @dataclass(frozen=True)
 class Entry:
-    """A file of the cache. ``account`` is empty where everybody sees the same.
+    """A file of the cache, or what is absent from it or stands in for it.
 
-    ``problem`` says why there is no signal.
+    ``account`` is empty where everybody sees the same; ``problem`` says why there is no signal.
     """
 
     region: str
     kind: str
-    path: Path
-    account: str
-    state: State
+    path: Path | None = None
+    account: str = ""
+    state: State = "damaged"
     signal: Signal | None = None
     problem: str = ""
 
@@ -152,7 +152,7 @@ class Cache:
         assert self.folder is not None
         region, *accounts, _ = path.relative_to(self.folder).parts
         account = accounts[0].removeprefix(_ACCOUNT) if accounts else ""
-        entry = Entry(region, path.stem, path, account, "damaged")
+        entry = Entry(region, path.stem, path, account)
         try:
             signal = _load(path)
         except (FileNotFoundError, NotADirectoryError):

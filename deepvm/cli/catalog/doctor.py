@@ -7,6 +7,7 @@ import sys
 import tempfile
 from dataclasses import replace
 from datetime import datetime, timezone
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -57,7 +58,7 @@ def doctor(
     """
     from deepvm.catalog.clouds import DEFAULT_CLOUD
     from deepvm.catalog.signals.cloud import Region
-    from deepvm.reports.tables import Column, print_table
+    from deepvm.reports.text import print_text
 
     if purpose and not iam:
         raise RequestError("for", purpose, "only with --iam")
@@ -87,14 +88,7 @@ def doctor(
         "regions": [r.name for r in regions],
         "checks": rows,
     }
-    columns = [
-        Column("check"),
-        Column("status"),
-        Column("found", drop=2),
-        Column("what to do", drop=1),
-    ]
-    cells = [[value or "-" for value in row.values()] for row in rows]
-    print_as(output, lambda: print_table(columns, cells, also="-o json"), lambda: document)
+    print_as(output, partial(print_text, "doctor", checks=rows), lambda: document)
     if failed:
         raise typer.Exit(5)
 

@@ -34,21 +34,31 @@ def status(
     """
     from deepvm.catalog.clouds import DEFAULT_CLOUD
     from deepvm.catalog.public.public_market import AUTO, public_catalogs
-    from deepvm.reports.prices.status import CacheStatus
+    from deepvm.documents.build import document_of
+    from deepvm.documents.outputs.prices import CatalogStatus
+    from deepvm.reports.prices.status import file_rows, signal_rows
+    from deepvm.reports.text import print_text
 
     cache, now = DEFAULT_CLOUD.cache(profile, os.environ), datetime.now(timezone.utc)
     clouds = clouds_named(cloud or [])
     names = [r for r in dict.fromkeys(region or []) if r != ALL]
     regions = [DEFAULT_CLOUD.check_region(name) for name in names]
-    found = CacheStatus(now, cache)
-    for catalog in (c for one in clouds for c in public_catalogs(one, AUTO, now)):
-        found.add_file(catalog, always=bool(cloud))
+    if ALL in (region or []):
+        regions = []
+    public = [c for one in clouds for c in public_catalogs(one, AUTO, now)]
+    files = file_rows(public, now, absent=bool(cloud))
+    signals = []
     if DEFAULT_CLOUD in clouds:
-        found.add_cloud(DEFAULT_CLOUD, [] if ALL in (region or []) else regions)
-    print_as(output, found.print, found.document)
+        signals = signal_rows(cache, DEFAULT_CLOUD, regions, now)
+    found = {"now": now.isoformat(), "cache": cache, "signals": signals, "public_catalogs": files}
+    print_as(
+        output,
+        lambda: print_text("catalog_status", signals=signals, files=files),
+        lambda: document_of(CatalogStatus, found),
+    )
     if output != "table" or DEFAULT_CLOUD not in clouds:
         return
     if cache.folder is None:
         note("there is no home folder to keep anything in; DEEPVM_CACHE_DIR names a place")
-    elif not any(row["path"] for row in found.signals):
+    elif not any(row["path"] for row in signals):
         note(f"nothing is kept in {cache.folder}; 'deepvm catalog refresh' fetches from AWS")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
+
+from deepvm.documents.build import At
 
 InstanceType = Annotated[str, "the provider's name of a VM type, such as g4dn.xlarge"]
 Price = Annotated[float | None, "US dollars an hour, null if not sold"]
@@ -11,18 +13,23 @@ Figure = Annotated[
 ]
 
 
+def rounded_percent(change: Any) -> float | None:
+    """The change of a price in per cent, to four digits."""
+    return None if change.percent is None else float(round(change.percent, 4))
+
+
 class EmbeddedCatalog(TypedDict):
     """A catalog that comes with deepvm."""
 
-    catalog: str
+    catalog: Annotated[str, At("name")]
     """its name"""
-    gpu_type_count: int
+    gpu_type_count: Annotated[int, At(lambda types: sum(i.gpu is not None for i in types))]
     """VM types with GPUs"""
-    cpu_type_count: int
+    cpu_type_count: Annotated[int, At(lambda types: sum(i.gpu is None for i in types))]
     """VM types without"""
     region: str | None
     """the provider's region, null when there is none"""
-    prices_as_of: str | None
+    prices_as_of: Annotated[str | None, At("provenance.prices_as_of")]
     """the day the prices were true, YYYY-MM-DD, null when there is none"""
     description: str
     """what it is"""
@@ -38,22 +45,22 @@ class Catalogs(TypedDict):
 class DiffSide(TypedDict):
     """One of the catalogs that were compared."""
 
-    catalog: str
+    catalog: Annotated[str, At("name")]
     """its name"""
     region: str
     """the provider's region, empty when there is none"""
-    prices_as_of: str | None
+    prices_as_of: Annotated[str | None, At("provenance.prices_as_of")]
     """the day the prices were true, YYYY-MM-DD, null when there is none"""
-    kind: str
+    kind: Annotated[str, At("provenance.kind")]
     """embedded, file, live, cache or mixed"""
-    type_count: int
+    type_count: Annotated[int, At(len)]
     """VM types"""
 
 
 class PricedType(TypedDict):
     """A VM type that was added or removed."""
 
-    instance_type: InstanceType
+    instance_type: Annotated[InstanceType, At("name")]
     on_demand_usd_per_hour: Price
     """on-demand price"""
     spot_usd_per_hour: Price
@@ -68,11 +75,11 @@ class PriceChange(TypedDict):
     """how the VM is bought"""
     zone: str | None
     """id of the zone, null for the region"""
-    old_usd_per_hour: Price
-    new_usd_per_hour: Price
-    change_usd_per_hour: float | None
+    old_usd_per_hour: Annotated[Price, At("old")]
+    new_usd_per_hour: Annotated[Price, At("new")]
+    change_usd_per_hour: Annotated[float | None, At("difference")]
     """new - old, US dollars an hour, null where one is missing"""
-    change_percent: float | None
+    change_percent: Annotated[float | None, At(rounded_percent)]
     """the same in per cent of the old price"""
 
 
@@ -83,8 +90,8 @@ class FigureChange(TypedDict):
     """the VM type, null for a figure of the catalog itself"""
     figure: str
     """its name in the catalog file"""
-    old: Figure
-    new: Figure
+    old: Annotated[Figure, At("old", exact=True)]
+    new: Annotated[Figure, At("new", exact=True)]
 
 
 class CatalogDiff(TypedDict):
@@ -93,7 +100,7 @@ class CatalogDiff(TypedDict):
     schema_version: Literal["deepvm.diff/1"]
     old: DiffSide
     new: DiffSide
-    changed: bool
+    changed: Annotated[bool, At(lambda diff: not diff.empty)]
     """whether anything did"""
     added: list[PricedType]
     removed: list[PricedType]
@@ -105,7 +112,7 @@ class CatalogDiff(TypedDict):
 class Cache(TypedDict):
     """Where answers of the cloud are kept."""
 
-    folder: str | None
+    folder: Annotated[str | None, At(lambda cache: cache.folder and str(cache.folder))]
     """its path, null when there is no place for it"""
     account: str
     """whose prices these are, a fingerprint of the credentials"""

@@ -3,67 +3,45 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
 from deepvm.catalog.public.public_market import PublicCatalog
 from deepvm.catalog.signals.fetching import Outcome
 from deepvm.catalog.signals.signal import SPECS, Signal, age, reason
 from deepvm.errors import CloudError
-from deepvm.reports.tables import Column, print_items
+from deepvm.reports.text import print_text
 
 
 def print_outcomes(outcomes: Sequence[Outcome], now: datetime) -> None:
     """Write the table of what a cloud was asked for."""
-    items = []
+    rows = []
     for outcome in outcomes:
-        signal = outcome.signal
-        result = _failed(outcome.error, "AWS credentials do not work")
-        if signal is not None:
-            result = "fetched" if signal.origin == "live" else "fetched by another deepvm"
-        items.append(
-            {
-                Column("region"): outcome.request.region,
-                Column("signal"): outcome.request.kind,
-                Column("result"): result,
-                Column("rows", "right", drop=2): str(signal.rows) if signal else "-",
-                Column("refused rows", drop=1): _refused([signal] if signal else []),
-                Column("age", "right", drop=3): age(signal.observed_at, now) if signal else "-",
-                Column("seconds", "right", drop=5): f"{outcome.seconds:.1f}",
-                Column("source", drop=4): signal.source if signal else "-",
-            }
-        )
-    print_items(items)
+        signals = [] if outcome.signal is None else [outcome.signal]
+        result = "fetched" if signals else _failed(outcome.error)
+        rows.append({"outcome": outcome, "result": result, **_about(signals, now)})
+    print_text("catalog_refresh_cloud", rows=rows)
 
 
 def print_files(results: Sequence[tuple[PublicCatalog, list[Signal]]], now: datetime) -> None:
     """Write the table of what public catalogs were asked for."""
-    items = []
+    rows = []
     for catalog, signals in results:
-        specs = [s for s in signals if s.kind == SPECS]
-        row = {
-            Column("cloud"): catalog.cloud.name,
-            Column("source"): catalog.source.title,
-            Column("result"): _failed(catalog.error, "") if catalog.error else "fetched",
-        }
-        if specs:
-            types = {name for s in specs for name in s.data}
-            row |= {
-                Column("regions", "right", drop=1): str(len({s.region for s in signals})),
-                Column("types", "right", drop=2): str(len(types)),
-                Column("refused rows", drop=3): _refused(signals),
-                Column("age", "right", drop=4): age(specs[0].observed_at, now, specs[0].dated),
-            }
-        items.append(row)
-    print_items(items)
+        types = {name for s in signals if s.kind == SPECS for name in s.data}
+        result = _failed(catalog.error) if catalog.error else "fetched"
+        counts = {"regions": len({s.region for s in signals}) or "-", "types": len(types) or "-"}
+        rows.append({"catalog": catalog, "result": result, **counts, **_about(signals, now)})
+    print_text("catalog_refresh_files", rows=rows)
 
 
-def _failed(error: CloudError | None, otherwise: str) -> str:
-    return f"failed: {reason(error.why) if error else otherwise}"
+def _failed(error: CloudError | None) -> str:
+    return f"failed: {reason(error.why if error else 'credentials')}"
 
 
-def _refused(signals: Iterable[Signal]) -> str:
-    rows: Counter[str] = Counter()
+def _about(signals: Sequence[Signal], now: datetime) -> dict[str, str]:
+    refused: Counter[str] = Counter()
     for signal in signals:
-        rows.update(signal.refused)
-    return ", ".join(f"{count} {why}" for why, count in sorted(rows.items())) or "-"
+        refused.update(signal.refused)
+    counts = ", ".join(f"{count} {reason}" for reason, count in sorted(refused.items()))
+    ages = [age(s.observed_at, now, s.dated) for s in signals]
+    return {"refused": counts or "-", "age": ages[0] if ages else "-"}

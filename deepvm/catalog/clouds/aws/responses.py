@@ -10,11 +10,10 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from decimal import ROUND_CEILING, Decimal
-from fractions import Fraction
-from typing import Any
+from typing import Any, TypeVar
 
 from deepvm.catalog.signals.signal import FetchResult
 from deepvm.core.cluster.instances import Market
@@ -29,15 +28,14 @@ _NETWORK_WORDS = re.compile(
     r"(up to )?(?:(\d+)x )?(\d+(?:\.\d+)?) (gigabit|megabit)", re.IGNORECASE
 )
 
-_ACCELERATORS = (
-    # where AWS lists other accelerators; older types with Inferentia are in two places, the first
-    # is the better one
-    ("NeuronInfo", "NeuronDevices"),
-    ("InferenceAcceleratorInfo", "Accelerators"),
-    ("FpgaInfo", "Fpgas"),
-    ("MediaAcceleratorInfo", "Accelerators"),
-)
-
+# Where AWS lists other accelerators; older types with Inferentia are in two places, the first is
+# the better one.
+_ACCELERATORS = {
+    "NeuronInfo": "NeuronDevices",
+    "InferenceAcceleratorInfo": "Accelerators",
+    "FpgaInfo": "Fpgas",
+    "MediaAcceleratorInfo": "Accelerators",
+}
 
 ZERO, UNPARSABLE, CONFLICT = "zero price", "unparsable row", "second price for the same type"
 NO_DOLLARS = "no price per hour in US dollars"
@@ -50,100 +48,98 @@ LINUX = "Linux/UNIX"
 Accounts from before 2013 also see ``Linux/UNIX (Amazon VPC)``.
 """
 
-
-def read_specs(rows: Iterable[Mapping[str, Any]]) -> FetchResult:
-    """The ``specs`` of rows of DescribeInstanceTypes."""
-    data: dict[str, Any] = {}
-    refused: Counter[str] = Counter()
-    for row in rows:
-        try:
-            data[str(row["InstanceType"])] = _spec(row)
-        except (KeyError, TypeError, ValueError, AttributeError):
-            refused["incomplete row"] += 1
-    return FetchResult(dict(sorted(data.items())), dict(refused))
-
-
-def read_offerings(rows: Iterable[Mapping[str, Any]]) -> FetchResult:
-    """The ``offerings`` of rows of DescribeInstanceTypeOfferings, asked for by zone id."""
-    zones: dict[str, set[str]] = {}
-    refused: Counter[str] = Counter()
-    for row in rows:
-        name, place = row.get("InstanceType"), row.get("Location")
-        if (
-            row.get("LocationType", "availability-zone-id") != "availability-zone-id"
-            or not name
-            or not place
-        ):
-            refused["not a zone id"] += 1
-        else:
-            zones.setdefault(name, set()).add(place)
-    return FetchResult({name: sorted(ids) for name, ids in sorted(zones.items())}, dict(refused))
-
-
-def read_zones(rows: Iterable[Mapping[str, Any]]) -> FetchResult:
-    """The ``zones`` of rows of DescribeAvailabilityZones."""
-    data: dict[str, str] = {}
-    refused: Counter[str] = Counter()
-    for row in rows:
-        if row.get("ZoneId") and row.get("ZoneName"):
-            data[row["ZoneId"]] = row["ZoneName"]
-        else:
-            refused["incomplete row"] += 1
-    return FetchResult(dict(sorted(data.items())), dict(refused))
-
-
-def read_running(reservations: Iterable[Mapping[str, Any]]) -> list[tuple[str, Market, int | None]]:
-    """Type, market and vCPUs (None: those of the type) of VMs in DescribeInstances that count against vCPU quotas."""
-    running = []
-    for row in (r for reservation in reservations for r in reservation.get("Instances") or ()):
-        lifecycle = row.get("InstanceLifecycle")
-        state = (row.get("State") or {}).get("Name", "running")
-        on_host = (row.get("Placement") or {}).get("Tenancy") == "host"
-        # Dedicated Hosts and Capacity Blocks have limits of their own.
-        if on_host or lifecycle == "capacity-block" or state not in ("pending", "running"):
-            continue
-        options = row.get("CpuOptions") or {}
-        cores, threads = options.get("CoreCount"), options.get("ThreadsPerCore")
-        market = Market.SPOT if lifecycle == "spot" else Market.ON_DEMAND
-        running.append(
-            (row["InstanceType"], market, cores * threads if cores and threads else None)
-        )
-    return running
-
-
-def read_vcpus(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """VCPUs by type, of rows of DescribeInstanceTypes."""
-    return {row["InstanceType"]: int(row["VCpuInfo"]["DefaultVCpus"]) for row in rows}
+Row = Mapping[str, Any]
+_Result = TypeVar("_Result")
 
 
 class _RowRefusedError(Exception):
     """A row that cannot be trusted; its text is the reason."""
 
 
+def _each(
+    rows: Iterable[Any], read: Callable[[Any], _Result]
+) -> tuple[list[_Result], Counter[str]]:
+    """What ``read`` makes of each row, and how many rows were refused, by reason."""
+    results, refused = [], Counter[str]()
+    for row in rows:
+        try:
+            results.append(read(row))
+        except _RowRefusedError as reason:
+            refused[str(reason)] += 1
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+            refused[UNPARSABLE] += 1
+    return results, refused
+
+
+def read_specs(rows: Iterable[Row]) -> FetchResult:
+    """The ``specs`` of rows of DescribeInstanceTypes."""
+    specs, refused = _each(rows, _spec)
+    return FetchResult(dict(sorted(specs, key=lambda spec: spec[0])), refused)
+
+
+def read_offerings(rows: Iterable[Row]) -> FetchResult:
+    """The ``offerings`` of rows of DescribeInstanceTypeOfferings, asked for by zone id."""
+
+    def read(row: Row) -> tuple[str, str]:
+        if row["LocationType"] != "availability-zone-id":
+            raise _RowRefusedError("not a zone id")
+        return row["InstanceType"], row["Location"]
+
+    offers, refused = _each(rows, read)
+    zones: dict[str, list[str]] = {}
+    for name, zone in sorted(set(offers)):
+        zones.setdefault(name, []).append(zone)
+    return FetchResult(zones, refused)
+
+
+def read_zones(rows: Iterable[Row]) -> FetchResult:
+    """The ``zones`` of rows of DescribeAvailabilityZones."""
+    zones, refused = _each(rows, lambda row: (row["ZoneId"], row["ZoneName"]))
+    return FetchResult(dict(sorted(zones)), refused)
+
+
+def read_running(reservations: Iterable[Row]) -> list[tuple[str, Market, int | None]]:
+    """Type, market and vCPUs of the VMs in DescribeInstances that count against vCPU quotas.
+
+    VCPUs are None where they are the type's.
+    """
+    running = []
+    for row in (r for reservation in reservations for r in reservation.get("Instances") or ()):
+        lifecycle = row.get("InstanceLifecycle")
+        state = (row.get("State") or {}).get("Name", "running")
+        on_host = (row.get("Placement") or {}).get("Tenancy") == "host"
+        # Dedicated Hosts and Capacity Blocks have separate limits.
+        if on_host or lifecycle == "capacity-block" or state not in ("pending", "running"):
+            continue
+        options = row.get("CpuOptions") or {}
+        vcpus = options.get("CoreCount", 0) * options.get("ThreadsPerCore", 0)
+        market = Market.SPOT if lifecycle == "spot" else Market.ON_DEMAND
+        running.append((row["InstanceType"], market, vcpus or None))
+    return running
+
+
+def read_vcpus(rows: Iterable[Row]) -> dict[str, int]:
+    """VCPUs by type, of rows of DescribeInstanceTypes."""
+    return {row["InstanceType"]: int(row["VCpuInfo"]["DefaultVCpus"]) for row in rows}
+
+
 def price_text(price: Decimal) -> str:
-    """A positive price as Signals carry it: at most six decimals, rounded up, without trailing zeros."""
+    """A positive price as signals carry it: six decimals at most, rounded up, no zeros at the end."""
     return f"{price.quantize(MICRO, rounding=ROUND_CEILING):f}".rstrip("0").rstrip(".")
 
 
 def read_on_demand(rows: Iterable[Any]) -> FetchResult:
     """The ``on-demand`` prices of GetProducts' PriceList, whose rows are JSON texts."""
+    products, refused = _each(rows, _product)
     prices: dict[str, Decimal] = {}
-    refused: Counter[str] = Counter()
-    for row in rows:
-        try:
-            name, offers = _product(row)
-        except _RowRefusedError as reason:
-            refused[str(reason)] += 1
-            continue
+    for name, offers in products:
         for offer in offers:
-            refused[CONFLICT] += name in prices and prices[name] != offer
+            refused[CONFLICT] += prices.get(name, offer) != offer
             prices[name] = max(offer, prices.get(name, offer))
-    return FetchResult(
-        {name: price_text(price) for name, price in sorted(prices.items())}, dict(+refused)
-    )
+    return FetchResult({name: price_text(p) for name, p in sorted(prices.items())}, +refused)
 
 
-def read_spot(rows: Iterable[Mapping[str, Any]], zone_ids: Mapping[str, str]) -> FetchResult:
+def read_spot(rows: Iterable[Row], zone_ids: Mapping[str, str]) -> FetchResult:
     """The ``spot`` prices: the newest of each type and zone; see :func:`read_history`."""
     history = read_history(rows, zone_ids)
     for zones in history.data.values():
@@ -153,52 +149,44 @@ def read_spot(rows: Iterable[Mapping[str, Any]], zone_ids: Mapping[str, str]) ->
     return history
 
 
-def read_history(rows: Iterable[Mapping[str, Any]], zone_ids: Mapping[str, str]) -> FetchResult:
-    """The ``history`` of rows of DescribeSpotPriceHistory in any order; ``zone_ids`` (by name) are for rows without."""
-    refused: Counter[str] = Counter()
+def read_history(rows: Iterable[Row], zone_ids: Mapping[str, str]) -> FetchResult:
+    """The ``history`` of rows of DescribeSpotPriceHistory in any order.
+
+    ``zone_ids`` (by name) are for rows without.
+    """
+    changes, refused = _each(rows, lambda row: _change(row, zone_ids))
     points: dict[tuple[str, str], dict[int, Decimal]] = {}
-    for row in rows:
-        try:
-            place, at, price = _change(row, zone_ids)
-        except _RowRefusedError as reason:
-            refused[str(reason)] += 1
-            continue
+    for place, at, price in changes:
         known = points.setdefault(place, {})
-        refused[CONFLICT] += at in known and known[at] != price
+        refused[CONFLICT] += known.get(at, price) != price
         known[at] = max(price, known.get(at, price))
     data: dict[str, dict[str, list[list[Any]]]] = {}
     for (name, zone), known in sorted(points.items()):
-        data.setdefault(name, {})[zone] = [
-            [at, price_text(price)] for at, price in sorted(known.items())
-        ]
-    return FetchResult(data, dict(+refused))
+        prices = [[at, price_text(price)] for at, price in sorted(known.items())]
+        data.setdefault(name, {})[zone] = prices
+    return FetchResult(data, +refused)
 
 
-def read_placement(rows: Iterable[Mapping[str, Any]], region: str) -> FetchResult:
+def read_placement(rows: Iterable[Row], region: str) -> FetchResult:
     """The ``placement`` scores of a region in rows of GetSpotPlacementScores, best first."""
-    scores, refused = [], Counter[str]()
-    for row in rows:
-        zone, score = row.get("AvailabilityZoneId"), row.get("Score")
-        if (
-            row.get("Region", region) != region
-            or not zone
-            or not isinstance(score, int)
-            or not 1 <= score <= 10
-        ):
-            refused[UNPARSABLE] += 1
-        else:
-            scores.append({"zone": zone, "score": score})
-    return FetchResult(sorted(scores, key=lambda s: (-s["score"], s["zone"])), dict(refused))
+
+    def read(row: Row) -> dict[str, Any]:
+        if row["Region"] != region or row["Score"] not in range(1, 11):
+            raise _RowRefusedError(UNPARSABLE)
+        return {"zone": row["AvailabilityZoneId"], "score": row["Score"]}
+
+    scores, refused = _each(rows, read)
+    return FetchResult(sorted(scores, key=lambda s: (-s["score"], s["zone"])), refused)
 
 
-def _spec(row: Mapping[str, Any]) -> dict[str, Any]:
+def _spec(row: Row) -> tuple[str, dict[str, Any]]:
     usage = row.get("SupportedUsageClasses") or ()
     architectures = (row.get("ProcessorInfo") or {}).get("SupportedArchitectures") or [""]
     spec: dict[str, Any] = {
         "vcpus": int(row["VCpuInfo"]["DefaultVCpus"]),
         "memory_gib": _gib(row["MemoryInfo"]["SizeInMiB"]),
         **_bandwidths(row.get("NetworkInfo") or {}),
-        # Old types also run 32-bit systems, which nobody trains on.
+        # Old types also run 32-bit systems.
         "arch": next((a for a in architectures if a != "i386"), architectures[0]),
         "current": bool(row.get("CurrentGeneration", True)),
         "burstable": bool(row.get("BurstablePerformanceSupported", False)),
@@ -207,80 +195,70 @@ def _spec(row: Mapping[str, Any]) -> dict[str, Any]:
         "on_demand": "on-demand" in usage,
     }
     if spec["vcpus"] < 1 or spec["memory_gib"] <= 0:
-        raise ValueError(row["InstanceType"])
+        raise _RowRefusedError(UNPARSABLE)
     gpus = (row.get("GpuInfo") or {}).get("Gpus") or ()
-    unusable = _why_unusable(row, gpus) or (
-        "it runs macOS alone" if spec["arch"].endswith("_mac") else ""
-    )
+    unusable = _reason_unusable(row, gpus)
+    if spec["arch"].endswith("_mac"):
+        unusable = "it runs only macOS"
     if unusable:
         spec["unusable"] = unusable
     elif gpus:
-        first, count = gpus[0], sum(int(gpu["Count"]) for gpu in gpus)
-        spec["gpu"] = {
-            "name": first["Name"],
-            "manufacturer": first.get("Manufacturer", ""),
-            "count": count,
-        }
-        mib = (first.get("MemoryInfo") or {}).get("SizeInMiB")
-        spec["gpu"] |= {"memory_gib": _gib(mib)} if mib else {}
-    return spec
+        spec["gpu"] = _gpu(gpus)
+    return row["InstanceType"], spec
+
+
+def _gpu(gpus: Sequence[Row]) -> dict[str, Any]:
+    first, count = gpus[0], sum(int(gpu["Count"]) for gpu in gpus)
+    gpu = {"name": first["Name"], "manufacturer": first.get("Manufacturer", ""), "count": count}
+    mib = (first.get("MemoryInfo") or {}).get("SizeInMiB")
+    return gpu | {"memory_gib": _gib(mib)} if mib else gpu
 
 
 def _gib(mib: float) -> float:
     return round(mib / _MIB_PER_GIB, 3)
 
 
-def _bandwidths(network: Mapping[str, Any]) -> dict[str, float]:
+def _bandwidths(network: Row) -> dict[str, float]:
     """``baseline_gbps`` and ``peak_gbps`` summed over network cards, else as worded.
 
-    Absent where unknown.
-
-    Several cards have no more than the words say: on a g6e.48xlarge each of four may use all of its
-    400 Gbit/s.
+    Absent where unknown. Several cards have no more than the words say: on a g6e.48xlarge each of
+    four may use all of its 400 Gbit/s.
     """
     words = _NETWORK_WORDS.fullmatch(str(network.get("NetworkPerformance") or "").strip())
     worded = {}
     if words is not None:
-        gbps = int(words[2] or 1) * float(words[3]) / (1 if words[4].lower() == "gigabit" else 1000)
+        gbps = int(words[2] or 1) * float(words[3])
+        if words[4].lower() == "megabit":
+            gbps /= 1000
         worded = {"Peak": gbps} if words[1] else {"Baseline": gbps, "Peak": gbps}
-    found = {}
+    bandwidths = {}
+    cards = network.get("NetworkCards") or ()
     for which in ("Baseline", "Peak"):
-        figures = [
-            card.get(f"{which}BandwidthInGbps") for card in network.get("NetworkCards") or ()
-        ]
+        figures = [card.get(f"{which}BandwidthInGbps") for card in cards]
         total = sum(figures) if figures and all(figures) else worded.get(which)
         if total and len(figures) > 1:
             total = min(total, worded.get(which, total))
         if total:
-            found[f"{which.lower()}_gbps"] = round(float(total), 6)
-    return found
+            bandwidths[f"{which.lower()}_gbps"] = round(float(total), 6)
+    return bandwidths
 
 
-def _why_unusable(row: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]]) -> str:
+def _reason_unusable(row: Row, gpus: Sequence[Row]) -> str:
     """Why no cluster can use this type; empty if one can."""
     for gpu in gpus:
-        share = gpu.get("GpuPartitionSize")
-        if not gpu.get("Count") or (share is not None and share < 1):
-            part = (
-                f"{Fraction(share).limit_denominator(64)} of"
-                if share and share < 1
-                else "a part of"
-            )
-            return (
-                f"a share of a GPU ({row['InstanceType'].partition('.')[0]}: {part} one"
-                f" {gpu['Name']})"
-            )
+        share = gpu.get("GpuPartitionSize", 1)
+        if not gpu.get("Count") or share < 1:
+            return f"a share of a GPU ({share:g} of one {gpu['Name']})"
     if len({(gpu.get("Manufacturer"), gpu["Name"]) for gpu in gpus}) > 1:
         return f"different GPUs in one VM: {_counted(gpus)}, which deepvm cannot plan for"
-    if gpus:
-        return ""
-    found = ((row.get(place) or {}).get(where) or () for place, where in _ACCELERATORS)
-    return next(
-        (f"{_counted(devices)}, which deepvm cannot plan for" for devices in found if devices), ""
-    )
+    for place, devices in _ACCELERATORS.items():
+        others = (row.get(place) or {}).get(devices)
+        if others and not gpus:
+            return f"{_counted(others)}, which deepvm cannot plan for"
+    return ""
 
 
-def _counted(devices: Sequence[Mapping[str, Any]]) -> str:
+def _counted(devices: Sequence[Row]) -> str:
     return " and ".join(
         f"{device.get('Count', 1)} x {device.get('Name', 'an unnamed device')}"
         for device in devices
@@ -289,39 +267,34 @@ def _counted(devices: Sequence[Mapping[str, Any]]) -> str:
 
 def _product(row: Any) -> tuple[str, list[Decimal]]:
     """The type and hourly prices of one row of the price list."""
-    try:
-        document = json.loads(row)
-        attributes = document["product"]["attributes"]
-        name, operation = attributes["instanceType"], attributes.get("operation", "")
-        terms = document["terms"].get("OnDemand") or {}
-        dimensions = [d for term in terms.values() for d in term["priceDimensions"].values()]
-        hourly = [d["pricePerUnit"] for d in dimensions if d.get("unit") == "Hrs"]
-        texts = [prices["USD"] for prices in hourly if "USD" in prices]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise _RowRefusedError(UNPARSABLE) from None
+    document = json.loads(row)
+    attributes = document["product"]["attributes"]
+    name = attributes["instanceType"]
+    terms = document["terms"].get("OnDemand") or {}
+    dimensions = [d for term in terms.values() for d in term["priceDimensions"].values()]
+    hourly = [d["pricePerUnit"] for d in dimensions if d.get("unit") == "Hrs"]
+    texts = [prices["USD"] for prices in hourly if "USD" in prices]
     if not isinstance(name, str) or not name:
         raise _RowRefusedError(UNPARSABLE)
     # RunInstances:0002 and the like are Windows, SQL Server or BYOL under the same name.
-    if operation != "RunInstances":
+    if attributes.get("operation") != "RunInstances":
         raise _RowRefusedError(OTHER_OPERATION)
     if not texts:
         raise _RowRefusedError(NO_DOLLARS)
     return name, [_amount(text) for text in texts]
 
 
-def _change(
-    row: Mapping[str, Any], zone_ids: Mapping[str, str]
-) -> tuple[tuple[str, str], int, Decimal]:
-    """Type and zone, time of the change (s since 1970) and price of a row of DescribeSpotPriceHistory."""
-    name, since = row.get("InstanceType"), row.get("Timestamp")
-    if not name or not isinstance(since, datetime) or since.tzinfo is None:
+def _change(row: Row, zone_ids: Mapping[str, str]) -> tuple[tuple[str, str], int, Decimal]:
+    """Type and zone, time (s since 1970) and price of a row of DescribeSpotPriceHistory."""
+    name, since = row["InstanceType"], row["Timestamp"]
+    if not name or since.tzinfo is None:
         raise _RowRefusedError(UNPARSABLE)
     if not str(row.get("ProductDescription", LINUX)).startswith(LINUX):
         raise _RowRefusedError(OTHER_PRODUCT)
     zone = row.get("AvailabilityZoneId") or zone_ids.get(row.get("AvailabilityZone") or "")
     if not zone:
         raise _RowRefusedError(UNKNOWN_ZONE)
-    return (name, zone), int(since.timestamp()), _amount(row.get("SpotPrice"))
+    return (name, zone), int(since.timestamp()), _amount(row["SpotPrice"])
 
 
 def _amount(text: Any) -> Decimal:

@@ -72,7 +72,7 @@ class TestSpecs:
         }
 
     def test_rows_that_lack_figures_are_counted(self, specs):
-        assert specs.refused == {"incomplete row": 1}
+        assert specs.refused == {responses.UNPARSABLE: 1}
         assert "g9new.xlarge" not in specs.data
         assert len(specs.data) == len(type_rows()) - 1
 
@@ -140,8 +140,8 @@ class TestSpecs:
     @pytest.mark.parametrize(
         ("name", "why"),
         [
-            ("g6f.large", "a share of a GPU (g6f: 1/8 of one L4)"),
-            ("gr6f.4xlarge", "a share of a GPU (gr6f: 1/2 of one L4)"),
+            ("g6f.large", "a share of a GPU (0.125 of one L4)"),
+            ("gr6f.4xlarge", "a share of a GPU (0.5 of one L4)"),
             ("trn1.32xlarge", "16 x Trainium, which deepvm cannot plan for"),
             ("inf1.xlarge", "1 x Inferentia, which deepvm cannot plan for"),
             ("f2.6xlarge", "1 x Virtex UltraScale+ (VU47P), which deepvm cannot plan for"),
@@ -151,23 +151,12 @@ class TestSpecs:
                 "g9mixed.xlarge",
                 "different GPUs in one VM: 1 x L4 and 2 x T4, which deepvm cannot plan for",
             ),
-            ("mac2.metal", "it runs macOS alone"),
+            ("mac2.metal", "it runs only macOS"),
         ],
     )
     def test_what_no_cluster_can_have(self, specs, name, why):
         assert specs.data[name]["unusable"] == why
         assert "gpu" not in specs.data[name]
-
-    def test_shares_by_count_or_by_size(self):
-        def why(**gpu):
-            row = {"Name": "L4", "Manufacturer": "NVIDIA", "MemoryInfo": {"SizeInMiB": 22888}} | gpu
-            return spec_of(GpuInfo={"Gpus": [row]}).get("unusable")
-
-        assert why(Count=0) == "a share of a GPU (g4dn: a part of one L4)"
-        assert why(Count=1, GpuPartitionSize=0.25) == "a share of a GPU (g4dn: 1/4 of one L4)"
-        assert why(GpuPartitionSize=1.0) is not None  # nobody says how many
-        assert why(Count=1) is None
-        assert why(Count=1, GpuPartitionSize=1.0) is None
 
     def test_other_makers_gpus_keep_their_maker(self, specs):
         assert specs.data["g4ad.xlarge"]["gpu"]["manufacturer"] == "AMD"
@@ -217,7 +206,7 @@ class TestSpecs:
         "broken", [{"VCpuInfo": {}}, {"MemoryInfo": None}, {"VCpuInfo": {"DefaultVCpus": 0}}]
     )
     def test_rows_without_size_are_refused(self, broken):
-        assert read_specs([a_type(**broken)]) == FetchResult({}, {"incomplete row": 1})
+        assert read_specs([a_type(**broken)]) == FetchResult({}, {responses.UNPARSABLE: 1})
 
 
 class TestZones:
@@ -235,7 +224,7 @@ class TestZones:
             ]
         )
         assert reading.data == {"a": ["use1-az4"], "b": ["use1-az4", "use1-az6"]}
-        assert reading.refused == {"not a zone id": 2}
+        assert reading.refused == {"not a zone id": 1, responses.UNPARSABLE: 1}
 
     def test_zones(self):
         reading = read_zones(
@@ -246,7 +235,7 @@ class TestZones:
             "use1-az4": "us-east-1a",
             "use1-az6": "us-east-1b",
         }
-        assert reading.refused == {"incomplete row": 1}
+        assert reading.refused == {responses.UNPARSABLE: 1}
 
 
 class TestUsage:

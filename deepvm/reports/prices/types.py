@@ -1,0 +1,54 @@
+"""The types of a catalog with their prices and speeds, for people."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from deepvm.core.cluster.instances import Catalog, InstanceType, flopp
+from deepvm.core.units import counted
+from deepvm.reports.plans.sources import measured_lines, source_line
+from deepvm.reports.text import print_text
+
+
+def print_types(catalog: Catalog, *, wide: bool) -> None:
+    """Write the table of ``catalog show``."""
+    print_text("catalog_types", types=catalog, wide=wide, per_dollar=_per_dollar, curves=_curves)
+
+
+def about_lines(catalog: Catalog, now: datetime) -> list[str]:
+    """How many types a catalog has, of where and when, and what its figures rest on."""
+    as_of = catalog.provenance.prices_as_of
+    facts = [
+        f"{catalog.name}: {type_counts(catalog)}",
+        f"region {catalog.region}" if catalog.region else "no region",
+        f"prices as of {as_of}" if as_of else "prices without a date",
+        f"default curve {catalog.default_speedup}",
+        f"eFLOPS in {catalog.eflops_unit}",
+    ]
+    lines = ["; ".join(facts)]
+    if catalog.provenance.source:
+        lines.append(f"source: {catalog.provenance.source}")
+    if catalog.provenance.origins:
+        lines.append(source_line(catalog, now))
+    return [*lines, *measured_lines(catalog, now)]
+
+
+def type_counts(catalog: Catalog) -> str:
+    """``14 instance types (6 GPU, 8 CPU)``."""
+    gpus = sum(i.gpu is not None for i in catalog)
+    return f"{counted(len(catalog), 'instance type')} ({gpus} GPU, {len(catalog) - gpus} CPU)"
+
+
+def _per_dollar(instance: InstanceType) -> float | None:
+    spot = instance.spot_usd_per_hour
+    if instance.eflops is None or spot is None:
+        return None
+    return flopp(instance.eflops, float(spot))
+
+
+def _curves(instance: InstanceType) -> str:
+    kinds = [c.kind for c in instance.speedups if c.workload is None]
+    others = len(instance.speedups) - len(kinds)
+    if others:
+        kinds.append(f"+{others} by workload")
+    return " ".join(kinds) or "-"
