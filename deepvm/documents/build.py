@@ -20,7 +20,9 @@ from decimal import Decimal
 from enum import Enum
 from functools import cache
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, is_typeddict
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from typing_extensions import is_typeddict
 
 from deepvm.documents.json_schema import fields_of
 from deepvm.io.times import format_time

@@ -25,8 +25,9 @@ from typing import (
     get_args,
     get_origin,
     get_type_hints,
-    is_typeddict,
 )
+
+from typing_extensions import is_typeddict
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _PLAIN = {str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,12 +18,14 @@ from deepvm.documents.tree import KeyPath
 from deepvm.errors import DataError, JobFormatError
 from deepvm.io.user_dirs import data_folder
 from deepvm.lab.faults.fault import (
+    LIMIT,
     DiskFault,
     Fault,
     FaultSchedule,
+    FromOne,
+    FromZero,
     MachineFault,
     Strike,
-    Target,
     random_steps,
 )
 from deepvm.lab.faults.fault_registry import FAULTS, find_fault
@@ -44,7 +46,6 @@ SIZES = {
 _DATASETS = tuple(SIZES)
 _MODELS = ("resnet8", "resnet18", "resnet50", "gpt-tiny")
 _NAME = r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$"
-_MOST = 10**9
 _NODE = "node"
 """The fault of memory nodes, which only some strategies have."""
 _SEEDS_APART = 1_000_003
@@ -64,9 +65,7 @@ def _doc(what: str, default: Any = ...) -> Any:
     return Field(default, description=what)
 
 
-FromOne = Annotated[Whole, Field(ge=1, le=_MOST)]
-FromZero = Annotated[Whole, Field(ge=0, le=_MOST)]
-_WHOLE = f"a whole number from 1 to {_MOST:.0e}"
+_WHOLE = f"a whole number from 1 to {LIMIT:.0e}"
 
 
 class _Strict(BaseModel):
@@ -94,43 +93,15 @@ class Model(_Strict):
     dropout: Annotated[Number, Field(ge=0, lt=1)] = _doc("from 0 to below 1", 0.0)
 
 
-class Strikes(_Strict):
-    """When a fault strikes."""
-
-    at: list[FromOne] = _doc("steps, such as [40, 110]", [])
-    count: FromZero = _doc("how many, at random steps", 0)
-    seed: FromZero = _doc("of what is random: a whole number from 0", 0)
-    rank: FromZero | None = _doc("which rank, from 0", None)
-    target: Literal["worker", "agent", "machine", "write"] = _doc(
-        "worker, agent, machine or write", "worker"
-    )
-    seconds: Annotated[Number, Field(gt=0, le=3600)] | None = _doc("seconds above 0", None)
-    share: Annotated[Number, Field(ge=0, le=1)] | None = _doc("a share from 0 to 1", None)
-    mbps: Annotated[Number, Field(gt=0, le=1e6)] | None = _doc("MB a second, above 0", None)
-
-    def when(self) -> FaultSchedule:
-        known = self.model_dump()
-        return FaultSchedule(
-            **{**known, "at": tuple(known["at"]), "target": Target(known["target"])}
-        )
-
-
 def _fault_field(name: str) -> Any:
     """The key of a fault, with the short form that people write."""
+    short = _short_form("at", list)
+    text = "steps from 1 on, such as [40, 110], or {count: 5, seed: 1}"
     if name == "slow":
-        return Annotated[Strikes, _short_form("mbps", int, float)] | None, _doc(
-            "MB a second, such as 20", None
-        )
-    if isinstance(find_fault(name), DiskFault):
-        return Annotated[Strikes, _short_form("share", int, float)] | None, _doc(
-            "a share from 0 to 1, such as 0.2", None
-        )
-    form = "steps from 1 on, such as [40, 110], or {count: 5, seed: 1}"
-    return Annotated[Strikes, _short_form("at", list)] | None, _doc(form, None)
-
-
-def _fields() -> dict[str, Any]:
-    return {name.replace("-", "_"): _fault_field(name) for name in FAULTS}
+        short, text = _short_form("mbps", int, float), "MB a second, such as 20"
+    elif isinstance(find_fault(name), DiskFault):
+        short, text = _short_form("share", int, float), "a share from 0 to 1, such as 0.2"
+    return Annotated[FaultSchedule, short] | None, _doc(text, None)
 
 
 Failures: type[BaseModel] = create_model(  # one key for each fault of the registry
@@ -138,7 +109,7 @@ Failures: type[BaseModel] = create_model(  # one key for each fault of the regis
     __config__=ConfigDict(
         extra="forbid", frozen=True, alias_generator=lambda name: name.replace("_", "-")
     ),
-    **_fields(),
+    **{name.replace("-", "_"): _fault_field(name) for name in FAULTS},
 )
 
 
@@ -283,9 +254,9 @@ def _run(matrix: MatrixFile, suite: Suite, variant: str, seed: int) -> Run:
     disk: dict[str, FaultSchedule] = {}
     world = matrix.least
     for name, given in _faults(matrix.failures[suite.failure]):
-        fault, when = find_fault(name), given.when()
         # Each repeat is hit at moments of its own
-        when = replace(when, seed=when.seed + _SEEDS_APART * seed)
+        when = given.model_copy(update={"seed": given.seed + _SEEDS_APART * seed})
+        fault = find_fault(name)
         if isinstance(fault, DiskFault):
             disk[name] = when
         else:
@@ -311,7 +282,7 @@ def _strategy_of(variant: str) -> str | None:
     return None if variant == NONE or variant in REFERENCES else SHORT.get(variant, variant)
 
 
-def _faults(failures: Any) -> Iterator[tuple[str, Strikes]]:
+def _faults(failures: Any) -> Iterator[tuple[str, FaultSchedule]]:
     for name in FAULTS:
         given = getattr(failures, name.replace("-", "_"), None)
         if given is not None:
@@ -409,7 +380,7 @@ def _failure_rules(matrix: MatrixFile, path: KeyPath, failures: Any) -> Rules:
         yield path, "no variant can meet it; expected some that fail, with node: deepvm-tcp"
 
 
-def _strike_rules(matrix: MatrixFile, path: KeyPath, given: Strikes) -> Rules:
+def _strike_rules(matrix: MatrixFile, path: KeyPath, given: FaultSchedule) -> Rules:
     name = str(path[-1])
     fault = find_fault(name)
     known = {"at", "count", "seed"}
@@ -424,19 +395,19 @@ def _strike_rules(matrix: MatrixFile, path: KeyPath, given: Strikes) -> Rules:
         yield (*path, key), f"{name} has no {key}"
     if isinstance(fault, MachineFault) and matrix.launcher != ORCHESTRATED:
         yield path, f"only with launcher: {ORCHESTRATED}, whose machines can be preempted"
-    if given.target == Target.AGENT.value and matrix.launcher == "forkserver":
+    if given.target == "agent" and matrix.launcher == "forkserver":
         yield path, f"forkserver has no agent; use launcher: torchrun or {ORCHESTRATED}"
     if given.rank is not None and given.rank >= matrix.least:
         yield path, f"there is no rank {given.rank}: there are {matrix.least}"
     yield from _step_rules(matrix, path, given, fault)
-    if given.target == Target.WRITE.value and given.rank:
+    if given.target == "write" and given.rank:
         for strategy in filter(None, map(_strategy_of, matrix.variants)):
             if not find_strategy(strategy).all_ranks_write:
                 yield path, f"only rank 0 of {strategy} writes"
                 break
 
 
-def _step_rules(matrix: MatrixFile, path: KeyPath, given: Strikes, fault: Fault) -> Rules:
+def _step_rules(matrix: MatrixFile, path: KeyPath, given: FaultSchedule, fault: Fault) -> Rules:
     for row, _ in repeats(given.at):
         yield path, f"step {given.at[row]} twice"
     early = [step for step in given.at if step < matrix.checkpoint_every]

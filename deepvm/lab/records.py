@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -110,6 +110,12 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
         yield row
 
 
+def rows_in(folder: Path, names: Iterable[str], attempt: int | None = None) -> list[dict[str, Any]]:
+    """The lines of some logs of a run, of one attempt or of all. Raises DataError."""
+    rows = [row for name in names for row in read_lines(folder / name)]
+    return [row for row in rows if attempt is None or row["attempt"] == attempt]
+
+
 def read_document(path: Path) -> dict[str, Any]:
     """A JSON object. Raises DataError: it is not there, or damaged."""
     try:
@@ -156,13 +162,13 @@ class Records:
 
         Steps above that were lost with its failure. Raises DataError.
         """
-        found: dict[int, range] = {}
+        owned: dict[int, range] = {}
         below = sys.maxsize
-        for one in reversed(self.supervisor["attempts"]):
+        for one in reversed(self.attempts):
             if one["resumed_step"] is not None:
-                found[one["attempt"]] = range(one["resumed_step"], below)
+                owned[one["attempt"]] = range(one["resumed_step"], below)
                 below = min(below, one["resumed_step"])
-        return found
+        return owned
 
     @cached_property
     def owners(self) -> dict[tuple[int, int], dict[str, Any]]:
@@ -173,6 +179,32 @@ class Records:
                 if row["global_step"] in self.owned.get(row["attempt"], ()):
                     found[row["global_step"], rank] = row
         return found
+
+    @property
+    def attempts(self) -> list[dict[str, Any]]:
+        """As the supervisor recorded them. Raises DataError."""
+        attempts: list[dict[str, Any]] = self.supervisor["attempts"]
+        return attempts
+
+    @property
+    def is_job(self) -> bool:
+        """Whether it was a job of ``deepvm run``."""
+        return bool(self.config["launcher"] == ORCHESTRATED)
+
+    @property
+    def faults(self) -> dict[str, str]:
+        """Planned failures, with their kinds."""
+        return {one["key"]: one["fault"] for one in self.config["strikes"]}
+
+    def steps_in(self, attempt: int, rank: int | None = None) -> list[dict[str, Any]]:
+        """What a rank, or all of them, did in an attempt. Raises DataError."""
+        logs = self.steps.values() if rank is None else [self.steps.get(rank, [])]
+        return [row for rows in logs for row in rows if row["attempt"] == attempt]
+
+    def noted(self, *events: str) -> list[dict[str, Any]]:
+        """All events of these kinds, rank by rank. Raises DataError."""
+        rows = (row for rank in self.all_events for row in self.events(rank))
+        return [row for row in rows if row["event"] in events]
 
     @cached_property
     def supervisor(self) -> dict[str, Any]:

@@ -17,12 +17,13 @@ from typing import Any
 from deepvm.io.atomic_write import write_bytes
 from deepvm.lab.audit.gates import verdicts
 from deepvm.lab.audit.references import with_references
-from deepvm.lab.faults.fault import Strike, Target
-from deepvm.lab.faults.fault_registry import strike_document
-from deepvm.lab.plan import Plan
-from deepvm.lab.records import CHECKPOINTS, CONFIG, Records, read_lines, steps_of
-from deepvm.lab.running.launchers import find_launcher
-from deepvm.lab.running.supervisor import Supervisor
+from deepvm.lab.faults.fault import Strike
+from deepvm.lab.launchers.launcher_registry import find_launcher
+from deepvm.lab.matrix import CALM, NONE, Dataset, MatrixFile, Model, Run, Suite
+from deepvm.lab.matrix_runner import config_of
+from deepvm.lab.records import CHECKPOINTS, CONFIG, Records, read_document, read_lines, steps_of
+from deepvm.lab.running.launcher import Launcher
+from deepvm.lab.running.plan import Plan
 
 STEPS, EVERY = 60, 20
 
@@ -33,8 +34,8 @@ class Control:
 
     Attributes:
         what: for people. gate: the one that must fail. everywhere: whether the failure-free run
-            makes it, too, so that parameters do not differ. steps: that are trained. left_out:
-            further ones that were asked for. spoil: is done to the records of the run.
+            makes it, too, so that parameters do not differ. steps: that are trained. spoil: is
+            done to the records of the run.
     """
 
     what: str
@@ -45,7 +46,6 @@ class Control:
     dropout: float = 0.1
     everywhere: bool = False
     steps: int = STEPS
-    left_out: int = 0
     spoil: Callable[[Path], None] = lambda folder: None
 
 
@@ -58,13 +58,21 @@ def _noise(folder: Path) -> None:
     write_bytes(folder / steps_of(0), "".join(f"{json.dumps(row)}\n" for row in rows).encode())
 
 
+def _ask_for_more(folder: Path) -> None:
+    """Five more steps had been asked for, of both runs."""
+    for path in folder.parent.glob(f"*/{CONFIG}"):
+        config = read_document(path)
+        config["steps"] += 5
+        write_bytes(path, json.dumps(config).encode())
+
+
 def _lose(folder: Path) -> None:
     (folder / CHECKPOINTS).unlink()
 
 
 CONTROLS: Mapping[str, Control] = {
     "early-end": Control(
-        "a training ends early, and says that it is complete", "steps", left_out=5
+        "a training ends early, and says that it is complete", "steps", spoil=_ask_for_more
     ),
     "dropped-id": Control("a sampler leaves out a sample", "samples", everywhere=True),
     "duplicated-id": Control("a sampler gives a sample twice", "samples", everywhere=True),
@@ -98,7 +106,7 @@ CONTROLS: Mapping[str, Control] = {
     "early-commit": Control(
         "a checkpoint is committed before its data",
         "stories",
-        strikes=(Strike("kill", 39, target=Target.WRITE),),
+        strikes=(Strike("kill", 39, target="write"),),
     ),
     "never-restores": Control("an attempt begins anew, though there are checkpoints", "stories"),
     "lost-record": Control("the log of checkpoints is not there", "artefacts", spoil=_lose),
@@ -137,48 +145,34 @@ def run_all(
     return results
 
 
-def _run_both(runs: Path, name: str, control: Control, launcher: Any) -> Records:
-    """Of the disturbed run."""
+def _run_both(runs: Path, name: str, control: Control, launcher: Launcher) -> Records:
+    """The run without failures, and the disturbed one, whose records these are."""
     for disturbed in (False, True):
         folder = runs / ("disturbed" if disturbed else "calm")
-        strikes = control.strikes if disturbed else ()
+        folder.mkdir(parents=True)
         config = _config(name, control, disturbed=disturbed)
-        _run(folder, config, strikes, launcher, control.left_out)
-    control.spoil(runs / "disturbed")
-    return Records.read(runs / "disturbed")
+        write_bytes(folder / CONFIG, json.dumps(config, indent=1).encode())
+        launcher.run(Plan(folder, config))
+    control.spoil(folder)
+    return Records.read(folder)
 
 
 def _config(name: str, control: Control, *, disturbed: bool) -> dict[str, Any]:
-    strikes = control.strikes if disturbed else ()
-    return {
-        "matrix": "selftest",
-        "dataset": {"name": "tokens", "path": None},
-        "dataset_size": 1024,
-        "model": {"name": "gpt-tiny", "width": 16, "norm": "batch", "dropout": control.dropout},
-        "failure": "control" if disturbed else "calm",
-        "variant": control.strategy if disturbed else "none",
-        "strategy": control.strategy if disturbed else None,
-        "seed": 0,
-        "world": control.world,
-        "worlds": [[0, control.world]],
-        "virtual_shards": 0,
-        "global_batch": 32,
-        "accumulate": 1,
-        "steps": control.steps + control.left_out,
-        "checkpoint_every": EVERY,
-        "max_inflight": 2,
-        "keep": 3,
-        "launcher": "forkserver",
-        "strikes": [strike_document(one) for one in strikes],
-        "disk": {},
-        "controls": [name] if disturbed or control.everywhere else [],
-    }
-
-
-def _run(
-    folder: Path, config: dict[str, Any], strikes: Sequence[Strike], launcher: Any, left_out: int
-) -> None:
-    folder.mkdir(parents=True)
-    write_bytes(folder / CONFIG, json.dumps(config, indent=1).encode())
-    trained = {**config, "steps": config["steps"] - left_out}
-    Supervisor(Plan(folder, trained, [(0, config["world"])], strikes), launcher).run()
+    variant = control.strategy if disturbed else NONE
+    matrix = MatrixFile(
+        name="selftest",
+        datasets=[Dataset(name="tokens", size=1024)],
+        models=[Model(name="gpt-tiny", width=16, dropout=control.dropout)],
+        variants=[variant],
+        world=control.world,
+        global_batch=32,
+        steps=control.steps,
+        checkpoint_every=EVERY,
+        max_inflight=2,
+    )
+    suite = Suite(matrix.datasets[0], matrix.models[0], "control" if disturbed else CALM)
+    strategy = control.strategy if disturbed else None
+    strikes = tuple(control.strikes) if disturbed else ()
+    run = Run(suite, variant, strategy, 0, tuple(matrix.worlds), strikes)
+    controls = [name] if disturbed or control.everywhere else []
+    return {**config_of(matrix, run, 1024), "controls": controls}

@@ -151,7 +151,7 @@ def test_files_of_a_run_are_on_the_page(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_small_matrix_runs(tmp_path: Path) -> None:
     from deepvm.lab.checked import check
-    from deepvm.lab.running.matrix_runner import MatrixRunner
+    from deepvm.lab.matrix_runner import MatrixRunner
 
     pytest.importorskip("torch")
     (text,) = blocks(FILE, "yaml run")

@@ -14,14 +14,12 @@ import yaml
 
 from deepvm.lab.audit.gates import verdicts
 from deepvm.lab.audit.references import with_references
+from deepvm.lab.launchers.deepvm_run import DeepvmRun
+from deepvm.lab.launchers.forkserver import Forkserver
 from deepvm.lab.matrix import FORMAT, MatrixFile, Run, runs_of
-from deepvm.lab.orchestrated.job_supervisor import JobSupervisor
-from deepvm.lab.plan import Plan
 from deepvm.lab.records import CONFIG, Records
-from deepvm.lab.running.forkserver import Forkserver
-from deepvm.lab.running.matrix_runner import config_of
-from deepvm.lab.running.supervisor import Supervisor
-from deepvm.lab.strategies.strategy_registry import find_strategy
+from deepvm.lab.matrix_runner import config_of
+from deepvm.lab.running.plan import Plan
 
 SAMPLES = 4096
 """Of the data set ``tokens``."""
@@ -66,8 +64,7 @@ def plan_of(matrix: MatrixFile, folder: Path, run: Run) -> Plan:
     config = config_of(matrix, run, SAMPLES)
     folder.mkdir(parents=True)
     (folder / CONFIG).write_text(json.dumps(config))
-    in_memory = run.strategy is not None and find_strategy(run.strategy).in_memory
-    return Plan(folder, config, run.worlds, run.strikes, run.disk, in_memory=in_memory)
+    return Plan(folder, config)
 
 
 def run_job(matrix: MatrixFile, out: Path) -> JobRun:
@@ -78,10 +75,10 @@ def run_job(matrix: MatrixFile, out: Path) -> JobRun:
         forked = matrix.model_copy(update={"launcher": "forkserver"})
         launcher = Forkserver()
         try:
-            assert Supervisor(plan_of(forked, out / "calm", undisturbed), launcher).run()
+            assert launcher.run(plan_of(forked, out / "calm", undisturbed))
         finally:
             launcher.close()
     plan = plan_of(matrix, out / "planned", run)
-    JobSupervisor(plan).run()
+    DeepvmRun().run(plan)
     gates = verdicts(with_references(Records.read(plan.folder), out))
     return JobRun(plan.folder, {gate: why for gate, why in gates.items() if why})

@@ -80,10 +80,10 @@ def run(
 
     _need_torch()
     from deepvm.lab.matrix import find_matrix
+    from deepvm.lab.matrix_runner import MatrixRunner
+    from deepvm.lab.matrix_runner import Progress as Done
     from deepvm.lab.records import RUNS
     from deepvm.lab.running.manifest import NAME, PLANNED
-    from deepvm.lab.running.matrix_runner import MatrixRunner
-    from deepvm.lab.running.matrix_runner import Progress as Done
 
     if not folder:  # as of a variable that is not set: Path would make it the current folder
         raise RequestError("out", folder, "a folder")

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypedDict
+from math import inf
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Gt, Len, Lt
+from typing_extensions import TypedDict  # of which pydantic makes a validator
 
 from deepvm.documents.build import At
+
+Count = Annotated[int, Ge(0)]
+Positive = Annotated[int, Ge(1)]
+Time = Annotated[float, Gt(-inf), Lt(inf)]
+Seconds = Annotated[float, Ge(0), Lt(inf)]
+Worlds = Annotated[list[Annotated[list[Count], Len(2, 2)]], Len(1)]
 
 Verdict = Literal["pass", "fail"]
 
@@ -281,15 +291,15 @@ class LabStrike(TypedDict):
 
     fault: str
     """its kind"""
-    step: int
+    step: Count
     """it strikes when so many steps are done"""
-    rank: int
+    rank: Count
     """who is hit"""
     target: str
     """of kills: worker, agent, machine or write"""
-    seconds: float
+    seconds: Seconds
     """how long it lasts, seconds"""
-    delay_s: float
+    delay_s: Seconds
     """from the step until it strikes, seconds"""
     key: str
     """its name in other records"""
@@ -304,7 +314,7 @@ class LabRun(TypedDict):
     matrix: str
     """name of the matrix"""
     dataset: LabDataset
-    dataset_size: int
+    dataset_size: Positive
     """samples"""
     model: LabModel
     failure: str
@@ -313,27 +323,27 @@ class LabRun(TypedDict):
     """name of the variant"""
     strategy: str | None
     """what makes its checkpoints; null for none"""
-    seed: int
+    seed: Count
     """of data order, weights and random numbers"""
-    world: int
+    world: Positive
     """ranks; the most of them if their number changes"""
-    worlds: list[list[int]]
+    worlds: Worlds
     """steps with the number of ranks from there on"""
-    min_world: int | None
+    min_world: Positive | None
     """ranks with which a job of deepvm run goes on; null: all"""
-    virtual_shards: int
+    virtual_shards: Count
     """0 for a plain DistributedDataParallel"""
-    global_batch: int
+    global_batch: Positive
     """samples of a step on all ranks together"""
-    accumulate: int
+    accumulate: Positive
     """parts of a rank's batch"""
-    steps: int
+    steps: Positive
     """of the run"""
-    checkpoint_every: int
+    checkpoint_every: Positive
     """steps"""
-    max_inflight: int
+    max_inflight: Positive
     """checkpoints that wait to be written at most"""
-    keep: int
+    keep: Positive
     """newest checkpoints that are kept"""
     launcher: str
     """what starts the ranks"""
@@ -345,13 +355,13 @@ class LabRun(TypedDict):
 
 
 class _MoreOfAttempt(TypedDict, total=False):
-    detect_s: float | None
+    detect_s: Seconds | None
     """from the failure until it was seen, seconds; of attempts that failed"""
-    restart_s: float | None
+    restart_s: Seconds | None
     """until ranks began to restore, seconds; as below behind a failure only"""
-    restore_s: float | None
+    restore_s: Seconds | None
     """reading the checkpoint, seconds"""
-    replay_s: float | None
+    replay_s: Seconds | None
     """until training was where it had been, seconds"""
     last_lines: list[str]
     """of the ranks' output, where nothing planned explains the failure"""
@@ -359,44 +369,44 @@ class _MoreOfAttempt(TypedDict, total=False):
     """files of checkpoints that were damaged, as planned, below the run's folder"""
     machines: list[str]
     """of the ranks, of jobs of deepvm run"""
-    safe: list[list[Any]]
+    safe: list[Annotated[list[Any], Len(3, 3)]]
     """versions that such a job called safe: step, reason, whether without an anchor"""
 
 
 class LabAttempt(_MoreOfAttempt):
     """One start of a training."""
 
-    attempt: int
+    attempt: Count
     """its number, from 0"""
-    world: int
+    world: Count
     """ranks"""
     state: str
     """completed, failed or hung; of jobs of deepvm run also preempted or superseded"""
-    until: int
+    until: Count
     """step at which it had to end"""
-    began: float
+    began: Time
     """seconds since the epoch"""
-    detected: float
+    detected: Time
     """when its end was seen, seconds since the epoch"""
     exits: list[int | None]
     """exit codes of the ranks; below 0: minus a signal's number; null: not known"""
     causes: list[str]
     """planned failures that ended it, or hang"""
-    struck: dict[str, float]
+    struck: dict[str, Time]
     """planned failures with their times, seconds since the epoch"""
-    resumed_step: int | None
+    resumed_step: Count | None
     """steps that were done when it went on; null if it never did"""
-    reached_step: int
+    reached_step: Count
     """steps that were done when it ended"""
-    damaged: int
+    damaged: Count
     """checkpoints that it found damaged"""
-    disk_errors: int
+    disk_errors: Count
     """writes that the disk refused, as planned"""
 
 
 class _MoreOfSupervisor(TypedDict, total=False):
-    left: list[str]
-    """what a job of deepvm run has left behind"""
+    left: list[int]
+    """processes that a job of deepvm run has left behind"""
     why: str
     """why such a job has not got to its end, empty if it has"""
 
@@ -406,11 +416,11 @@ class LabSupervisor(_MoreOfSupervisor):
 
     state: str
     """completed, failed or running"""
-    restarts: int
+    restarts: Count
     """attempts behind failures"""
-    wall_s: float
+    wall_s: Annotated[float, Gt(0), Lt(inf)]
     """from its start to its end, seconds"""
-    hangs: int
+    hangs: Count
     """attempts that hung"""
     attempts: list[LabAttempt]
 

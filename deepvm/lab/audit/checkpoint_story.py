@@ -7,9 +7,10 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from deepvm.lab.audit.orchestrated import safe_steps
-from deepvm.lab.records import CHECKPOINTS, ORCHESTRATED, Records
-from deepvm.lab.strategies.strategy_registry import heeds_orchestrator
+from deepvm.lab.records import CHECKPOINTS, Records
+from deepvm.lab.strategies.strategy_registry import obeys_orchestrator
 
+Attempt = Mapping[str, Any]
 SKIPPED = "skipped"
 """The error of a checkpoint that was due while another one was being written."""
 NODE = "node"
@@ -30,199 +31,153 @@ _ONE_FILE = ("torch-save",)
 
 def resumptions(run: Records) -> Iterator[str]:
     """Attempts resumed from the newest checkpoint, or one that may have been saved after it."""
-    if not _tells(run):
+    if not _complete(run):
         return
     saved, good, damaged = set[int](), set[int](), 0
-    for one in run.supervisor["attempts"]:
-        if one["resumed_step"] is not None:
-            resumed, newest = one["resumed_step"], _newest(run, good, damaged)
+    for one in run.attempts:
+        resumed = one["resumed_step"]
+        if resumed is not None:
+            newest = _newest(run, good, damaged)
+            went_on = f"attempt {one['attempt']} went on from step {resumed}"
             if resumed and resumed not in saved:
-                yield (
-                    f"attempt {one['attempt']} went on from step {resumed}, of which no checkpoint"
-                    " is recorded"
-                )
+                yield f"{went_on}, of which no checkpoint is recorded"
             if resumed < newest:
-                yield (
-                    f"attempt {one['attempt']} went on from step {resumed}, though there was a"
-                    f" checkpoint of {newest}"
-                )
+                yield f"{went_on}, though there was a checkpoint of {newest}"
             # Newer ones were damaged
             good, damaged = {step for step in good if step < resumed} | {resumed}, 0
-        recorded = _recorded(run, one)
-        good = {step for step in good | recorded if step not in _perhaps_lost(run, one)}
+        recorded = _recorded(run, one, whole=True)
+        good = (good | recorded) - _perhaps_lost(run, one)
         saved |= recorded | possibly_saved(run, one) | safe_steps(one)
-        damaged += _damaged(run, one)
+        damaged += len(_damaged(run, one))
 
 
-def _perhaps_lost(run: Records, attempt: Mapping[str, Any]) -> set[int]:
+def _complete(run: Records) -> bool:
+    """Whether all is known of checkpoints: a log that is lost is a missing artefact."""
+    return run.config["strategy"] is None or (run.folder / CHECKPOINTS).is_file()
+
+
+def _perhaps_lost(run: Records, attempt: Attempt) -> set[int]:
     """Steps of checkpoints that may have existed only in a memory node killed in an attempt."""
     lost = [at for key, at in attempt["struck"].items() if key.startswith(f"{NODE}-")]
-    rows = run.checkpoints if lost else ()
-    return {
-        row["step"]
-        for row in rows
-        if row["time"] <= max(lost) and row["attempt"] <= attempt["attempt"]
-    }
+    rows = [row for row in run.checkpoints if row["attempt"] <= attempt["attempt"]]
+    return {row["step"] for row in rows if row["time"] <= max(lost, default=-math.inf)}
 
 
 def _newest(run: Records, good: Collection[int], damaged: int) -> int:
     """The newest checkpoint that must exist if so many files were damaged; 0: none."""
     if damaged and run.config["strategy"] in _ONE_FILE:
         return 0
-    left = sorted(good, reverse=True)[damaged:]
-    return max(left, default=0)
+    return max(sorted(good, reverse=True)[damaged:], default=0)
 
 
-def _damaged(run: Records, attempt: Mapping[str, Any]) -> int:
-    """How many checkpoints were damaged at the end of an attempt: one per failure."""
-    faults = {strike["key"]: strike["fault"] for strike in run.config["strikes"]}
-    keys = [key for key in attempt["struck"] if faults.get(key) in DAMAGING]
-    return len(attempt.get("broken", ())[: len(keys)])
+def _damaged(run: Records, attempt: Attempt) -> list[str]:
+    """The failures by which checkpoints were damaged at the end of an attempt."""
+    keys = [key for key in attempt["struck"] if run.faults.get(key) in DAMAGING]
+    return keys[: len(attempt.get("broken", ()))]
+
+
+def _recorded(run: Records, attempt: Attempt, *, whole: bool = False) -> set[int]:
+    """Steps of the checkpoints that an attempt has recorded; ``whole``: without errors."""
+    rows = [row for row in run.checkpoints if row["attempt"] == attempt["attempt"]]
+    return {row["step"] for row in rows if not (whole and row["error"])}
 
 
 def due(run: Records) -> Iterator[str]:
     """Checkpoints are of steps done and due, or the last; on request, at other steps, too."""
-    attempts, strategy = (
-        {one["attempt"]: one for one in run.supervisor["attempts"]},
-        run.config["strategy"],
-    )
-    asked = (
-        run.config["launcher"] == ORCHESTRATED
-        and strategy is not None
-        and heeds_orchestrator(strategy)
-    )
+    attempts = {one["attempt"]: one for one in run.attempts}
+    strategy, every = run.config["strategy"], run.config["checkpoint_every"]
+    on_request = run.is_job and strategy is not None and obeys_orchestrator(strategy)
     for row in run.checkpoints:
         step, attempt = row["step"], attempts.get(row["attempt"])
+        recorded = f"attempt {row['attempt']} recorded a checkpoint of step {step}"
         if attempt is None:
-            yield (
-                f"a checkpoint of step {step} is recorded by attempt {row['attempt']}, which is not"
-            )
-        elif not step <= max(attempt["resumed_step"] or 0, attempt["reached_step"]):
-            yield (
-                f"attempt {row['attempt']} recorded a checkpoint of step {step}, which it has not"
-                " reached"
-            )
-        elif step % run.config["checkpoint_every"] and step != attempt["until"] and not asked:
-            yield (
-                f"attempt {row['attempt']} recorded a checkpoint of step {step}, at which none"
-                " was due"
-            )
+            number = row["attempt"]
+            yield f"a checkpoint of step {step} is recorded by attempt {number}, which is not"
+        elif step > max(attempt["resumed_step"] or 0, attempt["reached_step"]):
+            yield f"{recorded}, which it has not reached"
+        elif step % every and step != attempt["until"] and not on_request:
+            yield f"{recorded}, at which none was due"
 
 
 def unplanned(run: Records) -> Iterator[str]:
     """No checkpoint failed by itself, such as for lack of space, except on hit ranks or orphans."""
-    faults = {strike["fault"] for strike in run.config["strikes"]}
-    # Whose machines take some along
-    if run.config["disk"] or NODE in faults or run.config["launcher"] == ORCHESTRATED:
+    # A job's machines take some along
+    if run.config["disk"] or NODE in run.faults.values() or run.is_job:
         return
-    hits = {
-        one["attempt"]: min(one["struck"].values(), default=math.inf)
-        for one in run.supervisor["attempts"]
-    }
+    hits = {one["attempt"]: min(one["struck"].values(), default=math.inf) for one in run.attempts}
     for row in run.checkpoints:
         if row["error"] not in ("", SKIPPED) and row["time"] < hits.get(row["attempt"], math.inf):
-            yield (
-                f"the checkpoint of step {row['step']} failed, and no fault was planned:"
-                f" {row['error']}"
-            )
+            failed = f"the checkpoint of step {row['step']} failed, and no fault was planned"
+            yield f"{failed}: {row['error']}"
 
 
 def records(run: Records) -> Iterator[str]:
     """An attempt that ended as planned recorded each due checkpoint, if only with an error."""
-    if run.config["strategy"] is None or not _tells(run):
+    if run.config["strategy"] is None or not _complete(run):
         return
     every = run.config["checkpoint_every"]
-    for one in run.supervisor["attempts"]:
-        if _closed(run, one):
-            told = {row["step"] for row in run.checkpoints if row["attempt"] == one["attempt"]}
-            first = (one["resumed_step"] or 0) // every + 1
-            missing = [
-                step for step in range(first * every, one["until"] + 1, every) if step not in told
-            ]
-            if missing:
-                yield f"attempt {one['attempt']} recorded no checkpoint of step {missing[0]}"
+    for one in filter(lambda one: _closed(run, one), run.attempts):
+        first = (one["resumed_step"] or 0) // every + 1
+        missing = set(range(first * every, one["until"] + 1, every)) - _recorded(run, one)
+        if missing:
+            yield f"attempt {one['attempt']} recorded no checkpoint of step {min(missing)}"
 
 
-def _warned(run: Records, attempt: Mapping[str, Any]) -> str:
-    """The first thing that a rank was warned of when it restored, to explain what is wrong."""
-    rows = (row for rows in run.all_events.values() for row in rows)
-    texts = [
-        row["text"]
-        for row in rows
-        if row["event"] == "warned" and row["attempt"] == attempt["attempt"]
-    ]
-    return f": {texts[0]}" if texts else ""
-
-
-def _tells(run: Records) -> bool:
-    """Whether all is known of checkpoints: a log that is lost is told as a missing artefact."""
-    return run.config["strategy"] is None or (run.folder / CHECKPOINTS).is_file()
-
-
-def possibly_saved(run: Records, attempt: Mapping[str, Any]) -> set[int]:
+def possibly_saved(run: Records, attempt: Attempt) -> set[int]:
     """Steps of checkpoints that an attempt may have finished without time to record it.
 
     They come after the last one of which it has recorded anything, unless the strategy finishes
     them in any order, and no more than can be in flight.
     """
-    if run.config["strategy"] is None or _closed(run, attempt):
+    strategy, every = run.config["strategy"], run.config["checkpoint_every"]
+    if strategy is None or _closed(run, attempt):
         return set()
-    every, first = run.config["checkpoint_every"], attempt["resumed_step"] or 0
-    told = {row["step"] for row in run.checkpoints if row["attempt"] == attempt["attempt"]}
-    last = first if run.config["strategy"] in _ANY_ORDER else max([first, *told])
-    due = [
-        step
-        for step in range((last // every + 1) * every, attempt["reached_step"] + 1, every)
-        if step not in told
-    ]
-    return set(due[-run.config["max_inflight"] - 1 :])
+    recorded, last = _recorded(run, attempt), attempt["resumed_step"] or 0
+    if strategy not in _ANY_ORDER:
+        last = max([last, *recorded])
+    steps = range((last // every + 1) * every, attempt["reached_step"] + 1, every)
+    unrecorded = [step for step in steps if step not in recorded]
+    return set(unrecorded[-run.config["max_inflight"] - 1 :])
 
 
-def _closed(run: Records, attempt: Mapping[str, Any]) -> bool:
+def _closed(run: Records, attempt: Attempt) -> bool:
     """Whether an attempt had time to record all: a replaced generation of a job has not."""
-    replaced = (
-        run.config["launcher"] == ORCHESTRATED and attempt is not run.supervisor["attempts"][-1]
-    )
+    replaced = run.is_job and attempt is not run.attempts[-1]
     return attempt["state"] == "completed" and not replaced
-
-
-def _recorded(run: Records, attempt: Mapping[str, Any]) -> set[int]:
-    return {
-        row["step"]
-        for row in run.checkpoints
-        if row["attempt"] == attempt["attempt"] and not row["error"]
-    }
 
 
 def damage(run: Records) -> Iterator[str]:
     """What was damaged on purpose was noticed, and nothing else was damaged."""
-    faults = {strike["key"]: strike["fault"] for strike in run.config["strikes"]}
-    silent = {
-        fault for fault, strategies in _UNNOTICED.items() if run.config["strategy"] in strategies
-    }
-    there: list[int] = []
+    strategy = run.config["strategy"]
+    silent = {fault for fault, strategies in _UNNOTICED.items() if strategy in strategies}
+    damaged: list[int] = []
     """For each damaged checkpoint that may remain: the attempt's progress at the damage."""
     unnoticed = ""
-    for one in run.supervisor["attempts"]:
-        if one["damaged"] > len(there):
-            some = (
-                "a damaged checkpoint"
-                if one["damaged"] == 1
-                else f"{one['damaged']} damaged checkpoints"
-            )
-            known = f"only {len(there)} had been damaged" if there else "nothing had damaged one"
-            yield f"attempt {one['attempt']} found {some}, and {known}{_warned(run, one)}"
+    for one in run.attempts:
+        if one["damaged"] > len(damaged):
+            yield _unexplained(run, one, len(damaged))
         if unnoticed and one["resumed_step"] is not None:
             if not one["damaged"]:
                 yield f"attempt {one['attempt']} did not notice the damage of {unnoticed}"
             unnoticed = ""
-        newest = max(_recorded(run, one), default=0)
+        newest = max(_recorded(run, one, whole=True), default=0)
         # Restoring looks no further than a good one
-        there = [reached for reached in there if reached > newest]
-        keys = [key for key in one["struck"] if faults.get(key) in DAMAGING]
-        broken = _damaged(run, one)
-        there += [one["reached_step"]] * broken
+        damaged = [reached for reached in damaged if reached > newest]
+        keys = _damaged(run, one)
+        damaged += [one["reached_step"]] * len(keys)
         # what was not recorded may not have been whole when it was damaged: then there is nothing
         # to notice
-        if broken and not silent & {faults[key] for key in keys} and not possibly_saved(run, one):
-            unnoticed = keys[-1]
+        struck = [key for key in one["struck"] if run.faults.get(key) in DAMAGING]
+        quiet = silent & {run.faults[key] for key in struck}
+        if keys and not quiet and not possibly_saved(run, one):
+            unnoticed = struck[-1]
+
+
+def _unexplained(run: Records, attempt: Attempt, known: int) -> str:
+    """More damage than was done, with the first warning that a rank had when it restored."""
+    count = f"{attempt['damaged']} damaged checkpoints"
+    if attempt["damaged"] == 1:
+        count = "a damaged checkpoint"
+    reason = f"only {known} had been damaged" if known else "nothing had damaged one"
+    warnings = [row["text"] for row in run.noted("warned") if row["attempt"] == attempt["attempt"]]
+    return ": ".join([f"attempt {attempt['attempt']} found {count}, and {reason}", *warnings[:1]])

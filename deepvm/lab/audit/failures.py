@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from deepvm.lab.audit.checkpoint_story import DAMAGING
-from deepvm.lab.records import EVENTS, NODE_LOG, ORCHESTRATED, Records, read_lines
+from deepvm.lab.records import EVENTS, NODE_LOG, Records, read_lines
 
 Row = Mapping[str, Any]
 _CODES: Mapping[str, Collection[int | None]] = {
@@ -29,87 +30,67 @@ _WAIT_S, _SEEN_S, _TOLERANCE = 0.1, 5.0, 0.9
 
 def failures(run: Records) -> Iterator[str]:
     """Each planned failure happened during training, and ended what it had to, as it should."""
-    attempts: Sequence[Row] = run.supervisor["attempts"]
-    struck = {key: one for one in attempts for key in one["struck"]}
+    struck = {key: one for one in run.attempts for key in one["struck"]}
     for strike in run.config["strikes"]:
         key, attempt = strike["key"], struck.get(strike["key"])
-        if attempt is None:
-            yield f"{key} has never struck"
-        elif strike["ends"]:
-            yield from _ending(run, strike, attempt)
-        elif wrong := _mistimed(run, strike, attempt) or _passing(run, strike, attempt):
-            yield f"{key} {wrong}"
+        problem = "has never struck"
+        if attempt is not None and strike["ends"]:
+            problem = _ending(run, strike, attempt)
+        elif attempt is not None:
+            problem = _mistimed(run, strike, attempt) or _passing(run, strike, attempt)
+        if problem:
+            yield f"{key} {problem}"
     yield from _disk(run)
 
 
-def _ending(run: Records, strike: Row, attempt: Row) -> Iterator[str]:
-    """What is wrong with a failure that should have ended its attempt."""
-    key = strike["key"]
+def _ending(run: Records, strike: Row, attempt: Row) -> str:
+    """What is wrong with a failure that should have ended its attempt; empty if nothing is."""
     if attempt["state"] == "completed":
-        yield f"{key} did not end its attempt"
-    elif not _landed(run, attempt):
-        yield f"{key} struck before training had begun: it proves nothing"
-    elif wrong := _mistimed(run, strike, attempt):
-        yield f"{key} {wrong}"
-    elif strike["fault"] in DAMAGING and not attempt.get("broken"):
-        yield f"{key} damaged no file: it proves nothing"
-    else:
-        others = [
-            one for one in run.config["strikes"] if one["ends"] and one["key"] in attempt["struck"]
-        ]
-        ways = [_other_way(run, one, attempt) for one in others]  # of several, one was first
-        if all(ways):
-            yield f"{key} {_other_way(run, strike, attempt)}"
+        return "did not end its attempt"
+    if not _landed(run, attempt):
+        return "struck before training had started: it proves nothing"
+    if problem := _mistimed(run, strike, attempt):
+        return problem
+    if strike["fault"] in DAMAGING and not attempt.get("broken"):
+        return "damaged no file: it proves nothing"
+    others = [
+        one for one in run.config["strikes"] if one["ends"] and one["key"] in attempt["struck"]
+    ]
+    if all(_other_way(run, one, attempt) for one in others):  # of several, one was first
+        return _other_way(run, strike, attempt)
+    return ""
 
 
 def _landed(run: Records, attempt: Row) -> bool:
     """Whether an attempt trained before its end, and the next one had something to resume."""
     number = attempt["attempt"]
-    logged = any(row["attempt"] == number for rows in run.steps.values() for row in rows)
-    later = [one for one in run.supervisor["attempts"] if one["attempt"] == number + 1]
-    resumed = bool(later) and ((later[0]["resumed_step"] or 0) > 0 or attempt["reached_step"] > 0)
-    return logged and resumed
+    later = [one for one in run.attempts if one["attempt"] == number + 1]
+    progress = [attempt["reached_step"], *(one["resumed_step"] or 0 for one in later)]
+    return bool(later and run.steps_in(number) and max(progress) > 0)
 
 
 def _mistimed(run: Records, strike: Row, attempt: Row) -> str:
-    """Why a failure cannot have struck when it is said to; empty if it can."""
-    at, fault, step, rank = (
-        attempt["struck"][strike["key"]],
-        strike["fault"],
-        strike["step"],
-        strike["rank"],
-    )
+    """Why a failure cannot have struck when it is recorded; empty if it can."""
+    at, number = attempt["struck"][strike["key"]], attempt["attempt"]
+    fault, step, rank = strike["fault"], strike["step"], strike["rank"]
     if strike["key"] != f"{fault}-{step}-{rank}":
         return f"is planned as {fault} at step {step} of rank {rank}"
     ended = attempt["detected"] if strike["ends"] else _first(run) + run.supervisor["wall_s"]
-    if not attempt["began"] <= at <= ended:
-        return f"struck {_outside(at, attempt['began'], ended)} attempt {attempt['attempt']}"
-    done = _done(run, rank, attempt)
+    if at < attempt["began"]:
+        return f"struck {attempt['began'] - at:.1f} s before attempt {number}"
+    if at > ended:
+        return f"struck {at - ended:.1f} s after attempt {number}"
+    # Steps that the rank had done at the end of the attempt, by its own log
+    rows = [row["global_step"] + 1 for row in run.steps_in(number, rank)]
+    done = max(rows, default=attempt["resumed_step"] or 0)
     least = step - (fault in _BEFORE)
     if done < least or (fault in (*_BEFORE, *_AFTER) and done > least):
-        return (
-            f"was due at step {step}, and rank {rank} had done {done} steps in attempt"
-            f" {attempt['attempt']}"
-        )
+        return f"was due at step {step}, and rank {rank} had done {done} steps in attempt {number}"
     return ""
 
 
 def _first(run: Records) -> float:
-    return float(min(one["began"] for one in run.supervisor["attempts"]))
-
-
-def _outside(at: float, began: float, ended: float) -> str:
-    return f"{began - at:.1f} s before" if at < began else f"{at - ended:.1f} s after"
-
-
-def _done(run: Records, rank: int, attempt: Row) -> int:
-    """Steps that a rank had done at the end of an attempt, by its own log."""
-    rows = (
-        row["global_step"] + 1
-        for row in run.steps.get(rank, ())
-        if row["attempt"] == attempt["attempt"]
-    )
-    return max(rows, default=attempt["resumed_step"] or 0)
+    return float(min(one["began"] for one in run.attempts))
 
 
 def _other_way(run: Records, strike: Row, attempt: Row) -> str:
@@ -117,71 +98,60 @@ def _other_way(run: Records, strike: Row, attempt: Row) -> str:
     fault, rank, exits, state = strike["fault"], strike["rank"], attempt["exits"], attempt["state"]
     if fault in _HANGS:
         return "" if state == "hung" else f"did not hang its attempt, which is recorded as {state}"
-    everywhere = fault in DAMAGING or strike["target"] in _EVERYWHERE
-    ranks, who = (range(attempt["world"]), "any rank") if everywhere else ((rank,), f"rank {rank}")
+    ranks, who = [rank], f"rank {rank}"
+    if fault in DAMAGING or strike["target"] in _EVERYWHERE:
+        ranks, who = list(range(attempt["world"])), "any rank"
     if fault in _CODES and None not in exits:
-        said = [_last_words(run, one, attempt) for one in ranks]
-        if ("raised" if fault in _RAISES else "") not in said:
-            return (
-                f"has not ended {who}: the last that it noted is"
-                f" {', '.join(word or 'nothing' for word in said)}"
-            )
+        words = [_last_word(run, one, attempt) for one in ranks]
+        if ("raised" if fault in _RAISES else "") not in words:
+            noted = ", ".join(word or "nothing" for word in words)
+            return f"has not ended {who}: the last that it noted is {noted}"
     # Whose codes are not by rank: machines that are lost give none
-    if run.config["launcher"] == ORCHESTRATED:
+    if run.is_job:
         return ""
-    by_rank = run.config["launcher"] != "torchrun"  # it says 1 whatever has happened
-    allowed = _CODES.get(fault) if by_rank else None
     codes = [exits[one] for one in ranks if one < len(exits)]
-    if any(code != 0 if allowed is None else code in allowed for code in codes):
-        return ""
-    return f"has not ended {who}: they exited with {', '.join(map(str, exits))}"
+    ended = [code for code in codes if code != 0]
+    if fault in _CODES and run.config["launcher"] != "torchrun":  # which says 1 in any case
+        ended = [code for code in codes if code in _CODES[fault]]
+    return "" if ended else f"has not ended {who}: they exited with {', '.join(map(str, exits))}"
 
 
-def _last_words(run: Records, rank: int, attempt: Row) -> str:
+def _last_word(run: Records, rank: int, attempt: Row) -> str:
     """What a rank noted of its own end: ``ended``, ``raised``, or nothing, as who is killed."""
-    rows = (row["event"] for row in run.events(rank) if row["attempt"] == attempt["attempt"])
-    return next((event for event in rows if event in ("ended", "raised")), "")
+    rows = [row for row in run.events(rank) if row["attempt"] == attempt["attempt"]]
+    return next((row["event"] for row in rows if row["event"] in ("ended", "raised")), "")
 
 
 def _passing(run: Records, strike: Row, attempt: Row) -> str:
     """Why a failure that ends nothing has not happened; empty if it has, or nothing saw it."""
     if strike["fault"] == "stop":
         return _moved(run, strike, attempt)
-    if strike["fault"] == "node":
-        at = attempt["struck"][strike["key"]]
-        return (
-            _anchor_stayed(run, at) if run.config["launcher"] == ORCHESTRATED else _node_stayed(run)
-        )
-    return ""
+    if strike["fault"] == "node" and run.is_job:
+        return _anchor_stayed(run, attempt["struck"][strike["key"]])
+    return _node_stayed(run) if strike["fault"] == "node" else ""
 
 
 def _moved(run: Records, strike: Row, attempt: Row) -> str:
     """Whether a rank that was to stand still has logged steps all the time."""
     struck, rank, seconds = attempt["struck"][strike["key"]], strike["rank"], strike["seconds"]
-    times = [row["time"] for row in run.steps.get(rank, ()) if row["attempt"] == attempt["attempt"]]
+    times = sorted(row["time"] for row in run.steps_in(attempt["attempt"], rank))
     ended = max([*times, attempt["detected"]])
-    if ended < struck + seconds:
+    pairs = itertools.pairwise([*times, ended])
+    gap = max((after - before for before, after in pairs if after > struck), default=0.0)
+    if ended < struck + seconds or gap >= _TOLERANCE * seconds:
         return ""
-    marks = [*sorted(times), ended]
-    gap = max((b - a for a, b in zip(marks, marks[1:], strict=False) if b > struck), default=0.0)
-    return (
-        ""
-        if gap >= _TOLERANCE * seconds
-        else f"did not stop rank {rank}: it never stood still for {seconds:g} s"
-    )
+    return f"did not stop rank {rank}: it never stood still for {seconds:g} s"
 
 
 def _node_stayed(run: Records) -> str:
     """Whether the memory node was restarted too rarely: after each loss, unless the run ended."""
-    attempts, seconds = (
-        run.supervisor["attempts"],
-        {one["key"]: one["seconds"] for one in run.config["strikes"]},
-    )
+    seconds = {one["key"]: one["seconds"] for one in run.config["strikes"]}
     lost = 0
-    for one in attempts:
+    for one in run.attempts:
         for key, at in one["struck"].items():
             if key.startswith("node-") and key in seconds:
-                lost += one is not attempts[-1] or one["detected"] > at + seconds[key] + _WAIT_S
+                seen = one["detected"] > at + seconds[key] + _WAIT_S
+                lost += seen or one is not run.attempts[-1]
     log = run.folder / NODE_LOG
     starts = len(_STARTED.findall(log.read_bytes())) if log.is_file() else 0
     return "" if starts > lost else f"has ended no memory node: one was started {starts} times"
@@ -189,29 +159,19 @@ def _node_stayed(run: Records) -> str:
 
 def _anchor_stayed(run: Records, struck: float) -> str:
     """Whether a job lost no machine besides its ranks', though there was time to see it."""
-    trainers = {
-        machine for one in run.supervisor["attempts"] for machine in one.get("machines", ())
-    }
-    for row in read_lines(run.folder / EVENTS):
-        if (
-            row["event"] == "machine"
-            and row.get("why") == "lost"
-            and row["time"] >= struck
-            and row["id"] not in trainers
-        ):
-            return ""
+    trainers = {machine for one in run.attempts for machine in one.get("machines", ())}
+    rows = [row for row in read_lines(run.folder / EVENTS) if row["event"] == "machine"]
+    lost = [row for row in rows if row.get("why") == "lost" and row["id"] not in trainers]
     seen = struck + _SEEN_S < _first(run) + run.supervisor["wall_s"]
-    return "has ended no machine that keeps versions" if seen else ""
+    if not seen or any(row["time"] >= struck for row in lost):
+        return ""
+    return "has ended no machine that keeps versions"
 
 
 def _disk(run: Records) -> Iterator[str]:
     """What is wrong with a disk that should have misbehaved."""
-    events = [row for rows in run.all_events.values() for row in rows]
-    if any(name != "slow" for name in run.config["disk"]) and not any(
-        one["disk_errors"] for one in run.supervisor["attempts"]
-    ):
+    disk = set(run.config["disk"])
+    if disk - {"slow"} and not any(one["disk_errors"] for one in run.attempts):
         yield "the disk has never failed"
-    if "slow" in run.config["disk"] and not any(
-        row["event"] == "slowed" and row["seconds"] for row in events
-    ):
+    if "slow" in disk and not any(row["seconds"] for row in run.noted("slowed")):
         yield "the disk was never slow"

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from deepvm.errors import DataError
@@ -23,7 +22,6 @@ from deepvm.lab.records import (
     CHECKPOINTS,
     CONFIG,
     FINAL,
-    ORCHESTRATED,
     SUPERVISOR,
     MissingFileError,
     Records,
@@ -31,6 +29,7 @@ from deepvm.lab.records import (
     steps_of,
 )
 
+Row = Mapping[str, Any]
 _HIDDEN = re.compile(r"\..*(?<!\.spare)\.tmp|\.(step-|last|latest).*|order-.*")
 """Half-written files and orders; the Checkpointer keeps spares, locks and a generation."""
 ARTEFACTS, STORIES = "artefacts", "stories"
@@ -50,19 +49,17 @@ def _reached(run: Records) -> Iterator[str]:
 def _samples(run: Records) -> Iterator[str]:
     """Each step had exactly its window's samples, on its world's ranks (not: how many steps)."""
     yield from _order(run)
-    rule, steps = SampleRule(run.config), dict[int, dict[int, dict[str, Any]]]()
+    rule, steps = SampleRule(run.config), dict[int, dict[int, Row]]()
     for (step, rank), row in run.owners.items():
         steps.setdefault(step, {})[rank] = row
     for step in range(max(steps, default=-1) + 1):
-        wrong = _wrong_step(run, rule, step, steps.get(step, {}))
-        if wrong:
-            yield wrong
-            return
+        if problem := _wrong_step(run, rule, step, steps.get(step, {})):
+            yield problem
 
 
 def _order(run: Records) -> Iterator[str]:
     """Each attempt did its steps in their order, on each rank, from the one at which it went on."""
-    firsts = {one["attempt"]: one["resumed_step"] for one in run.supervisor["attempts"]}
+    firsts = {one["attempt"]: one["resumed_step"] for one in run.attempts}
     for rank, rows in run.steps.items():
         due = {number: first for number, first in firsts.items() if first is not None}
         for row in rows:
@@ -70,25 +67,18 @@ def _order(run: Records) -> Iterator[str]:
             # It is not recorded, or has restored nothing: another gate's question
             if number not in due:
                 continue
-            if step > due[number]:
-                yield f"step {due[number]} of rank {rank} is missing in attempt {number}"
-                return
-            if step < firsts[number]:
-                first = firsts[number]
-                yield (
-                    f"step {step} of rank {rank} was done in attempt {number}, which went on from"
-                    f" step {first}"
-                )
-                return
-            if step < due[number]:
-                yield f"step {step} of rank {rank} was done twice in attempt {number}"
-                return
+            first, expected = firsts[number], due[number]
+            if step > expected:
+                yield f"step {expected} of rank {rank} is missing in attempt {number}"
+            done = f"step {step} of rank {rank} was done"
+            if step < first:
+                yield f"{done} in attempt {number}, which went on from step {first}"
+            if step < expected:
+                yield f"{done} twice in attempt {number}"
             due[number] += 1
 
 
-def _wrong_step(
-    run: Records, rule: SampleRule, step: int, rows: Mapping[int, Mapping[str, Any]]
-) -> str:
+def _wrong_step(run: Records, rule: SampleRule, step: int, rows: Mapping[int, Row]) -> str:
     """What is wrong with the samples of a step, by the lines of its ranks; empty if nothing is."""
     if not rows:
         return f"step {step} is missing"
@@ -96,49 +86,36 @@ def _wrong_step(
     if len(worlds) != 1:
         return f"step {step} has ranks of {sorted(worlds)} worlds"
     world = worlds.pop()
-    least, most = _worlds_at(run.config, step)
-    if not least <= world <= most or run.config["global_batch"] % world:
-        return (
-            f"step {step} had a world of {world}, not"
-            f" {most if least == most else f'{least} to {most}'}"
-        )
+    planned = [ranks for first, ranks in run.config["worlds"] if first <= step][-1]
+    least = min(run.config["min_world"] or planned, planned)
+    if not least <= world <= planned or run.config["global_batch"] % world:
+        allowed = planned if least == planned else f"{least} to {planned}"
+        return f"step {step} had a world of {world}, not {allowed}"
     if max(rows) >= world:
         return f"step {step} was done by rank {max(rows)}, of a world of {world}"
-    place = rule.place(step)
     for rank in range(world):
-        row = rows.get(rank)
-        if row is None:
+        if rank not in rows:
             return f"step {step} of rank {rank} is missing"
-        if (row["epoch"], row["cursor_step"]) != place:
-            return (
-                f"step {step} of rank {rank} is logged as epoch {row['epoch']}, step"
-                f" {row['cursor_step']}"
-            )
+        row = rows[rank]
+        epoch, cursor = row["epoch"], row["cursor_step"]
+        if (epoch, cursor) != rule.place(step):
+            return f"step {step} of rank {rank} is logged as epoch {epoch}, step {cursor}"
         expected = rule.samples(step, rank, world)
         if row["sample_ids_count"] != len(expected) or row["sample_ids_hash"] != hash_of(expected):
             return f"step {step} of rank {rank} had other samples"
     return ""
 
 
-def _worlds_at(config: Mapping[str, Any], step: int) -> tuple[int, int]:
-    """How many ranks may do a step: at least, and at most."""
-    planned: int = [world for first, world in config["worlds"] if first <= step][-1]
-    return max(1, min(config.get("min_world") or planned, planned)), planned
-
-
 def _replays(run: Records) -> Iterator[str]:
     """A repeated step had the same samples and, on as many ranks, the same loss, bit for bit."""
     for rank, rows in run.steps.items():
-        first: dict[tuple[int, int], dict[str, Any]] = {}
+        first: dict[tuple[int, int], Row] = {}
         for row in rows:
-            before = first.setdefault((row["global_step"], row["world_size"]), row)
+            step = row["global_step"]
+            before = first.setdefault((step, row["world_size"]), row)
             for key, what in (("sample_ids_hash", "other samples"), ("loss_hex", "another loss")):
                 if before[key] != row[key]:
-                    yield (
-                        f"step {row['global_step']} of rank {rank}: attempt {row['attempt']} had"
-                        f" {what}"
-                    )
-                    return
+                    yield f"step {step} of rank {rank}: attempt {row['attempt']} had {what}"
 
 
 def _parameters(run: Records) -> Iterator[str]:
@@ -158,59 +135,33 @@ def _leftovers(run: Records) -> Iterator[str]:
     for path in run.folder.rglob("*"):
         if _HIDDEN.fullmatch(path.name):
             yield f"{path.relative_to(run.folder)} is left"
-            return
-    for rows in run.all_events.values():
-        for row in rows:
-            if row["event"] == "started" and _lives(row["pid"], run.folder):
-                yield f"process {row['pid']} of attempt {row['attempt']} lives"
-                return
-    if run.config["launcher"] == ORCHESTRATED:  # whose machines count processes by themselves
+    for row in run.noted("started"):
+        # That it holds files of the run open, as process ids are reused
+        if any(path.startswith(f"{run.folder.resolve()}/") for path in open_files(row["pid"])):
+            yield f"process {row['pid']} of attempt {row['attempt']} lives"
+    if run.is_job:  # whose machines count processes by themselves
         yield from left_of_job(run)
 
 
 def _one_at_a_time(run: Records) -> Iterator[str]:
     """No attempt does a step once the next one exists, by order of lines and by times."""
-    there = sorted(_there(run).items())
-    ends = {
-        number: min(there[place + 1 :], key=lambda one: one[1], default=None)
-        for place, (number, _) in enumerate(there)
-    }
-    for rank, rows in run.steps.items():
+    begins = {one["attempt"]: one["began"] for one in run.attempts}
+    if run.is_job:
+        # A job's next generation is formed while the older one trains: its agents end that before
+        # the ranks meet
+        rows = sorted(run.noted("joined"), key=lambda row: float(row["time"]))
+        begins = {row["attempt"]: row["time"] for row in rows}
+    for rank, steps in run.steps.items():
         newest = -1
-        for row in rows:
+        for row in steps:
             number = row["attempt"]
             if number < newest:
-                yield f"attempt {number} of rank {rank} went on writing beside attempt {newest}"
-                return
+                yield f"attempt {number} of rank {rank} went on writing alongside attempt {newest}"
             newest = number
-            end = ends.get(number)
-            if end is not None and row["time"] > end[1]:
-                yield (
-                    f"attempt {number} of rank {rank} did step {row['global_step']} beside attempt"
-                    f" {end[0]}"
-                )
-                return
-
-
-def _there(run: Records) -> dict[int, float]:
-    """Since when each attempt is there, and older ones must be gone.
-
-    A job's next generation is formed while the older one trains: its agents end that before the
-    ranks meet.
-    """
-    if run.config["launcher"] != ORCHESTRATED:
-        return {one["attempt"]: one["began"] for one in run.supervisor["attempts"]}
-    met: dict[int, float] = {}
-    for rows in run.all_events.values():
-        for row in rows:
-            if row["event"] == "joined":
-                met[row["attempt"]] = max(row["time"], met.get(row["attempt"], 0.0))
-    return met
-
-
-def _lives(pid: int, folder: Path) -> bool:
-    """Whether a process holds files of the run open, as process ids are reused."""
-    return any(str(folder.resolve()) in path for path in open_files(pid))
+            later = [(at, other) for other, at in begins.items() if other > number]
+            if number in begins and later and row["time"] > min(later)[0]:
+                did = f"attempt {number} of rank {rank} did step {row['global_step']}"
+                yield f"{did} alongside attempt {min(later)[1]}"
 
 
 def _artefacts(run: Records) -> Iterator[str]:
@@ -244,14 +195,13 @@ def verdicts(run: Records) -> dict[str, str]:
 
     Raises DataError: records are damaged.
     """
-    found: dict[str, str] = {}
+    problems: dict[str, str] = {}
     for name, gate in GATES.items():
         try:
-            found[name] = next(gate(run), "")
+            problems[name] = next(gate(run), "")
         except MissingFileError as error:
-            found[name] = f"{error.name} is missing"
+            problems[name] = f"{error.name} is missing"
         except (LookupError, TypeError, AttributeError, ValueError, OSError) as error:
-            raise DataError(
-                f"{run.folder}: damaged: {name}: {type(error).__name__}: {error}"
-            ) from None
-    return found
+            reason = f"{name}: {type(error).__name__}: {error}"
+            raise DataError(f"{run.folder}: damaged: {reason}") from None
+    return problems

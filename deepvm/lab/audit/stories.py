@@ -1,4 +1,4 @@
-"""The gate that asks whether all that a run has left tells the same story."""
+"""The gate that asks whether all that a run has left is consistent."""
 
 from __future__ import annotations
 
@@ -6,23 +6,24 @@ from collections.abc import Iterator
 
 from deepvm.lab.audit import checkpoint_story
 from deepvm.lab.audit.orchestrated import promises
-from deepvm.lab.record_checks import RECOVERY
-from deepvm.lab.records import ORCHESTRATED, Records
+from deepvm.lab.records import Records
+
+_RECOVERY = ("detect_s", "restart_s", "replay_s")
+"""The parts of a recovery that exclude one another."""
 
 
 def stories(run: Records) -> Iterator[str]:
     """Supervisor, ranks and checkpoints agree; a job kept the orchestrator's promises."""
-    attempts = run.supervisor["attempts"]
+    attempts = run.attempts
     if [one["attempt"] for one in attempts] != list(range(len(attempts))):
         yield "attempts are not counted from 0"
-    failed = sum(one["state"] != "completed" for one in attempts)
-    if run.supervisor["state"] == "completed" and run.supervisor["restarts"] != failed:
-        yield f"{run.supervisor['restarts']} restarts for {failed} attempts that failed"
-    unplanned = [
-        one["attempt"] for one in attempts if one["state"] != "completed" and not one["causes"]
-    ]
-    if unplanned:
-        yield f"attempt {unplanned[0]} failed, and nothing had been planned"
+    failed = [one for one in attempts if one["state"] != "completed"]
+    restarts = run.supervisor["restarts"]
+    if run.supervisor["state"] == "completed" and restarts != len(failed):
+        yield f"{restarts} restarts for {len(failed)} attempts that failed"
+    for one in failed:
+        if not one["causes"]:
+            yield f"attempt {one['attempt']} failed, and nothing had been planned"
     yield from _ranks(run)
     yield from _reached(run)
     yield from _times(run)
@@ -31,85 +32,65 @@ def stories(run: Records) -> Iterator[str]:
     yield from checkpoint_story.unplanned(run)
     yield from checkpoint_story.resumptions(run)
     yield from checkpoint_story.records(run)
-    if run.config["launcher"] == ORCHESTRATED:
+    if run.is_job:
         yield from promises(run)
 
 
 def _ranks(run: Records) -> Iterator[str]:
     """All ranks of an attempt resumed from one step before others, each in its world."""
-    attempts = {one["attempt"]: one for one in run.supervisor["attempts"]}
+    attempts = {one["attempt"]: one for one in run.attempts}
     restored: dict[int, dict[int, int]] = {}
-    for rank, rows in run.all_events.items():
-        for row in rows:
+    for rank, events in run.all_events.items():
+        for row in events:
             if row["event"] == "restored":
                 restored.setdefault(row["attempt"], {})[rank] = row["step"]
     for number, by_rank in restored.items():
-        found = set(by_rank.values())
-        if len(found) > 1:
-            yield (
-                f"ranks of attempt {number} went on from steps {', '.join(map(str, sorted(found)))}"
-            )
-        elif number in attempts and found != {attempts[number]["resumed_step"]}:
-            said = attempts[number]["resumed_step"]
-            yield f"attempt {number} went on from step {said}, and from {found.pop()} by its ranks"
+        steps = sorted(set(by_rank.values()))
+        resumed = attempts[number]["resumed_step"] if number in attempts else steps[0]
+        if len(steps) > 1:
+            yield f"ranks of attempt {number} went on from steps {', '.join(map(str, steps))}"
+        elif steps != [resumed]:
+            yield f"attempt {number} went on from step {resumed}, and from {steps[0]} by its ranks"
     for rank, rows in run.steps.items():
         for row in rows:
-            number = row["attempt"]
-            attempt = attempts.get(number)
-            if attempt is None:
-                yield (
-                    f"rank {rank} did step {row['global_step']} in attempt {number}, which is not"
-                    " recorded"
-                )
-                return
-            if attempt["world"] != row["world_size"] or rank >= row["world_size"]:
-                logged = f"rank {rank} of {row['world_size']}"
-                yield f"attempt {number} had a world of {attempt['world']}, and {logged} did a step"
-                return
-            if rank not in restored.get(number, ()):
-                yield (
-                    f"rank {rank} did steps in attempt {number}, and has not noted from where it"
-                    " went on"
-                )
-                return
+            number, world = row["attempt"], row["world_size"]
+            did = f"rank {rank} did step {row['global_step']} in attempt {number}"
+            if number not in attempts:
+                yield f"{did}, which is not recorded"
+            elif attempts[number]["world"] != world or rank >= world:
+                planned = f"attempt {number} had a world of {attempts[number]['world']}"
+                yield f"{planned}, and rank {rank} of {world} did a step"
+            elif rank not in restored.get(number, ()):
+                yield f"{did}, and has not noted from where it went on"
 
 
 def _reached(run: Records) -> Iterator[str]:
     """Each attempt came as far as its ranks have logged, and no further than it was to."""
-    for one in run.supervisor["attempts"]:
-        number, reached = one["attempt"], one["reached_step"]
-        done = [
-            (row["time"], row["global_step"] + 1)
-            for rows in run.steps.values()
-            for row in rows
-            if row["attempt"] == number
-        ]
-        most = max((step for _, step in done), default=0)
+    for one in run.attempts:
+        number, reached, until = one["attempt"], one["reached_step"], one["until"]
+        rows = run.steps_in(number)
+        most = max((row["global_step"] + 1 for row in rows), default=0)
         # An orphan continues after that
-        least = max((step for at, step in done if at <= one["detected"]), default=0)
-        if not least <= reached <= most:
+        before = [row["global_step"] + 1 for row in rows if row["time"] <= one["detected"]]
+        if not max(before, default=0) <= reached <= most:
             yield f"attempt {number} reached step {reached}, and {most} by its ranks"
         last = max(reached, one["resumed_step"] or 0)
-        if last > one["until"] or (one["state"] == "completed" and last != one["until"]):
-            yield (
-                f"attempt {number} is recorded as {one['state']} at step {last}, and was to end at"
-                f" {one['until']}"
-            )
+        if last > until or (one["state"] == "completed" and last != until):
+            recorded = f"attempt {number} is recorded as {one['state']} at step {last}"
+            yield f"{recorded}, and was to end at {until}"
 
 
 def _times(run: Records) -> Iterator[str]:
     """A run took at least as long as its ranks have trained, and as the parts of its recoveries."""
-    attempts, wall_s = run.supervisor["attempts"], run.supervisor["wall_s"]
-    numbers = {one["attempt"] for one in attempts[-1:]}  # an orphan may live longer
-    ends = [row["time"] for rows in run.steps.values() for row in rows if row["attempt"] in numbers]
-    took_s = max([*ends, *(one["detected"] for one in attempts)]) - min(
-        one["began"] for one in attempts
-    )
+    attempts, wall_s = run.attempts, run.supervisor["wall_s"]
+    last = [row["time"] for row in run.steps_in(attempts[-1]["attempt"])]  # an orphan lives longer
+    ended = max([*last, *(one["detected"] for one in attempts)])
+    took_s = ended - min(one["began"] for one in attempts)
     if wall_s < took_s:
         yield f"the run took {wall_s:.1f} s, and {took_s:.1f} s by its logs"
-    parts = {part: sum(one.get(part) or 0.0 for one in attempts) for part in RECOVERY}
-    # Of the slowest rank, which may wait there for others that start
-    restore_s = parts.pop("restore_s")
-    recovery_s = max(restore_s, sum(parts.values()))
+    # Restoring is of the slowest rank, which may wait there for others that start
+    restore_s = sum(one.get("restore_s") or 0.0 for one in attempts)
+    parts_s = sum(one.get(part) or 0.0 for one in attempts for part in _RECOVERY)
+    recovery_s = max(restore_s, parts_s)
     if recovery_s > wall_s:
         yield f"the run took {wall_s:.1f} s, and its recoveries {recovery_s:.1f} s"

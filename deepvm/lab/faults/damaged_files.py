@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,19 +11,20 @@ from deepvm.lab.faults.fault import Fault, FaultTarget, Strike
 
 class _Damaged(Fault):
     damages = True
+    options = frozenset()
 
-    def strike_from_outside(self, strike: Strike, victim: FaultTarget) -> None:
+    def strike_from_outside(self, strike: Strike, attempt: FaultTarget) -> None:
         """Kill all processes, then damage the largest file of the newest checkpoint."""
-        victim.kill_all()
-        found = [path for path in newest_checkpoint(victim.folder) if path.stat().st_size]
-        if found:
-            largest = max(found, key=lambda path: path.stat().st_size)
+        attempt.kill_all()
+        files = [path for path in newest_checkpoint(attempt.folder) if path.stat().st_size]
+        if files:
+            largest = max(files, key=lambda path: path.stat().st_size)
             self.damage(largest)
-            victim.broken.append(str(largest.relative_to(victim.folder)))
+            attempt.broken.append(str(largest.relative_to(attempt.folder)))
 
-    @abstractmethod
     def damage(self, path: Path) -> None:
         """Change a file."""
+        raise NotImplementedError
 
 
 class Truncation(_Damaged):
@@ -48,28 +49,18 @@ class BitFlip(_Damaged):
 
 def newest_checkpoint(folder: Path) -> Sequence[Path]:
     """The files of the newest checkpoint of a run: that whose name has the highest number."""
-    entries = [(number, path) for path in _entries(folder) if (number := _number(path)) is not None]
-    if not entries:
-        return []
-    highest = max(number for number, _ in entries)
-    found: list[Path] = []
-    for number, path in entries:
-        if number == highest:
-            found += [p for p in path.rglob("*") if p.is_file()] if path.is_dir() else [path]
-    return found
-
-
-def _entries(folder: Path) -> list[Path]:
     checkpoints = folder / "checkpoints"
-    inner = [path for path in checkpoints.glob("*") if path.is_dir() and _number(path) is None]
-    return [
-        path
-        for place in (checkpoints, *inner)
-        for path in place.glob("*")
-        if not path.name.startswith(".")
-    ]
+    inner = [path for path in checkpoints.glob("[!.]*") if path.is_dir() and _number(path) < 0]
+    entries = [path for top in (checkpoints, *inner) for path in top.glob("[!.]*")]
+    newest = max(map(_number, entries), default=-1)
+    files: list[Path] = []
+    for path in entries:
+        if newest >= 0 and _number(path) == newest:
+            files += [path, *path.rglob("*")]
+    return [path for path in files if path.is_file()]
 
 
-def _number(path: Path) -> int | None:
-    digits = "".join(c if c.isdigit() else " " for c in path.name).split()
-    return int(digits[0]) if digits else None
+def _number(path: Path) -> int:
+    """The first number in a name; -1 without one."""
+    digits = re.search(r"\d+", path.name)
+    return int(digits[0]) if digits else -1

@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from deepvm.lab.faults.fault import DiskFault, FaultSchedule
+
 _SMALL = 512
 """Writes below, and files, are notes, not checkpoints."""
 _WRITING = ("wb", "bw", "xb", "bx", "ab", "ba")
@@ -144,3 +146,35 @@ class FaultyDisk:
             return os.readlink(f"/proc/self/fd/{descriptor}").startswith(self._folder)
         except OSError:
             return False
+
+
+class FailingDisk(DiskFault):
+    """A share of writes and fsyncs fails with EIO, the first for sure: data may be missing."""
+
+    options = frozenset({"share", "seed"})
+
+    def disk(self, when: FaultSchedule, seed: int) -> Faults:
+        return Faults(eio=when.share or 0.0, seed=_mixed(when, seed))
+
+
+class FullDisk(DiskFault):
+    """A share of all writes, the first one for sure, finds no room left (ENOSPC)."""
+
+    options = frozenset({"share", "seed"})
+
+    def disk(self, when: FaultSchedule, seed: int) -> Faults:
+        return Faults(enospc=when.share or 0.0, seed=_mixed(when, seed))
+
+
+class SlowDisk(DiskFault):
+    """The disk takes so many MB in a second."""
+
+    options = frozenset({"mbps"})
+
+    def disk(self, when: FaultSchedule, seed: int) -> Faults:
+        return Faults(mbps=when.mbps, seed=seed)
+
+
+def _mixed(when: FaultSchedule, seed: int) -> int:
+    """Other draws for another seed of the matrix."""
+    return seed + 1_000_003 * when.seed

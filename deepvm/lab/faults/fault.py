@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import random
-from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from enum import Enum
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Annotated, Any, ClassVar, Literal, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from deepvm.documents.fields import Number, Whole
+
+STRUCK = ("strike", "killed-in-write")
+"""Events of a hit worker; between ``armed`` and the second one it waits to be hit."""
+_LAST_PER_CENT = 80
+_MAX_DELAY_S = 0.2
+"""Of kills at random moments after a step: steps of the lab are shorter."""
+LIMIT = 10**9
+FromOne = Annotated[Whole, Field(ge=1, le=LIMIT)]
+FromZero = Annotated[Whole, Field(ge=0, le=LIMIT)]
 
 
 class Moment(Enum):
@@ -22,16 +34,9 @@ class Moment(Enum):
     """at the end of a step, after the barrier that follows its checkpoint, if any (ECRL 4.6)"""
 
 
-class Target(Enum):
-    """Who is killed."""
-
-    WORKER = "worker"
-    AGENT = "agent"
-    """the launcher's own process on the machine, which the workers should not outlive"""
-    MACHINE = "machine"
-    """all of it at once"""
-    WRITE = "write"
-    """the worker that writes a checkpoint, in the middle of it"""
+Target = Literal["worker", "agent", "machine", "write"]
+"""Who is killed: a rank, the launcher's own process, all processes at once, or the rank that
+writes a checkpoint, in the middle of the write."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,7 @@ class Strike:
     fault: str
     step: int
     rank: int = 0
-    target: Target = Target.WORKER
+    target: Target = "worker"
     seconds: float = 0.0
     delay_s: float = 0.0
 
@@ -60,33 +65,32 @@ class Strike:
     def fault_in(key: str) -> str:
         return key.rpartition("-")[0].rpartition("-")[0]
 
+    def document(self, *, ends: bool) -> dict[str, Any]:
+        """For ``config.json``."""
+        return {**asdict(self), "key": self.key, "ends": ends}
 
-@dataclass(frozen=True)
-class FaultSchedule:
-    """A matrix's entry for a fault: steps, or how many at random (``matrix.Strikes``)."""
-
-    at: tuple[int, ...] = ()
-    count: int = 0
-    seed: int = 0
-    rank: int | None = None
-    target: Target = Target.WORKER
-    seconds: float | None = None
-    share: float | None = None
-    mbps: float | None = None
+    @classmethod
+    def of(cls, document: dict[str, Any]) -> Strike:
+        return cls(**{field.name: document[field.name] for field in fields(cls)})
 
 
-class Worker(Protocol):
-    """What a fault in a worker may use."""
+def _doc(text: str, default: Any) -> Any:
+    return Field(default, description=text)
 
-    rank: int
-    world: int
 
-    @property
-    def disk(self) -> Disk:
-        """Where its checkpoints go."""
+class FaultSchedule(BaseModel):
+    """When a fault strikes: a fault's entry in a matrix file."""
 
-    def note(self, event: str, **facts: Any) -> None:
-        """Write an event into the worker's own record."""
+    model_config = ConfigDict(extra="forbid", frozen=True, str_strip_whitespace=True)
+
+    at: list[FromOne] = _doc("steps, such as [40, 110]", [])
+    count: FromZero = _doc("how many, at random steps", 0)
+    seed: FromZero = _doc("of what is random: a whole number from 0", 0)
+    rank: FromZero | None = _doc("which rank, from 0", None)
+    target: Target = _doc("worker, agent, machine or write", "worker")
+    seconds: Annotated[Number, Field(gt=0, le=3600)] | None = _doc("seconds above 0", None)
+    share: Annotated[Number, Field(ge=0, le=1)] | None = _doc("a share from 0 to 1", None)
+    mbps: Annotated[Number, Field(gt=0, le=1e6)] | None = _doc("MB a second, above 0", None)
 
 
 class Disk(Protocol):
@@ -96,42 +100,46 @@ class Disk(Protocol):
         """Exit in the middle of the next write of a checkpoint, as the failure ``key``."""
 
 
-class FaultTarget(Protocol):
-    """A running attempt, as a fault from outside sees it."""
+class FaultTarget:
+    """A running attempt, as a fault from outside sees it.
+
+    Attributes:
+        folder: of the run. broken: files that were damaged, by their names below ``folder``.
+            later: does something after so many seconds, while the run is watched all the time.
+            restart_controller: kills the controller of a job of ``deepvm run``; the next one comes
+            after so many seconds.
+    """
 
     folder: Path
-    """of the run"""
     broken: list[str]
-    """files that were damaged, by their names below the run's folder"""
+    later: Callable[[float, Callable[[], None]], None]
+    restart_controller: Callable[[float], None]
 
     def workers(self) -> Sequence[int]:
         """Processes of the ranks, in their order."""
+        raise NotImplementedError
 
     def agent(self) -> int | None:
         """The launcher's own process on the machine, if it has one."""
+        raise NotImplementedError
 
     def kill_all(self) -> None:
         """End the machine: all processes at once."""
+        raise NotImplementedError
 
     def restart_node(self, down_s: float) -> None:
         """Kill the memory node, and start an empty one after ``down_s``."""
+        raise NotImplementedError
 
-    def later(self, seconds: float, action: Callable[[], None]) -> None:
-        """Do something after so many seconds, while the run is watched all the time."""
-
-
-@runtime_checkable
-class Machines(FaultTarget, Protocol):
-    """A running job of ``deepvm run``, as a fault sees it: its machines can be preempted."""
+    # Only machines of ``launcher: deepvm-run`` can be preempted
 
     def preempt(self, grace_s: float | None) -> None:
         """Preempt the machine of the hit rank, with a notice of ``grace_s``, or None."""
+        raise NotImplementedError
 
     def recommend(self) -> None:
-        """Tell that machine that the cloud may take it back soon."""
-
-    def restart_controller(self, down_s: float) -> None:
-        """Kill the job's controller; the next one comes after ``down_s``."""
+        """Tell that machine that the cloud may preempt it soon."""
+        raise NotImplementedError
 
 
 class Fault:
@@ -143,12 +151,12 @@ class Fault:
     """Where it hits a rank; None: the supervisor strikes once the rank's log has the step."""
     damages: ClassVar[bool] = False
     """Whether it damages a checkpoint, of which there must be one."""
-    options: ClassVar[frozenset[str]] = frozenset()
+    options: ClassVar[frozenset[str]] = frozenset({"rank"})
     """Which of ``rank``, ``target``, ``seconds``, ``share``, ``mbps`` it knows."""
     seconds: ClassVar[float] = 0.0
     """How long it lasts if the matrix does not say."""
     announced: ClassVar[bool] = False
-    """Whether it is told beforehand, so that no step need be lost."""
+    """Whether it is announced beforehand, so that no step need be lost."""
 
     def strikes(
         self, name: str, when: FaultSchedule, steps: int, world: int, first: int = 1
@@ -161,24 +169,25 @@ class Fault:
         """
         rng = random.Random(f"{name}-{when.seed}")
         among = random_steps(steps, first)
-        drawn = sorted(rng.sample(among, min(when.count, len(among)))) if when.count else ()
+        drawn = sorted(rng.sample(among, min(when.count, len(among))))
         seconds = self.seconds if when.seconds is None else when.seconds
         for step in (*when.at, *drawn):
-            rank = when.rank
-            if rank is None:
-                rank = rng.randrange(world) if drawn and when.target is not Target.WRITE else 0
-            delay_s = rng.random() * _WITHIN_S if drawn and self.moment is None else 0.0
+            rank, delay_s = when.rank or 0, 0.0
+            if drawn and when.rank is None and when.target != "write":
+                rank = rng.randrange(world)
+            if drawn and self.moment is None:
+                delay_s = rng.random() * _MAX_DELAY_S
             yield Strike(name, step, rank, when.target, seconds, delay_s)
 
     def moment_of(self, strike: Strike) -> Moment | None:
         """Where a failure is met with, if that depends on it."""
         return self.moment
 
-    def strike_in_worker(self, strike: Strike, worker: Worker) -> None:
+    def strike_in_worker(self, strike: Strike, disk: Disk) -> None:
         """Do it in the process of a rank; for faults with a moment."""
         raise NotImplementedError
 
-    def strike_from_outside(self, strike: Strike, victim: FaultTarget) -> None:
+    def strike_from_outside(self, strike: Strike, attempt: FaultTarget) -> None:
         """Do it to a running attempt; for faults without a moment."""
         raise NotImplementedError
 
@@ -186,31 +195,15 @@ class Fault:
 class MachineFault(Fault):
     """What happens to cloud machines, only in runs of ``launcher: deepvm-run``."""
 
-    def strike_from_outside(self, strike: Strike, victim: FaultTarget) -> None:
-        """Do it to a job."""
-        assert isinstance(victim, Machines)
-        self.strike_machines(strike, victim)
-
-    @abstractmethod
-    def strike_machines(self, strike: Strike, job: Machines) -> None:
-        """Do it to a job."""
-
-
-STRUCK = ("strike", "killed-in-write")
-"""Events of a hit worker; between ``armed`` and the second one it waits to be hit."""
-_LAST_PER_CENT = 80
-_WITHIN_S = 0.2
-"""Kills at random moments come so long after a step at most: steps of the lab are shorter."""
-
 
 class DiskFault(Fault):
     """A disk that misbehaves for as long as the run lasts."""
 
     ends = False
 
-    @abstractmethod
     def disk(self, when: FaultSchedule, seed: int) -> Any:
         """What :mod:`deepvm.lab.faults.disk` puts between a worker and its checkpoints."""
+        raise NotImplementedError
 
     def strikes(
         self, name: str, when: FaultSchedule, steps: int, world: int, first: int = 1

@@ -15,10 +15,9 @@ from deepvm.jobs.decisions.world import JobState
 from deepvm.jobs.history.history import EventRow, History
 from deepvm.jobs.history.log_files import FOLDER as LOGS
 from deepvm.lab.audit.job_leftovers import STATE
+from deepvm.lab.running.plan import Plan
 
 NAME = "lab"
-ORDER = "order-0.json"
-"""What each rank of each generation is told; it goes at the end."""
 _TYPE, _MEMORY_TYPE = "g4dn.xlarge", "m7g.large"
 _START_S, _ORPHAN_S = 180, 60
 
@@ -74,22 +73,21 @@ class JobPlace:
             return history.events(NAME)
 
 
-def job_document(
-    place: JobPlace, config: Mapping[str, Any], *, hang_s: float, in_memory: bool
-) -> dict[str, Any]:
+def job_document(place: JobPlace, plan: Plan) -> dict[str, Any]:
     """The job file of a run: a rank per machine, checkpoints in its folder, saves at notices."""
-    least, most = config["min_world"] or config["world"], config["world"]
+    config = plan.config
+    count: Any = config["world"]
+    if config["min_world"] not in (None, count):
+        count = {"min": config["min_world"], "max": count}
+    anchor = {"type": _MEMORY_TYPE, "memory": "256MiB"}
     return {
         "name": NAME,
         "train": shlex.join(
             ["python", "-m", "deepvm.lab.orchestrated.rank", str(place.run.absolute())]
         ),
         "env": {"OMP_NUM_THREADS": "1"},
-        "machines": {
-            "type": _TYPE,
-            "count": most if least == most else {"min": least, "max": most},
-        },
-        "anchor": {"type": _MEMORY_TYPE, "memory": "256MiB"} if in_memory else "none",
+        "machines": {"type": _TYPE, "count": count},
+        "anchor": anchor if plan.in_memory else "none",
         "tiers": [(place.run / "checkpoints").absolute().as_uri()],
         "keep": config["keep"],
         # The lab's own strategies save every so many steps; of the orchestrator only what it asks
@@ -99,7 +97,7 @@ def job_document(
         "cloud": "local",
         "orphan_after": f"{_ORPHAN_S}s",
         "start_timeout": f"{_START_S}s",
-        "step_timeout": f"{hang_s:g}s",
+        "step_timeout": f"{plan.hang_s:g}s",
     }
 
 

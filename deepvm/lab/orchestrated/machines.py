@@ -4,44 +4,43 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from deepvm.io.process_tree import descendants
 from deepvm.io.processes import open_files
 from deepvm.jobs.clouds.local import MACHINE
 from deepvm.jobs.decisions.world import Role
+from deepvm.lab.faults.fault import FaultTarget
 from deepvm.lab.orchestrated.job import NAME, JobPlace
 from deepvm.lab.records import steps_of
 
 _AGENT = b"deepvm.jobs.agent.main"
-_NOBODY = 2**31 - 1
+_NO_PROCESS = 2**31 - 1
 """The pid of a process that is gone: above all others, and not 0 (this group)."""
 
 
 @dataclass
-class JobMachines:
-    """As :class:`deepvm.lab.faults.fault.Machines`, what faults may use.
+class JobMachines(FaultTarget):
+    """The machines of a run's job.
 
     Attributes:
-        folder: of the run. place: of its job. placed: the machine of each rank of the generation
-            that runs.
-        rank: who is hit. restart: kills the job's controller, and starts another after so many
-            seconds. later: does something after so many seconds. broken: files that were damaged,
-            by their names below ``folder``.
+        place: of the job. placed: the machine of each rank of the generation that runs.
+        rank: who is hit. restart_controller: kills the job's controller, and starts another after
+            so many seconds.
     """
 
     folder: Path
+    broken: list[str]
+    later: Callable[[float, Callable[[], None]], None]
     place: JobPlace
     placed: Mapping[int, str]
     rank: int
-    restart: Callable[[float], None]
-    later: Callable[[float, Callable[[], None]], None]
-    broken: list[str] = field(default_factory=list)
+    restart_controller: Callable[[float], None]
 
     def workers(self) -> Sequence[int]:
         """The ranks' processes in order, by this computer's pids; machines have their own."""
-        return [self._worker(rank) or _NOBODY for rank in sorted(self.placed)]
+        return [self._worker(rank) or _NO_PROCESS for rank in sorted(self.placed)]
 
     def agent(self) -> int | None:
         """The agent of the machine that is hit."""
@@ -58,16 +57,12 @@ class JobMachines:
             self.place.cloud.preempt(NAME, machine, None)
 
     def preempt(self, grace_s: float | None) -> None:
-        """Take the machine back: after a notice of ``grace_s``, or at once."""
+        """Preempt the machine: after a notice of ``grace_s``, or at once."""
         self.place.cloud.preempt(NAME, self.placed[self.rank], grace_s)
 
     def recommend(self) -> None:
-        """Tell the machine that the cloud may take it back soon."""
+        """Announce to the machine that the cloud may preempt it soon."""
         self.place.cloud.recommend(NAME, self.placed[self.rank])
-
-    def restart_controller(self, down_s: float) -> None:
-        """Kill the job's controller; the next one comes after ``down_s``."""
-        self.restart(down_s)
 
     def _alive(self, *roles: Role) -> list[str]:
         return [

@@ -1,10 +1,12 @@
-"""How the ranks of an attempt are started."""
+"""How a run is launched: a whole run, or the ranks of each of its attempts."""
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from pathlib import Path
+
+from deepvm.lab.running.plan import Plan
 
 
 class Attempt(ABC):
@@ -28,15 +30,14 @@ class Attempt(ABC):
 
 
 class Launcher(ABC):
-    """Starts ranks on this machine."""
-
-    def ready(self) -> None:
-        """Load what ranks are forked from before anything is measured; may be called again."""
-        return
+    """Launches runs on this machine."""
 
     @abstractmethod
-    def start(self, order: Path, world: int, port: int) -> Attempt:
-        """Start ``world`` ranks of the attempt described in a file; rank 0 listens at ``port``."""
+    def run(self, plan: Plan, stopping: threading.Event | None = None) -> bool:
+        """Run a plan to its end; returns whether it got there. Leaves no process behind.
+
+        Once ``stopping`` is set, the run is given up. Raises StoppedError.
+        """
 
     def close(self) -> None:
         """End what helps it, if anything does."""

@@ -7,84 +7,113 @@ rank has logged.
 
 from __future__ import annotations
 
-import json
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from deepvm.io.atomic_write import write_bytes
 from deepvm.io.free_port import free_port
-from deepvm.lab.faults.fault import STRUCK, Strike
+from deepvm.lab.faults.fault import STRUCK, FaultTarget, Strike
 from deepvm.lab.faults.fault_registry import find_fault
-from deepvm.lab.later import Later
-from deepvm.lab.plan import Plan, StoppedError
-from deepvm.lab.records import SUPERVISOR, events_of, read_lines, steps_of
-from deepvm.lab.recovery import Recoveries, event_facts
+from deepvm.lab.records import events_of, rows_in, steps_of
 from deepvm.lab.running.launcher import Attempt, Launcher
 from deepvm.lab.running.memory_node import MemoryNode
-from deepvm.lab.step_log import StepLog
+from deepvm.lab.running.plan import Plan, StoppedError, from_outside
+from deepvm.lab.running.progress import Later, StepLog
+from deepvm.lab.running.recovery import Recoveries, event_facts, write_supervisor
 from deepvm.lab.training.order import Order
 
 _LOG = "workers.log"
-_LOOK_S = 0.005
+_POLL_S = 0.005
 _START_S = 180.0
 """For how long ranks may load torch and meet, on a machine that does other things."""
-_MOST_UNPLANNED = 2
+_MAX_UNPLANNED = 2
 _TAIL = 20
 _LATEST = 0.9
 """Share of its steps within which an attempt meets its random failures."""
 _PORTS = 2
 """Tries to find a port that stays free until rank 0 listens at it."""
 _TAKEN = b"EADDRINUSE"
-"""As torch says so."""
+"""In torch's message."""
+
+
+class RankLauncher(Launcher):
+    """Starts the ranks of each attempt; a supervisor does the rest."""
+
+    def ready(self) -> None:
+        """Load what ranks are forked from before anything is measured; may be called again."""
+        return
+
+    @abstractmethod
+    def start(self, order: Path, world: int, port: int) -> Attempt:
+        """Start ``world`` ranks of the attempt described in a file; rank 0 listens at ``port``."""
+
+    def run(self, plan: Plan, stopping: threading.Event | None = None) -> bool:
+        self.ready()
+        return Supervisor(plan, self, stopping).run()
 
 
 @dataclass
-class _Watched:
-    """A running attempt and, as a ``FaultTarget``, what external faults may use."""
+class _Watched(FaultTarget):
+    """A running attempt."""
 
     folder: Path
     number: int
     world: int
     until: int
-    made: Attempt
+    ranks: Attempt
+    logs: list[StepLog]
     node: MemoryNode | None
-    began: float
     later: Callable[[float, Callable[[], None]], None]
-    logs: list[StepLog] = field(default_factory=list)
+    began: float
+    state: str = "running"
+    detected: float = 0.0
     struck: dict[str, float] = field(default_factory=dict)
     broken: list[str] = field(default_factory=list)
 
     def workers(self) -> Sequence[int]:
-        return self.made.workers()
+        return self.ranks.workers()
 
     def agent(self) -> int | None:
-        return self.made.agent()
+        return self.ranks.agent()
 
     def kill_all(self) -> None:
-        self.made.kill_all()
+        self.ranks.kill_all()
 
     def restart_node(self, down_s: float) -> None:
         if self.node is not None:
             self.node.kill()
             self.later(down_s, self.node.start)
 
-    def done(self, rank: int) -> int:
-        return self.logs[rank].done
+    def look(self) -> bool:
+        """Whether a rank has logged a step since the last look."""
+        return any([log.look() for log in self.logs])
+
+    @property
+    def running(self) -> bool:
+        return all(code is None for code in self.ranks.exits())
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        return rows_in(self.folder, map(events_of, range(self.world)), self.number)
+
+    def ends_as(self, state: str) -> None:
+        self.state, self.detected = state, time.time()
 
 
 class Supervisor:
     """Of one run."""
 
     def __init__(
-        self, plan: Plan, launcher: Launcher, stopping: threading.Event | None = None
+        self, plan: Plan, launcher: RankLauncher, stopping: threading.Event | None = None
     ) -> None:
         """Start nothing yet; once ``stopping`` is set, the run is given up."""
         self._plan, self._launcher, self._stopping = plan, launcher, stopping or threading.Event()
-        self._left = list(plan.strikes)
+        self._struck: list[str] = []
         self._attempts: list[dict[str, Any]] = []
         self._recoveries = Recoveries()
         self._node = MemoryNode(plan.folder) if plan.in_memory else None
@@ -100,17 +129,13 @@ class Supervisor:
                 self._node.start()
             while state == "running":
                 ended = self._attempt()
-                if ended["state"] == "completed":
-                    state = (
-                        "completed" if ended["until"] >= self._plan.config["steps"] else "running"
-                    )
-                    unplanned = 0
-                elif ended["causes"] and ended["causes"] != ["hang"]:
-                    unplanned = 0
-                else:
-                    unplanned += 1
-                    state = "failed" if unplanned >= _MOST_UNPLANNED else "running"
-                self._write(state, began)
+                planned = ended["causes"] and ended["causes"] != ["hang"]
+                unplanned = 0 if planned or ended["state"] == "completed" else unplanned + 1
+                if unplanned >= _MAX_UNPLANNED:
+                    state = "failed"
+                if ended["state"] == "completed" and ended["until"] >= self._plan.config["steps"]:
+                    state = "completed"
+                write_supervisor(self._plan.folder, state, time.time() - began, self._attempts)
         finally:
             for orphan in self._given_up:
                 orphan.kill_all()
@@ -118,175 +143,151 @@ class Supervisor:
                 self._node.close()
         return state == "completed"
 
+    def _wait(self, seconds: float = _POLL_S) -> None:
+        """Raises StoppedError."""
+        if self._stopping.wait(seconds):
+            raise StoppedError
+        self._later.do_due()
+
     def _attempt(self) -> dict[str, Any]:
-        number, folder = len(self._attempts), self._plan.folder
         while self._node is not None and not self._node.up:  # ranks do not begin without it
-            if self._stopping.wait(_LOOK_S):
-                raise StoppedError
-            self._later.do_due()
+            self._wait()
         world, until = self._world()
-        order = Order(
-            folder, number, self._plan.config, self._left, self._plan.disk, until, self._tiers()
-        )
-        file = folder / f"order-{number}.json"
-        write_bytes(file, order.to_json())
+        tiers = () if self._node is None else (self._node.url,)
+        order = Order(self._plan.folder, len(self._attempts), self._struck, until, tiers)
+        file = order.write()
         for _ in range(_PORTS):
-            printed = _size(folder / _LOG)
-            logs = [StepLog(folder / steps_of(rank), at_end=True) for rank in range(world)]
+            printed = _size(order.folder / _LOG)
+            logs = [StepLog(order.folder / steps_of(rank), at_end=True) for rank in range(world)]
             began = time.time()
-            made = self._launcher.start(file, world, free_port("127.0.0.1"))
+            ranks = self._launcher.start(file, world, free_port("127.0.0.1"))
             watched = _Watched(
-                folder, number, world, until, made, self._node, began, self._later.add, logs
+                order.folder,
+                order.attempt,
+                world,
+                until,
+                ranks,
+                logs,
+                self._node,
+                self._later.add,
+                began,
             )
             try:
-                state, detected = self._watch(watched)
+                self._watch(watched)
             except BaseException:
                 watched.kill_all()
                 raise
-            if state != "failed" or watched.struck or not self._port_was_taken(watched, printed):
+            if watched.state != "failed" or not self._port_was_taken(watched, printed):
                 break
-        if self._gives_up(state):
+        if self._gives_up(watched):
             self._given_up.append(watched)
         else:
             watched.kill_all()
         file.unlink(missing_ok=True)
-        facts = self._facts(watched, state, detected, until)
+        facts = self._facts(watched)
         self._attempts.append(facts)
         return facts
 
     def _port_was_taken(self, watched: _Watched, printed: int) -> bool:
         """Whether ranks failed to meet because their port was taken, by what they ``printed``."""
-        if any(
-            row["event"] == "joined"
-            for rank in range(watched.world)
-            for row in self._events(watched, rank)
-        ):
+        if watched.struck or any(row["event"] == "joined" for row in watched.events):
             return False
         watched.kill_all()  # so that all is printed
         with (watched.folder / _LOG).open("rb") as file:
             file.seek(printed)
             return _TAKEN in file.read()
 
-    def _gives_up(self, state: str) -> bool:
+    def _gives_up(self, watched: _Watched) -> bool:
         """Whether an attempt is taken for dead, and lives: a mistake that is made on purpose."""
-        return (
-            state == "failed" and "orphan" in self._plan.config["controls"] and not self._given_up
-        )
+        orphan = "orphan" in self._plan.config["controls"] and not self._given_up
+        return orphan and watched.state == "failed"
 
     def _world(self) -> tuple[int, int]:
         """How many ranks train next, and until which step."""
-        worlds, steps = self._plan.worlds, int(self._plan.config["steps"])
-        last = max(
-            (one["until"] for one in self._attempts if one["state"] == "completed"), default=0
-        )
-        place = max(i for i, (step, _) in enumerate(worlds) if step <= last)
-        return worlds[place][1], worlds[place + 1][0] if place + 1 < len(worlds) else steps
+        worlds, steps = self._plan.config["worlds"], self._plan.config["steps"]
+        completed = [one["until"] for one in self._attempts if one["state"] == "completed"]
+        done = max(completed, default=0)
+        world = [ranks for step, ranks in worlds if step <= done][-1]
+        return world, min([step for step, _ in worlds if step > done], default=steps)
 
-    def _tiers(self) -> tuple[str, ...]:
-        return () if self._node is None else (self._node.url,)
-
-    def _watch(self, watched: _Watched) -> tuple[str, float]:
-        """Watch an attempt until it ends; how it has, and when that was seen."""
-        moved, stepped = time.monotonic(), False
-        outside = [one for one in self._left if find_fault(one.fault).moment_of(one) is None]
-        while True:
-            if self._stopping.is_set():
-                raise StoppedError
-            self._later.do_due()
-            for log in watched.logs:
-                if log.look():
-                    moved, stepped = time.monotonic(), True
-            if outside and watched.done(outside[0].rank) >= outside[0].step:
-                strike = outside[0]
-                if self._in_time(watched, strike):  # else it stays planned
-                    outside.pop(0)
-                    watched.struck[strike.key] = time.time()
-                    if self._gives_up("failed"):
-                        return "failed", time.time()
-                    find_fault(strike.fault).strike_from_outside(strike, watched)
-                    moved = time.monotonic()
-            codes = watched.made.exits()
+    def _watch(self, watched: _Watched) -> None:
+        """Watch an attempt until it ends."""
+        moved, limit_s = time.monotonic(), max(_START_S, self._plan.hang_s)
+        planned = [one for one in self._plan.strikes if one.key not in self._struck]
+        outside = list(filter(from_outside, planned))
+        while watched.state == "running":
+            self._wait()
+            if watched.look():
+                moved, limit_s = time.monotonic(), self._plan.hang_s
+            due = outside and watched.logs[outside[0].rank].done >= outside[0].step
+            if due and self._in_time(watched, outside[0]):  # else it stays planned
+                self._strike(watched, outside.pop(0))
+                moved = time.monotonic()
+                continue
+            codes = watched.ranks.exits()
             if any(code not in (None, 0) for code in codes):
-                return "failed", time.time()
-            if all(code == 0 for code in codes):
-                return "completed", time.time()
-            if time.monotonic() - moved > (
-                self._plan.hang_s if stepped else max(_START_S, self._plan.hang_s)
-            ):
-                return "hung", time.time()
-            time.sleep(_LOOK_S)
+                watched.ends_as("failed")
+            elif all(code == 0 for code in codes):
+                watched.ends_as("completed")
+            elif time.monotonic() - moved > limit_s:
+                watched.ends_as("hung")
+
+    def _strike(self, watched: _Watched, strike: Strike) -> None:
+        watched.struck[strike.key] = time.time()
+        if "orphan" in self._plan.config["controls"] and not self._given_up:
+            watched.ends_as("failed")
+        else:
+            find_fault(strike.fault).strike_from_outside(strike, watched)
 
     def _in_time(self, watched: _Watched, strike: Strike) -> bool:
         """Wait until a failure is due, at the latest near the end; are ranks still running?"""
         moment = time.monotonic() + strike.delay_s
-        while all(code is None for code in watched.made.exits()):
-            for log in watched.logs:
-                log.look()
-            if time.monotonic() >= moment or watched.done(strike.rank) >= _LATEST * watched.until:
+        while watched.running:
+            watched.look()
+            done = watched.logs[strike.rank].done
+            if time.monotonic() >= moment or done >= _LATEST * watched.until:
                 return True
-            if self._stopping.wait(_LOOK_S):
-                raise StoppedError
+            self._wait()
         return False
 
-    def _facts(self, watched: _Watched, state: str, detected: float, until: int) -> dict[str, Any]:
+    def _facts(self, watched: _Watched) -> dict[str, Any]:
         """What an attempt was, and how long each part of the recovery before it took."""
-        events = [row for rank in range(watched.world) for row in self._events(watched, rank)]
+        events = watched.events
         struck = dict(watched.struck)
         struck |= {row["key"]: row["time"] for row in events if row["event"] in STRUCK}
-        self._left = [one for one in self._left if one.key not in struck]
-        ends = [key for key in struck if find_fault(Strike.fault_in(key)).ends]
-        causes = ends if state != "completed" else []
-        if state == "hung":
-            causes = causes or self._lasting(struck, detected) or ["hang"]
-        for log in watched.logs:
-            log.look()
-        restored = [row for row in events if row["event"] == "restored"]
+        self._struck += struck
+        watched.look()
         facts: dict[str, Any] = {
             "attempt": watched.number,
             "world": watched.world,
-            "state": state,
-            "until": until,
+            "state": watched.state,
+            "until": watched.until,
             "began": watched.began,
-            "detected": detected,
-            "exits": list(watched.made.exits()),
-            "causes": causes,
+            "detected": watched.detected,
+            "exits": list(watched.ranks.exits()),
+            "causes": self._causes(watched, struck),
             "struck": struck,
             **event_facts(events),
             "reached_step": max(log.done for log in watched.logs),
             "broken": watched.broken,
         }
-        rows = (
-            row
-            for row in read_lines(watched.folder / steps_of(0))
-            if row["attempt"] == watched.number
-        )
-        facts |= self._recoveries.parts(facts, restored, rows)
-        if state == "failed" and not causes:
+        steps = rows_in(watched.folder, [steps_of(0)], watched.number)
+        facts |= self._recoveries.parts(facts, events, steps)
+        if watched.state == "failed" and not facts["causes"]:
             facts["last_lines"] = _last_lines(watched.folder / _LOG)
         return facts
 
-    def _lasting(self, struck: Mapping[str, float], at: float) -> list[str]:
-        """Failures that were still going on at a time, such as a rank that stands still."""
-        found = {one.key: one.seconds for one in self._plan.strikes if one.seconds}
-        return [key for key, since in struck.items() if since + found.get(key, 0.0) > at]
-
-    def _events(self, watched: _Watched, rank: int) -> Iterator[dict[str, Any]]:
-        return (
-            row
-            for row in read_lines(watched.folder / events_of(rank))
-            if row["attempt"] == watched.number
-        )
-
-    def _write(self, state: str, began: float) -> None:
-        failed = [one for one in self._attempts if one["state"] != "completed"]
-        document = {
-            "state": state,
-            "restarts": len(failed) - (state == "failed"),
-            "wall_s": time.time() - began,
-            "hangs": sum(one["state"] == "hung" for one in failed),
-            "attempts": self._attempts,
-        }
-        write_bytes(self._plan.folder / SUPERVISOR, json.dumps(document, indent=1).encode())
+    def _causes(self, watched: _Watched, struck: dict[str, float]) -> list[str]:
+        """Failures that have ended an attempt."""
+        if watched.state == "completed":
+            return []
+        causes = [key for key in struck if find_fault(Strike.fault_in(key)).ends]
+        if causes or watched.state == "failed":
+            return causes
+        # Of a hang also those that still last, such as a rank that stands still
+        lasts_s = {one.key: one.seconds for one in self._plan.strikes if one.seconds}
+        ends = {key: at + lasts_s.get(key, 0.0) for key, at in struck.items()}
+        return [key for key, end in ends.items() if end > watched.detected] or ["hang"]
 
 
 def _size(path: Path) -> int:
@@ -294,7 +295,6 @@ def _size(path: Path) -> int:
 
 
 def _last_lines(path: Path) -> list[str]:
-    try:
+    with contextlib.suppress(OSError):
         return path.read_text(errors="replace").splitlines()[-_TAIL:]
-    except OSError:
-        return []
+    return []

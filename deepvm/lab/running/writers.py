@@ -14,7 +14,7 @@ from pathlib import Path
 
 from deepvm.errors import DataError
 from deepvm.io.processes import open_files, processes
-from deepvm.lab.plan import StoppedError
+from deepvm.lab.running.plan import StoppedError
 
 LIMIT_S = 30.0
 """Seconds for all to end with their parent; a job's machines may take longer."""

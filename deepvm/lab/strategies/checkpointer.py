@@ -40,7 +40,7 @@ class Deepvm(Strategy):
     """``Checkpointer`` to a folder, with checkpoints between iterations of ``steps()``."""
 
     all_ranks_write: ClassVar[bool] = True
-    heeds_orchestrator: ClassVar[bool] = True
+    obeys_orchestrator: ClassVar[bool] = True
 
     def __init__(self, state: State, setting: Setting) -> None:
         super().__init__(state, setting)

@@ -68,7 +68,7 @@ class Strategy(ABC):
     """Whether it needs a memory node."""
     all_ranks_write: ClassVar[bool] = False
     """Whether each rank writes to files, not rank 0 alone."""
-    heeds_orchestrator: ClassVar[bool] = False
+    obeys_orchestrator: ClassVar[bool] = False
     """Whether the agent of ``deepvm run`` can ask it for a version."""
 
     def __init__(self, state: State, setting: Setting) -> None:

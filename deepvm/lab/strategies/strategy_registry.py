@@ -21,9 +21,9 @@ SHORT = {"blk": "blocking", "ovl": "overlapped"}
 """ECRL's names."""
 
 
-def heeds_orchestrator(name: str) -> bool:
+def obeys_orchestrator(name: str) -> bool:
     """Whether the agent of ``deepvm run`` can ask a strategy for a version."""
-    return find_strategy(name).heeds_orchestrator
+    return find_strategy(name).obeys_orchestrator
 
 
 def find_strategy(name: str) -> type[Strategy]:

@@ -1,16 +1,17 @@
-"""What a rank is told: the run's configuration, and what is special about this attempt."""
+"""What a rank receives besides the run's configuration: what is special about this attempt."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
-
-from deepvm.lab.faults.fault import FaultSchedule, Strike
+from deepvm.io.atomic_write import write_bytes
+from deepvm.lab.faults.fault import Strike
+from deepvm.lab.records import CONFIG, read_document
 
 
 @dataclass(frozen=True)
@@ -18,28 +19,37 @@ class Order:
     """One attempt of one run, for all of its ranks.
 
     Attributes:
-        folder: of the run. attempt: from 0. config: of the run, as in ``config.json``. strikes:
-            failures that are still to come. disk: faults of the disk, by name. until: the step at
-            which this attempt ends by plan, as where the number of ranks changes. tiers: memory
-            nodes, if any.
+        folder: of the run. attempt: from 0. struck: failures that have happened. until: the step at
+            which this attempt ends by plan, as where the number of ranks changes; 0: the last.
+            tiers: memory nodes, if any.
     """
 
     folder: Path
     attempt: int
-    config: Mapping[str, Any]
-    strikes: Sequence[Strike] = ()
-    disk: Mapping[str, FaultSchedule] | None = None
+    struck: Collection[str] = ()
     until: int = 0
-    tiers: tuple[str, ...] = ()
+    tiers: Sequence[str] = ()
 
-    def to_json(self) -> bytes:
-        return _json().dump_json(self)
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """Of the run."""
+        return read_document(self.folder / CONFIG)
 
-    @staticmethod
-    def from_json(text: bytes) -> Order:
-        return _json().validate_json(text)
+    @property
+    def strikes(self) -> list[Strike]:
+        """Failures that are still to come."""
+        planned = [Strike.of(one) for one in self.config["strikes"]]
+        return [one for one in planned if one.key not in self.struck]
 
+    @property
+    def file(self) -> Path:
+        return self.folder / f"order-{self.attempt}.json"
 
-@cache
-def _json() -> TypeAdapter[Order]:
-    return TypeAdapter(Order)
+    def write(self) -> Path:
+        facts = {**asdict(self), "folder": str(self.folder)}
+        write_bytes(self.file, json.dumps(facts).encode())
+        return self.file
+
+    @classmethod
+    def read(cls, path: Path) -> Order:
+        return cls(**{**read_document(path), "folder": path.parent})

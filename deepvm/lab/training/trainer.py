@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader
 
 from deepvm.io.atomic_write import write_bytes
 from deepvm.lab.faults.disk import FaultyDisk, combined
-from deepvm.lab.faults.fault import DiskFault, Moment, Strike, Target
+from deepvm.lab.faults.fault import DiskFault, FaultSchedule, Moment, Strike
 from deepvm.lab.faults.fault_registry import find_fault
 from deepvm.lab.geometry import ResumableSampler, ids_hash
 from deepvm.lab.records import CHECKPOINTS, FINAL, Events, Lines, steps_of
@@ -44,7 +44,7 @@ _ERROR = 200
 
 
 class Trainer:
-    """A rank; as :class:`deepvm.lab.faults.fault.Worker`, what faults in a worker may use."""
+    """A rank."""
 
     def __init__(self, order: Order, rank: int, world: int) -> None:
         self.order, self.rank, self.world = order, rank, world
@@ -81,11 +81,10 @@ class Trainer:
         gc.freeze()
 
     def _disk_faults(self) -> Any:
-        given = self.order.disk or {}
         seed = self.config["seed"] * 10_007 + self.order.attempt * 101 + self.rank
         faults = [
-            fault.disk(when, seed)
-            for name, when in given.items()
+            fault.disk(FaultSchedule.model_validate(when), seed)
+            for name, when in self.config["disk"].items()
             if isinstance(fault := find_fault(name), DiskFault)
         ]
         return replace(combined(faults), first=not self.order.attempt)
@@ -134,7 +133,7 @@ class Trainer:
             record=self._record,
             note=self.note,
             keep=config["keep"],
-            tiers=self.order.tiers,
+            tiers=tuple(self.order.tiers),
             controls=frozenset(config["controls"]),
         )
         return find_strategy(config["strategy"])(self.state, setting)
@@ -250,8 +249,8 @@ class Trainer:
             dist.barrier()
         for strike in here:
             if strike.rank == self.rank:
-                self.note("armed" if strike.target is Target.WRITE else "strike", key=strike.key)
-                find_fault(strike.fault).strike_in_worker(strike, self)
+                self.note("armed" if strike.target == "write" else "strike", key=strike.key)
+                find_fault(strike.fault).strike_in_worker(strike, self.disk)
 
 
 def digest(module: nn.Module) -> str:
@@ -282,7 +281,7 @@ def exit_record(order: Order, rank: int) -> Iterator[None]:
 
 def main(order_file: str) -> None:
     """A rank as the environment says, of the attempt in a file."""
-    order = Order.from_json(Path(order_file).read_bytes())
+    order = Order.read(Path(order_file))
     if order.tiers:
         os.environ["DEEPVM_TOKEN_FILE"] = str(order.folder / "token")
     os.environ["DEEPVM_EPOCH"] = str(order.attempt + 1)

@@ -30,7 +30,7 @@ def test_a_failure_proves_something_only_in_training(tmp_path: Path) -> None:
     change_lines(folder, "rank_0.jsonl", lambda rows: [one for one in rows if one["attempt"] > 0])
     change_lines(folder, "rank_1.jsonl", lambda rows: [one for one in rows if one["attempt"] > 0])
     found = judge(folder)
-    assert "struck before training had begun" in found["failures"]
+    assert "struck before training had started" in found["failures"]
 
 
 def test_what_had_to_end_and_did_not_proves_nothing(runs: Path) -> None:

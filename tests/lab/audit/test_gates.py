@@ -214,7 +214,7 @@ WRONG: dict[str, tuple[str, str, Change]] = {
     ),
     "a rank that has not said from where it went on": (
         "stories",
-        "rank 1 did steps in attempt 1, and has not noted from where it went on",
+        "rank 1 did step 10 in attempt 1, and has not noted from where it went on",
         events_of(
             1, lambda rows: [x for x in rows if x["event"] != "restored" or x["attempt"] != 1]
         ),
@@ -308,7 +308,7 @@ WRONG: dict[str, tuple[str, str, Change]] = {
     ),
     "an attempt that was there when the next one began": (
         "leftovers",
-        "attempt 0 of rank 1 did step 11 beside attempt 1",
+        "attempt 0 of rank 1 did step 11 alongside attempt 1",
         lines_of(1, lambda rows: updated(rows, 11, 0, time=1101.0)),
     ),
     "a half-written checkpoint": (

@@ -14,13 +14,14 @@ from support.lab_jobs import SAMPLES, matrix_of
 
 from deepvm.jobs.jobfile import read_job_file
 from deepvm.lab.audit.job_leftovers import STATE, left_by
-from deepvm.lab.faults.fault import Machines, Strike
+from deepvm.lab.faults.fault import FaultTarget
 from deepvm.lab.faults.fault_registry import find_fault
 from deepvm.lab.matrix import runs_of
-from deepvm.lab.orchestrated.job import ORDER, JobPlace, job_document, write_job
+from deepvm.lab.matrix_runner import config_of
+from deepvm.lab.orchestrated.job import JobPlace, job_document, write_job
 from deepvm.lab.orchestrated.rank import order_of
-from deepvm.lab.running.matrix_runner import config_of
-from deepvm.lab.training.order import Order
+from deepvm.lab.records import CONFIG
+from deepvm.lab.running.plan import Plan
 
 
 def config(**more: Any) -> dict[str, Any]:
@@ -29,18 +30,18 @@ def config(**more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("more", "in_memory", "count", "anchor"),
+    ("more", "count", "anchor"),
     [
-        ({}, False, 2, "none"),
-        ({"min_world": 1}, False, {"min": 1, "max": 2}, "none"),
-        ({}, True, 2, {"type", "memory"}),
+        ({}, 2, "none"),
+        ({"min_world": 1}, {"min": 1, "max": 2}, "none"),
+        ({"variant": "deepvm-tcp"}, 2, {"type", "memory"}),
     ],
 )
 def test_the_job_file_is_one_that_deepvm_run_reads(
-    tmp_path: Path, more: dict[str, Any], in_memory: bool, count: Any, anchor: Any
+    tmp_path: Path, more: dict[str, Any], count: Any, anchor: Any
 ) -> None:
     place = JobPlace(tmp_path)
-    document = job_document(place, config(**more), hang_s=15.0, in_memory=in_memory)
+    document = job_document(place, Plan(tmp_path, config(**more)))
     assert document["machines"]["count"] == count
     assert document["anchor"] == anchor or set(document["anchor"]) == anchor
     write_job(place, document)
@@ -66,49 +67,30 @@ def test_nothing_of_the_users_own_jobs_is_used(
 
 
 def test_a_rank_is_told_its_generation_and_meets_no_failure_twice(tmp_path: Path) -> None:
-    strikes = [Strike("exit", 40), Strike("exit", 60)]
-    (tmp_path / ORDER).write_bytes(Order(tmp_path, 0, config(), strikes).to_json())
+    matrix = matrix_of({"exit": [40, 60]})
+    planned = config_of(matrix, runs_of(matrix)[0], SAMPLES)
+    (tmp_path / CONFIG).write_text(json.dumps(planned))
     (tmp_path / "worker_1.jsonl").write_text(
         json.dumps({"event": "strike", "key": "exit-40-0"}) + "\n"
     )
     tiers = "tcp://127.0.0.1:5 file:///versions"
     order = order_of(tmp_path, {"DEEPVM_EPOCH": "3", "DEEPVM_TIERS": tiers})
-    assert (order.attempt, order.strikes, order.tiers) == (2, [strikes[1]], ("tcp://127.0.0.1:5",))
+    assert (order.attempt, order.tiers) == (2, ["tcp://127.0.0.1:5"])
+    assert [one.key for one in order.strikes] == ["exit-60-0"]
 
 
-class Taken:
+class Taken(FaultTarget):
     """A job of which only is noted what was done to it."""
-
-    folder = Path()
-
-    broken: list[str] = []
-
-    def later(self, seconds: float, action: object) -> None:
-        raise AssertionError
 
     def __init__(self) -> None:
         self.done: list[tuple[str, object]] = []
-
-    def workers(self) -> list[int]:
-        return []
-
-    def agent(self) -> int | None:
-        return None
-
-    def kill_all(self) -> None:
-        self.done.append(("kill_all", None))
-
-    def restart_node(self, down_s: float) -> None:
-        self.done.append(("restart_node", down_s))
+        self.restart_controller = lambda down_s: self.done.append(("restart_controller", down_s))
 
     def preempt(self, grace_s: float | None) -> None:
         self.done.append(("preempt", grace_s))
 
     def recommend(self) -> None:
         self.done.append(("recommend", None))
-
-    def restart_controller(self, down_s: float) -> None:
-        self.done.append(("restart_controller", down_s))
 
 
 def test_faults_of_machines() -> None:
@@ -121,7 +103,6 @@ def test_faults_of_machines() -> None:
         matrix = matrix_of({fault: [70]})
         (strike,) = runs_of(matrix)[0].strikes
         job = Taken()
-        assert isinstance(job, Machines)
         find_fault(fault).strike_from_outside(strike, job)
         assert job.done == [done]
 

@@ -10,7 +10,7 @@ import pytest
 from support.jobs.kills import MUTATIONS
 from support.lab_jobs import matrix_of, run_job
 
-from deepvm.lab.running.forkserver import Forkserver
+from deepvm.lab.launchers.forkserver import Forkserver
 
 pytestmark = pytest.mark.slow  # whole jobs
 
@@ -24,14 +24,14 @@ pytestmark = pytest.mark.slow  # whole jobs
             {"notice": {"at": [70], "seconds": 2}},
             {"steps": 600},
             {"stories"},
-            "was told in time",
+            "was announced in time",
         ),
         (
             "two-generations",
             {"loss": [70]},
             {"min_world": 1, "steps": 1200},
             {"stories", "leftovers"},
-            "beside attempt",
+            "alongside attempt",
         ),
     ],
 )

@@ -8,6 +8,8 @@ from typing import Any
 
 from deepvm.jobs.history.history import EventRow
 from deepvm.lab.orchestrated.record import JobRecord
+from deepvm.lab.records import SUPERVISOR
+from deepvm.lab.running.recovery import write_supervisor
 
 
 class Job:
@@ -42,9 +44,9 @@ class Job:
         self, struck: dict[str, tuple[float, int]], *, done: bool = True
     ) -> list[dict[str, Any]]:
         config = {"world": 2, "steps": 100}
-        self.document = JobRecord(self.folder, config, self.events, struck, done).document(
-            0.0, 99.0
-        )
+        attempts = JobRecord(self.folder, config, self.events, struck, done).attempts()
+        write_supervisor(self.folder, "completed" if done else "failed", 99.0, attempts)
+        self.document = json.loads((self.folder / SUPERVISOR).read_bytes())
         found: list[dict[str, Any]] = self.document["attempts"]
         return found
 

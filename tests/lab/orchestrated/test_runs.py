@@ -80,7 +80,7 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from deepvm.lab.matrix import FORMAT
-from deepvm.lab.running.matrix_runner import MatrixRunner
+from deepvm.lab.matrix_runner import MatrixRunner
 MatrixRunner(FORMAT.read(Path(sys.argv[1])), Path(sys.argv[2])).run()
 """
 

@@ -14,13 +14,22 @@ from typing import Any, ClassVar
 import pytest
 
 from deepvm.lab.faults.fault import Strike
-from deepvm.lab.plan import Plan
+from deepvm.lab.faults.fault_registry import strike_document
+from deepvm.lab.launchers.forkserver import Forkserver
 from deepvm.lab.records import SUPERVISOR, Events, Lines, events_of, steps_of
-from deepvm.lab.running.forkserver import Forkserver
-from deepvm.lab.running.launcher import Attempt, Launcher
-from deepvm.lab.running.supervisor import Supervisor
+from deepvm.lab.running.launcher import Attempt
+from deepvm.lab.running.plan import Plan
+from deepvm.lab.running.supervisor import RankLauncher
 from deepvm.lab.strategies.strategy_registry import STRATEGIES
 
+CONFIG: dict[str, Any] = {
+    "steps": 6,
+    "controls": [],
+    "strategy": None,
+    "world": 1,
+    "worlds": [[0, 1]],
+    "strikes": [strike_document(Strike("exit", 4))],
+}
 LOADS_S, RESTORES_S, STEP_S = 3.0, 0.5, 0.25
 
 
@@ -40,7 +49,7 @@ class Ended(Attempt):
         pass
 
 
-class Scripted(Launcher):
+class Scripted(RankLauncher):
     """Attempts of one rank that meets at once, then loads data for 3 s, restores for 0.5 s, and
     steps each 0.25 s.
     """
@@ -79,9 +88,7 @@ class Scripted(Launcher):
 
 
 def test_loading_data_and_model_is_part_of_a_restart(tmp_path: Path) -> None:
-    config: dict[str, Any] = {"steps": 6, "controls": [], "world": 1}
-    plan = Plan(tmp_path, config, [(0, 1)], [Strike("exit", 4)])
-    assert Supervisor(plan, Scripted()).run()
+    assert Scripted().run(Plan(tmp_path, CONFIG))
     first, second = json.loads((tmp_path / SUPERVISOR).read_text())["attempts"]
     assert second["restart_s"] == pytest.approx(LOADS_S, abs=0.5)
     assert second["restore_s"] == RESTORES_S
@@ -107,8 +114,7 @@ class DiesOnce(Scripted):
 
 
 def test_an_attempt_that_never_restores_is_part_of_the_restart(tmp_path: Path) -> None:
-    config: dict[str, Any] = {"steps": 6, "controls": [], "world": 1}
-    assert Supervisor(Plan(tmp_path, config, [(0, 1)], [Strike("exit", 4)]), DiesOnce()).run()
+    assert DiesOnce().run(Plan(tmp_path, CONFIG))
     first, second, third = json.loads((tmp_path / SUPERVISOR).read_text())["attempts"]
     assert second["state"] == "failed" and second["detected"] - first["detected"] >= 0.5
     # All of it is in the next one

@@ -19,16 +19,16 @@ from typing import Any
 import pytest
 from support.lab.made_runs import CONFIG
 
-from deepvm.lab.faults.fault import Strike, Target
-from deepvm.lab.plan import Plan, StoppedError
-from deepvm.lab.running.launcher import Attempt, Launcher
+from deepvm.lab.faults.fault import Strike
+from deepvm.lab.faults.fault_registry import strike_document
+from deepvm.lab.running.launcher import Attempt
 from deepvm.lab.running.memory_node import TOKEN
-from deepvm.lab.running.supervisor import Supervisor
+from deepvm.lab.running.plan import Plan, StoppedError
+from deepvm.lab.running.supervisor import RankLauncher
 
 RANK = textwrap.dedent("""
     import json, os, sys, time
     folder, order, rank, attempt = sys.argv[1], json.load(open(sys.argv[2])), int(sys.argv[3]), int(sys.argv[4])
-    struck = {one["fault"] for one in order["strikes"]}
     def line(name, **row):
         with open(f"{folder}/{name}", "a") as file:
             file.write(json.dumps({"attempt": attempt, "rank": rank, "time": time.time(), **row}) + "\\n")
@@ -46,7 +46,7 @@ RANK = textwrap.dedent("""
     """)  # noqa: E501
 
 
-class Scripts(Launcher):
+class Scripts(RankLauncher):
     """Ranks that run a script; ``body`` is what they do before each step."""
 
     def __init__(self, body: str) -> None:
@@ -82,16 +82,19 @@ class _Ranks(Attempt):
             self._of.killed.append(one.pid)
 
 
+def plan_of(folder: Path, *strikes: Strike, hang_s: float = 5.0, **changes: Any) -> Plan:
+    planned = [strike_document(one) for one in strikes]
+    return Plan(folder, {**CONFIG, "steps": 10, "strikes": planned, **changes}, hang_s)
+
+
 def supervised(
     folder: Path, body: str, *strikes: Strike, **changes: Any
 ) -> tuple[bool, dict[str, Any], Scripts]:
     """Whether the run has ended well, what the supervisor wrote, and the launcher."""
     folder.mkdir()
     hang_s = changes.pop("hang_s", 5.0)
-    config = {**CONFIG, "steps": 10, **changes}
     launcher = Scripts(body)
-    plan = Plan(folder, config, [tuple(one) for one in config["worlds"]], strikes, hang_s=hang_s)
-    ended = Supervisor(plan, launcher).run()
+    ended = launcher.run(plan_of(folder, *strikes, hang_s=hang_s, **changes))
     return ended, json.loads((folder / "supervisor.json").read_text()), launcher
 
 
@@ -198,7 +201,7 @@ def test_nothing_is_left_when_the_supervisor_is_interrupted(tmp_path: Path) -> N
             return made
 
     with pytest.raises(Stopped):
-        Supervisor(Plan(folder, {**CONFIG, "steps": 10}, [(0, 2)]), Interrupts("pass")).run()
+        Interrupts("pass").run(plan_of(folder))
     assert len(launcher.killed) == 2
 
 
@@ -212,8 +215,7 @@ def test_the_token_of_a_memory_node_does_not_outlive_its_run(tmp_path: Path) -> 
             tokens.append((folder / TOKEN).read_text())
             return launcher.start(order, world, port)
 
-    plan = Plan(folder, {**CONFIG, "steps": 10}, [(0, 2)], in_memory=True)
-    assert Supervisor(plan, Looks("pass")).run()
+    assert Looks("pass").run(plan_of(folder, strategy="deepvm-tcp"))
     assert tokens and not [
         p for p in folder.rglob("*") if p.is_file() and tokens[0] in p.read_text(errors="replace")
     ]
@@ -245,7 +247,7 @@ def test_a_kill_in_a_write_counts_from_the_write(tmp_path: Path) -> None:
     dies = 'time.sleep(1); event("killed-in-write", key="kill-2-0"); os._exit(9)'
     body = 'if (rank, attempt, step) == (0, 0, 2): event("armed", key="kill-2-0")'
     body += f"\n    if (rank, attempt, step) == (0, 0, 6): {dies}"
-    strike = Strike("kill", 2, target=Target.WRITE)
+    strike = Strike("kill", 2, target="write")
     ended, found, _ = supervised(tmp_path / "run", body, strike)
     first = found["attempts"][0]
     assert ended and first["causes"] == ["kill-2-0"] and 0 <= first["detect_s"] < 0.9
@@ -253,7 +255,7 @@ def test_a_kill_in_a_write_counts_from_the_write(tmp_path: Path) -> None:
 
 def test_a_kill_that_only_waits_for_a_write_has_not_struck(tmp_path: Path) -> None:
     body = 'if rank == 0 and attempt == 0 and step == 2: event("armed", key="kill-2-0")'
-    ended, found, _ = supervised(tmp_path / "run", body, Strike("kill", 2, target=Target.WRITE))
+    ended, found, _ = supervised(tmp_path / "run", body, Strike("kill", 2, target="write"))
     assert ended and [one["struck"] for one in found["attempts"]] == [{}]
 
 
@@ -278,11 +280,7 @@ def test_who_interrupts_need_not_wait_for_a_rank_that_stands_still(tmp_path: Pat
     timer.start()
     began = time.monotonic()
     with pytest.raises(StoppedError):
-        Supervisor(
-            Plan(folder, {**CONFIG, "steps": 10}, [(0, 2)], [strike], hang_s=500.0),
-            launcher,
-            stopping,
-        ).run()
+        launcher.run(plan_of(folder, strike, hang_s=500.0), stopping)
     assert time.monotonic() - began < 30 and len(launcher.killed) == 2
 
 
@@ -301,6 +299,6 @@ def test_a_port_that_somebody_takes_is_no_failed_attempt(tmp_path: Path) -> None
 
     folder, launcher = tmp_path / "run", Taken("pass")
     folder.mkdir()
-    assert Supervisor(Plan(folder, {**CONFIG, "steps": 10}, [(0, 2)]), launcher).run()
+    assert launcher.run(plan_of(folder))
     (only,) = json.loads((folder / "supervisor.json").read_text())["attempts"]
     assert only["state"] == "completed" and launcher.started == 2 and len(set(launcher.ports)) == 2

@@ -16,9 +16,9 @@ import pytest
 from support.effort import THOROUGH
 from support.lab.trainings import Ran, ran
 
-from deepvm.lab.faults.fault import FaultSchedule, Strike, Target
+from deepvm.lab.faults.fault import FaultSchedule, Strike
 from deepvm.lab.faults.fault_registry import find_fault
-from deepvm.lab.running.forkserver import Forkserver
+from deepvm.lab.launchers.forkserver import Forkserver
 from deepvm.lab.running.launcher import Launcher
 from deepvm.lab.strategies.strategy_registry import STRATEGIES, find_strategy
 
@@ -79,7 +79,7 @@ def test_two_ranks_come_back_after_a_rank_has_ended(made: Made) -> None:
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("world", WORLDS)
 def test_bit_for_bit_in_every_world(world: str, strategy: str, made: Made) -> None:
-    one = made(world, strategy, Strike("exit", 7), Strike("kill", 16, target=Target.MACHINE))
+    one = made(world, strategy, Strike("exit", 7), Strike("kill", 16, target="machine"))
     assert one.ended and wrong(made, one, world) == {} and one.supervisor["restarts"] == 2
 
 
@@ -90,9 +90,7 @@ def test_bit_for_bit_in_every_world(world: str, strategy: str, made: Made) -> No
 )
 def test_every_failure(fault: str, strategy: str, made: Made) -> None:
     strike = (
-        Strike("kill", 11, target=Target.WRITE)
-        if fault == "write"
-        else Strike(fault, 15, seconds=0.3)
+        Strike("kill", 11, target="write") if fault == "write" else Strike(fault, 15, seconds=0.3)
     )
     one = made("two", strategy, strike, hang_s=4.0)
     found = wrong(made, one, "two")
@@ -132,7 +130,7 @@ def test_who_writes_can_be_killed_in_a_write(strategy: str, made: Made) -> None:
 
     Where rank 0 alone does, the failure never happens, and the gate says so.
     """
-    one = made("two", strategy, Strike("kill", 11, 1, target=Target.WRITE))
+    one = made("two", strategy, Strike("kill", 11, 1, target="write"))
     found = wrong(made, one, "two")
     if find_strategy(strategy).all_ranks_write:
         assert one.ended and found == {} and one.supervisor["restarts"] == 1

@@ -25,6 +25,7 @@ CONFIG: Row = {
     "seed": 3,
     "world": 2,
     "worlds": [[0, 2]],
+    "min_world": None,
     "virtual_shards": 0,
     "global_batch": 8,
     "accumulate": 1,

@@ -12,17 +12,16 @@ from deepvm.io.atomic_write import write_bytes
 from deepvm.lab.audit.gates import verdicts
 from deepvm.lab.faults.fault import FaultSchedule, Strike
 from deepvm.lab.faults.fault_registry import strike_document
-from deepvm.lab.plan import Plan
 from deepvm.lab.records import CONFIG, Records
 from deepvm.lab.running.launcher import Launcher
-from deepvm.lab.running.supervisor import Supervisor
-from deepvm.lab.strategies.strategy_registry import find_strategy
+from deepvm.lab.running.plan import Plan
 
 
 def config(strategy: str | None, strikes: Sequence[Strike] = (), **changes: Any) -> dict[str, Any]:
     """Of a run on one rank, 12 steps with a checkpoint at each fourth."""
     world = changes.get("world", 1)
     made: dict[str, Any] = {
+        "schema_version": "deepvm.lab-run/1",
         "matrix": "tests",
         "dataset": {"name": "tokens", "path": None},
         "dataset_size": 128,
@@ -33,6 +32,7 @@ def config(strategy: str | None, strikes: Sequence[Strike] = (), **changes: Any)
         "seed": 0,
         "world": world,
         "worlds": [[0, world]],
+        "min_world": None,
         "virtual_shards": 0,
         "global_batch": 16,
         "accumulate": 1,
@@ -73,13 +73,8 @@ def ran(
 ) -> Ran:
     """Run it, in a folder that is not there yet."""
     folder.mkdir(parents=True)
-    known = {
-        name: {**vars(when), "target": when.target.value} for name, when in (disk or {}).items()
-    }
+    known = {name: when.model_dump() for name, when in (disk or {}).items()}
     made = config(strategy, strikes, disk=known, **changes)
     write_bytes(folder / CONFIG, json.dumps(made).encode())
-    worlds = [(step, world) for step, world in made["worlds"]]
-    in_memory = strategy is not None and find_strategy(strategy).in_memory
-    plan = Plan(folder, made, worlds, strikes, disk or {}, hang_s=hang_s, in_memory=in_memory)
-    ended = Supervisor(plan, launcher).run()
+    ended = launcher.run(Plan(folder, made, hang_s))
     return Ran(ended, json.loads((folder / "supervisor.json").read_text()), Records.read(folder))

@@ -13,34 +13,25 @@ from pathlib import Path
 from typing import Any
 
 from deepvm.io.process_tree import descendants, follow_parent, is_alive
-from deepvm.lab.records import events_of, read_lines
-from deepvm.lab.running.launcher import Attempt, Launcher
+from deepvm.lab.records import events_of, rows_in
+from deepvm.lab.running.launcher import Attempt
+from deepvm.lab.running.supervisor import RankLauncher
+from deepvm.lab.training.order import Order
 
 _PAUSE_S, _GONE_S = 0.01, 10.0
 _AGENT = "LAB_AGENT"
 """Where workers read the agent's pid: a late one would only see the process that adopted it."""
 
 
-class Torchrun(Launcher):
+class Torchrun(RankLauncher):
     """One agent for each attempt, without restarts of its own."""
 
     def start(self, order: Path, world: int, port: int) -> Attempt:
         parent = os.getpid()
         words = ["sh", "-c", f'export {_AGENT}=$$; exec "$@"', "sh"]
-        words += [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            f"--nproc-per-node={world}",
-            "--max-restarts=0",
-        ]
-        words += [
-            "--master-addr=127.0.0.1",
-            f"--master-port={port}",
-            "-m",
-            "deepvm.lab.running.torchrun",
-            str(order),
-        ]
+        words += [sys.executable, "-m", "torch.distributed.run", "--max-restarts=0"]
+        words += [f"--nproc-per-node={world}", "--master-addr=127.0.0.1", f"--master-port={port}"]
+        words += ["-m", "deepvm.lab.launchers.torchrun", str(order)]
         with (order.parent / "workers.log").open("ab") as log:
             process = subprocess.Popen(
                 words,
@@ -51,11 +42,7 @@ class Torchrun(Launcher):
                 start_new_session=True,
                 preexec_fn=lambda: follow_parent(parent, signal.SIGKILL),
             )
-        return _Launched(process, order.parent, _attempt_of(order), world)
-
-
-def _attempt_of(order: Path) -> int:
-    return int(order.stem.rpartition("-")[2])
+        return _Launched(process, order.parent, Order.read(order).attempt, world)
 
 
 class _Launched(Attempt):
@@ -68,11 +55,7 @@ class _Launched(Attempt):
         self._known: set[int] = set()
 
     def _events(self, rank: int) -> list[dict[str, Any]]:
-        return [
-            row
-            for row in read_lines(self._folder / events_of(rank))
-            if row["attempt"] == self._attempt
-        ]
+        return rows_in(self._folder, [events_of(rank)], self._attempt)
 
     def exits(self) -> Sequence[int | None]:
         """As the ranks recorded, else as the agent: torchrun returns 1 in any case."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from support.lab.small_matrix import MATRIX
 
 from deepvm.lab.matrix import FORMAT, runs_of
-from deepvm.lab.running.matrix_runner import side_by_side
+from deepvm.lab.matrix_runner import side_by_side
 
 
 def test_seed_by_seed_and_every_second_one_in_reverse(tmp_path: Path) -> None:

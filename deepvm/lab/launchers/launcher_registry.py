@@ -8,8 +8,9 @@ from typing import cast
 from deepvm.lab.running.launcher import Launcher
 
 LAUNCHERS = {
-    "forkserver": "deepvm.lab.running.forkserver:Forkserver",
-    "torchrun": "deepvm.lab.running.torchrun:Torchrun",
+    "forkserver": "deepvm.lab.launchers.forkserver:Forkserver",
+    "torchrun": "deepvm.lab.launchers.torchrun:Torchrun",
+    "deepvm-run": "deepvm.lab.launchers.deepvm_run:DeepvmRun",
 }
 """Name -> ``module:class``, imported when first used."""
 

@@ -17,7 +17,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from deepvm.io.process_tree import follow_parent
-from deepvm.lab.running.launcher import Attempt, Launcher
+from deepvm.lab.running.launcher import Attempt
+from deepvm.lab.running.supervisor import RankLauncher
 from deepvm.lab.strategies.strategy_registry import STRATEGIES
 
 _GONE_S, _LOOK_S = 10.0, 0.002
@@ -26,7 +27,7 @@ _ONE = threading.Lock()
 _LOADED = ("deepvm.lab.training.trainer", "torch._dynamo")
 
 
-class Forkserver(Launcher):
+class Forkserver(RankLauncher):
     """One server for all attempts of this process.
 
     Ranks are children of the server, which ends with this process, but not before they do: each has

@@ -19,24 +19,21 @@ from deepvm.lab.audit.gates import verdicts
 from deepvm.lab.audit.references import with_references
 from deepvm.lab.faults.fault_registry import strike_document
 from deepvm.lab.geometry import Geometry
+from deepvm.lab.launchers.launcher_registry import find_launcher
 from deepvm.lab.matrix import MatrixFile, Run, reference_of, runs_of
-from deepvm.lab.plan import Plan
 from deepvm.lab.records import (
     AUDIT,
     CONFIG,
     ENVIRONMENT,
-    ORCHESTRATED,
     RUNS,
     Records,
     read_document,
 )
 from deepvm.lab.running.environment import environment
 from deepvm.lab.running.launcher import Launcher
-from deepvm.lab.running.launchers import find_launcher
 from deepvm.lab.running.manifest import Manifest, Row, RunState, key_of, read_planned, write_planned
-from deepvm.lab.running.supervisor import Supervisor
+from deepvm.lab.running.plan import Plan
 from deepvm.lab.running.writers import wait_for_writers
-from deepvm.lab.strategies.strategy_registry import find_strategy
 from deepvm.lab.training.datasets import load
 
 _LEAST_FREE = 1 << 20
@@ -77,9 +74,7 @@ def config_of(matrix: MatrixFile, run: Run, dataset_size: int) -> dict[str, Any]
         "keep": matrix.keep,
         "launcher": matrix.launcher,
         "strikes": [strike_document(one) for one in run.strikes],
-        "disk": {
-            name: {**vars(when), "target": when.target.value} for name, when in run.disk.items()
-        },
+        "disk": {name: when.model_dump() for name, when in run.disk.items()},
         "controls": [],
     }
 
@@ -150,8 +145,7 @@ class MatrixRunner:
             self._out,
             read_planned(self._out).and_also(self._every, (run.name for run in self.runs)),
         )
-        is_job = self._matrix.launcher == ORCHESTRATED
-        launcher = None if is_job else find_launcher(self._matrix.launcher)()
+        launcher = find_launcher(self._matrix.launcher)()
         done: list[Row] = []
         try:
             for runs in side_by_side(self.runs):
@@ -171,11 +165,10 @@ class MatrixRunner:
                             future.cancel()
                         raise
         finally:
-            if launcher is not None:
-                launcher.close()
+            launcher.close()
         return done
 
-    def _one(self, run: Run, launcher: Launcher | None) -> Row:
+    def _one(self, run: Run, launcher: Launcher) -> Row:
         folder = self._out / RUNS / run.name
         config = config_of(self._matrix, run, self._sizes[run.suite.dataset.name])
         about = environment(self._out)
@@ -190,10 +183,8 @@ class MatrixRunner:
         folder.mkdir(parents=True)
         write_bytes(folder / CONFIG, json.dumps(config, indent=1).encode())
         write_bytes(folder / ENVIRONMENT, json.dumps(about, indent=1).encode())
-        in_memory = run.strategy is not None and find_strategy(run.strategy).in_memory
-        plan = Plan(folder, config, run.worlds, run.strikes, run.disk, in_memory=in_memory)
         try:
-            ended = self._supervised(plan, launcher)
+            ended = launcher.run(Plan(folder, config), self._stopping)
             records = with_references(Records.read(folder), folder.parent)
         except DataError as error:  # of this run; the others are made all the same
             _refuse_full_disk(self._out)
@@ -208,16 +199,6 @@ class MatrixRunner:
         if reason:
             _refuse_full_disk(self._out)
         return _row(run, key, records, RunState.INVALID if reason else RunState.COMPLETED, reason)
-
-    def _supervised(self, plan: Plan, launcher: Launcher | None) -> bool:
-        """Run a plan to its end; without a launcher as a job of ``deepvm run``."""
-        if launcher is None:
-            # Loads all of the orchestrator
-            from deepvm.lab.orchestrated.job_supervisor import JobSupervisor
-
-            return JobSupervisor(plan, self._stopping).run()
-        launcher.ready()
-        return Supervisor(plan, launcher, self._stopping).run()
 
 
 def side_by_side(runs: Sequence[Run]) -> list[list[Run]]:

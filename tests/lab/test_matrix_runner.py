@@ -23,8 +23,8 @@ from deepvm.errors import RequestError
 from deepvm.io.process_tree import descendants
 from deepvm.lab.checked import check
 from deepvm.lab.matrix import FORMAT, MatrixFile
+from deepvm.lab.matrix_runner import MatrixRunner, Progress
 from deepvm.lab.running.manifest import read_manifest
-from deepvm.lab.running.matrix_runner import MatrixRunner, Progress
 
 pytestmark = pytest.mark.xdist_group("lab")
 
@@ -155,12 +155,12 @@ def test_a_run_that_cannot_be_recorded_fails_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from deepvm.errors import DataError
-    from deepvm.lab.running import matrix_runner
+    from deepvm.lab.launchers.forkserver import Forkserver
 
     def fails(*_: object) -> None:
         raise DataError("the memory node did not start")
 
-    monkeypatch.setattr(matrix_runner, "Supervisor", fails)
+    monkeypatch.setattr(Forkserver, "run", fails)
     rows = MatrixRunner(matrix(), tmp_path / "out").run()
     assert [(row.state, row.reason) for row in rows] == [
         ("failed", "the memory node did not start")

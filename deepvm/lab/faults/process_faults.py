@@ -1,0 +1,71 @@
+"""Faults that come from outside: signals to processes, and a memory node that is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+
+from deepvm.errors import RequestError
+from deepvm.lab.faults.fault import Disk, Fault, FaultTarget, Moment, Strike
+
+
+class Kill(Fault):
+    """SIGKILL anywhere in a step: of a worker, the launcher, the whole machine, or a writer.
+
+    It strikes on progress that was logged: by the clock it would hit the start, and prove nothing.
+    """
+
+    options = frozenset({"rank", "target"})
+
+    def moment_of(self, strike: Strike) -> Moment | None:
+        """Only the writer itself knows when it is in mid-write."""
+        return Moment.BOUNDARY if strike.target == "write" else None
+
+    def strike_in_worker(self, strike: Strike, disk: Disk) -> None:
+        """End the process in the middle of its next write of a checkpoint."""
+        disk.kill_at_next_write(strike.key)
+
+    def strike_from_outside(self, strike: Strike, attempt: FaultTarget) -> None:
+        """Kill. Raises RequestError: the launcher has no process of its own to be killed."""
+        if strike.target == "machine":
+            attempt.kill_all()
+        elif strike.target == "worker":
+            _signal(attempt.workers()[strike.rank], signal.SIGKILL)
+        elif (agent := attempt.agent()) is not None:
+            _signal(agent, signal.SIGKILL)
+        else:
+            allowed = "another target: this launcher has no process besides the ranks"
+            raise RequestError("target", "agent", allowed)
+
+
+class Stop(Fault):
+    """SIGSTOP: a rank stops for ``seconds``; all others wait, and nothing may be lost."""
+
+    ends = False
+    options = frozenset({"rank", "seconds"})
+    seconds = 1.0
+
+    def strike_from_outside(self, strike: Strike, attempt: FaultTarget) -> None:
+        """Stop it, and let it continue after a while, in which it may be taken for dead."""
+        process = attempt.workers()[strike.rank]
+        _signal(process, signal.SIGSTOP)
+        attempt.later(strike.seconds, lambda: _signal(process, signal.SIGCONT))
+
+
+class LostNode(Fault):
+    """The memory node is lost, and an empty one takes its place; training goes on meanwhile."""
+
+    ends = False
+    options = frozenset({"seconds"})
+    seconds = 0.5
+
+    def strike_from_outside(self, strike: Strike, attempt: FaultTarget) -> None:
+        """Kill it; the next one comes after ``seconds``."""
+        attempt.restart_node(strike.seconds)
+
+
+def _signal(process: int, number: signal.Signals) -> None:
+    """Send it, unless the process is gone."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process, number)

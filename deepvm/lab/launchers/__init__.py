@@ -1,0 +1,1 @@
+"""Launchers: each is one file here and one line in the registry."""
