@@ -13,12 +13,38 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from deepvm.core.spelling import joined
+from deepvm.core.units import counted, format_seconds
+from deepvm.reports.charts import elapsed
 from deepvm.reports.terminal import visible
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 TEMPLATES = Path(__file__).with_name("templates")
+
+
+def format_number(value: float | None, form: str = "") -> str:
+    """A number in a form such as ``.3f``; a dash for None."""
+    if value is None:
+        return "-"
+    return format(value, form)
+
+
+def format_percent(share: float, digits: int = 0) -> str:
+    """Such as ``12.5 %``."""
+    return f"{100 * share:.{digits}f} %"
+
+
+_FILTERS: dict[str, Callable[..., str]] = {
+    "counted": counted,
+    "duration": format_seconds,
+    "elapsed": elapsed,
+    "joined": joined,
+    "number": format_number,
+    "percent": format_percent,
+}
+"""Of pages and of texts."""
 
 
 def render(template: str, *, nonce: str = "", **data: Any) -> str:
@@ -74,11 +100,17 @@ def render_markdown(template: str, filters: Mapping[str, Callable[..., str]], **
     return environment.get_template(template).render(**data)
 
 
+@lru_cache
+def sentences(template: str) -> Any:
+    """The macros of a template of text, which are called one at a time."""
+    return text_environment(lambda value: value).get_template(template).module
+
+
 def text_environment(finalize: Callable[[Any], Any], **more: Any) -> Environment:
     """Templates of text, in which nothing is escaped; ``finalize`` changes each value."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    return Environment(
+    environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=False,
         undefined=StrictUndefined,
@@ -87,6 +119,8 @@ def text_environment(finalize: Callable[[Any], Any], **more: Any) -> Environment
         lstrip_blocks=True,
         **more,
     )
+    environment.filters.update(_FILTERS)
+    return environment
 
 
 @lru_cache(maxsize=1)
@@ -101,11 +135,12 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(count=format_count, usd=format_paid, utc=format_utc)
+    environment.filters.update(_FILTERS, count=format_count, usd=format_paid, utc=format_utc)
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     environment.globals.update(asset=_asset, policy=_policy)
-    for name in ("ui", "chart"):
-        environment.globals[name] = environment.get_template(f"{name}.html.j2").module
+    for name in ("ui.html", "chart.html", "job_words"):
+        module = environment.get_template(f"{name}.j2").module
+        environment.globals[name.removesuffix(".html").removeprefix("job_")] = module
     return environment
 
 

@@ -73,17 +73,24 @@ def print_table(
             return
         left_out = [c.header for place, c in enumerate(columns) if place not in shown]
         columns, rows = [columns[i] for i in shown], [[row[i] for i in shown] for row in rows]
-    widths = _widths(columns, rows, width or sys.maxsize)
-    assert widths is not None
     ranks = bool(columns) and columns[0].header in RANKING
-    for place, cells in enumerate([[c.header for c in columns], *rows]):
-        text = _line(columns, cells, widths, bottom=place == 0)
+    for place, text in enumerate(table_lines(columns, rows, width or sys.maxsize)):
         stream.write(f"{paint(text, BEST, stream) if ranks and place == 1 else text}\n")
     if left_out:
         ways = "'| less -S'" + (f" or '{also}'" if also else "")
         print_lines(
             [f"Left out at {width} columns: {', '.join(left_out)}. All of them: {ways}."], stream
         )
+
+
+def table_lines(
+    columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int = sys.maxsize
+) -> list[str]:
+    """The header and each row as text, of columns that fit."""
+    widths = _widths(columns, rows, width)
+    assert widths is not None
+    header = _line(columns, [c.header for c in columns], widths, bottom=True)
+    return [header, *(_line(columns, row, widths, bottom=False) for row in rows)]
 
 
 def print_items(

@@ -19,8 +19,8 @@ from itertools import groupby
 from typing import Any
 
 from deepvm.core.interval import Interval
-from deepvm.core.spelling import joined, printable
-from deepvm.core.units import counted, format_bytes, format_seconds, format_usd
+from deepvm.core.spelling import printable
+from deepvm.core.units import format_bytes, format_usd
 from deepvm.io.times import format_time
 from deepvm.reports.pages import text_environment
 from deepvm.reports.tables import Column, print_lines, print_table
@@ -71,13 +71,8 @@ def _environment() -> Any:
     )
     environment.filters.update(
         bytes=format_bytes,
-        counted=counted,
-        duration=format_seconds,
         hours=format_hours,
-        joined=joined,
         median=median,
-        number=format_number,
-        percent=format_percent,
         printable=printable,
         scaled=scaled,
         short=short,
@@ -86,18 +81,6 @@ def _environment() -> Any:
         usd=format_usd,
     )
     return environment
-
-
-def format_number(value: float | None, form: str = "") -> str:
-    """A number in a form such as ``.3f``; a dash for None."""
-    if value is None:
-        return "-"
-    return format(value, form)
-
-
-def format_percent(share: float, digits: int = 0) -> str:
-    """Such as ``12.5 %``."""
-    return f"{100 * share:.{digits}f} %"
 
 
 def format_hours(seconds: float | None) -> str:

@@ -25,9 +25,9 @@ from deepvm.jobs.history.forecast import forecast
 from deepvm.jobs.history.history import PLACE, EventRow, History, Sample
 from deepvm.jobs.history.job_report import final_document
 from deepvm.jobs.history.spent import CAUSES, spent
+from deepvm.jobs.history.timeline import losses
 from deepvm.jobs.history.validation import step_time
 from deepvm.jobs.standing import standing_of
-from deepvm.reports.jobs.job_charts import losses
 from deepvm.reports.jobs.listing import print_job
 
 POOL = Pool("g4dn.xlarge", "here", "spot", 3.6)

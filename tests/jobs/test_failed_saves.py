@@ -22,8 +22,7 @@ from deepvm.jobs.decisions.world import FailedSaves, JobLimits, JobState, Pool, 
 from deepvm.jobs.decisions.world_document import from_document, to_document
 from deepvm.jobs.history.job_report import final_document
 from deepvm.jobs.wire import USER
-from deepvm.reports.jobs.events import closing_lines, event_line
-from deepvm.reports.jobs.listing import saved_words
+from deepvm.reports.jobs.events import closing_lines, event_line, words
 from deepvm.reports.jobs.live import Limits, live_lines
 
 SPOT, ANCHOR = Pool("a", "z", "spot", 3.6), Pool("m", "z", "on-demand", 1.0)
@@ -336,8 +335,8 @@ def test_a_deadline_without_time_to_start_a_machine_is_not_said_to_have_come(res
         and not acts
     )
     document = {**final_document("job", 0.0, world, [], {}), "state": "stopped"}
-    advice = next(closing_lines(document, world.terms, [], Path("/x"), "job-2"))
-    assert "deepvm jobs resume job --deadline 7min goes on" in advice
+    (advice,) = closing_lines(document, world.terms, [], Path("/x"), "job-2")
+    assert "deepvm jobs resume job --deadline 7min continues" in advice
     late = stops_at(trains(JobLimits(1, 1, end_s=1000.0)), most_s=1000.0)[1]
     assert late.ending == "the deadline has come"
 
@@ -493,27 +492,28 @@ def test_one_that_was_given_up_is_forgotten_when_it_comes_late_or_with_its_gener
 
 def test_what_people_see_of_it() -> None:
     world = after(trains(JobLimits(1, 1)), [d.Safe(1, 100, Reason.INSURANCE)], 600.0)
-    assert list(saved_words(final_document("job", 0.0, world, [], {}))) == [
+    assert words().versions(final_document("job", 0.0, world, [], {})) == (
         "saved versions: 1 insurance; the newest has 100 steps"
-    ]
+    )
     world = after(world, [unsaved(Reason.INSURANCE), unsaved(Reason.INSURANCE)], 601.0)
     document = final_document("job", 0.0, world, [], {})
     assert (
-        list(saved_words(document))[1]
+        words().failed_saves(document)
         == "2 saves failed, 2 since the newest version: the bucket is full"
     )
     assert "version 100 is safe, 1 save, 2 saves failed since" in " ".join(
         live_lines("job", world, Limits(), [], 200)
     )
     stopped = {**document, "state": "stopped", "why": "stopped by the user"}
-    assert "after 500 steps, 100 of them safe; " in next(
-        closing_lines(stopped, world.terms, [], Path("/x"), "job-2")
-    )
+    (line,) = closing_lines(stopped, world.terms, [], Path("/x"), "job-2")
+    assert "after 500 steps, 100 of them safe; " in line
     world = after(world, [d.Safe(1, 500, Reason.INSURANCE)], 602.0)
     document = final_document("job", 0.0, world, [], {})
-    assert list(saved_words(document)) == ["saved versions: 2 insurance", "2 saves failed"]
+    assert words().versions(document) == "saved versions: 2 insurance"
+    assert words().failed_saves(document) == "2 saves failed"
     older = {k: v for k, v in document.items() if k not in ("failed_saves", "version")}
-    assert list(saved_words(older)) == ["saved versions: 2 insurance"]
+    assert words().versions(older) == "saved versions: 2 insurance"
+    assert words().failed_saves(older) == ""
 
 
 @pytest.mark.slow

@@ -31,8 +31,8 @@ from deepvm.jobs.history.history import MACHINE, PLACE, EventRow, History
 from deepvm.jobs.history.job_report import final_document
 from deepvm.jobs.history.restarts import restarts
 from deepvm.jobs.history.spent import spent
+from deepvm.reports.jobs.events import words
 from deepvm.reports.jobs.listing import print_job
-from deepvm.reports.jobs.progress import restart_words
 from deepvm.reports.jobs.run_page import RunPage
 
 POOL = Pool("g4dn.xlarge", "z", "spot", 0.3)
@@ -191,7 +191,7 @@ def test_trainers_that_load_or_hang_make_no_steps() -> None:
     assert found["same_work_on_demand_usd"] == pytest.approx((1.0 + 14.98) * 0.6 / 3600, rel=0.01)
     again = found["restarts"]
     assert (again["count"], again["causes"]["crash"], again["causes"]["hang"]) == (10, 9, 1)
-    assert "10 restarts (1 hang and 9 crashes): " in next(restart_words(found))
+    assert "10 restarts (1 hang and 9 crashes): " in words().restarts(found)
     assert (
         again["waiting_s"] == pytest.approx(9 * 1.0 + 30.5 + 10 * 5.98, abs=0.1)
         and not again["uncertain_s"]

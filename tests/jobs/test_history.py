@@ -28,7 +28,7 @@ from deepvm.jobs.decisions.reconcile import react
 from deepvm.jobs.decisions.world import JobLimits, JobState, Pool
 from deepvm.jobs.history.history import PLACE, SCHEMA, EventRow, History, Sample
 from deepvm.jobs.history.pools import expected_life_s, learnt, lives_by_type, own_pool, pools_of
-from deepvm.reports.jobs.pools import print_pools
+from deepvm.reports.jobs.listing import print_pools
 
 POOL = Pool("g4dn.xlarge", "here", "spot", 0.36)
 

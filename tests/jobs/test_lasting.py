@@ -20,8 +20,7 @@ from deepvm.jobs.decisions.reconcile import orders_of, react
 from deepvm.jobs.decisions.states import Job, Machine
 from deepvm.jobs.decisions.world import JobLimits, JobState, Pool, Reason, Role
 from deepvm.jobs.history.job_report import final_document
-from deepvm.reports.jobs.events import closing_lines
-from deepvm.reports.jobs.listing import saved_words
+from deepvm.reports.jobs.events import closing_lines, words
 
 ANCHOR, SPOT = Pool("m", "z", "on-demand", 1.0), Pool("a", "z", "spot", 3.6)
 
@@ -213,7 +212,7 @@ def test_a_noticed_machine_that_is_lost_while_the_job_ends() -> None:
             )
             (said,) = closing_lines(document, world.terms, [], Path("/x"), "job-2")
             assert f"after 501 steps, {lasts or 'none'} of them safe; " in said
-            saved, failed = saved_words(document)
+            saved, failed = words().versions(document), words().failed_saves(document)
             assert saved.endswith(
                 "; the newest has 400 steps" if lasts else "; none is safe any more"
             )

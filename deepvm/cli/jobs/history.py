@@ -17,7 +17,7 @@ def list_pools(output: Output = "table") -> None:
     from deepvm.documents.outputs.jobs import Pools
     from deepvm.jobs.history.history import History
     from deepvm.jobs.history.pools import pools_of
-    from deepvm.reports.jobs.pools import print_pools
+    from deepvm.reports.jobs.listing import print_pools
 
     with History.open() as history:
         pools = pools_of(history.machines(), time.time())

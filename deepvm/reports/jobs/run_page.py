@@ -7,66 +7,38 @@ where the page is served, replaces parts by newer ones.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
-from deepvm.core.units import counted, format_seconds
 from deepvm.documents.outputs.jobs import iso_time
 from deepvm.jobs.decisions.states import Job
+from deepvm.jobs.decisions.world import LOST, PREEMPTED, REFUSED, UNREADY, MachineRecord, Role
 from deepvm.jobs.history.downtime import DOWNTIME
-from deepvm.jobs.history.history import EventRow
-from deepvm.jobs.standing import GONE, JobStatus
+from deepvm.jobs.history.history import Sample
+from deepvm.jobs.history.timeline import Phase, Trained, is_silent, losses, paid, phases
+from deepvm.jobs.standing import JobStatus
+from deepvm.reports.charts import Times
 from deepvm.reports.documents import to_yaml
-from deepvm.reports.jobs import validation
-from deepvm.reports.jobs.charts import Times, elapsed
-from deepvm.reports.jobs.events import event_group, event_line
-from deepvm.reports.jobs.job_charts import cost_chart, losses, paid, steps_chart
-from deepvm.reports.jobs.money import unpriced_words
-from deepvm.reports.jobs.phases import slow_parts
-from deepvm.reports.jobs.progress import restart_words, steps_words, unsaved_words
-from deepvm.reports.jobs.timeline import Timeline, Trained
-from deepvm.reports.pages import format_count, format_paid, render, render_blocks
+from deepvm.reports.jobs.events import words
+from deepvm.reports.jobs.job_charts import cost_chart, steps_chart
+from deepvm.reports.jobs.listing import FORECAST_COLUMNS, forecast_rows
+from deepvm.reports.pages import render, render_blocks
 
 TEMPLATE = "run_page.html.j2"
-PARTS = (
-    "head",
-    "time",
-    "machines",
-    "machine_table",
-    "steps",
-    "step_table",
-    "money",
-    "money_table",
-    "file",
-    "foot",
-)
+PARTS = ["head", "time", "machines", "machine_table", "steps", "step_table", "money"]
+PARTS += ["money_table", "file", "foot"]
 """Blocks of the template that may change while the job runs; :meth:`RunPage.event_rows` may, too."""
 MAX_EVENTS = 4000
 """The newest, which a page shows; ``deepvm jobs show -o json`` has all."""
+_MAX_BARS = 1000
+"""Machines that are drawn; the table has more."""
 _ROWS = 24
 """Of a table with the figures of a line."""
 _BADGES = {Job.DONE.value: "good", Job.FAILED.value: "bad", Job.STOPPED.value: "fair"}
-_CAUSES = {
-    "compute": ("training", "steps that count"),
-    "recompute": ("lost steps", "done again"),
-    "save": ("saves", "training stood still"),
-    "allocation": ("allocation", "no machine yet"),
-    "preparation": ("preparation", "booting, loading, joining"),
-    "hang": ("hang", "until it was noticed"),
-    DOWNTIME: ("no controller", "unwatched; machines may have trained on"),
-}
-_UNKNOWN_STEPS = ("training", "an unknown number of steps")
-GROUPS = {
-    "machines": "Machines",
-    "versions": "Versions",
-    "training": "Training",
-    "trouble": "Trouble",
-}
-"""Kinds of events to choose from, with their names on the page."""
-_MACHINE_HEADER = ("machine", "type", "zone", "market", "asked for", "ready", "notice", "end")
+_ENDS = {REFUSED: "refused", PREEMPTED: "taken", LOST: "gone", UNREADY: "gone"}
+T = TypeVar("T")
 
 
 def badge_of(state: str) -> str:
@@ -75,26 +47,30 @@ def badge_of(state: str) -> str:
 
 
 @dataclass(frozen=True)
-class Share:
-    """A part of the time of a job."""
+class Bar:
+    """A machine over time. ``end``: the style of the shape at its end; empty for none."""
 
-    style: str
-    name: str
-    meaning: str
-    seconds: float
-    share: float
+    machine: MachineRecord
+    phases: Sequence[Phase]
+    end: str
 
     @property
-    def time(self) -> str:
-        return format_seconds(self.seconds, digits=3)
+    def name(self) -> str:
+        """With its role, if it does not train."""
+        return f"{self.machine.id} anchor" if self.machine.role is Role.ANCHOR else self.machine.id
 
     @property
-    def percent(self) -> str:
-        return f"{self.share:.1%}"
+    def end_s(self) -> float:
+        """Where the shape is."""
+        machine = self.machine
+        if self.end == "refused":
+            return machine.requested_s
+        return machine.ended_s or machine.silent_s or machine.requested_s
 
     @property
-    def tip(self) -> str:
-        return f"{self.name}: {self.time}, {self.percent}"
+    def silent_s(self) -> float | None:
+        """Since when it is silent, if it is."""
+        return self.machine.silent_s if is_silent(self.machine) else None
 
 
 @dataclass(frozen=True)
@@ -106,7 +82,7 @@ class RunPage:
 
     def render(self, *, nonce: str = "") -> str:
         """The whole page; with a ``nonce`` it is served, and keeps itself up to date."""
-        return render(TEMPLATE, nonce=nonce, **self._data, events=self._events(0))
+        return render(TEMPLATE, nonce=nonce, **self._data, **self._events(0))
 
     @cached_property
     def parts(self) -> dict[str, str]:
@@ -116,8 +92,11 @@ class RunPage:
 
     def event_rows(self, after: int) -> str:
         """Rows of the events with larger numbers than ``after``, the newest first."""
-        data = {"events": self._events(after), "groups": GROUPS}
-        return render_blocks(TEMPLATE, ["events"], **data)["events"]
+        return render_blocks(TEMPLATE, ["events"], **self._events(after))["events"]
+
+    def _events(self, after: int) -> dict[str, Any]:
+        newest = [e for e in self.job.events[-MAX_EVENTS:] if e.number > after]
+        return {"events": newest[::-1], "times": self.times, "iso": iso_time}
 
     @property
     def last_event(self) -> int:
@@ -138,198 +117,56 @@ class RunPage:
 
     @cached_property
     def _data(self) -> dict[str, Any]:
-        job, document, spec = self.job, self.job.document, self.job.row.spec
+        job, document, spec, times = self.job, self.job.document, self.job.row.spec, self.times
+        bars = list(self._bars())
+        costs = paid(job.world, times.start_s, times.end_s)
+        total = spec.get("steps") if isinstance(spec.get("steps"), int) else None
         budget = (spec.get("budget") or {}).get("total_usd")
-        shares, unknown_shares = self._shares()
+        spent_s = {**document["breakdown_s"], DOWNTIME: document.get("downtime_s", 0.0)}
         return {
             "job": job,
             "document": document,
             "version": self.version,
             "last_event": self.last_event,
             "badge_of": badge_of,
-            "alarms": list(self._alarms()),
-            "rented": self._rented(),
-            "cards": list(self.cards()),
-            "shares": shares,
-            "unknown_shares": unknown_shares,
-            "time_notes": [*restart_words(document), *slow_parts(document)],
-            "forecast_words": validation.forecast_words,
-            "forecast_header": ["", *validation.FORECAST_COLUMNS],
-            "forecast_cells": validation.forecast_cells,
-            "unforeseen_words": validation.unforeseen_words,
-            "timeline": Timeline(list(job.world.machines.values()), self.times, self.trained),
-            "machine_header": [*_MACHINE_HEADER, "why", "$"],
-            "machine_rows": self._machine_rows(),
-            "unknown_steps": f"P{steps_words(document)[1:]}.",
-            "steps_chart": steps_chart(
-                self.times, job.samples, job.events, _steps_of(spec), job.without
-            ),
-            "step_rows": self._step_rows(),
+            "total": total,
+            "spent_s": {cause: spent_s[cause] for cause in words().causes if cause in spent_s},
+            "forecast_columns": FORECAST_COLUMNS,
+            "forecast_rows": forecast_rows,
+            "bars": bars,
+            "kinds": {kind for bar in bars for kind, *_ in bar.phases} | {bar.end for bar in bars},
+            "steps_chart": steps_chart(times, job.samples, job.events, total, job.without),
+            "samples": list(self._samples()),
             "budget": budget,
-            "cost_chart": cost_chart(self.times, job.world, document, budget),
-            "money_rows": self._money_rows(),
-            "groups": GROUPS,
+            "cost_chart": cost_chart(times, costs, document, budget),
+            "costs": _thinned(costs),
             "max_events": MAX_EVENTS,
-            "events_left_out": len(job.events) - MAX_EVENTS,
             "job_file": to_yaml(without_secrets(spec)),
         }
 
-    def _alarms(self) -> Iterator[str]:
-        job, document = self.job, self.job.document
-        if document["why"]:
-            yield f"{document['why']}"
-        if job.controller == GONE:
-            yield (
-                "It has no controller; trainers continue without one. deepvm jobs resume"
-                f" {job.row.name} starts another."
-            )
-        failed = document.get("failed_saves", {})
-        if failed.get("in_a_row"):
-            since = ""
-            if document["version"]:
-                since = f" since version {document['version']}, the newest that is safe"
-            yield f"{counted(failed['in_a_row'], 'save')} failed{since}: {failed['why']}"
+    def _bars(self) -> Iterator[Bar]:
+        """Of the newest machines, if there are very many."""
+        trained, end_s = self.trained, self.times.end_s
+        for machine in list(self.job.world.machines.values())[-_MAX_BARS:]:
+            end = _ENDS.get(machine.end_reason, "")
+            if end == "taken" and machine.ended_s is None:
+                end = ""
+            yield Bar(machine, list(phases(machine, end_s, trained)), end)
 
-    def _rented(self) -> str:
-        terms, pool = self.job.world.terms, self.job.world.pools[0]
-        count = f"{terms.least} to {terms.most}"
-        if terms.least == terms.most:
-            count = f"{terms.most}"
-        anchors = f", {counted(terms.anchors, 'anchor')}" if terms.anchors else ""
-        cloud = self.job.row.spec.get("cloud", "-")
-        return f"{count} x {pool.instance_type} {pool.market}{anchors}, cloud {cloud}"
-
-    def cards(self) -> Iterator[tuple[str, str, str]]:
-        """Figures with their names, and what else is known of them."""
-        document = self.job.document
-        steps, unknown = document["steps"], document.get("progress_unknown", "")
-        yield "Steps", format_count(steps), ", ".join(self._step_facts(steps, unknown))
-        away_s = document.get("downtime_s", 0.0)
-        facts = [counted(document["generations"], "generation")]
-        if away_s:
-            facts.append(f"{elapsed(away_s)} of it without a controller")
-        yield "Time", elapsed(float(document["total_s"])), ", ".join(facts)
-        yield "Paid", format_paid(float(document["cost_usd"])), _compared(document)
-        lost, unsaved = document["lost_steps"], unsaved_words(document)
-        if lost or not unsaved:
-            again = "nothing was done twice"
-            if lost:
-                again = f"{lost / max(steps or 0, 1):.1%} of the steps"
-            yield "Steps lost", format_count(lost), unknown or again
-        if unsaved:
-            yield "Steps not saved", format_count(document["unsaved_steps"]), unsaved
-        if restarts := document.get("restarts"):
-            yield "Restarts", format_count(restarts["count"]), _counts(restarts["causes"])
-        notices = "no machine was preempted"
-        if document["preemptions"]:
-            notices = f"{document['notices']} with a notice"
-        yield "Preemptions", format_count(document["preemptions"]), notices
-        saves = document["saves"]
-        yield "Versions saved", format_count(sum(saves.values())), _counts(saves) or "none yet"
-
-    def _step_facts(self, steps: int | None, unknown: str) -> Iterator[str]:
-        total, step_s = _steps_of(self.job.row.spec), float(self.job.world.facts.step_s)
-        if unknown:
-            yield unknown
-        elif total and steps is not None:
-            yield f"of {format_count(total)}, {steps / total:.0%}"
-        if step_s:
-            yield f"{1 / step_s:.3g} steps/s"
-
-    def _shares(self) -> tuple[list[Share], list[Share]]:
-        """Parts of the time, and those that are unknown."""
-        document = self.job.document
-        times = {**document["breakdown_s"], DOWNTIME: document.get("downtime_s", 0.0)}
-        whole = sum(float(times.get(cause) or 0.0) for cause in _CAUSES)
-        known, unknown = list[Share](), list[Share]()
-        for cause, words in _CAUSES.items():
-            if cause == "compute" and document["steps"] is None:
-                words = _UNKNOWN_STEPS
-            if cause in times and times[cause] is None:
-                unknown.append(Share(cause, *words, 0.0, 0.0))
-            elif times.get(cause) or cause not in (DOWNTIME, "hang"):
-                seconds = float(times.get(cause) or 0.0)
-                known.append(Share(cause, *words, seconds, seconds / (whole or 1.0)))
-        return (known if whole else []), unknown
-
-    def _machine_rows(self) -> list[list[str]]:
-        return [
-            [
-                *(m[key] for key in ("id", "type", "zone", "market")),
-                *(self._after(m[key]) for key in ("requested", "ready", "notice", "end")),
-                m["end_reason"] or "-",
-                f"{m['usd']:.4f}",
-            ]
-            for m in self.job.document["machines"]
-        ]
-
-    def _after(self, text: str | None) -> str:
-        if text is None:
-            return "-"
-        return self.times.elapsed(datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp())
-
-    def _step_rows(self) -> list[list[str]]:
+    def _samples(self) -> Iterator[tuple[Sample, int]]:
+        """Some samples, and all that come after a loss, with the steps lost there."""
         samples = self.job.samples
         lost = {loss.at_s: loss.lost for loss in losses(samples)}
-        shown_losses = list(lost)[-_ROWS:]
-        every = max(len(samples) // _ROWS, 1)
-        return [
-            [
-                self.times.elapsed(s.at_s),
-                format_count(s.step),
-                f"{s.generation}",
-                format_count(lost.get(s.at_s, 0)),
-            ]
-            for i, s in enumerate(samples)
-            if i % every == 0 or s is samples[-1] or s.at_s in shown_losses
-        ]
-
-    def _money_rows(self) -> list[list[str]]:
-        points = paid(self.job.world, self.times)
-        every = max(len(points) // _ROWS, 1)
-        return [
-            [elapsed(p.x_s), f"{p.usd:.4f}", f"{p.hours:.4f}"]
-            for i, p in enumerate(points)
-            if i % every == 0 or p is points[-1]
-        ]
-
-    def _events(self, after: int) -> list[dict[str, Any]]:
-        newest = reversed(self.job.events[-MAX_EVENTS:])
-        rows = (self._event(event) for event in newest if event.number > after)
-        return [row for row in rows if row["text"]]
-
-    def _event(self, event: EventRow) -> dict[str, Any]:
-        lines = ()
-        if event.facts.get("code") or event.kind == "failed":
-            lines = event.facts.get("lines") or ()
-        return {
-            "after": self.times.elapsed(event.at_s),
-            "time": iso_time(int(event.at_s)),
-            "group": event_group(event),
-            "text": event_line(event),
-            "lines": lines,
-        }
+        shown = {id(sample) for sample in _thinned(samples)}
+        for sample in samples:
+            if id(sample) in shown or sample.at_s in list(lost)[-_ROWS:]:
+                yield sample, lost.get(sample.at_s, 0)
 
 
-def _steps_of(spec: Mapping[str, Any]) -> int | None:
-    """The number of steps, if the job file gives one."""
-    steps = spec.get("steps")
-    return steps if isinstance(steps, int) else None
-
-
-def _compared(document: Mapping[str, Any]) -> str:
-    """What was paid, compared with on-demand machines."""
-    cost, on_demand = float(document["cost_usd"]), document["on_demand_cost_usd"]
-    if not on_demand:
-        return unpriced_words(document)
-    if cost <= on_demand:
-        share = 1 - cost / on_demand
-        return f"{share:.0%} less than on demand, {format_paid(on_demand)}"
-    return f"on demand {format_paid(on_demand)}"
-
-
-def _counts(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+def _thinned(rows: Sequence[T]) -> list[T]:
+    """Some of them, and the last."""
+    every = max(len(rows) // _ROWS, 1)
+    return [row for i, row in enumerate(rows) if i % every == 0 or i == len(rows) - 1]
 
 
 def without_secrets(spec: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,10 +10,11 @@ from deepvm.lab.audit.gates import GATES
 from deepvm.lab.audit.publication import publishable
 from deepvm.lab.matrix import CALM
 from deepvm.lab.results import Estimate, SuiteResult, Variant
+from deepvm.reports.charts import Scale
 from deepvm.reports.lab.columns import COSTS, RECOVERY, Columns, format_pairs
 from deepvm.reports.lab.comparison import FACTORS, accepted
 from deepvm.reports.lab.figures import over_reference, suite_name
-from deepvm.reports.lab.scales import Scale, ratio_scale
+from deepvm.reports.lab.scales import ratio_scale
 from deepvm.reports.lab.summary import REFERENCES, LabSummary, label
 from deepvm.reports.pages import render
 

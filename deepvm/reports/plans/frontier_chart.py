@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy as np
 from deepvm.core.cluster.cluster import Recommendation
 from deepvm.core.interval import Interval
 from deepvm.planner.search.frontier import Frontier, Machines
+from deepvm.reports.charts import round_up
 from deepvm.reports.text import short
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 72, 944, 28, 376
@@ -85,12 +85,6 @@ class FrontierChart:
     def slider_step(self) -> float:
         """A round amount, $/h."""
         return round_up(self.x.most / _SLIDER_STEPS, (1, 2, 5, 10))
-
-
-def round_up(value: float, factors: tuple[float, ...]) -> float:
-    """The next round number."""
-    power = 10.0 ** math.floor(math.log10(value))
-    return next(factor * power for factor in factors if factor * power >= value * 0.999)
 
 
 def _dots(machines: Machines, x: Axis, y: Axis, *, trusted: bool) -> list[Dot]:

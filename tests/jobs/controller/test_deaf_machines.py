@@ -24,7 +24,7 @@ from deepvm.jobs.decisions.states import Machine
 from deepvm.jobs.decisions.world import JobLimits, JobState, MachineRecord, Pool
 from deepvm.jobs.history.history import PLACE, EventRow, History
 from deepvm.jobs.wire import new_secret, secret_of
-from deepvm.reports.jobs.events import event_group, event_line
+from deepvm.reports.jobs.events import event_line, words
 from deepvm.reports.jobs.listing import print_job
 from deepvm.reports.jobs.run_page import RunPage
 
@@ -54,8 +54,8 @@ def test_it_is_written_down_once(tmp_path: Path) -> None:
             asyncio.run(heard())
         (row,) = [event for event in history.events(JOB) if event.kind == "deaf"]
     assert row.facts["id"] == "m1"
-    assert event_line(row) == "m1 hears no notices of its cloud: no token: 403 Forbidden"
-    assert event_group(row) == "trouble"
+    assert event_line(row) == "m1 receives no notices from its cloud: no token: 403 Forbidden"
+    assert words().group(row) == "trouble"
 
 
 def test_it_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,8 +65,8 @@ def test_it_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     )
     job = replace(job, events=[*job.events, row])
     print_job(job.document, job.events)
-    assert "m1 hears no notices of its cloud: no token" in capsys.readouterr().out
-    assert "m1 hears no notices of its cloud: no token" in RunPage(job, __version__).render()
+    assert "m1 receives no notices from its cloud: no token" in capsys.readouterr().out
+    assert "m1 receives no notices from its cloud: no token" in RunPage(job, __version__).render()
 
 
 class Refusing(Service):

@@ -19,11 +19,10 @@ from deepvm.jobs.decisions.world import Head, Role
 from deepvm.jobs.history.downtime import DOWNTIME, Downtime
 from deepvm.jobs.history.history import MACHINE, STATE, EventRow, Sample
 from deepvm.jobs.history.job_report import final_document
+from deepvm.jobs.history.timeline import Trained, losses, paid, phases
 from deepvm.jobs.standing import GONE
-from deepvm.reports.jobs import charts
-from deepvm.reports.jobs.job_charts import losses, paid
+from deepvm.reports import charts
 from deepvm.reports.jobs.run_page import MAX_EVENTS, RunPage
-from deepvm.reports.jobs.timeline import Trained, phases
 from deepvm.reports.pages import TEMPLATES
 
 SCRIPT = TEMPLATES / "jobs.js"
@@ -188,14 +187,13 @@ def test_what_was_paid_by_when(over: bool) -> None:
     world = replace(job.world, heads=heads)
     document = final_document("resnet-7", start_s, world, job.events, {"g4dn.xlarge": 0.526})
     job = replace(job, world=world, document=document)
-    bends = paid(world, RunPage(job).times)
+    bends = paid(world, start_s, RunPage(job).times.end_s)
     assert document["head_usd"] > 1 and bends[-1].usd == pytest.approx(
         document["cost_usd"], rel=1e-6
     )
     assert bends[-1].head_usd == pytest.approx(document["head_usd"])
     assert all(a.usd <= b.usd and a.x_s < b.x_s for a, b in zip(bends, bends[1:], strict=False))
-    cards = {name: value for name, value, _ in RunPage(job).cards()}
-    assert cards["Paid"] == f"{bends[-1].usd:.2f} $"
+    assert f"<dt>Paid</dt><dd><b>{bends[-1].usd:.2f} $</b>" in RunPage(job).render()
 
 
 def test_a_type_without_a_price_is_named() -> None:
@@ -323,8 +321,7 @@ def test_few_labels_for_any_time() -> None:
 
 def test_few_labels_for_any_amount() -> None:
     for most in [1e-6, 0.0034, 0.5, 1, 7, 99, 1000, 172_480, 3e9]:
-        rows = charts.amounts(most)
-        labels = [charts.format_amount(v, rows[1]) for v in rows]
+        rows, labels = zip(*charts.Scale.up_to(most).ticks(4), strict=True)
         assert (
             rows[-1] >= most * 0.999 and 2 <= len(rows) <= 6 and len(set(labels)) == len(labels)
         ), labels

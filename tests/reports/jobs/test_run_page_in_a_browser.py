@@ -114,7 +114,7 @@ def test_events_are_filtered(chromium: Any, tmp_path: Path) -> None:
         0 < trouble < everything
         and page.locator("#matches").inner_text() == f"{trouble} of {everything}"
     )
-    page.fill("#search", "be taken back")
+    page.fill("#search", "preemption notice")
     assert 0 < rows.count() < trouble
     page.fill("#search", "nothing has this")
     assert rows.count() == 0

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deepvm.lab.results import Estimate
-from deepvm.reports.lab.scales import Scale, ratio_scale
+from deepvm.reports.charts import Scale
+from deepvm.reports.lab.scales import ratio_scale
 
 VALUES = st.lists(st.floats(-1e4, 1e4, allow_subnormal=False), min_size=1, max_size=9)
 
@@ -19,7 +20,8 @@ def test_axes_hold_all_values_and_have_few_round_labels(values: list[float], aro
     assert 1 <= len(ticks) <= 4 and len({label for _, label in ticks}) == len(ticks)
     for value, label in ticks:
         assert -1e-9 <= scale.share(value) <= 1 + 1e-9
-        assert abs(float(label) - value) <= 1e-6 * (scale.high - scale.low)
+        size = 1000 if label.endswith("k") else 1
+        assert abs(float(label.rstrip("k")) * size - value) <= 1e-6 * (scale.high - scale.low)
         assert label != "-0"
 
 

@@ -1,0 +1,144 @@
+"""What the machines of a job did when, what was paid by when, and where steps were lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from deepvm.jobs.decisions.states import Job, Machine
+from deepvm.jobs.decisions.world import LOST, REFUSED, JobState, MachineRecord, Role
+from deepvm.jobs.history.downtime import Downtime, cut
+from deepvm.jobs.history.history import EventRow, Sample
+
+_TRAINS = (Job.RUNNING.value, Job.SAVING.value)
+Phase = tuple[str, float, float]
+"""What a machine did, from when to when."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """When which machines trained, and when the job had no controller.
+
+    ``runs``: (generation, from, to) of the times in which its trainers ran; ``members``: the
+    machines of each.
+    """
+
+    runs: Sequence[tuple[int, float, float]] = ()
+    members: Mapping[int, set[str]] = field(default_factory=dict)
+    without: Sequence[Downtime] = ()
+
+    @classmethod
+    def of(
+        cls, events: Sequence[EventRow], end_s: float, without: Sequence[Downtime] = ()
+    ) -> Trained:
+        """By the events of a job."""
+        runs, members = list[tuple[int, float, float]](), dict[int, set[str]]()
+        generation, since_s = 0, None
+        for event in events:
+            now = int(event.facts.get("generation", generation))
+            if event.kind == "started":
+                members.setdefault(now, set()).add(str(event.facts["id"]))
+            trains = event.state in _TRAINS
+            if since_s is not None and (not trains or now > generation):
+                runs.append((generation, since_s, event.at_s))
+                since_s = None
+            if trains and since_s is None:
+                since_s = event.at_s
+            generation = max(now, generation)
+        if since_s is not None:
+            runs.append((generation, since_s, end_s))
+        return cls(runs, members, without)
+
+    def split(self, machine: str, from_s: float, to_s: float) -> Iterator[Phase]:
+        """A time in which a machine was ready: it trained, waited, or was without a controller."""
+        at_s = from_s
+        for generation, since_s, until_s in self.runs:
+            since_s, until_s = max(since_s, at_s), min(until_s, to_s)
+            if since_s < until_s and machine in self.members.get(generation, ()):
+                parts = [("idle", at_s, since_s), ("member", since_s, until_s)]
+                yield from cut(parts, self.without)
+                at_s = until_s
+        yield from cut([("idle", at_s, to_s)], self.without)
+
+
+def phases(machine: MachineRecord, now_s: float, trained: Trained) -> Iterator[Phase]:
+    """What a machine did from when to when, as far as it is known."""
+    end_s = now_s if machine.ended_s is None else machine.ended_s
+    if machine.end_reason == REFUSED and machine.ended_s is None and machine.launched_s is None:
+        end_s = machine.requested_s  # how long the cloud took to refuse is unknown
+    last_s, last = end_s, "silent"
+    if machine.noticed_s is not None:
+        last_s, last = min(machine.noticed_s, end_s), "noticed"
+    elif machine.silent_s is not None and is_silent(machine):
+        last_s = min(machine.silent_s, end_s)
+    launched_s = min(last_s if machine.launched_s is None else machine.launched_s, last_s)
+    ready_s = min(last_s if machine.ready_s is None else machine.ready_s, last_s)
+    starts = [("waits", machine.requested_s), ("warms", launched_s)]
+    starts += [("member", max(ready_s, launched_s)), (last, max(last_s, launched_s)), ("", end_s)]
+    for (kind, start_s), (_, until_s) in pairwise(starts):
+        parts: list[Phase] = [(kind, start_s, min(until_s, end_s))]
+        if kind == "warms":
+            parts = list(cut(parts, trained.without))
+        elif kind == "member" and machine.role is Role.ANCHOR:
+            parts = [("keeps", *parts[0][1:])]
+        elif kind == "member":
+            parts = list(trained.split(machine.id, *parts[0][1:]))
+        yield from (part for part in parts if part[2] > part[1])
+
+
+def is_silent(machine: MachineRecord) -> bool:
+    """Whether it sends no heartbeats any more."""
+    return machine.end_reason == LOST or machine.state is Machine.SUSPECT
+
+
+class CostPoint(NamedTuple):
+    """Where the line of money bends: seconds after the start, and what had been paid by then.
+
+    Of that, for remote controllers; and hours of machines that train or keep versions.
+    """
+
+    x_s: float
+    usd: float
+    head_usd: float
+    hours: float
+
+
+def paid(world: JobState, start_s: float, end_s: float) -> list[CostPoint]:
+    """What was paid over time; at its end what the job has cost."""
+    rates: dict[float, np.ndarray] = {start_s: np.zeros(3), end_s: np.zeros(3)}
+
+    def add(since_s: float, until_s: float | None, usd_per_hour: tuple[float, ...]) -> None:
+        until_s = world.now_s if until_s is None else until_s
+        if until_s > since_s:
+            rates[since_s] = rates.get(since_s, 0.0) + np.array(usd_per_hour)
+            rates[until_s] = rates.get(until_s, 0.0) - np.array(usd_per_hour)
+
+    for machine in world.machines.values():
+        if machine.launched_s is not None:
+            add(machine.launched_s, machine.ended_s, (machine.pool.usd_per_hour, 0.0, 1.0))
+    for head in world.heads:
+        ended_s = world.now_s if head.ended_s is None else min(head.ended_s, world.now_s)
+        add(head.launched_s, ended_s, (head.usd_per_hour, head.usd_per_hour, 0.0))
+    points, total, rate, before_s = list[CostPoint](), np.zeros(3), np.zeros(3), min(rates)
+    for at_s in sorted(rates):
+        total = total + rate * (at_s - before_s) / 3600
+        points.append(CostPoint(at_s - start_s, *map(float, total)))
+        rate, before_s = rate + rates[at_s], at_s
+    return points
+
+
+class Loss(NamedTuple):
+    """Steps that were done, and had to be done again."""
+
+    at_s: float
+    step: int
+    lost: int
+
+
+def losses(samples: Sequence[Sample]) -> list[Loss]:
+    """Where a job fell back."""
+    return [Loss(b.at_s, b.step, a.step - b.step) for a, b in pairwise(samples) if b.step < a.step]

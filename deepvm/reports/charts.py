@@ -1,0 +1,174 @@
+"""Axes of the pictures on pages; ``templates/chart.html.j2`` draws them.
+
+Positions are shares of the width, so that texts keep their size in any window.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+HEIGHT = 220
+"""Of a picture of lines, in pixels."""
+HEADROOM = 0.94
+"""Share of that height at which the largest label is: its text needs the rest."""
+_DAY_S = 86_400
+_SPANS_S = [0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800]
+_SPANS_S += [3600, 7200, 10_800, 21_600, 43_200]
+_TICKS = 5
+"""At most so many spans between labels: on a telephone more would overlap."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """An axis between two values."""
+
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float], *, around: float) -> Scale:
+        """One with all values and ``around`` on it, and a margin."""
+        low, high = min([around, *values]), max([around, *values])
+        margin = 0.06 * (high - low) or 0.05 * abs(around) or 1.0
+        return cls(low - margin, high + margin)
+
+    @classmethod
+    def up_to(cls, limit: float) -> Scale:
+        """One from 0 to a round value at or above ``limit``."""
+        step = round_up(limit / 4)
+        return cls(0.0, step * math.ceil(limit / step * 0.9999))
+
+    def share(self, value: float) -> float:
+        """Position of a value, from 0 to 1; values beyond the ends are cut off."""
+        return min(max((value - self.low) / (self.high - self.low), 0.0), 1.0)
+
+    def ticks(self, count: float = 3.5) -> list[tuple[float, str]]:
+        """Round values with their labels, not many more than ``count``."""
+        step = round_up((self.high - self.low) / count)
+        first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
+        return [(n * step, format_amount(n * step, step)) for n in range(first, last + 1)]
+
+
+def round_up(value: float, factors: Sequence[float] = (1, 2, 5, 10)) -> float:
+    """The next of 1, 2, 5, 10, 20 ..."""
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(factor * power for factor in factors if factor * power >= value * 0.999)
+
+
+def format_amount(value: float, step: float) -> str:
+    """A label of an axis whose labels are ``step`` apart."""
+    if not value:
+        return "0"
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= size and step >= size / 10:
+            return f"{value / size:g}{letter}"
+    return f"{value:.{max(0, -math.floor(math.log10(step) + 1e-9))}f}"
+
+
+@dataclass(frozen=True)
+class Times:
+    """The axis of a job's time, from its start to its end or to now; seconds since the epoch."""
+
+    start_s: float
+    end_s: float
+
+    @property
+    def span_s(self) -> float:
+        """Never 0: a job that was just submitted has a picture, too."""
+        return max(self.end_s - self.start_s, 1.0)
+
+    def share(self, at_s: float) -> float:
+        """How far on the axis a time is, from 0 to 1."""
+        return min(max((at_s - self.start_s) / self.span_s, 0.0), 1.0)
+
+    def elapsed(self, at_s: float | None) -> str:
+        """A time as the page writes it, such as ``1:05:20`` after the start."""
+        return "-" if at_s is None else elapsed(at_s - self.start_s)
+
+    def ticks(self) -> list[tuple[float, str]]:
+        """Shares to label, and the labels."""
+        step = next((s for s in _SPANS_S if self.span_s / s <= _TICKS), None)
+        if step is None:
+            step = _DAY_S * round_up(self.span_s / _TICKS / _DAY_S)
+        count = int(self.span_s / step * 1.0001) + 1
+        return [(i * step / self.span_s, _tick(i * step, step)) for i in range(count)]
+
+
+def elapsed(seconds: float) -> str:
+    """A time after the start: ``12.3 s``, ``4:05`` (minutes), ``1:04:05``, ``2 d 1:04:05``."""
+    if seconds < 60:
+        return f"{max(seconds, 0.0):.1f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours}:{minutes:02d}:{rest:02d}"
+    if hours:
+        return f"{hours}:{minutes:02d}:{rest:02d}"
+    return f"{minutes}:{rest:02d}"
+
+
+def _tick(seconds: float, step: float) -> str:
+    if not seconds:
+        return "0"
+    if step >= _DAY_S:
+        return f"{seconds / _DAY_S:g} d"
+    if step >= 3600 or (seconds >= 3600 and seconds % 3600 == 0):
+        return f"{seconds / 3600:g} h"
+    if step >= 60:
+        return f"{seconds / 60:g} min"
+    return elapsed(seconds) if seconds >= 60 else f"{seconds:g} s"
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A bar, or with a ``path`` a shape that keeps its form in any window.
+
+    ``x`` and ``width`` are shares of the picture's width; a bar without a width is thin.
+    """
+
+    style: str
+    x: float
+    y: float
+    tip: str
+    width: float = 0.0
+    height: float = 0.0
+    path: str = ""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a chart: seconds after the start and values, with a unit for its tips."""
+
+    style: str
+    name: str
+    points: Sequence[tuple[float, float]]
+    digits: int = 0
+    unit: str = ""
+
+
+@dataclass(frozen=True)
+class LineChart:
+    """Lines over time with marks below them.
+
+    ``limit``: the largest value to show; ``label``: all of it in words; ``keys``: of the legend,
+    style and words.
+    """
+
+    label: str
+    times: Times
+    lines: Sequence[Line]
+    keys: Sequence[tuple[str, str]]
+    limit: float
+    marks: Sequence[Mark] = ()
+
+    @property
+    def scale(self) -> Scale:
+        """Of the values."""
+        return Scale.up_to(self.limit)
+
+    def y(self, value: float) -> float:
+        """The height of a value, in pixels from above."""
+        return round(HEIGHT * (1 - self.scale.share(value) * HEADROOM), 1)
