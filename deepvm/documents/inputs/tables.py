@@ -187,9 +187,7 @@ class _StepTimeDocument(Lenient):
 
 
 class _SaturationDocument(Lenient):
-    schema_version: Literal["deepvm.saturation/1"] = Field(
-        description="deepvm.saturation/1"
-    )
+    schema_version: Literal["deepvm.saturation/1"] = Field(description="deepvm.saturation/1")
     transport: Name = schema.name_of("how the bytes travelled, such as tcp")
     sender_gbps: Number | None = schema.number(
         "bandwidth of a sender, Gbit/s", schema.MAX_NETWORK_GBPS, null="when unknown"

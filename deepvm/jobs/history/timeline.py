@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-import numpy as np
-
 from deepvm.jobs.decisions.states import Job, Machine
 from deepvm.jobs.decisions.world import LOST, REFUSED, JobState, MachineRecord, Role
 from deepvm.jobs.history.downtime import Downtime, cut
@@ -109,25 +107,30 @@ class CostPoint(NamedTuple):
 
 def paid(world: JobState, start_s: float, end_s: float) -> list[CostPoint]:
     """What was paid over time; at its end what the job has cost."""
-    rates: dict[float, np.ndarray] = {start_s: np.zeros(3), end_s: np.zeros(3)}
+    changes: dict[float, list[float]] = {start_s: [0.0] * 3, end_s: [0.0] * 3}
 
-    def add(since_s: float, until_s: float | None, usd_per_hour: tuple[float, ...]) -> None:
-        until_s = world.now_s if until_s is None else until_s
-        if until_s > since_s:
-            rates[since_s] = rates.get(since_s, 0.0) + np.array(usd_per_hour)
-            rates[until_s] = rates.get(until_s, 0.0) - np.array(usd_per_hour)
+    def add(since_s: float, until_s: float, usd_per_hour: Sequence[float]) -> None:
+        if until_s <= since_s:
+            return
+        for at_s, sign in ((since_s, 1), (until_s, -1)):
+            change = changes.setdefault(at_s, [0.0] * 3)
+            for i, rate in enumerate(usd_per_hour):
+                change[i] += sign * rate
 
     for machine in world.machines.values():
         if machine.launched_s is not None:
-            add(machine.launched_s, machine.ended_s, (machine.pool.usd_per_hour, 0.0, 1.0))
+            until_s = world.now_s if machine.ended_s is None else machine.ended_s
+            add(machine.launched_s, until_s, (machine.pool.usd_per_hour, 0.0, 1.0))
     for head in world.heads:
-        ended_s = world.now_s if head.ended_s is None else min(head.ended_s, world.now_s)
-        add(head.launched_s, ended_s, (head.usd_per_hour, head.usd_per_hour, 0.0))
-    points, total, rate, before_s = list[CostPoint](), np.zeros(3), np.zeros(3), min(rates)
-    for at_s in sorted(rates):
-        total = total + rate * (at_s - before_s) / 3600
-        points.append(CostPoint(at_s - start_s, *map(float, total)))
-        rate, before_s = rate + rates[at_s], at_s
+        until_s = world.now_s if head.ended_s is None else min(head.ended_s, world.now_s)
+        add(head.launched_s, until_s, (head.usd_per_hour, head.usd_per_hour, 0.0))
+    points, totals, rates, before_s = list[CostPoint](), [0.0] * 3, [0.0] * 3, min(changes)
+    for at_s in sorted(changes):
+        for i, change in enumerate(changes[at_s]):
+            totals[i] += rates[i] * (at_s - before_s) / 3600
+            rates[i] += change
+        points.append(CostPoint(at_s - start_s, *totals))
+        before_s = at_s
     return points
 
 
