@@ -17,60 +17,6 @@ class AzureCloud(ListedCloud):
     default_region = "eastus"
     region_variables = ("AZURE_DEFAULTS_LOCATION",)
     burstable = r"(Standard|Basic)_(B[0-9].*|A0)"
-    regions = (
-        *(
-            "centralus",
-            "eastus",
-            "eastus2",
-            "northcentralus",
-            "southcentralus",
-            "westcentralus",
-            "westus",
-            "westus2",
-        ),
-        *(
-            "westus3",
-            "canadacentral",
-            "canadaeast",
-            "brazilsouth",
-            "mexicocentral",
-            "northeurope",
-            "westeurope",
-        ),
-        *(
-            "francecentral",
-            "germanywestcentral",
-            "italynorth",
-            "norwayeast",
-            "polandcentral",
-            "spaincentral",
-        ),
-        *(
-            "swedencentral",
-            "switzerlandnorth",
-            "uksouth",
-            "ukwest",
-            "israelcentral",
-            "qatarcentral",
-            "uaenorth",
-        ),
-        *(
-            "southafricanorth",
-            "australiaeast",
-            "australiasoutheast",
-            "centralindia",
-            "southindia",
-            "eastasia",
-        ),
-        *(
-            "japaneast",
-            "japanwest",
-            "koreacentral",
-            "koreasouth",
-            "southeastasia",
-            "newzealandnorth",
-        ),
-    )
     rules = CloudRules(
         grace_s=30,
         has_cpu_vms=True,

@@ -27,40 +27,6 @@ class GcpCloud(ListedCloud):
     default_region = "us-central1"
     region_variables = ("CLOUDSDK_COMPUTE_REGION", "GOOGLE_CLOUD_REGION")
     burstable = "e2-(micro|small|medium)|f1-micro|g1-small"
-    regions = (
-        *(
-            "us-central1",
-            "us-east1",
-            "us-east4",
-            "us-east5",
-            "us-south1",
-            "us-west1",
-            "us-west2",
-            "us-west3",
-            "us-west4",
-        ),
-        *("northamerica-northeast1", "northamerica-northeast2", "northamerica-south1"),
-        *("southamerica-east1", "southamerica-west1", "africa-south1"),
-        *(
-            "europe-central2",
-            "europe-north1",
-            "europe-north2",
-            "europe-southwest1",
-            "europe-west1",
-            "europe-west2",
-        ),
-        *(
-            "europe-west3",
-            "europe-west4",
-            "europe-west6",
-            "europe-west8",
-            "europe-west9",
-            "europe-west10",
-        ),
-        *("europe-west12", "me-central1", "me-central2", "me-west1", "asia-east1", "asia-east2"),
-        *("asia-northeast1", "asia-northeast2", "asia-northeast3", "asia-south1", "asia-south2"),
-        *("asia-southeast1", "asia-southeast2", "australia-southeast1", "australia-southeast2"),
-    )
     rules = CloudRules(
         grace_s=30,
         has_cpu_vms=True,
@@ -77,14 +43,10 @@ class GcpCloud(ListedCloud):
         """See :meth:`Cloud.quota_words`: https://docs.cloud.google.com/compute/resource-usage#gpu_quota, 2026."""
         if instance.gpu is None:
             return ""
-        gpus, preemptible = (
-            count * instance.gpu.count,
-            "preemptible " if market is Market.SPOT else "",
-        )
-        return (
-            f"{gpus} {preemptible}{instance.gpu.name} GPUs in the region, {gpus} GPUs in all"
-            " regions"
-        )
+        gpus, kind = count * instance.gpu.count, f"{instance.gpu.name} GPUs"
+        if market is Market.SPOT:
+            kind = f"preemptible {kind}"
+        return f"{gpus} {kind} in the region, {gpus} GPUs in all regions"
 
     def facts_of(self, type_name: str) -> Mapping[str, Any]:
         """See :meth:`Cloud.facts_of`."""

@@ -14,19 +14,6 @@ class LambdaCloud(ListedCloud):
     kinds = WITHOUT_SPOT
     region_form = r"[a-z]+(-[a-z]+){1,2}-[0-9]"
     default_region = "us-east-1"
-    regions = (
-        *(
-            "us-east-1",
-            "us-east-2",
-            "us-east-3",
-            "us-midwest-1",
-            "us-south-1",
-            "us-south-2",
-            "us-south-3",
-        ),
-        *("us-west-1", "us-west-2", "us-west-3", "europe-central-1", "europe-south-1", "me-west-1"),
-        *("asia-south-1", "asia-northeast-1", "asia-northeast-2", "australia-east-1"),
-    )
     rules = CloudRules(
         grace_s=0,
         has_cpu_vms=False,

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, ClassVar, NoReturn
 
 from deepvm.catalog.signals.cloud import Cloud, Region
 from deepvm.catalog.signals.signal import OFFERINGS, ON_DEMAND, SPECS, SPOT, Provider
 from deepvm.core.spelling import did_you_mean
 from deepvm.errors import CloudError, RequestError
+from deepvm.io.user_dirs import data_folder
 
 WITH_ZONES = (SPECS, OFFERINGS, ON_DEMAND, SPOT)
 WITHOUT_ZONES = (SPECS, ON_DEMAND, SPOT)
@@ -21,7 +24,7 @@ class ListedCloud(Cloud):
     """See :class:`Cloud`. What differs between such clouds is their attributes.
 
     Attributes:
-        region_form: of a region's name. regions: those that are known; there may be more.
+        region_form: of a region's name.
         default_region: where most types are offered.
         region_variables: of the environment; the first that is set names the user's own region.
         burstable: types that run at full speed only for a while, by name.
@@ -29,7 +32,6 @@ class ListedCloud(Cloud):
 
     has_api = False
     region_form: ClassVar[str]
-    regions: ClassVar[tuple[str, ...]]
     default_region: ClassVar[str]
     region_variables: ClassVar[tuple[str, ...]] = ()
     burstable: ClassVar[str] = "(?!)"  # none
@@ -51,7 +53,7 @@ class ListedCloud(Cloud):
         if re.fullmatch(self.region_form, name):
             return name
         allowed = f"a region of {self.title} in small letters, such as {self.default_region}"
-        meant = did_you_mean(name.lower().replace("_", "-"), sorted(self.regions))
+        meant = did_you_mean(name.lower().replace("_", "-"), sorted(self.known_regions()))
         raise RequestError(option, name, f"{allowed}; {meant}" if meant else allowed)
 
     def own_region(self, profile: str, environ: Mapping[str, str]) -> Region:
@@ -66,8 +68,8 @@ class ListedCloud(Cloud):
         return Region(self.default_region, f"the default: no {named}")
 
     def known_regions(self) -> Collection[str]:
-        """See :meth:`Cloud.known_regions`."""
-        return self.regions
+        """See :meth:`Cloud.known_regions`; there may be more."""
+        return _regions()[self.name]
 
     def account_regions(self, profile: str) -> tuple[str, ...]:
         """See :meth:`Cloud.account_regions`: nobody can be asked."""
@@ -92,3 +94,10 @@ class ListedCloud(Cloud):
     def _refuse(self, what: str) -> NoReturn:
         detail = f"deepvm asks {self.title} nothing, it only reads public catalogs of its prices"
         raise CloudError(what, "reply", detail, "leave the option out")
+
+
+@lru_cache(maxsize=1)
+def _regions() -> dict[str, list[str]]:
+    text = (data_folder() / "clouds" / "regions.json").read_text(encoding="utf-8")
+    regions: dict[str, list[str]] = json.loads(text)
+    return regions

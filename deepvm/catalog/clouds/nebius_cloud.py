@@ -14,7 +14,6 @@ class NebiusCloud(ListedCloud):
     kinds = WITHOUT_ZONES
     region_form = r"[a-z]{2}-[a-z]+[0-9]"
     default_region = "eu-north1"
-    regions = ("eu-north1", "eu-west1", "us-central1", "me-west1", "uk-south1")
     rules = CloudRules(
         grace_s=60,
         has_cpu_vms=True,

@@ -1,14 +1,9 @@
-"""Past spot prices without an account: the stored versions of skypilot-catalog in a clone of its repository.
+"""Past spot prices without an account: stored versions of skypilot-catalog in a clone of its repository.
 
 The repository (github.com/skypilot-org/skypilot-catalog) keeps ``catalogs/v8/CLOUD/vms.csv``, which
-is written anew every few hours; each commit is a version. Versions are read and checked as the file
-of today is (:mod:`deepvm.catalog.public`). A zone in which a type has no spot price sold none on
-the spot market then.
-
-Only git is run, on the clone as it is: nothing is fetched, and nothing in it is trusted. A clone
-has settings of its own, some of which name programs to run (``log.showSignature`` with
-``gpg.program``): so only plumbing commands are used, which follow no such setting, and never ``git
-log``.
+is rewritten every few hours; each commit is a version. Versions are read and checked as the file of
+today is (:mod:`deepvm.catalog.public`). A zone in which a type has no spot price sold none on the
+spot market then. Nothing is fetched.
 """
 
 from __future__ import annotations
@@ -36,10 +31,15 @@ MOST_BYTES = 64 * 2**20
 """Of a version: that of AWS has 8 MB."""
 _LIMIT_S = 300.0
 _GAP = timedelta(days=1)
-"""The catalog is written anew every seven hours; less than this is no gap worth words."""
-_VERSION = re.compile(r"catalogs/v(\d{1,4})/[a-z0-9_-]+/vms\.csv", re.ASCII)
-_FILES = ("100644", "100755")
-"""Modes of plain files: links and submodules hold no prices."""
+"""The catalog is rewritten every seven hours; less than this is no gap worth a note."""
+# A change of a plain file: links and submodules hold no prices.
+_CHANGE = re.compile(r":\d+ 100(?:644|755) \w+ (\w+) \w\tcatalogs/v(\d{1,4})/.+", re.ASCII)
+_OFFLINE = {
+    "GIT_ALLOW_PROTOCOL": "",
+    "GIT_NO_LAZY_FETCH": "1",
+    "GIT_TERMINAL_PROMPT": "0",
+    "LC_ALL": "C",
+}
 
 Changes = dict[str, dict[str, list[list[int | str]]]]
 
@@ -81,8 +81,8 @@ class StoredPrices:
 
 
 @dataclass(frozen=True)
-class _Stored:
-    """A version: object name of the file, and when it was committed, seconds since 1970."""
+class _Version:
+    """Object name of the file, and when it was committed, seconds since 1970."""
 
     name: str
     at_s: int
@@ -107,99 +107,43 @@ def read_stored_prices(
     """
     clone = _Clone(Path(folder))
     start_s = int((now - timedelta(days=days)).timestamp())
-    stored = [v for v in clone.versions(cloud) if v.at_s <= now.timestamp()]
-    recent = [v for v in stored if v.at_s >= start_s]
+    versions = [v for v in clone.versions(cloud) if v.at_s <= now.timestamp()]
+    recent = [v for v in versions if v.at_s >= start_s]
     if not recent:
-        newest = (
-            f"the newest is of {_time(stored[-1].at_s):%Y-%m-%d}"
-            if stored
-            else f"it has no catalogs/v*/{cloud}/vms.csv"
-        )
+        newest = f"it has no catalogs/v*/{cloud}/vms.csv"
+        if versions:
+            newest = f"the newest is of {_time(versions[-1].at_s):%Y-%m-%d}"
         raise MissingDataError(
             f"{folder}: no stored prices of the last {days} days: {newest}; 'git pull' there"
         )
     progress(f"reading {counted(len(recent), 'stored version')} of {folder}")
-    earlier = stored[-len(recent) - 1 : -len(recent)]  # what held when the window began
-    found = {region: _Found() for region in regions}
+    earlier = versions[-len(recent) - 1 : -len(recent)]  # what held when the window began
+    histories = {region: _History(cloud, region) for region in regions}
     for version in [*earlier, *recent]:
-        files = _by_region(clone.content(version), regions)
-        for region, one in found.items():
-            one.add(
-                version,
-                _prices(files.get(region), cloud, region, one.refused),
-                version.at_s >= start_s,
-            )
-    if not any(one.times for one in found.values()):
+        head, lines = _lines(clone.content(version))
+        for history in histories.values():
+            history.add(version, head, lines, counts=version.at_s >= start_s)
+    if not any(history.times for history in histories.values()):
         raise DataError(f"{folder}: none of {len(recent)} versions of {cloud}/vms.csv can be read")
     return {
-        region: _together(folder, cloud, region, days, now, one, not earlier)
-        for region, one in found.items()
+        region: history.prices(folder, days, now, complete=bool(earlier))
+        for region, history in histories.items()
     }
 
 
-def _together(
-    folder: str | os.PathLike[str],
-    cloud: str,
-    region: str,
-    days: int,
-    now: datetime,
-    found: _Found,
-    begins: bool,
-) -> StoredPrices | MissingDataError:
-    """What the versions say of a region; ``begins``: none is older than the window."""
-    if not found.sold:
-        return MissingDataError(
-            f"{folder}: {len(found.times)} versions of {cloud}/vms.csv have no spot prices of"
-            f" {region}"
-        )
-    first, last = _time(found.times[0]), _time(found.times[-1])
-    signal = Signal(
-        f"{HISTORY}:{days}",
-        region,
-        last,
-        SOURCE,
-        found.changes,
-        dict(found.refused),
-        origin="cache",
-    )
-    notes = _notes(folder, signal, len(found.times), first if begins else None, now, days)
-    return StoredPrices(signal, len(found.times), found.sold, first, last, found.gone, notes)
+def _lines(body: bytes | None) -> tuple[bytes, list[bytes]]:
+    """The header of a version and its lines; nothing of one that is too large or breaks off."""
+    if body is None or len(body) > MOST_BYTES or not body.endswith(b"\n"):
+        return b"", []
+    head, *lines = body.splitlines(keepends=True)
+    return head, lines
 
 
-def _notes(
-    folder: str | os.PathLike[str],
-    signal: Signal,
-    versions: int,
-    first: datetime | None,
-    now: datetime,
-    days: int,
-) -> tuple[str, ...]:
-    """What is lacking; ``first``: when it begins, None where a version is older than the window."""
-    notes = []
-    if first is not None and first - (now - timedelta(days=days)) > _GAP:
-        had = f"{(now - first) / timedelta(days=1):.1f} days, not {days}"
-        notes.append(
-            f"{folder} holds prices of the last {had}: 'git fetch --unshallow' there brings older"
-            " ones"
-        )
-    if now - signal.observed_at > _GAP:
-        notes.append(
-            f"the newest version in {folder} is of {signal.observed_at:%Y-%m-%d}: 'git pull' there"
-            " brings newer"
-        )
-    unreadable = signal.refused.get(UNREADABLE, 0)
-    if unreadable:
-        notes.append(
-            f"{folder}: {counted(unreadable, 'version')} beside {versions} could not be read and"
-            " are left out"
-        )
-    return tuple(notes)
+class _History:
+    """Versions of one region, from the oldest to the newest, put together."""
 
-
-class _Found:
-    """Versions, from the oldest to the newest, put together."""
-
-    def __init__(self) -> None:
+    def __init__(self, cloud: str, region: str) -> None:
+        self.cloud, self.region = cloud, region
         self.changes: Changes = {}
         self.sold: dict[str, dict[str, int]] = {}
         self.gone: dict[str, dict[str, list[int]]] = {}
@@ -207,13 +151,11 @@ class _Found:
         self.times: list[int] = []
         self._before: frozenset[tuple[str, str]] = frozenset()
 
-    def add(
-        self, version: _Stored, prices: dict[tuple[str, str], str] | None, counts: bool
-    ) -> None:
-        """``prices``: None for a version that cannot be read.
-
-        ``counts``: whether it is of the wanted time.
-        """
+    def add(self, version: _Version, head: bytes, lines: Sequence[bytes], *, counts: bool) -> None:
+        """Add a version; ``counts``: whether it is of the wanted time."""
+        # To check a row takes a hundred times as long as to look for a region's name in it.
+        region = self.region.encode()
+        prices = self._prices(head + b"".join(line for line in lines if region in line.lower()))
         if prices is None:
             self.refused[UNREADABLE] += 1
             return
@@ -230,46 +172,44 @@ class _Found:
             self.gone.setdefault(name, {}).setdefault(zone, []).append(version.at_s)
         self._before = frozenset(prices)
 
+    def _prices(self, body: bytes) -> dict[tuple[str, str], str] | None:
+        """Spot prices by type and zone; None if it is no such file."""
+        try:
+            rows = list(CATALOG.parse(body, self.cloud))
+            if not rows:
+                return {}
+            checked = check(rows)
+        except DataError:
+            return None
+        for place, reasons in checked.refused.items():
+            if place.region in ("", self.region):
+                self.refused.update(reasons)
+        here = [o for o in checked.offers if o.region == self.region]
+        return {(o.instance_type, o.zone): o.spot for o in here if o.spot is not None}
 
-def _by_region(body: bytes | None, regions: Sequence[str]) -> dict[str, bytes]:
-    """A version's rows by region, each with the head; none of one that is too large.
-
-    To check a row takes a hundred times as long as to look for a region's name in it.
-    """
-    if body is None:
-        return {}
-    head, _, rest = body.partition(b"\n")
-    names = sorted(regions, key=len, reverse=True)  # europe-west12 before europe-west1
-    mentioned = re.compile("|".join(map(re.escape, names)).encode(), re.IGNORECASE)
-    lines: dict[str, list[bytes]] = {region: [head] for region in regions}
-    for line in rest.split(b"\n"):
-        for name in {word.lower().decode("ascii") for word in mentioned.findall(line)}:
-            lines[name].append(line)
-    end = b"\n" if body.endswith(b"\n") else b""  # without it, the file breaks off
-    return {region: b"\n".join(kept) + end for region, kept in lines.items()}
-
-
-def _prices(
-    body: bytes | None, cloud: str, region: str, refused: Counter[str]
-) -> dict[tuple[str, str], str] | None:
-    """Spot prices of a region by type and zone; None if it is no such file."""
-    if body is None:
-        return None
-    try:
-        rows = list(CATALOG.parse(body, cloud))
-        checked = check(rows) if rows else None
-    except DataError:
-        return None
-    if checked is None:
-        return {}
-    for place, reasons in checked.refused.items():
-        if place.region in ("", region):
-            refused.update(reasons)
-    return {
-        (o.instance_type, o.zone): o.spot
-        for o in checked.offers
-        if o.region == region and o.spot is not None
-    }
+    def prices(
+        self, folder: str | os.PathLike[str], days: int, now: datetime, *, complete: bool
+    ) -> StoredPrices | MissingDataError:
+        """What the versions say; ``complete``: one is older than the window."""
+        versions = len(self.times)
+        if not self.sold:
+            what = f"{versions} versions of {self.cloud}/vms.csv"
+            return MissingDataError(f"{folder}: {what} have no spot prices of {self.region}")
+        first, last = _time(self.times[0]), _time(self.times[-1])
+        kind, refused = f"{HISTORY}:{days}", dict(self.refused)
+        signal = Signal(kind, self.region, last, SOURCE, self.changes, refused, origin="cache")
+        notes = []
+        if not complete and first - (now - timedelta(days=days)) > _GAP:
+            held = f"{(now - first) / timedelta(days=1):.1f} days, not {days}"
+            older = "'git fetch --unshallow' there brings older ones"
+            notes.append(f"{folder} holds prices of the last {held}: {older}")
+        if now - last > _GAP:
+            newest = f"the newest version in {folder} is of {last:%Y-%m-%d}"
+            notes.append(f"{newest}: 'git pull' there brings newer")
+        if self.refused[UNREADABLE]:
+            unreadable = counted(self.refused[UNREADABLE], "version")
+            notes.append(f"{folder}: {unreadable} besides {versions} could not be read")
+        return StoredPrices(signal, versions, self.sold, first, last, self.gone, tuple(notes))
 
 
 class _Clone:
@@ -281,104 +221,49 @@ class _Clone:
         self.folder = folder
         self._until_s = time.monotonic() + _LIMIT_S
 
-    def versions(self, cloud: str) -> list[_Stored]:
-        """All versions, the oldest first: of each commit the newest schema's, and none of a schema already replaced."""
+    def versions(self, cloud: str) -> list[_Version]:
+        """All versions, the oldest first: none of a schema that was replaced before."""
+        shape = ["--format=@%ct", "--raw", "--root", "--no-renames", "--no-abbrev"]
         pattern = f":(top,glob)catalogs/v*/{cloud}/vms.csv"
-        commits = (
-            self._git(["rev-list", "--timestamp", "HEAD", "--", pattern])
-            .decode("ascii", "replace")
-            .split()
-        )
-        times = dict(zip(commits[1::2], map(int, commits[::2]), strict=True))
-        words = ["diff-tree", "--stdin", "-r", "--root", "--raw", "--no-renames", "--no-abbrev"]
-        lines = self._git(
-            [*words, "--no-ext-diff", "--no-textconv", "--", pattern],
-            "\n".join(times).encode() + b"\n",
-        )
-        found: dict[str, tuple[int, _Stored]] = {}
-        commit = ""
-        for line in lines.decode("utf-8", "replace").splitlines():
-            if not line.startswith(":"):
-                commit = line.strip()
-                continue
-            facts, _, path = line.partition("\t")
-            _, mode, _, name, _ = facts.split(" ")
-            schema = _VERSION.fullmatch(path)
-            if schema is not None and mode in _FILES:
-                known = found.get(commit)
-                if known is None or known[0] < int(schema[1]):
-                    found[commit] = int(schema[1]), _Stored(name, times[commit])
-        newest, kept = 0, []
+        text = self._git("log", "--no-show-signature", *shape, "--", pattern).decode()
+        at_s, newest = 0, 0
+        schemas: list[tuple[int, _Version]] = []
+        for line in text.splitlines():
+            if line.startswith("@"):
+                at_s = int(line[1:])
+            elif change := _CHANGE.fullmatch(line):
+                schemas.append((int(change[2]), _Version(change[1], at_s)))
+        versions: dict[int, _Version] = {}
         # Git lists the newest first; a stable sort keeps its order among commits of one second.
-        for schema_number, version in sorted(reversed(found.values()), key=lambda one: one[1].at_s):
-            if schema_number >= newest:
-                newest = schema_number
-                kept.append(version)
-        return kept
+        for schema, version in sorted(reversed(schemas), key=lambda one: one[1].at_s):
+            if schema >= newest:
+                newest = schema
+                versions[version.at_s] = version  # of one commit the newest schema's
+        return list(versions.values())
 
-    def content(self, version: _Stored) -> bytes | None:
-        """The text of a version; None for one that is too large.
+    def content(self, version: _Version) -> bytes:
+        """The text of a version."""
+        return self._git("cat-file", "blob", version.name)
 
-        One at a time: a version has megabytes.
-        """
-        size = int(self._git(["cat-file", "-s", version.name]))
-        return None if size > MOST_BYTES else self._git(["cat-file", "blob", version.name])
-
-    def _git(self, words: Sequence[str], asked: bytes = b"") -> bytes:
+    def _git(self, *words: str) -> bytes:
         """What git says of the clone. Raises DataError: no git, no repository, or no answer."""
-        safe = [
-            "-c",
-            "core.hooksPath=/dev/null",
-            "-c",
-            "core.fsmonitor=false",
-            "-c",
-            "core.quotePath=false",
-        ]
+        environ = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
+        command = ["git", "--no-pager", "-c", "color.ui=false", "-C", str(self.folder), *words]
         try:
             done = subprocess.run(
-                ["git", "--no-pager", *safe, "-C", str(self.folder), *words],
-                input=asked,
+                command,
                 capture_output=True,
                 timeout=max(self._until_s - time.monotonic(), 0.001),
-                env=_offline(os.environ),
+                env=environ | _OFFLINE,
             )
         except FileNotFoundError:
-            raise DataError(
-                f"{self.folder}: git is not installed, which reads its stored versions"
-            ) from None
+            raise DataError(f"{self.folder}: git is not installed") from None
         except subprocess.TimeoutExpired:
             raise DataError(f"{self.folder}: git has not read it within {_LIMIT_S:.0f} s") from None
         if done.returncode:
-            lines = [
-                line for line in done.stderr.decode("utf-8", "replace").splitlines() if line.strip()
-            ]
-            why = lines[0] if lines else f"git ended with code {done.returncode}"
-            if "not a git repository" in why:
-                why = f"not a clone; 'git clone {REPOSITORY}' makes one"
-            if "bad revision 'HEAD'" in why:
-                why = f"a repository without commits; 'git clone {REPOSITORY}' makes one with them"
-            if "dubious ownership" in why:
-                why += (
-                    "; if you trust it: 'git config --global --add safe.directory"
-                    f" {self.folder.resolve()}'"
-                )
-            raise DataError(f"{self.folder}: {why}")
+            reason = next(iter(done.stderr.decode("utf-8", "replace").splitlines()), "git failed")
+            raise DataError(f"{self.folder}: {reason}; 'git clone {REPOSITORY}' makes a clone")
         return done.stdout
-
-
-def _offline(environ: Mapping[str, str]) -> dict[str, str]:
-    """Variables with which git asks nobody, and reads no other repository.
-
-    The user's own settings stay: they say which folders of others are safe.
-    """
-    kept = {k: v for k, v in environ.items() if not k.startswith("GIT_")}
-    return {
-        **kept,
-        "GIT_ALLOW_PROTOCOL": "",
-        "GIT_NO_LAZY_FETCH": "1",
-        "GIT_TERMINAL_PROMPT": "0",
-        "LC_ALL": "C",
-    }
 
 
 def _time(at_s: int) -> datetime:

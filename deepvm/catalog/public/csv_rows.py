@@ -10,7 +10,7 @@ from deepvm.errors import DataError
 
 
 def csv_rows(body: bytes, needed: Sequence[str]) -> Iterator[Mapping[str, str] | None]:
-    """Each row by column; None for one with another number of cells.
+    """Each row by column, without spaces around values; None for one with too many or few cells.
 
     Raises:
         DataError: no CSV file with the ``needed`` columns, or one that breaks off.
@@ -18,13 +18,9 @@ def csv_rows(body: bytes, needed: Sequence[str]) -> Iterator[Mapping[str, str] |
     try:
         text = body.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise DataError("the file is no text") from None
-    start = text.lstrip()[:1]
-    if start in ("", "<", "{", "["):
-        found = {"": "is empty", "<": "is a web page"}.get(start, "is JSON, not CSV")
-        raise DataError(f"the file {found}")
-    if "\0" in text:
-        raise DataError("the file is no text")
+        raise DataError("the file is not text") from None
+    if text.lstrip()[:1] in ("", "<", "{", "["):
+        raise DataError("the file is empty, a web page or JSON, not CSV")
     if not text.endswith("\n"):
         raise DataError("the file breaks off in the middle of a row")
     rows = csv.reader(io.StringIO(text, newline=""))
@@ -36,7 +32,9 @@ def csv_rows(body: bytes, needed: Sequence[str]) -> Iterator[Mapping[str, str] |
         if len(set(head)) < len(head):
             raise DataError("two columns of the file have one name")
         for row in rows:
-            if row:
-                yield dict(zip(head, row, strict=True)) if len(row) == len(head) else None
+            if len(row) == len(head):
+                yield dict(zip(head, map(str.strip, row), strict=True))
+            elif row:
+                yield None
     except csv.Error as error:
         raise DataError(f"the file is no CSV ({error})") from None

@@ -6,14 +6,25 @@ Its rows are of one market each.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from deepvm.catalog.public.csv_rows import csv_rows
 from deepvm.catalog.public.gpu_names import gpu_name
-from deepvm.catalog.public.offer import BadRowError, Offer, Refused, count, number, price
-from deepvm.catalog.public.source import DownloadTimeouts, PublicSource, Row
+from deepvm.catalog.public.offer import (
+    BadRowError,
+    Cells,
+    ForeignRowError,
+    Offer,
+    Refused,
+    Row,
+    count,
+    number,
+    price,
+    rows_of,
+)
+from deepvm.catalog.public.source import DownloadTimeouts, PublicSource
 
 if TYPE_CHECKING:
     from deepvm.catalog.public.download import Downloaded, PublicFile
@@ -70,10 +81,12 @@ class GpuHunt(PublicSource):
 
         Rows of the two markets become one offer each, which are joined later.
         """
-        found = [_offer(row, cloud) for row in csv_rows(body, _NEEDED)]
-        if cloud == "gcp":
-            found = list(_without_other_rates(found))
-        yield from found
+
+        def read(row: Cells, region: str) -> Iterator[Row]:
+            yield _offer(row, cloud, region)
+
+        rows = rows_of(csv_rows(body, _NEEDED), read, lambda row: _place(row, cloud)[0])
+        return _without_other_rates(list(rows)) if cloud == "gcp" else rows
 
 
 def _unpacked(body: bytes, file: PublicFile) -> bytes:
@@ -96,93 +109,83 @@ def _unpacked(body: bytes, file: PublicFile) -> bytes:
                         )
             return bytes(unpacked)
     except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, OSError, ValueError):
-        start = body.lstrip()[:1]
-        raise file.unreadable(
-            "the file is a web page" if start == b"<" else "the file is no zip archive"
-        ) from None
+        raise file.unreadable("the file is no zip archive") from None
 
 
-def _offer(row: Mapping[str, str] | None, cloud: str) -> Row:
-    if row is None:
-        return Refused("broken row")
-    region, zone = _place(row["location"].strip(), cloud)
-    try:
-        foreign = _foreign(row, cloud, region)
-        if foreign:
-            return Refused(foreign, region, foreign=True)
-        if row["spot"].strip().lower() not in ("true", "false"):
-            raise BadRowError("unreadable market")
-        spot, gpu = row["spot"].strip().lower() == "true", row["gpu_name"].strip()
-        cost, name = price(row["price"]), _name(row, cloud)
-        if cost is None:
-            return Refused("no price", region, foreign=True)
-        if not region or not name:
-            raise BadRowError("no region" if name else "no name")
-        return Offer(
-            cloud=cloud,
-            instance_type=name,
-            region=region,
-            zone=zone,
-            vcpus=count(row["cpu"], "number of vCPUs"),
-            memory_gib=number(row["memory"], "memory"),
-            gpu=gpu_name(gpu) if gpu else "",
-            gpu_count=count(row["gpu_count"], "number of GPUs") if gpu else 0,
-            gpu_memory_gib=number(row["gpu_memory"], "GPU memory") if gpu else None,
-            arch=_ARCH.get(row.get("cpu_arch", "").strip(), ""),
-            on_demand=None if spot else cost,
-            spot=cost if spot else None,
-        )
-    except BadRowError as error:
-        return Refused(str(error), region)
+def _offer(row: Cells, cloud: str, region: str) -> Offer:
+    foreign = _foreign(row, cloud, region)
+    if foreign:
+        raise ForeignRowError(foreign)
+    market, gpu = row["spot"].lower(), row["gpu_name"]
+    if market not in ("true", "false"):
+        raise BadRowError("unreadable market")
+    cost, name = price(row["price"]), _name(row, cloud)
+    if cost is None:
+        raise ForeignRowError("no price")
+    if not region or not name:
+        raise BadRowError("no region or no name")
+    on_demand, spot = (cost, None) if market == "false" else (None, cost)
+    return Offer(
+        cloud=cloud,
+        instance_type=name,
+        region=region,
+        zone=_place(row, cloud)[1],
+        vcpus=count(row["cpu"], "number of vCPUs"),
+        memory_gib=number(row["memory"], "memory"),
+        gpu=gpu_name(gpu) if gpu else "",
+        gpu_count=count(row["gpu_count"], "number of GPUs") if gpu else 0,
+        gpu_memory_gib=number(row["gpu_memory"], "GPU memory") if gpu else None,
+        arch=_ARCH.get(row.get("cpu_arch", ""), ""),
+        on_demand=on_demand,
+        spot=spot,
+    )
 
 
-def _name(row: Mapping[str, str], cloud: str) -> str:
+def _name(row: Cells, cloud: str) -> str:
     """As skypilot-catalog writes names: no command could hold those with blanks.
 
     RunPod's are of GPUs, one for pods with any number of them.
     """
-    name, gpus = row["instance_name"].strip().replace(" ", "_"), row["gpu_count"].strip()
-    return f"{gpus}x_{name}" if cloud == "runpod" and name and row["gpu_name"].strip() else name
+    name = row["instance_name"].replace(" ", "_")
+    return f"{row['gpu_count']}x_{name}" if cloud == "runpod" and name and row["gpu_name"] else name
 
 
-def _foreign(row: Mapping[str, str], cloud: str, region: str) -> str:
+def _foreign(row: Cells, cloud: str, region: str) -> str:
     """Why a row is not about a VM that deepvm can use; empty if it is."""
-    vendor = row.get("gpu_vendor", "").strip().lower()
-    if row["gpu_name"].strip() and vendor not in ("", "nvidia"):
+    flags, gpu, name = row.get("flags", "").lower(), row["gpu_name"], row["instance_name"]
+    if gpu and row.get("gpu_vendor", "").lower() not in ("", "nvidia"):
         return "another accelerator than NVIDIA's"
-    if "dws" in row.get("flags", "").lower():
+    if "dws" in flags:
         return "a price of reserved GPUs, not on demand"
-    if "edgegpu" in row["instance_name"]:
+    if "edgegpu" in name:
         return "a type of the edge"
     if cloud == "runpod" and _COUNTRY.fullmatch(region):
         return "machines of others, known by their country"
-    if "cluster" in row.get("flags", "").lower():
+    if "cluster" in flags:
         return "a cluster, not a VM"
-    if cloud == "gcp" and row["gpu_name"].strip() and row["instance_name"].startswith("n1-"):
+    if cloud == "gcp" and gpu and name.startswith("n1-"):
         return "GPUs that are attached to a type"  # of one name, with several GPUs and prices
     return ""
 
 
-def _place(location: str, cloud: str) -> tuple[str, str]:
+def _place(row: Cells, cloud: str) -> tuple[str, str]:
     """Region and zone: GCP's rows are of zones, AWS's of regions (``us-east-1``), which look alike."""
-    found = _ZONE.fullmatch(location) if cloud == "gcp" else None
-    if found:
-        return found[1].lower(), location
-    return (location.lower(), "")
+    location = row["location"]
+    zone = _ZONE.fullmatch(location) if cloud == "gcp" else None
+    return (zone[1].lower(), location) if zone else (location.lower(), "")
 
 
 def _without_other_rates(rows: list[Row]) -> Iterator[Row]:
     from deepvm.catalog.public.rates import other_rates
 
-    each: dict[tuple[str, float | None], dict[int, float]] = {}
+    per_gpu: dict[tuple[str, float | None], dict[int, float]] = {}
     for place, row in enumerate(rows):
         if isinstance(row, Offer) and row.gpu and row.on_demand is not None:
-            each.setdefault((row.gpu, row.gpu_memory_gib), {})[place] = (
-                float(row.on_demand) / row.gpu_count
-            )
-    wrong = {place for found in each.values() for place in other_rates(found)}
+            prices = per_gpu.setdefault((row.gpu, row.gpu_memory_gib), {})
+            prices[place] = float(row.on_demand) / row.gpu_count
+    wrong = {place for prices in per_gpu.values() for place in other_rates(prices)}
     for place, row in enumerate(rows):
-        if place in wrong and isinstance(row, Offer):
+        if place in wrong:
             yield Refused("a price of reserved GPUs, not on demand", row.region, foreign=True)
         else:
             yield row

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal, InvalidOperation
 from functools import lru_cache
@@ -50,6 +51,33 @@ class Refused:
 
 class BadRowError(ValueError):
     """A row that cannot be trusted; its text is the reason."""
+
+
+class ForeignRowError(BadRowError):
+    """A row about something else than VMs that deepvm can use; its text says what."""
+
+
+Row = Offer | Refused
+"""What a row of a file says, or why it is not used."""
+
+Cells = Mapping[str, str]
+
+
+def rows_of(
+    rows: Iterable[Cells | None],
+    read: Callable[[Cells, str], Iterable[Row]],
+    region_of: Callable[[Cells], str],
+) -> Iterator[Row]:
+    """What ``read`` makes of each row and its region; rows that it refuses become Refused."""
+    for row in rows:
+        if row is None:
+            yield Refused("broken row")
+            continue
+        region = region_of(row)
+        try:
+            yield from read(row, region)
+        except BadRowError as error:
+            yield Refused(str(error), region, isinstance(error, ForeignRowError))
 
 
 @lru_cache(maxsize=4096)

@@ -6,14 +6,26 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import lru_cache
 
 from deepvm.catalog.public.csv_rows import csv_rows
 from deepvm.catalog.public.gpu_names import gpu_name, memory_in_name
-from deepvm.catalog.public.offer import BadRowError, Offer, Refused, count, number, price, total
-from deepvm.catalog.public.source import PublicSource, Row
+from deepvm.catalog.public.offer import (
+    BadRowError,
+    Cells,
+    ForeignRowError,
+    Offer,
+    Refused,
+    Row,
+    count,
+    number,
+    price,
+    rows_of,
+    total,
+)
+from deepvm.catalog.public.source import PublicSource
 
 _NEEDED = (
     "InstanceType",
@@ -74,26 +86,22 @@ class SkyPilotCatalog(PublicSource):
     def parse(self, body: bytes, cloud: str) -> Iterator[Row]:
         """See :meth:`PublicSource.parse`."""
         rows = csv_rows(body, _NEEDED)
-        return _gcp(rows) if cloud == "gcp" else _plain(rows, cloud)
+        if cloud == "gcp":
+            return _gcp(rows)
+
+        def read(row: Cells, region: str) -> Iterator[Row]:
+            _check_foreign(row, row["InstanceType"])
+            return _offers(row, cloud, _gpus(row), _prices(row, region), region)
+
+        return rows_of(rows, read, _region)
 
 
-def _plain(rows: Iterable[Mapping[str, str] | None], cloud: str) -> Iterator[Row]:
-    """Rows that price whole VMs."""
-    for row in rows:
-        if row is None:
-            yield Refused("broken row")
-            continue
-        region = row["Region"].strip().lower()
-        try:
-            name, accelerator = row["InstanceType"].strip(), row["AcceleratorName"].strip()
-            foreign = _foreign(name, accelerator, row["AcceleratorCount"])
-            if foreign:
-                yield Refused(foreign, region, foreign=True)
-                continue
-            gpus = _gpus(accelerator, row["AcceleratorCount"], row.get("GpuInfo", ""))
-            yield from _offers(row, cloud, name, gpus, _prices(row, region))
-        except BadRowError as error:
-            yield Refused(str(error), region)
+def _region(row: Cells) -> str:
+    return row["Region"].lower()
+
+
+_Rate = tuple[str, int, str]
+"""GPUs, how many of them, and the zone."""
 
 
 @dataclass(frozen=True)
@@ -112,22 +120,23 @@ class _Prices:
     refused: tuple[Refused, ...] = ()
 
 
-def _foreign(name: str, accelerator: str, gpus: str) -> str:
-    """Why a row is not about a VM with whole NVIDIA GPUs or none; empty if it is."""
+def _check_foreign(row: Cells, name: str) -> None:
+    """Raise ForeignRowError for a row that is not about a VM with whole NVIDIA GPUs or none."""
+    accelerator = row["AcceleratorName"]
     if accelerator and _FOREIGN.search(accelerator):
-        return "another accelerator than NVIDIA's"
-    if accelerator and 0 < (number(gpus, "number of GPUs") or 0) < 1:
-        return "a share of a GPU"
-    return "" if name else "no VM"
+        raise ForeignRowError("another accelerator than NVIDIA's")
+    if accelerator and 0 < (number(row["AcceleratorCount"], "number of GPUs") or 0) < 1:
+        raise ForeignRowError("a share of a GPU")
+    if not name:
+        raise ForeignRowError("no VM")
 
 
-def _gpus(accelerator: str, gpus: str, info: str) -> _Gpus:
+def _gpus(row: Cells) -> _Gpus:
+    accelerator = row["AcceleratorName"]
     if not accelerator:
         return _Gpus()
-    memory = _memory(info.strip())
-    return _Gpus(
-        gpu_name(accelerator), count(gpus, "number of GPUs"), memory or memory_in_name(accelerator)
-    )
+    memory = _memory(row.get("GpuInfo", "")) or memory_in_name(accelerator)
+    return _Gpus(gpu_name(accelerator), count(row["AcceleratorCount"], "number of GPUs"), memory)
 
 
 @lru_cache(maxsize=1024)
@@ -148,33 +157,30 @@ def _memory(info: str) -> float | None:
     return size if size < _MIB_PER_GIB else size / _MIB_PER_GIB
 
 
-def _prices(row: Mapping[str, str], region: str) -> _Prices:
-    refused, found = [], []
+def _prices(row: Cells, region: str) -> _Prices:
+    refused: list[Refused] = []
+    prices: list[str | None] = []
     for column in ("Price", "SpotPrice"):
+        found = None
         try:
-            text = row[column].strip()
-            if text in _NOT_AVAILABLE:
-                refused.append(Refused("700 $/h for not available", region, foreign=True))
-                text = ""
-            found.append(price(text))
+            if row[column] in _NOT_AVAILABLE:
+                raise ForeignRowError("700 $/h for not available")
+            found = price(row[column])
         except BadRowError as error:
-            refused.append(Refused(str(error), region))
-            found.append(None)
-    return _Prices(found[0], found[1], tuple(refused))
+            refused.append(Refused(str(error), region, isinstance(error, ForeignRowError)))
+        prices.append(found)
+    return _Prices(prices[0], prices[1], tuple(refused))
 
 
-def _offers(
-    row: Mapping[str, str], cloud: str, name: str, gpus: _Gpus, prices: _Prices
-) -> Iterator[Row]:
-    region, on_demand, spot = row["Region"].strip().lower(), prices.on_demand, prices.spot
+def _offers(row: Cells, cloud: str, gpus: _Gpus, prices: _Prices, region: str) -> Iterator[Row]:
+    on_demand, spot = prices.on_demand, prices.spot
     yield from prices.refused
-    if cloud == "runpod" and spot is not None and spot == on_demand:
-        # It writes the on-demand price into both columns: nothing is known of the other market.
-        spot = None
-    zone = row.get("AvailabilityZone", "").strip()
+    zone = row.get("AvailabilityZone", "")
     if cloud == "runpod":
         # Its regions are countries, its zones data centres, and a cluster is in one of these.
         region, zone = zone.lower(), ""
+        # It writes the on-demand price into both columns: nothing is known of the other market.
+        spot = None if spot == on_demand else spot
     if on_demand is None and spot is None:
         if not prices.refused:
             yield Refused("no price", region, foreign=True)
@@ -183,7 +189,7 @@ def _offers(
         raise BadRowError("no region")
     yield Offer(
         cloud=cloud,
-        instance_type=name,
+        instance_type=row["InstanceType"],
         region=region,
         zone=zone,
         vcpus=count(row["vCPUs"], "number of vCPUs"),
@@ -191,71 +197,53 @@ def _offers(
         gpu=gpus.name,
         gpu_count=gpus.count,
         gpu_memory_gib=gpus.memory_gib,
-        arch=_ARCH.get(row.get("Arch", "").strip(), ""),
+        arch=_ARCH.get(row.get("Arch", ""), ""),
         on_demand=on_demand,
         spot=spot,
     )
 
 
-def _gcp(rows: Iterable[Mapping[str, str] | None]) -> Iterator[Row]:
+def _gcp(rows: Iterable[Cells | None]) -> Iterator[Row]:
     """GCP's: hosts, and GPUs in rows without a type, both by zone; a VM costs the sum."""
-    hosts: list[tuple[Mapping[str, str], str, int]] = []
-    rates: dict[tuple[str, int, str], tuple[_Prices, _Gpus]] = {}
-    for row in rows:
-        if row is None:
-            yield Refused("broken row")
-            continue
-        region, accelerator = row["Region"].strip().lower(), row["AcceleratorName"].strip()
-        try:
-            if not accelerator:
-                name = row["InstanceType"].strip()
-                model, many = gcp_gpus(name)
-                if many < 0:
-                    yield Refused(
-                        "a type of the edge, or with GPUs that are not known", region, foreign=True
-                    )
-                else:
-                    hosts.append((row, model, many))
-                continue
-            foreign = _foreign("GPU", accelerator, row["AcceleratorCount"])
-            if foreign:
-                yield Refused(foreign, region, foreign=True)
-                continue
-            gpus, prices = (
-                _gpus(accelerator, row["AcceleratorCount"], row.get("GpuInfo", "")),
-                _prices(row, region),
-            )
-            yield from prices.refused
-            rates.setdefault(
-                (accelerator, gpus.count, row["AvailabilityZone"].strip()), (prices, gpus)
-            )
-        except BadRowError as error:
-            yield Refused(str(error), region)
-    calendar = _calendar_rates(rates)
-    for row, model, many in hosts:
-        region, zone = row["Region"].strip().lower(), row["AvailabilityZone"].strip()
-        try:
-            by_gpu = row["InstanceType"].startswith(_GCP_SOLD_BY_GPU)
-            host, gpus = _Prices(None, None) if by_gpu else _prices(row, region), _Gpus()
-            if model:
-                found = rates.get((model, many, zone))
-                if found is None:
-                    yield Refused("a host without the price of its GPUs", region, foreign=True)
-                    continue
-                rate, gpus = found
-                on_demand, spot = rate.on_demand, rate.spot
-                if (model, many, zone) in calendar:
-                    yield Refused("a price of reserved GPUs, not on demand", region, foreign=True)
-                    on_demand = None
-                sums = (
-                    (on_demand, spot)
-                    if by_gpu
-                    else (total(host.on_demand, on_demand), total(host.spot, spot))
-                )
-                host = _Prices(*sums, host.refused)
-            yield from _offers(row, "gcp", row["InstanceType"].strip(), gpus, host)
-        except BadRowError as error:
-            yield Refused(str(error), region)
+    hosts: list[Cells] = []
+    rates: dict[_Rate, tuple[_Prices, _Gpus]] = {}
+
+    def sort(row: Cells, region: str) -> Iterator[Row]:
+        if not row["AcceleratorName"]:
+            hosts.append(row)
+            return
+        _check_foreign(row, "GPU")
+        gpus, prices = _gpus(row), _prices(row, region)
+        yield from prices.refused
+        rate = row["AcceleratorName"], gpus.count, row["AvailabilityZone"]
+        rates.setdefault(rate, (prices, gpus))
+
+    yield from rows_of(rows, sort, _region)
+    reserved = _calendar_rates(rates)
+
+    def read(row: Cells, region: str) -> Iterator[Row]:
+        name = row["InstanceType"]
+        model, many = gcp_gpus(name)
+        if many < 0:
+            raise ForeignRowError("a type of the edge, or with GPUs that are not known")
+        if not model:
+            yield from _offers(row, "gcp", _Gpus(), _prices(row, region), region)
+            return
+        rate = model, many, row["AvailabilityZone"]
+        if rate not in rates:
+            raise ForeignRowError("a host without the price of its GPUs")
+        prices, gpus = rates[rate]
+        prices = replace(prices, refused=())
+        if rate in reserved:
+            yield Refused("a price of reserved GPUs, not on demand", region, foreign=True)
+            prices = replace(prices, on_demand=None)
+        if not name.startswith(_GCP_SOLD_BY_GPU):
+            host = _prices(row, region)
+            on_demand = total(host.on_demand, prices.on_demand)
+            prices = _Prices(on_demand, total(host.spot, prices.spot), host.refused)
+        yield from _offers(row, "gcp", gpus, prices, region)
+
+    yield from rows_of(hosts, read, _region)
 
 
 def gcp_gpus(name: str) -> tuple[str, int]:
@@ -275,14 +263,12 @@ def gcp_gpus(name: str) -> tuple[str, int]:
     return "", -1 if _GCP_WITH_GPUS.fullmatch(name) else 0
 
 
-def _calendar_rates(
-    rates: Mapping[tuple[str, int, str], tuple[_Prices, _Gpus]],
-) -> set[tuple[str, int, str]]:
+def _calendar_rates(rates: Mapping[_Rate, tuple[_Prices, _Gpus]]) -> set[_Rate]:
     """Where the on-demand column holds what reserved GPUs cost, by what one GPU costs elsewhere."""
     # And with it statistics, only to read a file
     from deepvm.catalog.public.rates import other_rates
 
-    each: dict[str, dict[tuple[str, int, str], float]] = defaultdict(dict)
+    each: dict[str, dict[_Rate, float]] = defaultdict(dict)
     for key, (prices, _) in rates.items():
         if prices.on_demand is not None:
             each[key[0]][key] = float(prices.on_demand) / key[1]

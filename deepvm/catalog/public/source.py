@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, ClassVar
 
 from deepvm.catalog.price_sources import SOURCES, address_variable
-from deepvm.catalog.public.offer import Offer, Refused
+from deepvm.catalog.public.offer import Row as Row
 from deepvm.catalog.signals.signal import OFFERINGS, ON_DEMAND, SPECS, SPOT
 
 if TYPE_CHECKING:
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
 KINDS = (SPECS, OFFERINGS, ON_DEMAND, SPOT)
 """The kinds of signals that a public catalog can give."""
-
-Row = Offer | Refused
-"""What a row of a file says, or why it is not used."""
 
 
 @dataclass(frozen=True)

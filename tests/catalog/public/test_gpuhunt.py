@@ -177,7 +177,7 @@ def test_another_version_than_a_name_is_not_asked_for(
 @pytest.mark.parametrize(
     ("archive", "said"),
     [
-        (b"<html>", "web page"),
+        (b"<html>", "no zip archive"),
         (b"", "no zip"),
         (zipped(b"a\n")[:-10], "no zip"),
         (zipped(b"a\n", "readme.txt"), "0 CSV files"),

@@ -26,21 +26,10 @@ DEFAULT_REGION = "us-east-1"
 # Newer partitions have longer first words (eusc-de-east-1) or two in the middle (us-gov-west-1).
 _REGION = re.compile(r"[a-z]{2,4}(-[a-z]{2,9}){1,2}-[1-9][0-9]?")
 
-_CREDENTIAL_VARIABLES = (
-    "AWS_ACCESS_KEY_ID",
-    "AWS_PROFILE",
-    "AWS_DEFAULT_PROFILE",
-    "AWS_WEB_IDENTITY_TOKEN_FILE",
-    "AWS_CREDENTIAL_FILE",
-    "BOTO_CONFIG",
-    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-    "AWS_EC2_METADATA_SERVICE_ENDPOINT",
-)
-_ROLE_VARIABLES = (
-    "AWS_ROLE_ARN",
-    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+# Variables that say who asks. Boto3's own search takes half a second.
+_IDENTITY = re.compile("AWS_(ROLE_ARN|WEB_IDENTITY_.*|CONTAINER_.*|EC2_METADATA_SERVICE_ENDPOINT)")
+_CREDENTIAL_VARIABLE = re.compile(
+    f"{_IDENTITY.pattern}|AWS_(ACCESS_KEY_ID|(DEFAULT_)?PROFILE|CREDENTIAL_FILE)|BOTO_CONFIG"
 )
 _CREDENTIAL_KEY = re.compile(
     r"^\s*(aws_access_key_id|credential_process|credential_source|login_session|role_arn"
@@ -108,10 +97,11 @@ class AwsCloud(Cloud):
                     f"environment variable {variable}",
                 )
         name = _profile_name(profile, environ)
-        for file, keys in _profile(name, environ):
-            if keys.get("region"):
+        for file in _files(environ):
+            region = _region_of(name, file)
+            if region:
                 where = f"profile {name} in {file}"
-                return Region(self.check_region(keys["region"], f"region of {where}"), where)
+                return Region(self.check_region(region, f"region of {where}"), where)
         return Region(
             DEFAULT_REGION,
             "the default: no --region, no AWS_REGION and no region in the AWS profile",
@@ -130,7 +120,7 @@ class AwsCloud(Cloud):
 
     def credentials_may_exist(self, profile: str, environ: Mapping[str, str]) -> bool:
         """Whether boto3's own search, which takes half a second, is worth it."""
-        if profile or any(environ.get(variable) for variable in _CREDENTIAL_VARIABLES):
+        if profile or any(v and _CREDENTIAL_VARIABLE.fullmatch(k) for k, v in environ.items()):
             return True
         if any(_CREDENTIAL_KEY.search(_text(path)) for path in _files(environ)):
             return True
@@ -143,11 +133,11 @@ class AwsCloud(Cloud):
             return f"key-{_digest(key)}"
         name = _profile_name(profile, environ)
         # The name alone does not do: the same profile may be given other keys tomorrow, and a role
-        # is somebody else on another machine.
-        identity = [name, *(f"{v}={environ[v]}" for v in _ROLE_VARIABLES if environ.get(v))]
-        for _, keys in _profile(name, environ):
-            identity += [f"{key}={value}" for key, value in sorted(keys.items())]
-        return f"{re.sub(r'[^A-Za-z0-9_-]', '_', name)[:40]}-{_digest(' '.join(identity))}"
+        # is another identity on another machine.
+        identity = [f"{k}={v}" for k, v in sorted(environ.items()) if _IDENTITY.fullmatch(k)]
+        identity += [_text(path) for path in _files(environ)]
+        digest = _digest("\n".join([name, *identity]))
+        return f"{re.sub(r'[^A-Za-z0-9_-]', '_', name)[:40]}-{digest}"
 
     def providers(self, kinds: Sequence[str], profile: str) -> Mapping[str, Provider]:
         from deepvm.catalog.clouds.aws.client import Aws
@@ -202,19 +192,17 @@ def _text(path: Path) -> str:
         return ""
 
 
-def _profile(name: str, environ: Mapping[str, str]) -> list[tuple[Path, Mapping[str, str]]]:
-    """A profile's keys in the shared files; boto3 says what is wrong with an unreadable one."""
+def _region_of(profile: str, file: Path) -> str:
+    """A profile's region in a shared file; boto3 says what is wrong with an unreadable one."""
     from configparser import Error, RawConfigParser
 
-    sections = {name, f"profile {name}", f'profile "{name}"'}
-    keys: list[tuple[Path, Mapping[str, str]]] = []
-    for path in _files(environ):
-        # AWS has no section of defaults, and its tools accept duplicate profiles.
-        parser = RawConfigParser(strict=False, default_section="")
-        with contextlib.suppress(Error):
-            parser.read_string(_text(path))
-        keys += [(path, dict(parser.items(s))) for s in parser.sections() if s in sections]
-    return keys
+    # AWS has no section of defaults, and its tools accept duplicate profiles.
+    parser = RawConfigParser(strict=False, default_section="")
+    with contextlib.suppress(Error):
+        parser.read_string(_text(file))
+    names = (profile, f"profile {profile}", f'profile "{profile}"')
+    regions = [parser.get(n, "region", fallback="") for n in names]
+    return next(filter(None, regions), "")
 
 
 def _on_ec2() -> bool:
