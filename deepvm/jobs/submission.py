@@ -10,22 +10,19 @@ import re
 import secrets
 import shlex
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
-from deepvm.catalog import clouds
 from deepvm.catalog.store import load_catalog
 from deepvm.core.cluster.instances import InstanceType, Market
-from deepvm.core.cluster.plan import Plan
 from deepvm.core.json_types import JsonObject
 from deepvm.core.preemption.savepolicy import parse_policy
 from deepvm.core.spelling import did_you_mean
-from deepvm.core.training.usual_model import USUAL_MODEL
 from deepvm.core.units import MOST_USD
-from deepvm.documents.inputs.plan import load_plan
 from deepvm.errors import DataError, Issue, JobFormatError, RequestError
 from deepvm.jobs.cloud import Cloud, HostsController, RefusedError, RemoteCloud
 from deepvm.jobs.clouds.registry import find_cloud, open_cloud
@@ -39,9 +36,10 @@ from deepvm.jobs.decisions.world import GenerationProgress, JobLimits, JobState,
 from deepvm.jobs.head.remote import is_head, needs_head
 from deepvm.jobs.history.history import History, JobRow, own_folder
 from deepvm.jobs.history.pools import expected_life_s, is_of_a_market
-from deepvm.jobs.jobfile import FORMAT, Anchor, JobFile, Range
+from deepvm.jobs.jobfile import FORMAT, Anchor, JobFile
 from deepvm.jobs.market_prices import plausible_prices
-from deepvm.jobs.static_hosts import SSH, StaticHosts, pool_of
+from deepvm.jobs.rented import rented_of, taken_of
+from deepvm.jobs.static_hosts import SSH, StaticHosts
 from deepvm.jobs.steady_clock import job_time_s
 from deepvm.jobs.storage import git_code
 from deepvm.jobs.storage.code_archive import pack
@@ -52,6 +50,14 @@ CODE = "code.tar.gz"
 SECRET = "secret"
 ORPHAN_AFTER_S = 1800.0
 _MEMORY = "1GiB"
+_NEAR: Mapping[str, Any] = {
+    "silent_s": 4.0,
+    "lost_s": 15.0,
+    "absent_s": 10.0,
+    "restart_s": 15.0,
+    "version_s": 2.0,
+}
+"""Limits of jobs whose machines come within seconds and whose agents report each second."""
 _GRACE_S = 120.0
 """From a notice to the end, of AWS."""
 
@@ -146,11 +152,7 @@ def world_of(
     spot = wanted.steadies < wanted.most
     moves = hosts is None and spot and budget.deadline is not None and job.steps is not None
     bought = ranked(on_demand, wanted.type, wanted.others) if wanted.steadies or moves else ()
-    near = find_cloud(job.cloud).near
     terms = JobLimits(
-        silent_s=4.0 if near else 15.0,
-        lost_s=15.0 if near else 45.0,
-        absent_s=10.0 if near else 60.0,
         # A host is free again as soon as its machine has ended.
         cool_s=30.0 if hosts is None else 2.0,
         least=wanted.least,
@@ -175,10 +177,9 @@ def world_of(
         begun_s=now_s,
         deadline_policy=budget.deadline_policy if moves else "",
         bought=bought if moves else (),
-        restart_s=15.0 if near else 300.0,
-        version_s=2.0 if near else 60.0,
         start_timeout_s=_limit_s(job.start_timeout),
         step_timeout_s=_limit_s(job.step_timeout),
+        **(_NEAR if find_cloud(job.cloud).near else {}),
     )
     pools = ranked(spots, wanted.type, wanted.others) if spot else bought
     if hosts is not None:
@@ -197,85 +198,6 @@ def world_of(
     if terms.usd_per_hour is not None:
         return within_budget(world, terms.usd_per_hour)
     return within_budget(world, wanted.usd_per_hour, {wanted.type, wanted.anchor})
-
-
-@dataclass(frozen=True)
-class Rented:
-    """What a job rents: machines of one type, some on demand, and anchors.
-
-    ``others``, ``other_anchors``: the types of the next-ranked clusters, for when none of this one
-    are to be had.
-    ``usd_per_hour``: the budget for which it was recommended.
-    """
-
-    type: str
-    least: int
-    most: int
-    steadies: int
-    anchor: str = ""
-    anchors: int = 0
-    others: tuple[str, ...] = ()
-    other_anchors: tuple[str, ...] = ()
-    usd_per_hour: float | None = None
-
-
-def rented_of(job: JobFile, beside: Path) -> Rented:
-    """As the job file says: by type and count, by a plan, or what is recommended for its budget."""
-    machines = job.machines
-    count = job.machines.count
-    found: Rented
-    if machines.type is not None:
-        least, most = (
-            (count.min, count.max) if isinstance(count, Range) else (count or 1, count or 1)
-        )
-        found = Rented(machines.type, least, most, most if machines.market == "on-demand" else 0)
-    elif machines.plan is not None:
-        try:
-            plan = load_plan(beside / machines.plan)
-        except DataError as error:
-            raise RequestError(
-                "machines.plan", machines.plan, f"a plan of 'deepvm recommend -o json': {error}"
-            ) from None
-        if not (sold_by := clouds.cloud_of(plan.source.catalog)).has_api:
-            there = f"'deepvm export --to skypilot' starts those of {sold_by.title}"
-            raise RequestError(
-                "machines.plan", machines.plan, f"a plan of AWS, where jobs rent machines; {there}"
-            )
-        if plan.reserved:
-            allowed = (
-                "a plan without reserved VMs: jobs rent theirs; 'deepvm export --to torchrun'"
-                " trains on reserved ones"
-            )
-            raise RequestError("machines.plan", machines.plan, allowed)
-        vms = plan.training
-        memory = plan.memory
-        found = Rented(
-            vms.instance_type, plan.training_count, plan.training_count, vms.on_demand_count
-        )
-        others = list(_next_of_plan(beside / machines.plan))
-        found = replace(
-            found, others=_alike(vms.instance_type, (p.training.instance_type for p in others))
-        )
-        found = replace(found, usd_per_hour=None if plan.budget is None else float(plan.budget))
-        if memory is not None:
-            kinds = _as_large(
-                memory.instance_type,
-                (p.memory.instance_type for p in others if p.memory is not None),
-            )
-            found = replace(
-                found,
-                anchor=memory.instance_type,
-                anchors=memory.on_demand_count,
-                other_anchors=kinds,
-            )
-    else:
-        assert job.budget.usd_per_hour is not None
-        found = _recommended(job.budget.usd_per_hour)
-    if isinstance(job.anchor, Anchor):
-        return replace(
-            found, anchor=job.anchor.type, anchors=max(found.anchors, 1), other_anchors=()
-        )
-    return replace(found, anchor="", anchors=0, other_anchors=()) if job.anchor == "none" else found
 
 
 def _limit_s(timeout: float | str) -> float | None:
@@ -347,92 +269,6 @@ def hosts_of(job: JobFile, beside: Path) -> StaticHosts | None:
             allowed += ", as the anchor's memory ends with the job"
         raise RequestError("tiers", "none", allowed)
     return found
-
-
-def taken_of(job: JobFile, own: StaticHosts) -> Rented:
-    """The hosts that a job takes: all that train, or ``count`` of them.
-
-    Raises RequestError: there are not so many.
-    """
-    anchor = job.anchor.type if isinstance(job.anchor, Anchor) else ""
-    if anchor and not any(p.instance_type == anchor for p in own.pools()):
-        raise RequestError(
-            "anchor.type", anchor, "the type= of a host in the file of machines.hosts"
-        )
-    train = [pool_of(host) for host in own.hosts if pool_of(host).instance_type != anchor]
-    count = job.machines.count
-    least, most = (
-        (count.min, count.max)
-        if isinstance(count, Range)
-        else (count or len(train), count or len(train))
-    )
-    if not 1 <= most <= len(train):
-        raise RequestError("machines.count", most, f"at most {len(train)}, the hosts that train")
-    return Rented(train[0].instance_type, least, most, most, anchor, 1 if anchor else 0)
-
-
-def _recommended(usd_per_hour: float) -> Rented:
-    """The best cluster for a budget, as ``deepvm recommend`` names it.
-
-    Raises RequestError: it buys none.
-    """
-    from deepvm.catalog.published.prediction import workload
-    from deepvm.planner.recommend import solve
-    from deepvm.planner.request import PlanRequest
-
-    request = PlanRequest.parse(usd_per_hour, training=workload(model=USUAL_MODEL))
-    answer = solve(load_catalog(), request)
-    if answer.infeasible:
-        allowed = f"one that buys a cluster: {answer.infeasible.reason}"
-        raise RequestError("budget.usd_per_hour", usd_per_hour, allowed)
-    best, *others = (row.cluster for row in answer)
-    memory = best.memory
-    anchors = [other.memory.instance.name for other in others if other.memory is not None]
-    return Rented(
-        best.gpu.name,
-        best.gpu_count,
-        best.gpu_count,
-        best.on_demand_count,
-        "" if memory is None else memory.instance.name,
-        0 if memory is None else memory.count,
-        _alike(best.gpu.name, (other.gpu.name for other in others)),
-        () if memory is None else _as_large(memory.instance.name, anchors),
-    )
-
-
-def _next_of_plan(file: Path) -> Iterator[Plan]:
-    """The configurations of a plan's file, from the second on."""
-    for rank in itertools.count(2):
-        try:
-            yield load_plan(file, rank)
-        except RequestError:  # there is no such rank
-            return
-
-
-def _alike(name: str, others: Iterable[str]) -> tuple[str, ...]:
-    """Known types with as many GPUs, which can replace one: ranks per machine must match."""
-    catalog = load_catalog()
-
-    def gpus(one: str) -> int:
-        found = catalog.by_name.get(one)
-        return 0 if found is None or found.gpu is None else found.gpu.count
-
-    return tuple(
-        dict.fromkeys(other for other in others if other != name and 0 < gpus(other) == gpus(name))
-    )
-
-
-def _as_large(name: str, others: Iterable[str]) -> tuple[str, ...]:
-    """Types that can keep versions in the place of one: known ones with as much memory."""
-    catalog = load_catalog()
-
-    def gib(one: str) -> float:
-        found = catalog.by_name.get(one)
-        return 0.0 if found is None else found.memory_gib or 0.0
-
-    return tuple(
-        dict.fromkeys(other for other in others if other != name and 0 < gib(name) <= gib(other))
-    )
 
 
 def cloud_of(name: str) -> Cloud:
@@ -520,7 +356,7 @@ def submit(
     spec = {
         **job.model_dump(mode="json"),
         "code": code,
-        "instance_type": _trains(world).instance_type,
+        "instance_type": world.pools[0].instance_type,
     }
     if not history.add_job(job.name, now_s, folder, spec, world):
         raise RequestError("name", job.name, "a name that no job has had")
@@ -551,7 +387,7 @@ def _with_lives(job: JobFile, world: JobState, history: History) -> JobState:
     if job.inject is not None:
         life_s = Injection.of(job.inject.model_dump()).mean_s
     else:
-        pool = _trains(world)
+        pool = world.pools[0]
         known = load_catalog().by_name.get(pool.instance_type)
         band = None if known is None else known.interruption_band
         life_s = expected_life_s(pool, job.cloud, history.machines(), band, world.now_s)
@@ -572,10 +408,6 @@ def _packed(code: str, beside: Path, target: Path) -> str:
     return replace(found, ref=git_code.fetch_code(found, target)).shown
 
 
-def _trains(world: JobState) -> Pool:
-    return world.pools[0]
-
-
 def secret_in(folder: Path) -> str:
     """The secret of a job. Raises DataError."""
     try:
@@ -584,6 +416,19 @@ def secret_in(folder: Path) -> str:
         raise DataError(
             f"{folder / SECRET}: {error.strerror or error}; without it the job cannot be reached"
         ) from None
+
+
+_TOLD = (
+    "train",
+    "launcher",
+    "env",
+    "setup",
+    "save_policy",
+    "keep",
+    "save_every_steps",
+    "data",
+)
+"""Keys of a job file that agents get as they are."""
 
 
 def submitted(name: str, folder: Path, spec: JsonObject) -> Submitted:
@@ -598,15 +443,8 @@ def submitted(name: str, folder: Path, spec: JsonObject) -> Submitted:
     # A folder of this computer is of no use to other hosts.
     tiers = list(spec["tiers"]) or ([] if hosts and not hosts.reach.local else own)
     told = {
-        "train": spec["train"],
-        "launcher": spec["launcher"],
-        "env": spec["env"],
-        "setup": spec["setup"],
+        **{key: spec[key] for key in _TOLD},
         "tiers": tiers,
-        "save_policy": spec["save_policy"],
-        "keep": spec["keep"],
-        "save_every_steps": spec["save_every_steps"],
-        "data": spec["data"],
         "grace_s": inject["grace"] if inject is not None else _GRACE_S,
         "per_machine": (gpus or 1) if processes == "gpus" else processes,
         "gpus": gpus,
@@ -663,10 +501,15 @@ def resumed(
             no_data=False,
             unready={},
             pulse=GenerationProgress(),
+            save=None,
+            unsaved_s=None,
+            formed=False,
+            exits={},
+            suspected_s=None,
+            crashed_at=-1,
+            crashes=0,
+            now_s=max(now_s, world.now_s),  # until now it needed no controller
         )
-        world = replace(world, save=None, unsaved_s=None, formed=False, exits={}, suspected_s=None)
-        world = replace(world, crashed_at=-1, crashes=0)
-        world = replace(world, now_s=max(now_s, world.now_s))  # until now it needed no controller
     terms = replace(world.terms, **timeouts)
     if max_price is not None:
         if not 0 < max_price <= MOST_USD:

@@ -26,7 +26,8 @@ from deepvm.jobs.jobfile import (
     read_job_file,
     remarks,
 )
-from deepvm.jobs.submission import check_script, rented_of, submit
+from deepvm.jobs.rented import rented_of
+from deepvm.jobs.submission import check_script, submit
 
 WHOLE = """
     name: resnet-7

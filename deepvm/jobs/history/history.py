@@ -36,6 +36,13 @@ rebalance recommendation.
 """
 
 _TABLES = sa.MetaData()
+
+
+def _columns(kind: Any, *names: str, **options: Any) -> list[sa.Column[Any]]:
+    """Columns of one type."""
+    return [sa.Column(name, kind, **options) for name in names]
+
+
 _META = sa.Table("deepvm_schema", _TABLES, sa.Column("version", sa.Integer, primary_key=True))
 _JOBS = sa.Table(
     "jobs",
@@ -43,58 +50,44 @@ _JOBS = sa.Table(
     sa.Column("name", sa.String(64), primary_key=True),
     sa.Column("created_s", sa.Float, nullable=False),
     sa.Column("state", sa.String(16), nullable=False),
-    sa.Column("folder", sa.Text, nullable=False),
-    sa.Column("spec", sa.Text, nullable=False),
-    sa.Column("world", sa.Text, nullable=False),
+    *_columns(sa.Text, "folder", "spec", "world", nullable=False),
     sa.Column("result", sa.Text),
 )
 _MACHINES = sa.Table(
     "machines",
     _TABLES,
-    sa.Column("job", sa.String(64), primary_key=True),
-    sa.Column("id", sa.String(64), primary_key=True),
-    sa.Column("instance_type", sa.String(64), nullable=False),
-    sa.Column("zone", sa.String(64), nullable=False),
-    sa.Column("market", sa.String(16), nullable=False),
-    sa.Column("usd_per_hour", sa.Float, nullable=False),
-    sa.Column("grace_s", sa.Float, nullable=False),
-    sa.Column("requested_s", sa.Float, nullable=False),
-    sa.Column("state", sa.String(16), nullable=False),
-    sa.Column("role", sa.String(16), nullable=False),
-    *(
-        sa.Column(name, sa.Float)
-        for name in (
-            "launched_s",
-            "ready_s",
-            "trained_s",
-            "heard_s",
-            "silent_s",
-            "noticed_s",
-            "taken_s",
-            "ended_s",
-        )
-    ),
-    sa.Column("end_reason", sa.String(16), nullable=False),
+    *_columns(sa.String(64), "job", "id", primary_key=True),
+    *_columns(sa.String(64), "instance_type", "zone", nullable=False),
+    *_columns(sa.String(16), "market", "state", "role", "end_reason", nullable=False),
+    *_columns(sa.Float, "usd_per_hour", "grace_s", "requested_s", nullable=False),
+    *_columns(sa.Float, "launched_s", "ready_s", "trained_s", "heard_s"),
+    *_columns(sa.Float, "silent_s", "noticed_s", "taken_s", "ended_s"),
     sa.Column("epoch", sa.Integer, nullable=False),
     sa.Column("reported", sa.BigInteger, nullable=False),
     sa.Column("cloud", sa.String(16), nullable=False, server_default=""),
 )
-_EVENTS = sa.Table(
+
+
+def _rows_of_jobs(name: str, *columns: sa.Column[Any]) -> sa.Table:
+    """A table of numbered rows of jobs, each at a time."""
+    return sa.Table(
+        name,
+        _TABLES,
+        sa.Column("number", sa.Integer, primary_key=True, autoincrement=True),
+        sa.Column("job", sa.String(64), nullable=False, index=True),
+        sa.Column("at_s", sa.Float, nullable=False),
+        *columns,
+    )
+
+
+_EVENTS = _rows_of_jobs(
     "events",
-    _TABLES,
-    sa.Column("number", sa.Integer, primary_key=True, autoincrement=True),
-    sa.Column("job", sa.String(64), nullable=False, index=True),
-    sa.Column("at_s", sa.Float, nullable=False),
     sa.Column("kind", sa.String(24), nullable=False),
     sa.Column("state", sa.String(16), nullable=False),
     sa.Column("facts", sa.Text, nullable=False),
 )
-_SAMPLES = sa.Table(
+_SAMPLES = _rows_of_jobs(
     "samples",
-    _TABLES,
-    sa.Column("number", sa.Integer, primary_key=True, autoincrement=True),
-    sa.Column("job", sa.String(64), nullable=False, index=True),
-    sa.Column("at_s", sa.Float, nullable=False),
     sa.Column("generation", sa.Integer, nullable=False),
     sa.Column("step", sa.BigInteger, nullable=False),
 )
@@ -239,45 +232,40 @@ class History:
         Raises DataError: it cannot be used.
         """
         history = cls.open(environ)
-        engine = history._engine
-        engine.dispose()
-        only = {
-            "sqlite": "PRAGMA query_only=ON",
-            "postgresql": "SET default_transaction_read_only = on",
-        }
+        history._on_connect(
+            sqlite="PRAGMA query_only=ON", postgresql="SET default_transaction_read_only = on"
+        )
+        return history
 
-        @sa.event.listens_for(engine, "connect")
-        def _only_read(connection: Any, _: Any) -> None:
+    def _on_connect(self, **statements: str) -> Callable[[], None]:
+        """Have every new connection execute a statement, by dialect; returns what ends that."""
+        engine = self._engine
+
+        def execute(connection: Any, _: Any) -> None:
             cursor = connection.cursor()
-            cursor.execute(only[engine.dialect.name])
+            cursor.execute(statements[engine.dialect.name])
             cursor.close()
             connection.commit()
 
-        return history
+        def end() -> None:
+            sa.event.remove(engine, "connect", execute)
+            engine.dispose()
+
+        sa.event.listen(engine, "connect", execute)
+        engine.dispose()
+        return end
 
     @contextlib.contextmanager
     def hurried(self, wait_s: float) -> Iterator[None]:
         """Fail writes that would wait longer for a lock: others need answers meanwhile."""
         limit_ms = int(wait_s * 1000)
-        limits = {
-            "sqlite": f"PRAGMA busy_timeout={limit_ms}",
-            "postgresql": f"SET lock_timeout = {limit_ms}",
-        }
-        engine = self._engine
-
-        def limited(connection: Any, _: Any) -> None:
-            cursor = connection.cursor()
-            cursor.execute(limits[engine.dialect.name])
-            cursor.close()
-            connection.commit()
-
-        sa.event.listen(engine, "connect", limited)
-        engine.dispose()
+        end = self._on_connect(
+            sqlite=f"PRAGMA busy_timeout={limit_ms}", postgresql=f"SET lock_timeout = {limit_ms}"
+        )
         try:
             yield
         finally:
-            sa.event.remove(engine, "connect", limited)
-            engine.dispose()
+            end()
 
     def add_job(
         self, name: str, created_s: float, folder: Path, spec: JsonObject, world: JobState
@@ -320,15 +308,11 @@ class History:
                 "world": json.dumps(to_document(world)),
                 "result": None,
             }
-            connection.execute(_JOBS.update().where(_JOBS.c.name == name).values(**values))
+            connection.execute(_job_update(name).values(**values))
             for event in events:
-                row = {
-                    "at_s": event.at_s,
-                    "kind": event.kind,
-                    "state": event.state,
-                    "facts": json.dumps(event.facts),
-                }
-                connection.execute(_EVENTS.insert().values(job=name, **row))
+                row = {**asdict(event), "job": name, "facts": json.dumps(event.facts)}
+                del row["number"]
+                connection.execute(_EVENTS.insert().values(row))
 
     def _cloud(self, connection: sa.Connection, name: str) -> str:
         """The cloud of a job's machines."""
@@ -360,25 +344,19 @@ class History:
     def finish(self, name: str, result: JsonObject) -> None:
         """The final document of a job."""
         with self._writing() as connection:
-            connection.execute(
-                _JOBS.update().where(_JOBS.c.name == name).values(result=json.dumps(result))
-            )
+            connection.execute(_job_update(name).values(result=json.dumps(result)))
 
     def jobs(self) -> list[JobRow]:
         """All jobs, the newest first."""
         with self._reading() as connection:
-            rows = connection.execute(
-                sa.select(_JOBS).order_by(_JOBS.c.created_s.desc())
-            ).mappings()
-            return [_job(dict(row)) for row in rows]
+            rows = _dicts(connection, sa.select(_JOBS).order_by(_JOBS.c.created_s.desc()))
+            return [_job(row) for row in rows]
 
     def job(self, name: str) -> JobRow | None:
         """One job, if there is one of that name."""
         with self._reading() as connection:
-            row = (
-                connection.execute(sa.select(_JOBS).where(_JOBS.c.name == name)).mappings().first()
-            )
-            return None if row is None else _job(dict(row))
+            rows = _dicts(connection, sa.select(_JOBS).where(_JOBS.c.name == name))
+            return _job(rows[0]) if rows else None
 
     def world(self, name: str) -> JobState:
         """What its controller knew last."""
@@ -398,13 +376,10 @@ class History:
     def events(self, name: str, after: int = 0) -> list[EventRow]:
         """What happened to a job, in order; ``after``: only what has a larger number."""
         with self._reading() as connection:
-            wanted = (_EVENTS.c.job == name) & (_EVENTS.c.number > after)
-            query = sa.select(_EVENTS).where(wanted).order_by(_EVENTS.c.number)
+            rows = connection.execute(_numbered(_EVENTS, name, after))
             return [
-                EventRow(
-                    row["at_s"], row["kind"], row["state"], json.loads(row["facts"]), row["number"]
-                )
-                for row in connection.execute(query).mappings()
+                EventRow(row.at_s, row.kind, row.state, json.loads(row.facts), row.number)
+                for row in rows
             ]
 
     def add_samples(self, name: str, samples: Sequence[Sample], *, instead: bool = False) -> None:
@@ -423,8 +398,8 @@ class History:
     def samples(self, name: str) -> list[Sample]:
         """How far a job was at which time, in order."""
         with self._reading() as connection:
-            query = sa.select(_SAMPLES).where(_SAMPLES.c.job == name).order_by(_SAMPLES.c.number)
-            return [Sample(row.at_s, row.generation, row.step) for row in connection.execute(query)]
+            rows = connection.execute(_numbered(_SAMPLES, name))
+            return [Sample(row.at_s, row.generation, row.step) for row in rows]
 
     def machines(self) -> list[JsonObject]:
         """All jobs' machines; ``rebalanced_s``: when the cloud recommended a rebalance."""
@@ -436,25 +411,19 @@ class History:
                 (job, json.loads(facts).get("id")): at_s
                 for job, at_s, facts in connection.execute(query)
             }
-            rows = [dict(row) for row in connection.execute(sa.select(_MACHINES)).mappings()]
+            rows = _dicts(connection, sa.select(_MACHINES))
         return [{**row, "rebalanced_s": told.get((row["job"], row["id"]))} for row in rows]
 
     def copy(self, name: str, after: int = 0) -> JsonDict:
         """A job's rows for another history; ``after``: only events with a larger number."""
         with self._reading() as connection, connection.begin():
-            job = dict(
-                connection.execute(sa.select(_JOBS).where(_JOBS.c.name == name)).mappings().one()
-            )
-            wanted = (_EVENTS.c.job == name) & (_EVENTS.c.number > after)
-            events = connection.execute(
-                sa.select(_EVENTS).where(wanted).order_by(_EVENTS.c.number)
-            ).mappings()
-            samples = sa.select(_SAMPLES).where(_SAMPLES.c.job == name).order_by(_SAMPLES.c.number)
+            job = _dicts(connection, sa.select(_JOBS).where(_JOBS.c.name == name))[0]
+            del job["folder"]
             return {
-                "job": {key: value for key, value in job.items() if key != "folder"},
+                "job": job,
                 "machines": self._machines(connection, name),
-                "events": [dict(row) for row in events],
-                "samples": [dict(row) for row in connection.execute(samples).mappings()],
+                "events": _dicts(connection, _numbered(_EVENTS, name, after)),
+                "samples": _dicts(connection, _numbered(_SAMPLES, name)),
             }
 
     def put_copy(self, copy: JsonObject, folder: Path) -> bool:
@@ -480,7 +449,7 @@ class History:
             ):
                 return False
             else:
-                connection.execute(_JOBS.update().where(_JOBS.c.name == name).values(**job))
+                connection.execute(_job_update(name).values(**job))
             for table in (_MACHINES, _SAMPLES):
                 connection.execute(table.delete().where(table.c.job == name))
             rows = (
@@ -496,8 +465,7 @@ class History:
 
     @staticmethod
     def _machines(connection: sa.Connection, name: str) -> list[JsonDict]:
-        rows = connection.execute(sa.select(_MACHINES).where(_MACHINES.c.job == name)).mappings()
-        return [dict(row) for row in rows]
+        return _dicts(connection, sa.select(_MACHINES).where(_MACHINES.c.job == name))
 
     def close(self) -> None:
         self._engine.dispose()
@@ -565,6 +533,20 @@ def _log_ahead(connection: sqlite3.Connection) -> None:
             if time.monotonic() >= until_s:
                 raise
             time.sleep(0.02)
+
+
+def _numbered(table: sa.Table, job: str, after: int = 0) -> sa.Select[Any]:
+    """The rows of a job with larger numbers, in order."""
+    wanted = (table.c.job == job) & (table.c.number > after)
+    return sa.select(table).where(wanted).order_by(table.c.number)
+
+
+def _dicts(connection: sa.Connection, query: sa.Select[Any]) -> list[JsonDict]:
+    return [dict(row) for row in connection.execute(query).mappings()]
+
+
+def _job_update(name: str) -> sa.Update:
+    return _JOBS.update().where(_JOBS.c.name == name)
 
 
 def _job(row: JsonObject) -> JobRow:

@@ -1,0 +1,178 @@
+"""What a job rents: as its file says, by a plan, or what is recommended for its budget."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from deepvm.catalog import clouds
+from deepvm.catalog.store import load_catalog
+from deepvm.core.cluster.cluster import Cluster
+from deepvm.core.cluster.instances import InstanceType
+from deepvm.core.cluster.plan import Plan
+from deepvm.core.training.usual_model import USUAL_MODEL
+from deepvm.documents.inputs.plan import load_plan
+from deepvm.errors import DataError, RequestError
+from deepvm.jobs.jobfile import Anchor, JobFile, Range
+from deepvm.jobs.static_hosts import StaticHosts, pool_of
+
+
+@dataclass(frozen=True)
+class Rented:
+    """Machines of one type, some on demand, and anchors.
+
+    ``others``, ``other_anchors``: the types of the next-ranked clusters, for when none of this one
+    are to be had.
+    ``usd_per_hour``: the budget for which it was recommended.
+    """
+
+    type: str
+    least: int
+    most: int
+    steadies: int
+    anchor: str = ""
+    anchors: int = 0
+    others: tuple[str, ...] = ()
+    other_anchors: tuple[str, ...] = ()
+    usd_per_hour: float | None = None
+
+
+def rented_of(job: JobFile, beside: Path) -> Rented:
+    """What the job file in the folder ``beside`` asks for. Raises RequestError."""
+    machines = job.machines
+    if machines.type is not None:
+        least, most = _counts(job, 1)
+        steadies = most if machines.market == "on-demand" else 0
+        rented = Rented(machines.type, least, most, steadies)
+    elif machines.plan is not None:
+        rented = _planned(beside / machines.plan, machines.plan)
+    else:
+        assert job.budget.usd_per_hour is not None
+        rented = _recommended(job.budget.usd_per_hour)
+    if isinstance(job.anchor, Anchor):
+        anchors = max(rented.anchors, 1)
+        return replace(rented, anchor=job.anchor.type, anchors=anchors, other_anchors=())
+    if job.anchor == "none":
+        return replace(rented, anchor="", anchors=0, other_anchors=())
+    return rented
+
+
+def taken_of(job: JobFile, own: StaticHosts) -> Rented:
+    """The hosts that a job takes: all that train, or ``count`` of them.
+
+    Raises RequestError: there are not so many.
+    """
+    anchor = job.anchor.type if isinstance(job.anchor, Anchor) else ""
+    if anchor and not any(p.instance_type == anchor for p in own.pools()):
+        raise RequestError(
+            "anchor.type", anchor, "the type= of a host in the file of machines.hosts"
+        )
+    train = [pool_of(host) for host in own.hosts if pool_of(host).instance_type != anchor]
+    least, most = _counts(job, len(train))
+    if not 1 <= most <= len(train):
+        raise RequestError("machines.count", most, f"at most {len(train)}, the hosts that train")
+    return Rented(train[0].instance_type, least, most, most, anchor, 1 if anchor else 0)
+
+
+def _counts(job: JobFile, default: int) -> tuple[int, int]:
+    """Fewest and most machines."""
+    count = job.machines.count or default
+    return (count.min, count.max) if isinstance(count, Range) else (count, count)
+
+
+def _planned(file: Path, name: str) -> Rented:
+    """The first configuration of a plan. Raises RequestError."""
+    try:
+        plan = load_plan(file)
+    except DataError as error:
+        allowed = f"a plan of 'deepvm recommend -o json': {error}"
+        raise RequestError("machines.plan", name, allowed) from None
+    if not (sold_by := clouds.cloud_of(plan.source.catalog)).has_api:
+        there = f"'deepvm export --to skypilot' starts those of {sold_by.title}"
+        raise RequestError(
+            "machines.plan", name, f"a plan of AWS, where jobs rent machines; {there}"
+        )
+    if plan.reserved:
+        allowed = (
+            "a plan without reserved VMs: jobs rent theirs; 'deepvm export --to torchrun'"
+            " trains on reserved ones"
+        )
+        raise RequestError("machines.plan", name, allowed)
+    rented = _with_fallbacks(_of_plan(plan), map(_of_plan, _next_of_plan(file)))
+    return replace(rented, usd_per_hour=None if plan.budget is None else float(plan.budget))
+
+
+def _next_of_plan(file: Path) -> Iterator[Plan]:
+    """The configurations of a plan's file, from the second on."""
+    for rank in itertools.count(2):
+        try:
+            yield load_plan(file, rank)
+        except RequestError:  # there is no such rank
+            return
+
+
+def _of_plan(plan: Plan) -> Rented:
+    count = plan.training_count
+    rented = Rented(plan.training.instance_type, count, count, plan.training.on_demand_count)
+    memory = plan.memory
+    if memory is None:
+        return rented
+    return replace(rented, anchor=memory.instance_type, anchors=memory.on_demand_count)
+
+
+def _recommended(usd_per_hour: float) -> Rented:
+    """The best cluster for a budget, as ``deepvm recommend`` names it.
+
+    Raises RequestError: it buys none.
+    """
+    from deepvm.catalog.published.prediction import workload
+    from deepvm.planner.recommend import solve
+    from deepvm.planner.request import PlanRequest
+
+    request = PlanRequest.parse(usd_per_hour, training=workload(model=USUAL_MODEL))
+    answer = solve(load_catalog(), request)
+    if answer.infeasible:
+        allowed = f"one that buys a cluster: {answer.infeasible.reason}"
+        raise RequestError("budget.usd_per_hour", usd_per_hour, allowed)
+    best, *others = (_of_cluster(row.cluster) for row in answer)
+    return _with_fallbacks(best, others)
+
+
+def _of_cluster(cluster: Cluster) -> Rented:
+    count = cluster.gpu_count
+    rented = Rented(cluster.gpu.name, count, count, cluster.on_demand_count)
+    memory = cluster.memory
+    if memory is None:
+        return rented
+    return replace(rented, anchor=memory.instance.name, anchors=memory.count)
+
+
+def _with_fallbacks(best: Rented, others: Iterable[Rented]) -> Rented:
+    """With the types of other clusters that can replace those of the best one."""
+    ranked = list(others)
+    return replace(
+        best,
+        others=_like(best.type, (other.type for other in ranked), _has_as_many_gpus),
+        other_anchors=_like(best.anchor, (other.anchor for other in ranked), _has_as_much_memory),
+    )
+
+
+def _like(
+    name: str, others: Iterable[str], fits: Callable[[InstanceType, InstanceType], bool]
+) -> tuple[str, ...]:
+    """The known types among others that fit in place of one, without it."""
+    known = load_catalog().by_name
+    able = dict.fromkeys(other for other in others if other in known and other != name)
+    return tuple(other for other in able if name in known and fits(known[name], known[other]))
+
+
+def _has_as_many_gpus(one: InstanceType, other: InstanceType) -> bool:
+    """Whether ranks per machine are the same."""
+    return one.gpu is not None and other.gpu is not None and one.gpu.count == other.gpu.count
+
+
+def _has_as_much_memory(one: InstanceType, other: InstanceType) -> bool:
+    """Whether the other can keep the checkpoints that one can."""
+    return 0 < (one.memory_gib or 0) <= (other.memory_gib or 0)
