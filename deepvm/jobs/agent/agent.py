@@ -8,7 +8,6 @@ machine.
 
 from __future__ import annotations
 
-import http.client
 import logging
 import math
 import os
@@ -16,7 +15,6 @@ import threading
 import time
 import traceback
 from dataclasses import replace
-from pathlib import Path
 
 from deepvm.core.json_types import JsonObject
 from deepvm.core.preemption.savepolicy import Never, SaveFacts, parse_policy
@@ -24,7 +22,7 @@ from deepvm.io.agent_board import BOARD, Board, Flag, RankFlag, SaveReason, Sche
 from deepvm.io.agent_link import EPOCH
 from deepvm.io.failpoints import point
 from deepvm.io.free_port import free_port
-from deepvm.jobs.agent.backups import LAST_S, Backups, Others
+from deepvm.jobs.agent.backups import LAST_S, BackupRequests, Backups
 from deepvm.jobs.agent.controller_client import (
     LINE,
     ControllerClient,
@@ -34,12 +32,11 @@ from deepvm.jobs.agent.controller_client import (
 )
 from deepvm.jobs.agent.group_watch import LATE_S, GroupWatch, explanation
 from deepvm.jobs.agent.liveness import ControllerLiveness, Progress
-from deepvm.jobs.agent.notices import MetadataError, NoticeSource
+from deepvm.jobs.agent.notices import Notice, NoticeSource, watch
 from deepvm.jobs.agent.planned_saves import PendingSave, PlannedSaves
 from deepvm.jobs.agent.preparation import ORPHAN_SAVE_S, AgentEnvironment, Orphaned, Preparation
 from deepvm.jobs.agent.trainer_socket import TrainerSocket
 from deepvm.jobs.agent.trainers import TORCHRUN, Command, ProcessLayout, Trainers
-from deepvm.jobs.storage.backup_store import Part
 from deepvm.jobs.wire import WireError
 
 _TICK_S = 0.01
@@ -60,7 +57,7 @@ _NO_BACKUP = (
 log = logging.getLogger("deepvm.agent")
 
 
-class Agent:
+class Agent(BackupRequests):
     """The agent of one machine, from its start to the end of the machine."""
 
     def __init__(self, around: AgentEnvironment, notices: NoticeSource | None) -> None:
@@ -78,8 +75,6 @@ class Agent:
         """While trainers of a world of several run here, and have formed no process group."""
         self._warmed_s = 0.0
         self._plan = PlannedSaves(Never(), 0.0)
-        self._base = 0
-        """Steps that a script had done when its backup was made: it counts from 0 again."""
         self._silence = ControllerLiveness(around.beat_s)
         self._progress = Progress()
         self._safe = self._lasts = 0
@@ -98,7 +93,7 @@ class Agent:
         self._ask_lock = threading.Lock()
         self._preparation = Preparation(around, self._clients["ask"], self._reporter, self._silence)
         self._prepared = threading.Event()
-        self._backups: Backups | None = None
+        self._backups = Backups(None, around.folder)
         self._ended_s: float | None = None
         """Since when trainers have ended whose last backups are under way."""
 
@@ -237,38 +232,23 @@ class Agent:
                 self._scheduled = schedule["number"]
 
     def _listen(self) -> None:
-        """The notices of the metadata service."""
+        """Report the notices of the metadata service."""
         assert self._notices is not None
-        told = 0.0
-        rebalance = False
-        unheard = 0
-        while not self._over.is_set():
-            try:
-                notice = self._notices.poll()
-                unheard = 0
-                if notice is not None and abs(notice.taken_s - told) > 1.0:
-                    told = notice.taken_s
-                    point("agent.notice")
-                    number = self._reporter.add(
-                        "notice", taken_s=notice.taken_s, action=notice.action
-                    )
-                    until_s = time.monotonic() + _UNHEARD_S
-                    self._wish = PendingSave(number, SaveReason.EMERGENCY, notice.taken_s, until_s)
-                if not (rebalance or told) and self._notices.rebalance():
-                    rebalance = True
-                    number = self._reporter.add("rebalance")
-                    self._wish = PendingSave(
-                        number, SaveReason.INSURANCE, 0.0, time.monotonic() + _UNHEARD_S
-                    )
-            except (OSError, ValueError, http.client.HTTPException, MetadataError) as error:
-                unheard += 1
-                if unheard in (3, 300):
-                    log.warning(
-                        "the metadata service cannot be used: %s; preemptions come unannounced",
-                        error,
-                    )
-                    self._reporter.add("deaf", why=str(error))
-            self._over.wait(1.0)
+        watch(self._notices, self._over, self._noticed, self._rebalanced, self._unavailable)
+
+    def _noticed(self, notice: Notice) -> None:
+        point("agent.notice")
+        number = self._reporter.add("notice", taken_s=notice.taken_s, action=notice.action)
+        self._save_if_unheard(number, SaveReason.EMERGENCY, notice.taken_s)
+
+    def _rebalanced(self) -> None:
+        self._save_if_unheard(self._reporter.add("rebalance"), SaveReason.INSURANCE, 0.0)
+
+    def _save_if_unheard(self, report: int, reason: SaveReason, limit_s: float) -> None:
+        self._wish = PendingSave(report, reason, limit_s, time.monotonic() + _UNHEARD_S)
+
+    def _unavailable(self, error: Exception) -> None:
+        self._reporter.add("deaf", why=str(error))
 
     # --- trainers ---------------------------------------------------------------------------------
 
@@ -323,11 +303,10 @@ class Agent:
         """Whether this machine's files are durable; only rank 0 reports whole checkpoints."""
         board = self._board
         trainers = self._trainers
-        backups = self._backups
-        assert trainers is not None and backups is not None
+        assert trainers is not None
         if board is None or not self._running or not trainers.running:
             return True
-        if backups.under_way:
+        if self._backups.under_way:
             return False
         if self._is_first(self._orders):
             return self._lasts >= wanted
@@ -357,8 +336,7 @@ class Agent:
             return
         self._reporter.forget(orders.generation)
         self._ended_s = None
-        if self._backups is not None:
-            self._backups.forget(orders.generation)
+        self._backups.forget(orders.generation)
         # The older one is not closed: other threads may be reading it, and it goes with the last of
         # them.
         self._base = 0
@@ -557,8 +535,6 @@ class Agent:
         backups = self._backups
         now_s = time.monotonic()
         self._ended_s = self._ended_s or now_s
-        if backups is None:
-            return ""
         if backups.under_way and now_s - self._ended_s < LAST_S:
             return None
         why = f"it takes longer than {LAST_S:.0f} s" if backups.under_way else backups.failure
@@ -610,9 +586,8 @@ class Agent:
         if kind == "schedule":
             return self._schedule(message)
         if kind == "backup":
-            return self._backup(message)
+            return self._request_backup(message)
         if kind == "nothing":
-            assert self._backups is not None
             self._backups.nothing(self._part(message))
             return {}
         if kind == "latest":
@@ -691,50 +666,23 @@ class Agent:
             except (ControllerUnreachable, WireError) as error:
                 return {"error": str(error)}
 
-    def _backup(self, message: JsonObject) -> JsonObject:
-        backups = self._backups
+    def _request_backup(self, message: JsonObject) -> JsonObject:
         board = self._board
         trainers = self._trainers
-        assert backups is not None and board is not None and trainers is not None
-        save = Scheduled(*message["save"])
-        generation = self._running
-        stall_s = float(message.get("stall_s", 0.0))
+        assert board is not None and trainers is not None
         step = int(message["step"])
-        local_rank = int(message["local_rank"])
-        reason = SaveReason(save.reason)
-
-        def done(version: int, error: str, took_s: float) -> None:
-            if generation == self._running and not message["rank"]:
-                facts = {"stall_s": stall_s, "took_s": took_s, "error": error or None}
-                self._told_of_save({"version": version, "save": list(save), **facts})
+        rank = int(message["local_rank"])
 
         def went_on() -> bool:
-            return board.of_rank(local_rank, RankFlag.STEP) > step or trainers.ended() == 0
+            return board.of_rank(rank, RankFlag.STEP) > step or trainers.ended() == 0
 
-        limit_s = save.limit_ms / 1000 if reason.holds else None
-        others = Others(
-            int(message["world"]), went_on, reason.holds, limit_s, self._asks_for_nothing
-        )
-        found = backups.add(
-            Path(message["path"]), self._part(message, reason.automatic), done, others
-        )
-        if "error" in found:
-            self._told_of_save({"save": list(save), "error": found["error"]})
-        return found
+        return self._back_up(message, went_on, self._asks_for_nothing)
 
     def _asks_for_nothing(self) -> bool:
         return not self._alone and self._orders.save is None
 
-    def _part(self, message: JsonObject, automatic: bool = False) -> Part:
-        return Part(
-            self._base + int(message["step"]), int(message["rank"]), self._running, automatic
-        )
-
     def _latest(self, message: JsonObject) -> JsonObject:
-        assert self._backups is not None
-        found = self._backups.latest(int(message["rank"]), self._running)
-        self._base = 0 if found is None else found.step
-        self._plan.restored(0)
+        found = super()._latest(message)
         if not message["rank"]:
             self._reporter.add("started", generation=self._running, version=self._base)
-        return {} if found is None else {"path": str(found.path), "step": found.step}
+        return found

@@ -17,7 +17,9 @@ from typing import TypeAlias
 
 from deepvm.core.json_types import JsonObject
 from deepvm.errors import CheckpointError, DamagedError, DataError, MissingExtraError
+from deepvm.io.agent_board import SaveReason, Scheduled
 from deepvm.io.failpoints import point
+from deepvm.jobs.agent.planned_saves import PlannedSaves
 from deepvm.jobs.storage.backup_places import FORMS, open_backups
 from deepvm.jobs.storage.backup_store import (
     KEEP,
@@ -332,3 +334,54 @@ class Backups:
         if problem:
             raise CheckpointError(f"{store.url}: no backup can be read: {problem}")
         return None
+
+
+class BackupRequests:
+    """Answers of an agent to trainers whose scripts save files by themselves."""
+
+    _backups: Backups
+    _plan: PlannedSaves
+    _running = 0
+    """The generation of the trainers here."""
+    _base = 0
+    """Steps that a script had done when its backup was made: it counts from 0 again."""
+
+    def _told_of_save(self, message: JsonObject) -> object:
+        """A checkpoint is safe, or will not come."""
+        raise NotImplementedError
+
+    def _back_up(
+        self,
+        message: JsonObject,
+        went_on: Callable[[], bool],
+        given_up: Callable[[], bool] = lambda: False,
+    ) -> JsonObject:
+        """Start a backup of what one rank has saved; :class:`Others` explains the functions."""
+        save = Scheduled(*message["save"])
+        reason = SaveReason(save.reason)
+        generation = self._running
+
+        def done(version: int, error: str, took_s: float) -> None:
+            if generation == self._running and not message["rank"]:
+                stall_s = float(message.get("stall_s", 0.0))
+                facts = {"stall_s": stall_s, "took_s": took_s, "error": error or None}
+                self._told_of_save({"version": version, "save": list(save), **facts})
+
+        limit_s = save.limit_ms / 1000 if reason.holds else None
+        others = Others(int(message["world"]), went_on, reason.holds, limit_s, given_up)
+        part = self._part(message, reason.automatic)
+        found = self._backups.add(Path(message["path"]), part, done, others)
+        if "error" in found:
+            self._told_of_save({"save": list(save), "error": found["error"]})
+        return found
+
+    def _part(self, message: JsonObject, automatic: bool = False) -> Part:
+        step = self._base + int(message["step"])
+        return Part(step, int(message["rank"]), self._running, automatic)
+
+    def _latest(self, message: JsonObject) -> JsonObject:
+        """The newest backup, from which a script continues."""
+        found = self._backups.latest(int(message["rank"]), self._running)
+        self._base = 0 if found is None else found.step
+        self._plan.restored(0)
+        return {} if found is None else {"path": str(found.path), "step": found.step}

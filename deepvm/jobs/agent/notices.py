@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import http.client
 import json
+import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -33,6 +35,9 @@ ENDPOINT = "AWS_EC2_METADATA_SERVICE_ENDPOINT"
 _EC2 = "http://169.254.169.254"
 _GCP = "http://metadata.google.internal"
 _AZURE = "http://169.254.169.254"
+_POLL_S = 1.0
+_FAILURES_REPORTED = (3, 300)
+"""Failures in a row after which a metadata service is reported as unavailable."""
 _TOKEN_S = 21_600
 _CONNECT_S = _TIMEOUT_S = 2.0
 _AZURE_FIRST_S = 125.0
@@ -47,6 +52,9 @@ _HOP_LIMIT = (
     "in a container the hop limit of the instance must be at least 2: aws ec2"
     " modify-instance-metadata-options --instance-id ... --http-put-response-hop-limit 2"
 )
+
+
+log = logging.getLogger("deepvm.agent")
 
 
 class MetadataError(DeepVMError):
@@ -72,6 +80,37 @@ class NoticeSource(Protocol):
 
     def rebalance(self) -> bool:
         """Whether the cloud says that the risk is higher than usual. Raises as poll() does."""
+
+
+def watch(
+    source: NoticeSource,
+    over: threading.Event,
+    noticed: Callable[[Notice], None],
+    rebalanced: Callable[[], None],
+    unavailable: Callable[[Exception], None],
+) -> None:
+    """Ask a metadata service each second until ``over``; what it says is passed on once."""
+    taken_s = 0.0
+    rebalance = False
+    failures = 0
+    while not over.is_set():
+        try:
+            notice = source.poll()
+            failures = 0
+            if notice is not None and abs(notice.taken_s - taken_s) > _POLL_S:
+                taken_s = notice.taken_s
+                noticed(notice)
+            if not (rebalance or taken_s) and source.rebalance():
+                rebalance = True
+                rebalanced()
+        except (OSError, ValueError, http.client.HTTPException, MetadataError) as error:
+            failures += 1
+            if failures in _FAILURES_REPORTED:
+                log.warning(
+                    "the metadata service cannot be used: %s; preemptions come unannounced", error
+                )
+                unavailable(error)
+        over.wait(_POLL_S)
 
 
 class Ec2Notices:

@@ -7,7 +7,6 @@ and wait for the end. Or nobody says so, and what the save policy had saved is t
 
 from __future__ import annotations
 
-import http.client
 import logging
 import math
 import os
@@ -31,18 +30,16 @@ from deepvm.io.agent_board import (
     SaveReason,
     Scheduled,
 )
-from deepvm.jobs.agent.backups import LAST_S, Backups, Others
-from deepvm.jobs.agent.notices import MetadataError, NoticeSource
+from deepvm.jobs.agent.backups import LAST_S, BackupRequests, Backups
+from deepvm.jobs.agent.notices import Notice, NoticeSource, watch
 from deepvm.jobs.agent.planned_saves import PlannedSaves
 from deepvm.jobs.agent.process_group import ProcessGroup, caught
 from deepvm.jobs.agent.trainer_socket import TrainerSocket
-from deepvm.jobs.storage.backup_store import KEEP, Part
+from deepvm.jobs.storage.backup_store import KEEP
 
 GRACE_S = 25.0
 """Slurm and Kubernetes kill 30 s after SIGTERM, unless told otherwise."""
-_POLL_S = 1.0
 _LOOK_S = 0.01
-_DEAF_AFTER = 3
 _CONFIRM_S, _BEFORE_END_S = 1.0, 1.0
 """How long ranks hold without a confirmed checkpoint, and how long before the machine's end the
 agent logs what is lost.
@@ -51,7 +48,7 @@ agent logs what is lost.
 log = logging.getLogger("deepvm.agent")
 
 
-class StandaloneAgent:
+class StandaloneAgent(BackupRequests):
     """Has the trainers of one command save when this machine is preempted."""
 
     def __init__(
@@ -80,7 +77,6 @@ class StandaloneAgent:
         self._plan = PlannedSaves(policy, grace_s)
         self._known = SaveFacts(mttp_s=mttp_s)
         self._over = threading.Event()
-        self._base = 0
         self._preempted_s = math.inf
         self._warned = ""
         self._ended = threading.Event()
@@ -202,40 +198,24 @@ class StandaloneAgent:
         )
 
     def _listen(self) -> None:
-        told_s = 0.0
-        rebalance = False
-        unheard = 0
-        deaf = False
-        while not self._over.is_set():
-            try:
-                notice = self._notices.poll()
-                unheard = 0
-                if notice is not None and abs(notice.taken_s - told_s) > _POLL_S:
-                    told_s = self._preempted_s = notice.taken_s
-                    left_s = max(told_s - time.time(), 0.0)
-                    log.warning(
-                        "the cloud takes this machine back in %.0f s (%s): trainers save",
-                        left_s,
-                        notice.action,
-                    )
-                    self._board.request(SaveReason.EMERGENCY, int(told_s * 1000))
-                if not (rebalance or told_s) and self._notices.rebalance():
-                    rebalance = True
-                    log.warning(
-                        "the cloud may take this machine back sooner than others: trainers save,"
-                        " and go on"
-                    )
-                    self._board.request(SaveReason.INSURANCE, 0)
-            except (OSError, ValueError, http.client.HTTPException, MetadataError) as error:
-                unheard += 1
-                if unheard == _DEAF_AFTER and not deaf:
-                    deaf = True
-                    self._known = replace(self._known, missed_rate=1.0)
-                    log.warning(
-                        "the metadata service cannot be used: %s; preemptions come unannounced",
-                        error,
-                    )
-            self._over.wait(_POLL_S)
+        watch(self._notices, self._over, self._noticed, self._rebalanced, self._unavailable)
+
+    def _noticed(self, notice: Notice) -> None:
+        self._preempted_s = notice.taken_s
+        left_s = max(notice.taken_s - time.time(), 0.0)
+        log.warning(
+            "the cloud takes this machine back in %.0f s (%s): trainers save", left_s, notice.action
+        )
+        self._board.request(SaveReason.EMERGENCY, int(notice.taken_s * 1000))
+
+    def _rebalanced(self) -> None:
+        log.warning(
+            "the cloud may take this machine back sooner than others: trainers save, and go on"
+        )
+        self._board.request(SaveReason.INSURANCE, 0)
+
+    def _unavailable(self, _: Exception) -> None:
+        self._known = replace(self._known, missed_rate=1.0)
 
     def _answer(self, message: JsonObject) -> JsonObject:
         kind = message.get("ask") or message.get("tell")
@@ -245,52 +225,31 @@ class StandaloneAgent:
                 int(message["step"]), Scheduled(SaveReason(reason), int(limit_ms), int(request))
             )
         elif kind == "backup":
-            return self._back_up(message)
+            return self._request_backup(message)
         elif kind == "nothing":
             self._backups.nothing(self._part(message))
         elif kind == "latest":
-            found = self._backups.latest(int(message["rank"]), 0)
-            self._base = 0 if found is None else found.step
-            self._plan.restored(0)
-            return {} if found is None else {"path": str(found.path), "step": found.step}
+            return self._latest(message)
         elif kind == "restored":
             self._plan.restored(int(message["version"]))
-        elif kind == "saved" and message.get("error"):
-            self._plan.told_of_failure()
-            log.warning("version %s is not safe: %s", message["version"], message["error"])
         elif kind == "saved":
-            self._plan.told(
-                int(message["version"]), float(message["stall_s"]), float(message["took_s"])
-            )
+            if message.get("error"):
+                log.warning("version %s is not safe: %s", message["version"], message["error"])
+            self._told_of_save(message)
         return {}
 
-    def _back_up(self, message: JsonObject) -> JsonObject:
-        save = Scheduled(*message["save"])
+    def _told_of_save(self, message: JsonObject) -> None:
+        if message.get("error"):
+            self._plan.told_of_failure()
+            return
+        version = int(message["version"]) - self._base
+        self._plan.told(version, float(message["stall_s"]), float(message["took_s"]))
+
+    def _request_backup(self, message: JsonObject) -> JsonObject:
         step = int(message["step"])
-        local_rank = int(message["local_rank"])
-        reason = SaveReason(save.reason)
+        rank = int(message["local_rank"])
 
         def went_on() -> bool:
-            return self._ended.is_set() or self._board.of_rank(local_rank, RankFlag.STEP) > step
+            return self._ended.is_set() or self._board.of_rank(rank, RankFlag.STEP) > step
 
-        def done(_: int, error: str, took_s: float) -> None:
-            if not message["rank"] and error:
-                self._plan.told_of_failure()
-            elif not message["rank"]:
-                self._plan.told(step, float(message.get("stall_s", 0.0)), took_s)
-
-        others = Others(
-            int(message["world"]),
-            went_on,
-            reason.holds,
-            save.limit_ms / 1000 if reason.holds else None,
-        )
-        found = self._backups.add(
-            Path(message["path"]), self._part(message, reason.automatic), done, others
-        )
-        if "error" in found:
-            self._plan.told_of_failure()
-        return found
-
-    def _part(self, message: JsonObject, automatic: bool = False) -> Part:
-        return Part(self._base + int(message["step"]), int(message["rank"]), 0, automatic)
+        return self._back_up(message, went_on)
