@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import Final
+from typing import TypeVar
 
 
 class Machine(Enum):
@@ -90,85 +90,57 @@ class JobEvent(Enum):
     STOP = "stop"  # money, time or the user end it; a version is safe, or cannot be
 
 
-_M = Machine
-_E = MachineEvent
-_END = {_E.RELEASE: _M.RELEASING, _E.GONE: _M.ENDED}
-_LIVE = {**_END, _E.NOTICE: _M.NOTICED}
+_S = TypeVar("_S", bound=Enum)
+_E = TypeVar("_E", bound=Enum)
 
-MACHINES: Final[Mapping[Machine, Mapping[MachineEvent, Machine]]] = {
-    _M.INTENT: {
-        **_LIVE,
-        _E.LAUNCHED: _M.BOOTING,
-        _E.REFUSED: _M.FAILED,
-        _E.ABSENT: _M.FAILED,
-        _E.GONE: _M.ENDED,  # it was there, and is not any more: it may have cost something
-        _E.BEAT: _M.WARMING,  # the agent was faster than the cloud's reply
-        _E.WARM: _M.MEMBER,
-        _E.OVERDUE: _M.RELEASING,  # nobody knows whether it exists: it must not
-    },
-    _M.BOOTING: {
-        **_LIVE,
-        _E.BEAT: _M.WARMING,
-        _E.WARM: _M.MEMBER,
-        _E.ABSENT: _M.ENDED,
-        _E.OVERDUE: _M.RELEASING,
-    },
-    _M.WARMING: {
-        **_LIVE,
-        _E.WARM: _M.MEMBER,
-        _E.SILENT: _M.SUSPECT,
-        _E.ABSENT: _M.ENDED,
-        _E.OVERDUE: _M.RELEASING,
-    },
-    _M.MEMBER: {**_LIVE, _E.SILENT: _M.SUSPECT, _E.ABSENT: _M.ENDED},
-    _M.NOTICED: {**_END, _E.ABSENT: _M.ENDED},  # silent or not, it goes
-    _M.SUSPECT: {
-        **_LIVE,
-        # It was alive: its trainers are of an older generation, new ones are warmed
-        _E.BEAT: _M.WARMING,
-        _E.WARM: _M.MEMBER,
-        _E.ABSENT: _M.ENDED,
-        _E.OVERDUE: _M.LOST,
-    },
-    _M.RELEASING: {_E.GONE: _M.ENDED, _E.ABSENT: _M.ENDED},
-    _M.LOST: {_E.GONE: _M.ENDED, _E.ABSENT: _M.ENDED},
-    _M.ENDED: {},
-    _M.FAILED: {},
-}
 
-_J = Job
-_JE = JobEvent
-_OVER = {_JE.STOP: _J.STOPPED}
+def _table(states: type[_S], events: type[_E], text: str) -> Mapping[_S, Mapping[_E, _S]]:
+    """Transitions: a row is a state, a column an event; a dot: it stays as it is."""
+    head, *rows = text.strip().splitlines()
+    table: dict[_S, Mapping[_E, _S]] = {}
+    for row in rows:
+        state, *cells = row.split()
+        pairs = zip(head.split(), cells, strict=True)
+        table[states(state)] = {events(event): states(cell) for event, cell in pairs if cell != "."}
+    return table
 
-JOBS: Final[Mapping[Job, Mapping[JobEvent, Job]]] = {
-    _J.PENDING: {**_OVER, _JE.FORM: _J.FORMING, _JE.CRASHED: _J.FAILED},
-    _J.FORMING: {
-        **_OVER,
-        _JE.FORM: _J.FORMING,
-        _JE.STARTED: _J.RUNNING,
-        _JE.TRAINED: _J.DONE,  # it was nearly done, and quick
-        _JE.CRASHED: _J.FAILED,
-    },
-    _J.RUNNING: {
-        **_OVER,
-        _JE.FORM: _J.FORMING,
-        _JE.SAVE: _J.SAVING,
-        _JE.BROKEN: _J.FORMING,
-        _JE.TRAINED: _J.DONE,
-        _JE.CRASHED: _J.FAILED,
-    },
-    _J.SAVING: {
-        **_OVER,
-        _JE.FORM: _J.FORMING,
-        _JE.GO_ON: _J.RUNNING,
-        _JE.BROKEN: _J.FORMING,
-        _JE.TRAINED: _J.DONE,
-        _JE.CRASHED: _J.FAILED,
-    },
-    _J.DONE: {},
-    _J.FAILED: {},
-    _J.STOPPED: {},
-}
+
+# An agent may be heard before the cloud has replied: intent, beat. It is not known whether a machine
+# exists that was asked for too long ago: intent, overdue. One that has ended since then may have
+# cost something: intent, gone. Trainers of a machine that was silent are of an older generation, so
+# new ones are warmed: suspect, beat.
+MACHINES = _table(
+    Machine,
+    MachineEvent,
+    """
+          launched refused absent beat    warm   notice  silent  overdue   release   gone
+intent    booting  failed  failed warming member noticed .       releasing releasing ended
+booting   .        .       ended  warming member noticed .       releasing releasing ended
+warming   .        .       ended  .       member noticed suspect releasing releasing ended
+member    .        .       ended  .       .      noticed suspect .         releasing ended
+noticed   .        .       ended  .       .      .       .       .         releasing ended
+suspect   .        .       ended  warming member noticed .       lost      releasing ended
+releasing .        .       ended  .       .      .       .       .         .         ended
+lost      .        .       ended  .       .      .       .       .         .         ended
+ended     .        .       .      .       .      .       .       .         .         .
+failed    .        .       .      .       .      .       .       .         .         .
+""",
+)
+# A generation may be nearly done, and quick: forming, trained.
+JOBS = _table(
+    Job,
+    JobEvent,
+    """
+          form     started  save     go-on    broken   trained  crashed  stop
+pending   forming  .        .        .        .        .        failed   stopped
+forming   forming  running  .        .        .        done     failed   stopped
+running   forming  .        saving   .        forming  done     failed   stopped
+saving    forming  .        .        running  forming  done     failed   stopped
+done      .        .        .        .        .        .        .        .
+failed    .        .        .        .        .        .        .        .
+stopped   .        .        .        .        .        .        .        .
+""",
+)
 
 
 def machine_after(state: Machine, event: MachineEvent) -> Machine:
