@@ -185,10 +185,14 @@ class Agent(BackupRequests):
         generation = self._running
         base = self._base
         board = self._board
+
+        def flag(name: RankFlag) -> int:
+            return 0 if board is None else board.of_rank(0, name)
+
         message = {
             "generation": generation,
-            "step": base + board.of_rank(0, RankFlag.STEP) if board is not None else 0,
-            "step_s": board.of_rank(0, RankFlag.STEP_NS) / 1e9 if board is not None else 0.0,
+            "step": base + flag(RankFlag.STEP),
+            "step_s": flag(RankFlag.STEP_NS) / 1e9,
             "warm": ready,
             "spare": trainers is not None and trainers.warm,
             "preparing": doing,
@@ -197,8 +201,8 @@ class Agent(BackupRequests):
             "idle_s": self._progress.idle_s,
             "printed_s": self._progress.printed_s,
             "longest_s": self._progress.longest_s,
-            "between_s": board.of_rank(0, RankFlag.BETWEEN_NS) / 1e9 if board is not None else 0.0,
-            "of_s": board.of_rank(0, RankFlag.OF_NS) / 1e9 if board is not None else 0.0,
+            "between_s": flag(RankFlag.BETWEEN_NS) / 1e9,
+            "of_s": flag(RankFlag.OF_NS) / 1e9,
             "seen": self._orders.digest,
             "scheduled": self._scheduled,
             "wait_s": around.beat_s if ready else 0.0 if doing else _RETRY_S,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
@@ -24,35 +24,18 @@ class BusyError(DeepVMError):
     """What was said is not written down; it must be said again."""
 
 
-class Handler(Protocol):
-    """What the controller does with messages; each returns the answer."""
-
-    async def job(self, machine: str, message: JsonObject) -> JsonObject:
-        """What the job's machines must know."""
-
-    async def code(self, machine: str, message: JsonObject) -> JsonObject:
-        """A piece of the job's code, or how much there is."""
-
-    async def beat(self, machine: str, message: JsonObject) -> JsonObject:
-        """Answer a heartbeat with the desired state, once it differs or the wait is over."""
-
-    async def report(self, machine: str, message: JsonObject) -> JsonObject:
-        """What happened on a machine."""
-
-    async def schedule(self, machine: str, message: JsonObject) -> JsonObject:
-        """Have all machines save at the end of a step."""
-
-    async def command(self, machine: str, message: JsonObject) -> JsonObject:
-        """What the user wants: only :data:`deepvm.jobs.wire.USER` may."""
-
-    def gone(self, machine: str) -> None:
-        """The connection of a heartbeat broke."""
+MESSAGES = ("job", "code", "beat", "report", "schedule", "command")
+"""What may be asked: the job's specification and code, a heartbeat, events, and commands."""
 
 
 def application(
-    handler: Handler, receiver: Receiver, known: Callable[[Any], None] = lambda peer: None
+    controller: Any, receiver: Receiver, known: Callable[[Any], None] = lambda peer: None
 ) -> Starlette:
-    """The controller's web application; ``known`` gets the address of each verified sender."""
+    """The controller's web application; ``known`` gets the address of each verified sender.
+
+    ``controller`` has a method for each of :data:`MESSAGES`, which gets the machine and the message
+    and returns the answer, and ``gone`` for a machine whose heartbeat lost its connection.
+    """
 
     async def nonce(_: Request) -> Response:
         return PlainTextResponse(receiver.nonce)
@@ -80,24 +63,17 @@ def application(
                 return PlainTextResponse(str(error), 503)
             if found is None:
                 if kind == "beat":  # who waits for another answer may have given it up
-                    handler.gone(machine)
+                    controller.gone(machine)
                 return PlainTextResponse("", 400)
             sealed, signature = receiver.sealed(found, message)
             return Response(sealed, media_type="application/json", headers={HEADER: signature})
 
         return endpoint
 
-    kinds = {
-        "job": handler.job,
-        "code": handler.code,
-        "beat": handler.beat,
-        "report": handler.report,
-    }
-    kinds |= {"schedule": handler.schedule, "command": handler.command}
     routes = [Route("/nonce", nonce)]
-    routes += [
-        Route(f"/{kind}", signed(kind, answer), methods=["POST"]) for kind, answer in kinds.items()
-    ]
+    for kind in MESSAGES:
+        endpoint = signed(kind, getattr(controller, kind))
+        routes.append(Route(f"/{kind}", endpoint, methods=["POST"]))
     return Starlette(routes=routes)
 
 

@@ -428,6 +428,7 @@ class Controller:
     # --- agents -----------------------------------------------------------------------------------
 
     async def job(self, machine: str, message: JsonObject) -> JsonObject:
+        """What the job's machines must know."""
         token = self._receiver.hidden(token_of(self._job.secret), message)
         return {
             **self._job.spec,
@@ -437,6 +438,7 @@ class Controller:
         }
 
     async def code(self, machine: str, message: JsonObject) -> JsonObject:
+        """A piece of the job's code, or how much there is."""
         assert self._job.code is not None
         if "offset" not in message:
             return {"bytes": self._job.code.stat().st_size}
@@ -445,6 +447,7 @@ class Controller:
             return {"data": file.read(_PIECE).hex()}
 
     async def beat(self, machine: str, message: JsonObject) -> JsonObject:
+        """The desired state of a machine, once it differs or the wait is over."""
         (beat, agent), record = beat_of(machine, message), self.world.machines.get(machine)
         if record is None:
             return self._told(Decisions(shutdown=True))
@@ -498,6 +501,7 @@ class Controller:
         self.feed(d.Silent(machine))
 
     async def schedule(self, machine: str, message: JsonObject) -> JsonObject:
+        """Have all machines save at the end of a step."""
         (generation, step, save) = schedule_of(message)
         members = self.world.members
         if (
@@ -534,6 +538,7 @@ class Controller:
         return {}
 
     async def command(self, machine: str, message: JsonObject) -> JsonObject:
+        """What the user wants; no machine may ask for it."""
         if machine != USER:
             return {"error": "only the user may"}
         kind = message["command"]

@@ -105,10 +105,9 @@ def _table(states: type[_S], events: type[_E], text: str) -> Mapping[_S, Mapping
     return table
 
 
-# An agent may be heard before the cloud has replied: intent, beat. It is not known whether a machine
-# exists that was asked for too long ago: intent, overdue. One that has ended since then may have
-# cost something: intent, gone. Trainers of a machine that was silent are of an older generation, so
-# new ones are warmed: suspect, beat.
+# An agent may be faster than the cloud's reply: intent, beat. It is unknown whether a machine
+# requested long ago exists: intent, overdue. One that ended may have cost something: intent,
+# gone. Trainers of a silent machine are of an older generation, so new ones warm up: suspect, beat.
 MACHINES = _table(
     Machine,
     MachineEvent,

@@ -198,14 +198,8 @@ def rows_of(document: JsonObject) -> list[tuple[str, float, float, float, float,
     units = ("s", "$", "")
     fact = document["forecast"].get("fact", document)  # documents of an older deepvm have none
     names = ("total time", "cost", "preemptions")
-    return [
-        (
-            what,
-            document["forecast"][key]["p50"],
-            document["forecast"][key]["p5"],
-            document["forecast"][key]["p95"],
-            fact[key],
-            unit,
-        )
-        for what, key, unit in zip(names, FIGURES, units, strict=True)
-    ]
+    rows = []
+    for what, key, unit in zip(names, FIGURES, units, strict=True):
+        spread = document["forecast"][key]
+        rows.append((what, spread["p50"], spread["p5"], spread["p95"], fact[key], unit))
+    return rows
