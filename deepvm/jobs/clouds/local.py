@@ -25,7 +25,6 @@ from deepvm.errors import DataError
 from deepvm.io.atomic_write import write_bytes
 from deepvm.io.failpoints import POINTS, point
 from deepvm.jobs.cloud import Listing, RefusedError, Start, UnknownError
-from deepvm.jobs.clouds.settings import MachineSettings
 from deepvm.jobs.decisions.world import MachineRecord
 from deepvm.jobs.steady_clock import clock_of
 
@@ -63,15 +62,19 @@ class LocalCloud:
     def host(self, job: str) -> str:
         return "127.0.0.1"
 
-    def settings(self, record: MachineRecord, job: str) -> MachineSettings:
-        """What a machine must know of its surroundings."""
-        address = "127.0.0.1"
-        where: MachineSettings = {
-            "metadata_host": address,
+    def settings(self, record: MachineRecord, job: str) -> JsonDict:
+        """What a machine must know of its surroundings.
+
+        ``interface``: of collectives. ``metadata_named``: whether its processes find the metadata
+        service by the variable of AWS's libraries, instead of the one that the computer has.
+        """
+        return {
+            "address": "127.0.0.1",
+            "interface": "lo",
+            "metadata_host": "127.0.0.1",
             "metadata_port": 0,
             "metadata_named": True,
         }
-        return {"address": address, "interface": "lo", **where}
 
     def words(self, record: MachineRecord, job: str) -> list[str]:
         """What starts a machine's first process. Raises RefusedError."""

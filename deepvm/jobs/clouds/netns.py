@@ -14,9 +14,9 @@ import subprocess
 import threading
 from pathlib import Path
 
+from deepvm.core.json_types import JsonDict
 from deepvm.jobs.cloud import RefusedError, UnknownError
 from deepvm.jobs.clouds.local import LocalCloud, jail
-from deepvm.jobs.clouds.settings import MachineSettings
 from deepvm.jobs.decisions.world import MachineRecord
 
 _METADATA = "169.254.169.254"
@@ -49,16 +49,17 @@ class NetnsCloud(LocalCloud):
             _ip("link", "set", bridge, "up")
         return f"{net}.1"
 
-    def settings(self, record: MachineRecord, job: str) -> MachineSettings:
+    def settings(self, record: MachineRecord, job: str) -> JsonDict:
         """With its own address and interface."""
         number = int(record.id.removeprefix("m"))
         address = f"{_net(job)}.{_FIRST + number % _MOST}"
-        where: MachineSettings = {
+        return {
+            "address": address,
+            "interface": "eth0",
             "metadata_host": _METADATA,
             "metadata_port": 80,
             "metadata_named": True,
         }
-        return {"address": address, "interface": "eth0", **where}
 
     def words(self, record: MachineRecord, job: str) -> list[str]:
         """Commands run in the machine's namespace, which is made now. Raises RefusedError."""

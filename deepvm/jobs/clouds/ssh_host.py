@@ -22,7 +22,6 @@ from deepvm.io.file_lock import FileLock
 from deepvm.io.user_dirs import user_folder
 from deepvm.jobs.cloud import RefusedError, Start, UnknownError
 from deepvm.jobs.clouds.local import LocalCloud
-from deepvm.jobs.clouds.settings import MachineSettings
 from deepvm.jobs.decisions.world import MachineRecord, Pool, Role
 from deepvm.jobs.steady_clock import job_time_s
 from deepvm.jobs.wire import FAR_BEAT_S
@@ -41,12 +40,16 @@ class HostCloud(LocalCloud):
         super().__init__(folder, allocation_s=0.0)
         self._address = address
 
-    def settings(self, record: MachineRecord, job: str) -> MachineSettings:
+    def settings(self, record: MachineRecord, job: str) -> JsonDict:
         cards = {address: name for name, address in own_addresses().items()}
-        found = super().settings(record, job)
-        # A host may be an instance itself, whose role only its own service knows.
-        found = {**found, "metadata_named": False, "beat_s": FAR_BEAT_S}
-        return {**found, "address": self._address, "interface": cards.get(self._address, "")}
+        return {
+            **super().settings(record, job),
+            # A host may be an instance itself, whose role only its own service knows.
+            "metadata_named": False,
+            "beat_s": FAR_BEAT_S,
+            "address": self._address,
+            "interface": cards.get(self._address, ""),
+        }
 
     def occupant(self, job: str, machine: str) -> str:
         """What lives here, but for this machine; empty if nothing does."""

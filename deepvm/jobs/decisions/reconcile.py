@@ -16,7 +16,7 @@ docs/explain/orchestrator.md):
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -427,10 +427,8 @@ def _formed(world: JobState) -> _Step:
         return world, []
     acts: list[Act] = []
     if saved:  # what was noticed has nothing left to give
-        for machine in [world.machines[m] for m in world.members]:
-            if machine.state is Machine.NOTICED:
-                world = with_event(world, machine, MachineEvent.RELEASE)
-                acts.append(Release(machine.id))
+        trained = [world.machines[m] for m in world.members]
+        world, acts = _released(world, [m for m in trained if m.state is Machine.NOTICED])
     members = _next_members(world)
     anchors = _next_anchors(world)
     if world.formed and (members, anchors) == (world.members, world.anchors):
@@ -544,11 +542,8 @@ def _ended(world: JobState) -> _Step:
             world = replace(world, job=job_after(world.job, JobEvent.STOP))
     if not world.job.over:
         return world, []
-    acts: list[Act] = []
-    for machine in list(world.machines.values()):
-        if not machine.state.over and machine.state not in (Machine.RELEASING, Machine.LOST):
-            world = with_event(world, machine, MachineEvent.RELEASE)
-            acts.append(Release(machine.id))
+    left = [m for m in world.machines.values() if m.state not in _UNWANTED]
+    world, acts = _released(world, left)
     return replace(world, formed=False, save=None), acts
 
 
@@ -582,21 +577,13 @@ def _wanted(world: JobState) -> _Step:
     """Request what is missing if a pool may have it; release surplus and given-up machines."""
     if world.job.over or world.ending:
         return world, []
-    acts: list[Act] = []
-    for machine in [
-        *world.of(Role.TRAINER, Machine.NOTICED),
-        *world.of(Role.ANCHOR, Machine.NOTICED),
-    ]:
-        keeps = machine.id in world.anchors  # versions, also while nothing is trained
-        # It has nothing to give
-        if not keeps and (machine.id not in world.members or not world.formed):
-            world = with_event(world, machine, MachineEvent.RELEASE)
-            acts.append(Release(machine.id))
+    # Anchors keep versions, also while nothing is trained; others that go have nothing to give
+    needed = {*world.anchors, *(world.members if world.formed else ())}
+    noticed = [*world.of(Role.TRAINER, Machine.NOTICED), *world.of(Role.ANCHOR, Machine.NOTICED)]
+    world, acts = _released(world, [m for m in noticed if m.id not in needed])
     if waiting := idlers(world):
-        world = let_go(world)
-    for machine in waiting:
-        world = with_event(world, machine, MachineEvent.RELEASE)
-        acts.append(Release(machine.id))
+        world, more = _released(let_go(world), waiting)
+        acts += more
     alive = [
         m
         for m in world.machines.values()
@@ -610,9 +597,8 @@ def _wanted(world: JobState) -> _Step:
     spare = list(reversed(spare))[: max(len(live) - world.terms.most, 0)]
     # Those of the other market train until the others take over.
     spare += [m for m in trainers if m.id not in fit and m.id not in members]
-    for machine in spare:
-        world = with_event(world, machine, MachineEvent.RELEASE)
-        acts.append(Release(machine.id))
+    world, more = _released(world, spare)
+    acts += more
     terms = world.terms
     # By market, not by pool: the cloud may have chosen the zone.
     steadies = sum(markets.is_on_demand(m.pool) for m in live) if terms.steady else 0
@@ -637,6 +623,15 @@ def _wanted(world: JobState) -> _Step:
             world, act = _requested(world, pool, role)
             acts.append(act)
     return timed(world), acts
+
+
+def _released(world: JobState, machines: Iterable[MachineRecord]) -> _Step:
+    """With machines that are not needed any more."""
+    acts: list[Act] = []
+    for machine in machines:
+        world = with_event(world, machine, MachineEvent.RELEASE)
+        acts.append(Release(machine.id))
+    return world, acts
 
 
 def _requested(world: JobState, pool: Pool, role: Role) -> tuple[JobState, Request]:

@@ -85,12 +85,22 @@ class MachineRecord:
     reported: int = 0
     role: Role = Role.TRAINER
 
-    def usd(self, now_s: float) -> float:
-        """What it has cost: from its launch to its end, by the second."""
+    def lived_s(self, now_s: float) -> float:
+        """From its launch to its end, or until now."""
         if self.launched_s is None:
             return 0.0
-        end = now_s if self.ended_s is None else self.ended_s
-        return self.pool.usd_per_hour * max(end - self.launched_s, 0.0) / 3600
+        return max((now_s if self.ended_s is None else self.ended_s) - self.launched_s, 0.0)
+
+    def lived_between(self, from_s: float, to_s: float) -> float:
+        """The part of it in a time."""
+        if self.launched_s is None:
+            return 0.0
+        end_s = to_s if self.ended_s is None else min(self.ended_s, to_s)
+        return max(end_s - max(self.launched_s, from_s), 0.0)
+
+    def usd(self, now_s: float) -> float:
+        """What it has cost: from its launch to its end, by the second."""
+        return self.pool.usd_per_hour * self.lived_s(now_s) / 3600
 
 
 @dataclass(frozen=True)

@@ -146,6 +146,11 @@ class EventRow:
     facts: JsonObject
     number: int = 0
 
+    @property
+    def generation(self) -> int:
+        """The generation that it is about; 0: none."""
+        return int(self.facts.get("generation", 0))
+
 
 Events: TypeAlias = Sequence[EventRow]
 

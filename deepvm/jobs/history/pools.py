@@ -261,11 +261,7 @@ def learnt(world: JobState) -> tuple[float, float]:
         m for m in world.machines.values() if m.role is Role.TRAINER and not is_on_demand(m.pool)
     ]
     taken = [m for m in spot if m.noticed_s is not None or m.end_reason in (PREEMPTED, LOST)]
-    seen_s = sum(
-        (world.now_s if m.ended_s is None else m.ended_s) - m.launched_s
-        for m in spot
-        if m.launched_s is not None
-    )
+    seen_s = sum(m.lived_s(world.now_s) for m in spot)
     lives = Lifetimes(world.terms.mttp_s, seen_s=seen_s, preemptions=float(len(taken)))
     notices = Notices(
         Notices.missed + sum(m.noticed_s is None for m in taken), Notices.seen + len(taken)

@@ -26,7 +26,7 @@ def restarts(events: Sequence[EventRow]) -> Iterator[Restart]:
     newest = 0
     causes = {"resize"}
     for event in events:
-        generation = int(event.facts.get("generation", 0))
+        generation = event.generation
         if event.kind != "started":
             causes |= _causes(event)
         elif generation > newest:

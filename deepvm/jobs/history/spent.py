@@ -14,7 +14,7 @@ its time stands still. What happened while there was no controller counts as not
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
 from types import MappingProxyType
@@ -65,7 +65,8 @@ def spent(
     last_restart_s = max((restart.at_s for restart in restarts(events)), default=-math.inf)
     for cause, from_s, to_s in cut(_stretches(created_s, world, events), without):
         span_s = to_s - from_s
-        usd = _over(world, from_s, to_s, lambda m: m.pool.usd_per_hour / 3600)
+        lived_h = [(m, m.lived_between(from_s, to_s) / 3600) for m in world.machines.values()]
+        usd = sum(m.pool.usd_per_hour * hours for m, hours in lived_h)
         usd += sum(head.usd_between(from_s, to_s) for head in world.heads)
         if cause == "compute" and span_s > 0:
             first_s = min(first_s, from_s)
@@ -75,9 +76,7 @@ def spent(
             restarted = restarted[0] + span_s, restarted[1] + usd
         found["seconds"][cause] += span_s
         found["usd"][cause] += usd
-        found["on_demand_usd"][cause] += _over(
-            world, from_s, to_s, lambda m: _on_demand(m, prices) / 3600
-        )
+        found["on_demand_usd"][cause] += sum(_on_demand(m, prices) * hours for m, hours in lived_h)
     trained_s = found["seconds"]["compute"]
     save_s = min(world.saving_s, trained_s)
     lost = world.counts.lost_steps
@@ -121,7 +120,7 @@ def _stretches(
             yield from _waits(world, since_s, at_s)
         since_s = at_s
         state = event.state
-        generation = max(int(event.facts.get("generation", generation)), generation)
+        generation = max(event.generation, generation)
 
 
 def _first_steps(world: JobState, events: Events) -> dict[int, float]:
@@ -130,7 +129,7 @@ def _first_steps(world: JobState, events: Events) -> dict[int, float]:
     started = dict[int, float]()
     first_steps = dict[int, float]()
     for event in events:
-        generation = int(event.facts.get("generation", 0))
+        generation = event.generation
         if event.kind == "started":
             started.setdefault(generation, event.at_s)
         elif event.kind == "stepped":  # the report of it may have been late
@@ -144,7 +143,7 @@ def _ends(events: Events) -> dict[int, tuple[float, str]]:
     """When a generation's trainers failed or hung, and the cause of the time after that."""
     ends = dict[int, tuple[float, str]]()
     for event in events:
-        generation = int(event.facts.get("generation", 0))
+        generation = event.generation
         if event.kind == "hung" and event.facts.get("since_s") is not None:
             ends[generation] = float(event.facts["since_s"]), "hang"
         elif event.kind == "ended" and event.facts.get("code"):
@@ -182,18 +181,6 @@ def _waits(world: JobState, since_s: float, until_s: float) -> Iterator[tuple[st
         yield "allocation" if alive < world.terms.least else "preparation", begin, end
 
 
-def _over(
-    world: JobState, from_s: float, to_s: float, rate: Callable[[MachineRecord], float]
-) -> float:
-    """A rate of machines, summed over a time and the machines that the cloud counted in it."""
-    total = 0.0
-    for m in world.machines.values():
-        if m.launched_s is not None:
-            end_s = to_s if m.ended_s is None else min(m.ended_s, to_s)
-            total += rate(m) * max(end_s - max(m.launched_s, from_s), 0.0)
-    return total
-
-
 def unpriced(world: JobState, prices: Mapping[str, float]) -> list[str]:
     """The types that have trained whose on-demand price is unknown."""
     trained = (
@@ -205,7 +192,7 @@ def unpriced(world: JobState, prices: Mapping[str, float]) -> list[str]:
 def on_demand_usd(world: JobState, prices: Mapping[str, float]) -> float:
     """What the same machines would have cost on demand; anchors and controllers already are."""
     trained = sum(
-        _lived_s(m, world.now_s) * _on_demand(m, prices) / 3600 for m in world.machines.values()
+        m.lived_s(world.now_s) * _on_demand(m, prices) / 3600 for m in world.machines.values()
     )
     kept = sum(m.usd(world.now_s) for m in world.machines.values() if m.role is not Role.TRAINER)
     return trained + kept + world.head_usd
@@ -240,9 +227,3 @@ def same_work_usd(
 
 def _on_demand(machine: MachineRecord, prices: Mapping[str, float]) -> float:
     return prices.get(machine.pool.instance_type, 0.0) if machine.role is Role.TRAINER else 0.0
-
-
-def _lived_s(machine: MachineRecord, now_s: float) -> float:
-    if machine.launched_s is None:
-        return 0.0
-    return max((now_s if machine.ended_s is None else machine.ended_s) - machine.launched_s, 0.0)

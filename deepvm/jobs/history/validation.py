@@ -133,7 +133,9 @@ def observed(created_s: float, world: JobState, events: Events) -> Observed | No
             deaths[m.id] - m.noticed_s if m.noticed_s is not None else 0.0 for m in trainers
         ),
         total_s=end_s - created_s,
-        cost_usd=sum(_usd_until(m, end_s) for m in trainers),
+        cost_usd=sum(
+            m.pool.usd_per_hour * m.lived_between(-math.inf, end_s) / 3600 for m in trainers
+        ),
         lost_steps=lost_steps,
         preemptions=sum(at_s < math.inf for at_s in deaths.values()),
         parts_s=dict(zip(PARTS, parts, strict=True)),
@@ -152,7 +154,7 @@ def _generations(world: JobState, events: Events) -> list[_Generation]:
     members: dict[int, set[str]] = {}
     for event in events:
         facts = event.facts
-        number = int(event.facts.get("generation", 0))
+        number = event.generation
         if event.kind == "started":
             members.setdefault(number, set()).add(facts["id"])
             if facts.get("version") is not None:
@@ -242,13 +244,6 @@ def _needed_s(
         m.id: min(since[place], m.requested_s) if place < len(since) else m.requested_s
         for place, m in enumerate(trainers)
     }
-
-
-def _usd_until(machine: MachineRecord, end_s: float) -> float:
-    if machine.launched_s is None:
-        return 0.0
-    until_s = end_s if machine.ended_s is None else min(machine.ended_s, end_s)
-    return machine.pool.usd_per_hour * max(until_s - machine.launched_s, 0.0) / 3600
 
 
 def as_job(seen: Observed, terms: JobLimits, usd_per_hour: float) -> Job:
