@@ -50,7 +50,7 @@ def test_it_is_written_down_once(tmp_path: Path) -> None:
             await found.report("m1", {"events": [deaf(1)]})
             await found.report("m1", {"events": [deaf(2), {"event": "deaf", "of": 3}]})
 
-        with pytest.raises(KeyError):  # what does not say why is no report
+        with pytest.raises(TypeError):  # what does not say why is no report
             asyncio.run(heard())
         (row,) = [event for event in history.events(JOB) if event.kind == "deaf"]
     assert row.facts["id"] == "m1"
