@@ -30,23 +30,33 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
     return call
 
 
-@pytest.fixture
-def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with all that the cases of documents read; tests run in it."""
-    make_workshop(tmp_path, monkeypatch)
-    return tmp_path
+@pytest.fixture(scope="module")
+def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with all that the cases of documents read; a module's tests run in it."""
+    folder = tmp_path_factory.mktemp("workshop")
+    with pytest.MonkeyPatch.context() as patch:
+        make_workshop(folder, patch)
+        yield folder
 
 
-@pytest.fixture
-def call(run: Run, workshop: Path) -> Iterator[Any]:
-    """A command's stdout in one form; ``NODE`` is a memory node that runs."""
+@pytest.fixture(scope="module")
+def node_address(workshop: Path) -> Iterator[str]:
+    """Where a memory node listens."""
     with running(persist=workshop / "kept") as node:
+        yield str(node.address)  # type: ignore[attr-defined]
 
-        def printed(command: str, case: Case, form: str) -> str:
-            words = case.words.replace("NODE", str(node.address)).split()  # type: ignore[attr-defined]
-            # Before the words of a script
-            code, out, err = run(*command.split(), "-o", form, *words)
-            assert code == case.code, err
-            return out
 
-        yield printed
+@pytest.fixture
+def call(run: Run, workshop: Path, request: pytest.FixtureRequest) -> Any:
+    """A command's stdout in one form; ``NODE`` is a memory node that runs."""
+
+    def printed(command: str, case: Case, form: str) -> str:
+        words = case.words
+        if "NODE" in words:
+            words = words.replace("NODE", request.getfixturevalue("node_address"))
+        # Before the words of a script
+        code, out, err = run(*command.split(), "-o", form, *words.split())
+        assert code == case.code, err
+        return out
+
+    return printed

@@ -11,6 +11,7 @@ import pytest
 import yaml
 from support.contract import check_contract, masked
 from support.document_cases import CASES, Case, commands
+from support.schemas import check, check_rows
 
 from deepvm.cli.app import COMMANDS, load
 from deepvm.services.schemas import DOCUMENTS, described
@@ -36,7 +37,10 @@ def test_documents(command: str, case: Case, call: Any, workshop: Path) -> None:
     name = file_name(command, case)
     check_contract(f"{name}.json", printed["json"])
     check_contract(f"{name}.csv", printed["csv"])
-    assert yaml.safe_load(printed["yaml"]) == json.loads(printed["json"])
+    document = json.loads(printed["json"])
+    assert yaml.safe_load(printed["yaml"]) == document
+    check(document, case.name)
+    check_rows(document, printed["csv"], case.name)
 
 
 def test_schemas() -> None:

@@ -4,21 +4,17 @@ has one header.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from functools import partial
 from typing import Any
 
 import pytest
 import yaml
-from support.document_cases import CASES, LONG, Case, forms
-from support.effort import sampled
-from support.schemas import check
+from support.document_cases import CASES, LONG, STARTS_PROCESSES, Case, forms
+from support.schemas import check, check_rows
 
 from deepvm.cli.output import print_as
-from deepvm.services.rows import header_of
-from deepvm.services.schemas import DOCUMENTS, OutputSpec
+from deepvm.services.schemas import DOCUMENTS
 
 
 def test_every_command_that_prints_json_is_here() -> None:
@@ -36,40 +32,34 @@ def test_each_document_is_printed_by_a_case() -> None:
     assert {case.name for cases in CASES.values() for case in cases} == set(DOCUMENTS) - files
 
 
-@pytest.mark.parametrize(
-    ("command", "case"),
-    sampled(
-        pytest.param(
-            c, case, id=f"{c} {case.words}"[:60], marks=pytest.mark.slow if c in LONG else ()
-        )
-        for c, cases in CASES.items()
-        for case in cases
-    ),
-)
+def _marks(command: str) -> list[pytest.MarkDecorator]:
+    if command in LONG:
+        return [pytest.mark.slow]
+    return [pytest.mark.system] if command in STARTS_PROCESSES else []
+
+
+MEASURING = [
+    pytest.param(command, case, id=command, marks=_marks(command))
+    for command, cases in CASES.items()
+    for case in cases
+    if case.measures
+]
+
+
+@pytest.mark.parametrize(("command", "case"), MEASURING)
 def test_forms_say_the_same(
     command: str, case: Case, call: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Those of documents that every run prints alike are in test_contract.py."""
     document = json.loads(call(command, case, "json"))
     check(document, case.name)
-    if case.measures:
-        call = partial(printed_again, document=document, capsys=capsys)
-    assert without_clock(yaml.safe_load(call(command, case, "yaml"))) == without_clock(document)
-    if case.measures and case.name == "tables":
-        return  # its rows are those of `tables show`
-    lines = [line for line in io.StringIO(call(command, case, "csv")) if not line.startswith("#")]
-    header, *rows = csv.reader(lines)
-    assert len(set(header)) == len(header) and all(header)
-    assert all(len(row) == len(header) for row in rows)
-    found = DOCUMENTS[case.name]
-    if isinstance(found, OutputSpec) and found.row is not None:
-        assert header == header_of(found)
-        listed = document[found.rows] if found.rows else document
-        assert len(rows) == (len(listed) if found.rows or isinstance(listed, list) else 1)
+    again = partial(printed_again, document=document, capsys=capsys)
+    assert without_clock(yaml.safe_load(again("yaml"))) == without_clock(document)
+    if case.name != "tables":  # its rows are those of `tables show`
+        check_rows(document, again("csv"), case.name)
 
 
-def printed_again(
-    command: str, case: Case, form: str, *, document: Any, capsys: pytest.CaptureFixture[str]
-) -> str:
+def printed_again(form: str, *, document: Any, capsys: pytest.CaptureFixture[str]) -> str:
     """What the command would print of this document in another form."""
     print_as(form, lambda: None, lambda: document)
     return capsys.readouterr().out

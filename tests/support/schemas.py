@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from typing import Any
 
 import jsonschema
 
-from deepvm.services.schemas import described
+from deepvm.services.rows import header_of
+from deepvm.services.schemas import DOCUMENTS, OutputSpec, described
 
 
 def check(document: Any, name: str) -> None:
@@ -17,3 +20,16 @@ def check(document: Any, name: str) -> None:
         for e in jsonschema.Draft202012Validator(schema).iter_errors(document)
     ]
     assert not found, found
+
+
+def check_rows(document: Any, text: str, name: str) -> None:
+    """The CSV has one header, that of the document's rows, and a line for each row."""
+    lines = [line for line in io.StringIO(text) if not line.startswith("#")]
+    header, *rows = csv.reader(lines)
+    assert len(set(header)) == len(header) and all(header)
+    assert all(len(row) == len(header) for row in rows)
+    output = DOCUMENTS[name]
+    if isinstance(output, OutputSpec) and output.row is not None:
+        assert header == header_of(output)
+        listed = document[output.rows] if output.rows else document
+        assert len(rows) == (len(listed) if output.rows or isinstance(listed, list) else 1)
