@@ -55,8 +55,7 @@ recommend: $(VENV)/.base
 	@$(COMPILE)
 	@$(BIN)/deepvm recommend --pw $(PW)
 
-# The workers have all cores already: torch's own threads would only wait for one another.
-test test-system test-all test-slow: export OMP_NUM_THREADS := 1
+
 
 # tests/support/rings.py says which test belongs to which ring.
 RING_1 := not system and not slow and not gpu

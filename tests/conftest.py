@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import os
+
+# Before numpy and torch are imported. The workers have all cores already: threads of a sum would
+# only wait for one another, and its last digit depends on how many there are.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 import signal
 import tempfile
 from collections.abc import Iterator

@@ -104,6 +104,7 @@ def test_proof_recovery_names_tests_that_exist(proof: Any) -> None:
         assert f"def {name}(" in (proof.ROOT / file).read_text(), test
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("second", "passed"), [("pass", 2), ("pytest.skip()", 1), ("assert False", 1)]
 )

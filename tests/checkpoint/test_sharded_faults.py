@@ -42,6 +42,7 @@ from support.checkpoint.sharded_places import (  # noqa: E402
     s3_place,
 )
 from support.checkpoint.sharding import Ranks, load, same, whole  # noqa: E402
+from support.effort import in_ring_2  # noqa: E402
 
 from deepvm.checkpoint import dcp_tiers  # noqa: E402
 from deepvm.checkpoint.files import shared_file_write  # noqa: E402
@@ -396,7 +397,7 @@ def test_a_version_that_nobody_can_read_now_is_no_reason_to_go_back(
 # --- the campaigns find what is broken on purpose -------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["file", "s3", "tcp"])
+@pytest.mark.parametrize("name", in_ring_2(["file", "s3", "tcp"], "s3"))
 def test_bytes_that_nobody_checks_are_seen(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,8 +23,8 @@ from botocore.stub import Stubber
 from botocore.validate import ParamValidator
 from hypothesis import given
 from hypothesis import strategies as st
-from moto.server import ThreadedMotoServer
 from support.effort import sampled
+from support.moto_server import moto_server
 from support.plans import PLANS, any_plan, gpu_vms, memory_vms, spot_only, tiering
 
 from deepvm.core.cluster.plan import Plan
@@ -66,11 +66,8 @@ def overrides(request: dict[str, Any]) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    moto.start()
-    host, port = moto.get_host_and_port()
-    yield f"http://{host}:{port}"
-    moto.stop()
+    with moto_server() as url:
+        yield url
 
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)

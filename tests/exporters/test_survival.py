@@ -18,8 +18,8 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from moto.server import ThreadedMotoServer
 from support.jobs.metadata_services import Imds
+from support.moto_server import moto_server
 from support.places import ROOT
 from support.plans import gpu_vms, spot_only, tiering
 from support.processes import descendants, until
@@ -177,6 +177,12 @@ def bare(folder: Path) -> dict[str, str]:
     }
 
 
+@pytest.fixture
+def aws_url() -> Iterator[str]:
+    with moto_server() as url:
+        yield url
+
+
 @pytest.mark.parametrize("victim", [1, 2])
 def test_a_torchrun_export_goes_on_where_it_was(victim: int, tmp_path: Path) -> None:
     """Two VMs and a memory node.
@@ -234,7 +240,9 @@ def test_a_torchrun_export_goes_on_where_it_was(victim: int, tmp_path: Path) -> 
         assert f"{copy}/site/deepvm/__init__.py" in (copy / "log").read_text()
 
 
-def test_all_spot_vms_survive_the_loss_of_the_one_where_they_meet(tmp_path: Path) -> None:
+def test_all_spot_vms_survive_the_loss_of_the_one_where_they_meet(
+    aws_url: str, tmp_path: Path
+) -> None:
     """The survivor's torchrun ends with its store.
 
     It and the newcomer agree on another, and read the bucket.
@@ -247,9 +255,7 @@ def test_all_spot_vms_survive_the_loss_of_the_one_where_they_meet(tmp_path: Path
     script = tmp_path / "user-data.sh"
     script.write_text(Ec2Fleet(plan, options).user_data(plan.groups[0]))
     script.chmod(0o700)
-    moto, port = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False), str(free_port())
-    moto.start()
-    address, moto_port = moto.get_host_and_port()
+    port = str(free_port())
     services: list[Imds] = []
     path = tools(tmp_path / "tools")
 
@@ -259,7 +265,7 @@ def test_all_spot_vms_survive_the_loss_of_the_one_where_they_meet(tmp_path: Path
         variables = {
             **{"PATH": path, "OMP_NUM_THREADS": "1", "RENDEZVOUS_PORT": port},
             **{
-                "AWS_ENDPOINT_URL": f"http://{address}:{moto_port}",
+                "AWS_ENDPOINT_URL": aws_url,
                 "DEEPVM_ROOT": str(tmp_path / f"vm-{number}"),
             },
             **{"AWS_EC2_METADATA_SERVICE_ENDPOINT": services[-1].url, "MAX_RESTARTS": "3"},
@@ -282,12 +288,11 @@ def test_all_spot_vms_survive_the_loss_of_the_one_where_they_meet(tmp_path: Path
         assert_survived(log, killed_at)
         assert (tmp_path / "vm-2" / "leader").read_text().startswith("2 ")
     finally:
-        moto.stop()
         for service in services:
             service.close()
 
 
-def test_user_data_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_user_data_goes_on_where_it_was(aws_url: str, tmp_path: Path) -> None:
     """As EC2 Fleet and Terraform start it: three VMs boot, one is taken, and what takes its place
     boots the same.
     """
@@ -299,9 +304,7 @@ def test_user_data_goes_on_where_it_was(tmp_path: Path) -> None:
         scripts[group.role] = tmp_path / f"{group.role}.sh"
         scripts[group.role].write_text(Ec2Fleet(plan, options).user_data(group))
         scripts[group.role].chmod(0o700)
-    moto, imds = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False), Imds()
-    moto.start()
-    address, port = moto.get_host_and_port()
+    imds = Imds()
     imds.facts |= {"local-ipv4": "127.0.0.1", "instance-id": "i-1", "placement/region": "us-east-1"}
     variables = {
         **{"PATH": tools(tmp_path / "tools"), "OMP_NUM_THREADS": "1"},
@@ -311,7 +314,7 @@ def test_user_data_goes_on_where_it_was(tmp_path: Path) -> None:
             "MEMORY_SIZE": "64MiB",
         },
         **{
-            "AWS_ENDPOINT_URL": f"http://{address}:{port}",
+            "AWS_ENDPOINT_URL": aws_url,
             "AWS_EC2_METADATA_SERVICE_ENDPOINT": imds.url,
         },
         **{"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing"},
@@ -337,5 +340,4 @@ def test_user_data_goes_on_where_it_was(tmp_path: Path) -> None:
             assert hosts[0].process.poll() is None
         assert_survived(log, killed_at)
     finally:
-        moto.stop()
         imds.close()

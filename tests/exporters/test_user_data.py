@@ -20,8 +20,8 @@ from typing import Any
 
 import boto3
 import pytest
-from moto.server import ThreadedMotoServer
 from support.jobs.metadata_services import Imds
+from support.moto_server import moto_server
 from support.plans import PLANS, gpu_vms, memory_vms, single_anchor, spot_only, tiering
 from support.processes import until
 
@@ -68,11 +68,8 @@ exit "$(cat "$DEEPVM_ROOT/exits" 2> /dev/null || echo 0)"
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    moto.start()
-    host, port = moto.get_host_and_port()
-    yield f"http://{host}:{port}"
-    moto.stop()
+    with moto_server() as url:
+        yield url
 
 
 def client(server: str, service: str = "ssm") -> Any:

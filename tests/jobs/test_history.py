@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from support.effort import examples
+from support.effort import examples, in_ring_2
 
 from deepvm.errors import DataError
 from deepvm.jobs.controller.changes import rows_of
@@ -42,7 +42,7 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     server.cleanup()
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=in_ring_2(["sqlite", "postgres"], "postgres"))
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return str(tmp_path / "history.db")

@@ -88,6 +88,7 @@ def test_what_a_machine_says_is_bounded() -> None:
         beat_of("m1", {**beat, "preparing": 3})
 
 
+@pytest.mark.system
 def test_a_setup(tmp_path: Path) -> None:
     said, printed = list[str](), list[str]()
     environ = {"PATH": "/usr/bin:/bin"}

@@ -85,6 +85,7 @@ def test_a_training_that_is_stopped_anywhere_sees_what_another_sees(
     assert parts == whole and state == last
 
 
+@pytest.mark.system
 def test_what_a_data_loader_reads_ahead_is_not_trained() -> None:
     data = torch.arange(40)
     sampler = ResumableSampler(40, global_batch=4, seed=1)

@@ -69,6 +69,7 @@ def test_the_same_seed_gives_the_same_runs_and_another_seed_others() -> None:
     assert one.policy == "static:9" and one.runs == 50 and one.seed == 3
 
 
+@pytest.mark.system
 def test_processes_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = 2 * module.CHUNK + 7
     told: list[int] = []
@@ -151,6 +152,7 @@ def test_one_hopeless_case_stops_no_other_and_is_not_gone_on_with(
     assert str(alone.value) == str(found[1])
 
 
+@pytest.mark.system
 def test_processes_share_all_cases_and_change_nothing(
     monkeypatch: pytest.MonkeyPatch, pool: Pool
 ) -> None:
@@ -162,6 +164,7 @@ def test_processes_share_all_cases_and_change_nothing(
     assert pool.most <= 4  # of 64 chunks: those to come take no memory
 
 
+@pytest.mark.system
 def test_no_more_processes_than_chunks(pool: Pool) -> None:
     assert agree(
         simulate_each(CASES[:3], runs=5, seed=3, jobs=64), simulate_each(CASES[:3], runs=5, seed=3)
@@ -183,6 +186,7 @@ class Noting(DrawnLifetimes):
         return super().starts(*words)
 
 
+@pytest.mark.system
 def test_cases_of_one_chunk_each_keep_all_processes_busy(tmp_path: Path) -> None:
     lives = Noting("exponential", (90.0,), 1, str(tmp_path))
     simulate_each([(JOB, EverySteps(n)) for n in range(2, 12)], runs=5, seed=1, jobs=2, lives=lives)
@@ -309,6 +313,7 @@ def test_a_dask_cluster_without_workers_is_not_waited_for_for_ever(
             simulate(JOB, Adaptive(), runs=1, seed=1, executor=address)
 
 
+@pytest.mark.system
 def test_what_a_process_cannot_do_is_told_as_if_there_were_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -346,6 +351,7 @@ class Deadly(DrawnLifetimes):
         raise AssertionError
 
 
+@pytest.mark.system
 def test_a_process_that_is_killed_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CHUNK", 1)
     with pytest.raises(WorkerLostError, match="one of 2 processes was killed.*use fewer --jobs"):

@@ -25,6 +25,12 @@ def sampled(cases: Iterable[Any], every: int = 3) -> list[Any]:
     return [case if n % every == 0 else _slow(case) for n, case in enumerate(cases)]
 
 
+def in_ring_2(names: Iterable[str], word: str) -> list[Any]:
+    """Parameters of a test; those with a word in their name start a process or a slow server."""
+    marks = {True: pytest.mark.system, False: ()}
+    return [pytest.param(name, marks=marks[word in name]) for name in names]
+
+
 def _slow(case: Any) -> Any:
     if isinstance(case, ParameterSet):
         return case._replace(marks=(*case.marks, pytest.mark.slow))

@@ -18,6 +18,8 @@ from typing import Any
 from urllib.parse import parse_qs
 from xml.sax.saxutils import escape
 
+from support.process_starts import leaves_ring_1
+
 EC2 = "http://ec2.amazonaws.com/doc/2016-11-15/"
 # As moto names them
 ZONES = {"us-east-1a": "use1-az6", "us-east-1b": "use1-az1", "us-east-1c": "use1-az2"}
@@ -152,6 +154,7 @@ def serving(aws: FakeAws) -> Iterator[FakeAws]:
     from moto.server import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import make_server
 
+    leaves_ring_1("a server of moto")
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     moto = DomainDispatcherApplication(create_backend_app)
 

@@ -1,8 +1,9 @@
 """Which ring a test belongs to: `make test` (ring 1), `make test-system` (2), `make test-slow` (3).
 
-A test that starts a process is of ring 2: it has the marker ``system``, which is added where the
-code of the test, of its fixtures or of their helpers says so. In a run without the tests of ring 2
-(``-m "not system"``), the start of a process, and a connection that leaves this machine, fail.
+A test that starts a process or a slow server is of ring 2: it has the marker ``system``, which is
+added where the code of the test, of its fixtures or of their helpers says so. In a run without the
+tests of ring 2 (``-m "not system"``), such a start fails, and so does a connection that leaves this
+machine.
 
 ``RECORD_RINGS=FILE`` appends a line of JSON for each test: wall seconds, CPU seconds with those of
 its children, what it starts.
@@ -21,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from support.process_starts import starts_process
+from support.process_starts import listeners, starts_process
 
 HIGHER_RINGS = {"system", "slow", "alone", "gpu", "browser", "mpi"}
 """Markers of tests that may start processes."""
@@ -52,6 +53,7 @@ class RingGuard:
         self._events: list[str] = []
         self._unseen: list[str] = []
         sys.addaudithook(self._audit)
+        listeners.append(self._leaves_ring_1)
         start = BaseProcess.start
 
         def guarded(process: BaseProcess) -> None:

@@ -16,7 +16,7 @@ from support.checkpoint import object_store
 from support.checkpoint.cloud_stores import CloudStore
 from support.checkpoint.disks import Disk, Folder, Objects
 from support.checkpoint.memory_nodes import HERE, TOKEN, running, until
-from support.effort import sampled
+from support.effort import in_ring_2, sampled
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("boto3")
@@ -141,7 +141,7 @@ if "OMPI_COMM_WORLD_RANK" in os.environ:  # test_mpi_streams.py runs these tests
     PLACES = {"mpi": lambda folder: node_place(folder, 1, MpiEndpoint.here)}
 
 
-@pytest.fixture(params=PLACES)
+@pytest.fixture(params=in_ring_2(PLACES, "s3"))
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     with PLACES[request.param](tmp_path) as made:
         yield made

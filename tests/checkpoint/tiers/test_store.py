@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from support.checkpoint.memory_nodes import (
     tier,
     until,
 )
+from support.effort import in_ring_2
 
 from deepvm.checkpoint.format.layout import CHUNK_BYTES
 from deepvm.checkpoint.format.manifest import CommitRecord
@@ -29,15 +31,26 @@ from deepvm.checkpoint.tiers.registry import open_store, open_tier
 from deepvm.errors import CheckpointError, RequestError
 
 
-@pytest.fixture(params=["folder", "bucket"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """The URL of an empty place."""
-    if request.param == "folder":
-        yield (tmp_path / "p").as_uri()
-        return
+@contextmanager
+def folder_url(folder: Path) -> Iterator[str]:
+    yield (folder / "p").as_uri()
+
+
+@contextmanager
+def bucket_url(folder: Path) -> Iterator[str]:
     with object_store.running() as server, pytest.MonkeyPatch.context() as patch:
         patch.setenv("AWS_ENDPOINT_URL", server.url)
         yield f"s3://{object_store.BUCKET}/run"
+
+
+PLACES = {"folder": folder_url, "bucket": bucket_url}
+
+
+@pytest.fixture(params=in_ring_2(PLACES, "bucket"))
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of an empty place."""
+    with PLACES[request.param](tmp_path) as url:
+        yield url
 
 
 def store_at(url: str) -> Store:

@@ -17,7 +17,7 @@ from support.checkpoint import object_store
 from support.checkpoint.cloud_stores import CloudStore
 from support.checkpoint.images import noise, plain_shard, zip_shard
 from support.checkpoint.memory_nodes import HERE, TOKEN, running, until
-from support.effort import sampled
+from support.effort import in_ring_2, sampled
 
 from deepvm.checkpoint.files.file_names import part_job
 from deepvm.checkpoint.files.stripe import read_part_file
@@ -221,7 +221,7 @@ def test_every_scheme_is_under_contract() -> None:
     assert set(TIERS) - ELSEWHERE <= {name.partition("-")[0] for name in FACTORIES}
 
 
-@pytest.fixture(params=FACTORIES)
+@pytest.fixture(params=in_ring_2(FACTORIES, "s3"))
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
     with FACTORIES[request.param](tmp_path) as made:
         assert made.tier.borrows == (request.param in BORROWERS)
@@ -489,17 +489,28 @@ def test_two_at_once(bench: Bench, tmp_path: Path) -> None:
         assert path.read_bytes() == noise(2 * CHUNK_BYTES, manifest.version)
 
 
-@pytest.mark.parametrize("kind", ["file", "s3"])
+@contextmanager
+def kept_in_a_folder(folder: Path) -> Iterator[Callable[..., Tier]]:
+    yield lambda **policy: FileTier(folder / "versions", **policy)
+
+
+@contextmanager
+def kept_in_a_bucket(folder: Path) -> Iterator[Callable[..., Tier]]:
+    with object_store.running() as store:
+        yield lambda **policy: S3Tier(object_store.BUCKET, endpoint=store.url, **policy)
+
+
+KEPT = {"file": kept_in_a_folder, "s3": kept_in_a_bucket}
+
+
+@pytest.mark.parametrize("kind", in_ring_2(["file", "s3"], "s3"))
 class TestRetention:
     """Where the trainer decides what stays."""
 
     @pytest.fixture
     def make(self, kind: str, tmp_path: Path) -> Iterator[Callable[..., Tier]]:
-        if kind == "file":
-            yield lambda **policy: FileTier(tmp_path / "versions", **policy)
-            return
-        with object_store.running() as store:
-            yield lambda **policy: S3Tier(object_store.BUCKET, endpoint=store.url, **policy)
+        with KEPT[kind](tmp_path) as made:
+            yield made
 
     def test_the_newest_and_every_kth(self, make: Callable[..., Tier], tmp_path: Path) -> None:
         tier = make(keep=2, every=300)

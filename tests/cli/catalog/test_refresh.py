@@ -4,7 +4,6 @@ over HTTP.
 
 import http.server
 import json
-import logging
 import os
 import re
 import signal
@@ -18,6 +17,7 @@ from pathlib import Path
 import pytest
 from support.catalog_signals import together
 from support.command import COUNTED
+from support.moto_server import moto_server
 from support.pace import soon
 from support.places import ROOT
 from support.schemas import check
@@ -43,13 +43,8 @@ ADVISOR = {
 
 @pytest.fixture(scope="module")
 def aws():
-    moto = pytest.importorskip("moto.server")
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
+    with moto_server() as url:
+        yield url
 
 
 @pytest.fixture(scope="module")

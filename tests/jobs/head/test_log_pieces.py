@@ -94,6 +94,7 @@ def test_trainers_that_print_all_the_time_keep_no_command_from_being_heard(
     LogPieces(head, bucket, 1).send()
 
 
+@pytest.mark.system
 def test_what_was_sent_takes_no_place_on_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

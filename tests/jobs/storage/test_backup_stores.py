@@ -10,12 +10,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 
 import pytest
 from support.checkpoint.object_store import BUCKET, Store, running
-from support.effort import sampled
+from support.effort import in_ring_2, sampled
 
 from deepvm.errors import CheckpointError
 from deepvm.jobs.agent.backups import Backups
@@ -41,12 +42,13 @@ def bucket() -> Iterator[Store]:
         yield found
 
 
-@pytest.fixture(params=["folder", "bucket"])
-def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
-    """Makes the place as one more machine sees it."""
-    if request.param == "folder":
-        yield lambda: FolderBackups(tmp_path / "tier", "job")
-        return
+@contextmanager
+def in_a_folder(folder: Path) -> Iterator[Make]:
+    yield lambda: FolderBackups(folder / "tier", "job")
+
+
+@contextmanager
+def in_a_bucket(folder: Path) -> Iterator[Make]:
     with running() as found:
         first = BucketBackups(BUCKET, "/run", "job", endpoint=found.url, attempts=1)
 
@@ -55,6 +57,16 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
             place._bucket._client = first._bucket.s3  # making one takes longer than a backup
             return place
 
+        yield another
+
+
+PLACES = {"folder": in_a_folder, "bucket": in_a_bucket}
+
+
+@pytest.fixture(params=in_ring_2(PLACES, "bucket"))
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
+    """Makes the place as one more machine sees it."""
+    with PLACES[request.param](tmp_path) as another:
         yield another
 
 

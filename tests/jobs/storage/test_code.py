@@ -129,6 +129,7 @@ def test_errors_say_what_to_do(
         fetch_code(GitCode(str(repository), "main"), tmp_path / "code")
 
 
+@pytest.mark.system
 def test_a_server_that_asks_for_a_password_is_not_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,6 +158,7 @@ def test_a_server_that_asks_for_a_password_is_not_answered(
         server.server_close()
 
 
+@pytest.mark.system
 def test_what_is_packed(tmp_path: Path) -> None:
     folder = tmp_path / "code"
     (folder / "deep").mkdir(parents=True)
@@ -185,6 +187,7 @@ def test_git_says_what_belongs_to_it(repository: Path, tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("link", ["/etc/passwd", "../outside", "deep/../../outside"])
 def test_links_that_lead_out_are_refused(tmp_path: Path, link: str) -> None:
     folder = tmp_path / "code"
@@ -197,6 +200,7 @@ def test_links_that_lead_out_are_refused(tmp_path: Path, link: str) -> None:
     assert sorted(os.listdir(tmp_path)) == ["code"]
 
 
+@pytest.mark.system
 def test_too_much_code_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "code"
     folder.mkdir()

@@ -42,6 +42,7 @@ FAST = "for step in range(10000):\n    log.step(step, [])\n"
 LONG = FAST + "    time.sleep(0.02)\n"
 
 
+@pytest.mark.system
 def test_it_is_killed_at_its_step(tmp_path: Path) -> None:
     """However fast the steps are, and however late anybody looks from outside."""
     found = attempt(tmp_path, FAST, after(5))
@@ -49,16 +50,19 @@ def test_it_is_killed_at_its_step(tmp_path: Path) -> None:
     assert len(found.logged.progress) == 5
 
 
+@pytest.mark.system
 def test_the_delay_counts_from_there(tmp_path: Path) -> None:
     found = attempt(tmp_path, LONG, after(5, delay_s=0.5))
     assert found.state == "killed" and len(found.logged.progress) > 5
 
 
+@pytest.mark.system
 def test_the_delay_ends_with_the_last_step_that_may_be_made(tmp_path: Path) -> None:
     found = attempt(tmp_path, FAST, after(5, delay_s=60, limit=7))
     assert found.state == "killed" and len(found.logged.progress) == 7
 
 
+@pytest.mark.system
 def test_the_first_line_says_how_many_are_to_come(tmp_path: Path) -> None:
     asked = []
 
@@ -72,11 +76,13 @@ def test_the_first_line_says_how_many_are_to_come(tmp_path: Path) -> None:
     assert asked == [70] and len(found.logged.progress) == 3
 
 
+@pytest.mark.system
 def test_another_rank_than_the_first_is_not_counted(tmp_path: Path) -> None:
     code = "os.environ['RANK'] = '1'\n" + FAST.replace("10000", "20")
     assert attempt(tmp_path, code, after(5)).state == "ended"
 
 
+@pytest.mark.system
 def test_processes_in_sessions_of_their_own_are_killed_too(tmp_path: Path) -> None:
     """Also one that has lost its parent, as torchrun's workers have when their agent is killed."""
     sleeper = f"[sys.executable, '-c', 'import time; time.sleep(60)', {str(tmp_path)!r}]"
@@ -89,6 +95,7 @@ def test_processes_in_sessions_of_their_own_are_killed_too(tmp_path: Path) -> No
     assert not marked(str(tmp_path))
 
 
+@pytest.mark.system
 def test_nothing_of_one_that_has_ended_is_left(tmp_path: Path) -> None:
     code = (
         "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)',"
@@ -98,6 +105,7 @@ def test_nothing_of_one_that_has_ended_is_left(tmp_path: Path) -> None:
     assert not marked(str(tmp_path))
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("trigger", [None, after(5)])
 def test_one_that_ends_before_it_is_killed_has_ended(
     tmp_path: Path, trigger: Trigger | None
@@ -112,6 +120,7 @@ def test_one_that_ends_before_it_is_killed_has_ended(
     assert (tmp_path / "run" / "output-0.txt").read_text() == "done\n"
 
 
+@pytest.mark.system
 def test_one_that_fails_tells_its_last_lines(tmp_path: Path) -> None:
     found = attempt(
         tmp_path,
@@ -125,11 +134,13 @@ def test_one_that_fails_tells_its_last_lines(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.system
 def test_one_that_takes_too_long_hangs(tmp_path: Path) -> None:
     found = attempt(tmp_path, "log.step(0, [])\ntime.sleep(60)\n", after(5), limit_s=1.5)
     assert found.state == "hung" and found.wall_s < 20
 
 
+@pytest.mark.system
 def test_of_two_that_kill_at_once_one_does(tmp_path: Path) -> None:
     """As two ranks that write their checkpoints at the same time: they must not stop each other for
     ever.
@@ -170,6 +181,7 @@ certify(Subject(Path({str(tmp_path / "train.py")!r})), out=Path({str(tmp_path / 
     assert until(lambda: not marked(mark), 20)
 
 
+@pytest.mark.system
 def test_what_it_is_told(tmp_path: Path) -> None:
     code = (
         "print(os.environ['DEEPVM_AUDIT_DIR'], os.environ.get('DEEPVM_AUDIT_KILL'), os.getcwd())\n"

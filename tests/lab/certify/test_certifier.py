@@ -41,6 +41,7 @@ def reason(found: Certificate, name: str) -> str:
     return next(gate.reason for gate in found.gates if gate.name == name)
 
 
+@pytest.mark.system
 def test_a_right_one_passes_all_gates(tmp_path: Path) -> None:
     found = audit(kills=1, out=tmp_path / "out")
     assert [gate.state for gate in found.gates] == ["passed"] * 7
@@ -86,11 +87,13 @@ def test_a_script_may_want_to_be_told_that_it_resumes() -> None:
     assert audit("untold", kills=1, resume_arguments=["--resume"]).certified
 
 
+@pytest.mark.system
 def test_one_that_fails_by_itself_is_no_answer() -> None:
     with pytest.raises(DataError, match="it has never worked"):
         audit("fails")
 
 
+@pytest.mark.system
 def test_one_that_shows_nothing_is_told_what_to_add() -> None:
     with pytest.raises(DataError, match=r"deepvm\.lab\.SampleLog"):
         audit("silent")
@@ -161,6 +164,7 @@ def test_a_checkpoint_that_was_there_is_told(earlier: Path, step: int | None) ->
     assert told == ([text] if step else [])
 
 
+@pytest.mark.system
 def test_a_finished_checkpoint_that_was_there_is_told(earlier: Path) -> None:
     earlier.write_text("60")
     with pytest.raises(DataError) as raised:
@@ -191,6 +195,7 @@ def test_an_abort_at_the_end_is_told_to_be_one() -> None:
     assert failure("ValueError: no such file", [], logged(train(3))) == ""
 
 
+@pytest.mark.system
 def test_a_module_that_is_missing_is_told(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(
@@ -205,6 +210,7 @@ def test_a_module_that_is_missing_is_told(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.system
 def test_a_large_folder_is_not_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / "train.py"
     script.write_text("pass")
@@ -286,6 +292,7 @@ def killed_run(
     return found, asked, said
 
 
+@pytest.mark.system
 def test_a_kill_with_the_last_step_is_repeated_earlier(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -300,6 +307,7 @@ def test_a_kill_with_the_last_step_is_repeated_earlier(
     assert said[4] == "1 of 1 kills did not hit the training: again, earlier"
 
 
+@pytest.mark.system
 def test_one_that_ends_before_its_kill_is_repeated_earlier(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -307,6 +315,7 @@ def test_one_that_ends_before_its_kill_is_repeated_earlier(
     assert found.certified and asked[1] == max(1, asked[0] // 2)
 
 
+@pytest.mark.system
 def test_after_some_runs_kills_that_prove_nothing_are_a_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

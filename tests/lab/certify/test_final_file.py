@@ -81,6 +81,7 @@ for step in range(20):
 """
 
 
+@pytest.mark.system
 def test_a_file_of_another_training_is_no_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -83,6 +83,7 @@ def test_every_method_on_a_disk_saves_and_leaves_nothing(tiny: None, tmp_path: P
     assert found.methods["torch.save"].stall_ratio == found.methods["torch.save"].durable_ratio == 1
 
 
+@pytest.mark.system
 def test_the_memory_node_methods(tiny: None, tmp_path: Path) -> None:
     before = dict(os.environ)
     found = bench(tmp_path, "deepvm-memory", "deepvm-memory-durable")
@@ -91,6 +92,7 @@ def test_the_memory_node_methods(tiny: None, tmp_path: Path) -> None:
     assert dict(os.environ) == before
 
 
+@pytest.mark.system
 def test_the_memory_node_methods_in_memory(tiny: None, memory_folder: Path) -> None:
     """Nothing is durable there; what the node can promise is measured."""
     assert list(bench(memory_folder, "deepvm-memory-durable").methods) == [
@@ -158,6 +160,7 @@ def test_a_method_that_fails_ends_the_run_and_is_closed(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.system
 def test_a_node_that_does_not_start_is_said(
     tiny: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,6 +29,7 @@ def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_bench, "WARM_UPS", 1)
 
 
+@pytest.mark.system
 def test_trainers_and_sizes_are_measured(tmp_path: Path) -> None:
     lines: list[str] = []
     found = run_node_bench([1, 3], [2 * MB, 5 * MB + 1], 2, folder=tmp_path, say=lines.append)
@@ -55,6 +56,7 @@ def test_trainers_and_sizes_are_measured(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.system
 def test_ranks_share_a_state(tmp_path: Path) -> None:
     """The node has all of it when the last rank's part has come: a version is complete then."""
     (row,) = run_node_bench([2], [3 * MB + 1], 1, ranks=3, folder=tmp_path).rows
@@ -62,6 +64,7 @@ def test_ranks_share_a_state(tmp_path: Path) -> None:
     assert row.bytes_s == pytest.approx(2 * (3 * MB + 1) / row.seconds)
 
 
+@pytest.mark.system
 def test_what_does_not_fit_is_left_out_and_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -95,6 +98,7 @@ def test_arguments_that_cannot_be_used() -> None:
             run_node_bench(**{"trainers": [1], "sizes": [MB], **arguments})
 
 
+@pytest.mark.system
 def test_a_trainer_that_fails_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The node holds fewer than two versions of it."""
     real = node_process.memory_node
@@ -106,6 +110,7 @@ def test_a_trainer_that_fails_ends_the_run(tmp_path: Path, monkeypatch: pytest.M
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.system
 def test_a_trainer_that_dies_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_bench._Peer, "tell", lambda peer, order: peer._in.close())
     with pytest.raises(CheckpointError, match="its process ended"):

@@ -341,11 +341,13 @@ def test_a_process_that_fails_is_named_with_its_reason(
     assert re.search(message, str(found)), found
 
 
+@pytest.mark.system
 def test_processes_that_end_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
     found = fault(monkeypatch, "early", 0)
     assert "process 1 of 2 ended with exit code 0" in str(found)
 
 
+@pytest.mark.system
 def test_processes_that_say_nothing_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAULT", "silent 0")
     monkeypatch.setenv("PYTHONPATH", str(HERE), prepend=os.pathsep)
@@ -381,12 +383,14 @@ def test_a_worker_ends_with_its_input(tmp_path: Path) -> None:
         assert worker.wait(60) == ENDED
 
 
+@pytest.mark.system
 def test_damaged_images_are_told_as_such(one_core: None, tmp_path: Path) -> None:
     (tmp_path / "data_batch_1.bin").write_bytes(b"\x63" + bytes(3072))
     with pytest.raises(DataError, match="data_batch_1.bin: byte 0: label 99"):
         measure_eflops("resnet18", **SMALL, data=tmp_path)
 
 
+@pytest.mark.system
 def test_what_does_not_fit_is_told_with_the_next_step(one_core: None) -> None:
     """60000 images of 2048 x 2048 are 3 TB; nothing of it is touched."""
     with pytest.raises(

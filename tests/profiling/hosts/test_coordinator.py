@@ -27,6 +27,7 @@ def fact(event: str, **more: Any) -> str:
     return f"echo '@deepvm {json.dumps({'event': event, **more})}'"
 
 
+@pytest.mark.system
 def test_messages_and_ends_of_all_commands_are_heard() -> None:
     heard: list[str] = []
     got = """read x; printf '@deepvm {"event": "got", "line": %s}' "$x" """
@@ -49,6 +50,7 @@ def test_messages_and_ends_of_all_commands_are_heard() -> None:
     assert heard == ["[a] two"]
 
 
+@pytest.mark.system
 def test_one_host_is_heard_while_the_others_speak() -> None:
     first = f"{fact('said', number=1)}; {fact('said', number=2)}"
     second = f"echo rubbish; {fact('said', number=3)}"
@@ -82,6 +84,7 @@ def test_answers_of_all_and_reasons_of_the_others() -> None:
     }
 
 
+@pytest.mark.system
 def test_no_process_stays_when_the_block_is_left() -> None:
     for script, most_s in [
         ("exec cat", 1.5),  # ends as its input does

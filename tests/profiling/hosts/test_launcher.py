@@ -204,6 +204,7 @@ def test_the_shell_of_a_host_gives_back_every_word(fake_ssh: Path) -> None:
         assert through(Launcher.parse("ssh", python, there), nasty) == [str(folder), *nasty]
 
 
+@pytest.mark.system
 @settings(max_examples=examples(30))
 @given(
     st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), max_size=6)

@@ -209,6 +209,7 @@ def test_a_host_that_is_killed_under_mpi_is_named_and_the_rest_kept(mpi: None) -
 # Processes of this machine
 
 
+@pytest.mark.system
 def test_a_sender_killed_in_a_push_is_named_and_the_rest_kept(tmp_path: Path) -> None:
     def kill() -> None:
         os.kill(number(tmp_path, "bob"), signal.SIGKILL)
@@ -226,6 +227,7 @@ def test_a_sender_killed_in_a_push_is_named_and_the_rest_kept(tmp_path: Path) ->
     assert nothing_runs(tmp_path)
 
 
+@pytest.mark.system
 def test_a_sender_that_stands_still_is_lost_after_a_while(tmp_path: Path) -> None:
     setup = here(tmp_path, ("ann", "bob", "eve"), checkpoint_bytes=30 * MB, stall_s=0.6)
     with tcp_cluster(setup) as cluster:
@@ -240,6 +242,7 @@ def test_a_sender_that_stands_still_is_lost_after_a_while(tmp_path: Path) -> Non
     assert nothing_runs(tmp_path)
 
 
+@pytest.mark.system
 def test_a_receiver_that_dies_ends_the_measurement_with_what_there_is(tmp_path: Path) -> None:
     def kill() -> None:
         os.kill(number(tmp_path, "memory"), signal.SIGKILL)
@@ -254,6 +257,7 @@ def test_a_receiver_that_dies_ends_the_measurement_with_what_there_is(tmp_path: 
     assert nothing_runs(tmp_path)
 
 
+@pytest.mark.system
 def test_a_sender_that_never_comes_is_named(tmp_path: Path) -> None:
     missing = "sh -c 'test $0 != bob || { echo no route to bob >&2; exit 3; }; exec \"$@\"' {host}"
     setup = Setup(
@@ -270,6 +274,7 @@ def test_a_sender_that_never_comes_is_named(tmp_path: Path) -> None:
     assert sorted(found.times) == [1, 2]
 
 
+@pytest.mark.system
 def test_without_any_host_the_reason_is_said() -> None:
     nowhere = Launcher.parse("sh -c 'echo cannot reach $0 >&2; exit 255' {host}")
     setup = Setup(receiver=Host("memory"), senders=named("ann", "bob"), launcher=nowhere)
@@ -279,6 +284,7 @@ def test_without_any_host_the_reason_is_said() -> None:
         measure(setup)
 
 
+@pytest.mark.system
 def test_an_mpirun_that_stays_behind_its_ranks_is_ended(
     mpi: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -299,6 +305,7 @@ def test_an_mpirun_that_stays_behind_its_ranks_is_ended(
     assert not Path(f"/proc/{number(tmp_path, 'stays')}").exists()
 
 
+@pytest.mark.system
 def test_a_receiver_that_says_nothing_is_not_waited_for_for_ever() -> None:
     silent = Launcher.parse("sh -c 'echo hm >&2; exec cat >/dev/null' {host}")
     setup = Setup(

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from support.process_starts import leaves_ring_1
+
 BUCKET = "bucket"
 CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE",
@@ -147,6 +149,7 @@ def running() -> Iterator[Store]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in CREDENTIALS.items():
             patch.setenv(name, value)
+        leaves_ring_1("a server of moto")
         store = _server()
         store.begin()
         yield store

@@ -24,6 +24,7 @@ from typing import Any
 from urllib.parse import parse_qs, unquote_plus, urlencode
 
 import pytest
+from support.process_starts import leaves_ring_1
 
 from deepvm.jobs.clouds.aws.ec2_head import HeadedEc2Cloud
 from deepvm.jobs.clouds.aws.ec2_settings import Ec2Settings
@@ -346,6 +347,7 @@ def running() -> Iterator[FakeEc2]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in CREDENTIALS.items():
             patch.setenv(name, value)
+        leaves_ring_1("a server of moto")
         fake = _server()
         patch.setenv("AWS_ENDPOINT_URL", fake.url)
         # boto3 tries again as often as ever, but does not wait for seconds in between.

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import csv
 import json
-import logging
 import subprocess
 import sys
 from datetime import timedelta
@@ -14,6 +13,7 @@ from datetime import timedelta
 import pytest
 from botocore.stub import ANY
 from support.aws_account import NOW, REGION, Step, account, pages, recorded
+from support.moto_server import moto_server
 from support.places import SHARED
 
 from deepvm.catalog.clouds.aws.client import Aws
@@ -466,18 +466,12 @@ def test_nothing_is_loaded_before_something_is_asked():
 
 @pytest.fixture(scope="module")
 def aws():
-    moto = pytest.importorskip("moto.server")
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+    with moto_server() as url, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", url)
         patch.setenv("AWS_ACCESS_KEY_ID", "AKIAIOSFODNN7EXAMPLE")
         patch.setenv("AWS_SECRET_ACCESS_KEY", "not-a-secret")
         patch.delenv("AWS_PROFILE", raising=False)
         yield Aws()
-    server.stop()
 
 
 @pytest.fixture(scope="module")

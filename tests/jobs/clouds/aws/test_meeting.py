@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from moto.server import ThreadedMotoServer
 from support.jobs.metadata_services import Imds
+from support.moto_server import moto_server
 
 from deepvm.errors import CloudError
 from deepvm.jobs.clouds.aws import meeting
@@ -21,11 +21,8 @@ from deepvm.jobs.clouds.aws.meeting import Rendezvous, main
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    moto.start()
-    host, port = moto.get_host_and_port()
-    yield f"http://{host}:{port}"
-    moto.stop()
+    with moto_server() as url:
+        yield url
 
 
 @pytest.fixture
