@@ -30,6 +30,7 @@ def settled(text: str) -> str:
     return re.sub(r"\d+(\.\d+)? (years|days) old", "<age> old", text)
 
 
+@pytest.mark.system  # no process, but all commands of the pages
 @pytest.mark.parametrize("page", pages_with("console"))
 def test_outputs_are_what_the_commands_print(page: str, capsys: pytest.CaptureFixture[str]) -> None:
     """``WRITE_GOLDEN=1`` writes the outputs anew."""
@@ -45,6 +46,7 @@ def test_three_outputs_and_more_are_shown() -> None:
     assert sum(len(CONSOLE.findall(text_of(page))) for page in PAGES) >= 3
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("page", pages_with("sh"))
 def test_shell_examples_run(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

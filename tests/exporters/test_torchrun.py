@@ -227,6 +227,7 @@ _WORDS = st.lists(
 )
 
 
+@pytest.mark.system
 @settings(max_examples=examples(40))
 @given(_WORDS.filter(lambda w: w[0] not in ("python", "python3", "torchrun", "bash", "sh")))
 def test_any_command_reaches_torchrun(

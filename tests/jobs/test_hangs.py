@@ -134,7 +134,7 @@ def test_a_test_after_the_last_step_is_no_hang_while_it_prints(steps: int | None
     world = trains(steps=steps)
     if steps is None:
         world = after(world, [d.Safe(1, 40, Reason.INSURANCE)], 201.0)
-    assert prints(world, 40, 20_000.0).generation == 1
+    assert prints(world, 40, 6_000.0).generation == 1
 
 
 @pytest.mark.parametrize("steps", [40, None])
@@ -143,13 +143,13 @@ def test_after_a_resume_the_last_phase_is_no_hang_while_it_prints(steps: int | N
     world = after(begun_anew(world), [d.Tick()], 202.0)
     world = after(world, [d.Started("m1", 2, 40), d.Started("m2", 2)], 203.0)
     assert (world.generation, world.job, world.reached) == (2, Job.RUNNING, 40)
-    assert prints(world, 40, 20_000.0).generation == 2
+    assert prints(world, 40, 6_000.0).generation == 2
 
 
 def test_lines_excuse_nothing_while_steps_are_left() -> None:
     for steps, version in [(41, 0), (None, 39), (41, 40)]:
         world = after(trains(steps=steps), [d.Safe(1, version, Reason.INSURANCE)], 200.0)
-        assert prints(world, 40, 20_000.0).pulse.hung_s == 2000.0
+        assert prints(world, 40, 6_000.0).pulse.hung_s == 2000.0
 
 
 def test_the_closing_line_names_the_option_that_helps() -> None:
@@ -287,7 +287,7 @@ def test_trainers_that_have_failed_are_judged_by_that() -> None:
 def test_none_is_no_limit(terms: dict[str, float | None]) -> None:
     world = formed(**terms) if "start_timeout_s" in terms else trains(**terms)
     step, longest_s = (0, None) if "start_timeout_s" in terms else (40, 0.5)
-    assert heard_until(world, 200.0, 20_000.0, step, longest_s).generation == 1
+    assert heard_until(world, 200.0, 6_000.0, step, longest_s).generation == 1
 
 
 def test_time_in_which_no_controller_heard_anybody_counts_for_nothing() -> None:

@@ -55,6 +55,7 @@ def states(out: Path, text: str = MATRIX, only: str = "") -> dict[str, str]:
     return {row.run: row.state for row in runner.run()}
 
 
+@pytest.mark.system
 def test_all_runs_pass_and_are_there(made: Path) -> None:
     checked, _ = check(made)
     assert list(checked.runs) == list(RUNS) and checked.passed == 3 and checked.failures == []
@@ -73,6 +74,7 @@ def test_a_training_without_checkpoints_is_always_among_the_runs(tmp_path: Path)
     assert [run.name for run in runner.runs][-1] == RUNS[0]
 
 
+@pytest.mark.system
 def test_what_is_there_is_not_made_again(out: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
     assert states(out) == dict.fromkeys(RUNS, "skipped_exists")
@@ -98,6 +100,7 @@ def tamper(folder: Path, what: str) -> None:
         path.unlink()
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("what", ["rank_1.jsonl"])
 def test_what_is_not_right_is_made_again(out: Path, what: str) -> None:
     tamper(out / "runs" / RUNS[1], what)
@@ -115,6 +118,7 @@ def test_whatever_is_not_right_is_made_again(out: Path, what: str) -> None:
     test_what_is_not_right_is_made_again(out, what)
 
 
+@pytest.mark.system
 def test_another_configuration_is_another_run(out: Path) -> None:
     """The undisturbed run knows nothing of failures, so it stays."""
     changed = MATRIX.replace("[7]", "[8]").replace("[none, blk, ovl]", "[none, blk]")
@@ -123,6 +127,7 @@ def test_another_configuration_is_another_run(out: Path) -> None:
     assert check(out)[0].passed == 3
 
 
+@pytest.mark.system
 def test_runs_of_another_matrix_are_not_mixed_with_those_of_this_one(out: Path) -> None:
     with pytest.raises(
         RequestError, match=r"--fresh: tokens-gpt-tiny-base-ovl-s0 there has steps 12, now 14"
@@ -130,6 +135,7 @@ def test_runs_of_another_matrix_are_not_mixed_with_those_of_this_one(out: Path) 
         MatrixRunner(matrix(MATRIX.replace("steps: 12", "steps: 14")), out, only="*-blk-*")
 
 
+@pytest.mark.system
 def test_a_damaged_neighbour_is_nobody_elses_fault(out: Path) -> None:
     (out / "runs" / RUNS[2] / "config.json").write_text("{")
     found = MatrixRunner(matrix(), out, only="*-blk-*")
@@ -151,6 +157,7 @@ def test_a_pattern_that_chooses_nothing_names_what_there_is(tmp_path: Path) -> N
         MatrixRunner(matrix(), tmp_path, only="nothing")
 
 
+@pytest.mark.system
 def test_a_run_that_cannot_be_recorded_fails_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -151,7 +151,7 @@ LONG = (
     "audit",
 )
 """Commands that measure for seconds."""
-STARTS_PROCESSES = ("profile saturation", "run", "jobs resume")
+STARTS_PROCESSES = ("doctor", "profile saturation", "run", "jobs resume")
 
 
 def commands(command: Any, words: str) -> Iterator[tuple[str, Any]]:

@@ -30,8 +30,12 @@ _STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn"}
 
 
 def mark_rings(items: list[pytest.Item]) -> None:
-    """Add the marker ``system`` to the tests that start processes by what their code says."""
+    """Add ``system`` to the tests that start processes by what their code says, ``slow`` to those in
+    a browser.
+    """
     for item in items:
+        if item.get_closest_marker("browser"):
+            item.add_marker("slow")
         if any(item.get_closest_marker(name) for name in ("browser", "mpi")) or _starts(item):
             item.add_marker("system")
 

@@ -154,6 +154,7 @@ def killed_at(folder: str, step: int) -> None:
     save_entries(folder, [eflops("g5.xlarge")])
 
 
+@pytest.mark.system
 def test_a_kill_at_any_step_leaves_whole_tables(tmp_path: Path) -> None:
     old, both = (eflops("g4dn.xlarge"),), (eflops("g4dn.xlarge"), eflops("g5.xlarge"))
     ends = []
@@ -210,6 +211,7 @@ def save_many(folder: str, name: str, count: int, start: Any) -> None:
         save_entries(folder, [eflops(f"{name}{i}.xlarge")])
 
 
+@pytest.mark.system
 def test_saves_at_once_lose_nothing(tmp_path: Path) -> None:
     start, count = FORK.Barrier(3), 12
     processes = [

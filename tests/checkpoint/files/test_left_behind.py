@@ -27,6 +27,7 @@ from support.checkpoint.images import (
 from support.checkpoint.killed_writers import killed_writer
 from support.checkpoint.memory_nodes import make_image, make_layout, put, running, tier, until
 from support.checkpoint.object_store import BUCKET, Store
+from support.effort import sampled
 
 from deepvm.checkpoint.files import durable_write
 from deepvm.checkpoint.files.commit_record import UPCOMING, verify
@@ -127,7 +128,7 @@ def test_a_call_that_fails_once(
     to.close()
 
 
-@pytest.mark.parametrize("label", FOLDER_LABELS)
+@pytest.mark.parametrize("label", sampled(FOLDER_LABELS))
 def test_the_next_writer_removes_what_a_killed_one_left(tmp_path: Path, label: str) -> None:
     """Also before its first version was there; what a reader could have been given stays."""
     assert killed_writer(tmp_path, label, 1, 1, 300_000) == []

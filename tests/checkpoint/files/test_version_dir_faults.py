@@ -28,6 +28,7 @@ from support.checkpoint.images import (
     write_to_folder,
 )
 from support.checkpoint.killed_writers import PIECE, WRITER, killed_writer
+from support.effort import sampled
 from support.small_disk import small_disk
 
 from deepvm.checkpoint.files import durable_write
@@ -78,7 +79,7 @@ def folder(tmp_path: Path) -> VersionFolder:
 
 
 @pytest.mark.parametrize("label", FOLDER_LABELS)
-@pytest.mark.parametrize("count", [1, 4])
+@pytest.mark.parametrize("count", [1, pytest.param(4, marks=pytest.mark.slow)])
 def test_a_writer_killed_at_a_point(tmp_path: Path, label: str, count: int) -> None:
     size = 5 * PIECE + 1234 + count
     for version in (1, 2):
@@ -91,7 +92,7 @@ def test_a_writer_killed_at_a_point(tmp_path: Path, label: str, count: int) -> N
     check(tmp_path, [1, 2, *acknowledged], 3 + len(acknowledged), size)
 
 
-@pytest.mark.parametrize("label", FOLDER_LABELS)
+@pytest.mark.parametrize("label", sampled(FOLDER_LABELS))
 def test_a_writer_killed_while_it_replaces_a_version(tmp_path: Path, label: str) -> None:
     """A job that was started anew writes a version that an earlier run has written with other
     bytes.

@@ -13,7 +13,8 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.data import Dataset  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+# Real trainers, which take seconds to load
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.system]
 
 
 class Samples(Dataset[Any]):

@@ -85,6 +85,7 @@ def test_left_after_any_batch(tmp_path: Path, leave_at: int) -> None:
     assert equal(end, final)
 
 
+@pytest.mark.system
 def test_left_again_and_again_with_workers(tmp_path: Path) -> None:
     expected, final = undisturbed(2)
     end: list[Any] = []

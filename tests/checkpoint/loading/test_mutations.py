@@ -59,6 +59,7 @@ MUTATIONS: dict[str, tuple[Callable[[Patch], None], str, dict[str, Any], int, li
 }  # fmt: skip
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("what", sampled(MUTATIONS))
 def test_it_is_found_out(what: str, monkeypatch: Patch) -> None:
     change, kind, more, ahead, cuts = MUTATIONS[what]
@@ -67,6 +68,7 @@ def test_it_is_found_out(what: str, monkeypatch: Patch) -> None:
         check(lambda: KINDS[kind](**more), cuts, ahead)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("what", sampled(MUTATIONS))
 def test_it_is_right_without(what: str) -> None:
     _, kind, more, ahead, cuts = MUTATIONS[what]

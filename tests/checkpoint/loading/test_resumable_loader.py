@@ -64,6 +64,7 @@ def test_cut_anywhere_with_workers(kind: str, workers: str, ahead: int) -> None:
     )
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("workers", ["2", pytest.param("2, kept", marks=pytest.mark.slow)])
 def test_a_cut_with_workers(workers: str) -> None:
     check(lambda: KINDS["shuffled"](**WORKERS[workers]), [4, 11])
@@ -127,6 +128,7 @@ def test_a_sampler_that_cannot_be_repeated_is_said(caplog: pytest.LogCaptureFixt
     assert "has not drawn the same order" in caplog.text
 
 
+@pytest.mark.system
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
 @pytest.mark.parametrize("workers", [(2, 0, 3), (0, 2, 2), (3, 1, 0)])
 @pytest.mark.parametrize("own", [False, True])
@@ -257,6 +259,7 @@ def test_what_is_no_position_is_refused(state: dict[str, Any]) -> None:
         ResumableLoader(DataLoader(range(4))).load_state_dict(state)  # type: ignore[arg-type]
 
 
+@pytest.mark.system
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
 def test_the_layout_of_a_state_stays() -> None:
     """Another length would change the layout of the file with each version."""

@@ -276,6 +276,7 @@ def test_a_stream_without_its_own_state_any_more() -> None:
     assert before + after == [*range(ROWS)]
 
 
+@pytest.mark.system
 @needs_torchdata
 @pytest.mark.parametrize("loader", [stateful, DataLoader])
 @pytest.mark.parametrize("workers", [(0, 2), (2, 0), pytest.param((2, 3), marks=pytest.mark.slow)])

@@ -18,6 +18,7 @@ from support.checkpoint.loops.campaign import Campaign, Outcome, warm_up  # noqa
 from support.checkpoint.loops.parts import adam, batch, classify, mlp  # noqa: E402
 from support.checkpoint.loops.run import Mode, Run, contradictions  # noqa: E402
 from support.checkpoint.loops.shape import Hooks, Shape, Steps  # noqa: E402
+from support.effort import sampled  # noqa: E402
 
 pytestmark = pytest.mark.xdist_group("loops")  # one process loads what attempts need, once
 
@@ -34,13 +35,15 @@ def quick(name: str, mode: Mode, folder: Path) -> Outcome:
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "next_batch_with_accumulation",
-        "gan_with_spectral_norm",
-        "validation_loader",
-        "replay_buffer",
-        "resumable_loader",
-    ],
+    sampled(
+        [
+            "next_batch_with_accumulation",
+            "gan_with_spectral_norm",
+            "validation_loader",
+            "replay_buffer",
+            "resumable_loader",
+        ]
+    ),
 )
 def test_steps_resume_bit_for_bit(name: str, tmp_path: Path) -> None:
     outcome = quick(name, "steps", tmp_path)
@@ -48,7 +51,8 @@ def test_steps_resume_bit_for_bit(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["averaged_model", "next_batch_before_the_forward", "momentum_encoder_at_the_top"]
+    "name",
+    sampled(["averaged_model", "next_batch_before_the_forward", "momentum_encoder_at_the_top"]),
 )
 def test_hooks_resume_bit_for_bit_or_warn(name: str, tmp_path: Path) -> None:
     outcome = quick(name, "hooks", tmp_path)

@@ -10,7 +10,7 @@ pytest.importorskip("torch")
 
 from support.checkpoint.odd_ranks import run  # noqa: E402
 
-pytestmark = pytest.mark.xdist_group("odd ranks")
+pytestmark = [pytest.mark.xdist_group("odd ranks"), pytest.mark.slow]
 CASES = (
     "refused_on_one_rank",
     "an_optimizer_made_too_early",

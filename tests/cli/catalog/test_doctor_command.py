@@ -43,6 +43,7 @@ def rows(out: str) -> dict[str, dict[str, str]]:
     return {c["name"]: c for c in json.loads(out)["checks"]}
 
 
+@pytest.mark.system
 def test_without_credentials_the_next_step_is_named(run: Run) -> None:
     code, out, err = run("-o", "json")
     found = json.loads(out)
@@ -64,6 +65,7 @@ def test_without_credentials_the_next_step_is_named(run: Run) -> None:
     assert [r[1] for r in table if r[0] == "credentials"] == ["failed"]
 
 
+@pytest.mark.system
 def test_the_cache_is_checked_by_writing(
     run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -89,6 +91,7 @@ def test_the_policy_is_printed_and_nothing_is_asked(
     assert not [a for a in actions if not re.search(r":(Describe|Get)", a)]
 
 
+@pytest.mark.system
 def test_exit_codes_follow_the_checks(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """What AWS says is simulated here.
 
@@ -120,6 +123,7 @@ def test_what_keeps_local_machines_together(
     assert (code, rows(out)["local machines"]["status"]) == (0, status)
 
 
+@pytest.mark.system
 def test_several_regions_and_those_of_the_settings(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,6 +159,7 @@ def test_what_cannot_be_a_region_is_refused(run: Run) -> None:
         assert f"--region: {region!r} cannot be used" in err
 
 
+@pytest.mark.system
 def test_a_key_is_never_shown(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAIOSFODNN7EXAMPLE")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)

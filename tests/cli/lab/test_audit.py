@@ -44,6 +44,7 @@ def test_a_script_that_is_not_certified(run: Run) -> None:
     assert "not certified: resumed" in said and "each attempt started anew, from step 0" in said
 
 
+@pytest.mark.system
 def test_no_answer_is_4(run: Run) -> None:
     for words, why in [
         (
@@ -77,6 +78,7 @@ def test_wrong_usage_is_2(run: Run) -> None:
         assert code == 2 and why in err
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("words", "named"),
     [

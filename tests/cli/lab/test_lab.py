@@ -59,6 +59,7 @@ def matrix(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.system
 def test_a_matrix_is_run_checked_and_reported(run: Run, matrix: Path, tmp_path: Path) -> None:
     out = tmp_path / "lab"
     code, text, err = run("lab", "run", matrix, "--out", out, "-o", "json")
@@ -107,6 +108,7 @@ def test_a_matrix_is_run_checked_and_reported(run: Run, matrix: Path, tmp_path: 
         assert (out / name).stat().st_size
 
 
+@pytest.mark.system
 def test_only_some_runs(run: Run, matrix: Path, tmp_path: Path) -> None:
     code, _, err = run(
         "lab", "run", matrix, "--out", tmp_path / "lab", "--only", "*-none-*", "-o", "json"
@@ -287,6 +289,7 @@ def test_a_folder_that_cannot_be_made(run: Run, matrix: Path, tmp_path: Path) ->
     )
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_no_fault_of_a_strategy(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "m.yaml"
     # Checkpoints are far larger than records

@@ -141,6 +141,7 @@ def test_what_was_measured_otherwise_is_not_reused(
     assert f"({file}: {what}" in err
 
 
+@pytest.mark.system
 def test_other_hosts_may_go_on_and_a_file_without_a_record_is_refused(run: Run) -> None:
     keep(*documents())
     assert run("profile", "all", *WORDS, "--hosts", ",".join(["new", *HOSTS[1:]]))[0] == 0

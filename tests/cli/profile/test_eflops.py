@@ -28,6 +28,7 @@ def run(run: Run) -> Run:
     return partial(run, "profile", "eflops")
 
 
+@pytest.mark.system
 def test_the_document(one_core: None, run: Run) -> None:
     code, out, err = run("--model", "resnet18", *SHORT, "-o", "json")
     document = json.loads(out)
@@ -58,6 +59,7 @@ def test_several_models_are_a_list(one_core: None, run: Run) -> None:
     assert [d["workload"]["model"] for d in json.loads(out)] == list(MODELS)
 
 
+@pytest.mark.system
 def test_wrong_usage(run: Run) -> None:
     for words, code, message in [
         (["--model", "vgg"], 2, "--model: 'vgg' cannot be used; allowed: resnet18, resnet50"),
@@ -81,6 +83,7 @@ def test_wrong_usage(run: Run) -> None:
         assert message in err
 
 
+@pytest.mark.system
 def test_images_that_are_not_there(one_core: None, run: Run, tmp_path: Path) -> None:
     code, out, err = run(*SHORT, "--data", tmp_path)
     assert (code, out) == (4, "")

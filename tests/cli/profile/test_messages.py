@@ -106,6 +106,7 @@ def test_eflops_without_torch(run: Run, monkeypatch: pytest.MonkeyPatch) -> None
     assert f"{Path(sys.executable).name} -m pip install 'deepvm[train]'" in err
 
 
+@pytest.mark.system
 def test_hosts_that_are_one_machine_are_not_measured_to_be_saved(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,6 +207,7 @@ def test_interrupted_it_says_that_the_same_command_goes_on(tmp_path: Path) -> No
     assert rest.endswith("Error: interrupted\n")
 
 
+@pytest.mark.system
 def test_two_curves_do_not_share_a_file(run: Run) -> None:
     words = [
         "profile",

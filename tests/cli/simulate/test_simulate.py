@@ -253,6 +253,7 @@ def test_one_that_does_not_get_ahead_costs_no_other_row(files: Path, run: Run) -
     assert err.startswith("Error: none: job: makes no progress: after ")
 
 
+@pytest.mark.system
 def test_processes_share_the_rows_and_change_nothing(files: Path, run: Run) -> None:
     words = [
         "--job",

@@ -51,11 +51,13 @@ def run(trainers: Trainers) -> int:
     return int(code[0])
 
 
+@pytest.mark.system
 def test_python_is_the_interpreter_of_the_agent(made: Made) -> None:
     """On a machine whose image has it in a folder of its own, no ``PATH`` names it."""
     assert run(made("python who.py")) == 0 and made.said == [sys.executable]
 
 
+@pytest.mark.system
 def test_python_is_the_one_that_the_job_names(made: Made, tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "python").write_text("#!/bin/sh\necho mine")
@@ -63,6 +65,7 @@ def test_python_is_the_one_that_the_job_names(made: Made, tmp_path: Path) -> Non
     assert run(made("python who.py", PATH=f"{tmp_path}/bin")) == 0 and made.said == ["mine"]
 
 
+@pytest.mark.system
 def test_an_interpreter_that_is_not_there_is_said_when_it_is_needed(made: Made) -> None:
     trainers = made("python who.py", PATH="/nowhere")
     trainers.warm_up()
@@ -83,6 +86,7 @@ def test_one_that_dies_while_it_waits_is_started_anew(made: Made) -> None:
     deaf.stdout.close()
 
 
+@pytest.mark.system
 def test_pipes_of_those_that_are_not_ready_are_closed(made: Made) -> None:
     trainers = made("python who.py")
     before = set(os.listdir("/proc/self/fd"))
@@ -102,6 +106,7 @@ def test_one_that_is_told_before_it_is_ready(made: Made) -> None:
     assert not trainers.warm and run(trainers) == 0 and made.said == [sys.executable]
 
 
+@pytest.mark.system
 def test_one_that_was_started_waits_no_more(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether trainers wait is asked by the thread of the heartbeats, at any time."""
     trainers, looks, go_on = made("python who.py"), threading.Event(), threading.Event()

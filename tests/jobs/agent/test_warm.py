@@ -100,6 +100,7 @@ def test_a_command_that_is_nowhere_ends_the_job(tmp_path: Path) -> None:
         home.end()
 
 
+@pytest.mark.system
 def test_waiting_trainers_that_die_leave_no_open_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

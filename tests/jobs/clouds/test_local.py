@@ -34,6 +34,7 @@ def cloud(tmp_path: Path) -> Iterator[LocalCloud]:
     found.release("job", "m1")
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("by_s", [3600.0, -3600.0])
 def test_lives_are_as_long_as_they_were_whoever_sets_the_clock(
     cloud: LocalCloud, monkeypatch: pytest.MonkeyPatch, by_s: float
@@ -46,6 +47,7 @@ def test_lives_are_as_long_as_they_were_whoever_sets_the_clock(
     assert times[0] == launched_s and 0 <= times[1] - times[0] < 30
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("kind", [LocalCloud, HostCloud])
 def test_what_its_processes_take_for_the_metadata_service(
     kind: type[LocalCloud], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -95,6 +97,7 @@ def test_trainers_see_the_metadata_service_of_their_machine(tmp_path: Path) -> N
         home.end()
 
 
+@pytest.mark.system
 def test_two_who_look_at_once_see_the_same(
     cloud: LocalCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,6 +123,7 @@ ENDS: dict[str, Callable[[LocalCloud], None]] = {
 }
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("how", ENDS)
 def test_code_and_data_go_with_their_machine(cloud: LocalCloud, tmp_path: Path, how: str) -> None:
     """As the disk of a VM does; its log stays."""
@@ -140,6 +144,7 @@ def test_code_and_data_go_with_their_machine(cloud: LocalCloud, tmp_path: Path, 
     )
 
 
+@pytest.mark.system
 def test_what_a_killed_controller_left_goes_at_the_end_of_the_job(
     cloud: LocalCloud, tmp_path: Path
 ) -> None:

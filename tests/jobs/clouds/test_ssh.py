@@ -229,6 +229,7 @@ def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.system
 def test_hosts_that_do_not_answer_are_unknown(there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One command leads there as long as a file exists."""
     switch = there / "switch"
@@ -292,6 +293,7 @@ def test_a_host_that_was_silent_at_the_end_is_cleared_later(
 CODE = "0" * 32
 
 
+@pytest.mark.system
 def test_code_that_another_start_has_just_unpacked_stays(there: Path) -> None:
     """Between the interpreter's first look and the machine nothing but a lock says that the code is
     needed.
@@ -313,6 +315,7 @@ def test_code_that_another_start_has_just_unpacked_stays(there: Path) -> None:
     assert not code.exists()
 
 
+@pytest.mark.system
 def test_nothing_begins_on_a_host_while_code_is_removed_there(there: Path) -> None:
     cloud = cloud_of(there, Host("a"))
     hosts = there / "there" / "deepvm" / "hosts"
@@ -331,6 +334,7 @@ def test_nothing_begins_on_a_host_while_code_is_removed_there(there: Path) -> No
     cloud.release("job", "m2")
 
 
+@pytest.mark.system
 def test_a_host_is_taken_once_whoever_asks(there: Path) -> None:
     cloud = cloud_of(there, Host("a"), Host("b"))
     (there / "other").mkdir()
@@ -348,6 +352,7 @@ def test_a_host_is_taken_once_whoever_asks(there: Path) -> None:
         assert (there / job / "placed" / "over").exists()
 
 
+@pytest.mark.system
 def test_no_secret_stands_in_the_words_of_a_command(there: Path) -> None:
     seen = there / "seen"
     launcher = f'sh -c \'printf "%s " "$@" >> {seen}; exec "$@"\' {{host}}'
@@ -357,6 +362,7 @@ def test_no_secret_stands_in_the_words_of_a_command(there: Path) -> None:
     assert b"secret".hex() not in seen.read_text() and "def main" in seen.read_text()
 
 
+@pytest.mark.system
 def test_an_older_python_is_refused_in_words(there: Path) -> None:
     old = there / "python3"
     fake = "import sys; sys.version_info = (3, 7, 1); exec(sys.argv.pop(1))"

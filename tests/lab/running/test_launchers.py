@@ -92,6 +92,7 @@ def ended(attempt: Attempt) -> bool:
     return all(code is not None for code in attempt.exits())
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("launcher", NAMES, indirect=True)
 def test_ranks_that_end_well(launcher: RankLauncher, tmp_path: Path) -> None:
     attempt = launcher.start(order(tmp_path / "run"), 2, free_port())
@@ -102,6 +103,7 @@ def test_ranks_that_end_well(launcher: RankLauncher, tmp_path: Path) -> None:
     attempt.kill_all()  # may be called again
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("launcher", NAMES, indirect=True)
 def test_a_rank_that_fails_is_seen(launcher: RankLauncher, tmp_path: Path) -> None:
     attempt = launcher.start(order(tmp_path / "run", Strike("exit", 3, rank=1)), 2, free_port())
@@ -113,6 +115,7 @@ def test_a_rank_that_fails_is_seen(launcher: RankLauncher, tmp_path: Path) -> No
     assert len(pids) == 2 and not any(map(alive, pids))
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("launcher", NAMES, indirect=True)
 def test_nothing_outlives_kill_all(launcher: RankLauncher, tmp_path: Path) -> None:
     folder = tmp_path / "run"
@@ -125,6 +128,7 @@ def test_nothing_outlives_kill_all(launcher: RankLauncher, tmp_path: Path) -> No
     assert all(code for code in attempt.exits())
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("launcher", NAMES, indirect=True)
 def test_kill_all_at_the_start(launcher: RankLauncher, tmp_path: Path) -> None:
     """As soon as there is a process of a rank, long before it can say so."""
@@ -138,6 +142,7 @@ def test_kill_all_at_the_start(launcher: RankLauncher, tmp_path: Path) -> None:
     assert not any(map(alive, started(folder, 2))) and not trains(folder)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("launcher", ["forkserver"], indirect=True)
 def test_exits_are_not_lost_while_another_run_starts_ranks(
     launcher: RankLauncher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -69,6 +69,7 @@ def wrong(made: Made, one: Ran, world: str, **changes: Any) -> dict[str, str]:
     return one.wrong(made.calm(world, **changes))  # type: ignore[attr-defined]
 
 
+@pytest.mark.system
 def test_two_ranks_come_back_after_a_rank_has_ended(made: Made) -> None:
     """The quick one of those below."""
     one = made("two", "deepvm", Strike("exit", 8), Strike("kill", 15, 1))

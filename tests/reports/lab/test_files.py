@@ -42,11 +42,22 @@ NAMES = {
 }
 
 
-def written(out: Path) -> Sequence[SuiteResult]:
-    """Write all files; its suites."""
+def written(out: Path, *, draws: bool = False) -> Sequence[SuiteResult]:
+    """Write all files, with the figures if it ``draws``; its suites."""
     summary = LabSummary.of(*check(out))
-    assert write_all(out, summary) == ""
+    with pytest.MonkeyPatch.context() as patch:
+        if not draws:
+            patch.setattr(lab_files, "write_figures", lambda *_: ())
+        assert write_all(out, summary) == ""
     return summary.suites
+
+
+@pytest.fixture(scope="module")
+def with_a_wrong_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A lab's folder with all its files, of which one run does not pass."""
+    out = make(tmp_path_factory.mktemp("lab"), wrong={WRONG})
+    written(out)
+    return out
 
 
 def report_document(suites: Sequence[SuiteResult]) -> dict[str, Any]:
@@ -67,10 +78,10 @@ def files(out: Path) -> dict[str, bytes]:
 
 
 def test_all_are_there_and_the_same_each_time(tmp_path: Path) -> None:
-    written(make(tmp_path))
+    written(make(tmp_path), draws=True)
     first = files(tmp_path)
     assert set(first) == NAMES and all(first.values())
-    written(tmp_path)
+    written(tmp_path, draws=True)
     assert files(tmp_path) == first
 
 
@@ -94,11 +105,11 @@ def test_documents_are_as_their_schemas_say(tmp_path: Path) -> None:
             check_schema(json.loads((folder / f"{name}.json").read_text()), schema)
 
 
-def test_runs_that_do_not_pass_are_in_no_number(tmp_path: Path) -> None:
+def test_runs_that_do_not_pass_are_in_no_number(tmp_path: Path, with_a_wrong_run: Path) -> None:
+    written(make(tmp_path))
     good, bad = (
         {(row["failure"], row["variant"]): row for row in table(out, "summary.csv")}
-        for out in (tmp_path / "good", tmp_path / "bad")
-        if written(make(out, wrong={WRONG} if out.name == "bad" else ()))
+        for out in (tmp_path, with_a_wrong_run)
     )
     late = bad["late", "ovl"]
     assert (late["runs"], late["passed"], late["pairs"], late["audit"]) == ("3", "2", "2", "fail")
@@ -106,7 +117,7 @@ def test_runs_that_do_not_pass_are_in_no_number(tmp_path: Path) -> None:
     assert {key: row for key, row in bad.items() if key != ("late", "ovl")} == {
         key: row for key, row in good.items() if key != ("late", "ovl")
     }
-    rows = {row["run"]: row for row in table(tmp_path / "bad", "detailed_table.csv")}
+    rows = {row["run"]: row for row in table(with_a_wrong_run, "detailed_table.csv")}
     kept = [
         float(row["goodput"])
         for row in rows.values()
@@ -120,7 +131,7 @@ def test_runs_that_do_not_pass_are_in_no_number(tmp_path: Path) -> None:
 
 def test_where_no_run_passes_there_is_no_number(tmp_path: Path) -> None:
     make(tmp_path, seeds=(0,), wrong={"tokens-gpt-tiny-late-ovl-s0"})
-    document = report_document(written(tmp_path))
+    document = report_document(written(tmp_path, draws=True))
     late = document["suites"][1]
     assert late["variants"]["ovl"]["goodput"] == {"mean": None, "low": None, "high": None, "n": 0}
     assert late["variants"]["ovl"]["stall_s"] is None and late["variants"]["ovl"]["audit"] == "fail"
@@ -132,20 +143,16 @@ def test_where_no_run_passes_there_is_no_number(tmp_path: Path) -> None:
     assert row["goodput"] == row["stall_s"] == row["detect_s"] == ""
 
 
-def test_what_nobody_else_says_is_in_the_markdown(tmp_path: Path) -> None:
-    make(tmp_path, wrong={WRONG})
-    written(tmp_path)
-    text = (tmp_path / "tokens-gpt-tiny-late_publishable.md").read_text()
+def test_what_nobody_else_says_is_in_the_markdown(with_a_wrong_run: Path) -> None:
+    text = (with_a_wrong_run / "tokens-gpt-tiny-late_publishable.md").read_text()
     assert "Failures: exit 6, 10. 12 steps, a checkpoint every 4; ranks: 2" in text
     assert f"- `{WRONG}`: parameters: other parameters than those of the undisturbed run" in text
     assert "| ovl | 2 of 3 |" in text and ", 2 pairs |" in text
 
 
 @pytest.mark.parametrize("name", ["analysis.md", "tokens-gpt-tiny-late_publishable.md"])
-def test_texts_as_they_are_kept(tmp_path: Path, name: str) -> None:
-    make(tmp_path, wrong={WRONG})
-    written(tmp_path)
-    check_golden(f"lab-{name}", (tmp_path / name).read_text())
+def test_texts_as_they_are_kept(with_a_wrong_run: Path, name: str) -> None:
+    check_golden(f"lab-{name}", (with_a_wrong_run / name).read_text())
 
 
 def test_without_matplotlib_all_else_is_written(
@@ -164,7 +171,7 @@ def test_without_matplotlib_all_else_is_written(
 
 def test_a_matrix_without_blocking_or_a_reference(tmp_path: Path) -> None:
     """Nothing to compare with: goodputs remain."""
-    written(make(tmp_path, variants=("none", "deepvm")))
+    written(make(tmp_path, variants=("none", "deepvm")), draws=True)
     text = (tmp_path / "analysis.md").read_text()
     assert (
         "No suite has blocking, overlapped and reference runs that pass with the same seed: no"
@@ -175,7 +182,7 @@ def test_a_matrix_without_blocking_or_a_reference(tmp_path: Path) -> None:
 
 
 def test_undisturbed_runs_alone_are_a_suite(tmp_path: Path) -> None:
-    (suite,) = written(make(tmp_path, variants=("none", "ref-blk")))
+    (suite,) = written(make(tmp_path, variants=("none", "ref-blk")), draws=True)
     assert suite.failure == "calm" and set(suite.variants) == {"none", "ref-blk"}
     assert "<h2" in (tmp_path / "report.html").read_text()
 
@@ -215,7 +222,7 @@ def test_where_all_have_diverged_there_is_no_loss_difference(tmp_path: Path) -> 
     make(tmp_path, seeds=(0,))
     for log in (tmp_path / "runs").glob("*/rank_*.jsonl"):
         log.write_text(re.sub(r'"loss": [-+.e0-9]+', '"loss": NaN', log.read_text()))
-    written(tmp_path)
+    written(tmp_path, draws=True)
     (line,) = (
         one
         for one in (tmp_path / "analysis.md").read_text().splitlines()

@@ -15,6 +15,7 @@ from deepvm.lab.faults.fault_registry import strike_document
 from deepvm.lab.records import CONFIG, Records
 from deepvm.lab.running.launcher import Launcher
 from deepvm.lab.running.plan import Plan
+from support.process_starts import leaves_ring_1
 
 
 def config(strategy: str | None, strikes: Sequence[Strike] = (), **changes: Any) -> dict[str, Any]:
@@ -76,5 +77,6 @@ def ran(
     known = {name: when.model_dump() for name, when in (disk or {}).items()}
     made = config(strategy, strikes, disk=known, **changes)
     write_bytes(folder / CONFIG, json.dumps(made).encode())
+    leaves_ring_1("ranks of a training")
     ended = launcher.run(Plan(folder, made, hang_s))
     return Ran(ended, json.loads((folder / "supervisor.json").read_text()), Records.read(folder))

@@ -342,6 +342,7 @@ class TestCredentials:
         assert str(tmp_path / ".aws" / "credentials") in found.detail
         assert "planted-planted" not in repr(vars(found))
 
+    @pytest.mark.system
     def test_a_process_that_fails_and_talks(self, tmp_path):
         (tmp_path / ".aws").mkdir()
         script = "sh -c 'echo planted-planted >&2; exit 3'"
