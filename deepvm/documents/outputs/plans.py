@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, Literal, TypedDict
 
-from deepvm.documents.build import At
+from deepvm.documents.build import FIRST, At
 from deepvm.documents.outputs.performance import Interval
 from deepvm.io.times import format_time
 
@@ -673,7 +673,7 @@ class Configuration(_MoreOfConfiguration):
 class Alternative(Configuration):
     """The best cluster by another objective."""
 
-    objective: str
+    objective: Annotated[str, At("objective", after=FIRST)]
     """that objective"""
 
 

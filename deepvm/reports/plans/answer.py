@@ -11,7 +11,7 @@ from deepvm.core.cluster.cluster import Recommendation
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import Comparison, cloud_name
 from deepvm.reports.plans.plan_view import PlanView
-from deepvm.reports.plans.sources import placement_lines
+from deepvm.reports.plans.report import sentences
 from deepvm.reports.plans.words import (
     bill_cell,
     cluster_words,
@@ -32,13 +32,15 @@ def print_answer(view: PlanView) -> None:
     place = f"; {found.place(view.catalog)}" if len(found.answers) > 1 else ""
     print_lines([f"{view.title}{place}", ""])
     print_items([_cells(label, r, view) for label, r in view.rows], also="-o json")
-    print_lines(["", *map(str, view.notes), *placement_lines(view.placement)])
+    print_lines(["", *map(str, view.notes)])
+    if view.placement is not None:
+        print_lines(sentences(view, "placement"))
     if several_clouds:
         print_lines([""])
         print_items([_cloud_cells(answer, view.now) for answer in found.answers], also="-o json")
         print_lines([*_for_a_little_more(found), ""])
-    else:
-        print_lines([*view.regions()])
+    elif len(found.answers) > 1:
+        print_lines(sentences(view, "regions"))
     print_lines(_next_steps(view))
 
 

@@ -272,9 +272,9 @@ def _price_age_days(catalog: Catalog, now: datetime) -> int | None:
 def _quota_notes(first: Recommendation, catalog: Catalog) -> Iterator[Note]:
     """Quotas that a plan needs and of which nothing is known."""
     needed = [
-        f"{need['vcpus']} vCPUs of {need['family']} {need['market']}"
+        f"{need.vcpus} vCPUs of {need.family} {need.market.value}"
         for need in quota_needs(first.cluster, catalog)
-        if need["limit"] is None and need["code"]
+        if need.limit is None and need.code
     ]
     if needed:
         yield Note("quota", f"quota needed: {', '.join(needed)}", "!", "deepvm doctor")

@@ -54,7 +54,7 @@ def plan_page(view: PlanView, command: str, version: str = "") -> str:
         unit=unit,
         header=_header(view, unit),
         rows=[[label, *_cells(view, r)] for label, r in view.rows],
-        regions=list(view.regions()) if answer else [],
+        regions=sentences(view, "regions") if answer else [],
         infeasible=answer.infeasible.sentence if answer.infeasible else "",
         trained=view.workload is not None,
         less=", less what preemptions cost" if view.workload else "",
@@ -88,7 +88,8 @@ def _headline(answer: Recommendations) -> str:
 
 
 def _request(view: PlanView) -> list[str]:
-    asked = f"{view.request}. Catalog {view.catalog.name}."
+    (request,) = sentences(view, "request")
+    asked = f"{request} Catalog {view.catalog.name}."
     return [f"{view.title}.", asked] if view.workload else [asked]
 
 

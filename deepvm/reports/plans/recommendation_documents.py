@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import replace
-from operator import attrgetter
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from deepvm.catalog.signals.signal import HISTORY, ON_DEMAND, SPOT, base
-from deepvm.core.cluster.cluster import JobEstimate, Prediction, Recommendation
+from deepvm.core.cluster.cluster import JobEstimate, Recommendation
 from deepvm.core.cluster.instances import Catalog, InstanceType, Market
-from deepvm.documents.build import ABSENT, With, document_of
+from deepvm.documents.build import ABSENT, At, With, document_of
 from deepvm.documents.outputs import plans as outputs
 from deepvm.io.times import format_time
 from deepvm.planner.recommend import Recommendations
@@ -21,15 +21,12 @@ from deepvm.reports.plans.words import risk_of
 
 if TYPE_CHECKING:
     from deepvm.catalog.market.open_markets import Placement
-    from deepvm.core.bill.bill import Bill
     from deepvm.core.training.speed import Training
     from deepvm.planner.explain import WhyNot
     from deepvm.planner.job_forecast import Work
     from deepvm.planner.workload.measurement import NextMeasurement
 
 EXPLAIN_VERSION = "deepvm.explain/1"
-FIGURES = ("speedup", "scaling_factor", "throughput", "flopp_spot", "z", "usd_per_work")
-"""Figures of a recommendation, in documents and CSV by the names of its attributes."""
 
 
 def document(answer: Recommendations, why: WhyNot | None = None) -> dict[str, Any]:
@@ -56,20 +53,15 @@ def document(answer: Recommendations, why: WhyNot | None = None) -> dict[str, An
         source=source(catalog),
         doubts=doubts(answer),
         configurations=[values(r) for r in answer.configurations],
-        alternatives=(),
+        alternatives=[
+            With(values(a.recommendation), objective=a.objective) for a in answer.alternatives
+        ],
         nearly_as_good=values(answer.nearly),
         **more,
     )
-    alternatives = [
-        {
-            "objective": a.objective.value,
-            **document_of(outputs.Configuration, values(a.recommendation)),
-        }
-        for a in answer.alternatives
-    ]
     written = document_of(outputs.Recommendation, parts)
     _add_runs(written["source"], catalog)
-    return written | {"alternatives": alternatives}
+    return written
 
 
 def _add_runs(written: dict[str, Any], catalog: Catalog) -> None:
@@ -146,27 +138,20 @@ def why_document(why: WhyNot) -> dict[str, Any]:
 
 
 def why_rows(why: WhyNot) -> tuple[list[str], list[list[Any]]]:
-    """Header, and one row: the type that was asked about, its best cluster, and how far that is from the winner."""
-    best = [why.best and value(why.best) for value in CSV.values()]
-    matches_at = None if why.matches_at is None else float(why.matches_at)
+    """Header, and a row: the type that was asked about, its best cluster, and its gap."""
+    best, more = why.best, {}
+    asked = {
+        "gap": why.gap,
+        "matches_at_usd_per_hour": None if why.matches_at is None else float(why.matches_at),
+        "reason": why.rejection.reason if why.rejection else None,
+    }
+    if best is not None and best.outlook is not None:
+        more = dict.fromkeys(CSV_EXPECTED, _EXPECTED)
     trained = CSV_TRAINED if why.units else {}
-    predicted = why.best and why.best.prediction
-    doubt = [predicted and value(predicted) for value in trained.values()]
-    outlook = why.best and why.best.outlook
-    expected, more = expected_document(outlook) if outlook else {}, CSV_EXPECTED if outlook else []
-    header = [
-        "asked_instance_type",
-        "verdict",
-        *CSV,
-        "gap",
-        "matches_at_usd_per_hour",
-        "reason",
-        *more,
-        *trained,
-    ]
-    reason = why.rejection and why.rejection.reason
-    figures = [why.gap, matches_at, reason, *map(expected.get, more)]
-    return header, [[why.instance_type, why.verdict, *best, *figures, *doubt]]
+    figures = row_of(CSV | more | trained, best) if best else {}
+    row: dict[str, Any] = {"asked_instance_type": why.instance_type, "verdict": why.verdict}
+    row |= dict.fromkeys(CSV) | asked | dict.fromkeys([*more, *trained]) | figures
+    return list(row), [list(row.values())]
 
 
 def source(catalog: Catalog) -> With:
@@ -302,20 +287,26 @@ def expected_document(outlook: JobEstimate | None) -> dict[str, Any]:
     return {} if outlook is None else document_of(outputs.Expected, expected_values(outlook))
 
 
-CSV: dict[str, Callable[[Recommendation], Any]] = {
-    "rank": lambda r: r.rank,
-    "architecture": lambda r: r.cluster.architecture,
-    "instance_type": lambda r: r.cluster.gpu.name,
-    "vm_count": lambda r: r.cluster.gpu_count,
-    "spot_count": lambda r: r.cluster.spot_count,
-    "on_demand_count": lambda r: r.cluster.on_demand_count,
-    "memory_instance_type": lambda r: r.cluster.memory and r.cluster.memory.instance.name,
-    "memory_vm_count": lambda r: r.cluster.memory.count if r.cluster.memory else 0,
-    "usd_per_hour": lambda r: float(r.usd_per_hour),
-    **{name: attrgetter(name) for name in FIGURES},
-    "binding": lambda r: " ".join(b.constraint for b in r.binding),
+CSV: dict[str, At] = {
+    "rank": At("rank"),
+    "architecture": At("cluster.architecture"),
+    "instance_type": At("cluster.gpu.name"),
+    "vm_count": At("cluster.gpu_count"),
+    "spot_count": At("cluster.spot_count"),
+    "on_demand_count": At("cluster.on_demand_count"),
+    "memory_instance_type": At("cluster.memory.instance.name"),
+    "memory_vm_count": At(lambda r: r.cluster.memory.count if r.cluster.memory else 0),
+    "usd_per_hour": At("usd_per_hour"),
+    "speedup": At("speedup"),
+    "scaling_factor": At("scaling_factor"),
+    "throughput": At("throughput"),
+    "flopp_spot": At("flopp_spot"),
+    "z": At("z"),
+    "usd_per_work": At("usd_per_work"),
+    "binding": At(lambda r: " ".join(limit.constraint for limit in r.binding)),
 }
-"""Columns of the CSV that say what a cluster is."""
+"""Columns of the CSV that say what a cluster is, and where a recommendation has them."""
+_PLACE = {"region": At("region"), "zone": At("cluster.zone.zone"), "estimated": At("estimated")}
 CSV_EXPECTED = [
     "makespan_s",
     "total_cost_usd",
@@ -326,42 +317,48 @@ CSV_EXPECTED = [
     "total_cost_p95_usd",
 ]
 """Appended where there is a job."""
-CSV_TRAINED: dict[str, Callable[[Prediction], Any]] = {
-    "throughput_low": lambda p: p.throughput.low,
-    "throughput_high": lambda p: p.throughput.high,
-    "source": lambda p: p.source,
+CSV_TRAINED = {
+    "throughput_low": At("prediction.throughput.low"),
+    "throughput_high": At("prediction.throughput.high"),
+    "source": At("prediction.source"),
 }
-"""Appended where a model is trained: the ends of the 80 % interval of its throughput, and where that comes from."""
-CSV_BILL: dict[str, Callable[[Bill], Any]] = {
-    "besides_usd_per_hour": lambda b: float(b.usd_per_hour),
-    "besides_usd_once": lambda b: float(b.usd_once),
-    "in_all_usd_per_hour": lambda b: float(b.total_usd_per_hour),
+"""Appended where a model is trained: the 80 % interval of its throughput, and its source."""
+_CSV_BILL = {
+    "besides_usd_per_hour": At("bill.usd_per_hour"),
+    "besides_usd_once": At("bill.usd_once"),
+    "in_all_usd_per_hour": At("bill.total_usd_per_hour"),
 }
 """Appended where rates of what comes besides VMs are known; the items are in the other formats."""
 
 
 def csv_rows(found: Comparison) -> tuple[list[str], list[list[Any]]]:
     """Header and one row for each configuration, of all regions together."""
-    request, rows = found.answers[0].request, []
-    more = CSV_EXPECTED if request.work is not None else []
-    trained = {} if request.training is None else CSV_TRAINED
-    clouds = ["cloud"] if found.of_several_clouds else []
-    billed = CSV_BILL if any(p.recommendation.bill for p in found.ranked) else {}
-    for placed in found.ranked:
-        r = placed.recommendation
-        zone, expected = r.cluster.zone and r.cluster.zone.zone, expected_document(r.outlook)
-        where = [placed.answer.catalog.region, zone, r.estimated]
-        doubt = [value(r.prediction) if r.prediction else None for value in trained.values()]
-        cloud = [cloud_name(placed.answer.catalog) for _ in clouds]
-        bill = [value(r.bill) if r.bill else None for value in billed.values()]
-        rows.append(
-            [
-                *(value(r) for value in CSV.values()),
-                *where,
-                *map(expected.get, more),
-                *doubt,
-                *cloud,
-                *bill,
-            ]
-        )
-    return [*CSV, "region", "zone", "estimated", *more, *trained, *clouds, *billed], rows
+    request, ranked = found.answers[0].request, found.ranked
+    sources = CSV | _PLACE
+    if request.work is not None:
+        sources |= dict.fromkeys(CSV_EXPECTED, _EXPECTED)
+    if request.training is not None:
+        sources |= CSV_TRAINED
+    if found.of_several_clouds:
+        sources |= {"cloud": At("cloud")}
+    if any(placed.recommendation.bill for placed in ranked):
+        sources |= _CSV_BILL
+    rows = []
+    for placed in ranked:
+        catalog = placed.answer.catalog
+        r = With(placed.recommendation, region=catalog.region, cloud=cloud_name(catalog))
+        rows.append(list(row_of(sources, r).values()))
+    return list(sources), rows
+
+
+_EXPECTED = At("outlook")
+
+
+def row_of(sources: Mapping[str, At], r: Any) -> dict[str, Any]:
+    """The values of a recommendation for some columns of a CSV; None for what it lacks."""
+    expected = expected_document(r.outlook)
+    row = {}
+    for name, source in sources.items():
+        value = expected.get(name) if source is _EXPECTED else source.read(r)
+        row[name] = float(value) if isinstance(value, Decimal) else value
+    return row

@@ -7,23 +7,37 @@ from math import inf
 from typing import Any
 
 from deepvm.core.cluster.instances import INTERRUPTION_BANDS
+from deepvm.core.cluster.known_lives import history_words
 from deepvm.core.preemption.interruption_bands import BAND_SHARES, hits
 from deepvm.core.spelling import listed
 from deepvm.core.units import format_usd
 from deepvm.planner.explain import WhyNot
+from deepvm.planner.infeasible import ALLOWED_BY, BY_NAME
 from deepvm.reports.plans import words
 from deepvm.reports.plans.plan_view import PlanView
-from deepvm.reports.plans.sources import source_lines
+from deepvm.reports.plans.sources import known_age, source_lines
 from deepvm.reports.text import in_short, print_text, text_blocks
 
+_BEST_BY = {
+    "throughput": "fastest training",
+    "flopp": "most operations per dollar (Z)",
+    "cost-per-work": "cheapest work",
+    "makespan": "shortest expected time",
+    "total-cost": "lowest expected bill",
+}
 _WORDS: dict[str, Any] = {
     "w": words,
+    "ALLOWED_BY": ALLOWED_BY,
     "BANDS": INTERRUPTION_BANDS,
+    "BEST_BY": _BEST_BY,
+    "BY_NAME": BY_NAME,
     "BAND_SHARES": BAND_SHARES,
     "format_usd": format_usd,
+    "history_words": history_words,
     "hits": hits,
     "in_short": in_short,
     "inf": inf,
+    "known_age": known_age,
     "listed": listed,
 }
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from datetime import date, datetime
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,9 +18,6 @@ from deepvm.core.spelling import joined, listed
 from deepvm.core.training.doubts import PLAIN, UNPUBLISHED
 from deepvm.core.units import counted
 from deepvm.planner.recommend import Recommendations
-
-if TYPE_CHECKING:
-    from deepvm.catalog.market.open_markets import Placement
 
 ODD_START = 0.1
 """Curves whose S(1) is further from 1 are doubtful for few VMs."""
@@ -95,7 +92,7 @@ def source_lines(catalog: Catalog, now: datetime) -> list[str]:
 
 
 def measured_lines(catalog: Catalog, now: datetime) -> list[str]:
-    """Which figures were measured on the user's own machines, or come from a named file, and when."""
+    """Which figures were measured on the user's own machines, or are of a named file, and when."""
     about = catalog.provenance
     parts = []
     for kind, name in _KINDS.items():
@@ -133,48 +130,32 @@ def _days_old(day: date, now: datetime) -> str:
     return f"{days} days old" if days < 365 else f"{days / 365.25:.1f} years old"
 
 
-def vcpus_of(cluster: Cluster) -> Counter[tuple[str, Market]]:
+@dataclass(frozen=True)
+class QuotaNeed:
+    """A quota that a cluster counts against; None and "" for what is unknown."""
+
+    family: str
+    market: Market
+    vcpus: int
+    limit: int | None
+    in_use: int | None
+    code: str
+    title: str
+
+
+def quota_needs(cluster: Cluster, catalog: Catalog) -> list[QuotaNeed]:
     """VCPUs that a cluster needs by quota family and market."""
-    found: Counter[tuple[str, Market]] = Counter()
+    needed: Counter[tuple[str, Market]] = Counter()
     for group in cluster.groups:
-        found[group.instance.quota_family, group.market] += group.count * group.instance.vcpus
-    return found
-
-
-def quota_needs(cluster: Cluster, catalog: Catalog) -> list[dict[str, object]]:
-    """The quotas that a cluster counts against, for programs: vCPUs needed, the limit where it is known, its code."""
-    rows: list[dict[str, object]] = []
-    names = cloud_of(catalog.name).quota_names
-    for (family, market), vcpus in vcpus_of(cluster).items():
-        quota, known = find_quota(catalog.quotas, family, market), names.get((family, market))
-        rows.append(
-            {
-                "family": family,
-                "market": market.value,
-                "vcpus": vcpus,
-                "limit": None if quota is None else quota.vcpus,
-                "in_use": None if quota is None else quota.in_use,
-                "code": quota.code if quota and quota.code else known.code if known else "",
-            }
-        )
-    return rows
-
-
-def placement_lines(placement: Placement | None) -> list[str]:
-    """Placement scores of the spot VMs; empty unless asked for."""
-    if placement is None:
-        return []
-    scores = ", ".join(f"{zone} {score}" for zone, score in placement.scores.items()) or "none"
-    types = " or ".join(placement.instance_types)
-    few = (
-        ""
-        if len(placement.instance_types) >= 3
-        else " (AWS always scores fewer than three types low)"
-    )
-    return [
-        f"Placement: AWS scores {placement.count} spot VMs of {types} at once, out of 10:"
-        f" {scores}{few}."
-    ]
+        needed[group.instance.quota_family, group.market] += group.count * group.instance.vcpus
+    names, needs = cloud_of(catalog.name).quota_names, []
+    for (family, market), vcpus in needed.items():
+        quota = find_quota(catalog.quotas, family, market)
+        code, title = names.get((family, market), ("", ""))
+        limit, in_use = (quota.vcpus, quota.in_use) if quota else (None, None)
+        code = quota.code if quota and quota.code else code
+        needs.append(QuotaNeed(family, market, vcpus, limit, in_use, code, title))
+    return needs
 
 
 def doubts(answer: Recommendations) -> list[str]:
@@ -220,7 +201,7 @@ def _of_its_type(warning: str, r: Recommendation) -> str:
 
 
 def _grouped(found: list[str]) -> list[str]:
-    """Doubts, those about unpublished GPUs in one: ``no published run of 7B with ddp on A100 or H100 in bf16 ...``."""
+    """Doubts, those about unpublished GPUs in one: ``no published run of 7B on A100 or H100 ...``."""
     heads: dict[tuple[str, str], list[str]] = {}
     for doubt in found:
         head, on, rest = doubt.partition(" on ")

@@ -22,7 +22,12 @@ from deepvm.reports.pictures import (
     step_line,
 )
 from deepvm.reports.plans import words
-from deepvm.reports.plans.recommendation_documents import CSV, CSV_TRAINED, expected_document
+from deepvm.reports.plans.recommendation_documents import (
+    CSV,
+    CSV_TRAINED,
+    expected_document,
+    row_of,
+)
 from deepvm.reports.text import print_text
 
 if TYPE_CHECKING:
@@ -90,11 +95,8 @@ def _values(rows: Sequence[SweepRow], budget: Callable[[Decimal], Any]) -> list[
         values: dict[str, Any] = {"pw": budget(row.budget), "policy": row.policy.value}
         values["pw_usd_per_hour"] = values["pw"]
         if best is not None:
-            values |= expected_document(best.outlook)
-            for older, proper in CLUSTER.items():
-                values[older] = values[proper] = CSV[proper](best)
-            if best.prediction is not None:
-                values |= {name: value(best.prediction) for name, value in CSV_TRAINED.items()}
+            values |= expected_document(best.outlook) | row_of(CSV | CSV_TRAINED, best)
+            values |= {older: values[proper] for older, proper in CLUSTER.items()}
         found.append({name: values.get(name) for name in names})
     return found
 
