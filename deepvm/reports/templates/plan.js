@@ -66,7 +66,9 @@ const planPage = {
     if (one("chart")) { planPage.chart(page, one, data); }
   },
   chart(page, one, data) {
-    const { steps, x, y } = data, slider = one("budget"), svg = one("chart"), tip = one("tip");
+    const rows = [...page.querySelectorAll(".steps tr")].map((row) => [...row.cells].slice(1).map((cell) => cell.textContent));
+    const header = rows[0], { x, y } = data, steps = data.steps.map((step, i) => ({ ...step, cells: rows[i + 1] }));
+    const slider = one("budget"), svg = one("chart"), tip = one("tip");
     const asked = steps[planPage.stepAt(steps, data.budget)];
     const make = (name, text) => { const made = page.createElement(name); made.textContent = text; return made; };
     let budget = data.budget;
@@ -84,7 +86,7 @@ const planPage = {
       if (!step) { best.append(make("p", "Nothing is that cheap.")); return; }
       dot.setAttribute("cx", planPage.place(x, step.usd)); dot.setAttribute("cy", planPage.place(y, step.speed));
       const list = make("dl", "");
-      data.header.forEach((name, i) => {
+      header.forEach((name, i) => {
         const pair = make("div", "");
         pair.append(make("dt", name), make("dd", step.cells[i]));
         list.append(pair);
