@@ -64,7 +64,7 @@ try:
     from deepvm.errors import DataError, DeepVMError, MeasurementError, RequestError
     from deepvm.io.atomic_write import write_bytes
     from deepvm.profiling.hosts.launcher import Host, parse_hosts, read_hosts
-    from deepvm.services.profiling import USELESS_SPREAD, every_type, note_unknown_types
+    from deepvm.services.profile.saving import USELESS_SPREAD, every_type, note_unknown_types
 except ImportError as missing:
     sys.exit(
         f"Error: {sys.executable} has no deepvm ({missing}); 'make recommend' in {ROOT} installs"
@@ -196,8 +196,8 @@ class Job:
         self.python = order.python or f"~/{HOME}/venv/bin/python"
 
     def _sizes(self, text: str) -> tuple[int, ...]:
-        from deepvm.cli.profile.measure import sizes_of
         from deepvm.profiling.scaling.measure_scaling import Task
+        from deepvm.services.profile.measuring import sizes_of
 
         return Task("resnet50", sizes=sizes_of(text)).sizes_for(len(self.trainers))
 

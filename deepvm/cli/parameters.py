@@ -155,6 +155,8 @@ def typer_option(about: Option) -> Any:
         *about.names,
         metavar=about.metavar,
         help=about.help,
+        min=about.least,
+        max=about.most,
         autocompletion=complete,
         rich_help_panel=about.group or None,
         show_default=about.kind is not bool,

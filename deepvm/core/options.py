@@ -29,7 +29,7 @@ class Option:
         names: on the command line, where the field's name is not the option's.
         key: in files, where the option's name is not.
         group: the title above it in ``--help``; those without one are rare.
-        kind: of values on the command line. choices: the only ones.
+        kind: of values on the command line. choices: the only ones. least, most: its bounds.
         complete: what the shell offers, a function of :mod:`deepvm.cli.help.completion`.
         read: makes the value of it. into: the field for that, if it has another name.
         part: the part of a request that reads it.
@@ -42,6 +42,8 @@ class Option:
     group: str = ""
     kind: type = str
     choices: Sequence[str] = ()
+    least: int | None = None
+    most: int | None = None
     complete: str = ""
     read: Reader | None = None
     into: str = ""

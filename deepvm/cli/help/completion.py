@@ -133,3 +133,11 @@ def complete_save_policy(_: Any) -> Iterable[str]:
     from deepvm.core.preemption.savepolicy import POLICIES
 
     return POLICIES
+
+
+@_completes
+def complete_profiled_model(ctx: Any) -> Any:
+    """Models that ``deepvm profile`` trains."""
+    from deepvm.services.profile.options import ALL, MODELS
+
+    return [*MODELS, ALL]

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from deepvm.cli.long_runs import cleaning_up, filling
 from deepvm.cli.output import Output, draw, note, plot_of, print_as, say
 from deepvm.cli.parameters import arg, flag, group, opt, takes_flags
-from deepvm.cli.profile.campaign import Campaign, Options
 from deepvm.cli.profile.measure import ForceSpread, Save, eflops, saturation, scaling
-from deepvm.errors import MeasurementError, RequestError
-
-if TYPE_CHECKING:
-    from deepvm.catalog.measured.entries import Entry
-    from deepvm.core.training.workload import Workload
+from deepvm.errors import RequestError
+from deepvm.services.profile.options import CampaignOptions, StepsOptions
 
 app = group("Measure eFLOPS, speed-up curves and network saturation on your own machines.")
 
@@ -42,70 +37,10 @@ _Predict = Annotated[
 ]
 
 
-@dataclass(frozen=True, kw_only=True)
-class StepsOf:
-    """What the steps of ``--law step-time --save`` are of: the words of ``recommend``."""
-
-    save: Annotated[
-        bool, flag("--save", "Save the law, by which recommend plans. With --law step-time.")
-    ] = False
-    instance_type: Annotated[str, opt("With --save: the type that was measured.", "TYPE")] = ""
-    model: Annotated[str, opt("With --save: what was trained, as for recommend.", "NAME|FILE")] = ""
-    params: Annotated[
-        str | None, opt("Instead: a language model of this size, such as 7B.", "COUNT")
-    ] = None
-    seq: Annotated[
-        str | None, opt("With --save: tokens of a sample; default: the model's.", "TOKENS")
-    ] = None
-    method: Annotated[
-        Literal["ddp", "fsdp", "lora"] | None, opt("With --save: how; default: ddp.")
-    ] = None
-    precision: Annotated[
-        Literal["auto", "fp32", "tf32", "fp16", "bf16", "fp8"] | None,
-        opt("With --save; default: auto.", "NAME"),
-    ] = None
-    software: Annotated[
-        Literal["eager", "transformers", "compiled", "tuned"] | None,
-        opt("With --save: as for recommend; default: eager."),
-    ] = None
-    activation_checkpointing: Annotated[
-        bool | None,
-        opt("With --save.", None, "--activation-checkpointing/--no-activation-checkpointing"),
-    ] = None
-
-    def check(self) -> None:
-        """Raise a RequestError if what is given beside ``save`` is not used, or something is missing."""
-        if not self.save:
-            for name in (f.name for f in fields(self) if f.name != "save"):
-                if value := getattr(self, name):
-                    raise RequestError(
-                        name, value, "only with --save, for which it says what was measured"
-                    )
-        elif not (self.model or self.params):
-            wanted = (
-                "with --save, what was trained: a model of 'deepvm performance models', or"
-                " --params 7B"
-            )
-            raise RequestError("model", self.model, wanted)
-
-    def workload(self) -> Workload:
-        """What was trained. Raises RequestError, CatalogFormatError."""
-        from deepvm.catalog.published.workloads import read_workload
-
-        return read_workload(
-            model=self.model,
-            params=self.params,
-            seq=self.seq,
-            method=self.method or "ddp",
-            precision=self.precision or "auto",
-            activation_checkpointing=self.activation_checkpointing,
-        )
-
-
 @app.command(short_help="Fit speed-up curves or the step-time law to measurements.")
 @takes_flags
 def fit(
-    steps_of: StepsOf,
+    options: StepsOptions,
     points: Annotated[
         str,
         arg("POINTS", "CSV with n,speedup or n,seconds, or JSON of 'profile scaling'; see below."),
@@ -135,17 +70,17 @@ def fit(
     """
     if law == "step-time":
         _only_with("speedup", law, up_to=up_to)
-        _fit_step_time(points, predict or [], plot, output, steps_of)
+        _fit_step_time(points, predict or [], plot, output, options)
         return
     from deepvm.profiling.fit.speedup_fit import fit_curve, next_step
     from deepvm.profiling.fit.speedup_points import read_points
     from deepvm.reports.profiling.measurements import fit_figure
     from deepvm.reports.text import print_text
+    from deepvm.services.profile.saving import steps_workload
 
-    _only_with(
-        "step-time", law, predict=" ".join(predict) if predict else None, save=steps_of.save or None
-    )
-    steps_of.check()
+    asked = " ".join(predict) if predict else None
+    _only_with("step-time", law, predict=asked, save=options.save or None)
+    steps_workload(options)
     found, name = fit_curve(read_points(points), up_to=up_to), Path(points).name
     print_as(
         output,
@@ -164,32 +99,28 @@ def _only_with(needed: str, law: str, **options: object) -> None:
 
 
 def _fit_step_time(
-    points: str, predict: list[str], plot: str, output: str, steps_of: StepsOf
+    points: str, predict: list[str], plot: str, output: str, options: StepsOptions
 ) -> None:
     from deepvm.profiling.fit.step_fit import fit_step_time
     from deepvm.profiling.fit.step_points import asked_of, read_steps
     from deepvm.profiling.scaling.scaling_document import read_scaling_steps
     from deepvm.reports.profiling.measurements import print_step_fit, step_figure
-    from deepvm.services.profiling import check_save, save_law
+    from deepvm.services.profile.saving import save_law, steps_workload
 
-    steps_of.check()
-    workload = steps_of.workload() if steps_of.save else None
-    if workload is not None:
-        check_save("steptime", instance_type=steps_of.instance_type)
-    asked = asked_of(predict)
-    path = Path(points)
+    workload = steps_workload(options)
+    asked, path = asked_of(predict), Path(points)
     steps = read_scaling_steps(path) if path.suffix.lower() == ".json" else read_steps(path)
     found, name = fit_step_time(steps, asked), path.name
     print_as(output, lambda: print_step_fit(found, name), found.document)
     draw(plot, lambda: step_figure(found, name=name))
     if workload is not None:
-        save_law(found, workload, steps_of.software or "eager", steps_of.instance_type, say)
+        save_law(found, workload, options.software or "eager", options.instance_type, say)
 
 
 @app.command("all", short_help="Measure all of it, into one file to copy back.")
 @takes_flags
 def everything(
-    options: Options,
+    options: CampaignOptions,
     out: Annotated[
         str, opt("Keeps each result; the same command resumes an interrupted one.", "DIR")
     ] = "",
@@ -210,37 +141,26 @@ def everything(
     --receiver-type c4.xlarge --out here --save
     """
     from deepvm.catalog.measured.tables import Tables
-    from deepvm.profiling.hosts.machine import describe
     from deepvm.reports.profiling.measured import csv_rows
     from deepvm.reports.text import print_text
-    from deepvm.services.profiling import check_save
+    from deepvm.services.profile.campaign import Campaign
 
-    remote = bool(options.hosts or options.hosts_file)
-    kind = options.instance_type or ("" if remote else describe()["instance_type"])
-    if not kind:
-        raise RequestError(
-            "instance_type", "", "what the provider calls the machines, such as g4dn.xlarge"
-        )
-    options = replace(options, instance_type=kind)
-    if save:
-        check_save("eflops", instance_type=kind)
-    if dry_run:
-        there = Path(out) if out and Path(out).is_dir() else None
-        say(f"this would measure {', '.join(Campaign(options, there).titles)}")
-        return
     folder = Path(out) if out else None
+    if dry_run:
+        campaign = Campaign(options, folder if folder and folder.is_dir() else None, say, save)
+        say(f"this would measure {', '.join(campaign.titles)}")
+        return
     if folder:
         try:
             folder.mkdir(exist_ok=True)
         except OSError as error:
-            raise RequestError(
-                "out", out, f"a folder, or the name of a new one ({error.strerror or error})"
-            ) from None
+            allowed = f"a folder, or the name of a new one ({error.strerror or error})"
+            raise RequestError("out", out, allowed) from None
     with cleaning_up(), filling(folder, "profile all"):
-        campaign = Campaign(options, folder)
+        campaign = Campaign(options, folder, say, save)
         try:
             campaign.measure()
-        finally:  # whatever ends it, what was measured before is printed and saved
+        finally:  # also when it is interrupted, what was measured is printed and saved
             tables = Tables().merged(campaign.entries)
             if campaign.entries or output != "table":
                 print_as(
@@ -249,22 +169,9 @@ def everything(
                     tables.as_document,
                     lambda: csv_rows(tables),
                 )
-            unsaved = _save(campaign.entries, force_spread) if save else []
-    failed = [*campaign.failed, *unsaved]
-    for problem in failed:
+            if save:
+                campaign.save(force_spread=force_spread)
+    for problem in campaign.failed:
         note(problem)
-    if failed:
+    if campaign.failed:
         raise typer.Exit(1)
-
-
-def _save(entries: list[Entry], force_spread: bool) -> list[str]:
-    """Save what can be; returns why the rest was not."""
-    from deepvm.services.profiling import save
-
-    for entry in (e for e in entries if e.local):
-        note(f"{entry.name} is not saved: processes of one machine say nothing about VMs")
-    try:
-        save([entry for entry in entries if not entry.local], say, force_spread=force_spread)
-    except MeasurementError as error:
-        return [str(error)]
-    return []

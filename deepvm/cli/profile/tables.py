@@ -35,7 +35,7 @@ def list_tables(
     from deepvm.catalog.store import load_catalog
     from deepvm.reports.profiling import measured as report
     from deepvm.reports.text import print_text
-    from deepvm.services.profiling import every_type
+    from deepvm.services.profile.saving import every_type
 
     folder, tables = _own()
     why: dict[str, str] = {}
@@ -142,8 +142,8 @@ def import_tables(
 
     Example: deepvm tables import scaling.json --instance-type g4dn.xlarge
     """
-    from deepvm.services.measured_files import read_csv, read_json
-    from deepvm.services.profiling import save
+    from deepvm.services.profile.saving import save
+    from deepvm.services.profile.user_files import read_csv, read_json
 
     path = Path(file)
     is_csv = path.suffix.lower() == ".csv"

@@ -22,7 +22,8 @@ from support.profiling.measurements import eflops_document, saturation_document,
 from support.profiling.namespaces import namespaces, why_not  # noqa: E402
 
 from deepvm.cli.long_runs import filling  # noqa: E402
-from deepvm.cli.profile.campaign import Campaign, Folder, Options  # noqa: E402
+from deepvm.services.profile.campaign import Campaign, Folder
+from deepvm.services.profile.options import CampaignOptions  # noqa: E402
 
 MOMENT = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
 HOSTS = tuple(f"h{i}" for i in range(1, 9))
@@ -66,7 +67,7 @@ def documents() -> dict[str, dict[str, Any]]:
 
 def keep(*titles: str) -> None:
     """Make the folder ``here`` as a run with WORDS leaves it that has measured these parts."""
-    options = Options(
+    options = CampaignOptions(
         hosts=",".join(HOSTS),
         launcher="false {host}",
         receiver="mem",
@@ -75,7 +76,7 @@ def keep(*titles: str) -> None:
     )
     Path("here").mkdir()
     folder = Folder(Path("here"))
-    for part in Campaign(options, None)._parts:
+    for part in Campaign(options, None, print)._parts:
         if part.title in titles:
             folder.record(part)
             folder.finish(part, documents()[part.title], MOMENT)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import signal
@@ -13,8 +12,6 @@ from pathlib import Path
 import pytest
 from support.effort import sampled
 from support.processes import until
-
-from deepvm.cli.profile.measure import saturation, scaling
 
 COMMAND = [sys.executable, "-m", "deepvm.cli.main", "profile", "saturation"]
 LOCAL = ["--launcher", "local", "--receiver", "m", "--senders", "a,b,c", "--checkpoint-size", "2MB"]
@@ -137,16 +134,6 @@ def test_senders_of_a_file_and_a_python_and_a_folder_of_the_hosts(tmp_path: Path
         "[m] " in refused.stderr
         and "Error: receiver m: its command ended with exit code 127" in refused.stderr
     )
-
-
-def test_it_gets_to_hosts_as_scaling_does() -> None:
-    """One template, one word and one default for each of the two commands."""
-    options = []
-    for command in (saturation, scaling):
-        found = inspect.signature(command, eval_str=True).parameters
-        names = ("launcher", "python", "workdir", "start_timeout", "verbose")
-        options.append([(found[name].annotation, found[name].default) for name in names])
-    assert options[0] == options[1]
 
 
 @pytest.mark.parametrize(

@@ -30,8 +30,8 @@ from deepvm.cli.output import say
 from deepvm.core.cluster.instances import Gpu
 from deepvm.errors import DataError, RequestError
 from deepvm.services.measurements import with_figures
-from deepvm.services.profiling import check_save, entry_from
-from deepvm.services.profiling import save as save_measurements
+from deepvm.services.profile.saving import check_save, entry_from
+from deepvm.services.profile.saving import save as save_measurements
 
 GOLDEN = GOLDEN_FOLDER
 WORKLOAD = {

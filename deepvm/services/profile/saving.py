@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS, FUTURE, TYPES, En
 from deepvm.catalog.measured.tables import MeasuredTypes, entry_of, own_folder, save_entries
 from deepvm.catalog.published.hardware import find_accelerator
 from deepvm.catalog.published.performance import PublishedPerformance
+from deepvm.catalog.published.workloads import read_workload
 from deepvm.catalog.store import catalog_names, load_catalog
 from deepvm.core.cluster.instances import Catalog, InstanceType
 from deepvm.core.spelling import did_you_mean
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from deepvm.core.training.workload import Workload
     from deepvm.profiling.fit.step_fit import StepFit
+    from deepvm.services.profile.options import StepsOptions
 
 Say = Callable[[str], None]
 
@@ -95,6 +97,34 @@ def _kind(document: Mapping[str, Any], name: str) -> str:
     versions = f"deepvm.tables/1, {', '.join(DOCUMENT_VERSIONS.values())}{fit}"
     message = f"invalid value for schema_version: {found} (expected {versions})"
     raise CatalogFormatError(name, [Issue(message)])
+
+
+def steps_workload(options: StepsOptions) -> Workload | None:
+    """What the steps of a fit were of, None if the fit is not saved.
+
+    Raises RequestError, CatalogFormatError: what goes with ``--save`` is missing, or given alone.
+    """
+    given = {f.name: getattr(options, f.name) for f in fields(options) if f.name != "save"}
+    if not options.save:
+        for name, value in given.items():
+            if value:
+                allowed = "only with --save, for which it says what was measured"
+                raise RequestError(name, value, allowed)
+        return None
+    if not (options.model or options.params):
+        allowed = (
+            "with --save, what was trained: a model of 'deepvm performance models', or --params 7B"
+        )
+        raise RequestError("model", options.model, allowed)
+    check_save("steptime", instance_type=options.instance_type)
+    return read_workload(
+        model=options.model,
+        params=options.params,
+        seq=options.seq,
+        method=options.method or "ddp",
+        precision=options.precision or "auto",
+        activation_checkpointing=options.activation_checkpointing,
+    )
 
 
 def save_law(fit: StepFit, workload: Workload, software: str, instance_type: str, say: Say) -> None:

@@ -4,73 +4,30 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
-from deepvm.cli.output import say
-from deepvm.cli.parameters import opt, option_name
-from deepvm.cli.profile import measure as o
-from deepvm.cli.profile.measure import Models, Seconds, models_of, sizes_of
+from deepvm.catalog.measured.entries import Entry
 from deepvm.core.units import parse_bytes
-from deepvm.errors import DataError, DeepVMError, RequestError
+from deepvm.errors import DataError, DeepVMError, MeasurementError, RequestError
 from deepvm.io.atomic_write import write_bytes
 from deepvm.io.safe_read import read_text
 from deepvm.io.times import format_time, parse_time
-
-if TYPE_CHECKING:
-    from deepvm.catalog.measured.entries import Entry
-    from deepvm.profiling.hosts.launcher import Host, Launcher
+from deepvm.profiling.eflops.measure_eflops import check_numbers, measure_eflops, measure_eflops_on
+from deepvm.profiling.hosts.launcher import Host, Launcher
+from deepvm.profiling.hosts.machine import describe
+from deepvm.profiling.saturation.measure_saturation import measure
+from deepvm.profiling.saturation.setup import Setup
+from deepvm.profiling.scaling.measure_scaling import Task, measure_scaling
+from deepvm.profiling.scaling.scaling_coordinator import Limits
+from deepvm.services.profile.measuring import hosts_of, models_of, receiver_of, sizes_of
+from deepvm.services.profile.options import ALL, CampaignOptions
+from deepvm.services.profile.saving import check_save, entry_from, save
 
 SETTINGS, SETTINGS_VERSION = "settings.json", "deepvm.profile/1"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """What is measured, where and how: the options of ``deepvm profile all``."""
-
-    hosts: Annotated[str, opt("Training VMs, comma-separated.", "NAMES")] = ""
-    hosts_file: Annotated[str, opt("Or a file: one host per line.", "FILE")] = ""
-    receiver: Annotated[str, opt("Memory node, to measure its saturation.", "HOST")] = ""
-    instance_type: Annotated[
-        str, opt("Type of the training VMs; default: this machine's (EC2 Nitro).", "TYPE")
-    ] = ""
-    receiver_type: Annotated[str, opt("Type of the memory node.", "TYPE")] = ""
-    launcher: o.LauncherName = "ssh"
-    python: o.PythonThere = ""
-    workdir: o.Workdir = ""
-    model: Models = field(default_factory=lambda: ["resnet50"])
-    batch: Annotated[int, opt("Images per step and GPU.", "N")] = 128
-    resolution: o.Resolution = 32
-    device: o.Device = "auto"
-    sizes: o.Sizes = ""
-    repeats: Annotated[
-        int, opt("Runs of each size, and pushes for each number of senders.", "N")
-    ] = 3
-    windows: Annotated[int, opt("Timed windows, of eFLOPS and of each scaling run.", "N")] = 5
-    seconds: Seconds = 2.0
-    warmup: o.WarmUp = 10
-    steps: o.Steps = 20
-    checkpoint_size: o.CheckpointSize = "300MB"
-    transport: o.Transport = "tcp"
-
-    @cached_property
-    def where(self) -> tuple[Host, ...]:
-        """The training VMs; none for this machine."""
-        return (
-            o.hosts_of("hosts", self.hosts, self.hosts_file)
-            if self.hosts or self.hosts_file
-            else ()
-        )
-
-    @cached_property
-    def there(self) -> Launcher:
-        """How commands get to hosts."""
-        from deepvm.profiling.hosts.launcher import Launcher
-
-        return Launcher.parse(self.launcher, self.python, self.workdir)
+LIMITS = Limits(start_s=180.0, run_s=1800.0)
 
 
 @dataclass(frozen=True)
@@ -149,13 +106,32 @@ class Folder:
 class Campaign:
     """All parts: ``entries`` were measured, ``failed`` says why others are missing."""
 
-    def __init__(self, options: Options, folder: Path | None) -> None:
+    def __init__(
+        self,
+        options: CampaignOptions,
+        folder: Path | None,
+        say: Callable[[str], None],
+        save: bool = False,
+    ) -> None:
         """Check the options and the folder before measuring. Raises RequestError, DataError."""
+        own_type = options.instance_type
+        if not own_type and not options.hosts and not options.hosts_file:
+            own_type = describe()["instance_type"]
+        if not own_type:
+            allowed = "what the provider calls the machines, such as g4dn.xlarge"
+            raise RequestError("instance_type", "", allowed)
+        options = replace(options, instance_type=own_type)
+        if save:
+            check_save("eflops", instance_type=own_type)
         self.entries: list[Entry] = []
         self.failed: list[str] = []
-        self._options = options
-        self._about = {"instance_type": options.instance_type, "local": options.there.local}
-        self._hosts = tuple(host.name for host in options.where)
+        self._options, self._say = options, say
+        self._launcher = Launcher.parse(options.launcher, options.python, options.workdir)
+        self._where: tuple[Host, ...] = ()
+        if options.hosts or options.hosts_file:
+            self._where = hosts_of("hosts", options.hosts, options.hosts_file)
+        self._hosts = tuple(host.name for host in self._where)
+        self._about = {"instance_type": options.instance_type, "local": self._launcher.local}
         self._folder = Folder(folder) if folder is not None else None
         self._parts = list(self._all())
         for part in self._parts:
@@ -176,25 +152,35 @@ class Campaign:
                 if kept is None:
                     self._measure(part)
                 else:
-                    say(
+                    self._say(
                         f"{part.title}: measured before, see {self._name(part)}; remove it to measure again"
                     )
                     self._add(part, *kept)
             except DeepVMError as error:
                 reason = str(error)
-                if isinstance(error, RequestError):
-                    reason = error.about(f"--{option_name(error.option)}")
                 self.failed.append(f"{part.title} is missing: {reason}")
-                say(f"{part.title} failed: {reason}")
+                self._say(f"{part.title} failed: {reason}")
         if len(self._hosts) < 2:
-            say(
+            self._say(
                 "no speed-up and no saturation: they need two hosts or more (--hosts, --hosts-file)"
             )
         elif not self._options.receiver:
-            say("no saturation: it needs a host that all push to (--receiver)")
+            self._say("no saturation: it needs a host that all push to (--receiver)")
+
+    def save(self, *, force_spread: bool) -> None:
+        """Save what can be saved in the user's tables."""
+        entries = [entry for entry in self.entries if not entry.local]
+        for entry in self.entries:
+            if entry.local:
+                reason = "processes of one machine say nothing about VMs"
+                self._say(f"Note: {entry.name} is not saved: {reason}")
+        try:
+            save(entries, self._say, force_spread=force_spread)
+        except MeasurementError as error:
+            self.failed.append(str(error))
 
     def _measure(self, part: Part) -> None:
-        say(f"{part.title}:")
+        self._say(f"{part.title}:")
         document, missing = part.work()
         moment = datetime.now(timezone.utc)
         self.failed += [f"{part.title}: {text}" for text in missing]
@@ -206,11 +192,10 @@ class Campaign:
                 self.failed.append(f"{part.title} is measured, but not kept: {error}")
 
     def _add(self, part: Part, document: Mapping[str, Any], moment: datetime) -> None:
-        from deepvm.services.profiling import entry_from
 
         own_type, name = self._options.instance_type, self._name(part)
         self.entries.append(
-            entry_from(document, say, instance_type=own_type, measured_at=moment, name=name)
+            entry_from(document, self._say, instance_type=own_type, measured_at=moment, name=name)
         )
 
     def _name(self, part: Part) -> str:
@@ -218,7 +203,7 @@ class Campaign:
 
     def _all(self) -> Iterator[Part]:
         options = self._options
-        models = models_of(options.model, o.ALL)
+        models = models_of(options.model, ALL)
         if options.receiver and len(self._hosts) < 2:
             allowed = "two hosts or more that push to it, with --hosts or --hosts-file"
             raise RequestError("receiver", options.receiver, allowed)
@@ -232,11 +217,6 @@ class Campaign:
             yield self._saturation()
 
     def _eflops(self, model: str) -> Part:
-        from deepvm.profiling.eflops.measure_eflops import (
-            check_numbers,
-            measure_eflops,
-            measure_eflops_on,
-        )
 
         options = self._options
         check_numbers(options.batch, options.resolution, options.windows, options.seconds)
@@ -245,28 +225,25 @@ class Campaign:
         )
 
         def work() -> tuple[Mapping[str, Any], list[str]]:
-            if options.where:
-                return measure_eflops_on(options.where[0], options.there, chosen, say=say), []
-            return measure_eflops(**chosen, say=say).document(), []
+            if self._where:
+                return measure_eflops_on(self._where[0], self._launcher, chosen, say=self._say), []
+            return measure_eflops(**chosen, say=self._say).document(), []
 
         return Part(f"eflops-{model}", chosen | self._about, self._hosts[:1], work)
 
     def _scaling(self, model: str) -> Part:
-        from deepvm.profiling.scaling.measure_scaling import Task, measure_scaling
-        from deepvm.profiling.scaling.scaling_coordinator import Limits
 
         options, title = self._options, f"scaling-{model}"
         chosen = self._chosen(
             "batch", "resolution", "device", "warmup", "windows", "steps", "repeats"
         )
         task = Task(model, sizes=sizes_of(options.sizes), **chosen)
-        sizes = list(task.sizes_for(len(options.where)))
-        limits = Limits(o.START_TIMEOUT, o.RUN_TIMEOUT)
+        sizes = list(task.sizes_for(len(self._where)))
 
         def work() -> tuple[Mapping[str, Any], list[str]]:
             file = self._folder.file(title) if self._folder else None
             curve = measure_scaling(
-                task, options.where, options.there, limits=limits, out=file, say=say
+                task, self._where, self._launcher, limits=LIMITS, out=file, say=self._say
             )
             missing = [curve.unwritten] if curve.unwritten else []
             if curve.missing:
@@ -276,18 +253,16 @@ class Campaign:
         return Part(title, chosen | {"sizes": sizes} | self._about, self._hosts, work)
 
     def _saturation(self) -> Part:
-        from deepvm.profiling.saturation.measure_saturation import measure
-        from deepvm.profiling.saturation.setup import Setup
 
         options = self._options
         settings = self._chosen("transport", "repeats", "receiver_type")
         settings["checkpoint_bytes"] = parse_bytes(options.checkpoint_size)
         settings["sender_type"] = options.instance_type
-        receiver = o.receiver_of(options.receiver)
-        setup = Setup(receiver=receiver, senders=options.where, launcher=options.there, **settings)
-        settings |= {"senders": len(self._hosts), "local": options.there.local}
+        receiver = receiver_of(options.receiver)
+        setup = Setup(receiver=receiver, senders=self._where, launcher=self._launcher, **settings)
+        settings |= {"senders": len(self._hosts), "local": self._launcher.local}
         hosts = (options.receiver, *self._hosts)
-        return Part("saturation", settings, hosts, lambda: (measure(setup, say).document(), []))
+        return Part("saturation", settings, hosts, lambda: (measure(setup, self._say).document(), []))
 
     def _chosen(self, *names: str) -> dict[str, Any]:
         return {name: getattr(self._options, name) for name in names}
@@ -302,6 +277,5 @@ def _read(file: Path) -> Mapping[str, Any]:
 
 
 def _write(file: Path, document: Mapping[str, Any]) -> None:
-    from deepvm.reports.documents import to_json
-
-    write_bytes(file, to_json(dict(document)).encode())
+    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
+    write_bytes(file, f"{text}\n".encode())

@@ -11,7 +11,7 @@ from deepvm.catalog.measured.tables import MeasuredTypes, entry_of, read_tables
 from deepvm.documents.inputs.tables import read_document
 from deepvm.errors import RequestError
 from deepvm.io.times import parse_time
-from deepvm.services.profiling import entry_from
+from deepvm.services.profile.saving import entry_from
 
 
 def read_json(

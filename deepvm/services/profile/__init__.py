@@ -1,0 +1,1 @@
+"""Measure as ``deepvm profile`` is asked to, save it, and read what users bring."""
