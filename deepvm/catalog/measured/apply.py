@@ -128,17 +128,11 @@ def reasons(tables: Iterable[Entry], catalog: Catalog) -> dict[str, str]:
     """
     found = apply(tables, catalog)
     steps, unused = step_times(tables, catalog.by_name)
-    used = {e.name for e in found.used} | {
-        e.name for group in steps for e in group.entries if group.gpu is not None
-    }
+    with_gpu = [e for group in steps if group.gpu is not None for e in group.entries]
+    used = {e.name for e in (*found.used, *with_gpu)}
+    known = unused | found.unused | dict.fromkeys(used, "")
     return {
-        e.name: (
-            ""
-            if e.name in used
-            else found.unused.get(e.name)
-            or unused.get(e.name)
-            or _not_concerned(e, catalog, found.workloads)
-        )
+        e.name: known[e.name] if e.name in known else _not_concerned(e, catalog, found.workloads)
         for e in tables
     }
 
@@ -164,15 +158,12 @@ def _of_workload(entries: Sequence[Entry], workload: str) -> list[Entry]:
     """The entries of the workload that begins so: a whole word of it, or the beginning of one model's name."""
     found = [e for e in entries if f"{e.workload}/".startswith(f"{workload}/")]
     begins = [e for e in entries if e.workload.startswith(workload)]
-    if not found and len({e.workload.partition("/")[0] for e in begins}) == 1:
+    if found:
+        return found
+    if len({e.workload.partition("/")[0] for e in begins}) == 1:
         return begins
-    if not found:
-        known = (
-            ", ".join(sorted({e.workload for e in entries}))
-            or "none, because nothing was measured yet"
-        )
-        raise RequestError("workload", workload, f"one that was measured: {known}")
-    return found
+    known = ", ".join(sorted({e.workload for e in entries})) or "none, nothing was measured yet"
+    raise RequestError("workload", workload, f"one that was measured: {known}")
 
 
 def _usable(applied: MeasuredCatalog, all_types: Catalog, entries: Iterable[Entry]) -> list[Entry]:
@@ -211,24 +202,21 @@ def _why_not(entry: Entry, instance: InstanceType) -> str:
 
 
 def _another_gpu(all_types: Catalog, entries: Iterable[Entry]) -> list[str]:
-    """Doubts where a machine names its GPUs and none is the type's.
-
-    Providers' drivers add words to names.
-    """
-    return [
-        f"{e.instance_type} has {gpu.name} GPUs, but {_what(e)} measured on {e.gpus[0]}: if that"
-        f" was another type, 'deepvm tables remove {e.name}' and save it under its name"
-        for e in entries
-        if (gpu := all_types[e.instance_type].gpu)
-        and e.gpus
-        and not any(_is_model(gpu.name, n) for n in e.gpus)
-    ]
-
-
-def _is_model(model: str, name: str) -> bool:
-    return (
-        re.search(rf"(?<![a-z0-9]){re.escape(model.lower())}(?![a-z0-9])", name.lower()) is not None
-    )
+    """Doubts where a machine names its GPUs and none is the type's."""
+    doubts = []
+    for entry in entries:
+        gpu = all_types[entry.instance_type].gpu
+        if gpu is None or not entry.gpus:
+            continue
+        # Providers' drivers add words to names.
+        model = re.compile(rf"\b{re.escape(gpu.name)}\b", re.IGNORECASE)
+        if not any(map(model.search, entry.gpus)):
+            doubts.append(
+                f"{entry.instance_type} has {gpu.name} GPUs, but {_what(entry)} measured on"
+                f" {entry.gpus[0]}: if that was another type, 'deepvm tables remove {entry.name}'"
+                " and save it under its name"
+            )
+    return doubts
 
 
 def _what(entry: Entry) -> str:
@@ -259,7 +247,7 @@ def _apply_pairs(applied: MeasuredCatalog, entries: Sequence[Entry], all_types: 
         senders, seen = entry.senders
         if gbps is None:
             applied.note(
-                f"n_sat of {entry.subject} is not used: nobody knows the bandwidth of the pair",
+                f"n_sat of {entry.subject} is not used: the bandwidth of the pair is unknown",
                 entry,
             )
         elif not seen:
@@ -311,14 +299,11 @@ def _merged(
 
 def _bandwidth(entry: Entry, all_types: Catalog, rule: MemoryNodeRule) -> float | None:
     """Gbit/s of a pair, min(sender, receiver), None if unknown."""
-    sender, receiver = (
-        all_types.by_name.get(name) for name in (entry.sender_type, entry.receiver_type)
-    )
-    sent = sender.network_gbps if sender else None
-    received = receiver.memory_node_gbps(rule) if receiver else None
-    ends = (
-        sent or entry.document.get("sender_gbps"),
-        received or entry.document.get("receiver_gbps"),
-    )
-    known = [float(gbps) for gbps in ends if gbps is not None]
-    return min(known) if len(known) == 2 else None
+    sender = all_types.by_name.get(entry.sender_type)
+    receiver = all_types.by_name.get(entry.receiver_type)
+    sent = (sender and sender.network_gbps) or entry.document.get("sender_gbps")
+    received = receiver and receiver.memory_node_gbps(rule)
+    received = received or entry.document.get("receiver_gbps")
+    if sent is None or received is None:
+        return None
+    return float(min(sent, received))

@@ -59,7 +59,7 @@ def apply_speeds(
 ) -> None:
     """Put measured eFLOPS of the workload ``chosen`` into a catalog's types.
 
-    ``all_types`` are all types that are compared, in whatever region; they set the scale.
+    ``all_types`` are all types that are compared, in any region; they set the scale.
     """
     here = {e.instance_type: e for e in entries if e.workload == chosen}
     if not here:

@@ -88,7 +88,7 @@ def curve_doubts(
     eflops_workload: str,
     speeds: Collection[str],
 ) -> list[str]:
-    """Doubts about ranking measured curves beside figures that may not be comparable.
+    """Doubts about ranking measured curves next to figures that may not be comparable.
 
     ``general`` are the curves of :func:`apply_curves` and ``workload`` is theirs; ``speeds`` are
     the types whose eFLOPS were measured, with ``eflops_workload``.

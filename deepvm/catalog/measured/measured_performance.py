@@ -75,7 +75,7 @@ def _is_machine(own: StepTimes, machine: Machine) -> bool:
 
 
 def _alone(own: StepTimes, machine: Machine) -> Machine:
-    """The VM of the smallest measured cluster, in the network of another type where nobody knows its own."""
+    """The VM of the smallest measured cluster, in the network of another type if its own is unknown."""
     vms, gpus = own.own.alone
     return replace(machine, gpus=gpus / vms)
 

@@ -34,7 +34,7 @@ DTYPES = {"float32": Precision.FP32, "bfloat16": Precision.BF16, "float16": Prec
 
 @dataclass(frozen=True)
 class Trained:
-    """What was trained, as ``recommend`` would be told; ``checkpointing``: None where nobody said.
+    """What was trained, in the words of ``recommend``; ``checkpointing``: None if unknown.
 
     ``by_cudnn``: whether float32 is what torch makes of it, TF32 in convolutions where the GPU has
     it.
@@ -56,22 +56,22 @@ class Trained:
     def differs(self, workload: Workload, gpu: Accelerator, software: str) -> str:
         """Why steps say nothing of a workload, in words; empty where they do."""
         here, there = self.precision_on(gpu), gpu.precision(workload.precision)
-        pairs = (
-            ("", self.model, workload.model.name),
-            ("", self.method, workload.method.value),
-            ("sequences of ", self.sequence, workload.model.sequence),
-            ("", here and here.value, there and there.value),
-            ("software ", self.software, software),
-        )
-        for what, own, wanted in pairs:
+        model = workload.model
+        pairs = {
+            self.model: model.name,
+            self.method: workload.method.value,
+            f"sequences of {self.sequence}": f"sequences of {model.sequence}",
+            here and here.value: there and there.value,
+            f"software {self.software}": f"software {software}",
+        }
+        for own, wanted in pairs.items():
             if own != wanted:
-                return f"measured with {what}{own}, and {what}{wanted} is trained"
+                return f"measured with {own}, and {wanted} is trained"
         usual = usual_checkpointing(workload)
-        if None not in (self.checkpointing, usual) and self.checkpointing != usual:
-            return (
-                f"measured {'with' if self.checkpointing else 'without'} activation checkpointing"
-            )
-        return ""
+        if self.checkpointing is None or usual in (None, self.checkpointing):
+            return ""
+        word = "with" if self.checkpointing else "without"
+        return f"measured {word} activation checkpointing"
 
 
 def trained_as(entry: Entry) -> Trained | str:
@@ -80,14 +80,11 @@ def trained_as(entry: Entry) -> Trained | str:
     name = str(raw.get("trains") or raw["model"])
     model = presets().get(name.casefold().replace("_", "-"))
     if ":" in name:
-        return (
-            f"nobody knows what {name} is: measure with --trains and the name that recommend"
-            " --model has for it"
-        )
+        return f"{name} is unknown: measure with --trains and the name that recommend --model has"
     pixels, length = raw.get("resolution"), raw.get("sequence")
     for what, value in (("images", pixels), ("sequences", length)):
         if isinstance(value, str):
-            return f"nobody knows how large {what} of {value!r} are: a number is expected"
+            return f"the size of {what} is {value!r}, a number is expected"
     if model is not None and model.pixels and pixels is not None and pixels != model.pixels:
         return (
             f"it was measured with images of {pixels} pixels, and recommend trains {model.name}"
@@ -95,7 +92,7 @@ def trained_as(entry: Entry) -> Trained | str:
         )
     dtype = str(raw.get("dtype") or "float32")
     if raw.get("precision") is None and dtype not in DTYPES:
-        return f"nobody knows which precision {dtype} is"
+        return f"the precision of {dtype} is unknown"
     return Trained(
         model=model.name if model is not None else name,
         method=raw.get("method") or "ddp",
@@ -116,7 +113,7 @@ class StepTimes:
     """All steps of one workload on one type.
 
     Attributes:
-        entries: where they come from. gpu: None where nobody knows.
+        entries: where they come from. gpu: None if unknown.
     """
 
     instance_type: str

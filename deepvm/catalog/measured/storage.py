@@ -6,7 +6,7 @@
     <folder>/measured.previous.json    what they were before the last change
     <folder>/.measured.lock            held while a process changes them
 
-A change writes the new file and a copy of the old one beside it, syncs them and renames: a kill at
+A change writes the new file and a copy of the old one next to it, syncs them and renames: a kill at
 any point leaves a whole ``measured.json``. ``recommend`` imports this module to see whether there
 are any tables, so it imports little.
 """
@@ -55,7 +55,7 @@ def replace_file(folder: Path, data: bytes) -> None:
     """
     current, upcoming = folder / CURRENT, folder / _NEXT
     try:
-        # Of a process that was killed; nobody else holds the lock
+        # Of a process that was killed: this one holds the lock
         for left_over in folder.glob("*measured.*.tmp"):
             left_over.unlink(missing_ok=True)
         # All that needs room on the disk comes first.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from fnmatch import fnmatchcase
+from fnmatch import translate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -54,15 +55,8 @@ class Tables:
 
     def called(self, name: str) -> tuple[Entry, ...]:
         """Find entries by name or type, its first parts, or a glob."""
-
-        def is_meant(word: str) -> bool:
-            return (
-                word == name
-                or word.startswith((f"{name}:", f"{name}/", f"{name}."))
-                or fnmatchcase(word, name)
-            )
-
-        return tuple(e for e in self.entries if any(map(is_meant, (e.name, *e.types))))
+        meant = re.compile(f"{translate(name)}|{translate(f'{name}[:/.]*')}")
+        return tuple(e for e in self.entries if any(map(meant.match, (e.name, *e.types))))
 
     def merged(self, entries: Iterable[Entry]) -> Tables:
         """Merge other entries.

@@ -71,7 +71,7 @@ def network_of(cloud: str, instance_type: str) -> InstanceNetwork | None:
 def bandwidths(cloud: str, instance_type: str) -> dict[str, float]:
     """What a type's network is for all but GPUs with cards of their own, as in the signal of specifications.
 
-    Empty where nobody says; else ``baseline_gbps``, what it sustains, and ``peak_gbps``.
+    Empty if unknown; else ``baseline_gbps``, what it sustains, and ``peak_gbps``.
     """
     network = network_of(cloud, instance_type)
     sustained = None if network is None else network.memory_node_gbps

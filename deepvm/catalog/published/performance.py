@@ -83,7 +83,7 @@ class PublishedPerformance:
         )
 
     def _software(self, precision: Precision) -> str:
-        """In fp8 nobody trains without a compiler: casts that are not fused cost more than they save."""
+        """Training in fp8 needs a compiler: casts that are not fused cost more than they save."""
         compiled = self.software in ("compiled", "tuned")
         return "compiled" if precision is Precision.FP8 and not compiled else self.software
 

@@ -15,7 +15,6 @@ Keerthi 2001, eq. 9-11).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -246,16 +245,6 @@ def leave_out(
         mean[places] = y[places] - covariance @ weighted[places]
         sd[places] = np.sqrt(np.diag(covariance))
     return mean, sd
-
-
-def log_evidence(rows: Sequence[Row]) -> float:
-    """The log marginal likelihood: how well the priors describe the rows (higher is better)."""
-    y, covariance = np.array([row.error for row in rows]), _covariance(rows)
-    _, log_determinant = np.linalg.slogdet(covariance)
-    return float(
-        -0.5
-        * (y @ np.linalg.solve(covariance, y) + log_determinant + len(rows) * math.log(2 * math.pi))
-    )
 
 
 def _names(rows: Sequence[Row]) -> dict[str, int]:

@@ -22,7 +22,7 @@ from deepvm.profiling.saturation.measure_saturation import measure
 from deepvm.profiling.saturation.setup import Setup
 from deepvm.profiling.scaling.measure_scaling import Task, measure_scaling
 from deepvm.profiling.scaling.scaling_coordinator import Limits
-from deepvm.services.profile.measuring import hosts_of, models_of, receiver_of, sizes_of
+from deepvm.services.profile.measuring import chosen, hosts_of, models_of, receiver_of, sizes_of
 from deepvm.services.profile.options import ALL, CampaignOptions
 from deepvm.services.profile.saving import check_save, entry_from, save
 
@@ -220,24 +220,24 @@ class Campaign:
 
         options = self._options
         check_numbers(options.batch, options.resolution, options.windows, options.seconds)
-        chosen = {"model": model} | self._chosen(
+        given = {"model": model} | chosen(options, 
             "batch", "resolution", "device", "windows", "seconds"
         )
 
         def work() -> tuple[Mapping[str, Any], list[str]]:
             if self._where:
-                return measure_eflops_on(self._where[0], self._launcher, chosen, say=self._say), []
-            return measure_eflops(**chosen, say=self._say).document(), []
+                return measure_eflops_on(self._where[0], self._launcher, given, say=self._say), []
+            return measure_eflops(**given, say=self._say).document(), []
 
-        return Part(f"eflops-{model}", chosen | self._about, self._hosts[:1], work)
+        return Part(f"eflops-{model}", given | self._about, self._hosts[:1], work)
 
     def _scaling(self, model: str) -> Part:
 
         options, title = self._options, f"scaling-{model}"
-        chosen = self._chosen(
+        given = chosen(options, 
             "batch", "resolution", "device", "warmup", "windows", "steps", "repeats"
         )
-        task = Task(model, sizes=sizes_of(options.sizes), **chosen)
+        task = Task(model, sizes=sizes_of(options.sizes), **given)
         sizes = list(task.sizes_for(len(self._where)))
 
         def work() -> tuple[Mapping[str, Any], list[str]]:
@@ -250,12 +250,12 @@ class Campaign:
                 missing.append(f"no time for n = {', '.join(map(str, curve.missing))}")
             return curve.document(), missing
 
-        return Part(title, chosen | {"sizes": sizes} | self._about, self._hosts, work)
+        return Part(title, given | {"sizes": sizes} | self._about, self._hosts, work)
 
     def _saturation(self) -> Part:
 
         options = self._options
-        settings = self._chosen("transport", "repeats", "receiver_type")
+        settings = chosen(options, "transport", "repeats", "receiver_type")
         settings["checkpoint_bytes"] = parse_bytes(options.checkpoint_size)
         settings["sender_type"] = options.instance_type
         receiver = receiver_of(options.receiver)
@@ -263,9 +263,6 @@ class Campaign:
         settings |= {"senders": len(self._hosts), "local": self._launcher.local}
         hosts = (options.receiver, *self._hosts)
         return Part("saturation", settings, hosts, lambda: (measure(setup, self._say).document(), []))
-
-    def _chosen(self, *names: str) -> dict[str, Any]:
-        return {name: getattr(self._options, name) for name in names}
 
 
 def _read(file: Path) -> Mapping[str, Any]:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from deepvm.catalog.published.models import presets
 from deepvm.core.spelling import one_of
@@ -44,15 +45,9 @@ def eflops(options: EflopsOptions, model: str, say: Say) -> Eflops:
     """The training speed of this machine with one model; raises as :func:`measure_eflops`."""
     found = measure_eflops(
         model,
-        options.batch,
-        options.resolution,
-        options.windows,
-        options.device,
-        options.dtype,
-        options.optimizer,
-        processes=options.processes,
+        **chosen(options, "batch", "resolution", "windows", "device", "dtype", "optimizer"),
+        **chosen(options, "processes", "seconds"),
         data=Path(options.data) if options.data else None,
-        seconds=options.seconds,
         timeout_s=options.timeout,
         say=say,
     )
@@ -117,16 +112,10 @@ def _task(options: ScalingOptions) -> Task:
     return Task(
         name,
         first,
-        options.resolution,
-        options.device,
-        sizes_of(options.sizes),
-        options.repeats,
-        options.warmup,
-        options.windows,
-        options.steps,
+        **chosen(options, "resolution", "device", "dtype", "trains"),
+        **chosen(options, "repeats", "warmup", "windows", "steps"),
+        sizes=sizes_of(options.sizes),
         batches=tuple(others),
-        dtype=options.dtype,
-        trains=options.trains,
         sequence=text.sequence if text else options.seq,
         method=method,
         checkpointing=options.activation_checkpointing,
@@ -142,8 +131,7 @@ def saturation(
     if save:
         check_save(
             "saturation",
-            sender_type=options.sender_type,
-            receiver_type=options.receiver_type,
+            **chosen(options, "sender_type", "receiver_type"),
             local=launcher.local,
             force_local=force_local,
         )
@@ -151,19 +139,18 @@ def saturation(
         receiver=replace(receiver_of(options.receiver), address=options.receiver_address),
         senders=hosts_of("senders", options.senders, options.senders_file),
         launcher=launcher,
-        transport=options.transport,
         checkpoint_bytes=parse_bytes(options.checkpoint_size),
-        repeats=options.repeats,
-        seed=options.seed,
         start_s=options.start_timeout,
         limit_s=options.timeout,
-        interface=options.interface,
-        sender_type=options.sender_type,
-        receiver_type=options.receiver_type,
-        sender_gbps=options.sender_gbps,
-        receiver_gbps=options.receiver_gbps,
+        **chosen(options, "transport", "repeats", "seed", "interface"),
+        **chosen(options, "sender_type", "receiver_type", "sender_gbps", "receiver_gbps"),
     )
     return measure(setup, say, hear, allow_one_machine=force_local or not save)
+
+
+def chosen(options: object, *names: str) -> dict[str, Any]:
+    """Some options by name."""
+    return {name: getattr(options, name) for name in names}
 
 
 def check_timeouts(start_timeout: float, timeout: float) -> None:

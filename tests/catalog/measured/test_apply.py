@@ -493,7 +493,8 @@ def test_the_smaller_bandwidth_of_a_pair_counts_and_the_catalog_knows_it() -> No
     assert rows(apply(tables(saturation(18, None)), PAPER).n_sat)[10] == 18
     unknown = apply(tables(saturation(18, None, receiver="z9.huge")), PAPER)
     assert (
-        unknown.n_sat == PAPER_TABLE and "nobody knows the bandwidth" in unknown.provenance.notes[0]
+        unknown.n_sat == PAPER_TABLE
+        and "the bandwidth of the pair is unknown" in unknown.provenance.notes[0]
     )
 
 

@@ -87,9 +87,9 @@ def test_what_profile_scaling_trained_in_the_words_of_recommend(aws: Catalog) ->
     [
         ({"resolution": 32}, "images of 32 pixels, and recommend trains resnet50 with 224"),
         ({"model": "mine:net"}, "measure with --trains"),
-        ({"dtype": "float64"}, "which precision float64 is"),
-        ({"resolution": "224x224"}, "how large images of '224x224' are"),
-        ({"sequence": "long"}, "how large sequences of 'long' are"),
+        ({"dtype": "float64"}, "the precision of float64 is unknown"),
+        ({"resolution": "224x224"}, "the size of images is '224x224'"),
+        ({"sequence": "long"}, "the size of sequences is 'long'"),
     ],
 )
 def test_what_the_planner_cannot_know_is_named(

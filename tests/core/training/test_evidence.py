@@ -17,7 +17,6 @@ from deepvm.core.training.evidence import (
     kind,
     learn,
     leave_out,
-    log_evidence,
 )
 
 GPUS, MODELS = ["a", "b", "c"], ["m", "n"]
@@ -135,11 +134,6 @@ def test_some_of_the_effects_keep_mean_and_covariance() -> None:
         for other, column in part.names.items():
             expected = whole.covariance[whole.names[name], whole.names[other]]
             assert part.covariance[place, column] == pytest.approx(expected)
-
-
-def test_rows_that_the_prior_expects_are_likelier() -> None:
-    near = [row("a", "m", 0.05), row("b", "m", -0.05), row("c", "n", 0.02)]
-    assert log_evidence(near) > log_evidence([replace(r, error=40 * r.error) for r in near])
 
 
 def test_a_noisy_row_teaches_less() -> None:

@@ -206,9 +206,6 @@ def test_what_cannot_be_used_is_refused_at_once() -> None:
         ({"seconds": float("nan")}, "seconds"),
         ({"seconds": 0}, "seconds from 0.001"),
         ({"timeout_s": float("inf")}, "timeout"),
-        ({"dtype": "int8"}, "float32, bfloat16, float16"),
-        ({"optimizer": "lion"}, "adam, sgd"),
-        ({"device": "tpu"}, "auto, cpu, cuda"),
         ({"processes": 0}, "processes: 0"),
         ({"processes": 10**6}, "cores that this process may use"),
     ]:
