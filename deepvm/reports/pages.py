@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
 from functools import lru_cache
 from pathlib import Path
@@ -90,13 +90,12 @@ def _ascii(page: str) -> str:
     return page.encode("ascii", "xmlcharrefreplace").decode()
 
 
-def render_markdown(template: str, filters: Mapping[str, Callable[..., str]], **data: Any) -> str:
+def render_markdown(template: str, **data: Any) -> str:
     """A text in Markdown; ``|`` in values is replaced, as it would end the cell of a table."""
     environment = text_environment(
         lambda value: value.replace("|", "/") if isinstance(value, str) else value,
         keep_trailing_newline=True,
     )
-    environment.filters.update(filters)
     return environment.get_template(template).render(**data)
 
 
@@ -138,9 +137,9 @@ def _environment() -> Environment:
     environment.filters.update(_FILTERS, count=format_count, usd=format_paid, utc=format_utc)
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     environment.globals.update(asset=_asset, policy=_policy)
-    for name in ("ui.html", "chart.html", "job_words"):
-        module = environment.get_template(f"{name}.j2").module
-        environment.globals[name.removesuffix(".html").removeprefix("job_")] = module
+    macros = {"words": "job_words", "lab": "lab_cells", "ui": "ui.html", "chart": "chart.html"}
+    for name, file in macros.items():
+        environment.globals[name] = environment.get_template(f"{file}.j2").module
     return environment
 
 

@@ -70,7 +70,7 @@ def audit(
     from deepvm.errors import RequestError
     from deepvm.lab.certify.certifier import certify
     from deepvm.lab.certify.subject import Subject
-    from deepvm.reports.lab.certificate import print_certificate
+    from deepvm.reports.lab.lab_tables import print_certificate
 
     words = list(arguments or ())
     options = {name for parameter in context.command.get_params(context) for name in parameter.opts}

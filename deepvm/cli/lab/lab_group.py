@@ -179,7 +179,7 @@ def selftest(output: Output = "table") -> None:
     from deepvm.documents.build import document_of
     from deepvm.documents.outputs.lab import LabSelftest
     from deepvm.lab.selftest import CONTROLS, run_all
-    from deepvm.reports.lab.controls import print_controls
+    from deepvm.reports.lab.lab_tables import print_controls
 
     with (
         cleaning_up(),

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from deepvm.lab.results import BLOCKING, Cost, Estimate, SuiteResult
 from deepvm.reports.lab import published
-from deepvm.reports.lab.markdown import markdown
-from deepvm.reports.lab.summary import REFERENCES, WITHOUT_FAILURES, LabSummary, worlds
+from deepvm.reports.lab.summary import REFERENCES, LabSummary, worlds
+from deepvm.reports.pages import render_markdown
 
 OVERLAPPED = "ovl"
 FACTORS: Mapping[str, tuple[Callable[[Mapping[str, Any]], object], str]] = {
@@ -36,27 +36,23 @@ class Accepted:
         """Of an attribute of :class:`Cost`, of the runs of which it is known."""
         values = [getattr(cost, name) for cost in self.runs.get(variant, ())]
         known = [value for value in values if value is not None]
-        return statistics.fmean(known) if known else None
-
-    def ratio(self, variant: str, other: str) -> Estimate | None:
-        """Of goodputs, by seeds."""
-        return ratio_of(self.runs.get(variant, ()), self.runs.get(other, ()))
+        return fmean(known) if known else None
 
     def change(self, variant: str, other: str) -> float | None:
-        ratio = self.ratio(variant, other)
+        """Of goodput, by seeds."""
+        ratio = ratio_of(self.runs.get(variant, ()), self.runs.get(other, ()))
         return None if ratio is None else ratio.mean - 1
 
     @property
-    def pairs(self) -> list[tuple[Cost, Cost]]:
-        """Overlapped and blocking."""
-        return list(zip(self.runs[OVERLAPPED], self.runs[BLOCKING], strict=True))
+    def gains(self) -> dict[int, float]:
+        """Goodput of overlapped over that of blocking, by seed."""
+        pairs = zip(self.runs[OVERLAPPED], self.runs[BLOCKING], strict=True)
+        return {one.seed: one.goodput / two.goodput for one, two in pairs}
 
     @property
     def gain(self) -> Estimate:
-        """Goodput of overlapped over that of blocking."""
-        ratio = self.ratio(OVERLAPPED, BLOCKING)
-        assert ratio is not None
-        return ratio
+        """Over all seeds."""
+        return Estimate.of_ratios(list(self.gains.values()))
 
     @property
     def gain_percent(self) -> float:
@@ -65,7 +61,8 @@ class Accepted:
     @property
     def saved_stall_s(self) -> float:
         """By overlapped, a run."""
-        return statistics.fmean(two.stall_s - one.stall_s for one, two in self.pairs)
+        pairs = zip(self.runs[OVERLAPPED], self.runs[BLOCKING], strict=True)
+        return fmean(two.stall_s - one.stall_s for one, two in pairs)
 
 
 def ratio_of(costs: Sequence[Cost], others: Sequence[Cost]) -> Estimate | None:
@@ -81,15 +78,11 @@ class Group:
 
     suites: Sequence[Accepted]
 
-    def _over(self, values: Sequence[float | None]) -> float | None:
-        known = [value for value in values if value is not None]
-        return statistics.fmean(known) if known and len(known) == len(values) else None
-
     def mean(self, variant: str, name: str) -> float | None:
-        return self._over([one.mean(variant, name) for one in self.suites])
+        return _mean([one.mean(variant, name) for one in self.suites])
 
     def change(self, variant: str, other: str) -> float | None:
-        return self._over([one.change(variant, other) for one in self.suites])
+        return _mean([one.change(variant, other) for one in self.suites])
 
     def difference(self, name: str) -> float | None:
         """Overlapped less blocking."""
@@ -98,15 +91,17 @@ class Group:
     @property
     def gain_by_seed(self) -> Estimate | None:
         """Per cent: suites are chosen, seeds are drawn."""
-        by_seed = [
-            {one.seed: one.goodput / two.goodput for one, two in suite.pairs}
-            for suite in self.suites
-        ]
-        seeds = set.intersection(*map(set, by_seed)) if by_seed else set[int]()
+        gains = [one.gains for one in self.suites]
+        seeds = set.intersection(*map(set, gains)) if gains else set[int]()
         if len(seeds) < 2:
             return None
-        means = [statistics.fmean(ratios[seed] for ratios in by_seed) for seed in sorted(seeds)]
+        means = [fmean(own[seed] for own in gains) for seed in sorted(seeds)]
         return Estimate.of([100 * (mean - 1) for mean in means])
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known and len(known) == len(values) else None
 
 
 def subtract(value: float | None, other: float | None) -> float | None:
@@ -124,19 +119,23 @@ def accepted(summary: LabSummary) -> list[Accepted]:
 def analysis(summary: LabSummary) -> str:
     """All tables as Markdown."""
     suites = accepted(summary)
-    return markdown(
+    costs = [cost for suite in summary.suites for cost in suite.costs]
+    passed = {
+        name: [cost.passed for cost in costs if cost.variant == name]
+        for name in (summary.reference, BLOCKING, OVERLAPPED)
+    }
+    return render_markdown(
         "analysis.md.j2",
         summary=summary,
         published=published,
         axes=_axes(summary),
         factors=list(_factors(summary)),
         all=Group(suites),
-        pass_rates=[_pass_rate(summary, n) for n in (summary.reference, BLOCKING, OVERLAPPED)],
+        pass_rates=[_mean(list(map(float, own))) for own in passed.values()],
         ranking=sorted(suites, key=lambda one: -one.gain.mean),
         slices=list(_slices(suites)),
         known={(one.dataset, one.model, one.failure): one for one in published.SUITES},
         references=REFERENCES,
-        without_failures=WITHOUT_FAILURES,
         subtract=subtract,
     )
 
@@ -171,11 +170,6 @@ def _factors(summary: LabSummary) -> Iterator[Sequence[str]]:
     yield "strategy, failures, data set, model", "varied", "table 3", "the same"
     seeds = summary.values(lambda config: config["seed"])
     yield "seeds", "repeated" if len(seeds) > 1 else "controlled", ", ".join(seeds), "one"
-
-
-def _pass_rate(summary: LabSummary, name: str) -> float | None:
-    costs = [cost for suite in summary.suites for cost in suite.costs if cost.variant == name]
-    return statistics.fmean(cost.passed for cost in costs) if costs else None
 
 
 def _slices(suites: Sequence[Accepted]) -> Iterator[tuple[str, str, Group]]:

@@ -17,10 +17,9 @@ from typing import Any
 from deepvm.errors import DataError
 from deepvm.io.times import format_time
 from deepvm.lab.checked import Checked
-from deepvm.lab.matrix import CALM, NONE, SIZES
-from deepvm.lab.matrix import REFERENCES as CHECKPOINTS_ONLY
+from deepvm.lab.matrix import CALM, SIZES
 from deepvm.lab.records import ENVIRONMENT, Records, read_document
-from deepvm.lab.results import Cost, SuiteResult, Variant, suites_of
+from deepvm.lab.results import Cost, SuiteResult, suites_of
 
 DIVERGED = "training diverged: some losses are not numbers"
 REFERENCES = {
@@ -28,15 +27,7 @@ REFERENCES = {
     "none": "neither checkpoints nor failures (ECRL's reference has blocking checkpoints)",
 }
 """What others are compared with, in order of preference."""
-WITHOUT_FAILURES = (NONE, *CHECKPOINTS_ONLY)
 FEW_SEEDS = 5
-
-
-def label(suite: SuiteResult, variant: Variant) -> str:
-    """The name of a variant, marked if it has no failures in a suite that has some."""
-    if suite.failure != CALM and variant.name in WITHOUT_FAILURES:
-        return f"{variant.name} (no failures)"
-    return variant.name
 
 
 def worlds(config: Mapping[str, Any]) -> str:
@@ -63,8 +54,11 @@ class LabSummary:
     @cached_property
     def reference(self) -> str:
         """The variant that others are compared with; empty if the matrix has none."""
-        names = {name for suite in self.suites for name in suite.variants}
-        return next((name for name in REFERENCES if name in names), "")
+        return next(filter(self.has, REFERENCES), "")
+
+    def has(self, variant: str) -> bool:
+        """Whether a suite has such a variant."""
+        return any(variant in suite.variants for suite in self.suites)
 
     @cached_property
     def configs(self) -> Sequence[Mapping[str, Any]]:
