@@ -194,7 +194,6 @@ class CatalogOpener:
         clouds = [REGISTRY[name] for name in self.options.clouds]
         found: list[Catalog] = []
         failed: list[DeepVMError] = []
-        silent: dict[str, CloudError] = {}
         for cloud, regions in zip(clouds, self._regions_of(clouds), strict=True):
             try:
                 found += open_markets(
@@ -202,7 +201,6 @@ class CatalogOpener:
                     market,
                     cloud=cloud,
                     progress=self.progress,
-                    silent=silent,
                     others=len(clouds) > 1,
                 )
             except (MissingDataError, CloudError, RequestError) as error:

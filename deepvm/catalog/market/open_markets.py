@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING
@@ -94,6 +94,8 @@ def placement(
     what = f"spot placement scores in {catalog.region}"
     if market.not_asked:
         advice = _ALLOW_ASKING.get(market.not_asked, "'deepvm doctor' says what is needed")
+        if not market.cloud.has_api:
+            advice = "leave the option out"
         raise CloudError(what, "credentials", market.not_asked, advice)
     others = [i for i in catalog if i.gpu == wanted.gpu and i != wanted]
     sold = [i for i in others if i.spot_usd_per_hour is not None]
@@ -116,7 +118,6 @@ def open_markets(
     cloud: Cloud = DEFAULT_CLOUD,
     now: datetime | None = None,
     progress: Callable[[str], None] = _silent,
-    silent: dict[str, CloudError] | None = None,
     others: bool = False,
 ) -> tuple[Catalog, ...]:
     """The catalogs of regions, in their order.
@@ -125,7 +126,6 @@ def open_markets(
 
     No regions: the user's own; ``all``: every available region. ``now`` (UTC) is the clock's unless
     given.
-    ``silent``: public catalogs that gave no answer; of several clouds, one for all calls.
     ``others``: the command has other clouds, and need not wait long for this one.
 
     Raises:
@@ -133,8 +133,7 @@ def open_markets(
         CloudError: the cloud had to answer and did not.
         RequestError: no such region or zone.
     """
-    silent = {} if silent is None else silent
-    market = _Market(cloud, request, now or datetime.now(timezone.utc), progress, silent, others)
+    market = _Market(cloud, request, now or datetime.now(timezone.utc), progress, others)
     if not regions:
         return (market.own_catalog(),)
     names: list[str] = []
@@ -157,13 +156,12 @@ class _Market:
     request: MarketRequest
     now: datetime
     progress: Callable[[str], None]
-    silent: dict[str, CloudError] = field(default_factory=dict)
     others: bool = False
 
     def __post_init__(self) -> None:
         self.cache = self.cloud.cache(self.request.profile, os.environ)
         source = NONE if self.request.prices == "snapshot" else self.request.source
-        self.public = public_catalogs(self.cloud, source, self.now, self.progress, self.silent)
+        self.public = public_catalogs(self.cloud, source, self.now, self.progress)
         if self.public and not self.request.offline:
             self.public[0].wait_s = self._patience_s()
 

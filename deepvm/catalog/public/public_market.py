@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -20,6 +20,7 @@ from deepvm.catalog.signals.cache import Cache, default_folder
 from deepvm.catalog.signals.cloud import Cloud
 from deepvm.catalog.signals.daemon_pool import run_in_daemons
 from deepvm.catalog.signals.fetching import (
+    SLOW_REASONS,
     Outcome,
     SignalRequest,
     recent_failures,
@@ -58,8 +59,8 @@ class PublicCatalog(PriceSource):
     Attributes:
         cache: the source's own. get: another way to download.
         wait_s: how long its file may take to come; 0: only what is kept counts.
-        silent: sources that gave no answer in time, by name: they are waited for once, for all
-            clouds of a command.
+        failures: where slow failures of the source are remembered, of all clouds together: it is
+            waited for once.
         error: why its last answer is missing.
     """
 
@@ -70,7 +71,7 @@ class PublicCatalog(PriceSource):
     wait_s: float = 0.0
     get: Get | None = None
     progress: Callable[[str], None] = lambda _: None
-    silent: dict[str, CloudError] = field(default_factory=dict)
+    failures: Cache | None = None
     error: CloudError | None = None
     settles: ClassVar[bool] = False
 
@@ -163,20 +164,18 @@ class PublicCatalog(PriceSource):
         signals: Signals = {}
         try:
             signals = future.result(wait_s + _READING_S)
-            self.error = other.error
+            if other.error is not None and other.error.why in SLOW_REASONS:
+                self.error = self._may_wait_longer(other.error)
+            else:
+                self.error = other.error
         except LateError:
             late = f"no answer within {wait_s:g} s"
             self._fail(CloudError(self.source.title, "timeout", late, ""))
-        if self.error and wait_s < SLOW_S and self.error.why in ("network", "timeout"):
-            self.error = self.silent[self.source.name] = self._may_wait_longer(self.error)
         return signals
 
     def _known_failure(self) -> CloudError | None:
-        silent = self.silent.get(self.source.name)
-        if silent is None:
-            recent = recent_failures(self.cache, _FILE.region, self.now).get(REGIONS)
-            return self._may_wait_longer(recent) if recent is not None else None
-        return self._may_wait_longer(silent)  # it was asked for another cloud's file
+        error = recent_failures(self.failures or self.cache, _FILE.region, self.now).get(REGIONS)
+        return None if error is None else self._may_wait_longer(error)
 
     def _may_wait_longer(self, error: CloudError) -> CloudError:
         command = f"deepvm catalog refresh --source {self.source.name} --cloud {self.cloud.name}"
@@ -196,7 +195,8 @@ class PublicCatalog(PriceSource):
     def _fail(self, error: CloudError) -> None:
         """What fails slowly is remembered for a while: not every command waits for it."""
         self.error = error
-        remember_failures(self.cache, [Outcome(_FILE, None, error)], self.now)
+        failures = self.failures or self.cache
+        remember_failures(failures, [Outcome(_FILE, None, error)], self.now)
 
     def _completed(self, signal: Signal) -> Signal:
         """Specifications with what vendors, a type's name and the snapshot say beyond the catalog."""
@@ -225,7 +225,6 @@ def public_catalogs(
     wanted: str,
     now: datetime,
     progress: Callable[[str], None] = lambda _: None,
-    silent: dict[str, CloudError] | None = None,
 ) -> list[PublicCatalog]:
     """The public catalogs of a cloud, in the order in which they are asked.
 
@@ -236,18 +235,19 @@ def public_catalogs(
     if names == [wanted] and not known:
         variable = source(wanted).variable
         raise RequestError("source", wanted, f"one that {variable} does not switch off")
-    silent = {} if silent is None else silent
     # Sources that still renew their file are asked before others
     known.sort(key=lambda s: cloud.name in s.ended)
     return [
-        PublicCatalog(s, cloud, cache_of(cloud, s), now, progress=progress, silent=silent)
+        PublicCatalog(
+            s, cloud, cache_of(cloud.name, s), now, progress=progress, failures=cache_of("aws", s)
+        )
         for s in known
         if cloud.name in s.clouds
     ]
 
 
-def cache_of(cloud: Cloud, source: PublicSource) -> Cache:
+def cache_of(cloud: str, source: PublicSource) -> Cache:
     """The cache of what a source says of a cloud."""
-    folder = default_folder(os.environ, cloud.name)
+    folder = default_folder(os.environ, cloud)
     own = None if folder is None else folder / f"source_{source.name}"
     return Cache(own, "public", source.period_s)

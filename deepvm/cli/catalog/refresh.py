@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from deepvm.catalog.signals.cloud import Cloud
     from deepvm.catalog.signals.fetching import Outcome
 
-ALL = "all"
+ALL, AUTO = "all", "auto"
 
 Clouds = Annotated[
     list[str] | None,
@@ -92,17 +92,14 @@ def clouds_named(names: Sequence[str]) -> list[Cloud]:
 def _named_source(name: str, clouds: Sequence[Cloud]) -> str:
     """The public catalog that ``--source`` names, empty for none in particular."""
     from deepvm.catalog.price_sources import SOURCES
-    from deepvm.catalog.public.public_market import AUTO, NONE
+    from deepvm.catalog.public.public_market import NONE, wanted_source
 
-    if name in ("", AUTO):  # which a setting for other commands may say
-        return ""
+    source = wanted_source(name)
     without_api = [cloud.title for cloud in clouds if not cloud.has_api]
-    if name == NONE and without_api:
+    if source == NONE and without_api:
         allowed = f"{' or '.join(SOURCES)}, the only ones with prices of {joined(without_api)}"
         raise RequestError("source", name, allowed)
-    if name not in (NONE, *SOURCES):
-        raise RequestError("source", name, one_of(name, SOURCES))
-    return name
+    return "" if source == AUTO else source
 
 
 def _is_public(cloud: Cloud, wanted: str, anywhere: bool) -> bool:
@@ -144,7 +141,7 @@ def _refresh_files(clouds: Sequence[Cloud], wanted: str, now: datetime) -> None:
 
 def _public_catalog(cloud: Cloud, wanted: str, now: datetime) -> PublicCatalog:
     from deepvm.catalog.price_sources import ADDRESS_VARIABLES
-    from deepvm.catalog.public.public_market import AUTO, public_catalogs
+    from deepvm.catalog.public.public_market import public_catalogs
 
     catalogs = public_catalogs(cloud, wanted or AUTO, now)
     if not catalogs:

@@ -327,7 +327,7 @@ class TestOtherClouds:
 
     def test_each_source_has_its_own_cache(self) -> None:
         folders = {
-            str(cache_of(REGISTRY[c], source(s)).folder)
+            str(cache_of(c, source(s)).folder)
             for c in ("aws", "gcp")
             for s in ("skypilot", "gpuhunt")
         }

@@ -65,17 +65,10 @@ def check_aws(aws: Aws, region: str, now: datetime) -> tuple[Check, ...]:
 
 
 def _failed_identity(error: CloudError) -> tuple[Check, ...]:
-    missing = {"credentials": "no usable credentials", "expired": "the credentials have expired"}
-    reason = missing.get(error.why, "AWS could not be asked")
-    first = [Check("credentials", False, error.detail, error.advice)]
-    if error.why == "clock":
-        reason = "the clock is wrong"
-        unknown = Check("credentials", None, "not checked: AWS refuses requests from another time")
-        first = [unknown, Check("clock", False, error.detail, error.advice)]
-    return (
-        *first,
-        *(Check(name, None, f"not checked: {reason}") for name in ("permissions", "quotas")),
-    )
+    name = "clock" if error.why == "clock" else "credentials"
+    failed = Check(name, False, error.detail, error.advice)
+    skipped = [n for n in ("credentials", "permissions", "quotas") if n != name]
+    return (failed, *(Check(n, None, f"not checked: see {name}") for n in skipped))
 
 
 def _clock(reply: Mapping[str, Any]) -> Check:
@@ -86,9 +79,9 @@ def _clock(reply: Mapping[str, Any]) -> Check:
     # The date has whole seconds, and the answer was under way for a while.
     if abs(skew) <= WARNING_SKEW_S:
         return Check("clock", True, found if abs(skew) >= 5 else "agrees with AWS")
-    refused = f"; AWS refuses requests that are more than {MAX_SKEW_S:.0f} s off"
     advice = "set the clock, for example with 'sudo timedatectl set-ntp true'"
-    return Check("clock", False if abs(skew) > MAX_SKEW_S else None, found + refused, advice)
+    refused = f"{found}; AWS refuses requests that are more than {MAX_SKEW_S:.0f} s off"
+    return Check("clock", False if abs(skew) > MAX_SKEW_S else None, refused, advice)
 
 
 def _permission(
@@ -120,19 +113,16 @@ def _quotas(aws: Aws, region: str, now: datetime) -> list[Check]:
     checks = []
     for family, market in product(_FAMILIES, (Market.SPOT, Market.ON_DEMAND)):
         code, title = QUOTA_NAMES[family, market]
-        name, quota, row = f"quota {family}, {market.value}", f"{title} ({code})", rows.get(code)
+        name, row = f"quota {family}, {market.value}", rows.get(code)
         if row is None:
-            checks.append(Check(name, None, f"AWS knows no quota {quota} in {region}"))
+            checks.append(Check(name, None, f"AWS knows no quota {title} ({code}) in {region}"))
             continue
-        left = row["in_use"] < row["vcpus"]
-        advice = (
-            ""
-            if left
-            else f"request more of {quota} in the Service Quotas console, service Amazon EC2"
-        )
-        checks.append(
-            Check(name, left or None, f"{row['vcpus']} vCPUs, {row['in_use']} in use", advice)
-        )
+        detail = f"{row['vcpus']} vCPUs, {row['in_use']} in use"
+        more = f"request more of {title} ({code}) in the Service Quotas console, service Amazon EC2"
+        if row["in_use"] < row["vcpus"]:
+            checks.append(Check(name, True, detail))
+        else:
+            checks.append(Check(name, None, detail, more))
     return checks
 
 

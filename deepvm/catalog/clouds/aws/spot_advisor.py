@@ -17,6 +17,7 @@ from deepvm.catalog.public.download import PublicFile, download, shown
 from deepvm.catalog.signals.redaction import redact
 from deepvm.catalog.signals.signal import ADVISOR, FetchResult, Provider
 from deepvm.core.cluster.instances import INTERRUPTION_BANDS
+from deepvm.core.spelling import joined
 from deepvm.errors import CloudError
 
 ADVISOR_URL = "https://spot-bid-advisor.s3.amazonaws.com/spot-advisor-data.json"
@@ -45,12 +46,13 @@ class AdvisorProvider(Provider):
 
     def _read_bands(self, region: str, now: datetime) -> FetchResult:
         types = self._types(region, now)
-        found = {name: row.get("r") for name, row in sorted(types.items()) if isinstance(row, dict)}
         # type() and not isinstance(): True is no band.
         bands = {
-            n: band
-            for n, band in found.items()
-            if type(band) is int and 0 <= band < len(INTERRUPTION_BANDS)
+            name: row["r"]
+            for name, row in sorted(types.items())
+            if isinstance(row, dict)
+            and type(row.get("r")) is int
+            and 0 <= row["r"] < len(INTERRUPTION_BANDS)
         }
         if not bands:
             raise self.file.unreadable(f"none of {len(types)} types in {region} has a band")
@@ -70,13 +72,9 @@ class AdvisorProvider(Provider):
             # An exception keeps the traceback of whoever raises it, so each thread gets its own.
             raise CloudError(self.file.what, regions.why, regions.detail, regions.advice)
         if region not in regions:
-            advice = (
-                f"it knows {len(regions)} regions, such as {', '.join(sorted(regions)[:3])}; check"
-                " --region"
-            )
-            raise CloudError(
-                self.file.what, "region", f"the file has no region {region}", redact(advice)
-            )
+            detail, known = f"the file has no region {region}", joined(sorted(regions)[:3])
+            advice = redact(f"it knows {len(regions)} regions, such as {known}; check --region")
+            raise CloudError(self.file.what, "region", detail, advice)
         types = regions[region].get("Linux") if isinstance(regions[region], dict) else None
         if not isinstance(types, dict):
             raise self.file.unreadable(f"the file has no table for Linux in {region}")
@@ -85,18 +83,9 @@ class AdvisorProvider(Provider):
     def _parse(self, body: bytes) -> Mapping[str, Any]:
         """The tables of all regions, by name."""
         try:
-            document = json.loads(body)
-        except (ValueError, RecursionError):
-            start = body.strip()[:1]
-            found = (
-                "is empty"
-                if not start
-                else "is a web page"
-                if start == b"<"
-                else "is not JSON, or not whole"
-            )
-            raise self.file.unreadable(f"the file {found}") from None
-        regions = document.get("spot_advisor") if isinstance(document, dict) else None
+            regions = json.loads(body)["spot_advisor"]
+        except (ValueError, RecursionError, LookupError, TypeError):
+            regions = None
         if not isinstance(regions, dict) or not regions:
             raise self.file.unreadable("the file has no table spot_advisor")
         return regions
