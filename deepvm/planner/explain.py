@@ -16,7 +16,7 @@ from deepvm.core.units import MICRO_USD, format_usd
 from deepvm.errors import RequestError
 from deepvm.planner.candidates import gather
 from deepvm.planner.describe import binding, blocks_of, describe, improvement
-from deepvm.planner.infeasible import infeasible, lacks_memory
+from deepvm.planner.infeasible import rejection_of
 from deepvm.planner.ranking import CLOSE, LITTLE, SELDOM, cheapest_reaching, first
 from deepvm.planner.rejections import why_absent
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
@@ -98,28 +98,15 @@ def _why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
     best = first(enumeration, request, budget)
     if best is None:
         cheapest = enumeration.cheapest()
-        if cheapest is None:
-            why = infeasible(candidates.only(name), None)
-            rejection = Rejection(name, why.constraint, why.reason)
-            return WhyNot(
-                catalog, name, f"{name} is in no cluster: {why.reason}", rejection=rejection
-            )
-        price = format_usd(cheapest.price)
-        detail = (
-            f"its cheapest cluster{request.within_limits}, {cheapest.cluster}, costs {price}"
-            f" $/h{request.in_all}"
-        )
-        lack = lacks_memory(candidates, name)
-        if lack is not None:
-            rejection = replace(lack, detail=f"{lack.detail}; {detail}")
-            return WhyNot(
-                catalog,
-                name,
-                f"{name} has too little memory: {rejection.detail}",
-                rejection=rejection,
-            )
-        rejection = Rejection(name, "budget", detail)
-        return WhyNot(catalog, name, f"{name} is beyond the budget: {detail}", rejection=rejection)
+        price = None if cheapest is None else cheapest.price
+        cluster = f", {cheapest.cluster}," if cheapest else ""
+        rejection = rejection_of(candidates, name, price, cluster)
+        verdict = "is in no cluster"
+        if cheapest is not None:
+            short = rejection.reason in ("memory", "gpu-memory")
+            verdict = "has too little memory" if short else "is beyond the budget"
+        text = f"{name} {verdict}: {rejection.detail}"
+        return WhyNot(catalog, name, text, rejection=rejection)
     found = describe(best, candidates, binding=binding(best, candidates), elsewhere=True)
     assert winner is not None  # if any plan has this type
     if best.cluster == winner.cluster:

@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from deepvm.core.cluster.cluster import Rejection
-from deepvm.core.cluster.instances import InstanceType
+from deepvm.core.cluster.instances import InstanceType, Reservation
 from deepvm.core.cluster.prices import IMPLAUSIBLE
 from deepvm.core.spelling import joined, listed
 from deepvm.core.units import MICRO_USD, MOST_USD, counted, format_bytes, format_seconds, format_usd
@@ -108,6 +108,45 @@ def infeasible(candidates: Candidates, cheapest: Choice | None) -> Infeasible:
             "zone", reason, "choose another zone, or allow other memory nodes or architectures"
         )
     return _without_quotas(candidates, roomy)
+
+
+def rejection_of(
+    candidates: Candidates, name: str, cheapest: int | None, cluster: str = ""
+) -> Rejection:
+    """Why a type is in no cluster within the budget.
+
+    ``cheapest``: price of its cheapest cluster, micro-dollars/h, None if there is none;
+    ``cluster``: what that is.
+    """
+    request, reserved = candidates.request, candidates.catalog[name].reserved
+    if cheapest is None:
+        own = candidates.only(name)
+        if reserved is not None and (ends := _ends_first(own, reserved)):
+            return Rejection(name, "reserved", ends)
+        why = infeasible(own, None)
+        return Rejection(name, why.constraint, why.reason)
+    detail = (
+        f"its cheapest cluster{request.within_limits}{cluster} costs {format_usd(cheapest)}"
+        f" $/h{request.in_all}"
+    )
+    lack = lacks_memory(candidates, name)
+    if lack is None:
+        return Rejection(name, "budget", detail)
+    return replace(lack, detail=f"{lack.detail}; {detail}")
+
+
+def _ends_first(candidates: Candidates, reserved: Reservation) -> str:
+    """That a pool ends before the job, in words; empty if that is not the reason."""
+    if reserved.left_s is None or candidates.request.work is None:
+        return ""
+    took_s = [float(s) for a in candidates.architectures for s in candidates.sizes(a).total_s]
+    if not took_s or min(took_s) <= reserved.left_s:
+        return ""
+    takes = "would never end"
+    if math.isfinite(min(took_s)):
+        takes = f"would take {format_seconds(min(took_s))}"
+    left = format_seconds(reserved.left_s)
+    return f"its pool ends at {reserved.until}, in {left}, and the job {takes}"
 
 
 def lacks_memory(candidates: Candidates, name: str) -> Rejection | None:
@@ -232,17 +271,13 @@ def _job_limits(candidates: Candidates, cheapest: Choice | None) -> Infeasible |
 
 def _never_ends(candidates: Candidates) -> Infeasible | None:
     """Preemptions, if there are clusters but the job never ends on any."""
-    request, work = candidates.request, candidates.request.work
-    plain = replace(request, objective=Objective.THROUGHPUT, policy=PolicyName.DEEPVM, work=None)
-    if work is None or not len(_enumeration(candidates, plain)):
+    work = candidates.request.work
+    if work is None or not _exists(candidates, work=None):
         return None
-    life = max(work.life_s(g.instance) for g in candidates.gpus)
-    reason = (
-        f"the job {work.job.name} never ends on any cluster: a spot VM lasts {format_seconds(life)}"
-        " on average, and restarts, saves and lost work take nearly all of that"
-    )
-    return Infeasible(
-        "preemptions", reason, "save more often (--save-policy), or plan with a longer --mttp"
+    return _preempted(
+        f"the job {work.job.name} never ends on any cluster",
+        max(work.life_s(g.instance) for g in candidates.gpus),
+        "save more often (--save-policy), or plan with a longer --mttp",
     )
 
 
@@ -251,24 +286,29 @@ def _never_trains(candidates: Candidates) -> Infeasible | None:
     request = candidates.request
     if request.training is None or not candidates.gpus:
         return None
-    calm = replace(
-        request,
-        objective=Objective.THROUGHPUT,
-        policy=PolicyName.DEEPVM,
-        work=None,
-        life_s=math.inf,
-    )
-    if not len(_enumeration(candidates, calm)):
+    if not _exists(candidates, work=None, life_s=math.inf):
         return None
     from deepvm.planner.workload.recovery import lives_of
 
-    life = max(lives_of(g.instance, request).usual_s for g in candidates.gpus)
-    reason = (
-        f"no cluster ever trains {request.training.workload.model.name}: a spot VM lasts"
-        f" {format_seconds(life)} on average, and restarts, saves and lost work take nearly all of"
-        " that"
+    return _preempted(
+        f"no cluster ever trains {request.training.workload.model.name}",
+        max(lives_of(g.instance, request).usual_s for g in candidates.gpus),
+        "plan with a longer --mttp, or rent VMs on demand",
     )
-    return Infeasible("preemptions", reason, "plan with a longer --mttp, or rent VMs on demand")
+
+
+def _exists(candidates: Candidates, **changes: Any) -> bool:
+    """Whether there is any cluster at any price, by throughput."""
+    plain = {"objective": Objective.THROUGHPUT, "policy": PolicyName.DEEPVM, **changes}
+    return len(_enumeration(candidates, replace(candidates.request, **plain))) > 0
+
+
+def _preempted(what: str, life_s: float, advice: str) -> Infeasible:
+    reason = (
+        f"{what}: a spot VM lasts {format_seconds(life_s)} on average, and restarts, saves and lost"
+        " work take nearly all of that"
+    )
+    return Infeasible("preemptions", reason, advice)
 
 
 def _enumeration(candidates: Candidates, request: PlanRequest) -> Enumeration:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -13,13 +12,13 @@ import numpy as np
 
 from deepvm.core.answer import Answer
 from deepvm.core.cluster.cluster import Recommendation, Rejection
-from deepvm.core.cluster.instances import Catalog, InstanceType, Reservation
+from deepvm.core.cluster.instances import Catalog, InstanceType
 from deepvm.core.interval import Interval
-from deepvm.core.units import MICRO_USD, format_seconds, format_usd
+from deepvm.core.units import MICRO_USD, format_usd
 from deepvm.planner.architectures import ON_DEMAND
 from deepvm.planner.candidates import Candidates, gather
 from deepvm.planner.describe import binding, block_of, blocks_of, describe, improvement
-from deepvm.planner.infeasible import Infeasible, infeasible, lacks_memory
+from deepvm.planner.infeasible import Infeasible, infeasible, rejection_of
 from deepvm.planner.ranking import (
     CLOSE,
     LITTLE,
@@ -308,48 +307,11 @@ def _alternatives(
 def _rejections(candidates: Candidates, enumeration: Enumeration) -> Iterator[Rejection]:
     """Types that are no candidates, and GPU types without a feasible cluster."""
     yield from candidates.rejections
-    request, prices = candidates.request, enumeration.cheapest_of_each_type()
+    budget, prices = candidates.request.budget_micro_usd, enumeration.cheapest_of_each_type()
     for name in dict.fromkeys(g.instance.name for g in candidates.gpus):
         cheapest = prices.get(name)
-        reserved = candidates.catalog[name].reserved
-        if (
-            cheapest is None
-            and reserved is not None
-            and (ends := _ends_first(candidates.only(name), reserved))
-        ):
-            yield Rejection(name, "reserved", ends)
-        elif cheapest is None:
-            why = infeasible(candidates.only(name), None)
-            yield Rejection(name, why.constraint, why.reason)
-        elif cheapest > request.budget_micro_usd:
-            detail = (
-                f"its cheapest cluster{request.within_limits} costs {format_usd(cheapest)}"
-                f" $/h{request.in_all}"
-            )
-            lack = lacks_memory(candidates, name)
-            yield (
-                Rejection(name, "budget", detail)
-                if lack is None
-                else replace(lack, detail=f"{lack.detail}; {detail}")
-            )
-
-
-def _ends_first(candidates: Candidates, reserved: Reservation) -> str:
-    """That a pool ends before the job, in words; empty if that is not the reason."""
-    if reserved.left_s is None or candidates.request.work is None:
-        return ""
-    took_s = [float(s) for a in candidates.architectures for s in candidates.sizes(a).total_s]
-    if not took_s or min(took_s) <= reserved.left_s:
-        return ""
-    takes = (
-        f"would take {format_seconds(min(took_s))}"
-        if math.isfinite(min(took_s))
-        else "would never end"
-    )
-    return (
-        f"its pool ends at {reserved.until}, in {format_seconds(reserved.left_s)}, and the job"
-        f" {takes}"
-    )
+        if cheapest is None or cheapest > budget:
+            yield rejection_of(candidates, name, cheapest)
 
 
 NEARLY, WORTH_SAVING = 0.95, 0.10
