@@ -1,4 +1,4 @@
-"""Sweeps over budgets: rows for programs and for people, and the picture of a job's time and bill for each budget."""
+"""Sweeps over budgets: rows, and the picture of a job's time and bill for each budget."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from deepvm.core.cluster.cluster import JobEstimate
 from deepvm.core.units import format_seconds
+from deepvm.planner.columns import FloatArray
 from deepvm.planner.job_forecast import Work
 from deepvm.planner.request import PolicyName
 from deepvm.planner.sweep import Sweep, SweepRow
@@ -140,6 +143,7 @@ def print_rows(rows: Sequence[SweepRow], units: str = "") -> None:
     )
 
 
+_TIME, _BILL = ("total_s", "p5_s", "p95_s"), ("cost_usd", "p5_usd", "p95_usd")
 _WIDE = 50.0
 """Ratio of the largest to the smallest value above which the axis is logarithmic."""
 
@@ -156,8 +160,9 @@ def outlooks_figure(rows: Sequence[SweepRow], work: Work, *, catalog_name: str) 
     with drawing(8.0, 6.6, 2, sharex=True) as (figure, (time, bill)):
         deadline_h = None if work.deadline_s is None else work.deadline_s / 3600
         most_usd = None if work.total_budget is None else float(work.total_budget)
-        _panel(time, ordered, policies, _hours, deadline_h, "deadline")
-        _panel(bill, ordered, policies, _dollars, most_usd, "total budget")
+        times, bills = _figures(ordered, _TIME) / 3600, _figures(ordered, _BILL)
+        _panel(time, ordered, times, deadline_h, "deadline")
+        _panel(bill, ordered, bills, most_usd, "total budget")
         time.set_ylabel("expected time (h)")
         bill.set_ylabel("expected bill ($)")
         bill.set_xlabel("pricing willingness PW: the most that the cluster may cost an hour ($/h)")
@@ -169,73 +174,59 @@ def outlooks_figure(rows: Sequence[SweepRow], work: Work, *, catalog_name: str) 
     return figure
 
 
+def _figures(rows: Sequence[SweepRow], names: Sequence[str]) -> FloatArray:
+    """Mean, 5 and 95 % of each row; not a number where there is none."""
+    found = []
+    for row in rows:
+        outlook = _outlook(row)
+        spread = outlook.spread if outlook else None
+        parts = zip((outlook, spread, spread), names, strict=True)
+        found.append([getattr(part, name, math.nan) for part, name in parts])
+    return np.array(found, dtype=np.float64).reshape(len(rows), len(names))
+
+
 def _panel(
     axes: Axes,
     rows: Sequence[SweepRow],
-    policies: Sequence[PolicyName],
-    figures: Callable[[JobEstimate], tuple[float, float, float]],
+    figures: FloatArray,
     limit: float | None,
     limit_name: str,
 ) -> None:
-    """One panel; ``figures``: mean, 5 and 95 % of an outlook; ``limit``: of the job, a thin labelled line."""
-    seen: list[float] = [] if limit is None else [limit]
+    """One panel; ``limit``: of the job, a thin labelled line."""
+    policies = [p for p in PolicyName if any(r.policy is p for r in rows)]
+    x = np.array([float(r.budget) for r in rows])
+    doubtful = np.array([_doubtful(_outlook(r)) for r in rows])
     for place, policy in enumerate(policies):
-        own = [r for r in rows if r.policy is policy]
-        x, outlooks = [float(r.budget) for r in own], [_outlook(r) for r in own]
-        nothing = (math.nan, math.nan, math.nan)
-        y, low, high = zip(*(nothing if o is None else figures(o) for o in outlooks), strict=True)
-        step_line(axes, x, y, policy, place, len(policies))
+        own = np.array([r.policy is policy for r in rows])
+        at, (mean, low, high) = x[own], figures[own].T
+        step_line(axes, at.tolist(), mean.tolist(), policy, place, len(policies))
         style = STYLES[list(PolicyName).index(policy)]
-        _ranges(axes, x, low, high, style.color, share=1 - place / len(policies))
-        hollow = [i for i, o in enumerate(outlooks) if _doubtful(o)][:: max(1, len(x) // MARK_ALL)]
-        if hollow:
-            look = style.marked | {
-                "linestyle": "none",
-                "markeredgecolor": style.color,
-                "markerfacecolor": "white",
-            }
-            axes.plot(
-                [x[i] for i in hollow], [y[i] for i in hollow], label="_doubtful", zorder=4, **look
+        if np.isfinite(low).any():
+            axes.fill_between(
+                at, low, high, step="post", color=style.color, alpha=0.16, linewidth=0
             )
-        seen += [v for v in (*y, *low, *high) if math.isfinite(v)]
-    if seen and min(seen) > 0 and max(seen) > _WIDE * min(seen):
+            # The band is empty at the last budget and before a gap. Bars on top are narrower, so
+            # that those below stay visible; bars of neighbouring budgets do not touch.
+            width = (1 - place / len(policies)) * min(_BAR, _BARS / len(at))
+            known = np.isfinite(low)
+            bars = at[known], low[known], high[known]
+            axes.vlines(*bars, style.color, linewidth=width, alpha=0.5)
+        hollow = np.flatnonzero(doubtful[own])[:: max(1, len(at) // MARK_ALL)]
+        if len(hollow):
+            look = style.marked | {"linestyle": "none", "markeredgecolor": style.color}
+            look |= {"markerfacecolor": "white", "label": "_doubtful", "zorder": 4}
+            axes.plot(at[hollow], mean[hollow], **look)
+    seen = np.append(figures[np.isfinite(figures)], [] if limit is None else [limit])
+    if len(seen) and seen.min() > 0 and seen.max() > _WIDE * seen.min():
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter("{x:g}")
     else:
-        axes.set_ylim(0, 1.06 * max(seen) if seen else 1)
+        axes.set_ylim(0, 1.06 * seen.max() if len(seen) else 1)
     if limit is not None:
         axes.axhline(limit, color="0.25", linewidth=1.0, linestyle=(0, (3.0, 2.0)), zorder=1.5)
-        at, look = (
-            ("axes fraction", "data"),
-            {"ha": "right", "va": "bottom", "fontsize": "small", "color": "0.25"},
-        )
-        axes.annotate(limit_name, (1, limit), (0, 2), at, "offset points", **look)
-
-
-def _ranges(
-    axes: Axes,
-    x: Sequence[float],
-    low: Sequence[float],
-    high: Sequence[float],
-    color: str,
-    *,
-    share: float,
-) -> None:
-    """The simulated runs: a band, and a bar at each budget, as the band is empty at the last one and before a gap."""
-    at = [i for i, value in enumerate(low) if math.isfinite(value)]
-    if at:
-        axes.fill_between(x, low, high, step="post", color=color, alpha=0.16, linewidth=0)
-        # Bars on top are narrower, so that those below stay visible; bars of neighbouring budgets
-        # do not touch.
-        width = share * min(_BAR, _BARS / len(x))
-        axes.vlines(
-            [x[i] for i in at],
-            [low[i] for i in at],
-            [high[i] for i in at],
-            color,
-            linewidth=width,
-            alpha=0.5,
-        )
+        look = {"ha": "right", "va": "bottom", "fontsize": "small", "color": "0.25"}
+        corner = ("axes fraction", "data")
+        axes.annotate(limit_name, (1, limit), (0, 2), corner, "offset points", **look)
 
 
 _BAR, _BARS = 8.0, 200.0
@@ -249,17 +240,6 @@ def _outlook(row: SweepRow) -> JobEstimate | None:
     """None where nothing is to be drawn."""
     found = None if row.recommendation is None else row.recommendation.outlook
     return None if found is None or not math.isfinite(found.total_s) else found
-
-
-def _hours(outlook: JobEstimate) -> tuple[float, float, float]:
-    own = outlook.spread
-    low, high = (math.nan, math.nan) if own is None else (own.p5_s, own.p95_s)
-    return outlook.total_s / 3600, low / 3600, high / 3600
-
-
-def _dollars(outlook: JobEstimate) -> tuple[float, float, float]:
-    own = outlook.spread
-    return outlook.cost_usd, *((math.nan, math.nan) if own is None else (own.p5_usd, own.p95_usd))
 
 
 def _doubtful(outlook: JobEstimate | None) -> bool:
