@@ -384,7 +384,8 @@ def remarks(job: JobFile) -> Iterator[str]:
         life_s = Injection.of(job.inject.model_dump()).mean_s
         grace_s = job.inject.grace
         if life_s < grace_s:
-            mean, grace = (format_seconds(seconds, digits=2) for seconds in (life_s, grace_s))
+            mean = format_seconds(life_s, digits=2)
+            grace = format_seconds(grace_s, digits=2)
             yield (
                 f"machines train for {mean} on average (inject.mttp or lives), then last {grace}"
                 " more (inject.grace)"
@@ -419,7 +420,8 @@ def _rules(job: JobFile) -> Rules:
     grace = job.inject.grace
     limit = job.step_timeout
     if limit != "none" and limit < grace:
-        short, long = (format_seconds(seconds, digits=2) for seconds in (limit, grace))
+        short = format_seconds(limit, digits=2)
+        long = format_seconds(grace, digits=2)
         yield (
             ("step_timeout",),
             f"{short} is shorter than inject.grace, {long}: trainers may wait so long without a"

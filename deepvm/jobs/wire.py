@@ -122,7 +122,9 @@ class Receiver:
         Raises WireError: it is not signed by the machine that it names, or was seen before.
         """
         message = _object(body)
-        machine, session, number = (message.get(key) for key in ("machine", "session", "number"))
+        machine = message.get("machine")
+        session = message.get("session")
+        number = message.get("number")
         if not isinstance(machine, str) or not isinstance(session, str) or type(number) is not int:
             raise WireError("a message without machine, session or number")
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, is_dataclass, replace
+from dataclasses import asdict, fields, is_dataclass, replace
 
 from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.io.failpoints import point
@@ -16,24 +16,26 @@ from deepvm.jobs.history.history import MACHINE, MARKET, STATE, EventRow
 _ENDS = (Machine.SUSPECT, Machine.LOST, Machine.ENDED)
 
 
+_REPEATED = (
+    "now_s",
+    "reached",
+    "reached_s",
+    "facts",
+    "pace",
+    "pulse",
+    "between",
+    "machines",
+    "cold",
+)
+"""Fields that the next heartbeats say again; machines are compared one by one."""
+
+
 def has_changed(before: JobState, world: JobState) -> bool:
     """Whether anything has but what the next heartbeats say again."""
-    one, other = (
-        replace(
-            w,
-            now_s=0.0,
-            reached=0,
-            reached_s=None,
-            facts=world.facts,
-            pace=world.pace,
-            pulse=world.pulse,
-            between=world.between,
-            machines={},
-            cold=frozenset(),
-        )
-        for w in (before, world)
-    )
-    if one != other or before.machines.keys() != world.machines.keys():
+    names = [one.name for one in fields(JobState) if one.name not in _REPEATED]
+    if any(getattr(before, name) != getattr(world, name) for name in names):
+        return True
+    if before.machines.keys() != world.machines.keys():
         return True
     changed = [
         (m, world.machines[key])

@@ -148,7 +148,9 @@ def schedule_of(message: JsonObject) -> tuple[int, int, list[int]]:
 
     Raises KeyError, ValueError.
     """
-    generation, step, save = (field_of(message, n) for n in ("generation", "step", "save"))
+    generation = field_of(message, "generation")
+    step = field_of(message, "step")
+    save = field_of(message, "save")
     SaveReason(save[0])
     return generation, step, save
 

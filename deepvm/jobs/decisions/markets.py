@@ -203,7 +203,8 @@ def market_facts(world: JobState) -> dict[str, str]:
             "market": market,
             "why": "nothing has been trained yet, and the deadline comes nearer",
         }
-    spare, ahead = (f"{abs(float(x)):.0f} s" for x in (now.spare_s, now.ahead_s))
+    spare = f"{abs(float(now.spare_s)):.0f} s"
+    ahead = f"{abs(float(now.ahead_s)):.0f} s"
     if float(now.spare_s) < 0:
         return {"market": market, "why": f"the deadline may be missed by {spare}"}
     where = "ahead of" if float(now.ahead_s) >= 0 else "behind"

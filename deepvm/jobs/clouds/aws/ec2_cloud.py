@@ -160,10 +160,7 @@ class Ec2Cloud:
             asked = self._prepared(record, start, [i.zone for i in there if i.alive])
         except UnknownError as error:
             raise RefusedError(str(error)) from None  # nothing was asked for yet
-        answer = self._account.ask("ec2", "CreateFleet", REFUSALS, **asked)
-        if isinstance(answer, str):
-            raise RefusedError(refusal(record.pool, [answer]))
-        return self._launched(record, start.job, answer, start.most_usd_per_hour)
+        return self._launched(record, start.job, asked, start.most_usd_per_hour)
 
     def _prepared(self, record: MachineRecord, start: Start, near: list[str]) -> JsonDict:
         """Put what the machine must know where it finds it; returns the request for it."""
@@ -258,10 +255,13 @@ class Ec2Cloud:
         self,
         record: MachineRecord,
         job: str,
-        answer: JsonObject,
+        asked: JsonObject,
         most_usd: float | None = None,
     ) -> Launch:
-        """What a fleet has brought."""
+        """Ask for a fleet of one; what it has brought."""
+        answer = self._account.ask("ec2", "CreateFleet", REFUSALS, **asked)
+        if isinstance(answer, str):
+            raise RefusedError(refusal(record.pool, [answer]))
         zone_of = {subnet: zone for zone, subnet in self._account.subnets.items()}
         made = [
             (name, row.get("LaunchTemplateAndOverrides", {}).get("Overrides", {}))

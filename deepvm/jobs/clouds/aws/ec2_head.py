@@ -13,7 +13,6 @@ from deepvm.io.own_package import package_archive, requirements
 from deepvm.jobs.cloud import Listing, Objects, RefusedError, UnknownError, head_name
 from deepvm.jobs.clouds.aws.ec2_cloud import HEAD, ROLE_TAG, Ec2Cloud, own_address
 from deepvm.jobs.clouds.aws.ec2_settings import PREFIX
-from deepvm.jobs.clouds.aws.fleet import REFUSALS, refusal
 from deepvm.jobs.clouds.aws.s3_objects import S3Objects
 from deepvm.jobs.clouds.aws.user_data import head_data
 from deepvm.jobs.decisions.world import MachineRecord, Pool
@@ -100,11 +99,8 @@ class HeadedEc2Cloud(Ec2Cloud):
             install=settings.install,
         )
         asked = self._asked(job, name, pool, script, settings.head_profile, more={ROLE_TAG: HEAD})
-        answer = self._account.ask("ec2", "CreateFleet", REFUSALS, **asked)
-        if isinstance(answer, str):
-            raise RefusedError(refusal(pool, [answer]))
         self._controlled.add(job)
-        self._launched(MachineRecord(name, pool, time.time()), job, answer)
+        self._launched(MachineRecord(name, pool, time.time()), job, asked)
 
     def heads(self, job: str) -> Listing:
         return self._listing(job, self._instances(job, heads=True))
