@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, Protocol, TypeAlias, runtime_checkable
 
 from deepvm.errors import CloudError, DeepVMError
+from deepvm.jobs.decisions.events import InstancesListed
 from deepvm.jobs.decisions.world import MachineRecord
 
 
@@ -52,19 +53,8 @@ class Launch:
     usd_per_hour: float | None = None
 
 
-@dataclass(frozen=True)
-class Listing:
-    """The cloud's machines of a job, by the name of their request, with seconds since the epoch.
-
-    ``alive``: since when each lives. ``ended``: from when to when each that does no more did.
-    ``zones``: where each is, if the cloud has chosen. ``taken``: those of which it says that it
-    took them back.
-    """
-
-    alive: Mapping[str, float]
-    ended: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    zones: Mapping[str, str] = field(default_factory=dict)
-    taken: frozenset[str] = frozenset()
+Listing: TypeAlias = InstancesListed
+"""A cloud's answer is what the controller records."""
 
 
 class Cloud(Protocol):

@@ -81,15 +81,11 @@ class CloudCalls:
         self._listed_s = time.monotonic()
         self._is_listing = True
         try:
-            found = await self.call(self._cloud.listing, self._job)
+            listing = await self.call(self._cloud.listing, self._job)
         except Exception as error:
             _warn(error)
         else:
-            self._feed(
-                d.InstancesListed(
-                    dict(found.alive), dict(found.ended), dict(found.zones), found.taken
-                )
-            )
+            self._feed(listing)
         finally:
             self._is_listing = False
 

@@ -8,9 +8,7 @@ first, and the older ones are fenced.
 from __future__ import annotations
 
 import gzip
-import io
 import json
-import tarfile
 from pathlib import Path
 
 from deepvm.core.json_types import JsonDict, JsonObject
@@ -71,41 +69,25 @@ def put_folder(objects: Objects, folder: Path) -> None:
 
     Raises DataError, UnknownError, RefusedError.
     """
-    data = packed(folder)
     objects.remove(objects.keys(FOLDER))
-    for number, start in enumerate(range(0, len(data), _PIECE)):
-        objects.put(f"{FOLDER}{number:04}", data[start : start + _PIECE])
+    for name in _KEPT:
+        try:
+            data = (folder / name).read_bytes()
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise DataError(f"{folder / name}: {error.strerror or error}") from None
+        for number, start in enumerate(range(0, len(data), _PIECE)):
+            objects.put(f"{FOLDER}{name}/{number:04}", data[start : start + _PIECE])
 
 
 def get_folder(objects: Objects, folder: Path) -> bool:
     """Fetch it; whether it was there. Raises UnknownError, RefusedError."""
-    pieces = [objects.get(key) for key in objects.keys(FOLDER)]
-    if not pieces:
-        return False
-    unpack(b"".join(piece.data for piece in pieces if piece is not None), folder)
-    return True
-
-
-def packed(folder: Path) -> bytes:
-    """What a controller needs of its job's folder. Raises DataError."""
-    raw = io.BytesIO()
-    try:
-        with tarfile.open(fileobj=raw, mode="w:gz") as archive:
-            for name in _KEPT:
-                if (folder / name).exists():
-                    archive.add(folder / name, name)
-    except OSError as error:
-        raise DataError(f"{error.filename or folder}: {error.strerror or error}") from None
-    return raw.getvalue()
-
-
-def unpack(data: bytes, folder: Path) -> None:
-    """The other way round."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "logs").mkdir(exist_ok=True)
-    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
-        for name in set(_KEPT) & set(archive.getnames()):
-            file = archive.extractfile(name)
-            if file is not None:
-                (folder / name).touch(mode=0o600)
-                (folder / name).write_bytes(file.read())
+    (folder / "logs").mkdir(parents=True, exist_ok=True)
+    keys = objects.keys(FOLDER)
+    for name in _KEPT:
+        pieces = [objects.get(key) for key in keys if key.startswith(f"{FOLDER}{name}/")]
+        if pieces:
+            (folder / name).touch(mode=0o600)
+            (folder / name).write_bytes(b"".join(one.data for one in pieces if one is not None))
+    return bool(keys)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,6 @@ from deepvm.jobs.storage.code_archive import pack
 
 GIT = "git:"
 FORM = "git: URL@REF, such as git:https://github.com/me/training@main"
-_COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 _ASK_S = 60.0
 _FETCH_S = 900.0
 
@@ -69,57 +67,18 @@ def fetch_code(code: GitCode, target: Path) -> str:
     Raises RequestError: there is no git, or no such name; DataError: the repository cannot be read;
     OSError.
     """
-    commit = _resolved(code)
     with tempfile.TemporaryDirectory(prefix="deepvm-code-") as folder:
+        here = ["-C", folder, "-c", "core.hooksPath=/dev/null"]
         _git(code, ["init", "--quiet", "--template=", folder], _ASK_S)
-        wanted = [commit, code.ref] if not _COMMIT.fullmatch(code.ref) else [commit]
-        # Not every server gives out a commit by its number
-        for number, name in enumerate(wanted, start=1):
-            try:
-                _git(
-                    code,
-                    ["-C", folder, "fetch", "--quiet", "--depth", "1", "--", code.url, name],
-                    _FETCH_S,
-                )
-                break
-            except DataError:
-                if number == len(wanted):
-                    raise
         _git(
             code,
-            ["-C", folder, "-c", "core.hooksPath=/dev/null", "checkout", "--quiet", "FETCH_HEAD"],
+            [*here, "fetch", "--quiet", "--depth", "1", "--", code.url, code.ref],
             _FETCH_S,
         )
-        found = _git(code, ["-C", folder, "rev-parse", "HEAD"], _ASK_S).strip()
-        if found != commit:
-            raise DataError(
-                f"code: {code.shown} moved from {commit} to {found} meanwhile; submit the job again"
-            )
+        _git(code, [*here, "checkout", "--quiet", "FETCH_HEAD"], _FETCH_S)
+        commit = _git(code, [*here, "rev-parse", "HEAD"], _ASK_S).strip()
         pack(Path(folder), target)
     return commit
-
-
-def _resolved(code: GitCode) -> str:
-    if _COMMIT.fullmatch(code.ref):
-        return code.ref
-    names = [
-        code.ref,
-        f"refs/heads/{code.ref}",
-        f"refs/tags/{code.ref}",
-        f"refs/tags/{code.ref}^{{}}",
-    ]
-    rows = [
-        row.split("\t")
-        for row in _git(code, ["ls-remote", "--", code.url, *names], _ASK_S).splitlines()
-    ]
-    found = {name: commit for commit, name in (row for row in rows if len(row) == 2)}
-    # A tag with a message before the tag itself
-    for name in (names[3], names[2], names[1], code.ref):
-        if name in found:
-            return found[name]
-    raise RequestError(
-        "code", code.shown, "a branch, tag or commit that is there; 'git ls-remote URL' lists them"
-    )
 
 
 def _git(code: GitCode, words: Sequence[str], limit_s: float) -> str:
@@ -140,6 +99,9 @@ def _git(code: GitCode, words: Sequence[str], limit_s: float) -> str:
         raise DataError(
             f"code: {code.shown}: git has not answered for {limit_s:.0f} s; try again, or clone it"
         ) from None
+    if done.returncode and b"couldn't find remote ref" in done.stderr:
+        allowed = "a branch, tag or commit that is there; 'git ls-remote URL' lists them"
+        raise RequestError("code", code.shown, allowed)
     if done.returncode:
         said = done.stderr.decode("utf-8", "replace").replace(code.url, public(code.url))
         lines = [line for line in said.splitlines() if line.strip()] or [

@@ -126,13 +126,13 @@ def test_the_end_leaves_what_another_head_brings_at_once(
     def seen(key: str, data: bytes, tag: str | None) -> str:
         assert not cloud.bucket.keys(FOLDER)  # the secret is gone when the end is known
         tag = write(key, data, tag)
-        cloud.bucket.put(f"{FOLDER}0000", b"for the next head")
+        cloud.bucket.put(f"{FOLDER}secret/0000", b"for the next head")
         return tag
 
     monkeypatch.setattr(head, "_control", finished)
     monkeypatch.setattr(cloud.bucket, "replace", seen)
     head.run()
-    assert cloud.bucket.objects[f"{FOLDER}0000"][0] == b"for the next head"
+    assert cloud.bucket.objects[f"{FOLDER}secret/0000"][0] == b"for the next head"
     assert json.loads(decoded(cloud.bucket.objects[MIRROR][0])["job"]["result"]) == {
         "state": "stopped"
     }

@@ -20,7 +20,7 @@ from deepvm.jobs.cloud import RefusedError, UnknownError
 from deepvm.jobs.decisions.states import Job
 from deepvm.jobs.head import remote
 from deepvm.jobs.head.head_state import BEGINS_S, FRESH_S, HeadState
-from deepvm.jobs.head.mirror import FOLDER, MIRROR, decoded, encoded, packed, unpack
+from deepvm.jobs.head.mirror import FOLDER, MIRROR, decoded, encoded, get_folder, put_folder
 from deepvm.jobs.history.history import EventRow, History, JobRow
 from deepvm.jobs.orphans import search
 from deepvm.jobs.standing import ALIVE, ELSEWHERE, GONE, OVER, controller_of
@@ -85,7 +85,7 @@ def test_a_start_that_was_killed_anywhere_is_taken_up_with_one_head(
         remote.start(row, history, cloud)
         assert state_of(row).alive
     assert list(cloud.alive) == ["head-1"] and set(cloud.asked) == {1}
-    assert f"{FOLDER}0000" in cloud.bucket.objects and mirror_of(cloud)["head"] == 1
+    assert f"{FOLDER}secret/0000" in cloud.bucket.objects and mirror_of(cloud)["head"] == 1
 
 
 @pytest.mark.parametrize(
@@ -358,11 +358,13 @@ def test_what_is_no_mirror(laptop: tuple[History, JobRow]) -> None:
     assert decoded(good)["job"]["name"] == NAME
 
 
-def test_the_folder_of_a_job(tmp_path: Path) -> None:
+def test_the_folder_of_a_job(cloud: HeadCloud, tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "secret").write_text("s")
     (tmp_path / "a" / "other").write_text("o")
-    unpack(packed(tmp_path / "a"), tmp_path / "b")
+    assert not get_folder(cloud.bucket, tmp_path / "b")
+    put_folder(cloud.bucket, tmp_path / "a")
+    assert get_folder(cloud.bucket, tmp_path / "b")
     assert sorted(p.name for p in (tmp_path / "b").iterdir()) == ["logs", "secret"]
     assert (tmp_path / "b" / "secret").stat().st_mode & 0o777 == 0o600
 
