@@ -107,17 +107,17 @@ def _digest(data: bytes) -> str:
 
 
 @cache
-def package_archive(*, data: bool = False) -> bytes:
+def package_archive(*, data: bool = False, libraries: bool = True) -> bytes:
     """For machines on which only Python is installed.
 
     The same bytes each time, as long as the files are the same.
 
-    ``data``: with the embedded catalogs, for a controller; and without what pip installs there,
-    maybe a newer one.
+    ``data``: with the embedded catalogs, for a controller. ``libraries``: with what the command
+    of the memory node needs; not where pip installs that, maybe a newer one.
     """
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w") as archive:
-        for file, name in (*_files(data=data), *(() if data else _libraries())):
+        for file, name in (*_files(data=data), *(_libraries() if libraries else ())):
             member, content = tarfile.TarInfo(name), file.read_bytes()
             member.size, member.mode = len(content), 0o644
             archive.addfile(member, io.BytesIO(content))

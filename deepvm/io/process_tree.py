@@ -80,13 +80,14 @@ def descendants(pid: int) -> set[int]:
     """The processes below a process, zombies included."""
     found, rest = set[int](), [pid]
     while rest:
-        new = [child for child in _children(rest.pop()) if child not in found]
+        new = [child for child in children_of(rest.pop()) if child not in found]
         found.update(new)
         rest += new
     return found
 
 
-def _children(pid: int) -> list[int]:
+def children_of(pid: int) -> list[int]:
+    """The processes that one has started; none once it has ended."""
     found: list[int] = []
     with contextlib.suppress(OSError):  # it has ended
         for task in Path(f"/proc/{pid}/task").iterdir():

@@ -26,3 +26,9 @@ def parse_time(text: str) -> datetime:
 def format_time(moment: datetime) -> str:
     """ISO 8601 in UTC, whole seconds, with ``Z``."""
     return moment.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def utc_text(seconds: float, timespec: str = "milliseconds") -> str:
+    """A time since the epoch as ISO 8601 in UTC, with ``Z``."""
+    text = datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec=timespec)
+    return text.replace("+00:00", "Z")

@@ -23,6 +23,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
+from deepvm.io.process_tree import descendants
+
 LATE_S = 60.0
 ONE_PROCESS = "--processes-per-machine 1"
 _POLL_S = 0.1
@@ -63,7 +65,7 @@ def are_connected(
         owners = {
             inode: rank
             for rank, root in enumerate(roots)
-            for pid in _family(root)
+            for pid in (root, *descendants(root))
             for inode in _sockets(pid)
         }
         others = {_as_in_table(address) for address in peers}
@@ -100,22 +102,6 @@ def _as_in_table(address: str) -> str:
     family, *_, endpoint = socket.getaddrinfo(address, None)[0]
     word = socket.inet_pton(family, str(endpoint[0]))[-4:]
     return f"{int.from_bytes(word, sys.byteorder):08X}"
-
-
-def _family(root: int) -> Iterator[int]:
-    """A process and all that it has started."""
-    yield root
-    for child in children_of(root):
-        yield from _family(child)
-
-
-def children_of(pid: int) -> list[int]:
-    """The processes that one has started; none once it has ended."""
-    children = list[int]()
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            children += map(int, (task / "children").read_text().split())
-    return children
 
 
 def _sockets(pid: int) -> Iterator[int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import logging
 import os
@@ -20,13 +19,13 @@ from typing import IO, Any, TypeAlias
 
 from deepvm.core.json_types import JsonObject
 from deepvm.io.agent_link import INDEPENDENT
-from deepvm.jobs.agent.group_watch import are_connected, children_of
+from deepvm.io.process_tree import become_subreaper, children_of
+from deepvm.jobs.agent.group_watch import are_connected
 from deepvm.jobs.agent.process_group import exit_code
 from deepvm.jobs.agent.warm import READY, can_warm
 
 TORCHRUN = "torchrun"
 GPUS = "CUDA_VISIBLE_DEVICES"
-_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
 _GONE_S = 10.0
 _LINE = 64 * 1024
 _LAST_LINES = 40
@@ -190,7 +189,7 @@ class Trainers:
         """What this process has started before is no trainer's."""
         # What trainers leave behind becomes a child of this process, which can end it.
         with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
+            become_subreaper()
 
     def warm_up(self) -> None:
         """Start processes that load torch and wait, if the command allows it and there are none."""

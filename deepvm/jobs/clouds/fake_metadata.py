@@ -6,8 +6,9 @@ import http.server
 import json
 import secrets
 import threading
-from datetime import datetime, timezone
 from typing import Any
+
+from deepvm.io.times import utc_text
 
 _TTL = "X-aws-ec2-metadata-token-ttl-seconds"
 _TOKEN = "X-aws-ec2-metadata-token"
@@ -57,18 +58,10 @@ class FakeMetadata:
 
     def notice(self, taken_s: float) -> None:
         """Say that the machine is preempted."""
-        row = {"action": "terminate", "time": _utc(taken_s)}
+        row = {"action": "terminate", "time": utc_text(taken_s, "microseconds")}
         self.facts = {**self.facts, "spot/instance-action": json.dumps(row)}
 
     def recommend(self, now_s: float) -> None:
         """Recommend a rebalance."""
-        row = {"noticeTime": _utc(now_s)}
+        row = {"noticeTime": utc_text(now_s, "microseconds")}
         self.facts = {**self.facts, "events/recommendations/rebalance": json.dumps(row)}
-
-
-def _utc(seconds: float) -> str:
-    return (
-        datetime.fromtimestamp(seconds, timezone.utc)
-        .isoformat(timespec="microseconds")
-        .replace("+00:00", "Z")
-    )

@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
 import json
 import logging
 import os
 import signal
 import socket
 import subprocess
-import tarfile
 import threading
 import time
 from collections import Counter
@@ -33,6 +31,7 @@ import deepvm
 from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.errors import RequestError
 from deepvm.io.atomic_write import write_bytes
+from deepvm.io.own_package import package_archive
 from deepvm.jobs.cloud import Listing, RefusedError, Start, UnknownError
 from deepvm.jobs.decisions.world import MachineRecord
 from deepvm.jobs.static_hosts import StaticHosts
@@ -387,32 +386,15 @@ def _resolved(host: Host) -> str:
     return host.plain
 
 
-def _sources() -> list[tuple[str, bytes]]:
-    package = Path(deepvm.__file__).parent
-    files = sorted(p for p in package.rglob("*.py"))
-    return [(f"deepvm/{p.relative_to(package).as_posix()}", p.read_bytes()) for p in files]
+def _package() -> bytes:
+    """An archive of this deepvm."""
+    return package_archive(libraries=False)
 
 
 @cache
 def _digest() -> str:
-    """Of this deepvm: differs where any of its modules does."""
-    found = hashlib.sha256()
-    for name, data in _sources():
-        found.update(f"{name} {len(data)}\n".encode() + data)
-    return found.hexdigest()[:32]
-
-
-@cache
-def _package() -> bytes:
-    """An archive of this deepvm."""
-    target = io.BytesIO()
-    with tarfile.open(fileobj=target, mode="w:gz", compresslevel=6) as archive:
-        for name, data in _sources():
-            entry = tarfile.TarInfo(name)
-            entry.size = len(data)
-            entry.mode = 0o644
-            archive.addfile(entry, io.BytesIO(data))
-    return target.getvalue()
+    """Of this deepvm: differs where any of its files does."""
+    return hashlib.sha256(_package()).hexdigest()[:32]
 
 
 @cache

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from datetime import datetime, timezone
 from statistics import fmean
 
 from deepvm.core.json_types import JsonDict
 from deepvm.errors import DataError, DeepVMError
+from deepvm.io.times import utc_text
 from deepvm.jobs.decisions.states import Job
 from deepvm.jobs.decisions.world import JobState, MachineRecord, Reason
 from deepvm.jobs.history.downtime import DOWNTIME, Downtime
@@ -139,10 +139,4 @@ def _machine(machine: MachineRecord, now_s: float) -> JsonDict:
 
 
 def _time(at_s: float | None) -> str | None:
-    if at_s is None:
-        return None
-    return (
-        datetime.fromtimestamp(at_s, timezone.utc)
-        .isoformat(timespec="milliseconds")
-        .replace("+00:00", "Z")
-    )
+    return None if at_s is None else utc_text(at_s)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 
 from deepvm.errors import DataError
+from deepvm.io.times import utc_text
 
 FOLDER = "logs"
 _STAMP = len("2026-11-26T12:00:00.000Z")
@@ -27,13 +27,8 @@ def add_line(folder: Path, machine: str, text: str, now_s: float) -> None:
     """Write a line down. Raises OSError."""
     place = folder / FOLDER
     place.mkdir(exist_ok=True)
-    stamp = (
-        datetime.fromtimestamp(now_s, timezone.utc)
-        .isoformat(timespec="milliseconds")
-        .replace("+00:00", "Z")
-    )
     with (place / f"{machine}.log").open("a", encoding="utf-8", errors="replace") as file:
-        file.write(f"{stamp} {text}\n")
+        file.write(f"{utc_text(now_s)} {text}\n")
 
 
 class LogReader:

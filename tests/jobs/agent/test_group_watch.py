@@ -12,11 +12,11 @@ from collections.abc import Iterator
 import pytest
 
 from deepvm.io.free_port import free_port
+from deepvm.io.process_tree import children_of
 from deepvm.jobs.agent.group_watch import (
     LATE_S,
     GroupWatch,
     are_connected,
-    children_of,
     explanation,
 )
 

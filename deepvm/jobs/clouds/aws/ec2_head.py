@@ -87,7 +87,7 @@ class HeadedEc2Cloud(Ec2Cloud):
         known = {"job": job, "owner": self.owner, "environ": environ}
         objects.put(SETTINGS, json.dumps(known).encode())
         if not settings.install:
-            objects.put("package.tar.gz", package_archive(data=True))
+            objects.put("package.tar.gz", package_archive(data=True, libraries=False))
         place = f"{self._prefix(job)}/{HEAD}"
         script = head_data(
             job,
