@@ -41,6 +41,13 @@ def write_bytes(path: Path, data: bytes) -> None:
         ) from None
 
 
+def write_private(path: Path, text: str) -> None:
+    """Write ASCII text to a file that only its owner can read. Raises OSError."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with open(descriptor, "w", encoding="ascii") as file:
+        file.write(text)
+
+
 @contextlib.contextmanager
 def hidden_beside(target: Path) -> Iterator[Path]:
     """A hidden name for a file to rename to ``target`` once complete; removed at the end."""

@@ -10,13 +10,12 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import asdict, dataclass
-from functools import cache
 from pathlib import Path
 
 from deepvm.io.atomic_write import write_bytes
+from deepvm.profiling.hosts.machine import boot_id
 
 CLOCK = "clock.json"
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class SteadyClock:
     @classmethod
     def start(cls, least_s: float = 0.0) -> SteadyClock:
         """Start at the wall clock's time or ``least_s``: recorded times are in the past."""
-        return cls(_boot(), max(time.time(), least_s) - _since_boot_s())
+        return cls(boot_id(), max(time.time(), least_s) - _since_boot_s())
 
     @classmethod
     def load(cls, path: Path) -> SteadyClock | None:
@@ -41,7 +40,7 @@ class SteadyClock:
             clock = cls(**json.loads(path.read_bytes()))
         except (OSError, ValueError, TypeError):
             return None
-        return clock if clock.boot and clock.boot == _boot() else None
+        return clock if clock.boot and clock.boot == boot_id() else None
 
     def save(self, path: Path) -> None:
         """Share it with other processes of this boot. Raises DataError."""
@@ -72,14 +71,6 @@ def job_time_s(folder: Path, wall_s: float) -> float:
     """What the wall clock shows, by the clock of the job in a folder, if it has one."""
     clock = SteadyClock.load(folder / CLOCK)
     return wall_s if clock is None else clock.of_wall_s(wall_s)
-
-
-@cache
-def _boot() -> str:
-    try:
-        return _BOOT.read_text().strip()
-    except OSError:
-        return ""
 
 
 def _since_boot_s() -> float:

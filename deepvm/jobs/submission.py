@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-import os
 import re
 import secrets
 import shlex
@@ -24,6 +23,7 @@ from deepvm.core.preemption.savepolicy import parse_policy
 from deepvm.core.spelling import did_you_mean
 from deepvm.core.units import MOST_USD
 from deepvm.errors import DataError, Issue, JobFormatError, RequestError
+from deepvm.io.atomic_write import write_private
 from deepvm.jobs.cloud import Cloud, HostsController, RefusedError, RemoteCloud
 from deepvm.jobs.clouds.registry import find_cloud, open_cloud
 from deepvm.jobs.controller.controller import Submitted
@@ -341,9 +341,7 @@ def submit(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "logs").mkdir(exist_ok=True)
-        descriptor = os.open(folder / SECRET, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with open(descriptor, "w", encoding="ascii") as secret:
-            secret.write(new_secret())
+        write_private(folder / SECRET, new_secret())
         code = job.code
         if job.code is not None:
             with about(file):

@@ -35,7 +35,7 @@ def test_after_a_reboot_it_starts_by_the_wall_clock_after_all_that_was_written_d
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     clock_of(tmp_path)
-    monkeypatch.setattr(steady_clock, "_boot", lambda: "another")
+    monkeypatch.setattr(steady_clock, "boot_id", lambda: "another")
     assert SteadyClock.load(tmp_path / CLOCK) is None and job_time_s(tmp_path, 7.0) == 7.0
     set_wall(monkeypatch, -3600.0)
     least_s = time.time() + 3600.0

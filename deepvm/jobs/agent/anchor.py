@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import os
 import subprocess
 import sys
 import threading
 import time
 
+from deepvm.io.atomic_write import write_private
 from deepvm.io.failpoints import point
 from deepvm.jobs.agent.controller_client import ControllerClient, ControllerUnreachable
 from deepvm.jobs.agent.preparation import ORPHAN_SAVE_S, AgentEnvironment
@@ -78,9 +78,7 @@ class AnchorAgent:
         """Start the memory node, on any free port."""
         folder = self._around.folder
         file = folder / "token"
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with open(descriptor, "w", encoding="ascii") as stream:
-            stream.write(token)
+        write_private(file, token)
         words = ["memory-node", "serve", "--token-file", str(file), "--memory", memory]
         words += ["--listen", f"{self._around.address}:0", "--drain-timeout", "1"]
         point("anchor.before-node")

@@ -17,6 +17,7 @@ from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.errors import DataError
 from deepvm.io.agent_board import AGENT
 from deepvm.io.agent_link import EPOCH, SAVE_EVERY
+from deepvm.io.atomic_write import write_private
 from deepvm.io.failpoints import point
 from deepvm.jobs.agent.controller_client import ControllerClient, ControllerUnreachable, Reporter
 from deepvm.jobs.agent.liveness import ControllerLiveness
@@ -94,9 +95,7 @@ class Preparation:
         """What the job's machines must know; its token is in a file. Raises Orphaned."""
         spec: JsonDict = self._insist(lambda: self._client.ask("/job", {}))
         self.orphan_after_s = float(spec["orphan_after_s"])
-        descriptor = os.open(self._token, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with open(descriptor, "w", encoding="ascii") as file:
-            file.write(self._client.shown(spec["sealed_token"]))
+        write_private(self._token, self._client.shown(spec["sealed_token"]))
         return spec
 
     @property

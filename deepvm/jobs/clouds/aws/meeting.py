@@ -32,6 +32,7 @@ from typing import Any, TypeVar
 from deepvm.catalog.clouds.aws.client import Aws
 from deepvm.catalog.clouds.aws.errors import ApiCall
 from deepvm.errors import CloudError
+from deepvm.io.atomic_write import write_private
 from deepvm.jobs.clouds.aws.s3_read import metadata, read
 
 LOOK_S = 3.0
@@ -141,9 +142,7 @@ class Rendezvous:
         found = self._ask("GetParameter", _MISSING, Name=f"{self._path}/token", WithDecryption=True)
         if found == _MISSING:
             return False
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with open(descriptor, "w", encoding="ascii") as target:
-            target.write(found["Parameter"]["Value"])
+        write_private(Path(file), found["Parameter"]["Value"])
         return True
 
     def _below(self, name: str) -> dict[str, str]:
