@@ -20,10 +20,9 @@ from deepvm.errors import CheckpointError, DamagedError, DataError, MissingExtra
 from deepvm.io.agent_board import SaveReason, Scheduled
 from deepvm.io.failpoints import point
 from deepvm.jobs.agent.planned_saves import PlannedSaves
-from deepvm.jobs.storage.backup_places import FORMS, open_backups
+from deepvm.jobs.storage.backup_places import FORMS, BackupStore, open_backups
 from deepvm.jobs.storage.backup_store import (
     KEEP,
-    BackupStore,
     Part,
     PartStatus,
     StoredBackup,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future, TimeoutError
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from deepvm.core.json_types import JsonDict
 from deepvm.errors import DeepVMError
@@ -46,16 +46,6 @@ _AGAIN_S = 1.0
 _LAST_S = 1800.0
 
 log = logging.getLogger("deepvm.jobs")
-
-
-class CommandHandler(Protocol):
-    """What a controller does with what comes by the bucket."""
-
-    async def heed(self, body: bytes, signature: str) -> tuple[bytes, str]:
-        """The signed answer to a signed message. Raises WireError: it does not count."""
-
-    def give_up(self, error: Exception) -> None:
-        """End, as another head has the job."""
 
 
 def keeper_of(row: JobRow, cloud: Cloud) -> StateReplicator | None:
@@ -262,11 +252,14 @@ class StateReplicator:
 
     def attend(
         self,
-        controller: CommandHandler,
+        controller: Any,
         loop: asyncio.AbstractEventLoop,
         open_history: Callable[[], History] = History.open,
     ) -> None:
-        """Keep the mirror, heed commands and pass logs on, in threads, until :meth:`close`."""
+        """Keep the mirror, pass commands and logs on, in threads, until :meth:`leave`.
+
+        ``controller``: its ``heed`` answers a signed message, ``give_up`` ends it.
+        """
 
         def heed(body: bytes, signature: str) -> Any:
             answer: Coroutine[Any, Any, tuple[bytes, str]] = controller.heed(body, signature)

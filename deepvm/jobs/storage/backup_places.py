@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeAlias
 from urllib.parse import unquote, urlsplit
 
-from deepvm.jobs.storage.backup_store import BackupStore
 from deepvm.jobs.storage.bucket_backups import BucketBackups
 from deepvm.jobs.storage.folder_backups import FolderBackups
 
+BackupStore: TypeAlias = FolderBackups | BucketBackups
 FORMS = "file:///folder or s3://bucket/prefix"
 
 

@@ -1,4 +1,4 @@
-"""What a place for backups does; :mod:`deepvm.jobs.storage.backup_places` has all there are.
+"""What all places for backups share; :mod:`deepvm.jobs.storage.backup_places` has the places.
 
 A backup is what one step's ranks saved, each a file or folder with the checksums of all its files.
 Ranks on different machines see each other's parts here alone: each but rank 0 says that it begins
@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
 from deepvm.errors import CheckpointError, DamagedError
 
@@ -90,65 +90,6 @@ class Record:
         ):
             raise ValueError("no record of a backup: its names lead out of the folder")
         return found
-
-
-class BackupStore(Protocol):
-    """A place for the backups of one job; any thread may use it."""
-
-    url: str
-
-    def begin(self, epoch: int) -> None:
-        """Refuse older generations from now on. Raises CheckpointError: a newer one has started."""
-
-    def say(self, part: Part, word: PartStatus) -> bool:
-        """Tell the other ranks; a backup that a rank begins to save is not sealed any more.
-
-        Returns whether it was.
-
-        Raises CheckpointError, OSError.
-        """
-
-    def said(self, part: Part) -> Mapping[int, PartStatus]:
-        """What each rank has said of the same backup, and whose part is whole.
-
-        Raises CheckpointError, OSError.
-        """
-
-    def save(self, path: Path, part: Part) -> None:
-        """Upload a file or folder, whole or not at all.
-
-        Raises CheckpointError, OSError: it is not there.
-        """
-
-    def seal(self, part: Part, ranks: int) -> None:
-        """Make a backup visible, whose parts of so many ranks are whole.
-
-        Raises CheckpointError, OSError.
-        """
-
-    def whole(self) -> list[StoredBackup]:
-        """The visible backups, newest first; those that lack a part are not.
-
-        Raises CheckpointError, OSError.
-        """
-
-    def set_aside(self, kept: StoredBackup, epoch: int) -> None:
-        """Hide one. Raises CheckpointError (a newer generation has started), OSError."""
-
-    def remove(self, kept: StoredBackup, epoch: int) -> None:
-        """Remove one. Raises CheckpointError: a newer generation has started; OSError."""
-
-    def sweep(self, step: int, epoch: int) -> None:
-        """Remove unsealed saves of earlier steps, by this generation or older ones.
-
-        Raises CheckpointError: a newer generation has started; OSError.
-        """
-
-    def fetch(self, kept: StoredBackup, rank: int, folder: Path) -> Path:
-        """Write a rank's part to a new folder, checked; returns its file or folder.
-
-        Raises DamagedError: it will never be read; CheckpointError, OSError.
-        """
 
 
 def name_of(part: Part) -> str:

@@ -82,7 +82,7 @@ class BucketBackups:
                 self._begun = epoch
 
     def say(self, part: Part, word: PartStatus) -> bool:
-        """See :class:`BackupStore`; the word first: who seals looks for it afterwards."""
+        """See :class:`FolderBackups`; the word first: who seals looks for it afterwards."""
         self.begin(part.epoch)
         key = f"{self._bucket.prefix}{name_of(part)}/rank-{part.rank}.{word.value}"
         with self._bucket.errors(f"write {key}"):
@@ -106,7 +106,7 @@ class BucketBackups:
         return {**found, **dict.fromkeys(_parts(self._entries(), name_of(part)), PartStatus.WHOLE)}
 
     def save(self, path: Path, part: Part) -> None:
-        """See :class:`BackupStore`. S3 checks each piece's checksum; readers check the whole."""
+        """See :class:`FolderBackups`. S3 checks each piece's checksum; readers check the whole."""
         self.begin(part.epoch)
         self._ledger.check(part.epoch)
         self._clear(part.epoch)
@@ -211,7 +211,7 @@ class BucketBackups:
         self._unseal(kept.name, epoch)
 
     def remove(self, kept: StoredBackup, epoch: int) -> None:
-        """See :class:`BackupStore`; it is not listed any more before an object goes."""
+        """See :class:`FolderBackups`; it is not listed any more before an object goes."""
         self._remove(kept.name, epoch)
 
     def _remove(self, name: str, epoch: int) -> None:

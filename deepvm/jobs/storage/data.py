@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Protocol
+from typing import TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from deepvm.checkpoint.tiers.bucket import Bucket
@@ -44,18 +44,6 @@ class Item:
     size: int
     source: str
     etag: str = ""
-
-
-class Source(Protocol):
-    """Where data come from."""
-
-    url: str
-
-    def items(self) -> list[Item]:
-        """Its files. Raises CheckpointError, OSError, DataError."""
-
-    def fetch(self, item: Item, target: Path) -> None:
-        """Write one to a new file. Raises CheckpointError, OSError."""
 
 
 def have_data(wanted: JsonObject, folder: Path, said: Said, endpoint: str = "") -> None:
@@ -237,6 +225,7 @@ class FolderSource:
         self.url = str(path)
 
     def items(self) -> list[Item]:
+        """Its files. Raises DataError, OSError."""
         if not self._path.exists():
             raise DataError(
                 f"there is no {self._path} on this machine; correct the path in data: of the job"
@@ -283,7 +272,7 @@ class BucketSource:
         return Item(name, int(row["Size"]), row["Key"], str(row.get("ETag", "")))
 
     def fetch(self, item: Item, target: Path) -> None:
-        """See :class:`Source`: all pieces come from the listed object; its MD5 is checked."""
+        """Write one to a new file: all pieces come from the listed object; its MD5 is checked."""
         with self._bucket.errors(f"read {item.source}"):
             with target.open("wb") as file:
                 for piece in self._pieces(item):
@@ -302,6 +291,10 @@ class BucketSource:
         for start in range(0, item.size, _PIECE):
             end = min(start + _PIECE, item.size) - 1
             yield self._bucket.whole(item.source, Range=f"bytes={start}-{end}", **options)
+
+
+Source: TypeAlias = FolderSource | BucketSource
+"""Where data come from."""
 
 
 def _md5(path: Path) -> str:

@@ -46,10 +46,17 @@ class FolderBackups:
         self.url = self._root.as_uri()
 
     def begin(self, epoch: int) -> None:
+        """Refuse older generations from now on. Raises CheckpointError: a newer one has started."""
         self._root.mkdir(parents=True, exist_ok=True)
         self._epochs.begin(epoch)
 
     def say(self, part: Part, word: PartStatus) -> bool:
+        """Tell the other ranks; a backup that a rank begins to save is not sealed any more.
+
+        Returns whether it was.
+
+        Raises CheckpointError, OSError.
+        """
         self.begin(part.epoch)
         folder = self._root / name_of(part)
         with self._epochs.current(part.epoch):
@@ -62,6 +69,10 @@ class FolderBackups:
         return sealed
 
     def said(self, part: Part) -> Mapping[int, PartStatus]:
+        """What each rank has said of the same backup, and whose part is whole.
+
+        Raises CheckpointError, OSError.
+        """
         found: dict[int, PartStatus] = {}
         for place in sorted((self._root / name_of(part)).iterdir()):
             match = _RANK.fullmatch(place.name)
@@ -78,7 +89,12 @@ class FolderBackups:
         return [int(match[1]) for match in matches if match]
 
     def save(self, path: Path, part: Part) -> None:
-        """See :class:`BackupStore`; the rename happens while no newer generation can begin."""
+        """Upload a file or folder, whole or not at all.
+
+        Raises CheckpointError, OSError: it is not there.
+
+        The rename happens while no newer generation can begin.
+        """
         self.begin(part.epoch)
         folder = self._root / name_of(part)
         hidden = folder / f".rank-{part.rank}.{os.getpid()}-{threading.get_ident()}"
@@ -104,12 +120,20 @@ class FolderBackups:
             shutil.rmtree(hidden, ignore_errors=True)
 
     def seal(self, part: Part, ranks: int) -> None:
+        """Make a backup visible, whose parts of so many ranks are whole.
+
+        Raises CheckpointError, OSError.
+        """
         facts = {"ranks": ranks, "automatic": part.automatic}
         with self._epochs.current(part.epoch):
             point("backup.before-seal")
             write_bytes(self._root / name_of(part) / _SEAL, json.dumps(facts).encode())
 
     def whole(self) -> list[StoredBackup]:
+        """The visible backups, newest first; those that lack a part are not.
+
+        Raises CheckpointError, OSError.
+        """
         found = []
         for name in self._names():
             try:
@@ -128,16 +152,24 @@ class FolderBackups:
         return [name for name in names if _NAME.fullmatch(name)]
 
     def set_aside(self, kept: StoredBackup, epoch: int) -> None:
+        """Hide one. Raises CheckpointError (a newer generation has started), OSError."""
         with self._epochs.current(epoch):
             (self._root / kept.name / _SEAL).unlink(missing_ok=True)
 
     def remove(self, kept: StoredBackup, epoch: int) -> None:
-        """See :class:`BackupStore`; the seal first, without which it is not visible."""
+        """Remove one. Raises CheckpointError: a newer generation has started; OSError.
+
+        The seal first, without which it is not visible.
+        """
         self.set_aside(kept, epoch)
         with self._epochs.current(epoch):
             shutil.rmtree(self._root / kept.name, ignore_errors=True)
 
     def sweep(self, step: int, epoch: int) -> None:
+        """Remove unsealed saves of earlier steps, by this generation or older ones.
+
+        Raises CheckpointError: a newer generation has started; OSError.
+        """
         for name in self._names():
             before, by = place_of(name)
             if before < step and by <= epoch and not (self._root / name / _SEAL).exists():
@@ -145,6 +177,10 @@ class FolderBackups:
                     shutil.rmtree(self._root / name, ignore_errors=True)
 
     def fetch(self, kept: StoredBackup, rank: int, folder: Path) -> Path:
+        """Write a rank's part to a new folder, checked; returns its file or folder.
+
+        Raises DamagedError: it will never be read; CheckpointError, OSError.
+        """
         source = self._root / kept.name / f"rank-{rank if kept.ranks > 1 else 0}"
         try:
             record = Record.from_json((source / _RECORD).read_bytes())
