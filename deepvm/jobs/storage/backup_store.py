@@ -10,21 +10,24 @@ becomes visible once a newer one has started.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from deepvm.errors import CheckpointError, DamagedError
 
 KEEP = 2
 """Backups that stay, of a job that says nothing else."""
 PIECE = 4 << 20
+RECORD = "record.json"
+"""The file of a part that names the others."""
 
 
 @dataclass(frozen=True)
@@ -158,6 +161,20 @@ def emptied(folder: Path) -> Path:
     return folder
 
 
-def damaged(name: str) -> DamagedError:
-    """The error for a file whose checksum is another."""
-    return DamagedError(f"{name} is damaged: its checksum is another")
+def fetch_part(read: Callable[[str], Any], folder: Path, place: str) -> Path:
+    """Write a part to a new folder, checked; returns its file or folder.
+
+    ``read`` opens one of its files, and raises DamagedError where that is gone. ``place`` is what
+    errors call it. Raises DamagedError, OSError.
+    """
+    with contextlib.closing(read(RECORD)) as reader:
+        try:
+            record = Record.from_json(reader.read())
+        except ValueError as error:
+            raise DamagedError(f"{place}{RECORD}: {error}") from None
+    emptied(folder)
+    for name, checksum in record.sha256.items():
+        with contextlib.closing(read(name)) as reader:
+            if copy(reader, folder / name) != checksum:
+                raise DamagedError(f"{place}{name} is damaged: its checksum is another")
+    return folder / record.name

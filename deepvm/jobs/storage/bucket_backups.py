@@ -23,13 +23,12 @@ from deepvm.checkpoint.tiers.bucket import Bucket
 from deepvm.checkpoint.tiers.ledger import LedgerFile, StaleError
 from deepvm.errors import CheckpointError, DamagedError
 from deepvm.jobs.storage.backup_store import (
+    RECORD,
     Part,
     PartStatus,
     Record,
     StoredBackup,
-    copy,
-    damaged,
-    emptied,
+    fetch_part,
     files_of,
     name_of,
     no_part,
@@ -38,7 +37,6 @@ from deepvm.jobs.storage.backup_store import (
 
 _THREADS = 4
 _ATTEMPTS = 5
-_RECORD = "record.json"
 _PLACE = re.compile(
     r"(?P<name>\d{12}-\d{9,}/(?:rank|whole)-\d+)\.(?P<label>g\d{9,19}-[0-9a-f]{8})/(?P<file>.+)",
     re.DOTALL,
@@ -128,7 +126,7 @@ class BucketBackups:
                         sums[below] = reader.digest.hexdigest()
                 record = Record(path.name, sums, part.automatic).to_json()
                 self._bucket.s3.put_object(
-                    Bucket=self._bucket.name, Key=place + _RECORD, Body=record
+                    Bucket=self._bucket.name, Key=place + RECORD, Body=record
                 )
             before = self._ledger.add(name, label, part.epoch)
         except (StaleError, OSError):
@@ -144,7 +142,7 @@ class BucketBackups:
         record = Record("whole", {}, part.automatic).to_json()
         with self._bucket.errors(f"write {self._place(name, label)}"):
             self._bucket.s3.put_object(
-                Bucket=self._bucket.name, Key=self._place(name, label) + _RECORD, Body=record
+                Bucket=self._bucket.name, Key=self._place(name, label) + RECORD, Body=record
             )
         self._ledger.add(name, f"{label}{'+' if part.automatic else ''}", part.epoch)
 
@@ -165,7 +163,7 @@ class BucketBackups:
         """The entries of a ledger that was lost: the newest of each name."""
         found: dict[str, str] = {}
         for match in self._sent():
-            if match["file"] == _RECORD:
+            if match["file"] == RECORD:
                 found[match["name"]] = max(
                     found.get(match["name"], ""), match["label"], key=epoch_of
                 )
@@ -235,16 +233,9 @@ class BucketBackups:
             raise no_part(kept, rank)
         place = self._place(name, entries[name])
         with self._bucket.errors(f"read {place}"):
-            try:
-                record = Record.from_json(self._object(place + _RECORD).read())
-            except ValueError as error:
-                raise DamagedError(f"{self.url}: {place}{_RECORD}: {error}") from None
-            emptied(folder)
-            for file, checksum in record.sha256.items():
-                with contextlib.closing(self._object(place + file)) as body:
-                    if copy(cast(BinaryIO, body), folder / file) != checksum:
-                        raise damaged(f"{self.url}: {place}{file}")
-        return folder / record.name
+            return fetch_part(
+                lambda file: self._object(place + file), folder, f"{self.url}: {place}"
+            )
 
     def _object(self, key: str) -> Any:
         """An object to read. Raises DamagedError: it is gone."""

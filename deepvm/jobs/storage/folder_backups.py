@@ -9,19 +9,21 @@ import shutil
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from typing import BinaryIO
 
 from deepvm.checkpoint.files.epoch_file import EpochFile
 from deepvm.errors import DamagedError
 from deepvm.io.atomic_write import sync, write_bytes
 from deepvm.io.failpoints import point
 from deepvm.jobs.storage.backup_store import (
+    RECORD,
     Part,
     PartStatus,
     Record,
     StoredBackup,
     copy,
-    damaged,
     emptied,
+    fetch_part,
     files_of,
     name_of,
     no_part,
@@ -30,7 +32,6 @@ from deepvm.jobs.storage.backup_store import (
 
 _NAME = re.compile(r"\d{12}-\d{9,}")
 _RANK = re.compile(r"rank-(\d+)(?:\.(begun|nothing|failed))?")
-_RECORD = "record.json"
 _SEAL = "whole.json"
 
 
@@ -84,7 +85,7 @@ class FolderBackups:
         """The ranks whose parts are whole."""
         matches = [
             _RANK.fullmatch(record.parent.name)
-            for record in (self._root / name).glob(f"rank-*/{_RECORD}")
+            for record in (self._root / name).glob(f"rank-*/{RECORD}")
         ]
         return [int(match[1]) for match in matches if match]
 
@@ -105,7 +106,7 @@ class FolderBackups:
                 with source.open("rb") as reader:
                     sums[name] = copy(reader, hidden / name)
             point("backup.before-record")
-            write_bytes(hidden / _RECORD, Record(path.name, sums, part.automatic).to_json())
+            write_bytes(hidden / RECORD, Record(path.name, sums, part.automatic).to_json())
             for made in {hidden, *(p for p in hidden.rglob("*") if p.is_dir())}:
                 sync(made)
             final = folder / f"rank-{part.rank}"
@@ -182,19 +183,13 @@ class FolderBackups:
         Raises DamagedError: it will never be read; CheckpointError, OSError.
         """
         source = self._root / kept.name / f"rank-{rank if kept.ranks > 1 else 0}"
-        try:
-            record = Record.from_json((source / _RECORD).read_bytes())
-        except FileNotFoundError:
-            raise no_part(kept, rank) from None
-        except ValueError as error:
-            raise DamagedError(f"{source / _RECORD}: {error}") from None
-        emptied(folder)
-        for name, checksum in record.sha256.items():
+        if not (source / RECORD).exists():
+            raise no_part(kept, rank)
+
+        def read(name: str) -> BinaryIO:
             try:
-                reader = (source / name).open("rb")
+                return (source / name).open("rb")
             except FileNotFoundError as error:
                 raise DamagedError(f"{source / name}: {error.strerror}") from None
-            with reader:
-                if copy(reader, folder / name) != checksum:
-                    raise damaged(str(source / name))
-        return folder / record.name
+
+        return fetch_part(read, folder, f"{source}/")

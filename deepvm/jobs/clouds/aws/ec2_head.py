@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from typing import ClassVar
 
 from deepvm.catalog.store import load_catalog
 from deepvm.core.cluster.instances import Market
@@ -32,9 +31,6 @@ _AT_HOME = ("HEAD_TYPE", "HEAD_PROFILE")
 
 class HeadedEc2Cloud(Ec2Cloud):
     """See :class:`deepvm.jobs.cloud.HostsController`."""
-
-    can_preempt: ClassVar = False
-    near: ClassVar = False
 
     def controls_here(self) -> bool:
         return bool(self._settings.controller_host or own_address())
