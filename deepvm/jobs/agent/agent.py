@@ -75,11 +75,11 @@ class Agent(BackupRequests):
         """While trainers of a world of several run here, and have formed no process group."""
         self._warmed_s = 0.0
         self._plan = PlannedSaves(Never(), 0.0)
-        self._silence = ControllerLiveness(around.beat_s)
+        self._liveness = ControllerLiveness(around.beat_s)
         self._progress = Progress()
         self._safe = self._lasts = 0
         """The newest checkpoints that trainers reported as safe: with the anchors, and without."""
-        self._wish: PendingSave | None = None
+        self._pending_save: PendingSave | None = None
         self._warned_s = 0.0
         """Time of the request whose save has been logged as too late."""
         self._alone, self._there = False, 0
@@ -91,7 +91,9 @@ class Agent(BackupRequests):
         }
         self._reporter = Reporter(self._clients["report"], self._over)
         self._ask_lock = threading.Lock()
-        self._preparation = Preparation(around, self._clients["ask"], self._reporter, self._silence)
+        self._preparation = Preparation(
+            around, self._clients["ask"], self._reporter, self._liveness
+        )
         self._prepared = threading.Event()
         self._backups = Backups(None, around.folder)
         self._ended_s: float | None = None
@@ -164,10 +166,10 @@ class Agent(BackupRequests):
                 self._over.wait(_RETRY_S)
             if (
                 not self._prepared.is_set()
-                and self._silence.lasts_s >= self._preparation.orphan_after_s
+                and self._liveness.lasts_s >= self._preparation.orphan_after_s
             ):
                 log.warning(
-                    "nobody has answered for %.0f s: this machine ends", self._silence.lasts_s
+                    "nobody has answered for %.0f s: this machine ends", self._liveness.lasts_s
                 )
                 self._preparation.stop()
                 # The main thread waits for a setup or for data, and has nothing to save
@@ -211,10 +213,10 @@ class Agent(BackupRequests):
             answer = client.ask("/beat", message, around.beat_s + 10.0)
         except (ControllerUnreachable, WireError) as error:
             log.debug("no answer to a heartbeat: %s", error)
-            self._silence.failed()
+            self._liveness.failed()
             self._over.wait(_RETRY_S)
             return
-        self._silence.answered()
+        self._liveness.answered()
         if not answer.get("same"):
             self._obey(DesiredState.of(answer))
 
@@ -249,7 +251,7 @@ class Agent(BackupRequests):
         self._save_if_unheard(self._reporter.add("rebalance"), SaveReason.INSURANCE, 0.0)
 
     def _save_if_unheard(self, report: int, reason: SaveReason, limit_s: float) -> None:
-        self._wish = PendingSave(report, reason, limit_s, time.monotonic() + _UNHEARD_S)
+        self._pending_save = PendingSave(report, reason, limit_s, time.monotonic() + _UNHEARD_S)
 
     def _unavailable(self, error: Exception) -> None:
         self._reporter.add("deaf", why=str(error))
@@ -263,7 +265,7 @@ class Agent(BackupRequests):
             orders = self._orders
             if orders.shutdown:
                 return
-            silent_s = self._silence.lasts_s
+            silent_s = self._liveness.lasts_s
             if silent_s >= orphan_after_s:
                 if saved_for_nobody_s is None:
                     log.warning(
@@ -394,7 +396,7 @@ class Agent(BackupRequests):
             return
         if orders.save is None:
             # A controller that has just come back may not have heard yet for what they hold.
-            if self._request is not None or (self._alone and self._silence.is_over):
+            if self._request is not None or (self._alone and self._liveness.is_over):
                 self._request = None
                 self._alone = False
                 self._there = 0
@@ -441,22 +443,22 @@ class Agent(BackupRequests):
         """While no controller answers, have the ranks save what it would have asked for."""
         board = self._board
         plan = self._plan
-        wish = self._wish
+        pending = self._pending_save
         if board is None or not self._running:
             return
-        silent = self._silence.now
+        silent = self._liveness.now
         board.words[Flag.UNHEARD] = silent
         if silent and not self._alone and self._orders.save is None:
             self._alone = True
             board.words[Flag.RESUMED] = 0
-        if wish is None or time.monotonic() < wish.until_s:
+        if pending is None or time.monotonic() < pending.until_s:
             return
-        self._wish = None
-        facts = replace(plan.facts, grace_s=wish.limit_s - time.time())
-        wanted = plan.policy.emergency(facts) if wish.reason.holds else plan.policy.saves
-        if wanted and not self._reporter.is_heard(wish.report):
+        self._pending_save = None
+        facts = replace(plan.facts, grace_s=pending.limit_s - time.time())
+        wanted = plan.policy.emergency(facts) if pending.reason.holds else plan.policy.saves
+        if wanted and not self._reporter.is_heard(pending.report):
             log.warning("the controller does not hear of it: the ranks save by themselves")
-            board.request(wish.reason, int(wish.limit_s * 1000))
+            board.request(pending.reason, int(pending.limit_s * 1000))
 
     def _check_group(self) -> None:
         """End trainers that are at their first step without a process group."""
@@ -655,7 +657,7 @@ class Agent(BackupRequests):
 
     def _marked_everywhere(self, step: int, save: Scheduled, *, peers: bool) -> JsonObject:
         """Have the controller mark a step on all machines."""
-        if self._silence.now:
+        if self._liveness.now:
             return {"error": "the controller does not answer"}
         with self._ask_lock:
             try:

@@ -75,12 +75,12 @@ class Preparation:
         around: AgentEnvironment,
         client: ControllerClient,
         reporter: Reporter,
-        silence: ControllerLiveness,
+        liveness: ControllerLiveness,
     ) -> None:
         self._around = around
         self._client = client
         self._reporter = reporter
-        self._silence = silence
+        self._liveness = liveness
         self._setup: Process | None = None
         self._took_s: dict[str, float] = {}
         self._loads_s = 0.0
@@ -205,11 +205,11 @@ class Preparation:
         while True:
             try:
                 found = ask()
-                self._silence.answered()
+                self._liveness.answered()
                 return found
             except (ControllerUnreachable, WireError) as error:
                 log.debug("the controller does not answer: %s", error)
-                if self._silence.lasts_s >= self.orphan_after_s:
+                if self._liveness.lasts_s >= self.orphan_after_s:
                     raise Orphaned from None
                 time.sleep(_RETRY_S)
 

@@ -142,12 +142,12 @@ class Controller:
     # --- events -----------------------------------------------------------------------------------
 
     def feed(self, event: d.Event, facts: JsonObject | None = None) -> None:
-        """React to an event, with all that have come by then; :meth:`_heeded` waits for it."""
+        """React to an event, with all that have come by then; :meth:`_recorded` waits for it."""
         if not self._inbox:
             asyncio.get_running_loop().call_soon(self._drain)
         self._inbox.append((event, facts or {}))
 
-    async def _heeded(self) -> None:
+    async def _recorded(self) -> None:
         """Wait until what was fed is written down.
 
         Raises BusyError: it is not, and the agent must say it again.
@@ -416,7 +416,7 @@ class Controller:
     async def _take_back(self, strike: InjectedFault) -> None:
         """Preempt once it is recorded: the next controller must not preempt another machine."""
         try:
-            await self._heeded()
+            await self._recorded()
             await self._safe()
         except BusyError:
             self._injector.put_off(strike)
@@ -459,7 +459,7 @@ class Controller:
             self._heard[machine] = beat, self._clock.now_s()
         else:
             self.feed(beat)
-            await self._heeded()
+            await self._recorded()
         if agent["scheduled"] or is_new:
             self._change.notify()
         until_s = time.monotonic() + min(agent["wait_s"], 60.0)
@@ -561,12 +561,12 @@ class Controller:
                 }
             self.feed(d.Injected(**asdict(injection)))
             self._injector.order(injection, self._clock.now_s())
-            await self._heeded()
+            await self._recorded()
         else:
             return {"error": f"there is no command {kind!r}"}
         return {}
 
-    async def heed(self, body: bytes, signature: str) -> tuple[bytes, str]:
+    async def handle(self, body: bytes, signature: str) -> tuple[bytes, str]:
         """A command that came another way than over HTTP, and its signed answer.
 
         Raises WireError, or what it lacks.
@@ -589,7 +589,7 @@ class Controller:
                 self._reported(machine, event)
             except (KeyError, TypeError, ValueError) as error:
                 wrong = error  # those behind it count; it does not, nor when it is sent again
-        await self._heeded()
+        await self._recorded()
         # Nothing follows from lines
         if any(event.get("event") != LINE for event in message["events"]):
             await self._safe()

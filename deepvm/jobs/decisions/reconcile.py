@@ -274,7 +274,7 @@ def _saved_first(world: JobState) -> _Step:
     waits = world.save is not None and world.save.reason.holds and not _is_too_little(world)
     if _broken(world) or waits or not world.has_waited(markets.AGAIN_S):
         return world, []
-    found = _wish(world)
+    found = _wanted_save(world)
     if found is None:
         return world, []
     reason, limit_s = found
@@ -286,7 +286,7 @@ def _saved_first(world: JobState) -> _Step:
     )
 
 
-def _wish(world: JobState) -> tuple[Reason, float] | None:
+def _wanted_save(world: JobState) -> tuple[Reason, float] | None:
     """Why training is to hold behind a version, and until when that is of use; None: it is not."""
     taken = [
         m.taken_s

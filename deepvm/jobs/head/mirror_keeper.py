@@ -80,7 +80,7 @@ class StateReplicator:
         self._turned_s = time.monotonic()
         self._change = threading.Condition()
         self._waiting: list[Future[None]] = []
-        self._heeded = dict[str, bytes]()
+        self._answers = dict[str, bytes]()
         """The answers to commands, until they are written: a command counts once."""
         self._over = False
         self._fenced: FencedError | None = None
@@ -258,49 +258,51 @@ class StateReplicator:
     ) -> None:
         """Keep the mirror, pass commands and logs on, in threads, until :meth:`leave`.
 
-        ``controller``: its ``heed`` answers a signed message, ``give_up`` ends it.
+        ``controller``: its ``handle`` answers a signed message, ``give_up`` ends it.
         """
 
-        def heed(body: bytes, signature: str) -> Any:
-            answer: Coroutine[Any, Any, tuple[bytes, str]] = controller.heed(body, signature)
+        def handle(body: bytes, signature: str) -> Any:
+            answer: Coroutine[Any, Any, tuple[bytes, str]] = controller.handle(body, signature)
             return asyncio.run_coroutine_threadsafe(answer, loop).result(60.0)
 
         self._give_up = lambda error: loop.call_soon_threadsafe(controller.give_up, error)
         loop.call_soon_threadsafe(self._turn, loop)
         works: list[tuple[Callable[..., None], Any]] = [
             (self._keep, open_history),
-            (self._run_errands, heed),
+            (self._run_errands, handle),
         ]
         for work, argument in works:
             thread = threading.Thread(target=work, args=(argument,), name="head", daemon=True)
             thread.start()
             self._threads.append(thread)
 
-    def _run_errands(self, heed: Callable[[bytes, str], tuple[bytes, str]]) -> None:
+    def _run_errands(self, handle: Callable[[bytes, str], tuple[bytes, str]]) -> None:
         while True:
             with self._change:
                 if self._change.wait_for(lambda: self._over or self._fenced, LOOK_S):
                     return
             try:
                 keys = self._objects.keys(COMMANDS)
-                self._heeded = {key: answer for key, answer in self._heeded.items() if key in keys}
+                self._answers = {
+                    key: answer for key, answer in self._answers.items() if key in keys
+                }
                 for key in keys:
-                    self._answer(key, heed)
+                    self._answer(key, handle)
                 self._logs.send()
             except (RuntimeError, CancelledError, TimeoutError) as error:
                 log.warning("%s", error)  # the controller is ending
             except Exception as error:  # the next command must be heard all the same
                 _warn("commands and logs", error)
 
-    def _answer(self, key: str, heed: Callable[[bytes, str], tuple[bytes, str]]) -> None:
-        if key not in self._heeded:
+    def _answer(self, key: str, handle: Callable[[bytes, str], tuple[bytes, str]]) -> None:
+        if key not in self._answers:
             found = self._objects.get(key)
             if found is None:
                 return
-            self._heeded[key] = json.dumps(_heeded(found.data, heed)).encode()
-        self._objects.put(ANSWERS + key.removeprefix(COMMANDS), self._heeded[key])
+            self._answers[key] = json.dumps(_answer_to(found.data, handle)).encode()
+        self._objects.put(ANSWERS + key.removeprefix(COMMANDS), self._answers[key])
         self._objects.remove([key])
-        del self._heeded[key]
+        del self._answers[key]
 
     # --- the end ----------------------------------------------------------------------------------
 
@@ -337,11 +339,11 @@ class StateReplicator:
                 time.sleep(_AGAIN_S)
 
 
-def _heeded(data: bytes, heed: Callable[[bytes, str], tuple[bytes, str]]) -> dict[str, str]:
+def _answer_to(data: bytes, handle: Callable[[bytes, str], tuple[bytes, str]]) -> dict[str, str]:
     """The answer to a command."""
     try:
         asked = json.loads(data)
-        body, signature = heed(str(asked["body"]).encode(), str(asked["signature"]))
+        body, signature = handle(str(asked["body"]).encode(), str(asked["signature"]))
         return {"body": body.decode(), "signature": signature}
     except (WireError, ValueError, KeyError, TypeError, AttributeError) as error:
         return {"refused": str(error)}

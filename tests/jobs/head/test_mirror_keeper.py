@@ -68,7 +68,7 @@ class Deaf:
     def __init__(self) -> None:
         self.given_up: list[Exception] = []
 
-    async def heed(self, body: bytes, signature: str) -> tuple[bytes, str]:
+    async def handle(self, body: bytes, signature: str) -> tuple[bytes, str]:
         raise AssertionError
 
     def give_up(self, error: Exception) -> None:
@@ -415,7 +415,7 @@ class Controller:
     def give_up(self, error: Exception) -> None:
         raise AssertionError
 
-    async def heed(self, body: bytes, signature: str) -> tuple[bytes, str]:
+    async def handle(self, body: bytes, signature: str) -> tuple[bytes, str]:
         message = self.receiver.opened(body, signature)
         self.commands.append(message["command"])
         return self.receiver.sealed({}, message)
@@ -488,14 +488,14 @@ def test_a_command_whose_answer_cannot_be_written_is_obeyed_once(
             raise UnknownError("no answer")
         whole(*given)
 
-    def heed(body: bytes, signature: str) -> tuple[bytes, str]:
-        return asyncio.run(controller.heed(body, signature))
+    def handle(body: bytes, signature: str) -> tuple[bytes, str]:
+        return asyncio.run(controller.handle(body, signature))
 
     monkeypatch.setattr(cloud.bucket, fails, once)
     for _ in range(2):
         with pytest.raises(UnknownError):
-            head.keeper._answer(f"{COMMANDS}1", heed)
-    head.keeper._answer(f"{COMMANDS}1", heed)
+            head.keeper._answer(f"{COMMANDS}1", handle)
+    head.keeper._answer(f"{COMMANDS}1", handle)
     answer = json.loads(cloud.bucket.objects[f"{ANSWERS}1"][0])
     assert sender.opened(answer["body"].encode(), answer["signature"]) == {}
     assert controller.commands == ["save"] and not cloud.bucket.keys(COMMANDS)
