@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, get_args
 
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from support.effort import examples
@@ -436,6 +437,7 @@ def the_end(world: JobState, now: float, rng: random.Random) -> JobState:
     raise AssertionError(f"it does not end: {replace(world, machines={})}, {alive}")
 
 
+@pytest.mark.system
 @settings(max_examples=examples(1500), deadline=None)
 @given(
     seed=st.integers(0, 10**9),

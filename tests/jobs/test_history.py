@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from support.effort import examples, in_ring_2
+from support.effort import examples, in_ring_2, sampled
 
 from deepvm.errors import DataError
 from deepvm.jobs.controller.changes import rows_of
@@ -296,7 +296,7 @@ while True:
 """  # noqa: E501
 
 
-@pytest.mark.parametrize("round_", range(examples(100)))
+@pytest.mark.parametrize("round_", sampled(range(examples(100)), every=2))
 def test_what_was_written_survives_a_kill(place: str, round_: int) -> None:
     """Of SQLite and PostgreSQL together 20 kills in the quick suite, 200 in the thorough one."""
     name = f"job-{round_}"

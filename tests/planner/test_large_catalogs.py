@@ -7,6 +7,8 @@ import json
 import time
 from pathlib import Path
 
+import pytest
+
 from deepvm.catalog.store import load_catalog
 from deepvm.planner.architectures import REGISTRY
 from deepvm.planner.recommend import solve
@@ -57,6 +59,7 @@ def seconds_of_a_type(count: int, folder: Path) -> float:
     return seconds / count
 
 
+@pytest.mark.system
 def test_the_time_for_a_type_does_not_grow_with_the_catalog(tmp_path: Path) -> None:
     """Every type once asked every other one, and a catalog ten times as large took 25 times as
     long.

@@ -19,7 +19,18 @@ def parsed(path: Path) -> ast.Module:
 @cache
 def found_in(path: Path) -> tuple[tuple[tuple[str, bool], ...], tuple[str, ...]]:
     """A module's import statements, and what it loads by name."""
-    return tuple(statements(parsed(path))), tuple(loads(parsed(path)))
+    by_name: tuple[str, ...] = ()
+    if any(loader in path.read_text() for loader in LOADERS):
+        by_name = tuple(loads(parsed(path)))
+    return tuple(statements(parsed(path))), by_name
+
+
+def _within(node: ast.AST) -> Iterator[ast.AST]:
+    """The statements below a node, without their expressions, which are most of a tree."""
+    for block in ("body", "orelse", "finalbody", "handlers", "cases"):
+        for child in getattr(node, block, ()):
+            yield child
+            yield from _within(child)
 
 
 def statements(tree: ast.Module) -> Iterator[tuple[str, bool]]:
@@ -27,11 +38,11 @@ def statements(tree: ast.Module) -> Iterator[tuple[str, bool]]:
     top = {id(node) for node in tree.body}
     typing_only = {
         id(child)
-        for node in ast.walk(tree)
+        for node in _within(tree)
         if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING"
-        for child in ast.walk(node)
+        for child in _within(node)
     }
-    for node in ast.walk(tree):
+    for node in _within(tree):
         at_top = id(node) in top and id(node) not in typing_only
         if isinstance(node, ast.Import):
             yield from ((alias.name, at_top) for alias in node.names)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from support.process_starts import leaves_ring_1
 from support.spot_advisor import say, serving
 
 
@@ -309,6 +310,7 @@ class PublicServer:
 @contextmanager
 def public_server() -> Iterator[PublicServer]:
     """A server on this machine that hands out the samples."""
+    leaves_ring_1("a server")
     server = PublicServer()
     with serving(server) as url:
         server.url = url

@@ -135,6 +135,7 @@ RARE = (
 )
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=pytest.mark.slow) if n in RARE else n for n in MUTATIONS]
 )

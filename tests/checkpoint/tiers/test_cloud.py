@@ -106,7 +106,11 @@ def each_request(
 
 @pytest.mark.parametrize(
     "before",
-    ["nothing", pytest.param("another version", marks=pytest.mark.slow), "the same version"],
+    [
+        pytest.param("nothing", marks=pytest.mark.system),
+        pytest.param("another version", marks=pytest.mark.slow),
+        "the same version",
+    ],
 )
 @pytest.mark.parametrize("what", ["fail", "lost", "late", Killed], ids=str)
 def test_trouble_at_every_request_of_a_save(

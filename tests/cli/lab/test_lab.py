@@ -19,15 +19,16 @@ from support.lab.made_runs import ENVIRONMENT, make_calm, make_run
 from support.lab.small_matrix import MATRIX, RUNS
 from support.small_disk import small_disk
 
+from deepvm.cli.main import main
 from deepvm.lab.running.manifest import Manifest, Row, key_of
 
 pytestmark = pytest.mark.xdist_group("lab")
 
 
-@pytest.fixture
-def made(tmp_path: Path, run: Run) -> Path:
+@pytest.fixture(scope="module")
+def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of two runs that are right, written by hand, and reported."""
-    out = tmp_path / "out"
+    out = tmp_path_factory.mktemp("made") / "out"
     make_calm(out / "runs" / RUNS[0])
     make_run(out / "runs" / RUNS[1])
     manifest = Manifest(out)
@@ -48,8 +49,15 @@ def made(tmp_path: Path, run: Run) -> Path:
                 0,
             )
         )
-    assert run("lab", "report", out)[0] == 0
+    with pytest.raises(SystemExit) as end:
+        main(["lab", "report", str(out)])
+    assert not end.value.code
     return out
+
+
+@pytest.fixture
+def made(tmp_path: Path, reported: Path) -> Path:
+    return shutil.copytree(reported, tmp_path / "out")
 
 
 @pytest.fixture(scope="module")

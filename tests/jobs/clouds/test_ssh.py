@@ -159,6 +159,7 @@ def test_a_killed_controller_is_resumed_at_another_port(home: Home) -> None:
     assert nothing_is_left(home)
 
 
+@pytest.mark.slow
 def test_a_host_without_deepvm_gets_it(home: Home) -> None:
     venv.create(home.folder / "bare", with_pip=False, symlinks=True)
     python = str(home.folder / "bare" / "bin" / "python")

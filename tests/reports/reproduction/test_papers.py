@@ -60,6 +60,7 @@ def differing(reproduction: Reproduction) -> set[str]:
     return {name_of(c) for c in reproduction.comparisons if c.verdict is Verdict.DIFFERS}
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("name", PAPERS)
 def test_verdicts(name: str, computed: dict[str, Reproduction]) -> None:
     reproduction = computed[name]

@@ -22,6 +22,7 @@ from deepvm.catalog.signals.fetching import SignalRequest, _fetched
 from deepvm.catalog.signals.signal import OFFERINGS, QUOTAS, SPECS, ZONES
 from deepvm.errors import CloudError
 
+pytestmark = pytest.mark.system  # servers that do not answer in time
 SECRETS = {
     "AWS_ACCESS_KEY_ID": "AKIAPLANTEDPLANTED01",
     "AWS_SECRET_ACCESS_KEY": "planted+secret/key+value0123456789abcdef",
