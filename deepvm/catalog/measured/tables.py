@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from fnmatch import translate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import deepvm
 from deepvm.catalog.measured.entries import (
@@ -33,8 +33,6 @@ from deepvm.documents.tree import dotted
 from deepvm.errors import CatalogFormatError, DataError, RequestError
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
     from deepvm.catalog.published.performance import PublishedPerformance
     from deepvm.core.cluster.instances import InstanceType
     from deepvm.core.training.workload import Workload
@@ -169,25 +167,18 @@ def read_tables(path: Path) -> Tables:
     return Tables((), str(path)).merged(map(build_entry, document["entries"]))
 
 
-class MeasuredTypes(TypedDict, total=False):
-    """Instance types of a measurement: a sender and a receiver for ``saturation``, one type for the other kinds."""
-
-    instance_type: str
-    sender_type: str
-    receiver_type: str
-
-
 def entry_of(
     kind: str,
     document: Mapping[str, Any],
     *,
     measured_at: datetime,
     name: str = "document",
-    **types: Unpack[MeasuredTypes],
+    **types: str,
 ) -> Entry:
     """Make an entry of what a profiling command prints with ``-o json``.
 
-    ``name`` is what errors call the document.
+    ``name`` is what errors call the document; ``types``: a ``sender_type`` and a ``receiver_type``
+    for ``saturation``, an ``instance_type`` for the other kinds.
 
     Raises:
         RequestError: an unknown kind, or a type is missing.
@@ -203,7 +194,7 @@ def entry_of(
             raise RequestError(option, "", allowed)
     # Through text and back: what is kept is what a file can hold, whoever made the document.
     plain = json.loads(json.dumps(dict(document)))
-    own = {option: str(types.get(option)) for option in TYPES[kind]}
+    own = {option: types[option] for option in TYPES[kind]}
     entry = Entry(kind, measured_at.replace(microsecond=0), plain, **own)
     tree = TABLES.tree(json.dumps(Tables((entry,)).as_document()), name)
     tree.read_lines = dict

@@ -18,7 +18,7 @@ from deepvm.errors import RequestError
 
 if TYPE_CHECKING:
     from deepvm.catalog.measured.entries import Entry
-    from deepvm.catalog.measured.tables import MeasuredTypes, Tables
+    from deepvm.catalog.measured.tables import Tables
 
 app = group("List, show, compare, import and export what was measured on your own machines.")
 
@@ -157,7 +157,7 @@ def import_tables(
     if is_csv:
         entries = [read_csv(path, measured_at, instance_type, workload, say)]
     else:
-        types: MeasuredTypes = {
+        types = {
             "instance_type": instance_type,
             "sender_type": sender_type,
             "receiver_type": receiver_type,

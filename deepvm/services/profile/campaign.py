@@ -48,13 +48,16 @@ class Part:
 
 
 class Folder:
-    """Keeps documents, with a record of the settings that each was measured with."""
+    """Keeps documents, with a record of the settings that each was measured with.
 
-    def __init__(self, path: Path) -> None:
+    Without a path it keeps nothing.
+    """
+
+    def __init__(self, path: Path | None) -> None:
         """Read the record. Raises DataError."""
         self.path = path
         self._parts: dict[str, Any] = {}
-        if (path / SETTINGS).exists():
+        if path and (path / SETTINGS).exists():
             record = _read(path / SETTINGS)
             if record.get("schema_version") != SETTINGS_VERSION:
                 raise DataError(
@@ -62,14 +65,14 @@ class Folder:
                 )
             self._parts = dict(record["parts"])
 
-    def file(self, title: str) -> Path:
+    def file(self, title: str) -> Path | None:
         """The file of a part."""
-        return self.path / f"{title}.json"
+        return self.path and self.path / f"{title}.json"
 
     def check(self, part: Part) -> None:
         """Refuse a document measured with other settings, naming them."""
         file, before = self.file(part.title), self._parts.get(part.title, {}).get("settings", {})
-        if not file.exists():
+        if file is None or not file.exists():
             return
         differ = [
             f"{key} {before.get(key)!r} there, {now!r} here"
@@ -83,12 +86,14 @@ class Folder:
     def kept(self, part: Part) -> tuple[Mapping[str, Any], datetime] | None:
         """A complete document, and when it was measured."""
         file, moment = self.file(part.title), self._parts.get(part.title, {}).get("measured_at")
-        if moment is None or not file.exists():
+        if moment is None or file is None or not file.exists():
             return None
         return _read(file), parse_time(moment)
 
     def record(self, part: Part, moment: datetime | None = None) -> None:
         """Record the settings before measuring, and the moment when it is complete."""
+        if self.path is None:
+            return
         measured_at = format_time(moment) if moment else None
         self._parts[part.title] = {
             "settings": dict(part.settings),
@@ -99,8 +104,10 @@ class Folder:
 
     def finish(self, part: Part, document: Mapping[str, Any], moment: datetime | None) -> None:
         """Keep a document; ``moment``: None if something is missing in it."""
-        _write(self.file(part.title), document)
-        self.record(part, moment)
+        file = self.file(part.title)
+        if file is not None:
+            _write(file, document)
+            self.record(part, moment)
 
 
 class Campaign:
@@ -132,11 +139,10 @@ class Campaign:
             self._where = hosts_of("hosts", options.hosts, options.hosts_file)
         self._hosts = tuple(host.name for host in self._where)
         self._about = {"instance_type": options.instance_type, "local": self._launcher.local}
-        self._folder = Folder(folder) if folder is not None else None
+        self._folder = Folder(folder)
         self._parts = list(self._all())
         for part in self._parts:
-            if self._folder:
-                self._folder.check(part)
+            self._folder.check(part)
         self.titles = tuple(part.title for part in self._parts)
 
     def measure(self) -> None:
@@ -145,8 +151,8 @@ class Campaign:
         Raises DataError: the folder cannot be written.
         """
         for part in self._parts:
-            kept = self._folder.kept(part) if self._folder else None
-            if self._folder and kept is None:
+            kept = self._folder.kept(part)
+            if kept is None:
                 self._folder.record(part)
             try:
                 if kept is None:
@@ -185,11 +191,10 @@ class Campaign:
         moment = datetime.now(timezone.utc)
         self.failed += [f"{part.title}: {text}" for text in missing]
         self._add(part, document, moment)
-        if self._folder is not None:
-            try:
-                self._folder.finish(part, document, None if missing else moment)
-            except DataError as error:
-                self.failed.append(f"{part.title} is measured, but not kept: {error}")
+        try:
+            self._folder.finish(part, document, None if missing else moment)
+        except DataError as error:
+            self.failed.append(f"{part.title} is measured, but not kept: {error}")
 
     def _add(self, part: Part, document: Mapping[str, Any], moment: datetime) -> None:
 
@@ -199,7 +204,7 @@ class Campaign:
         )
 
     def _name(self, part: Part) -> str:
-        return str(self._folder.file(part.title)) if self._folder else part.title
+        return str(self._folder.file(part.title) or part.title)
 
     def _all(self) -> Iterator[Part]:
         options = self._options
@@ -220,8 +225,8 @@ class Campaign:
 
         options = self._options
         check_numbers(options.batch, options.resolution, options.windows, options.seconds)
-        given = {"model": model} | chosen(options, 
-            "batch", "resolution", "device", "windows", "seconds"
+        given = {"model": model} | chosen(
+            options, "batch", "resolution", "device", "windows", "seconds"
         )
 
         def work() -> tuple[Mapping[str, Any], list[str]]:
@@ -234,14 +239,14 @@ class Campaign:
     def _scaling(self, model: str) -> Part:
 
         options, title = self._options, f"scaling-{model}"
-        given = chosen(options, 
-            "batch", "resolution", "device", "warmup", "windows", "steps", "repeats"
+        given = chosen(
+            options, "batch", "resolution", "device", "warmup", "windows", "steps", "repeats"
         )
         task = Task(model, sizes=sizes_of(options.sizes), **given)
         sizes = list(task.sizes_for(len(self._where)))
 
         def work() -> tuple[Mapping[str, Any], list[str]]:
-            file = self._folder.file(title) if self._folder else None
+            file = self._folder.file(title)
             curve = measure_scaling(
                 task, self._where, self._launcher, limits=LIMITS, out=file, say=self._say
             )
@@ -262,7 +267,9 @@ class Campaign:
         setup = Setup(receiver=receiver, senders=self._where, launcher=self._launcher, **settings)
         settings |= {"senders": len(self._hosts), "local": self._launcher.local}
         hosts = (options.receiver, *self._hosts)
-        return Part("saturation", settings, hosts, lambda: (measure(setup, self._say).document(), []))
+        return Part(
+            "saturation", settings, hosts, lambda: (measure(setup, self._say).document(), [])
+        )
 
 
 def _read(file: Path) -> Mapping[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from deepvm.catalog.measured.apply import reasons
 from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS, FUTURE, TYPES, Entry
-from deepvm.catalog.measured.tables import MeasuredTypes, entry_of, own_folder, save_entries
+from deepvm.catalog.measured.tables import entry_of, own_folder, save_entries
 from deepvm.catalog.published.hardware import find_accelerator
 from deepvm.catalog.published.performance import PublishedPerformance
 from deepvm.catalog.published.workloads import read_workload
@@ -22,8 +22,6 @@ from deepvm.errors import CatalogFormatError, DataError, Issue, MeasurementError
 from deepvm.io.times import format_time
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
     from deepvm.core.training.workload import Workload
     from deepvm.profiling.fit.step_fit import StepFit
     from deepvm.services.profile.options import StepsOptions
@@ -36,19 +34,16 @@ USELESS_SPREAD = 0.5
 """Of the median: VM types differ by less than eFLOPS whose windows differ by more."""
 
 
-def check_save(
-    kind: str, *, local: bool = False, force_local: bool = False, **types: Unpack[MeasuredTypes]
-) -> None:
+def check_save(kind: str, *, local: bool = False, force_local: bool = False, **types: str) -> None:
     """Check, before minutes of measuring, that the result could be saved.
 
     ``local``: the VMs are processes on one machine, which only ``force_local`` saves. Raises
     RequestError, DataError.
     """
     for option in TYPES[kind]:
-        value = str(types.get(option, ""))
-        if not 1 <= len(value) <= 100 or not value.isprintable():
+        if not types.get(option):
             allowed = "with --save, the provider's name of the type, such as g4dn.xlarge"
-            raise RequestError(option, value, allowed)
+            raise RequestError(option, "", allowed)
     if local and not force_local:
         allowed = "this option, or --save over real hosts: one machine's processes are not VMs"
         raise RequestError("force_local", False, allowed)
@@ -61,7 +56,7 @@ def entry_from(
     *,
     measured_at: datetime | None = None,
     name: str = "document",
-    **types: Unpack[MeasuredTypes],
+    **types: str,
 ) -> Entry:
     """The entry of the measured tables for a document of a profiling command.
 
@@ -76,26 +71,20 @@ def entry_from(
     given = types.get("instance_type")
     if given and own and own != given:
         say(f"Note: {name}: the document says that it was measured on {own}; saved as {given}")
-    known: MeasuredTypes = {"instance_type": given or str(own or "")}
+    known = {"instance_type": given or str(own or "")}
     if kind == "saturation":
-        known = {
-            "sender_type": types.get("sender_type") or str(document.get("sender_type") or ""),
-            "receiver_type": types.get("receiver_type") or str(document.get("receiver_type") or ""),
-        }
+        known = {name: types.get(name) or str(document.get(name) or "") for name in TYPES[kind]}
     moment = measured_at or datetime.now(timezone.utc)
     return entry_of(kind, document, measured_at=moment, name=name, **known)
 
 
 def _kind(document: Mapping[str, Any], name: str) -> str:
-    version = document.get("schema_version")
-    family = str(version).partition("/")[0]
+    version = str(document.get("schema_version"))
     for kind, known in DOCUMENT_VERSIONS.items():
-        if family == known.partition("/")[0]:
+        if version.partition("/")[0] == known.partition("/")[0]:
             return kind
-    found = "missing" if version is None else repr(version)[:60]
-    fit = "; import the points themselves, as CSV" if family == "deepvm.fit" else ""
-    versions = f"deepvm.tables/1, {', '.join(DOCUMENT_VERSIONS.values())}{fit}"
-    message = f"invalid value for schema_version: {found} (expected {versions})"
+    versions = ", ".join(("deepvm.tables/1", *DOCUMENT_VERSIONS.values()))
+    message = f"invalid value for schema_version: {version[:60]!r} (expected {versions})"
     raise CatalogFormatError(name, [Issue(message)])
 
 

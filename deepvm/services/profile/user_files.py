@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
 from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS, FUTURE, Entry
-from deepvm.catalog.measured.tables import MeasuredTypes, entry_of, read_tables
+from deepvm.catalog.measured.tables import entry_of, read_tables
 from deepvm.documents.inputs.tables import read_document
 from deepvm.errors import RequestError
 from deepvm.io.times import parse_time
@@ -15,7 +15,7 @@ from deepvm.services.profile.saving import entry_from
 
 
 def read_json(
-    path: Path, measured_at: str, types: MeasuredTypes, say: Callable[[str], None]
+    path: Path, measured_at: str, types: Mapping[str, str], say: Callable[[str], None]
 ) -> Sequence[Entry]:
     """Measurements of a JSON file, which may be several exported ones.
 

@@ -187,7 +187,7 @@ def test_saved_and_used_at_once(capsys: pytest.CaptureFixture[str], run: Run, go
         assert code == 0 and "easured here" not in out + said
 
 
-FORMS = [("recommend", *PAPER, "-o", o) for o in ("table", "wide", "json", "yaml", "csv")]
+FORMS = [("recommend", *PAPER, "-o", o) for o in ("table", "json")]
 FORMS += [
     ("sweep", "--pw", "1:3:1", "--catalog", "paper"),
     ("explain", "g5.xlarge", *PAPER),
