@@ -88,33 +88,32 @@ def check(out: Path, *, published: bool = False) -> tuple[Checked, list[tuple[Re
         DataError: there are no runs, or the list of runs is damaged.
     """
     planned = read_planned(out)
-    begun = (out / NAME).exists() or not planned.wanted
-    rows = read_manifest(out) if begun else []
+    started = (out / NAME).exists() or not planned.wanted
+    rows = read_manifest(out) if started else []
     if not rows and not planned.wanted:
         raise DataError(f"{out}: its manifest lists no runs")
-    found: dict[str, dict[str, str]] = {}
+    gates: dict[str, dict[str, str]] = {}
     whole: list[Records] = []
     for row in rows:
-        name = row.run
+        folder = out / RUNS / row.run
         try:
-            records = _records(out / RUNS / name)
-            found[name] = verdicts(records)
-            found[name][STORIES] = found[name][STORIES] or _listed(
-                row, records, passed=not any(found[name].values())
-            )
+            records = _records(folder)
+            gates[row.run] = problems = verdicts(records)
+            passed = not any(problems.values())
+            problems[STORIES] = problems[STORIES] or _listed(row, records, passed=passed)
             suites_of([(records, False)])  # it can be counted
             whole.append(records)
         except DataError as error:
-            reason = str(error).removeprefix(f"{out / RUNS / name}").lstrip("/: ")
-            found[name] = {ARTEFACTS: f"{reason}; 'deepvm lab run' makes this run again"}
-    found.update({name: {ARTEFACTS: NOT_RUN} for name in planned.wanted if name not in found})
+            reason = str(error).removeprefix(str(folder)).lstrip("/: ")
+            gates[row.run] = {ARTEFACTS: f"{reason}; 'deepvm lab run' makes this run again"}
+    gates.update({name: {ARTEFACTS: NOT_RUN} for name in planned.wanted if name not in gates})
     # What a damaged run should have published is not known
-    if published and len(whole) == len(found):
+    if published and len(whole) == len(gates):
         for name, (missing, wrong) in published_verdicts(out, whole).items():
-            found[name][ARTEFACTS] = found[name][ARTEFACTS] or missing
-            found[name][STORIES] = found[name][STORIES] or wrong
-    passed = [(one, not any(found[one.folder.name].values())) for one in whole]
-    return Checked(found, [name for name in planned.runs if name not in found]), passed
+            gates[name][ARTEFACTS] = gates[name][ARTEFACTS] or missing
+            gates[name][STORIES] = gates[name][STORIES] or wrong
+    judged = [(one, not any(gates[one.folder.name].values())) for one in whole]
+    return Checked(gates, [name for name in planned.runs if name not in gates]), judged
 
 
 def _listed(row: Row, run: Records, *, passed: bool) -> str:
@@ -123,10 +122,7 @@ def _listed(row: Row, run: Records, *, passed: bool) -> str:
     Raises DataError.
     """
     if row.key != key_of(run.config, read_document(run.folder / ENVIRONMENT)):
-        return (
-            f"{NAME} lists a run of another configuration or environment than {CONFIG} and"
-            f" {ENVIRONMENT} have"
-        )
+        return f"{NAME} lists a run of another configuration or environment than its files have"
     if passed and row.state not in (RunState.COMPLETED.value, RunState.SKIPPED.value):
         return f"{NAME} lists it as {row.state}"
     return ""

@@ -29,6 +29,7 @@ from deepvm.lab.faults.fault import (
     random_steps,
 )
 from deepvm.lab.faults.fault_registry import FAULTS, find_fault
+from deepvm.lab.launchers.launcher_registry import LAUNCHERS
 from deepvm.lab.records import ORCHESTRATED
 from deepvm.lab.strategies.strategy_registry import SHORT, STRATEGIES, find_strategy
 
@@ -44,6 +45,7 @@ SIZES = {
 }
 """Samples of each data set."""
 _DATASETS = tuple(SIZES)
+_LAUNCHERS = tuple(LAUNCHERS)
 _MODELS = ("resnet8", "resnet18", "resnet50", "gpt-tiny")
 _NAME = r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$"
 _NODE = "node"
@@ -61,8 +63,8 @@ def _short_form(key: str, *types: type) -> BeforeValidator:
     return BeforeValidator(expand)
 
 
-def _doc(what: str, default: Any = ...) -> Any:
-    return Field(default, description=what)
+def _doc(text: str, default: Any = ...) -> Any:
+    return Field(default, description=text)
 
 
 _WHOLE = f"a whole number from 1 to {LIMIT:.0e}"
@@ -75,9 +77,7 @@ class _Strict(BaseModel):
 class Dataset(_Strict):
     """A data set."""
 
-    name: Literal["digits", "fashion-mnist", "cifar10", "cifar100", "tokens"] = _doc(
-        joined(_DATASETS, "or")
-    )
+    name: Literal[_DATASETS] = _doc(joined(_DATASETS, "or"))  # type: ignore[valid-type]
     path: str | None = _doc("the folder of its files", None)
     size: FromOne | None = _doc(f"how many of its samples, from the first on: {_WHOLE}", None)
 
@@ -85,7 +85,7 @@ class Dataset(_Strict):
 class Model(_Strict):
     """A model."""
 
-    name: Literal["resnet8", "resnet18", "resnet50", "gpt-tiny"] = _doc(joined(_MODELS, "or"))
+    name: Literal[_MODELS] = _doc(joined(_MODELS, "or"))  # type: ignore[valid-type]
     width: FromOne | None = _doc(
         "channels of its first layer, or its hidden size: a multiple of 8", None
     )
@@ -156,9 +156,7 @@ class MatrixFile(_Strict):
     seeds: Annotated[list[FromZero], Field(min_length=1)] = _doc(
         "a list of whole numbers from 0", [0]
     )
-    launcher: Literal["forkserver", "torchrun", "deepvm-run"] = _doc(
-        "forkserver, torchrun or deepvm-run", "forkserver"
-    )
+    launcher: Literal[_LAUNCHERS] = _doc(joined(_LAUNCHERS, "or"), "forkserver")  # type: ignore[valid-type]
 
     @property
     def worlds(self) -> Sequence[tuple[int, int]]:
@@ -220,7 +218,7 @@ def runs_of(matrix: MatrixFile) -> list[Run]:
 
     Failure-free runs are shared by all failures of a data set and model.
     """
-    found: dict[str, Run] = {}
+    runs: dict[str, Run] = {}
     for seed in matrix.seeds:
         for dataset in matrix.datasets:
             for model in matrix.models:
@@ -228,8 +226,8 @@ def runs_of(matrix: MatrixFile) -> list[Run]:
                     for variant in matrix.variants:
                         if _meets(matrix, failure, variant):
                             run = _run(matrix, Suite(dataset, model, failure), variant, seed)
-                            found.setdefault(run.name, run)
-    return list(found.values())
+                            runs.setdefault(run.name, run)
+    return list(runs.values())
 
 
 def _meets(matrix: MatrixFile, failure: str, variant: str) -> bool:
@@ -253,9 +251,9 @@ def _run(matrix: MatrixFile, suite: Suite, variant: str, seed: int) -> Run:
     strikes: list[Strike] = []
     disk: dict[str, FaultSchedule] = {}
     world = matrix.least
-    for name, given in _faults(matrix.failures[suite.failure]):
+    for name, schedule in _faults(matrix.failures[suite.failure]):
         # Each repeat is hit at moments of its own
-        when = given.model_copy(update={"seed": given.seed + _SEEDS_APART * seed})
+        when = schedule.model_copy(update={"seed": schedule.seed + _SEEDS_APART * seed})
         fault = find_fault(name)
         if isinstance(fault, DiskFault):
             disk[name] = when
@@ -284,9 +282,9 @@ def _strategy_of(variant: str) -> str | None:
 
 def _faults(failures: Any) -> Iterator[tuple[str, FaultSchedule]]:
     for name in FAULTS:
-        given = getattr(failures, name.replace("-", "_"), None)
-        if given is not None:
-            yield name, given
+        schedule = getattr(failures, name.replace("-", "_"), None)
+        if schedule is not None:
+            yield name, schedule
 
 
 def _rules(matrix: MatrixFile) -> Rules:
@@ -373,53 +371,53 @@ def _failure_rules(matrix: MatrixFile, path: KeyPath, failures: Any) -> Rules:
     faults = list(_faults(failures))
     if not faults:
         yield path, f"has no fault; leave it out, or use {', '.join((NONE, *REFERENCES))}"
-    for fault, given in faults:
-        yield from _strike_rules(matrix, (*path, fault), given)
+    for fault, schedule in faults:
+        yield from _strike_rules(matrix, (*path, fault), schedule)
     failing = [variant for variant in matrix.variants if _strategy_of(variant)]
     if not any(_meets(matrix, name, variant) for variant in failing):
         yield path, "no variant can meet it; expected some that fail, with node: deepvm-tcp"
 
 
-def _strike_rules(matrix: MatrixFile, path: KeyPath, given: FaultSchedule) -> Rules:
+def _strike_rules(matrix: MatrixFile, path: KeyPath, schedule: FaultSchedule) -> Rules:
     name = str(path[-1])
     fault = find_fault(name)
     known = {"at", "count", "seed"}
     if isinstance(fault, DiskFault):
         known = set()
         for key in fault.options & {"share", "mbps"}:
-            if not getattr(given, key):
+            if not getattr(schedule, key):
                 yield path, f"needs {key}, above 0"
-    elif not (given.at or given.count):
+    elif not (schedule.at or schedule.count):
         yield path, "neither at nor count: it would never strike"
-    for key in given.model_fields_set - known - fault.options:
+    for key in schedule.model_fields_set - known - fault.options:
         yield (*path, key), f"{name} has no {key}"
     if isinstance(fault, MachineFault) and matrix.launcher != ORCHESTRATED:
         yield path, f"only with launcher: {ORCHESTRATED}, whose machines can be preempted"
-    if given.target == "agent" and matrix.launcher == "forkserver":
+    if schedule.target == "agent" and matrix.launcher == "forkserver":
         yield path, f"forkserver has no agent; use launcher: torchrun or {ORCHESTRATED}"
-    if given.rank is not None and given.rank >= matrix.least:
-        yield path, f"there is no rank {given.rank}: there are {matrix.least}"
-    yield from _step_rules(matrix, path, given, fault)
-    if given.target == "write" and given.rank:
+    if schedule.rank is not None and schedule.rank >= matrix.least:
+        yield path, f"there is no rank {schedule.rank}: there are {matrix.least}"
+    yield from _step_rules(matrix, path, schedule, fault)
+    if schedule.target == "write" and schedule.rank:
         for strategy in filter(None, map(_strategy_of, matrix.variants)):
             if not find_strategy(strategy).all_ranks_write:
                 yield path, f"only rank 0 of {strategy} writes"
                 break
 
 
-def _step_rules(matrix: MatrixFile, path: KeyPath, given: FaultSchedule, fault: Fault) -> Rules:
-    for row, _ in repeats(given.at):
-        yield path, f"step {given.at[row]} twice"
-    early = [step for step in given.at if step < matrix.checkpoint_every]
+def _step_rules(matrix: MatrixFile, path: KeyPath, schedule: FaultSchedule, fault: Fault) -> Rules:
+    for row, _ in repeats(schedule.at):
+        yield path, f"step {schedule.at[row]} twice"
+    early = [step for step in schedule.at if step < matrix.checkpoint_every]
     if fault.damages and early:
         first = f"the first is of step {matrix.checkpoint_every}"
         yield path, f"at step {early[0]} there is no checkpoint to damage; {first}"
-    late = [step for step in given.at if step >= matrix.steps]
+    late = [step for step in schedule.at if step >= matrix.steps]
     if late:
         yield path, f"step {late[0]} is not before the end: {matrix.steps - 1} or less"
     room = len(random_steps(matrix.steps, _first_step(matrix, fault)))
-    if given.count > room:
-        yield path, f"{given.count} failures do not fit into the {room} possible steps"
+    if schedule.count > room:
+        yield path, f"{schedule.count} failures do not fit into the {room} possible steps"
 
 
 FORMAT = FileFormat(

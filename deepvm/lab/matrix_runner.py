@@ -108,11 +108,8 @@ class MatrixRunner:
         chosen = [run for run in every if fnmatch.fnmatchcase(run.name, only)]
         if not chosen:
             names = ", ".join(run.name for run in every[:8])
-            raise RequestError(
-                "only",
-                only,
-                f"a pattern that one of the {len(every)} runs matches, such as {names}",
-            )
+            allowed = f"a pattern that one of the {len(every)} runs matches, such as {names}"
+            raise RequestError("only", only, allowed)
         self.runs = _with_references(chosen, every)
         self._every = [run.name for run in every]
         if not fresh:
@@ -123,16 +120,16 @@ class MatrixRunner:
         """Refuse kept runs made with another matrix: they would be compared with this one's."""
         for run in left:
             try:
-                there = read_document(self._out / RUNS / run.name / CONFIG)
+                kept = read_document(self._out / RUNS / run.name / CONFIG)
             except DataError:  # not there, or made again by a start that chooses it
                 continue
             now = json.loads(
                 json.dumps(config_of(self._matrix, run, self._sizes[run.suite.dataset.name]))
             )
-            key = next((key for key in now if there.get(key) != now[key]), None)
+            key = next((key for key in now if kept.get(key) != now[key]), None)
             if key is not None:
                 allowed = (
-                    f"a new folder, or --fresh: {run.name} there has {key} {there.get(key)}, now"
+                    f"a new folder, or --fresh: {run.name} there has {key} {kept.get(key)}, now"
                     f" {now[key]}"
                 )
                 raise RequestError("out", str(self._out), allowed)
@@ -171,34 +168,37 @@ class MatrixRunner:
     def _one(self, run: Run, launcher: Launcher) -> Row:
         folder = self._out / RUNS / run.name
         config = config_of(self._matrix, run, self._sizes[run.suite.dataset.name])
-        about = environment(self._out)
-        key = key_of(config, about)
+        machine = environment(self._out)
+        key = key_of(config, machine)
         if (records := _standing(folder, config, key)) is not None:
             return _row(run, key, records, RunState.SKIPPED)
+        records = None
         try:
             wait_for_writers(folder, self._stopping)
-        except DataError as error:
-            return _row(run, key, None, RunState.FAILED, str(error))
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        write_bytes(folder / CONFIG, json.dumps(config, indent=1).encode())
-        write_bytes(folder / ENVIRONMENT, json.dumps(about, indent=1).encode())
-        try:
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            write_bytes(folder / CONFIG, json.dumps(config, indent=1).encode())
+            write_bytes(folder / ENVIRONMENT, json.dumps(machine, indent=1).encode())
             ended = launcher.run(Plan(folder, config), self._stopping)
             records = with_references(Records.read(folder), folder.parent)
+            reason = "" if ended else f"steps: it ended as {records.supervisor['state']}"
+            state = RunState.FAILED
+            if ended:
+                reason = _judged(records, key)
+                state = RunState.INVALID if reason else RunState.COMPLETED
         except DataError as error:  # of this run; the others are made all the same
-            _refuse_full_disk(self._out)
-            return _row(run, key, None, RunState.FAILED, str(error))
-        if not ended:
-            _refuse_full_disk(self._out)
-            why = f"steps: it ended as {records.supervisor['state']}"
-            return _row(run, key, records, RunState.FAILED, why)
-        gates = verdicts(records)
-        write_bytes(folder / AUDIT, json.dumps({"key": key, "gates": gates}, indent=1).encode())
-        reason = next((f"{gate}: {why}" for gate, why in gates.items() if why), "")
+            state, reason = RunState.FAILED, str(error)
         if reason:
             _refuse_full_disk(self._out)
-        return _row(run, key, records, RunState.INVALID if reason else RunState.COMPLETED, reason)
+        return _row(run, key, records, state, reason)
+
+
+def _judged(records: Records, key: str) -> str:
+    """Write what the gates say; returns the first that fails, with its reason."""
+    gates = verdicts(records)
+    document = json.dumps({"key": key, "gates": gates}, indent=1)
+    write_bytes(records.folder / AUDIT, document.encode())
+    return next((f"{gate}: {reason}" for gate, reason in gates.items() if reason), "")
 
 
 def side_by_side(runs: Sequence[Run]) -> list[list[Run]]:
@@ -208,18 +208,18 @@ def side_by_side(runs: Sequence[Run]) -> list[list[Run]]:
     second seed has the reverse order, so that a machine that becomes slower is to no one's
     advantage.
     """
-    found = []
-    for place, seed in enumerate(dict.fromkeys(run.seed for run in runs)):
-        for calm in (True, False):
-            batch = [run for run in runs if run.seed == seed and run.undisturbed is calm]
-            found.append(batch[::-1] if place % 2 else batch)
-    return [batch for batch in found if batch]
+    batches = []
+    for number, seed in enumerate(dict.fromkeys(run.seed for run in runs)):
+        ordered = [run for run in runs if run.seed == seed][:: -1 if number % 2 else 1]
+        batches.append([run for run in ordered if run.undisturbed])
+        batches.append([run for run in ordered if not run.undisturbed])
+    return [batch for batch in batches if batch]
 
 
 def _refuse_full_disk(out: Path) -> None:
     """Raises DataError: runs that fail for want of space say nothing about a strategy."""
-    found = os.statvfs(out)
-    free = found.f_bavail * found.f_frsize
+    disk = os.statvfs(out)
+    free = disk.f_bavail * disk.f_frsize
     if free < _LEAST_FREE:
         raise DataError(
             f"{out}: the disk is full ({free // 1024} KiB are left), so nothing was proven of the"
@@ -264,12 +264,11 @@ def _row(run: Run, key: str, records: Records | None, state: RunState, reason: s
 
 def _with_references(chosen: Sequence[Run], every: Sequence[Run]) -> list[Run]:
     """Add each training's run without failures and checkpoints: a save may change training."""
-    found = {run.name: run for run in chosen}
+    runs = {run.name: run for run in chosen}
     known = {run.name: run for run in every}
-    for run in chosen:
-        reference = reference_of(run)
-        found.setdefault(reference.name, known.get(reference.name, reference))
-    return list(found.values())
+    for reference in map(reference_of, chosen):
+        runs.setdefault(reference.name, known.get(reference.name, reference))
+    return list(runs.values())
 
 
 def _path(text: str | None) -> Path | None:

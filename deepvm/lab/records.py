@@ -119,16 +119,16 @@ def rows_in(folder: Path, names: Iterable[str], attempt: int | None = None) -> l
 def read_document(path: Path) -> dict[str, Any]:
     """A JSON object. Raises DataError: it is not there, or damaged."""
     try:
-        found = json.loads(path.read_bytes())
+        document = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise MissingFileError(path) from None
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: damaged: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise DataError(f"{path}: damaged: no object")
-    return found
+    return document
 
 
 @dataclass(frozen=True)
@@ -150,11 +150,11 @@ class Records:
     @cached_property
     def steps(self) -> dict[int, list[dict[str, Any]]]:
         """Lines of each rank, in the order in which they were written. Raises DataError."""
-        found = {}
+        logs = {}
         for rank, path in self._ranks("rank"):
-            found[rank] = list(read_lines(path))
-            check_steps(found[rank], path)
-        return found
+            logs[rank] = list(read_lines(path))
+            check_steps(logs[rank], path)
+        return logs
 
     @cached_property
     def owned(self) -> dict[int, range]:
@@ -173,12 +173,12 @@ class Records:
     @cached_property
     def owners(self) -> dict[tuple[int, int], dict[str, Any]]:
         """By (step, rank): the line of the attempt that owns the step. Raises DataError."""
-        found: dict[tuple[int, int], dict[str, Any]] = {}
+        owners: dict[tuple[int, int], dict[str, Any]] = {}
         for rank, rows in self.steps.items():
             for row in rows:
                 if row["global_step"] in self.owned.get(row["attempt"], ()):
-                    found[row["global_step"], rank] = row
-        return found
+                    owners[row["global_step"], rank] = row
+        return owners
 
     @property
     def attempts(self) -> list[dict[str, Any]]:
@@ -208,9 +208,9 @@ class Records:
 
     @cached_property
     def supervisor(self) -> dict[str, Any]:
-        found = read_document(self.folder / SUPERVISOR)
-        check_supervisor(found, self.folder / SUPERVISOR)
-        return found
+        document = read_document(self.folder / SUPERVISOR)
+        check_supervisor(document, self.folder / SUPERVISOR)
+        return document
 
     @cached_property
     def checkpoints(self) -> list[dict[str, Any]]:
@@ -221,11 +221,11 @@ class Records:
     @cached_property
     def all_events(self) -> dict[int, list[dict[str, Any]]]:
         """What else happened, by rank. Raises DataError."""
-        found = {}
+        logs = {}
         for rank, path in self._ranks("worker"):
-            found[rank] = list(read_lines(path))
-            check_events(found[rank], path)
-        return found
+            logs[rank] = list(read_lines(path))
+            check_events(logs[rank], path)
+        return logs
 
     def events(self, rank: int) -> list[dict[str, Any]]:
         """What else happened to a rank. Raises DataError."""

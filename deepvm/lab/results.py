@@ -13,9 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from deepvm.errors import DataError
 from deepvm.lab.matrix import CALM
-from deepvm.lab.records import SUPERVISOR, Records
+from deepvm.lab.records import Records
 
 BLOCKING = "blk"
 """The variant that others are compared with."""
@@ -67,11 +66,9 @@ class Estimate:
 
 
 def _t95(freedom: int) -> float:
-    return (
-        _T95[freedom - 1]
-        if freedom <= len(_T95)
-        else 1.95996 + 2.3723 / freedom + 2.8226 / freedom**2
-    )
+    if freedom <= len(_T95):
+        return _T95[freedom - 1]
+    return 1.95996 + 2.3723 / freedom + 2.8226 / freedom**2
 
 
 @dataclass(frozen=True)
@@ -130,65 +127,54 @@ class Cost:
 
 def cost_of(run: Records, *, passed: bool, undisturbed: Records | None = None) -> Cost:
     """Of one run. Raises DataError: its records are damaged."""
-    supervisor, rows = run.supervisor, run.checkpoints
-    try:
-        wall_s = float(supervisor["wall_s"])
-        if not 0 < wall_s < math.inf:
-            raise DataError(f"{run.folder / SUPERVISOR}: damaged: a run cannot take {wall_s:g} s")
-        steps = run.steps.get(0, ())
-        compute_s = sum(row["seconds"] for row in steps)
-        counted_s = sum(row["seconds"] for (_, rank), row in run.owners.items() if not rank)
-        parts = {
-            key: [a[key] for a in supervisor["attempts"] if key in a]
-            for key in (f"{part}_s" for part in PARTS)
-        }
-        known = {key: [one for one in times if one is not None] for key, times in parts.items()}
-        recovery = {
-            key: sum(known[key]) if known[key] or not times else None
-            for key, times in parts.items()
-        }
-        stalls = [row for row in run.events(0) if row["event"] == "stalled"]
-        in_steps_s = sum(row["seconds"] for row in stalls if row["in_step"])
-        drain_s = sum(row["seconds"] for row in run.events(0) if row["event"] == "closed")
-        diverged = not all(math.isfinite(row["loss"]) for row in run.owners.values())
-        return Cost(
-            run=run.folder.name,
-            variant=str(run.config["variant"]),
-            seed=int(run.config["seed"]),
-            passed=passed,
-            goodput=run.config["steps"] / wall_s,
-            wall_s=wall_s,
-            restarts=int(supervisor["restarts"]),
-            compute_s=compute_s - in_steps_s,
-            repeated_s=compute_s - counted_s,
-            snapshot_s=sum(row["snapshot_s"] for row in stalls),
-            write_s=sum(row["write_s"] for row in stalls),
-            background_s=sum(row["background_s"] for row in rows),
-            drain_s=drain_s,
-            stall_s=sum(row["seconds"] for row in stalls),
-            checkpoints=sum(not row["error"] for row in rows),
-            skipped=sum(bool(row["error"]) for row in rows),
-            known={key: len(times) for key, times in known.items()},
-            loss_difference=(
-                None if undisturbed is None or diverged else _loss_difference(run, undisturbed)
-            ),
-            diverged=diverged,
-            **recovery,
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{run.folder}: damaged: {type(error).__name__}: {error}") from None
+    config, supervisor, rows = run.config, run.supervisor, run.checkpoints
+    steps = run.steps.get(0, [])
+    stalls = [row for row in run.events(0) if row["event"] == "stalled"]
+    in_steps_s = sum(row["seconds"] for row in stalls if row["in_step"])
+    compute_s = sum(row["seconds"] for row in steps)
+    counted_s = sum(row["seconds"] for (_, rank), row in run.owners.items() if not rank)
+    recovery: dict[str, float | None] = {}
+    counts: dict[str, int] = {}
+    for key in (f"{part}_s" for part in PARTS):
+        times = [one[key] for one in run.attempts if key in one]
+        known = [time for time in times if time is not None]
+        recovery[key] = sum(known) if known or not times else None
+        counts[key] = len(known)
+    diverged = not all(math.isfinite(row["loss"]) for row in run.owners.values())
+    compared = None if diverged else undisturbed
+    return Cost(
+        run=run.folder.name,
+        variant=config["variant"],
+        seed=config["seed"],
+        passed=passed,
+        goodput=config["steps"] / supervisor["wall_s"],
+        wall_s=supervisor["wall_s"],
+        restarts=supervisor["restarts"],
+        compute_s=compute_s - in_steps_s,
+        repeated_s=compute_s - counted_s,
+        snapshot_s=sum(row["snapshot_s"] for row in stalls),
+        write_s=sum(row["write_s"] for row in stalls),
+        background_s=sum(row["background_s"] for row in rows),
+        drain_s=sum(row["seconds"] for row in run.events(0) if row["event"] == "closed"),
+        stall_s=sum(row["seconds"] for row in stalls),
+        checkpoints=sum(not row["error"] for row in rows),
+        skipped=sum(bool(row["error"]) for row in rows),
+        known=counts,
+        loss_difference=_loss_difference(run, compared),
+        diverged=diverged,
+        **recovery,
+    )
 
 
-def _loss_difference(run: Records, undisturbed: Records) -> float | None:
+def _loss_difference(run: Records, undisturbed: Records | None) -> float | None:
     """Mean over the steps of rank 0 that both have done."""
-    pairs = [
-        (row, undisturbed.owners.get((step, 0)))
-        for (step, rank), row in run.owners.items()
-        if not rank
-    ]
-    found = [abs(one["loss"] - other["loss"]) for one, other in pairs if other is not None]
-    found = [one for one in found if math.isfinite(one)]  # the undisturbed run may have diverged
-    return statistics.fmean(found) if found else None
+    differences = []
+    for key, row in run.owners.items():
+        other = undisturbed and undisturbed.owners.get(key)
+        # The undisturbed run may have diverged
+        if other and not key[1] and math.isfinite(other["loss"]):
+            differences.append(abs(row["loss"] - other["loss"]))
+    return statistics.fmean(differences) if differences else None
 
 
 @dataclass(frozen=True)
@@ -267,15 +253,15 @@ def suites_of(runs: Iterable[tuple[Records, bool]]) -> list[SuiteResult]:
             undisturbed.setdefault(_training(run), run)
     costs: dict[tuple[str, str, str], list[Cost]] = defaultdict(list)
     for run, passed in all_runs:
-        dataset, model, _ = _training(run)
-        cost = cost_of(run, passed=passed, undisturbed=undisturbed.get(_training(run)))
-        costs[dataset, model, run.config["failure"]].append(cost)
-    suites = [key for key in costs if key[2] != CALM] or list(costs)
+        training = _training(run)
+        cost = cost_of(run, passed=passed, undisturbed=undisturbed.get(training))
+        costs[training[0], training[1], run.config["failure"]].append(cost)
     results = []
-    for dataset, model, failure in suites:
-        shared = costs.get((dataset, model, CALM), []) if failure != CALM else []
-        variants = _variants([*shared, *costs[dataset, model, failure]])
-        results.append(SuiteResult(dataset, model, failure, variants))
+    for dataset, model, failure in [key for key in costs if key[2] != CALM] or list(costs):
+        members = list(costs[dataset, model, failure])
+        if failure != CALM:
+            members = [*costs.get((dataset, model, CALM), ()), *members]
+        results.append(SuiteResult(dataset, model, failure, _variants(members)))
     return results
 
 
@@ -286,15 +272,13 @@ def _variants(costs: Iterable[Cost]) -> dict[str, Variant]:
     base = {cost.seed: cost.goodput for cost in by_name.get(BLOCKING, ()) if cost.passed}
     variants = {}
     for name, runs in by_name.items():
-        ratios = [
-            cost.goodput / base[cost.seed] for cost in runs if cost.passed and base.get(cost.seed)
-        ]
-        compared = name != BLOCKING and ratios
-        variants[name] = Variant(name, runs, Estimate.of_ratios(ratios) if compared else None)
+        pairs = [cost for cost in runs if cost.passed and cost.seed in base and name != BLOCKING]
+        ratios = [cost.goodput / base[cost.seed] for cost in pairs]
+        variants[name] = Variant(name, runs, Estimate.of_ratios(ratios) if ratios else None)
     return variants
 
 
 def _training(run: Records) -> tuple[str, str, int]:
     """Runs that should do the same steps."""
     config = run.config
-    return str(config["dataset"]["name"]), str(config["model"]["name"]), int(config["seed"])
+    return config["dataset"]["name"], config["model"]["name"], config["seed"]

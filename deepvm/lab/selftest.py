@@ -150,20 +150,21 @@ def _run_both(runs: Path, name: str, control: Control, launcher: Launcher) -> Re
     for disturbed in (False, True):
         folder = runs / ("disturbed" if disturbed else "calm")
         folder.mkdir(parents=True)
-        config = _config(name, control, disturbed=disturbed)
+        config = config_of_control(name, control, disturbed=disturbed)
         write_bytes(folder / CONFIG, json.dumps(config, indent=1).encode())
         launcher.run(Plan(folder, config))
     control.spoil(folder)
     return Records.read(folder)
 
 
-def _config(name: str, control: Control, *, disturbed: bool) -> dict[str, Any]:
+def config_of_control(name: str, control: Control, *, disturbed: bool) -> dict[str, Any]:
+    """The configuration of a run of a control."""
     variant = control.strategy if disturbed else NONE
     matrix = MatrixFile(
         name="selftest",
         datasets=[Dataset(name="tokens", size=1024)],
         models=[Model(name="gpt-tiny", width=16, dropout=control.dropout)],
-        variants=[variant],
+        variants=[NONE],
         world=control.world,
         global_batch=32,
         steps=control.steps,

@@ -23,11 +23,11 @@ from deepvm.lab.records import (
     CONFIG,
     FINAL,
     SUPERVISOR,
-    MissingFileError,
     Records,
     events_of,
     steps_of,
 )
+from deepvm.lab.verdict import judge, replays
 
 Row = Mapping[str, Any]
 _HIDDEN = re.compile(r"\..*(?<!\.spare)\.tmp|\.(step-|last|latest).*|order-.*")
@@ -108,14 +108,8 @@ def _wrong_step(run: Records, rule: SampleRule, step: int, rows: Mapping[int, Ro
 
 def _replays(run: Records) -> Iterator[str]:
     """A repeated step had the same samples and, on as many ranks, the same loss, bit for bit."""
-    for rank, rows in run.steps.items():
-        first: dict[tuple[int, int], Row] = {}
-        for row in rows:
-            step = row["global_step"]
-            before = first.setdefault((step, row["world_size"]), row)
-            for key, what in (("sample_ids_hash", "other samples"), ("loss_hex", "another loss")):
-                if before[key] != row[key]:
-                    yield f"step {step} of rank {rank}: attempt {row['attempt']} had {what}"
+    logs = [{**row, "rank": rank} for rank, rows in run.steps.items() for row in rows]
+    return replays(logs, "sample_ids_hash")
 
 
 def _parameters(run: Records) -> Iterator[str]:
@@ -195,13 +189,8 @@ def verdicts(run: Records) -> dict[str, str]:
 
     Raises DataError: records are damaged.
     """
-    problems: dict[str, str] = {}
-    for name, gate in GATES.items():
-        try:
-            problems[name] = next(gate(run), "")
-        except MissingFileError as error:
-            problems[name] = f"{error.name} is missing"
-        except (LookupError, TypeError, AttributeError, ValueError, OSError) as error:
-            reason = f"{name}: {type(error).__name__}: {error}"
-            raise DataError(f"{run.folder}: damaged: {reason}") from None
-    return problems
+    try:
+        return {gate.name: gate.reason for gate in judge(GATES, run)}
+    except (LookupError, TypeError, AttributeError, ValueError, OSError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise DataError(f"{run.folder}: damaged: {reason}") from None

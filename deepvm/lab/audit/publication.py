@@ -33,16 +33,15 @@ def published_verdicts(out: Path, runs: Sequence[Records]) -> dict[str, tuple[st
             wrong = ""
             if not missing and published.get(cost.run, "") != finals[cost.run]:
                 wrong = f"{name} is of other runs; {_AGAIN}"
-            before = verdicts[cost.run]
-            verdicts[cost.run] = (before[0] or missing, before[1] or wrong)
+            if not any(verdicts[cost.run]):
+                verdicts[cost.run] = missing, wrong
     return verdicts
 
 
 def _published(path: Path) -> tuple[str, Mapping[str, str | None]]:
     """What is missing, and the final parameters of each run."""
     try:
-        rows = read_document(path)["runs"]
-        return "", {row["run"]: row["final_sha256"] for row in rows}
+        return "", {row["run"]: row["final_sha256"] for row in read_document(path)["runs"]}
     except MissingFileError:
         return f"{path.name} is missing; {_AGAIN}", {}
     except (DataError, KeyError, TypeError):

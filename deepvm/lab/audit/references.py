@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -9,35 +10,6 @@ from typing import Any
 
 from deepvm.errors import DataError
 from deepvm.lab.records import CONFIG, Records
-
-
-def with_references(records: Records, runs: Path) -> Records:
-    """With the final parameters of the undisturbed runs of the same training, those next to it."""
-    finals = []
-    for path in sorted(runs.glob(f"{_prefix(records)}*/{CONFIG}")):
-        try:
-            other = records if path.parent == records.folder else Records.read(path.parent)
-        except DataError:  # it is judged by itself
-            continue
-        if (
-            other.config["strikes"]
-            or other.config["disk"]
-            or not _same(records.config, other.config)
-        ):
-            continue
-        try:
-            finals.append(other.final)
-        except DataError:
-            continue
-    return replace(records, references=tuple(finals))
-
-
-def _prefix(records: Records) -> str:
-    """Prefix of names of runs of this data set and model: large matrices need not read all."""
-    config = records.config
-    name = f"{config['dataset']['name']}-{config['model']['name']}-"
-    return name if records.folder.name.startswith(name) else ""
-
 
 _SAME = (
     "dataset",
@@ -49,6 +21,23 @@ _SAME = (
     "steps",
     "virtual_shards",
 )
+
+
+def with_references(records: Records, runs: Path) -> Records:
+    """With the final parameters of the undisturbed runs of the same training, those next to it."""
+    config = records.config
+    # Large matrices need not read all
+    prefix = f"{config['dataset']['name']}-{config['model']['name']}-"
+    if not records.folder.name.startswith(prefix):
+        prefix = ""
+    finals = []
+    for path in sorted(runs.glob(f"{prefix}*/{CONFIG}")):
+        with contextlib.suppress(DataError):  # it is judged by itself
+            other = Records.read(path.parent)
+            disturbed = other.config["strikes"] or other.config["disk"]
+            if not disturbed and _same(config, other.config):
+                finals.append(other.final)
+    return replace(records, references=tuple(finals))
 
 
 def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

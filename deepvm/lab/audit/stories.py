@@ -69,11 +69,11 @@ def _reached(run: Records) -> Iterator[str]:
     for one in run.attempts:
         number, reached, until = one["attempt"], one["reached_step"], one["until"]
         rows = run.steps_in(number)
-        most = max((row["global_step"] + 1 for row in rows), default=0)
+        last_logged = max((row["global_step"] + 1 for row in rows), default=0)
         # An orphan continues after that
         before = [row["global_step"] + 1 for row in rows if row["time"] <= one["detected"]]
-        if not max(before, default=0) <= reached <= most:
-            yield f"attempt {number} reached step {reached}, and {most} by its ranks"
+        if not max(before, default=0) <= reached <= last_logged:
+            yield f"attempt {number} reached step {reached}, and {last_logged} by its ranks"
         last = max(reached, one["resumed_step"] or 0)
         if last > until or (one["state"] == "completed" and last != until):
             recorded = f"attempt {number} is recorded as {one['state']} at step {last}"

@@ -8,6 +8,7 @@ import random
 import shutil
 import statistics
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -22,8 +23,9 @@ from deepvm.lab.certify.disk_room import own_files
 from deepvm.lab.certify.final_file import digest_of_file
 from deepvm.lab.certify.history import History, PlacedAttempt
 from deepvm.lab.certify.logs import Logged, Row
+from deepvm.lab.certify.script_gates import Evidence, Run, judge
 from deepvm.lab.certify.subject import Subject
-from deepvm.lab.certify.verdict import Evidence, Gate, Run, judge
+from deepvm.lab.verdict import Gate
 
 _LIBRARIES = ("torch", "transformers", "accelerate", "lightning")
 _MAX_RUNS = 3
@@ -169,42 +171,48 @@ class _Audit:
         notes = list(_notes(self._subject, reference, self._earlier))
         plan: list[PlannedKill] = []
         runs: list[Run] = []
-        kills_done: list[Kill] = []
-        if not judge(Evidence(first, second))[0].reason:
+        happened: list[Kill] = []
+        if judge(Evidence(first, second))[0].state == "passed":
             plan = plan_of(reference, kills, write_kills, self._chance)
             if write_kills and not any(kill.kind == "write" for kill in plan):
-                notes.append(
-                    "the script writes nothing with torch.save or safetensors: none was killed in a"
-                    " write"
-                )
-            pending = plan
-            while pending and len(runs) < _MAX_RUNS and sum(not run.ended for run in runs) < 2:
-                run, done, missed = self._killed(len(runs) + 1, first, second, pending)
-                runs.append(run)
-                kills_done += done
-                if run.ended:
-                    pending = [_earlier(kill) for kill in missed]
-                    if pending and len(runs) < _MAX_RUNS:
-                        self._report(
-                            f"{len(pending)} of {len(plan)} kills did not hit the training: again,"
-                            " earlier"
-                        )
-                else:  # the other gates are judged without the kill that it did not survive
-                    pending = [kill for kill in plan if kill.kind == "step"]
-        evidence = Evidence(
-            first, second, runs, planned=len(plan), hits=sum(kill.hit for kill in kills_done)
-        )
+                nothing = "the script writes nothing with torch.save or safetensors"
+                notes.append(f"{nothing}: none was killed in a write")
+            runs, happened = self._all_killed(first, second, plan)
+        hits = sum(kill.hit for kill in happened)
+        compared: Literal["optimizers", "file", "both"] = "optimizers"
+        if self._subject.final:
+            compared = "both" if reference.steps else "file"
         return Certificate(
             self._subject,
-            judge(evidence),
-            "optimizers" if not self._subject.final else "both" if reference.steps else "file",
+            judge(Evidence(first, second, runs, len(plan), hits)),
+            compared,
             len(reference.progress),
             max(len(reference.steps), len(reference.samples)),
             len(plan),
-            kills_done,
+            happened,
             notes,
             sum(attempt.wall_s for run in (first, second, *runs) for attempt in run.attempts),
         )
+
+    def _all_killed(
+        self, first: Run, second: Run, plan: Sequence[PlannedKill]
+    ) -> tuple[list[Run], list[Kill]]:
+        """Runs with kills, until all have hit the training, and the kills that have happened."""
+        runs: list[Run] = []
+        happened: list[Kill] = []
+        pending = plan
+        while pending and len(runs) < _MAX_RUNS and sum(not run.ended for run in runs) < 2:
+            run, kills, missed = self._killed(len(runs) + 1, first, second, pending)
+            runs.append(run)
+            happened += kills
+            # Without the kill that it did not survive the other gates are judged
+            pending = [kill for kill in plan if kill.kind == "step"]
+            if run.ended:
+                pending = [_earlier(kill) for kill in missed]
+            if run.ended and pending and len(runs) < _MAX_RUNS:
+                again = f"{len(pending)} of {len(plan)} kills did not hit the training"
+                self._report(f"{again}: again, earlier")
+        return runs, happened
 
     def _undisturbed(self, number: int) -> Run:
         """Raises DataError: it fails, or shows nothing."""
@@ -213,106 +221,94 @@ class _Audit:
         self._earlier = self._subject.earlier_checkpoints(folder)
         attempt = run_attempt(self._subject, folder, 0, None, self._subject.timeout_s)
         self._report(f"undisturbed run {number}: {attempt.state} after {attempt.wall_s:.0f} s")
+        logged, problem, hint = attempt.logged, "", ""
         if attempt.state == "hung":
-            raise DataError(
-                f"the script has not ended after {self._subject.timeout_s:.0f} s; see --timeout"
-            )
-        if attempt.state == "failed":
-            hint = hints.failure(attempt.last_lines, self._earlier, attempt.logged)
-            why = (
-                f"the script fails by itself, with exit code {attempt.code}:\n{attempt.last_lines}"
-            )
-            raise DataError("\n".join(filter(None, (why, hint))))
-        logged = attempt.logged
-        if not logged.progress:
-            why = f" ({logged.errors[0]})" if logged.errors else ""
-            why = (
-                f"no step of a torch optimizer was seen{why}: let the script log its steps, with"
+            limit = f"{self._subject.timeout_s:.0f} s"
+            problem = f"the script has not ended after {limit}; see --timeout"
+        elif attempt.state == "failed":
+            problem = f"the script fails by itself, with exit code {attempt.code}:"
+            problem += f"\n{attempt.last_lines}"
+            hint = hints.failure(attempt.last_lines, self._earlier, logged)
+        elif not logged.progress:
+            error = "".join(f" ({error})" for error in logged.errors[:1])
+            problem = (
+                f"no step of a torch optimizer was seen{error}: let the script log its steps, with"
                 " deepvm.lab.SampleLog, and name the file that it writes its final parameters to:"
                 " --final PATH"
             )
-            raise DataError(
-                "\n".join(filter(None, (why, hints.earlier_checkpoints(self._earlier, logged))))
-            )
-        if not logged.steps and not self._subject.final:
-            raise DataError(
+            hint = hints.earlier_checkpoints(self._earlier, logged)
+        elif not logged.steps and not self._subject.final:
+            problem = (
                 "no step of a torch optimizer was seen, so there are no parameters to compare: name"
                 " the file that the script writes them to: --final PATH"
             )
+        if problem:
+            raise DataError("\n".join(filter(None, (problem, hint))))
         return Run([attempt], self._final(folder))
 
     def _final(self, folder: Path) -> str:
-        return (
-            digest_of_file(self._subject.final_file(folder), folder / "out")
-            if self._subject.final
-            else ""
-        )
+        if not self._subject.final:
+            return ""
+        return digest_of_file(self._subject.final_file(folder), folder / "out")
 
     def _killed(
         self, number: int, reference: Run, again: Run, plan: Sequence[PlannedKill]
     ) -> tuple[Run, list[Kill], list[PlannedKill]]:
         """A run with as many of these kills as happen, and the kills that missed training."""
-        folder = self._folder / f"killed-{number}"
+        folder, first = self._folder / f"killed-{number}", reference.attempts[0]
         self._subject.prepare(folder)
-        history = History(reference.attempts[0].logged, again.attempts[0].logged)
-        limit_s = min(
-            self._subject.timeout_s, _TIME_FACTOR * reference.attempts[0].wall_s + _TIME_MARGIN_S
-        )
-        left, before = list(plan), 0
-        counts: Literal["step", "samples"] = (
-            "step" if reference.attempts[0].logged.steps else "samples"
-        )
-        while True:
+        history = History(first.logged, again.attempts[0].logged)
+        limit_s = min(self._subject.timeout_s, _TIME_FACTOR * first.wall_s + _TIME_MARGIN_S)
+        left, before, state = list(plan), 0, "killed"
+        counts: Literal["step", "samples"] = "step" if first.logged.steps else "samples"
+        while state == "killed":
             trigger = trigger_of(left[0], before, history, counts) if left else None
             attempt = run_attempt(self._subject, folder, len(history.placed), trigger, limit_s)
-            placed = history.add(attempt)
-            self._report(
-                f"run {number}, attempt {attempt.number}: {_summary(placed, history.steps)}"
-            )
-            if attempt.state != "killed":
-                break
-            before = left.pop(0).step
-        ended = attempt.state == "ended"
-        try:
-            final = self._final(folder) if ended else ""
-        except DataError as error:
-            final = str(error)
+            summary = _summary(history.add(attempt), history.steps)
+            self._report(f"run {number}, attempt {attempt.number}: {summary}")
+            state = attempt.state
+            if state == "killed":
+                before = left.pop(0).step
+        final = ""
+        if state == "ended":
+            try:
+                final = self._final(folder)
+            except DataError as error:
+                final = str(error)
         kills = _kills_of(number, history)
         missed = [planned for planned, kill in zip(plan, kills, strict=False) if not kill.hit]
-        return Run([one.attempt for one in history.placed], final, history), kills, [*missed, *left]
+        attempts = [one.attempt for one in history.placed]
+        return Run(attempts, final, history), kills, [*missed, *left]
 
 
 def plan_of(
     reference: Logged, kills: int, write_kills: int, chance: random.Random
 ) -> list[PlannedKill]:
     """One kill in each of equal parts of the steps, one of them halfway between two saves."""
-    bursts: dict[int, int] = {}
-    for row in reference.writes:
-        bursts[row["n"]] = bursts.get(row["n"], 0) + 1
+    bursts = Counter(row["n"] for row in reference.writes)
     last = int(_LAST_PART * len(reference.progress))
     in_time = [n for n in bursts if 0 < n <= len(reference.progress)]
-    kinds: list[Literal["step", "write"]] = []
-    kinds += ["step"] * (kills - 1)
-    kinds += ["write"] * (write_kills if in_time else 0)
+    kinds: list[Literal["step", "write"]] = ["step"] * (kills - 1)
+    if in_time:
+        kinds += ["write"] * write_kills
     chance.shuffle(kinds)
     kinds.insert(0, "step")  # so that a write is killed when there may be an older checkpoint
     times = [row["time"] for row in reference.progress]
-    pace_s = (
-        statistics.median(b - a for a, b in zip(times, times[1:], strict=False))
-        if len(times) > 1
-        else 0.1
-    )
-    found, halfway = [], []
-    for place, kind in enumerate(kinds):
-        low, high = (1 + (last - 1) * part / len(kinds) for part in (place, place + 1))
-        halfway += [(place, n) for n in _halves(in_time) if kind == "step" and low <= n <= high]
+    gaps = [after - before for before, after in itertools.pairwise(times)]
+    pace_s = statistics.median(gaps or [0.1])
+    planned: list[PlannedKill] = []
+    halfway: list[tuple[int, int]] = []
+    for number, kind in enumerate(kinds):
+        low, high = (1 + (last - 1) * part / len(kinds) for part in (number, number + 1))
+        if kind == "step":
+            halfway += [(number, n) for n in _halves(in_time) if low <= n <= high]
         delay_s = chance.uniform(0, _DELAY_STEPS) * min(pace_s, 5.0)
         skip = chance.randrange(max(bursts.values())) if kind == "write" else 0
-        found.append(PlannedKill(kind, max(1, int(chance.uniform(low, high))), delay_s, skip))
+        planned.append(PlannedKill(kind, max(1, int(chance.uniform(low, high))), delay_s, skip))
     if halfway:  # else all may fall right after a save, where no step is done again
-        place, step = chance.choice(halfway)
-        found[place] = PlannedKill("step", step, 0.0)
-    return found
+        number, step = chance.choice(halfway)
+        planned[number] = PlannedKill("step", step, 0.0)
+    return planned
 
 
 def _halves(saves: Sequence[int]) -> list[int]:
@@ -330,33 +326,34 @@ def trigger_of(
 ) -> Trigger:
     """As an attempt receives a planned kill.
 
-    ``before``: the step of the last kill. An attempt that nobody can place has gone on from there,
+    ``before``: the step of the last kill. An attempt that cannot be placed has gone on from there,
     or earlier.
     """
-    least = max(1, kill.step - before)
 
     def point(first: Row) -> KillPoint:
-        place = history.place_of(first)
-        after = least if place is None else max(1, kill.step - place)
+        resumed = history.place_of(first)
+        after = max(1, kill.step - (before if resumed is None else resumed))
         if kill.kind == "write":
             return KillPoint(after, 0.0, after, kill.skip)
         limit = after + _DELAY_STEPS
-        if place is not None:  # not with the last step
-            limit = max(after, min(limit, history.steps - 1 - place))
+        if resumed is not None:  # not with the last step
+            limit = max(after, min(limit, history.steps - 1 - resumed))
         return KillPoint(after, kill.delay_s, limit)
 
     return Trigger("write" if kill.kind == "write" else counts, point)
 
 
 def _summary(placed: PlacedAttempt, total: int) -> str:
-    attempt = placed.attempt
-    where = "unknown parameters" if placed.resumed is None else f"step {placed.resumed}"
-    how: str = attempt.state
-    if attempt.state == "killed":
-        how += f" while {Path(attempt.torn_file).name} was written" if attempt.torn_file else ""
-        how += f" at step {placed.reached} of {total}" if placed.reached is not None else ""
-        how += ", which proves nothing" if not _kill(0, placed, None, total).hit else ""
-    return f"from {where}, {len(attempt.logged.progress)} steps, {how}"
+    attempt, state = placed.attempt, str(placed.attempt.state)
+    origin = "unknown parameters" if placed.resumed is None else f"step {placed.resumed}"
+    if state == "killed":
+        if attempt.torn_file:
+            state += f" while {Path(attempt.torn_file).name} was written"
+        if placed.reached is not None:
+            state += f" at step {placed.reached} of {total}"
+        if not _kill(0, placed, None, total).hit:
+            state += ", which proves nothing"
+    return f"from {origin}, {len(attempt.logged.progress)} steps, {state}"
 
 
 def _kills_of(number: int, history: History) -> list[Kill]:
@@ -381,7 +378,7 @@ def _notes(subject: Subject, reference: Logged, earlier: Sequence[Path]) -> Iter
             "each run had a copy of the current folder; with {out} in its arguments a script says"
             " where it writes"
         )
-    if found := hints.earlier_checkpoints(earlier, reference):
-        yield found
-    for why in dict.fromkeys(reference.errors):
-        yield f"some steps could not be read: {why}"
+    if hint := hints.earlier_checkpoints(earlier, reference):
+        yield hint
+    for reason in dict.fromkeys(reference.errors):
+        yield f"some steps could not be read: {reason}"

@@ -70,5 +70,5 @@ def _tensors(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         for key, inner in value.items():
             yield from _tensors(f"{name}/{key}", inner)
     elif isinstance(value, (list, tuple)):
-        for place, inner in enumerate(value):
-            yield from _tensors(f"{name}/{place}", inner)
+        for index, inner in enumerate(value):
+            yield from _tensors(f"{name}/{index}", inner)

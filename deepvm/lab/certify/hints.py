@@ -10,15 +10,16 @@ from pathlib import Path
 from deepvm.lab.certify.logs import Logged
 
 _NO_MODULE = re.compile(r"No module named '(torch|lightning|transformers|accelerate)\b")
-_MOST_NAMES = 3
+_MAX_NAMES = 3
 
 
 def earlier_checkpoints(files: Sequence[Path], logged: Logged) -> str:
     """Warn of files copied with the script; empty if its samples show a fresh start."""
     if not files:
         return ""
-    names = ", ".join(map(str, files[:_MOST_NAMES])) + (", ..." if len(files) > _MOST_NAMES else "")
-    first = min((row["step"] for rows in logged.samples.values() for row in rows), default=None)
+    names = ", ".join(map(str, files[:_MAX_NAMES])) + (", ..." if len(files) > _MAX_NAMES else "")
+    samples = [row for rows in logged.samples.values() for row in rows]
+    first = min((row["global_step"] for row in samples), default=None)
     if first is None:
         return (
             "files that lay in the current folder may be checkpoints of an earlier training:"
@@ -50,10 +51,10 @@ def _abort(lines: str) -> str:
 
 def _missing_module(lines: str) -> str:
     """Name a missing library by a script's last lines; empty if deepvm brings it."""
-    found = _NO_MODULE.search(lines)
-    if found is None:
+    match = _NO_MODULE.search(lines)
+    if match is None:
         return ""
-    name = found[1]
+    name = match[1]
     return (
         f"the script runs in deepvm's own Python; install {name} there: {sys.executable} -m pip"
         f" install {name}"

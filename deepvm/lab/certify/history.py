@@ -7,8 +7,9 @@ it continues.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from deepvm.lab.certify.attempt import Attempt
 from deepvm.lab.certify.logs import Logged, Row
@@ -38,8 +39,7 @@ class History:
         self._by_samples = 0 not in reference.steps
         self._known: list[tuple[int, Row]] = []
         self.placed: list[PlacedAttempt] = []
-        for row in reference.starts.get(0, ()):
-            self._known.append((0, row))
+        self._known += [(0, row) for row in reference.starts.get(0, ())]
         self._remember(0, reference)
 
     @property
@@ -48,101 +48,75 @@ class History:
 
     def _remember(self, resumed: int, logged: Logged) -> None:
         self._known += [
-            (resumed + place, row) for place, row in enumerate(logged.steps.get(0, ()), 1)
+            (resumed + number, row) for number, row in enumerate(logged.steps.get(0, ()), 1)
         ]
 
     def place_of(self, first: Row) -> int | None:
         """The step after which an attempt resumes, by its first line (optimizer or samples)."""
+        progress = self._reference.progress
         if first["kind"] == "samples":
-            steps = [row["step"] for row in self._reference.progress]
-            return steps.index(first["step"]) if first["step"] in steps else None
-        alike = [
-            (step, row)
-            for step, row in self._known
-            if (row["key"], row["params"]) == (first["key"], first["params"])
-        ]
-        same = [step for step, row in alike if row["state"] == first["state"]]
-        found = max(same or [step for step, _ in alike], default=None)
-        if found is None:
+            steps = [row["global_step"] for row in progress]
+            return steps.index(first["global_step"]) if first["global_step"] in steps else None
+        same = (first["key"], first["params"])
+        matching = [(step, row) for step, row in self._known if (row["key"], row["params"]) == same]
+        exact = [step for step, row in matching if row["state"] == first["state"]]
+        newest = max(exact or [step for step, _ in matching], default=None)
+        if newest is None:
             return None
         # Of several optimizers that take turns, others may have stepped since.
-        turns = (
-            step
-            for step, row in enumerate(self._reference.progress, 1)
-            if row["key"] == first["key"]
-        )
-        return next((step - 1 for step in turns if step > found), self.steps)
+        turns = [step for step, row in enumerate(progress, 1) if row["key"] == first["key"]]
+        return next((step - 1 for step in turns if step > newest), self.steps)
 
     def add(self, attempt: Attempt) -> PlacedAttempt:
-        logged = attempt.logged
+        logged, resumed = attempt.logged, None
         first = (logged.samples if self._by_samples else logged.starts).get(0, ())
-        place = (
-            self.place_of(first[0])
-            if first
-            else self._end_of_last()
-            if attempt.state == "ended"
-            else None
-        )
-        found = PlacedAttempt(attempt, place)
-        self.placed.append(found)
-        if place is not None:
-            self._remember(place, logged)
-        return found
-
-    def _end_of_last(self) -> int | None:
-        """Where an attempt is that has made no step: where the last one has ended."""
-        return self.placed[-1].reached if self.placed else 0
+        if first:
+            resumed = self.place_of(first[0])
+        elif attempt.state == "ended":  # without a step: where the last one has ended
+            resumed = self.placed[-1].reached if self.placed else 0
+        placed = PlacedAttempt(attempt, resumed)
+        self.placed.append(placed)
+        if resumed is not None:
+            self._remember(resumed, logged)
+        return placed
 
     def first_difference(self) -> str:
         """Where parameters first differ from the undisturbed run, and what else does; or empty."""
         steps = self._reference.steps.get(0, ())
+        reached: int | None = None
         for one in self.placed:
-            number = one.attempt.number
+            attempt, reached = f"attempt {one.attempt.number}", one.reached
             if one.resumed is None:
-                return (
-                    f"attempt {number} went on with parameters that the undisturbed run never had"
-                )
-            rows = one.attempt.logged.steps.get(0, ())
-            for place, row in enumerate(rows):
-                at = one.resumed + place
+                return f"{attempt} went on with parameters that the undisturbed run never had"
+            for at, row in enumerate(one.attempt.logged.steps.get(0, ()), one.resumed):
                 if at >= len(steps):
-                    return (
-                        f"attempt {number} resumed from step {one.resumed} and made step {at + 1},"
-                        f" of {len(steps)}"
-                    )
-                if _values(row) != _values(steps[at]):
-                    where = (
-                        f"attempt {number}, which resumed from step {one.resumed}, diverged at step"
-                        f" {at + 1}"
-                    )
-                    return f"{where}: {self._cause(one.attempt.logged, place, at)}"
-        last = self.placed[-1] if self.placed else None
-        if last is not None and last.reached is not None and last.reached < len(steps):
-            return f"attempt {last.attempt.number} ended at step {last.reached}, of {len(steps)}"
+                    resumed = f"{attempt} resumed from step {one.resumed}"
+                    return f"{resumed} and made step {at + 1}, of {len(steps)}"
+                if values(row) != values(steps[at]):
+                    where = f"{attempt}, which resumed from step {one.resumed}, diverged at step"
+                    reason = self._cause(one.attempt.logged, at - one.resumed, at)
+                    return f"{where} {at + 1}: {reason}"
+        if reached is not None and reached < len(steps):
+            return f"{attempt} ended at step {reached}, of {len(steps)}"
         return ""
 
-    def _cause(self, logged: Logged, place: int, at: int) -> str:
+    def _cause(self, logged: Logged, index: int, at: int) -> str:
         """Why an attempt diverged at its step ``place``, on the first rank; ``at``: overall."""
         for rank, expected in self._reference.steps.items():
             rows, first = logged.steps.get(rank, ()), logged.starts.get(rank, ())
-            if place >= len(rows) or at >= len(expected):
+            if index >= len(rows) or at >= len(expected):
                 continue
-            before = next(
-                (row for row in expected[:at][::-1] if row["key"] == expected[at]["key"]), None
-            )
-            lost = (
-                not place
-                and bool(first)
-                and before is not None
-                and first[0]["state"] != before["state"]
-            )
-            found = cause(rows[place], expected[at], self._seeded, lost=lost)
-            if found != UNKNOWN:
-                return f"on rank {rank}, {found}" if rank else found
-        return UNKNOWN + ("" if self._reference.samples else _LOG_SAMPLES)
+            key = expected[at]["key"]
+            before = [row for row in expected[:at] if row["key"] == key][-1:]
+            lost = not index and bool(first and before) and first[0]["state"] != before[0]["state"]
+            reason = cause(rows[index], expected[at], self._seeded, lost=lost)
+            if reason != UNKNOWN:
+                return f"on rank {rank}, {reason}" if rank else reason
+        return UNKNOWN if self._reference.samples else UNKNOWN + _LOG_SAMPLES
 
 
-def _values(row: Row) -> tuple[str, str]:
+def values(row: Row) -> tuple[str, str]:
+    """Digests of what a step must share with the undisturbed run's."""
     return row["params"], row["buffers"]
 
 
@@ -164,36 +138,31 @@ def cause(row: Row, expected: Row, seeded: frozenset[str], *, lost: bool = False
         seeded: names of random states that can be compared.
         lost: whether the optimizer's state before the step was another.
     """
-    found = []
-    settings = _settings(row, expected)
-    if settings:
-        found.append(settings)
+    reasons = list(islice(_settings(row, expected), 1))
     if lost:
-        found.append("the optimizer had another state, such as momentum, before it")
+        reasons.append("the optimizer had another state, such as momentum, before it")
     if row["params"] == expected["params"]:
-        found.append("buffers, such as BatchNorm's averages, are others")
-    others = [
-        name for name in sorted(seeded) if row["random"].get(name) != expected["random"].get(name)
-    ]
+        reasons.append("buffers, such as BatchNorm's averages, are others")
+    ours, theirs = row["random"], expected["random"]
+    others = [_SHOWN[name] for name in sorted(seeded) if ours.get(name) != theirs.get(name)]
     if others:
-        found.append(f"another random state of {' and '.join(_SHOWN[name] for name in others)}")
-    return "; ".join(found) or UNKNOWN
+        reasons.append(f"another random state of {' and '.join(others)}")
+    return "; ".join(reasons) or UNKNOWN
 
 
-def _settings(row: Row, expected: Row) -> str:
+def _settings(row: Row, expected: Row) -> Iterator[str]:
     for ours, theirs in zip(row["groups"], expected["groups"], strict=False):
         for name, value in theirs.items():
             if ours.get(name) != value:
-                shown = "the learning rate" if name == "lr" else f"the optimizer's {name}"
-                return f"{shown} is {ours.get(name)}, not {value}"
-    return ""
+                setting = "the learning rate" if name == "lr" else f"the optimizer's {name}"
+                yield f"{setting} is {ours.get(name)}, not {value}"
 
 
 def final_values(attempts: Sequence[Attempt]) -> Mapping[tuple[int, str], tuple[str, str]]:
     """By (rank, optimizer): digests of parameters and buffers after the last step."""
-    found: dict[tuple[int, str], tuple[str, str]] = {}
+    digests: dict[tuple[int, str], tuple[str, str]] = {}
     for attempt in attempts:
         for rank, rows in attempt.logged.steps.items():
             for row in rows:
-                found[rank, row["key"]] = _values(row)
-    return found
+                digests[rank, row["key"]] = values(row)
+    return digests

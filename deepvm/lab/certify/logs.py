@@ -27,19 +27,20 @@ class Logged:
     @classmethod
     def read(cls, folder: Path) -> Logged:
         """Of a folder; it may still grow. Raises DataError: a file is damaged."""
-        rows: dict[tuple[str, int], list[Row]] = {}
+        rows: list[tuple[int, dict[str, Any]]] = []
         for path in folder.glob("*.jsonl"):
-            name = _NAME.fullmatch(path.name)
-            if name is not None:
-                for row in read_lines(path):
-                    rows.setdefault((row["kind"], int(name[2])), []).append(row)
-        for found in rows.values():  # of several processes
-            found.sort(key=lambda row: float(row["time"]))
+            if name := _NAME.fullmatch(path.name):
+                rows += [(int(name[2]), row) for row in read_lines(path)]
+        rows.sort(key=lambda pair: (pair[0], float(pair[1]["time"])))  # of several processes
 
-        def of(kind: str) -> dict[int, Sequence[Row]]:
-            return {rank: found for (one, rank), found in sorted(rows.items()) if one == kind}
+        def of(kind: str) -> dict[int, list[Row]]:
+            logs: dict[int, list[Row]] = {}
+            for rank, row in rows:
+                if row["kind"] == kind:
+                    logs.setdefault(rank, []).append(row)
+            return logs
 
-        errors = [row["why"] for found in of("error").values() for row in found]
+        errors = [row["why"] for _, row in rows if row["kind"] == "error"]
         return cls(of("start"), of("step"), of("samples"), of("write").get(0, ()), errors)
 
     @property

@@ -102,15 +102,15 @@ def processes_of(folder: str) -> set[int]:
     own, and those that have lost their parents are found, too.
     """
     marker = os.fsencode(f"{LOG}={folder}")
-    found = set[int]()
+    pids = set[int]()
     for name in filter(str.isdecimal, os.listdir("/proc")):
         # It has ended, or belongs to another user; zombies have no environment.
         with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:
             if any(
                 one == marker or one.startswith(marker + b"/") for one in file.read().split(b"\0")
             ):
-                found.add(int(name))
-    return found
+                pids.add(int(name))
+    return pids
 
 
 def _stop(folder: str, without: set[int]) -> set[int]:
@@ -258,12 +258,12 @@ class Probe:
         if optimizer in self._started:
             return
         self._started.add(optimizer)
-        found = {
+        facts = {
             "kind": "start",
             "key": self._name(optimizer),
             "params": digest(_parameters(optimizer)),
         }
-        row = {**found, "state": _state(optimizer), "n": self._steps}
+        row = {**facts, "state": _state(optimizer), "n": self._steps}
         self._log.add(row)
         self._killer.begin(row)
 
@@ -293,10 +293,10 @@ class Probe:
         if known is not None and known[0]() is parameters[0]:
             return known[1]
         shapes = hashlib.sha256(repr([tuple(p.shape) for p in parameters]).encode()).hexdigest()[:8]
-        alike = sum(
+        same_shapes = sum(
             name.startswith(shapes) for ref, name in self._names.values() if ref() is not None
         )
-        name = f"{shapes}-{alike}"
+        name = f"{shapes}-{same_shapes}"
         self._names[id(parameters[0])] = (weakref.ref(parameters[0]), name)
         return name
 
@@ -324,7 +324,7 @@ class Probe:
         original = module.save
 
         def save(obj: Any, f: Any, *args: Any, **options: Any) -> Any:
-            return self._write(f, lambda place: original(obj, place, *args, **options))
+            return self._write(f, lambda target: original(obj, target, *args, **options))
 
         module.save = _with_metadata(save, original)
 
@@ -332,26 +332,28 @@ class Probe:
         original = module.save_file
 
         def save_file(tensors: Any, filename: Any, metadata: Any = None) -> Any:
-            def write(place: Any) -> Any:
-                if place is filename:
+            def write(target: Any) -> Any:
+                if target is filename:
                     return original(tensors, filename, metadata)
-                return place.write(module.save(tensors, metadata))
+                return target.write(module.save(tensors, metadata))
 
             return self._write(filename, write)
 
         module.save_file = _with_metadata(save_file, original)
 
-    def _write(self, place: Any, write: Callable[[Any], Any]) -> Any:
+    def _write(self, target: Any, write: Callable[[Any], Any]) -> Any:
         """Log a write, and do it; the one in which the script is to be killed ends half done."""
-        is_path = isinstance(place, (str, os.PathLike))
-        file = os.fsdecode(place) if is_path else type(place).__name__
+        is_path = isinstance(target, (str, os.PathLike))
+        file = os.fsdecode(target) if is_path else type(target).__name__
         self._log.add({"kind": "write", "file": file, "n": self._steps})
         if not self._killer.kills_write(self._steps):
-            return write(place)
+            return write(target)
         buffer = io.BytesIO()
         write(buffer)
         data = buffer.getvalue()
-        with open(place, "wb", buffering=0) if is_path else contextlib.nullcontext(place) as opened:
+        with (
+            open(target, "wb", buffering=0) if is_path else contextlib.nullcontext(target) as opened
+        ):
             opened.write(data[: len(data) // 2])
             with contextlib.suppress(AttributeError, OSError):
                 opened.flush()
@@ -375,12 +377,12 @@ def digest(tensors: Iterable[Any]) -> str:
     """Hex SHA-256 over kinds, shapes and bytes of tensors; of sharded ones, this rank's part."""
     import torch
 
-    found = hashlib.sha256()
+    hashed = hashlib.sha256()
     for tensor in tensors:
         here = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-        found.update(f"{here.dtype} {tuple(here.shape)};".encode())
-        found.update(here.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-    return found.hexdigest()
+        hashed.update(f"{here.dtype} {tuple(here.shape)};".encode())
+        hashed.update(here.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return hashed.hexdigest()
 
 
 def _state(optimizer: Any) -> str:
@@ -403,28 +405,28 @@ def _state(optimizer: Any) -> str:
 
 def _numbers(group: dict[str, Any]) -> dict[str, Any]:
     """The settings of a group of parameters, such as the learning rate."""
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for name, value in group.items():
         if hasattr(value, "item") and name != "params" and value.numel() == 1:
             value = value.item()
         if isinstance(value, (bool, int, float)) or (
             isinstance(value, tuple) and all(isinstance(v, (int, float)) for v in value)
         ):
-            found[name] = value
-    return found
+            settings[name] = value
+    return settings
 
 
 def _random_states() -> dict[str, str]:
     """Digests of the random states after a step. Reading them changes nothing."""
     import torch
 
-    found = {"torch": digest([torch.get_rng_state()]), "python": _short(repr(random.getstate()))}
+    digests = {"torch": digest([torch.get_rng_state()]), "python": _short(repr(random.getstate()))}
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        found["cuda"] = digest(torch.cuda.get_rng_state_all())
+        digests["cuda"] = digest(torch.cuda.get_rng_state_all())
     if "numpy" in sys.modules:
         kind, keys, *rest = sys.modules["numpy"].random.get_state()
-        found["numpy"] = _short(f"{kind} {keys.tolist()} {rest}")
-    return found
+        digests["numpy"] = _short(f"{kind} {keys.tolist()} {rest}")
+    return digests
 
 
 def _short(text: str) -> str:
@@ -435,7 +437,7 @@ def _roots(parameters: Sequence[Any]) -> list[Any]:
     """The outermost modules that hold some of these parameters, in the order of their first one."""
     import torch
 
-    places = {id(parameter): place for place, parameter in enumerate(parameters)}
+    indices = {id(parameter): index for index, parameter in enumerate(parameters)}
     # By type(), not isinstance(): that would ask lazy modules and dead proxies for their class.
     modules = [
         one
@@ -443,13 +445,15 @@ def _roots(parameters: Sequence[Any]) -> list[Any]:
         if issubclass(type(one), torch.nn.Module) and "_modules" in vars(one)
     ]
     inner = {id(child) for one in modules for child in one._modules.values()}
-    found: list[tuple[int, Any]] = []
+    roots: list[tuple[int, Any]] = []
     for one in modules:
         if id(one) not in inner:
-            first = min((places[id(p)] for p in one.parameters() if id(p) in places), default=None)
+            first = min(
+                (indices[id(p)] for p in one.parameters() if id(p) in indices), default=None
+            )
             if first is not None:
-                found.append((first, one))
-    return [one for _, one in sorted(found, key=lambda pair: pair[0])]
+                roots.append((first, one))
+    return [one for _, one in sorted(roots, key=lambda pair: pair[0])]
 
 
 # --- at the start of a process --------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""How a script tells ``deepvm audit`` which samples a step had."""
+"""How a script logs for ``deepvm audit`` which samples a step had."""
 
 from __future__ import annotations
 
@@ -43,14 +43,15 @@ class SampleLog:
         listed = ids.tolist() if hasattr(ids, "tolist") else list(ids)
         # Float() of a tensor with a gradient warns
         value = loss.item() if hasattr(loss, "item") else loss
-        shown = None if value is None else float(value).hex()
+        loss_hex = None if value is None else float(value).hex()
         row = {
-            "step": int(global_step),
+            "kind": "samples",
+            "global_step": int(global_step),
             "epoch": int(epoch),
-            "ids": [str(one) for one in listed],
-            "loss": shown,
+            "sample_ids": [str(one) for one in listed],
+            "loss_hex": loss_hex,
         }
-        self._log.add({"kind": "samples", **row})
+        self._log.add(row)
         self._steps += 1
-        self._killer.begin({"kind": "samples", **row})
+        self._killer.begin(row)
         self._killer.check(self._steps)

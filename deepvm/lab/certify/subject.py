@@ -48,14 +48,14 @@ class Subject:
     def __post_init__(self) -> None:
         """Raises RequestError: there is no such script."""
         if not self.script.is_file():
-            found = "this is a folder" if self.script.is_dir() else "there is none of this name"
-            raise RequestError("SCRIPT", str(self.script), f"a Python file; {found}")
+            problem = "this is a folder" if self.script.is_dir() else "there is none of this name"
+            raise RequestError("SCRIPT", str(self.script), f"a Python file; {problem}")
 
     @property
     def in_place(self) -> bool:
         """Whether the script is told where to write, so that it may run in the current folder."""
-        told = (*self.arguments, *self.resume_arguments)
-        if any(OUT in one for one in told):
+        words = (*self.arguments, *self.resume_arguments)
+        if any(OUT in one for one in words):
             return True
         return DIR in self.script.read_text(encoding="utf-8", errors="replace")
 
@@ -106,12 +106,12 @@ class Subject:
 
     def earlier_checkpoints(self, run: Path) -> list[Path]:
         """Copied files in a prepared folder that may be checkpoints of earlier trainings."""
-        found = (
+        files = (
             path
             for path in (run / "out").rglob("*")
             if path.suffix in _CHECKPOINTS and path.is_file()
         )
-        return sorted(path.relative_to(run / "out") for path in found)
+        return sorted(path.relative_to(run / "out") for path in files)
 
     def command(self, run: Path, *, resumes: bool) -> list[str]:
         words = [*self.arguments, *(self.resume_arguments if resumes else ())]
@@ -141,8 +141,8 @@ class Subject:
 
     def environment(self, run: Path, logs: Path, kill: str) -> Mapping[str, str]:
         path = os.pathsep.join(filter(None, (str(run / "hook"), os.environ.get("PYTHONPATH", ""))))
-        found = {**os.environ, "PYTHONPATH": path, DIR: str(run / "out"), probe.LOG: str(logs)}
-        return {**found, probe.KILL: kill} if kill else found
+        variables = {**os.environ, "PYTHONPATH": path, DIR: str(run / "out"), probe.LOG: str(logs)}
+        return {**variables, probe.KILL: kill} if kill else variables
 
     def final_file(self, run: Path) -> Path:
         return run / "out" / self.final.replace(OUT, str(run / "out"))
@@ -158,8 +158,8 @@ def _too_large(folder: Path) -> bool:
 
 
 def _sizes(folder: Path) -> Iterator[int]:
-    for place, folders, files in os.walk(folder):
-        ignored = _LEFT_OUT(place, folders)
+    for parent, folders, files in os.walk(folder):
+        ignored = _LEFT_OUT(parent, folders)
         folders[:] = [name for name in folders if name not in ignored]
         for name in files:
-            yield Path(place, name).lstat().st_size
+            yield Path(parent, name).lstat().st_size

@@ -44,10 +44,10 @@ class JobPlace:
     @property
     def environ(self) -> dict[str, str]:
         """The environment of its processes: without the user's jobs, catalogs and settings."""
-        found = {k: v for k, v in os.environ.items() if not k.startswith("DEEPVM_")}
+        variables = {k: v for k, v in os.environ.items() if not k.startswith("DEEPVM_")}
         kinds = ("CACHE", "CONFIG", "DATA", "STATE")
-        found |= {f"XDG_{kind}_HOME": str(self.state / kind.lower()) for kind in kinds}
-        return found | {"DEEPVM_DATA_DIR": str(self.state)}
+        variables |= {f"XDG_{kind}_HOME": str(self.state / kind.lower()) for kind in kinds}
+        return variables | {"DEEPVM_DATA_DIR": str(self.state)}
 
     @property
     def cloud(self) -> LocalCloud:

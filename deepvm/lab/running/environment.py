@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib.metadata
 import os
 import platform
-import re
+import subprocess
 from pathlib import Path
 
 import deepvm
 from deepvm.io.host_info import cores, machine_memory, processor
 
-_ROOMS = ("lab", "checkpoint")
-_MOUNTS = Path("/proc/self/mountinfo")
+_PACKAGES = ("lab", "checkpoint")
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -34,34 +34,24 @@ def environment(folder: Path) -> dict[str, str]:
     }
 
 
-def file_system(folder: Path, mounts: Path = _MOUNTS) -> str:
-    """The kind of file system that a folder lies on, such as ``ext4``; ``mounts`` is for tests."""
-    try:
-        lines = mounts.read_text().splitlines()
-    except OSError:
-        return "unknown"
-    path, longest, kind = folder.resolve(), -1, "unknown"
-    for line in lines:
-        before, _, after = line.partition(" - ")
-        fields = before.split(" ")
-        if len(fields) < 5 or not after:
-            continue
-        point = Path(re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), fields[4]))
-        # Of equal ones the last hides the others
-        if path.is_relative_to(point) and len(point.parts) >= longest:
-            longest, kind = len(point.parts), after.split(" ")[0]
-    return kind
+def file_system(folder: Path) -> str:
+    """The kind of file system that a folder lies on, such as ``ext4``."""
+    words = ["findmnt", "-n", "-o", "FSTYPE", "-T", str(folder)]
+    with contextlib.suppress(OSError):
+        kinds = subprocess.run(words, capture_output=True, text=True).stdout.split()
+        return kinds[-1] if kinds else "unknown"
+    return "unknown"
 
 
 @functools.cache
 def code_version() -> str:
     """12 hex digits of the code that trains and saves: checkouts change without a version."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     home = Path(deepvm.__file__).parent
-    for room in _ROOMS:
-        for path in sorted((home / room).rglob("*.py")):
-            found.update(path.relative_to(home).as_posix().encode() + b"\0" + path.read_bytes())
-    return found.hexdigest()[:12]
+    for package in _PACKAGES:
+        for path in sorted((home / package).rglob("*.py")):
+            digest.update(path.relative_to(home).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def _system() -> str:

@@ -55,8 +55,8 @@ _COLUMNS = [column.name for column in fields(Row)]
 
 def key_of(config: Mapping[str, Any], environment: Mapping[str, str]) -> str:
     """16 hex digits that change with whatever may change a run."""
-    about = [config, dict(environment)]
-    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
+    facts = [config, dict(environment)]
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 class Manifest:
@@ -87,7 +87,7 @@ def read_manifest(folder: Path) -> list[Row]:
                     f"{path}: has other columns than {', '.join(_COLUMNS)}; delete it and run"
                     " 'deepvm lab run' again, which keeps the runs that are there and pass"
                 )
-            return [_row(found) for found in reader]
+            return [_row(columns) for columns in reader]
     except OSError as error:
         raise DataError(
             f"{path}: {error.strerror}; give the folder of 'deepvm lab run --out'"
@@ -121,13 +121,13 @@ def read_planned(folder: Path) -> Planned:
     """What was asked for; nothing if there is no such file. Raises DataError: it is damaged."""
     if not (folder / PLANNED).exists():
         return Planned()
-    found = read_document(folder / PLANNED)
+    document = read_document(folder / PLANNED)
     try:
-        return Planned(tuple(map(str, found["runs"])), tuple(map(str, found["wanted"])))
+        return Planned(tuple(map(str, document["runs"])), tuple(map(str, document["wanted"])))
     except (KeyError, TypeError):
         raise DataError(f"{folder / PLANNED}: damaged: it has no lists of runs") from None
 
 
-def _row(found: Mapping[str, str]) -> Row:
+def _row(columns: Mapping[str, str]) -> Row:
     numbers = {"seed": int, "wall_s": float, "goodput": float, "restarts": int}
-    return Row(**{name: numbers.get(name, str)(text) for name, text in found.items()})
+    return Row(**{name: numbers.get(name, str)(text) for name, text in columns.items()})

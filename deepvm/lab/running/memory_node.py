@@ -45,8 +45,8 @@ class MemoryNode:
             descriptor = os.open(token, os.O_WRONLY | os.O_CREAT, 0o600)
             os.write(descriptor, secrets.token_hex(32).encode())
             os.close(descriptor)
-        words = [sys.executable, "-m", "deepvm", "memory-node", "serve", "--token-file", str(token)]
-        words += ["--listen", f"127.0.0.1:{self._port}", "--memory", "256MiB"]
+        words = [sys.executable, "-m", "deepvm", "memory-node", "serve", "--memory", "256MiB"]
+        words += ["--token-file", str(token), "--listen", f"127.0.0.1:{self._port}"]
         with (self._folder / "memory-node.log").open("ab") as log:
             self._process = subprocess.Popen(
                 words,

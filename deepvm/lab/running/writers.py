@@ -35,10 +35,10 @@ def writers_of(folder: Path) -> list[int]:
 def wait_for_writers(folder: Path, stopping: threading.Event) -> None:
     """Wait until no process writes there. Raises DataError (timeout), StoppedError."""
     until = time.monotonic() + LIMIT_S
-    while found := writers_of(folder):
+    while pids := writers_of(folder):
         if time.monotonic() > until:
             raise DataError(
-                f"{folder}: process {found[0]} still writes into it; end it, and run this again"
+                f"{folder}: process {pids[0]} still writes into it; end it, and run this again"
             )
         if stopping.wait(_LOOK_S):
             raise StoppedError

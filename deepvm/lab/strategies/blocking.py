@@ -45,9 +45,9 @@ class Blocking(Strategy):
         randoms = GatheredRandomStates(self.state.rank, self.state.world)
         if self.state.rank:
             return None
-        found = {**self.state.pack(clone=clone), "random": randoms}
+        captured = {**self.state.pack(clone=clone), "random": randoms}
         row.snapshot_s = time.perf_counter() - began_s
-        return found
+        return captured
 
     def complete(self, captured: dict[str, Any]) -> dict[str, Any]:
         randoms = captured["random"].wait()
@@ -67,15 +67,15 @@ class Blocking(Strategy):
 
     def restore(self) -> int:
         """Rank 0 looks for the newest good one, and tells the others."""
-        found, damaged = self.files.newest() if self.files is not None else (None, 0)
-        told: list[Any] = [found]
+        checkpoint, damaged = self.files.newest() if self.files is not None else (None, 0)
+        newest: list[Any] = [checkpoint]
         if self.state.world > 1:
-            dist.broadcast_object_list(told)
+            dist.broadcast_object_list(newest)
         if damaged:
             self.setting.note("damaged", checkpoints=damaged)
-        if told[0] is None:
+        if newest[0] is None:
             return 0
-        step, data = told[0]
+        step, data = newest[0]
         self.state.unpack(torch.load(io.BytesIO(data), weights_only=False))
         return int(step)
 

@@ -66,12 +66,12 @@ class Deepvm(Strategy):
         """What has been noted, by version."""
 
     def restore(self) -> int:
-        there = VersionFolder(self.setting.folder).found(_JOB) if not self.state.rank else ()
+        versions = VersionFolder(self.setting.folder).found(_JOB) if not self.state.rank else ()
         with _warnings(self.setting.note):
             step = self._made.restore_latest(allow_fresh=True)
             self._steps = self._made.steps()
             next(self._steps)
-        damaged = sum(one.manifest is not None and one.version > step for one in there)
+        damaged = sum(one.manifest is not None and one.version > step for one in versions)
         if damaged:  # else a newer one that is recorded would have been taken
             self.setting.note("damaged", checkpoints=damaged)
         return step

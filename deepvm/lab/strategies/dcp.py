@@ -109,17 +109,17 @@ class Dcp(Strategy):
         try:
             owner, size = _owner(folder, self.state.rank)
             tree[owner] = mine = {"bytes": torch.zeros(size, dtype=torch.uint8)}
-            found = True
+            readable = True
         except _ERRORS as error:
-            found = self._cannot(error)
-        if not self._everywhere(found):  # DCP's load is collective
+            readable = self._cannot(error)
+        if not self._everywhere(readable):  # DCP's load is collective
             return False
         try:
             load(tree, checkpoint_id=folder)
-            found = True
+            readable = True
         except _ERRORS as error:
-            found = self._cannot(error)
-        if not self._everywhere(found):
+            readable = self._cannot(error)
+        if not self._everywhere(readable):
             return False
         self._take(tree, _unpacked(mine["bytes"]))
         return True

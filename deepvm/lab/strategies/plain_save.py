@@ -52,13 +52,13 @@ class PlainSave(Blocking):
         barrier(self.state)
         target = self.setting.folder / "last-1.pt"
         try:
-            found = torch.load(target, weights_only=False) if target.exists() else None
+            saved = torch.load(target, weights_only=False) if target.exists() else None
         except Exception as error:  # whatever torch raises at a damaged file
             self.setting.note("damaged", checkpoints=int(not self.state.rank), why=str(error)[:200])
-            found = None
-        steps = [0 if found is None else int(found["step"])]
+            saved = None
+        steps = [0 if saved is None else int(saved["step"])]
         if self.state.world > 1:
             dist.broadcast_object_list(steps)
-        if found is not None and steps[0]:
-            self.state.unpack(found)
+        if saved is not None and steps[0]:
+            self.state.unpack(saved)
         return steps[0]

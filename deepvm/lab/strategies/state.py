@@ -17,14 +17,14 @@ from deepvm.lab.geometry import ResumableSampler
 
 def random_states() -> dict[str, Any]:
     """The generators of this process: Python's, NumPy's, torch's."""
-    found = {
+    states = {
         "python": random.getstate(),
         "numpy": np.random.get_state(),
         "torch": torch.get_rng_state(),
     }
     if torch.cuda.is_available():
-        found["cuda"] = torch.cuda.get_rng_state_all()
-    return found
+        states["cuda"] = torch.cuda.get_rng_state_all()
+    return states
 
 
 def set_random_states(states: dict[str, Any]) -> None:
@@ -104,12 +104,12 @@ class State:
         }
         return cloned(whole) if clone else whole
 
-    def unpack(self, found: dict[str, Any]) -> None:
-        self.module.load_state_dict(found["model"])
-        self.optimizer.load_state_dict(found["optimizer"])
-        self.scheduler.load_state_dict(found["scheduler"])
-        self.sampler.load_state_dict(found["sampler"])
-        randoms = found["random"]
+    def unpack(self, saved: dict[str, Any]) -> None:
+        self.module.load_state_dict(saved["model"])
+        self.optimizer.load_state_dict(saved["optimizer"])
+        self.scheduler.load_state_dict(saved["scheduler"])
+        self.sampler.load_state_dict(saved["sampler"])
+        randoms = saved["random"]
         set_random_states(randoms[self.rank] if self.rank < len(randoms) else randoms[0])
 
 

@@ -54,10 +54,10 @@ def digits(path: Path | None) -> Samples:
     Raises MissingExtraError, DataError.
     """
     # Its file alone: importing scikit-learn takes seconds, in each rank of each attempt.
-    found = importlib.util.find_spec("sklearn")
-    if found is None or found.origin is None:
+    package = importlib.util.find_spec("sklearn")
+    if package is None or package.origin is None:
         raise MissingExtraError("dataset digits", "scikit-learn", "lab")
-    file = Path(found.origin).parent / "datasets" / "data" / "digits.csv.gz"
+    file = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
     try:
         with gzip.open(file, "rt", encoding="ascii") as text:
             rows = np.loadtxt(text, delimiter=",")
@@ -108,10 +108,10 @@ def tokens(path: Path | None) -> Samples:
     rng = np.random.default_rng(20260101)
     favoured = rng.integers(0, _VOCABULARY, (_VOCABULARY, _VOCABULARY))
     text = rng.integers(0, _VOCABULARY, (_TOKENS, _SEQUENCE + 1))
-    for place in range(2, _SEQUENCE + 1):
+    for column in range(2, _SEQUENCE + 1):
         follows = rng.random(_TOKENS) < 0.8
-        text[:, place] = np.where(
-            follows, favoured[text[:, place - 2], text[:, place - 1]], text[:, place]
+        text[:, column] = np.where(
+            follows, favoured[text[:, column - 2], text[:, column - 1]], text[:, column]
         )
     whole = torch.from_numpy(text.astype(np.int64))
     return Samples(whole[:, :-1].contiguous(), whole[:, 1:].contiguous(), _VOCABULARY)
@@ -134,12 +134,12 @@ def load(name: str, path: Path | None = None, size: int | None = None) -> Sample
         RequestError: it needs a path, or has fewer samples. DataError: its files are not there, or
             are others.
     """
-    found = DATASETS[name](path)
+    samples = DATASETS[name](path)
     if size is None:
-        return found
-    if size > len(found):
-        raise RequestError("size", size, f"at most the {len(found)} samples of {name}")
-    return Samples(found.inputs[:size], found.targets[:size], found.classes)
+        return samples
+    if size > len(samples):
+        raise RequestError("size", size, f"at most the {len(samples)} samples of {name}")
+    return Samples(samples.inputs[:size], samples.targets[:size], samples.classes)
 
 
 def _given(path: Path | None, name: str) -> Path:
@@ -151,12 +151,12 @@ def _given(path: Path | None, name: str) -> Path:
 
 
 def _some(folder: Path, pattern: str) -> list[Path]:
-    found = sorted(p for p in folder.glob(pattern) if p.is_file())
-    if not found:
+    files = sorted(p for p in folder.glob(pattern) if p.is_file())
+    if not files:
         raise DataError(
             f"{folder}: has no {pattern}; give the folder with the files of CIFAR, unpacked"
         )
-    return found
+    return files
 
 
 def _one_of(folder: Path, name: str) -> Path:
@@ -173,10 +173,10 @@ def _idx(path: Path, magic: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """An array of MNIST's format: a number, as many sizes as it says, bytes."""
     try:
         data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        (found,) = struct.unpack_from(">I", data)
-        sizes = struct.unpack_from(f">{found & 255}I", data, 4)
+        (number,) = struct.unpack_from(">I", data)
+        sizes = struct.unpack_from(f">{number & 255}I", data, 4)
         values = np.frombuffer(data, np.uint8, offset=4 + 4 * len(sizes))
-        if found != magic or values.size != np.prod(sizes):
+        if number != magic or values.size != np.prod(sizes):
             raise ValueError("other numbers than such a file begins with")
     except (OSError, EOFError, ValueError, struct.error) as error:
         raise DataError(f"{path}: not a file of MNIST's format: {error}") from None
@@ -207,8 +207,11 @@ class _Plain(pickle.Unpickler):
 def _pickled(path: Path, labels: bytes) -> tuple[Any, Any]:
     try:
         with path.open("rb") as file:
-            found = _Plain(file, encoding="bytes").load()
-        images, targets = np.asarray(found[b"data"], np.uint8), np.asarray(found[labels], np.int64)
+            document = _Plain(file, encoding="bytes").load()
+        images, targets = (
+            np.asarray(document[b"data"], np.uint8),
+            np.asarray(document[labels], np.int64),
+        )
         if images.ndim != 2 or images.shape != (len(targets), 3072):
             raise ValueError(f"{images.shape} images for {len(targets)} labels")
     except (OSError, EOFError, pickle.UnpicklingError, ValueError, KeyError, TypeError) as error:

@@ -63,8 +63,8 @@ def _resnet(
         ]
         inside = width
         for number, depth in enumerate(depths):
-            for place in range(depth):
-                stride = 2 if number and not place else 1
+            for block_number in range(depth):
+                stride = 2 if number and not block_number else 1
                 block = _Block(inside, width * 2**number, stride, norm, bottleneck=bottleneck)
                 layers.append(block)
                 inside = block.outside

@@ -255,12 +255,12 @@ class Trainer:
 
 def digest(module: nn.Module) -> str:
     """Hex SHA-256 over the bytes of all parameters and buffers, in ``state_dict()`` order."""
-    found = hashlib.sha256()
+    hashed = hashlib.sha256()
     for value in module.state_dict().values():
-        found.update(
+        hashed.update(
             value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
         )
-    return found.hexdigest()
+    return hashed.hexdigest()
 
 
 def _path(dataset: dict[str, Any]) -> Path | None:

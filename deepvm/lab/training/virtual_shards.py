@@ -53,8 +53,10 @@ class VirtualShards:
                     ((self._seed * 1_000_003 + step) * 1009 + self._first + number) % 2**63
                 )
                 loss = loss_of(self._module, x, y)
-                found = torch.autograd.grad(loss, self._parameters)
-            rows.append(torch.cat([t.detach().reshape(-1) for t in (*found, *self._buffers, loss)]))
+                gradients = torch.autograd.grad(loss, self._parameters)
+            rows.append(
+                torch.cat([t.detach().reshape(-1) for t in (*gradients, *self._buffers, loss)])
+            )
         before()
         mean = _tree_sum(self._everyones(torch.stack(rows))) / self._shards
         sizes = [t.numel() for t in (*self._parameters, *self._buffers)]
@@ -68,9 +70,9 @@ class VirtualShards:
     def _everyones(self, rows: Tensor) -> Sequence[Tensor]:
         if self._world == 1:
             return list(rows)
-        found = [torch.empty_like(rows) for _ in range(self._world)]
-        dist.all_gather(found, rows)
-        return list(torch.cat(found))
+        gathered = [torch.empty_like(rows) for _ in range(self._world)]
+        dist.all_gather(gathered, rows)
+        return list(torch.cat(gathered))
 
 
 def _tree_sum(rows: Sequence[Tensor]) -> Tensor:

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 from support.command import Run
-from support.effort import sampled
 from support.lab.made_runs import ENVIRONMENT, make_calm, make_run
 from support.lab.small_matrix import MATRIX, RUNS
 from support.small_disk import small_disk
@@ -170,7 +169,7 @@ def test_one_damaged_run_hides_no_other(run: Run, made: Path) -> None:
     assert document["gates"]["artefacts"] == {"passed": 1, "failed": 1}
 
 
-@pytest.mark.parametrize("text", [None, "[]", '{"runs": 3}'])
+@pytest.mark.parametrize("text", [None, '{"runs": 3}'])
 def test_publishable_files_must_be_there(run: Run, made: Path, text: str | None) -> None:
     path = made / "tokens-gpt-tiny-base_publishable.json"
     path.unlink() if text is None else path.write_text(text)
@@ -192,16 +191,19 @@ def test_publishable_files_of_other_runs_tell_another_story(run: Run, made: Path
 
 @pytest.mark.parametrize(
     ("damage", "said"),
-    sampled([
-        (lambda out: shutil.rmtree(out), "No such file or directory; give the folder of 'deepvm lab run --out'"),
+    [
+        (shutil.rmtree, "No such file or directory; give the folder of 'deepvm lab run --out'"),
         (lambda out: (out / "manifest.csv").write_text("x"), "has other columns"),
-        (lambda out: (out / "runs" / RUNS[0] / "supervisor.json").unlink(), "missing; 'deepvm lab run' makes this run"),
-        (lambda out: (out / "runs" / RUNS[0] / "config.json").write_text("[]"), "config.json: damaged"),
-        (lambda out: (out / "runs" / RUNS[1] / "rank_0.jsonl").write_text("{\n{}\n"), "rank_0.jsonl, line 1: damaged"),
-        (lambda out: (out / "runs" / RUNS[1] / "rank_0.jsonl").write_bytes(b"\xff\n{}\n"), "rank_0.jsonl, line 1: "),
-        (lambda out: (out / "runs" / RUNS[1] / "supervisor.json").write_text("{}"), "damaged"),
-    ], every=2),
-)  # fmt: skip
+        (
+            lambda out: (out / "runs" / RUNS[0] / "supervisor.json").unlink(),
+            "missing; 'deepvm lab run' makes this run",
+        ),
+        (
+            lambda out: (out / "runs" / RUNS[1] / "rank_0.jsonl").write_bytes(b"\xff\n{}\n"),
+            "rank_0.jsonl, line 1: ",
+        ),
+    ],
+)
 @pytest.mark.parametrize("command", ["check", "report"])
 def test_damaged_artefacts_are_exit_4(
     run: Run, made: Path, damage: object, said: str, command: str
@@ -211,9 +213,7 @@ def test_damaged_artefacts_are_exit_4(
     assert code == 4 and said in err
 
 
-@pytest.mark.parametrize(
-    "text", ["a: [", "steps: -1\n", MATRIX.replace("world: 2", "world: 3"), MATRIX + "x: 1\n"]
-)
+@pytest.mark.parametrize("text", ["a: [", MATRIX.replace("world: 2", "world: 3")])
 def test_bad_matrices_are_exit_2_and_write_nothing(run: Run, tmp_path: Path, text: str) -> None:
     (tmp_path / "m.yaml").write_text(text)
     code, _, err = run("lab", "run", tmp_path / "m.yaml", "--out", tmp_path / "lab")

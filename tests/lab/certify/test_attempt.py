@@ -67,7 +67,7 @@ def test_the_first_line_says_how_many_are_to_come(tmp_path: Path) -> None:
     asked = []
 
     def point(first: Row) -> KillPoint:
-        asked.append(first["step"])
+        asked.append(first["global_step"])
         return KillPoint(3, 0.0, 3)
 
     found = attempt(

@@ -144,9 +144,16 @@ def test_an_attempt_without_steps() -> None:
 
 def test_a_script_may_log_its_steps_itself() -> None:
     rows = [
-        {"kind": "samples", "step": n, "epoch": 0, "ids": ["1"], "loss": None, "time": n}
+        {
+            "kind": "samples",
+            "global_step": n,
+            "epoch": 0,
+            "sample_ids": ["1"],
+            "loss_hex": None,
+            "time": n,
+        }
         for n in range(5, 9)
     ]
     found = History(logged(rows), logged(rows))
     assert found.place_of(rows[2]) == 2 and found.steps == 4
-    assert found.place_of({**rows[2], "step": 99}) is None
+    assert found.place_of({**rows[2], "global_step": 99}) is None

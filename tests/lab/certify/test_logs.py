@@ -26,7 +26,7 @@ def test_lines_of_several_processes_are_in_their_order(tmp_path: Path) -> None:
         line("step", 1, n=1) + line("write", 2, file="b", n=1)
     )
     (tmp_path / "samples-0-7.jsonl").write_text(
-        line("samples", 1, step=0) + line("error", 2, why="no")
+        line("samples", 1, global_step=0) + line("error", 2, why="no")
     )
     (tmp_path / "others.jsonl").write_text("x")
     found = Logged.read(tmp_path)
@@ -36,7 +36,7 @@ def test_lines_of_several_processes_are_in_their_order(tmp_path: Path) -> None:
 
 
 def test_without_optimizers_samples_are_progress(tmp_path: Path) -> None:
-    (tmp_path / "samples-0-7.jsonl").write_text(line("samples", 1, step=0))
+    (tmp_path / "samples-0-7.jsonl").write_text(line("samples", 1, global_step=0))
     assert len(Logged.read(tmp_path).progress) == 1
     assert not Logged.read(tmp_path / "nothing").progress
 

@@ -386,8 +386,14 @@ def test_samples_are_logged_in_an_audit_only(
     log = SampleLog()
     log.step(7, torch.tensor([3, 4]), torch.tensor(0.1, requires_grad=True), epoch=2)
     log.step(8, ["a", "b"])
-    found = [{key: row[key] for key in ("step", "epoch", "ids", "loss")} for row in lines(tmp_path)]
+    keys = ("global_step", "epoch", "sample_ids", "loss_hex")
+    found = [{key: row[key] for key in keys} for row in lines(tmp_path)]
     assert found == [
-        {"step": 7, "epoch": 2, "ids": ["3", "4"], "loss": float(torch.tensor(0.1)).hex()},
-        {"step": 8, "epoch": 0, "ids": ["a", "b"], "loss": None},
+        {
+            "global_step": 7,
+            "epoch": 2,
+            "sample_ids": ["3", "4"],
+            "loss_hex": float(torch.tensor(0.1)).hex(),
+        },
+        {"global_step": 8, "epoch": 0, "sample_ids": ["a", "b"], "loss_hex": None},
     ]

@@ -58,10 +58,10 @@ def samples(ids: dict[int, list[int]], *, epoch: int = 0, loss: str = "") -> lis
     return [
         {
             "kind": "samples",
-            "step": n,
+            "global_step": n,
             "epoch": epoch,
-            "ids": list(map(str, ids[n])),
-            "loss": loss or f"l{n}",
+            "sample_ids": list(map(str, ids[n])),
+            "loss_hex": loss or f"l{n}",
             "time": n + 1.5,
         }
         for n in ids

@@ -10,7 +10,7 @@ from support.lab.audit_logs import attempt, logged, samples, start, step, train
 
 from deepvm.lab.certify.attempt import Attempt
 from deepvm.lab.certify.history import History
-from deepvm.lab.certify.verdict import GATES, Evidence, Run, judge
+from deepvm.lab.certify.script_gates import GATES, Evidence, Run, judge
 
 IDS = {n: [3 * n, 3 * n + 1, 3 * n + 2] for n in range(10)}
 
