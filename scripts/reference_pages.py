@@ -200,7 +200,9 @@ def columns_of_documents() -> Iterator[tuple[str, Sequence[str]]]:
     yield "traces-deadline", deadlines.csv_rows([])[0]
     described = {name: found for name, found in DOCUMENTS.items() if isinstance(found, OutputSpec)}
     yield from (
-        (name, header_of(found)) for name, found in described.items() if found.row is not None
+        (name, header_of(found))
+        for name, found in described.items()
+        if found.rows or found.row is not found.kind
     )
 
 

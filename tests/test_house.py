@@ -25,6 +25,7 @@ from deepvm.catalog.price_sources import SOURCES
 from deepvm.checkpoint import _HOMES as CHECKPOINT_HOMES
 from deepvm.checkpoint.tiers.registry import TIERS
 from deepvm.cli.app import COMMANDS
+from deepvm.cli.help.completion import TABLES as NAME_TABLES
 from deepvm.exporters.registry import REGISTRY
 from deepvm.jobs.clouds.registry import CLOUDS as JOB_CLOUDS
 from deepvm.lab.faults.fault_registry import FAULTS
@@ -118,6 +119,7 @@ REGISTRIES = {
     "__init__.py": set(deepvm._HOMES.values()),
     "catalog/clouds/__init__.py": {home.partition(":")[0] for home in CLOUDS.values()},
     "cli/app.py": {f"deepvm.cli.{entry.module}" for entry in COMMANDS},
+    "cli/help/completion.py": {home.partition(":")[0] for home in NAME_TABLES.values()},
     "catalog/public/registry.py": {f"deepvm.catalog.public.{name}" for name in SOURCES},
     "checkpoint/__init__.py": set(CHECKPOINT_HOMES.values()),
     "checkpoint/tiers/registry.py": {home.partition(":")[0] for home in TIERS.values()},

@@ -38,21 +38,10 @@ def show(output: Output = "table") -> None:
 
 
 def _print_settings(rows: Sequence[Mapping[str, Any]], files: Mapping[str, bool]) -> None:
-    from deepvm.reports.tables import Column, print_table
+    from deepvm.reports.text import print_text
 
-    columns = [Column("setting"), Column("value"), Column("set by", drop=1)]
-    cells = [[r["key"], _plain(r["value"]) or "-", printable(r["source"])] for r in rows]
-    print_table(columns, cells, also="-o json")
+    print_text("config", settings=rows)
     looked = []
     for path, there in files.items():
         looked.append(f"{printable(path)} ({'read' if there else 'not there'})")
     say(f"Files: {', '.join(looked)}")
-
-
-def _plain(value: settings.Value | None) -> str:
-    """A value as text, with control characters escaped."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, list):
-        value = ", ".join(value)
-    return printable(value or "")

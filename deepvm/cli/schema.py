@@ -33,7 +33,6 @@ def schema(
     if name:
         print_document(described(name).schema(name))
         return
-    from deepvm.reports.tables import Column, print_table
+    from deepvm.reports.text import print_text
 
-    columns = [Column("name"), Column("command or file", drop=1), Column("what it is", drop=2)]
-    print_table(columns, [[name, found.where, found.text] for name, found in DOCUMENTS.items()])
+    print_text("schemas", documents=DOCUMENTS)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from decimal import Decimal
+from typing import Any
 
 from deepvm import __version__
+from deepvm.core.options import option
 from deepvm.core.units import to_decimal
 from deepvm.errors import RequestError
 from deepvm.io.own_package import OwnPackage
@@ -38,38 +41,46 @@ class Subnet:
         return cls(name, zone)
 
 
+def _text(help: str, metavar: str) -> Any:
+    return option("", help, metavar)
+
+
 @dataclass(frozen=True)
 class ExportOptions:
-    """Every option may be left out.
+    """Every option may be left out; ``own`` is the deepvm that exports."""
 
-    Attributes:
-        image: of the VMs that train. memory_image: of the memory nodes, ``image`` by default.
-        launch_template, memory_launch_template: names, as for the images.
-        command: the training script and its arguments, as after ``torchrun``.
-        code: where VMs fetch the script from.
-        job: name of the training, for its checkpoints. persist: URL of a bucket or folder that
-            keeps them for good.
-        package: what pip installs deepvm from instead of ``own``, the deepvm that exports.
-        max_price: limit of the whole cluster, $/h; by default the plan's price + 20 %.
-    """
-
-    image: str = ""
-    memory_image: str = ""
-    key_name: str = ""
-    subnet: tuple[Subnet, ...] = ()
-    security_group: tuple[str, ...] = ()
-    launch_template: str = ""
-    memory_launch_template: str = ""
-    command: str = ""
-    max_price: Decimal | None = None
-    job: str = ""
-    persist: str = ""
-    package: str = ""
-    code: str = ""
+    command: str = _text("Training script and its arguments, as after torchrun.", "TEXT")
+    code: str = _text(
+        "Archive or git URL from which the VMs fetch the script (not torchrun).", "URL"
+    )
+    image: str = _text("Image of the training VMs.", "AMI")
+    memory_image: str = _text("Image of the memory nodes; default: --image.", "AMI")
+    launch_template: str = _text("Launch template of the training VMs (ec2-fleet).", "NAME")
+    memory_launch_template: str = _text("As --launch-template, of memory nodes.", "NAME")
+    key_name: str = _text("SSH key pair.", "NAME")
+    subnet: Sequence[Subnet] = option([], "Only in these subnets; repeatable.", "[ZONE=]ID")
+    security_group: Sequence[str] = option([], "Security group of all VMs; repeatable.", "ID")
+    job: str = _text("Name of the training, for its checkpoints; default: training.", "NAME")
+    persist: str = _text("Bucket or folder that keeps checkpoints for good.", "URL")
+    package: str = _text("What pip installs on the VMs; default: this deepvm.", "TEXT")
+    max_price: Decimal | None = option(
+        None,
+        "Price limit of all VMs, $/h (ec2-fleet, terraform); default: the plan's price + 20 %.",
+        "USD",
+    )
     own: OwnPackage = OwnPackage(f"=={__version__}")
 
     def __post_init__(self) -> None:
-        """Raise RequestError for text that is not safe in a script, or not usable."""
+        """Read texts of subnets and prices.
+
+        Raise RequestError for text that is not safe in a script, or not usable.
+        """
+        subnets = [Subnet.parse(s) if isinstance(s, str) else s for s in self.subnet]
+        object.__setattr__(self, "subnet", tuple(subnets))
+        object.__setattr__(self, "security_group", tuple(self.security_group))
+        if self.max_price is not None:
+            limit = to_decimal(self.max_price, "max_price", unit="$/h")
+            object.__setattr__(self, "max_price", limit)
         for name in ("job", "persist", "package", "code"):
             if (text := getattr(self, name)) and not _PLAIN.fullmatch(text):
                 allowed = "letters, digits and .,:/@+=[]<>!~_-, without blanks"
@@ -82,8 +93,6 @@ class ExportOptions:
                 "the arguments of torchrun, such as 'train.py --epochs 3' or '-m package.train'"
             )
             raise RequestError("command", self.command, allowed)
-        if self.max_price is not None:
-            to_decimal(self.max_price, "max_price", unit="$/h")
 
     @property
     def words(self) -> tuple[str, ...]:

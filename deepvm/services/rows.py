@@ -18,7 +18,7 @@ def rows_of(document: Any, name: str = "") -> tuple[list[str], list[list[Any]]]:
     first = document[0] if isinstance(document, list) and document else document
     found = described(name or name_of(first))
     assert isinstance(found, OutputSpec)  # files that are validated have a CSV of their own
-    return rows_as(found.row or found.kind, _listed(document, found), found.key)
+    return rows_as(found.row, _listed(document, found), found.key)
 
 
 def rows_as(
@@ -36,7 +36,7 @@ def rows_as(
 
 def header_of(found: OutputSpec) -> list[str]:
     """The header of the CSV of a document that has none of its own."""
-    return rows_as(found.row or found.kind, (), found.key)[0]
+    return rows_as(found.row, (), found.key)[0]
 
 
 def _listed(document: Any, found: OutputSpec) -> Iterator[Mapping[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
 from deepvm.core.spelling import one_of
 from deepvm.documents.json_schema import json_schema
@@ -27,8 +27,8 @@ class OutputSpec:
     Attributes:
         where: the command that prints it, or the file. text: what it is.
         kind: its type. rows: the key of the rows of its CSV, empty where the document itself is the
-            only row.
-        row: the type of a row. key: the column of the rows' names, where they are kept by name.
+            only row, or a list of them.
+        key: the column of the rows' names, where they are kept by name.
         required: keys that a file of users must have; None for those that the type requires. more:
             whether it may have others, which are ignored.
     """
@@ -37,10 +37,19 @@ class OutputSpec:
     text: str
     kind: Any
     rows: str = ""
-    row: Any = None
     key: str = ""
     required: Sequence[str] | None = None
     more: bool = False
+
+    @property
+    def row(self) -> Any:
+        """The type of a row of its CSV."""
+        kind = self.kind
+        if self.rows:
+            kind = get_type_hints(kind)[self.rows]
+        while arguments := get_args(kind):
+            kind = arguments[-1] if get_origin(kind) is dict else arguments[0]
+        return kind
 
     def schema(self, name: str) -> dict[str, Any]:
         """Its JSON Schema."""
@@ -107,9 +116,7 @@ DOCUMENTS: dict[str, OutputSpec | InputSpec] = {
         "explain", "Why a VM type is not in the best cluster", plans.ExplanationDocument
     ),
     "sweep": OutputSpec("sweep", "The best cluster of every budget", plans.Sweep),
-    "gpus": OutputSpec(
-        "gpus", "What can be rented to train a model", performance.Gpus, "gpus", performance.Gpu
-    ),
+    "gpus": OutputSpec("gpus", "What can be rented to train a model", performance.Gpus, "gpus"),
     "performance": OutputSpec(
         "performance predict", "How fast GPUs train a model", performance.Prediction
     ),
@@ -121,7 +128,6 @@ DOCUMENTS: dict[str, OutputSpec | InputSpec] = {
         "Models that can be named",
         performance.Models,
         "models",
-        performance.ModelPreset,
     ),
     "reproduce": OutputSpec(
         "reproduce", "Figures of the papers, computed again", performance.Reproduction
@@ -131,7 +137,6 @@ DOCUMENTS: dict[str, OutputSpec | InputSpec] = {
         "Catalogs that come with deepvm",
         prices.Catalogs,
         "catalogs",
-        prices.EmbeddedCatalog,
     ),
     "diff": OutputSpec(
         "catalog diff, tables diff --catalog",
@@ -143,17 +148,13 @@ DOCUMENTS: dict[str, OutputSpec | InputSpec] = {
         "The cache of the cloud's prices",
         prices.CatalogStatus,
         "signals",
-        prices.CachedSignal,
     ),
-    "doctor": OutputSpec(
-        "doctor", "Whether live prices can be had", prices.Doctor, "checks", prices.Check
-    ),
+    "doctor": OutputSpec("doctor", "Whether live prices can be had", prices.Doctor, "checks"),
     "config": OutputSpec(
         "config show",
         "Settings outside the command line",
         prices.Config,
         "settings",
-        prices.Setting,
     ),
     "simulate": OutputSpec("simulate", "Simulated training runs", simulation.SimulationRow),
     "simulate-comparison": OutputSpec(
@@ -162,9 +163,7 @@ DOCUMENTS: dict[str, OutputSpec | InputSpec] = {
         simulation.SimulationComparison,
     ),
     "survive": OutputSpec("survive", "Whether spot VMs can be had and live", simulation.Survive),
-    "traces": OutputSpec(
-        "traces show", "Recorded spot VMs", simulation.Traces, "traces", simulation.TraceRow
-    ),
+    "traces": OutputSpec("traces show", "Recorded spot VMs", simulation.Traces, "traces"),
     "traces-fit": OutputSpec("traces fit", "Lifetime distributions", simulation.TracesFit),
     "traces-replay": OutputSpec(
         "traces replay", "Save policies replayed on traces", simulation.TracesReplay
@@ -176,27 +175,22 @@ DOCUMENTS: dict[str, OutputSpec | InputSpec] = {
         "profile eflops",
         "The training speed of a machine",
         profiling.OneOrMoreEflops,
-        row=profiling.Eflops,
     ),
     "scaling": OutputSpec(
-        "profile scaling", "A measured speed-up curve", profiling.Scaling, "points", profiling.Point
+        "profile scaling", "A measured speed-up curve", profiling.Scaling, "points"
     ),
     "saturation": OutputSpec(
         "profile saturation",
         "How many VMs saturate a memory node",
         profiling.Saturation,
         "times",
-        profiling.Pushes,
     ),
-    "fit": OutputSpec(
-        "profile fit", "Fitted speed-up curves", profiling.SpeedupFit, "band", profiling.BandPoint
-    ),
+    "fit": OutputSpec("profile fit", "Fitted speed-up curves", profiling.SpeedupFit, "band"),
     "steptime": OutputSpec(
         "profile fit --law step-time",
         "The fitted step-time law",
         profiling.StepTimeFit,
         "predictions",
-        profiling.StepPrediction,
     ),
     "tables": InputSpec(
         "profile all, tables show, tables export", "Measurements of your own machines", _tables
@@ -206,21 +200,18 @@ DOCUMENTS: dict[str, OutputSpec | InputSpec] = {
         "Your measurements in short",
         profiling.TablesList,
         "entries",
-        profiling.ListedEntry,
     ),
     "tables-diff": OutputSpec(
         "tables diff",
         "What the last change did to them",
         profiling.TablesDiff,
         "changes",
-        profiling.TablesChange,
     ),
     "ckpt-bench": OutputSpec(
         "ckpt bench",
         "How long a save blocks training",
         profiling.Bench,
         "methods",
-        profiling.Method,
         "method",
     ),
     "ckpt-bench-node": OutputSpec(
@@ -228,10 +219,11 @@ DOCUMENTS: dict[str, OutputSpec | InputSpec] = {
         "How fast a memory node is",
         profiling.NodeBench,
         "rows",
-        profiling.NodeBenchRow,
     ),
     "ckpt-ls": OutputSpec(
-        "ckpt ls", "Versions at a place", checkpoints.StoredVersions, row=checkpoints.StoredVersion
+        "ckpt ls",
+        "Versions at a place",
+        checkpoints.StoredVersions,
     ),
     "ckpt-verify": OutputSpec(
         "ckpt verify", "Versions compared with their records", checkpoints.Verified
@@ -241,40 +233,24 @@ DOCUMENTS: dict[str, OutputSpec | InputSpec] = {
         "What a memory node holds",
         checkpoints.MemoryNode,
         "versions",
-        checkpoints.HeldVersion,
     ),
-    "run": OutputSpec(
-        "run, jobs show, jobs resume", "A job of deepvm run", jobs.Run, "machines", jobs.RunMachine
-    ),
-    "run-plan": OutputSpec(
-        "run --dry-run", "What a job would rent", jobs.RunPlan, "machines", jobs.PlannedMachines
-    ),
-    "jobs": OutputSpec("jobs ls", "Jobs in short", jobs.Jobs, "jobs", jobs.ListedJob),
-    "orphans": OutputSpec(
-        "jobs orphans", "Machines without a controller", jobs.Orphans, "orphans", jobs.OrphanMachine
-    ),
-    "pools": OutputSpec("history pools", "How long machines lived", jobs.Pools, "pools", jobs.Pool),
-    "audit": OutputSpec(
-        "audit", "Whether a script resumes right", audits.Audit, "gates", audits.AuditGate
-    ),
-    "history": OutputSpec(
-        "history export", "All machines", jobs.History, "machines", jobs.RecordedMachine
-    ),
-    "lab": OutputSpec(
-        "lab check", "Runs that fail, against the gates", lab.LabCheck, "failures", lab.GateFailure
-    ),
+    "run": OutputSpec("run, jobs show, jobs resume", "A job of deepvm run", jobs.Run, "machines"),
+    "run-plan": OutputSpec("run --dry-run", "What a job would rent", jobs.RunPlan, "machines"),
+    "jobs": OutputSpec("jobs ls", "Jobs in short", jobs.Jobs, "jobs"),
+    "orphans": OutputSpec("jobs orphans", "Machines without a controller", jobs.Orphans, "orphans"),
+    "pools": OutputSpec("history pools", "How long machines lived", jobs.Pools, "pools"),
+    "audit": OutputSpec("audit", "Whether a script resumes right", audits.Audit, "gates"),
+    "history": OutputSpec("history export", "All machines", jobs.History, "machines"),
+    "lab": OutputSpec("lab check", "Runs that fail, against the gates", lab.LabCheck, "failures"),
     "lab-report": OutputSpec(
-        "lab run, lab report", "What failures have cost", lab.LabReport, "suites", lab.LabSuite
+        "lab run, lab report", "What failures have cost", lab.LabReport, "suites"
     ),
-    "lab-list": OutputSpec(
-        "lab list", "What a matrix file can name", lab.LabList, "entries", lab.LabEntry
-    ),
+    "lab-list": OutputSpec("lab list", "What a matrix file can name", lab.LabList, "entries"),
     "lab-selftest": OutputSpec(
         "lab selftest",
         "Mistakes on purpose, at the gates",
         lab.LabSelftest,
         "controls",
-        lab.TestedControl,
     ),
     "catalog": InputSpec(
         "catalog show, a catalog file", "VM types of one region with prices", _catalog
@@ -288,9 +264,11 @@ DOCUMENTS: dict[str, OutputSpec | InputSpec] = {
         "config.json of a run of lab", "What makes the run what it is", lab.LabRun
     ),
     "lab-supervisor": OutputSpec(
-        "supervisor.json beside it", "What happened to the run", lab.LabSupervisor
+        "supervisor.json next to it", "What happened to the run", lab.LabSupervisor
     ),
-    "lab-audit": OutputSpec("audit.json beside it", "What the gates said at its end", lab.LabAudit),
+    "lab-audit": OutputSpec(
+        "audit.json next to it", "What the gates said at its end", lab.LabAudit
+    ),
     "job": OutputSpec("--job FILE, as YAML", "A training job", simulation.Job, required=_JOB_NEEDS),
     "model": OutputSpec(
         "--model FILE, as YAML or JSON", "A model", performance.ModelFile, required=_MODEL_NEEDS
@@ -299,7 +277,7 @@ DOCUMENTS: dict[str, OutputSpec | InputSpec] = {
         "a file of traces", "A recorded trace of spot VMs", simulation.TraceFile, more=True
     ),
     "checkpoint": OutputSpec(
-        "beside the file of a version", "A commit record", checkpoints.CommitRecord
+        "next to the file of a version", "A commit record", checkpoints.CommitRecord
     ),
     "profile": OutputSpec(
         "settings.json of profile all --out", "How parts were measured", profiling.Campaign

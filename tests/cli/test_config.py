@@ -24,7 +24,7 @@ from support.effort import examples
 from deepvm.cli import settings as configuration
 from deepvm.cli.parameters import key_of as key_of_option
 from deepvm.cli.parameters import takes_flags, typed
-from deepvm.cli.plan.repeated import _flag
+from deepvm.cli.repeated import _flag
 from deepvm.cli.settings import NAMES, SETTABLE, ConfiguredCommand, read_settings, variable_of
 from deepvm.core.options import option_of
 from deepvm.errors import DataError, RequestError

@@ -20,7 +20,7 @@ from deepvm.cli.checkpoint.versions import PLACE, Job, PlaceOrFile
 from deepvm.cli.long_runs import cleaning_up
 from deepvm.cli.output import Output, draw, plot_of, print_as, say
 from deepvm.cli.parameters import arg, group, opt
-from deepvm.core.units import format_bytes, parse_bytes
+from deepvm.core.units import parse_bytes
 from deepvm.errors import CheckpointError, DamagedError, DataError, RequestError
 from deepvm.io.atomic_write import sync
 
@@ -122,7 +122,7 @@ def list_versions(
 
     Example: deepvm ckpt ls /mnt/ckpt -o json
     """
-    from deepvm.reports.tables import Column, print_table
+    from deepvm.reports.text import print_text
 
     where, given = versions.path_or_url(place), job
     if isinstance(where, Path):
@@ -150,26 +150,7 @@ def list_versions(
         for row in rows:
             row["path"] += f"/{file_name(job, row['version'])}"
         rows.sort(key=lambda row: -row["version"])
-    columns = [
-        Column("job", drop=1),
-        Column("version", "right"),
-        Column("size", "right", drop=2),
-        Column("created", drop=3),
-        Column("state"),
-    ]
-    cells = [
-        [
-            r["job"],
-            str(r["version"]),
-            format_bytes(r["bytes"]),
-            r["created_at"] or "",
-            r["problem"] or "complete",
-        ]
-        for r in rows
-    ]
-    print_as(
-        output, lambda: print_table(columns, cells, also="-o json"), lambda: rows, name="ckpt-ls"
-    )
+    print_as(output, lambda: print_text("ckpt_ls", versions=rows), lambda: rows, name="ckpt-ls")
     if not rows:
         say(f"{without_secrets(str(where))}: no version{versions.of_job(job, given)}")
 

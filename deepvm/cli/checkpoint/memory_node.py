@@ -122,13 +122,10 @@ def status(
     """
     from deepvm.checkpoint.network.client import node_status
     from deepvm.checkpoint.network.endpoint import Address
+    from deepvm.reports.text import print_text
 
     found = node_status(Address.parse(node, "node"), _shared_token(token_file))
-
-    def table() -> None:
-        sys.stdout.write(_table(found))
-
-    print_as(output, table, lambda: found)
+    print_as(output, lambda: print_text("memory_node", node=found), lambda: found)
 
 
 @app.command("token", short_help="Print a token that is valid for one job only.")
@@ -245,52 +242,3 @@ def _allow_files(connections: int) -> None:
     need = need if hard == resource.RLIM_INFINITY else min(need, hard)
     if soft != resource.RLIM_INFINITY and soft < need:
         resource.setrlimit(resource.RLIMIT_NOFILE, (need, hard))
-
-
-def _table(found: Any) -> str:
-    """The status for people."""
-    memory, flush, counts = found["memory"], found["flush"], found["counts"]
-    received = format_bytes(counts["received_bytes"])
-    words = {"unproven": "without the token", "full": "with all connections taken"}
-    refused = (
-        ", ".join(f"{count} {words.get(kind, kind)}" for kind, count in found["refused"].items())
-        or "0"
-    )
-    rows = [
-        ("uptime", f"{found['uptime_s']:.0f} s{', stopping' if found['stopping'] else ''}"),
-        (
-            "memory",
-            (
-                f"{format_bytes(memory['allocated_bytes'])} in slots, of"
-                f" {format_bytes(memory['limit_bytes'])}"
-            ),
-        ),
-        (
-            "connections",
-            f"{found['connections']} of {found['connections_limit']}, refused {refused}",
-        ),
-        ("received", f"{counts['complete']} versions, {received}; no room for {counts['busy']}"),
-        ("store", found["persist"] or "none: versions live in memory only"),
-    ]
-    if found["persist"]:
-        if found.get("volatile"):
-            rows.append(("", "it lies in that machine's memory: nothing there is durable"))
-        rows.append(
-            (
-                "written",
-                (
-                    f"{flush['flushed']}, the last in {flush['last_s']:.3f} s; {flush['waiting']}"
-                    " waiting"
-                ),
-            )
-        )
-        if flush["last_error"]:
-            rows.append(("failed", f"{flush['failed']} times, the last: {flush['last_error']}"))
-    lines = [f"{name:<12} {text}" for name, text in rows]
-    for version in sorted(found["versions"], key=lambda v: (v["job"], -v["version"])):
-        where = "on disk too" if version["durable"] else version["state"]
-        lines.append(
-            f"{version['job']:<12} version {version['version']}, {format_bytes(version['bytes'])},"
-            f" {where}"
-        )
-    return "\n".join(lines) + "\n"

@@ -7,16 +7,14 @@ may come with a line of help, which zsh and fish show.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from importlib import import_module
 from typing import Any
 
+Completion = Callable[[Any], list[Any]]
 
-def _completes(
-    values: Callable[[Any], Iterable[str | tuple[str, str]]],
-) -> Callable[[Any], list[Any]]:
-    """A completion from all values, given the context, of which typer takes those that fit.
 
-    Errors are none.
-    """
+def _completes(values: Callable[[Any], Iterable[Any]]) -> Completion:
+    """A completion from all values, given the context, of which typer takes those that fit."""
 
     def complete(ctx: Any) -> list[Any]:
         try:
@@ -30,16 +28,49 @@ def _completes(
     return complete
 
 
-def _catalog(ctx: Any) -> Any:
-    """The catalog that the command line names so far, else the default one; nothing is fetched."""
-    from deepvm.catalog.store import load_catalog
+TABLES = {
+    "models": "deepvm.catalog.published.models:presets",
+    "clouds": "deepvm.catalog.clouds:CLOUDS",
+    "architectures": "deepvm.planner.architectures:REGISTRY",
+    "save policies": "deepvm.core.preemption.savepolicy:POLICIES",
+}
+"""Where names are: a table, or a function that returns one."""
 
-    return load_catalog(ctx.params.get("catalog") or "aws", offline=True)
+
+def _names(table: str, *more: str) -> Completion:
+    """The names in a table, and ``more``."""
+
+    def values(_: Any) -> Iterable[str]:
+        module, _colon, attribute = TABLES[table].partition(":")
+        names = getattr(import_module(module), attribute)
+        return [*(names() if callable(names) else names), *more]
+
+    return _completes(values)
+
+
+def _types(chosen: Callable[[Any], bool]) -> Completion:
+    """Types of the catalog that the command line names so far, else the default one."""
+
+    def values(ctx: Any) -> Iterable[str]:
+        from deepvm.catalog.store import load_catalog
+
+        catalog = load_catalog(ctx.params.get("catalog") or "aws", offline=True)
+        return [instance.name for instance in catalog if chosen(instance)]
+
+    return _completes(values)
+
+
+complete_model = _names("models")
+complete_cloud = _names("clouds", "all")
+complete_architecture = _names("architectures")
+complete_save_policy = _names("save policies")
+complete_type = _types(lambda instance: True)
+complete_cpu_type = _types(lambda instance: instance.gpu is None)
 
 
 @_completes
 def complete_topic(ctx: Any) -> Iterable[str]:
-    """Commands, those of a group, or topics, behind ``deepvm help``."""
+    """Commands, those of a group, or topics, after ``deepvm help``."""
     from deepvm.cli.help.topics import topics
 
     at: Any = ctx.find_root()
@@ -49,14 +80,6 @@ def complete_topic(ctx: Any) -> Iterable[str]:
     if not hasattr(at.command, "list_commands"):
         return []
     return [*at.command.list_commands(at), *([] if before else topics())]
-
-
-@_completes
-def complete_model(_: Any) -> Iterable[str]:
-    """The presets."""
-    from deepvm.catalog.published.models import presets
-
-    return presets()
 
 
 @_completes
@@ -70,20 +93,11 @@ def complete_accelerator(_: Any) -> Iterable[str]:
 @_completes
 def complete_gpu(ctx: Any) -> Iterable[str]:
     """GPU models of the catalog."""
+    from deepvm.catalog.store import load_catalog
+
+    catalog = load_catalog(ctx.params.get("catalog") or "aws", offline=True)
     # As globs, because bash would split a name with blanks.
-    return dict.fromkeys(i.gpu.name.replace(" ", "*") for i in _catalog(ctx) if i.gpu is not None)
-
-
-@_completes
-def complete_type(ctx: Any) -> Iterable[str]:
-    """Types of the catalog."""
-    return [i.name for i in _catalog(ctx)]
-
-
-@_completes
-def complete_cpu_type(ctx: Any) -> Iterable[str]:
-    """Types of the catalog without GPUs."""
-    return [i.name for i in _catalog(ctx) if i.gpu is None]
+    return dict.fromkeys(i.gpu.name.replace(" ", "*") for i in catalog if i.gpu is not None)
 
 
 @_completes
@@ -96,14 +110,6 @@ def complete_catalog(_: Any) -> Iterable[str]:
 
 
 @_completes
-def complete_cloud(_: Any) -> Iterable[str]:
-    """The clouds of which there are catalogs."""
-    from deepvm.catalog.clouds import CLOUDS
-
-    return [*CLOUDS, "all"]
-
-
-@_completes
 def complete_region(_: Any) -> Iterable[str | tuple[str, str]]:
     """AWS's regions with their places."""
     from deepvm.catalog.clouds.aws.places import PLACES
@@ -112,27 +118,11 @@ def complete_region(_: Any) -> Iterable[str | tuple[str, str]]:
 
 
 @_completes
-def complete_architecture(_: Any) -> Iterable[str]:
-    """The architectures."""
-    from deepvm.planner.architectures import REGISTRY
-
-    return REGISTRY
-
-
-@_completes
 def complete_policy(_: Any) -> Iterable[str]:
     """The policies that plan."""
-    from deepvm.planner.request import PolicyName
+    from deepvm.planner.options import PolicyName
 
     return [policy.value for policy in PolicyName]
-
-
-@_completes
-def complete_save_policy(_: Any) -> Iterable[str]:
-    """When to save."""
-    from deepvm.core.preemption.savepolicy import POLICIES
-
-    return POLICIES
 
 
 @_completes

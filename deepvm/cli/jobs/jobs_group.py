@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -11,11 +12,15 @@ import typer
 from deepvm.cli.jobs.run import Detach, Keep
 from deepvm.cli.jobs.serve import serve
 from deepvm.cli.output import Output, note, print_as
-from deepvm.cli.parameters import arg, flag, group, opt
+from deepvm.cli.parameters import arg, flag, group, opt, takes_flags
+from deepvm.cli.repeated import words_of
+from deepvm.core.options import option
 from deepvm.core.spelling import one_of
 from deepvm.errors import DataError, RequestError
 
 if TYPE_CHECKING:
+    from deepvm.jobs.controller.controller import Submitted
+    from deepvm.jobs.decisions.world import JobState
     from deepvm.jobs.history.history import History, JobRow
 
 app = group("List, watch, save, stop and resume jobs of deepvm run.")
@@ -142,24 +147,45 @@ def stop(name: Name) -> None:
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class ResumeFlags:
+    """Limits of a job from now on; those that are not given are as before."""
+
+    total_usd: float | None = option(
+        None, "Pay up to so much in all, what was paid included.", "USD", kind=float
+    )
+    max_price: float | None = option(
+        None, "Most that all machines may cost when prices rise, $/h.", "USD", kind=float
+    )
+    deadline: str | None = option(None, "Finish within this time from now, such as 6h.", "TIME")
+    start_timeout: str | None = option(
+        None, "Time to the first step, or none; default: as before.", "TIME"
+    )
+    step_timeout: str | None = option(
+        None, "Time without a step, or none; default: as before.", "TIME"
+    )
+
+    def resumed(self, row: JobRow, history: History) -> tuple[Submitted, JobState]:
+        """The job with these limits. Raises RequestError, DataError."""
+        from deepvm.core.units import parse_seconds
+        from deepvm.jobs.submission import resumed
+
+        deadline_s = None if self.deadline is None else parse_seconds(self.deadline, "deadline")
+        timeouts: dict[str, float | None] = {}
+        for name in ("start_timeout", "step_timeout"):
+            value = getattr(self, name)
+            if value == "none":
+                timeouts[f"{name}_s"] = None
+            elif value is not None:
+                timeouts[f"{name}_s"] = parse_seconds(value, name)
+        return resumed(row, history, self.total_usd, deadline_s, timeouts, self.max_price)
+
+
 @app.command(short_help="Go on with a job that is not done.")
+@takes_flags
 def resume(
     name: Name,
-    total_usd: Annotated[
-        float | None, opt("Pay up to so much in all, what was paid included.", "USD")
-    ] = None,
-    max_price: Annotated[
-        float | None, opt("Most that all machines may cost when prices rise, $/h.", "USD")
-    ] = None,
-    deadline: Annotated[
-        str | None, opt("Finish within this time from now, such as 6h.", "TIME")
-    ] = None,
-    start_timeout: Annotated[
-        str | None, opt("Time to the first step, or none; default: as before.", "TIME")
-    ] = None,
-    step_timeout: Annotated[
-        str | None, opt("Time without a step, or none; default: as before.", "TIME")
-    ] = None,
+    flags: ResumeFlags,
     detach: Detach = False,
     keep: Keep = False,
     output: Output = "table",
@@ -172,12 +198,11 @@ def resume(
     Example: deepvm jobs resume resnet-7 --total-usd 80
     """
     from deepvm.cli.jobs.run import control, detached, only_controller, start_head
-    from deepvm.core.units import parse_seconds
     from deepvm.jobs.cloud import HostsController
     from deepvm.jobs.head.remote import has_head, is_head, needs_head
     from deepvm.jobs.history.history import History
     from deepvm.jobs.standing import ALIVE, controller_in
-    from deepvm.jobs.submission import cloud_of, resumed, secret_in
+    from deepvm.jobs.submission import cloud_of, secret_in
 
     with History.open() as history:
         _look_at_head(history, _row(history, name))
@@ -186,13 +211,6 @@ def resume(
             raise RequestError(
                 "NAME", name, f"a job that has not trained to its end; {name} is done"
             )
-        deadline_s = None if deadline is None else parse_seconds(deadline, "deadline")
-        given = {"start_timeout": start_timeout, "step_timeout": step_timeout}
-        timeouts = {
-            f"{k}_s": None if v == "none" else parse_seconds(v, k)
-            for k, v in given.items()
-            if v is not None
-        }
         cloud = cloud_of(row.spec["cloud"])
         # A head may not see its own address for a moment; rented from here, the next one would end
         # this one.
@@ -207,28 +225,16 @@ def resume(
             )
         if on_a_head and isinstance(cloud, HostsController):
             secret_in(row.folder)
-            start_head(
-                row,
-                history,
-                cloud,
-                lambda: resumed(row, history, total_usd, deadline_s, timeouts, max_price)[1],
-            )
+            start_head(row, history, cloud, lambda: flags.resumed(row, history)[1])
             return
         if detach:
             # What is wrong is said here
-            job, _ = resumed(row, history, total_usd, deadline_s, timeouts, max_price)
-            limits = {"total-usd": total_usd, "max-price": max_price, "deadline": deadline}
-            limits |= {"start-timeout": start_timeout, "step-timeout": step_timeout}
-            detached(
-                job,
-                *(f"--{option}={value}" for option, value in limits.items() if value is not None),
-            )
+            job, _ = flags.resumed(row, history)
+            detached(job, *words_of(flags))
             return
         with only_controller(name, row.folder):
             # What another controller has written down until it ended counts.
-            job, world = resumed(
-                _row(history, name), history, total_usd, deadline_s, timeouts, max_price
-            )
+            job, world = flags.resumed(_row(history, name), history)
             control(job, world, history, output, keep=keep)
 
 
@@ -276,27 +282,30 @@ def orphans(
         )
 
 
-def inject(
-    name: Name,
-    mttp: Annotated[
-        str | None, opt("Mean time to preemption of a machine, such as 30s.", "TIME")
-    ] = None,
-    lives: Annotated[
-        str | None, opt("Instead: lives of the machines in turn, or the file of a trace.", "LIST")
-    ] = None,
-    scale: Annotated[float, opt("Multiplies those lives.", "X")] = 1.0,
-    seed: Annotated[int, opt("Random seed; the same seed gives the same lives.", "N")] = 0,
-    grace: Annotated[str, opt("From the notice to the end.", "TIME")] = "120s",
-    missed: Annotated[float, opt("Share of preemptions without a notice.", "X")] = 0.0,
-    late: Annotated[
-        float, opt("Share whose notice comes at any moment of the grace period.", "X")
-    ] = 0.0,
-    silent: Annotated[float, opt("Share that loses its link and lives on (netns).", "X")] = 0.0,
-    rebalance: Annotated[
-        float, opt("Share to which a rebalance is recommended before.", "X")
-    ] = 0.0,
-    count: Annotated[int | None, opt("At most so many; default: until the job ends.", "N")] = None,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class InjectFlags:
+    """The keys ``inject`` of a job file."""
+
+    mttp: str | None = option(None, "Mean time to preemption of a machine, such as 30s.", "TIME")
+    lives: str | None = option(
+        None, "Instead: lives of the machines in turn, or the file of a trace.", "LIST"
+    )
+    scale: float = option(1.0, "Multiplies those lives.", "X", kind=float)
+    seed: int = option(0, "Random seed; the same seed gives the same lives.", "N", kind=int)
+    grace: str = option("120s", "From the notice to the end.", "TIME")
+    missed: float = option(0.0, "Share of preemptions without a notice.", "X", kind=float)
+    late: float = option(
+        0.0, "Share whose notice comes at any moment of the grace period.", "X", kind=float
+    )
+    silent: float = option(0.0, "Share that loses its link and lives on (netns).", "X", kind=float)
+    rebalance: float = option(
+        0.0, "Share to which a rebalance is recommended before.", "X", kind=float
+    )
+    count: int | None = option(None, "At most so many; default: until the job ends.", "N", kind=int)
+
+
+@takes_flags
+def inject(name: Name, flags: InjectFlags) -> None:
     """Take machines of a job back on purpose, on clouds that can: local, netns and ssh.
 
     Example: deepvm inject resnet-7 --mttp 30s --grace 5s --missed 0.1
@@ -304,19 +313,12 @@ def inject(
     from deepvm.jobs.history.history import History
     from deepvm.jobs.jobfile import checked_injection
 
-    keys = {
-        "mttp": mttp,
-        "lives": lives,
-        "scale": scale,
-        "seed": seed,
-        "grace": grace,
-        "count": count,
-    }
-    shares = {"missed": missed, "late": late, "silent": silent, "rebalance": rebalance}
     with History.open() as history:
         cloud = _row(history, name).spec["cloud"]
-    _command(name, {"command": "inject", "inject": checked_injection({**keys, **shares}, cloud)})
-    lived = f"live for {mttp} on average" if mttp else f"live as {lives} says"
+    _command(name, {"command": "inject", "inject": checked_injection(vars(flags), cloud)})
+    count, lived = flags.count, f"live as {flags.lives} says"
+    if flags.mttp:
+        lived = f"live for {flags.mttp} on average"
     if count == 0:
         note(f"machines of {name} are not preempted on purpose from now on")
         return

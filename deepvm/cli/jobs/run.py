@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from deepvm.cli.output import Output, note, print_as
-from deepvm.cli.parameters import CLOUDS, arg, flag, opt
+from deepvm.cli.parameters import CLOUDS, arg, flag, takes_flags
+from deepvm.core.options import option
 from deepvm.errors import DataError, RequestError
 
 if TYPE_CHECKING:
@@ -29,54 +31,59 @@ Detach = Annotated[
 ]
 
 
+@dataclass(frozen=True, kw_only=True)
+class JobFlags:
+    """What is used instead of the keys of the job file."""
+
+    cloud: str | None = option(
+        None, f"Where machines come from: {CLOUDS}; default: the job's.", "NAME"
+    )
+    name: str | None = option(
+        None, "Name of the job; default: the job file's, or the script's.", "NAME"
+    )
+    total_usd: float | None = option(
+        None,
+        "Save and stop before the job costs more, in dollars; default: the job file's.",
+        "USD",
+        kind=float,
+    )
+    max_price: float | None = option(
+        None,
+        "Most that all machines may cost when prices rise, $/h; default: no limit but the"
+        " cloud's own.",
+        "USD",
+        kind=float,
+    )
+    steps: int | None = option(
+        None,
+        "Steps of all the work: shows how far it is, and a forecast; default: the job file's.",
+        "N",
+        kind=int,
+    )
+    processes_per_machine: str | None = option(
+        None,
+        "Copies of the command on each machine: a number, or gpus; default: the job's.",
+        "N|gpus",
+    )
+    independent_processes: bool = option(
+        False,
+        "Separate trainings: each process sees its GPU only, and forms no group.",
+        None,
+        "--independent-processes",
+    )
+
+
+@takes_flags
 def run(
     job: Annotated[
         Path,
         arg("JOB", "Job file; docs/reference/run-file.md shows one. Or a plan, with a COMMAND."),
     ],
+    flags: JobFlags,
     command: Annotated[
         list[str] | None,
         arg("[-- COMMAND...]", "What trains on a plan of 'recommend -o json', in this folder."),
     ] = None,
-    cloud: Annotated[
-        str | None, opt(f"Where machines come from: {CLOUDS}; default: the job's.", "NAME")
-    ] = None,
-    name: Annotated[
-        str | None, opt("Name of the job; default: the job file's, or the script's.", "NAME")
-    ] = None,
-    total_usd: Annotated[
-        float | None,
-        opt("Save and stop before the job costs more, in dollars; default: the job file's.", "USD"),
-    ] = None,
-    max_price: Annotated[
-        float | None,
-        opt(
-            "Most that all machines may cost when prices rise, $/h; default: no limit but the"
-            " cloud's own.",
-            "USD",
-        ),
-    ] = None,
-    steps: Annotated[
-        int | None,
-        opt(
-            "Steps of all the work: shows how far it is, and a forecast; default: the job file's.",
-            "N",
-        ),
-    ] = None,
-    processes_per_machine: Annotated[
-        str | None,
-        opt(
-            "Copies of the command on each machine: a number, or gpus; default: the job's.",
-            "N|gpus",
-        ),
-    ] = None,
-    independent_processes: Annotated[
-        bool,
-        flag(
-            "--independent-processes",
-            "Separate trainings: each process sees its GPU only, and forms no group.",
-        ),
-    ] = False,
     detach: Detach = False,
     dry_run: Annotated[
         bool, flag("--dry-run", "Show what would be rented, and rent nothing.")
@@ -107,19 +114,11 @@ def run(
     from deepvm.services.jobs import plan_job
 
     found = job_of_plan(job, command) if command else read_job_file(job)
-    found = changed(
-        found,
-        cloud=cloud,
-        name=name,
-        total_usd=total_usd,
-        max_price=max_price,
-        steps=steps,
-        processes_per_machine=processes_per_machine,
-        independent_processes=independent_processes or None,
-    )
+    independent = flags.independent_processes or None
+    found = changed(found, **{**vars(flags), "independent_processes": independent})
     if command:
         job = Path(job.name)  # what is named below is in this folder
-        if cloud is None:
+        if flags.cloud is None:
             note("machines are simulated on this computer; --cloud aws rents them")
     for line in remarks(found):
         note(line)

@@ -4,73 +4,21 @@ from __future__ import annotations
 
 import shlex
 import sys
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from deepvm.cli.output import note, say
 from deepvm.cli.parameters import arg, flag, opt, takes_flags
-from deepvm.core.units import to_decimal
 from deepvm.errors import RequestError
+from deepvm.exporters.options import ExportOptions
 from deepvm.exporters.registry import REGISTRY, summary
 
 if TYPE_CHECKING:
     Tool = str
     from deepvm.core.cluster.plan import Plan
-    from deepvm.exporters.options import ExportOptions
 else:
     Tool = Literal[tuple(REGISTRY)]
-
-
-@dataclass(frozen=True)
-class ExportFlags:
-    """The fields of ``ExportOptions``, as typed."""
-
-    command: Annotated[
-        str, opt("Training script and its arguments, as after torchrun.", "TEXT")
-    ] = ""
-    code: Annotated[
-        str, opt("Archive or git URL from which the VMs fetch the script (not torchrun).", "URL")
-    ] = ""
-    image: Annotated[str, opt("Image of the training VMs.", "AMI")] = ""
-    memory_image: Annotated[str, opt("Image of the memory nodes; default: --image.", "AMI")] = ""
-    launch_template: Annotated[
-        str, opt("Launch template of the training VMs (ec2-fleet).", "NAME")
-    ] = ""
-    memory_launch_template: Annotated[
-        str, opt("As --launch-template, of memory nodes.", "NAME")
-    ] = ""
-    key_name: Annotated[str, opt("SSH key pair.", "NAME")] = ""
-    subnet: Annotated[list[str], opt("Only in these subnets; repeatable.", "[ZONE=]ID")] = field(
-        default_factory=list
-    )
-    security_group: Annotated[list[str], opt("Security group of all VMs; repeatable.", "ID")] = (
-        field(default_factory=list)
-    )
-    job: Annotated[
-        str, opt("Name of the training, for its checkpoints; default: training.", "NAME")
-    ] = ""
-    persist: Annotated[str, opt("Bucket or folder that keeps checkpoints for good.", "URL")] = ""
-    package: Annotated[str, opt("What pip installs on the VMs; default: this deepvm.", "TEXT")] = ""
-    max_price: Annotated[
-        str | None,
-        opt(
-            "Price limit of all VMs, $/h (ec2-fleet, terraform); default: the plan's price + 20 %.",
-            "USD",
-        ),
-    ] = None
-
-    def options(self) -> ExportOptions:
-        from deepvm.exporters.options import ExportOptions, Subnet
-        from deepvm.io.own_package import own_package
-
-        parsed: dict[str, Any] = {
-            "subnet": tuple(map(Subnet.parse, self.subnet)),
-            "security_group": tuple(self.security_group),
-        }
-        if self.max_price is not None:
-            parsed["max_price"] = to_decimal(self.max_price, "max_price", unit="$/h")
-        return ExportOptions(**{**vars(self), **parsed}, own=own_package())
 
 
 @takes_flags
@@ -86,14 +34,15 @@ def export(
     force: Annotated[bool, flag("--force", "Overwrite existing files.")] = False,
     zone: Annotated[list[str], opt("Only this zone of the plan; repeatable.", "ZONE")] = [],  # noqa: B006  typer copies
     *,
-    flags: ExportFlags,
+    flags: ExportOptions,
 ) -> None:
     """Write a plan for other tools."""
     from deepvm.exporters.files import write_export
     from deepvm.exporters.registry import render
     from deepvm.exporters.zones import choose_zones
+    from deepvm.io.own_package import own_package
 
-    options = flags.options()
+    options = replace(flags, own=own_package())
     if not rank.isascii() or not rank.isdigit() or len(rank) > 9 or int(rank) < 1:
         raise RequestError("rank", rank, "a whole number >= 1")
     plan = _read(file, int(rank))

@@ -88,7 +88,7 @@ def _print_tables(view: PlanView, asked: WhyNot | None, *, why: bool, wide: bool
 
 def _write_page(view: PlanView, flags: RankFlags) -> None:
     from deepvm import __version__
-    from deepvm.cli.plan.repeated import command_of
+    from deepvm.cli.repeated import command_of
     from deepvm.reports.plans.plan_page import plan_page
 
     command = f"{command_of('recommend', flags)} -o html"

@@ -139,7 +139,7 @@ class MemoryNode(TypedDict):
 
 
 class CommitRecord(TypedDict):
-    """The commit record beside the file of a version, ``*.json``."""
+    """The commit record next to the file of a version, ``*.json``."""
 
     schema_version: Literal["deepvm.checkpoint/1"]
     job: str

@@ -137,7 +137,7 @@ class RunFact(TypedDict):
     cost_usd: Usd
     """of all machines"""
     preemptions: int
-    """machines that were taken back or lost"""
+    """machines that were preempted or lost"""
 
 
 class RunForecast(TypedDict):
@@ -160,7 +160,7 @@ class RunForecast(TypedDict):
     cost_usd: Spread
     """of all machines, US dollars"""
     preemptions: Spread
-    """machines that are taken back"""
+    """machines that are preempted"""
     fact: RunFact
     off: RunOff | None
     """null for a job that has not trained to its end"""
@@ -176,7 +176,7 @@ class RunFigures(TypedDict):
     lost_steps: int
     """steps that were done again"""
     preemptions: int
-    """machines that were taken back or lost"""
+    """machines that were preempted or lost"""
     breakdown_s: RunParts
 
 
@@ -279,7 +279,7 @@ class Run(TypedDict):
     """memberships that trained"""
     restarts: RunRestarts
     preemptions: int
-    """machines that were taken back or lost"""
+    """machines that were preempted or lost"""
     notices: int
     """of those, how many were announced"""
     lost_steps: int | None
@@ -395,7 +395,7 @@ class ListedJob(TypedDict):
     steps: int | None
     """steps done, null if unknown"""
     preemptions: int
-    """machines that were taken back or lost"""
+    """machines that were preempted or lost"""
     machines: int
     """that cost something now"""
     cost_usd: Annotated[Usd, At("cost_usd", exact=True)]
@@ -442,7 +442,7 @@ class Pool(TypedDict):
     machines: int
     """that were launched"""
     preemptions: int
-    """of those, how many were taken back or lost"""
+    """of those, how many were preempted or lost"""
     missed_notices: Annotated[int, At("missed")]
     """preemptions without a notice"""
     missed_low: Annotated[float, At(lambda pool: pool.missed_interval[0])]
@@ -452,7 +452,7 @@ class Pool(TypedDict):
     lead_s: Annotated[float | None, At("leads_s")]
     """from a notice to its preemption, mean, seconds, null without any"""
     rebalances: int
-    """machines that the cloud had recommended to replace, taken back or not"""
+    """machines that the cloud had recommended to replace, preempted or not"""
     mttp_s: float | None
     """mean time to preemption, seconds, null before the first"""
     mttp_low_s: Annotated[float, At(lambda pool: pool.mttp_interval_s[0])]
@@ -516,11 +516,11 @@ class RecordedMachine(TypedDict):
     """when it ended"""
     end_reason: EndReason
     epoch: int
-    """the newest generation that it was told to run"""
+    """the newest generation that it has to run"""
     reported: int
     """reports of its agent that were heard"""
     cloud: str
-    """whose machine it is, empty if nobody wrote it down"""
+    """whose machine it is, empty when unknown"""
     rebalanced_s: Epoch
     """when the cloud recommended to replace it"""
 

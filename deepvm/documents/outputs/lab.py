@@ -67,7 +67,7 @@ class LabCheck(TypedDict):
     passed: int
     """of them that pass all gates"""
     left_out: list[str]
-    """runs of the same matrices that nobody has asked for yet (--only)"""
+    """runs of the same matrices that were not asked for yet (--only)"""
     gates: dict[str, GateCounts]
     """by name"""
     failures: list[GateFailure]
@@ -130,7 +130,7 @@ class LabVariant(TypedDict):
     write_s: Annotated[float | None, _mean("write_s")]
     """for writing while training waited, seconds"""
     background_s: Annotated[float | None, _mean("background_s")]
-    """for writing beside the training, seconds"""
+    """for writing during training, seconds"""
     drain_s: Annotated[float | None, _mean("drain_s")]
     """after the last step, until the last write was done, seconds; not in stall_s"""
     stall_s: Annotated[float | None, _mean("stall_s")]
@@ -330,7 +330,7 @@ class LabRun(TypedDict):
     worlds: Worlds
     """steps with the number of ranks from there on"""
     min_world: Positive | None
-    """ranks with which a job of deepvm run goes on; null: all"""
+    """ranks with which a job of deepvm run continues; null: all"""
     virtual_shards: Count
     """0 for a plain DistributedDataParallel"""
     global_batch: Positive

@@ -346,7 +346,7 @@ class KnownLife(TypedDict):
     high_s: float
     """upper end of its interval, seconds"""
     preemptions: int
-    """VMs that were taken back or lost"""
+    """VMs that were preempted or lost"""
     machines: int
     """VMs that were launched"""
     newest_s: float
@@ -605,7 +605,7 @@ class Bill(TypedDict):
     usd_once: Usd
     """of all items that are paid once"""
     total_usd_per_hour: UsdPerHour
-    """VMs and what comes beside them"""
+    """VMs and all items by the hour"""
     total_usd: float | None
     """the expected bill of the job, US dollars, null without a job"""
     rates_of_region: Annotated[str | None, At("borrowed")]

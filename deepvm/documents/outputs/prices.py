@@ -136,7 +136,7 @@ class CachedSignal(TypedDict):
     fetched_at: str | None
     """when they were fetched, ISO 8601, UTC"""
     expires_at: str | None
-    """when they are fetched anew, ISO 8601, UTC"""
+    """when they are fetched again, ISO 8601, UTC"""
     age_s: int | None
     """age, seconds"""
     source: str | None
@@ -167,7 +167,7 @@ class PublicFile(TypedDict):
     fetched_at: str | None
     """when it was fetched, ISO 8601, UTC"""
     expires_at: str | None
-    """when it is fetched anew, ISO 8601, UTC"""
+    """when it is fetched again, ISO 8601, UTC"""
     age_s: int | None
     """age, seconds"""
     next_step: str | None

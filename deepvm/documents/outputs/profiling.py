@@ -292,7 +292,7 @@ class Law(TypedDict):
     """The step-time law: (T_grad^g + T_sync^g)^(1/g)."""
 
     grad_fixed: Seconds
-    """gradients on each GPU, whatever the batch"""
+    """gradients on each GPU, for any batch"""
     grad_per_sample: Seconds
     """gradients, for each sample"""
     local_fixed: Seconds
@@ -453,7 +453,7 @@ class Method(TypedDict):
     durable_s: Seconds
     """until the method's guarantee holds, on an otherwise idle machine"""
     training_s: Seconds
-    """the same while training goes on"""
+    """the same while training continues"""
     extra_s: Seconds
     """how much longer a loop takes with a checkpoint than without"""
     stall_ratio: float

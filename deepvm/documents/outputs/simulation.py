@@ -55,7 +55,7 @@ class Job(TypedDict):
     vms: int
     """number of VMs"""
     elastic: bool
-    """whether training goes on with fewer VMs"""
+    """whether training continues with fewer VMs"""
     lifetime: str
     """law of the VMs' lifetimes"""
 
@@ -189,7 +189,7 @@ class OwnJobs(TypedDict):
     machines: Annotated[int, At(lambda own: len(own.lives))]
     """spot VMs that were had"""
     preemptions: int
-    """of them taken back or lost"""
+    """of them preempted or lost"""
     machine_s: Annotated[float, At(lambda own: sum(life.seconds for life in own.lives))]
     """time that they lived, seconds"""
     gang: float
@@ -413,7 +413,7 @@ class DeadlineJob(TypedDict):
     work_s: float
     """what it takes on one VM without saves or restarts, seconds"""
     restart_s: float
-    """from the request for a VM until training goes on, seconds"""
+    """from the request for a VM until training continues, seconds"""
     save_every_s: float
     """work between two saves, seconds, 0 for continuous"""
     save_s: float

@@ -26,9 +26,10 @@ from deepvm.checkpoint.tiers.file import FileTier
 from deepvm.checkpoint.tiers.registry import open_store
 from deepvm.checkpoint.tiers.s3 import S3Tier
 from deepvm.cli.checkpoint import memory_node
-from deepvm.cli.checkpoint.memory_node import _memory, _table
+from deepvm.cli.checkpoint.memory_node import _memory
 from deepvm.errors import RequestError
 from deepvm.io import host_info
+from deepvm.reports.text import print_text
 
 COMMAND = [sys.executable, "-m", "deepvm.cli.main", "memory-node"]
 UNIT = ROOT / "scripts" / "deepvm-memory-node.service"
@@ -46,7 +47,7 @@ def run(run: Run) -> Run:
     return partial(run, "memory-node")
 
 
-def test_status_shows_sizes_in_the_unit_of_ckpt_ls() -> None:
+def test_status_shows_sizes_in_the_unit_of_ckpt_ls(capsys: pytest.CaptureFixture[str]) -> None:
     """Powers of 1000.
 
     A version of 133.8 MiB in one table and of 140.25 MB in the other looked like two.
@@ -63,7 +64,8 @@ def test_status_shows_sizes_in_the_unit_of_ckpt_ls() -> None:
         "memory": {"allocated_bytes": 2**27, "limit_bytes": 6 * 2**30}, "flush": {}, "versions": [version],
         "counts": {"complete": 1, "received_bytes": 999, "busy": 0},
     }  # fmt: skip
-    shown = _table(found)
+    print_text("memory_node", node=found)
+    shown = capsys.readouterr().out
     assert "job          version 3, 140.25 MB, on disk too\n" in shown
     assert (
         "134.21 MB in slots, of 6.44 GB\n" in shown

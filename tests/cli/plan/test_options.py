@@ -21,7 +21,7 @@ from deepvm.catalog.market.build_catalog import MarketRequest
 from deepvm.catalog.store import load_catalog
 from deepvm.cli import app as commands
 from deepvm.cli.parameters import takes_flags
-from deepvm.cli.plan.repeated import _flag
+from deepvm.cli.repeated import _flag
 from deepvm.core.options import default_of, option, option_of
 from deepvm.errors import RequestError
 from deepvm.planner.options import RankOptions

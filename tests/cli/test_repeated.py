@@ -8,7 +8,7 @@ from typing import Any
 
 from typer.testing import CliRunner
 
-from deepvm.cli.plan.repeated import command_of
+from deepvm.cli.repeated import command_of
 from deepvm.core.options import default_of, option_of
 from deepvm.services.plan_options import RankFlags
 

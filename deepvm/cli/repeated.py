@@ -13,12 +13,17 @@ from deepvm.core.options import Option, default_of, option_of
 
 def command_of(command: str, flags: Any) -> str:
     """``deepvm COMMAND`` with each option of a dataclass of options that is not at its default, for a shell."""
-    words = ["deepvm", command]
+    return shlex.join(["deepvm", command, *words_of(flags)])
+
+
+def words_of(flags: Any) -> list[str]:
+    """The options of a dataclass that are not at their defaults, as words of a command line."""
+    words: list[str] = []
     for field in fields(flags):
         about, value, default = option_of(field), getattr(flags, field.name), default_of(field)
         if about is not None and value not in (default, typed(default, about)):
             words += _words(_flag(field.name, about), value)
-    return shlex.join(words)
+    return words
 
 
 def _flag(name: str, about: Option) -> str:
