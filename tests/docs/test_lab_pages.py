@@ -14,9 +14,9 @@ from support.pages import ROOT, blocks, pages_with, text_of
 from support.schemas import check as check_schema
 
 from deepvm.lab.audit.gates import GATES
-from deepvm.lab.faults.fault import DiskFault
+from deepvm.lab.faults.fault import DiskFault, FaultSchedule
 from deepvm.lab.faults.fault_registry import FAULTS, find_fault
-from deepvm.lab.matrix import FORMAT, VARIANTS, Dataset, MatrixFile, Model, Strikes, runs_of
+from deepvm.lab.matrix import FORMAT, VARIANTS, Dataset, MatrixFile, Model, runs_of
 
 GUIDE, FILE, EXPLAIN = "docs/guide/lab.md", "docs/reference/matrix-file.md", "docs/explain/lab.md"
 
@@ -43,7 +43,7 @@ def test_matrices_are_read(page: str, info: str, tmp_path: Path) -> None:
 
 def test_the_example_has_every_key(tmp_path: Path) -> None:
     (text,) = blocks(FILE, "yaml")
-    keys = {key for model in (MatrixFile, Dataset, Model, Strikes) for key in model.model_fields}
+    keys = {key for model in (MatrixFile, Dataset, Model, FaultSchedule) for key in model.model_fields}
     for key in keys - {"at", "min_world", "virtual_shards", "share", "mbps"}:
         assert re.search(rf"\b{key}:", text), key
     assert {
@@ -79,7 +79,7 @@ def test_all_gates_and_controls_are_on_the_page() -> None:
 
 def test_the_fault_that_is_shown_is_the_one_in_the_file() -> None:
     (shown,) = blocks(GUIDE, "python fault")
-    assert shown in (ROOT / "deepvm" / "lab" / "faults" / "exit.py").read_text()
+    assert shown in (ROOT / "deepvm" / "lab" / "faults" / "rank_faults.py").read_text()
 
 
 def test_all_python_of_the_lab_is_run() -> None:
