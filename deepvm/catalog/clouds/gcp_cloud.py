@@ -49,6 +49,5 @@ class GcpCloud(ListedCloud):
         return f"{gpus} {kind} in the region, {gpus} GPUs in all regions"
 
     def facts_of(self, type_name: str) -> Mapping[str, Any]:
-        """See :meth:`Cloud.facts_of`."""
         sold = {"on_demand": False} if _NOT_ON_DEMAND.fullmatch(type_name) else {}
         return {**super().facts_of(type_name), **sold}

@@ -42,7 +42,6 @@ class ListedCloud(Cloud):
         return type_name[:cut] if cut > 0 else type_name
 
     def facts_of(self, type_name: str) -> Mapping[str, Any]:
-        """See :meth:`Cloud.facts_of`."""
         return {"burstable": True} if re.fullmatch(self.burstable, type_name) else {}
 
     def check_region(self, name: str, option: str = "region") -> str:
@@ -57,7 +56,6 @@ class ListedCloud(Cloud):
         raise RequestError(option, name, f"{allowed}; {meant}" if meant else allowed)
 
     def own_region(self, profile: str, environ: Mapping[str, str]) -> Region:
-        """See :meth:`Cloud.own_region`."""
         for variable in self.region_variables:
             if environ.get(variable):
                 return Region(
@@ -80,7 +78,6 @@ class ListedCloud(Cloud):
         return False
 
     def account_tag(self, profile: str, environ: Mapping[str, str]) -> str:
-        """See :meth:`Cloud.account_tag`."""
         return "nobody"
 
     def providers(self, kinds: Sequence[str], profile: str) -> Mapping[str, Provider]:

@@ -84,7 +84,6 @@ class SkyPilotCatalog(PublicSource):
     }
 
     def parse(self, body: bytes, cloud: str) -> Iterator[Row]:
-        """See :meth:`PublicSource.parse`."""
         rows = csv_rows(body, _NEEDED)
         if cloud == "gcp":
             return _gcp(rows)
