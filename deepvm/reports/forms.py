@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 from deepvm.core.answer import Answer
 from deepvm.errors import MissingExtraError
+from deepvm.reports.pages import render
 
 if TYPE_CHECKING:
     import pandas
@@ -48,26 +48,8 @@ class Views:
 
     def html(self) -> str:
         """The first rows as a plain table; whatever stands in a cell is text."""
-        if self.reason:
-            return f"<p>{escape(self.reason)}</p>"
-        header, rows = self.rows()
-        head = "".join(f"<th>{escape(name)}</th>" for name in header)
-        body = "".join(
-            f"<tr>{''.join(f'<td>{escape(_shown(v))}</td>' for v in row)}</tr>"
-            for row in rows[:_MOST]
-        )
-        more = (
-            f"<p>and {len(rows) - _MOST} more rows: to_frame() has all</p>"
-            if len(rows) > _MOST
-            else ""
-        )
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
-
-
-def _shown(value: Any) -> str:
-    if value is None:
-        return ""
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+        header, rows = ([], []) if self.reason else self.rows()
+        return render("answer.html.j2", reason=self.reason, header=header, rows=rows, limit=_MOST)
 
 
 def to_frame(found: Answer) -> pandas.DataFrame:

@@ -7,8 +7,6 @@ from typing import Any
 
 from deepvm.documents.build import document_of
 from deepvm.documents.outputs import performance
-from deepvm.reports.reproduction.printed import Kind
-from deepvm.reports.reproduction.published_figures import OURS
 from deepvm.reports.reproduction.verdicts import Comparison, Reproduction, Verdict
 from deepvm.reports.text import print_text
 
@@ -21,12 +19,7 @@ def print_reproductions(papers: Sequence[Reproduction], only: Verdict | None = N
 
     ``only``: show the figures of this verdict alone; counts are of all.
     """
-    data = {"words": _has_words, "difference": _difference, "reasons": _reasons, "ours": OURS}
-    print_text("reproduce", also="-o csv", papers=papers, only=only, **data)
-
-
-def _has_words(comparisons: Sequence[Comparison]) -> bool:
-    return any(c.figure.published.kind is Kind.WORDS for c in comparisons)
+    print_text("reproduce", also="-o csv", papers=papers, only=only, reasons=_reasons)
 
 
 def _reasons(comparisons: Sequence[Comparison]) -> list[str]:
@@ -37,19 +30,6 @@ def _reasons(comparisons: Sequence[Comparison]) -> list[str]:
         if comparison.verdict is Verdict.DIFFERS:
             names.setdefault(comparison.why, []).append(comparison.figure.name)
     return [*close, *(f"{'; '.join(own)}: {why}" for why, own in names.items())]
-
-
-def _difference(comparison: Comparison) -> str:
-    """As a share, of shares in points; nothing to the printed digits, and of words, is ``-``."""
-    difference, relative = comparison.difference, comparison.relative
-    if comparison.verdict is Verdict.SAME or difference is None:
-        return "-"
-    if comparison.figure.published.unit:
-        return f"{difference:+.2f} points"
-    if relative is None:
-        return f"{difference:+.4g}"
-    digits = 2 if abs(relative) >= 1e-4 else 4
-    return f"{100 * relative:+.{digits}f} %"
 
 
 def document(papers: Sequence[Reproduction], only: Verdict | None = None) -> dict[str, Any]:

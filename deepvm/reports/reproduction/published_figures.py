@@ -11,9 +11,6 @@ from typing import Any
 from deepvm.io.user_dirs import data_folder
 from deepvm.reports.reproduction.printed import Printed
 
-OURS = "deepvm"
-"""States a figure that is no paper's, but this project's own."""
-
 
 @dataclass(frozen=True)
 class Tolerance:
@@ -78,7 +75,7 @@ class Figure:
 class Part:
     """A table, a figure or some sentences of a paper.
 
-    ``where``: the section. ``stated_by``: the paper, or :data:`OURS`. ``plans``: options of
+    ``where``: the section. ``stated_by``: ``paper``, or ``deepvm`` of its own work. ``plans``: options of
     ``recommend`` by the names that figures refer to.
     """
 

@@ -51,3 +51,12 @@ def test_what_comes_besides_machines_is_counted_as_in_recommendations(
         " bucket"
     )
     assert line in capsys.readouterr().out
+
+
+def test_rates_that_are_official_are_printed_without_a_mark(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    plan = document()
+    items = [{**item, "official": True} for item in plan["bill"]["items"]]
+    print_plan({**plan, "bill": {**plan["bill"], "rates_of_region": False, "items": items}})
+    assert "besides machines: 0.0250 $/h" in capsys.readouterr().out
