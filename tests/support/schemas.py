@@ -29,7 +29,6 @@ def check_rows(document: Any, text: str, name: str) -> None:
     assert len(set(header)) == len(header) and all(header)
     assert all(len(row) == len(header) for row in rows)
     output = DOCUMENTS[name]
-    if isinstance(output, OutputSpec) and output.row is not None:
+    if isinstance(output, OutputSpec) and output.rows:
         assert header == header_of(output)
-        listed = document[output.rows] if output.rows else document
-        assert len(rows) == (len(listed) if output.rows or isinstance(listed, list) else 1)
+        assert len(rows) == len(document[output.rows])
