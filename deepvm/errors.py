@@ -56,7 +56,9 @@ class RequestError(DeepVMError, ValueError):
 
     def __init__(self, option: str, value: object, allowed: str) -> None:
         """See the class."""
-        self.option, self.value, self.allowed = option, value, allowed
+        self.option = option
+        self.value = value
+        self.allowed = allowed
         super().__init__(f"{option}: {self.shown} cannot be used; allowed: {allowed}")
 
     def about(self, name: str) -> str:
@@ -96,7 +98,8 @@ class MissingExtraError(RequestError):
 
     def __init__(self, option: str, library: str, extra: str) -> None:
         """``option`` is empty if the command itself needs the library."""
-        self.library, self.extra = library, extra
+        self.library = library
+        self.extra = extra
         # Of this Python, perhaps not that on PATH
         pip = f"{shlex.quote(sys.executable or 'python')} -m pip install"
         cure = f"install it with: {pip} -e '.[{extra}]' (in a checkout) or {pip} 'deepvm[{extra}]'"
@@ -153,7 +156,8 @@ class JobFormatError(DeepVMError):
 
     def __init__(self, path: Path | str, problems: Sequence[Issue]) -> None:
         """Show the first ten problems."""
-        self.path, self.problems = str(path), tuple(problems)
+        self.path = str(path)
+        self.problems = tuple(problems)
         super().__init__(_listed(self.path, problems))
 
 
@@ -168,7 +172,9 @@ class CatalogNotFoundError(DataError):
 
     def __init__(self, name: str, why: str, embedded: Sequence[str]) -> None:
         """Name the embedded catalogs."""
-        self.name, self.why, self.embedded = name, why, tuple(embedded)
+        self.name = name
+        self.why = why
+        self.embedded = tuple(embedded)
         super().__init__(
             f"catalog {name!r}: {why}; embedded catalogs: {', '.join(embedded)}; "
             "a file of your own must end in .json or .csv"
@@ -195,7 +201,8 @@ class CatalogFormatError(DataError):
 
     def __init__(self, path: Path | str, problems: Sequence[Problem | Issue]) -> None:
         """Show the first ten problems."""
-        self.path, self.problems = str(path), tuple(problems)
+        self.path = str(path)
+        self.problems = tuple(problems)
         super().__init__(_listed(self.path, problems))
 
 
@@ -230,7 +237,10 @@ class CloudError(DeepVMError):
 
     def __init__(self, what: str, why: str, detail: str, advice: str) -> None:
         """See the class."""
-        self.what, self.why, self.detail, self.advice = what, why, detail, advice
+        self.what = what
+        self.why = why
+        self.detail = detail
+        self.advice = advice
         super().__init__(f"{what}: {detail}; {advice}")
 
 

@@ -63,7 +63,8 @@ class _Training:
     def agent(self) -> AgentLink | None:
         """The agent, if any."""
         if not self.looked:
-            self.looked, self.link = True, AgentLink.find()
+            self.looked = True
+            self.link = AgentLink.find()
             every = os.environ.get(SAVE_EVERY, "").strip()
             self.every = int(every) if every.isascii() and every.isdigit() else 0
         return self.link
@@ -74,7 +75,9 @@ class _Training:
 
     def told(self, save: Scheduled) -> None:
         """The script saves now because of this."""
-        self.current, self.current_step, self.due_ns = save, self.steps, time.perf_counter_ns()
+        self.current = save
+        self.current_step = self.steps
+        self.due_ns = time.perf_counter_ns()
 
     def saves_nothing(self) -> None:
         """Before a preemption: nobody need wait for a part of this rank."""
@@ -149,7 +152,8 @@ def exit_step() -> None:
     if state.holds:
         state.hold()
     state.steps += 1
-    took_ns, between_ns = time.perf_counter_ns() - state.began_ns, state.between_ns
+    took_ns = time.perf_counter_ns() - state.began_ns
+    between_ns = state.between_ns
     known = between_ns >= 0
     due = link.stepped(
         state.steps, took_ns, between_ns if known else 0, between_ns + took_ns if known else 0
@@ -158,7 +162,8 @@ def exit_step() -> None:
         due = Scheduled(SaveReason.NONE)
     if due is not None:
         state.due = due
-    state.ended_ns, state.between_ns = time.perf_counter_ns(), -1
+    state.ended_ns = time.perf_counter_ns()
+    state.between_ns = -1
 
 
 def check_save() -> bool:
@@ -171,7 +176,8 @@ def check_save() -> bool:
     link = state.agent()
     if link is None:
         return False
-    due, state.due = state.due or link.asked(), None
+    due = state.due or link.asked()
+    state.due = None
     if due is None:
         return False
     state.told(due)
@@ -191,15 +197,15 @@ def backup(path: str | Path) -> None:
     if link is None:
         return
     place = os.path.abspath(path)
-    due, state.due = state.due, None
+    due = state.due
+    state.due = None
     if due is not None and due.reason.holds:  # the script saves here by itself, and did not look
         state.told(due)
-    save, stall_s = Scheduled(SaveReason.NONE), 0.0
+    save = Scheduled(SaveReason.NONE)
+    stall_s = 0.0
     if state.current is not None and state.current_step == state.steps:
-        save, stall_s = (
-            state.current,
-            link.announced_s + (time.perf_counter_ns() - state.due_ns) / 1e9,
-        )
+        save = state.current
+        stall_s = link.announced_s + (time.perf_counter_ns() - state.due_ns) / 1e9
     state.saved_step = state.steps
     found = link.ask(
         {

@@ -186,7 +186,8 @@ def _cell(value: Any, path: Sequence[str]) -> str:
 
 
 def _left_out(document: dict[str, Any]) -> tuple[str, ...]:
-    instances, quotas = document["instances"], document["quotas"]
+    instances = document["instances"]
+    quotas = document["quotas"]
     curves = [(i["instance_type"], c) for i in instances for c in i.get("speedups", ())]
     general = [(name, c) for name, c in curves if c.get("workload") is None]
     lost = {

@@ -111,7 +111,8 @@ def _by_size(change: PriceChange) -> tuple[int, Decimal, Decimal, str, str, str]
 
 def _price_changes(old: InstanceType, new: InstanceType) -> Iterator[PriceChange]:
     for market in Market:
-        before, after = old.usd_per_hour(market), new.usd_per_hour(market)
+        before = old.usd_per_hour(market)
+        after = new.usd_per_hour(market)
         if before != after:
             yield PriceChange(old.name, market, before, after)
     zones, zones_now = ({z.zone: z.usd_per_hour for z in i.spot_zones} for i in (old, new))
@@ -124,7 +125,8 @@ def _changes(
     instance_type: str, old: Mapping[str, object], new: Mapping[str, object]
 ) -> Iterator[FigureChange]:
     for figure in dict.fromkeys([*old, *new]):
-        before, after = old.get(figure), new.get(figure)
+        before = old.get(figure)
+        after = new.get(figure)
         # Words are made of what differs alone: those of a curve take scipy.
         if before != after and _plain(before) != _plain(after):
             yield FigureChange(instance_type, figure, _plain(before), _plain(after))

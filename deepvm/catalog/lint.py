@@ -44,7 +44,8 @@ def catalog_warnings(catalog: Catalog) -> tuple[str, ...]:
 
 
 def _spot_is_dearer(instance: InstanceType) -> bool:
-    spot, on_demand = instance.spot_usd_per_hour, instance.on_demand_usd_per_hour
+    spot = instance.spot_usd_per_hour
+    on_demand = instance.on_demand_usd_per_hour
     return spot is not None and on_demand is not None and spot > on_demand
 
 

@@ -101,7 +101,8 @@ def load_catalog(
     network = market.get("network")
     if network not in (None, "peak", "baseline"):
         raise RequestError("network", network, "peak or baseline")
-    catalog, zone = _load(name), market.get("zone")
+    catalog = _load(name)
+    zone = market.get("zone")
     if zone:
         catalog = catalog.within_zone(zone)
     return catalog.sustained() if network == "baseline" else catalog

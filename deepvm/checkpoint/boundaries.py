@@ -71,12 +71,19 @@ class Boundaries:
             schedule: when one is due.
             layerwise: the model, if its layers are updated and copied during backward.
         """
-        self._state, self._pipeline, self._ranks = state, pipeline, ranks
-        self._layers, self._snapshotter, self._schedule = layers, snapshotter, schedule
-        all_steppers, steppers = steppers, dict(steppers)
+        self._state = state
+        self._pipeline = pipeline
+        self._ranks = ranks
+        self._layers = layers
+        self._snapshotter = snapshotter
+        self._schedule = schedule
+        all_steppers = steppers
+        steppers = dict(steppers)
         first = self._stepper = steppers.pop("optimizer")
-        self._mtbf_s, self._since = arguments.mtbf_s(schedule), time.monotonic()
-        self._requests, self._agent = SaveRequests(self._ranks), AgentSaves.find()
+        self._mtbf_s = arguments.mtbf_s(schedule)
+        self._since = time.monotonic()
+        self._requests = SaveRequests(self._ranks)
+        self._agent = AgentSaves.find()
         single = self._agent is not None and self._ranks.world == 1 and layerwise is None
         self._evaluations = EvalModeTracker(first) if single else None
         self._notice: NoticeHook | None = None
@@ -96,13 +103,17 @@ class Boundaries:
         )
         self._due: tuple[float | None, Scheduled | None] | None = None
         """Deadline and agent request of a checkpoint that waits for the next batch or step."""
-        self._due_at, self._warned_unfetched = 0, False
+        self._due_at = 0
+        self._warned_unfetched = False
         self._changed = False
         """Since that version was due something else has changed the state."""
         self._loop = 0
         """Number of the newest loop over :meth:`steps`; 0 outside of one."""
-        self._loops, self._restored, self._consumer = 0, False, 0
-        self._gradients, self._warned_gradients = AccumulatedGradients(all_steppers), False
+        self._loops = 0
+        self._restored = False
+        self._consumer = 0
+        self._gradients = AccumulatedGradients(all_steppers)
+        self._warned_gradients = False
         self._updated = False
         """An optimizer has stepped in this iteration of the loop."""
         self._asked: Handle | None = None
@@ -173,7 +184,8 @@ class Boundaries:
                     self._gradients.reset()
                 else:
                     self._end_iteration()
-            last, asked = self._snapshotter.last_due, self._asked
+            last = self._snapshotter.last_due
+            asked = self._asked
             missing = (
                 (last is not None and last.skipped) or self._due is not None or asked is not None
             )
@@ -187,13 +199,16 @@ class Boundaries:
     def _end_iteration(self) -> None:
         """All that the iteration does is done, and nothing of the next one."""
         self._gradients.end_iteration()
-        self._version, self._updated = self._version + 1, False
+        self._version = self._version + 1
+        self._updated = False
         self._stepped()
-        again, self._again = self._again, False
+        again = self._again
+        self._again = False
         if again:
             self._save(WAIT_S, best=False)
         if self._asked is not None and not self._must_wait(None):
-            asked, self._asked = self._asked, None
+            asked = self._asked
+            self._asked = None
             self._save(WAIT_S, best=asked.best, handle=asked)
         self._take_if_due()
 
@@ -204,9 +219,11 @@ class Boundaries:
         and other ranks may not come here.
         """
         self._loop = 0
-        self._version, self._updated = self._number, False
+        self._version = self._number
+        self._updated = False
         self._rewound = self._again = False
-        asked, self._asked = self._asked, None
+        asked = self._asked
+        self._asked = None
         if asked is None and self._due is None:
             return
         problem = f"version {self._version} is not saved: its iteration was left before the end"
@@ -226,7 +243,8 @@ class Boundaries:
         Raises CheckpointError.
         """
         unseen = self._unseen.look()
-        snapshots, version = self._snapshotter, self._number
+        snapshots = self._snapshotter
+        version = self._number
         with without_autograd():
             snapshots.finish()
             (same,) = self._ranks.minimum(
@@ -268,7 +286,8 @@ class Boundaries:
     def _before_step(self) -> None:
         if not is_nested_step(self._stepper):
             # After a step that raised, the state is unknown until the next step.
-            self._stepping, self._thread = True, threading.current_thread()
+            self._stepping = True
+            self._thread = threading.current_thread()
         if self._layers.updates is None:  # else each layer has waited for its own copy
             self._before_layer(())
 
@@ -336,7 +355,8 @@ class Boundaries:
         )
         waiting = self._due if self._loop else None
         if waiting is not None:
-            self._due, scheduled = None, scheduled or waiting[1]
+            self._due = None
+            scheduled = scheduled or waiting[1]
         due = scheduled is not None or waiting is not None or self._schedule.due(self._context())
         if self._ranks.world == 1 or self._schedule.fixed_steps or not self._schedule.saves:
             due = self._requests.due(self._version) or due or self._layers.filled is not None
@@ -417,7 +437,8 @@ class Boundaries:
         """A loader is about to fetch a batch or start a pass: no next iteration has started."""
         if self._loop:  # it says itself where iterations end
             return
-        due, self._due = self._due, None
+        due = self._due
+        self._due = None
         if due is None or self._stepping or self._closed:
             return
         with without_autograd():
@@ -425,7 +446,8 @@ class Boundaries:
 
     def _give_up_due(self) -> None:
         """Training is over: fail the request of a checkpoint that still waits for a batch."""
-        due, self._due = self._due, None
+        due = self._due
+        self._due = None
         if due is None:
             return
         reason = (
@@ -444,7 +466,8 @@ class Boundaries:
 
     def _look_ahead(self) -> None:
         """Layerwise: take a slot for the next due checkpoint before backward starts; collective."""
-        snapshots, updates = self._snapshotter, self._layers.updates
+        snapshots = self._snapshotter
+        updates = self._layers.updates
         if (
             updates is None
             or updates.ahead
@@ -462,11 +485,13 @@ class Boundaries:
 
     def _context(self) -> SaveContext:
         """The facts that a policy may use."""
-        snapshots, last = self._snapshotter, self._snapshotter.last
+        snapshots = self._snapshotter
+        last = self._snapshotter.last
         busy = max(last.times.values(), default=0.0) if last is not None else 0.0
         # A layout is made once
         stall = max(last.stall_s - snapshots.layout_s, 0.0) if last is not None else 0.0
-        now, mtbf = time.monotonic(), self._mtbf_s
+        now = time.monotonic()
+        mtbf = self._mtbf_s
         # No notices reach the job, so policies insure. Before there are data, the Lomax scale is
         # the mean lifetime.
         facts = SaveFacts(
@@ -508,7 +533,9 @@ class Boundaries:
 
     def _before_evaluation(self) -> None:
         """Save what the last step left, if it would be lost before the next one."""
-        agent, evaluations, snapshots = self._agent, self._evaluations, self._snapshotter
+        agent = self._agent
+        evaluations = self._evaluations
+        snapshots = self._snapshotter
         if agent is None or evaluations is None:
             return
         deadline = self._due[0] if self._due is not None else None

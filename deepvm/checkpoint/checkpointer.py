@@ -113,7 +113,8 @@ class Checkpointer(Boundaries):
             RequestError: an argument is invalid.
             CheckpointError: a tier cannot be reached, or refuses.
         """
-        keep, every = arguments.keep_of(keep), arguments.every_of(every)
+        keep = arguments.keep_of(keep)
+        every = arguments.every_of(every)
         places = arguments.check(model, tiers, slots, keep, keep_every, journal)
         self.job, self._named = arguments.name_of(job)
         ranks = Ranks()
@@ -126,7 +127,8 @@ class Checkpointer(Boundaries):
             raise RequestError("strategy", strategy, "C or G with a sharded model")
         steppers = {name: stepper(optimizer, name) for name, optimizer in state.optimizers.items()}
         ranks.together(state.check)  # what cannot be saved is refused now, not at step 100
-        schedule, self._given = arguments.parse_every(every), (every, strategy)
+        schedule = arguments.parse_every(every)
+        self._given = (every, strategy)
         arguments.mtbf_s(schedule)  # refuses what it cannot read before anything is opened
         fingerprint = state.fingerprint
         facts = ranks.broadcast((secrets.token_hex(8), self.job, fingerprint.settings))
@@ -320,13 +322,17 @@ class Checkpointer(Boundaries):
             allow_fresh=allow_fresh,
             epoch=self._epoch,
         )
-        self._stepping, self._due = False, None
+        self._stepping = False
+        self._due = None
         if self._asked is not None:
             self._asked.failed(
                 CheckpointError("not saved: a version was restored before the end of the iteration")
             )
-        self._updated, self._asked, self._again = False, None, False
-        self._restored, self._rewound = True, bool(self._loop)
+        self._updated = False
+        self._asked = None
+        self._again = False
+        self._restored = True
+        self._rewound = bool(self._loop)
         self._unseen.reset()
         self._snapshotter.forget(self._version)
         self._requests.reset(self._version)

@@ -140,7 +140,8 @@ class FolderWriter(StorageWriter):
             path: the folder; ``checkpoint_id`` of a save replaces it.
             direct: write past the page cache (O_DIRECT) where the file system can.
         """
-        self._path, self._direct = Path(path), direct
+        self._path = Path(path)
+        self._direct = direct
         self._save_id = ""
         self._images: dict[tuple[torch.dtype, torch.Size], Image] = {}
         self._memory: mmap.mmap | None = None
@@ -309,7 +310,8 @@ class FolderReader(FileSystemReader):
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """See :class:`StorageReader`."""
         super().reset(checkpoint_id)
-        self._crcs, self._metadata = {}, None
+        self._crcs = {}
+        self._metadata = None
 
     def read_metadata(self, *args: Any, **_: Any) -> Metadata:
         """See :class:`StorageReader`.

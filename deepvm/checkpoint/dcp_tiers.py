@@ -51,11 +51,14 @@ from deepvm.errors import CheckpointError, DamagedError, RequestError, TierBusyE
 from deepvm.io.failpoints import point
 
 log = logging.getLogger("deepvm.checkpoint")
-_WAIT_S, _LOOK_S, _BUSY_S = 300.0, 0.05, 0.2
+_WAIT_S = 300.0
+_LOOK_S = 0.05
+_BUSY_S = 0.2
 _SOON_S, _OFTEN_S = 0.002, 0.1  # between looks at the store
 _SEEN_S = 3.0  # for a rank to see what rank 0 has committed
 _LENGTH = struct.Struct("<Q")
-_LEAST_METADATA, _ITEM_BYTES = 2**16, 256
+_LEAST_METADATA = 2**16
+_ITEM_BYTES = 256
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,8 @@ def _opened(url: str, job: str, session: str) -> Tier:
 
     Raises RequestError, CheckpointError: a newer one has started.
     """
-    tier, generation = open_tier(url, session, keep_of(None), option="path"), epoch()
+    tier = open_tier(url, session, keep_of(None), option="path")
+    generation = epoch()
     try:
         if generation is not None:
             tier.begin(job, generation)
@@ -188,7 +192,8 @@ class TierWriter(FolderWriter):
             view[offset : offset + len(piece)] = piece
         found: list[WriteResult] = []
         base = image.storages[ticket.rank]
-        name, own = DATA_NAME.format(ticket.rank, ticket.exchange), view[base : base + size]
+        name = DATA_NAME.format(ticket.rank, ticket.exchange)
+        own = view[base : base + size]
         for _ in self.fill(rows, name, own, planner, found):
             pass
         shard = Shard(self._job, ticket.version, ticket.rank, layout, view, attempt=ticket.attempt)
@@ -240,7 +245,9 @@ class _Sending:
     """A running save: a thread sends this rank's part and, on rank 0, the metadata."""
 
     def __init__(self, tier: Tier, shard: Shard, ticket: _Ticket, metadata: int) -> None:
-        self._tier, self._ticket, self._metadata = tier, ticket, metadata
+        self._tier = tier
+        self._ticket = ticket
+        self._metadata = metadata
         self._shard = replace(shard, ready=self._ready, lost=self._fail)
         self._change = threading.Condition()
         self._complete = ticket.rank > 0
@@ -362,7 +369,8 @@ class TierReader(FolderReader):
     def __init__(self, path: str | os.PathLike[str], *, job: str = "") -> None:
         """See :class:`FolderReader`. Raises RequestError."""
         super().__init__(".")
-        self._url, self._job = str(path), name_of(job, FORMER_DEFAULT)[0]
+        self._url = str(path)
+        self._job = name_of(job, FORMER_DEFAULT)[0]
         open_tier(self._url, secrets.token_hex(8), option="path").close()
         self._version: int | None = None
         self._save_id = ""
@@ -371,7 +379,9 @@ class TierReader(FolderReader):
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """See :class:`StorageReader`. Raises RequestError: it is no number."""
         self._version = None if checkpoint_id is None else number_of(checkpoint_id)
-        self._crcs, self._metadata, self._data = {}, None, []
+        self._crcs = {}
+        self._metadata = None
+        self._data = []
 
     def read_metadata(self, *args: Any, **_: Any) -> Metadata:
         """See :class:`StorageReader`.
@@ -407,7 +417,8 @@ class TierReader(FolderReader):
         """Map a version's file, which may be removed then."""
         try:
             tree = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
-            data, metadata = [*tree["ranks"]], tree["metadata"]
+            data = [*tree["ranks"]]
+            metadata = tree["metadata"]
             if not all(_is_plain(tensor) for tensor in (*data, metadata)):
                 raise ValueError("it holds something else than bytes")
             record = bytes_of(metadata)
@@ -435,7 +446,8 @@ class TierReader(FolderReader):
         return plans
 
     def _read(self, name: str, offset: int, length: int, item: str) -> bytes:
-        crc, found = self._crcs.get((name, offset, length)), NAME.fullmatch(name)
+        crc = self._crcs.get((name, offset, length))
+        found = NAME.fullmatch(name)
         rank = int(found[1]) if found is not None else -1
         if (
             crc is None
@@ -480,11 +492,9 @@ def _exchanged(ticket: _Ticket, size: int) -> list[int]:
     """
     if ticket.world == 1:
         return [size]
-    store, own, every = (
-        _store(),
-        f"deepvm/{ticket.exchange}/{ticket.rank}",
-        f"deepvm/{ticket.exchange}/sizes",
-    )
+    store = _store()
+    own = f"deepvm/{ticket.exchange}/{ticket.rank}"
+    every = f"deepvm/{ticket.exchange}/sizes"
     try:
         if ticket.rank:
             store.set(own, str(size))
@@ -504,7 +514,9 @@ def _exchanged(ticket: _Ticket, size: int) -> list[int]:
 
 def _await(ticket: _Ticket, keys: list[str]) -> None:
     """Wait for keys of the store, by looking: one that waits there keeps all other threads out."""
-    store, deadline, pause = _store(), time.monotonic() + _WAIT_S, _SOON_S
+    store = _store()
+    deadline = time.monotonic() + _WAIT_S
+    pause = _SOON_S
     while not store.check(keys):
         if (failed := _failure(ticket)) is not None:
             raise failed
@@ -534,5 +546,6 @@ def _failure(ticket: _Ticket) -> CheckpointError | None:
     """Why the version will not be, if another rank knows."""
     if ticket.world == 1:
         return None
-    key, store = f"deepvm/{ticket.exchange}/failed", _store()
+    key = f"deepvm/{ticket.exchange}/failed"
+    store = _store()
     return CheckpointError(store.get(key).decode()) if store.check([key]) else None

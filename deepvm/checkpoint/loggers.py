@@ -39,7 +39,8 @@ class TensorBoard:
 
     def __init__(self, writer: Any, prefix: str = "checkpoint") -> None:
         """``writer``: closed by its owner, after the checkpointer; ``prefix``: of all tags."""
-        self._writer, self._prefix = writer, prefix
+        self._writer = writer
+        self._prefix = prefix
         self._counts = Counter[str]()
 
     def __call__(self, event: str, facts: Mapping[str, Any], /) -> None:
@@ -58,10 +59,12 @@ class Delivery:
 
     def __init__(self, logger: EventLogger) -> None:
         """Wait for events."""
-        self._logger, self._name = logger, getattr(logger, "__name__", type(logger).__name__)
+        self._logger = logger
+        self._name = getattr(logger, "__name__", type(logger).__name__)
         # Not a Queue: a handler that interrupts its put would wait for the lock for ever.
         self._queue: SimpleQueue[tuple[str, Mapping[str, Any]] | None] = SimpleQueue()
-        self._lost, self._broken = 0, False
+        self._lost = 0
+        self._broken = False
         self._thread = threading.Thread(target=self._deliver, name="deepvm-logger", daemon=True)
         self._thread.start()
 

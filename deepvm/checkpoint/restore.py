@@ -26,7 +26,8 @@ from deepvm.checkpoint.training.state import TrainingState
 from deepvm.core.units import format_bytes, format_seconds
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 
-_MOST_SHOWN, _LONGEST = 4, 300
+_MOST_SHOWN = 4
+_LONGEST = 300
 _CHANGED_SETTINGS = (
     "this training has other settings than the one that saved the version: %s. Optimizers and"
     " schedulers continue with the old values, which are in force now; modules are as built here."
@@ -91,7 +92,8 @@ def restore_newest(
                     f"version {manifest.version} of {job} on {where}: {why}"
                 ) from failed
             if not ranks.rank:
-                size, saved = format_bytes(manifest.size), _saved(manifest.created)
+                size = format_bytes(manifest.size)
+                saved = _saved(manifest.created)
                 who = f"job {job}" if epoch is None else f"job {job}, generation {epoch}"
                 who += f", file {file_name(manifest.job, manifest.version)}"
                 _tell(
@@ -197,10 +199,8 @@ def _fetched(
 def _machine() -> str:
     """Where temporary files are: ranks with the same answer see each other's."""
     try:
-        boot, folder = (
-            Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
-            os.stat(tempfile.gettempdir()),
-        )
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        folder = os.stat(tempfile.gettempdir())
         return f"{boot} {folder.st_dev} {folder.st_ino} {os.getuid()}"
     except OSError:  # not on Linux
         return secrets.token_hex(8)

@@ -31,7 +31,8 @@ class Interrupts:
 
     def __init__(self) -> None:
         """Leave the answer to Python."""
-        self.heard, self._ours = False, False
+        self.heard = False
+        self._ours = False
 
     def take(self) -> None:
         """End the process at SIGINT, from here to its end, except in the context."""

@@ -15,7 +15,8 @@ from deepvm.cli.output import note, say
 from deepvm.errors import RequestError
 from deepvm.io.file_lock import FileLock
 
-_QUICK_S, _LINE_S = 0.7, 15.0
+_QUICK_S = 0.7
+_LINE_S = 15.0
 
 
 @contextlib.contextmanager
@@ -80,7 +81,9 @@ class Progress:
 
     def __init__(self, total: int, unit: str) -> None:
         """Args: how many of what, such as ``runs``."""
-        self._total, self._unit, self._done = total, unit, 0
+        self._total = total
+        self._unit = unit
+        self._done = 0
         self._began = time.monotonic()
         self._over = threading.Event()
         self._speaker = threading.Thread(target=self._speak, name="progress", daemon=True)
@@ -98,7 +101,8 @@ class Progress:
     def _speak(self) -> None:
         terminal = sys.stderr.isatty()
         while not self._over.wait((0.1 if self._bar else _QUICK_S) if terminal else _LINE_S):
-            done, took_s = self._done, time.monotonic() - self._began
+            done = self._done
+            took_s = time.monotonic() - self._began
             if self._bar is not None:
                 self._bar.update(0, completed=done)
             elif terminal:

@@ -119,7 +119,8 @@ def _report(error: BaseException, words: list[str]) -> int:
         return _fail("\n".join(lines), error.exit_code)
     # Usage errors of the option parser; its classes moved between releases of typer, their shape
     # did not.
-    show, exit_code = getattr(error, "show", None), getattr(error, "exit_code", None)
+    show = getattr(error, "show", None)
+    exit_code = getattr(error, "exit_code", None)
     if show is not None and isinstance(exit_code, int):
         explain(error, words)
         usage, _, message = _shown(show).partition("Error: ")

@@ -94,11 +94,9 @@ def takes_flags(function: Callable[..., None]) -> Callable[..., None]:
         flags = record(**{f.name: values.pop(f.name) for f in fields})
         function(**values, **{taken.name: flags})
 
-    command.__name__, command.__doc__, command.__module__ = (
-        function.__name__,
-        function.__doc__,
-        function.__module__,
-    )
+    command.__name__ = function.__name__
+    command.__doc__ = function.__doc__
+    command.__module__ = function.__module__
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return command
 
@@ -107,7 +105,8 @@ def parameters_of(record: Any) -> list[inspect.Parameter]:
     """The options of a dataclass; its other fields are set by the command."""
     parameters = []
     for field in dataclasses.fields(record):
-        about, default = option_of(field), default_of(field)
+        about = option_of(field)
+        default = default_of(field)
         if about is not None:
             annotation = annotated(default, about)
             parameters.append(_parameter(field.name, typed(default, about), annotation))

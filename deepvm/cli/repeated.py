@@ -20,7 +20,9 @@ def words_of(flags: Any) -> list[str]:
     """The options of a dataclass that are not at their defaults, as words of a command line."""
     words: list[str] = []
     for field in fields(flags):
-        about, value, default = option_of(field), getattr(flags, field.name), default_of(field)
+        about = option_of(field)
+        value = getattr(flags, field.name)
+        default = default_of(field)
         if about is not None and value not in (default, typed(default, about)):
             words += _words(_flag(field.name, about), value)
     return words

@@ -74,7 +74,8 @@ def _settable() -> dict[str, Settable]:
     """The options that may be set, as fields of RankFlags, which has all of them."""
     found: dict[str, Settable] = {}
     for field in (*fields(RankFlags), *fields(SweepFlags)):
-        about, default = option_of(field), default_of(field)
+        about = option_of(field)
+        default = default_of(field)
         if about is None:
             continue
         form = about.kind
@@ -143,7 +144,8 @@ class _Defaults(dict[str, Any]):
 
     def __init__(self, ctx: Any, command: TyperCommand) -> None:
         super().__init__()
-        self._context, self._command = ctx, command
+        self._context = ctx
+        self._command = command
 
     def get(self, name: str, default: Any = None) -> Any:
         """The value that is set for an option."""

@@ -14,8 +14,11 @@ from deepvm.errors import RequestError
 Reader: TypeAlias = Callable[[Any, str], Any]
 """Takes a value as users write it, and the option's name for the error."""
 
-BUDGET, TRAINING, RENTED = "Budget", "What you train", "What may be rented"
-PRICES, OUTPUT = "Prices", "Output"
+BUDGET = "Budget"
+TRAINING = "What you train"
+RENTED = "What may be rented"
+PRICES = "Prices"
+OUTPUT = "Output"
 GROUPS = (BUDGET, TRAINING, RENTED, PRICES, OUTPUT)
 """Titles in ``--help``, in this order."""
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 
 _LONGEST = 100
-_COMPARED, _LIKENESS = 5, 0.5
+_COMPARED = 5
+_LIKENESS = 0.74
 
 
 def nearest(name: str, known: Iterable[str], most: int = 1) -> list[str]:
@@ -14,11 +14,13 @@ def nearest(name: str, known: Iterable[str], most: int = 1) -> list[str]:
 
     Case does not matter. Names that are like what was typed come before those that begin with it.
     """
+    from difflib import get_close_matches  # only errors need it
+
     names = {one.casefold(): one for one in known}
     typed = name[:_LONGEST].casefold()
     if len(typed) < 2:
         return []
-    near = difflib.get_close_matches(typed, names, _COMPARED, _LIKENESS)
+    near = get_close_matches(typed, names, _COMPARED, _LIKENESS)
     near.sort(key=lambda one: sorted(one) != sorted(typed))  # swapped letters are the usual slip
     near += sorted((one for one in names if one.startswith(typed) and one not in near), key=len)
     return [names[one] for one in near[:most]]

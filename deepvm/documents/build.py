@@ -61,7 +61,8 @@ class With:
     """An object with more values, which also replace its own; they appear even if None."""
 
     def __init__(self, item: Any, **values: Any) -> None:
-        self.item, self.values = item, values
+        self.item = item
+        self.values = values
 
     def __getattr__(self, name: str) -> Any:
         if name in self.values:
@@ -97,7 +98,8 @@ def _sources(kind: Any) -> dict[str, tuple[Any, At | None]]:
     fields = fields_of(kind)
     order = sorted(fields, key=lambda key: key not in kind.__required_keys__)
     for key, hint in ((key, fields[key]) for key in order):
-        bare, source = hint, At(key)
+        bare = hint
+        source = At(key)
         while get_origin(bare) is Annotated:
             bare, *marks = get_args(bare)
             source = next((mark for mark in marks if isinstance(mark, At)), source)

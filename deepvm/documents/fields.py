@@ -111,7 +111,8 @@ def number(
         text = f"{what}: {article} from {_digits(least)} to {_digits(largest)}"
         field = {"ge": least}
     if null:
-        default, text = None, f"{text}, or null {null}"
+        default = None
+        text = f"{text}, or null {null}"
     return Field(default, le=largest, description=text, **field)
 
 

@@ -133,10 +133,13 @@ def _locate(model: type[BaseModel], document: Any, loc: KeyPath) -> _Location:
             if named_by_user and (here or document is None):
                 named_by_user = False
             elif own is not None:
-                owners, field, models = models, own, tuple(_models_in(own.annotation))
+                owners = models
+                field = own
+                models = tuple(_models_in(own.annotation))
                 named_by_user = _is_mapping(own.annotation)
             elif here:
-                owners, field = models, None
+                owners = models
+                field = None
             else:
                 continue
         path = (*path, step)

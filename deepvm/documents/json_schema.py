@@ -65,7 +65,8 @@ class _Writer:
         self.definitions: dict[str, dict[str, Any]] = {}
 
     def of(self, kind: Any) -> dict[str, Any]:
-        origin, arguments = get_origin(kind), get_args(kind)
+        origin = get_origin(kind)
+        arguments = get_args(kind)
         if origin is Annotated:
             texts = [text for text in arguments[1:] if isinstance(text, str)]
             described = {"description": ", ".join(reversed(texts))} if texts else {}

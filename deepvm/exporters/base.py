@@ -68,7 +68,8 @@ class Exporter:
     """A sentence about what limits the prices of spot VMs, for the header of each file."""
 
     def __init__(self, plan: Plan, options: ExportOptions) -> None:
-        self.plan, self.options = plan, options
+        self.plan = plan
+        self.options = options
 
     def files(self) -> Iterator[ExportFile]:
         """Raises RequestError if an option is missing or not usable with this plan."""

@@ -59,7 +59,8 @@ class Ec2Fleet(AwsExporter):
 
     def own_template(self, group: PlannedGroup) -> str:
         """The name of the user's launch template for a group, empty without one."""
-        training, memory = self.options.launch_template, self.options.memory_launch_template
+        training = self.options.launch_template
+        memory = self.options.memory_launch_template
         if group.role != MEMORY or not (self.plan.mixes_cpu_architectures or memory):
             return training
         if training and not memory:

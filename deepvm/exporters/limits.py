@@ -31,7 +31,8 @@ class LimitedPlan:
         """What the VMs of a group may cost, at list prices: the cloud knows of no savings plan."""
         if self.limits is None:
             return None
-        limit, discount = self.limits.groups[group.role], group.vms.on_demand_discount
+        limit = self.limits.groups[group.role]
+        discount = group.vms.on_demand_discount
         if group.market is Market.SPOT or not discount:
             return limit
         amounts = (limit.usd_per_hour, limit.vm_usd_per_hour)

@@ -57,7 +57,8 @@ class SkyPilot(survival.SurvivingExporter):
 
     def _check(self) -> None:
         """Raise RequestError for types and code that SkyPilot does not know."""
-        name, code = self.plan.training.instance_type, self.options.code
+        name = self.plan.training.instance_type
+        code = self.options.code
         if self.cloud.name == "runpod" and not _RUNPOD.fullmatch(name):
             allowed = (
                 f"a plan whose types SkyPilot knows, which {name!r} is not: recommend --source"
@@ -100,7 +101,9 @@ class SkyPilot(survival.SurvivingExporter):
     @property
     def infra(self) -> list[str]:
         """Clouds, regions and zones, as SkyPilot names them, in which the VMs may start."""
-        cloud, region, zones = self.cloud.name, self.plan.region, self.plan.training.zones
+        cloud = self.cloud.name
+        region = self.plan.region
+        zones = self.plan.training.zones
         # RunPod's regions are countries to SkyPilot, and data centers here.
         where = f"{cloud}/{region}" if region and cloud != "runpod" else cloud
         if not region or not zones or not all(zone.name for zone in zones):

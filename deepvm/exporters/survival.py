@@ -49,7 +49,8 @@ class SurvivingExporter(Exporter):
         Raises:
             RequestError: a training is to start, and VMs can install nothing.
         """
-        own, extras = self.options.own, [self.library] if self.library else []
+        own = self.options.own
+        extras = [self.library] if self.library else []
         if trains:
             extras.insert(0, "train")
         extra = f"[{','.join(extras)}]" if extras else ""

@@ -27,13 +27,17 @@ from typing import NamedTuple
 
 AGENT = "DEEPVM_AGENT"
 """Environment variable: the folder of the machine's agent, with its board and its socket."""
-BOARD, SOCKET = "board", "socket"
+BOARD = "board"
+SOCKET = "socket"
 MOST_RANKS = 200
 _RING = 4
 _MAGIC = 0x4445455056423031  # "DEEPVB01"
 _WORDS = 2048
-_RING_AT, _PEERS_RING_AT, _ENTRY_WORDS = 16, 32, 4
-_RANK_AT, _RANK_WORDS = 64, 8
+_RING_AT = 16
+_PEERS_RING_AT = 32
+_ENTRY_WORDS = 4
+_RANK_AT = 64
+_RANK_WORDS = 8
 
 
 class Flag(IntEnum):
@@ -149,13 +153,15 @@ class Board:
             reason, limit_ms = (
                 (reason, min(limit_ms, until_ms)) if reason.holds else (unseen, until_ms)
             )
-        words[Flag.REASON], words[Flag.LIMIT_MS] = reason, limit_ms
+        words[Flag.REASON] = reason
+        words[Flag.LIMIT_MS] = limit_ms
         words[Flag.REQUEST] += 1  # last: whoever sees it sees the reason, too
         return words[Flag.REQUEST]
 
     def resume(self) -> None:
         """Have ranks that hold continue; what was asked for is given up."""
-        self.words[Flag.RESUMED], self.words[Flag.TAKEN] = 2**63, self.words[Flag.REQUEST]
+        self.words[Flag.RESUMED] = 2**63
+        self.words[Flag.TAKEN] = self.words[Flag.REQUEST]
 
     def schedule(self, step: int, save: Scheduled, *, by_peers: bool = False) -> None:
         """Have all local ranks save at the end of a step; may be repeated at any time."""
@@ -166,7 +172,8 @@ class Board:
 
     def scheduled(self, step: int) -> Scheduled | None:
         """The save at the end of a step, if any."""
-        words, place = self.words, _RING_AT + step % _RING * _ENTRY_WORDS
+        words = self.words
+        place = _RING_AT + step % _RING * _ENTRY_WORDS
         if words[place] != step:
             place += _PEERS_RING_AT - _RING_AT
             if words[place] != step:

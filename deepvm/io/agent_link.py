@@ -55,19 +55,18 @@ class AgentLink:
     ) -> None:
         """Open the board. Raises OSError or ValueError if there is none."""
         self._who = {"rank": rank, "local_rank": local_rank, "world": world, "epoch": epoch}
-        self.rank, self.local_rank, self.world, self._local_world = (
-            rank,
-            local_rank,
-            world,
-            local_world,
-        )
+        self.rank = rank
+        self.local_rank = local_rank
+        self.world = world
+        self._local_world = local_world
         self._folder = folder
         self.board = Board(folder / BOARD)
         self._words = self.board.words
         for word in (RankFlag.HELD, RankFlag.VERSION):  # one that was killed may have left them
             self.board.set_of_rank(local_rank, word, 0)
         self._peers: Peers | None = None
-        self._unmet, self._alone = world > 1 and world != local_world, 0
+        self._unmet = world > 1 and world != local_world
+        self._alone = 0
         self._request = 0
         self._due = 0
         self.announced_s = 0.0
@@ -90,7 +89,10 @@ class AgentLink:
             # Who does not say may be on several machines
             local_world = int(environ.get("LOCAL_WORLD_SIZE", "0"))
             if environ.get(INDEPENDENT):
-                rank, local_rank, world, local_world = 0, int(environ[INDEPENDENT]), 1, 1
+                rank = 0
+                local_rank = int(environ[INDEPENDENT])
+                world = 1
+                local_world = 1
             epoch = int(environ.get(EPOCH, "0"))
             return cls(
                 Path(folder),
@@ -148,7 +150,8 @@ class AgentLink:
 
         Tries one way after the other; if the first order arrives late, it repeats the second.
         """
-        peers, self.announced_s = self._peers, 0.0
+        peers = self._peers
+        self.announced_s = 0.0
         if peers is None or not self._words[Flag.ALONE]:
             found = self.ask(
                 {"ask": "schedule", "step": step, "save": list(save), "peers": peers is not None}
@@ -201,7 +204,8 @@ class AgentLink:
         return self._asked() if self._words[Flag.REQUEST] != self._request else None
 
     def _policy_wants(self, step: int) -> bool:
-        due, every = self._words[Flag.DUE], self._words[Flag.EVERY]
+        due = self._words[Flag.DUE]
+        every = self._words[Flag.EVERY]
         if every:  # the agent need not look in time
             return (step + (self.world > 1)) % every == 0
         # With several ranks it is announced a step ahead.
@@ -209,7 +213,8 @@ class AgentLink:
 
     def _asked(self) -> Scheduled:
         """What is asked for; from now on it is known."""
-        words, self._due = self._words, self._words[Flag.DUE]
+        words = self._words
+        self._due = self._words[Flag.DUE]
         if words[Flag.REQUEST] == self._request:
             return Scheduled(SaveReason.INSURANCE)
         self._request = words[Flag.REQUEST]
@@ -225,7 +230,8 @@ class AgentLink:
         """Wait at the end of a saved step, while what is done next would be lost."""
         if not save.reason.holds:
             return
-        board, limit_s = self.board, save.limit_ms / 1000 + _AFTER_S
+        board = self.board
+        limit_s = save.limit_ms / 1000 + _AFTER_S
         board.set_of_rank(self.local_rank, RankFlag.HELD, step)
         while not self.is_resumed(save) and time.time() < limit_s:
             time.sleep(_POLL_S)

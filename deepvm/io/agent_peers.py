@@ -19,7 +19,8 @@ from typing import Any
 
 from deepvm.io.agent_board import Board, Flag, SaveReason, Scheduled
 
-_LOOK_S, _SELDOM = 0.1, 10
+_LOOK_S = 0.1
+_SELDOM = 10
 _ACK_LOOK_S = 0.005
 _ACK_S = 60.0
 _LAST_S = 2.0
@@ -38,8 +39,13 @@ class Peers:
 
     def __init__(self, board: Board, store: Any, *, rank: int, local_rank: int, world: int) -> None:
         """Report that this rank exists; a machine's first one polls the store from now on."""
-        self._board, self._store, self._rank, self._world = board, store, rank, world
-        self._wished, self._heard, self._saves = 0, 0, 0
+        self._board = board
+        self._store = store
+        self._rank = rank
+        self._world = world
+        self._wished = 0
+        self._heard = 0
+        self._saves = 0
         self._ranks_s = _ACK_S
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
@@ -120,7 +126,8 @@ class Peers:
 
     def _pass_on(self) -> None:
         """What this machine's agent wants, and what rank 0 has decided."""
-        words, store = self._board.words, self._store
+        words = self._board.words
+        store = self._store
         if words[Flag.REQUEST] != self._wished:
             self._wished = words[Flag.REQUEST]
             wish = Scheduled(SaveReason(words[Flag.REASON]), words[Flag.LIMIT_MS], self._wished)

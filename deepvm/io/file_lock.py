@@ -20,7 +20,9 @@ class FileLock:
 
     def __init__(self, path: Path, mode: int = 0o600) -> None:
         """The file is created with ``mode`` when first locked; the folder must exist."""
-        self._path, self._mode, self._descriptor = path, mode, -1
+        self._path = path
+        self._mode = mode
+        self._descriptor = -1
         self.held = False
 
     def take(self, *, shared: bool, limit_s: float = 0.0) -> bool:
@@ -64,6 +66,7 @@ class FileLock:
                 self._path.unlink()
         if self._descriptor >= 0:
             os.close(self._descriptor)
-        self._descriptor, self.held = -1, False
+        self._descriptor = -1
+        self.held = False
 
     __del__ = release

@@ -10,7 +10,8 @@ class LineTail:
 
     def __init__(self, path: Path, *, at_end: bool = False) -> None:
         """Begin at the first line, or after all that are there; the file may come later."""
-        self._path, self._rest = path, b""
+        self._path = path
+        self._rest = b""
         self._offset = path.stat().st_size if at_end and path.exists() else 0
 
     def new(self) -> list[bytes]:

@@ -69,7 +69,9 @@ def own_package() -> OwnPackage:
 
 def _url(origin: dict[str, Any]) -> str:
     """A pinned public source of this installation; empty if there is none without a secret."""
-    url, vcs, marks = str(origin.get("url", "")), origin.get("vcs_info"), []
+    url = str(origin.get("url", ""))
+    vcs = origin.get("vcs_info")
+    marks = []
     if vcs:
         url = f"{url}@{vcs['commit_id']}"
     hashes = (origin.get("archive_info") or {}).get("hashes") or {}
@@ -97,7 +99,8 @@ def _wheel(found: metadata.Distribution) -> tuple[str, bytes]:
     with zipfile.ZipFile(raw, "w") as archive:
         for name, data in files.items():
             member = zipfile.ZipInfo(name)
-            member.external_attr, member.compress_type = 0o644 << 16, zipfile.ZIP_DEFLATED
+            member.external_attr = 0o644 << 16
+            member.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(member, data)
     return f"{_NAME}-{found.version}-py3-none-any.whl", raw.getvalue()
 
@@ -118,8 +121,10 @@ def package_archive(*, data: bool = False, libraries: bool = True) -> bytes:
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w") as archive:
         for file, name in (*_files(data=data), *(_libraries() if libraries else ())):
-            member, content = tarfile.TarInfo(name), file.read_bytes()
-            member.size, member.mode = len(content), 0o644
+            member = tarfile.TarInfo(name)
+            content = file.read_bytes()
+            member.size = len(content)
+            member.mode = 0o644
             archive.addfile(member, io.BytesIO(content))
     return gzip.compress(raw.getvalue(), 6, mtime=0)
 

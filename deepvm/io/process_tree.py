@@ -78,7 +78,8 @@ def is_alive(pid: int) -> bool:
 
 def descendants(pid: int) -> set[int]:
     """The processes below a process, zombies included."""
-    found, rest = set[int](), [pid]
+    found = set[int]()
+    rest = [pid]
     while rest:
         new = [child for child in children_of(rest.pop()) if child not in found]
         found.update(new)

@@ -123,7 +123,9 @@ class ResumableSampler:
             raise RequestError("rank", rank, f"from 0 to {world - 1}")
         if seed < 0:
             raise RequestError("seed", seed, "a whole number from 0")
-        self.rank, self.world, self.seed = rank, world, seed
+        self.rank = rank
+        self.world = world
+        self.seed = seed
         self.epoch = self.cursor_step = 0
 
     @property
@@ -137,7 +139,9 @@ class ResumableSampler:
 
     def __iter__(self) -> Iterator[list[int]]:
         """This rank's samples of the steps that are left of this epoch."""
-        geometry, epoch, first = self.geometry, self.epoch, self.cursor_step
+        geometry = self.geometry
+        epoch = self.epoch
+        first = self.cursor_step
         order = geometry.permutation(self.seed, epoch)
         for step in range(first, geometry.steps_per_epoch):
             yield geometry.shard(geometry.window(order, step), self.rank, self.world).tolist()
@@ -169,4 +173,6 @@ class ResumableSampler:
                 dict(state),
                 f"of the same data set and global batch: {steps} steps an epoch",
             )
-        self.epoch, self.cursor_step, self.seed = epoch, cursor_step, seed
+        self.epoch = epoch
+        self.cursor_step = cursor_step
+        self.seed = seed

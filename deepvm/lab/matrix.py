@@ -98,9 +98,11 @@ def _fault_field(name: str) -> Any:
     short = _short_form("at", list)
     text = "steps from 1 on, such as [40, 110], or {count: 5, seed: 1}"
     if name == "slow":
-        short, text = _short_form("mbps", int, float), "MB a second, such as 20"
+        short = _short_form("mbps", int, float)
+        text = "MB a second, such as 20"
     elif isinstance(find_fault(name), DiskFault):
-        short, text = _short_form("share", int, float), "a share from 0 to 1, such as 0.2"
+        short = _short_form("share", int, float)
+        text = "a share from 0 to 1, such as 0.2"
     return Annotated[FaultSchedule, short] | None, _doc(text, None)
 
 
@@ -325,7 +327,8 @@ def _model_rules(matrix: MatrixFile, path: KeyPath, model: Model) -> Rules:
 
 def _world_rules(matrix: MatrixFile) -> Rules:
     key = ("elastic" if matrix.elastic else "world",)
-    batch, shards = matrix.global_batch, matrix.shards
+    batch = matrix.global_batch
+    shards = matrix.shards
     for _, world in matrix.worlds:
         if batch % world:
             yield key, f"{world} ranks do not divide the global batch, {batch}"

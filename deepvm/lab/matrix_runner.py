@@ -98,7 +98,9 @@ class MatrixRunner:
             RequestError: a batch is larger than its data set, nothing is chosen, or runs of the
                 folder that are not chosen are of another matrix. DataError: no such files.
         """
-        self._matrix, self._out, self._jobs = matrix, out, jobs
+        self._matrix = matrix
+        self._out = out
+        self._jobs = jobs
         self._sizes = {
             one.name: len(load(one.name, _path(one.path), one.size)) for one in matrix.datasets
         }
@@ -187,7 +189,8 @@ class MatrixRunner:
                 reason = _judged(records, key)
                 state = RunState.INVALID if reason else RunState.COMPLETED
         except DataError as error:  # of this run; the others are made all the same
-            state, reason = RunState.FAILED, str(error)
+            state = RunState.FAILED
+            reason = str(error)
         if reason:
             _refuse_full_disk(self._out)
         return _row(run, key, records, state, reason)
@@ -241,9 +244,12 @@ def _standing(folder: Path, config: Mapping[str, Any], key: str) -> Records | No
 
 def _row(run: Run, key: str, records: Records | None, state: RunState, reason: str = "") -> Row:
     """``records``: None if there are none that can be read."""
-    wall_s, restarts, done = 0.0, 0, 0
+    wall_s = 0.0
+    restarts = 0
+    done = 0
     if records is not None:
-        wall_s, restarts = float(records.supervisor["wall_s"]), int(records.supervisor["restarts"])
+        wall_s = float(records.supervisor["wall_s"])
+        restarts = int(records.supervisor["restarts"])
         done = 1 + max((step for step, _ in records.owners), default=-1)
     suite = run.suite
     return Row(

@@ -100,7 +100,9 @@ _EVENTS = {
 def check_config(config: Mapping[str, Any], where: object) -> None:
     """Of a run. Raises DataError."""
     _check(LabRun, config, where)
-    batch, size, worlds = config["global_batch"], config["dataset_size"], config["worlds"]
+    batch = config["global_batch"]
+    size = config["dataset_size"]
+    worlds = config["worlds"]
     if batch > size:
         raise DataError(f"{where}: damaged: global_batch is {batch}, of {size} samples")
     steps = [step for step, _ in worlds]

@@ -26,8 +26,12 @@ from deepvm.lab.record_checks import (
     check_supervisor,
 )
 
-CONFIG, SUPERVISOR, FINAL, AUDIT = "config.json", "supervisor.json", "final.sha256", "audit.json"
-CHECKPOINTS, ENVIRONMENT = "checkpoint_rank0.jsonl", "environment.json"
+CONFIG = "config.json"
+SUPERVISOR = "supervisor.json"
+FINAL = "final.sha256"
+AUDIT = "audit.json"
+CHECKPOINTS = "checkpoint_rank0.jsonl"
+ENVIRONMENT = "environment.json"
 NODE_LOG = "memory-node.log"
 """What memory nodes have printed, one after the other."""
 RUNS = "runs"
@@ -75,10 +79,8 @@ class Events:
     """What happens to a rank, with the time of each."""
 
     def __init__(self, folder: Path, rank: int, attempt: int) -> None:
-        self._lines, self._facts = (
-            Lines(folder / events_of(rank)),
-            {"attempt": attempt, "rank": rank},
-        )
+        self._lines = Lines(folder / events_of(rank))
+        self._facts = {"attempt": attempt, "rank": rank}
 
     def note(self, event: str, **facts: Any) -> None:
         self._lines.add({"event": event, "time": time.time(), **self._facts, **facts})

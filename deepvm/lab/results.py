@@ -115,7 +115,8 @@ class Cost:
 
     def part_s(self, part: str) -> float | None:
         """A part of a recovery, a mean over those of the run of which it is known."""
-        known, total = self.known[f"{part}_s"], getattr(self, f"{part}_s")
+        known = self.known[f"{part}_s"]
+        total = getattr(self, f"{part}_s")
         return total / known if known else None
 
     @property
@@ -127,7 +128,9 @@ class Cost:
 
 def cost_of(run: Records, *, passed: bool, undisturbed: Records | None = None) -> Cost:
     """Of one run. Raises DataError: its records are damaged."""
-    config, supervisor, rows = run.config, run.supervisor, run.checkpoints
+    config = run.config
+    supervisor = run.supervisor
+    rows = run.checkpoints
     steps = run.steps.get(0, [])
     stalls = [row for row in run.events(0) if row["event"] == "stalled"]
     in_steps_s = sum(row["seconds"] for row in stalls if row["in_step"])

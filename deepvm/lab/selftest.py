@@ -25,7 +25,8 @@ from deepvm.lab.records import CHECKPOINTS, CONFIG, Records, read_document, read
 from deepvm.lab.running.launcher import Launcher
 from deepvm.lab.running.plan import Plan
 
-STEPS, EVERY = 60, 20
+STEPS = 60
+EVERY = 20
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,8 @@ def judge(
         try:
             reason = next(gate(evidence), "")
         except NotJudgedError as error:
-            state, reason = "skipped", str(error)
+            state = "skipped"
+            reason = str(error)
         except MissingFileError as error:
             reason = f"{error.name} is missing"
         answers.append(Gate(name, state if reason else "passed", reason))
@@ -48,7 +49,8 @@ def replays(rows: Iterable[Mapping[str, Any]], ids: str) -> Iterator[str]:
     """
     first: dict[tuple[int, int, int | None], Mapping[str, Any]] = {}
     for row in rows:
-        step, rank = row["global_step"], row["rank"]
+        step = row["global_step"]
+        rank = row["rank"]
         before = first.setdefault((step, rank, row.get("world_size")), row)
         for key, problem in ((ids, "other samples"), ("loss_hex", "another loss")):
             if before[key] != row[key]:

@@ -99,10 +99,8 @@ class Candidates:
         allowed = [g for g in placed if not architecture.lacks(g.instance)]
         types = tuple(g.instance for g in allowed)
         counts = np.arange(architecture.smallest_count, self.request.max_nodes + 1, dtype=np.int64)
-        type_index, count = (
-            np.repeat(np.arange(len(types)), len(counts)),
-            np.tile(counts, len(types)),
-        )
+        type_index = np.repeat(np.arange(len(types)), len(counts))
+        count = np.tile(counts, len(types))
         on_demand = architecture.on_demand(count)
         spot = count - on_demand
 
@@ -113,9 +111,11 @@ class Candidates:
             return _ints(t.micro_usd_per_hour(market) or 0 for t in types)[type_index]
 
         more = self.surcharge
-        spot_price, on_demand_price = prices(Market.SPOT), prices(Market.ON_DEMAND)
+        spot_price = prices(Market.SPOT)
+        on_demand_price = prices(Market.ON_DEMAND)
         eflops = np.array([t.eflops or 0.0 for t in types])[type_index]
-        nothing, one = np.zeros(len(count)), np.ones(len(count))
+        nothing = np.zeros(len(count))
+        one = np.ones(len(count))
         sizes = TrainingTable(
             types=types,
             type_index=type_index,
@@ -204,7 +204,8 @@ def gather(catalog: Catalog, request: PlanRequest) -> Candidates:
     Raises a RequestError for a glob that matches no type or an unknown architecture, and a
     MissingDataError if no type has a speed-up curve of the requested kind.
     """
-    architectures, surcharge = architectures_of(request), Surcharge()
+    architectures = architectures_of(request)
+    surcharge = Surcharge()
     if request.extras.counted:
         from deepvm.core.bill.bill import surcharge_of  # few requests count more than VMs
 
@@ -233,7 +234,8 @@ def gather(catalog: Catalog, request: PlanRequest) -> Candidates:
         for i in sorted(gpu_types, key=lambda i: i.name)
     ]
     trains = [f for f in found if isinstance(f, GpuCandidate)]
-    quotas, rule = request.quotas_of(catalog), catalog.memory_nodes
+    quotas = request.quotas_of(catalog)
+    rule = catalog.memory_nodes
     tiered = any(a.tiered for a in architectures)
     cpu_types = sorted((i for i in catalog if i.gpu is None and tiered), key=lambda i: i.name)
     refused = [memory_rejection(i, request, quotas, rule) for i in cpu_types]

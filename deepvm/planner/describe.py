@@ -45,7 +45,8 @@ def blocks_of(candidates: Candidates) -> tuple[Block, ...]:
 
 def block_of(architecture: Architecture, candidates: Candidates) -> Block:
     """The sizes of one architecture that can be feasible, with their scores."""
-    sizes, request = candidates.sizes(architecture), candidates.request
+    sizes = candidates.sizes(architecture)
+    request = candidates.request
     sizes = sizes.take(sizes.lasting)
     # Whether the others keep to the job's limits depends on the price of the whole plan.
     if request.needs_work:
@@ -87,18 +88,18 @@ def describe(
     elsewhere: bool = False,
 ) -> Recommendation:
     """The recommendation of a choice; ``elsewhere``: with :attr:`Recommendation.next_zone`."""
-    sizes, row, cluster, work = (
-        choice.block.sizes,
-        choice.size,
-        choice.cluster,
-        candidates.request.work,
-    )
-    count, k = cluster.gpu_count, float(sizes.k[row])
+    sizes = choice.block.sizes
+    row = choice.size
+    cluster = choice.cluster
+    work = candidates.request.work
+    count = cluster.gpu_count
+    k = float(sizes.k[row])
     throughput = float(sizes.ideal_throughput[row]) * k
     gpu = cluster.gpu
     assert gpu.eflops is not None  # or it would not be a candidate
     curve = next(g.curve for g in candidates.gpus if g.instance.name == gpu.name)
-    kind, n = curve.kind, np.array([float(count)])
+    kind = curve.kind
+    n = np.array([float(count)])
     warnings = list(_about(gpu))
     if candidates.catalog.unsure:
         warnings.append(f"{candidates.catalog.unsure}: look before you count on it")
@@ -121,10 +122,8 @@ def describe(
         )
     both = [z for z in gpu.zones if cluster.memory and z in cluster.memory.instance.zones]
     if cluster.memory is not None and not gpu.spot_zones and 0 < len(both) < len(gpu.zones):
-        offer, types = (
-            "offer" if len(both) > 1 else "offers",
-            f"{gpu.name} and {cluster.memory.instance.name}",
-        )
+        offer = "offer" if len(both) > 1 else "offers"
+        types = f"{gpu.name} and {cluster.memory.instance.name}"
         warnings.append(f"only {', '.join(both)} {offer} both {types}: start the cluster there")
     outlook = None
     if work is not None:
@@ -207,7 +206,8 @@ def _bill(cluster: Cluster, outlook: JobEstimate | None, candidates: Candidates)
 
 def _costs_usd(price: int, total_s: float, prediction: Prediction) -> tuple[float, float] | None:
     """The bill of a fast run at a good time and a slow one at a bad time; None if no progress."""
-    kept, speed = prediction.kept, prediction.throughput
+    kept = prediction.kept
+    speed = prediction.throughput
     if not kept.low:
         return None
     from deepvm.planner.job_forecast import START_S
@@ -220,7 +220,9 @@ def _costs_usd(price: int, total_s: float, prediction: Prediction) -> tuple[floa
 
 def _not_believed(choice: Choice, candidates: Candidates, speed: TrainingSpeed) -> Iterator[str]:
     """Larger clusters of measured VMs that would be faster, if what was measured went so far."""
-    sizes, row, request = choice.block.sizes, choice.size, candidates.request
+    sizes = choice.block.sizes
+    row = choice.size
+    request = candidates.request
     from deepvm.core.training.speed import Source
 
     if speed.source is not Source.MEASURED:
@@ -268,7 +270,8 @@ def _about(gpu: InstanceType) -> Iterator[str]:
         yield f"the eFLOPS of {gpu.name} are estimated: {gpu.eflops_basis}"
     if gpu.speedup_basis:
         yield f"the speed-up curves of {gpu.name} are {gpu.speedup_basis}"
-    spot, on_demand = gpu.spot_usd_per_hour, gpu.on_demand_usd_per_hour
+    spot = gpu.spot_usd_per_hour
+    on_demand = gpu.on_demand_usd_per_hour
     if spot is not None and on_demand is not None and spot > on_demand:
         yield (
             f"{gpu.name} costs more on the spot market, {format_usd(spot)} $/h, than on demand, "
@@ -365,10 +368,12 @@ def binding(choice: Choice, candidates: Candidates) -> tuple[Binding, ...]:
     would miss, or preemptions. Where types are ranked, the larger one may be allowed and not
     believed, or too little better; else it ranks higher, and nothing is binding.
     """
-    now, work = choice.cluster, candidates.request.work
+    now = choice.cluster
+    work = candidates.request.work
     everything = _all_sizes(choice, candidates)
     sizes = everything.take(everything.lasting & np.isfinite(everything.total_s))
-    price, nodes = sizes.price.copy(), np.zeros(len(sizes), dtype=np.int64)
+    price = sizes.price.copy()
+    nodes = np.zeros(len(sizes), dtype=np.int64)
     if choice.memory is not None:
         one = choice.block.tier.take(np.array([choice.memory]))
         nodes = one.needed(sizes.count, sizes.n_sat)[:, 0]
@@ -387,8 +392,10 @@ def binding(choice: Choice, candidates: Candidates) -> tuple[Binding, ...]:
             *_endless(choice, candidates, everything),
         )
     row = int(np.argmax(better))
-    count, micro_usd = int(sizes.count[row]), int(price[row])
-    memory, more = now.memory, int(nodes[row])
+    count = int(sizes.count[row])
+    micro_usd = int(price[row])
+    memory = now.memory
+    more = int(nodes[row])
     larger = what = f"{count} x {now.gpu.name}"
     if memory is not None:
         larger += f" with {more} x {memory.instance.name}"
@@ -439,12 +446,12 @@ def _for_nodes(
     choice: Choice, sizes: TrainingTable, row: int, more: int, broken: int, candidates: Candidates
 ) -> Iterator[Binding]:
     """Saturation and memory, if the larger cluster needs ``more`` nodes, breaking limits."""
-    memory, tier, count = choice.cluster.memory, choice.block.tier, int(sizes.count[row])
+    memory = choice.cluster.memory
+    tier = choice.block.tier
+    count = int(sizes.count[row])
     assert memory is not None and choice.memory is not None
-    most, pair = (
-        candidates.catalog.memory_nodes.most_nodes,
-        min(int(tier.n_sat[choice.memory]), int(sizes.n_sat[row])),
-    )
+    most = candidates.catalog.memory_nodes.most_nodes
+    pair = min(int(tier.n_sat[choice.memory]), int(sizes.n_sat[row]))
     if most is not None and more > most:
         reason = (
             f"{count} senders need {more} memory nodes (n/m < {pair}); a version is split over at"
@@ -469,10 +476,8 @@ def _for_nodes(
     one = tier.take(np.array([choice.memory]))
     senders = int(one.for_senders(sizes.count[[row]], sizes.n_sat[[row]])[0, 0])
     if senders < more and without(senders):
-        holds, receives = (
-            f"hold {candidates.request.held} together (eq. 6)",
-            "together receive a version in time",
-        )
+        holds = f"hold {candidates.request.held} together (eq. 6)"
+        receives = "together receive a version in time"
         what = holds if int(one.for_memory[0]) == more else receives
         yield Binding(
             "memory", f"{more} x {memory.instance.name} {what}; {count} senders need {senders}"
@@ -499,10 +504,8 @@ def _late(
         return
     late = better[sizes.total_s[better] > work.deadline_s]
     if len(late):
-        what, took = (
-            f"{int(sizes.count[late[-1]])} x {choice.cluster.gpu.name}",
-            float(sizes.total_s[late[-1]]),
-        )
+        what = f"{int(sizes.count[late[-1]])} x {choice.cluster.gpu.name}"
+        took = float(sizes.total_s[late[-1]])
         yield Binding(
             "deadline", f"{what} would be better, but expected to take {format_seconds(took)}"
         )
@@ -510,7 +513,8 @@ def _late(
 
 def _endless(choice: Choice, candidates: Candidates, sizes: TrainingTable) -> Iterator[Binding]:
     """Preemptions, if a faster, larger cluster would never finish because of them."""
-    now, request = choice.cluster, candidates.request
+    now = choice.cluster
+    request = candidates.request
     if request.work is None or request.needs_work:
         return
     faster = (sizes.count > now.gpu_count) & (
@@ -533,11 +537,9 @@ def _limits(
     sizes: TrainingTable, row: int, price: int, candidates: Candidates, cluster: str
 ) -> Iterator[Binding]:
     """Budget, quotas and ``max_nodes`` that a size breaks at a price, without memory nodes."""
-    gpu, count, request = (
-        sizes.types[int(sizes.type_index[row])],
-        int(sizes.count[row]),
-        candidates.request,
-    )
+    gpu = sizes.types[int(sizes.type_index[row])]
+    count = int(sizes.count[row])
+    request = candidates.request
     if price > request.budget_micro_usd:
         over = Decimal(price) / MICRO_USD - request.budget
         reason = f"{cluster} would cost {format_usd(price)} $/h, {format_usd(over)} over the budget"

@@ -78,7 +78,8 @@ def _why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
             else examples(name, known, meant_type(name, known))
         )
         raise RequestError("explain", name, allowed)
-    budget, candidates = request.budget_micro_usd, gather(catalog, request)
+    budget = request.budget_micro_usd
+    candidates = gather(catalog, request)
     rejection = next((r for r in candidates.rejections if r.instance_type == name), None)
     if (
         rejection is None
@@ -110,7 +111,8 @@ def _why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
     found = describe(best, candidates, binding=binding(best, candidates), elsewhere=True)
     assert winner is not None  # if any plan has this type
     if best.cluster == winner.cluster:
-        verdict, price_usd = f"{name} is in the best cluster", Decimal(best.price) / MICRO_USD
+        verdict = f"{name} is in the best cluster"
+        price_usd = Decimal(best.price) / MICRO_USD
         return WhyNot(catalog, name, verdict, found, 0.0, price_usd, reference=candidates.reference)
     better = improvement(winner, best, request)
     gap = None if better is None else -better
@@ -124,7 +126,8 @@ def _why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
 
 def _having(block: Block, name: str) -> Block:
     """The plans of a block with a type."""
-    sizes, tier = block.sizes, block.tier
+    sizes = block.sizes
+    tier = block.tier
     nodes = np.array([t.name == name for t in tier.types], dtype=np.bool_)
     if block.architecture.tiered and nodes.any():
         return replace(block, tier=tier.take(nodes))
@@ -156,7 +159,8 @@ def _verdict(
     name: str, best: Choice, winner: Choice, gap: float | None, matched: str, request: PlanRequest
 ) -> str:
     what = f"The best cluster with {name}, {best.cluster} at {format_usd(best.price)} $/h,"
-    ahead, late = improvement(winner, best, request), float(best.block.sizes.late[best.size])
+    ahead = improvement(winner, best, request)
+    late = float(best.block.sizes.late[best.size])
     misses = f" and misses the deadline in {late:.0%} of cases" if late > SELDOM else ""
     if best.value > winner.value and request.weighs_doubt and ahead is not None:
         price = f"{best.price / winner.price:.2f} times the winner's price"

@@ -57,7 +57,8 @@ def infeasible(candidates: Candidates, cheapest: Choice | None) -> Infeasible:
         limited = _never_trains(candidates)
     if limited is not None:
         return limited
-    request, architectures = candidates.request, candidates.architectures
+    request = candidates.request
+    architectures = candidates.architectures
     if cheapest is not None:
         vms = int(cheapest.cluster.usd_per_hour * MICRO_USD)
         besides = cheapest.price - vms
@@ -118,7 +119,8 @@ def rejection_of(
     ``cheapest``: price of its cheapest cluster, micro-dollars/h, None if there is none;
     ``cluster``: what that is.
     """
-    request, reserved = candidates.request, candidates.catalog[name].reserved
+    request = candidates.request
+    reserved = candidates.catalog[name].reserved
     if cheapest is None:
         own = candidates.only(name)
         if reserved is not None and (ends := _ends_first(own, reserved)):
@@ -151,7 +153,9 @@ def _ends_first(candidates: Candidates, reserved: Reservation) -> str:
 
 def lacks_memory(candidates: Candidates, name: str) -> Rejection | None:
     """What memory a type lacks, where nothing else keeps clusters with it above the budget."""
-    request, own, rule = candidates.request, candidates.only(name), candidates.catalog.memory_nodes
+    request = candidates.request
+    own = candidates.only(name)
+    rule = candidates.catalog.memory_nodes
     if request.work is not None and request.work.constrained:
         return None  # how long a cluster would take whose memory is too small is unknown
     holds = candidates.catalog[name].gpu is None
@@ -182,7 +186,8 @@ def _without_quotas(candidates: Candidates, architectures: Sequence[Architecture
     Without quotas, either nothing trains on so many VMs, or versions would be split over too many
     memory nodes.
     """
-    tier, rule = candidates.tier, candidates.catalog.memory_nodes
+    tier = candidates.tier
+    rule = candidates.catalog.memory_nodes
     plain = replace(candidates.request, objective=Objective.THROUGHPUT, work=None, quotas=())
     free = replace(
         candidates,
@@ -229,7 +234,8 @@ def _with_limit(tier: MemoryNodeTable, most: int | None) -> MemoryNodeTable:
 
 def _job_limits(candidates: Candidates, cheapest: Choice | None) -> Infeasible | None:
     """The job's limit that rules out everything; None if no cluster exists anyway."""
-    request, work = candidates.request, candidates.request.work
+    request = candidates.request
+    work = candidates.request.work
     if work is None:
         return None
     instead = "" if cheapest is None else f", or pay at least {format_usd(cheapest.price)} $/h"
@@ -237,10 +243,12 @@ def _job_limits(candidates: Candidates, cheapest: Choice | None) -> Infeasible |
         request, policy=PolicyName.DEEPVM, work=replace(work, deadline_s=None, total_budget=None)
     )
     quickly = replace(patient, objective=Objective.MAKESPAN)
-    within, budget = f"for at most {request.budget.normalize():f} $/h", request.budget_micro_usd
+    within = f"for at most {request.budget.normalize():f} $/h"
+    budget = request.budget_micro_usd
     fastest = most_valuable(_enumeration(candidates, quickly), quickly, budget)
     if fastest is None and cheapest is None:  # more money alone would not do
-        within, budget = "at any price", MOST_USD * MICRO_USD
+        within = "at any price"
+        budget = MOST_USD * MICRO_USD
         fastest = most_valuable(_enumeration(candidates, quickly), quickly, budget)
     if fastest is None:
         return None if cheapest is not None else _never_ends(candidates)
@@ -317,7 +325,8 @@ def _enumeration(candidates: Candidates, request: PlanRequest) -> Enumeration:
 
 def _no_gpu(candidates: Candidates) -> Infeasible:
     """No GPU type is left: advice to bring one back."""
-    catalog, request = candidates.catalog, candidates.request
+    catalog = candidates.catalog
+    request = candidates.request
     reasons = {r.reason for r in candidates.rejections if catalog[r.instance_type].gpu is not None}
     reason = f"no GPU type can be used: {_grouped(candidates, gpu=True) or 'the catalog has none'}"
     if "quota" in reasons:
@@ -454,7 +463,8 @@ _ORDER = (
 
 
 def _no_memory_node(candidates: Candidates) -> Infeasible:
-    catalog, request = candidates.catalog, candidates.request
+    catalog = candidates.catalog
+    request = candidates.request
     refused = [(catalog[r.instance_type], r.reason) for r in candidates.rejections]
     small = [i for i, why in refused if why == "memory"]
     others = [
@@ -506,11 +516,9 @@ ALLOWED_BY = {
 
 def _opt_in(candidates: Candidates) -> str:
     """Options that allow types which could hold the checkpoints; empty if there are none."""
-    rule, request, types = (
-        candidates.catalog.memory_nodes,
-        candidates.request,
-        candidates.catalog.by_name,
-    )
+    rule = candidates.catalog.memory_nodes
+    request = candidates.request
+    types = candidates.catalog.by_name
 
     def roomy_enough(name: str) -> bool:
         memory = types[name].memory_bytes or 0

@@ -43,8 +43,11 @@ from deepvm.planner.columns import UNLIMITED_USD, FloatArray, IntArray, Training
 from deepvm.planner.workload.laws import law_of
 
 # For --work: thesis 6.2.2, and AWS's two minutes of notice.
-SAVE_BYTES_PER_S, BACKUP_BYTES_PER_S = 0.55e9, 0.106e9
-ALLOCATION_S, PREPARATION_S, GRACE_S = Span(62, 218), Span(143.2, 183.2), Span.of(120)
+SAVE_BYTES_PER_S = 0.55e9
+BACKUP_BYTES_PER_S = 0.106e9
+ALLOCATION_S = Span(62, 218)
+PREPARATION_S = Span(143.2, 183.2)
+GRACE_S = Span.of(120)
 START_S = ALLOCATION_S.mean + PREPARATION_S.mean
 
 
@@ -198,7 +201,8 @@ class Work:
     def job_on(self, cluster: Cluster, throughput: float, reference: InstanceType) -> Job:
         """The job on a cluster for the simulator; a VM's price is its share of the cluster's."""
         factor = self.throughput_of(reference) / throughput
-        step, vms = self.job.step_s, max(cluster.spot_count, 1)
+        step = self.job.step_s
+        vms = max(cluster.spot_count, 1)
         lives = (self.life_s(cluster.gpu),) if self.mttp_s is None else self.job.mttp_s
         if not cluster.spot_count:
             lives = (math.inf,)  # VMs on demand are not preempted
@@ -258,9 +262,11 @@ class Work:
         """Probability of missing the deadline; expected time is that of the median speed."""
         if self.deadline_s is None:
             return np.zeros(len(sizes))
-        sd, left_s = np.zeros(len(sizes)), max(self.deadline_s - START_S, 1e-9)
+        sd = np.zeros(len(sizes))
+        left_s = max(self.deadline_s - START_S, 1e-9)
         for kind in np.unique(sizes.type_index):
-            rows, law = sizes.type_index == kind, law_of(sizes.curves[kind])
+            rows = sizes.type_index == kind
+            law = law_of(sizes.curves[kind])
             assert law is not None  # those of a model follow from the law
             sd[rows] = law.doubt(sizes.count[rows].astype(np.float64)).sd
         sds_in_time = (math.log(left_s) - np.log(total_s - START_S)) / np.maximum(sd, 1e-9)

@@ -124,7 +124,8 @@ class Plans:
             rows = np.flatnonzero(eligible & (value * CLOSE >= best))
         else:  # costs: a higher one may be worth it
             rows = np.flatnonzero(eligible & (value >= best * LITTLE))
-        row, rows = int(rows[0]), rows[1:]
+        row = int(rows[0])
+        rows = rows[1:]
         yield row
         while len(rows):
             some = rows[:_AT_ONCE]
@@ -137,13 +138,12 @@ class Plans:
 
     def _takes_over(self, row: int, others: IntArray, best: FloatArray) -> BoolArray:
         """Whether dearer plans replace the kept one; ``best``: best value up to each of them."""
-        value, now, price = (
-            self.value[others],
-            float(self.value[row]),
-            self.price[others] / self.price[row],
-        )
+        value = self.value[others]
+        now = float(self.value[row])
+        price = self.price[others] / self.price[row]
         if now <= 0:
-            faster, behind = price * now / value, value / best - 1.0
+            faster = price * now / value
+            behind = value / best - 1.0
             # Not equals: the first by name stays, however many rows are shown.
             return np.asarray(
                 (value > now) | (faster > np.maximum(ABOUT, 1.0 + TIE + WORTH * behind))
@@ -156,7 +156,8 @@ class Plans:
         # Doubts take time, and only the first plan that takes over matters.
         places = np.flatnonzero(worth)
         while len(places) and doubtful[places[0]]:
-            batch, places = places[:_DOUBTS_AT_ONCE], places[_DOUBTS_AT_ONCE:]
+            batch = places[:_DOUBTS_AT_ONCE]
+            places = places[_DOUBTS_AT_ONCE:]
             some = batch[doubtful[batch]]
             worth[some] = np.log(times[some] / CLOSE) >= SURE * self.apart(row, others[some])
             if worth[batch].any():
@@ -165,7 +166,8 @@ class Plans:
 
     def firsts(self, above: int) -> Iterator[tuple[int, int]]:
         """The first row of the cheapest n plans, for each n > ``above`` where it may change."""
-        sound, numbers = self.sound, _ends(self.price)
+        sound = self.sound
+        numbers = _ends(self.price)
         start = int(np.argmax(sound)) if sound.any() else len(self)
         early = numbers[(numbers > above) & (numbers <= start)]
         # Until one is in time, what may come first changes with the budget
@@ -301,7 +303,8 @@ def weighed(
 ) -> list[Choice]:
     """The best ``count`` plans within a budget in order; ``machines``: one per VM type."""
     plans = _plans(enumeration, enumeration.affordable(budget))
-    left, chosen = np.ones(len(plans.value), dtype=np.bool_), list[Choice]()
+    left = np.ones(len(plans.value), dtype=np.bool_)
+    chosen = list[Choice]()
     while len(chosen) < count and left.any():
         row = plans.first(left)
         chosen.append(enumeration.choice(row))
@@ -314,7 +317,8 @@ def weighed(
 
 def firsts(enumeration: Enumeration, most: int, *, above: int = -1) -> Iterator[tuple[int, Choice]]:
     """What :func:`weighed` puts first at each budget in (``above``, ``most``]: (budget, plan)."""
-    plans, last = _plans(enumeration, enumeration.affordable(most)), -1
+    plans = _plans(enumeration, enumeration.affordable(most))
+    last = -1
     for count, row in plans.firsts(int(np.searchsorted(plans.price, above, side="right"))):
         if row != last:
             last = row
@@ -328,11 +332,14 @@ def _plans(enumeration: Enumeration, within: int) -> Plans:
     block = enumeration.block[:within]
     names: dict[str, int] = {}
     trains, vcpus, band = (np.zeros(within, dtype=np.int64) for _ in range(3))
-    trusted, late = np.ones(within, dtype=np.bool_), np.zeros(within)
+    trusted = np.ones(within, dtype=np.bool_)
+    late = np.zeros(within)
     for index, one in enumerate(enumeration.blocks):
         rows = np.flatnonzero(block == index)
-        sizes, tier = one.sizes, one.tier
-        kinds, counts = sizes.type_index[size[rows]], sizes.count[size[rows]]
+        sizes = one.sizes
+        tier = one.tier
+        kinds = sizes.type_index[size[rows]]
+        counts = sizes.count[size[rows]]
         number = np.array(
             [names.setdefault(t.name, len(names)) for t in sizes.types], dtype=np.int64
         )
@@ -344,7 +351,8 @@ def _plans(enumeration: Enumeration, within: int) -> Plans:
         band[rows] = np.where(
             sizes.spot[size[rows]] > 0, np.array(bands, dtype=np.int64)[kinds], -1
         )
-        trusted[rows], late[rows] = sizes.trusted[size[rows]], sizes.late[size[rows]]
+        trusted[rows] = sizes.trusted[size[rows]]
+        late[rows] = sizes.late[size[rows]]
         with_nodes = rows[memory[rows] >= 0]
         vcpus[with_nodes] += tier.vcpus[memory[with_nodes]] * nodes[with_nodes]
 

@@ -191,25 +191,30 @@ class Recommendations(Answer, Sequence[Recommendation]):
 def solve(catalog: Catalog, request: PlanRequest) -> Recommendations:
     """Answer a validated request."""
     candidates = gather(catalog, request)
-    request, everything = candidates.request, blocks_of(candidates)
+    request = candidates.request
+    everything = blocks_of(candidates)
     blocks: Sequence[Block] = everything
     if request.work is None:  # else larger clusters say how late the others are
         blocks = [block.within(_NEAR * request.budget_micro_usd) for block in everything]
     enumeration = Enumeration.build(blocks, request.plans_of_a_size)
     choices = ranked(enumeration, request, request.budget_micro_usd, request.top)
-    status, solver, doubt = SolveStatus.OPTIMAL, "frontier", ""
+    status = SolveStatus.OPTIMAL
+    solver = "frontier"
+    doubt = ""
     if request.solver is SolverName.ILP:
         # Loads PuLP and HiGHS, which the enumeration does without
         from deepvm.planner.search import ilp
 
         proof = ilp.prove(blocks, request.budget_micro_usd, time_limit_s=request.time_limit_s)
-        status, solver = proof.status, proof.solver
+        status = proof.status
+        solver = proof.solver
         found = (proof.choice, enumeration.best(request.budget_micro_usd))
         proven, best = ((c.cluster, c.price) if c else None for c in found)
         doubt = _DOUBTS.get(status, "" if proven == best else _DISAGREES)
         if doubt == _DISAGREES:
             status = SolveStatus.NUMERICAL
-    catalog, cheapest = candidates.catalog, enumeration.cheapest()
+    catalog = candidates.catalog
+    cheapest = enumeration.cheapest()
     why = None if choices else infeasible(candidates, cheapest)
     if why is not None and not doubt:
         status = SolveStatus.INFEASIBLE
@@ -307,14 +312,16 @@ def _alternatives(
 def _rejections(candidates: Candidates, enumeration: Enumeration) -> Iterator[Rejection]:
     """Types that are no candidates, and GPU types without a feasible cluster."""
     yield from candidates.rejections
-    budget, prices = candidates.request.budget_micro_usd, enumeration.cheapest_of_each_type()
+    budget = candidates.request.budget_micro_usd
+    prices = enumeration.cheapest_of_each_type()
     for name in dict.fromkeys(g.instance.name for g in candidates.gpus):
         cheapest = prices.get(name)
         if cheapest is None or cheapest > budget:
             yield rejection_of(candidates, name, cheapest)
 
 
-NEARLY, WORTH_SAVING = 0.95, 0.10
+NEARLY = 0.95
+WORTH_SAVING = 0.10
 
 
 def _nearly(

@@ -136,7 +136,8 @@ def _first(left: Sequence[Placed], request: PlanRequest) -> int:
 
 def _is_sure(placed: Placed, request: PlanRequest) -> bool:
     """Whether it is known to be available, with rates for all that users ask of the bill."""
-    bill, extras = placed.recommendation.bill, request.extras
+    bill = placed.recommendation.bill
+    extras = request.extras
     unknown = (
         set(COSTS) if bill is None else {part.name for part in bill.not_counted if part.unknown}
     )
@@ -158,7 +159,8 @@ def _best(left: Sequence[Placed], request: PlanRequest) -> int:
     doubts = [_doubt(c, request) for c in clusters]
 
     def apart(row: int, others: IntArray) -> FloatArray:
-        mine, theirs = doubts[row], [doubts[other] for other in others.tolist()]
+        mine = doubts[row]
+        theirs = [doubts[other] for other in others.tolist()]
         return np.array([0.0 if mine is None or d is None else d.apart(mine)[0] for d in theirs])
 
     plans = Plans(
@@ -194,7 +196,8 @@ def _doubt(cluster: Cluster, request: PlanRequest) -> SpeedUncertainty | None:
 
 
 def _tie_break(placed: Placed) -> tuple[object, ...]:
-    cluster, where = placed.recommendation.cluster, _where(placed.answer.catalog)
+    cluster = placed.recommendation.cluster
+    where = _where(placed.answer.catalog)
     nodes, node = (
         (cluster.memory.count, cluster.memory.instance.name) if cluster.memory else (0, "")
     )
@@ -204,8 +207,10 @@ def _tie_break(placed: Placed) -> tuple[object, ...]:
 
 def _worth(r: Recommendation, request: PlanRequest) -> tuple[float, ...]:
     """What the policy maximises, comparable between catalogs; higher is better."""
-    cluster, gpu = r.cluster, r.cluster.gpu
-    count, eflops = float(cluster.gpu_count), gpu.eflops or 0.0
+    cluster = r.cluster
+    gpu = r.cluster.gpu
+    count = float(cluster.gpu_count)
+    eflops = gpu.eflops or 0.0
     if request.policy is PolicyName.COST_FIRST:
         return (count,)
     if request.policy is PolicyName.PERFORMANCE_FIRST:

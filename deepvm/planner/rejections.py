@@ -107,7 +107,8 @@ def why_absent(catalog: Catalog, glob: str, *, training: bool = False) -> str:
 
 def training_rejection(instance: InstanceType, request: PlanRequest) -> Rejection | None:
     """Why a GPU type may not train in any architecture, or None."""
-    name, gpu = instance.name, instance.gpu
+    name = instance.name
+    gpu = instance.gpu
     assert gpu is not None
     excluded = _excluded(instance, request, "instance-type", request.instance_types)
     models = tuple(g.casefold() for g in request.gpus)
@@ -162,7 +163,8 @@ def _excluded(
     instance: InstanceType, request: PlanRequest, option: str, wanted: Sequence[str]
 ) -> str:
     """Which option leaves out a type in either role; empty when none does."""
-    name, processors = instance.name, request.cpu_architecture
+    name = instance.name
+    processors = request.cpu_architecture
     if matches(name, request.exclude):
         return f"left out by --exclude {next(g for g in request.exclude if matches(name, (g,)))}"
     if wanted and not _goes_with(instance, wanted):

@@ -215,12 +215,14 @@ def _values_of(options: PlanOptions) -> dict[str, Any]:
     """The values for a request of the options that are set."""
     values: dict[str, Any] = {}
     for field in fields(options):
-        about, value = option_of(field), getattr(options, field.name)
+        about = option_of(field)
+        value = getattr(options, field.name)
         if about is None or about.read is None:
             continue
         if value is None and field.default is None:
             continue
-        name, read = about.into or field.name, about.read(value, field.name)
+        name = about.into or field.name
+        read = about.read(value, field.name)
         if field.name.endswith("_min"):
             values[name] = Range(least=read)
         elif field.name.endswith("_max"):
@@ -238,7 +240,8 @@ def _part(part: str, options: PlanOptions) -> dict[str, Any]:
     """The options that a part of the request reads, of those that are set."""
     values: dict[str, Any] = {}
     for field in fields(options):
-        about, value = option_of(field), getattr(options, field.name)
+        about = option_of(field)
+        value = getattr(options, field.name)
         if about is not None and about.part == part and value not in (None, ""):
             values[field.name] = value
     return values
@@ -246,7 +249,8 @@ def _part(part: str, options: PlanOptions) -> dict[str, Any]:
 
 def _with_work(request: PlanRequest, options: PlanOptions) -> PlanRequest:
     """The request with what is to be trained, if anything is said of it. Raises a RequestError."""
-    training, given = request.training, _part("work", options)
+    training = request.training
+    given = _part("work", options)
     if options.job is not None:
         given = {"job": options.job, **given}
     if training is not None:

@@ -30,7 +30,8 @@ class Scale:
     @classmethod
     def of(cls, values: Sequence[float], *, around: float) -> Scale:
         """One with all values and ``around`` on it, and a margin."""
-        low, high = min([around, *values]), max([around, *values])
+        low = min([around, *values])
+        high = max([around, *values])
         margin = 0.06 * (high - low) or 0.05 * abs(around) or 1.0
         return cls(low - margin, high + margin)
 
@@ -47,7 +48,8 @@ class Scale:
     def ticks(self, count: float = 3.5) -> list[tuple[float, str]]:
         """Round values with their labels, not many more than ``count``."""
         step = round_up((self.high - self.low) / count)
-        first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
+        first = math.ceil(self.low / step - 1e-9)
+        last = math.floor(self.high / step + 1e-9)
         return [(n * step, format_amount(n * step, step)) for n in range(first, last + 1)]
 
 

@@ -283,7 +283,8 @@ def speedups_figure(panels: Sequence[SpeedupPanel], *, title: str, max_nodes: in
     labels = list(dict.fromkeys(label for p in panels for label in p.curves))
     n = np.arange(1, max_nodes + 1, dtype=np.float64)
     with drawing(1.2 + 3.1 * columns, 0.9 + 3.2 * height, height, columns) as (figure, _):
-        grid, handles = figure.axes, dict[str, Any]()
+        grid = figure.axes
+        handles = dict[str, Any]()
         for axes, panel in zip(grid, panels, strict=False):
             for label, curve in panel.curves.items():
                 line = STYLES[labels.index(label) % len(STYLES)].line

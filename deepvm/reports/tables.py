@@ -65,14 +65,16 @@ def print_table(
     """
     stream = stream or sys.stdout
     rows = [[without_controls(cell) for cell in row] for row in rows]
-    width, left_out = width_of(stream), []
+    width = width_of(stream)
+    left_out = []
     if width:
         shown = fitting(columns, rows, width)
         if shown is None:
             _print_cells(columns, rows, stream, width)
             return
         left_out = [c.header for place, c in enumerate(columns) if place not in shown]
-        columns, rows = [columns[i] for i in shown], [[row[i] for i in shown] for row in rows]
+        columns = [columns[i] for i in shown]
+        rows = [[row[i] for i in shown] for row in rows]
     ranks = bool(columns) and columns[0].header in RANKING
     for place, text in enumerate(table_lines(columns, rows, width or sys.maxsize)):
         stream.write(f"{paint(text, BEST, stream) if ranks and place == 1 else text}\n")
@@ -154,7 +156,8 @@ def _widths(
 
     A number that is continued on the next line is misread: right-aligned cells are never wrapped.
     """
-    least, widths = [], []
+    least = []
+    widths = []
     for place, column in enumerate(columns):
         cells = [row[place] for row in rows]
         wraps = column.wrap and column.align == "left"

@@ -114,7 +114,8 @@ def without_controls(text: str) -> str:
 
 def fitted(text: str, stream: TextIO) -> str:
     """A text of one line or several as a stream shows it."""
-    text, width = without_controls(text), width_of(stream)
+    text = without_controls(text)
+    width = width_of(stream)
     return "\n".join(
         part for line in text.split("\n") for part in (wrapped(line, width) if width else [line])
     )

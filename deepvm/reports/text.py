@@ -95,7 +95,8 @@ def scaled(number: float) -> str:
     power = 0
     # 999.5 would be shown as 1e+03.
     while number >= 999.5 and power < len(_SIZES) - 1:
-        number, power = number / 1000, power + 1
+        number = number / 1000
+        power = power + 1
     digits = f"{number:#.3g}".rstrip(".")
     return f"{digits} {_SIZES[power]}"
 
@@ -115,11 +116,14 @@ def in_short(interval: Interval) -> str:
 
 def format_step(seconds: float) -> str:
     """Three digits in s, ms or us: steps last from microseconds to minutes."""
-    unit, size = "us", 1e-6
+    unit = "us"
+    size = 1e-6
     if seconds >= 0.9995:
-        unit, size = "s", 1.0
+        unit = "s"
+        size = 1.0
     elif seconds >= 0.9995e-3:
-        unit, size = "ms", 1e-3
+        unit = "ms"
+        size = 1e-3
     value = seconds / size
     if value < 999.5:
         return f"{value:.3g} {unit}"

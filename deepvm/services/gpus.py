@@ -88,7 +88,8 @@ class Gpus(Rows[GpuRow]):
 
     def __repr__(self) -> str:
         """How many rows, and the first."""
-        best, unit = self.rows[0], self.workload.units
+        best = self.rows[0]
+        unit = self.workload.units
         speed = "speed unknown" if best.speed is None else f"{best.speed.value:.3g} {unit}"
         return (
             f"<Gpus for {self.workload.model.name}: {best.count} x {best.name}, {speed};"
@@ -182,5 +183,6 @@ def _lowest(instance: InstanceType) -> float:
 
 def _sold(instance: InstanceType) -> tuple[InstanceType | None, InstanceType | None]:
     """The type where it is sold on the spot market, and on demand."""
-    spot, on_demand = instance.spot_usd_per_hour, instance.on_demand_usd_per_hour
+    spot = instance.spot_usd_per_hour
+    on_demand = instance.on_demand_usd_per_hour
     return instance if spot is not None else None, instance if on_demand is not None else None

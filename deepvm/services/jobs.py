@@ -64,7 +64,8 @@ class JobPlan:
 
     def _groups(self) -> Iterator[MachineGroup]:
         terms = self.world.terms
-        least, most = terms.least - terms.steadies, terms.most - terms.steadies
+        least = terms.least - terms.steadies
+        most = terms.most - terms.steadies
         yield self._group(Role.TRAINER, self.world.pools, least, most)
         yield self._group(Role.TRAINER, terms.steady, terms.steadies, terms.steadies)
         yield self._group(Role.ANCHOR, terms.anchor, terms.anchors, terms.anchors)

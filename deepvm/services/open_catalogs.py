@@ -85,7 +85,8 @@ class CatalogOpener:
 
     def one(self) -> Catalog:
         """The catalog, for a command that takes only one. Raises RequestError."""
-        regions, clouds = self.options.regions, self.options.clouds
+        regions = self.options.regions
+        clouds = self.options.clouds
         if len(regions) > 1 or "all" in regions:
             allowed = "one region; 'deepvm recommend' compares several"
             raise RequestError("region", " ".join(regions), allowed)
@@ -116,14 +117,16 @@ class CatalogOpener:
         from deepvm.catalog.market.open_markets import placement
 
         best = found.ranked[0]
-        cluster, catalog = best.recommendation.cluster, best.answer.catalog
+        cluster = best.recommendation.cluster
+        catalog = best.answer.catalog
         if not catalog.provenance.origins:
             self.say("no placement scores: prices are not read from AWS")
             return None
         if not cluster.spot_count:
             self.say("no placement scores: the best cluster has no spot VMs")
             return None
-        market, count = self.options.market(), cluster.spot_count
+        market = self.options.market()
+        count = cluster.spot_count
         try:
             return placement(catalog, cluster.gpu, count, market, progress=self.progress)
         except CloudError as error:
@@ -141,7 +144,8 @@ class CatalogOpener:
         from deepvm.catalog.clouds import cloud_of, region_in
         from deepvm.catalog.market.open_markets import open_markets
 
-        named, regions = region_in(self.options.catalog), self.options.regions
+        named = region_in(self.options.catalog)
+        regions = self.options.regions
         if named is None:
             return []
         if named and regions and regions != (named,):

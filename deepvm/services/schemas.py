@@ -107,7 +107,8 @@ def _tables(name: str) -> dict[str, Any]:
     return schema_of(TABLES.model, name)
 
 
-_JOB_NEEDS, _MODEL_NEEDS = ("steps", "step_s"), ("parameters",)
+_JOB_NEEDS = ("steps", "step_s")
+_MODEL_NEEDS = ("parameters",)
 DOCUMENTS: dict[str, OutputSpec | InputSpec] = {
     "recommend": OutputSpec(
         "recommend", "The clusters that train fastest for a budget", plans.Recommendation

@@ -72,7 +72,8 @@ def simulate_ranking(answer: Recommendations, runs: int | None, say: Say) -> Rec
     replaced by the next ones, and objectives ``makespan`` and ``total-cost`` order by the simulated
     means. Where it holds, a cluster next to a limit stays, with a warning: chance would decide.
     """
-    work, reference = answer.request.work, answer.reference
+    work = answer.request.work
+    reference = answer.reference
     if work is None or reference is None:
         return answer
     all_runs = _Simulator(answer.request, reference, runs, say)
@@ -87,7 +88,8 @@ def simulate_ranking(answer: Recommendations, runs: int | None, say: Say) -> Rec
     if doubtful:
         kept, left_out = _walk(answer, all_runs.simulate)
     else:
-        kept, left_out = [all_runs.simulate(r) for r in answer.configurations], []
+        kept = [all_runs.simulate(r) for r in answer.configurations]
+        left_out = []
     if _ordered(answer) and not answer.request.weighs_doubt:
         kept.sort(key=lambda r: _figure(answer, r))
     kept = [
@@ -110,8 +112,11 @@ def with_traced_lifetimes(answer: Recommendations) -> Recommendations:
     from deepvm.core.preemption.gang_survival import MOST_VMS
     from deepvm.simulator.survival.evidence import by_public_traces
 
-    work, first = answer.request.work, answer.configurations[0]
-    gpu, count, outlook = first.cluster.gpu, first.cluster.spot_count, first.outlook
+    work = answer.request.work
+    first = answer.configurations[0]
+    gpu = first.cluster.gpu
+    count = first.cluster.spot_count
+    outlook = first.outlook
     if work is None or outlook is None or answer.request.training is not None:
         return answer
     by_band = work.mttp_s is None and gpu.known_life is None and gpu.interruption_band is not None
@@ -136,7 +141,9 @@ def _with_others(answer: Recommendations, work: Work, simulator: _Simulator) -> 
     others = (
         replace(a, recommendation=simulator.simulate(a.recommendation)) for a in answer.alternatives
     )
-    nearly, change, cheapest = answer.nearly, answer.next_change, answer.cheapest
+    nearly = answer.nearly
+    change = answer.next_change
+    cheapest = answer.cheapest
     nearly = nearly and simulator.simulate(nearly)
     doubtful = replace(simulator, runs=None)
     if change is not None:
@@ -168,10 +175,14 @@ def _walk(
     answer: Recommendations, renew: Callable[[Recommendation], Recommendation]
 ) -> tuple[list[Recommendation], list[LeftOut]]:
     """Go down the closed form's ranking until enough clusters keep to the limits and no better one is expected."""
-    work, top, ordered = answer.request.work, answer.request.top, _ordered(answer)
+    work = answer.request.work
+    top = answer.request.top
+    ordered = _ordered(answer)
     assert work is not None
-    kept, left_out = list[Recommendation](), list[LeftOut]()
-    spent, seen = 0.0, set()
+    kept = list[Recommendation]()
+    left_out = list[LeftOut]()
+    spent = 0.0
+    seen = set()
     for r in (
         ranking(answer.catalog, answer.request, LONGER)
         if work.constrained or ordered
@@ -203,7 +214,8 @@ def _kept(work: Work, r: Recommendation) -> bool:
 def _limited(r: Recommendation, left_out: Sequence[LeftOut]) -> Recommendation:
     """Add the limit that a larger cluster of the same types broke when simulated."""
     for other, why in left_out:
-        mine, its = r.cluster, other.cluster
+        mine = r.cluster
+        its = other.cluster
         same = (mine.architecture, mine.gpu.name) == (its.architecture, its.gpu.name)
         if (
             same
@@ -317,12 +329,14 @@ class _Simulator:
 def _outlook(found: Results, r: Recommendation, deadline_s: float | None) -> JobEstimate:
     """Means and spread of runs that were simulated at 1 $/h, at the cluster's own price."""
     assert r.outlook is not None
-    old, usd_per_hour = r.outlook, float(r.counted_usd_per_hour)
+    old = r.outlook
+    usd_per_hour = float(r.counted_usd_per_hour)
     once_usd = float(r.bill.usd_once) if r.bill is not None and r.bill.counted else 0.0
     from deepvm.simulator.results import Spread as Quantiles
 
     late = None if deadline_s is None else float((found.total_s > deadline_s).mean())
-    time, bill = Quantiles.of(found.total_s), Quantiles.of(found.cost_usd * usd_per_hour + once_usd)
+    time = Quantiles.of(found.total_s)
+    bill = Quantiles.of(found.cost_usd * usd_per_hour + once_usd)
     return replace(
         old,
         total_s=time.mean,
@@ -334,7 +348,8 @@ def _outlook(found: Results, r: Recommendation, deadline_s: float | None) -> Job
 
 def _broken(work: Work, r: Recommendation) -> list[Binding]:
     """The job's limits that the simulated means break."""
-    outlook, found = r.outlook, []
+    outlook = r.outlook
+    found = []
     assert outlook is not None
     if work.deadline_s is not None and outlook.total_s > work.deadline_s:
         took = format_seconds(outlook.total_s, up=True)

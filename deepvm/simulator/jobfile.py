@@ -47,7 +47,9 @@ def _job_of(document: JobDocument) -> Job:
 
 
 def _rules(document: JobDocument) -> Iterator[tuple[KeyPath, str]]:
-    step, stall, save = document.step_s, document.stall_s, document.save_s or ZERO
+    step = document.step_s
+    stall = document.stall_s
+    save = document.save_s or ZERO
     if step.high < MIN_STEP_S:
         yield ("step_s",), f"a step of {step.high:g} s (expected at least {MIN_STEP_S:g} s)"
     if stall is not None and stall.mean > save.mean:

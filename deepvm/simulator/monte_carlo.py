@@ -168,7 +168,8 @@ class _Case:
         self, lives: LifeSource | None, seed: int, deadline: Deadline | None
     ) -> Iterator[Task]:
         """Yield the chunks lazily; none after one has failed."""
-        runs, job = self.left, self.job
+        runs = self.left
+        job = self.job
         lives = DrawnLifetimes(job.lifetime, job.mttp_s, job.vms) if lives is None else lives
         for number, first in enumerate(range(0, runs, self.size)):
             if self.failed is not None:
@@ -223,7 +224,9 @@ def _in_processes(tasks: Iterator[Task], processes: int) -> Generator[Completed,
     # Not a pool of the standard library: multiprocessing's waits for ever for a worker that was
     # killed, and that of concurrent.futures for chunks that are not wanted after Ctrl-C. Spawned: a
     # fork of a process with threads (numpy's, or a notebook's) may hang.
-    context, workers, pipes = get_context("spawn"), [], []
+    context = get_context("spawn")
+    workers = []
+    pipes = []
     try:
         with _ignoring_ctrl_c():
             for _ in range(processes):

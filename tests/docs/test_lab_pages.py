@@ -43,7 +43,9 @@ def test_matrices_are_read(page: str, info: str, tmp_path: Path) -> None:
 
 def test_the_example_has_every_key(tmp_path: Path) -> None:
     (text,) = blocks(FILE, "yaml")
-    keys = {key for model in (MatrixFile, Dataset, Model, FaultSchedule) for key in model.model_fields}
+    keys = {
+        key for model in (MatrixFile, Dataset, Model, FaultSchedule) for key in model.model_fields
+    }
     for key in keys - {"at", "min_world", "virtual_shards", "share", "mbps"}:
         assert re.search(rf"\b{key}:", text), key
     assert {

@@ -126,7 +126,9 @@ def test_an_archive_holds_deepvm_and_nothing_that_lies_beside_it(
     assert set(zipfile.ZipFile(io.BytesIO(wheel)).namelist()) == ours | info
     package_archive.cache_clear()
     try:
-        with tarfile.open(fileobj=io.BytesIO(package_archive(data=True, libraries=False))) as archive:
+        with tarfile.open(
+            fileobj=io.BytesIO(package_archive(data=True, libraries=False))
+        ) as archive:
             assert set(archive.getnames()) == ours
     finally:
         package_archive.cache_clear()

@@ -342,6 +342,7 @@ def test_a_database_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> Non
         assert time.monotonic() - began < 30
 
 
+@pytest.mark.system
 def test_a_statement_that_waits_is_given_up(
     postgres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

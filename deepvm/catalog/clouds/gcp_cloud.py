@@ -43,7 +43,8 @@ class GcpCloud(ListedCloud):
         """See :meth:`Cloud.quota_words`: https://docs.cloud.google.com/compute/resource-usage#gpu_quota, 2026."""
         if instance.gpu is None:
             return ""
-        gpus, kind = count * instance.gpu.count, f"{instance.gpu.name} GPUs"
+        gpus = count * instance.gpu.count
+        kind = f"{instance.gpu.name} GPUs"
         if market is Market.SPOT:
             kind = f"preemptible {kind}"
         return f"{gpus} {kind} in the region, {gpus} GPUs in all regions"

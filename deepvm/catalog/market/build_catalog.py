@@ -48,7 +48,8 @@ class SignalMissingError(MissingDataError):
         self, what: str, kinds: Sequence[str], region: str, cloud: Cloud = DEFAULT_CLOUD
     ) -> None:
         """Make the message, which says how to fetch the signals."""
-        self.what, self.kinds = what, tuple(kinds)
+        self.what = what
+        self.kinds = tuple(kinds)
         days = next((f" --days {days}" for k in kinds if (days := k.partition(":")[2])), "")
         if not cloud.has_api:
             fetches = f": 'deepvm catalog refresh --cloud {cloud.name}' fetches them"
@@ -133,7 +134,8 @@ def assemble(
     signals, doubted, doubts = drop_implausible_prices(signals)
     zone = _zone_id(request.zone, region, signals, cloud)
     spot = _spot_prices(region, signals, request, zone, now, cloud)
-    offered, table = _data(signals, OFFERINGS), performance_table()
+    offered = _data(signals, OFFERINGS)
+    table = performance_table()
     absent = dict(table.absent)
     instances = []
     for name, spec in sorted(signals[SPECS].data.items()):
@@ -202,7 +204,8 @@ def _instance(
         if raw is None
         else Gpu(raw["name"], raw["count"], raw.get("memory_gib"), raw["manufacturer"])
     )
-    baseline, peak = spec.get("baseline_gbps"), spec.get("peak_gbps")
+    baseline = spec.get("baseline_gbps")
+    peak = spec.get("peak_gbps")
     known = table.of(name, gpu, baseline)
     return InstanceType(
         name=name,
@@ -277,10 +280,8 @@ def _spot_prices(
             raise SignalMissingError(
                 f"{needs} in {region}, which are not at hand", (request.history,), region, cloud
             )
-        end, start = (
-            int(now.timestamp()),
-            int((now - timedelta(days=int(request.days))).timestamp()),
-        )
+        end = int(now.timestamp())
+        start = int((now - timedelta(days=int(request.days))).timestamp())
         # A zone without a price today sells none, whatever it cost before.
         today = (
             signals[SPOT].data

@@ -59,7 +59,8 @@ class PerformanceTable:
         rows = []
         for reference in table["references"]:
             instance = self.measured[reference["instance_type"]]
-            ring, eflops = instance.curve("ring"), instance.eflops
+            ring = instance.curve("ring")
+            eflops = instance.eflops
             assert instance.gpu is not None and eflops is not None and isinstance(ring, RingSpeedup)
             gb_per_s = next(
                 float(r["gb_per_s"]) for r in self._gb_per_s if r["gpu"] == instance.gpu.name

@@ -101,7 +101,8 @@ def placement(
     sold = [i for i in others if i.spot_usd_per_hour is not None]
     sold.sort(key=lambda i: (i.micro_usd_per_hour(Market.SPOT), i.name))
     names = (wanted.name, *(i.name for i in sold[: _TYPES_ASKED - 1]))
-    provider, cache = market.cloud.placement_provider(request.profile, names, count), market.cache
+    provider = market.cloud.placement_provider(request.profile, names, count)
+    cache = market.cache
     signal = cache.read(catalog.region, provider.kind, market.now)
     if signal is None or signal.origin != "cache":
         progress(f"asking {market.cloud.title} for {what}")
@@ -282,13 +283,15 @@ class _Market:
         return (replace(first, provenance=about), *built[1:])
 
     def _resolve(self, regions: Sequence[str]) -> Resolved:
-        kinds, history = self.cloud.kinds, self.request.history
+        kinds = self.cloud.kinds
+        history = self.request.history
         if history and not self.request.price_history:
             kinds = (*kinds, history)
         snapshot = Snapshot(self.cloud.snapshot)
         if self.request.prices == "snapshot":
             return resolve(requests_for(regions, kinds), [snapshot], self.now)
-        live, not_asked = self.request.prices == "live" and not self.only_public, self.not_asked
+        live = self.request.prices == "live" and not self.only_public
+        not_asked = self.not_asked
         own: list[PriceSource] = [CachedSignals(self.cache, self.now)]
         if not not_asked:
             providers = partial(self.cloud.providers, kinds, self.request.profile)
@@ -316,7 +319,8 @@ class _Market:
 
     def _stored(self, regions: Sequence[str]) -> dict[str, StoredPrices | MissingDataError]:
         """Past prices by region from the clone that the request names; none without one."""
-        folder, days = self.request.price_history, int(self.request.days)
+        folder = self.request.price_history
+        days = int(self.request.days)
         if not folder or not regions or not self.request.history:
             return {}
         from deepvm.catalog.market.stored_prices import read_stored_prices  # few runs start git

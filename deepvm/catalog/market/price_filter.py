@@ -25,7 +25,9 @@ def drop_implausible_prices(
         and why, by type.
     """
     judged = PriceSanityCheck(_priced(signals))
-    found, notes, doubts = dict(signals), list[str](), dict[str, str]()
+    found = dict(signals)
+    notes = list[str]()
+    doubts = dict[str, str]()
     for kind, signal in signals.items():
         if base(kind) not in (ON_DEMAND, SPOT, HISTORY):
             continue

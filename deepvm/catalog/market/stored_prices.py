@@ -143,7 +143,8 @@ class _History:
     """Versions of one region, from the oldest to the newest, put together."""
 
     def __init__(self, cloud: str, region: str) -> None:
-        self.cloud, self.region = cloud, region
+        self.cloud = cloud
+        self.region = region
         self.changes: Changes = {}
         self.sold: dict[str, dict[str, int]] = {}
         self.gone: dict[str, dict[str, list[int]]] = {}
@@ -195,8 +196,10 @@ class _History:
         if not self.sold:
             what = f"{versions} versions of {self.cloud}/vms.csv"
             return MissingDataError(f"{folder}: {what} have no spot prices of {self.region}")
-        first, last = _time(self.times[0]), _time(self.times[-1])
-        kind, refused = f"{HISTORY}:{days}", dict(self.refused)
+        first = _time(self.times[0])
+        last = _time(self.times[-1])
+        kind = f"{HISTORY}:{days}"
+        refused = dict(self.refused)
         signal = Signal(kind, self.region, last, SOURCE, self.changes, refused, origin="cache")
         notes = []
         if not complete and first - (now - timedelta(days=days)) > _GAP:
@@ -226,7 +229,8 @@ class _Clone:
         shape = ["--format=@%ct", "--raw", "--root", "--no-renames", "--no-abbrev"]
         pattern = f":(top,glob)catalogs/v*/{cloud}/vms.csv"
         text = self._git("log", "--no-show-signature", *shape, "--", pattern).decode()
-        at_s, newest = 0, 0
+        at_s = 0
+        newest = 0
         schemas: list[tuple[int, _Version]] = []
         for line in text.splitlines():
             if line.startswith("@"):

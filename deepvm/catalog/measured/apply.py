@@ -182,7 +182,8 @@ def _usable(applied: MeasuredCatalog, all_types: Catalog, entries: Iterable[Entr
 
 
 def _why_not(entry: Entry, instance: InstanceType) -> str:
-    gpu, cure = instance.gpu, f"'deepvm tables remove {entry.name}' removes it"
+    gpu = instance.gpu
+    cure = f"'deepvm tables remove {entry.name}' removes it"
     if gpu is None:
         if not entry.gpus:
             return ""

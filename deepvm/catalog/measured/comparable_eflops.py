@@ -71,7 +71,8 @@ def apply_speeds(
             " compare; 'deepvm tables list' shows them, --workload chooses"
         )
         applied.note(why, *(e for e in entries if e.instance_type in others))
-    catalog, scale = applied.catalog, _scale(all_types, here)
+    catalog = applied.catalog
+    scale = _scale(all_types, here)
     found = tuple(
         i if i.gpu is None else _with_speed(i, i.gpu, all_types, here, scale) for i in catalog
     )

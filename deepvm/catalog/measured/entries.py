@@ -136,7 +136,8 @@ class Entry:
         """Whether it was trained without a GPU, as far as the document says."""
         if self.kind == "saturation":
             return False
-        workload, machine = self.document["workload"], self.document.get("machine") or {}
+        workload = self.document["workload"]
+        machine = self.document.get("machine") or {}
         device = self.document.get("device", workload.get("device", machine.get("device")))
         return device == "cpu" or (device is None and machine.get("gpus") == [])
 
@@ -182,12 +183,14 @@ class Entry:
                 (s["nodes"], s["gpus"], s["batch"], s["step_s"]) for s in document["steps"]
             )
         workload = document.get("workload", {})
-        processes, batch = workload.get("processes"), workload.get("batch")
+        processes = workload.get("processes")
+        batch = workload.get("batch")
         if self.kind != "scaling" or not processes or not isinstance(batch, (int, float)):
             return ()
         steps = []
         for run in document.get("runs") or ():
-            n, seconds = int(run["n"]), run.get("seconds_per_step")
+            n = int(run["n"])
+            seconds = run.get("seconds_per_step")
             if seconds and run.get("failed") is None and not (self.local and n > 1):
                 own_batch = float(run.get("batch") or batch)
                 steps.append((n, int(n * processes), own_batch, median(seconds)))

@@ -55,7 +55,8 @@ class Trained:
 
     def differs(self, workload: Workload, gpu: Accelerator, software: str) -> str:
         """Why steps say nothing of a workload, in words; empty where they do."""
-        here, there = self.precision_on(gpu), gpu.precision(workload.precision)
+        here = self.precision_on(gpu)
+        there = gpu.precision(workload.precision)
         model = workload.model
         pairs = {
             self.model: model.name,
@@ -81,7 +82,8 @@ def trained_as(entry: Entry) -> Trained | str:
     model = presets().get(name.casefold().replace("_", "-"))
     if ":" in name:
         return f"{name} is unknown: measure with --trains and the name that recommend --model has"
-    pixels, length = raw.get("resolution"), raw.get("sequence")
+    pixels = raw.get("resolution")
+    length = raw.get("sequence")
     for what, value in (("images", pixels), ("sequences", length)):
         if isinstance(value, str):
             return f"the size of {what} is {value!r}, a number is expected"
@@ -166,7 +168,8 @@ class StepTimes:
     @property
     def too_few(self) -> str:
         """Why no law follows from them; empty where one does."""
-        count, kinds = len(self.steps), self.steps.kinds
+        count = len(self.steps)
+        kinds = self.steps.kinds
         if count >= FEWEST and kinds > 1:
             return ""
         kinds_said = counted(kinds, "cluster or batch", "clusters and batches")
@@ -184,7 +187,8 @@ def step_times(
     found: dict[tuple[str, Trained], list[Entry]] = {}
     unused = dict[str, str]()
     for entry in sorted((e for e in entries if e.steps), key=lambda e: e.measured_at):
-        instance, trained = types.get(entry.instance_type), trained_as(entry)
+        instance = types.get(entry.instance_type)
+        trained = trained_as(entry)
         if entry.on_cpu and (instance is None or instance.gpu is not None):
             unused[entry.name] = (
                 f"it was measured on the processors of {entry.instance_type}, not on GPUs"

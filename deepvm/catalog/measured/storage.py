@@ -22,7 +22,9 @@ from deepvm.errors import DataError
 from deepvm.io.atomic_write import sync_folder, write_bytes
 from deepvm.io.user_dirs import user_folder
 
-CURRENT, PREVIOUS, LOCK = "measured.json", "measured.previous.json", ".measured.lock"
+CURRENT = "measured.json"
+PREVIOUS = "measured.previous.json"
+LOCK = ".measured.lock"
 _NEXT = ".measured.next.json"
 
 LOCK_WAIT_S = 30.0
@@ -53,7 +55,8 @@ def replace_file(folder: Path, data: bytes) -> None:
 
     At every moment a whole file has the name.
     """
-    current, upcoming = folder / CURRENT, folder / _NEXT
+    current = folder / CURRENT
+    upcoming = folder / _NEXT
     try:
         # Of a process that was killed: this one holds the lock
         for left_over in folder.glob("*measured.*.tmp"):

@@ -234,7 +234,8 @@ def restore_previous(folder: str | os.PathLike[str]) -> Path:
         DataError: there is nothing to go back to, it cannot be read, or the folder cannot be
             written.
     """
-    path, before = Path(folder) / CURRENT, Path(folder) / PREVIOUS
+    path = Path(folder) / CURRENT
+    before = Path(folder) / PREVIOUS
     with locked(path.parent):
         if not os.path.lexists(before) and not os.path.lexists(path):
             raise DataError(

@@ -111,7 +111,8 @@ def _asking(url: str) -> request.Request:
 
 
 def _body(reply: HTTPResponse, file: PublicFile, end: float) -> bytes:
-    raw, body = 0, bytearray()
+    raw = 0
+    body = bytearray()
     packed = reply.headers.get("Content-Encoding", "").strip().lower() == "gzip"
     unpacker = zlib.decompressobj(_GZIP)
     # read1() returns what has come, where read() would wait for a full block from a slow server.

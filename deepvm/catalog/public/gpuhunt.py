@@ -116,10 +116,12 @@ def _offer(row: Cells, cloud: str, region: str) -> Offer:
     foreign = _foreign(row, cloud, region)
     if foreign:
         raise ForeignRowError(foreign)
-    market, gpu = row["spot"].lower(), row["gpu_name"]
+    market = row["spot"].lower()
+    gpu = row["gpu_name"]
     if market not in ("true", "false"):
         raise BadRowError("unreadable market")
-    cost, name = price(row["price"]), _name(row, cloud)
+    cost = price(row["price"])
+    name = _name(row, cloud)
     if cost is None:
         raise ForeignRowError("no price")
     if not region or not name:
@@ -152,7 +154,9 @@ def _name(row: Cells, cloud: str) -> str:
 
 def _foreign(row: Cells, cloud: str, region: str) -> str:
     """Why a row is not about a VM that deepvm can use; empty if it is."""
-    flags, gpu, name = row.get("flags", "").lower(), row["gpu_name"], row["instance_name"]
+    flags = row.get("flags", "").lower()
+    gpu = row["gpu_name"]
+    name = row["instance_name"]
     if gpu and row.get("gpu_vendor", "").lower() not in ("", "nvidia"):
         return "another accelerator than NVIDIA's"
     if "dws" in flags:

@@ -32,9 +32,11 @@ MOST_BROKEN = 0.1
 _FEWEST_ROWS = 10
 """Below which a file is not judged by a share: one bad row of three says little."""
 
-DOUBLED, CONFLICT = "doubled row", "two prices for one type and place"
+DOUBLED = "doubled row"
+CONFLICT = "two prices for one type and place"
 WRONG_MEMORY = "GPU memory that the model does not have"
-FAR, FAR_SPOT = "price far from its family's", "spot price far from the type's others"
+FAR = "price far from its family's"
+FAR_SPOT = "spot price far from the type's others"
 
 # What a stranger's file says is printed and becomes the name of a folder.
 _REGION = re.compile(r"[a-z0-9][a-z0-9-]{0,62}", re.ASCII)
@@ -143,7 +145,8 @@ def _each_once(offers: Iterable[Offer], tally: _Tally) -> list[Offer]:
             continue
         for offer in same[len({(o.on_demand, o.spot) for o in same}) :]:
             tally.refuse(offer, SPECS, DOUBLED)
-        price, spot_price = next(iter(on_demand), None), next(iter(spot), None)
+        price = next(iter(on_demand), None)
+        spot_price = next(iter(spot), None)
         kept.append(replace(same[0], on_demand=price, spot=spot_price))
     return kept
 
@@ -177,7 +180,8 @@ def _without_far(offers: list[Offer], market: _Market, tally: _Tally) -> list[Of
     for offer in offers:
         if getattr(offer, market) is not None and _is_far(offer, market, usual):
             tally.refuse(offer, kind, reason)
-            spot_only, on_demand_only = replace(offer, on_demand=None), replace(offer, spot=None)
+            spot_only = replace(offer, on_demand=None)
+            on_demand_only = replace(offer, spot=None)
             offer = spot_only if market == "on_demand" else on_demand_only
         if offer.on_demand is not None or offer.spot is not None:
             kept.append(offer)

@@ -33,7 +33,8 @@ from deepvm.errors import CloudError, DeepVMError, RequestError
 if TYPE_CHECKING:
     from deepvm.catalog.public.source import Get
 
-AUTO, NONE = "auto", "none"
+AUTO = "auto"
+NONE = "none"
 OFF = "none"
 """Instead of a source's address: it is never asked nor read."""
 
@@ -135,7 +136,8 @@ class PublicCatalog(PriceSource):
         checked = check(self.source.parse(file.body, self.cloud.name))
         written = file.written_at or self.source.ended.get(self.cloud.name)
         observed = min(written or self.source.earliest(self.now), self.now)
-        dated, title = written is not None, self.source.title
+        dated = written is not None
+        title = self.source.title
         return [
             Signal(kind, region, observed, title, r.data, r.refused, dated=dated)
             for region, by_kind in readings(checked).items()

@@ -172,12 +172,14 @@ def _prices(row: Cells, region: str) -> _Prices:
 
 
 def _offers(row: Cells, cloud: str, gpus: _Gpus, prices: _Prices, region: str) -> Iterator[Row]:
-    on_demand, spot = prices.on_demand, prices.spot
+    on_demand = prices.on_demand
+    spot = prices.spot
     yield from prices.refused
     zone = row.get("AvailabilityZone", "")
     if cloud == "runpod":
         # Its regions are countries, its zones data centres, and a cluster is in one of these.
-        region, zone = zone.lower(), ""
+        region = zone.lower()
+        zone = ""
         # It writes the on-demand price into both columns: nothing is known of the other market.
         spot = None if spot == on_demand else spot
     if on_demand is None and spot is None:
@@ -212,7 +214,8 @@ def _gcp(rows: Iterable[Cells | None]) -> Iterator[Row]:
             hosts.append(row)
             return
         _check_foreign(row, "GPU")
-        gpus, prices = _gpus(row), _prices(row, region)
+        gpus = _gpus(row)
+        prices = _prices(row, region)
         yield from prices.refused
         rate = row["AcceleratorName"], gpus.count, row["AvailabilityZone"]
         rates.setdefault(rate, (prices, gpus))

@@ -61,7 +61,8 @@ def check_published() -> PublishedCheck:
     """Leave each published run out, and each model."""
     runs = list(published())
     rows = [run.row() for run in runs]
-    measured, models = np.array([row.error for row in rows]), [_model(run) for run in runs]
+    measured = np.array([row.error for row in rows])
+    models = [_model(run) for run in runs]
     one, whole = (
         _Left(mean - measured, sd) for mean, sd in (leave_out(rows), leave_out(rows, models))
     )
@@ -86,7 +87,8 @@ class _Left:
     sd: FloatArray
 
     def group(self, name: str, places: npt.NDArray[np.int64]) -> Group:
-        off, sd = np.abs(self.off[places]), self.sd[places]
+        off = np.abs(self.off[places])
+        sd = self.sd[places]
         median, p90 = np.quantile(np.expm1(off), [0.5, 0.9])
         width = float(np.median(np.expm1(Z80 * sd)))
         return Group(

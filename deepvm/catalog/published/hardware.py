@@ -119,5 +119,6 @@ def _elsewhere(name: str, sustained_gbps: float | None) -> Interconnect:
 def _ethernet(
     name: str, effective: float, sustained: float, basis: str, fitted_vms: int
 ) -> Interconnect:
-    said, line = f"{basis}; nobody has published more", sustained / 8
+    said = f"{basis}; nobody has published more"
+    line = sustained / 8
     return Interconnect("ethernet", name, effective / 8, 0.02, fitted_vms, said, line)

@@ -23,7 +23,8 @@ SEQUENCE = 2048
 """Tokens of a sample unless the user says."""
 TOKENS_AT_ONCE = 16_384
 """Of each GPU and step for a model of which no batch is known."""
-LEAST, MOST = 1e5, 1e13
+LEAST = 1e5
+MOST = 1e13
 SHAPE = ("layers", "hidden", "vocabulary", "gated")
 """Of an entry: the fields of :class:`Transformer`."""
 
@@ -52,7 +53,8 @@ def find_model(name: str) -> Model:
     known = presets()
     wanted = name.strip().casefold()
     if wanted not in known:
-        size, meant = size_of_model(wanted), meant_model(wanted, known)
+        size = size_of_model(wanted)
+        meant = meant_model(wanted, known)
         if (
             size
             and not meant

@@ -59,7 +59,8 @@ def predict(
     if accelerator is None:
         names = list(dict.fromkeys(known.name for known in accelerators()))
         raise RequestError("gpu", gpu, none_of(gpu, names, meant_gpu(gpu, names, "--gpu-memory")))
-    count, vms = _whole(gpus, "gpus"), None if nodes is None else _whole(nodes, "nodes")
+    count = _whole(gpus, "gpus")
+    vms = None if nodes is None else _whole(nodes, "nodes")
     source = PublishedPerformance(software, placement_group)
     source = source if tables is None else tables.speeds(source, {})
     return source.cluster(accelerator, trained, count, vms)

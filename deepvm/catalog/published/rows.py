@@ -62,7 +62,8 @@ class Published:
 
     def row(self) -> Row:
         """The run as a comparison."""
-        steps, several = self.nominal(), self.vms > 1
+        steps = self.nominal()
+        several = self.vms > 1
         units = float(steps.gpus[0]) * self.workload.batch * self.workload.model.units_per_sample
         effects = effects_of(
             self.workload,
@@ -91,10 +92,12 @@ def published() -> Iterator[Published]:
         encoding="utf-8", newline=""
     ) as file:
         for raw in csv.DictReader(file):
-            model, sequence = presets()[raw["model"]], int(raw["sequence"])
+            model = presets()[raw["model"]]
+            sequence = int(raw["sequence"])
             gpu = find_accelerator(raw["gpu"], float(raw["gpu_memory_gib"]))
             assert gpu is not None
-            precision, vms = Precision(raw["precision"]), int(raw["vms"])
+            precision = Precision(raw["precision"])
+            vms = int(raw["vms"])
             workload = Workload(
                 model if sequence == model.sequence else model.with_sequence(sequence),
                 Method(raw["method"]),

@@ -18,7 +18,8 @@ from deepvm.errors import RequestError
 AUTO = "auto"
 SHARDED_FROM = 1e9
 """Parameters from which on ``auto`` shards: their state, 18 GB, leaves little room for activations on GPUs of 24 GB."""
-_MOST_SEQUENCE, _MOST_BATCH = 10_000_000, 10_000_000
+_MOST_SEQUENCE = 10_000_000
+_MOST_BATCH = 10_000_000
 _MOST_UNITS = 1e18
 _Kind = TypeVar("_Kind", bound=Enum)
 
@@ -54,7 +55,8 @@ def read_workload(
     if batch_per_gpu is not None:
         batch = _whole(batch_per_gpu, "batch_per_gpu", _MOST_BATCH)
     elif global_batch is not None:
-        batch, scaling = _whole(global_batch, "global_batch", _MOST_BATCH), Scaling.STRONG
+        batch = _whole(global_batch, "global_batch", _MOST_BATCH)
+        scaling = Scaling.STRONG
     return Workload(
         model=found,
         method=_method(method, found),

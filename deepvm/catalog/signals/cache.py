@@ -105,7 +105,8 @@ class Cache:
 
     def take_notes(self) -> tuple[str, ...]:
         """What went wrong since the last call, each thing once."""
-        notes, self._notes = tuple(self._notes), {}
+        notes = tuple(self._notes)
+        self._notes = {}
         return notes
 
     def read(self, region: str, kind: str, now: datetime) -> Signal | None:

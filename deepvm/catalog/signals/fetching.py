@@ -190,7 +190,8 @@ def remember_failures(cache: Cache, outcomes: Sequence[Outcome], now: datetime) 
         before = _stored_failures(cache, region, now)
         after = dict(before)
         for outcome in (o for o in outcomes if o.request.region == region):
-            error, kind = outcome.error, outcome.request.kind
+            error = outcome.error
+            kind = outcome.request.kind
             if error is not None and error.why in SLOW_REASONS:
                 after[kind] = {**vars(error), "at": int(now.timestamp())}
             elif outcome.signal is not None:

@@ -10,10 +10,16 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 
-SPECS, OFFERINGS, ZONES = "specs", "offerings", "zones"
-ON_DEMAND, SPOT, HISTORY = "on-demand", "spot", "history"
+SPECS = "specs"
+OFFERINGS = "offerings"
+ZONES = "zones"
+ON_DEMAND = "on-demand"
+SPOT = "spot"
+HISTORY = "history"
 PRICES = (ON_DEMAND, SPOT, HISTORY)
-ADVISOR, QUOTAS, PLACEMENT = "advisor", "quotas", "placement"
+ADVISOR = "advisor"
+QUOTAS = "quotas"
+PLACEMENT = "placement"
 REGIONS = "regions"
 """Which regions a public catalog held when it was last fetched.
 
@@ -22,7 +28,8 @@ See :mod:`deepvm.catalog.public.public_market`.
 FAILURES = "failures"
 """Recent failures, see :func:`deepvm.catalog.signals.fetching.recent_failures`; never fetched."""
 
-_HOUR, _DAY = 3600, 86_400
+_HOUR = 3600
+_DAY = 86_400
 
 
 class Kind(NamedTuple):

@@ -120,7 +120,8 @@ def _compare(path: Path, expected: CommitRecord) -> None:
 
 def _damaged(stream: BufferedReader, expected: CommitRecord) -> Ranges:
     """The ranges whose checksums differ from the record's."""
-    buffer, damaged = memoryview(bytearray(min(expected.chunk_bytes, expected.size))), Ranges()
+    buffer = memoryview(bytearray(min(expected.chunk_bytes, expected.size)))
+    damaged = Ranges()
     for start, crc in zip(
         range(0, expected.size, expected.chunk_bytes), expected.crcs, strict=True
     ):

@@ -222,7 +222,8 @@ def _pieces(data: memoryview, final: Iterable[int]) -> Iterator[tuple[memoryview
 def _write_piece(
     descriptor: int, uncached: int | None, data: memoryview, offset: int, what: str
 ) -> None:
-    done, whole = 0, len(data) // _BLOCK * _BLOCK
+    done = 0
+    whole = len(data) // _BLOCK * _BLOCK
     if uncached is not None:
         with _if_supported():
             while done < whole:

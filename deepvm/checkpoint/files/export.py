@@ -33,7 +33,8 @@ def export_safetensors(source: Path, target: Path) -> int:
         # Mapped: a version's optimizer is twice as large as its model, and is not needed.
         tree = torch.load(source, map_location="cpu", mmap=True, weights_only=True)
         check_contents(tree)
-        version, model = tree["version"], tree["model"]
+        version = tree["version"]
+        model = tree["model"]
     except CheckpointError as error:
         raise CheckpointError(f"{source}: holds no model: {error}") from None
     except Exception as error:  # torch has no error of its own for files that it cannot read

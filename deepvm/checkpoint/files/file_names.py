@@ -44,7 +44,8 @@ def parse_name(name: str) -> tuple[str, int] | None:
     match = _NAME.fullmatch(name)
     if match is None:
         return None
-    job, version = match["job"], int(match["version"])
+    job = match["job"]
+    version = int(match["version"])
     # 0000000000001 would be a second file of version 1.
     return (job, version) if file_name(job, version) == name else None
 

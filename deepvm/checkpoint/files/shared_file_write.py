@@ -149,7 +149,8 @@ def _await(done: Callable[[], bool], shard: Shard, deadline: float, otherwise: s
 
 def _complete(hidden: Path, shard: Shard, parts: list[Path]) -> CommitRecord:
     """Verify every part, fill in the checksums, and have it on the disk."""
-    layout, crcs = shard.layout, list[int]()
+    layout = shard.layout
+    crcs = list[int]()
     with (
         hidden.open("r+b") as file,
         mmap.mmap(file.fileno(), layout.size) as memory,

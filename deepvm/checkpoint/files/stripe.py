@@ -92,7 +92,9 @@ class _Window:
     def __init__(
         self, pieces: Sequence[memoryview], late: tuple[int, int], fill: Callable[[], None]
     ) -> None:
-        self._pieces, self._late, self._fill = pieces, late, fill
+        self._pieces = pieces
+        self._late = late
+        self._fill = fill
         self._size = sum(map(len, pieces))
 
     def __len__(self) -> int:
@@ -102,7 +104,8 @@ class _Window:
         start, end, _ = wanted.indices(self._size)
         if start < self._late[1] and self._late[0] < end:
             self._fill()
-        found, at = [], 0
+        found = []
+        at = 0
         for piece in self._pieces:
             found.append(piece[max(start - at, 0) : max(end - at, 0)])
             at += len(piece)
@@ -131,7 +134,8 @@ def plan_part(whole: Layout, number: int, of: int) -> PartPlan:
     from deepvm.checkpoint.format.torch_zip import plan_image
 
     start = whole.size * (number - 1) // of
-    length, document = whole.size * number // of - start, whole.to_json()
+    length = whole.size * number // of - start
+    document = whole.to_json()
     tree = {
         "about": torch.zeros(_ABOUT_BYTES, dtype=torch.uint8, device="cpu"),
         "marks": torch.zeros(MARK_BYTES * whole.world, dtype=torch.uint8, device="cpu"),
@@ -147,7 +151,8 @@ def plan_part(whole: Layout, number: int, of: int) -> PartPlan:
     for at, data in image.pieces:
         at -= length if at > offset else 0
         around[at : at + len(data)] = data
-    head, tail = around[:offset], around[offset:]
+    head = around[:offset]
+    tail = around[offset:]
     image.write_numbers(memoryview(head), [number, of])
     facts: dict[str, object] = {
         "schema_version": _SCHEMA,
@@ -289,9 +294,11 @@ def join(
 def _copy(source: int, part: Part, target: int) -> None:
     """Copy a part's range inside the kernel."""
     os.lseek(target, part.start, os.SEEK_SET)
-    at, left = part.offset, part.length
+    at = part.offset
+    left = part.length
     while left:
         count = os.sendfile(target, source, at, left)
         if not count:
             raise DamagedError(f"part {part.number} is shorter than it says")
-        at, left = at + count, left - count
+        at = at + count
+        left = left - count

@@ -82,7 +82,8 @@ class VersionFolder:
 
     def __init__(self, path: Path, *, direct: bool = True) -> None:
         """Nothing is created before the first write; ``direct``: use direct I/O if supported."""
-        self.path, self._direct = path, direct
+        self.path = path
+        self._direct = direct
         self._epochs = dict[str, int]()
         self._warned: set[tuple[Path, str]] = set()
         self.writer_lock = WriterLock(path)
@@ -173,7 +174,9 @@ class VersionFolder:
         manifest: Callable[[], CommitRecord],
     ) -> None:
         """Write a hidden file, rename it and commit it; on failure nothing of it stays."""
-        record, upcoming, ours = record_of(target), upcoming_of(target), [hidden]
+        record = record_of(target)
+        upcoming = upcoming_of(target)
+        ours = [hidden]
         with contextlib.ExitStack() as fence:
             try:
                 settle(target)
@@ -215,7 +218,8 @@ class VersionFolder:
         discard(target)
 
     def _commit(self, record: Path, manifest: CommitRecord) -> None:
-        data, hidden = memoryview(manifest.to_json()), self._hidden(record)
+        data = memoryview(manifest.to_json())
+        hidden = self._hidden(record)
         try:
             durable_write.write_file(hidden, data, [len(data)], direct=self._direct, what="record")
             self._rename(hidden, record, "record")
@@ -275,12 +279,15 @@ class VersionFolder:
         parsed = parse_name(name)
         if parsed is None or wanted not in ("", parsed[0]):
             return None
-        path, (job, version) = self.path / name, parsed
+        path = self.path / name
+        (job, version) = parsed
         manifest: CommitRecord | None = None
-        size, problem = 0, ""
+        size = 0
+        problem = ""
         try:
             status = path.lstat()
-            size, problem = status.st_size, durable_write.not_a_file(status)
+            size = status.st_size
+            problem = durable_write.not_a_file(status)
             manifest = None if problem else read_manifest(path)
         except FileNotFoundError:
             if os.path.lexists(path):

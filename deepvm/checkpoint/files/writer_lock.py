@@ -23,7 +23,8 @@ class WriterLock:
 
     def __init__(self, folder: Path) -> None:
         """Nothing is created yet."""
-        self._lock, self._guard = FileLock(folder / WRITERS, 0o666), threading.Lock()
+        self._lock = FileLock(folder / WRITERS, 0o666)
+        self._guard = threading.Lock()
         self._warned = False
 
     def enter(self, clear_up: Callable[[], object] = lambda: None) -> None:
@@ -54,7 +55,8 @@ class WriterLock:
         try:
             done = self._lock.take(shared=shared, limit_s=limit_s)
         except OSError as error:
-            done, why = False, f"{error.filename or 'it'}: {error.strerror or error}"
+            done = False
+            why = f"{error.filename or 'it'}: {error.strerror or error}"
         if shared and not done and not self._warned:
             self._warned = True
             log.warning(

@@ -162,7 +162,8 @@ def _visit(tree: Any, parts: FlatState, place: _Place) -> None:
 
 
 def _visit_tensor(tensor: torch.Tensor, parts: FlatState, place: _Place) -> None:
-    held, region = local(tensor), None
+    held = local(tensor)
+    region = None
     problem = _problem(held)
     if problem is None and is_sharded(tensor):
         try:
@@ -192,7 +193,8 @@ def _visit_tensor(tensor: torch.Tensor, parts: FlatState, place: _Place) -> None
             "a part of a sharded tensor",
             f"memory of its own, not state{_path(first)}'s; at {{at}}",
         )
-    shape, views = tuple(tensor.shape), (held.is_conj(), held.is_neg())
+    shape = tuple(tensor.shape)
+    views = (held.is_conj(), held.is_neg())
     stride, offset = whole_strides(tensor)
     parts.structure.append((tensor.dtype, shape, stride, offset, index, parts.sizes[index], *views))
     parts.tensors.append(tensor)

@@ -195,10 +195,13 @@ class Ranges:
         """Put a range in; an empty one changes nothing."""
         if start >= end:
             return
-        first, last = bisect_left(self._ends, start), bisect_right(self._starts, end)
+        first = bisect_left(self._ends, start)
+        last = bisect_right(self._starts, end)
         if first < last:
-            start, end = min(start, self._starts[first]), max(end, self._ends[last - 1])
-        self._starts[first:last], self._ends[first:last] = [start], [end]
+            start = min(start, self._starts[first])
+            end = max(end, self._ends[last - 1])
+        self._starts[first:last] = [start]
+        self._ends[first:last] = [end]
 
     def covers(self, start: int, end: int) -> bool:
         """Whether all bytes of a range are in the set."""
@@ -217,7 +220,8 @@ class Ranges:
     def missing(self, within: Iterable[Segment]) -> Iterator[tuple[int, int]]:
         """The ranges of ``within`` that are not in the set."""
         for offset, length in within:
-            start, end = offset, offset + length
+            start = offset
+            end = offset + length
             for at in range(bisect_right(self._ends, start), len(self._starts)):
                 if self._starts[at] >= end:
                     break

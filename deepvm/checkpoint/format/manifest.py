@@ -102,7 +102,8 @@ class CommitRecord:
         """Read a record. Raises RequestError: it is damaged, or none."""
         try:
             facts = json.loads(data)
-            check, version = facts.pop("check", None), facts.pop("schema_version", None)
+            check = facts.pop("check", None)
+            version = facts.pop("schema_version", None)
             if version != MANIFEST_VERSION:
                 raise RequestError("manifest", version, f"a commit record of {MANIFEST_VERSION}")
             manifest = cls(**{**facts, "crcs": tuple(facts["crcs"])})
@@ -148,14 +149,18 @@ def verified(
 
     Raises DamagedError, for ``name``, at a wrong chunk.
     """
-    size, at, crc = manifest.chunk_bytes, 0, 0
+    size = manifest.chunk_bytes
+    at = 0
+    crc = 0
     for piece in pieces:
         rest = piece
         while len(rest):
             number = at // size
             end = min((number + 1) * size, manifest.size)
-            part, rest = rest[: end - at], rest[end - at :]
-            at, crc = at + len(part), crc32(part, crc)
+            part = rest[: end - at]
+            rest = rest[end - at :]
+            at = at + len(part)
+            crc = crc32(part, crc)
             if at == end:
                 if crc != manifest.crcs[number]:
                     raise DamagedError(f"{name}: bytes {number * size} to {end - 1} are damaged")

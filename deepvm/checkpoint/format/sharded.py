@@ -72,7 +72,8 @@ class Region(NamedTuple):
         """The part's runs, in the order of both memories."""
         if not self.run_count:
             return
-        split, strides = self._split, self.strides
+        split = self._split
+        strides = self.strides
         length = math.prod(self.sizes[split:]) * self.itemsize
         first = sum(offset * stride for offset, stride in zip(self.offsets, strides, strict=True))
         for number, row in enumerate(product(*map(range, self.sizes[:split]))):
@@ -134,18 +135,21 @@ def region_of(tensor: torch.Tensor) -> Region:
             raise ValueError(
                 f"a part in {1 + len(more)} pieces; place it so that each rank has one"
             )
-        offsets, sizes = tuple(chunk.offsets), tuple(chunk.sizes)
+        offsets = tuple(chunk.offsets)
+        sizes = tuple(chunk.sizes)
     if sizes != tuple(held.shape) and held.numel():
         shown = f"a part of shape {tuple(held.shape)}, which torch describes as {sizes}"
         raise ValueError(f"{shown}: choose sizes that each dimension of the device mesh divides")
-    start, ranks = int(held.storage_offset()) * held.element_size(), int(found.device_mesh.size())
+    start = int(held.storage_offset()) * held.element_size()
+    ranks = int(found.device_mesh.size())
     return Region(shape, offsets, sizes, held.element_size(), start, ranks)
 
 
 def check_runs(regions: Iterable[Region]) -> None:
     """Raise RequestError if a state is sharded too finely."""
     counts = [(region.run_count, region.ranks) for region in regions]
-    own, every = sum(count for count, _ in counts), sum(count * ranks for count, ranks in counts)
+    own = sum(count for count, _ in counts)
+    every = sum(count * ranks for count, ranks in counts)
     if own > MOST_RUNS or every > MOST_RUNS_OF_ALL:
         raise RequestError(
             "model",

@@ -32,7 +32,8 @@ ALIGNMENT = 128
 _DESCRIPTOR = b"PK\x07\x08"
 # Values that fill eight bytes of a pickle, so that any other value can be written over them. See
 # _number_places().
-_INT_MARK, _FLOAT_MARK = 0x6A5A5A5A00000000, 0x7E5A5A5A00000000
+_INT_MARK = 0x6A5A5A5A00000000
+_FLOAT_MARK = 0x7E5A5A5A00000000
 
 log = logging.getLogger("deepvm.checkpoint")
 _warned: set[str] = set()
@@ -132,7 +133,8 @@ def _template(tree: Any, parts: FlatState) -> Any:
     count = itertools.count(1)
 
     def twin(tensor: torch.Tensor) -> torch.Tensor:
-        made, held = torch.empty(0, dtype=tensor.dtype, device="cpu"), local(tensor)
+        made = torch.empty(0, dtype=tensor.dtype, device="cpu")
+        held = local(tensor)
         strides, offset = whole_strides(tensor)
         made = made.set_(twins[held.untyped_storage()._cdata], offset, tensor.shape, strides)
         # Views: the file holds the bytes of what they look at
@@ -150,9 +152,11 @@ def _template(tree: Any, parts: FlatState) -> Any:
 
 def _read_image(file: IO[bytes], parts: FlatState, sizes: Sequence[int]) -> Image:
     """Find everything in the file that torch wrote, holes instead of tensors."""
-    size, records = file.tell(), _records(file)
+    size = file.tell()
+    records = _records(file)
     pickle, _ = records["data.pkl"]
-    storages, changing = [], ["data.pkl"]
+    storages = []
+    changing = ["data.pkl"]
     for number, length in enumerate(sizes):
         record, _ = records.get(name := f"data/{number}", (None, ()))
         if record is None or record.length != length:

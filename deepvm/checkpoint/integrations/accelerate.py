@@ -29,7 +29,8 @@ class AccelerateState:
 
     def __init__(self, accelerator: Any, loader: Any) -> None:
         """Of these."""
-        self._accelerator, self._loader = accelerator, loader
+        self._accelerator = accelerator
+        self._loader = loader
 
     def state_dict(self) -> dict[str, int]:
         """The numbers."""
@@ -38,7 +39,8 @@ class AccelerateState:
 
     def load_state_dict(self, state_dict: dict[str, int]) -> None:
         """Set them."""
-        self._accelerator.step, self._loader.iteration = state_dict["step"], state_dict["iteration"]
+        self._accelerator.step = state_dict["step"]
+        self._loader.iteration = state_dict["iteration"]
         if hasattr(self._sampler, "initial_seed"):
             self._sampler.initial_seed = state_dict["seed"]
 

@@ -64,7 +64,9 @@ class DeepVMCallback(TrainerCallback):  # type: ignore[misc]
     ) -> None:
         """``options``: those of :class:`deepvm.checkpoint.Checkpointer`, such as ``tiers``."""
         check_options(options)
-        self._extra, self._sigterm, self._options = dict(extra or {}), sigterm, options
+        self._extra = dict(extra or {})
+        self._sigterm = sigterm
+        self._options = options
         self._session: Session | None = None
         self._logged_loss = 0.0
         self._over = False
@@ -111,7 +113,8 @@ class DeepVMCallback(TrainerCallback):  # type: ignore[misc]
             lambda found: self._restore(trainer, found),
         )
         loader = prepared(objects["train_dataloader"])
-        model, optimizer = objects["model"], objects["optimizer"]
+        model = objects["model"]
+        optimizer = objects["optimizer"]
         self._session = Session(
             loader,
             self._extra,
@@ -164,7 +167,8 @@ class DeepVMCallback(TrainerCallback):  # type: ignore[misc]
         )
 
     def _close(self) -> None:
-        session, self._session = self._session, None
+        session = self._session
+        self._session = None
         if session is not None:
             session.close()
 
@@ -216,7 +220,8 @@ def _restore_state(trainer: Any, found: Mapping[str, Any]) -> None:
             setattr(callback, attribute, value)
     for name, value in found["counts"].items():
         setattr(trainer, name, value)
-    trainer.current_flos, trainer.accelerator.step = found["flos"], found["step"]
+    trainer.current_flos = found["flos"]
+    trainer.accelerator.step = found["step"]
 
 
 def _end_at_once(trainer: Any) -> None:
@@ -231,12 +236,15 @@ def _end_at_once(trainer: Any) -> None:
         del trainer._run_epoch
         trainer.control.should_training_stop = True
 
-    handler.on_epoch_begin, trainer._run_epoch = on_epoch_begin, run_epoch
+    handler.on_epoch_begin = on_epoch_begin
+    trainer._run_epoch = run_epoch
 
 
 def _continue(trainer: Any, first: int, batch: int) -> None:
     """Make the Trainer skip finished epochs and, in the next one, finished batches."""
-    run, handler, begun = trainer._run_epoch, trainer.callback_handler, 0
+    run = trainer._run_epoch
+    handler = trainer.callback_handler
+    begun = 0
     begin = handler.on_epoch_begin
 
     def on_epoch_begin(args: Any, state: Any, control: Any) -> Any:

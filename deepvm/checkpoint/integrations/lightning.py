@@ -47,7 +47,8 @@ class DeepVMCallback(Callback):  # type: ignore[misc]
         """``options``: those of :class:`deepvm.checkpoint.Checkpointer`, such as ``tiers``."""
         super().__init__()
         check_options(options)
-        self._extra, self._options = dict(extra or {}), options
+        self._extra = dict(extra or {})
+        self._options = options
         self._session: Session | None = None
         self._ends = False
         """SIGTERM has come, and the optimizer's step is still to come."""
@@ -119,7 +120,8 @@ class DeepVMCallback(Callback):  # type: ignore[misc]
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Close the checkpointer."""
-        session, self._session = self._session, None
+        session = self._session
+        self._session = None
         if session is not None:
             session.close()
 
@@ -134,7 +136,8 @@ class DeepVMCallback(Callback):  # type: ignore[misc]
             self._session.loader.leave()
 
     def _saved(self, trainer: Any) -> dict[str, Any]:
-        module, data = trainer.lightning_module, trainer.datamodule
+        module = trainer.lightning_module
+        data = trainer.datamodule
         loop = trainer.fit_loop.state_dict()
         loop["state_dict"] = {}  # of the loaders, whose position is saved with random states
         found: dict[str, Any] = {_LOOP: loop}
@@ -185,7 +188,8 @@ def _loader_of(trainer: Any) -> ResumableLoader:
 
     Raises RequestError: there are several.
     """
-    strategy, found = trainer.strategy, list[ResumableLoader]()
+    strategy = trainer.strategy
+    found = list[ResumableLoader]()
     process = strategy.process_dataloader
 
     def with_position(loader: Any) -> Any:

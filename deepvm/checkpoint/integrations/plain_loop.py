@@ -29,7 +29,8 @@ class TrainingRun:
             isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 0
         ):
             raise RequestError("epochs", epochs, "a whole number from 0, or None")
-        self._session, self._epochs = session, epochs
+        self._session = session
+        self._epochs = epochs
         self.loader = session.loader if loader is None else loader
         self.checkpointer: Checkpointer = session.checkpointer
         session.restore()

@@ -58,12 +58,14 @@ class Session:
         Raises:
             RequestError: a name is taken. Also what Checkpointer raises.
         """
-        extra, own = dict(extra or {}), {**(own or {}), LOADER: loader}
+        extra = dict(extra or {})
+        own = {**(own or {}), LOADER: loader}
         for name in extra.keys() & own.keys():
             raise RequestError("extra", name, f"other names than {', '.join(own)}, which are taken")
         self.loader = loader
         self.checkpointer = Checkpointer(extra={**extra, **own}, **options)
-        self._save, loader.before_batch = loader.before_batch, self._before_batch
+        self._save = loader.before_batch
+        loader.before_batch = self._before_batch
         self._ranks = self.checkpointer._ranks
         self._asked: Handle | None = None
         self._newest: tuple[Handle, ...] = ()
@@ -78,7 +80,8 @@ class Session:
 
     def _before_batch(self) -> None:
         self._save()
-        newest, self._newest = self._newest, self.checkpointer.handles[-1:]
+        newest = self._newest
+        self._newest = self.checkpointer.handles[-1:]
         if not self._newest or self._newest == newest:
             return
         # All ranks have taken this version, here or by save(): all of them end if one was asked to.
@@ -139,8 +142,11 @@ class PackedState:
 
     def __init__(self, what: str, save: Any, load: Any) -> None:
         """``save()`` returns what ``torch.load`` reads; ``load(found)`` restores it."""
-        self._what, self._save, self._load = what, save, load
-        self._size, self._checked = _LEAST, -1
+        self._what = what
+        self._save = save
+        self._load = load
+        self._size = _LEAST
+        self._checked = -1
 
     def state_dict(self) -> dict[str, Any]:
         """The object, packed.

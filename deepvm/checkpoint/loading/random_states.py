@@ -46,7 +46,8 @@ def restore(data: bytes) -> None:
     words = array("I", data[_PYTHON.size : at])
     random.setstate((version, tuple(words), None if gauss != gauss else gauss))
     torch.set_rng_state(as_tensor(data[at : at + size]))
-    numpy, more = sys.modules.get("numpy"), data[at + size :]
+    numpy = sys.modules.get("numpy")
+    more = data[at + size :]
     if numpy is not None and more:
         position, has_gauss, cached = _NUMPY.unpack_from(more)
         keys = numpy.frombuffer(more, dtype="<u4", offset=_NUMPY.size)

@@ -95,7 +95,8 @@ class ResumableLoader:
                 "in_order=False",
                 "a loader that keeps the order, so that it can be repeated",
             )
-        self.loader, self.before_batch = loader, _nothing
+        self.loader = loader
+        self.before_batch = _nothing
         self._ahead = ahead
         self._stream = isinstance(loader.dataset, IterableDataset)
         own = all(hasattr(loader.dataset, name) for name in ("state_dict", "load_state_dict"))
@@ -164,7 +165,8 @@ class ResumableLoader:
         if self._running:  # it was left before its end
             self._ended()
         self.before_batch()
-        resume, self._resume = self._resume, None
+        resume = self._resume
+        self._resume = None
         if resume is None:
             return self._pass(_Resume(GeneratorStates.now(self._generators)))
         if resume.alone:
@@ -191,7 +193,9 @@ class ResumableLoader:
             self._worker_states = dict(resume.workers)
         else:
             self._worker_states = self._history.newest
-        self._began, self._first, self._calls = resume.began, resume.first, 0
+        self._began = resume.began
+        self._first = resume.first
+        self._calls = 0
         self._counters = self._changed_counters()
         if resume.made is not None and not resume.inside:  # the workers are older than this pass
             self._began = resume.now
@@ -204,7 +208,8 @@ class ResumableLoader:
         self._history.begin(start, self._worker_states)
         found = self._iterator(resume)
         self._fetches.clear()
-        self._running, self._fetched = True, start
+        self._running = True
+        self._fetched = start
         self._length = _length_of(self.loader)
         if self._stream or self._stateful or self._workers:
             if self._fetched < batch:  # the workers take turns, so this begins with the first one's
@@ -368,7 +373,10 @@ class ResumableLoader:
         self._ended()
 
     def _ended(self) -> None:
-        self._epoch, self._running, self._fetched, self._least = self._epoch + 1, False, 0, 0
+        self._epoch = self._epoch + 1
+        self._running = False
+        self._fetched = 0
+        self._least = 0
         self._fetches.clear()
 
     def state_dict(self) -> dict[str, Any]:
@@ -430,11 +438,9 @@ class ResumableLoader:
         Raises CheckpointError: it is no position of a loader.
         """
         try:
-            epoch, batch, record = (
-                int(state_dict["epoch"]),
-                int(state_dict["batch"]),
-                unpack(state_dict["record"]),
-            )
+            epoch = int(state_dict["epoch"])
+            batch = int(state_dict["batch"])
+            record = unpack(state_dict["record"])
             resume = _Resume.of(batch, record)
         except Exception as error:  # whatever unpickling raises
             reason = (str(error).splitlines() or [""])[0]
@@ -444,12 +450,12 @@ class ResumableLoader:
         resume.order = record.get(self._order_key)
         if not batch and is_hugging_face(self.loader.dataset):
             resume.own = None  # until it yields, it has the state of the last pass's end
-        world, size, workers = _world(), _batch_size(self.loader), self._workers
-        before, had, had_workers = (
-            record["world"],
-            record.get("batch_size"),
-            record.get("num_workers", workers),
-        )
+        world = _world()
+        size = _batch_size(self.loader)
+        workers = self._workers
+        before = record["world"]
+        had = record.get("batch_size")
+        had_workers = record.get("num_workers", workers)
         resized = bool(size and had and size != had)
         if (
             self._stream
@@ -475,9 +481,14 @@ class ResumableLoader:
                 size = had = 1
             # Samplers that split data deal it out in turn: what one had, others have now.
             batch = resume.batch = batch * had * before // (size * world)
-            resume.own, resume.order, resume.workers, resume.ahead = None, None, {}, ()
+            resume.own = None
+            resume.order = None
+            resume.workers = {}
+            resume.ahead = ()
         if before != world:
-            resume.alone, resume.made, resume.dataset = True, None, None
+            resume.alone = True
+            resume.made = None
+            resume.dataset = None
         if batch and (self._missing or (self._stateful and resume.own is None)):
             name = type(self.loader.dataset).__name__
             reason = (
@@ -492,8 +503,12 @@ class ResumableLoader:
             )
         if "counters" in record:
             restore_counters(self.loader, {**self._initial_counters, **record["counters"]})
-        self._epoch, self._running, self._fetched, self._least = epoch, False, 0, 0
-        self._resume, self._restored = resume, dict(state_dict)
+        self._epoch = epoch
+        self._running = False
+        self._fetched = 0
+        self._least = 0
+        self._resume = resume
+        self._restored = dict(state_dict)
         self._copy = self._made = self._indexes = None
         self._history.begin(0, {})
 
@@ -544,10 +559,18 @@ class _Resume:
         dataset: Any = None,
         alone: bool = False,
     ) -> None:
-        self.inside, self.alone = inside, alone
-        self.now, self.batch, self.made, self.began, self.first = now, batch, made, began, first
-        self.order, self.workers, self.ahead = order, workers or {}, ahead
-        self.own, self.dataset = own, dataset
+        self.inside = inside
+        self.alone = alone
+        self.now = now
+        self.batch = batch
+        self.made = made
+        self.began = began
+        self.first = first
+        self.order = order
+        self.workers = workers or {}
+        self.ahead = ahead
+        self.own = own
+        self.dataset = dataset
 
     @classmethod
     def of(cls, batch: int, record: Mapping[str, Any]) -> _Resume:
@@ -576,9 +599,12 @@ class _Pass(Iterator[Any]):
     def __init__(
         self, owner: ResumableLoader, found: Iterator[Any], resume: _Resume, *, silent: bool = False
     ) -> None:
-        self._owner, self._found, self._silent = owner, found, silent
+        self._owner = owner
+        self._found = found
+        self._silent = silent
         self._ahead = deque(() if silent else resume.ahead)
-        self._now, self._over = resume.now, False
+        self._now = resume.now
+        self._over = False
 
     def __next__(self) -> Any:
         """The next batch."""

@@ -78,7 +78,8 @@ def warn_of_incomplete(extra: Mapping[str, Any]) -> None:
 
 def _stages(top: Any) -> Iterator[Any]:
     """The streams of ``datasets`` that an object consists of, itself included."""
-    waiting, known = [top], {id(top)}
+    waiting = [top]
+    known = {id(top)}
     while waiting:
         stage = waiting.pop()
         if is_hugging_face(stage):

@@ -38,7 +38,8 @@ class Collate:
         if worker is None:
             return batch
         state = packed()
-        changed, self._last = state != self._last, state
+        changed = state != self._last
+        self._last = state
         return Marked(batch, worker.id, state if changed else None)
 
 
@@ -47,7 +48,8 @@ class StartWorker:
 
     def __init__(self, inner: Callable[[int], None] | None, states: Mapping[int, bytes]) -> None:
         """Wrap it."""
-        self._inner, self._states = inner, dict(states)
+        self._inner = inner
+        self._states = dict(states)
 
     def __call__(self, worker: int) -> None:
         """Called in each worker when it starts."""
@@ -66,7 +68,9 @@ class Indexes:
         ``begins``, ``first``: called before the sampler's iterator is made, and before it draws
         first.
         """
-        self._inner, self._begins, self._first = inner, begins, first
+        self._inner = inner
+        self._begins = begins
+        self._first = first
         self.skip = self.known = 0
         self.skipped: Callable[[int], None] = lambda crc: None
         """Called with the checksum of what was skipped, before anything else is drawn."""
@@ -123,7 +127,9 @@ class History:
 
     def begin(self, batch: int, states: Mapping[int, bytes]) -> None:
         """A pass continues with this batch."""
-        self._states, self._crc, self._batch = dict(states), 0, batch
+        self._states = dict(states)
+        self._crc = 0
+        self._batch = batch
         self._newer.clear()
 
     def skipped(self, crc: int) -> None:
@@ -135,13 +141,15 @@ class History:
         self._newer.append((Marked(None, found.worker, found.state), checksum))
         if len(self._newer) > self._kept:
             (_, worker, state), oldest = self._newer.popleft()
-            self._crc, self._batch = mixed(self._crc, oldest), self._batch + 1
+            self._crc = mixed(self._crc, oldest)
+            self._batch = self._batch + 1
             if state is not None:
                 self._states[worker] = state
 
     def at(self, batch: int) -> tuple[dict[int, bytes], int]:
         """States and checksum before this batch."""
-        states, crc = dict(self._states), self._crc
+        states = dict(self._states)
+        crc = self._crc
         for (_, worker, state), checksum in list(self._newer)[: batch - self._batch]:
             crc = mixed(crc, checksum)
             if state is not None:

@@ -92,7 +92,10 @@ class AckPoller:
         self, url: str, connect: Callable[[], Link], greeting: Mapping[str, Any], limit_s: float
     ) -> None:
         """``url``: of the node; ``greeting``: the sender's HELLO; ``limit_s``: the timeout."""
-        self._url, self._connect, self._greeting, self._limit_s = url, connect, greeting, limit_s
+        self._url = url
+        self._connect = connect
+        self._greeting = greeting
+        self._limit_s = limit_s
         self._pending: set[Pending] = set()
         self._link: Link | None = None
         self._closed = threading.Event()
@@ -125,7 +128,9 @@ class AckPoller:
             self._thread.join(_POLL_S)
 
     def _run(self) -> None:
-        sequence, pause_s, disconnected = -1, _AGAIN_S, False
+        sequence = -1
+        pause_s = _AGAIN_S
+        disconnected = False
         while not self._closed.is_set():
             try:
                 if self._link is None:
@@ -133,7 +138,8 @@ class AckPoller:
                     self._link.hello(self._greeting)
                     if disconnected:
                         _LOG.warning("%s: acknowledgements are received again", self._url)
-                    sequence, disconnected = -1, False
+                    sequence = -1
+                    disconnected = False
                 # The answer is about those that the node knew when it was asked
                 with self._changed:
                     asked = {p: p.sent for p in self._pending}
@@ -142,7 +148,8 @@ class AckPoller:
                     Kind.WAIT, question, Kind.STATE, limit_s=_POLL_S + _SLOWEST_S
                 )
                 states = _States.of(answer.body)
-                sequence, pause_s = states.sequence, _AGAIN_S
+                sequence = states.sequence
+                pause_s = _AGAIN_S
                 if self._acknowledge(asked, states):
                     # The answer may be about a version that came meanwhile: ask again
                     sequence = -1

@@ -20,7 +20,8 @@ from deepvm.checkpoint.network.protocol import (
 from deepvm.checkpoint.network.token import Token
 from deepvm.errors import CheckpointError
 
-_CONNECT_S, _STATUS_S = 5.0, 10.0
+_CONNECT_S = 5.0
+_STATUS_S = 10.0
 
 
 class UnreachableError(CheckpointError):

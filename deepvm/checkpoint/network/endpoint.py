@@ -97,7 +97,8 @@ class TcpListener:
         found = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
-        family, where = found[0][0], found[0][4]
+        family = found[0][0]
+        where = found[0][4]
         both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
         self._socket = socket.create_server(where, family=family, backlog=64, dualstack_ipv6=both)
         host, port, *_ = self._socket.getsockname()
@@ -177,7 +178,8 @@ class MpiListener:
     def __init__(self, streams: MpiTransport) -> None:
         """Accept streams."""
         self.endpoint = MpiEndpoint(streams.rank)
-        self._streams, self._queue = streams, streams.serve()
+        self._streams = streams
+        self._queue = streams.serve()
         self.deserted = streams.deserted
 
     def accept(self) -> tuple[socket.socket, str]:

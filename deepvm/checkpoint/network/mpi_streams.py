@@ -36,9 +36,11 @@ _JOIN_S = 60.0
 _LINGER_S = 5.0
 # For a memory node to announce itself; mpirun starts all processes at the same time
 _START_S = 20.0
-_EAGER_S, _EAGER_ROUNDS = 50e-6, 100
+_EAGER_S = 50e-6
+_EAGER_ROUNDS = 100
 # After so many more idle rounds the pause grows by 1 ms, to at most this
-_ROUNDS_PER_MS, _LONGEST_MS = 25, 20
+_ROUNDS_PER_MS = 25
+_LONGEST_MS = 20
 _PAUSE_S = 0.001
 _MAKING = threading.Lock()
 
@@ -50,13 +52,17 @@ class _Stream:
         self, carrier: MpiTransport, peer: int, number: int, sock: socket.socket, *, opener: bool
     ) -> None:
         self.key = (peer, number, opener)
-        self._carrier, self._comm, self._peer, self._sock = carrier, carrier.comm, peer, sock
+        self._carrier = carrier
+        self._comm = carrier.comm
+        self._peer = peer
+        self._sock = sock
         self._out_tag, self._in_tag = (
             (2 * number, 2 * number + 1) if opener else (2 * number + 1, 2 * number)
         )
         # MPI's own memory outlives Python's: what still arrives while MPI ends must not be written
         # to freed memory.
-        self._out, self._in = carrier.memory(_BUFFER), carrier.memory(_BUFFER)
+        self._out = carrier.memory(_BUFFER)
+        self._in = carrier.memory(_BUFFER)
         self._sending: Any = None
         self._receiving: Any = None
         self._undelivered = memoryview(b"")
@@ -105,7 +111,8 @@ class _Stream:
         except BlockingIOError:
             return False
         except OSError:  # the reader has closed: drop what still comes, and tell the sender
-            self._discards, self._undelivered = True, memoryview(b"")
+            self._discards = True
+            self._undelivered = memoryview(b"")
             self._carrier.send_control(
                 self._peer, _RESET_BY_OPENER if self.key[2] else _RESET_BY_OTHER, self.key[1]
             )
@@ -134,7 +141,8 @@ class _Stream:
     def reset(self) -> None:
         """The peer reads no more: close the local side."""
         self._hang_up()
-        self._discards, self._undelivered = True, memoryview(b"")
+        self._discards = True
+        self._undelivered = memoryview(b"")
 
     def awaited(self) -> tuple[socket.socket, int]:
         """The events of the local socket that would let this continue."""
@@ -165,8 +173,11 @@ class MpiTransport:
 
     def __init__(self, comm: Any, mpi: Any) -> None:
         """Start the thread; ``comm`` is ours alone, with errors returned."""
-        self.comm, self.byte, self.status = comm, mpi.BYTE, mpi.Status()
-        self.rank, self.size = int(comm.Get_rank()), int(comm.Get_size())
+        self.comm = comm
+        self.byte = mpi.BYTE
+        self.status = mpi.Status()
+        self.rank = int(comm.Get_rank())
+        self.size = int(comm.Get_size())
         self._mpi = mpi
         self._streams: dict[tuple[int, int, bool], _Stream] = {}
         self._controls: list[tuple[Any, bytes]] = []
@@ -178,7 +189,8 @@ class MpiTransport:
         self._nodes: set[int] = set()
         self._awaited = {self.rank}
         self._ended = threading.Event()
-        self.memory, self.free = mpi.Alloc_mem, mpi.Free_mem
+        self.memory = mpi.Alloc_mem
+        self.free = mpi.Free_mem
         self._control = self.memory(_MESSAGE.size)
         self._listening = comm.Irecv(self._control, mpi.ANY_SOURCE, _CONTROL)
         self._thread = threading.Thread(target=self._run, name="deepvm-mpi", daemon=True)

@@ -47,15 +47,30 @@ _NONCE = 32
 class Kind(IntEnum):
     """Kinds of frames; a reply follows its request."""
 
-    CHALLENGE, PROOF, PROVED = 1, 2, 3
-    HELLO, WELCOME, LAYOUT = 10, 11, 12
-    RESERVE, CREDIT, RETRY_AFTER = 20, 21, 22
+    CHALLENGE = 1
+    PROOF = 2
+    PROVED = 3
+    HELLO = 10
+    WELCOME = 11
+    LAYOUT = 12
+    RESERVE = 20
+    CREDIT = 21
+    RETRY_AFTER = 22
     DATA = 30
-    COMMIT, ACK = 31, 32
-    WAIT, STATE = 33, 34
-    PING, PONG = 35, 36
-    LIST, VERSIONS, MANIFEST, GET, END, ASIDE = 40, 41, 42, 43, 44, 45
-    STATUS, METRICS = 50, 51
+    COMMIT = 31
+    ACK = 32
+    WAIT = 33
+    STATE = 34
+    PING = 35
+    PONG = 36
+    LIST = 40
+    VERSIONS = 41
+    MANIFEST = 42
+    GET = 43
+    END = 44
+    ASIDE = 45
+    STATUS = 50
+    METRICS = 51
     ERROR = 60
 
 
@@ -105,7 +120,8 @@ class Channel:
     def __init__(self, sock: socket.socket) -> None:
         """Own the socket."""
         self._socket = sock
-        self._plain, self.within_machine = not isinstance(sock, ssl.SSLSocket), within_machine(sock)
+        self._plain = not isinstance(sock, ssl.SSLSocket)
+        self.within_machine = within_machine(sock)
 
     def send(
         self, kind: Kind, body: Mapping[str, Any] | bytes = b"", *, limit_s: float = FRAME_S
@@ -146,7 +162,8 @@ class Channel:
 
         Nothing is borrowed while the other side is waited for.
         """
-        crc, deadline = 0, time.monotonic() + limit_s
+        crc = 0
+        deadline = time.monotonic() + limit_s
         with read(start, end) as parts:
             for part in parts:
                 crc = crc32(part, crc)
@@ -238,7 +255,8 @@ class Channel:
 
         Raises as :meth:`read_into`.
         """
-        done, deadline = 0, time.monotonic() + limit_s
+        done = 0
+        deadline = time.monotonic() + limit_s
 
         def read(end: int) -> None:
             nonlocal done

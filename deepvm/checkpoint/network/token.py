@@ -19,7 +19,8 @@ from deepvm.checkpoint.files.file_names import check_job
 from deepvm.checkpoint.network.protocol import job_key
 from deepvm.errors import RequestError
 
-TOKEN_VARIABLE, WEAK_VARIABLE = "DEEPVM_TOKEN_FILE", "DEEPVM_ALLOW_WEAK_TOKEN"
+TOKEN_VARIABLE = "DEEPVM_TOKEN_FILE"
+WEAK_VARIABLE = "DEEPVM_ALLOW_WEAK_TOKEN"
 _TOKEN_ADVICE = (
     "set it to the name of a file with the memory node's token, that of its --token-file"
 )
@@ -67,7 +68,8 @@ def read_token(
         raise RequestError(
             "token_file", str(path), f"a file with the token ({error.strerror or error})"
         ) from None
-    found, allowed = _OF_JOB.fullmatch(token), ""
+    found = _OF_JOB.fullmatch(token)
+    allowed = ""
     if not token or len(token) > _MOST_BYTES:
         allowed = (
             f"a file with a token of {_LEAST_BYTES} to {_MOST_BYTES} bytes; openssl rand -hex 32"

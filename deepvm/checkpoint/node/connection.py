@@ -33,7 +33,8 @@ _IDLE_S = 900.0
 _LONGEST_POLL_MS = 60_000
 _SINK_BYTES = 2**16
 _READ_BYTES = 2**20
-_MOST_DAMAGED, _LONGEST_PROBLEM = 20, 300
+_MOST_DAMAGED = 20
+_LONGEST_PROBLEM = 300
 _ROLES = ("sender", "reader", "status")
 
 
@@ -51,16 +52,19 @@ class Connection:
         metrics: Callable[[], Mapping[str, Any]],
     ) -> None:
         """Own the channel; ``peer``: its address, for the log; ``metrics`` answers ``STATUS``."""
-        self._channel, self._token, self.peer = channel, token, peer
-        self.abort, self.gone = channel.abort, channel.gone
-        self._registry, self._store, self._refusals, self._metrics = (
-            registry,
-            store,
-            refusals,
-            metrics,
-        )
+        self._channel = channel
+        self._token = token
+        self.peer = peer
+        self.abort = channel.abort
+        self.gone = channel.gone
+        self._registry = registry
+        self._store = store
+        self._refusals = refusals
+        self._metrics = metrics
         self.job = self.session = self.digest = self._role = self._token_job = ""
-        self.world, self.rank, self.epoch = 1, 0, 0
+        self.world = 1
+        self.rank = 0
+        self.epoch = 0
         self._proven = False
         self._reservation: Reservation | None = None
 
@@ -133,7 +137,8 @@ class Connection:
         known = True
         if self._role == "sender":
             self._registry.leave(self)
-            self.job, self.session = self._own(body), _text(body, "session", 64)
+            self.job = self._own(body)
+            self.session = _text(body, "session", 64)
             self.digest = _text(body, "layout", 64)
             self.world = _whole(body, "world", 1, 4096)
             self.rank = _whole(body, "rank", 0, self.world - 1)
@@ -142,7 +147,8 @@ class Connection:
             if self.epoch:
                 self._begin(self.job, self.epoch)
             known = self._registry.enter(self)
-        lacks, lease_s = self._registry.lacks, self._registry.lease_s
+        lacks = self._registry.lacks
+        lease_s = self._registry.lease_s
         persists = self._registry.persists and not lacks
         answer = {"layout": known, "persists": persists, "lacks": lacks, "lease_s": lease_s}
         self._channel.send(Kind.WELCOME, {**answer, "node": self._registry.identity})
@@ -174,7 +180,8 @@ class Connection:
 
     def _reserve(self, frame: Frame) -> None:
         body = frame.body
-        number, attempt_id = _whole(body, "version"), _text(body, "put", 64)
+        number = _whole(body, "version")
+        attempt_id = _text(body, "put", 64)
         hold = _whole(body, "hold") if "hold" in body else None
         attempt_number = _whole(body, "attempt") if "attempt" in body else 0
         self._reservation = None
@@ -236,7 +243,8 @@ class Connection:
         )
 
     def _list(self, frame: Frame) -> None:
-        job, store = self._own(frame.body), self._store
+        job = self._own(frame.body)
+        store = self._store
         if "epoch" in frame.body:
             self._begin(job, _whole(frame.body, "epoch"))
         found = {m.version: m for m in (store.versions(job) if store is not None else ())}
@@ -261,7 +269,8 @@ class Connection:
 
     def _aside(self, frame: Frame) -> None:
         """Set versions on the disk aside; those in memory are replaced by what is sent next."""
-        job, numbers = self._own(frame.body), frame.body.get("versions")
+        job = self._own(frame.body)
+        numbers = frame.body.get("versions")
         if not isinstance(numbers, list) or not all(
             type(n) is int and 0 <= n < 2**63 for n in numbers
         ):
@@ -274,10 +283,12 @@ class Connection:
         self._channel.send(Kind.PONG)
 
     def _get(self, frame: Frame) -> None:
-        job, number = self._own(frame.body), _whole(frame.body, "version")
+        job = self._own(frame.body)
+        number = _whole(frame.body, "version")
         version = self._registry.complete(job).get(number)
         if version is not None:
-            manifest, pieces = version.manifest, self._held(version)
+            manifest = version.manifest
+            pieces = self._held(version)
         else:
             manifest, pieces = self._stored(job, number)
         self._channel.send(Kind.MANIFEST, manifest.to_json())
@@ -289,7 +300,9 @@ class Connection:
 
     def _held(self, version: Version) -> Iterator[memoryview]:
         """A copy of a checkpoint's bytes, so that a slow reader keeps no slot; or from disk."""
-        size, start, at = version.manifest.size, 0, 0
+        size = version.manifest.size
+        start = 0
+        at = 0
         buffer = memoryview(bytearray(min(_READ_BYTES, size)))
         while start < size and self._registry.copy(version, start, piece := buffer[: size - start]):
             yield piece

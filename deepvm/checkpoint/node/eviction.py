@@ -27,7 +27,8 @@ class Pool:
 
     def __init__(self, limit: int) -> None:
         """Start without slots."""
-        self.limit, self.allocated = limit, 0
+        self.limit = limit
+        self.allocated = 0
         self.free: list[memoryview] = []
 
     def check(self, size: int) -> None:
@@ -100,7 +101,9 @@ class VersionMemory:
         self.closed = self.stopping = False
         self._blocked = 0
         self.reading = threading.Lock()
-        self.persists, self.lacks, self.lease_s = persists, lacks, lease_s
+        self.persists = persists
+        self.lacks = lacks
+        self.lease_s = lease_s
         self.counts = dict.fromkeys(_COUNTS, 0)
         self._clock = clock
 

@@ -40,7 +40,10 @@ class Flusher(threading.Thread):
     def __init__(self, memory: VersionMemory, store: Store, *, keep: int, every: int = 0) -> None:
         """For ``keep`` and ``every`` see :func:`deepvm.checkpoint.files.retention.kept`."""
         super().__init__(name="deepvm-flusher", daemon=True)
-        self._memory, self._store, self._keep, self._every = memory, store, keep, every
+        self._memory = memory
+        self._store = store
+        self._keep = keep
+        self._every = every
         self._recent: dict[str, list[int]] = {}
         # Of a job: failures in a row, and when the last was, monotonic
         self._failed: dict[str, tuple[int, float]] = {}
@@ -88,7 +91,8 @@ class Flusher(threading.Thread):
 
         Returns whether that worked, None if it was put off until it is complete.
         """
-        begin, partial = time.monotonic(), None
+        begin = time.monotonic()
+        partial = None
         try:
             if version.state is State.COMPLETE:
                 self._put(version, [version.index.layout.size])
@@ -119,7 +123,8 @@ class Flusher(threading.Thread):
             return False
         took = time.monotonic() - begin
         self.times["flushed"] += 1
-        self.times["last_s"], self.times["longest_s"] = took, max(took, self.times["longest_s"])
+        self.times["last_s"] = took
+        self.times["longest_s"] = max(took, self.times["longest_s"])
         self.times["total_s"] += took
         self._memory.flushed(version)
         _LOG.info("version %d of %s is on disk, %.3f s", version.number, version.job, took)
@@ -170,8 +175,11 @@ class PartialVersion:
 
     def __init__(self, memory: VersionMemory, version: Version) -> None:
         """Observe a version that the caller has pinned."""
-        self._memory, self._version = memory, version
-        self._renewed, self._verified, self._pieces_read = version.renewed, 0, 0
+        self._memory = memory
+        self._version = version
+        self._renewed = version.renewed
+        self._verified = 0
+        self._pieces_read = 0
         self._pieces: dict[int, CrcPiece] = {}
         self.complete_s = 0.0
 
@@ -202,14 +210,16 @@ class PartialVersion:
         # Most of a thousand records; whether the bytes still count is asked at the end
         if end <= self._verified:
             return
-        version, last = self._version, time.monotonic()
+        version = self._version
+        last = time.monotonic()
         with self._memory.changed:
             self._check()
             while self._verified < end:
                 complete = version.state is State.COMPLETE
                 verified = version.index.layout.size if complete else version.reach(self._verified)
                 if verified > self._verified:
-                    self._verified, last = verified, time.monotonic()
+                    self._verified = verified
+                    last = time.monotonic()
                 elif time.monotonic() > last + _SILENCE_S:
                     raise GivenUpError(f"no more of version {version.number} arrives")
                 else:
@@ -234,7 +244,8 @@ class PartialVersion:
 
     def _sum(self, offset: int, length: int) -> int:
         """CRC-32 of verified bytes, from those that were computed on arrival where possible."""
-        found, at = [], offset
+        found = []
+        at = offset
         if self._version.index.cuts.usable:  # else nobody could join them
             while at < offset + length and (piece := self._pieces.get(at)) is not None:
                 found.append(piece)

@@ -50,11 +50,13 @@ class MetricsServer:
 
 
 class _Server(ThreadingMixIn, HTTPServer):
-    daemon_threads, block_on_close = True, False
+    daemon_threads = True
+    block_on_close = False
 
     def __init__(self, listen: Address, status: Callable[[], Mapping[str, Any]]) -> None:
         self.status = status
-        self._lock, self._open = threading.Lock(), dict[socket.socket, None]()
+        self._lock = threading.Lock()
+        self._open = dict[socket.socket, None]()
         self.address_family, _, _, _, where = socket.getaddrinfo(
             listen.host, listen.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
@@ -92,7 +94,8 @@ class _Server(ThreadingMixIn, HTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
     timeout = _SILENT_S
-    server_version, sys_version = "deepvm", ""
+    server_version = "deepvm"
+    sys_version = ""
 
     def do_GET(self) -> None:
         """Answer with the metrics, or say where they are."""

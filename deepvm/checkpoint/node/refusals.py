@@ -26,7 +26,8 @@ class Refusals:
 
     def __init__(self, window_s: float = 60.0, clock: Callable[[], float] = time.monotonic) -> None:
         """Start with none; ``window_s``: seconds between two lines of a kind."""
-        self._window_s, self._clock = window_s, clock
+        self._window_s = window_s
+        self._clock = clock
         self._kinds: dict[str, _Window] = {}
         self._lock = threading.Lock()
         self._timer: threading.Timer | None = None
@@ -36,7 +37,8 @@ class Refusals:
         with self._lock:
             known = self._kinds.setdefault(kind, _Window())
             if self._clock() < known.since + self._window_s:
-                known.count, known.last = known.count + 1, f"{peer}: {why}"
+                known.count = known.count + 1
+                known.last = f"{peer}: {why}"
                 self._watch()
                 return False
             self._sum_up(known)
@@ -73,4 +75,5 @@ class Refusals:
                 passed_s,
                 known.last,
             )
-            known.since, known.count = self._clock(), 0
+            known.since = self._clock()
+            known.count = 0

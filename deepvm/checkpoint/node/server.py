@@ -110,7 +110,8 @@ class Node:
         self._listener: Listener | None = None
         self._context: ssl.SSLContext | None = None
         self.metrics_server: MetricsServer | None = None
-        self._served, self._ended = 0, False
+        self._served = 0
+        self._ended = False
 
     def start(self) -> Endpoint:
         """Open everything; returns where it listens, with the port. Raises CheckpointError."""
@@ -203,7 +204,8 @@ class Node:
                 "free_slots": len(registry.pool.free),
                 "used_slots": sum(v.slot is not None for v in held),
             }
-            counts, waiting = dict(registry.counts), len(registry.queue)
+            counts = dict(registry.counts)
+            waiting = len(registry.queue)
         return {
             "schema_version": "deepvm.memory-node/1",
             "uptime_s": round(time.monotonic() - self._begin, 3),

@@ -185,7 +185,9 @@ class VersionRegistry(VersionMemory):
         Raises Refused: the session or the attempt is over, or the layout differs from that of the
         other ranks.
         """
-        job, session, rank = sender.job, sender.session, sender.rank
+        job = sender.job
+        session = sender.session
+        rank = sender.rank
         with self.changed:
             here, run = self._current(job, session)
             here.hold = here.hold if hold is None else hold
@@ -264,7 +266,8 @@ class VersionRegistry(VersionMemory):
 
         Raises Refused: the session or the version is over, or the range is not this rank's.
         """
-        version, rank = reservation.version, reservation.rank
+        version = reservation.version
+        rank = reservation.rank
         with self.changed:
             while True:
                 run = self._valid(reservation)

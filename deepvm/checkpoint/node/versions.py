@@ -67,7 +67,8 @@ class LayoutIndex:
 
     def __init__(self, layout: Layout, document: int = 0) -> None:
         """Derive it."""
-        self.layout, self.document = layout, document
+        self.layout = layout
+        self.document = document
         self.runs = tuple(runs(shard) for shard in layout.shards)
         self.cuts = CrcBoundaries.of(layout)
 

@@ -66,21 +66,29 @@ class Copying:
         place (see :class:`ZeroCopySend`); after so many seconds it is copied, unless the send
         has ended or the gate is wanted before.
         """
-        self._strategy, self._slot, self._sources, self._later = strategy, slot, sources, later
+        self._strategy = strategy
+        self._slot = slot
+        self._sources = sources
+        self._later = later
         self.error: BaseException | None = None
         self.loan = None if lend_s is None else ZeroCopySend.of(slot, sources, later, self._confirm)
         self._lend_s = lend_s or 0.0
-        self.begun, self.took_s = time.monotonic(), 0.0
-        self._asking, self._ended, self._change = threading.Lock(), not later, ""
+        self.begun = time.monotonic()
+        self.took_s = 0.0
+        self._asking = threading.Lock()
+        self._ended = not later
+        self._change = ""
         self._changed: Callable[[], str] | None = None
         self._look: Callable[[], str] = lambda: ""
-        self._confirmed, self._spoilt = False, ""
+        self._confirmed = False
+        self._spoilt = ""
         self._opened = threading.Event()
         if not later and not hold:
             self._opened.set()
         self._events: list[tuple[torch.device, torch.cuda.Event]] = []
         self._gate: list[tuple[torch.device, torch.cuda.Event]] = []
-        self._api, self._streams = strategy.api, strategy.streams(sources)
+        self._api = strategy.api
+        self._streams = strategy.streams(sources)
         for device, stream in self._streams.items():
             stream.wait_event(self._api.mark(self._api.current(device)))
         queued, plain = self._split(now)
@@ -205,7 +213,8 @@ class Copying:
             if why:
                 self._change = self._change or why
                 raise CheckpointError(why)
-            self._confirmed, self._changed = True, None
+            self._confirmed = True
+            self._changed = None
 
     def watch(self, changed: Callable[[], str]) -> None:
         """Fail if the state changes before its copy ends; ``changed`` names the change or ""."""
@@ -217,7 +226,8 @@ class Copying:
     def _ask(self, ended: bool = False) -> None:
         with self._asking:
             if self._changed is not None:
-                self._change, self._changed = self._changed(), None
+                self._change = self._changed()
+                self._changed = None
             self._ended = self._ended or ended
 
     def _split(self, which: Iterable[int]) -> tuple[list[int], list[int]]:
@@ -271,7 +281,8 @@ class StorageBytes:
         """Each as a tensor of bytes that shares its memory, None where it is empty."""
         # Storages are kept alive, so their numbers are unique. But one may have grown.
         keys = [(storage._cdata, storage.nbytes()) for storage in storages]
-        known, self.storages = self._known, storages
+        known = self._known
+        self.storages = storages
         self._known = {
             k: known[k] if k in known else as_bytes(s) for k, s in zip(keys, storages, strict=True)
         }
@@ -285,7 +296,9 @@ class LayerSlots:
         """Not layerwise yet."""
         self.updates: LayerUpdates | None = None
         self.copies: dict[torch.Tensor, Copying] = {}
-        self.strategy, self._pipeline, self._state = strategy, pipeline, state
+        self.strategy = strategy
+        self._pipeline = pipeline
+        self._state = state
         self._next: LayerSlot | None = None
         self.filled: LayerSlot | None = None
 
@@ -315,7 +328,8 @@ class LayerSlots:
     def turn(self) -> None:
         """A step has finished."""
         self.drop()
-        self.filled, self._next = self._next, None
+        self.filled = self._next
+        self._next = None
 
     def prepare(self, storages: Sequence[torch.UntypedStorage], ranks: Ranks) -> None:
         """Take a slot for the next step if all ranks can; collective; storages of the last one."""
@@ -350,7 +364,8 @@ class LayerSlots:
 
     def done(self, storages: Sequence[torch.UntypedStorage]) -> tuple[set[int], Callable[[], None]]:
         """Use the slot: storages already copied, and a check that raises if a copy failed."""
-        filled, self.filled = self.filled, None
+        filled = self.filled
+        self.filled = None
         return (set(), lambda: None) if filled is None else (filled.done(storages), filled.check)
 
 
@@ -366,7 +381,9 @@ class LayerSlot:
     ) -> None:
         """``storages``: the previous checkpoint's, in file order; replaced ones are skipped."""
         self.slot = slot
-        self._strategy, self._storages, self._pipeline = strategy, storages, pipeline
+        self._strategy = strategy
+        self._storages = storages
+        self._pipeline = pipeline
         self._numbers = {storage._cdata: number for number, storage in enumerate(storages)}
         self._pieces: dict[int, list[int]] = {}
         for number, piece in enumerate(slot.pieces):

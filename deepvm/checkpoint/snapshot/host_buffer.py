@@ -82,7 +82,8 @@ def groups(
     ``most``: make at most this many groups for one device, and one more; groups grow where more
     would be needed.
     """
-    largest, whole = GROUP_BYTES, sum(pieces[number].length for number in which)
+    largest = GROUP_BYTES
+    whole = sum(pieces[number].length for number in which)
     # Each group may end just before a piece that fills it
     if most is not None and 2 * whole > most * GROUP_BYTES:
         largest += whole // most
@@ -93,7 +94,9 @@ def groups(
         part = pieces[number].of(sources)
         if numbers and (part.device != parts[0].device or size + len(part) > largest):
             yield numbers, parts
-            numbers, parts, size = [], [], 0
+            numbers = []
+            parts = []
+            size = 0
         numbers.append(number)
         parts.append(part)
         size += len(part)
@@ -130,8 +133,10 @@ class Slot:
             memory = address_space(image.size, sparse=bool(image.regions))
         # If DataLoader workers inherited it, each write would copy a page first
         memory.madvise(mmap.MADV_DONTFORK)
-        self._memory, self.view = memory, memoryview(memory)
-        page, size = mmap.PAGESIZE, image.size
+        self._memory = memory
+        self.view = memoryview(memory)
+        page = mmap.PAGESIZE
+        size = image.size
         self.end = max((o + n for o, n in layout.shards[rank]), default=size)
         self._pages = Ranges(
             (o // page * page, min(-(-(o + n) // page) * page, size))

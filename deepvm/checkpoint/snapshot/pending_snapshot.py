@@ -166,7 +166,8 @@ class PendingSnapshot:
         may change the second, such as the next forward; the last follow the step: schedulers,
         moving averages.
         """
-        own, gated = self.own, self.owned.gated
+        own = self.own
+        gated = self.owned.gated
         cdata = {number: storage._cdata for number, storage in enumerate(self.parts.storages)}
         background = {n for n, c in cdata.items() if c in gated and c not in restless}
         at_once = {n for n, c in cdata.items() if n not in background and (c in own or c in gated)}

@@ -40,7 +40,8 @@ class Pipeline:
         self._threads: list[threading.Thread] = []
         self._closing = False
         self._under_way = 0
-        self._urgent, self._alone = 0, False
+        self._urgent = 0
+        self._alone = False
         self._warned_of_memory = False
 
     @property
@@ -52,7 +53,9 @@ class Pipeline:
         """The layout changed: release slots of the old one as they become free."""
         with self._change:
             self._make = make
-            old, self._slots, self._free = self._free, [], []
+            old = self._free
+            self._slots = []
+            self._free = []
         for slot in old:
             slot.release()
 
@@ -79,7 +82,8 @@ class Pipeline:
 
     def hurry(self, version: int, *, alone: bool) -> None:
         """Drop older checkpoints not yet being sent; ``alone``: drop those being sent as well."""
-        self._urgent, self._alone = version, alone
+        self._urgent = version
+        self._alone = alone
 
     def overtaken(self, version: int, *, sending: bool) -> bool:
         """Whether a version is dropped because a newer one is urgent."""
@@ -219,7 +223,8 @@ class Pipeline:
                     queue.put(None)
         self._threads = []
         with self._change:
-            free, self._free = self._free, []
+            free = self._free
+            self._free = []
         for slot in free:
             slot.release()
         done = (
@@ -235,9 +240,13 @@ class _Sending:
     """A checkpoint in flight: how many users it has left, and which tiers gave up."""
 
     def __init__(self, pipeline: Pipeline, slot: Slot, shard: Shard, handle: Handle) -> None:
-        self._pipeline, self._slot, self._shard, self._handle = pipeline, slot, shard, handle
+        self._pipeline = pipeline
+        self._slot = slot
+        self._shard = shard
+        self._handle = handle
         self._tiers = pipeline.tiers
-        self._lock, self._left = threading.Lock(), len(self._tiers) + 1
+        self._lock = threading.Lock()
+        self._left = len(self._tiers) + 1
         self._errors: list[CheckpointError] = []
         self._lost: dict[int, CheckpointError] = {}
 
@@ -251,7 +260,8 @@ class _Sending:
 
     def send(self, number: int) -> None:
         """Send the version to a tier."""
-        tier, handle = self._tiers[number], self._handle
+        tier = self._tiers[number]
+        handle = self._handle
         shard = replace(self._shard, lost=partial(self._lose, number), ready=self._ready)
         error: CheckpointError | None = None
         start = time.perf_counter()

@@ -83,8 +83,12 @@ class Snapshotter:
         job: str,
     ) -> None:
         """Start nothing yet."""
-        self._state, self._pipeline, self._ranks = state, pipeline, ranks
-        self._layers, self._journal, self._job = layers, journal, job
+        self._state = state
+        self._pipeline = pipeline
+        self._ranks = ranks
+        self._layers = layers
+        self._journal = journal
+        self._job = job
         self.layout: SnapshotLayout | None = None
         self.last: Handle | None = None
         self.last_due: Handle | None = None
@@ -93,9 +97,14 @@ class Snapshotter:
         self.changed: set[int] = set()
         self.bytes = StorageBytes()
         self.taken = self.disagreements = self._digest = self._attempt = 0
-        self.last_step, self.last_s, self.layout_s, self.stall_s = 0, time.monotonic(), 0.0, 0.0
+        self.last_step = 0
+        self.last_s = time.monotonic()
+        self.layout_s = 0.0
+        self.stall_s = 0.0
         self._copying: Copying | None = None
-        self._passed, self._gates_s, self._copy_s = True, deque[float](maxlen=_GATES), 0.0
+        self._passed = True
+        self._gates_s = deque[float](maxlen=_GATES)
+        self._copy_s = 0.0
         self._records: list[torch.Tensor] = []
         self._record = b""
         self._reserved: Slot | None = None
@@ -144,7 +153,9 @@ class Snapshotter:
     def forget(self, version: int) -> None:
         """The state was replaced by a restored checkpoint: forget what was saved last."""
         self.last = self.last_due = self._fingerprint = None
-        self.last_step, self.last_s, self.layout_s = version, time.monotonic(), 0.0
+        self.last_step = version
+        self.last_s = time.monotonic()
+        self.layout_s = 0.0
         self.bytes.forget()
 
     def lay_out(self, version: int) -> None:
@@ -181,8 +192,11 @@ class Snapshotter:
         start = time.perf_counter()
         handle = handle or Handle(version)
         handle.begins(version, best=best, tell=partial(self._journal, version=version))
-        self.handles, self.last_due = with_newest(self.handles, handle), handle
-        self.last_step, self.last_s, self.layout_s = version, time.monotonic(), 0.0
+        self.handles = with_newest(self.handles, handle)
+        self.last_due = handle
+        self.last_step = version
+        self.last_s = time.monotonic()
+        self.layout_s = 0.0
         try:
             early, tree = self._tree(version)
             parts = flatten(tree)
@@ -204,7 +218,8 @@ class Snapshotter:
                 k: v.clone() for k, v in tree["model"].items() if _is_on(v, pending.owned.buffers)
             }
             tree["model"].update(kept)  # the dict is ours, only its tensors are the model's
-        self.pending, self.last = pending, handle
+        self.pending = pending
+        self.last = handle
         self._stalled(start, handle)
         return handle
 
@@ -225,7 +240,8 @@ class Snapshotter:
         """Start copying into a slot, if there is one."""
         assert self.layout is not None
         # No rank takes a slot alone: all save this version or none.
-        reserved, self._reserved = self._reserved, None
+        reserved = self._reserved
+        self._reserved = None
         slot = self._layers.take(patience_s, urgent=urgent) if self._ranks.world == 1 else reserved
         if slot is None:
             return False
@@ -246,7 +262,8 @@ class Snapshotter:
             )
             strategy = self._layers.strategy
             if pending.at_boundary and not compare and _is_small(slot, sources, later):
-                now, later = sorted(now + later), []
+                now = sorted(now + later)
+                later = []
             may = (
                 self._pipeline.borrows and self._layers.updates is None and strategy.lends(sources)
             )
@@ -265,7 +282,8 @@ class Snapshotter:
                 check()
                 copying.run(reached, also)
 
-            pending.slot, pending.copying = slot, copying
+            pending.slot = slot
+            pending.copying = copying
             pending.still = {storages[n]._cdata for n in at_once}
             pending.filling = self._pipeline.fill(slot, self.layout.shares, copy)
         except BaseException:
@@ -293,7 +311,8 @@ class Snapshotter:
         pending = self.pending
         if pending is None:
             return
-        start, handle = time.perf_counter(), pending.handle
+        start = time.perf_counter()
+        handle = pending.handle
         with without_autograd():
             try:
                 parts = pending.parts
@@ -336,7 +355,8 @@ class Snapshotter:
         self._drop(pending)
         # All ranks must agree on a layout, which they do in the next step
         if self._ranks.world > 1:
-            reserved, self._reserved = self._reserved, None
+            reserved = self._reserved
+            self._reserved = None
             self._layers.give_back(reserved)
             raise CheckpointError("the layout of the state has changed after the step")
         self._renew(tree, parts)
@@ -397,7 +417,8 @@ class Snapshotter:
     def _watch(self, pending: PendingSnapshot) -> None:
         """Until its copy ends the state must not change, except for what was copied at once."""
         assert pending.copying is not None
-        still, samples = pending.owned.buffers.union(pending.still), pending.samples
+        still = pending.owned.buffers.union(pending.still)
+        samples = pending.samples
         seen = [(t, t._version) for t, _ in pending.seen if storage_of(t)._cdata not in still]
 
         def changed() -> str:
@@ -410,12 +431,15 @@ class Snapshotter:
     def _send(self, pending: PendingSnapshot, parts: FlatState) -> None:
         assert self.layout is not None and pending.slot is not None
         assert pending.filling is not None and pending.copying is not None
-        slot, handle, late = pending.slot, pending.handle, pending.late
+        slot = pending.slot
+        handle = pending.handle
+        late = pending.late
         if not self._ranks.rank:
             slot.image.write_numbers(slot.view, parts.numbers)
         sources = [as_bytes(s) if n in late else None for n, s in enumerate(parts.storages)]
         slot.copy(sources, [n for n, piece in enumerate(slot.pieces) if piece.storage in late])
-        rank, layout = self._ranks.rank, self.layout.shares
+        rank = self._ranks.rank
+        layout = self.layout.shares
         handle.size = layout.size
         shard = Shard(
             self._job,
@@ -432,7 +456,8 @@ class Snapshotter:
         self._fingerprint = self._fingerprint_of(parts, pending)
 
     def _drop(self, pending: PendingSnapshot) -> None:
-        slot, pending.slot = pending.slot, None
+        slot = pending.slot
+        pending.slot = None
         if slot is not None:
             self.gate()
             self._layers.give_back(slot)
@@ -505,11 +530,16 @@ class Snapshotter:
         With a ``deadline`` all ranks drop all older versions, unless each sees that all of them
         fit: one that only some ranks dropped would be sent for nothing.
         """
-        urgent, usual_s, left = deadline is not None, self.usual_s, self._pipeline.under_way
+        urgent = deadline is not None
+        usual_s = self.usual_s
+        left = self._pipeline.under_way
         fits = not left or (usual_s > 0 and time.time() + (left + 1) * usual_s <= (deadline or 0.0))
         self.disagreements += compare_replicas(self._ranks, self._seen)
         self._seen = (0, 0, 0)
-        slot, record, renewed, whole = None, b"", False, True
+        slot = None
+        record = b""
+        renewed = False
+        whole = True
         try:
             record = self._state.record()
             parts = flatten(self._tree(version)[1])
@@ -562,7 +592,8 @@ class Snapshotter:
             return
         own = self._records[self._ranks.rank]
         own.copy_(pack(record, len(own)))
-        self._record, self._reserved = record, slot
+        self._record = record
+        self._reserved = slot
 
     def _renew(self, tree: Any, parts: FlatState) -> None:
         start = time.perf_counter()

@@ -213,7 +213,8 @@ class MmapStrategy(Strategy):
         Raises RequestError: on this file system a full disk would kill us (SIGBUS).
         """
         super().__init__()
-        self._folder, self._job = folder, job
+        self._folder = folder
+        self._job = job
         medium = durable_write.medium(folder.path)
         if not medium.mappable:
             where = f"{folder.path} is on {medium.kind or 'another'}"
@@ -235,7 +236,8 @@ class MmapStrategy(Strategy):
             slot = self._pinned(Slot(image, layout, rank, memory=memory))
             undo.callback(slot.on_release)
             # Removes it, unless it has become a version
-            slot.home, slot.on_release = hidden, undo.pop_all().close
+            slot.home = hidden
+            slot.on_release = undo.pop_all().close
         return slot
 
 

@@ -42,10 +42,12 @@ class ZeroCopySend:
         self, slot: Slot, sources: Sources, which: Sequence[int], confirm: Callable[[], None]
     ) -> None:
         """Lend nothing yet; ``which``: the pieces (ascending), all in host memory."""
-        self.confirm, self.moved = confirm, False
+        self.confirm = confirm
+        self.moved = False
         self.lent = [number for number in which if slot.pieces[number].length >= _LEAST_BYTES]
         self.rest = [number for number in which if slot.pieces[number].length < _LEAST_BYTES]
-        self._slot, self._sources = slot, sources
+        self._slot = slot
+        self._sources = sources
         self._starts: list[int] = []
         self._parts: list[torch.Tensor] = []
         self._change = threading.Condition()
@@ -91,7 +93,8 @@ class ZeroCopySend:
     ) -> Iterator[memoryview]:
         """The bytes of a range: of pieces sent in place, noted in ``read``, else of the slot."""
         for number in range(max(bisect_right(self._starts, start) - 1, 0), len(self._starts)):
-            first, part = self._starts[number], self._parts[number]
+            first = self._starts[number]
+            part = self._parts[number]
             if first >= end:
                 break
             if start < first:
@@ -136,4 +139,6 @@ class ZeroCopySend:
         with self._change:
             self._open = False
             self._change.wait_for(lambda: not self._readers)
-            self._sources, self._parts, self._starts = (), [], []
+            self._sources = ()
+            self._parts = []
+            self._starts = []

@@ -28,7 +28,8 @@ from deepvm.errors import CheckpointError, DamagedError, RequestError
 log = logging.getLogger("deepvm.checkpoint")
 UPCOMING = SUFFIX + ".next"
 """Added to an object's name: a record of what is about to be completed, or just was."""
-_CONNECT_S, _READ_S = 10, 60
+_CONNECT_S = 10
+_READ_S = 60
 _READS = 3
 _MOST_PARTS = 10_000
 _MISSING = ("NoSuchKey", "404")
@@ -59,9 +60,12 @@ class Bucket:
         self, name: str, prefix: str, *, threads: int, attempts: int, endpoint: str
     ) -> None:
         """Remember where; nothing is sent yet. For the arguments see ``S3Tier``."""
-        self.name, self.prefix = name, prefix.strip("/") + "/" if prefix.strip("/") else ""
+        self.name = name
+        self.prefix = prefix.strip("/") + "/" if prefix.strip("/") else ""
         self.url = f"s3://{name}/{self.prefix}".rstrip("/")
-        self.threads, self._attempts, self._endpoint = threads, attempts, endpoint or None
+        self.threads = threads
+        self._attempts = attempts
+        self._endpoint = endpoint or None
         self._opening = threading.Lock()
 
     @cached_property
@@ -96,7 +100,8 @@ class Bucket:
         try:
             yield
         except (BotoCoreError, ClientError) as error:
-            name, text = type(error).__name__, str(error)
+            name = type(error).__name__
+            text = str(error)
             if isinstance(error, ClientError):
                 name, message = (
                     error.response.get("Error", {}).get(k, "") for k in ("Code", "Message")

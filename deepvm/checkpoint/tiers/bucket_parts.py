@@ -26,7 +26,8 @@ from deepvm.errors import CheckpointError, DamagedError
 
 LIMIT_S = 60.0
 """How long to wait for other ranks, besides the time for the bytes."""
-_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
+_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 1.0
 _CRC_BYTES = 4
 
 
@@ -65,7 +66,8 @@ class Parts:
 
     def __init__(self, bucket: Objects, session: str) -> None:
         """``session``: a random name of the run that all ranks share."""
-        self._bucket, self._run = bucket, hashlib.sha256(session.encode()).hexdigest()[:8]
+        self._bucket = bucket
+        self._run = hashlib.sha256(session.encode()).hexdigest()[:8]
 
     def name(self, shard: Shard, rank: int, epoch: int) -> str:
         """A rank's part: a step may be saved twice, and a rank may still be at the last save."""
@@ -99,7 +101,8 @@ class Parts:
 
     def send(self, shard: Shard, name: str) -> None:
         """Send this rank's part. Raises CheckpointError."""
-        share, crc = _Share(shard.layout.shards[shard.rank]), 0
+        share = _Share(shard.layout.shards[shard.rank])
+        crc = 0
 
         def final() -> Iterator[int]:
             nonlocal crc
@@ -136,7 +139,9 @@ class Parts:
 
         Raises CheckpointError: they did not come in time, or are not what was sent.
         """
-        layout, folder, sizes = shard.layout, names[0].rpartition(".")[0] + ".", dict[str, int]()
+        layout = shard.layout
+        folder = names[0].rpartition(".")[0] + "."
+        sizes = dict[str, int]()
 
         def all_there() -> bool:
             sizes.update(self._bucket.sizes(folder))
@@ -153,7 +158,9 @@ class Parts:
 
     def _read(self, name: str, size: int, share: _Share, image: memoryview, shard: Shard) -> None:
         """Read a part to where it belongs."""
-        crc, done, last = 0, 0, b""
+        crc = 0
+        done = 0
+        last = b""
         if size == share.size + _CRC_BYTES:
             with self._bucket.errors(f"read {name}"):
                 for piece in self._bucket.pieces(name, size):
@@ -163,12 +170,15 @@ class Parts:
                     for start, end in share.places(done, done + len(own)):
                         image[start:end] = own[at : at + end - start]
                         at += end - start
-                    crc, done, last = crc32(own, crc), done + len(piece), last + piece[len(own) :]
+                    crc = crc32(own, crc)
+                    done = done + len(piece)
+                    last = last + piece[len(own) :]
         if done != size or last != crc.to_bytes(_CRC_BYTES, "little"):
             raise DamagedError(f"{self._bucket.url}: {name} is not what its rank sent")
 
     def _until(self, done: Callable[[], bool], shard: Shard, otherwise: str) -> None:
-        deadline, pause_s = time.monotonic() + LIMIT_S + shard.moving_s, _PAUSE_S
+        deadline = time.monotonic() + LIMIT_S + shard.moving_s
+        pause_s = _PAUSE_S
         with self._bucket.errors("list its parts"):
             while not done():
                 shard.ready(shard.layout.size)  # it may be given up for a newer version
@@ -184,7 +194,8 @@ class _Share:
     """A rank's ranges of a file, as one stream of bytes."""
 
     def __init__(self, segments: Sequence[Segment]) -> None:
-        self.segments, self.ends = segments, list(accumulate(length for _, length in segments))
+        self.segments = segments
+        self.ends = list(accumulate(length for _, length in segments))
         self.size = self.ends[-1] if self.ends else 0
 
     def places(self, start: int, end: int) -> Iterator[tuple[int, int]]:
@@ -195,4 +206,5 @@ class _Share:
             begin = offset + start - (self.ends[number] - length)
             count = min(end, self.ends[number]) - start
             yield begin, begin + count
-            start, number = start + count, number + 1
+            start = start + count
+            number = number + 1

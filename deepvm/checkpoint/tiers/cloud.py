@@ -57,10 +57,8 @@ class CloudTier(ObjectStore):
         found = _URL.fullmatch(url)
         if found is None:
             raise RequestError(option, url, f"{cls.form}, without ? and #")
-        scheme, place = (
-            found["scheme"].lower(),
-            found["bucket"] + (found["prefix"] or "").rstrip("/"),
-        )
+        scheme = found["scheme"].lower()
+        place = found["bucket"] + (found["prefix"] or "").rstrip("/")
         library = _LIBRARIES[scheme]
         if importlib.util.find_spec(library) is None:
             raise MissingExtraError(f"{option} with {scheme}://", library, scheme)
@@ -87,7 +85,8 @@ class CloudTier(ObjectStore):
     ) -> None:
         """See :class:`Store`."""
         with self._writing:
-            epoch, ledger = self._epochs.get(job), self._cloud.ledger(job)
+            epoch = self._epochs.get(job)
+            ledger = self._cloud.ledger(job)
             if epoch is not None:
                 ledger.check(epoch)  # before all of it is sent in vain
             if job not in self._cleared:
@@ -195,7 +194,8 @@ class CloudTier(ObjectStore):
             ledger = self._cloud.ledger(job).read()
             with self._cloud.errors("list its objects"):
                 sizes = self._cloud.sizes(f"{job}-")
-            last, known = known, _keys(job, sizes, ledger)
+            last = known
+            known = _keys(job, sizes, ledger)
             # An entry without its object is damage, unless it was removed between the two requests.
             if last == known or all({key, key + SUFFIX} <= sizes.keys() for key in known.values()):
                 return sizes, known
@@ -229,7 +229,8 @@ class CloudTier(ObjectStore):
 
     def set_aside(self, job: str, versions: Collection[int]) -> None:
         """See :meth:`Tier.set_aside`: objects and records are copied to names with ``.aside``."""
-        added, epoch = aside_suffix(), self._epochs.get(job)
+        added = aside_suffix()
+        epoch = self._epochs.get(job)
         sizes, keys = self._listed(job)
         numbers = sorted({*versions, *(d.version for d in self.damaged(job))} & keys.keys())
         ledger = self._cloud.ledger(job)
@@ -257,7 +258,8 @@ class CloudTier(ObjectStore):
 
     def fetch(self, manifest: CommitRecord, folder: Path) -> Path:
         """See :meth:`Tier.fetch`."""
-        job, version = manifest.job, manifest.version
+        job = manifest.job
+        version = manifest.version
         key = self._listed(job)[1].get(version)
         if key is None:
             raise CheckpointError(f"{self.url}: version {version} of {job} is gone")

@@ -35,7 +35,10 @@ class CloudObjects:
 
     def __init__(self, make: Callable[[], Any], root: str, url: str, *, threads: int = 8) -> None:
         """``make``: creates the file system; ``root``: the prefix for fsspec; ``url``: ours."""
-        self._make, self._root, self.url, self.threads = make, root.rstrip("/"), url, threads
+        self._make = make
+        self._root = root.rstrip("/")
+        self.url = url
+        self.threads = threads
         self._opening = threading.Lock()
 
     @cached_property

@@ -71,13 +71,17 @@ class FileTier(Store):
         """
         if keep:
             kept((), keep, every)  # refuse now what cannot be used, not after the first version
-        self.folder, self.url = VersionFolder(folder), f"file://{folder}"
+        self.folder = VersionFolder(folder)
+        self.url = f"file://{folder}"
         medium = durable_write.medium(folder)
         self.volatile = medium.volatile
         self.shared = medium.kind in _NETWORK or medium.kind.startswith("fuse.")
         self._level = Level.LOCAL if self.volatile else Level.DURABLE
-        self._keep, self._every, self._session = keep, every, session
-        self._jobs, self._warned = set[str](), set[str]()
+        self._keep = keep
+        self._every = every
+        self._session = session
+        self._jobs = set[str]()
+        self._warned = set[str]()
         self._known: dict[str, set[int]] = {}
         self._writing = threading.RLock()
         self._node_lock = FileLock(folder / NODE, 0o666)
@@ -141,7 +145,8 @@ class FileTier(Store):
         crcs: list[int] = []
         # Chunks are written while those after them are still being copied and summed: the disk is
         # the slowest.
-        final, home = seal(shard.image, shard.layout, crcs, ready=shard.ready), shard.home
+        final = seal(shard.image, shard.layout, crcs, ready=shard.ready)
+        home = shard.home
         if home is None or home.parent != self.folder.path:
             self.folder.write(
                 shard.image, shard.job, shard.version, final, lambda: shard.manifest(crcs)
@@ -195,7 +200,8 @@ class FileTier(Store):
         """See :class:`Store`."""
         path = self.folder.file(job, version)
         try:
-            manifest, stream = read_manifest(path), path.open("rb")
+            manifest = read_manifest(path)
+            stream = path.open("rb")
         except FileNotFoundError:
             raise
         except OSError as error:

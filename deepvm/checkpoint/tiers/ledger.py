@@ -24,7 +24,8 @@ from typing import Protocol
 from deepvm.errors import CheckpointError
 
 _SCHEMA = "deepvm.ledger/1"
-_TRIES, _PAUSE_S = 20, 0.02
+_TRIES = 20
+_PAUSE_S = 0.02
 _NO_ETAG = f'"{"0" * 32}"'
 
 
@@ -59,7 +60,8 @@ class Ledger:
             raise ValueError(f"no ledger of {_SCHEMA}")
         try:
             found = cls(**facts)
-            numbers, texts = (found.epoch, found.number), (found.writer, *found.entries.values())
+            numbers = (found.epoch, found.number)
+            texts = (found.writer, *found.entries.values())
         except (TypeError, AttributeError) as error:
             raise ValueError(str(error)) from None
         if not all(type(n) is int and n >= 0 for n in numbers) or not all(
@@ -97,7 +99,9 @@ class LedgerFile:
         self, bucket: Conditional, key: str, adopted: Callable[[], Mapping[str, str]] = dict
     ) -> None:
         """Send nothing yet. ``adopted``: the entries of a new ledger, where one was lost."""
-        self._bucket, self._key, self._adopted = bucket, key, adopted
+        self._bucket = bucket
+        self._key = key
+        self._adopted = adopted
         self._lock = threading.Lock()
 
     def read(self) -> Ledger | None:

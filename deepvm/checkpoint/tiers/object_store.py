@@ -30,7 +30,9 @@ class ObjectStore(Store):
         """``keep``, ``every``, ``session``: as in :meth:`Tier.open`, but ``keep=0`` keeps all."""
         if keep:
             kept((), keep, every)
-        self._objects, self._keep, self._every = objects, keep, every
+        self._objects = objects
+        self._keep = keep
+        self._every = every
         self.url = objects.url
         self._parts = Parts(objects, session)
         self._epochs = dict[str, int]()

@@ -78,7 +78,9 @@ class ReplicatedTier(Tier):
         if not 2 <= replicas <= len(nodes):
             allowed = f"2 to {len(nodes)}" if len(nodes) > 2 else "2"
             raise RequestError("replicas", replicas, f"{allowed}, as {len(nodes)} nodes are named")
-        self._nodes, self._replicas, self._retry_s = tuple(nodes), replicas, retry_s
+        self._nodes = tuple(nodes)
+        self._replicas = replicas
+        self._retry_s = retry_s
         places = ",".join([urls[0], *(url.partition("://")[2] for url in urls[1:])])
         self.url = f"{places}?replicas={replicas}"
         self.shared = any(node.shared for node in nodes)
@@ -105,10 +107,12 @@ class ReplicatedTier(Tier):
         with self._changed:
             self._check_open()
             self._puts += 1
-            copies, self._short = self._short, None
+            copies = self._short
+            self._short = None
             if copies is None or copies.shard is not shard:
                 copies = _Copies(shard, acknowledged, self._replicas, self._puts, self._identity)
-            there, now = copies.there, time.monotonic()
+            there = copies.there
+            now = time.monotonic()
             short = self._failed_put > self._remote_put or any(c.overdue(now) for c in self._open)
             waiting = deque(n for n in range(len(self._nodes)) if n not in self._silent | there)
             count = len(waiting) if short else min(self._replicas - len(there), len(waiting))
@@ -437,7 +441,10 @@ class _Copies:
         identity: Callable[[int], str],
     ) -> None:
         """``identity``: asks a node which process it is now."""
-        self.shard, self._acknowledged, self._needed, self.put = shard, acknowledged, needed, put
+        self.shard = shard
+        self._acknowledged = acknowledged
+        self._needed = needed
+        self.put = put
         self._ask_identity = identity
         self._change = threading.Condition(threading.RLock())
         self._taken: set[int] = set()

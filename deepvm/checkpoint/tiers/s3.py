@@ -74,7 +74,8 @@ class S3Tier(ObjectStore):
         self._warned = set[str]()
         # Names of a job's versions, as they were listed last
         self._keys = dict[str, dict[int, str]]()
-        self._counting, self._readers = threading.Lock(), 0
+        self._counting = threading.Lock()
+        self._readers = 0
 
     @classmethod
     def open(cls, url: str, session: str, keep: int, every: int, option: str) -> Tier:
@@ -121,10 +122,12 @@ class S3Tier(ObjectStore):
         """Write the one object of this number."""
         key = self._bucket.key(job, version)
         with self._bucket.errors(f"write {key}"):
-            upload, announced = self._bucket.begun(key), False
+            upload = self._bucket.begun(key)
+            announced = False
             try:
                 parts = self._bucket.send_parts(upload, len(image), _reader(image), final)
-                new, (old, labelled) = manifest(), self._settled(job, version)
+                new = manifest()
+                (old, labelled) = self._settled(job, version)
                 same = old if old is not None and self._has_bytes(key, old, new, parts) else None
                 if same is None:
                     announced = True
@@ -246,7 +249,8 @@ class S3Tier(ObjectStore):
 
     def delete(self, job: str, version: int) -> None:
         """See :class:`Store`; its record goes first, after its entry in the ledger."""
-        epoch, written = self._epochs.get(job), self._bucket.written(job, version)
+        epoch = self._epochs.get(job)
+        written = self._bucket.written(job, version)
         if epoch is not None or any(written):
             self._bucket.ledger(job).drop({str(version)}, epoch)
         for label in [each for each in written if epoch is None or epoch_of(each) <= epoch]:
@@ -338,7 +342,8 @@ class S3Tier(ObjectStore):
 
     def fetch(self, manifest: CommitRecord, folder: Path) -> Path:
         """See :meth:`Tier.fetch`."""
-        job, version = manifest.job, manifest.version
+        job = manifest.job
+        version = manifest.version
         if version not in self._keys.get(job, {}):  # rank 0 alone may have listed them
             self._keys[job] = self._bucket.objects(job)[1]
         key = self._keys[job].get(version) or self._bucket.key(job, version)

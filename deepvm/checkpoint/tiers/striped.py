@@ -106,7 +106,8 @@ class StripedTier(Tier):
         mark: Future[bytes] = Future()
         parts = [plan.shard(shard, mark.result) for plan in plans]
         barrier = CommitBarrier(len(parts), self._hold(shard.job), _PUT_S + shard.moving_s)
-        counting, left = threading.Lock(), dict.fromkeys(Level, len(parts))
+        counting = threading.Lock()
+        left = dict.fromkeys(Level, len(parts))
         last: list[CheckpointError] = []
         gone: list[CheckpointError] = []
 
@@ -197,7 +198,8 @@ class StripedTier(Tier):
             if problem:
                 log.warning("version %d of %s on %s is skipped: %s", number, job, self.url, problem)
                 continue
-            whole, created = parts[0].whole, max(m.created for m in manifests)
+            whole = parts[0].whole
+            created = max(m.created for m in manifests)
             found.append(
                 JoinedRecord(
                     job,
@@ -236,7 +238,8 @@ class StripedTier(Tier):
         A trainer killed between two nodes' commits of its first version leaves one too: it looks as
         if a part was lost.
         """
-        jobs, whole = self._jobs(job), {m.version for m in self.versions(job)}
+        jobs = self._jobs(job)
+        whole = {m.version for m in self.versions(job)}
         here = _all(lambda node, name: {m.version for m in node.versions(name)}, self._nodes, jobs)
         broken = _all(
             lambda node, name: {d.version: d for d in node.damaged(name)}, self._nodes, jobs

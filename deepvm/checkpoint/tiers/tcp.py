@@ -38,7 +38,10 @@ from deepvm.errors import CheckpointError, RequestError, TierBusyError
 from deepvm.io.failpoints import point
 from deepvm.io.host_info import cores
 
-_WORTH_TWO, _TRIES, _ROUNDS, _PAUSE_S = 16 * 2**20, 5, 3, 0.1
+_WORTH_TWO = 16 * 2**20
+_TRIES = 5
+_ROUNDS = 3
+_PAUSE_S = 0.1
 
 
 class CommitBarrier:
@@ -50,7 +53,8 @@ class CommitBarrier:
 
     def __init__(self, count: int, hold: int | None, limit_s: float) -> None:
         """``limit_s``: how long in all each of the ``count`` senders waits for the others."""
-        self.hold, self._count = hold, count
+        self.hold = hold
+        self._count = count
         self._deadline = time.monotonic() + limit_s
         self._reached: dict[str, set[int]] = {}
         self._change = threading.Condition()
@@ -119,11 +123,15 @@ class TcpTier(Tier):
             await_s: how long a level is awaited in the background, besides that time.
         """
         self._address: Endpoint = Address.parse(address) if isinstance(address, str) else address
-        self.url, self.shared = self._address.url, self._address.shared
+        self.url = self._address.url
+        self.shared = self._address.shared
         self.borrows = isinstance(self._address, Address) and not self._address.secure
-        self._token, self._session = token, session
-        self._flows, self._wire_bytes = flows, wire_bytes
-        self._limit_s, self._await_s = limit_s, await_s
+        self._token = token
+        self._session = session
+        self._flows = flows
+        self._wire_bytes = wire_bytes
+        self._limit_s = limit_s
+        self._await_s = await_s
         self._lock = threading.Lock()
         self._idle: list[Link] = []
         self._pollers: dict[tuple[str, int], AckPoller] = {}
@@ -199,7 +207,8 @@ class TcpTier(Tier):
     def settle(self, limit_s: float) -> bool:
         """Wait until every level that can be reached was acknowledged; False on timeout."""
         with self._lock:
-            pollers, deadline = [*self._pollers.values()], time.monotonic() + limit_s
+            pollers = [*self._pollers.values()]
+            deadline = time.monotonic() + limit_s
         return all([w.settle(max(deadline - time.monotonic(), 0.0)) for w in pollers])
 
     def versions(self, job: str) -> tuple[CommitRecord, ...]:
@@ -254,8 +263,11 @@ class TcpTier(Tier):
     def close(self) -> None:
         """See :meth:`Tier.close`. Levels still awaited are not acknowledged (:meth:`settle`)."""
         with self._lock:
-            links, pollers = self._idle, self._pollers
-            self._closed, self._idle, self._pollers = True, [], {}
+            links = self._idle
+            pollers = self._pollers
+            self._closed = True
+            self._idle = []
+            self._pollers = {}
         for link in links:
             link.close()
         for poller in pollers.values():
@@ -276,7 +288,8 @@ class TcpTier(Tier):
                     f"{self.url}: version {manifest.version} of {manifest.job} is another one"
                     " by now"
                 )
-            buffer, start = memoryview(bytearray(min(CHUNK_BYTES, manifest.size))), 0
+            buffer = memoryview(bytearray(min(CHUNK_BYTES, manifest.size)))
+            start = 0
             while start < manifest.size:
                 kind, length = link.channel.header(idle_s=FRAME_S)
                 if kind is not Kind.DATA:
@@ -348,7 +361,8 @@ class TcpTier(Tier):
                     self._greeting(shard), limit_s=_left(deadline, self._limit_s)
                 )
                 if not welcome.get("layout"):
-                    document, limit_s = shard.layout.to_json(), _left(deadline, self._limit_s)
+                    document = shard.layout.to_json()
+                    limit_s = _left(deadline, self._limit_s)
                     links[-1].call(Kind.LAYOUT, document, Kind.PONG, limit_s=limit_s)
                     links[-1].welcome = {**welcome, "layout": True}
             yield links

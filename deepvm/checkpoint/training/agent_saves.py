@@ -42,15 +42,14 @@ class AgentSaves:
         """Training continues from a version."""
         if not self._link.rank:
             self._link.tell({"tell": "restored", "version": version})
-        self._since_ns, self._stepped = time.perf_counter_ns(), False
+        self._since_ns = time.perf_counter_ns()
+        self._stepped = False
 
     def forwarded(self) -> None:
         """The model is used: what it was given has come by now."""
         if self._between:
-            self._between, self._between_ns = (
-                False,
-                time.perf_counter_ns() - self._since_ns - self._saved_ns,
-            )
+            self._between = False
+            self._between_ns = time.perf_counter_ns() - self._since_ns - self._saved_ns
 
     def stepped(self, version: int, ask: Callable[[float | None], object]) -> Scheduled | None:
         """A step has ended; returns the save that is due, the same on all ranks.
@@ -59,13 +58,15 @@ class AgentSaves:
         knows them.
         """
         now_ns = time.perf_counter_ns()
-        since_ns, self._since_ns = self._since_ns, now_ns
+        since_ns = self._since_ns
+        self._since_ns = now_ns
         if not self._link.knows_all and not self._link.local_rank:
             found = self._link.asked_here()
             if found is not None:
                 ask(found.limit_ms / 1000 if found.reason.holds else None)
         # Who uses the model by another way than its forward does not say when a step begins.
-        known, took_ns = self._stepped and not self._between, now_ns - since_ns
+        known = self._stepped and not self._between
+        took_ns = now_ns - since_ns
         self._stepped = self._between = True
         self._saved_ns = 0
         return self._link.stepped(
@@ -128,14 +129,13 @@ class AgentSaves:
 
     def sent(self) -> None:
         """The latest checkpoint was read in full: wait while the next step could be lost."""
-        held, self._held = self._held, None
+        held = self._held
+        self._held = None
         if held is None:
             return
         handle, save = held
-        safe, limit_s = (
-            handle.lasting if save.reason.ends else handle.remote_done,
-            save.limit_ms / 1000,
-        )
+        safe = handle.lasting if save.reason.ends else handle.remote_done
+        limit_s = save.limit_ms / 1000
         while not safe.done() and not self._link.is_resumed(save) and time.time() < limit_s:
             wait([safe], min(max(limit_s - time.time(), 0.0), _LOOK_S))
         self._link.hold(handle.version, save)

@@ -48,7 +48,9 @@ class BetweenSteps:
         ``switches``: extras that change before the first forward are read right after the step from
         then on.
         """
-        self._state, self._looks, self._switch = state, looks, switches
+        self._state = state
+        self._looks = looks
+        self._switch = switches
         self._start: _Observation | None = None
         self._at_step: _Observation | None = None
         self._usual_draws: Draws | None = None
@@ -98,7 +100,8 @@ class BetweenSteps:
 
     def first_forward(self, in_step: bool) -> None:
         """The first forward of this process starts; ``in_step``: none was seen before its step."""
-        start, self._start = self._start, None
+        start = self._start
+        self._start = None
         if start is None:
             return
         now = _Observation(self._state, model=not in_step)
@@ -128,7 +131,8 @@ class BetweenSteps:
             storages: those of the model, by ``_cdata``, that have changed since its step.
             later: runs a function in the background.
         """
-        at_step, self._at_step = self._at_step, None
+        at_step = self._at_step
+        self._at_step = None
         if at_step is None:
             return
         now = _Observation(self._state, model=False)
@@ -158,7 +162,8 @@ class BetweenSteps:
             later(lambda: self._compare_draws(at_step.random, now.random))
 
     def _compare_draws(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-        draws, usual = draws_between(before, after), self._usual_draws
+        draws = draws_between(before, after)
+        usual = self._usual_draws
         strange = [
             name
             for name, count in draws.items()

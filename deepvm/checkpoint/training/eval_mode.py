@@ -32,7 +32,8 @@ class EvalModeTracker:
         """A step has ended."""
         if not self._views or self._places != [p.data_ptr() for p in self._parameters]:
             self._choose()
-        self._left, self._thread = self._now(), threading.current_thread()
+        self._left = self._now()
+        self._thread = threading.current_thread()
 
     def forget(self) -> None:
         """The next step has started: a training pass, or a change on purpose."""

@@ -45,7 +45,8 @@ class Fingerprint:
         extra: Mapping[str, Any],
     ) -> None:
         """Read nothing yet."""
-        self._model, self._optimizers = model, optimizers
+        self._model = model
+        self._optimizers = optimizers
         schedulers = torch.optim.lr_scheduler.LRScheduler
         self._schedulers = {
             f"extra[{n!r}]": v for n, v in extra.items() if isinstance(v, schedulers)
@@ -56,7 +57,8 @@ class Fingerprint:
 
     def adopt(self, settings: dict[str, Any]) -> None:
         """Take rank 0's settings: all ranks save one text."""
-        self.settings, self._built = settings, []
+        self.settings = settings
+        self._built = []
 
     def text(self) -> str:
         """As JSON, with what was added since, such as a parameter group."""
@@ -80,7 +82,8 @@ class Fingerprint:
         Raises CheckpointError: an optimizer has the same parameters in another order, and would mix
         up their states.
         """
-        saved, own = json.loads(tree.get(FINGERPRINT) or "{}"), json.loads(self.text())
+        saved = json.loads(tree.get(FINGERPRINT) or "{}")
+        own = json.loads(self.text())
         for label, names in saved.get("parameters", {}).items():
             here = own["parameters"].get(label, [])
             if names != here and sorted(names) == sorted(here):

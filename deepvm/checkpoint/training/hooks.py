@@ -33,7 +33,8 @@ class Hook:
 
     def __init__(self, method: Callable[[], None] = lambda: None, *, step: bool = False) -> None:
         """Remember the method. A ``step`` hook also runs when the code around it is compiled."""
-        self._method, self._step = never_compiled(method) if step else method, step
+        self._method = never_compiled(method) if step else method
+        self._step = step
 
     def __call__(self, *_: Any, **__: Any) -> None:
         """Call it, unless torch.compile is tracing."""

@@ -75,7 +75,9 @@ class LayerUpdates:
 
         Raises RequestError: see the requirements.
         """
-        self._optimizer, self._before, self._after = optimizer, before, after
+        self._optimizer = optimizer
+        self._before = before
+        self._after = after
         self._place = {
             p: n for n, group in enumerate(optimizer.param_groups) for p in group["params"]
         }
@@ -172,7 +174,8 @@ class LayerUpdates:
 
     def _reduce(self, group: Any, bucket: Any) -> torch.futures.Future[torch.Tensor]:
         """Average a bucket, then update its parameters, in a communication thread."""
-        parameters, gradients = bucket.parameters(), bucket.gradients()
+        parameters = bucket.parameters()
+        gradients = bucket.gradients()
         buffer: torch.Tensor = bucket.buffer()
         closed = self._closed
         if bucket.is_last() and not closed:
@@ -272,7 +275,10 @@ class LayerUpdates:
         self._forget()
 
     def _forget(self) -> None:
-        self._fired, self._updated, self._options, self._reducing = set(), {}, [], []
+        self._fired = set()
+        self._updated = {}
+        self._options = []
+        self._reducing = []
 
 
 def _refused(value: str, allowed: str) -> RequestError:

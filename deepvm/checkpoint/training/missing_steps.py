@@ -28,7 +28,8 @@ _TRAINING = 4
 _DIFFERENT = 2
 _SAMPLE = 256  # elements compared per parameter
 # Hooked parameters: not every expert or head takes part in every backward
-_PER_GROUP, _HOOKED = 3, 24
+_PER_GROUP = 3
+_HOOKED = 24
 # Forward passes without a backward after which hooks are renewed: parameters were frozen or
 # replaced
 _FORWARDS = 16
@@ -52,7 +53,8 @@ class MissingStepDetector:
         tells: bool,
     ) -> None:
         """Hook into backward and the steps of ``others``; ``tells``: whether to warn."""
-        self._optimizer, self._tells = optimizer, tells
+        self._optimizer = optimizer
+        self._tells = tells
         self._usual = self._usual_beside = 0
         self._warned: set[str] = set()
         self._before: torch.Tensor | None = None
@@ -78,8 +80,10 @@ class MissingStepDetector:
 
     def reset(self) -> None:
         """Start again, from the parameters of a version."""
-        self._never, self._noticed = True, False
-        self._beside, self._beside_name = 0, ""
+        self._never = True
+        self._noticed = False
+        self._beside = 0
+        self._beside_name = ""
         self.forget()
         self._before = self._sample()
         self._install()
@@ -95,7 +99,9 @@ class MissingStepDetector:
         """A step was seen."""
         self._usual = max(self._usual, self._backwards)
         self._usual_beside = max(self._usual_beside, self._beside)
-        self._never, self._noticed, self._beside = False, False, 0
+        self._never = False
+        self._noticed = False
+        self._beside = 0
         self.forget(max(_FIRST, 2 * self._usual))
 
     def forwarded(self) -> None:
@@ -152,7 +158,8 @@ class MissingStepDetector:
         count = self._counts[id(parameter)] = self._counts.get(id(parameter), 0) + 1
         if count <= self._backwards:  # another parameter has counted this pass
             return
-        self._backwards, self._forwards = count, 0
+        self._backwards = count
+        self._forwards = 0
         if count < self._next:
             return
         self._next = max(_FIRST, 2 * count)
@@ -168,7 +175,8 @@ class MissingStepDetector:
 
     def _stepped_beside(self, name: str, shared: bool) -> None:
         """An optimizer in ``extra`` stepped, perhaps with the same parameters."""
-        self._beside, self._beside_name = self._beside + 1, name
+        self._beside = self._beside + 1
+        self._beside_name = name
         if shared:
             self.forget()
         if self._beside == max(_BESIDE, 2 * self._usual_beside):

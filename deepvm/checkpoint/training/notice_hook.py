@@ -23,7 +23,9 @@ class NoticeHook:
         self, model: torch.nn.Module, left_s: Callable[[], float], save: Callable[[], None]
     ) -> None:
         """``left_s``: seconds left, or infinity; ``save`` is called before forwards."""
-        self._model, self._left_s, self._save = model, left_s, weakref.WeakMethod(save)
+        self._model = model
+        self._left_s = left_s
+        self._save = weakref.WeakMethod(save)
         self._half_s = math.inf
         self._hook: Any = None
         self._own: set[torch.nn.Module] = set()

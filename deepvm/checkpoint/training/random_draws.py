@@ -9,7 +9,8 @@ import torch
 
 from deepvm.checkpoint.format.tensor_bytes import bytes_of
 
-_WORDS, _MIDDLE = 624, 397
+_WORDS = 624
+_MIDDLE = 397
 _TORCH_LEFT, _TORCH_WORDS = slice(8, 12), slice(24, 24 + 8 * _WORDS)
 """Where the state of torch's generator has the number of words left in a block, and the words."""
 _MAX_BLOCKS = 2000
@@ -27,7 +28,8 @@ def draws_between(before: Mapping[str, Any], after: Mapping[str, Any]) -> Draws:
     of the CPU are Mersenne Twisters (MT19937), whose states show how far they are apart; a GPU's
     state counts.
     """
-    old, new = _twisters(before), _twisters(after)
+    old = _twisters(before)
+    new = _twisters(after)
     counts: Draws = {
         name: _twister_draws(*old[name], *new[name]) for name in old.keys() & new.keys()
     }
@@ -45,7 +47,8 @@ def _counter(state: torch.Tensor) -> int:
 
 def _twisters(state: Mapping[str, Any]) -> dict[str, tuple[torch.Tensor, int]]:
     """Each generator's block of words, and how many of them are used."""
-    python, torch_state = state["python"], bytes_of(state["torch"])
+    python = state["python"]
+    torch_state = bytes_of(state["torch"])
     words = torch.frombuffer(bytearray(torch_state[_TORCH_WORDS]), dtype=torch.int64)
     used = _WORDS + 1 - int.from_bytes(torch_state[_TORCH_LEFT], "little")
     twisters = {"torch": (words, used), "python": (python[:_WORDS], int(python[_WORDS]))}

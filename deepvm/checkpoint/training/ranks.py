@@ -37,13 +37,16 @@ class Ranks:
     def __init__(self) -> None:
         """Find the others; collective."""
         distributed = torch.distributed
-        self.rank, self.world, self._group = 0, 1, None
+        self.rank = 0
+        self.world = 1
+        self._group = None
         if (
             distributed.is_available()
             and distributed.is_initialized()
             and distributed.get_world_size() > 1
         ):
-            self.rank, self.world = distributed.get_rank(), distributed.get_world_size()
+            self.rank = distributed.get_rank()
+            self.world = distributed.get_world_size()
             self._group = distributed.new_group(backend="gloo", timeout=timedelta(seconds=WAIT_S))
 
     def minimum(self, values: Sequence[int]) -> list[int]:
@@ -88,7 +91,8 @@ class Ranks:
 
         Raises its error, or another rank's as a CheckpointError.
         """
-        found, error = None, None
+        found = None
+        error = None
         try:
             found = work()
         except Exception as raised:
@@ -141,7 +145,8 @@ class SaveRequests:
         """None yet."""
         self._ranks = ranks
         self._asked = 0
-        self.urgent, self.deadline = False, math.inf
+        self.urgent = False
+        self.deadline = math.inf
         self.handle = Handle(0)
         self.reset(0)
 
@@ -155,12 +160,15 @@ class SaveRequests:
 
     def begun(self) -> Handle:
         """The handle of a version that begins now; what is asked for later is of the next."""
-        handle, self.handle = self.handle, Handle(0)
+        handle = self.handle
+        self.handle = Handle(0)
         return handle
 
     def reset(self, version: int) -> None:
         """Continue from another version; on all ranks."""
-        self._next, self._since, self._since_s = version, version, time.monotonic()
+        self._next = version
+        self._since = version
+        self._since_s = time.monotonic()
 
     def due(self, version: int, by_policy: bool = False) -> bool:
         """Whether to save: any rank asked, or rank 0's policy does. Collective, after each step."""
@@ -180,7 +188,8 @@ class SaveRequests:
         self.urgent = wanted < -1
         steps = int(1000 * _SHARE_S) // max(-slowest, 1)
         self._next = version + min(max(steps, 1), _MOST_STEPS)
-        self._since, self._since_s = version, now
+        self._since = version
+        self._since_s = now
         return bool(wanted)
 
 
@@ -191,7 +200,8 @@ def compare_replicas(ranks: Ranks, seen: tuple[int, int, int]) -> int:
     another model into the file. ``seen``: a version (0 for none), the checksum of this rank's own
     part, and that of the next rank's part here.
     """
-    rows, count = ranks.gather(seen), 0
+    rows = ranks.gather(seen)
+    count = 0
     for rank, (version, _, neighbour) in enumerate(rows):
         other = (rank + 1) % len(rows)
         if version and rows[other][0] == version and rows[other][1] != neighbour:
@@ -228,5 +238,6 @@ def shards(
                 rank += 1
             part = min(end - start, ends[rank] - done)
             found[rank].append(Segment(start, part))
-            start, done = start + part, done + part
+            start = start + part
+            done = done + part
     return tuple(runs(segments) for segments in found)

@@ -67,7 +67,9 @@ class Handle:
 
     def begins(self, version: int, *, best: bool, tell: Callable[..., None]) -> None:
         """The version of a request is known, and times count from now on."""
-        self.version, self.best, self.tell = version, best, tell
+        self.version = version
+        self.best = best
+        self.tell = tell
         self._start = time.perf_counter()
 
     def reached(self, level: Level, *, away: bool = True) -> None:
@@ -171,10 +173,8 @@ class Journal:
         """Add a line, and tell the loggers."""
         if not (self._paths or self._loggers):
             return
-        now, facts = (
-            datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
-            {**self._facts, **facts},
-        )
+        now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+        facts = {**self._facts, **facts}
         for logger in self._loggers:
             logger(event, {"time": now, **facts})
         for path in self._paths:

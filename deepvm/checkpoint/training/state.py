@@ -518,7 +518,8 @@ def restore_random(state: Mapping[str, Any]) -> None:
     gauss = float(state["python_gauss"])
     words = tuple(int(word) for word in state["python"])
     random.setstate((int(state["python_version"]), words, None if gauss != gauss else gauss))
-    kept, numpy = state.get("numpy"), sys.modules.get("numpy")
+    kept = state.get("numpy")
+    numpy = sys.modules.get("numpy")
     if kept is not None and numpy is not None:
         keys = kept["keys"].numpy().astype("uint32")
         numpy.random.set_state(

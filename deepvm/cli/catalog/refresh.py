@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from deepvm.catalog.signals.cloud import Cloud
     from deepvm.catalog.signals.fetching import Outcome
 
-ALL, AUTO = "all", "auto"
+ALL = "all"
+AUTO = "auto"
 
 Clouds = Annotated[
     list[str] | None,
@@ -67,7 +68,8 @@ def refresh(
         raise RequestError(
             "offline", True, "no --offline: refresh asks AWS; 'deepvm catalog status' sends nothing"
         )
-    clouds, now = clouds_named(cloud or []), datetime.now(timezone.utc)
+    clouds = clouds_named(cloud or [])
+    now = datetime.now(timezone.utc)
     wanted = _named_source(source, clouds)
     given = {"--region": region, "--only": only, "--days": days, "--profile": profile}
     # Clouds alone, without an account: their prices, wherever they come from.

@@ -39,7 +39,8 @@ def status(
     from deepvm.reports.prices.status import file_rows, signal_rows
     from deepvm.reports.text import print_text
 
-    cache, now = DEFAULT_CLOUD.cache(profile, os.environ), datetime.now(timezone.utc)
+    cache = DEFAULT_CLOUD.cache(profile, os.environ)
+    now = datetime.now(timezone.utc)
     clouds = clouds_named(cloud or [])
     names = [r for r in dict.fromkeys(region or []) if r != ALL]
     regions = [DEFAULT_CLOUD.check_region(name) for name in names]

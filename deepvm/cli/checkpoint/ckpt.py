@@ -105,7 +105,8 @@ def _bench_node(
         for w in map(str.strip, state.split(","))
     ]
     with cleaning_up():
-        numbers, place = [int(word) for word in counts], Path(folder or ".")
+        numbers = [int(word) for word in counts]
+        place = Path(folder or ".")
         found = run_node_bench(numbers, sizes, reps, ranks=ranks, folder=place, say=say)
     print_as(output, lambda: print_text("ckpt_bench_node", bench=found), found.document)
 
@@ -124,7 +125,8 @@ def list_versions(
     """
     from deepvm.reports.text import print_text
 
-    where, given = versions.path_or_url(place), job
+    where = versions.path_or_url(place)
+    given = job
     if isinstance(where, Path):
         rows = [
             _row(
@@ -181,7 +183,8 @@ def verify_versions(place: PlaceOrFile, job: Job = "", output: Output = "table")
 
     Example: deepvm ckpt verify /mnt/ckpt
     """
-    where, given = versions.path_or_url(place), job
+    where = versions.path_or_url(place)
+    given = job
     words = ""
     if isinstance(where, Path) and not where.is_dir():
         damaged, good, words = _verify_file(versions.existing(where))
@@ -220,9 +223,11 @@ def _verify_file(file: Path) -> tuple[list[str], int, str]:
 def _verify_folder(folder: Path, job: str) -> tuple[list[str], int]:
     """What is damaged, and how many versions are good."""
     rows = [f for f in versions.open_folder(folder).found() if job in ("", f.job)]
-    damaged, good = list[str](), []
+    damaged = list[str]()
+    good = []
     for number, row in enumerate(rows, start=1):
-        state, problem = "good", versions.damage(row)
+        state = "good"
+        problem = versions.damage(row)
         if not problem:
             good.append(row)
         elif versions.removed(row):  # by a training run meanwhile
@@ -241,7 +246,8 @@ def _verify_folder(folder: Path, job: str) -> tuple[list[str], int]:
 
 def _verify_remote(place: str, job: str) -> tuple[list[str], int]:
     """As of a folder."""
-    damaged, good = list[str](), 0
+    damaged = list[str]()
+    good = 0
     with closing(versions.open_place(place)) as tier:
         found = tier.versions(job)
         for number, manifest in enumerate(found, start=1):
@@ -328,7 +334,8 @@ def _get(
         if isinstance(where, Path)
         else []
     )
-    jobs, given = jobs_in(folders), job
+    jobs = jobs_in(folders)
+    given = job
     job = versions.wanted_job(job, jobs[0] if len(jobs) == 1 else "" if jobs else "job")
     if not job:
         raise RequestError("job", job, f"one of {', '.join(jobs)}")

@@ -88,7 +88,8 @@ def versions_of(rows: list[Found]) -> list[tuple[dict[int, list[Found]], list[Fo
         numbers.setdefault(number, []).append(row)
     found = []
     for (_, of), versions in sorted(jobs.items()):
-        whole, lone = dict[int, list[Found]](), list[Found]()
+        whole = dict[int, list[Found]]()
+        lone = list[Found]()
         for version, numbers in versions.items():
             files = [row for number in sorted(numbers) for row in numbers[number]]
             if len(numbers) < of:
@@ -217,7 +218,8 @@ def _choose(
 
     Damaged ones that would have stayed are neither.
     """
-    left, good = dict(whole), set[int]()
+    left = dict(whole)
+    good = set[int]()
     while True:
         # Retention reads the same in all parts
         manifests = [rows[0].manifest for rows in left.values()]

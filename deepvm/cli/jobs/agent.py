@@ -58,7 +58,8 @@ def agent(
         policy = parse_policy(variables["SAVE_POLICY"] or "adaptive", "DEEPVM_SAVE_POLICY")
     else:
         policy = parse_policy(save_policy, "save_policy")
-    mtbf, keep = variables["MTBF"], variables["KEEP"]
+    mtbf = variables["MTBF"]
+    keep = variables["KEEP"]
     found = StandaloneAgent(
         notice_source(metadata),
         os.environ.get("DEEPVM_TIERS", "").split(),

@@ -29,7 +29,8 @@ JobOutput = Annotated[
     Literal["table", "json", "yaml", "csv", "html"],
     typer.Option("--output", "-o", metavar="FORM", help="table, json, yaml, csv, or html: a page."),
 ]
-_LOOK_S, _LOOK_AWAY_S = 0.3, 3.0
+_LOOK_S = 0.3
+_LOOK_AWAY_S = 3.0
 _ENDED = {"done": "is done", "failed": "has failed", "stopped": "has stopped"}
 Name = Annotated[str, arg("NAME", "Name of a job; 'deepvm jobs ls' lists them.")]
 
@@ -105,7 +106,8 @@ def logs(
         _look_at_head(history, row, logs=True)
         if machine and machine not in (known := list(history.world(name).machines)):
             raise RequestError("machine", machine, one_of(machine, known) or "a machine of the job")
-        reader, said = LogReader(row.folder, machine), False
+        reader = LogReader(row.folder, machine)
+        said = False
         while True:
             ended = (controller := controller_of(_row(history, name))) == OVER
             lines = reader.more(last=ended or not follow)
@@ -316,7 +318,8 @@ def inject(name: Name, flags: InjectFlags) -> None:
     with History.open() as history:
         cloud = _row(history, name).spec["cloud"]
     _command(name, {"command": "inject", "inject": checked_injection(vars(flags), cloud)})
-    count, lived = flags.count, f"live as {flags.lives} says"
+    count = flags.count
+    lived = f"live as {flags.lives} says"
     if flags.mttp:
         lived = f"live for {flags.mttp} on average"
     if count == 0:

@@ -12,7 +12,8 @@ from deepvm.cli.output import note, warn
 from deepvm.cli.parameters import opt
 from deepvm.errors import DataError, RequestError
 
-_LOOK_S, _END_S = 5.0, 1.0
+_LOOK_S = 5.0
+_END_S = 1.0
 
 
 def serve(

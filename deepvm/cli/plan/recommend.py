@@ -98,7 +98,8 @@ def _write_page(view: PlanView, flags: RankFlags) -> None:
 def _print(view: PlanView, why: WhyNot | None, output: str) -> None:
     from deepvm.reports.plans.sources import source_lines
 
-    found, several = view.found, len(view.found.answers) > 1
+    found = view.found
+    several = len(view.found.answers) > 1
     if output in ("csv", "json", "yaml"):
         # Not for tables: the types of documents take 20 ms to load.
         from deepvm.reports.plans import recommendation_documents as data

@@ -81,7 +81,8 @@ def fit(
     asked = " ".join(predict) if predict else None
     _only_with("step-time", law, predict=asked, save=options.save or None)
     steps_workload(options)
-    found, name = fit_curve(read_points(points), up_to=up_to), Path(points).name
+    found = fit_curve(read_points(points), up_to=up_to)
+    name = Path(points).name
     print_as(
         output,
         lambda: print_text("speedup_fit", fit=found, name=name, next_step=next_step(found)),
@@ -108,9 +109,11 @@ def _fit_step_time(
     from deepvm.services.profile.saving import save_law, steps_workload
 
     workload = steps_workload(options)
-    asked, path = asked_of(predict), Path(points)
+    asked = asked_of(predict)
+    path = Path(points)
     steps = read_scaling_steps(path) if path.suffix.lower() == ".json" else read_steps(path)
-    found, name = fit_step_time(steps, asked), path.name
+    found = fit_step_time(steps, asked)
+    name = path.name
     print_as(output, lambda: print_step_fit(found, name), found.document)
     draw(plot, lambda: step_figure(found, name=name))
     if workload is not None:

@@ -122,7 +122,8 @@ def simulated(
             deadline=deadline,
             progress=progress.advance,
         )
-    results, failed = list[Results](), list[SimulationError]()
+    results = list[Results]()
+    failed = list[SimulationError]()
     for case, result in zip(cases, found, strict=True):
         if isinstance(result, SimulationError):
             where = [f"{key}={value:g}" for key, value in case.values] + [case.policy.name]

@@ -74,7 +74,8 @@ def survive(flags: SurviveFlags, output: Output = "table") -> None:
     )
     loaded, kind = _type(_named(catalog, flags.region), flags.instance_type, request)
     place = _place(loaded, kind, flags.zone)
-    days, folder = int(request.days), flags.price_history
+    days = int(request.days)
+    folder = flags.price_history
     found = answer(
         loaded,
         kind,
@@ -242,7 +243,8 @@ def _prices(
             f"a cloud's market beside it, such as --catalog aws, not {catalog.name}",
         )
     now = datetime.now(timezone.utc)
-    cloud, region = cloud_of(catalog.name).name, catalog.region
+    cloud = cloud_of(catalog.name).name
+    region = catalog.region
     stored = read_stored_prices(folder, cloud, [region], days, now, say)[region]
     if isinstance(stored, MissingDataError):
         raise stored

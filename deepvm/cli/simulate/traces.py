@@ -217,7 +217,8 @@ def replay(
 
     names = tuple(dict.fromkeys(name.strip() for name in policies.split(",")))
     pools = lives_of(files, nodes=nodes, say=note)
-    step_s, mttp_s = parse_seconds(step, "step", bare=True), parse_seconds(mttp, "mttp", bare=True)
+    step_s = parse_seconds(step, "step", bare=True)
+    mttp_s = parse_seconds(mttp, "mttp", bare=True)
     allowed = "times above 0 s, separated by commas, such as 2.55,19.5"
     saves = dict.fromkeys(
         parse_seconds(part, "save", bare=True, allowed=allowed) for part in save.split(",")

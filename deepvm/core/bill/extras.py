@@ -12,7 +12,12 @@ from deepvm.core.spelling import one_of
 from deepvm.core.units import parse_bytes
 from deepvm.errors import RequestError
 
-DISK, ADDRESSES, NAT, EGRESS, BUCKET, BOOT = "disk", "addresses", "nat", "egress", "bucket", "boot"
+DISK = "disk"
+ADDRESSES = "addresses"
+NAT = "nat"
+EGRESS = "egress"
+BUCKET = "bucket"
+BOOT = "boot"
 COSTS = (DISK, ADDRESSES, NAT, EGRESS, BUCKET, BOOT)
 """The costs that are counted besides VMs, in the order in which bills name them."""
 GB = Decimal(10**9)

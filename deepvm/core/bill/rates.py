@@ -73,7 +73,8 @@ class EgressRate(NamedTuple):
 
     def usd(self, gb: Decimal) -> Decimal:
         """What so much in a month costs where nothing is free."""
-        total, below = Decimal(0), Decimal(0)
+        total = Decimal(0)
+        below = Decimal(0)
         for tier in self.tiers:
             upper = gb if tier.up_to_gb is None else min(gb, tier.up_to_gb)
             total += max(upper - below, Decimal(0)) * tier.usd_per_gb

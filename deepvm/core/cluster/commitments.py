@@ -92,7 +92,8 @@ def with_savings(catalogs: Iterable[Catalog], plans: Iterable[SavingsPlan]) -> t
 
     Raises a RequestError for a plan that no type with an on-demand price goes with.
     """
-    plans, catalogs = tuple(plans), tuple(catalogs)
+    plans = tuple(plans)
+    catalogs = tuple(catalogs)
     for plan in plans:
         if not any(
             i.on_demand_usd_per_hour and fnmatchcase(i.name, plan.glob) for c in catalogs for i in c
@@ -126,7 +127,8 @@ def with_reserved(
     ``now``: UTC. Raises a RequestError for a pool of a type that no catalog has, or two of one
     name.
     """
-    pools, catalogs = tuple(pools), tuple(catalogs)
+    pools = tuple(pools)
+    catalogs = tuple(catalogs)
     refuse_twice("reserved", (p.name for p in pools))
     added: list[list[InstanceType]] = [[] for _ in catalogs]
     notes = list[str]()

@@ -165,7 +165,8 @@ class InstanceType:
             if (value := getattr(self, option)) is not None:
                 _keep(self, **{option: to_positive(value, option)})
         if self.interruption_band is not None:
-            band, allowed = self.interruption_band, "0 to 4, or None when unknown"
+            band = self.interruption_band
+            allowed = "0 to 4, or None when unknown"
             _keep(
                 self,
                 interruption_band=to_whole(band, "interruption_band", allowed, least=0, most=4),

@@ -42,8 +42,10 @@ def known_life(
     """By all lives together, None if the history is too thin; see the module."""
     if preemptions < FEWEST:
         return None
-    seen_s, shape = SHORT_LIFE_S + lived_s, 1.0 + preemptions
-    low_s, high_s = seen_s / gamma_quantile(shape, Z80), seen_s / gamma_quantile(shape, -Z80)
+    seen_s = SHORT_LIFE_S + lived_s
+    shape = 1.0 + preemptions
+    low_s = seen_s / gamma_quantile(shape, Z80)
+    high_s = seen_s / gamma_quantile(shape, -Z80)
     return KnownLifetime(low_s, seen_s / shape, high_s, preemptions, machines, newest_s)
 
 
@@ -56,8 +58,10 @@ def share_interval(count: int, of: int) -> tuple[float, float]:
     """80 % interval of a share, after Wilson (1927); all from 0 to 1 where nothing was seen."""
     if not of:
         return 0.0, 1.0
-    share, z2 = count / of, Z80**2 / of
-    middle, half = share + z2 / 2, Z80 * math.sqrt((share * (1 - share) + z2 / 4) / of)
+    share = count / of
+    z2 = Z80**2 / of
+    middle = share + z2 / 2
+    half = Z80 * math.sqrt((share * (1 - share) + z2 / 4) / of)
     return max((middle - half) / (1 + z2), 0.0), min((middle + half) / (1 + z2), 1.0)
 
 

@@ -75,7 +75,8 @@ class SaturationTable:
 
     def __post_init__(self) -> None:
         """Raise a RequestError for a table that breaks the planner's algebra."""
-        gbps, n_sat = self.network_gbps, self.n_sat
+        gbps = self.network_gbps
+        n_sat = self.n_sat
         if not gbps or len(gbps) != len(n_sat):
             raise RequestError(
                 "n_sat", (gbps, n_sat), "one n_sat for each bandwidth, at least one row"

@@ -116,7 +116,8 @@ class Plan:
     @property
     def groups(self) -> tuple[PlannedGroup, ...]:
         """The groups that are not empty: VMs that train, spot first, then memory nodes."""
-        vms, memory = self.training, self.memory
+        vms = self.training
+        memory = self.memory
         kept = ANCHOR if vms.spot_count else TRAINING
         groups = [
             PlannedGroup(TRAINING, vms, Market.SPOT, vms.spot_count),
@@ -159,7 +160,8 @@ class Plan:
         """
         if not zones:
             return self
-        known, complete = self.training.zones, self.sound().training.zones
+        known = self.training.zones
+        complete = self.sound().training.zones
         for zone in zones:
             found = [z for z in known if zone in (z.zone, z.name)]
             if not found:
@@ -200,7 +202,8 @@ class Plan:
 
     def within_budget(self) -> Plan:
         """The plan in the zones within the budget, and in the one to start in."""
-        most, zones = self.budget, self.training.zones
+        most = self.budget
+        zones = self.training.zones
         kept = [
             z
             for z in zones

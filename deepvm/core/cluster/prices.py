@@ -87,15 +87,19 @@ def windows_below(
     kept = count = place = 0
     held: Decimal | None = None
     for number in range(int((end_s - start_s) // for_s)):
-        begins, ends = start_s + number * for_s, start_s + (number + 1) * for_s
+        begins = start_s + number * for_s
+        ends = start_s + (number + 1) * for_s
         while place < len(points) and points[place].at_s <= begins:
-            held, place = points[place].usd_per_hour, place + 1
+            held = points[place].usd_per_hour
+            place = place + 1
         inside = [] if held is None else [held]
         while place < len(points) and points[place].at_s < ends:
-            held, place = points[place].usd_per_hour, place + 1
+            held = points[place].usd_per_hour
+            place = place + 1
             inside.append(held)
         if inside:
-            count, kept = count + 1, kept + (max(inside) <= most)
+            count = count + 1
+            kept = kept + (max(inside) <= most)
     return kept, count
 
 
@@ -104,11 +108,13 @@ MOST_USD_PER_HOUR = Decimal(10_000)  # the dearest real price is 361 (u7in-32tb.
 
 # Spot prices as a share of the type's on-demand price. Real ones are a tenth or more; above 1 they
 # are rare, up to 1.2.
-LEAST_SPOT_SHARE, MOST_SPOT_SHARE = Decimal("0.02"), Decimal(10)
+LEAST_SPOT_SHARE = Decimal("0.02")
+MOST_SPOT_SHARE = Decimal(10)
 
 # On-demand prices for each vCPU, as a factor from their family's median (real ones: 8 below, 2.9
 # above), and of types of small families from the median of all types (3.3 below, 12.6 above).
-FAMILY_SPREAD, CATALOG_SPREAD = Decimal(25), Decimal(50)
+FAMILY_SPREAD = Decimal(25)
+CATALOG_SPREAD = Decimal(50)
 
 IMPLAUSIBLE = "implausible price"
 """The reason under which refused prices are counted."""
@@ -174,7 +180,8 @@ class PriceSanityCheck:
     def _by_peers(
         self, name: str, price: Decimal, least: Decimal, most: Decimal
     ) -> PriceWarning | None:
-        why, (usual, spread, words) = _outside(price), self._peers(name)
+        why = _outside(price)
+        (usual, spread, words) = self._peers(name)
         if not why and usual and price < usual * least / spread:
             why = f"below 1/{spread / least:.0f} of {words}"
         elif not why and usual and price > usual * most * spread:
@@ -183,7 +190,8 @@ class PriceSanityCheck:
 
     def _by_spot(self, name: str, price: Decimal) -> PriceWarning | None:
         """Of contradicting on-demand and spot prices, flag the one further from its peers."""
-        spot, (usual, _, words) = self.types[name].spot_usd_per_hour, self._peers(name)
+        spot = self.types[name].spot_usd_per_hour
+        (usual, _, words) = self._peers(name)
         if spot is None or _outside(spot) or not usual:
             return None
         nearer = max(price / usual, usual / price) <= max(spot / usual, usual / spot)
@@ -200,10 +208,15 @@ class PriceSanityCheck:
 
     def _peers(self, name: str) -> tuple[Decimal, Decimal, str]:
         """$/h of comparable VMs of this size (0: unknown), the spread, and both in words."""
-        own, vcpus = self._families.get(family(name), []), self.types[name].vcpus
-        group, spread, whose = own, FAMILY_SPREAD, f"family {family(name)}"
+        own = self._families.get(family(name), [])
+        vcpus = self.types[name].vcpus
+        group = own
+        spread = FAMILY_SPREAD
+        whose = f"family {family(name)}"
         if len(own) < FEWEST_PEERS:
-            group, spread, whose = self._all, CATALOG_SPREAD, "all types"
+            group = self._all
+            spread = CATALOG_SPREAD
+            whose = "all types"
         if len(group) < FEWEST_PEERS:
             return Decimal(0), spread, ""
         usual = group[len(group) // 2] * vcpus

@@ -194,7 +194,8 @@ class MeasuredSpeedup(SpeedupCurve):
         n = np.asarray(n, dtype=np.float64)
         points = self.points if self.points[0][0] == 1 else ((1.0, 1.0), *self.points)
         sizes, values = np.array(points, dtype=np.float64).T
-        last_n, last_s = sizes[-1], values[-1]
+        last_n = sizes[-1]
+        last_s = values[-1]
         inside = PchipInterpolator(sizes, values)(np.minimum(n, last_n))
         ring = self.beyond or RingSpeedup.fit(points[1:])
         outside = last_s * ring.speedup(n) / ring.speedup(np.asarray(last_n))

@@ -9,7 +9,8 @@ from deepvm.core.preemption.job import Job, Span
 
 Array = npt.NDArray[np.float64]
 
-_PARTS, _MOST_OVERLAP = 12, 200
+_PARTS = 12
+_MOST_OVERLAP = 200
 
 
 def effective(mean: Array, width: Array, rate: Array) -> Array:
@@ -77,7 +78,8 @@ def in_time(job: Job, step: Array) -> Array:
     period has to be long enough for both, and for the policy to begin, which compares it with their
     means.
     """
-    grace, points = job.grace_s, (np.arange(_PARTS) + 0.5) / _PARTS
+    grace = job.grace_s
+    points = (np.arange(_PARTS) + 0.5) / _PARTS
     spread = (job.save_s.variance + job.durable_s.variance) ** 0.5 * 12**0.5
     urgent = job.save_s.mean + job.durable_s.mean
     every = step[:, None, None]
@@ -102,9 +104,11 @@ def attempt(
     emergency save covers. ``step``: a step and an emergency save, at most g; None: the next request
     comes with the notice.
     """
-    reached, waited = np.exp(-rate * needed), truncated_mean(rate, needed, needed)
+    reached = np.exp(-rate * needed)
+    waited = truncated_mean(rate, needed, needed)
     if step is None:
-        first, others = np.exp(-rate * grace) * waited, waited
+        first = np.exp(-rate * grace) * waited
+        others = waited
     else:  # after a step and an emergency save, or at the end of the life
         late = np.maximum(needed + step - grace, 0.0)
         first = truncated_mean(rate, needed + step, needed + grace)
@@ -141,7 +145,8 @@ def overtaken(width: float, segment: Array) -> Array:
         return found
     every = segment[over, None]
     start = every * (np.arange(_PARTS) + 0.5) / _PARTS
-    none, waits = np.ones(start.shape), np.zeros(every.shape[0])
+    none = np.ones(start.shape)
+    waits = np.zeros(every.shape[0])
     for k in range(_MOST_OVERLAP):
         none = none * np.clip(1 - (start + k * every) / width, 0.0, 1.0)
         waits += every[:, 0] * none.mean(axis=1)

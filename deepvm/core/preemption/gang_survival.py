@@ -86,7 +86,9 @@ class LossRate:
 
     def after(self, lives: Iterable[Lifetime], design_effect: float = 1.0) -> LossRate:
         """Update with lifetimes; ``design_effect``: how many count as one (Kish 1965)."""
-        shape, per_sqrt_h, rests = self.shape, self.per_sqrt_h, dict(self.rests)
+        shape = self.shape
+        per_sqrt_h = self.per_sqrt_h
+        rests = dict(self.rests)
         for life in lives:
             root = math.sqrt(life.seconds / _HOUR_S)
             shape += life.ended * (1 if life.waited else 2) / design_effect
@@ -192,7 +194,8 @@ class LifetimePosterior:
         if not 0 < for_s < math.inf:
             raise RequestError("for", for_s, "a time above 0 s")
         steps = self.rate.quantiles() * math.sqrt(for_s / _HOUR_S)
-        residual, fresh = (1 + steps) * np.exp(-steps), np.exp(-steps)
+        residual = (1 + steps) * np.exp(-steps)
+        fresh = np.exp(-steps)
         lasts = _grid(residual, self.loss_correlations, vms)
         had = _grid(self.availability.quantiles(), self.had_correlations, vms)
         weights = _agreeing(had, self.placement_score)
@@ -240,7 +243,8 @@ def life_for_work(lasts: Interval, vms: int, for_s: float) -> Interval:
 
 def windows_kept(kept: int, windows: int) -> Interval:
     """Probability that a price stays below a limit, Beta(1/2, 1/2) prior (Jeffreys)."""
-    a, b = kept + 0.5, windows - kept + 0.5
+    a = kept + 0.5
+    b = windows - kept + 0.5
     low, high = _beta_quantiles(a, b, np.array([0.1, 0.9])).tolist()
     return _ordered(low, a / (a + b), high)
 
@@ -268,7 +272,8 @@ def _rates(shape: float, rests: tuple[tuple[float, float], ...], per_sqrt_h: flo
 
 def _beta_quantiles(a: float, b: float, at: Array) -> Array:
     """Of a Beta distribution, likewise, on the scale of log-odds: x^a (1 - x)^b."""
-    middle, width = math.log(a / b), 40 / min(a, b, 1.0)
+    middle = math.log(a / b)
+    width = 40 / min(a, b, 1.0)
     odds = np.linspace(middle - width, middle + width, _FINE)
     quantile = _inverted(odds, -a * np.logaddexp(0, -odds) - b * np.logaddexp(0, odds), at)
     return np.asarray(1 / (1 + np.exp(-quantile)))
@@ -300,7 +305,8 @@ def _agreeing(had: Array, score: int | None) -> Array:
         return np.full(had.shape, 1 / had.size)
     if score not in range(1, 11):
         raise RequestError("placement_score", score, "1 to 10")
-    share, inside = score / 10, np.clip(had, 1e-6, 1 - 1e-6)
+    share = score / 10
+    inside = np.clip(had, 1e-6, 1 - 1e-6)
     weights = inside ** (_SCORE_STRENGTH * share) * (1 - inside) ** (_SCORE_STRENGTH * (1 - share))
     return np.asarray(weights / weights.sum())
 

@@ -76,6 +76,7 @@ class ClusterRisk:
             raise RequestError("interruption_band", band, f"0 to {len(BANDS) - 1}")
         low, high = BANDS[band]
         share = (cluster_share(low, vms), None if high is None else cluster_share(high, vms))
-        longest, shortest = mean_life_s(low) / vms, 0.0 if high is None else mean_life_s(high) / vms
+        longest = mean_life_s(low) / vms
+        shortest = 0.0 if high is None else mean_life_s(high) / vms
         losses = (MONTH_S / longest, MONTH_S / shortest if shortest else None)
         return cls(vms, (low, high), share, losses, (shortest, longest))

@@ -109,7 +109,8 @@ def forecast(
     job: Job, policy: SavePolicy, *, per_second: Array, step_s: Array, vms: Array
 ) -> Forecast:
     """Expectations for a job on several clusters, by preemptions/s, seconds/step and spot VMs."""
-    rate, step_s = np.asarray(per_second, dtype=float), np.asarray(step_s, dtype=float)
+    rate = np.asarray(per_second, dtype=float)
+    step_s = np.asarray(step_s, dtype=float)
     rate, step_s, vms = np.broadcast_arrays(rate, step_s, np.maximum(vms, 1.0))
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         return _ClosedForm(job, policy, rate, step_s, vms).forecast()
@@ -119,7 +120,10 @@ class _ClosedForm:
     """The quantities of the docstring above, as arrays over clusters."""
 
     def __init__(self, job: Job, policy: SavePolicy, rate: Array, step: Array, vms: Array) -> None:
-        self.job, self.policy, self.mean_step, self.vms = job, policy, step, vms
+        self.job = job
+        self.policy = policy
+        self.mean_step = step
+        self.vms = vms
         # In place of 0 a rate so small that nothing happens, and large enough that 1/rate keeps all
         # of its digits.
         self.rate = np.maximum(rate, 1e-15)
@@ -156,7 +160,8 @@ class _ClosedForm:
         return lives.effective(np.asarray(span.mean), np.asarray(span.high - span.low), self.rate)
 
     def forecast(self) -> Forecast:
-        job, policy = self.job, self.policy
+        job = self.job
+        policy = self.policy
         total, preemptions, overlap, coarse = self._expected(self.facts)
         undisturbed = job.steps * self.mean_step + self.first
         share = (np.maximum(self.first, self.again) + self.delay + 2 * job.grace_s.mean) * self.rate
@@ -179,7 +184,8 @@ class _ClosedForm:
     def _expected(self, facts: SaveFacts) -> tuple[Array, Array, Array, Mask]:
         """Time, preemptions, overlap, and whether the formulas are too coarse."""
         unlucky = self._uncovered_share(facts)
-        saved, coarse = unlucky < 1, np.zeros(self.rate.shape, dtype=bool)
+        saved = unlucky < 1
+        coarse = np.zeros(self.rate.shape, dtype=bool)
         found = () if saved.all() else self._without_emergency(facts)
         if saved.any():
             *other, coarse = self._with_emergency(np.minimum(unlucky, 1.0), facts)
@@ -195,10 +201,12 @@ class _ClosedForm:
     def _doubt(self, total: Array) -> Array:
         """How far a different estimate of the mean lifetime would change the total time."""
         seen = np.clip(self.rate * total, 1e-3, 1e9)
-        likely, spread = -np.expm1(-seen), lives.learnt_spread(seen)
+        likely = -np.expm1(-seen)
+        spread = lives.learnt_spread(seen)
         # Which begins with a hazard that falls, and has two numbers to learn
         if self.policy.by_age:
-            likely, spread = np.ones_like(seen), np.maximum(spread, (1 + seen / 10) ** -0.5)
+            likely = np.ones_like(seen)
+            spread = np.maximum(spread, (1 + seen / 10) ** -0.5)
         change = np.zeros_like(total)
         for deviations in (-1.5, -0.5, 0.5, 1.5):
             believed_s = self.facts.mttp_s * np.exp(deviations * spread)
@@ -217,7 +225,9 @@ class _ClosedForm:
         return np.asarray(self.delay - lives.overtaken(width, segment))
 
     def _without_emergency(self, facts: SaveFacts) -> tuple[Array, ...]:
-        job, rate, again = self.job, self.rate, self.again
+        job = self.job
+        rate = self.rate
+        again = self.again
         lead = np.zeros_like(rate)
         if job.proactive_replacement and job.grace_s.mean > 0:
             notices = 1 - job.missed_notice_rate
@@ -249,7 +259,9 @@ class _ClosedForm:
 
     def _uncovered_share(self, facts: SaveFacts) -> Array:
         """Share of preemptions that no emergency save covers; 1 where the policy makes none."""
-        job, step, grace = self.job, self.mean_step, self.job.grace_s
+        job = self.job
+        step = self.mean_step
+        grace = self.job.grace_s
         if not self.policy.has_interval or grace.high <= 0:
             return np.ones(self.rate.shape)
 
@@ -266,18 +278,24 @@ class _ClosedForm:
 
     def _by_luck(self) -> Mask:
         """Where an emergency save is in time for some notices and late for others."""
-        job, step, grace = self.job, self.mean_step, self.job.grace_s
+        job = self.job
+        step = self.mean_step
+        grace = self.job.grace_s
         never = step + self.urgent_s >= grace.high
         return ~(never | (step + job.save_s.high + job.durable_s.high <= grace.low))
 
     def _with_emergency(self, unlucky: Array, facts: SaveFacts) -> tuple[Array, Array, Array, Mask]:
         """As :meth:`_without_emergency`, and where it is too coarse, with emergency saves."""
-        job, rate, step = self.job, self.rate, self.step
-        grace, urgent = job.grace_s.mean, self.urgent_s
+        job = self.job
+        rate = self.rate
+        step = self.step
+        grace = job.grace_s.mean
+        urgent = self.urgent_s
         working, lost, finished = self._worked_and_lost(unlucky, facts)
         # Of the lives that come to training, those with a notice are rarer: they had to live g
         # longer. In a cluster a notice is of no use if another VM goes without one meanwhile.
-        share, covered = 1 / self.vms, (1 - unlucky) * np.exp(-rate * unlucky * grace)
+        share = 1 / self.vms
+        covered = (1 - unlucky) * np.exp(-rate * unlucky * grace)
         good = (1 - unlucky) * np.exp(-rate * grace) * share + covered * (1 - share)
         bad = unlucky * share + (1 - covered) * (1 - share)
         good, bad = good / (good + bad), bad / (good + bad)
@@ -290,17 +308,20 @@ class _ClosedForm:
         lead = passed if job.proactive_replacement else np.zeros_like(rate)
         fails, wait = self._attempt(unlucky, self.again)
         # Until one attempt comes to training
-        more, restart = fails / (1 - fails), wait / (1 - fails)
+        more = fails / (1 - fails)
+        restart = wait / (1 - fails)
         # Only the first life begins cold: if it is lost before it trains, the next ones are
         # prepared warm.
         cold, start = self._attempt(unlucky, self.first)
-        fails, start = cold * (1 + more), start + cold * restart
+        fails = cold * (1 + more)
+        start = start + cold * restart
         if job.proactive_replacement:
             # The first attempt after a stop had its allocation begun earlier; where it fails, the
             # next one did not.
             sooner = self.again - job.allocation_s.mean + lives.remaining(job.allocation_s, lead)
             once, wait = self._attempt(unlucky, good * sooner + bad * self.again)
-            more, restart = once * (1 + more), wait + once * restart
+            more = once * (1 + more)
+            restart = wait + once * restart
         total = start + training + stops * (restart + good * passed)
         coarse = bad * rate * lost * lost / (job.steps * step) > MOST_COARSE
         coarse |= self._by_luck() & (bad * rate * lost > MOST_BY_LUCK)
@@ -317,14 +338,18 @@ class _ClosedForm:
 
     def _worked_and_lost(self, unlucky: Array, facts: SaveFacts) -> tuple[Array, ...]:
         """Share of time that is work, and work that bad and good preemptions lose or still do."""
-        rate, steps, period = self.rate, self.job.steps, float(self.period)
+        rate = self.rate
+        steps = self.job.steps
+        period = float(self.period)
         every = self._interval(
             lives.learnt_missed_rate(unlucky, rate * steps * self.mean_step), facts
         )
-        users, has_own = every >= period, period <= steps
+        users = every >= period
+        has_own = period <= steps
         every = np.where(users, period, period / np.ceil(period / every) if has_own else every)
         stall = np.where(every > steps, 0.0, self.stall)
-        work, segment = every * self.step, every * self.step + stall
+        work = every * self.step
+        segment = every * self.step + stall
         none = -np.expm1(-rate * segment)
         per_life = -np.expm1(-rate * work) / (rate * none)
         delay = self._delay(segment)

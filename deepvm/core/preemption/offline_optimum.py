@@ -78,14 +78,17 @@ def _least(
     restart_s: float,
     spot_price: float,
 ) -> Costs:
-    ticks, count = math.ceil(deadline_s / gap_s - 1e-9), len(up)
+    ticks = math.ceil(deadline_s / gap_s - 1e-9)
+    count = len(up)
     least = np.full(count, np.inf)
-    waiting, restart = round(gap_s / unit_s), round(restart_s / unit_s)
+    waiting = round(gap_s / unit_s)
+    restart = round(restart_s / unit_s)
     length = max(math.ceil(restart_s / gap_s - 1e-9), 1)  # ticks of a start
     nowhere = np.full((count, cells), np.inf)
     # cost of being at a tick, by what the job runs on; the starts that are under way arrive some
     # ticks later
-    idle, running = nowhere.copy(), {"spot": nowhere.copy(), "on-demand": nowhere.copy()}
+    idle = nowhere.copy()
+    running = {"spot": nowhere.copy(), "on-demand": nowhere.copy()}
     arriving = {name: [nowhere] * (length - 1) for name in running}
     prices = {"spot": spot_price, "on-demand": 1.0}
     idle[:, 0] = 0.0
@@ -94,12 +97,11 @@ def _least(
         left_s = work_s - (tick * gap_s - used_s)  # (cells,) of work
         best = np.minimum(idle, np.minimum(running["spot"], running["on-demand"]))
         for name, price in prices.items():
-            soon, whole = (
-                up[:, tick],
-                up[:, tick : tick + length].all(axis=1) & (tick + length <= up.shape[1]),
-            )
+            soon = up[:, tick]
+            whole = up[:, tick : tick + length].all(axis=1) & (tick + length <= up.shape[1])
             if name == "on-demand":
-                soon, whole = np.ones_like(soon), np.ones_like(whole)
+                soon = np.ones_like(soon)
+                whole = np.ones_like(whole)
             on = np.where(soon[:, None], running[name], np.inf)
             started = nowhere.copy()
             started[:, restart:] = np.where(whole[:, None], best, np.inf)[

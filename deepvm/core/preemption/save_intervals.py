@@ -69,7 +69,8 @@ def _exact_s(save_s: float, mttp_s: float) -> float:
     p = math.sqrt(-2 * math.expm1(-share))
     if p < 1e-3:
         return mttp_s * (p - p**2 / 3 + 11 / 72 * p**3 - 43 / 540 * p**4)
-    low, high = 0.0, 1.0
+    low = 0.0
+    high = 1.0
     for _ in range(53):  # a bit of the result each time
         middle = (low + high) / 2
         if math.log1p(-middle) + middle + share > 0:

@@ -36,7 +36,8 @@ class StepTimeSpeedup(SpeedupCurve):
     ) -> StepTimeSpeedup:
         """The curve of a type, given its speeds on 1, 2 ... VMs and how to get others."""
         share = (known.throughput / known.vms)[known.fits if known.fits.any() else ...]
-        source, fitted_to = known.source.value, float(known.fitted_vms)
+        source = known.source.value
+        fitted_to = float(known.fitted_vms)
         return cls(
             speed_of, known, float(share.max()), known.needs, source=source, fitted_to=fitted_to
         )

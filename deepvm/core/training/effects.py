@@ -14,8 +14,10 @@ from deepvm.core.training.workload import Precision, Workload
 
 FloatArray = npt.NDArray[np.float64]
 
-REFERENCE_PARAMETERS, SMALL_PARAMETERS = 7e9, 1e9
-REFERENCE_TOKENS, REFERENCE_SEQUENCE = 16_384, 2_048
+REFERENCE_PARAMETERS = 7e9
+SMALL_PARAMETERS = 1e9
+REFERENCE_TOKENS = 16_384
+REFERENCE_SEQUENCE = 2_048
 _EIGHT = 8.0
 MACHINE = "machine"
 """The kind of an effect that only clusters of one type of VM have."""
@@ -47,9 +49,12 @@ def effects_of(
     ``software``: ``eager``, ``transformers``, ``compiled`` or ``tuned``. ``site``: where it was
     measured, empty for a prediction, as nobody knows how well that code is written.
     """
-    gpu, model, net = machine.accelerator, workload.model, machine.interconnect
+    gpu = machine.accelerator
+    model = workload.model
+    net = machine.interconnect
     width = WIDTHS[precision]
-    one, number = _one(workload, machine, precision), width if width == _HALF else precision.value
+    one = _one(workload, machine, precision)
+    number = width if width == _HALF else precision.value
     # How fast units compute says nothing of a step that waits for memory.
     computing = computing_share(workload, gpu, precision, checkpointing=checkpointing)
     found = {
@@ -104,7 +109,8 @@ def batch_effects(
     workload: Workload, machine: Machine, precision: Precision, micro_batch: FloatArray
 ) -> dict[str, FloatArray]:
     """The effects of how many samples a GPU computes at once, ``micro_batch``, (sizes,) each."""
-    model, one = workload.model, _one(workload, machine, precision)
+    model = workload.model
+    one = _one(workload, machine, precision)
     if model.transformer is not None:
         return {
             "log tokens": np.log(np.maximum(micro_batch * model.sequence, 1.0) / REFERENCE_TOKENS)

@@ -154,7 +154,8 @@ class Evidence:
 
     def loading(self, effects: Effects, varying: Mapping[str, FloatArray]) -> Loading:
         """How much the effects of steps count; ``varying``: those with a value per step."""
-        matrix, unknown = np.zeros((PARTS, len(self.names))), dict[str, float]()
+        matrix = np.zeros((PARTS, len(self.names)))
+        unknown = dict[str, float]()
         for effect, value in effects.items():
             if effect in self.names:
                 matrix[PRIOR[kind(effect)][0], self.names[effect]] = value
@@ -215,7 +216,8 @@ def _unit(effect: str) -> FloatArray:
 def learn(rows: Sequence[Row]) -> Evidence:
     """The effects after the rows: the posterior of the linear model."""
     names = _names(rows)
-    x, sd = design(rows, names), _deviations(names)
+    x = design(rows, names)
+    sd = _deviations(names)
     y = np.array([row.error for row in rows])
     certainty = 1.0 / np.array([row.noise for row in rows]) ** 2
     covariance = np.linalg.inv((x.T * certainty) @ x + np.diag(1.0 / sd**2))
@@ -232,12 +234,14 @@ def leave_out(
     ``groups``: one for each row; a row is predicted from the rows of other groups only. None: from
     all other rows.
     """
-    y, inverse = np.array([row.error for row in rows]), np.linalg.inv(_covariance(rows))
+    y = np.array([row.error for row in rows])
+    inverse = np.linalg.inv(_covariance(rows))
     weighted = inverse @ y
     if groups is None:
         own = np.diag(inverse)
         return y - weighted / own, 1.0 / np.sqrt(own)
-    mean, sd = np.zeros(len(rows)), np.zeros(len(rows))
+    mean = np.zeros(len(rows))
+    sd = np.zeros(len(rows))
     for group in dict.fromkeys(groups):
         places = np.flatnonzero([g == group for g in groups])
         # The same for a block: C_BB given the others is the inverse of that block of C^-1.

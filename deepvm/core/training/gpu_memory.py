@@ -55,7 +55,8 @@ class MemoryFit:
         cls, *, micro_batch: float, passes: int, checkpointing: bool, sharded: bool
     ) -> MemoryFit:
         """Of one run that is known to fit."""
-        one, yes = np.ones(1), np.ones(1, dtype=np.bool_)
+        one = np.ones(1)
+        yes = np.ones(1, dtype=np.bool_)
         return cls(
             yes, yes & checkpointing, one * micro_batch, one * passes, one, one, yes & sharded
         )
@@ -65,7 +66,8 @@ def state_bytes(
     workload: Workload, precision: Precision, gpus: FloatArray, *, sharded: bool
 ) -> FloatArray:
     """Bytes of weights, gradients, optimizer (and gathered layers) on each of K GPUs."""
-    parameters, mixed = workload.model.parameters, precision not in (Precision.FP32, Precision.TF32)
+    parameters = workload.model.parameters
+    mixed = precision not in (Precision.FP32, Precision.TF32)
     shards = gpus if sharded else np.ones(gpus.shape)
     layers = workload.model.transformer.layers if workload.model.transformer else 16
     shape = workload.model.transformer

@@ -74,7 +74,8 @@ def of_measured(own: OwnSteps, base: TrainingSpeed, reference: Parts) -> Trainin
     promise of :attr:`OwnSteps.alone`.
     """
     assert base.parts is not None
-    measured, steps = own.measured, base.parts.steps
+    measured = own.measured
+    steps = base.parts.steps
     # It has run there: no estimate of its memory says otherwise.
     ran = (
         (steps.batch <= measured.batch[1])
@@ -102,7 +103,9 @@ def of_measured(own: OwnSteps, base: TrainingSpeed, reference: Parts) -> Trainin
 
 def _of_law(own: OwnSteps, base: TrainingSpeed) -> TrainingSpeed:
     assert base.parts is not None
-    gpus, batch, measured = base.parts.steps.gpus, base.parts.steps.batch, own.measured
+    gpus = base.parts.steps.gpus
+    batch = base.parts.steps.batch
+    measured = own.measured
     sd = own.fit.deviation(base.vms, gpus, batch)
 
     def doubt() -> SpeedUncertainty:
@@ -136,14 +139,17 @@ def _with_network(
 ) -> TrainingSpeed:
     """Measured gradients plus synchronization by data sheets; ``other``: another type of VM."""
     assert base.parts is not None
-    parts, batch, cluster = base.parts, base.parts.steps.batch, own.alone
+    parts = base.parts
+    batch = base.parts.steps.batch
+    cluster = own.alone
     nodes, gpus = (np.full(len(batch), float(value)) for value in cluster)
     step = own.fit.law.step_s(nodes, gpus, batch)
     # A step of several GPUs has synchronised; what that took is taken away, most of it at most.
     took = np.minimum(reference.sync_s[0] if cluster[1] > 1 else 0.0, 0.9 * step)
     grad = (step**OVERLAP - took**OVERLAP) ** (1 / OVERLAP)
     grad = grad * np.exp(parts.straggling - reference.straggling[0])
-    share, hidden = parts.share(grad), (took / step) ** OVERLAP
+    share = parts.share(grad)
+    hidden = (took / step) ** OVERLAP
     known = np.sqrt(own.fit.deviation(nodes, gpus, batch) ** 2 + (_TOLD_APART * hidden) ** 2) * (
         1 - share
     )
@@ -166,12 +172,14 @@ def _timed(
 ) -> TrainingSpeed:
     """The speed with these steps, which wait for input unless measured ones did."""
     assert base.parts is not None
-    steps, workload = base.parts.steps, base.workload
+    steps = base.parts.steps
+    workload = base.workload
     reading = np.zeros_like(step_s) if own.reads else reading_s(workload, base.machine, steps.batch)
     if reading.any():
         computed = doubt()
         waits = waiting(step_s, computed.sd, reading)
-        step_s, doubt = waits.step_s, partial(computed.where_reading, waits)
+        step_s = waits.step_s
+        doubt = partial(computed.where_reading, waits)
     throughput = workload.samples_of_step(steps.gpus) * workload.model.units_per_sample / step_s
     return replace(base, step_s=step_s, throughput=throughput, measured=own.about, doubt_of=doubt)
 
@@ -195,7 +203,8 @@ def _either(first: BoolArray, one: SpeedUncertainty, other: SpeedUncertainty) ->
 
 def _of_extent(own: OwnSteps, speed: TrainingSpeed, fitted: int, place: int) -> Iterator[str]:
     """How far a size lies outside what was measured."""
-    measured, vms = own.measured, int(speed.vms[place])
+    measured = own.measured
+    vms = int(speed.vms[place])
     gpus = vms * speed.machine.gpus
     if vms > int(REACH * fitted):
         yield f"{vms} VMs are more than 1.5 times the {fitted} that were measured on {own.where}"
@@ -208,7 +217,8 @@ def _of_extent(own: OwnSteps, speed: TrainingSpeed, fitted: int, place: int) -> 
 
 
 def _of_batch(own: OwnSteps, speed: TrainingSpeed, place: int) -> Iterator[str]:
-    (low, high), batch = own.measured.batch, float(speed.batch[place])
+    (low, high) = own.measured.batch
+    batch = float(speed.batch[place])
     if not low / REACH <= batch <= REACH * high:
         known = f"{low:g} to {high:g}" if high > low else f"{low:g}"
         yield (

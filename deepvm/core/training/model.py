@@ -143,7 +143,8 @@ class Model:
         if self.transformer is None:
             assert self.forward_flop is not None
             return self.forward_flop
-        shape, s = self.transformer, self.sequence
+        shape = self.transformer
+        s = self.sequence
         return s * (2.0 * self.parameters + 4.0 * shape.layers * shape.hidden * s)
 
     @property

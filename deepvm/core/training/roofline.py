@@ -84,12 +84,14 @@ def nominal_steps(
     memory: MemoryFit | None = None,
 ) -> Steps:
     """Steps of a workload on clusters of these sizes; ``memory``: how it was run, if known."""
-    gpu, gpus = machine.accelerator, vms * machine.gpus
+    gpu = machine.accelerator
+    gpus = vms * machine.gpus
     if memory is None:
         exchanged, memory, batch, grad = fitted(workload, gpu, precision, tuple(gpus.tolist()))
     else:
         exchanged, memory, batch, grad = _passes(workload, gpu, precision, gpus, memory)
-    link, network = gpu.link_gb_per_s * 1e9, machine.interconnect.gb_per_s * 1e9
+    link = gpu.link_gb_per_s * 1e9
+    network = machine.interconnect.gb_per_s * 1e9
     growth = 1.0 + machine.interconnect.per_gpu * np.maximum(gpus - 2, 0)
     local = exchanged * 2.0 * (1.0 - 1.0 / machine.gpus) / link
     # A ring passes every link and every network: the slowest decides.

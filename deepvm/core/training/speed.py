@@ -93,7 +93,8 @@ class SpeedUncertainty:
 
         Without what no other speed shares: the noise of a run makes no machine faster.
         """
-        mine, theirs = self.shared, other.shared
+        mine = self.shared
+        theirs = other.shared
         if mine.shape[1] != theirs.shape[1]:
             width = max(mine.shape[1], theirs.shape[1])
             mine, theirs = (
@@ -227,7 +228,8 @@ class TrainingSpeed(Answer):
 
     def too_many(self, vms: int) -> str:
         """That a step of so many VMs has more samples than are known to train well, in words."""
-        unit, each = self.workload.model.unit, self.workload.model.units_per_sample
+        unit = self.workload.model.unit
+        each = self.workload.model.units_per_sample
         step, most = (
             n * each
             for n in (self.workload.batch * vms * self.machine.gpus, self.workload.proven_samples)
@@ -239,7 +241,8 @@ class TrainingSpeed(Answer):
 
     def doubts(self, place: int) -> Iterator[str]:
         """Warnings about the speed at ``vms[place]``, the most important first."""
-        model, vms = self.workload.model, int(self.vms[place])
+        model = self.workload.model
+        vms = int(self.vms[place])
         if not self.fits[place]:
             yield f"{NO_FIT}: {self.needs or f'it does not fit into the memory of {vms} VMs'}"
         if self.precision is Precision.FP8 and not self.measured:
@@ -327,7 +330,8 @@ class Parts:
         self, share: FloatArray | None = None, kept: Sequence[bool] = (True,) * PARTS
     ) -> SpeedUncertainty:
         """Uncertainty of the steps due to the ``kept`` parts of :mod:`.evidence` and the run."""
-        sizes, many = len(self.grad_s), np.log(self.steps.vms)
+        sizes = len(self.grad_s)
+        many = np.log(self.steps.vms)
         local = np.full(sizes, math.log(self.per_vm))
         parts = weights(
             self.share(self.grad_s) if share is None else share, local, many
@@ -351,7 +355,8 @@ def parts_of(
     software: str,
 ) -> Parts:
     """The nominal steps, corrected by what was published."""
-    steps, network = nominal_steps(workload, machine, precision, vms), machine.interconnect
+    steps = nominal_steps(workload, machine, precision, vms)
+    network = machine.interconnect
     # Many types differ in nothing that published runs tell apart.
     known = _published_name(machine, evidence)
     same = replace(machine, interconnect=Interconnect(network.kind, known, 0.0), vcpus=None)
@@ -465,7 +470,8 @@ def predict(
     )
     found = _timed(workload, same, precision, tuple(vms.tolist()), evidence, software, published)
     loadings = partial(_loadings, workload, machine, precision, vms, evidence, software)
-    parts, waits = replace(found.parts, loadings=loadings), found.waits
+    parts = replace(found.parts, loadings=loadings)
+    waits = found.waits
     steps = parts.steps
     doubt_of: Callable[[], SpeedUncertainty] = parts.doubt
     if waits is not None:
@@ -508,14 +514,10 @@ def _timed(
     software: str,
     published: bool,  # noqa: FBT001  a key of the cache
 ) -> _Timed:
-    parts, waits = (
-        parts_of(workload, machine, precision, np.array(vms), evidence, software=software),
-        None,
-    )
-    step, reading = (
-        joined(parts.grad_s, parts.sync_s, OVERLAP),
-        reading_s(workload, machine, parts.steps.batch),
-    )
+    parts = parts_of(workload, machine, precision, np.array(vms), evidence, software=software)
+    waits = None
+    step = joined(parts.grad_s, parts.sync_s, OVERLAP)
+    reading = reading_s(workload, machine, parts.steps.batch)
     if reading.any():
         waits = waiting(
             step, np.full(len(step), _PUBLISHED_SD if published else _DERIVED_SD), reading
@@ -527,7 +529,8 @@ def _timed(
 
 def reading_s(workload: Workload, machine: Machine, batch: FloatArray) -> FloatArray:
     """Seconds in which a VM's processors prepare a step's samples; 0 if that is no limit."""
-    rate, vcpus = workload.model.reads_per_vcpu, machine.vcpus
+    rate = workload.model.reads_per_vcpu
+    vcpus = machine.vcpus
     return batch * machine.gpus / (rate * vcpus) if rate and vcpus else np.zeros_like(batch)
 
 
@@ -574,7 +577,9 @@ def memory_needed(
     workload: Workload, machine: Machine, precision: Precision, least_vms: int, most_vms: int
 ) -> str:
     """What a workload lacks on so many VMs of this machine, in words."""
-    gpu, name, per_vm = machine.accelerator, workload.model.name, round(machine.gpus)
+    gpu = machine.accelerator
+    name = workload.model.name
+    per_vm = round(machine.gpus)
     gpus = least_vms * per_vm
     if workload.scaling is Scaling.STRONG and workload.batch < gpus:
         return (
@@ -585,7 +590,8 @@ def memory_needed(
     most = fit_memory(
         workload, gpu, precision, np.array([float(most_vms * per_vm if least else MOST_GPUS)])
     )
-    state, sample = gpu.memory_bytes - float(most.free_bytes[0]), float(most.sample_bytes[0])
+    state = gpu.memory_bytes - float(most.free_bytes[0])
+    sample = float(most.sample_bytes[0])
     has = (
         f"{a_or_an(gpu.name)} of {gpu.memory_gib:g} GiB has {format_bytes(round(gpu.memory_bytes))}"
         " for a program"

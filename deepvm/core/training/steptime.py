@@ -36,7 +36,8 @@ ENOUGH = f"at least {FEWEST} measured steps, of at least two clusters or batches
 REACH = 1.5
 """How far beyond the largest measured cluster the law is to be believed, as a factor."""
 _WIDEST = np.log(1e9)  # of each part of a step over the median step, either way
-_MOST_OVERLAP, _MOST_STRAGGLING = 10.0, 0.3
+_MOST_OVERLAP = 10.0
+_MOST_STRAGGLING = 0.3
 # Residuals beyond it count less than squared: single runs on a cloud are now and then far off
 _ROBUST = 0.1
 _SCREENED = 400  # rows that choose among the starts; the best are then fitted to all
@@ -53,7 +54,8 @@ _GROWTH = 0.125  # for each factor of e beyond what was measured, in clusters an
 # apart
 _UNTOLD = 0.8
 # Nothing measured of several VMs, or of several GPUs: a step may be twice as long
-_NO_NETWORK, _NO_LOCAL = 0.7, 0.4
+_NO_NETWORK = 0.7
+_NO_LOCAL = 0.4
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,8 @@ class StepTimeLaw:
 
 def joined(grad_s: FloatArray, sync_s: FloatArray, overlap: float) -> FloatArray:
     """(T_grad^g + T_sync^g)^(1/g), without overflow (Pollux eq. 10)."""
-    longer, shorter = np.maximum(grad_s, sync_s), np.minimum(grad_s, sync_s)
+    longer = np.maximum(grad_s, sync_s)
+    shorter = np.minimum(grad_s, sync_s)
     ratio = np.divide(shorter, longer, out=np.zeros_like(longer), where=longer > 0)
     return np.asarray(longer * (1.0 + ratio**overlap) ** (1.0 / overlap))
 
@@ -301,7 +304,8 @@ def _measured(steps: Steps, off: FloatArray, sd: float) -> Measured:
 
 def _fitted(steps: Steps) -> StepTimeLaw:
     """The best law, found where the median step and batch are 1, so that no unit matters."""
-    second, sample = float(np.median(steps.step_s)), float(np.median(steps.batch))
+    second = float(np.median(steps.step_s))
+    sample = float(np.median(steps.batch))
     scaled = Steps(steps.nodes, steps.gpus, steps.batch / sample, steps.step_s / second)
     used = _used(steps)
     few = scaled.thinned(_SCREENED)
@@ -320,7 +324,8 @@ def _fitted(steps: Steps) -> StepTimeLaw:
 def _starts(steps: Steps) -> list[FloatArray]:
     """Starting points (log of six times, overlap, straggling) for several shares and overlaps."""
     alone = steps.gpus == steps.gpus.min()
-    batch, step = steps.batch[alone], steps.step_s[alone]
+    batch = steps.batch[alone]
+    step = steps.step_s[alone]
     slope = 0.0
     if len(np.unique(batch)) > 1:
         slope = float(np.polyfit(batch, step, 1)[0])
@@ -343,11 +348,10 @@ def _used(steps: Steps) -> npt.NDArray[np.bool_]:
     Two GPUs say nothing of each GPU more: its time is multiplied by 0, and a search may leave it
     anywhere.
     """
-    of_several, of_one = (
-        steps.gpus[steps.nodes > 1],
-        steps.gpus[(steps.nodes == 1) & (steps.gpus > 1)],
-    )
-    several, local = len(of_several) > 0, len(of_one) > 0
+    of_several = steps.gpus[steps.nodes > 1]
+    of_one = steps.gpus[(steps.nodes == 1) & (steps.gpus > 1)]
+    several = len(of_several) > 0
+    local = len(of_one) > 0
     more = [bool((own > 2).any()) for own in (of_one, of_several)]
     return np.array(
         [True, True, local, more[0], several, more[1], local or several, local or several]

@@ -134,7 +134,8 @@ class Workload:
     @property
     def moved_bytes(self) -> float:
         """As :attr:`Model.moved_bytes`, plus what adapters add to outputs of linear layers."""
-        shape, moved = self.model.transformer, self.model.moved_bytes
+        shape = self.model.transformer
+        moved = self.model.moved_bytes
         if self.method is not Method.LORA or shape is None:
             return moved
         return moved + _ADAPTER_BYTES * shape.layers * shape.hidden * self.model.sequence

@@ -57,7 +57,8 @@ def _repeated(text: str) -> Iterator[Issue]:
 
 def _lines(text: str) -> Iterator[tuple[KeyPath, int]]:
     """The path and line of every value, in the order of the text."""
-    line, before = 1, 0
+    line = 1
+    before = 0
     try:
         for path, index in _walk(_positions(text), ()):
             line += text.count("\n", before, index)

@@ -35,7 +35,8 @@ def load(text: str) -> Tree:
 
 
 def _syntax_error(text: str, error: Exception) -> FileSyntaxError:
-    mark, position = getattr(error, "problem_mark", None), getattr(error, "position", None)
+    mark = getattr(error, "problem_mark", None)
+    position = getattr(error, "position", None)
     if position is not None:
         line = text.count("\n", 0, position) + 1
         return FileSyntaxError(f"not YAML: the character {text[position]!r}", line)

@@ -13,7 +13,8 @@ from deepvm.core.preemption.job import Span
 from deepvm.core.units import MOST_SECONDS
 from deepvm.documents.fields import Number, Strict, Whole, finite
 
-_MAX_STEPS, _MAX_USD = 10**12, 1e9
+_MAX_STEPS = 10**12
+_MAX_USD = 1e9
 
 
 def _span(value: Any) -> Span:

@@ -168,7 +168,8 @@ def _rules(document: _Document) -> Rules:
 
 
 def _configuration_rules(path: KeyPath, configuration: _Configuration) -> Rules:
-    gpu, memory = configuration.gpu, configuration.memory
+    gpu = configuration.gpu
+    memory = configuration.memory
     if gpu.count != gpu.spot_count + gpu.on_demand_count:
         yield (*path, "gpu", "count"), f"{gpu.count} is not spot_count + on_demand_count"
     total = _sum_of_prices(configuration)
@@ -186,7 +187,8 @@ def _configuration_rules(path: KeyPath, configuration: _Configuration) -> Rules:
 
 def _sum_of_prices(configuration: _Configuration) -> Decimal | None:
     """$/h of the parts; None where a price is unknown."""
-    gpu, memory = configuration.gpu, configuration.memory
+    gpu = configuration.gpu
+    memory = configuration.memory
     parts = [
         (gpu.spot_count, gpu.spot_usd_per_hour),
         (gpu.on_demand_count, gpu.on_demand_usd_per_hour),

@@ -40,7 +40,9 @@ def _as_time(value: str) -> str:
 
 _NumberOrWord = StrictInt | StrictFloat | Annotated[Text, Field(max_length=100)] | None
 _WORKLOAD = "what was trained: an object with at least a model"
-_LONGEST_S, _MOST_GPUS, _MOST_BATCH = 1e6, 65_536, 1e9
+_LONGEST_S = 1e6
+_MOST_GPUS = 65_536
+_MOST_BATCH = 1e9
 _LEAST_EFLOPS = 1e6
 """Of the slowest processor that trains: less is another unit, which would rank last."""
 

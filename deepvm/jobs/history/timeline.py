@@ -34,8 +34,10 @@ class Trained:
         cls, events: Sequence[EventRow], end_s: float, without: Sequence[Downtime] = ()
     ) -> Trained:
         """By the events of a job."""
-        runs, members = list[tuple[int, float, float]](), dict[int, set[str]]()
-        generation, since_s = 0, None
+        runs = list[tuple[int, float, float]]()
+        members = dict[int, set[str]]()
+        generation = 0
+        since_s = None
         for event in events:
             now = int(event.facts.get("generation", generation))
             if event.kind == "started":
@@ -55,7 +57,8 @@ class Trained:
         """A time in which a machine was ready: it trained, waited, or was without a controller."""
         at_s = from_s
         for generation, since_s, until_s in self.runs:
-            since_s, until_s = max(since_s, at_s), min(until_s, to_s)
+            since_s = max(since_s, at_s)
+            until_s = min(until_s, to_s)
             if since_s < until_s and machine in self.members.get(generation, ()):
                 parts = [("idle", at_s, since_s), ("member", since_s, until_s)]
                 yield from cut(parts, self.without)
@@ -68,9 +71,11 @@ def phases(machine: MachineRecord, now_s: float, trained: Trained) -> Iterator[P
     end_s = now_s if machine.ended_s is None else machine.ended_s
     if machine.end_reason == REFUSED and machine.ended_s is None and machine.launched_s is None:
         end_s = machine.requested_s  # how long the cloud took to refuse is unknown
-    last_s, last = end_s, "silent"
+    last_s = end_s
+    last = "silent"
     if machine.noticed_s is not None:
-        last_s, last = min(machine.noticed_s, end_s), "noticed"
+        last_s = min(machine.noticed_s, end_s)
+        last = "noticed"
     elif machine.silent_s is not None and is_silent(machine):
         last_s = min(machine.silent_s, end_s)
     launched_s = min(last_s if machine.launched_s is None else machine.launched_s, last_s)
@@ -124,7 +129,10 @@ def paid(world: JobState, start_s: float, end_s: float) -> list[CostPoint]:
     for head in world.heads:
         until_s = world.now_s if head.ended_s is None else min(head.ended_s, world.now_s)
         add(head.launched_s, until_s, (head.usd_per_hour, head.usd_per_hour, 0.0))
-    points, totals, rates, before_s = list[CostPoint](), [0.0] * 3, [0.0] * 3, min(changes)
+    points = list[CostPoint]()
+    totals = [0.0] * 3
+    rates = [0.0] * 3
+    before_s = min(changes)
     for at_s in sorted(changes):
         for i, change in enumerate(changes[at_s]):
             totals[i] += rates[i] * (at_s - before_s) / 3600

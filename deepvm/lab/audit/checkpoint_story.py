@@ -33,7 +33,9 @@ def resumptions(run: Records) -> Iterator[str]:
     """Attempts resumed from the newest checkpoint, or one that may have been saved after it."""
     if not _complete(run):
         return
-    saved, good, damaged = set[int](), set[int](), 0
+    saved = set[int]()
+    good = set[int]()
+    damaged = 0
     for one in run.attempts:
         resumed = one["resumed_step"]
         if resumed is not None:
@@ -44,7 +46,8 @@ def resumptions(run: Records) -> Iterator[str]:
             if resumed < newest:
                 yield f"{went_on}, though there was a checkpoint of {newest}"
             # Newer ones were damaged
-            good, damaged = {step for step in good if step < resumed} | {resumed}, 0
+            good = {step for step in good if step < resumed} | {resumed}
+            damaged = 0
         recorded = _recorded(run, one, whole=True)
         good = (good | recorded) - _perhaps_lost(run, one)
         saved |= recorded | possibly_saved(run, one) | safe_steps(one)
@@ -85,10 +88,12 @@ def _recorded(run: Records, attempt: Attempt, *, whole: bool = False) -> set[int
 def due(run: Records) -> Iterator[str]:
     """Checkpoints are of steps done and due, or the last; on request, at other steps, too."""
     attempts = {one["attempt"]: one for one in run.attempts}
-    strategy, every = run.config["strategy"], run.config["checkpoint_every"]
+    strategy = run.config["strategy"]
+    every = run.config["checkpoint_every"]
     on_request = run.is_job and strategy is not None and obeys_orchestrator(strategy)
     for row in run.checkpoints:
-        step, attempt = row["step"], attempts.get(row["attempt"])
+        step = row["step"]
+        attempt = attempts.get(row["attempt"])
         recorded = f"attempt {row['attempt']} recorded a checkpoint of step {step}"
         if attempt is None:
             number = row["attempt"]
@@ -129,10 +134,12 @@ def possibly_saved(run: Records, attempt: Attempt) -> set[int]:
     They come after the last one of which it has recorded anything, unless the strategy finishes
     them in any order, and no more than can be in flight.
     """
-    strategy, every = run.config["strategy"], run.config["checkpoint_every"]
+    strategy = run.config["strategy"]
+    every = run.config["checkpoint_every"]
     if strategy is None or _closed(run, attempt):
         return set()
-    recorded, last = _recorded(run, attempt), attempt["resumed_step"] or 0
+    recorded = _recorded(run, attempt)
+    last = attempt["resumed_step"] or 0
     if strategy not in _ANY_ORDER:
         last = max([last, *recorded])
     steps = range((last // every + 1) * every, attempt["reached_step"] + 1, every)

@@ -18,21 +18,25 @@ _CODES: Mapping[str, Collection[int | None]] = {
     **dict.fromkeys(("kill", *DAMAGING), (-9, 137, None)),
 }
 """How a fault ends the process of a rank; None: it was given up alive, which is a leftover."""
-_HANGS, _RAISES = ("hang", "held-gil"), ("loader",)
+_HANGS = ("hang", "held-gil")
+_RAISES = ("loader",)
 _BEFORE, _AFTER = ("loader", "segfault", *_HANGS), ("exit",)
 """Faults that hit a rank before a step's end and right after it; others come later."""
 _EVERYWHERE = ("agent", "machine")
 """Targets of kills that hit all ranks."""
 _STARTED = re.compile(rb"^listening on ", re.MULTILINE)
 """What a memory node prints as it starts."""
-_WAIT_S, _SEEN_S, _TOLERANCE = 0.1, 5.0, 0.9
+_WAIT_S = 0.1
+_SEEN_S = 5.0
+_TOLERANCE = 0.9
 
 
 def failures(run: Records) -> Iterator[str]:
     """Each planned failure happened during training, and ended what it had to, as it should."""
     struck = {key: one for one in run.attempts for key in one["struck"]}
     for strike in run.config["strikes"]:
-        key, attempt = strike["key"], struck.get(strike["key"])
+        key = strike["key"]
+        attempt = struck.get(strike["key"])
         problem = "has never struck"
         if attempt is not None and strike["ends"]:
             problem = _ending(run, strike, attempt)
@@ -71,8 +75,11 @@ def _landed(run: Records, attempt: Row) -> bool:
 
 def _mistimed(run: Records, strike: Row, attempt: Row) -> str:
     """Why a failure cannot have struck when it is recorded; empty if it can."""
-    at, number = attempt["struck"][strike["key"]], attempt["attempt"]
-    fault, step, rank = strike["fault"], strike["step"], strike["rank"]
+    at = attempt["struck"][strike["key"]]
+    number = attempt["attempt"]
+    fault = strike["fault"]
+    step = strike["step"]
+    rank = strike["rank"]
     if strike["key"] != f"{fault}-{step}-{rank}":
         return f"is planned as {fault} at step {step} of rank {rank}"
     ended = attempt["detected"] if strike["ends"] else _first(run) + run.supervisor["wall_s"]
@@ -95,12 +102,17 @@ def _first(run: Records) -> float:
 
 def _other_way(run: Records, strike: Row, attempt: Row) -> str:
     """How an attempt has ended if not as the failure ends it; empty if it has ended so."""
-    fault, rank, exits, state = strike["fault"], strike["rank"], attempt["exits"], attempt["state"]
+    fault = strike["fault"]
+    rank = strike["rank"]
+    exits = attempt["exits"]
+    state = attempt["state"]
     if fault in _HANGS:
         return "" if state == "hung" else f"did not hang its attempt, which is recorded as {state}"
-    ranks, who = [rank], f"rank {rank}"
+    ranks = [rank]
+    who = f"rank {rank}"
     if fault in DAMAGING or strike["target"] in _EVERYWHERE:
-        ranks, who = list(range(attempt["world"])), "any rank"
+        ranks = list(range(attempt["world"]))
+        who = "any rank"
     if fault in _CODES and None not in exits:
         words = [_last_word(run, one, attempt) for one in ranks]
         if ("raised" if fault in _RAISES else "") not in words:
@@ -133,7 +145,9 @@ def _passing(run: Records, strike: Row, attempt: Row) -> str:
 
 def _moved(run: Records, strike: Row, attempt: Row) -> str:
     """Whether a rank that was to stand still has logged steps all the time."""
-    struck, rank, seconds = attempt["struck"][strike["key"]], strike["rank"], strike["seconds"]
+    struck = attempt["struck"][strike["key"]]
+    rank = strike["rank"]
+    seconds = strike["seconds"]
     times = sorted(row["time"] for row in run.steps_in(attempt["attempt"], rank))
     ended = max([*times, attempt["detected"]])
     pairs = itertools.pairwise([*times, ended])

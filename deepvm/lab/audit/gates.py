@@ -49,7 +49,8 @@ def _reached(run: Records) -> Iterator[str]:
 def _samples(run: Records) -> Iterator[str]:
     """Each step had exactly its window's samples, on its world's ranks (not: how many steps)."""
     yield from _order(run)
-    rule, steps = SampleRule(run.config), dict[int, dict[int, Row]]()
+    rule = SampleRule(run.config)
+    steps = dict[int, dict[int, Row]]()
     for (step, rank), row in run.owners.items():
         steps.setdefault(step, {})[rank] = row
     for step in range(max(steps, default=-1) + 1):
@@ -63,11 +64,13 @@ def _order(run: Records) -> Iterator[str]:
     for rank, rows in run.steps.items():
         due = {number: first for number, first in firsts.items() if first is not None}
         for row in rows:
-            number, step = row["attempt"], row["global_step"]
+            number = row["attempt"]
+            step = row["global_step"]
             # It is not recorded, or has restored nothing: another gate's question
             if number not in due:
                 continue
-            first, expected = firsts[number], due[number]
+            first = firsts[number]
+            expected = due[number]
             if step > expected:
                 yield f"step {expected} of rank {rank} is missing in attempt {number}"
             done = f"step {step} of rank {rank} was done"
@@ -97,7 +100,8 @@ def _wrong_step(run: Records, rule: SampleRule, step: int, rows: Mapping[int, Ro
         if rank not in rows:
             return f"step {step} of rank {rank} is missing"
         row = rows[rank]
-        epoch, cursor = row["epoch"], row["cursor_step"]
+        epoch = row["epoch"]
+        cursor = row["cursor_step"]
         if (epoch, cursor) != rule.place(step):
             return f"step {step} of rank {rank} is logged as epoch {epoch}, step {cursor}"
         expected = rule.samples(step, rank, world)

@@ -18,12 +18,11 @@ class SampleRule:
     """The rule, for one training; steps are best asked for in their order."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        self._size, self._batch, self._seed = (
-            config["dataset_size"],
-            config["global_batch"],
-            config["seed"],
-        )
-        self._epoch, self._order = -1, list[str]()
+        self._size = config["dataset_size"]
+        self._batch = config["global_batch"]
+        self._seed = config["seed"]
+        self._epoch = -1
+        self._order = list[str]()
 
     def place(self, step: int) -> tuple[int, int]:
         per_epoch: int = self._size // self._batch
@@ -33,7 +32,8 @@ class SampleRule:
         epoch, cursor = self.place(step)
         if epoch != self._epoch:
             order = np.random.default_rng([self._seed, epoch]).permutation(self._size)
-            self._epoch, self._order = epoch, list(map(str, order.tolist()))
+            self._epoch = epoch
+            self._order = list(map(str, order.tolist()))
         local = self._batch // world
         first = cursor * self._batch + rank * local
         return self._order[first : first + local]

@@ -53,7 +53,8 @@ def _ranks(run: Records) -> Iterator[str]:
             yield f"attempt {number} went on from step {resumed}, and from {steps[0]} by its ranks"
     for rank, rows in run.steps.items():
         for row in rows:
-            number, world = row["attempt"], row["world_size"]
+            number = row["attempt"]
+            world = row["world_size"]
             did = f"rank {rank} did step {row['global_step']} in attempt {number}"
             if number not in attempts:
                 yield f"{did}, which is not recorded"
@@ -67,7 +68,9 @@ def _ranks(run: Records) -> Iterator[str]:
 def _reached(run: Records) -> Iterator[str]:
     """Each attempt came as far as its ranks have logged, and no further than it was to."""
     for one in run.attempts:
-        number, reached, until = one["attempt"], one["reached_step"], one["until"]
+        number = one["attempt"]
+        reached = one["reached_step"]
+        until = one["until"]
         rows = run.steps_in(number)
         last_logged = max((row["global_step"] + 1 for row in rows), default=0)
         # An orphan continues after that
@@ -82,7 +85,8 @@ def _reached(run: Records) -> Iterator[str]:
 
 def _times(run: Records) -> Iterator[str]:
     """A run took at least as long as its ranks have trained, and as the parts of its recoveries."""
-    attempts, wall_s = run.attempts, run.supervisor["wall_s"]
+    attempts = run.attempts
+    wall_s = run.supervisor["wall_s"]
     last = [row["time"] for row in run.steps_in(attempts[-1]["attempt"])]  # an orphan lives longer
     ended = max([*last, *(one["detected"] for one in attempts)])
     took_s = ended - min(one["began"] for one in attempts)

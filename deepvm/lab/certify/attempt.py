@@ -20,8 +20,10 @@ from deepvm.lab.certify.disk_room import check_room, log_incomplete
 from deepvm.lab.certify.logs import Logged, Row
 from deepvm.lab.certify.subject import Subject
 
-_POLL_S, _IDLE_POLL_S = 0.001, 0.01
-_TAIL_LINES, _TAIL_BYTES = 15, 20_000
+_POLL_S = 0.001
+_IDLE_POLL_S = 0.01
+_TAIL_LINES = 15
+_TAIL_BYTES = 20_000
 State = Literal["ended", "failed", "killed", "hung"]
 
 
@@ -85,7 +87,8 @@ def run_attempt(
     logs = run / f"log-{number}"
     logs.mkdir()
     (logs / probe.COMPLETE).touch()
-    parent, began = os.getpid(), time.monotonic()
+    parent = os.getpid()
+    began = time.monotonic()
     with (run / f"output-{number}.txt").open("wb") as output:
         process = subprocess.Popen(
             subject.command(run, resumes=number > 0),

@@ -162,11 +162,15 @@ class _Audit:
     def __init__(
         self, subject: Subject, folder: Path, chance: random.Random, report: Callable[[str], None]
     ) -> None:
-        self._subject, self._folder, self._chance, self._report = subject, folder, chance, report
+        self._subject = subject
+        self._folder = folder
+        self._chance = chance
+        self._report = report
         self._earlier: list[Path] = []
 
     def run(self, kills: int, write_kills: int) -> Certificate:
-        first, second = self._undisturbed(1), self._undisturbed(2)
+        first = self._undisturbed(1)
+        second = self._undisturbed(2)
         reference = first.attempts[0].logged
         notes = list(_notes(self._subject, reference, self._earlier))
         plan: list[PlannedKill] = []
@@ -221,7 +225,9 @@ class _Audit:
         self._earlier = self._subject.earlier_checkpoints(folder)
         attempt = run_attempt(self._subject, folder, 0, None, self._subject.timeout_s)
         self._report(f"undisturbed run {number}: {attempt.state} after {attempt.wall_s:.0f} s")
-        logged, problem, hint = attempt.logged, "", ""
+        logged = attempt.logged
+        problem = ""
+        hint = ""
         if attempt.state == "hung":
             limit = f"{self._subject.timeout_s:.0f} s"
             problem = f"the script has not ended after {limit}; see --timeout"
@@ -255,11 +261,14 @@ class _Audit:
         self, number: int, reference: Run, again: Run, plan: Sequence[PlannedKill]
     ) -> tuple[Run, list[Kill], list[PlannedKill]]:
         """A run with as many of these kills as happen, and the kills that missed training."""
-        folder, first = self._folder / f"killed-{number}", reference.attempts[0]
+        folder = self._folder / f"killed-{number}"
+        first = reference.attempts[0]
         self._subject.prepare(folder)
         history = History(first.logged, again.attempts[0].logged)
         limit_s = min(self._subject.timeout_s, _TIME_FACTOR * first.wall_s + _TIME_MARGIN_S)
-        left, before, state = list(plan), 0, "killed"
+        left = list(plan)
+        before = 0
+        state = "killed"
         counts: Literal["step", "samples"] = "step" if first.logged.steps else "samples"
         while state == "killed":
             trigger = trigger_of(left[0], before, history, counts) if left else None
@@ -344,7 +353,8 @@ def trigger_of(
 
 
 def _summary(placed: PlacedAttempt, total: int) -> str:
-    attempt, state = placed.attempt, str(placed.attempt.state)
+    attempt = placed.attempt
+    state = str(placed.attempt.state)
     origin = "unknown parameters" if placed.resumed is None else f"step {placed.resumed}"
     if state == "killed":
         if attempt.torn_file:
@@ -367,7 +377,8 @@ def _kills_of(number: int, history: History) -> list[Kill]:
 
 def _kill(number: int, one: PlacedAttempt, following: PlacedAttempt | None, total: int) -> Kill:
     attempt = one.attempt
-    kind, steps = "write" if attempt.torn_file else "step", len(attempt.logged.progress)
+    kind = "write" if attempt.torn_file else "step"
+    steps = len(attempt.logged.progress)
     resumed = following.resumed if following is not None else None
     return Kill(number, attempt.number, kind, attempt.torn_file, steps, one.reached, resumed, total)
 

@@ -35,7 +35,8 @@ class History:
     """Of a run: the undisturbed one, and all attempts so far."""
 
     def __init__(self, reference: Logged, again: Logged) -> None:
-        self._reference, self._seeded = reference, seeded(reference, again)
+        self._reference = reference
+        self._seeded = seeded(reference, again)
         self._by_samples = 0 not in reference.steps
         self._known: list[tuple[int, Row]] = []
         self.placed: list[PlacedAttempt] = []
@@ -68,7 +69,8 @@ class History:
         return next((step - 1 for step in turns if step > newest), self.steps)
 
     def add(self, attempt: Attempt) -> PlacedAttempt:
-        logged, resumed = attempt.logged, None
+        logged = attempt.logged
+        resumed = None
         first = (logged.samples if self._by_samples else logged.starts).get(0, ())
         if first:
             resumed = self.place_of(first[0])
@@ -85,7 +87,8 @@ class History:
         steps = self._reference.steps.get(0, ())
         reached: int | None = None
         for one in self.placed:
-            attempt, reached = f"attempt {one.attempt.number}", one.reached
+            attempt = f"attempt {one.attempt.number}"
+            reached = one.reached
             if one.resumed is None:
                 return f"{attempt} went on with parameters that the undisturbed run never had"
             for at, row in enumerate(one.attempt.logged.steps.get(0, ()), one.resumed):
@@ -103,7 +106,8 @@ class History:
     def _cause(self, logged: Logged, index: int, at: int) -> str:
         """Why an attempt diverged at its step ``place``, on the first rank; ``at``: overall."""
         for rank, expected in self._reference.steps.items():
-            rows, first = logged.steps.get(rank, ()), logged.starts.get(rank, ())
+            rows = logged.steps.get(rank, ())
+            first = logged.starts.get(rank, ())
             if index >= len(rows) or at >= len(expected):
                 continue
             key = expected[at]["key"]
@@ -122,10 +126,12 @@ def values(row: Row) -> tuple[str, str]:
 
 def seeded(first: Logged, second: Logged) -> frozenset[str]:
     """Random states equal in two undisturbed runs; unseeded ones say nothing."""
-    rows, others = first.steps.get(0, ()), second.steps.get(0, ())
+    rows = first.steps.get(0, ())
+    others = second.steps.get(0, ())
     if not rows or not others:
         return frozenset()
-    states, again = rows[0]["random"], others[0]["random"]
+    states = rows[0]["random"]
+    again = others[0]["random"]
     return frozenset(name for name in states if states[name] == again.get(name))
 
 
@@ -143,7 +149,8 @@ def cause(row: Row, expected: Row, seeded: frozenset[str], *, lost: bool = False
         reasons.append("the optimizer had another state, such as momentum, before it")
     if row["params"] == expected["params"]:
         reasons.append("buffers, such as BatchNorm's averages, are others")
-    ours, theirs = row["random"], expected["random"]
+    ours = row["random"]
+    theirs = expected["random"]
     others = [_SHOWN[name] for name in sorted(seeded) if ours.get(name) != theirs.get(name)]
     if others:
         reasons.append(f"another random state of {' and '.join(others)}")

@@ -38,7 +38,8 @@ COMPLETE is removed when a line could not be written: on a full disk no file can
 can be removed.
 """
 _CLAIM = "claim"
-_POLL_S, _KILL_LIMIT_S = 0.001, 30.0
+_POLL_S = 0.001
+_KILL_LIMIT_S = 30.0
 _MOST_STATE_BYTES = 1 << 28
 """States of optimizers only help to say what is wrong: larger ones are not read."""
 
@@ -64,8 +65,10 @@ class Log:
 
     def __init__(self, folder: str, kind: str) -> None:
         """Nothing is created yet: most processes have nothing to log."""
-        self._folder, self._kind = folder, kind
-        self._file, self._owner = -1, 0
+        self._folder = folder
+        self._kind = kind
+        self._file = -1
+        self._owner = 0
 
     def add(self, row: dict[str, Any]) -> None:
         """Append a line; if that fails, notify the audit and exit: it is not the script's fault."""
@@ -75,10 +78,8 @@ class Log:
             if self._owner != os.getpid():
                 name = f"{self._kind}-{rank()}-{os.getpid()}.jsonl"
                 flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-                self._file, self._owner = (
-                    os.open(os.path.join(self._folder, name), flags, 0o644),
-                    os.getpid(),
-                )
+                self._file = os.open(os.path.join(self._folder, name), flags, 0o644)
+                self._owner = os.getpid()
             complete = os.write(self._file, line) == len(line)
         except OSError:
             complete = False
@@ -149,7 +150,8 @@ class Killer:
 
     def __init__(self, folder: str, kind: str) -> None:
         """``kind``: the lines counted here, ``step`` or ``samples``; others are not."""
-        self._folder, self._answer = folder, os.path.join(folder, POINT)
+        self._folder = folder
+        self._answer = os.path.join(folder, POINT)
         asked = os.environ.get(KILL)
         self._in_write = kind == "step" and asked == "write"
         self._active = bool(kind) and (asked == kind or self._in_write)
@@ -472,7 +474,8 @@ class _AfterImport:
         spec = importlib.util.find_spec(name)
         if spec is None or spec.loader is None:
             return spec
-        loader, run = spec.loader, spec.loader.exec_module
+        loader = spec.loader
+        run = spec.loader.exec_module
 
         def exec_module(module: Any) -> None:
             run(module)

@@ -26,7 +26,8 @@ class SampleLog:
     def __init__(self) -> None:
         folder = os.environ.get(LOG, "")
         self._log = Log(folder, "samples") if folder else None
-        self._killer, self._steps = Killer(folder, "samples"), 0
+        self._killer = Killer(folder, "samples")
+        self._steps = 0
 
     def step(self, global_step: int, ids: Iterable[Any], loss: Any = None, epoch: int = 0) -> None:
         """A step was trained.

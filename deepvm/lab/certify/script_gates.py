@@ -62,7 +62,8 @@ class Evidence:
 
 def _repeats(evidence: Evidence) -> Iterator[str]:
     """Two undisturbed runs agree bit for bit: else a difference says nothing about resuming."""
-    ours, theirs = evidence.reference, evidence.second.attempts[0].logged
+    ours = evidence.reference
+    theirs = evidence.second.attempts[0].logged
     for rank, rows in ours.steps.items():
         others = theirs.steps.get(rank, ())
         if len(rows) != len(others):
@@ -86,7 +87,8 @@ def _all_samples(logged: Logged) -> list[tuple[int, int, int, list[str]]]:
 def _ends(evidence: Evidence) -> Iterator[str]:
     """The script reaches its end after each kill, without help."""
     for run in evidence.killed:
-        last, after = run.attempts[-1], ""
+        last = run.attempts[-1]
+        after = ""
         if len(run.attempts) > 1:
             file = run.attempts[-2].torn_file
             moment = f"while {file} was written" if file else "after a step"
@@ -140,7 +142,8 @@ def _samples(evidence: Evidence) -> Iterator[str]:
     for run, history in evidence.ended:
         seen = _epochs(run.attempts, [one.resumed for one in history.placed])
         for epoch in sorted({*expected, *seen}):
-            ours, theirs = seen.get(epoch, Counter()), expected.get(epoch, Counter())
+            ours = seen.get(epoch, Counter())
+            theirs = expected.get(epoch, Counter())
             parts = []
             for ids, problem in ((theirs - ours, "missing"), (ours - theirs, "too many")):
                 if ids:

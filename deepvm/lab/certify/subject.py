@@ -67,7 +67,8 @@ class Subject:
                 parameters is there before the script has started, and is not a copy.
         """
         self._make(run)
-        final, inside = self.final_file(run), (run / "out").resolve()
+        final = self.final_file(run)
+        inside = (run / "out").resolve()
         if not self.final or not os.path.lexists(final):
             return
         if not final.parent.resolve().is_relative_to(inside):
@@ -132,7 +133,8 @@ class Subject:
 
     def _script_in(self, run: Path) -> Path:
         """The script itself, or its copy, which finds what lies next to it."""
-        script, here = self.script.resolve(), Path.cwd().resolve()
+        script = self.script.resolve()
+        here = Path.cwd().resolve()
         inside = not self.in_place and script.is_relative_to(here)
         return run / "out" / script.relative_to(here) if inside else script
 

@@ -70,7 +70,9 @@ class FaultyDisk:
 
     def __init__(self, folder: Path, faults: Faults, note: Callable[..., None]) -> None:
         """``note`` is called for each injected error and each slowed write."""
-        self._folder, self._faults, self._note = os.path.realpath(folder), faults, note
+        self._folder = os.path.realpath(folder)
+        self._faults = faults
+        self._note = note
         self._rng = random.Random(faults.seed)
         self._lock = threading.Lock()
         self._kill = ""

@@ -172,7 +172,8 @@ class Fault:
         drawn = sorted(rng.sample(among, min(when.count, len(among))))
         seconds = self.seconds if when.seconds is None else when.seconds
         for step in (*when.at, *drawn):
-            rank, delay_s = when.rank or 0, 0.0
+            rank = when.rank or 0
+            delay_s = 0.0
             if drawn and when.rank is None and when.target != "write":
                 rank = rng.randrange(world)
             if drawn and self.moment is None:

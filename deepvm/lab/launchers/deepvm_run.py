@@ -28,7 +28,9 @@ from deepvm.lab.running.plan import Plan, StoppedError, from_outside
 from deepvm.lab.running.progress import Later, StepLog
 from deepvm.lab.running.recovery import write_supervisor
 
-_POLL_S, _STUCK_S, _GONE_S = 0.01, 240.0, 15.0
+_POLL_S = 0.01
+_STUCK_S = 240.0
+_GONE_S = 15.0
 
 
 class DeepvmRun(Launcher):
@@ -42,7 +44,9 @@ class _JobSupervisor:
     """Of one run."""
 
     def __init__(self, plan: Plan, stopping: threading.Event) -> None:
-        self._plan, self._stopping, self._place = plan, stopping, JobPlace(plan.folder)
+        self._plan = plan
+        self._stopping = stopping
+        self._place = JobPlace(plan.folder)
         self._ranks = range(plan.config["world"])
         self._logs = [StepLog(plan.folder / steps_of(rank)) for rank in self._ranks]
         self._outside = list(filter(from_outside, plan.strikes))
@@ -53,7 +57,8 @@ class _JobSupervisor:
         """The newest attempt that a failure was to end."""
 
     def run(self) -> bool:
-        began, plan = time.time(), self._plan
+        began = time.time()
+        plan = self._plan
         write_job(self._place, job_document(self._place, plan))
         process = self._started()
         try:
@@ -99,7 +104,8 @@ class _JobSupervisor:
         if not self._outside or attempt < 0:
             return False
         strike = self._outside[0]
-        fault, log = find_fault(strike.fault), self._logs[strike.rank]
+        fault = find_fault(strike.fault)
+        log = self._logs[strike.rank]
         if log.attempt != attempt or log.done < strike.step:
             return False
         if fault.ends and attempt <= self._ending:
@@ -119,7 +125,8 @@ class _JobSupervisor:
             process.stdin.flush()
 
         broken = self._broken.setdefault(attempt, [])
-        place, later = self._place, self._later.add
+        place = self._place
+        later = self._later.add
         machines = JobMachines(place.run, broken, later, place, placed, strike.rank, restart)
         fault.strike_from_outside(strike, machines)
         return True
@@ -141,12 +148,14 @@ class _JobSupervisor:
 
     def _write(self, began: float, ended: float, *, done: bool) -> None:
         """The record, and what it was made of, out of the state folder that goes."""
-        folder, place = self._plan.folder, self._place
+        folder = self._plan.folder
+        place = self._place
         try:
             events = place.events()
             reason = "" if done else _reason(place)
         except DataError as error:
-            events, reason = [], str(error)
+            events = []
+            reason = str(error)
         rows = [{"time": e.at_s, "event": e.kind, "job": e.state, **e.facts} for e in events]
         write_bytes(folder / EVENTS, "".join(f"{json.dumps(row)}\n" for row in rows).encode())
         with (folder / "workers.log").open("ab") as log:

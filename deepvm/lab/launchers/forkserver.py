@@ -21,7 +21,8 @@ from deepvm.lab.running.launcher import Attempt
 from deepvm.lab.running.supervisor import RankLauncher
 from deepvm.lab.strategies.strategy_registry import STRATEGIES
 
-_GONE_S, _LOOK_S = 10.0, 0.002
+_GONE_S = 10.0
+_LOOK_S = 0.002
 _ONE = threading.Lock()
 """multiprocessing polls all children on each start: a concurrent poll reads 255."""
 _LOADED = ("deepvm.lab.training.trainer", "torch._dynamo")

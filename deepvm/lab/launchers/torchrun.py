@@ -18,7 +18,8 @@ from deepvm.lab.running.launcher import Attempt
 from deepvm.lab.running.supervisor import RankLauncher
 from deepvm.lab.training.order import Order
 
-_PAUSE_S, _GONE_S = 0.01, 10.0
+_PAUSE_S = 0.01
+_GONE_S = 10.0
 _AGENT = "LAB_AGENT"
 """Where workers read the agent's pid: a late one would only see the process that adopted it."""
 
@@ -51,7 +52,10 @@ class _Launched(Attempt):
     def __init__(
         self, process: subprocess.Popen[bytes], folder: Path, attempt: int, world: int
     ) -> None:
-        self._process, self._folder, self._attempt, self._world = process, folder, attempt, world
+        self._process = process
+        self._folder = folder
+        self._attempt = attempt
+        self._world = world
         self._known: set[int] = set()
 
     def _events(self, rank: int) -> list[dict[str, Any]]:

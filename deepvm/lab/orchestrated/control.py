@@ -38,7 +38,8 @@ from deepvm.lab.orchestrated.job import NAME, JobPlace
 RESTART = "restart"
 
 log = logging.getLogger("deepvm.lab")
-_LOOK_S, _GRACE_S = 0.02, 1.0
+_LOOK_S = 0.02
+_GRACE_S = 1.0
 
 
 def main() -> None:
@@ -47,7 +48,9 @@ def main() -> None:
     place = JobPlace(Path(sys.argv[1]))
     # Machines are nobody's children otherwise, and outlive all that could end them
     become_subreaper()
-    controller, code, rest = _started(place), 1, b""
+    controller = _started(place)
+    code = 1
+    rest = b""
     while True:
         if select.select([0], [], [], _LOOK_S)[0]:
             data = os.read(0, 4096)

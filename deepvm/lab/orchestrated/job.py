@@ -18,8 +18,10 @@ from deepvm.lab.audit.job_leftovers import STATE
 from deepvm.lab.running.plan import Plan
 
 NAME = "lab"
-_TYPE, _MEMORY_TYPE = "g4dn.xlarge", "m7g.large"
-_START_S, _ORPHAN_S = 180, 60
+_TYPE = "g4dn.xlarge"
+_MEMORY_TYPE = "m7g.large"
+_START_S = 180
+_ORPHAN_S = 60
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,8 @@ def order_of(run: Path, environ: Mapping[str, str]) -> Order:
 
 def main() -> None:
     """Train."""
-    run, rank = Path(sys.argv[1]), int(os.environ["RANK"])
+    run = Path(sys.argv[1])
+    rank = int(os.environ["RANK"])
     order = order_of(run, os.environ)
     machine = Path(os.environ[AGENT]).parent.name
     Events(run, rank, order.attempt).note(PLACED, machine=machine)

@@ -49,7 +49,8 @@ class JobRecord:
         return max((int(event.facts["generation"]) for event in self.events), default=0)
 
     def attempts(self) -> list[dict[str, Any]]:
-        attempts, recoveries = list[dict[str, Any]](), Recoveries()
+        attempts = list[dict[str, Any]]()
+        recoveries = Recoveries()
         for number in range(self._generations):
             facts = self._attempt(number, attempts)
             rows = [row for row in self._workers if row["attempt"] == number]
@@ -137,7 +138,8 @@ class JobRecord:
         lasting = {int(event.facts["version"]) for event in self._of(number, "lasts")}
         safe: list[list[Any]] = []
         for event in self._of(number, "safe"):
-            version, reason = int(event.facts["version"]), str(event.facts["reason"])
+            version = int(event.facts["version"])
+            reason = str(event.facts["reason"])
             safe.append([version, reason, bool(event.facts["lasts"]) or version in lasting])
         return safe
 

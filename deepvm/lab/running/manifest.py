@@ -17,7 +17,8 @@ from deepvm.errors import DataError
 from deepvm.io.atomic_write import write_bytes
 from deepvm.lab.records import read_document
 
-NAME, PLANNED = "manifest.csv", "planned.json"
+NAME = "manifest.csv"
+PLANNED = "planned.json"
 
 
 class RunState(Enum):
@@ -63,7 +64,8 @@ class Manifest:
     """Of a folder; any thread may add to it."""
 
     def __init__(self, folder: Path) -> None:
-        self._path, self._lock = folder / NAME, threading.Lock()
+        self._path = folder / NAME
+        self._lock = threading.Lock()
         self.rows = {row.run: row for row in read_manifest(folder)} if self._path.exists() else {}
 
     def add(self, row: Row) -> None:

@@ -18,7 +18,8 @@ from deepvm.io.process_tree import follow_parent
 
 TOKEN = "token"
 """Its file in the run's folder."""
-_START_S, _LOOK_S = 30.0, 0.02
+_START_S = 30.0
+_LOOK_S = 0.02
 
 
 class MemoryNode:
@@ -40,7 +41,8 @@ class MemoryNode:
 
     def start(self) -> None:
         """Start it, empty. Raises DataError: it does not listen."""
-        token, parent = self._folder / TOKEN, os.getpid()
+        token = self._folder / TOKEN
+        parent = os.getpid()
         if not token.exists():
             descriptor = os.open(token, os.O_WRONLY | os.O_CREAT, 0o600)
             os.write(descriptor, secrets.token_hex(32).encode())

@@ -16,14 +16,16 @@ class StepLog:
 
     def __init__(self, path: Path, *, at_end: bool = False) -> None:
         self._tail = LineTail(path, at_end=at_end)
-        self.attempt, self.done = -1, 0
+        self.attempt = -1
+        self.done = 0
 
     def look(self) -> bool:
         lines = self._tail.new()
         for line in lines:
             with contextlib.suppress(ValueError):
                 row = json.loads(line)
-                self.attempt, self.done = row["attempt"], row["global_step"] + 1
+                self.attempt = row["attempt"]
+                self.done = row["global_step"] + 1
         return bool(lines)
 
 

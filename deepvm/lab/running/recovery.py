@@ -50,7 +50,8 @@ class Recoveries:
                 parts["replay_s"] = max(again, default=back) - back
             self._since = None
         if attempt["state"] != "completed" and self._since is None:
-            self._since, struck = attempt["detected"], attempt["struck"]
+            self._since = attempt["detected"]
+            struck = attempt["struck"]
             seen = [self._since - struck[key] for key in attempt["causes"] if key in struck]
             parts["detect_s"] = min(seen, default=None)
         self._reached = max(self._reached, attempt["reached_step"])

@@ -102,7 +102,8 @@ class _Watched(FaultTarget):
         return rows_in(self.folder, map(events_of, range(self.world)), self.number)
 
     def ends_as(self, state: str) -> None:
-        self.state, self.detected = state, time.time()
+        self.state = state
+        self.detected = time.time()
 
 
 class Supervisor:
@@ -112,7 +113,9 @@ class Supervisor:
         self, plan: Plan, launcher: RankLauncher, stopping: threading.Event | None = None
     ) -> None:
         """Start nothing yet; once ``stopping`` is set, the run is given up."""
-        self._plan, self._launcher, self._stopping = plan, launcher, stopping or threading.Event()
+        self._plan = plan
+        self._launcher = launcher
+        self._stopping = stopping or threading.Event()
         self._struck: list[str] = []
         self._attempts: list[dict[str, Any]] = []
         self._recoveries = Recoveries()
@@ -122,7 +125,8 @@ class Supervisor:
 
     def run(self) -> bool:
         """Run to the end; returns whether it got there. Leaves no process behind."""
-        began, unplanned = time.time(), 0
+        began = time.time()
+        unplanned = 0
         state = "running"
         try:
             if self._node is not None:
@@ -204,7 +208,8 @@ class Supervisor:
 
     def _world(self) -> tuple[int, int]:
         """How many ranks train next, and until which step."""
-        worlds, steps = self._plan.config["worlds"], self._plan.config["steps"]
+        worlds = self._plan.config["worlds"]
+        steps = self._plan.config["steps"]
         completed = [one["until"] for one in self._attempts if one["state"] == "completed"]
         done = max(completed, default=0)
         world = [ranks for step, ranks in worlds if step <= done][-1]
@@ -212,13 +217,15 @@ class Supervisor:
 
     def _watch(self, watched: _Watched) -> None:
         """Watch an attempt until it ends."""
-        moved, limit_s = time.monotonic(), max(_START_S, self._plan.hang_s)
+        moved = time.monotonic()
+        limit_s = max(_START_S, self._plan.hang_s)
         planned = [one for one in self._plan.strikes if one.key not in self._struck]
         outside = list(filter(from_outside, planned))
         while watched.state == "running":
             self._wait()
             if watched.look():
-                moved, limit_s = time.monotonic(), self._plan.hang_s
+                moved = time.monotonic()
+                limit_s = self._plan.hang_s
             due = outside and watched.logs[outside[0].rank].done >= outside[0].step
             if due and self._in_time(watched, outside[0]):  # else it stays planned
                 self._strike(watched, outside.pop(0))

@@ -63,7 +63,9 @@ class Blocking(Strategy):
         written = self.files.write(
             row.step, buffer.getbuffer(), early="early-commit" in self.setting.controls
         )
-        row.bytes, row.retries, row.error = written.bytes, written.retries, written.error
+        row.bytes = written.bytes
+        row.retries = written.retries
+        row.error = written.error
 
     def restore(self) -> int:
         """Rank 0 looks for the newest good one, and tells the others."""

@@ -37,7 +37,9 @@ class CheckpointFiles:
     def __init__(self, folder: Path, attempt: int, keep: int) -> None:
         """Refuse older attempts from now on. Raises CheckpointError: a newer one has started."""
         folder.mkdir(parents=True, exist_ok=True)
-        self._folder, self._attempt, self._keep = folder, attempt, keep
+        self._folder = folder
+        self._attempt = attempt
+        self._keep = keep
         self._fence = EpochFile(folder, "lab")
         self._fence.begin(attempt)
         for pattern in _HIDDEN:  # what an older attempt was writing as it was killed
@@ -59,7 +61,8 @@ class CheckpointFiles:
         Raises:
             CheckpointError: a newer attempt has started.
         """
-        view, error = memoryview(data), ""
+        view = memoryview(data)
+        error = ""
         record = {
             "step": step,
             "file": self._name(step),

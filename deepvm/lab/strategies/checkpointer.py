@@ -27,7 +27,8 @@ def _warnings(note: Callable[..., None]) -> Iterator[None]:
             note("warned", text=record.getMessage())
             super().emit(record)
 
-    library, handler = logging.getLogger("deepvm.checkpoint"), Noted()
+    library = logging.getLogger("deepvm.checkpoint")
+    handler = Noted()
     handler.setLevel(logging.WARNING)
     library.addHandler(handler)
     try:
@@ -100,7 +101,8 @@ class Deepvm(Strategy):
                 self._seen = handle.version
                 self._open.append(handle)
         for handle in self._open:
-            before_s, now_s = self._stalls.get(handle.version, 0.0), handle.stall_s
+            before_s = self._stalls.get(handle.version, 0.0)
+            now_s = handle.stall_s
             if now_s > before_s:
                 self._stalls[handle.version] = now_s
                 self.stalled(

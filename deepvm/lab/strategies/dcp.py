@@ -46,7 +46,8 @@ class Dcp(Strategy):
 
     def save(self, step: int) -> None:
         """Collective."""
-        row, began_s = CheckpointRow(step), time.perf_counter()
+        row = CheckpointRow(step)
+        began_s = time.perf_counter()
         tree = self._tree(step)
         row.snapshot_s = time.perf_counter() - began_s
         try:
@@ -62,7 +63,8 @@ class Dcp(Strategy):
             self.setting.record(row)
 
     def commit(self, row: CheckpointRow) -> None:
-        hidden, target = self._hidden(row.step), self._target(row.step)
+        hidden = self._hidden(row.step)
+        target = self._target(row.step)
         if self.state.rank:
             return
         if row.error:
@@ -161,7 +163,8 @@ class DcpAsync(Dcp):
 
     def save(self, step: int) -> None:
         """Collective."""
-        row, began_s = CheckpointRow(step), time.perf_counter()
+        row = CheckpointRow(step)
+        began_s = time.perf_counter()
         self._land()
         row.backpressure_s = time.perf_counter() - began_s
         tree = self._tree(step)
@@ -183,7 +186,8 @@ class DcpAsync(Dcp):
         if self._flight is None:
             return
         began_s = time.perf_counter()
-        (row, future, since_s), self._flight = self._flight, None
+        (row, future, since_s) = self._flight
+        self._flight = None
         try:
             future.result()
         except _ERRORS as error:  # of any rank
@@ -193,7 +197,8 @@ class DcpAsync(Dcp):
         if not self.state.rank:
             if stalls:
                 took_s = time.perf_counter() - began_s
-                row.stall_s, row.foreground_s = row.stall_s + took_s, took_s
+                row.stall_s = row.stall_s + took_s
+                row.foreground_s = took_s
                 self.stalled(row.step, took_s, write_s=took_s)
             self.setting.record(row)
 

@@ -58,7 +58,8 @@ class Overlapped(Blocking):
         """An intentional mistake: the optimizer's state is written after it has changed."""
         if self._late is None:
             return
-        (row, captured), self._late = self._late, None
+        (row, captured) = self._late
+        self._late = None
         if captured is not None:
             self.put(row, {**captured, "optimizer": self.state.optimizer.state_dict()})
             self.setting.record(row)
@@ -71,7 +72,8 @@ class Overlapped(Blocking):
                 self.put(row, captured)
             except CheckpointError as error:
                 # A newer attempt has started: the training learns of it at its next one
-                row.error, self._refused = str(error), error
+                row.error = str(error)
+                self._refused = error
             except RuntimeError as error:
                 # A rank has died before its random numbers came: training ends as well
                 row.error = str(error)

@@ -32,10 +32,8 @@ class PlainSave(Blocking):
     def put(self, row: CheckpointRow, captured: dict[str, Any]) -> None:
         """Write it; what fails is given up until the next time."""
         assert self.files is not None
-        hidden, target = (
-            self.setting.folder / f".last.pt.{self.setting.attempt}",
-            self.setting.folder / "last-1.pt",
-        )
+        hidden = self.setting.folder / f".last.pt.{self.setting.attempt}"
+        target = self.setting.folder / "last-1.pt"
         try:
             with hidden.open("wb") as file:
                 torch.save(self.complete(captured), file)
@@ -43,7 +41,8 @@ class PlainSave(Blocking):
             with self.files.current():
                 os.replace(hidden, target)
         except (OSError, RuntimeError) as error:  # torch raises its own on top of the disk's
-            row.bytes, row.error = 0, str(error)[:200]
+            row.bytes = 0
+            row.error = str(error)[:200]
         finally:
             hidden.unlink(missing_ok=True)
 

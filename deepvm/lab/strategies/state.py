@@ -58,7 +58,8 @@ class GatheredRandomStates:
             )
         sent = torch.zeros(self._ROOM, dtype=torch.uint8)
         sent[: len(mine)] = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
-        self._received, self._work = [sent], None
+        self._received = [sent]
+        self._work = None
         if world > 1:
             self._received = [torch.empty_like(sent) for _ in range(0 if rank else world)]
             self._work = dist.gather(sent, self._received or None, async_op=True)

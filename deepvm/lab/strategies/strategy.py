@@ -72,7 +72,8 @@ class Strategy(ABC):
     """Whether the agent of ``deepvm run`` can ask it for a version."""
 
     def __init__(self, state: State, setting: Setting) -> None:
-        self.state, self.setting = state, setting
+        self.state = state
+        self.setting = setting
 
     @abstractmethod
     def restore(self) -> int:

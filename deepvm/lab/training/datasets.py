@@ -19,8 +19,11 @@ from deepvm.errors import DataError, MissingExtraError, RequestError
 
 FASHION = Path("/usr/share/datasets/fashion-mnist")
 """Where Debian's package ``dataset-fashion-mnist`` puts it."""
-_MAGIC_IMAGES, _MAGIC_LABELS = 2051, 2049
-_TOKENS, _SEQUENCE, _VOCABULARY = 4096, 32, 64
+_MAGIC_IMAGES = 2051
+_MAGIC_LABELS = 2049
+_TOKENS = 4096
+_SEQUENCE = 32
+_VOCABULARY = 64
 
 
 @dataclass(frozen=True)
@@ -208,10 +211,8 @@ def _pickled(path: Path, labels: bytes) -> tuple[Any, Any]:
     try:
         with path.open("rb") as file:
             document = _Plain(file, encoding="bytes").load()
-        images, targets = (
-            np.asarray(document[b"data"], np.uint8),
-            np.asarray(document[labels], np.int64),
-        )
+        images = np.asarray(document[b"data"], np.uint8)
+        targets = np.asarray(document[labels], np.int64)
         if images.ndim != 2 or images.shape != (len(targets), 3072):
             raise ValueError(f"{images.shape} images for {len(targets)} labels")
     except (OSError, EOFError, pickle.UnpicklingError, ValueError, KeyError, TypeError) as error:

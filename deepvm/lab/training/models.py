@@ -79,10 +79,14 @@ def _resnet(
 class _Attention(nn.Module):
     def __init__(self, hidden: int, heads: int, dropout: float) -> None:
         super().__init__()
-        self.before, self.between = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
-        self.ask, self.answer = nn.Linear(hidden, 3 * hidden), nn.Linear(hidden, hidden)
-        self.wide, self.narrow = nn.Linear(hidden, 4 * hidden), nn.Linear(4 * hidden, hidden)
-        self.dropout, self._heads = nn.Dropout(dropout), heads
+        self.before = nn.LayerNorm(hidden)
+        self.between = nn.LayerNorm(hidden)
+        self.ask = nn.Linear(hidden, 3 * hidden)
+        self.answer = nn.Linear(hidden, hidden)
+        self.wide = nn.Linear(hidden, 4 * hidden)
+        self.narrow = nn.Linear(4 * hidden, hidden)
+        self.dropout = nn.Dropout(dropout)
+        self._heads = heads
 
     def forward(self, x: Tensor) -> Tensor:
         batch, length, hidden = x.shape
@@ -98,11 +102,13 @@ class _Attention(nn.Module):
 class _Gpt(nn.Module):
     def __init__(self, words: int, length: int, hidden: int, layers: int, dropout: float) -> None:
         super().__init__()
-        self.words, self.places = nn.Embedding(words, hidden), nn.Embedding(length, hidden)
+        self.words = nn.Embedding(words, hidden)
+        self.places = nn.Embedding(length, hidden)
         self.layers = nn.Sequential(
             *(_Attention(hidden, max(1, hidden // 16), dropout) for _ in range(layers))
         )
-        self.last, self.out = nn.LayerNorm(hidden), nn.Linear(hidden, words, bias=False)
+        self.last = nn.LayerNorm(hidden)
+        self.out = nn.Linear(hidden, words, bias=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Logits of each next token. Shape (batch, length, words)."""

@@ -38,7 +38,8 @@ from deepvm.lab.training.order import Order
 from deepvm.lab.training.virtual_shards import VirtualShards
 
 _WARM_UPS = 2
-_MISTAKEN_STEP, _ORPHAN_S = 25, 0.1
+_MISTAKEN_STEP = 25
+_ORPHAN_S = 0.1
 _ERROR = 200
 """Characters of an exception that are written down."""
 
@@ -47,9 +48,12 @@ class Trainer:
     """A rank."""
 
     def __init__(self, order: Order, rank: int, world: int) -> None:
-        self.order, self.rank, self.world = order, rank, world
+        self.order = order
+        self.rank = rank
+        self.world = world
         config = self.config = order.config
-        folder, attempt = order.folder, order.attempt
+        folder = order.folder
+        attempt = order.attempt
         self._events = Events(folder, rank, attempt)
         self.note = self._events.note
         self.note("started", pid=os.getpid())
@@ -71,7 +75,8 @@ class Trainer:
             seed=config["seed"],
         )
         self._strikes = [(strike, find_fault(strike.fault)) for strike in order.strikes]
-        self._steps, self._rows = Lines(folder / steps_of(rank)), Lines(folder / CHECKPOINTS)
+        self._steps = Lines(folder / steps_of(rank))
+        self._rows = Lines(folder / CHECKPOINTS)
         self._shards: VirtualShards | None = None
         self.state = self._made()
         seed_all(config["seed"], rank)
@@ -90,7 +95,8 @@ class Trainer:
         return replace(combined(faults), first=not self.order.attempt)
 
     def _made(self) -> State:
-        config, model = self.config, self.config["model"]
+        config = self.config
+        model = self.config["model"]
         module = build(
             model["name"],
             self._samples,
@@ -172,7 +178,8 @@ class Trainer:
             yield from DataLoader(self._samples, batch_sampler=self._sampler, generator=own)
 
     def _step(self, step: int, loader: Iterator[tuple[Tensor, Tensor, Tensor]]) -> None:
-        epoch, cursor = self._sampler.epoch, self._sampler.cursor_step
+        epoch = self._sampler.epoch
+        cursor = self._sampler.cursor_step
         self._meet(Moment.LOADING, step + 1)
         inputs, targets, ids = self._mistaken(step, *next(loader))
         began_s = time.perf_counter()
@@ -223,7 +230,9 @@ class Trainer:
             return self._shards.gradients(
                 step, inputs, targets, lambda: self._meet(Moment.REDUCING, step + 1)
             )
-        parts, trained, total = self.config["accumulate"], self.state.trained, 0.0
+        parts = self.config["accumulate"]
+        trained = self.state.trained
+        total = 0.0
         for number, (x, y) in enumerate(
             zip(inputs.chunk(parts), targets.chunk(parts), strict=True), 1
         ):
@@ -285,6 +294,7 @@ def main(order_file: str) -> None:
     if order.tiers:
         os.environ["DEEPVM_TOKEN_FILE"] = str(order.folder / "token")
     os.environ["DEEPVM_EPOCH"] = str(order.attempt + 1)
-    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    rank = int(os.environ.get("RANK", "0"))
+    world = int(os.environ.get("WORLD_SIZE", "1"))
     with exit_record(order, rank):
         Trainer(order, rank, world).run()

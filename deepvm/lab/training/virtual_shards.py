@@ -24,9 +24,12 @@ class VirtualShards:
         """Raises RequestError: ranks cannot have equally many shards."""
         if shards % world:
             raise RequestError("world", world, f"a divisor of the {shards} virtual shards")
-        self._module, self._shards, self._seed = module, shards, seed
+        self._module = module
+        self._shards = shards
+        self._seed = seed
         self._mine = shards // world
-        self._first, self._world = rank * self._mine, world
+        self._first = rank * self._mine
+        self._world = world
         self._parameters = [p for p in module.parameters() if p.requires_grad]
         self._buffers = [b for b in module.buffers() if b.is_floating_point()]
         self._counters = [b for b in module.buffers() if not b.is_floating_point()]
@@ -39,7 +42,8 @@ class VirtualShards:
         ``inputs`` and ``targets``: this rank's samples, those of its shards in their order.
         ``before`` is called before ranks exchange anything.
         """
-        start, counted = [b.clone() for b in self._buffers], [b.clone() for b in self._counters]
+        start = [b.clone() for b in self._buffers]
+        counted = [b.clone() for b in self._counters]
         rows = []
         for number, (x, y) in enumerate(
             zip(inputs.chunk(self._mine), targets.chunk(self._mine), strict=True)

@@ -59,7 +59,8 @@ class Choice:
     @property
     def cluster(self) -> Cluster:
         """The cluster of this plan."""
-        sizes, row = self.block.sizes, self.size
+        sizes = self.block.sizes
+        row = self.size
         memory = None
         if self.memory is not None:
             memory = NodeGroup(
@@ -139,7 +140,8 @@ class Enumeration:
     def choice(self, row: int) -> Choice:
         """One plan."""
         size, memory, memory_count, price = self.plans[:, row].tolist()
-        block, value = self.blocks[int(self.block[row])], float(self.value[row])
+        block = self.blocks[int(self.block[row])]
+        value = float(self.value[row])
         return Choice(block, size, None if memory < 0 else memory, memory_count, price, value)
 
     def only(self, rows: BoolArray | IntArray) -> Enumeration:
@@ -200,7 +202,8 @@ class Enumeration:
 
 def _plans(block: Block, top: int) -> IntArray:
     """(4, plans): row of the size, of the memory tier or -1, memory nodes, micro-dollars/h."""
-    sizes, none = block.sizes, np.zeros((4, 0), dtype=np.int64)
+    sizes = block.sizes
+    none = np.zeros((4, 0), dtype=np.int64)
     if not block.architecture.tiered:
         rows = np.arange(len(sizes), dtype=np.int64)
         plans = np.stack([rows, np.full_like(rows, -1), np.zeros_like(rows), sizes.price])
@@ -229,11 +232,13 @@ def useful_tier(tier: MemoryNodeTable, top: int, *, vcpus: bool = False) -> Bool
 def _with_tiers(sizes: TrainingTable, tier: MemoryNodeTable, top: int) -> IntArray:
     """Each size with its memory tiers that matter, as in :func:`_plans`."""
     useful = useful_tier(tier, top, vcpus=True)
-    kept, small = np.flatnonzero(useful), tier.take(useful)
+    kept = np.flatnonzero(useful)
+    small = tier.take(useful)
     # What a tier costs depends on n, on the senders' n_sat and on the memory set: each such key is
     # computed once.
     offered, sets = np.unique(small.offered, axis=1, return_inverse=True)
-    base, columns = int(sizes.n_sat.max()) + 1, offered.shape[1]
+    base = int(sizes.n_sat.max()) + 1
+    columns = offered.shape[1]
     row_sets = sets.reshape(-1)[sizes.memory_set]
     keys, pair = np.unique(
         (sizes.count * base + sizes.n_sat) * columns + row_sets, return_inverse=True

@@ -79,7 +79,8 @@ class Formulation:
 def formulate(sizes: TrainingTable, tier: MemoryNodeTable | None, budget: int) -> Formulation:
     """The integer program for a budget in micro-dollars/h; ``tier``: None without memory nodes."""
     upper = {f"x_{row}": 1 for row in range(len(sizes))}
-    prices, counts = tuple(sizes.price.tolist()), range(0)
+    prices = tuple(sizes.price.tolist())
+    counts = range(0)
     rows = [Constraint("choose", tuple((x, 1) for x in range(len(sizes))), "==", 1)]
     if tier is not None:
         needed = tier.needed(sizes.count, sizes.n_sat).max(axis=0)
@@ -121,7 +122,8 @@ def _memory_rows(
 
 def _total_budget_row(prices: Sequence[int], sizes: TrainingTable) -> Iterator[Constraint]:
     """Price x expected time <= total budget: price of size and nodes, less its limit, <= 0."""
-    limits, nodes = sizes.most_usd.tolist(), prices[len(sizes) :]
+    limits = sizes.most_usd.tolist()
+    nodes = prices[len(sizes) :]
     # The dearest plan: one size, and at most one node more than VMs train. A higher limit is none.
     most = max(prices[: len(sizes)], default=0) + (MOST_NODES + 1) * max(nodes, default=0)
     if limits and min(limits) < most:

@@ -113,7 +113,8 @@ def frontier_of(
 def _bests(enumeration: Enumeration, most: int) -> Iterator[tuple[int, Choice]]:
     """:meth:`Enumeration.best` of every budget: it changes only where the best value does."""
     within = enumeration.affordable(most)
-    best, price = enumeration.best_so_far[:within], enumeration.price[:within]
+    best = enumeration.best_so_far[:within]
+    price = enumeration.price[:within]
     rises = np.flatnonzero(np.diff(best, prepend=-np.inf) > 0)
     last: Choice | None = None
     for budget in np.unique(price[rises]).tolist():
@@ -128,15 +129,18 @@ def _machines(enumeration: Enumeration, within: int) -> Machines:
     """The first plan of each (type, spot VMs, on-demand VMs) of those within a price."""
     numbers: dict[str, int] = {}
     columns = np.zeros((3, within), dtype=np.int64)
-    effective, trusted = np.zeros(within), np.ones(within, dtype=np.bool_)
+    effective = np.zeros(within)
+    trusted = np.ones(within, dtype=np.bool_)
     for index, block in enumerate(enumeration.blocks):
-        rows, sizes = np.flatnonzero(enumeration.block[:within] == index), block.sizes
+        rows = np.flatnonzero(enumeration.block[:within] == index)
+        sizes = block.sizes
         size = enumeration.plans[0, rows]
         number = np.array(
             [numbers.setdefault(t.name, len(numbers)) for t in sizes.types], dtype=np.int64
         )
         columns[:, rows] = number[sizes.type_index[size]], sizes.spot[size], sizes.on_demand[size]
-        effective[rows], trusted[rows] = sizes.effective[size], sizes.trusted[size]
+        effective[rows] = sizes.effective[size]
+        trusted[rows] = sizes.trusted[size]
     first = np.sort(np.unique(columns, axis=1, return_index=True)[1])
     kind, spot, on_demand = columns[:, first]
     usd = enumeration.price[first] / MICRO_USD
@@ -154,7 +158,8 @@ def _outcomes(
     for instance in sorted(
         (i for i in candidates.catalog if i.gpu is not None), key=lambda i: i.name
     ):
-        gpu, choice = instance.gpu, bests.get(instance.name)
+        gpu = instance.gpu
+        choice = bests.get(instance.name)
         model = "" if gpu is None else f"{gpu.count} x {gpu.name}"
         if choice is None:
             yield TypeOutcome(instance.name, model, rejection=reasons.get(instance.name))

@@ -67,7 +67,9 @@ def useful(block: Block, budget: int) -> Block:
     (n), its network, and the memory nodes of its zone. GPU quotas are checked for each size and
     need no column.
     """
-    sizes, tier, tiered = block.sizes, block.tier, block.architecture.tiered
+    sizes = block.sizes
+    tier = block.tier
+    tiered = block.architecture.tiered
     if len(tier):
         tier = tier.take(useful_tier(tier, 1))
     possible = sizes.price <= budget
@@ -92,8 +94,11 @@ def useful(block: Block, budget: int) -> Block:
 
 def decode(block: Block, values: Sequence[int]) -> Choice:
     """The plan that a solution of a block's program stands for."""
-    sizes, tier = len(block.sizes), block.tier
-    size, memory, count = list(values[:sizes]).index(1), None, 0
+    sizes = len(block.sizes)
+    tier = block.tier
+    size = list(values[:sizes]).index(1)
+    memory = None
+    count = 0
     price = int(block.sizes.price[size])
     if block.architecture.tiered:
         memory = list(values[sizes : sizes + len(tier)]).index(1)
@@ -108,10 +113,12 @@ class _Search:
 
     def __init__(self, block: Block, budget: int, deadline: float) -> None:
         tier = block.tier if block.architecture.tiered else None
-        self._block, self._formulation = block, formulate(block.sizes, tier, budget)
+        self._block = block
+        self._formulation = formulate(block.sizes, tier, budget)
         self._program = IntegerProgram(self._formulation, deadline=deadline)
         self._prices = {v: float(p) for v, p in enumerate(self._formulation.prices) if p}
-        self._worst_value, self._highest_price = -np.inf, UNLIMITED_USD
+        self._worst_value = -np.inf
+        self._highest_price = UNLIMITED_USD
         self._any_found = False
 
     def best(self) -> Choice:
@@ -134,7 +141,8 @@ class _Search:
         scores = self._block.scoring.scores.tolist()
         better = self._find(self._prices)
         while True:
-            found, ratio = better, -better.value
+            found = better
+            ratio = -better.value
             gain = {v: self._prices.get(v, 0.0) - ratio * s for v, s in enumerate(scores)}
             better = self._find({**self._prices, **gain})
             if better.value <= found.value:
@@ -142,7 +150,8 @@ class _Search:
 
     def _keep_value(self, floor: float) -> None:
         """Exclude plans of lower value."""
-        self._worst_value, scores = floor, self._block.scoring.scores
+        self._worst_value = floor
+        scores = self._block.scoring.scores
         if not self._block.scoring.per_dollar:
             self._program.close(np.flatnonzero(scores < floor).tolist())
             return
@@ -163,7 +172,8 @@ class _Search:
     def _name_order(self) -> Mapping[int, float]:
         """Order as one whole number: fewer memory nodes, size by name and n, memory type."""
         places = np.unique(self._block.sizes.order, return_inverse=True)[1].tolist()
-        sizes, tier = len(places), (len(self._formulation.upper) - len(places)) // 2
+        sizes = len(places)
+        tier = (len(self._formulation.upper) - len(places)) // 2
         order = {row: float(place * max(tier, 1)) for row, place in enumerate(places)}
         order |= {sizes + w: float(w) for w in range(tier)}
         return order | {sizes + tier + w: float(sizes * tier) for w in range(tier)}

@@ -51,7 +51,8 @@ class _Highs(pulp.HiGHS):  # type: ignore[misc]  # PuLP is not typed
         self.mip = False
         super().buildSolverModel(lp)
         count = lp.solverModel.getNumCol()
-        columns, kinds = np.arange(count, dtype=np.int32), np.full(count, HighsVarType.kInteger)
+        columns = np.arange(count, dtype=np.int32)
+        kinds = np.full(count, HighsVarType.kInteger)
         lp.solverModel.changeColsIntegrality(count, columns, kinds)
 
 

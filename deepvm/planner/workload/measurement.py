@@ -140,9 +140,11 @@ def rivals(catalog: Catalog, request: PlanRequest) -> tuple[list[Choice], Doubts
 
 def doubts_of(choices: Sequence[Choice], candidates: Candidates) -> Doubts:
     """The doubts in some plans."""
-    median, doubts = list[float](), list[SpeedUncertainty]()
+    median = list[float]()
+    doubts = list[SpeedUncertainty]()
     for choice in choices:
-        sizes, row = choice.block.sizes, choice.size
+        sizes = choice.block.sizes
+        row = choice.size
         curve = next(g.curve for g in candidates.gpus if g.instance.name == choice.cluster.gpu.name)
         assert isinstance(curve, StepTimeSpeedup)
         doubts.append(curve.doubt(np.array([float(choice.cluster.gpu_count)])))
@@ -180,7 +182,8 @@ def next_measurement(choices: Sequence[Choice], doubts: Doubts) -> NextMeasureme
 
 
 def _run_of(choice: Choice, gain: float, changes: float) -> NextMeasurement:
-    gpu, speed = choice.cluster.gpu, _speed_of(choice)
+    gpu = choice.cluster.gpu
+    speed = _speed_of(choice)
     # The fewest VMs from which what was measured says something of as many as the plan has.
     count = next(n for n in itertools.count(1) if int(REACH * n) >= choice.cluster.gpu_count)
     runs = (count.bit_length() + (count & (count - 1) > 0)) * BATCHES * REPEATS

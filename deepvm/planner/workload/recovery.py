@@ -129,7 +129,8 @@ def _saving(
 ) -> tuple[Array, Array]:
     """Seconds that a save stalls VMs, and seconds to move it, by VMs, GPUs, Gbit/s of each."""
     assert request.training is not None
-    size, sharded = float(request.checkpoint_bytes), request.training.workload.method is Method.FSDP
+    size = float(request.checkpoint_bytes)
+    sharded = request.training.workload.method is Method.FSDP
     reach = gbps / 8 * 1e9 * _OF_THE_NETWORK
     if architecture.keeps is CheckpointLocation.STORAGE:
         reach = np.minimum(reach, STORAGE_BYTES_PER_S)

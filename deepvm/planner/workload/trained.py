@@ -83,10 +83,12 @@ class WithoutRecomputing:
 
 def without_recomputing(r: Recommendation, training: Training) -> WithoutRecomputing | None:
     """None where that does not fit, gains little, or was decided by the user."""
-    predicted, workload = r.prediction, training.workload
+    predicted = r.prediction
+    workload = training.workload
     if predicted is None or not predicted.checkpointing or workload.checkpointing is not None:
         return None
-    plain, vms = replace(workload, checkpointing=False), np.array([float(r.cluster.gpu_count)])
+    plain = replace(workload, checkpointing=False)
+    vms = np.array([float(r.cluster.gpu_count)])
     found = training.speeds.speed(r.cluster.gpu, plain, vms)
     if isinstance(found, str) or not found.fits[0]:
         return None

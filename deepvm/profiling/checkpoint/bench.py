@@ -123,7 +123,8 @@ def run_bench(
     begun = datetime.now(timezone.utc)
     training = Training(MODELS[model])
     size = training.state_bytes()
-    needed, where = size * _VERSIONS * len(names), folder or Path(tempfile.gettempdir())
+    needed = size * _VERSIONS * len(names)
+    where = folder or Path(tempfile.gettempdir())
     if (free := shutil.disk_usage(where).free) < needed:
         raise CheckpointError(
             f"{where}: {needed / 1e9:.1f} GB of free space are needed, {free / 1e9:.1f} GB are"

@@ -92,7 +92,8 @@ class Method:
 
     def __init__(self, training: Training, folder: Path, stack: ExitStack) -> None:
         """Save the state of ``training`` to an empty ``folder``; ``stack`` ends processes."""
-        self.training, self.folder = training, folder
+        self.training = training
+        self.folder = folder
 
     def _begin(self) -> Future[Any]:
         """Start to save; the future ends when everything is written."""
@@ -249,10 +250,8 @@ def _on_disk(training: Training, folder: Path, stack: ExitStack) -> Method:
 
 def _on_node(training: Training, folder: Path, stack: ExitStack, *, persist: bool) -> Method:
     # Room for three versions: being sent, complete, and being flushed.
-    secret, store = (
-        secrets.token_hex(16).encode(),
-        (folder / "persisted").resolve().as_uri() if persist else "",
-    )
+    secret = secrets.token_hex(16).encode()
+    store = (folder / "persisted").resolve().as_uri() if persist else ""
     address = stack.enter_context(
         memory_node(folder, 3 * training.state_bytes() + 2**28, secret, store)
     )

@@ -33,9 +33,11 @@ WARM_UPS = 2
 """Rounds that do not count: a node takes memory for its first versions."""
 _FLOWS = (1, 2)
 _SPARE_BYTES = 2**30
-_HEADSTART_S, _PER_TRAINER_S = 0.05, 0.01
+_HEADSTART_S = 0.05
+_PER_TRAINER_S = 0.01
 _ANSWER_S = 600.0
-_DIRECT_BYTES, _DIRECT_BLOCK = 2**30, 8 * 2**20
+_DIRECT_BYTES = 2**30
+_DIRECT_BLOCK = 8 * 2**20
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,8 @@ def run_node_bench(
         raise RequestError("reps", reps, "a whole number from 1")
     if folder is not None and not folder.is_dir():
         raise RequestError("dir", str(folder), "a folder that exists")
-    rows, begun = [], datetime.now(timezone.utc)
+    rows = []
+    begun = datetime.now(timezone.utc)
     with tempfile.TemporaryDirectory(prefix="deepvm-bench-", dir=folder) as name:
         work = Path(name)
         limits = {
@@ -117,7 +120,8 @@ def run_node_bench(
         for size in sizes:
             for count in trainers:
                 # The trainers' states, and of each two versions in the node.
-                needed, there = 3 * count * size + _SPARE_BYTES, available_memory()
+                needed = 3 * count * size + _SPARE_BYTES
+                there = available_memory()
                 if there is not None and needed > there:
                     problem = (
                         f"needs {format_bytes(needed)} of memory, of which {format_bytes(there)}"
@@ -207,7 +211,8 @@ class _Peer:
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         assert process.stdin is not None and process.stdout is not None
-        self._in, self._out = process.stdin, process.stdout
+        self._in = process.stdin
+        self._out = process.stdout
 
     @classmethod
     @contextlib.contextmanager
@@ -242,7 +247,8 @@ class _Peer:
 
 def _copy_speed(reps: int) -> float:
     """Bytes/s of copying memory, one thread."""
-    source, target = filled(2**28), filled(2**28)
+    source = filled(2**28)
+    target = filled(2**28)
     return len(source) / _seconds(lambda: target.__setitem__(slice(None), source), reps)
 
 

@@ -64,7 +64,8 @@ class Sender:
         fill(self._own)
         self._rank = rank
         self._tier = TcpTier(node, job, bytes.fromhex(token), limit_s=120.0)
-        self._job, self._port = job, plain_port
+        self._job = job
+        self._port = plain_port
         self._plain: list[socket.socket] = []
 
     def node(self, version: int) -> None:
@@ -121,12 +122,14 @@ def receive(say: Callable[[Mapping[str, Any]], None]) -> None:
     def serve(sock: socket.socket) -> None:
         memory = memoryview(mmap.mmap(-1, _RING_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
         while head := sock.recv(_COUNT, socket.MSG_WAITALL):
-            left, at = int.from_bytes(head, "big"), 0
+            left = int.from_bytes(head, "big")
+            at = 0
             while left:
                 count = sock.recv_into(memory[at:], min(left, _RING_BYTES - at))
                 if not count:
                     return
-                left, at = left - count, (at + count) % _RING_BYTES
+                left = left - count
+                at = (at + count) % _RING_BYTES
             sock.sendall(b"k")
 
     while True:

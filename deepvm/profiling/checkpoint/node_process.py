@@ -11,7 +11,8 @@ from pathlib import Path
 
 from deepvm.errors import CheckpointError
 
-_START_S, _END_S = 60.0, 30.0
+_START_S = 60.0
+_END_S = 30.0
 
 
 @contextmanager

@@ -254,7 +254,9 @@ def _tell(error: Exception, task: Task) -> None:
 
 def main() -> None:
     """Run as a process of its own."""
-    fields, rank, rendezvous = json.loads(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+    fields = json.loads(sys.argv[1])
+    rank = int(sys.argv[2])
+    rendezvous = Path(sys.argv[3])
     task = Task(**fields | {"workload": Workload(**fields["workload"])})
 
     def tidy() -> None:  # whoever made the folder may have been killed

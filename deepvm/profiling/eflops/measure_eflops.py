@@ -32,7 +32,9 @@ PASSES = 3
 """Training over forward pass: gradients of inputs and of weights take as many operations each."""
 LEAST_WINDOWS = 3  # two windows show that one is off, but not which
 WIDE_SPREAD = 0.10
-WINDOWS, SECONDS, TIMEOUT_S = 5, 2.0, 600.0
+WINDOWS = 5
+SECONDS = 2.0
+TIMEOUT_S = 600.0
 _HOST_S = 1980.0  # for one model on a slow host, in addition to its windows
 
 

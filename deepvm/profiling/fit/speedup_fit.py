@@ -195,7 +195,8 @@ def fit_curve(
 
 def next_step(fit: Fit) -> str:
     """Which n to measure next, and why; or that there is no need."""
-    sizes, largest = fit.sizes, fit.sizes[-1]
+    sizes = fit.sizes
+    largest = fit.sizes[-1]
     n = np.array(sizes, dtype=np.float64)
     low, high = fit.band.at(n)
     width = (high - low) / 2 / fit.best.speedup(n)

@@ -96,7 +96,8 @@ def fit_law(law: Law, n: FloatArray, s: FloatArray) -> Fitted:
         # The same code that fits a ring to a catalog's points: the two must agree to the last
         # digit.
         ring = RingSpeedup.fit(list(zip(n, s, strict=True)))
-        values, converged = (ring.c, ring.l), True
+        values = (ring.c, ring.l)
+        converged = True
     else:
         starts = law.starts(n, s)
         ends = [end for start in starts if (end := search_fast(law, n, s, start)) is not None]
@@ -105,7 +106,8 @@ def fit_law(law: Law, n: FloatArray, s: FloatArray) -> Fitted:
             key=lambda own: float(np.mean(residuals(law, own, n, s) ** 2)),
         )
         found = search(law, n, s, near)
-        values, converged = found or near, found is not None
+        values = found or near
+        converged = found is not None
     errors = residuals(law, values, n, s)
     score = aicc(float(np.mean(errors**2)), len(n), len(law.parameters))
     return Fitted(law, values, float(np.mean(np.abs(errors))), score, converged)
@@ -150,7 +152,8 @@ def search_fast(
         for v in (np.array(law.low), np.array(law.high))
     )
     begin = np.where(logs, np.log(np.where(logs, start, 1.0)), start)
-    values, free = begin.copy(), np.arange(len(begin))
+    values = begin.copy()
+    free = np.arange(len(begin))
 
     def error(some: FloatArray) -> FloatArray:
         values[free] = some

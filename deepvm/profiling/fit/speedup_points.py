@@ -142,7 +142,8 @@ def _keep(row: dict[str, Any], place: str, rows: list[tuple[float, float]]) -> I
         Problem(place.format(column), shown(row[column]), expected) for column, expected in wrong
     )
     if not wrong:
-        n, (other,) = numbers.pop("n"), numbers.values()
+        n = numbers.pop("n")
+        (other,) = numbers.values()
         rows.append((n, other))
 
 

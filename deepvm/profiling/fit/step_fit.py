@@ -199,7 +199,8 @@ def _of_use(predictions: Sequence[Prediction], measured: Measured) -> Iterator[s
     if outside := [one for one in asked if not low <= one.batch <= high]:
         known = f"{low:g} to {high:g} samples" if high > low else f"{low:g} samples"
         yield f"{_named(outside)}: the batch lies outside what was measured, {known} on each GPU"
-    low_nodes, low_gpus = measured.nodes[0], measured.gpus[0]
+    low_nodes = measured.nodes[0]
+    low_gpus = measured.gpus[0]
     if small := [one for one in asked if one.nodes < low_nodes or one.gpus < low_gpus]:
         least = f"{counted(low_nodes, 'VM')} and {counted(low_gpus, 'GPU')}"
         yield f"{_named(small)}: smaller than what was measured, {least}"

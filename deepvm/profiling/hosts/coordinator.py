@@ -83,7 +83,8 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
             raise RequestError(
                 "launcher", words[0], f"a program that can be started ({error.strerror})"
             ) from None
-        place, member = len(self._members), _Member(host, process)
+        place = len(self._members)
+        member = _Member(host, process)
         self._members.append(member)
         readers = [
             threading.Thread(

@@ -26,7 +26,8 @@ PRESETS = {
     "local": "",
 }
 """Templates by the names that ``--launcher`` knows."""
-HOST, COMMAND = "{host}", "{command}"
+HOST = "{host}"
+COMMAND = "{command}"
 _SHELLS = ("ssh", "rsh")
 _MOST_HOSTS = 1024
 # Never a hyphen first: ssh would take the name for an option.
@@ -115,7 +116,8 @@ def _host(name: str, *keys: str) -> Host:
             )
             raise ValueError(f"{word!r} {why}; expected {_A_LINE}; there are {_A_KEY}")
         found[key] = value
-    port, user = int(found.get("port", 0)), found.get("user", "")
+    port = int(found.get("port", 0))
+    user = found.get("user", "")
     if port > 65535 or (user and "@" in name):
         raise ValueError(
             f"{'port=' if port > 65535 else 'user='} cannot be used here; expected {_A_LINE}"
@@ -185,7 +187,8 @@ class Launcher:
             RequestError: no ``{host}`` in it, unbalanced quotes, or no such program or interpreter
                 here.
         """
-        local, here = template == "local", template in ("netns", "local")
+        local = template == "local"
+        here = template in ("netns", "local")
         try:
             words = shlex.split(PRESETS.get(template, template))
         except ValueError as error:

@@ -44,11 +44,14 @@ class Machine(TypedDict):
 
 def describe(root: Path = Path("/")) -> Machine:
     """This machine; loads torch if installed. ``root`` is for tests."""
-    version, cuda, gpus = "", "", list[str]()
+    version = ""
+    cuda = ""
+    gpus = list[str]()
     if importlib.util.find_spec("torch") is not None:
         import torch
 
-        version, cuda = str(torch.__version__), torch.version.cuda or ""
+        version = str(torch.__version__)
+        cuda = torch.version.cuda or ""
         gpus = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
     return {
         "processor": processor(),

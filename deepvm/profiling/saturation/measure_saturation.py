@@ -147,7 +147,8 @@ def _doubts(
     busy: float,
     local: bool,
 ) -> Iterator[str]:
-    largest, fewest = max(times), min(map(len, times.values()))
+    largest = max(times)
+    fewest = min(map(len, times.values()))
     if setup.launcher.local:
         yield "all senders and the receiver are on this machine: this says nothing of a network"
     elif local:

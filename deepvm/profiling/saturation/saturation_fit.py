@@ -134,8 +134,10 @@ def _with_split(n: Array, y: Array, place: int) -> Array:
     if the level is too high for that, at the last, with a rise; or, if it is too low, at the first
     of the others.
     """
-    last, following = float(n[place - 1]), float(n[place])
-    constant, level = (y[:, :place] + np.log(n[:place])).mean(axis=1), y[:, place:].mean(axis=1)
+    last = float(n[place - 1])
+    following = float(n[place])
+    constant = (y[:, :place] + np.log(n[:place])).mean(axis=1)
+    level = y[:, place:].mean(axis=1)
     log_k = np.minimum(constant - level, math.log(following))
     rise = np.maximum(math.log(last) - log_k, 0.0)
     k = np.maximum(np.exp(log_k), last)

@@ -25,7 +25,9 @@ from deepvm.profiling.hosts.watchdog import emit
 from deepvm.profiling.saturation.transfer_tcp import Arrivals, shares
 
 PIECE = 2**24  # bytes of one message; two of each sender are under way
-_READY, _GO, _DATA = 1, 2, 3
+_READY = 1
+_GO = 2
+_DATA = 3
 # Between two looks at MPI while bytes flow: less than what a socket's buffer holds at 100 Gbit/s
 _PAUSE_S = 50e-6
 _IDLE_PAUSE_S = 0.002
@@ -39,7 +41,8 @@ class Receiver:
 
     def __init__(self, comm: Any, mpi: Any, first: Mapping[str, Any]) -> None:
         """The senders in ``first`` are in the order of their ranks, from 1 on."""
-        self._comm, self._mpi = comm, mpi
+        self._comm = comm
+        self._mpi = mpi
         self._ranks = {name: place + 1 for place, name in enumerate(first["senders"])}
         self._stall_s = float(first["stall_s"])
         self._memory: dict[str, list[memoryview]] = {}
@@ -106,8 +109,11 @@ class _Inward:
     """What one sender sends in a push."""
 
     def __init__(self, comm: Any, rank: int, size: int, memory: Sequence[memoryview]) -> None:
-        self._comm, self._rank, self._size = comm, rank, size
-        self._sizes, self._memory = iter(_pieces(size)), cycle(memory)
+        self._comm = comm
+        self._rank = rank
+        self._size = size
+        self._sizes = iter(_pieces(size))
+        self._memory = cycle(memory)
         self.requests: deque[Any] = deque()  # of messages under way; none when all have arrived
 
     def begin(self) -> None:

@@ -40,8 +40,10 @@ class Arrivals:
 
     def __init__(self, names: Sequence[str], stall_s: float, limit_s: float) -> None:
         """A sender is lost after ``stall_s`` of silence, or ``limit_s`` in all."""
-        self._stall_s, self._limit_s = stall_s, limit_s
-        self._cpu, self._start = time.thread_time(), time.monotonic()
+        self._stall_s = stall_s
+        self._limit_s = limit_s
+        self._cpu = time.thread_time()
+        self._start = time.monotonic()
         self._heard = dict.fromkeys(names, self._start)
         self._seconds = 0.0
         self.lost: dict[str, str] = {}
@@ -58,7 +60,8 @@ class Arrivals:
 
     def overdue(self) -> list[str]:
         """Declare senders lost that are too late; returns these."""
-        now, found = time.monotonic(), []
+        now = time.monotonic()
+        found = []
         for name in self.awaited():
             if now - self._heard[name] > self._stall_s:
                 self.lost[name] = f"nothing has come of it for {self._stall_s:g} s"
@@ -80,7 +83,9 @@ class Receiver:
 
     def __init__(self, token: bytes, names: Sequence[str], *, stall_s: float) -> None:
         """Listen on a free port of all addresses for these senders."""
-        self._token, self._names, self._stall_s = token, set(names), stall_s
+        self._token = token
+        self._names = set(names)
+        self._stall_s = stall_s
         self._listener = socket.create_server(("", 0), backlog=128)
         self._listener.settimeout(0.2)
         self.port = int(self._listener.getsockname()[1])
@@ -146,7 +151,8 @@ class Receiver:
                     except BlockingIOError:
                         continue
                     except OSError as error:
-                        count, arrivals.lost[name] = 0, _why(error)
+                        count = 0
+                        arrivals.lost[name] = _why(error)
                     left[name] -= count
                     if count:
                         arrivals.hear(name, done=not left[name])

@@ -169,7 +169,8 @@ class _Session:
 
     def begin(self, sizes: tuple[int, ...], old: Curve | None, *, allow_one_machine: bool) -> None:
         """Probe the hosts, settle the workload, and resume from the file."""
-        hosts, task = self.hosts, self.task
+        hosts = self.hosts
+        task = self.task
         self.say(
             f"looking at {len(hosts)} {'host' if len(hosts) == 1 else 'hosts'}: torch, the model,"
             " connections"
@@ -264,7 +265,8 @@ class _Session:
         if run.failed is not None:
             self.say(f"{of}: failed: {run.failed}")
             return
-        middle, speed = median(run.seconds_per_step), run.images_per_s
+        middle = median(run.seconds_per_step)
+        speed = run.images_per_s
         what = "samples" if self.task.method else "images"
         self.say(f"{of} of {self.task.repeats}: {middle:.4g} s a step, {speed:.5g} {what}/s")
 

@@ -61,7 +61,9 @@ class ScalingCoordinator:
         self, launcher: Launcher, limits: Limits, hear: Callable[[str], None] | None = None
     ) -> None:
         """``hear`` receives each line that the hosts print for people."""
-        self._launcher, self._limits, self._hear = launcher, limits, hear
+        self._launcher = launcher
+        self._limits = limits
+        self._hear = hear
         self._token = secrets.token_hex(8)
 
     def probe(
@@ -116,7 +118,10 @@ class _RunListener:
     def __init__(
         self, programs: Coordinator, hosts: Sequence[Host], limits: Limits, windows: int
     ) -> None:
-        self._programs, self._hosts, self._limits, self._windows = programs, hosts, limits, windows
+        self._programs = programs
+        self._hosts = hosts
+        self._limits = limits
+        self._windows = windows
         self._seconds: dict[int, float] = {}
         self._arrived: set[int] = set()
         self._lost: dict[int, str] = {}
@@ -125,14 +130,16 @@ class _RunListener:
     def outcome(self) -> Outcome:
         """Handle messages until the run has succeeded or failed."""
         begin = time.monotonic()
-        deadline, joined = begin + self._limits.start_s, False
+        deadline = begin + self._limits.start_s
+        joined = False
         while (found := self._programs.next_message(deadline)) is not None:
             place, message = found
             event = message["event"]
             if event == "arrived":
                 self._arrived.add(place)
             elif event == "joined":
-                joined, deadline = True, begin + self._limits.run_s
+                joined = True
+                deadline = begin + self._limits.run_s
             elif event == "window":
                 self._seconds[message["number"]] = message["seconds"]
             elif event == "done":

@@ -244,7 +244,9 @@ def _run_document(run: Run) -> dict[str, Any]:
 
 def _run(found: Mapping[str, Any]) -> Run:
     seconds = tuple(float(s) for s in found["seconds_per_step"])
-    n, repeat, failed = int(found["n"]), int(found["repeat"]), found["failed"]
+    n = int(found["n"])
+    repeat = int(found["repeat"])
+    failed = found["failed"]
     # Files of before there were several have none
     batch = None if found.get("batch") is None else int(found["batch"])
     if failed is not None:
@@ -262,7 +264,8 @@ def check_same(path: Path, old: Curve, new: Curve) -> None:
         for c in (old, new)
     )
     for key in here | there:
-        was, wanted = there.get(key), here.get(key)
+        was = there.get(key)
+        wanted = here.get(key)
         if was != wanted and (old.machine or not key.startswith("machines")):
             why = f"{key} {was!r} there, {wanted!r} here"
             allowed = f"a file that was measured in the same way ({why}), or the name of a new one"

@@ -21,7 +21,8 @@ from deepvm.errors import DataError
 CIFAR_CLASSES = 10
 _CIFAR_SHAPE = (3, 32, 32)
 _CIFAR_RECORD = 1 + 3 * 32 * 32
-_IDX_IMAGES, _IDX_LABELS = 0x803, 0x801
+_IDX_IMAGES = 0x803
+_IDX_LABELS = 0x801
 _MOST_BYTES = 256 * 2**20  # of a file, unpacked; the largest of both data sets has 47 MB
 _MOST_SIDE = 1024
 _FOLDERS = ("", "cifar-10-batches-bin", "FashionMNIST/raw", "raw")
@@ -96,7 +97,8 @@ def _cifar(path: Path) -> tuple[Bytes, Bytes]:
 
 
 def _idx_pair(images: Path, names: Path) -> Images:
-    pixels, labels = _idx(images, _IDX_IMAGES, 3), _idx(names, _IDX_LABELS, 1)
+    pixels = _idx(images, _IDX_IMAGES, 3)
+    labels = _idx(names, _IDX_LABELS, 1)
     if len(pixels) != len(labels):
         raise _damaged(images, f"has {len(pixels)} images, {names} has {len(labels)} labels")
     _check_labels(names, labels, 8, 1)
@@ -119,7 +121,8 @@ def _idx(path: Path, magic: int, dimensions: int) -> Bytes:
         if size < 1 or (place and size > _MOST_SIDE):
             most = f"1 to {_MOST_SIDE}" if place else "from 1"
             raise _damaged(path, f"byte {4 + 4 * place}: a size of {size}; allowed: {most}")
-    rest, count = len(data) - header, math.prod(shape)
+    rest = len(data) - header
+    count = math.prod(shape)
     if rest != count:
         raise _damaged(path, f"byte {header}: {rest} bytes follow the header, which says {count}")
     return np.frombuffer(data, np.uint8, offset=header).reshape(shape)

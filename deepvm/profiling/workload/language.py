@@ -27,16 +27,14 @@ class _Layer(nn.Module):
 
     def __init__(self, hidden: int, width: int, heads: int, *, causal: bool) -> None:
         super().__init__()
-        self.before, self.between = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
-        self.ask, self.answer = (
-            nn.Linear(hidden, 3 * hidden, bias=False),
-            nn.Linear(hidden, hidden, bias=False),
-        )
-        self.widen, self.narrow = (
-            nn.Linear(hidden, width, bias=False),
-            nn.Linear(width, hidden, bias=False),
-        )
-        self._heads, self._causal = heads, causal
+        self.before = nn.LayerNorm(hidden)
+        self.between = nn.LayerNorm(hidden)
+        self.ask = nn.Linear(hidden, 3 * hidden, bias=False)
+        self.answer = nn.Linear(hidden, hidden, bias=False)
+        self.widen = nn.Linear(hidden, width, bias=False)
+        self.narrow = nn.Linear(width, hidden, bias=False)
+        self._heads = heads
+        self._causal = causal
 
     def forward(self, x: Tensor) -> Tensor:
         batch, length, hidden = x.shape
@@ -57,7 +55,8 @@ class Language(nn.Module):
         super().__init__()
         shape = model.transformer
         assert shape is not None and shape.vocabulary
-        each, words = model.parameters / shape.layers, shape.vocabulary * shape.hidden
+        each = model.parameters / shape.layers
+        words = shape.vocabulary * shape.hidden
         attention = 4 * shape.hidden**2
         # As wide as the parameters allow. Small models use one matrix of words for what comes in
         # and what goes out.
@@ -65,11 +64,10 @@ class Language(nn.Module):
         tied = width < 2 * shape.hidden
         if tied:
             width += words / shape.layers / (2 * shape.hidden)
-        wide, heads = max(64, round(width / 64) * 64), _heads(shape.hidden)
-        self.words, self.places = (
-            nn.Embedding(shape.vocabulary, shape.hidden),
-            nn.Embedding(model.sequence, shape.hidden),
-        )
+        wide = max(64, round(width / 64) * 64)
+        heads = _heads(shape.hidden)
+        self.words = nn.Embedding(shape.vocabulary, shape.hidden)
+        self.places = nn.Embedding(model.sequence, shape.hidden)
         causal = model.unit == "tokens"
         self.layers = nn.ModuleList(
             _Layer(shape.hidden, wide, heads, causal=causal) for _ in range(shape.layers)

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 # The paper's (V-A): a batch of 128 for each GPU, of images of CIFAR-10, with Adam
-BATCH, RESOLUTION = 128, 32
+BATCH = 128
+RESOLUTION = 32
 
 PRESETS: Mapping[str, str] = {
     "resnet18": "resnet18",

@@ -36,7 +36,8 @@ class Ranks:
         ``rendezvous`` is a file that does not exist yet, or None under torchrun, where even a
         single process forms a group, so that one VM trains as several do.
         """
-        self.rank, self.world = rank, world
+        self.rank = rank
+        self.world = world
         self.grouped = world > 1 or rendezvous is None
         if self.grouped:
             torch.distributed.init_process_group(
@@ -83,7 +84,10 @@ class Training:
         ``shard``: puts the model there in shards that compute in this type, instead of whole
         copies.
         """
-        self.model, self._device, self._batches, self._ranks = model, device, batches, ranks
+        self.model = model
+        self._device = device
+        self._batches = batches
+        self._ranks = ranks
         kind = DTYPES[workload.dtype]
         # On other GPUs torch emulates it, many times slower.
         if (

@@ -34,7 +34,8 @@ def closing_lines(
 
     ``last``: lines that its trainers printed. ``new_name``: of a new job.
     """
-    why, more = document["why"], ""
+    why = document["why"]
+    more = ""
     # What ended it once ends it again
     if why.startswith(BUDGET):
         more = more_money(document["cost_usd"], terms)

@@ -35,7 +35,8 @@ def steps_chart(
     if not samples:
         return None
     points = [(s.at_s - times.start_s, float(s.step)) for s in samples]
-    lines, keys = [Line("steps", "step", points)], [("steps", "steps done")]
+    lines = [Line("steps", "step", points)]
+    keys = [("steps", "steps done")]
     if total is not None:
         ends = [(0.0, float(total)), (times.span_s, float(total))]
         lines.append(Line("goal", "all steps", ends))
@@ -65,7 +66,8 @@ def steps_chart(
 def _bands(without: Sequence[Downtime], times: Times) -> Iterator[Mark]:
     for one in without:
         tip = f"no controller\nfrom {times.elapsed(one.since_s)} to {times.elapsed(one.until_s)}"
-        since, until = times.share(one.since_s), times.share(one.until_s)
+        since = times.share(one.since_s)
+        until = times.share(one.until_s)
         yield Mark("bar downtime", since, 0, tip, until - since, HEIGHT)
 
 
@@ -103,7 +105,8 @@ def cost_chart(
 
     None where nothing was paid. A budget that is far above the rest is left out.
     """
-    cost, on_demand = float(document["cost_usd"] or 0.0), document["on_demand_cost_usd"]
+    cost = float(document["cost_usd"] or 0.0)
+    on_demand = document["on_demand_cost_usd"]
     last = points[-1]
     if not last.usd:
         return None

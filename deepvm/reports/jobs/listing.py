@@ -46,7 +46,8 @@ def print_job(document: Mapping[str, Any], events: Sequence[EventRow]) -> None:
 
 def forecast_rows(document: Mapping[str, Any]) -> list[list[str]]:
     """What was expected, its range, what came out, and how far that is off."""
-    rows, off = [], document["forecast"]["off"] or {}
+    rows = []
+    off = document["forecast"]["off"] or {}
     for name, mean, low, high, fact, unit in forecast_figures(document):
         digits = {"s": 1, "$": 4, "": 1}[unit]
         share = off.get({"s": "total_s", "$": "cost_usd"}.get(unit))
@@ -58,7 +59,8 @@ def forecast_rows(document: Mapping[str, Any]) -> list[list[str]]:
 
 def validation_rows(validation: Mapping[str, Any]) -> list[list[str]]:
     """Forecast and fact of each figure, and by how much the forecast is off."""
-    rows, total_s = [], validation["fact"]["total_s"]
+    rows = []
+    total_s = validation["fact"]["total_s"]
     for name, forecast, fact, unit in validation_figures(validation):
         digits = {"s": 2, "$": 6}.get(unit, 0)
         off = "" if forecast == fact else "-"

@@ -20,7 +20,8 @@ from deepvm.reports.terminal import without_controls
 if TYPE_CHECKING:
     from rich.live import Live
 
-_LAST, _MACHINES = 8, 12
+_LAST = 8
+_MACHINES = 12
 _COLUMNS = (
     Column("machine", wrap=False),
     Column("type", drop=2, wrap=False),
@@ -63,7 +64,9 @@ class LiveView:
         stream: TextIO | None = None,
     ) -> None:
         """``world``: what the controller knows now."""
-        self._name, self._world, self._stream = name, world, stream or sys.stderr
+        self._name = name
+        self._world = world
+        self._stream = stream or sys.stderr
         self._limits = limits or Limits()
         self._events: deque[str] = deque(maxlen=_LAST)
         self._live: Live | None = None

@@ -117,7 +117,10 @@ class RunPage:
 
     @cached_property
     def _data(self) -> dict[str, Any]:
-        job, document, spec, times = self.job, self.job.document, self.job.row.spec, self.times
+        job = self.job
+        document = self.job.document
+        spec = self.job.row.spec
+        times = self.times
         bars = list(self._bars())
         costs = paid(job.world, times.start_s, times.end_s)
         total = spec.get("steps") if isinstance(spec.get("steps"), int) else None
@@ -146,7 +149,8 @@ class RunPage:
 
     def _bars(self) -> Iterator[Bar]:
         """Of the newest machines, if there are very many."""
-        trained, end_s = self.trained, self.times.end_s
+        trained = self.trained
+        end_s = self.times.end_s
         for machine in list(self.job.world.machines.values())[-_MAX_BARS:]:
             end = _ENDS.get(machine.end_reason, "")
             if end == "taken" and machine.ended_s is None:

@@ -16,6 +16,7 @@ def ratio_scale(ratios: Iterable[Estimate]) -> Scale:
     """An axis with all ratios, 1, and what is drawn of their intervals."""
     estimates = list(ratios)
     means = [1.0, *(one.mean for one in estimates)]
-    lowest, highest = min(means) / _SHOWN_FACTOR, max(means) * _SHOWN_FACTOR
+    lowest = min(means) / _SHOWN_FACTOR
+    highest = max(means) * _SHOWN_FACTOR
     ends = [end for one in estimates for end in (one.low, one.high) if end is not None]
     return Scale.of([*means, *(min(max(end, lowest), highest) for end in ends)], around=1.0)

@@ -28,7 +28,8 @@ Cells = dict[Column, str]
 
 def print_answer(view: PlanView) -> None:
     """At most 16 lines on stdout for one region, where a model is trained."""
-    found, several_clouds = view.found, view.found.of_several_clouds
+    found = view.found
+    several_clouds = view.found.of_several_clouds
     place = f"; {found.place(view.catalog)}" if len(found.answers) > 1 else ""
     print_lines([f"{view.title}{place}", ""])
     print_items([_cells(label, r, view) for label, r in view.rows], also="-o json")
@@ -62,7 +63,8 @@ def _cells(label: str, r: Recommendation, view: PlanView) -> Cells:
 
 def _cloud_cells(answer: Recommendations, now: datetime) -> Cells:
     """The best that a cloud has for the request."""
-    catalog, best = answer.catalog, answer[0] if answer else None
+    catalog = answer.catalog
+    best = answer[0] if answer else None
     prices = [o for o in catalog.provenance.origins if base(o.signal) in PRICES]
     oldest = min(prices, key=lambda o: o.observed_at, default=None)
     cells = {
@@ -84,7 +86,8 @@ def _for_a_little_more(found: Comparison) -> Iterator[str]:
     """The cloud that comes first for a little more money."""
     if found.first_for_more is not None:
         budget, placed = found.first_for_more
-        best, answer = placed.recommendation, placed.answer
+        best = placed.recommendation
+        answer = placed.answer
         plan = f"{best.cluster}, {_speed(best)} {_units(answer)}"
         yield f"for {in_cents(budget)} $/h {_title(answer)} comes first: {plan}"
 

@@ -12,9 +12,13 @@ from deepvm.planner.search.frontier import Frontier, Machines
 from deepvm.reports.charts import round_up
 from deepvm.reports.text import short
 
-_LEFT, _RIGHT, _TOP, _BOTTOM = 72, 944, 28, 376
+_LEFT = 72
+_RIGHT = 944
+_TOP = 28
+_BOTTOM = 376
 _DOT_PX = 3
-_TICKS, _SLIDER_STEPS = 6, 500
+_TICKS = 6
+_SLIDER_STEPS = 500
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,8 @@ class FrontierChart:
     @classmethod
     def of(cls, frontier: Frontier, budget: float) -> FrontierChart:
         """Axes hold the budget, all steps with their intervals, and all trusted machines."""
-        machines, most = frontier.machines, float(frontier.most) or 1.0
+        machines = frontier.machines
+        most = float(frontier.most) or 1.0
         last = float(machines.usd_per_hour.max(initial=0.0))
         x = Axis(min(most, max(last, budget) * 1.05) or 1.0, _LEFT, _RIGHT)
         trusted = machines.effective[machines.trusted]
@@ -89,7 +94,8 @@ class FrontierChart:
 
 def _dots(machines: Machines, x: Axis, y: Axis, *, trusted: bool) -> list[Dot]:
     """One machine for each cell of the picture, the cheapest."""
-    usd, speed = machines.usd_per_hour, machines.effective
+    usd = machines.usd_per_hour
+    speed = machines.effective
     inside = (usd <= x.most) & (speed > 0) & (speed <= y.most) & (machines.trusted == trusted)
     rows = np.flatnonzero(inside)
     across = (_RIGHT - _LEFT) * usd[rows] / x.most // _DOT_PX

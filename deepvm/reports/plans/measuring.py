@@ -19,7 +19,8 @@ def measure_command(found: NextMeasurement, training: Training) -> str:
 
     ``hosts`` and ``steps.csv`` are the user's files.
     """
-    kind, trains = found.cluster.gpu.name, _trains(found, training)
+    kind = found.cluster.gpu.name
+    trains = _trains(found, training)
     if not trains:
         what = _words(training, found.precision.value)
         return f"deepvm profile fit steps.csv --law step-time --save --instance-type {kind} {what}"
@@ -33,7 +34,8 @@ def measure_command(found: NextMeasurement, training: Training) -> str:
 
 def _trains(found: NextMeasurement, training: Training) -> str:
     """What ``profile scaling`` is to train; empty where it cannot."""
-    model, method = training.workload.model, training.workload.method
+    model = training.workload.model
+    method = training.workload.method
     dtype = DTYPES.get(found.precision.value)
     if dtype is None or getattr(training.speeds, "software", "eager") != "eager":
         return ""

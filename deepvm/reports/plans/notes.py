@@ -29,7 +29,10 @@ from deepvm.reports.plans.words import (
     plain_usd,
 )
 
-FASTEST, FIRST_CHOICE, BEST_VALUE, NO_SPOT = "fastest", "first choice", "best value", "no spot"
+FASTEST = "fastest"
+FIRST_CHOICE = "first choice"
+BEST_VALUE = "best value"
+NO_SPOT = "no spot"
 Row = tuple[str, Recommendation]
 """A plan of the screen with its label."""
 
@@ -83,7 +86,8 @@ def rows_of(answer: Recommendations) -> list[Row]:
     """What is compared: the first, what costs least for its work, and the best without spot VMs."""
     if not answer:
         return []
-    first, labelled = answer[0], [(_first_by(answer), answer[0])]
+    first = answer[0]
+    labelled = [(_first_by(answer), answer[0])]
     if answer.request.has_objective:
         by_cost = (
             a.recommendation for a in answer.alternatives if a.objective is Objective.COST_PER_WORK
@@ -109,7 +113,8 @@ def _first_by(answer: Recommendations) -> str:
 
 def notes_of(answer: Recommendations, rows: Sequence[Row], now: datetime) -> Iterator[Note]:
     """The notes about the first plan, in the order of the screen."""
-    first, request = answer[0], answer.request
+    first = answer[0]
+    request = answer.request
     yield limits_note(answer, rows)
     yield from _simulated(first)
     yield from rival_note(answer)
@@ -179,7 +184,8 @@ def bad_time_note(rows: Sequence[Row]) -> Iterator[Note]:
     first = rows[0][1]
     if steady is None or first.prediction is None or not first.cluster.spot_count:
         return
-    mine, its = first.cluster, steady.cluster
+    mine = first.cluster
+    its = steady.cluster
     if (mine.gpu, mine.gpu_count) == (its.gpu, its.gpu_count):
         return  # the same VMs without preemptions are always faster
     bad = first.throughput * first.prediction.kept.low
@@ -196,7 +202,8 @@ def bad_time_note(rows: Sequence[Row]) -> Iterator[Note]:
 
 def _job_notes(first: Recommendation, request: PlanRequest) -> Iterator[Note]:
     """That the job may end too late, or cost too much."""
-    outlook, work = first.outlook, request.work
+    outlook = first.outlook
+    work = request.work
     if work is None or outlook is None:
         return
     late = outlook.late_probability or 0.0
@@ -224,7 +231,8 @@ def _besides_vms(r: Recommendation, request: PlanRequest) -> Iterator[Note]:
         if left:
             yield Note("bill", f"not counted besides VMs: {left}")
         return
-    total, limits = f"{bill.total_usd_per_hour:.2f} $/h", []
+    total = f"{bill.total_usd_per_hour:.2f} $/h"
+    limits = []
     if bill.total_usd_per_hour > request.budget:
         total = f"{format_usd(bill.total_usd_per_hour)} $/h"
         limits.append(f"{plain_usd(request.budget)} $/h")
@@ -278,7 +286,8 @@ def _quota_notes(first: Recommendation, catalog: Catalog) -> Iterator[Note]:
     ]
     if needed:
         yield Note("quota", f"quota needed: {', '.join(needed)}", "!", "deepvm doctor")
-    cloud, groups = cloud_of(catalog.name), first.cluster.groups
+    cloud = cloud_of(catalog.name)
+    groups = first.cluster.groups
     words = [cloud.quota_words(g.instance, g.count, g.market) for g in groups]
     if any(words):
         text = f"quota needed: {'; '.join(filter(None, words))}; you may have none"

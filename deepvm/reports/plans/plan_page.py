@@ -33,8 +33,11 @@ def plan_page(view: PlanView, command: str, version: str = "") -> str:
 
     ``command``: the command line that repeats it. ``version``: of deepvm.
     """
-    answer, source, frontier = view.answer, view.catalog.provenance, view.answer.frontier
-    request, budget = answer.request, f"{words.plain_usd(answer.request.budget)} $/h"
+    answer = view.answer
+    source = view.catalog.provenance
+    frontier = view.answer.frontier
+    request = answer.request
+    budget = f"{words.plain_usd(answer.request.budget)} $/h"
     chart = FrontierChart.of(frontier, float(request.budget))
     headline = f"Nothing is feasible for {budget}"
     if answer:

@@ -164,7 +164,8 @@ class PlanView:
         """What makes the next measurement."""
         from deepvm.reports.plans.measuring import measure_command  # only then
 
-        found, training = self.answer.next_measurement, self.answer.request.training
+        found = self.answer.next_measurement
+        training = self.answer.request.training
         return measure_command(found, training) if found and training else ""
 
 

@@ -31,7 +31,9 @@ EXPLAIN_VERSION = "deepvm.explain/1"
 
 def document(answer: Recommendations, why: WhyNot | None = None) -> dict[str, Any]:
     """The pinned JSON object of ``recommend -o json``; money in $/h, sizes in bytes."""
-    request, catalog, change = answer.request, _effective(answer), answer.next_change
+    request = answer.request
+    catalog = _effective(answer)
+    change = answer.next_change
 
     def values(r: Recommendation | None) -> Any:
         return _configuration(r, catalog)
@@ -139,7 +141,8 @@ def why_document(why: WhyNot) -> dict[str, Any]:
 
 def why_rows(why: WhyNot) -> tuple[list[str], list[list[Any]]]:
     """Header, and a row: the type that was asked about, its best cluster, and its gap."""
-    best, more = why.best, {}
+    best = why.best
+    more = {}
     asked = {
         "gap": why.gap,
         "matches_at_usd_per_hour": None if why.matches_at is None else float(why.matches_at),
@@ -222,8 +225,11 @@ def _configuration(r: Recommendation | None, catalog: Catalog) -> With | None:
     """A recommendation with what its document says besides."""
     if r is None:
         return None
-    cluster, gpu, memory = r.cluster, r.cluster.gpu, r.cluster.memory
-    spot, on_demand = _price(Market.SPOT, catalog), _price(Market.ON_DEMAND, catalog)
+    cluster = r.cluster
+    gpu = r.cluster.gpu
+    memory = r.cluster.memory
+    spot = _price(Market.SPOT, catalog)
+    on_demand = _price(Market.ON_DEMAND, catalog)
     trainers = With(
         gpu,
         count=cluster.gpu_count,
@@ -333,7 +339,8 @@ _CSV_BILL = {
 
 def csv_rows(found: Comparison) -> tuple[list[str], list[list[Any]]]:
     """Header and one row for each configuration, of all regions together."""
-    request, ranked = found.answers[0].request, found.ranked
+    request = found.answers[0].request
+    ranked = found.ranked
     sources = CSV | _PLACE
     if request.work is not None:
         sources |= dict.fromkeys(CSV_EXPECTED, _EXPECTED)

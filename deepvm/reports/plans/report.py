@@ -44,7 +44,8 @@ _WORDS: dict[str, Any] = {
 
 def print_report(view: PlanView, why: WhyNot | None = None, *, wide: bool = False) -> None:
     """Table, reasons, alternatives and sources, for a person."""
-    ranked, several = view.found.ranked, len(view.found.answers) > 1
+    ranked = view.found.ranked
+    several = len(view.found.answers) > 1
     print_text(
         "plan_report",
         **_data(view),

@@ -148,7 +148,8 @@ def quota_needs(cluster: Cluster, catalog: Catalog) -> list[QuotaNeed]:
     needed: Counter[tuple[str, Market]] = Counter()
     for group in cluster.groups:
         needed[group.instance.quota_family, group.market] += group.count * group.instance.vcpus
-    names, needs = cloud_of(catalog.name).quota_names, []
+    names = cloud_of(catalog.name).quota_names
+    needs = []
     for (family, market), vcpus in needed.items():
         quota = find_quota(catalog.quotas, family, market)
         code, title = names.get((family, market), ("", ""))

@@ -92,7 +92,8 @@ def _outlooks(rows: Sequence[SweepRow]) -> list[JobEstimate]:
 
 def _values(rows: Sequence[SweepRow], budget: Callable[[Decimal], Any]) -> list[dict[str, Any]]:
     """The columns of each row; None where nothing is feasible."""
-    names, found = header(rows), []
+    names = header(rows)
+    found = []
     for row in rows:
         best = row.recommendation
         values: dict[str, Any] = {"pw": budget(row.budget), "policy": row.policy.value}
@@ -117,7 +118,8 @@ def rows_of(
 
 def document(found: Sweep) -> dict[str, Any]:
     """The rows as one object; null where nothing is feasible."""
-    catalog, workload = found.catalog, found.workload
+    catalog = found.catalog
+    workload = found.workload
     return {
         "schema_version": SCHEMA_VERSION,
         "catalog": catalog.name,
@@ -143,7 +145,8 @@ def print_rows(rows: Sequence[SweepRow], units: str = "") -> None:
     )
 
 
-_TIME, _BILL = ("total_s", "p5_s", "p95_s"), ("cost_usd", "p5_usd", "p95_usd")
+_TIME = ("total_s", "p5_s", "p95_s")
+_BILL = ("cost_usd", "p5_usd", "p95_usd")
 _WIDE = 50.0
 """Ratio of the largest to the smallest value above which the axis is logarithmic."""
 
@@ -160,7 +163,8 @@ def outlooks_figure(rows: Sequence[SweepRow], work: Work, *, catalog_name: str) 
     with drawing(8.0, 6.6, 2, sharex=True) as (figure, (time, bill)):
         deadline_h = None if work.deadline_s is None else work.deadline_s / 3600
         most_usd = None if work.total_budget is None else float(work.total_budget)
-        times, bills = _figures(ordered, _TIME) / 3600, _figures(ordered, _BILL)
+        times = _figures(ordered, _TIME) / 3600
+        bills = _figures(ordered, _BILL)
         _panel(time, ordered, times, deadline_h, "deadline")
         _panel(bill, ordered, bills, most_usd, "total budget")
         time.set_ylabel("expected time (h)")
@@ -198,7 +202,8 @@ def _panel(
     doubtful = np.array([_doubtful(_outlook(r)) for r in rows])
     for place, policy in enumerate(policies):
         own = np.array([r.policy is policy for r in rows])
-        at, (mean, low, high) = x[own], figures[own].T
+        at = x[own]
+        (mean, low, high) = figures[own].T
         step_line(axes, at.tolist(), mean.tolist(), policy, place, len(policies))
         style = STYLES[list(PolicyName).index(policy)]
         if np.isfinite(low).any():

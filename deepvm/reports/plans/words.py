@@ -25,7 +25,9 @@ _UNCHANGED = 0.0005
 
 def cluster_words(cluster: Cluster) -> str:
     """``17 x g4dn.xlarge spot + c5.xlarge``: the shortest form that can still be rented."""
-    spot, on_demand, name = cluster.spot_count, cluster.on_demand_count, cluster.gpu.name
+    spot = cluster.spot_count
+    on_demand = cluster.on_demand_count
+    name = cluster.gpu.name
     text = f"{spot or on_demand} x {name}{' spot' if spot else ''}"
     if spot and on_demand:
         text += f" + {on_demand} on demand"

@@ -61,8 +61,10 @@ def file_rows(catalogs: Sequence[PublicCatalog], now: datetime, *, absent: bool)
         about = catalog.about()
         if about is None and not absent:
             continue
-        name, cloud = catalog.source.name, catalog.cloud.name
-        state, step = "absent", f"deepvm catalog refresh --source {name} --cloud {cloud}"
+        name = catalog.source.name
+        cloud = catalog.cloud.name
+        state = "absent"
+        step = f"deepvm catalog refresh --source {name} --cloud {cloud}"
         if about is not None:
             state = "fresh" if about.origin == "cache" else "expired"
         row = {
@@ -86,7 +88,8 @@ def _lifetime(signal: Signal | None, ttl_s: int, now: datetime, of_file: bool = 
     """
     if signal is None:
         return {"fetched_at": None, "expires_at": None, "age_s": None, "age": "-"}
-    fetched, since = signal.fetched_at, signal.observed_at
+    fetched = signal.fetched_at
+    since = signal.observed_at
     if fetched is not None and not of_file:
         since = fetched
     expires = fetched and fetched + timedelta(seconds=ttl_s)

@@ -28,7 +28,8 @@ MOST_ON_A_LINEAR_SCALE = np.log(50.0)
 
 def bench_figure(bench: Bench) -> Figure:
     """Bars of the stall and of the time until it is safe, over torch.save with fsync."""
-    names, own = list(bench.methods), list(bench.methods.values())
+    names = list(bench.methods)
+    own = list(bench.methods.values())
     bars = {
         "training waits": [method.stall_ratio for method in own],
         "until it is safe": [method.durable_ratio for method in own],
@@ -103,11 +104,14 @@ def _conditions(found: Saturation) -> str:
 
 def saturation_figure(found: Saturation) -> Figure:
     """t(n) of every push as points, the fit as a line, n_sat and its interval; logarithmic axes."""
-    sizes, knee = sorted(found.times), found.knee
-    largest, bend = sizes[-1], STYLES[1]
+    sizes = sorted(found.times)
+    knee = found.knee
+    largest = sizes[-1]
+    bend = STYLES[1]
     n = np.unique(np.append(np.linspace(1.0, largest, 200), min(max(knee.senders, 1.0), largest)))
     with drawing(7.0, 5.0) as (figure, axes):
-        low, high = knee.low or largest, knee.high or largest
+        low = knee.low or largest
+        high = knee.high or largest
         if low < high:
             look = {"color": bend.color, "alpha": 0.2, "linewidth": 0}
             axes.axvspan(low, high, label="95 % interval of n_sat", **look)
@@ -139,7 +143,8 @@ def print_step_fit(fit: StepFit, name: str) -> None:
 
 def _counts(fit: StepFit) -> str:
     known = fit.measured
-    (least, most), (small, large) = known.gpus, known.batch
+    (least, most) = known.gpus
+    (small, large) = known.batch
     return (
         f"{counted(len(fit.steps), 'measured step')}, {known.nodes[0]} to {known.nodes[-1]} VMs,"
         f" {least} to {most} GPUs, batch {small:g} to {large:g}"
@@ -176,7 +181,8 @@ def step_figure(fit: StepFit, *, name: str) -> Figure:
 def _draw_batch(
     axes: Axes, fit: StepFit, gpus: FloatArray, batch: float, style: Style, *, shade: bool
 ) -> None:
-    nodes, at = np.ceil(gpus / fit.measured.most_per_vm), np.full_like(gpus, batch)
+    nodes = np.ceil(gpus / fit.measured.most_per_vm)
+    at = np.full_like(gpus, batch)
     line = fit.fitted.law.step_s(nodes, gpus, at)
     if shade:
         factor = np.exp(Z80 * np.asarray(fit.fitted.deviation(nodes, gpus, at)))

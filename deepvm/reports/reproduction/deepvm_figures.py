@@ -178,7 +178,8 @@ def table_vii(part: Part, name: str) -> Value:
     """
     if not name.endswith(" over 1st, cost"):
         return _plan(_place(part, name).cluster)
-    own, first = _place(part, name.removesuffix(" over 1st, cost")), _place(part, "DeepVM 1st")
+    own = _place(part, name.removesuffix(" over 1st, cost"))
+    first = _place(part, "DeepVM 1st")
     assert own.usd_per_work is not None and first.usd_per_work is not None
     return own.usd_per_work / first.usd_per_work
 
@@ -198,7 +199,8 @@ def examples(part: Part, name: str) -> Value:
         series = throughputs(Objective.FLOPP)
         wins = series[PolicyName.PERFORMANCE_FIRST] > series[PolicyName.DEEPVM] * BETTER
         return float(wins.sum())
-    plan, what = name, "first"
+    plan = name
+    what = "first"
     if name not in part.plans:
         plan, _, what = name.rpartition(", ")
     answer = _solved(part.plans[plan])

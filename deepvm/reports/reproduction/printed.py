@@ -14,7 +14,9 @@ _NUMBER = re.compile(
     r"(?:(?P<sign>[<>]) )?(?P<number>-?\d+(?:\.(?P<decimals>\d+))?)(?P<unit> %)?", re.ASCII
 )
 _TIME = re.compile(r"(?:(\d+)d, )?(\d+):([0-5]\d):([0-5]\d)", re.ASCII)
-_DAY, _HOUR, _MINUTE = 86_400, 3600, 60
+_DAY = 86_400
+_HOUR = 3600
+_MINUTE = 60
 _SLACK = 1e-9
 """Of the last digit: 0.1 + 0.2 is 0.3, and a binary float half a digit off is half a digit off."""
 

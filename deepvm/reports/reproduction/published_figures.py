@@ -62,7 +62,8 @@ class Figure:
         if "tolerance" in raw:
             rules = [Tolerance(**raw["tolerance"])]
         tolerance = next((rule for rule in rules if fnmatchcase(name, rule.of)), None)
-        published, source = Printed.read(raw["published"]), raw.get("from", "")
+        published = Printed.read(raw["published"])
+        source = raw.get("from", "")
         if "differs" not in raw:
             return cls(name, published, tolerance, source=source)
         differs = raw["differs"]

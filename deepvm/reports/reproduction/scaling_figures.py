@@ -109,7 +109,8 @@ def pollux_steps(title: str) -> Steps:
     """
     rows = []
     for run in published():
-        model, batch = run.workload.model, run.workload.batch
+        model = run.workload.model
+        batch = run.workload.batch
         if run.source == "pollux" and model.name == POLLUX[title]:
             gpus = run.machine.gpus * run.vms
             step_s = gpus * batch * model.units_per_sample / run.throughput

@@ -104,7 +104,8 @@ def interval(part: Part, name: str) -> Value:
 def sentence(part: Part, name: str) -> Value:
     """Per cent that sections 6.3.1 and 6.3.2 name: over on-demand VMs, or over the steps alone."""
     title = name.split(", ")[0]
-    column, on_demand = name, simulated()[f"{title}, On-demand"]
+    column = name
+    on_demand = simulated()[f"{title}, On-demand"]
     for ending in (", share of saves", ", cost saved", " over on-demand", " over steps alone"):
         column = column.removesuffix(ending)
     own = simulated()[column]
@@ -123,7 +124,8 @@ def closed_form(part: Part, name: str) -> Value:
     """Expected seconds from the request to the end, without a simulation."""
     job, policy = columns()[name]
     rate = 1 / job.mttp_s[0] if job.market is Market.SPOT else 0.0
-    step_s, vms = np.array(job.step_s.mean), np.array(float(job.vms))
+    step_s = np.array(job.step_s.mean)
+    vms = np.array(float(job.vms))
     expected = forecast(job, policy, per_second=np.array(rate), step_s=step_s, vms=vms)
     return float(expected.total_s)
 

@@ -43,7 +43,8 @@ class Comparison:
         return known is not None and (known.agrees(self.ours) or self._is_close(known))
 
     def _is_close(self, printed: Printed) -> bool:
-        difference, tolerance = printed.difference(self.ours), self.figure.tolerance
+        difference = printed.difference(self.ours)
+        tolerance = self.figure.tolerance
         if difference is None or printed.value is None or tolerance is None:
             return False
         return tolerance.allows(difference, printed.value)
@@ -61,7 +62,8 @@ class Comparison:
     @property
     def relative(self) -> float | None:
         """The difference as a share of the published figure; None where that is 0."""
-        difference, published = self.difference, self.figure.published.value
+        difference = self.difference
+        published = self.figure.published.value
         if difference is None or not published:
             return None
         return difference / abs(published)

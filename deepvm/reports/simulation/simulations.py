@@ -39,7 +39,8 @@ def document(results: Sequence[Results], *, compared: bool) -> dict[str, Any]:
 
 def csv_rows(results: Sequence[Results]) -> tuple[list[str], list[list[Any]]]:
     """Header and one row for each result; seconds, dollars and counts."""
-    several, rows = len(by_job(results)) > 1, []
+    several = len(by_job(results)) > 1
+    rows = []
     for result in results:
         row: dict[str, Any] = {"job": result.job.name} if several else {}
         row |= result.sweep
@@ -99,7 +100,8 @@ def _on_demand(job: Job) -> tuple[float, float]:
 
 def _missing(result: Results) -> list[str]:
     """Parameters that were left out and count as 0, which flatters the job."""
-    job, needs = result.job, {}
+    job = result.job
+    needs = {}
     if job.market is Market.SPOT:
         needs = {
             "save_s": job.save_s.high,
@@ -147,7 +149,8 @@ def _bar_name(result: Results, *, several: bool) -> str:
 
 def bars_figure(results: Sequence[Results]) -> Figure:
     """Stacked bars of the overhead over the steps alone (Spotify thesis, Figures 6.1 and 6.2)."""
-    jobs, count = by_job(results), len(results)
+    jobs = by_job(results)
+    count = len(results)
     names = [_bar_name(result, several=len(jobs) > 1) for result in results]
     steps = "" if len(jobs) > 1 else f"{results[0].job.steps} steps, "
     with drawing(max(6.0, 2.2 + 1.1 * count), 4.6) as (figure, axes):
@@ -189,7 +192,8 @@ def lines_figure(results: Sequence[Results]) -> Figure:
             x = [result.sweep[key] / scale for result in own]
             spreads = [_overhead(result) for result in own]
             axes.plot(x, [s.mean for s in spreads], label=policy, **style.marked)
-            low, high = [s.p5 for s in spreads], [s.p95 for s in spreads]
+            low = [s.p5 for s in spreads]
+            high = [s.p95 for s in spreads]
             axes.fill_between(x, low, high, color=style.color, alpha=0.15, lw=0)
         axes.set_xlabel(_SWEPT.get(key, f"{key} (s)"))
         axes.set_ylabel("overhead over the steps alone (%)")

@@ -56,7 +56,8 @@ def show_rows(traces: Sequence[Trace], nodes: int | None) -> list[dict[str, Any]
 def _show_row(name: str, trace: Trace, nodes: int | None) -> dict[str, Any]:
     from deepvm.simulator.traces.lifetime_fit import survival_curve
 
-    vms, lives = (trace.nodes if nodes is None else nodes), trace.lives(nodes)
+    vms = trace.nodes if nodes is None else nodes
+    lives = trace.lives(nodes)
     times, shares = survival_curve([lives])
     return {
         "trace": name,
@@ -126,7 +127,8 @@ def replay_document(
     pools: Sequence[TraceLives], found: Sequence[Replayed], *, step_s: float, mttp_s: float
 ) -> dict[str, Any]:
     """JSON of ``deepvm traces replay``."""
-    own, rows = names_of(pools), []
+    own = names_of(pools)
+    rows = []
     for row in found:
         costs = [_cost(cost, trace=name) for name, cost in zip(own, row.pools, strict=True)]
         rows.append(_cost(row.total, policy=row.policy, save_s=row.save_s, pools=costs))
@@ -168,7 +170,8 @@ def _sums(pools: Sequence[TraceLives]) -> dict[str, Any]:
 
 
 def _about(pools: Sequence[TraceLives]) -> str:
-    own, sums = names_of(pools), _sums(pools)
+    own = names_of(pools)
+    sums = _sums(pools)
     about = own[0] if len(own) == 1 else f"{len(own)} traces"
     days = f"{sums['machine_s'] / 86_400:.1f} days of machine time"
     return f"{about}: {sums['lives']} lifetimes, {sums['preemptions']} of them ended, {days}"
@@ -197,7 +200,8 @@ def _availability(axes: Axes, traces: Sequence[Trace]) -> None:
         change = np.flatnonzero(np.diff(trace.counts, prepend=-1))
         day = np.append(change, trace.counts.size) * trace.gap_s / 86_400
         height = trace.counts[change] / max(trace.nodes, 1)
-        bottom, colour = row + 0.4, STYLES[0].color
+        bottom = row + 0.4
+        colour = STYLES[0].color
         top = bottom - 0.8 * np.append(height, height[-1])
         axes.fill_between(day, bottom, top, step="post", color=colour, lw=0)
         axes.plot([0, day[-1]], [bottom, bottom], color="0.75", linewidth=0.6)
@@ -227,7 +231,8 @@ def _survival(axes: Axes, pools: Sequence[TraceLives], fits: Sequence[Fitted]) -
         axes.plot(t / 3600, fit.survival(t), label=label, **style.line)
     seen = np.append(times, life.max())
     lasting = np.concatenate([[1.0], shares])
-    x, y = np.concatenate([[t[0]], seen]), np.append(lasting, lasting[-1])
+    x = np.concatenate([[t[0]], seen])
+    y = np.append(lasting, lasting[-1])
     look: dict[str, Any] = {"color": "black", "linewidth": 1.3, "zorder": 5}
     axes.step(x / 3600, y, where="post", label="seen (Kaplan-Meier)", **look)
     axes.set_xscale("log")

@@ -40,7 +40,8 @@ class TokenAuth:
 
     def __init__(self, app: ASGIApp, token: str, names: Collection[str] = ()) -> None:
         """``names``: by which the server may be called, besides localhost and numeric addresses."""
-        self._app, self._token = app, token.encode()
+        self._app = app
+        self._token = token.encode()
         self._names = {"localhost", *(name.lower() for name in names)}
         # One browser may look at several servers of this machine: cookies know no ports.
         self._cookie = f"deepvm-{hashlib.sha256(self._token).hexdigest()[:12]}"
@@ -63,7 +64,8 @@ class TokenAuth:
 
     def _refusal(self, request: Request) -> Response | None:
         """The response of the middleware itself; None: the application may respond."""
-        hosts, tokens = request.headers.getlist("host"), request.query_params.getlist("token")
+        hosts = request.headers.getlist("host")
+        tokens = request.query_params.getlist("token")
         linked = len(tokens) == 1 and hmac.compare_digest(tokens[0].encode(), self._token)
         cookie = request.cookies.get(self._cookie, "")
         known = hmac.compare_digest(cookie.encode(), self._proof.encode())

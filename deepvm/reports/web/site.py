@@ -40,7 +40,9 @@ class Reader:
     """Reads pages, one at a time, from any thread; each at most once a second for all clients."""
 
     def __init__(self, history: History, version: str) -> None:
-        self._history, self._version, self._lock = history, version, threading.Lock()
+        self._history = history
+        self._version = version
+        self._lock = threading.Lock()
         self._pages: dict[str, tuple[JobsPage | RunPage, float]] = {}
 
     def page(self, name: str) -> JobsPage | RunPage:
@@ -76,7 +78,8 @@ class Site:
     """The requests. ``closing``: set when the server ends, for streams have no end."""
 
     def __init__(self, reader: Reader) -> None:
-        self._reader, self._streams = reader, 0
+        self._reader = reader
+        self._streams = 0
         self.closing = asyncio.Event()
 
     def application(self) -> Starlette:
@@ -123,7 +126,8 @@ class Site:
                 # A history that cannot be read now may be readable later.
                 with contextlib.suppress(Exception):
                     page = await asyncio.to_thread(self._reader.page, name)
-                    text, after = _changes(page, sent, after), page.last_event
+                    text = _changes(page, sent, after)
+                    after = page.last_event
                 if not text and time.monotonic() >= beat_s:
                     text = "event: beat\ndata: {}\n\n"
                 if text:

@@ -26,7 +26,8 @@ from deepvm.services.profile.measuring import chosen, hosts_of, models_of, recei
 from deepvm.services.profile.options import ALL, CampaignOptions
 from deepvm.services.profile.saving import check_save, entry_from, save
 
-SETTINGS, SETTINGS_VERSION = "settings.json", "deepvm.profile/1"
+SETTINGS = "settings.json"
+SETTINGS_VERSION = "deepvm.profile/1"
 LIMITS = Limits(start_s=180.0, run_s=1800.0)
 
 
@@ -71,7 +72,8 @@ class Folder:
 
     def check(self, part: Part) -> None:
         """Refuse a document measured with other settings, naming them."""
-        file, before = self.file(part.title), self._parts.get(part.title, {}).get("settings", {})
+        file = self.file(part.title)
+        before = self._parts.get(part.title, {}).get("settings", {})
         if file is None or not file.exists():
             return
         differ = [
@@ -85,7 +87,8 @@ class Folder:
 
     def kept(self, part: Part) -> tuple[Mapping[str, Any], datetime] | None:
         """A complete document, and when it was measured."""
-        file, moment = self.file(part.title), self._parts.get(part.title, {}).get("measured_at")
+        file = self.file(part.title)
+        moment = self._parts.get(part.title, {}).get("measured_at")
         if moment is None or file is None or not file.exists():
             return None
         return _read(file), parse_time(moment)
@@ -132,7 +135,8 @@ class Campaign:
             check_save("eflops", instance_type=own_type)
         self.entries: list[Entry] = []
         self.failed: list[str] = []
-        self._options, self._say = options, say
+        self._options = options
+        self._say = say
         self._launcher = Launcher.parse(options.launcher, options.python, options.workdir)
         self._where: tuple[Host, ...] = ()
         if options.hosts or options.hosts_file:
@@ -198,7 +202,8 @@ class Campaign:
 
     def _add(self, part: Part, document: Mapping[str, Any], moment: datetime) -> None:
 
-        own_type, name = self._options.instance_type, self._name(part)
+        own_type = self._options.instance_type
+        name = self._name(part)
         self.entries.append(
             entry_from(document, self._say, instance_type=own_type, measured_at=moment, name=name)
         )
@@ -238,7 +243,8 @@ class Campaign:
 
     def _scaling(self, model: str) -> Part:
 
-        options, title = self._options, f"scaling-{model}"
+        options = self._options
+        title = f"scaling-{model}"
         given = chosen(
             options, "batch", "resolution", "device", "warmup", "windows", "steps", "repeats"
         )

@@ -92,9 +92,11 @@ def scaling(options: ScalingOptions, say: Say, hear: Say | None) -> Curve:
 def _task(options: ScalingOptions) -> Task:
     """What to train; raises RequestError for what does not go together."""
     text = _language(options.model, options.seq)
-    name, method = options.model, ""
+    name = options.model
+    method = ""
     if text is not None:
-        name, method = text.name, options.method
+        name = text.name
+        method = options.method
     else:
         models_of([name])
         allowed = "only with a language model of 'deepvm performance models'"

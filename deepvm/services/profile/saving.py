@@ -118,7 +118,8 @@ def steps_workload(options: StepsOptions) -> Workload | None:
 
 def save_law(fit: StepFit, workload: Workload, software: str, instance_type: str, say: Say) -> None:
     """Save a fitted step-time law with its steps. Raises as :func:`save`."""
-    model, precision = workload.model, workload.precision
+    model = workload.model
+    precision = workload.precision
     instance = every_type().by_name.get(instance_type)
     machine: dict[str, Any] = {"instance_type": instance_type}
     if instance is not None and instance.gpu is not None:
@@ -140,7 +141,8 @@ def save_law(fit: StepFit, workload: Workload, software: str, instance_type: str
 
 def _check_unit(fit: StepFit, workload: Workload, instance: InstanceType, say: Say) -> None:
     """Note steps that are far from what is published of a model and a GPU, as milliseconds are."""
-    batch, nodes = fit.measured.batch[1], fit.steps.nodes.min(keepdims=True)
+    batch = fit.measured.batch[1]
+    nodes = fit.steps.nodes.min(keepdims=True)
     asked = replace(workload, batch=batch, scaling=Scaling.WEAK)
     known = PublishedPerformance().speed(instance, asked, nodes)
     if isinstance(known, str):
@@ -201,7 +203,8 @@ def _save(new: Sequence[Entry], say: Say) -> None:
     known = every_type()
     note_unknown_types((name for entry in new for name in entry.types), known, say)
     earlier, tables = save_entries(own_folder(), new)
-    kept, before = {e.name: e for e in tables}, {e.name: e for e in earlier}
+    kept = {e.name: e for e in tables}
+    before = {e.name: e for e in earlier}
     for entry in new:
         old = before.get(entry.name)
         if kept[entry.name] != entry:

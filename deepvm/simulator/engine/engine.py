@@ -81,7 +81,9 @@ class _Engine:
         random: np.random.Generator,
         deadline: Deadline | None,
     ) -> None:
-        self._job, self._lives, self._random = job, lives, random
+        self._job = job
+        self._lives = lives
+        self._random = random
         self._markets = None if deadline is None else Markets(job, policy, deadline)
         self._spot = job.market is Market.SPOT
         self._elastic = job.elastic and job.vms > 1
@@ -99,8 +101,11 @@ class _Engine:
         self._hopeless_s = HOPELESS * work
 
     def run(self, runs: int) -> Outcome:
-        total, extra, on_demand = np.empty(runs), np.empty(runs), np.empty(runs)
-        preemptions, parts = np.empty(runs), np.empty((len(PARTS), runs))
+        total = np.empty(runs)
+        extra = np.empty(runs)
+        on_demand = np.empty(runs)
+        preemptions = np.empty(runs)
+        parts = np.empty((len(PARTS), runs))
         r = self._start(runs)
         while len(r.number):
             self._wait(r, np.flatnonzero(~r.training))
@@ -122,7 +127,8 @@ class _Engine:
             done = r.step >= self._job.steps
             if done.any():
                 at = r.number[done]
-                total[at], preemptions[at] = r.now[done], r.preemptions[done]
+                total[at] = r.now[done]
+                preemptions[at] = r.preemptions[done]
                 extra[at] = r.extra_s[done] + self._ahead_s(r, np.flatnonzero(done))
                 on_demand[at] = r.on_demand_s[done]
                 for number, part in enumerate(PARTS):
@@ -138,12 +144,12 @@ class _Engine:
         if not hopeless.any():
             return
         worst = hopeless.argmax()
-        job, life, longer = self._job, min(self._job.mttp_s), "take machines that live longer"
+        job = self._job
+        life = min(self._job.mttp_s)
+        longer = "take machines that live longer"
         remedy = f"save more often (another policy), or {longer}"
-        trains_s, safe_s = (
-            job.allocation_s.mean + self._warm.mean,
-            job.save_s.mean + job.durable_s.mean,
-        )
+        trains_s = job.allocation_s.mean + self._warm.mean
+        safe_s = job.save_s.mean + job.durable_s.mean
         for what, needed in (("until a save is safe", safe_s), ("until it trains", trains_s)):
             if needed > life:
                 remedy = (
@@ -194,10 +200,8 @@ class _Engine:
             again = np.flatnonzero(death <= r.ready[rows, machine])
             if not len(again):
                 return
-            rows, machine = (
-                np.arange(len(r.number))[rows][again],
-                np.broadcast_to(machine, len(death))[again],
-            )
+            rows = np.arange(len(r.number))[rows][again]
+            machine = np.broadcast_to(machine, len(death))[again]
             death = death[again]
             self._policy.learn(
                 r, rows, death - r.asked[rows].max(1), death - r.notice[rows, machine]
@@ -207,7 +211,9 @@ class _Engine:
             self._ask_once(r, rows, machine, death)
 
     def _ask_once(self, r: Runs, rows: Rows | slice, machine: Rows | int, when: Array) -> None:
-        job, random, count = self._job, self._random, len(when)
+        job = self._job
+        random = self._random
+        count = len(when)
         r.asked[rows, machine] = when
         r.ready[rows, machine] = when + job.allocation_s.draw(random, count)
         if not self._spot:
@@ -225,7 +231,8 @@ class _Engine:
             notice[missed] = death[missed]
         if self._markets is not None:
             death[r.on_demand[rows]] = notice[r.on_demand[rows]] = NEVER
-        r.death[rows, machine], r.notice[rows, machine] = death, notice
+        r.death[rows, machine] = death
+        r.notice[rows, machine] = notice
 
     def _lose(self, r: Runs, which: Rows, machine: Rows | int, when: Array) -> None:
         """In the rows ``which`` a machine is lost or released at ``when``; replace it."""
@@ -263,7 +270,8 @@ class _Engine:
     ) -> Array:
         """Count a machine that is lost or released; returns when its replacement is asked for."""
         death, notice, asked = (a[rows, machine] for a in (r.death, r.notice, r.asked))
-        before, until = r.now[rows] - when, np.maximum(when, r.now[rows])
+        before = r.now[rows] - when
+        until = np.maximum(when, r.now[rows])
         self._policy.learn(r, rows, death - newest, death - notice)
         r.preemptions[rows] += 1
         if not self._job.proactive_replacement:
@@ -304,12 +312,15 @@ class _Engine:
 
     def _wait(self, r: Runs, which: Rows) -> None:
         """Wait for machines and prepare them; rows that lose one meanwhile wait again."""
-        rows, count, job = self._plain(which, len(r.number)), len(which), self._job
+        rows = self._plain(which, len(r.number))
+        count = len(which)
+        job = self._job
         ends = r.death[rows]
         if self._rigid:  # at the notice, if it is there to hear it
             ends = np.minimum(np.maximum(r.notice[rows], r.ready[rows]), ends)
         first: Any = 0 if job.vms == 1 else ends.argmin(1)
-        now, death = r.now[rows], ends[:, 0] if job.vms == 1 else ends[np.arange(count), first]
+        now = r.now[rows]
+        death = ends[:, 0] if job.vms == 1 else ends[np.arange(count), first]
         ready = r.ready[rows, 0] if job.vms == 1 else r.ready[rows].max(1)
         if self._elastic:  # once all have trained together, those that are there go on
             ready = np.where(r.furthest[rows] > 0, r.ready[rows].min(1), ready)
@@ -340,15 +351,19 @@ class _Engine:
 
     def _train(self, r: Runs) -> None:
         """One stretch of equal segments per row, or as much of it as there is time for."""
-        job, random, now = self._job, self._random, r.now
+        job = self._job
+        random = self._random
+        now = r.now
         at: Any = (slice(None), 0)
         if job.vms > 1:
             at = np.arange(len(now)), np.where(r.members, r.death, NEVER).argmin(1)
-        death, notice = r.death[at], r.notice[at]
+        death = r.death[at]
+        notice = r.notice[at]
         slow = job.vms / r.members.sum(1) if self._elastic else 1.0
         facts = self._policy.facts(r, slow)
         emergency = self._policy.emergency_saves(facts, death - notice)
-        stop, joins = death, None
+        stop = death
+        joins = None
         if emergency is not None:
             stop = np.where(emergency & (notice < death), np.maximum(notice, now), death)
         if self._elastic:
@@ -363,7 +378,8 @@ class _Engine:
         if gaps is not None and self._markets is None:  # else there is another cap after each save
             pass_over(r, gaps, stop - self._backups.high, job, slow, random)
             gaps = self._policy.growing_intervals(r, facts)
-        now, step = r.now, r.step
+        now = r.now
+        step = r.step
         steps, count, saved = self._policy.stretch(r, facts, gaps, stop, random)
         if self._uneven:
             few = stop - now < FEW * (steps * job.step_s.mean * slow + saved * job.blocked_s.mean)
@@ -371,26 +387,28 @@ class _Engine:
         work = total(random, job.step_s, steps * count) * slow
         segment_s = (work + total(random, job.blocked_s, count) * saved) / count
         delay = self._backups.draw(random, saved)
-        stretch, left = Stretch(steps, count, saved, segment_s, work / (steps * count)), stop - now
+        stretch = Stretch(steps, count, saved, segment_s, work / (steps * count))
+        left = stop - now
         at_stop = Cut.even(stretch, left)
         if self._uneven:
             at_stop = Cut.uneven(stretch, left, job.step_s, job.blocked_s, slow, random)
-        cut, full, since, trained, each = (
-            at_stop.cut,
-            at_stop.full,
-            at_stop.since_s,
-            at_stop.trained_s,
-            at_stop.step_s,
-        )
+        cut = at_stop.cut
+        full = at_stop.full
+        since = at_stop.since_s
+        trained = at_stop.trained_s
+        each = at_stop.step_s
         if waits:
             cut = cut & r.training
         reached = step + full * steps + at_stop.done
         # Versions whose backup ends before the machine is lost.
-        newest, past = full * saved, death - stop + since
+        newest = full * saved
+        past = death - stop + since
         safe = np.minimum(full + np.floor((past - delay) / segment_s), newest)
         end = np.where(cut, stop, now + full * segment_s)
 
-        gone, grown, made = cut, None, None
+        gone = cut
+        grown = None
+        made = None
         # A notice, or a machine that joins: the step or the save is still brought to its end
         if told:
             early = cut & (stop < death)
@@ -431,7 +449,9 @@ class _Engine:
         r.save += end - now - trained
         if self._markets is not None:
             r.on_demand_s += np.where(r.on_demand, end - now, 0.0)
-        r.durable, r.step, r.now = durable, reached, end
+        r.durable = durable
+        r.step = reached
+        r.now = end
         if grown is not None:
             r.training &= ~grown
         which = np.flatnonzero(gone)

@@ -70,7 +70,8 @@ class GrowingIntervals:
 
     def within(self, room: Array, step: Number, save: Number) -> Array:
         """How many intervals fit (fractional); a step takes ``step``, a save ``save``."""
-        room, half = np.maximum(room, 0.0), self.growth * step / 2
+        room = np.maximum(room, 0.0)
+        half = self.growth * step / 2
         rest = self.first * step + save - half
         return np.asarray(
             2 * room / np.maximum(rest + np.sqrt(rest * rest + 4 * half * room), TINY)
@@ -93,7 +94,8 @@ def pass_over(
     """
     own = job.save_every_steps or job.steps
     mark = np.minimum(own - rest_of(r.step, own), job.steps - r.step)
-    step, save = job.step_s.mean * slow, job.blocked_s.mean
+    step = job.step_s.mean * slow
+    save = job.blocked_s.mean
     saves = gaps.within(end - r.now, step, save)
     saves = np.minimum(
         np.minimum(saves, gaps.within(mark, 1.0, 0.0)), 1 + LINEAR * gaps.first / gaps.growth
@@ -105,7 +107,8 @@ def pass_over(
     if not saves.any():
         return
     steps = np.where(saves > 0, gaps.steps(saves), 0.0)
-    trained, saved = total(random, job.step_s, steps) * slow, total(random, job.blocked_s, saves)
+    trained = total(random, job.step_s, steps) * slow
+    saved = total(random, job.blocked_s, saves)
     again = np.clip(r.furthest - r.step, 0.0, steps) / np.maximum(steps, 1.0) * trained
     r.compute += trained - again
     r.recompute += again

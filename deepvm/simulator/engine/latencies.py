@@ -38,7 +38,8 @@ def remainder(whole: Span, part: Span) -> Span:
     if part.high <= whole.low:
         return Span(whole.low - part.mean, whole.high - part.mean)
     parts = part.low + (part.high - part.low) * (np.arange(GRID) + 0.5) / GRID
-    low, high = np.maximum(whole.low - parts, 0.0), np.maximum(whole.high - parts, 0.0)
+    low = np.maximum(whole.low - parts, 0.0)
+    high = np.maximum(whole.high - parts, 0.0)
     mean = high
     if whole.high > whole.low:
         over = high - low  # the part of the whole that is longer
@@ -51,8 +52,10 @@ class Backups:
 
     def __init__(self, durable: Span, behind: Span) -> None:
         """``durable``: from the end of the write; ``behind``: the write's part during training."""
-        self._durable, self._behind = durable, behind
-        self._low, self.high = durable.low + behind.low, durable.high + behind.high
+        self._durable = durable
+        self._behind = behind
+        self._low = durable.low + behind.low
+        self.high = durable.high + behind.high
         widths = (span.high - span.low for span in (durable, behind))
         self._narrow, self._wide = sorted(width if width > TINY else 0.0 for width in widths)
 
@@ -63,7 +66,9 @@ class Backups:
 
     def chance(self, age: Array) -> Array:
         """Probability that a version is durable ``age`` seconds after its stall."""
-        x, narrow, wide = age - self._low, self._narrow, self._wide
+        x = age - self._low
+        narrow = self._narrow
+        wide = self._wide
         if narrow > 1e-6 * wide:  # the mean of the wide one's law over the narrow one
             found = (self._ramp(x) - self._ramp(x - narrow)) / narrow
         else:  # the narrow one is a mere shift, if not both
@@ -92,9 +97,12 @@ class Backups:
         rows: Rows = np.flatnonzero(overlap & (age < self.high) & (made > 0))
         if not len(rows):
             return
-        age, apart, made = age[rows], apart[rows], made[rows]
+        age = age[rows]
+        apart = apart[rows]
+        made = made[rows]
         safe[rows] = 0.0
-        drawn, above = random.random(len(rows)), np.ones(len(rows))
+        drawn = random.random(len(rows))
+        above = np.ones(len(rows))
         together = np.ceil(width / apart / AT_ONCE)
         # Younger ones cannot be durable yet
         back = np.maximum(np.ceil((self._low - age) / apart), 0.0)
@@ -107,5 +115,11 @@ class Backups:
             on = np.flatnonzero(~found & (back < made))
             if not len(on):
                 return
-            rows, age, apart, made = rows[on], age[on], apart[on], made[on]
-            drawn, above, together, back = drawn[on], above[on], together[on], back[on]
+            rows = rows[on]
+            age = age[on]
+            apart = apart[on]
+            made = made[on]
+            drawn = drawn[on]
+            above = above[on]
+            together = together[on]
+            back = back[on]

@@ -82,7 +82,8 @@ class DrawnLifetimes:
             unit = random.pareto(shape, count) * (shape - 1)
         else:
             unit = random.lognormal(-(shape**2) / 2, shape, count)
-        means, later = np.asarray(self.mean_s), np.maximum(numbers - (self.vms - 1), 0)
+        means = np.asarray(self.mean_s)
+        later = np.maximum(numbers - (self.vms - 1), 0)
         return np.asarray(unit * means[np.minimum(later, len(means) - 1)])
 
 

@@ -51,7 +51,8 @@ class Markets:
                 format_seconds(deadline.seconds),
                 "jobs on spot VMs that are not elastic",
             )
-        self._job, self._deadline = job, deadline
+        self._job = job
+        self._deadline = deadline
         every = job.save_every_steps or 0
         fixed = float(policy.fixed_steps or 0)
         if policy.holds_on_demand:

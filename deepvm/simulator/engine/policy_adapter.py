@@ -23,7 +23,8 @@ class PolicyAdapter:
 
     def __init__(self, job: Job, policy: SavePolicy, behind_s: float, *, deadline: bool) -> None:
         """``behind_s``: mean part of a save during training; ``deadline``: if the job has one."""
-        self._job, self._deadline = job, deadline
+        self._job = job
+        self._deadline = deadline
         self._fixed = float(policy.fixed_steps) if policy.fixed_steps else None
         spot = job.market is Market.SPOT
         # On demand no work is lost, so saves pay for nothing; an interval that the user asked for
@@ -70,7 +71,8 @@ class PolicyAdapter:
             return None
         seen = Lifetimes(self._prior_s, seen_s=r.seen_s, preemptions=r.preemptions)
         notices = Notices(Notices.missed + r.missed, Notices.seen + r.preemptions)
-        step_s, missed = self._measured.step_s * slow, notices.missed_rate
+        step_s = self._measured.step_s * slow
+        missed = notices.missed_rate
         facts = replace(self._measured, step_s=step_s, mttp_s=seen.mean_s, missed_rate=missed)
         return facts if self._history is None else replace(facts, shape=r.shape, scale_s=r.scale)
 
@@ -105,7 +107,8 @@ class PolicyAdapter:
         """
         interval, most = self._interval(r, facts, gaps, until, random)
         step = r.step
-        mark, own = self._job.steps - step, self._job.save_every_steps
+        mark = self._job.steps - step
+        own = self._job.save_every_steps
         if own:
             off = own - rest_of(step, own)
             # From one of the user's saves to the next, where the policy has none between them.
@@ -119,7 +122,8 @@ class PolicyAdapter:
             mark = np.minimum(mark, r.cap)
         count = np.minimum(np.floor((mark - 1) / interval), most)
         steps = np.where(count > 0, interval, mark)
-        end, saved = step + steps, steps == interval
+        end = step + steps
+        saved = steps == interval
         if self._deadline:
             saved |= steps == r.cap
         if own:

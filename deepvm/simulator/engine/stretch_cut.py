@@ -124,10 +124,8 @@ class Cut:
         # Steps differ less than saves, or the reverse
         too_many = _all_at(at, of, step.low * slow, save.low) > left
         at = _either(too_many, plain, at)
-        least, most = (
-            _all_at(at, of, step.low * slow, save.low),
-            _all_at(at, of, step.high * slow, save.high),
-        )
+        least = _all_at(at, of, step.low * slow, save.low)
+        most = _all_at(at, of, step.high * slow, save.high)
         steps = at.full * of.steps + at.done
 
         # The piece that is cut: when it began, and when it would be done.

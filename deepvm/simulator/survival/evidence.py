@@ -142,7 +142,8 @@ def price_evidence(
         raise RequestError(
             "max_price", "", f"a price in $/h: no on-demand price of {kind.name} is known"
         )
-    start_s, end_s = int(stored.first.timestamp()), int(stored.last.timestamp())
+    start_s = int(stored.first.timestamp())
+    end_s = int(stored.last.timestamp())
     found = []
     for name, changes in stored.signal.data.get(kind.name, {}).items():
         sold = stored.sold.get(kind.name, {}).get(name, 0)

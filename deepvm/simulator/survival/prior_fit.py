@@ -56,7 +56,8 @@ class Prior:
 
 def fit_prior(traces: Sequence[Trace]) -> Prior:
     """Learn from traces. Raises DataError: fewer than ``FEWEST_POOLS`` of one machine."""
-    alone, gangs = [t for t in traces if t.nodes == 1], [t for t in traces if t.nodes > 1]
+    alone = [t for t in traces if t.nodes == 1]
+    gangs = [t for t in traces if t.nodes > 1]
     lives = [found for t in alone if (found := t.lives()).life_s.size]
     if len(lives) < FEWEST_POOLS:
         raise DataError(
@@ -84,7 +85,9 @@ def _rate_of(trace: Trace) -> float | None:
     """
     from scipy.optimize import minimize_scalar
 
-    roots, lasted, lost = [], [], []
+    roots = []
+    lasted = []
+    lost = []
     for hours in HOURS:
         found = windows(trace, hours * EVERY_S)
         roots.append(math.sqrt(hours))
@@ -92,7 +95,9 @@ def _rate_of(trace: Trace) -> float | None:
         lost.append(int(found.had.sum()) - lasted[-1])
     if not sum(lasted) + sum(lost):
         return None
-    root, yes, no = np.array(roots), np.array(lasted) + 1e-3, np.array(lost) + 1e-3
+    root = np.array(roots)
+    yes = np.array(lasted) + 1e-3
+    no = np.array(lost) + 1e-3
 
     def loss(log: float) -> float:
         step = math.exp(log) * root
@@ -106,13 +111,15 @@ def _rate_of(trace: Trace) -> float | None:
 
 def _rate(rates: npt.NDArray[np.float64]) -> LossRate:
     """The Gamma distribution with their mean and ``_SPREAD`` times their variance."""
-    mean, variance = float(rates.mean()), max(_SPREAD * float(rates.var(ddof=1)), 1e-6)
+    mean = float(rates.mean())
+    variance = max(_SPREAD * float(rates.var(ddof=1)), 1e-6)
     return LossRate(mean**2 / variance, mean / variance)
 
 
 def _shares(shares: npt.NDArray[np.float64]) -> Availability:
     """The Beta distribution with their mean and variance."""
-    mean, variance = float(shares.mean()), max(float(shares.var(ddof=1)), 1e-4)
+    mean = float(shares.mean())
+    variance = max(float(shares.var(ddof=1)), 1e-4)
     mean = min(max(mean, 0.01), 0.99)
     strength = max(mean * (1 - mean) / variance - 1, 0.5)
     return Availability(mean * strength, (1 - mean) * strength)
@@ -138,7 +145,8 @@ def _correlation(missing: npt.NDArray[np.int64], of: int) -> float | None:
 
     def loss(logits: npt.NDArray[np.float64]) -> float:
         share, correlation = np.clip(expit(logits), 1e-6, 1 - 1e-6)
-        a, b = share * (1 / correlation - 1), (1 - share) * (1 / correlation - 1)
+        a = share * (1 / correlation - 1)
+        b = (1 - share) * (1 / correlation - 1)
         return -float(times @ (betaln(a + values, b + of - values) - betaln(a, b)))
 
     found = minimize(loss, [0.0, 0.0], method="Nelder-Mead", options={"xatol": 1e-6, "fatol": 1e-8})

@@ -154,14 +154,18 @@ def replay(
     default the end of ``up``.
     """
     count = len(starts)
-    total_s, cycle_s, restart_s = job.total_s, job.cycle_s, job.restart_s
+    total_s = job.total_s
+    cycle_s = job.cycle_s
+    restart_s = job.restart_s
     version_s = cycle_s + job.backup_s
     ends = np.full(count, len(up)) if ends is None else ends
     took = np.full(count, np.nan)
     paid = {SPOT: np.zeros(count), ON_DEMAND: np.zeros(count)}
     preemptions = np.zeros(count, dtype=np.int64)
     on = np.full(count, WAIT)
-    done, kept, starting = np.zeros(count), np.zeros(count), np.zeros(count)
+    done = np.zeros(count)
+    kept = np.zeros(count)
+    starting = np.zeros(count)
     open_ = np.ones(count, dtype=bool)
     tick = 0
     while open_.any():
@@ -341,11 +345,13 @@ def _rows(
         run.preemptions,
         run.took_s / deadline_s,
     )
-    found, at = [], 0
+    found = []
+    at = 0
     for slack in deadlines:
         for pool in pools:
             own = slice(at, at := at + len(pool.begin))
-            late, means = int(run.late[own].sum()), (float(each[own].mean()) for each in shares)
+            late = int(run.late[own].sum())
+            means = (float(each[own].mean()) for each in shares)
             found.append(
                 DeadlineRow(
                     pool.path, slack, name, len(pool.begin), late, *_cost(run.cost[own]), *means

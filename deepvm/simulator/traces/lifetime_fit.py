@@ -120,7 +120,8 @@ def log_likelihood(
     Minus infinity where the law cannot give such lives.
     """
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-        above, beyond = law.log_survival(low, *values), law.log_survival(high, *values)
+        above = law.log_survival(low, *values)
+        beyond = law.log_survival(high, *values)
         # log(S(low) - S(high)), without losing a small difference of two numbers next to 1, or next
         # to 0.
         own = above + np.where(np.isinf(high), 0.0, np.log(-np.expm1(beyond - above)))

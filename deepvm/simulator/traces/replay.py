@@ -119,10 +119,13 @@ def replay(
     mean, shape, scale = (np.concatenate(each) for each in known)
     ended = np.concatenate([lives.ended for lives in pools])
     low, high = (np.concatenate(ends) for ends in zip(*map(_ends, pools), strict=True))
-    saves, lost = np.zeros(low.size), np.zeros(low.size)
+    saves = np.zeros(low.size)
+    lost = np.zeros(low.size)
     # All lifetimes advance from save to save together; one leaves when all of its possible ends are
     # passed.
-    at, begun, done = np.arange(low.size), np.zeros(low.size), 0
+    at = np.arange(low.size)
+    begun = np.zeros(low.size)
+    done = 0
     while at.size:
         facts = SaveFacts(
             save_s=save_s,
@@ -134,7 +137,8 @@ def replay(
         )
         work = np.broadcast_to(whole_steps(policy, facts) * step_s, at.shape)
         durable = begun + work + save_s
-        first, last = np.clip(low[at], begun, durable), np.clip(high[at], begun, durable)
+        first = np.clip(low[at], begun, durable)
+        last = np.clip(high[at], begun, durable)
         # An end that is uniform on [first, last] of this cycle loses what lies between it and the
         # last save. A life that was only watched has nothing to lose, but part of a save may be in
         # what was seen of it.
@@ -143,12 +147,15 @@ def replay(
         lost[at] += np.where(ended[at], loses, 0) / 2
         saves[at] += done * save_s * (last - first) + np.where(ended[at], 0, part) / 2
         stays = durable < high[at]
-        at, begun, done = at[stays], durable[stays], done + 1
+        at = at[stays]
+        begun = durable[stays]
+        done = done + 1
         if done > MOST_CYCLES:
             raise RequestError(
                 "policies", policy.name, f"policies with at most {MOST_CYCLES} saves in a life"
             )
-    width, begins = high - low, np.cumsum([0, *(lives.life_s.size for lives in pools)])[:-1]
+    width = high - low
+    begins = np.cumsum([0, *(lives.life_s.size for lives in pools)])[:-1]
     sums = zip(
         np.add.reduceat(saves / width, begins), np.add.reduceat(lost / width, begins), strict=True
     )
@@ -175,7 +182,8 @@ def best_fixed(lives: TraceLives, save_s: float, *, step_s: float = STEP_S) -> C
 
     def up_to(end: Array) -> tuple[Array, Array]:
         """Integrals over ends from 0 to ``end`` of save time and of lost work: (lives, work)."""
-        cycle, over = work + save_s, lives.ended[:, None]
+        cycle = work + save_s
+        over = lives.ended[:, None]
         whole = np.floor(end[:, None] / cycle)
         rest = end[:, None] - whole * cycle
         part = whole * save_s**2 / 2 + np.maximum(rest - work, 0) ** 2 / 2

@@ -27,10 +27,8 @@ class ResampledLifetimes:
 
         Raises DataError: none was ended by one.
         """
-        seen_s, ended = (
-            np.array([s for s, _ in lives], dtype=float),
-            np.array([e for _, e in lives], dtype=bool),
-        )
+        seen_s = np.array([s for s, _ in lives], dtype=float)
+        ended = np.array([e for _, e in lives], dtype=bool)
         if not ended.any():
             raise DataError(
                 f"none of {len(lives)} lives was ended by a preemption; name another pool, or an"

@@ -111,7 +111,8 @@ class Trace:
         wanted = self.nodes if nodes is None else nodes
         up = self.counts >= max(wanted, 1)
         change = np.diff(up.astype(np.int8))
-        begins, ends = np.flatnonzero(change > 0) + 1, np.flatnonzero(change < 0) + 1
+        begins = np.flatnonzero(change > 0) + 1
+        ends = np.flatnonzero(change < 0) + 1
         # The end of a run at the beginning is not ours
         ends = ends[ends > begins[0]] if begins.size else ends[:0]
         ended = np.arange(begins.size) < ends.size
@@ -127,7 +128,8 @@ def read_trace(path: str | os.PathLike[str]) -> Trace:
     """
     file = Path(path)
     tree = read_object(file, _A_TRACE, json.load)
-    metadata, data = tree.value.get("metadata"), tree.value.get("data")
+    metadata = tree.value.get("metadata")
+    data = tree.value.get("data")
     gap: Any = metadata.get("gap_seconds") if isinstance(metadata, dict) else None
     wrong: list[tuple[KeyPath, object, str]] = []
     if type(gap) not in (int, Decimal) or not 0 < gap <= LONGEST_GAP_S:

@@ -351,6 +351,7 @@ TEXT = {
 }
 
 
+@pytest.mark.system
 def test_what_profile_scaling_cannot_train(run: Run) -> None:
     for case in TEXT:
         words, said = TEXT[case]

@@ -162,6 +162,7 @@ def test_two_at_once_do_not_share_a_folder(run: Run) -> None:
     assert run("profile", "all", *WORDS)[0] == 0
 
 
+@pytest.mark.system
 def test_what_fails_is_said_and_the_rest_is_kept(run: Run) -> None:
     keep("eflops-resnet50")
     code, out, err = run("profile", "all", *WORDS, "-o", "json", "--save")

@@ -248,7 +248,7 @@ def test_recommend_says_what_public_traces_say_of_its_cluster(run: Run) -> None:
     code, out, err = run(*words)
     assert code == 0, err
     found = re.search(
-        r"all (\d+) live through ([\d.]+) h with (\d+) % \((\d+) to (\d+) %\), as with '--mttp"
+        r"all (\d+) live through ([\d.]+) h with (\d+)% \((\d+)% to (\d+)%\), as with '--mttp"
         r" ([\d.]+)d'",
         " ".join(out.split()),
     )
@@ -270,7 +270,7 @@ def test_recommend_says_what_public_traces_say_of_its_cluster(run: Run) -> None:
     ("more", "first"),
     [
         (["--pw", "3"], "the same cluster"),
-        (["--pw", "30", "--save-policy", "static:1000000"], "52 x g4dn.xlarge (spot)"),
+        (["--pw", "30", "--save-policy", "static:1000000"], "52 x g4dn.xlarge spot"),
     ],
 )
 def test_recommend_says_what_comes_first_by_public_traces(

@@ -11,8 +11,9 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.jobs.memory_bucket import NAME, HeadCloud, place_of, submitted
@@ -50,6 +51,9 @@ def controlled(monkeypatch: pytest.MonkeyPatch) -> list[JobState]:
     return found
 
 
+NO_FLAGS: dict[str, Any] = {f.name: f.default for f in fields(jobs_group.ResumeFlags)}
+
+
 def test_it_rents_no_other_head_when_its_own_address_is_not_known(
     head: tuple[History, JobRow], controlled: list[JobState], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -57,7 +61,7 @@ def test_it_rents_no_other_head_when_its_own_address_is_not_known(
     cloud = HeadCloud()
     assert not cloud.controls_here()
     monkeypatch.setattr("deepvm.jobs.submission.cloud_of", lambda name: cloud)
-    jobs_group.resume(NAME, total_usd=None, deadline=None)
+    jobs_group.resume(name=NAME, **NO_FLAGS)
     assert not cloud.asked and len(controlled) == 1
 
 
@@ -73,7 +77,7 @@ def test_a_controller_that_was_killed_while_the_job_ended_goes_on_ending_it(
     history, _ = head
     before = history.world(NAME)
     history.commit(NAME, before, replace(before, job=state, ending="stopped by the user"), [])
-    jobs_group.resume(NAME, total_usd=None, deadline=None)
+    jobs_group.resume(name=NAME, **NO_FLAGS)
     (world,) = controlled
     assert (world.job, world.ending) == (state, "stopped by the user")
 

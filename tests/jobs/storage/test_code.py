@@ -235,6 +235,7 @@ def test_what_lies_outside_is_not_written(tmp_path: Path) -> None:
     assert not (tmp_path / "made").exists()
 
 
+@pytest.mark.system
 def test_an_older_python_unpacks_it_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "code" / "deep").mkdir(parents=True)
     (tmp_path / "code" / "deep" / "train.py").write_text("1")

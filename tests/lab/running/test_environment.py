@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from deepvm.lab.running.environment import environment, file_system
 
 
+@pytest.mark.system
 def test_the_file_system_of_a_folder(tmp_path: Path) -> None:
     assert file_system(Path("/proc")) == "proc"
     assert file_system(tmp_path / "not there") == "unknown"
 
 
+@pytest.mark.system
 def test_all_items_of_a_table_are_there(tmp_path: Path) -> None:
     found = environment(tmp_path)
     assert set(found) == {

@@ -113,6 +113,7 @@ def test_a_manifest_is_whole_whenever_its_writer_is_killed(tmp_path: Path) -> No
         assert 1 <= len(read_manifest(tmp_path)) <= 50
 
 
+@pytest.mark.system
 def test_a_key_changes_with_what_may_change_a_run(tmp_path: Path) -> None:
     known = about.environment(tmp_path)
     first = key_of(CONFIG, known)

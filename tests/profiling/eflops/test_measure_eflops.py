@@ -302,6 +302,7 @@ def fault(
     return raised.value
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("kind", "rank", "error", "message"),
     [

@@ -88,7 +88,8 @@ def _permission(
     aws: Aws, region: str, service: str, operation: str, parameters: Mapping[str, Any]
 ) -> Check:
     question = ApiCall(service, operation, PRICING_REGION if service == "pricing" else region)
-    name, dry = f"permission {question.action}", service == "ec2"
+    name = f"permission {question.action}"
+    dry = service == "ec2"
     try:
         try:
             aws.call(
@@ -113,7 +114,8 @@ def _quotas(aws: Aws, region: str, now: datetime) -> list[Check]:
     checks = []
     for family, market in product(_FAMILIES, (Market.SPOT, Market.ON_DEMAND)):
         code, title = QUOTA_NAMES[family, market]
-        name, row = f"quota {family}, {market.value}", rows.get(code)
+        name = f"quota {family}, {market.value}"
+        row = rows.get(code)
         if row is None:
             checks.append(Check(name, None, f"AWS knows no quota {title} ({code}) in {region}"))
             continue

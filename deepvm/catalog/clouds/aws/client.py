@@ -34,7 +34,9 @@ class Aws:
         ``total_s`` is for one answer with all its pages: a peer that sends a byte now and then
         never hits ``read_s``.
         """
-        self.profile, self._region, self._total_s = profile, region, total_s
+        self.profile = profile
+        self._region = region
+        self._total_s = total_s
         self._clients: dict[tuple[str, str], Any] = {}
         self._session: Any = None
         self._credentials: Any = None

@@ -37,10 +37,13 @@ _ACCELERATORS = {
     "MediaAcceleratorInfo": "Accelerators",
 }
 
-ZERO, UNPARSABLE, CONFLICT = "zero price", "unparsable row", "second price for the same type"
+ZERO = "zero price"
+UNPARSABLE = "unparsable row"
+CONFLICT = "second price for the same type"
 NO_DOLLARS = "no price per hour in US dollars"
 OTHER_OPERATION = "other operation than RunInstances"
-OTHER_PRODUCT, UNKNOWN_ZONE = "other product than Linux/UNIX", "unknown zone"
+OTHER_PRODUCT = "other product than Linux/UNIX"
+UNKNOWN_ZONE = "unknown zone"
 
 LINUX = "Linux/UNIX"
 """The product whose spot prices count.
@@ -60,7 +63,8 @@ def _each(
     rows: Iterable[Any], read: Callable[[Any], _Result]
 ) -> tuple[list[_Result], Counter[str]]:
     """What ``read`` makes of each row, and how many rows were refused, by reason."""
-    results, refused = [], Counter[str]()
+    results = []
+    refused = Counter[str]()
     for row in rows:
         try:
             results.append(read(row))
@@ -208,7 +212,8 @@ def _spec(row: Row) -> tuple[str, dict[str, Any]]:
 
 
 def _gpu(gpus: Sequence[Row]) -> dict[str, Any]:
-    first, count = gpus[0], sum(int(gpu["Count"]) for gpu in gpus)
+    first = gpus[0]
+    count = sum(int(gpu["Count"]) for gpu in gpus)
     gpu = {"name": first["Name"], "manufacturer": first.get("Manufacturer", ""), "count": count}
     mib = (first.get("MemoryInfo") or {}).get("SizeInMiB")
     return gpu | {"memory_gib": _gib(mib)} if mib else gpu
@@ -286,7 +291,8 @@ def _product(row: Any) -> tuple[str, list[Decimal]]:
 
 def _change(row: Row, zone_ids: Mapping[str, str]) -> tuple[tuple[str, str], int, Decimal]:
     """Type and zone, time (s since 1970) and price of a row of DescribeSpotPriceHistory."""
-    name, since = row["InstanceType"], row["Timestamp"]
+    name = row["InstanceType"]
+    since = row["Timestamp"]
     if not name or since.tzinfo is None:
         raise _RowRefusedError(UNPARSABLE)
     if not str(row.get("ProductDescription", LINUX)).startswith(LINUX):

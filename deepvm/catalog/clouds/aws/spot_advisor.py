@@ -72,7 +72,8 @@ class AdvisorProvider(Provider):
             # An exception keeps the traceback of whoever raises it, so each thread gets its own.
             raise CloudError(self.file.what, regions.why, regions.detail, regions.advice)
         if region not in regions:
-            detail, known = f"the file has no region {region}", joined(sorted(regions)[:3])
+            detail = f"the file has no region {region}"
+            known = joined(sorted(regions)[:3])
             advice = redact(f"it knows {len(regions)} regions, such as {known}; check --region")
             raise CloudError(self.file.what, "region", detail, advice)
         types = regions[region].get("Linux") if isinstance(regions[region], dict) else None

@@ -80,7 +80,7 @@ class TestQuestions:
             "live",
         )
         assert signal.data["g4dn.xlarge"]["gpu"]["name"] == "T4"
-        assert signal.refused == {"incomplete row": 1}
+        assert signal.refused == {"unparsable row": 1}
         json.dumps(signal.data)  # plain JSON
 
     def test_offerings(self):
