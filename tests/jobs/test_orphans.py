@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -210,5 +210,6 @@ def test_who_goes_on_with_a_job_knows_what_the_one_before_wrote_last(
 
     monkeypatch.setattr(run, "only_controller", last_words)
     monkeypatch.setattr(run, "control", lambda job, world, *_, **__: known.append(world.generation))
-    jobs_group.resume("next", total_usd=10.0, deadline=None)
+    flags = {f.name: f.default for f in fields(jobs_group.ResumeFlags)}
+    jobs_group.resume(name="next", **{**flags, "total_usd": 10.0})
     assert known == [7]

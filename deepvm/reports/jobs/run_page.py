@@ -27,8 +27,18 @@ from deepvm.reports.jobs.listing import FORECAST_COLUMNS, forecast_rows
 from deepvm.reports.pages import render, render_blocks
 
 TEMPLATE = "run_page.html.j2"
-PARTS = ["head", "time", "machines", "machine_table", "steps", "step_table", "money"]
-PARTS += ["money_table", "file", "foot"]
+PARTS = [
+    "head",
+    "time",
+    "machines",
+    "machine_table",
+    "steps",
+    "step_table",
+    "money",
+    "money_table",
+    "file",
+    "foot",
+]
 """Blocks of the template that may change while the job runs; :meth:`RunPage.event_rows` may, too."""
 MAX_EVENTS = 4000
 """The newest, which a page shows; ``deepvm jobs show -o json`` has all."""
@@ -87,7 +97,7 @@ class RunPage:
     @cached_property
     def parts(self) -> dict[str, str]:
         """What of the page may change while the job runs, by name."""
-        parts = render_blocks(TEMPLATE, PARTS, **self._data)
+        parts = render_blocks(TEMPLATE, PARTS, times=self.times, **self._data)
         return {name.replace("_", "-"): text for name, text in parts.items()}
 
     def event_rows(self, after: int) -> str:
@@ -118,8 +128,8 @@ class RunPage:
     @cached_property
     def _data(self) -> dict[str, Any]:
         job = self.job
-        document = self.job.document
-        spec = self.job.row.spec
+        document = job.document
+        spec = job.row.spec
         times = self.times
         bars = list(self._bars())
         costs = paid(job.world, times.start_s, times.end_s)
