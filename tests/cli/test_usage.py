@@ -36,7 +36,7 @@ PAPER = ["--catalog", "paper"]
         ),
         (
             ["recommend", "--pw", "3", *PAPER, "--gpu", "T5"],
-            "a name or glob that matches a type; did you mean --gpu T4?",
+            "a name or glob that matches a type, such as A10G, K80, M60, T4",
         ),
         (["explain", "g5.xlrage", "--pw", "3", *PAPER], "; did you mean g5.xlarge"),
         (
