@@ -9,8 +9,8 @@ PW ?= 3
 
 help:
 	@echo "make recommend   install into .venv and recommend a cluster for PW=$(PW) \$$/h"
-	@echo "make test        ring 1: tests that start no process and no slow server (four minutes on two cores)"
-	@echo "make test-system ring 2: tests that start processes (eight minutes)"
+	@echo "make test        ring 1: tests that start no process and no slow server (six minutes on two cores)"
+	@echo "make test-system ring 2: tests that start processes (ten minutes)"
 	@echo "make test-all    rings 1 and 2, as CI runs them"
 	@echo "make test-slow   ring 3: the long campaigns, and the tests of the other rings with more examples (two hours)"
 	@echo "make check       ruff, mypy --strict, the size of each package, words that new lines avoid"
@@ -48,10 +48,8 @@ $(VENV)/.dev: pyproject.toml | $(VENV)/.made
 	@$(COMPILE)
 	@touch $@ $(VENV)/.base $(VENV)/.docs
 
-# Ring 1 waits for nothing; tests of ring 2 wait for disks, processes and networks.
-CORES = $(shell nproc --all)
-test: WORKERS = $(CORES)
-test-system test-all: WORKERS = $(shell echo $$(($(CORES) + 1)))
+# One more than there are cores: a third of the time tests wait for disks, threads and networks.
+WORKERS = $(shell echo $$(($$(nproc --all) + 1)))
 # Each worker imports all tests: twice as fast where the rewritten asserts of an earlier run are kept.
 unexport PYTHONDONTWRITEBYTECODE
 
