@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 _LONGEST = 100
 _COMPARED = 5
-_LIKENESS = 0.74
+_LIKENESS = 0.66
 
 
 def nearest(name: str, known: Iterable[str], most: int = 1) -> list[str]:

@@ -255,7 +255,7 @@ def test_a_unit_that_is_nearly_right_is_named() -> None:
 
 
 def test_no_unit_is_made_up() -> None:
-    for text in ["3", "x hours", "1.2.3 weeks", "12 parsecs", "hours", "1.5.3\n q"]:
+    for text in ["3", "x hours", "1.2.3 weeks", "12 fortnights", "hours", "1.5.3\n q"]:
         for read in (parse_bytes, lambda v: parse_seconds(v, "deadline")):
             with pytest.raises(RequestError) as caught:
                 read(text)

@@ -356,7 +356,7 @@ def test_what_profile_scaling_cannot_train(run: Run) -> None:
     for case in TEXT:
         words, said = TEXT[case]
         code, out, err = run("profile", "scaling", "--local", "2", *words)
-        assert (code, out) == (2, "") and said in err
+        assert (code, out) == (2, "") and said in err, (case, code, err)
 
 
 def test_a_language_model_is_proposed_as_it_would_be_trained(ask: Ask, run: Run) -> None:
@@ -406,7 +406,7 @@ def test_a_law_is_not_saved_without_knowing_of_what(run: Run) -> None:
         )
         words, said = BAD[case]
         code, out, err = run("profile", "fit", "steps.csv", "--law", "step-time", "--save", *words)
-        assert (code, out) == (2, "") and said in err
+        assert (code, out) == (2, "") and said in err, (case, code, err)
         assert not (Path("data") / "measured.json").exists()
 
 
