@@ -339,10 +339,6 @@ TEXT = {
         ("--model", "gpt2", "--trains", "mine"),
         "recommend knows gpt2 by its name",
     ),
-    "a name with a colon": (
-        ("--model", "a:b", "--trains", "a:b"),
-        "the name that recommend --model has",
-    ),
     "no numbers": (
         ("--batch", "64;32"),
         "--batch: '64;32' cannot be used; allowed: whole numbers separated by commas",
