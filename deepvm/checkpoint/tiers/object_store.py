@@ -97,8 +97,10 @@ class ObjectStore(Store):
                 self._parts.clear(shard.job, epoch or 0)
             except CheckpointError as error:  # it may be allowed to write and not to list
                 log.debug("%s", error)
-        self._write_whole(shard, self._parts.joined(shard, names))
-        self._discard(names)
+        try:
+            self._write_whole(shard, self._parts.joined(shard, names))
+        finally:  # by which the others know that it is over, also when it has failed
+            self._discard(names)
 
     def _is_there(self, shard: Shard) -> bool:
         """Whether a version of this layout is complete."""
