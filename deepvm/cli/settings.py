@@ -26,7 +26,7 @@ from deepvm.documents.tree import Tree, shown
 from deepvm.errors import CatalogFormatError, DataError, DeepVMError, Issue, RequestError
 from deepvm.io.safe_read import read_text
 from deepvm.io.user_dirs import user_folder
-from deepvm.services.plan_options import RankFlags, SweepFlags
+from deepvm.services.plan_options import RankFlags
 
 FOLDER_FILE = "deepvm.toml"
 ALL_OPTIONS = "deepvm.all-options"
@@ -73,7 +73,7 @@ class Settable(NamedTuple):
 def _settable() -> dict[str, Settable]:
     """The options that may be set, as fields of RankFlags, which has all of them."""
     found: dict[str, Settable] = {}
-    for field in (*fields(RankFlags), *fields(SweepFlags)):
+    for field in fields(RankFlags):
         about = option_of(field)
         default = default_of(field)
         if about is None:
@@ -81,7 +81,8 @@ def _settable() -> dict[str, Settable]:
         form = about.kind
         if isinstance(default, list):
             form = list
-        found.setdefault(field.name, Settable(about, set(), default)).forms.add(form)
+        found[field.name] = Settable(about, {form}, default)
+    found["policy"].forms.add(list)  # of sweep
     return found
 
 

@@ -29,13 +29,6 @@ class Interval:
         """Without doubt."""
         return cls(value, value, value)
 
-    def probability_above(self, value: float) -> float:
-        """Probability that a lognormal figure exceeds a value > 0; 0 or 1 if it is exact."""
-        sd = math.log(self.high / self.low) / (2 * Z80)
-        if sd == 0:
-            return float(self.value >= value)
-        return 0.5 * math.erfc(math.log(value / self.value) / (sd * math.sqrt(2)))
-
     def scaled(self, factor: float) -> Interval:
         """All three times a factor above 0."""
         return Interval(self.low * factor, self.value * factor, self.high * factor)

@@ -208,6 +208,20 @@ def format_seconds(seconds: float, *, up: bool = False, digits: int = 4) -> str:
 MOST_BYTES = 10**24  # more is a slip; floats and solvers still count with it
 
 
+def elapsed(seconds: float) -> str:
+    """A time after the start: ``12.3 s``, ``4:05`` (minutes), ``1:04:05``, ``2 d 1:04:05``."""
+    if seconds < 60:
+        return f"{max(seconds, 0.0):.1f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours}:{minutes:02d}:{rest:02d}"
+    if hours:
+        return f"{hours}:{minutes:02d}:{rest:02d}"
+    return f"{minutes}:{rest:02d}"
+
+
 def parse_bytes(size: str | int, option: str = "checkpoint_size") -> int:
     """Read a size: ``300MB``, ``0.3GB`` (powers of 1000), ``512MiB`` (of 1024), or a number.
 

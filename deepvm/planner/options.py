@@ -115,7 +115,7 @@ def _extra(help: str, metavar: str) -> Any:
     return option(None, help, metavar, part="extras")
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False, init=False)
 class PlanOptions:
     """The options of every command that plans; numbers may be text.
 

@@ -9,6 +9,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from deepvm.core.units import elapsed
+
 HEIGHT = 220
 """Of a picture of lines, in pixels."""
 HEADROOM = 0.94
@@ -96,20 +98,6 @@ class Times:
             step = _DAY_S * round_up(self.span_s / _TICKS / _DAY_S)
         count = int(self.span_s / step * 1.0001) + 1
         return [(i * step / self.span_s, _tick(i * step, step)) for i in range(count)]
-
-
-def elapsed(seconds: float) -> str:
-    """A time after the start: ``12.3 s``, ``4:05`` (minutes), ``1:04:05``, ``2 d 1:04:05``."""
-    if seconds < 60:
-        return f"{max(seconds, 0.0):.1f} s"
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    if days:
-        return f"{days} d {hours}:{minutes:02d}:{rest:02d}"
-    if hours:
-        return f"{hours}:{minutes:02d}:{rest:02d}"
-    return f"{minutes}:{rest:02d}"
 
 
 def _tick(seconds: float, step: float) -> str:

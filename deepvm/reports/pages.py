@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deepvm.core.spelling import joined
-from deepvm.core.units import counted, format_seconds
-from deepvm.reports.charts import elapsed
+from deepvm.core.units import counted, elapsed, format_seconds
 from deepvm.reports.terminal import visible
 
 if TYPE_CHECKING:
@@ -92,7 +91,7 @@ def _ascii(page: str) -> str:
 
 def render_markdown(template: str, **data: Any) -> str:
     """A text in Markdown; ``|`` in values is replaced, as it would end the cell of a table."""
-    environment = text_environment(
+    environment = new_environment(
         lambda value: value.replace("|", "/") if isinstance(value, str) else value,
         keep_trailing_newline=True,
     )
@@ -102,16 +101,15 @@ def render_markdown(template: str, **data: Any) -> str:
 @lru_cache
 def sentences(template: str) -> Any:
     """The macros of a template of text, which are called one at a time."""
-    return text_environment(lambda value: value).get_template(template).module
+    return new_environment(lambda value: value).get_template(template).module
 
 
-def text_environment(finalize: Callable[[Any], Any], **more: Any) -> Environment:
-    """Templates of text, in which nothing is escaped; ``finalize`` changes each value."""
+def new_environment(finalize: Callable[[Any], Any], **more: Any) -> Environment:
+    """An environment for the templates of this package; ``finalize`` changes each value."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
-        autoescape=False,
         undefined=StrictUndefined,
         finalize=finalize,
         trim_blocks=True,
@@ -124,17 +122,8 @@ def text_environment(finalize: Callable[[Any], Any], **more: Any) -> Environment
 
 @lru_cache(maxsize=1)
 def _environment() -> Environment:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=_shown,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(_FILTERS, count=format_count, usd=format_paid, utc=format_utc)
+    environment = new_environment(_shown, autoescape=True)
+    environment.filters.update(count=format_count, usd=format_paid, utc=format_utc)
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     environment.globals.update(asset=_asset, policy=_policy)
     macros = {"words": "job_words", "lab": "lab_cells", "ui": "ui.html", "chart": "chart.html"}

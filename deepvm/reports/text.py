@@ -22,7 +22,8 @@ from deepvm.core.interval import Interval
 from deepvm.core.spelling import printable
 from deepvm.core.units import format_bytes, format_usd
 from deepvm.io.times import format_time
-from deepvm.reports.pages import text_environment
+from deepvm.reports.compiled_templates import compiled_templates
+from deepvm.reports.pages import new_environment
 from deepvm.reports.tables import Column, print_lines, print_table
 
 _HEADER = re.compile(r"(>?)(~?)(.*?) ?(?:!(\d+))?")
@@ -64,15 +65,14 @@ def _column(header: str) -> Column:
 
 @lru_cache(maxsize=1)
 def _environment() -> Any:
-    from statistics import median  # slow to import
-
-    environment = text_environment(
-        lambda value: value.translate(_HIDDEN) if isinstance(value, str) else value
+    environment = new_environment(
+        lambda value: value.translate(_HIDDEN) if isinstance(value, str) else value,
+        bytecode_cache=compiled_templates(),
     )
     environment.filters.update(
         bytes=format_bytes,
         hours=format_hours,
-        median=median,
+        median=_median,
         printable=printable,
         scaled=scaled,
         short=short,
@@ -81,6 +81,12 @@ def _environment() -> Any:
         usd=format_usd,
     )
     return environment
+
+
+def _median(values: Iterable[float]) -> float:
+    from statistics import median  # slow to import
+
+    return median(values)
 
 
 def format_hours(seconds: float | None) -> str:

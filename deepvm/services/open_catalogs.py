@@ -378,14 +378,11 @@ def trains_a_model(options: PlanFlags, catalog: Catalog) -> bool:
 def check(options: PlanFlags) -> None:
     """Raise what is wrong with any prices, so that users do not wait for them: RequestError, DataError."""
     from deepvm.core.units import parse_seconds, to_decimal
-    from deepvm.planner.job_forecast import known_life_s
     from deepvm.planner.request import PlanRequest
 
     # What needs a catalog, and what means something only with it.
-    later: dict[str, Any] = dict.fromkeys(
-        ("mttp", "interruption_rate", "work", "save_policy", "deadline")
-    )
-    later |= {"total_budget": None, "objective": None}
+    names = ("mttp", "interruption_rate", "work", "save_policy", "deadline", "total_budget")
+    later: dict[str, Any] = dict.fromkeys((*names, "objective"))
     PlanRequest.parse(options.pw, replace(options, measured_on="", **later))
     if options.names_a_model and options.model.casefold() != NO_MODEL:
         trained(options)
@@ -394,6 +391,8 @@ def check(options: PlanFlags) -> None:
     if options.total_budget is not None:
         to_decimal(options.total_budget, "total_budget")
     if options.mttp not in (None, HISTORY) or options.interruption_rate is not None:
+        from deepvm.planner.job_forecast import known_life_s  # slow to import
+
         known_life_s(options.mttp, options.interruption_rate)
     if options.simulate is not None:
         from deepvm.services.simulated_ranking import read_runs

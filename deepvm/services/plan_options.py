@@ -1,6 +1,7 @@
 """The options of ``recommend``, ``explain`` and ``sweep``: those of the planner, and where catalogs come from.
 
-Light: ``--help`` loads it.
+Light: ``--help`` loads it. Classes that only are inherited from have no ``__init__``, which
+takes longer to make than all else here.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ def catalog_option(help: str) -> Any:
     return option(DEFAULT_CATALOG, help, "NAME|FILE", group=PRICES, complete="complete_catalog")
 
 
-def _runs(help: str) -> Any:
+def runs_option(help: str) -> Any:
+    """The option ``--simulate``."""
     return option(None, help, "RUNS", group=OUTPUT)
 
 
@@ -68,7 +70,7 @@ class MeasuredOptions(SourceOptions):
     )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False, init=False)
 class CatalogOptions(MeasuredOptions):
     """Which catalogs to open."""
 
@@ -152,7 +154,7 @@ class CatalogOptions(MeasuredOptions):
         return MarketRequest(**{f.name: getattr(self, f.name) for f in fields(MarketRequest)})
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False, init=False)
 class BudgetOptions:
     """What a cluster may cost."""
 
@@ -202,23 +204,4 @@ class PlanFlags(PlanOptions, CatalogOptions, AmountOptions, BudgetOptions):
 class RankFlags(PlanFlags, RankOptions):
     """The options of ``recommend``, which ranks."""
 
-    simulate: str | None = _runs("Also simulate the job on the ranked clusters: median, p95.")
-
-
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class SweepFlags(PlanFlags):
-    """The options of ``sweep``, which takes several budgets and several policies."""
-
-    pw: str = option(
-        MISSING,
-        "Budgets in $/h: 0:10:0.1, or a comma-separated list.",
-        "LOW:HIGH:STEP",
-        group=BUDGET,
-    )
-    policy: Any = option(
-        [],
-        "Only this policy of 'recommend'; repeatable; default: all.",
-        "NAME",
-        complete="complete_policy",
-    )
-    simulate: str | None = _runs("Also simulate the best clusters: p5, p50, p95.")
+    simulate: str | None = runs_option("Also simulate the job on the ranked clusters: median, p95.")

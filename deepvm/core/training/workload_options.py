@@ -54,7 +54,7 @@ class WorkloadOptions:
         return bool(self.model) or self.params is not None
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False, init=False)
 class AmountOptions(WorkloadOptions):
     """Adds how much is trained in all; ``epochs`` are of the data set, in the model's unit."""
 

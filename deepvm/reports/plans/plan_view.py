@@ -12,7 +12,6 @@ import numpy as np
 
 from deepvm.core.cluster.cluster import Recommendation
 from deepvm.core.cluster.instances import Catalog
-from deepvm.core.training.workload import Method, Scaling, Workload
 from deepvm.core.units import counted, format_bytes
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import Comparison
@@ -22,8 +21,9 @@ from deepvm.reports.text import short
 
 if TYPE_CHECKING:
     from deepvm.catalog.market.open_markets import Placement
+    from deepvm.core.training.workload import Workload
 
-_HOW = {Method.DDP: "data parallel", Method.FSDP: "sharded", Method.LORA: "LoRA"}
+_HOW = {"ddp": "data parallel", "fsdp": "sharded", "lora": "LoRA"}
 _NAMED = 6
 """Types named for one reason, at most."""
 
@@ -91,19 +91,19 @@ class PlanView:
         assert workload is not None
         model = workload.model
         parts = [f"{model.name}{' (assumed; --model names yours)' if self.assumed else ''}"]
-        parts.append(_HOW[workload.method])
+        parts.append(_HOW[workload.method.value])
         predictions = [r.prediction for _, r in self.rows if r.prediction]
         if predictions:
             parts.append(" or ".join(dict.fromkeys(p.precision for p in predictions)))
         if model.sequence > 1 and model.unit != "images":
             parts.append(f"{model.sequence} tokens")
-        whole = workload.scaling is Scaling.STRONG
+        whole = workload.scaling.value == "strong"
         parts.append(f"batch {workload.batch:.10g} {'in all' if whole else 'a GPU'}")
         if workload.samples is not None:
             amount = short(workload.samples * model.units_per_sample).replace("G", "B")
             parts.append(f"{amount} {model.unit}")
         text = ", ".join(parts)
-        if not predictions or workload.method is Method.DDP:
+        if not predictions or workload.method.value == "ddp":
             return text
         sizes = (workload.state_bytes, predictions[0].state_bytes)
         state, each = (format_bytes(round(float(f"{size:.3g}"))) for size in sizes)

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from datetime import datetime
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deepvm.core.cluster.instances import INTERRUPTION_BANDS
 from deepvm.core.cluster.known_lives import history_words
 from deepvm.core.preemption.interruption_bands import BAND_SHARES, hits
 from deepvm.core.spelling import listed
 from deepvm.core.units import format_usd
-from deepvm.planner.explain import WhyNot
 from deepvm.planner.infeasible import ALLOWED_BY, BY_NAME
 from deepvm.reports.plans import words
 from deepvm.reports.plans.plan_view import PlanView
 from deepvm.reports.plans.sources import known_age, source_lines
 from deepvm.reports.text import in_short, print_text, text_blocks
+
+if TYPE_CHECKING:
+    from deepvm.planner.explain import WhyNot
 
 _BEST_BY = {
     "throughput": "fastest training",

@@ -7,13 +7,16 @@ known.
 from __future__ import annotations
 
 import math
-from decimal import Decimal
+from decimal import ROUND_CEILING, Decimal
+from typing import TYPE_CHECKING
 
-from deepvm.core.bill.bill import Bill, BillItem
 from deepvm.core.cluster.cluster import Cluster, JobEstimate, Recommendation
 from deepvm.core.preemption.interruption_bands import ClusterRisk
 from deepvm.core.units import format_seconds, format_usd
 from deepvm.planner.request import Objective
+
+if TYPE_CHECKING:
+    from deepvm.core.bill.bill import Bill, BillItem
 
 _MANY_DIGITS = 1e8
 _DAY_S = 86_400
@@ -182,8 +185,6 @@ def about(bill: Bill) -> str:
 
 def in_cents(usd: Decimal) -> str:
     """Rounded up, because people will use it as a budget."""
-    from decimal import ROUND_CEILING
-
     return f"{usd.quantize(Decimal('0.01'), ROUND_CEILING):f}"
 
 

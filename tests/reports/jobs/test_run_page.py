@@ -15,6 +15,7 @@ import pytest
 from support.jobs import worlds
 from support.web_pages import Page, read_page
 
+from deepvm.core.units import elapsed
 from deepvm.jobs.decisions.world import Head, Role
 from deepvm.jobs.history.downtime import DOWNTIME, Downtime
 from deepvm.jobs.history.history import MACHINE, STATE, EventRow, Sample
@@ -339,7 +340,7 @@ def test_times_in_python_and_in_the_script() -> None:
         (3600, "1:00:00"),
         (176_720, "2 d 1:05:20"),
     ]:
-        assert charts.elapsed(seconds) == said
+        assert elapsed(seconds) == said
         if shutil.which("node"):
             program = (
                 f"{SCRIPT.read_text()}; console.log(JSON.stringify(runPage.elapsed({seconds})))"
