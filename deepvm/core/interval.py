@@ -37,10 +37,6 @@ class Interval:
         """``numerator`` over it: seconds from a rate."""
         return Interval(numerator / self.high, numerator / self.value, numerator / self.low)
 
-    def agrees_with(self, other: Interval) -> bool:
-        """Whether each value lies within the other's interval."""
-        return self.low <= other.value <= self.high and other.low <= self.value <= other.high
-
     @property
     def relative(self) -> float:
         """Half the width as a share of the value, on a log scale: 0.1 is about 10 % either way."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from datetime import timedelta
 from decimal import ROUND_FLOOR, Decimal
 from fractions import Fraction
 from numbers import Real
@@ -212,14 +213,9 @@ def elapsed(seconds: float) -> str:
     """A time after the start: ``12.3 s``, ``4:05`` (minutes), ``1:04:05``, ``2 d 1:04:05``."""
     if seconds < 60:
         return f"{max(seconds, 0.0):.1f} s"
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    if days:
-        return f"{days} d {hours}:{minutes:02d}:{rest:02d}"
-    if hours:
-        return f"{hours}:{minutes:02d}:{rest:02d}"
-    return f"{minutes}:{rest:02d}"
+    text = str(timedelta(seconds=int(seconds)))
+    text = text.replace(" days,", " d").replace(" day,", " d")
+    return text.removeprefix("0:").removeprefix("0")
 
 
 def parse_bytes(size: str | int, option: str = "checkpoint_size") -> int:

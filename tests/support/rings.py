@@ -67,7 +67,7 @@ class RingGuard:
         BaseProcess.start = guarded  # type: ignore[method-assign]
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event in _STARTS:
+        if event in _STARTS and not _lists_fonts(arguments):
             self._leaves_ring_1(event)
         elif event == "socket.connect" and _is_remote(arguments[1]):
             self._leaves_ring_1(f"connection to {arguments[1]}")
@@ -116,6 +116,11 @@ class RingGuard:
         }
         with suppress(OSError), open(self._record or os.devnull, "a") as file:
             file.write(json.dumps(line) + "\n")
+
+
+def _lists_fonts(arguments: tuple[Any, ...]) -> bool:
+    """Whether it is matplotlib's first call on a machine."""
+    return len(arguments) > 1 and arguments[1][:1] == ["fc-list"]
 
 
 def _is_remote(address: Any) -> bool:

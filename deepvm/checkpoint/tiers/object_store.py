@@ -40,18 +40,15 @@ class ObjectStore(Store):
         self._writing = threading.RLock()
 
     def begin(self, job: str, epoch: int) -> None:
-        """See :meth:`Tier.begin`."""
         if self._epochs.get(job) != epoch:  # each connection to a memory node says it again
             self._objects.ledger(job).begin(epoch)
             self._epochs[job] = epoch
 
     def epoch(self, job: str) -> int:
-        """See :meth:`Tier.epoch`."""
         found = self._objects.ledger(job).read()
         return 0 if found is None else found.epoch
 
     def jobs(self) -> set[str]:
-        """See :class:`Store`."""
         start = len(self._objects.prefix)
         with self._objects.errors("list its objects"):
             keys = list(self._objects.sizes(self._objects.prefix))
@@ -59,7 +56,6 @@ class ObjectStore(Store):
         return {name[0] for name in names if name is not None}
 
     def put(self, shard: Shard, acknowledged: Callable[[Level], None]) -> None:
-        """See :meth:`Tier.put`."""
         shard.check()
         with self._writing:
             if shard.layout.world == 1:

@@ -67,11 +67,9 @@ class DrawnLifetimes:
         return name, shape
 
     def starts(self, random: np.random.Generator, runs: int) -> Whole:
-        """See :class:`LifeSource`."""
         return np.zeros(runs, dtype=np.int64)
 
     def draw(self, random: np.random.Generator, starts: Whole, numbers: Whole) -> Array:
-        """See :class:`LifeSource`."""
         name, shape = self._unit()
         count = len(numbers)
         if name == "exponential":
@@ -107,7 +105,6 @@ class ObservedLifetimes:
         return random.integers(len(self._lives), size=runs)
 
     def draw(self, random: np.random.Generator, starts: Whole, numbers: Whole) -> Array:
-        """See :class:`LifeSource`."""
         first = self._first[starts]
         return np.asarray(self._lives[first + (starts - first + numbers) % self._size[starts]])
 
@@ -129,11 +126,9 @@ class ListedLifetimes:
         )
 
     def starts(self, random: np.random.Generator, runs: int) -> Whole:
-        """See :class:`LifeSource`."""
         return np.zeros(runs, dtype=np.int64)
 
     def draw(self, random: np.random.Generator, starts: Whole, numbers: Whole) -> Array:
-        """See :class:`LifeSource`."""
         return np.asarray(self._lives[np.minimum(numbers, len(self._lives) - 1)])
 
 

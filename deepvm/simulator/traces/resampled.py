@@ -40,11 +40,9 @@ class ResampledLifetimes:
         self.mean_s = float(seen_s.sum() / ended.sum())
 
     def starts(self, random: np.random.Generator, runs: int) -> Whole:
-        """See :class:`deepvm.simulator.engine.lifetimes.LifeSource`."""
         return np.zeros(runs, dtype=np.int64)
 
     def draw(self, random: np.random.Generator, starts: Whole, numbers: Whole) -> Array:
-        """See :class:`deepvm.simulator.engine.lifetimes.LifeSource`."""
         share = random.random(len(numbers))
         # The first time that fewer than this share outlast
         place = np.searchsorted(-self._above, -share)
