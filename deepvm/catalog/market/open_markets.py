@@ -313,7 +313,7 @@ class _Market:
         notes: tuple[str, ...] = ()
         if past is not None:
             signals[self.request.history] = past.sold_now
-            notes = past.notes
+            notes = tuple(past.notes)
         catalog = assemble(region, signals, self.request, self.now, notes, self.cloud)
         return catalog.sustained() if self.request.network == "baseline" else catalog
 

@@ -11,12 +11,11 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
+from typing import TypeVar
 
 from deepvm.catalog.public.integrity import check
 from deepvm.catalog.public.skypilot import SOURCE as CATALOG
@@ -27,8 +26,6 @@ from deepvm.errors import DataError, MissingDataError
 REPOSITORY = "https://github.com/skypilot-org/skypilot-catalog"
 SOURCE = "skypilot-catalog, stored versions"
 UNREADABLE = "unreadable version"
-MOST_BYTES = 64 * 2**20
-"""Of a version: that of AWS has 8 MB."""
 _LIMIT_S = 300.0
 _GAP = timedelta(days=1)
 """The catalog is rewritten every seven hours; less than this is no gap worth a note."""
@@ -41,55 +38,127 @@ _OFFLINE = {
     "LC_ALL": "C",
 }
 
-Changes = dict[str, dict[str, list[list[int | str]]]]
+_Figure = TypeVar("_Figure")
+_ByZone = dict[str, dict[str, _Figure]]
+"""By type and zone."""
 
 
 def _quiet(_: str) -> None: ...
 
 
-@dataclass(frozen=True)
+@dataclass
 class StoredPrices:
     """The spot prices of a region over time.
 
     Attributes:
-        signal: of the kind ``history:DAYS``. versions: how many could be read.
-        sold: by type and zone, in how many of the versions there was a spot price.
-        first, last: when the oldest and the newest of them were stored.
-        gone: by type and zone, when a version came in which there was a spot price no longer.
+        changes: the data of a signal of the kind ``history:DAYS``.
+        times: when the versions of these days that could be read were stored, oldest first.
+        sold: in how many of them there was a spot price.
+        gone: when a version came in which there was a spot price no longer.
         notes: what readers should know: unreadable versions, a history that is shorter than wanted,
             or old.
     """
 
-    signal: Signal
-    versions: int
-    sold: Mapping[str, Mapping[str, int]]
-    first: datetime
-    last: datetime
-    gone: Mapping[str, Mapping[str, Sequence[int]]] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    region: str
+    days: int
+    changes: _ByZone[list[list[int | str]]] = field(default_factory=dict)
+    times: list[int] = field(default_factory=list)
+    sold: _ByZone[int] = field(default_factory=dict)
+    gone: _ByZone[list[int]] = field(default_factory=dict)
+    refused: Counter[str] = field(default_factory=Counter)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def versions(self) -> int:
+        return len(self.times)
+
+    @property
+    def first(self) -> datetime:
+        return datetime.fromtimestamp(self.times[0], timezone.utc)
+
+    @property
+    def last(self) -> datetime:
+        return datetime.fromtimestamp(self.times[-1], timezone.utc)
+
+    @property
+    def signal(self) -> Signal:
+        """All of it."""
+        kind = f"{HISTORY}:{self.days}"
+        refused = dict(self.refused)
+        return Signal(kind, self.region, self.last, SOURCE, self.changes, refused, origin="cache")
 
     @property
     def sold_now(self) -> Signal:
         """The signal without types in zones that sold none when the newest version was stored."""
-        data: Changes = {}
-        for name, zones in self.signal.data.items():
-            for zone, points in zones.items():
-                gone = self.gone.get(name, {}).get(zone, ())
-                if not gone or gone[-1] < points[-1][0]:
-                    data.setdefault(name, {})[zone] = points
-        return replace(self.signal, data=data)
+        data: _ByZone[list[list[int | str]]] = {}
+        for name, zones in self.changes.items():
+            data[name] = {z: points for z, points in zones.items() if self._is_sold(name, z)}
+        return replace(self.signal, data={name: zones for name, zones in data.items() if zones})
 
+    def _is_sold(self, name: str, zone: str) -> bool:
+        """Whether the newest version has a spot price."""
+        gone = self.gone.get(name, {}).get(zone, [0])
+        return gone[-1] < int(self.changes[name][zone][-1][0])
 
-@dataclass(frozen=True)
-class _Version:
-    """Object name of the file, and when it was committed, seconds since 1970."""
+    def add(self, lines: Sequence[bytes], cloud: str, at_s: int, *, counts: bool) -> None:
+        """Add the version of a time; ``counts``: whether it is of the wanted days."""
+        try:
+            prices = self._prices(lines, cloud)
+        except DataError:
+            self.refused[UNREADABLE] += 1
+            return
+        if counts:
+            self.times.append(at_s)
+        before = [
+            (name, zone)
+            for name, zones in self.changes.items()
+            for zone in zones
+            if self._is_sold(name, zone)
+        ]
+        for (name, zone), price in prices.items():
+            points = self.changes.setdefault(name, {}).setdefault(zone, [])
+            if not points or points[-1][1] != price or not self._is_sold(name, zone):
+                points.append([at_s, price])
+            if counts:
+                sold = self.sold.setdefault(name, {})
+                sold[zone] = sold.get(zone, 0) + 1
+        for name, zone in before:
+            if (name, zone) not in prices:
+                self.gone.setdefault(name, {}).setdefault(zone, []).append(at_s)
 
-    name: str
-    at_s: int
+    def _prices(self, lines: Sequence[bytes], cloud: str) -> dict[tuple[str, str], str]:
+        """Spot prices by type and zone. Raises DataError: it is no such file."""
+        if not lines or not lines[-1].endswith(b"\n"):
+            raise DataError("the file breaks off")
+        # To check a row takes a hundred times as long as to look for a region's name in it.
+        region = self.region.encode()
+        here = [line for line in lines[1:] if region in line.lower()]
+        table = CATALOG.parse(lines[0] + b"".join(here), cloud)
+        if not here:
+            return {}
+        table = check(table)
+        for (where, reason), rows in table.refused.items():
+            if where in ("", self.region):
+                self.refused[reason] += rows
+        offers = [o for o in table.offers if o.region == self.region]
+        return {(o.instance_type, o.zone): o.spot for o in offers if o.spot is not None}
+
+    def take_notes(self, folder: str, now: datetime, *, complete: bool) -> None:
+        """Note what readers should know; ``complete``: one version is older than the days."""
+        if not complete and self.first - (now - timedelta(days=self.days)) > _GAP:
+            held = f"{(now - self.first) / timedelta(days=1):.1f} days, not {self.days}"
+            older = "'git fetch --unshallow' there brings older ones"
+            self.notes.append(f"{folder} holds prices of the last {held}: {older}")
+        if now - self.last > _GAP:
+            newest = f"the newest version in {folder} is of {self.last:%Y-%m-%d}"
+            self.notes.append(f"{newest}: 'git pull' there brings newer")
+        if self.refused[UNREADABLE]:
+            unreadable = counted(self.refused[UNREADABLE], "version")
+            self.notes.append(f"{folder}: {unreadable} besides {self.versions} could not be read")
 
 
 def read_stored_prices(
-    folder: str | os.PathLike[str],
+    folder: str,
     cloud: str,
     regions: Sequence[str],
     days: int,
@@ -105,170 +174,72 @@ def read_stored_prices(
         DataError: no git, no clone, no version that can be read, or no end after minutes.
         MissingDataError: no version of that time.
     """
-    clone = _Clone(Path(folder))
     start_s = int((now - timedelta(days=days)).timestamp())
-    versions = [v for v in clone.versions(cloud) if v.at_s <= now.timestamp()]
-    recent = [v for v in versions if v.at_s >= start_s]
+    versions = [v for v in _versions(folder, cloud) if v[0] <= now.timestamp()]
+    recent = [v for v in versions if v[0] >= start_s]
     if not recent:
         newest = f"it has no catalogs/v*/{cloud}/vms.csv"
         if versions:
-            newest = f"the newest is of {_time(versions[-1].at_s):%Y-%m-%d}"
+            at = datetime.fromtimestamp(versions[-1][0], timezone.utc)
+            newest = f"the newest is of {at:%Y-%m-%d}"
         raise MissingDataError(
             f"{folder}: no stored prices of the last {days} days: {newest}; 'git pull' there"
         )
     progress(f"reading {counted(len(recent), 'stored version')} of {folder}")
     earlier = versions[-len(recent) - 1 : -len(recent)]  # what held when the window began
-    histories = {region: _History(cloud, region) for region in regions}
-    for version in [*earlier, *recent]:
-        head, lines = _lines(clone.content(version))
-        for history in histories.values():
-            history.add(version, head, lines, counts=version.at_s >= start_s)
-    if not any(history.times for history in histories.values()):
+    prices = {region: StoredPrices(region, days) for region in regions}
+    for at_s, name in [*earlier, *recent]:
+        lines = _git(folder, "cat-file", "blob", name).splitlines(keepends=True)
+        for stored in prices.values():
+            stored.add(lines, cloud, at_s, counts=at_s >= start_s)
+    if not any(stored.times for stored in prices.values()):
         raise DataError(f"{folder}: none of {len(recent)} versions of {cloud}/vms.csv can be read")
-    return {
-        region: history.prices(folder, days, now, complete=bool(earlier))
-        for region, history in histories.items()
-    }
+    results: dict[str, StoredPrices | MissingDataError] = {}
+    for region, stored in prices.items():
+        results[region] = stored
+        if stored.sold:
+            stored.take_notes(folder, now, complete=bool(earlier))
+        else:
+            what = f"{stored.versions} versions of {cloud}/vms.csv"
+            results[region] = MissingDataError(f"{folder}: {what} have no spot prices of {region}")
+    return results
 
 
-def _lines(body: bytes | None) -> tuple[bytes, list[bytes]]:
-    """The header of a version and its lines; nothing of one that is too large or breaks off."""
-    if body is None or len(body) > MOST_BYTES or not body.endswith(b"\n"):
-        return b"", []
-    head, *lines = body.splitlines(keepends=True)
-    return head, lines
+def _versions(folder: str, cloud: str) -> list[tuple[int, str]]:
+    """Time and object name of all versions, the oldest first: none of a schema that was replaced before."""
+    shape = ["--format=@%ct", "--raw", "--root", "--no-renames", "--no-abbrev"]
+    pattern = f":(top,glob)catalogs/v*/{cloud}/vms.csv"
+    text = _git(folder, "log", "--no-show-signature", *shape, "--", pattern).decode()
+    at_s = 0
+    changes: list[tuple[int, int, str]] = []
+    for line in text.splitlines():
+        if line.startswith("@"):
+            at_s = int(line[1:])
+        elif change := _CHANGE.fullmatch(line):
+            changes.append((at_s, int(change[2]), change[1]))
+    newest = 0
+    versions: dict[int, str] = {}
+    # Git lists the newest first; a stable sort keeps its order among commits of one second.
+    for at_s, schema, name in sorted(reversed(changes), key=lambda change: change[0]):
+        if schema >= newest:
+            newest = schema
+            versions[at_s] = name  # of one commit the newest schema's
+    return list(versions.items())
 
 
-class _History:
-    """Versions of one region, from the oldest to the newest, put together."""
-
-    def __init__(self, cloud: str, region: str) -> None:
-        self.cloud = cloud
-        self.region = region
-        self.changes: Changes = {}
-        self.sold: dict[str, dict[str, int]] = {}
-        self.gone: dict[str, dict[str, list[int]]] = {}
-        self.refused: Counter[str] = Counter()
-        self.times: list[int] = []
-        self._before: frozenset[tuple[str, str]] = frozenset()
-
-    def add(self, version: _Version, head: bytes, lines: Sequence[bytes], *, counts: bool) -> None:
-        """Add a version; ``counts``: whether it is of the wanted time."""
-        # To check a row takes a hundred times as long as to look for a region's name in it.
-        region = self.region.encode()
-        prices = self._prices(head + b"".join(line for line in lines if region in line.lower()))
-        if prices is None:
-            self.refused[UNREADABLE] += 1
-            return
-        if counts:
-            self.times.append(version.at_s)
-        for (name, zone), price in prices.items():
-            points = self.changes.setdefault(name, {}).setdefault(zone, [])
-            if not points or points[-1][1] != price or (name, zone) not in self._before:
-                points.append([version.at_s, price])
-            if counts:
-                zones = self.sold.setdefault(name, {})
-                zones[zone] = zones.get(zone, 0) + 1
-        for name, zone in self._before - prices.keys():
-            self.gone.setdefault(name, {}).setdefault(zone, []).append(version.at_s)
-        self._before = frozenset(prices)
-
-    def _prices(self, body: bytes) -> dict[tuple[str, str], str] | None:
-        """Spot prices by type and zone; None if it is no such file."""
-        try:
-            rows = list(CATALOG.parse(body, self.cloud))
-            if not rows:
-                return {}
-            checked = check(rows)
-        except DataError:
-            return None
-        for place, reasons in checked.refused.items():
-            if place.region in ("", self.region):
-                self.refused.update(reasons)
-        here = [o for o in checked.offers if o.region == self.region]
-        return {(o.instance_type, o.zone): o.spot for o in here if o.spot is not None}
-
-    def prices(
-        self, folder: str | os.PathLike[str], days: int, now: datetime, *, complete: bool
-    ) -> StoredPrices | MissingDataError:
-        """What the versions say; ``complete``: one is older than the window."""
-        versions = len(self.times)
-        if not self.sold:
-            what = f"{versions} versions of {self.cloud}/vms.csv"
-            return MissingDataError(f"{folder}: {what} have no spot prices of {self.region}")
-        first = _time(self.times[0])
-        last = _time(self.times[-1])
-        kind = f"{HISTORY}:{days}"
-        refused = dict(self.refused)
-        signal = Signal(kind, self.region, last, SOURCE, self.changes, refused, origin="cache")
-        notes = []
-        if not complete and first - (now - timedelta(days=days)) > _GAP:
-            held = f"{(now - first) / timedelta(days=1):.1f} days, not {days}"
-            older = "'git fetch --unshallow' there brings older ones"
-            notes.append(f"{folder} holds prices of the last {held}: {older}")
-        if now - last > _GAP:
-            newest = f"the newest version in {folder} is of {last:%Y-%m-%d}"
-            notes.append(f"{newest}: 'git pull' there brings newer")
-        if self.refused[UNREADABLE]:
-            unreadable = counted(self.refused[UNREADABLE], "version")
-            notes.append(f"{folder}: {unreadable} besides {versions} could not be read")
-        return StoredPrices(signal, versions, self.sold, first, last, self.gone, tuple(notes))
-
-
-class _Clone:
-    """A clone that git reads; all of it within minutes."""
-
-    def __init__(self, folder: Path) -> None:
-        if not folder.is_dir():
-            raise DataError(f"{folder}: no such folder; 'git clone {REPOSITORY}' makes one")
-        self.folder = folder
-        self._until_s = time.monotonic() + _LIMIT_S
-
-    def versions(self, cloud: str) -> list[_Version]:
-        """All versions, the oldest first: none of a schema that was replaced before."""
-        shape = ["--format=@%ct", "--raw", "--root", "--no-renames", "--no-abbrev"]
-        pattern = f":(top,glob)catalogs/v*/{cloud}/vms.csv"
-        text = self._git("log", "--no-show-signature", *shape, "--", pattern).decode()
-        at_s = 0
-        newest = 0
-        schemas: list[tuple[int, _Version]] = []
-        for line in text.splitlines():
-            if line.startswith("@"):
-                at_s = int(line[1:])
-            elif change := _CHANGE.fullmatch(line):
-                schemas.append((int(change[2]), _Version(change[1], at_s)))
-        versions: dict[int, _Version] = {}
-        # Git lists the newest first; a stable sort keeps its order among commits of one second.
-        for schema, version in sorted(reversed(schemas), key=lambda one: one[1].at_s):
-            if schema >= newest:
-                newest = schema
-                versions[version.at_s] = version  # of one commit the newest schema's
-        return list(versions.values())
-
-    def content(self, version: _Version) -> bytes:
-        """The text of a version."""
-        return self._git("cat-file", "blob", version.name)
-
-    def _git(self, *words: str) -> bytes:
-        """What git says of the clone. Raises DataError: no git, no repository, or no answer."""
-        environ = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
-        command = ["git", "--no-pager", "-c", "color.ui=false", "-C", str(self.folder), *words]
-        try:
-            done = subprocess.run(
-                command,
-                capture_output=True,
-                timeout=max(self._until_s - time.monotonic(), 0.001),
-                env=environ | _OFFLINE,
-            )
-        except FileNotFoundError:
-            raise DataError(f"{self.folder}: git is not installed") from None
-        except subprocess.TimeoutExpired:
-            raise DataError(f"{self.folder}: git has not read it within {_LIMIT_S:.0f} s") from None
-        if done.returncode:
-            reason = next(iter(done.stderr.decode("utf-8", "replace").splitlines()), "git failed")
-            raise DataError(f"{self.folder}: {reason}; 'git clone {REPOSITORY}' makes a clone")
-        return done.stdout
-
-
-def _time(at_s: int) -> datetime:
-    return datetime.fromtimestamp(at_s, timezone.utc)
+def _git(folder: str, *words: str) -> bytes:
+    """What git says of a clone. Raises DataError: no git, no repository, or no answer."""
+    environ = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
+    command = ["git", "--no-pager", "-c", "color.ui=false", "-C", folder, *words]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, timeout=_LIMIT_S, env=environ | _OFFLINE
+        )
+    except FileNotFoundError:
+        raise DataError(f"{folder}: git is not installed") from None
+    except subprocess.TimeoutExpired:
+        raise DataError(f"{folder}: git has not read it within {_LIMIT_S:.0f} s") from None
+    if done.returncode:
+        reason = next(iter(done.stderr.decode("utf-8", "replace").splitlines()), "git failed")
+        raise DataError(f"{folder}: {reason}; 'git clone {REPOSITORY}' makes a clone")
+    return done.stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import time
 import zlib
 from dataclasses import dataclass
@@ -16,8 +17,8 @@ from urllib.parse import urlsplit
 from deepvm.catalog.signals.redaction import redact
 from deepvm.errors import CloudError, RequestError
 
-AGAIN = "try again later"
-_GZIP = 31  # zlib's number for a gzip stream with any window
+_TIMEOUT_S = 10.0
+"""For a connection, and between two pieces of a file."""
 
 
 @dataclass(frozen=True)
@@ -28,76 +29,61 @@ class PublicFile:
         url: without user and password. what: its name in errors. variable: the setting that names
             another address.
         again: what to do if it cannot be had, in words.
-        timeout_s: for a connection and between two pieces; total_s: for the whole file.
-        most_bytes: of the file, unpacked.
+        total_s: for the whole file. max_bytes: of the file, unpacked.
     """
 
     url: str
     what: str
     variable: str
-    again: str = AGAIN
-    timeout_s: float = 10.0
+    again: str = "try again later"
     total_s: float = 60.0
-    most_bytes: int = 64 * 2**20
+    max_bytes: int = 64 * 2**20
 
     def __post_init__(self) -> None:
         """Raise a RequestError about the setting unless the address is one of the web."""
         if not _on_the_web(self.url):
-            raise RequestError(
-                self.variable,
-                shown(self.url),
-                "an https:// or http:// address without user and password",
-            )
+            allowed = "an https:// or http:// address without user and password"
+            raise RequestError(self.variable, shown(self.url), allowed)
 
     def unreadable(self, detail: str) -> CloudError:
         """The error for a file with other content."""
-        return CloudError(
-            self.what,
-            "reply",
-            detail,
-            f"{self.again}; see that {self.variable} is right if it is set",
-        )
-
-    def _unreached(self, why: str, detail: str) -> CloudError:
-        network = (
-            f"check the network and the proxy settings (HTTPS_PROXY), or set {self.variable} to a"
-            " copy"
-        )
-        return CloudError(self.what, why, detail, network)
+        advice = f"{self.again}; see that {self.variable} is right if it is set"
+        return CloudError(self.what, "reply", detail, advice)
 
 
 @dataclass(frozen=True)
 class Downloaded:
-    """The bytes of a file, unpacked, and when the server says that it was written.
-
-    None if it does not say.
-    """
+    """The bytes of a file, unpacked, and when the server says that it was written, if it does."""
 
     body: bytes
     written_at: datetime | None = None
 
 
 def download(file: PublicFile) -> Downloaded:
-    """The whole file; blocks for ``total_s`` and one ``timeout_s`` at most. Raises CloudError."""
+    """The whole file; blocks for little more than ``total_s`` at most. Raises CloudError."""
     end = time.monotonic() + file.total_s
+    timeout_s = min(file.total_s, _TIMEOUT_S)
+    why = "network"
     try:
-        with request.build_opener(_WebRedirects).open(
-            _asking(file.url), timeout=file.timeout_s
+        with request.build_opener(_SafeRedirects).open(
+            _asking(file.url), timeout=timeout_s
         ) as reply:
             return Downloaded(_body(reply, file, end), _written_at(reply))
     except HTTPError as error:
         error.close()
         why = "throttled" if error.code in (429, 503) else "reply"
-        said = redact(error.reason)
-        raise CloudError(
-            file.what, why, f"the server says {error.code} {said}", file.again
-        ) from None
-    except (URLError, OSError, HTTPException, ValueError) as error:
+        detail = f"the server says {error.code} {redact(error.reason)}"
+        raise CloudError(file.what, why, detail, file.again) from None
+    except (gzip.BadGzipFile, zlib.error):
+        raise file.unreadable("the file is not packed as the server says") from None
+    except (OSError, EOFError, HTTPException, ValueError) as error:
         reason = error.reason if isinstance(error, URLError) else error
+        detail = redact(getattr(reason, "strerror", None) or reason) or type(reason).__name__
         if isinstance(reason, TimeoutError):
-            raise file._unreached("timeout", f"no answer within {file.timeout_s:g} s") from None
-        words = reason.strerror if isinstance(reason, OSError) and reason.strerror else reason
-        raise file._unreached("network", redact(words) or type(reason).__name__) from None
+            why = "timeout"
+            detail = f"no answer within {timeout_s:g} s"
+        advice = f"check the network and HTTPS_PROXY, or set {file.variable} to a copy"
+        raise CloudError(file.what, why, detail, advice) from None
 
 
 def shown(url: str) -> str:
@@ -111,41 +97,33 @@ def _asking(url: str) -> request.Request:
 
 
 def _body(reply: HTTPResponse, file: PublicFile, end: float) -> bytes:
-    raw = 0
-    body = bytearray()
     packed = reply.headers.get("Content-Encoding", "").strip().lower() == "gzip"
-    unpacker = zlib.decompressobj(_GZIP)
+    stream = gzip.GzipFile(fileobj=reply) if packed else reply
+    body = bytearray()
     # read1() returns what has come, where read() would wait for a full block from a slow server.
-    while piece := reply.read1(2**16):
-        raw += len(piece)
-        try:
-            # A small file may unpack to any size, so it is cut off at the limit.
-            body += unpacker.decompress(piece, file.most_bytes + 1 - len(body)) if packed else piece
-        except zlib.error:
-            raise file.unreadable("the file is not packed as the server says") from None
-        if len(body) > file.most_bytes:
-            raise file.unreadable(f"the file is larger than {file.most_bytes // 2**20} MiB")
+    while piece := stream.read1(2**16):
+        body += piece
+        if len(body) > file.max_bytes:  # a small file may unpack to any size
+            raise file.unreadable(f"the file is larger than {file.max_bytes // 2**20} MiB")
         if time.monotonic() > end:
-            raise file._unreached("timeout", f"the file was not complete after {file.total_s:g} s")
+            late = f"the file was not complete after {file.total_s:g} s"
+            raise CloudError(file.what, "timeout", late, file.again)
     promised = reply.headers.get("Content-Length", "")
-    if promised.isdigit() and raw < int(promised):
-        raise file._unreached("network", f"the file broke off after {raw} of {promised} bytes")
-    if packed and not unpacker.eof:
-        raise file._unreached("network", f"the file broke off after {raw} packed bytes")
+    if not packed and promised.isdigit() and len(body) < int(promised):
+        raise EOFError(f"the file broke off after {len(body)} of {promised} bytes")
     return bytes(body)
 
 
 def _written_at(reply: HTTPResponse) -> datetime | None:
     try:
-        return parsedate_to_datetime(reply.headers.get("Last-Modified", "")).astimezone(
-            timezone.utc
-        )
+        written_at = parsedate_to_datetime(reply.headers.get("Last-Modified", ""))
+        return written_at.astimezone(timezone.utc)
     except (ValueError, TypeError, OverflowError):
         return None
 
 
-class _WebRedirects(request.HTTPRedirectHandler):
-    """Follows redirects within the web, never to local files, never from https to http."""
+class _SafeRedirects(request.HTTPRedirectHandler):
+    """Follows redirects within the web, never from https to http."""
 
     def redirect_request(
         self,
@@ -156,14 +134,12 @@ class _WebRedirects(request.HTTPRedirectHandler):
         headers: HTTPMessage,
         newurl: str,
     ) -> request.Request | None:
-        if not _on_the_web(newurl) or (
-            req.type == "https" and urlsplit(newurl).scheme.lower() != "https"
-        ):
-            fp.close()
-            raise URLError(f"the server points to {shown(newurl)}, which is not followed")
         followed = super().redirect_request(req, fp, code, msg, headers, newurl)
+        downgraded = req.type == "https" and not newurl.lower().startswith("https:")
+        if followed is None or downgraded or not _on_the_web(newurl):
+            return None  # which makes an HTTPError
         # urllib's own would carry the password of a proxy on to a host that no proxy stands before.
-        return None if followed is None else _asking(followed.full_url)
+        return _asking(followed.full_url)
 
 
 def _on_the_web(url: str) -> bool:

@@ -6,29 +6,17 @@ Its rows are of one market each.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from deepvm.catalog.public.csv_rows import csv_rows
 from deepvm.catalog.public.gpu_names import gpu_name
-from deepvm.catalog.public.offer import (
-    BadRowError,
-    Cells,
-    ForeignRowError,
-    Offer,
-    Refused,
-    Row,
-    count,
-    number,
-    price,
-    rows_of,
-)
-from deepvm.catalog.public.source import DownloadTimeouts, PublicSource
+from deepvm.catalog.public.offer import BadRowError, Cells, Offer, Rows, count, number, price
+from deepvm.catalog.public.source import PublicSource
 
 if TYPE_CHECKING:
     from deepvm.catalog.public.download import Downloaded, PublicFile
-    from deepvm.catalog.public.source import Get
 
 _NEEDED = (
     "instance_name",
@@ -45,8 +33,7 @@ _VERSION = re.compile(r"[A-Za-z0-9_-]{1,80}")
 _ARCH = {"x86": "x86_64", "arm": "arm64"}
 _ZONE = re.compile(r"(.+[0-9])-[a-z][a-z0-9]*")
 _COUNTRY = re.compile(r"[a-z]{2}")
-_MOST_UNPACKED = 64 * 2**20
-_CHUNK = 2**20
+_MAX_UNPACKED = 64 * 2**20
 
 
 class GpuHunt(PublicSource):
@@ -65,134 +52,107 @@ class GpuHunt(PublicSource):
         "runpod": "runpod",
     }
 
-    def fetch(self, cloud: str, get: Get, patience: DownloadTimeouts) -> Downloaded:
+    def fetch(self, cloud: str, total_s: float) -> Downloaded:
         """See :meth:`PublicSource.fetch`: the newest version's number first, then its file."""
-        place = self.url(cloud)
-        newest = replace(self.file(f"{place}/version", cloud, patience), most_bytes=4096)
-        version = get(newest).body.decode("ascii", "replace").strip()
+        from deepvm.catalog.public.download import download
+
+        url = self.url(cloud)
+        newest = self.file(f"{url}/version", total_s)
+        version = download(newest).body.decode("ascii", "replace").strip()
         if not _VERSION.fullmatch(version):
             raise newest.unreadable("the file names no version of the catalog")
-        packed = self.file(f"{place}/{version}/catalog.zip", cloud, patience)
-        found = get(packed)
-        return replace(found, body=_unpacked(found.body, packed))
+        packed = self.file(f"{url}/{version}/catalog.zip", total_s)
+        archive = download(packed)
+        return replace(archive, body=_unpacked(archive.body, packed))
 
-    def parse(self, body: bytes, cloud: str) -> Iterator[Row]:
+    def parse(self, body: bytes, cloud: str) -> Rows:
         """See :meth:`PublicSource.parse`.
 
         Rows of the two markets become one offer each, which are joined later.
         """
-
-        def read(row: Cells, region: str) -> Iterator[Row]:
-            yield _offer(row, cloud, region)
-
-        rows = rows_of(csv_rows(body, _NEEDED), read, lambda row: _place(row, cloud)[0])
-        return _without_other_rates(list(rows)) if cloud == "gcp" else rows
+        table = Rows()
+        table.read(csv_rows(body, _NEEDED), lambda row, region: _offer(row, cloud, region))
+        if cloud == "gcp":
+            table.offers = _without_other_rates(table.offers)
+        return table
 
 
 def _unpacked(body: bytes, file: PublicFile) -> bytes:
-    """The only CSV file of an archive, cut off by nothing but its end. Raises CloudError."""
+    """The only CSV file of an archive. Raises CloudError."""
     import io
     import zipfile
 
     try:
         with zipfile.ZipFile(io.BytesIO(body)) as archive:
-            names = [n for n in archive.namelist() if n.endswith(".csv")]
-            if len(names) != 1:
-                raise file.unreadable(f"the archive has {len(names)} CSV files in place of one")
-            unpacked = bytearray()
-            with archive.open(names[0]) as stream:
-                while piece := stream.read(_CHUNK):
-                    unpacked += piece
-                    if len(unpacked) > _MOST_UNPACKED:  # whatever the archive says of its size
-                        raise file.unreadable(
-                            f"the file is larger than {_MOST_UNPACKED // 2**20} MiB"
-                        )
-            return bytes(unpacked)
+            (name,) = [n for n in archive.namelist() if n.endswith(".csv")]
+            with archive.open(name) as stream:
+                unpacked = stream.read(_MAX_UNPACKED + 1)  # the archive may lie about its size
     except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, OSError, ValueError):
-        raise file.unreadable("the file is no zip archive") from None
+        raise file.unreadable("the file is no zip archive with one CSV file") from None
+    if len(unpacked) > _MAX_UNPACKED:
+        raise file.unreadable(f"the file is larger than {_MAX_UNPACKED // 2**20} MiB")
+    return unpacked
 
 
-def _offer(row: Cells, cloud: str, region: str) -> Offer:
-    foreign = _foreign(row, cloud, region)
-    if foreign:
-        raise ForeignRowError(foreign)
-    market = row["spot"].lower()
+def _offer(row: Cells, cloud: str, region: str) -> Offer | None:
+    if _is_foreign(row, cloud, region):
+        return None
+    zone = ""
+    # GCP's rows are of zones, AWS's of regions (``us-east-1``), which look alike.
+    of_zone = _ZONE.fullmatch(region)
+    if cloud == "gcp" and of_zone:
+        zone = region
+        region = of_zone[1]
+    name = row["instance_name"].replace(" ", "_")  # no command could hold blanks
     gpu = row["gpu_name"]
-    if market not in ("true", "false"):
-        raise BadRowError("unreadable market")
+    if cloud == "runpod" and gpu:
+        # RunPod's names are of GPUs, one for pods with any number of them.
+        name = f"{row['gpu_count']}x_{name}"
+    market = row["spot"].lower()
     cost = price(row["price"])
-    name = _name(row, cloud)
-    if cost is None:
-        raise ForeignRowError("no price")
-    if not region or not name:
-        raise BadRowError("no region or no name")
-    on_demand, spot = (cost, None) if market == "false" else (None, cost)
+    if market not in ("true", "false") or cost is None:
+        raise BadRowError("unreadable price or market")
     return Offer(
-        cloud=cloud,
         instance_type=name,
         region=region,
-        zone=_place(row, cloud)[1],
+        zone=zone,
         vcpus=count(row["cpu"], "number of vCPUs"),
         memory_gib=number(row["memory"], "memory"),
         gpu=gpu_name(gpu) if gpu else "",
         gpu_count=count(row["gpu_count"], "number of GPUs") if gpu else 0,
         gpu_memory_gib=number(row["gpu_memory"], "GPU memory") if gpu else None,
         arch=_ARCH.get(row.get("cpu_arch", ""), ""),
-        on_demand=on_demand,
-        spot=spot,
+        on_demand=cost if market == "false" else None,
+        spot=cost if market == "true" else None,
     )
 
 
-def _name(row: Cells, cloud: str) -> str:
-    """As skypilot-catalog writes names: no command could hold those with blanks.
-
-    RunPod's are of GPUs, one for pods with any number of them.
-    """
-    name = row["instance_name"].replace(" ", "_")
-    return f"{row['gpu_count']}x_{name}" if cloud == "runpod" and name and row["gpu_name"] else name
-
-
-def _foreign(row: Cells, cloud: str, region: str) -> str:
-    """Why a row is not about a VM that deepvm can use; empty if it is."""
+def _is_foreign(row: Cells, cloud: str, region: str) -> bool:
+    """Whether a row is not about a VM that deepvm can use."""
     flags = row.get("flags", "").lower()
     gpu = row["gpu_name"]
     name = row["instance_name"]
     if gpu and row.get("gpu_vendor", "").lower() not in ("", "nvidia"):
-        return "another accelerator than NVIDIA's"
-    if "dws" in flags:
-        return "a price of reserved GPUs, not on demand"
-    if "edgegpu" in name:
-        return "a type of the edge"
-    if cloud == "runpod" and _COUNTRY.fullmatch(region):
-        return "machines of others, known by their country"
-    if "cluster" in flags:
-        return "a cluster, not a VM"
-    if cloud == "gcp" and gpu and name.startswith("n1-"):
-        return "GPUs that are attached to a type"  # of one name, with several GPUs and prices
-    return ""
+        return True
+    # Prices of reserved GPUs, and clusters
+    if "dws" in flags or "cluster" in flags or "edgegpu" in name:
+        return True
+    if cloud == "runpod":  # machines of others are known by their country
+        return bool(_COUNTRY.fullmatch(region))
+    # GPUs that are attached to a type of one name, with several GPUs and prices
+    return cloud == "gcp" and gpu != "" and name.startswith("n1-")
 
 
-def _place(row: Cells, cloud: str) -> tuple[str, str]:
-    """Region and zone: GCP's rows are of zones, AWS's of regions (``us-east-1``), which look alike."""
-    location = row["location"]
-    zone = _ZONE.fullmatch(location) if cloud == "gcp" else None
-    return (zone[1].lower(), location) if zone else (location.lower(), "")
-
-
-def _without_other_rates(rows: list[Row]) -> Iterator[Row]:
+def _without_other_rates(offers: list[Offer]) -> list[Offer]:
     from deepvm.catalog.public.rates import other_rates
 
-    per_gpu: dict[tuple[str, float | None], dict[int, float]] = {}
-    for place, row in enumerate(rows):
-        if isinstance(row, Offer) and row.gpu and row.on_demand is not None:
-            prices = per_gpu.setdefault((row.gpu, row.gpu_memory_gib), {})
-            prices[place] = float(row.on_demand) / row.gpu_count
+    per_gpu: dict[tuple[str, float | None], dict[int, float]] = defaultdict(dict)
+    for place, offer in enumerate(offers):
+        if offer.gpu and offer.on_demand is not None:
+            key = offer.gpu, offer.gpu_memory_gib
+            per_gpu[key][place] = float(offer.on_demand) / offer.gpu_count
     wrong = {place for prices in per_gpu.values() for place in other_rates(prices)}
-    for place, row in enumerate(rows):
-        if place in wrong:
-            yield Refused("a price of reserved GPUs, not on demand", row.region, foreign=True)
-        else:
-            yield row
+    return [offer for place, offer in enumerate(offers) if place not in wrong]
 
 
 SOURCE = GpuHunt()

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from statistics import median_high
-from typing import Literal, NamedTuple
 
 from deepvm.catalog.public.gpu_names import memory_fits
-from deepvm.catalog.public.offer import Offer, Refused
-from deepvm.catalog.public.source import Row
-from deepvm.catalog.signals.signal import ON_DEMAND, SPECS, SPOT
+from deepvm.catalog.public.offer import Offer, Rows
 from deepvm.core.units import counted
 from deepvm.errors import DataError
 
@@ -32,7 +29,6 @@ MOST_BROKEN = 0.1
 _FEWEST_ROWS = 10
 """Below which a file is not judged by a share: one bad row of three says little."""
 
-DOUBLED = "doubled row"
 CONFLICT = "two prices for one type and place"
 WRONG_MEMORY = "GPU memory that the model does not have"
 FAR = "price far from its family's"
@@ -40,111 +36,48 @@ FAR_SPOT = "spot price far from the type's others"
 
 # What a stranger's file says is printed and becomes the name of a folder.
 _REGION = re.compile(r"[a-z0-9][a-z0-9-]{0,62}", re.ASCII)
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
-_GPU = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,99}", re.ASCII)
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,99}", re.ASCII)
 
 
-class Place(NamedTuple):
-    """What a count of refused rows is about: a region (empty: unknown) and a kind of signal."""
-
-    region: str
-    kind: str
-
-
-@dataclass(frozen=True)
-class Checked:
-    """What is left of a file: offers, each key once; refused rows by place and reason.
-
-    Foreign rows by reason.
-    """
-
-    offers: tuple[Offer, ...]
-    refused: Mapping[Place, Mapping[str, int]]
-    foreign: Mapping[str, int]
-
-    @property
-    def broken(self) -> int:
-        """How many rows, or prices, break a rule."""
-        return sum(n for counts in self.refused.values() for n in counts.values())
-
-
-def check(rows: Iterable[Row]) -> Checked:
-    """Apply the rules to every row of a file.
+def check(table: Rows) -> Rows:
+    """Apply the rules to every row of a file; each type and place is there once.
 
     Raises DataError: nothing is left, or too much is broken.
     """
-    tally = _Tally()
-    offers = _each_once(tally.offers(rows), tally)
-    offers = [o for o in offers if not tally.refuse(o, SPECS, _problem(o))]
-    for market in _MARKETS:
-        offers = _without_far(offers, market, tally)
-    reasons = tally.reasons()
+    refused = table.refused.copy()
+    offers = []
+    for offer in _each_once(table.offers, refused):
+        problem = _problem(offer)
+        if problem:
+            refused[offer.region, problem] += 1
+        else:
+            offers.append(offer)
+    offers = _without_far(offers, refused)
+    rows = len(table.offers) + table.refused.total()
+    broken = refused.total()
+    reasons = "; ".join(f"{n} x {reason}" for (_, reason), n in refused.most_common(3))
     if not offers:
-        raise DataError(f"the file holds no offer that can be used; {tally.worst()}")
-    broken = sum(n for reason, n in reasons.items() if reason != DOUBLED)
-    if tally.rows >= _FEWEST_ROWS and broken > MOST_BROKEN * tally.rows:
-        raise DataError(f"{broken} of {counted(tally.rows, 'row')} cannot be true: {tally.worst()}")
-    return Checked(tuple(offers), tally.refused, tally.foreign)
+        raise DataError(f"the file holds no offer that can be used: {reasons or 'no rows'}")
+    if rows >= _FEWEST_ROWS and broken > MOST_BROKEN * rows:
+        raise DataError(f"{broken} of {counted(rows, 'row')} cannot be true: {reasons}")
+    return Rows(offers, refused)
 
 
-class _Tally:
-    """Counts rows, and what is refused."""
-
-    def __init__(self) -> None:
-        self.rows = 0
-        self.refused: dict[Place, Counter[str]] = defaultdict(Counter)
-        self.foreign: Counter[str] = Counter()
-
-    def offers(self, rows: Iterable[Row]) -> list[Offer]:
-        offers = []
-        for row in rows:
-            if isinstance(row, Refused) and row.foreign:
-                self.foreign[row.reason] += 1
-                continue
-            self.rows += 1
-            if isinstance(row, Refused):
-                self.refused[Place(row.region, SPECS)][row.reason] += 1
-            else:
-                offers.append(row)
-        return offers
-
-    def refuse(self, offer: Offer, kind: str, reason: str) -> bool:
-        """Count an offer for a reason, if there is one; whether there is."""
-        if reason:
-            region = offer.region if _REGION.fullmatch(offer.region) else ""
-            self.refused[Place(region, kind)][reason] += 1
-        return bool(reason)
-
-    def reasons(self) -> Counter[str]:
-        reasons: Counter[str] = Counter()
-        for counts in self.refused.values():
-            reasons += counts
-        return reasons
-
-    def worst(self) -> str:
-        """The commonest reasons, in words."""
-        common = (self.reasons() or self.foreign).most_common(3)
-        return ", ".join(f"{n} x {reason}" for reason, n in common) or "it has no rows"
-
-
-def _each_once(offers: Iterable[Offer], tally: _Tally) -> list[Offer]:
+def _each_once(offers: Sequence[Offer], refused: Counter[tuple[str, str]]) -> list[Offer]:
     """Each type and place once: rows of different markets are joined, equal ones dropped.
 
     Of different prices none is used.
     """
-    by_key: dict[tuple[str, str, str], list[Offer]] = {}
+    by_key: dict[tuple[str, str, str], list[Offer]] = defaultdict(list)
     for offer in offers:
-        by_key.setdefault((offer.instance_type, offer.region, offer.zone), []).append(offer)
+        by_key[offer.instance_type, offer.region, offer.zone].append(offer)
     kept = []
     for same in by_key.values():
-        on_demand = {o.on_demand for o in same} - {None}
-        spot = {o.spot for o in same} - {None}
+        on_demand = {o.on_demand for o in same if o.on_demand is not None}
+        spot = {o.spot for o in same if o.spot is not None}
         if len(on_demand) > 1 or len(spot) > 1:
-            for offer in same:
-                tally.refuse(offer, SPECS, CONFLICT)
+            refused[same[0].region, CONFLICT] += len(same)
             continue
-        for offer in same[len({(o.on_demand, o.spot) for o in same}) :]:
-            tally.refuse(offer, SPECS, DOUBLED)
         price = next(iter(on_demand), None)
         spot_price = next(iter(spot), None)
         kept.append(replace(same[0], on_demand=price, spot=spot_price))
@@ -153,76 +86,68 @@ def _each_once(offers: Iterable[Offer], tally: _Tally) -> list[Offer]:
 
 def _problem(offer: Offer) -> str:
     """What is wrong with what an offer says of the VM; empty if nothing is."""
-    if not _REGION.fullmatch(offer.region):
-        return "unreadable region"
-    if not _NAME.fullmatch(offer.instance_type) or not _NAME.fullmatch(offer.zone or "none"):
+    names = (offer.instance_type, offer.zone or "none", offer.gpu or "none")
+    if not _REGION.fullmatch(offer.region) or not all(map(_NAME.fullmatch, names)):
         return "unreadable name"
-    if not _GPU.fullmatch(offer.gpu or "none"):
-        return "unreadable GPU"
-    known = offer.gpu and offer.gpu_memory_gib is not None
-    return WRONG_MEMORY if known and not memory_fits(offer.gpu, offer.gpu_memory_gib or 0.0) else ""
+    if offer.gpu and offer.gpu_memory_gib and not memory_fits(offer.gpu, offer.gpu_memory_gib):
+        return WRONG_MEMORY
+    return ""
 
 
-_Market = Literal["on_demand", "spot"]
-# On demand first: spot prices are compared with those that are left.
-_MARKETS: dict[_Market, tuple[str, str]] = {"on_demand": (ON_DEMAND, FAR), "spot": (SPOT, FAR_SPOT)}
+def _without_far(offers: Sequence[Offer], refused: Counter[tuple[str, str]]) -> list[Offer]:
+    """The offers, without prices that are far from those of their peers.
 
-
-def _without_far(offers: list[Offer], market: _Market, tally: _Tally) -> list[Offer]:
-    """The offers, without prices of a market that are far from those of their peers."""
-    peers: dict[tuple[str, float], list[float]] = defaultdict(list)
+    Peers on demand have the same GPU, or are of one family of CPU types. Spot prices are compared
+    with those of one type in all its zones, because a market follows what is free in each: between
+    types of one family they differ by more than the rule allows, and truly.
+    """
+    peers: dict[str, list[float]] = defaultdict(list)
     for offer in offers:
-        if getattr(offer, market) is not None:
-            peers[_peers(offer, market)].append(_figure(offer, market))
-    usual = {key: median_high(v) for key, v in peers.items() if len(v) >= FEWEST_PEERS}
-    kind, reason = _MARKETS[market]
+        if offer.on_demand is not None:
+            peers[_family(offer)].append(_unit_price(offer))
+        if offer.spot is not None:
+            peers[offer.instance_type].append(float(offer.spot))
+    usual = {key: median_high(prices) for key, prices in peers.items()}
+
+    def is_far(price: float, key: str) -> bool:
+        if len(peers[key]) < FEWEST_PEERS:
+            return False
+        return not LEAST_OF_MEDIAN * usual[key] <= price <= MOST_OF_MEDIAN * usual[key]
+
     kept = []
     for offer in offers:
-        if getattr(offer, market) is not None and _is_far(offer, market, usual):
-            tally.refuse(offer, kind, reason)
-            spot_only = replace(offer, on_demand=None)
-            on_demand_only = replace(offer, spot=None)
-            offer = spot_only if market == "on_demand" else on_demand_only
+        if offer.on_demand is not None and is_far(_unit_price(offer), _family(offer)):
+            refused[offer.region, FAR] += 1
+            offer = replace(offer, on_demand=None)
+        if offer.spot is not None:
+            spot = float(offer.spot)
+            share = spot / float(offer.on_demand or spot)
+            if (
+                is_far(spot, offer.instance_type)
+                or not LEAST_SPOT_SHARE <= share <= MOST_SPOT_SHARE
+            ):
+                refused[offer.region, FAR_SPOT] += 1
+                offer = replace(offer, spot=None)
         if offer.on_demand is not None or offer.spot is not None:
             kept.append(offer)
     return kept
 
 
-def _is_far(offer: Offer, market: _Market, usual: Mapping[tuple[str, float], float]) -> bool:
-    value = _figure(offer, market)
-    share = 1.0
-    if market == "spot" and offer.on_demand is not None:
-        share = value / float(offer.on_demand)
-    if not LEAST_SPOT_SHARE <= share <= MOST_SPOT_SHARE:
-        return True
-    middle = usual.get(_peers(offer, market), value)
-    return not LEAST_OF_MEDIAN * middle <= value <= MOST_OF_MEDIAN * middle
-
-
-def _peers(offer: Offer, market: _Market) -> tuple[str, float]:
-    """Which offers are compared: on demand those with the same GPU, or of one family of CPU types.
-
-    Spot prices are those of one type in all its zones, because a market follows what is free in
-    each: between types of one family they differ by more than the rule allows, and truly.
-    """
-    if market == "spot":
-        return offer.instance_type, 0.0
+def _family(offer: Offer) -> str:
     if offer.gpu:
-        return offer.gpu, offer.gpu_memory_gib or 0.0
-    return _without_size(offer.instance_type), 0.0
+        return f"GPU {offer.gpu} {offer.gpu_memory_gib}"
+    return f"CPU {_without_size(offer.instance_type)}"
 
 
-def _figure(offer: Offer, market: _Market) -> float:
-    """What is compared, $/h: of the whole VM; on demand for each GPU, or GiB of a CPU type.
+def _unit_price(offer: Offer) -> float:
+    """$/h on demand for each GPU, or GiB of a CPU type.
 
     Sizes of a CPU family are priced in proportion to their memory.
     """
-    if market == "spot":
-        return float(offer.spot or 0)
     return float(offer.on_demand or 0) / (offer.gpu_count or offer.memory_gib or offer.vcpus)
 
 
 @lru_cache(maxsize=4096)
 def _without_size(name: str) -> str:
     cut = max(name.rfind(mark) for mark in ".-_")
-    return f"CPU {name[:cut] if cut > 0 else name}"
+    return name[:cut] if cut > 0 else name

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from decimal import ROUND_CEILING, Decimal, InvalidOperation
 from functools import lru_cache
 
 _MICRO = Decimal("0.000001")
+
+Cells = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +25,6 @@ class Offer:
         on_demand, spot: $/h as decimal texts, None where it is not sold in this market.
     """
 
-    cloud: str
     instance_type: str
     region: str
     zone: str
@@ -36,76 +38,49 @@ class Offer:
     spot: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """A row, or one price of a row, that is not used, and why.
-
-    ``foreign``: it is nothing wrong, only about something else than VMs that deepvm can use, such
-    as TPUs.
-    """
-
-    reason: str
-    region: str = ""
-    foreign: bool = False
-
-
 class BadRowError(ValueError):
     """A row that cannot be trusted; its text is the reason."""
 
 
-class ForeignRowError(BadRowError):
-    """A row about something else than VMs that deepvm can use; its text says what."""
+@dataclass
+class Rows:
+    """The offers of a file, and its rows that cannot be trusted, counted by region and reason."""
 
+    offers: list[Offer] = field(default_factory=list)
+    refused: Counter[tuple[str, str]] = field(default_factory=Counter)
 
-Row = Offer | Refused
-"""What a row of a file says, or why it is not used."""
-
-Cells = Mapping[str, str]
-
-
-def rows_of(
-    rows: Iterable[Cells | None],
-    read: Callable[[Cells, str], Iterable[Row]],
-    region_of: Callable[[Cells], str],
-) -> Iterator[Row]:
-    """What ``read`` makes of each row and its region; rows that it refuses become Refused."""
-    for row in rows:
-        if row is None:
-            yield Refused("broken row")
-            continue
-        region = region_of(row)
-        try:
-            yield from read(row, region)
-        except BadRowError as error:
-            yield Refused(str(error), region, isinstance(error, ForeignRowError))
+    def read(self, rows: Iterable[Cells], read: Callable[[Cells, str], Offer | None]) -> None:
+        """Add what ``read`` makes of each row and its region; None: it is not about a usable VM."""
+        for row in rows:
+            region = (row.get("Region") or row.get("location") or "").lower()
+            try:
+                if None in row or None in row.values():
+                    raise BadRowError("broken row")
+                offer = read(row, region)
+            except BadRowError as error:
+                self.refused[region, str(error)] += 1
+                continue
+            if offer is not None:
+                self.offers.append(offer)
 
 
 @lru_cache(maxsize=4096)
 def price(text: str) -> str | None:
-    """A price in $/h, exact, with six decimals at most (rounded up); None for an empty text.
-
-    Raises:
-        BadRowError: no number, or none above zero.
-    """
-    if not text.strip():
-        return None
+    """A price in $/h, exact, with six decimals at most (rounded up); None unless it is above zero."""
     try:
         value = Decimal(text.strip())
-        if not value.is_finite():
-            raise BadRowError("unreadable price")
-        if value <= 0:
-            raise BadRowError("zero price" if value == 0 else "negative price")
-        exact = value.quantize(_MICRO, ROUND_CEILING)
+        if not value.is_finite() or value <= 0:
+            return None
+        return f"{value.quantize(_MICRO, ROUND_CEILING).normalize():f}"
     except InvalidOperation:
-        raise BadRowError("unreadable price") from None
-    return f"{exact.normalize():f}"
+        return None
 
 
 def total(*prices: str | None) -> str | None:
     """The sum of prices, None if one of them is missing."""
-    if any(p is None for p in prices):
+    if None in prices:
         return None
-    return f"{sum((Decimal(p) for p in prices if p is not None), Decimal(0)).normalize():f}"
+    return f"{sum(map(Decimal, filter(None, prices)), Decimal(0)).normalize():f}"
 
 
 @lru_cache(maxsize=4096)
@@ -125,7 +100,7 @@ def number(text: str, what: str) -> float | None:
     try:
         value = float(text)
     except ValueError:
-        raise BadRowError(f"unreadable {what}") from None
+        value = 0
     if not 0 < value < 1e9:
         raise BadRowError(f"unreadable {what}")
     return value

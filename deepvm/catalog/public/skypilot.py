@@ -5,24 +5,21 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 from functools import lru_cache
+from typing import NamedTuple
 
 from deepvm.catalog.public.csv_rows import csv_rows
 from deepvm.catalog.public.gpu_names import gpu_name, memory_in_name
 from deepvm.catalog.public.offer import (
     BadRowError,
     Cells,
-    ForeignRowError,
     Offer,
-    Refused,
-    Row,
+    Rows,
     count,
     number,
     price,
-    rows_of,
     total,
 )
 from deepvm.catalog.public.source import PublicSource
@@ -37,8 +34,8 @@ _NEEDED = (
     "Price",
     "SpotPrice",
 )
-_NOT_AVAILABLE = ("700", "700.0")
-"""What its GCP file writes where a TPU has no price, so that SkyPilot looks elsewhere first."""
+_NO_PRICE = {"", "700", "700.0"}
+"""Its GCP file writes 700 where a TPU has no price, so that SkyPilot looks elsewhere first."""
 _ARCH = {"x86_64": "x86_64", "arm64": "arm64", "i386": "x86_64"}
 _FOREIGN = re.compile(
     r"tpu-|trainium|inferentia|gaudi|radeon|mi[0-9]{2,3}|qualcomm|^u30$|xilinx|^v520$|amd",
@@ -83,56 +80,42 @@ class SkyPilotCatalog(PublicSource):
         "runpod": "v8/runpod/vms.csv",
     }
 
-    def parse(self, body: bytes, cloud: str) -> Iterator[Row]:
+    def parse(self, body: bytes, cloud: str) -> Rows:
         rows = csv_rows(body, _NEEDED)
         if cloud == "gcp":
             return _gcp(rows)
-
-        def read(row: Cells, region: str) -> Iterator[Row]:
-            _check_foreign(row, row["InstanceType"])
-            return _offers(row, cloud, _gpus(row), _prices(row, region), region)
-
-        return rows_of(rows, read, _region)
-
-
-def _region(row: Cells) -> str:
-    return row["Region"].lower()
+        table = Rows()
+        table.read(rows, lambda row, region: _offer(row, cloud, region, _gpus(row), _prices(row)))
+        return table
 
 
 _Rate = tuple[str, int, str]
 """GPUs, how many of them, and the zone."""
 
 
-@dataclass(frozen=True)
-class _Gpus:
+class _Gpus(NamedTuple):
     name: str = ""
-    count: int = 0
+    in_vm: int = 0
     memory_gib: float | None = None
 
 
-@dataclass(frozen=True)
-class _Prices:
-    """Both markets' prices, and what was wrong with others."""
-
+class _Prices(NamedTuple):
     on_demand: str | None
     spot: str | None
-    refused: tuple[Refused, ...] = ()
 
 
-def _check_foreign(row: Cells, name: str) -> None:
-    """Raise ForeignRowError for a row that is not about a VM with whole NVIDIA GPUs or none."""
+def _is_foreign(row: Cells) -> bool:
+    """Whether a row is about another accelerator than NVIDIA's, or about a share of a GPU."""
     accelerator = row["AcceleratorName"]
-    if accelerator and _FOREIGN.search(accelerator):
-        raise ForeignRowError("another accelerator than NVIDIA's")
-    if accelerator and 0 < (number(row["AcceleratorCount"], "number of GPUs") or 0) < 1:
-        raise ForeignRowError("a share of a GPU")
-    if not name:
-        raise ForeignRowError("no VM")
+    if not accelerator:
+        return False
+    gpus = number(row["AcceleratorCount"], "number of GPUs") or 0
+    return bool(_FOREIGN.search(accelerator)) or 0 < gpus < 1
 
 
 def _gpus(row: Cells) -> _Gpus:
     accelerator = row["AcceleratorName"]
-    if not accelerator:
+    if not accelerator or _is_foreign(row):
         return _Gpus()
     memory = _memory(row.get("GpuInfo", "")) or memory_in_name(accelerator)
     return _Gpus(gpu_name(accelerator), count(row["AcceleratorCount"], "number of GPUs"), memory)
@@ -141,40 +124,28 @@ def _gpus(row: Cells) -> _Gpus:
 @lru_cache(maxsize=1024)
 def _memory(info: str) -> float | None:
     """GiB of each GPU, of a column that holds Python's text of a dictionary."""
+    if not info.startswith("{"):
+        return None
     try:
-        found = (
-            ast.literal_eval(info)["Gpus"][0]["MemoryInfo"]["SizeInMiB"]
-            if info.startswith("{")
-            else None
-        )
-        size = None if found is None else float(found)
+        size = float(ast.literal_eval(info)["Gpus"][0]["MemoryInfo"]["SizeInMiB"] or 0)
     except (ValueError, SyntaxError, LookupError, TypeError, MemoryError, RecursionError):
         raise BadRowError("unreadable GPU memory") from None
-    if size is None or size <= 0:
+    if size <= 0:
         return None
     # RunPod's says 80 for 80 GiB, in a column of MiB.
     return size if size < _MIB_PER_GIB else size / _MIB_PER_GIB
 
 
-def _prices(row: Cells, region: str) -> _Prices:
-    refused: list[Refused] = []
-    prices: list[str | None] = []
-    for column in ("Price", "SpotPrice"):
-        found = None
-        try:
-            if row[column] in _NOT_AVAILABLE:
-                raise ForeignRowError("700 $/h for not available")
-            found = price(row[column])
-        except BadRowError as error:
-            refused.append(Refused(str(error), region, isinstance(error, ForeignRowError)))
-        prices.append(found)
-    return _Prices(prices[0], prices[1], tuple(refused))
+def _prices(row: Cells) -> _Prices:
+    texts = [row["Price"], row["SpotPrice"]]
+    prices = [None if text in _NO_PRICE else price(text) for text in texts]
+    if prices == [None, None] and not _NO_PRICE.issuperset(texts):
+        raise BadRowError("unreadable price")
+    return _Prices(*prices)
 
 
-def _offers(row: Cells, cloud: str, gpus: _Gpus, prices: _Prices, region: str) -> Iterator[Row]:
-    on_demand = prices.on_demand
-    spot = prices.spot
-    yield from prices.refused
+def _offer(row: Cells, cloud: str, region: str, gpus: _Gpus, prices: _Prices) -> Offer | None:
+    on_demand, spot = prices
     zone = row.get("AvailabilityZone", "")
     if cloud == "runpod":
         # Its regions are countries, its zones data centres, and a cluster is in one of these.
@@ -182,21 +153,17 @@ def _offers(row: Cells, cloud: str, gpus: _Gpus, prices: _Prices, region: str) -
         zone = ""
         # It writes the on-demand price into both columns: nothing is known of the other market.
         spot = None if spot == on_demand else spot
-    if on_demand is None and spot is None:
-        if not prices.refused:
-            yield Refused("no price", region, foreign=True)
-        return
-    if not region:
-        raise BadRowError("no region")
-    yield Offer(
-        cloud=cloud,
-        instance_type=row["InstanceType"],
+    name = row["InstanceType"]
+    if not name or _is_foreign(row) or (on_demand is None and spot is None):
+        return None
+    return Offer(
+        instance_type=name,
         region=region,
         zone=zone,
         vcpus=count(row["vCPUs"], "number of vCPUs"),
         memory_gib=number(row["MemoryGiB"], "memory"),
         gpu=gpus.name,
-        gpu_count=gpus.count,
+        gpu_count=gpus.in_vm,
         gpu_memory_gib=gpus.memory_gib,
         arch=_ARCH.get(row.get("Arch", ""), ""),
         on_demand=on_demand,
@@ -204,48 +171,42 @@ def _offers(row: Cells, cloud: str, gpus: _Gpus, prices: _Prices, region: str) -
     )
 
 
-def _gcp(rows: Iterable[Cells | None]) -> Iterator[Row]:
+def _gcp(rows: Iterable[Cells]) -> Rows:
     """GCP's: hosts, and GPUs in rows without a type, both by zone; a VM costs the sum."""
+    table = Rows()
     hosts: list[Cells] = []
-    rates: dict[_Rate, tuple[_Prices, _Gpus]] = {}
+    rates: dict[_Rate, tuple[_Gpus, _Prices]] = {}
 
-    def sort(row: Cells, region: str) -> Iterator[Row]:
+    def sort(row: Cells, region: str) -> None:
         if not row["AcceleratorName"]:
             hosts.append(row)
-            return
-        _check_foreign(row, "GPU")
-        gpus = _gpus(row)
-        prices = _prices(row, region)
-        yield from prices.refused
-        rate = row["AcceleratorName"], gpus.count, row["AvailabilityZone"]
-        rates.setdefault(rate, (prices, gpus))
+        elif not _is_foreign(row):
+            gpus = _gpus(row)
+            rate = row["AcceleratorName"], gpus.in_vm, row["AvailabilityZone"]
+            rates.setdefault(rate, (gpus, _prices(row)))
 
-    yield from rows_of(rows, sort, _region)
+    table.read(rows, sort)
     reserved = _calendar_rates(rates)
 
-    def read(row: Cells, region: str) -> Iterator[Row]:
+    def read(row: Cells, region: str) -> Offer | None:
         name = row["InstanceType"]
         model, many = gcp_gpus(name)
-        if many < 0:
-            raise ForeignRowError("a type of the edge, or with GPUs that are not known")
         if not model:
-            yield from _offers(row, "gcp", _Gpus(), _prices(row, region), region)
-            return
+            return None if many < 0 else _offer(row, "gcp", region, _Gpus(), _prices(row))
         rate = model, many, row["AvailabilityZone"]
-        if rate not in rates:
-            raise ForeignRowError("a host without the price of its GPUs")
-        prices, gpus = rates[rate]
-        prices = replace(prices, refused=())
+        if rate not in rates:  # the host's price alone is not that of the VM
+            return None
+        gpus, (on_demand, spot) = rates[rate]
         if rate in reserved:
-            yield Refused("a price of reserved GPUs, not on demand", region, foreign=True)
-            prices = replace(prices, on_demand=None)
+            on_demand = None
         if not name.startswith(_GCP_SOLD_BY_GPU):
-            host = _prices(row, region)
-            on_demand = total(host.on_demand, prices.on_demand)
-            prices = _Prices(on_demand, total(host.spot, prices.spot), host.refused)
-        yield from _offers(row, "gcp", gpus, prices, region)
+            host = _prices(row)
+            on_demand = total(host.on_demand, on_demand)
+            spot = total(host.spot, spot)
+        return _offer(row, "gcp", region, gpus, _Prices(on_demand, spot))
 
-    yield from rows_of(hosts, read, _region)
+    table.read(hosts, read)
+    return table
 
 
 def gcp_gpus(name: str) -> tuple[str, int]:
@@ -265,16 +226,16 @@ def gcp_gpus(name: str) -> tuple[str, int]:
     return "", -1 if _GCP_WITH_GPUS.fullmatch(name) else 0
 
 
-def _calendar_rates(rates: Mapping[_Rate, tuple[_Prices, _Gpus]]) -> set[_Rate]:
+def _calendar_rates(rates: Mapping[_Rate, tuple[_Gpus, _Prices]]) -> set[_Rate]:
     """Where the on-demand column holds what reserved GPUs cost, by what one GPU costs elsewhere."""
     # And with it statistics, only to read a file
     from deepvm.catalog.public.rates import other_rates
 
     each: dict[str, dict[_Rate, float]] = defaultdict(dict)
-    for key, (prices, _) in rates.items():
+    for rate, (gpus, prices) in rates.items():
         if prices.on_demand is not None:
-            each[key[0]][key] = float(prices.on_demand) / key[1]
-    return {key for found in each.values() for key in other_rates(found)}
+            each[rate[0]][rate] = float(prices.on_demand) / gpus.in_vm
+    return {rate for prices in each.values() for rate in other_rates(prices)}
 
 
 SOURCE = SkyPilotCatalog()

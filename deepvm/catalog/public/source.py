@@ -4,30 +4,19 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from collections.abc import Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, ClassVar
 
 from deepvm.catalog.price_sources import SOURCES, address_variable
-from deepvm.catalog.public.offer import Row as Row
 from deepvm.catalog.signals.signal import OFFERINGS, ON_DEMAND, SPECS, SPOT
 
 if TYPE_CHECKING:
     from deepvm.catalog.public.download import Downloaded, PublicFile
-
-    Get = Callable[[PublicFile], Downloaded]
+    from deepvm.catalog.public.offer import Rows
 
 KINDS = (SPECS, OFFERINGS, ON_DEMAND, SPOT)
 """The kinds of signals that a public catalog can give."""
-
-
-@dataclass(frozen=True)
-class DownloadTimeouts:
-    """How long a download may take: between two pieces, and in all."""
-
-    timeout_s: float = 10.0
-    total_s: float = 60.0
 
 
 class PublicSource(ABC):
@@ -59,33 +48,25 @@ class PublicSource(ABC):
         """The setting that names a copy."""
         return address_variable(self.name)
 
-    def earliest(self, now: datetime) -> datetime:
-        """When a file that bears no date may have been written, at the earliest: it may be due to be renewed."""
-        return now - timedelta(seconds=self.period_s)
-
-    @property
-    def clouds(self) -> tuple[str, ...]:
-        """The clouds of which it has prices."""
-        return tuple(self.paths)
-
     def url(self, cloud: str) -> str:
         """Where a cloud's prices are."""
         return f"{(os.environ.get(self.variable) or self.address).rstrip('/')}/{self.paths[cloud]}"
 
-    def fetch(self, cloud: str, get: Get, patience: DownloadTimeouts) -> Downloaded:
-        """Download a cloud's prices with ``get``. Raises CloudError."""
-        return get(self.file(self.url(cloud), cloud, patience))
+    def fetch(self, cloud: str, total_s: float) -> Downloaded:
+        """Download a cloud's prices. Raises CloudError."""
+        from deepvm.catalog.public.download import download
 
-    def file(self, url: str, cloud: str, patience: DownloadTimeouts) -> PublicFile:
+        return download(self.file(self.url(cloud), total_s))
+
+    def file(self, url: str, total_s: float) -> PublicFile:
         """A file of this source. Raises RequestError: the setting names no web address."""
         # Most commands download nothing
         from deepvm.catalog.public.download import PublicFile, shown
 
-        found = PublicFile(url, f"{self.title} at {shown(url)}", self.variable)
-        return replace(found, timeout_s=patience.timeout_s, total_s=patience.total_s)
+        return PublicFile(url, f"{self.title} at {shown(url)}", self.variable, total_s=total_s)
 
     @abstractmethod
-    def parse(self, body: bytes, cloud: str) -> Iterator[Row]:
+    def parse(self, body: bytes, cloud: str) -> Rows:
         """Every row of the file.
 
         Raises DataError: this is no file of the source, or not the whole of it.

@@ -215,7 +215,7 @@ class TestWhatBeatsWhat:
     def test_of_two_public_catalogs_the_newer_one(self, server: PublicServer) -> None:
         first, second = public_catalogs(REGISTRY["aws"], "auto", NOW + timedelta(minutes=5))
         market()
-        assert second.refresh() and first.kept([REGION])
+        assert second.refresh() and first.latest([REGION])
         catalog = market(hours=0.1)
         assert sources(catalog)[SPOT] == ("cache", "gpuhunt") and "g6e.xlarge" in catalog.by_name
         kept = market(request=MarketRequest(source="skypilot"), hours=0.1)

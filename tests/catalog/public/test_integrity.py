@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -10,22 +10,17 @@ import pytest
 from deepvm.catalog.public.as_signals import readings
 from deepvm.catalog.public.integrity import (
     CONFLICT,
-    DOUBLED,
     FAR,
     FAR_SPOT,
     WRONG_MEMORY,
-    Checked,
-    Place,
     check,
 )
-from deepvm.catalog.public.offer import BadRowError, Offer, Refused, price, total
+from deepvm.catalog.public.offer import Offer, Rows, price, total
 from deepvm.catalog.public.rates import other_rates
-from deepvm.catalog.public.source import Row
 from deepvm.catalog.signals.signal import OFFERINGS, ON_DEMAND, SPECS, SPOT
 from deepvm.errors import DataError
 
 _T4: dict[str, Any] = {
-    "cloud": "aws",
     "instance_type": "g4dn.xlarge",
     "region": "us-east-1",
     "zone": "use1-az1",
@@ -51,15 +46,15 @@ def offer(**changes: Any) -> Offer:
 ZONES = [offer(zone=f"use1-az{n}") for n in range(1, 31)]
 
 
-def checked(*rows: Row) -> Checked:
-    return check([*ZONES, *rows])
+def checked(*offers: Offer, broken: int = 0) -> Rows:
+    return check(Rows([*ZONES, *offers], Counter({("us-east-1", "broken row"): broken})))
 
 
-def reasons(found: Checked) -> dict[str, int]:
-    return {reason: n for counts in found.refused.values() for reason, n in counts.items()}
+def reasons(found: Rows) -> dict[str, int]:
+    return {reason: n for (_, reason), n in found.refused.items() if n}
 
 
-def of(found: Checked, zone: str) -> Offer | None:
+def of(found: Rows, zone: str) -> Offer | None:
     return next((o for o in found.offers if o.zone == zone), None)
 
 
@@ -79,9 +74,8 @@ class TestPrices:
         assert price(text) == exact
 
     @pytest.mark.parametrize("text", ["0", "0.0", "-0.5", "free", "nan", "inf", "1e999", "0x1"])
-    def test_others_are_refused(self, text: str) -> None:
-        with pytest.raises(BadRowError):
-            price(text)
+    def test_others_are_none(self, text: str) -> None:
+        assert price(text) is None
 
     def test_are_added_without_rounding(self) -> None:
         assert (total("0.73948", "2.93391"), total("1", None), total("0.1", "0.2")) == (
@@ -153,8 +147,8 @@ class TestFamilies:
 
 class TestRows:
     def test_a_doubled_row_counts_once_and_does_no_harm(self) -> None:
-        found = check([*ZONES, *ZONES])
-        assert (len(found.offers), reasons(found)) == (30, {DOUBLED: 30})
+        found = checked(*ZONES)
+        assert (len(found.offers), reasons(found)) == (30, {})
 
     def test_of_two_prices_for_one_place_neither_is_used(self) -> None:
         found = checked(offer(zone="twice"), offer(zone="twice", on_demand="0.6"))
@@ -211,60 +205,44 @@ class TestRows:
     def test_names_are_plain_text(self, changes: dict[str, str]) -> None:
         found = checked(offer(**({"zone": "z"} | changes)))
         assert len(found.offers) == 30 and sum(reasons(found).values()) == 1
-        assert all(not place.region or place.region == "us-east-1" for place in found.refused)
 
 
 class TestFiles:
-    def broken(self, n: int) -> Sequence[Row]:
-        return [Refused("unreadable price", "us-east-1")] * n
-
     def test_few_broken_rows_are_left_out(self) -> None:
-        assert reasons(checked(*self.broken(3))) == {"unreadable price": 3}
+        assert reasons(checked(broken=3)) == {"broken row": 3}
 
     def test_with_many_the_file_is_refused(self) -> None:
-        with pytest.raises(DataError, match="4 of 34 rows cannot be true: 4 x unreadable price"):
-            checked(*self.broken(4))
+        with pytest.raises(DataError, match="4 of 34 rows cannot be true: 4 x broken row"):
+            checked(broken=4)
 
-    def test_foreign_rows_are_no_broken_ones(self) -> None:
-        found = checked(*[Refused("TPU", foreign=True)] * 500)
-        assert (found.foreign, found.broken) == ({"TPU": 500}, 0)
-
-    @pytest.mark.parametrize(
-        "rows", [[], [Refused("unreadable price")], [Refused("TPU", foreign=True)]]
-    )
-    def test_a_file_without_offers_is_refused(self, rows: list[Row]) -> None:
-        with pytest.raises(DataError, match="no offer that can be used"):
-            check(rows)
+    def test_a_file_without_offers_is_refused(self) -> None:
+        with pytest.raises(DataError, match="no offer that can be used: no rows"):
+            check(Rows())
 
     def test_a_file_of_few_rows_is_not_judged_by_a_share(self) -> None:
-        assert len(check([offer(), Refused("unreadable price")]).offers) == 1
+        assert len(check(Rows([offer()], Counter({("", "broken row"): 1}))).offers) == 1
 
 
 def test_offers_become_signals_of_each_region() -> None:
     other = offer(region="us-west-2", zone="usw2-az1", spot=None)
-    said = readings(
-        checked(other, Refused("unreadable price", "us-west-2"), offer(zone="far", on_demand="99"))
-    )
-    assert {r: sorted(kinds) for r, kinds in said.items()} == {
+    table = checked(other, offer(zone="far", on_demand="99"), broken=1)
+    found = readings(table)
+    assert {r: sorted(kinds) for r, kinds in found.items()} == {
         "us-east-1": sorted([SPECS, OFFERINGS, ON_DEMAND, SPOT]),
         "us-west-2": sorted([SPECS, OFFERINGS, ON_DEMAND]),
     }
-    assert said["us-west-2"][ON_DEMAND].data == {"g4dn.xlarge": "0.526"}
-    assert said["us-west-2"][SPECS].refused == {"unreadable price": 1}
-    assert said["us-east-1"][ON_DEMAND].refused == {FAR: 1}
-    assert said["us-east-1"][SPOT].data["g4dn.xlarge"]["use1-az1"] == ["0.18", ""]
-    assert "far" in said["us-east-1"][SPOT].data["g4dn.xlarge"], (
+    assert found["us-west-2"][ON_DEMAND].data == {"g4dn.xlarge": "0.526"}
+    assert found["us-west-2"][SPECS].refused == {}
+    assert found["us-east-1"][SPECS].refused == {FAR: 1, "broken row": 1}
+    assert found["us-east-1"][SPOT].data["g4dn.xlarge"]["use1-az1"] == ["0.18", ""]
+    assert "far" in found["us-east-1"][SPOT].data["g4dn.xlarge"], (
         "its spot price is as good as others"
     )
 
 
 def test_of_different_prices_in_the_zones_of_a_region_the_higher_counts() -> None:
-    said = readings(Checked((offer(on_demand="9"), offer(zone="b", on_demand="10")), {}, {}))
+    said = readings(Rows([offer(on_demand="9"), offer(zone="b", on_demand="10")]))
     assert said["us-east-1"][ON_DEMAND].data == {"g4dn.xlarge": "10"}
-
-
-def test_counts_name_the_region() -> None:
-    assert check([*ZONES, Refused("broken row")]).refused == {Place("", SPECS): {"broken row": 1}}
 
 
 def test_rates_of_reserved_gpus_are_told_from_those_on_demand() -> None:
