@@ -3,34 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Protocol
 
 from deepvm.checkpoint.format.layout import Layout
 from deepvm.checkpoint.format.manifest import CommitRecord
 from deepvm.errors import CheckpointError, RequestError
-
-
-class ZeroCopySource(Protocol):
-    """A checkpoint's bytes: in the training's memory, or in the copy once one is made."""
-
-    def bytes(self, start: int, end: int) -> AbstractContextManager[list[memoryview]]:
-        """The bytes of a range of the file, in order, valid until the context ends.
-
-        The training may wait for its end, so nothing is to be waited for inside.
-        """
-
-    def confirm(self) -> None:
-        """To be called when all is read, before it counts.
-
-        Raises CheckpointError: the state was changed meanwhile.
-        """
-
-    def over(self) -> None:
-        """Nothing will be read any more."""
 
 
 class Level(str, Enum):
@@ -67,7 +46,6 @@ class Shard:
         best: the training calls it the best so far.
         attempt: grows with every save of a run, the same on all ranks: a number may be saved twice
             with other bytes, and parts of both are no version.
-        loan: only for tiers that borrow: where to read the own bytes instead; None: in ``image``.
         lost: called by a tier that will acknowledge nothing more after ``put``, with the reason;
             not after all levels were acknowledged, or an error raised.
     """
@@ -82,17 +60,11 @@ class Shard:
     best: bool = False
     attempt: int = 0
     lost: Callable[[CheckpointError], None] = lambda reason: None
-    loan: ZeroCopySource | None = None
 
     @property
     def moving_s(self) -> float:
         """Seconds to allow for copying, sending and writing the whole checkpoint."""
         return self.layout.size / LEAST_BYTES_S
-
-    def confirm(self) -> None:
-        """See :meth:`ZeroCopySource.confirm`."""
-        if self.loan is not None:
-            self.loan.confirm()
 
     def check(self) -> None:
         """Raise RequestError if the image has another size than its layout."""

@@ -22,7 +22,6 @@ import ssl
 import struct
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -146,41 +145,6 @@ class Channel:
         self._socket.sendall(head, socket.MSG_MORE if self._plain else 0)  # TLS knows no flags
         point(label)
         self._socket.sendall(payload)
-
-    def send_borrowed(
-        self,
-        start: int,
-        end: int,
-        read: Callable[[int, int], AbstractContextManager[list[memoryview]]],
-        *,
-        label: str,
-        limit_s: float = FRAME_S,
-    ) -> None:
-        """As :meth:`send_data`, of bytes that may move: ``read`` lends those of a range.
-
-        Not over TLS. Raises OSError.
-
-        Nothing is borrowed while the other side is waited for.
-        """
-        crc = 0
-        deadline = time.monotonic() + limit_s
-        with read(start, end) as parts:
-            for part in parts:
-                crc = crc32(part, crc)
-        head = _HEADER.pack(_MAGIC, Kind.DATA, _DATA.size + end - start) + _DATA.pack(
-            start, end - start, crc
-        )
-        self._socket.settimeout(max(limit_s, 0.001))
-        self._socket.sendall(head, socket.MSG_MORE)
-        point(label)
-        self._socket.setblocking(False)
-        poll = select.poll()
-        poll.register(self._socket, select.POLLOUT)
-        while start < end:
-            with contextlib.suppress(BlockingIOError), read(start, end) as parts:
-                start += self._socket.sendmsg(parts)
-            if start < end and not poll.poll(max(deadline - time.monotonic(), 0.0) * 1000):
-                raise TimeoutError("timed out")
 
     def header(self, *, idle_s: float, frame_s: float = FRAME_S) -> tuple[Kind, int]:
         """Wait ``idle_s`` for a frame and then ``frame_s`` for the rest of its header.

@@ -12,7 +12,6 @@ that was changed or replaced since its copy, as its version counter tells, is co
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 
 import torch
@@ -21,7 +20,6 @@ from deepvm.checkpoint.format.tensor_bytes import as_bytes
 from deepvm.checkpoint.snapshot.host_buffer import Slot, Sources, groups
 from deepvm.checkpoint.snapshot.pipeline import Pipeline
 from deepvm.checkpoint.snapshot.strategies import Strategy
-from deepvm.checkpoint.snapshot.zero_copy import ZeroCopySend
 from deepvm.checkpoint.training.layerwise import LayerUpdates
 from deepvm.checkpoint.training.ranks import Ranks
 from deepvm.checkpoint.training.state import TrainingState
@@ -40,9 +38,7 @@ class Copying:
     """A copy that the training thread starts and the background finishes.
 
     Attributes:
-        begun: when, monotonic. error: why it was not finished.
-        loan: what a tier reads in place. took_s: how long it took to copy that; 0: it was not
-            needed.
+        error: why it was not finished.
 
     The state must not change while it is copied. Whether it did since :meth:`watch` is checked
     once: at the end of the copy, or by whoever passes the gate before that.
@@ -56,32 +52,21 @@ class Copying:
         later: Sequence[int],
         now: Sequence[int],
         hold: bool,
-        lend_s: float | None = None,
     ) -> None:
         """Copy the pieces ``now``, which anything may change, and mark a point in the streams.
 
         Only the optimizer changes the pieces ``later``, which :meth:`run` copies. ``hold`` keeps
-        the gate shut until then even if there are none. ``lend_s``: a tier is to read what it can
-        the gate shut until then even if there are none. ``lend_s``: a tier reads what it can in
-        place (see :class:`ZeroCopySend`); after so many seconds it is copied, unless the send
-        has ended or the gate is wanted before.
+        the gate shut until then even if there are none.
         """
         self._strategy = strategy
         self._slot = slot
         self._sources = sources
         self._later = later
         self.error: BaseException | None = None
-        self.loan = None if lend_s is None else ZeroCopySend.of(slot, sources, later, self._confirm)
-        self._lend_s = lend_s or 0.0
-        self.begun = time.monotonic()
-        self.took_s = 0.0
         self._asking = threading.Lock()
         self._ended = not later
         self._change = ""
         self._changed: Callable[[], str] | None = None
-        self._look: Callable[[], str] = lambda: ""
-        self._confirmed = False
-        self._spoilt = ""
         self._opened = threading.Event()
         if not later and not hold:
             self._opened.set()
@@ -110,8 +95,6 @@ class Copying:
 
         Returns whether that was in time.
         """
-        if self.loan is not None:
-            self.loan.want()
         if not self._opened.wait(limit_s):
             return False
         self._ask()
@@ -127,10 +110,6 @@ class Copying:
         """
         try:
             point("snapshot.before-copy")
-            if self.loan is not None:
-                self._lend(self.loan, reached)
-                point("snapshot.after-copy")
-                return
             sources = self._sources
             last = self._slot.end - 1  # held back until all is known to be right
 
@@ -171,55 +150,9 @@ class Copying:
             self._sources = ()  # the training may free its memory
             self._opened.set()
 
-    def _lend(self, loan: ZeroCopySend, reached: Callable[[int], None]) -> None:
-        """Let a tier read in place until it has returned, or until it is time to copy."""
-        try:
-            self._slot.copy(self._sources, loan.rest)
-            loan.begin()
-            reached(len(self._slot.view))  # what it reads counts only once it is confirmed
-            if loan.wanted(self.begun + self._lend_s - time.monotonic()):
-                start = time.monotonic()
-                self._slot.copy(self._sources, loan.lent)
-                self.took_s = time.monotonic() - start
-        except BaseException as error:
-            self.error = error  # before the tier reads the slot, and asks whether that counts
-            if not self._confirmed:
-                raise
-        finally:
-            # Whoever confirms does so before the gate opens, or goes by what was seen then
-            with self._asking:
-                self._spoilt = self._look()
-                loan.end()
-                self._opened.set()
-        self._ask(ended=True)
-        if self._change:
-            raise CheckpointError(self._change)
-
-    def _confirm(self) -> None:
-        """What a tier has read is of one state: that of :meth:`watch`.
-
-        Raises CheckpointError: it may not be.
-
-        From then on the version may exist: what becomes of its copy matters only if bytes are to be
-        sent again, and that is confirmed again.
-        """
-        assert self.loan is not None
-        with self._asking:
-            why = self._look() if self.loan.lending else self._spoilt
-            if self.loan.moved:
-                why = why or "tensors got other memory while they were read"
-            if self.error is not None:
-                why = why or f"the state could not be copied: {self.error}"
-            if why:
-                self._change = self._change or why
-                raise CheckpointError(why)
-            self._confirmed = True
-            self._changed = None
-
     def watch(self, changed: Callable[[], str]) -> None:
         """Fail if the state changes before its copy ends; ``changed`` names the change or ""."""
         with self._asking:
-            self._look = changed
             if not self._ended:
                 self._changed = changed
 

@@ -14,7 +14,7 @@ from functools import partial
 from queue import SimpleQueue
 
 from deepvm.checkpoint.format.layout import Layout
-from deepvm.checkpoint.format.shard import Shard, ZeroCopySource
+from deepvm.checkpoint.format.shard import Shard
 from deepvm.checkpoint.snapshot.host_buffer import Filling, Slot
 from deepvm.checkpoint.tiers.base import Tier
 from deepvm.checkpoint.training.save_handle import Handle
@@ -130,23 +130,17 @@ class Pipeline:
         self.background(work)
         return filling
 
-    @property
-    def borrows(self) -> bool:
-        """Whether the only tier can read the training's memory (``ZeroCopySource``)."""
-        return len(self.tiers) == 1 and self.tiers[0].borrows
-
     def send(
         self,
         slot: Slot,
         shard: Shard,
         handle: Handle,
         filling: Filling,
-        loan: ZeroCopySource | None = None,
     ) -> None:
         """Send a slot to every tier while it is filled, then free it; ``shard``: its memory."""
         with self._change:
             self._under_way += 1
-        sending = _Sending(self, slot, replace(shard, ready=filling.ready, loan=loan), handle)
+        sending = _Sending(self, slot, replace(shard, ready=filling.ready), handle)
         self.background(partial(sending.copied, filling))
         for number, queue in enumerate(self._queues[1:]):
             queue.put(partial(sending.send, number))
@@ -293,11 +287,6 @@ class _Sending:
         if error is not None:
             handle.refused = error
             shard.lost(error)
-        if shard.loan is not None:
-            if error is not None:  # there may be no copy either, as it is the only tier
-                handle.skipped = isinstance(error, TierBusyError)
-                handle.failed(error)
-            shard.loan.over()
         self._done(error)
 
     def _ready(self, end: int) -> None:

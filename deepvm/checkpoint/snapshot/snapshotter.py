@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
@@ -43,8 +42,6 @@ COMPARE_EVERY = 10
 """With several ranks, one version in so many is compared with the neighbour's replica."""
 WAIT_S = 600.0
 """Seconds after which waiting for a copy is an error."""
-_GATES, _SURELY, _FORGET = 8, 0.9, 0.95
-"""The gate is expected as soon as after any of so many versions before, or that much sooner."""
 # A version of a new layout waits for a slot: its slot of the old layout is freed at once
 _RENEW_S = 5.0
 _SMALL_BYTES = 4 * 2**20
@@ -102,9 +99,6 @@ class Snapshotter:
         self.layout_s = 0.0
         self.stall_s = 0.0
         self._copying: Copying | None = None
-        self._passed = True
-        self._gates_s = deque[float](maxlen=_GATES)
-        self._copy_s = 0.0
         self._records: list[torch.Tensor] = []
         self._record = b""
         self._reserved: Slot | None = None
@@ -117,9 +111,6 @@ class Snapshotter:
 
         Raises CheckpointError.
         """
-        if self._copying is not None and not self._passed:
-            self._passed = True
-            self._gates_s.append(time.monotonic() - self._copying.begun)
         waiting = [c for c in (self._copying, *copies) if c is not None and not c.open]
         if not waiting:
             return
@@ -264,14 +255,9 @@ class Snapshotter:
             if pending.at_boundary and not compare and _is_small(slot, sources, later):
                 now = sorted(now + later)
                 later = []
-            may = (
-                self._pipeline.borrows and self._layers.updates is None and strategy.lends(sources)
-            )
-            lend_s = self._lend_s() if may and not compare else None
             copying = self._copying = Copying(
-                strategy, slot, sources, later, now, hold=bool(compare), lend_s=lend_s
+                strategy, slot, sources, later, now, hold=bool(compare)
             )
-            self._passed = False
 
             def also() -> None:
                 if compare:
@@ -290,17 +276,6 @@ class Snapshotter:
             self._layers.give_back(slot)
             raise
         return True
-
-    def _lend_s(self) -> float:
-        """Seconds a tier may read in place before a copy must start; 0: unknown."""
-        took_s = 0.0 if self._copying is None else self._copying.took_s
-        # The first one takes longest, and may be the last
-        self._copy_s = took_s or _FORGET * self._copy_s
-        return (
-            max(_SURELY * min(self._gates_s) - self._copy_s, 0.0)
-            if self._gates_s and self._copy_s
-            else 0.0
-        )
 
     def finish(self, in_step: bool = False, at_once: bool = False) -> None:
         """Read what follows the step (numbers, schedulers, averages), and send the version.
@@ -430,7 +405,7 @@ class Snapshotter:
 
     def _send(self, pending: PendingSnapshot, parts: FlatState) -> None:
         assert self.layout is not None and pending.slot is not None
-        assert pending.filling is not None and pending.copying is not None
+        assert pending.filling is not None
         slot = pending.slot
         handle = pending.handle
         late = pending.late
@@ -451,7 +426,7 @@ class Snapshotter:
             best=handle.best,
             attempt=self._attempt,
         )
-        self._pipeline.send(slot, shard, handle, pending.filling, pending.copying.loan)
+        self._pipeline.send(slot, shard, handle, pending.filling)
         pending.slot = None
         self._fingerprint = self._fingerprint_of(parts, pending)
 

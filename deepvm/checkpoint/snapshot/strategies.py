@@ -125,10 +125,6 @@ class Strategy:
         """Device memory to copy these pieces into first; None: copy straight to the host."""
         return None
 
-    def lends(self, sources: Sources) -> bool:
-        """Whether a tier may read the sources in place: they are in host memory."""
-        return all(source is None or source.device.type == "cpu" for source in sources)
-
     def _pinned(self, slot: Slot) -> Slot:
         """The slot, page-locked where a GPU is used and the system allows it."""
         if self._pins and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
@@ -153,10 +149,6 @@ class DeviceCopyStrategy(Strategy):
 
     _clones: Sequence[torch.Tensor | None] = ()
     _warned = False
-
-    def lends(self, sources: Sources) -> bool:
-        """No: the copy on the device opens the gate."""
-        return False
 
     def clones(
         self, pieces: Sequence[Piece], sources: Sources, which: Sequence[int]

@@ -44,7 +44,6 @@ class Tier(ABC):
             own job name.
         streams: whether :meth:`put` calls ``shard.ready`` for what it reads, so that a version can
             be sent while it is still being copied. Other tiers get finished copies only.
-        borrows: whether :meth:`put` reads ``shard.loan``, if there is one.
         volatile: whether it never gets beyond :attr:`Level.LOCAL`.
         away: whether what it keeps cannot be lost with this machine. Beside such a tier, others do
             not count as safe.
@@ -54,7 +53,6 @@ class Tier(ABC):
     form: ClassVar[str] = ""
     listed: ClassVar[bool] = True
     streams: ClassVar[bool] = False
-    borrows: bool = False
     shared: bool = False
     volatile: bool = False
     away: ClassVar[bool] = True

@@ -125,7 +125,6 @@ class TcpTier(Tier):
         self._address: Endpoint = Address.parse(address) if isinstance(address, str) else address
         self.url = self._address.url
         self.shared = self._address.shared
-        self.borrows = isinstance(self._address, Address) and not self._address.secure
         self._token = token
         self._session = session
         self._flows = flows
@@ -431,7 +430,6 @@ class TcpTier(Tier):
                 # Wait until the bytes arrived: a version complete on only some nodes is useless.
                 links[0].call(Kind.PING, b"", Kind.PONG, limit_s=_left(deadline, self._limit_s))
                 barrier.wait("sent")
-            shard.confirm()
             point("sender.before-commit")
             answer = links[0].call(
                 Kind.COMMIT, {"version": shard.version}, Kind.ACK, limit_s=_left(deadline)
@@ -462,15 +460,9 @@ class TcpTier(Tier):
                         break
                     shard.ready(end)
                     limit_s = _left(deadline, self._limit_s)
-                    if shard.loan is None:
-                        link.channel.send_data(
-                            start, shard.image[start:end], label="sender.mid-chunk", limit_s=limit_s
-                        )
-                    else:
-                        read = shard.loan.bytes
-                        link.channel.send_borrowed(
-                            start, end, read, label="sender.mid-chunk", limit_s=limit_s
-                        )
+                    link.channel.send_data(
+                        start, shard.image[start:end], label="sender.mid-chunk", limit_s=limit_s
+                    )
                 # All of this connection is verified before the other one commits
                 if link is not links[0]:
                     link.call(Kind.PING, b"", Kind.PONG, limit_s=_left(deadline, self._limit_s))

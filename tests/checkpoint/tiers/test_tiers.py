@@ -208,8 +208,6 @@ if "OMPI_COMM_WORLD_RANK" in os.environ:  # test_mpi_streams.py runs these tests
     from deepvm.checkpoint.network.endpoint import MpiEndpoint
 
     FACTORIES["mpi"] = lambda folder: node_bench(folder, 1, MpiEndpoint.here)
-BORROWERS = ["tcp"]
-"""The tiers that read a version where the training has it."""
 ELSEWHERE = {"mpi", "tcps"}
 """Schemes of other tests: mpi has these under mpirun (test_mpi_streams.py).
 
@@ -224,12 +222,8 @@ def test_every_scheme_is_under_contract() -> None:
 @pytest.fixture(params=in_ring_2(FACTORIES, "s3"))
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
     with FACTORIES[request.param](tmp_path) as made:
-        assert made.tier.borrows == (request.param in BORROWERS)
         yield made
         made.tier.close()
-
-
-borrower = pytest.mark.parametrize("bench", BORROWERS, indirect=True)
 
 
 SETTLE_S = 20
@@ -371,54 +365,6 @@ def test_a_copy_that_fails_while_it_is_sent_leaves_nothing(bench: Bench, tmp_pat
     for version in (2, 1):
         slow = filled_slowly(plain_shard(noise(30_000_000, 2), version), until=9_000_000)
         with slow as shard, pytest.raises(CheckpointError, match="the copy failed"):
-            put(bench.tier, shard)
-        (manifest,) = bench.again().versions("job")
-        assert bench.again().fetch(manifest, tmp_path / "restored").read_bytes() == noise(5000, 1)
-    assert put(bench.tier, plain_shard(noise(5000, 3), 3)) == list(bench.levels)
-
-
-class Lent:
-    """A zero-copy source with odd pieces that move; ``changed``: the state was changed."""
-
-    def __init__(self, data: bytearray, *, changed: bool = False) -> None:
-        self.data, self.changed, self.asked, self.read = data, changed, 0, 0
-
-    @contextmanager
-    def bytes(self, start: int, end: int) -> Iterator[list[memoryview]]:
-        middle = (2 * start + end) // 3
-        copy = bytearray(self.data[middle:end])
-        self.read += 1
-        yield [memoryview(self.data)[start:middle], memoryview(copy)]
-        copy[:] = bytes(len(copy))  # it lies elsewhere now
-
-    def confirm(self) -> None:
-        self.asked += 1
-        if self.changed:
-            raise CheckpointError("the state was changed")
-
-    def over(self) -> None: ...
-
-
-@borrower
-def test_a_lent_version_is_read_where_it_is(bench: Bench, tmp_path: Path) -> None:
-    for version in (1, 2):
-        data, acknowledged = noise(2 * CHUNK_BYTES + 12345, version), list[int]()
-        loan = Lent(data)
-        shard = replace(plain_shard(bytearray(len(data)), version), loan=loan)
-        bench.tier.put(shard, lambda level, loan=loan, seen=acknowledged: seen.append(loan.asked))
-        assert bench.tier.settle(SETTLE_S)
-        assert acknowledged == [1] * len(bench.levels) and loan.read > 5
-        newest, *_ = bench.again().versions("job")
-        assert bench.again().fetch(newest, tmp_path / "restored").read_bytes() == data
-
-
-@borrower
-def test_what_was_changed_while_it_was_lent_is_not_there(bench: Bench, tmp_path: Path) -> None:
-    put(bench.tier, plain_shard(noise(5000, 1), 1))
-    for version in (2, 1):
-        data = noise(CHUNK_BYTES, 2)
-        shard = replace(plain_shard(bytearray(len(data)), version), loan=Lent(data, changed=True))
-        with pytest.raises(CheckpointError, match="the state was changed"):
             put(bench.tier, shard)
         (manifest,) = bench.again().versions("job")
         assert bench.again().fetch(manifest, tmp_path / "restored").read_bytes() == noise(5000, 1)
