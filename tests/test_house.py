@@ -111,8 +111,8 @@ PLACES = {
     ],
     "distributed": ["simulator/monte_carlo.py"],
     "platformdirs": ["io/"],
-    "tomli": ["documents/formats/toml.py"],
-    "tomllib": ["documents/formats/toml.py"],  # of the standard library from 3.11 on
+    "tomli": ["cli/settings.py"],
+    "tomllib": ["cli/settings.py"],  # of the standard library from 3.11 on
 }
 REGISTRIES = {
     # module below deepvm/: what it loads by names that it keeps in a table

@@ -197,7 +197,7 @@ class LazyGroup(TyperGroup):
         """List the commands without loading them."""
         with formatter.section("Commands"):
             formatter.write_dl([(e.name, e.help) for e in COMMANDS])
-        if ctx.meta.get("deepvm.topics"):  # as help_command sets it
+        if (ctx.obj or {}).get("topics"):  # as help_command sets it
             from deepvm.cli.help.topics import topics
 
             with formatter.section("Topics of 'deepvm help TOPIC'"):

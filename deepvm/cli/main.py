@@ -13,7 +13,7 @@ from deepvm.cli.interrupts import INTERRUPTED, Interrupts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from typing import Any
 
 PIPE_CLOSED = 141
@@ -35,30 +35,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         closed = "Error: standard output is closed; open it, or redirect it to a file or /dev/null"
         sys.exit(closed if sys.stderr else 1)
     if arguments is None:
-        _write_anything()
+        # File names that are no text, and in some locales all but ASCII
+        for stream in (sys.stdout, sys.stderr):
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     _leave(_run_reporting(words, debug, interrupts), ours=arguments is None)
-
-
-def _write_anything() -> None:
-    """Escape what a stream cannot take: bytes in file names that are no text, and in some locales all but ASCII."""
-    import codecs
-
-    def escape(error: UnicodeError) -> tuple[str, int]:
-        if not isinstance(error, UnicodeEncodeError):
-            raise error
-        # As JSON writes them, so that a document stays one, and gives the same name when it is
-        # read.
-        pairs = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass")
-        return (
-            "".join(
-                f"\\u{high:02x}{low:02x}" for high, low in zip(pairs[::2], pairs[1::2], strict=True)
-            ),
-            error.end,
-        )
-
-    codecs.register_error("deepvm", escape)
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="deepvm")  # type: ignore[union-attr]  # nobody has put another one in its place yet
 
 
 def _run_reporting(words: list[str], debug: bool, interrupts: Interrupts) -> int:
@@ -75,7 +55,7 @@ def _run_reporting(words: list[str], debug: bool, interrupts: Interrupts) -> int
             from traceback import print_exc
 
             print_exc()
-        return _report(error, words)
+        return _report(error)
     # A command that was interrupted may also end so; nothing has been said yet.
     return _interrupted() if interrupts.heard or code == INTERRUPTED else code
 
@@ -99,10 +79,9 @@ def _run(words: list[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
-def _report(error: BaseException, words: list[str]) -> int:
+def _report(error: BaseException) -> int:
     """Print an error and return its exit code."""
     from deepvm.cli.parameters import option_name
-    from deepvm.cli.usage import explain, single_dashes
     from deepvm.errors import DeepVMError, RequestError, missing_extra
 
     if isinstance(error, ModuleNotFoundError):
@@ -115,19 +94,12 @@ def _report(error: BaseException, words: list[str]) -> int:
             no_option = error.option.isupper() or " " in error.option
             text = error.about(error.option if no_option else f"--{option_name(error.option)}")
         # Notes are from deepvm.cli.settings: who set the value that was refused.
-        lines = [text, *getattr(error, "__notes__", ()), *single_dashes(words)]
-        return _fail("\n".join(lines), error.exit_code)
+        return _fail("\n".join([text, *getattr(error, "__notes__", ())]), error.exit_code)
     # Usage errors of the option parser; its classes moved between releases of typer, their shape
     # did not.
-    show = getattr(error, "show", None)
     exit_code = getattr(error, "exit_code", None)
-    if show is not None and isinstance(exit_code, int):
-        explain(error, words)
-        usage, _, message = _shown(show).partition("Error: ")
-        sys.stderr.write(usage)
-        # Which has said so
-        said = [] if type(error).__name__ == "NoSuchOption" else single_dashes(words)
-        return _fail("\n".join([message.rstrip("\n"), *said]), exit_code) if message else exit_code
+    if isinstance(exit_code, int) and hasattr(error, "show"):
+        return _report_usage(error, exit_code)
     if isinstance(error, OSError):
         return _fail(f"{error.filename or 'standard output'}: {error.strerror or error}", 1)
     return _fail(
@@ -137,13 +109,23 @@ def _report(error: BaseException, words: list[str]) -> int:
     )
 
 
-def _shown(show: Callable[[Any], None]) -> str:
-    """What the option parser says of an error."""
+def _report_usage(error: Any, exit_code: int) -> int:
+    """Print what the option parser says, and an example where something is missing."""
+    import re
     from io import StringIO
 
     stream = StringIO()
-    show(stream)
-    return stream.getvalue()
+    error.show(stream)
+    usage, _, message = stream.getvalue().partition("Error: ")
+    sys.stderr.write(usage)
+    if not message:
+        return exit_code
+    message = message.rstrip("\n")
+    if type(error).__name__ == "MissingParameter":
+        example = re.search(r"Example: deepvm .*", error.ctx.command.help or "")
+        if example:
+            message = f"{message} {example[0]}"
+    return _fail(message, exit_code)
 
 
 def _interrupted() -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -16,43 +17,21 @@ from typing import Any, NamedTuple
 
 from typer.core import TyperCommand
 
-from deepvm.catalog.price_sources import ADDRESS_VARIABLES
-from deepvm.cli.output import note
 from deepvm.cli.parameters import key_of, option_name
 from deepvm.core.options import GROUPS, Option, default_of, option_of
-from deepvm.documents.files import load_tree
-from deepvm.documents.formats import toml
-from deepvm.documents.tree import Tree, shown
-from deepvm.errors import CatalogFormatError, DataError, DeepVMError, Issue, RequestError
-from deepvm.io.safe_read import read_text
+from deepvm.documents.tree import shown
+from deepvm.errors import DataError, DeepVMError, RequestError
 from deepvm.io.user_dirs import user_folder
 from deepvm.services.plan_options import RankFlags
 
 FOLDER_FILE = "deepvm.toml"
-ALL_OPTIONS = "deepvm.all-options"
-"""Key of a context's ``meta``: whether help shows all options."""
 CONFIG_VARIABLE = "DEEPVM_CONFIG"
 NO_FILE = "none"  # DEEPVM_CONFIG for no file of the user's own
-OTHER_VARIABLES = frozenset(
-    """
-    DEEPVM_ADVISOR_URL DEEPVM_AGENT DEEPVM_ALLOW_WEAK_TOKEN DEEPVM_AUDIT_DIR DEEPVM_AUDIT_KILL
-    DEEPVM_AUDIT_LOG DEEPVM_AWS_AMI DEEPVM_AWS_ANCHOR_AMI DEEPVM_AWS_BUCKET DEEPVM_AWS_HEAD_PROFILE
-    DEEPVM_AWS_HEAD_TYPE DEEPVM_AWS_INSTALL DEEPVM_AWS_INSTANCE_PROFILE DEEPVM_AWS_PYTHON
-    DEEPVM_AWS_SECURITY_GROUP DEEPVM_AWS_SUBNETS DEEPVM_CACHE_DIR DEEPVM_CHECKPOINT_KILL_AT
-    DEEPVM_CONFIG DEEPVM_CONTROLLER_HOST DEEPVM_CONTROLLER_PORT DEEPVM_DATA DEEPVM_DATA_DIR
-    DEEPVM_EPOCH DEEPVM_HISTORY DEEPVM_INDEPENDENT DEEPVM_JOB DEEPVM_KEEP DEEPVM_KILL_POINTS
-    DEEPVM_MTBF DEEPVM_SAVE_EVERY DEEPVM_TIERS DEEPVM_TLS_CA DEEPVM_TOKEN DEEPVM_TOKEN_FILE
-    """.split()
-) | frozenset(ADDRESS_VARIABLES)
-"""Variables that set no option."""
 
-_EXPECTED = 'lines such as prices = "live", with texts in quotes'
-_MAX_BYTES = 2**20
 _AMOUNT = re.compile(r"\$?\s*\.?[0-9].*")  # also with a unit, so that the error is about the unit
 _SWITCH = {"true": True, "yes": True, "on": True, "1": True}
 _SWITCH |= {"false": False, "no": False, "off": False, "0": False}
 _FILES = ("catalog", "quota", "tables", "job_file")
-_FOLDERS = ("price_history",)
 _FORMS = {
     list: "text in quotes, or a list of texts",
     bool: "true or false",
@@ -124,7 +103,7 @@ class Setting:
         if self.kind == "environment":
             raise RequestError(self.source, self.value, allowed)
         message = f"invalid value for {self.key}: {', '.join(self.value)} (expected {allowed})"
-        raise CatalogFormatError(self.source, [Issue(message)])
+        raise DataError(f"{self.source}: {message}")
 
 
 class Settings(NamedTuple):
@@ -222,7 +201,6 @@ class ConfiguredCommand(TyperCommand):
             ctx.fail(f"budget given twice: {' and '.join([*amounts, '--pw'][:2])}")
         # What is not a number is refused as one
         if not amounts and not argument and "pw" not in given:
-            _refuse_model(ctx, words[0])
             amounts = words[:1]
         if amounts:
             given["pw"] = amounts[0]
@@ -256,7 +234,7 @@ class ConfiguredCommand(TyperCommand):
             if record := parameter.get_help_record(ctx):
                 groups[title].append(record)
         rare = groups.pop("")
-        if ctx.find_root().meta.get(ALL_OPTIONS):
+        if (ctx.obj or {}).get("all"):  # as help_command sets it
             groups["More"] = rare
             rare = []
         for title, rows in groups.items():
@@ -272,17 +250,6 @@ class ConfiguredCommand(TyperCommand):
         """Show the help with the built-in defaults: the same everywhere, even with a broken settings file."""
         ctx.default_map = None
         super().format_help(ctx, formatter)
-
-
-def _refuse_model(ctx: Any, word: str) -> None:
-    """Say how to name a model where a budget is expected."""
-    from deepvm.catalog.published.models import presets
-    from deepvm.core.meanings import meant_model
-
-    model = word if word in presets() else meant_model(word, presets())
-    if model:
-        advice = f"try: {ctx.command_path} 3 --model {model}"
-        ctx.fail(f"{word} is not a budget in $/h; {advice}")
 
 
 def used_settings(ctx: Any) -> dict[str, Setting]:
@@ -315,22 +282,14 @@ def variable_of(name: str) -> str:
 def read_settings(environ: Mapping[str, str]) -> Settings:
     """Read the environment, ``deepvm.toml`` in the current folder, and the user's own file.
 
-    Note misspelt variables.
-
     Raises DataError about a file, RequestError about a variable.
     """
     found = {s.name: s for s in _of_environment(environ)}
     files = {}
     for path in filter(None, (Path(FOLDER_FILE), _user_file(environ))):
-        text = _read(path)
-        files[str(path)] = text is not None
-        if text:
-            found = {s.name: s for s in _of_file(path, text)} | found
-    known = {*map(variable_of, NAMES), *OTHER_VARIABLES}
-    for variable in sorted(v for v in environ if v.startswith("DEEPVM_") and v not in known):
-        # Other programs may use this prefix: only near misses are reported.
-        for meant in difflib.get_close_matches(variable, known, 1, 0.92):
-            note(f"the environment variable {variable} has no effect; did you mean {meant}?")
+        values = _read(path)
+        files[str(path)] = values is not None
+        found = {s.name: s for s in _of_file(path, values or {})} | found
     return Settings(found, files)
 
 
@@ -358,72 +317,53 @@ def _user_file(environ: Mapping[str, str]) -> Path | None:
     if named == NO_FILE:
         return None
     path = Path(os.path.expanduser(named))
-    if not os.path.lexists(path):
+    if not path.exists():
         allowed = f"a TOML file that exists, or {NO_FILE} for none"
         raise RequestError(CONFIG_VARIABLE, named, allowed)
     return path
 
 
-def _read(path: Path) -> str | None:
-    """The text of a file; None when there is no such file."""
-    if not os.path.lexists(path):
-        return None
+def _read(path: Path) -> dict[str, Any] | None:
+    """What a file says; None when there is no such file. Raises DataError."""
     try:
-        return read_text(path, _EXPECTED, _MAX_BYTES)
+        text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        message = "is a link to a file that does not exist; correct or remove it"
-        raise DataError(f"{path}: {message}") from None
-    except CatalogFormatError as error:
-        if str(error.problems[0]).startswith("is empty"):
-            return ""
-        raise
+        return None
+    except (OSError, UnicodeError) as error:
+        raise DataError(f"{path}: cannot be read: {error}") from None
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: not TOML: {error}") from None
 
 
-def _of_file(path: Path, text: str) -> Iterator[Setting]:
-    tree = load_tree(text, path, _EXPECTED, toml.load)
-    issues: list[Issue] = []
-    values: dict[str, Value] = {}
-    for key, value in tree.value.items():
+def _of_file(path: Path, values: Mapping[str, Any]) -> Iterator[Setting]:
+    for key, value in values.items():
         name = _BY_KEY.get(key.replace("_", "-"))
         if name is None:
-            issues.append(_unknown(key, value, tree))
-        elif name in values:
-            message = f"repeated key {key}, with - and with _ (expected every key once)"
-            issues.append(Issue(message, tree.line((key,)), key))
-        elif (taken := _taken(value, SETTABLE[name].forms)) is None:
-            allowed = next(text for form, text in _FORMS.items() if form in SETTABLE[name].forms)
-            issues.append(tree.refusal((key,), value, allowed))
-        else:
-            values[name] = _in_place(name, taken, path)
-    if issues:
-        raise CatalogFormatError(path, issues)
-    for name, value in values.items():
-        yield Setting(name, value, "file", str(path))
-
-
-def _unknown(key: str, value: Any, tree: Tree) -> Issue:
-    near = difflib.get_close_matches(key.replace("_", "-"), _BY_KEY, 1)
-    hint = "see 'deepvm config show'"
-    if isinstance(value, Mapping):
-        hint = "expected one setting per line, without [...] headers and dots"
-    elif near:
-        hint = f"did you mean {near[0]}?"
-    label = shown(key)
-    return Issue(f"unknown key {label} ({hint})", tree.line((key,)), label)
+            near = difflib.get_close_matches(key.replace("_", "-"), _BY_KEY, 1)
+            hint = f"did you mean {near[0]}?" if near else "see 'deepvm config show'"
+            raise DataError(f"{path}: unknown key {shown(key)} ({hint})")
+        forms = SETTABLE[name].forms
+        taken = _taken(value, forms)
+        if taken is None:
+            allowed = next(text for form, text in _FORMS.items() if form in forms)
+            message = f"invalid value for {key}: {shown(value)} (expected {allowed})"
+            raise DataError(f"{path}: {message}")
+        yield Setting(name, _in_place(name, taken, path), "file", str(path))
 
 
 def _taken(value: Any, forms: set[type]) -> Value | None:
     """The value in the form that the option takes; None if it has another one."""
     if bool in forms:
         return value if isinstance(value, bool) else None
-    words = [value]
-    if isinstance(value, list) and list in forms:
-        words = value
-    for word in words:
-        if isinstance(word, bool) or not isinstance(word, str | int | float):
-            return None
-        if isinstance(word, int) and word.bit_length() > 256:  # too long to be written as text
-            return None
+    words = value if isinstance(value, list) and list in forms else [value]
+    if any(isinstance(w, bool) or not isinstance(w, str | int | float) for w in words):
+        return None
     # A single word is a list of one, unless the option also takes single words.
     if words is not value and str in forms:
         return str(value)
@@ -435,6 +375,6 @@ def _in_place(name: str, value: Value, file: Path) -> Value:
     if not isinstance(value, str) or not value:
         return value
     is_file = value.lower().endswith((".json", ".csv", ".yaml", ".yml"))
-    if name in _FOLDERS or (name in _FILES and is_file):
+    if name == "price_history" or (name in _FILES and is_file):
         return str(file.parent / os.path.expanduser(value))
     return value

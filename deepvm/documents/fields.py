@@ -39,15 +39,15 @@ def finite(value: Any) -> Any:
     if isinstance(value, str):
         value = float(value)
     if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
-        raise ValueError("not a number")
+        raise ValueError("expected a number")
     if not math.isfinite(value):
-        raise ValueError("not finite")
+        raise ValueError("expected a finite number")
     return value
 
 
 def _no_text(value: object) -> object:
     if isinstance(value, str):
-        raise ValueError("not a number")
+        raise ValueError("expected a number")
     return value
 
 
@@ -56,7 +56,7 @@ def _as_price(value: object) -> Decimal:
     if not isinstance(value, str):
         finite(value)
     elif not _PRICE.fullmatch(value):
-        raise ValueError("not a number")
+        raise ValueError("expected a number")
     price = Decimal(str(value))
     if not -MAX_USD <= price <= MAX_USD or price != price.quantize(MICRO):
         raise ValueError("too large, or too many decimals")
@@ -66,13 +66,13 @@ def _as_price(value: object) -> Decimal:
 def _as_day(value: object) -> date:
     # Without this, pydantic takes 20231001 for seconds since 1970.
     if not isinstance(value, str) or not _DAY.fullmatch(value):
-        raise ValueError("not a day")
+        raise ValueError("expected a date YYYY-MM-DD")
     return date.fromisoformat(value)
 
 
 def _one_line(value: str) -> str:
     if _UNFIT.search(value) or value != value.strip():
-        raise ValueError("not one line of text")
+        raise ValueError("expected one line of visible characters without blanks at the ends")
     return value
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Hashable, Iterable, Iterator
-from dataclasses import dataclass
 from itertools import islice
-from typing import Any, get_args, get_origin
+from typing import Any, NamedTuple, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -16,50 +15,39 @@ from deepvm.documents.tree import KeyPath, Tree, shown
 from deepvm.errors import Issue
 
 MAX_ISSUES = 1000
-_MISSING = object()
 
 
-@dataclass(frozen=True)
-class _Location:
-    """Where an error is: the path in the file, its field, and the models that have such fields."""
+class _Location(NamedTuple):
+    """Where an error is: the path in the file, its field, and the fields that may be there."""
 
     path: KeyPath
     value: Any
     field: FieldInfo | None
-    owners: tuple[type[BaseModel], ...]
-
-    @property
-    def keys(self) -> list[str]:
-        """The keys that could stand here."""
-        names = [f.alias or n for model in self.owners for n, f in model.model_fields.items()]
-        return [name for name in names if name != "$schema"]
+    fields: dict[str, FieldInfo]
 
 
 def issues_of(error: ValidationError, model: type[BaseModel], tree: Tree) -> list[Issue]:
     """The first 1000 issues, one for each place; of another version only that it is one."""
     messages: dict[KeyPath, str] = {}
-    renamed: set[KeyPath] = set()
-    errors = error.errors(include_url=False, include_input=False)
-    for one in sorted(errors[:MAX_ISSUES], key=lambda each: each["type"] != "extra_forbidden"):
+    for one in error.errors(include_url=False, include_input=False)[:MAX_ISSUES]:
         here = _locate(model, tree.value, one["loc"])
         label = tree.label(here.path)
         if one["type"] == "extra_forbidden":
-            near = difflib.get_close_matches(str(here.path[-1]), here.keys, 1)
-            renamed.update((*here.path[:-1], name) for name in near)
-            messages[here.path] = f"unknown key {label} ({_known(near, here.keys)})"
+            messages[here.path] = f"unknown key {label} ({_known(here)})"
         elif one["type"] == "missing":
-            messages[here.path] = f"missing key {label} (expected {expected(here.field)})"
+            messages[here.path] = f"missing key {label} ({_reason(one, here)})"
         else:
-            messages.setdefault(here.path, _refusal(one, here, label))
+            message = f"invalid value for {label}: {shown(here.value)} ({_reason(one, here)})"
+            messages.setdefault(here.path, message)
     version: KeyPath = ("schema_version",)
-    if version in messages and isinstance(tree.value, dict) and "schema_version" in tree.value:
+    if version in messages and "schema_version" in tree.value:
         messages = {version: messages[version]}
     # A union refuses in the name of each member: the one that got furthest is meant.
     above = {path[:end] for path in messages for end in range(len(path))}
     return [
         Issue(text, tree.line(path), tree.label(path))
         for path, text in messages.items()
-        if path not in above and not (path in renamed and text.startswith("missing"))
+        if path not in above
     ]
 
 
@@ -80,79 +68,59 @@ def repeats(keys: Iterable[Hashable]) -> Iterator[tuple[int, int]]:
             yield i, first[key]
 
 
-def expected(field: FieldInfo | None) -> str:
-    """What a field may be, in words."""
-    if field is None or not field.description:
-        return "an object"
-    return field.description
+def expected(model: type[BaseModel], path: KeyPath) -> str:
+    """What the value of a key may be, in words."""
+    field = _locate(model, None, path).field
+    return (field and field.description) or "an object"
 
 
-def field_at(model: type[BaseModel], path: KeyPath) -> FieldInfo | None:
-    """The field of a key."""
-    return _locate(model, None, path).field
-
-
-def _known(near: list[str], keys: list[str]) -> str:
+def _known(here: _Location) -> str:
+    names = [name for name in here.fields if name != "$schema"]
+    near = difflib.get_close_matches(str(here.path[-1]), names, 1)
     if near:
         return f"did you mean {near[0]}?"
-    return f"expected one of {', '.join(keys)}"
+    return f"expected one of {', '.join(names)}"
 
 
-def _refusal(error: Any, here: _Location, label: str) -> str:
-    context = error.get("ctx", {})
-    if error["type"].startswith("union_tag"):
-        tags = context.get("expected_tags", "") or ", ".join(_tags_of(here.owners))
-        return f"invalid value for {label}: {shown(here.value)} (expected the kind {tags})"
-    if isinstance(context.get("error"), InvalidValueError):
-        return f"invalid value for {label}: {shown(here.value)}: {context['error']}"
-    if error["type"].startswith("model_") and here.path[-1:] and isinstance(here.path[-1], int):
-        wanted = "an object"
-    else:
-        wanted = expected(here.field)
-    if not here.path:
-        return f"{shown(here.value)} (expected an object)"
-    return f"invalid value for {label}: {shown(here.value)} (expected {wanted})"
+def _reason(error: Any, here: _Location) -> str:
+    """The field's description, else what pydantic says."""
+    cause = error.get("ctx", {}).get("error")
+    if isinstance(cause, InvalidValueError):
+        return str(cause)
+    if error["type"].startswith("model_"):
+        return "expected an object"
+    if here.field is not None and here.field.description and "tag" not in error["type"]:
+        return f"expected {here.field.description}"
+    return str(cause or error["msg"])
 
 
 def _locate(model: type[BaseModel], document: Any, loc: KeyPath) -> _Location:
     """Follow an error's location; names that pydantic gives to members of unions are skipped."""
-    path: KeyPath = ()
-    value = document
-    field = None
-    owners: tuple[type[BaseModel], ...] = (model,)
-    models = owners
-    named_by_user = False
+    here = _Location((), document, None, {})
+    models = [model]
     for step in loc:
-        if isinstance(step, str):
-            tagged = tuple(m for m in models if step in _tags_of((m,)))
-            if len(models) > 1 and tagged:
-                models = tagged
-                continue
-            own = _field_named(models, step)
-            here = isinstance(value, dict) and step in value
-            if named_by_user and (here or document is None):
-                named_by_user = False
-            elif own is not None:
-                owners = models
-                field = own
-                models = tuple(_models_in(own.annotation))
-                named_by_user = _is_mapping(own.annotation)
-            elif here:
-                owners = models
-                field = None
-            else:
-                continue
-        path = (*path, step)
-        value = _at(value, step)
-    return _Location(path, value, field, owners)
+        tagged = [one for one in models if step in _kinds(one)]
+        if tagged and len(models) > 1:
+            models = tagged
+            continue
+        fields = {f.alias or name: f for one in models for name, f in one.model_fields.items()}
+        field = fields.get(str(step))
+        if field is not None:
+            models = list(_models_in(field.annotation))
+        elif isinstance(step, str) and not (isinstance(here.value, dict) and step in here.value):
+            continue
+        try:
+            value = here.value[step]
+        except (KeyError, IndexError, TypeError):
+            value = None
+        here = _Location((*here.path, step), value, field or here.field, fields)
+    return here
 
 
-def _field_named(models: Iterable[type[BaseModel]], name: str) -> FieldInfo | None:
-    for model in models:
-        for key, field in model.model_fields.items():
-            if name == (field.alias or key):
-                return field
-    return None
+def _kinds(model: type[BaseModel]) -> tuple[Any, ...]:
+    """The values of ``kind``, by which members of a union differ."""
+    kind = model.model_fields.get("kind")
+    return get_args(kind.annotation) if kind else ()
 
 
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
@@ -160,20 +128,3 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
         yield annotation
     for part in get_args(annotation):
         yield from _models_in(part)
-
-
-def _is_mapping(annotation: Any) -> bool:
-    return get_origin(annotation) is dict or any(map(_is_mapping, get_args(annotation)))
-
-
-def _tags_of(models: Iterable[type[BaseModel]]) -> list[str]:
-    """The values of ``kind`` that distinguish the members of a union."""
-    fields = [model.model_fields.get("kind") for model in models]
-    return [tag for field in fields if field for tag in get_args(field.annotation)]
-
-
-def _at(value: Any, step: str | int) -> Any:
-    try:
-        return value[step]
-    except (KeyError, IndexError, TypeError):
-        return _MISSING

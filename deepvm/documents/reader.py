@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from deepvm.documents.files import FileError, load_tree, read_file
 from deepvm.documents.formats import json
-from deepvm.documents.issues import expected, field_at, issues_of, rule_issues
+from deepvm.documents.issues import expected, issues_of, rule_issues
 from deepvm.documents.tree import FileSyntaxError, KeyPath, Tree
 from deepvm.errors import CatalogFormatError, Issue
 
@@ -87,4 +87,4 @@ class FileFormat(Generic[Model]):
 
     def describe(self, *path: str | int) -> str:
         """What a key may be."""
-        return expected(field_at(self.model, path))
+        return expected(self.model, path)

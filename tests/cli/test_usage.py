@@ -17,16 +17,10 @@ PAPER = ["--catalog", "paper"]
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["recommend", "-pw", "3"], "No such option: -pw; did you mean --pw?"),
         (["recommend", "-p", "3"], "No such option: -p\n"),
-        (["recommend", "--PW", "3"], "No such option: --PW; did you mean --pw?"),
         (
             ["recommend", "--pw", "3", "--cataolg", "paper"],
-            "No such option: --cataolg; did you mean --catalog?",
-        ),
-        (
-            ["recommend", "--pw", "3", "-region", "us-east-1"],
-            "-region is read as -r egion; did you mean --region?",
+            "No such option: --cataolg (Possible options: --catalog",
         ),
         (["recommend", "--pw=3$", *PAPER], "--pw: '3$' cannot be used"),
         (["recommend", "--pw", "$3", *PAPER], "; did you mean --pw 3?"),
@@ -56,21 +50,10 @@ PAPER = ["--catalog", "paper"]
         (["catalog", "refresh", "--only", "sopt"], "did you mean --only spot?"),
         (
             ["recomend", "--pw", "3"],
-            "No such command 'recomend'. Did you mean 'deepvm recommend'?",
+            "No such command 'recomend'. Did you mean 'recommend'?",
         ),
-        (["spot"], "Did you mean 'deepvm help spot'?"),
-        (["catalog", "lsit"], "No such command 'lsit'. Did you mean 'deepvm catalog list'?"),
-        (["version"], "No such command 'version'. Did you mean 'deepvm --version'?"),
-        (["--vresion"], "No such option: --vresion; did you mean --version?"),
-        (
-            ["help", "recomend"],
-            "No such command or topic 'recomend'. Did you mean 'deepvm help recommend'?",
-        ),
-        (
-            ["help", "catalog", "lsit"],
-            "No such command 'lsit'. Did you mean 'deepvm help catalog list'?",
-        ),
-        (["help", "recommend", "list"], "Got unexpected extra argument(s) (list)"),
+        (["catalog", "lsit"], "No such command 'lsit'. Did you mean 'list'?"),
+        (["help", "recomend"], "No such command 'recomend'. Did you mean 'recommend'?"),
         (["help", "-x"], "No such option: -x"),
     ],
     ids=lambda w: " ".join(w) if isinstance(w, list) else "",
@@ -110,10 +93,6 @@ def test_a_budget_is_understood_anywhere(words: list[str], run: Run) -> None:
         (["recommend", "3", "--top", "3", "5"], "budget given twice: 3 and 5"),
         (["recommend", "--pw", "4", "--top", "3", "3"], "budget given twice: 3 and --pw"),
         (["explain", "g5.xlarge", "3", "4"], "budget given twice: 3 and 4"),
-        (
-            ["recommend", "--offline", "resnet50"],
-            "resnet50 is not a budget in $/h; try: deepvm recommend 3 --model",
-        ),
         (["recommend", "--offline", "three"], "--pw: 'three' cannot be used"),
         (
             ["recommend", "3", "--model", ""],

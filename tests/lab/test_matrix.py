@@ -353,12 +353,6 @@ def test_names_of_files_are_those_of_the_trainer() -> None:
     assert tuple(SIZES) == tuple(DATASETS) and tuple(_MODELS) == tuple(MODELS)
 
 
-def test_a_misspelt_key_is_told_once() -> None:
-    with pytest.raises(JobFormatError) as error:
-        parsed(with_line("steps", "stpes: 120"))
-    assert "stpes" in str(error.value) and "missing" not in str(error.value)
-
-
 def test_an_empty_file_is_a_wrong_matrix(tmp_path: Path) -> None:
     path = tmp_path / "empty.yaml"
     path.write_text("")

@@ -6,7 +6,7 @@ may come with a line of help, which zsh and fish show.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
 from typing import Any
 
@@ -24,48 +24,61 @@ def _completes(values: Callable[[Any], Iterable[Any]]) -> Completion:
             # on the command line.
             return []
 
-    complete.__doc__ = values.__doc__
     return complete
 
 
 TABLES = {
     "models": "deepvm.catalog.published.models:presets",
     "clouds": "deepvm.catalog.clouds:CLOUDS",
+    "catalogs": "deepvm.catalog.store:catalog_names",
     "architectures": "deepvm.planner.architectures:REGISTRY",
     "save policies": "deepvm.core.preemption.savepolicy:POLICIES",
+    "profiled models": "deepvm.services.profile.options:MODELS",
 }
 """Where names are: a table, or a function that returns one."""
 
 
-def _names(table: str, *more: str) -> Completion:
-    """The names in a table, and ``more``."""
+def _names(*tables: str) -> Completion:
+    """The names in tables; what is no table is a name."""
 
-    def values(_: Any) -> Iterable[str]:
-        module, _colon, attribute = TABLES[table].partition(":")
-        names = getattr(import_module(module), attribute)
-        return [*(names() if callable(names) else names), *more]
+    def values(_: Any) -> Iterator[str]:
+        for table in tables:
+            if table not in TABLES:
+                yield table
+                continue
+            module, _colon, attribute = TABLES[table].partition(":")
+            names = getattr(import_module(module), attribute)
+            yield from names() if callable(names) else names
 
     return _completes(values)
 
 
-def _types(chosen: Callable[[Any], bool]) -> Completion:
-    """Types of the catalog that the command line names so far, else the default one."""
+def _of_types(name: Callable[[Any], str]) -> Completion:
+    """Names in the catalog that the command line names so far, else the default one."""
 
     def values(ctx: Any) -> Iterable[str]:
         from deepvm.catalog.store import load_catalog
 
         catalog = load_catalog(ctx.params.get("catalog") or "aws", offline=True)
-        return [instance.name for instance in catalog if chosen(instance)]
+        return dict.fromkeys(filter(None, map(name, catalog)))
 
     return _completes(values)
+
+
+def _gpu_glob(instance: Any) -> str:
+    """The GPU of a type as a glob, because bash would split a name with blanks."""
+    return instance.gpu.name.replace(" ", "*") if instance.gpu else ""
 
 
 complete_model = _names("models")
 complete_cloud = _names("clouds", "all")
 complete_architecture = _names("architectures")
 complete_save_policy = _names("save policies")
-complete_type = _types(lambda instance: True)
-complete_cpu_type = _types(lambda instance: instance.gpu is None)
+complete_catalog = _names("clouds", "catalogs")
+complete_profiled_model = _names("profiled models", "all")
+complete_type = _of_types(lambda instance: str(instance.name))
+complete_cpu_type = _of_types(lambda instance: "" if instance.gpu else str(instance.name))
+complete_gpu = _of_types(_gpu_glob)
 
 
 @_completes
@@ -83,41 +96,6 @@ def complete_topic(ctx: Any) -> Iterable[str]:
 
 
 @_completes
-def complete_accelerator(_: Any) -> Iterable[str]:
-    """GPU models whose speed can be predicted."""
-    from deepvm.catalog.published.hardware import accelerators
-
-    return dict.fromkeys(gpu.name for gpu in accelerators() if " " not in gpu.name)
-
-
-@_completes
-def complete_gpu(ctx: Any) -> Iterable[str]:
-    """GPU models of the catalog."""
-    from deepvm.catalog.store import load_catalog
-
-    catalog = load_catalog(ctx.params.get("catalog") or "aws", offline=True)
-    # As globs, because bash would split a name with blanks.
-    return dict.fromkeys(i.gpu.name.replace(" ", "*") for i in catalog if i.gpu is not None)
-
-
-@_completes
-def complete_catalog(_: Any) -> Iterable[str]:
-    """A cloud's market and the embedded catalogs."""
-    from deepvm.catalog.clouds import CLOUDS
-    from deepvm.catalog.store import catalog_names
-
-    return [*CLOUDS, *catalog_names()]
-
-
-@_completes
-def complete_region(_: Any) -> Iterable[str | tuple[str, str]]:
-    """AWS's regions with their places."""
-    from deepvm.catalog.clouds.aws.places import PLACES
-
-    return [*PLACES.items(), ("all", "every region")]
-
-
-@_completes
 def complete_policy(_: Any) -> Iterable[str]:
     """The policies that plan."""
     from deepvm.planner.options import PolicyName
@@ -126,8 +104,16 @@ def complete_policy(_: Any) -> Iterable[str]:
 
 
 @_completes
-def complete_profiled_model(ctx: Any) -> Any:
-    """Models that ``deepvm profile`` trains."""
-    from deepvm.services.profile.options import ALL, MODELS
+def complete_accelerator(_: Any) -> Iterable[str]:
+    """GPU models whose speed can be predicted."""
+    from deepvm.catalog.published.hardware import accelerators
 
-    return [*MODELS, ALL]
+    return dict.fromkeys(gpu.name for gpu in accelerators() if " " not in gpu.name)
+
+
+@_completes
+def complete_region(_: Any) -> Iterable[str | tuple[str, str]]:
+    """AWS's regions with their places."""
+    from deepvm.catalog.clouds.aws.places import PLACES
+
+    return [*PLACES.items(), ("all", "every region")]

@@ -29,22 +29,12 @@ def help_of(
 
     Example: deepvm help budget
     """
-    at: Any = context.find_root()
-    # Deepvm.cli.settings.ALL_OPTIONS, which is slow to load
-    at.meta["deepvm.all-options"] = everything
-    at.meta["deepvm.topics"] = not topic  # asked for by deepvm.cli.app.LazyGroup
     names = topic or []
-    about = find_topic(names[0]) if names and names[0] not in at.command.commands else None
+    root: Any = context.find_root().command
+    about = find_topic(names[0]) if names and names[0] not in root.commands else None
     if about is not None:
-        if names[1:]:
-            at.fail(f"Got unexpected extra argument(s) ({' '.join(names[1:])})")
         sys.stdout.write(about.text)
         return
-    for name in names:
-        if not hasattr(at.command, "get_command"):
-            at.fail(f"Got unexpected extra argument(s) ({name})")
-        found = at.command.get_command(at, name)
-        if found is None:
-            at.fail(f"No such command{' or topic' if at.parent is None else ''} {name!r}.")
-        at = type(at)(found, info_name=name, parent=at)
-    sys.stdout.write(f"{at.command.get_help(at)}\n")
+    # Read by deepvm.cli.app.LazyGroup and deepvm.cli.settings.ConfiguredCommand
+    asked = {"topics": not names, "all": everything}
+    root.main([*names, "--help"], prog_name="deepvm", standalone_mode=False, obj=asked)

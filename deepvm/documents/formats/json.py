@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from decimal import Decimal
-from itertools import islice
-from json.decoder import JSONArray, JSONObject  # type: ignore[attr-defined]
-from json.scanner import py_make_scanner  # type: ignore[attr-defined]
 from typing import Any
 
-from deepvm.documents.tree import FileSyntaxError, KeyPath, Tree, dotted
+from deepvm.documents.tree import FileSyntaxError, Tree
 from deepvm.errors import Issue
 
-MAX_REPEATED = 1000
 _WIDTH = 120
 
 
@@ -40,63 +36,20 @@ def load(text: str, number: Callable[[str], Any] = Decimal) -> Tree:
         raise FileSyntaxError("not JSON: lists or objects are nested too deeply") from None
     except (ValueError, ArithmeticError):
         raise FileSyntaxError("not JSON: a number has too many digits") from None
-    tree = Tree(value, lambda: dict(_lines(text)))
+    tree = Tree(value, lambda: _as_yaml(text).lines)
     if repeated:
-        tree.issues = list(islice(_repeated(text), MAX_REPEATED))
+        tree.issues = _as_yaml(text).issues or [Issue("a key is repeated (expected it once)")]
     return tree
 
 
-def _repeated(text: str) -> Iterator[Issue]:
-    seen = set()
-    for path, line in _lines(text):
-        if path in seen:
-            key = dotted(path)
-            yield Issue(f"repeated key {key} (expected every key once)", line, key)
-        seen.add(path)
+def _as_yaml(text: str) -> Tree:
+    """The same text as YAML, which knows lines; without any where YAML is stricter."""
+    from deepvm.documents.formats import yaml
 
-
-def _lines(text: str) -> Iterator[tuple[KeyPath, int]]:
-    """The path and line of every value, in the order of the text."""
-    line = 1
-    before = 0
     try:
-        for path, index in _walk(_positions(text), ()):
-            line += text.count("\n", before, index)
-            before = index
-            yield path, line
-    except RecursionError:
-        return
-
-
-def _positions(text: str) -> Any:
-    """The document; each object is a tuple of (key, (position, value)), each list a list of those."""
-
-    def marked(scan: Callable[[str, int], tuple[Any, int]]) -> Any:
-        def scan_marked(string: str, index: int) -> tuple[Any, int]:
-            value, end = scan(string, index)
-            return (index, value), end
-
-        return scan_marked
-
-    decoder: Any = json.JSONDecoder(object_pairs_hook=tuple)
-    decoder.parse_object = lambda start, strict, scan, *rest: JSONObject(
-        start, strict, marked(scan), *rest
-    )
-    decoder.parse_array = lambda start, scan, *rest: JSONArray(start, marked(scan), *rest)
-    decoder.scan_once = py_make_scanner(decoder)
-    return decoder.decode(text)
-
-
-def _walk(value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, int]]:
-    if isinstance(value, tuple):
-        pairs = iter(value)
-    elif isinstance(value, list):
-        pairs = iter(enumerate(value))
-    else:
-        return
-    for step, (index, child) in pairs:
-        yield (*path, step), index
-        yield from _walk(child, (*path, step))
+        return yaml.load(text.replace("\t", " "))
+    except FileSyntaxError:
+        return Tree(None, dict)
 
 
 def load_exact(text: str) -> dict[str, Any]:

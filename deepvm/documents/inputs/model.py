@@ -22,20 +22,12 @@ def _in_full(value: object) -> object:
     return value
 
 
-def _number(least: float, largest: float, what: str = "a number") -> Any:
-    text = f"{what} from {least:g} to {largest:g}"
-    return Field(None, ge=least, le=largest, description=text)
+def _from(least: float, largest: float) -> Any:
+    return Field(None, ge=least, le=largest)
 
 
-def _count(least: float, largest: float) -> Any:
-    return _number(least, largest, "a whole number")
-
-
-def _one_of(*words: str) -> Any:
-    return Field(None, description=" or ".join(words))
-
-
-Amount = Annotated[Number, BeforeValidator(_in_full)] | None
+Parameters = Annotated[Number, BeforeValidator(_in_full)]
+Amount = Parameters | None
 Count = Annotated[Whole, BeforeValidator(_in_full)] | None
 Words = Annotated[str, Field(min_length=1, max_length=200)] | None
 
@@ -43,25 +35,23 @@ Words = Annotated[str, Field(min_length=1, max_length=200)] | None
 class ModelDocument(Strict):
     """See docs/reference/model-file.md."""
 
-    name: Words = Field(None, description="text of up to 200 characters")
-    family: Literal["transformer", "convolution", "diffusion"] | None = _one_of(
-        "transformer", "convolution", "diffusion"
-    )
-    unit: Literal["tokens", "images", "samples"] | None = _one_of("tokens", "images", "samples")
-    parameters: Annotated[Number, BeforeValidator(_in_full)] = Field(
+    name: Words = None
+    family: Literal["transformer", "convolution", "diffusion"] | None = None
+    unit: Literal["tokens", "images", "samples"] | None = None
+    parameters: Parameters = Field(
         ge=1e3, le=1e14, description="the number of parameters, such as 7.0e9, from 1e3 to 1e14"
     )
-    sequence: Count = _count(1, 1e7)
-    layers: Count = _count(1, 1e4)
-    hidden: Count = _count(1, 1e6)
-    vocabulary: Count = _count(0, 1e8)
-    forward_flop: Amount = _number(1, 1e20)
-    activation_bytes: Amount = _number(1, 1e15)
-    traffic_bytes: Amount = _number(0, 1e15)
-    reads_per_vcpu: Amount = _number(1e-6, 1e9)
-    batch: Count = _count(1, 1e7)
-    gated: bool | None = Field(None, description="true or false")
-    source: Words = Field(None, description="text of up to 200 characters")
+    sequence: Count = _from(1, 1e7)
+    layers: Count = _from(1, 1e4)
+    hidden: Count = _from(1, 1e6)
+    vocabulary: Count = _from(0, 1e8)
+    forward_flop: Amount = _from(1, 1e20)
+    activation_bytes: Amount = _from(1, 1e15)
+    traffic_bytes: Amount = _from(0, 1e15)
+    reads_per_vcpu: Amount = _from(1e-6, 1e9)
+    batch: Count = _from(1, 1e7)
+    gated: bool | None = None
+    source: Words = None
 
 
 def _rules(model: ModelDocument) -> Rules:

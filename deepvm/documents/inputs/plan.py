@@ -24,16 +24,8 @@ from deepvm.documents.fields import (
     Price,
     Text,
     Whole,
-    described,
-    name_of,
-    number,
-    price,
-    rows,
-    text,
 )
-from deepvm.documents.issues import repeats
-from deepvm.documents.reader import FileFormat, Rules
-from deepvm.documents.tree import KeyPath
+from deepvm.documents.reader import FileFormat
 from deepvm.errors import CatalogFormatError, Issue, RequestError
 
 STANDARD_INPUT = "standard input"
@@ -54,36 +46,27 @@ _MOST_USD = MAX_USD * MAX_NODES
 Total = Annotated[Decimal, Field(gt=0, le=_MOST_USD, decimal_places=6), BeforeValidator(_as_exact)]
 Share = Annotated[Decimal, Field(ge=0, lt=1), BeforeValidator(_as_exact)]
 Budget = Annotated[Decimal, Field(ge=0, le=10**12), BeforeValidator(_as_exact)]
-
-
-def _count(what: str, least: int) -> Any:
-    return number(what, MAX_NODES, least=least, whole=True)
-
-
-def _identifier(what: str, null: str = "") -> Any:
-    allowed = "1 to 100 letters, digits, dots, hyphens and underscores, a letter or digit first"
-    return described(f"{what}: {allowed}", null)
+Count = Annotated[Whole, Field(ge=0, le=MAX_NODES)]
+Positive = Annotated[Whole, Field(ge=1, le=MAX_NODES)]
 
 
 class _Zone(Lenient):
-    zone: Identifier = _identifier("id of the zone")
-    zone_name: Identifier | None = _identifier("name of the zone", "when unknown")
-    usd_per_hour: Price = price("spot price of the zone")
+    zone: Identifier
+    zone_name: Identifier | None = None
+    usd_per_hour: Price
 
 
 class _Reserved(Lenient):
-    pool: Identifier = _identifier("the name of the reserved pool")
+    pool: Identifier
 
 
 class _Vms(Lenient):
-    instance_type: Identifier = _identifier("the provider's name of the type")
-    count: Whole = _count("VMs", 1)
-    on_demand_usd_per_hour: Price | None = price("on-demand price of one VM", "when unknown")
-    cpu_architecture: Literal["x86_64", "arm64", ""] | None = described(
-        "x86_64 or arm64", "when unknown"
-    )
-    on_demand_discount: Share = Field(Decimal(0), description="a number from 0 to below 1")
-    reserved: _Reserved | None = described("an object with pool", "for none")
+    instance_type: Identifier
+    count: Positive
+    on_demand_usd_per_hour: Price | None = None
+    cpu_architecture: Literal["x86_64", "arm64", ""] | None = None
+    on_demand_discount: Share = Decimal(0)
+    reserved: _Reserved | None = None
 
     def known(self) -> dict[str, Any]:
         """The fields of :class:`PlannedVms`; what is null has its default."""
@@ -94,119 +77,73 @@ class _Vms(Lenient):
 
 
 class _GpuVms(_Vms):
-    spot_count: Whole = _count("spot VMs", 0)
-    on_demand_count: Whole = _count("on-demand VMs", 0)
-    spot_usd_per_hour: Price | None = price("spot price of one VM", "when unknown")
-    gpu_name: Name | None = name_of("GPU model, such as T4", "when unknown")
-    gpus_per_vm: Whole | None = number(
-        "GPUs in one VM", 1024, least=1, whole=True, null="when unknown"
-    )
-    zones: list[_Zone] | None = described("spot prices by zone", "when unknown")
+    spot_count: Count
+    on_demand_count: Count
+    spot_usd_per_hour: Price | None = None
+    gpu_name: Name | None = None
+    gpus_per_vm: Positive | None = None
+    zones: list[_Zone] | None = None
 
 
 class _MemoryVms(_Vms):
-    zones: list[Identifier] | None = described("ids of zones that offer the type", "when unknown")
+    zones: list[Identifier] | None = None
 
 
 class _Configuration(Lenient):
-    rank: Whole = _count("position in the recommendation", 1)
-    architecture: Name = name_of("name of the architecture, such as tiering")
-    gpu: _GpuVms = described("the VMs that train: an object")
-    memory: _MemoryVms | None = described("the memory nodes: an object", "without any")
-    usd_per_hour: Total = described("$/h of all VMs: a number above 0 with at most 6 decimals")
-    cloud: Identifier | None = _identifier("the cloud", "when one was asked")
-    region: Region | None = _identifier("the provider's region", "when unknown")
-    zone: Identifier | None = _identifier("id of the zone to start in", "when unknown")
-    warnings: list[Text] = rows("warnings", 1000, of="lines of text")
+    rank: Positive
+    architecture: Name
+    gpu: _GpuVms
+    memory: _MemoryVms | None = None
+    usd_per_hour: Total
+    cloud: Identifier | None = None
+    region: Region | None = None
+    zone: Identifier | None = None
+    warnings: list[Text] = []
 
 
 class _Source(Lenient):
-    catalog: Text = text("name of the catalog", 1000)
-    region: Region | None = _identifier("the provider's region", "when unknown")
-    prices_as_of: Day | None = described("a date YYYY-MM-DD", "when unknown")
-    kind: Text = text("kind of the catalog, such as embedded", 100)
-    source: Text = text("who published the prices", 10_000)
-    price_basis: Text = text("which spot price is meant", 1000)
+    catalog: Text = ""
+    region: Region | None = None
+    prices_as_of: Day | None = None
+    kind: Text = ""
+    source: Text = ""
+    price_basis: Text = ""
 
 
 class _Region(Lenient):
-    cloud: Identifier | None = _identifier("the cloud", "when one was asked")
-    region: Region = _identifier("the provider's region")
-    source: _Source = described("where its prices come from: an object")
+    cloud: Identifier | None = None
+    region: Region
+    source: _Source
 
 
 class _Extras(Lenient):
-    disk_gb: float | None = number("disk of each VM in GB", 1e9, least=0, null="for the image's")
-    disk_type: Identifier | None = _identifier("the kind of disk", "for the usual one")
-    nat: bool | None = described("whether VMs use a NAT gateway: true or false", "when unknown")
+    disk_gb: Annotated[float, Field(ge=0, le=1e9)] | None = None
+    disk_type: Identifier | None = None
+    nat: bool | None = None
 
 
 class _Request(Lenient):
-    pw_usd_per_hour: Budget | None = number("the budget in $/h", 1e12, least=0, null="for none")
-    extras: _Extras | None = described("what the bill counts besides VMs: an object", "for none")
+    pw_usd_per_hour: Budget | None = None
+    extras: _Extras | None = None
 
 
 class _Relax(Lenient):
-    advice: Text = text("what to change", 100_000)
+    advice: Text = ""
 
 
 class _Document(Lenient):
-    schema_version: Literal["deepvm.recommend/1"] = described("deepvm.recommend/1")
-    request: _Request | None = described("what was asked for: an object", "when unknown")
-    source: _Source = described("where the prices come from: an object")
-    regions: list[_Region] | None = described("the regions that were compared", "for one")
-    configurations: list[_Configuration] = rows("the ranked clusters", 10_000, required=True)
-    reason: Text = text("why nothing is feasible", 100_000)
-    relax: _Relax | None = described("what to change: an object", "for nothing")
-
-
-def _rules(document: _Document) -> Rules:
-    for row, _ in repeats(c.rank for c in document.configurations):
-        yield ("configurations", row, "rank"), "expected every rank once"
-    for row, configuration in enumerate(document.configurations):
-        yield from _configuration_rules(("configurations", row), configuration)
-
-
-def _configuration_rules(path: KeyPath, configuration: _Configuration) -> Rules:
-    gpu = configuration.gpu
-    memory = configuration.memory
-    if gpu.count != gpu.spot_count + gpu.on_demand_count:
-        yield (*path, "gpu", "count"), f"{gpu.count} is not spot_count + on_demand_count"
-    total = _sum_of_prices(configuration)
-    if total not in (None, configuration.usd_per_hour):
-        message = f"{configuration.usd_per_hour:f} is not the sum of counts x prices, {total:f}"
-        yield (*path, "usd_per_hour"), message
-    zones = [zone.zone for zone in gpu.zones or ()]
-    for row, _ in repeats(zones):
-        yield (*path, "gpu", "zones", row, "zone"), "expected every zone once"
-    offered = memory.zones if memory else None
-    if zones and offered and not set(zones) & set(offered):
-        message = f"expected one at least of the zones of the VMs that train, {', '.join(zones)}"
-        yield (*path, "memory", "zones"), message
-
-
-def _sum_of_prices(configuration: _Configuration) -> Decimal | None:
-    """$/h of the parts; None where a price is unknown."""
-    gpu = configuration.gpu
-    memory = configuration.memory
-    parts = [
-        (gpu.spot_count, gpu.spot_usd_per_hour),
-        (gpu.on_demand_count, gpu.on_demand_usd_per_hour),
-    ]
-    if memory is not None:
-        parts.append((memory.count, memory.on_demand_usd_per_hour))
-    total = Decimal(0)
-    for count, usd_per_hour in parts:
-        if count and usd_per_hour is None:
-            return None
-        total += count * (usd_per_hour or 0)
-    return total
+    schema_version: Literal["deepvm.recommend/1"]
+    request: _Request | None = None
+    source: _Source
+    regions: list[_Region] | None = None
+    configurations: list[_Configuration]
+    reason: Text = ""
+    relax: _Relax | None = None
 
 
 PLAN = FileFormat(
     _Document,
     "one JSON object, as `deepvm recommend --pw 3 -o json > plan.json` writes it",
-    rules=_rules,
 )
 
 
@@ -222,12 +159,7 @@ def load_plan(path: str | os.PathLike[str], rank: int = 1) -> Plan:
 
 def decode_plan(data: bytes, rank: int = 1) -> Plan:
     """As :func:`load_plan`, from the bytes of standard input, in UTF-8."""
-    try:
-        content = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        issue = Issue(f"byte 0x{data[error.start]:02x} is not UTF-8 (expected {PLAN.expected})")
-        raise CatalogFormatError(STANDARD_INPUT, [issue]) from None
-    return parse_plan(content, rank)
+    return parse_plan(data.decode("utf-8-sig", "replace"), rank)
 
 
 def parse_plan(content: str, rank: int = 1, name: str = STANDARD_INPUT) -> Plan:

@@ -9,17 +9,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from deepvm.core.cluster.commitments import ReservedPool
-from deepvm.documents.fields import (
-    MAX_NODES,
-    Price,
-    Strict,
-    TypeName,
-    Whole,
-    described,
-    number,
-    price,
-    rows,
-)
+from deepvm.documents.fields import MAX_NODES, Price, Strict, TypeName, Whole
 from deepvm.documents.issues import repeats
 from deepvm.documents.reader import FileFormat, Rules
 from deepvm.io.times import parse_time
@@ -37,23 +27,21 @@ Place = Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]{0,99})?$")]
 
 
 class _Pool(Strict):
-    name: PoolName = described("1 to 40 letters, digits, dots, hyphens and underscores")
-    instance_type: TypeName = described("a type of the catalog, such as p5.48xlarge")
-    count: Whole = number("VMs", MAX_NODES, least=1, whole=True)
-    usd_per_hour: Price = price("what an hour of one VM costs, or has cost if it is paid already,")
-    begins: Moment | None = described("a time such as 2026-12-01T11:30:00Z", "if it is there")
-    until: Moment | None = described("a time such as 2026-12-01T11:30:00Z", "for never")
-    region: Place = Field("", description="the provider's region, or empty for any")
-    zone: Place = Field("", description="id of its zone, such as use1-az4, or empty if unknown")
-    kind: Literal["reservation", "capacity-block"] = Field(
-        "reservation", description="reservation or capacity-block"
-    )
+    name: PoolName
+    instance_type: TypeName
+    count: Annotated[Whole, Field(ge=1, le=MAX_NODES)]
+    usd_per_hour: Price
+    begins: Moment | None = None
+    until: Moment | None = None
+    region: Place = ""
+    zone: Place = ""
+    kind: Literal["reservation", "capacity-block"] = "reservation"
 
 
 class _Document(Strict):
     schema_ref: str | None = Field(None, alias="$schema")
-    schema_version: Literal["deepvm.reserved/1"] = described("deepvm.reserved/1")
-    pools: list[_Pool] = rows("reserved pools", 1000, least=1, required=True)
+    schema_version: Literal["deepvm.reserved/1"]
+    pools: Annotated[list[_Pool], Field(min_length=1, max_length=1000)]
 
 
 def _rules(document: _Document) -> Rules:

@@ -116,11 +116,11 @@ def test_a_bad_model_file_names_what_is_wrong(tmp_path: Path) -> None:
         ("- 1\n- 2\n", "not an object"),
         ("layers: 3\nhidden: 5\n", "missing key parameters"),
         ("parameters: many\nlayers: 3\nhidden: 5\n", "the number of parameters"),
-        ("parameters: 1e9\nlayers: 3.5\nhidden: 5\n", "a whole number"),
+        ("parameters: 1e9\nlayers: 3.5\nhidden: 5\n", "a valid integer"),
         ("parameters: 24e9\nlayers: 4\nhidden: 512\n", "about 1.3e.07 with these layers"),
         ("parameters: 1e9\n", "layers: expected layers and hidden"),
         ("parameters: 1e9\nlayers: 3\n", "layers and hidden"),
-        ("parameters: 1e9\nlayers: 3\nhidden: 4\nunit: words\n", "tokens or images or samples"),
+        ("parameters: 1e9\nlayers: 3\nhidden: 4\nunit: words\n", "'tokens', 'images' or 'samples'"),
     ]:
         file = tmp_path / "mine.yaml"
         file.write_text(text)

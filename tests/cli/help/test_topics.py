@@ -70,8 +70,3 @@ def test_commands_and_topics_are_listed(run: Run) -> None:
         assert re.search(rf"^  {name} +{re.escape(line)}$", out, re.MULTILINE), name
     assert "deepvm help" in run("--help")[1]
     assert run("help", "recommend", "--all")[1] != run("help", "recommend")[1]
-
-
-def test_words_after_a_topic_are_refused(run: Run) -> None:
-    code, _, err = run("help", "budget", "more")
-    assert code == 2 and "Got unexpected extra argument(s) (more)" in err

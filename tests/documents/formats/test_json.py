@@ -13,8 +13,8 @@ from deepvm.documents.formats.json import format_document, load
 from deepvm.documents.tree import FileSyntaxError
 
 ANY = st.recursive(
-    st.none() | st.booleans() | st.integers(-(10**9), 10**9) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    st.none() | st.booleans() | st.integers(-(10**9), 10**9) | st.text("ab", max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("ab", max_size=5), inner),
     max_leaves=20,
 )
 

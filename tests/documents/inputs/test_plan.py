@@ -105,21 +105,6 @@ def test_optional_fields_may_be_null_or_missing() -> None:
     )
 
 
-def test_counts_that_contradict_each_other() -> None:
-    changed = document()
-    changed["configurations"][0]["gpu"]["count"] = 18
-    assert "18 is not spot_count + on_demand_count" in only(changed)
-
-
-def test_ranks_and_zones_stand_once() -> None:
-    changed = document()
-    changed["configurations"][1]["rank"] = 1
-    assert "configurations[1].rank: expected every rank once" in only(changed)
-    changed = document()
-    changed["configurations"][0]["gpu"]["zones"][1]["zone"] = "use1-az1"
-    assert "zones[1].zone: expected every zone once" in only(changed)
-
-
 def test_nothing_feasible_says_why() -> None:
     answer = recommend(paper(), "0.1")
     assert answer.infeasible is not None
@@ -217,17 +202,6 @@ def test_prices_are_exact(price: Decimal) -> None:
     assert plan.usd_per_hour == price and price in [z.usd_per_hour for z in plan.training.zones]
 
 
-def test_a_price_that_is_not_the_sum_of_its_parts() -> None:
-    changed = document()
-    changed["configurations"][0]["memory"]["count"] = 500
-    with pytest.raises(CatalogFormatError, match="the sum of counts x prices, 8") as caught:
-        parse_plan(json.dumps(changed))
-    assert [p.key for p in caught.value.problems] == ["configurations[0].usd_per_hour"]
-    # Unknown, so nothing to compare with
-    changed["configurations"][0]["memory"]["on_demand_usd_per_hour"] = None
-    assert parse_plan(json.dumps(changed)).memory is not None
-
-
 @pytest.mark.parametrize(
     "place", ["us-east-1; touch x #", "*/../k8s", "$(id)", "a b", "-x", "", "é", "a" * 101, "a\nb"]
 )
@@ -242,7 +216,7 @@ def test_what_goes_into_commands_is_a_plain_name(where: str, place: str) -> None
     if where == "region" and place == "":
         assert parse_plan(json.dumps(changed)).region == "us-east-1"  # that of the source
         return
-    with pytest.raises(CatalogFormatError, match="letters, digits, dots, hyphens and underscores"):
+    with pytest.raises(CatalogFormatError, match="should match pattern"):
         parse_plan(json.dumps(changed))
 
 
@@ -274,7 +248,7 @@ def test_a_type_is_a_name_that_a_provider_could_give(where: str, name: str) -> N
     changed["configurations"][0][where]["instance_type"] = name
     message = only(changed)
     assert f"invalid value for configurations[0].{where}.instance_type" in message
-    assert "1 to 100 letters, digits, dots, hyphens and underscores" in message
+    assert "should match pattern" in message
 
 
 @pytest.mark.parametrize(
