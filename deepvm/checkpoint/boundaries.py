@@ -316,9 +316,7 @@ class Boundaries:
         snapshots.finish(in_step)
         if pending:
             with without_autograd():
-                self._between.next_forward(
-                    set() if in_step else snapshots.changed, self._pipeline.background
-                )
+                self._between.next_forward(set() if in_step else snapshots.changed)
 
     def _before_layer(self, copies: Sequence[Copying]) -> None:
         self._end_pass(in_step=True)

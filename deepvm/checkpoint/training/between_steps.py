@@ -9,7 +9,7 @@ is a warning. ``for step in ck.steps(total)`` needs no guess.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from deepvm.checkpoint.format.byte_samples import ByteSamples, sample
 from deepvm.checkpoint.format.flatten import flatten
 from deepvm.checkpoint.format.sharded import is_sharded, storage_of
 from deepvm.checkpoint.format.tensor_bytes import as_bytes
-from deepvm.checkpoint.training.random_draws import Draws, draws_between
+from deepvm.checkpoint.training.random_draws import draws_between
 from deepvm.checkpoint.training.state import TrainingState, random_state, tensors_of
 from deepvm.errors import RequestError
 
@@ -53,7 +53,7 @@ class BetweenSteps:
         self._switch = switches
         self._start: _Observation | None = None
         self._at_step: _Observation | None = None
-        self._usual_draws: Draws | None = None
+        self._usual_draws: dict[str, int] | None = None
         self._changed: dict[str, bool] = {}
         self._main_first: bool | None = None
         self._largest: dict[str, float] = {}
@@ -122,14 +122,10 @@ class BetweenSteps:
             " resume",
         )
 
-    def next_forward(
-        self, storages: Collection[int], later: Callable[[Callable[[], None]], None]
-    ) -> None:
+    def next_forward(self, storages: Collection[int]) -> None:
         """A checkpoint is read, as the next forward starts.
 
-        Args:
-            storages: those of the model, by ``_cdata``, that have changed since its step.
-            later: runs a function in the background.
+        ``storages``: those of the model, by ``_cdata``, that have changed since its step.
         """
         at_step = self._at_step
         self._at_step = None
@@ -158,25 +154,15 @@ class BetweenSteps:
         )
         for name in (n for n in at_step.names if n not in self._changed):
             self._changed[name] = False
-        if "random numbers" not in self._warned and at_step.random_differs(now):
-            later(lambda: self._compare_draws(at_step.random, now.random))
-
-    def _compare_draws(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-        draws = draws_between(before, after)
-        usual = self._usual_draws
-        strange = [
-            name
-            for name, count in draws.items()
-            if usual is None or count is None or usual.get(name) != count
-        ]
-        if strange and "random numbers" not in self._warned:
-            self._warned.add("random numbers")
-            log.warning(
-                "the random state (%s) changed between a step and the next forward, by other draws"
-                " than before the first forward: checkpoints have it as the step left it, so what"
-                " is drawn later in that iteration is drawn twice after a resume; %s",
-                *(", ".join(sorted(strange)), _USE_STEPS),
-            )
+        expected = self._usual_draws or {}
+        draws = draws_between(at_step.random, now.random)
+        strange = [name for name, count in draws.items() if expected.get(name) != count]
+        self._warn(
+            [f"the random state ({name})" for name in sorted(strange)],
+            "{} changed between a step and the next forward, by other draws than before the first"
+            " forward: checkpoints have it as the step left it, so what is drawn later in that"
+            " iteration is drawn twice after a resume",
+        )
 
     @property
     def _exempt(self) -> set[str]:
@@ -244,10 +230,6 @@ class _Observation:
         if self._samples is not None and now._model is not None:
             names.update(_names_of(now._model, self._samples.changed()))
         return [name for name in (*self._facts, *now._tensors) if name in names]
-
-    def random_differs(self, now: _Observation) -> bool:
-        """Whether some generator's state differs."""
-        return _differ(_facts_of(self.random), _facts_of(now.random))
 
 
 def _extra(name: str) -> str:

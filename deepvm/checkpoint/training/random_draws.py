@@ -1,91 +1,45 @@
-"""How many random numbers were drawn between two generator states (torch, Python, NumPy)."""
+"""Which random generators were drawn from between two states (torch, Python, NumPy), and how far.
+
+The generators of the CPU are Mersenne Twisters (MT19937): they make a block of 624 words and count
+how many of them are used. A GPU's generator counts all numbers.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-
 from deepvm.checkpoint.format.tensor_bytes import bytes_of
 
 _WORDS = 624
-_MIDDLE = 397
-_TORCH_LEFT, _TORCH_WORDS = slice(8, 12), slice(24, 24 + 8 * _WORDS)
-"""Where the state of torch's generator has the number of words left in a block, and the words."""
-_MAX_BLOCKS = 2000
-"""Blocks of 624 numbers that are counted, which takes 0.1 s; more are unknown."""
-
-Draws = dict[str, "int | None"]
 
 
-def draws_between(before: Mapping[str, Any], after: Mapping[str, Any]) -> Draws:
-    """32-bit numbers drawn, by generator.
+def draws_between(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, int]:
+    """32-bit numbers drawn modulo 624, by generator; those that drew none are left out.
 
-    Generators that drew none are left out, None where it is not known.
-
-    ``before``, ``after``: of :func:`deepvm.checkpoint.training.state.random_state`. The generators
-    of the CPU are Mersenne Twisters (MT19937), whose states show how far they are apart; a GPU's
-    state counts.
+    ``before``, ``after``: of :func:`deepvm.checkpoint.training.state.random_state`.
     """
-    old = _twisters(before)
-    new = _twisters(after)
-    counts: Draws = {
-        name: _twister_draws(*old[name], *new[name]) for name in old.keys() & new.keys()
+    old = _positions(before)
+    return {
+        name: (position - old[name][1]) % _WORDS
+        for name, (state, position) in _positions(after).items()
+        if name in old and old[name][0] != state
     }
-    for number, (first, last) in enumerate(
-        zip(before.get("cuda", ()), after.get("cuda", ()), strict=False)
-    ):
-        counts[f"cuda:{number}"] = _counter(last) - _counter(first)
-    return {name: count for name, count in counts.items() if count != 0}
 
 
-def _counter(state: torch.Tensor) -> int:
-    """The offset in the state of a GPU's generator: it follows the seed."""
-    return int.from_bytes(bytes_of(state)[8:16], "little")
-
-
-def _twisters(state: Mapping[str, Any]) -> dict[str, tuple[torch.Tensor, int]]:
-    """Each generator's block of words, and how many of them are used."""
-    python = state["python"]
-    torch_state = bytes_of(state["torch"])
-    words = torch.frombuffer(bytearray(torch_state[_TORCH_WORDS]), dtype=torch.int64)
-    used = _WORDS + 1 - int.from_bytes(torch_state[_TORCH_LEFT], "little")
-    twisters = {"torch": (words, used), "python": (python[:_WORDS], int(python[_WORDS]))}
-    if state.get("numpy", {}).get("name") == "MT19937":
-        twisters["numpy"] = state["numpy"]["keys"], int(state["numpy"]["position"])
-    return twisters
-
-
-def _twister_draws(
-    before: torch.Tensor, used_before: int, after: torch.Tensor, used_after: int
-) -> int | None:
-    words = before
-    for blocks in range(_MAX_BLOCKS):
-        if torch.equal(words, after):
-            draws = blocks * _WORDS + used_after - used_before
-            return draws if draws >= 0 else None
-        words = _next_block(words)
-    return None
-
-
-def _next_block(words: torch.Tensor) -> torch.Tensor:
-    """The words after a block (Matsumoto, Nishimura, "Mersenne Twister", 1998, section 2.1)."""
-    ahead = _WORDS - _MIDDLE
-    block = words.clone()
-    # Words that a part needs from the new block must be made before it.
-    for start, end in (
-        (0, ahead),
-        (ahead, 2 * ahead),
-        (2 * ahead, _WORDS - 1),
-        (_WORDS - 1, _WORDS),
-    ):
-        following = block[:1] if end == _WORDS else words[start + 1 : end + 1]
-        mixed = (words[start:end] & 0x80000000) | (following & 0x7FFFFFFF)
-        other = (
-            words[start + _MIDDLE : end + _MIDDLE]
-            if end <= ahead
-            else block[start - ahead : end - ahead]
-        )
-        block[start:end] = other ^ (mixed >> 1) ^ ((mixed & 1) * 0x9908B0DF)
-    return block
+def _positions(random: Mapping[str, Any]) -> dict[str, tuple[bytes, int]]:
+    """The state of each generator, and the words used of its block."""
+    torch_state = bytes_of(random["torch"])
+    left = int.from_bytes(torch_state[8:12], "little")
+    found = {
+        "torch": (torch_state, -left),
+        "python": (bytes_of(random["python"]), int(random["python"][_WORDS])),
+    }
+    numpy = random.get("numpy")
+    if numpy is not None:
+        position = int(numpy["position"])
+        found["numpy"] = bytes_of(numpy["keys"]) + bytes(str(position), "ascii"), position
+    for number, state in enumerate(random.get("cuda", ())):
+        data = bytes_of(state)
+        found[f"cuda:{number}"] = data, int.from_bytes(data[8:16], "little")  # behind the seed
+    return found
