@@ -69,7 +69,9 @@ class RequestError(DeepVMError, ValueError):
         found = f"{self.shown} cannot be used"
         # No value that could be shown
         if self.value is None or self.value is False or self.value == "":
-            found = "not given or empty" if self.value == "" else "not given"
+            found = "not given"
+            if self.value == "":
+                found = "not given or empty"
         return f"{name}: {found}; allowed: {self._allowed_for(name)}"
 
     def _allowed_for(self, name: str) -> str:
@@ -90,7 +92,9 @@ class RequestError(DeepVMError, ValueError):
             text = repr(self.value)
         except ValueError:  # the interpreter writes no integers of more than 4300 digits
             text = "a huge integer"
-        return text if len(text) <= 100 else f"{text[:96]} ..."
+        if len(text) <= 100:
+            return text
+        return f"{text[:96]} ..."
 
 
 class MissingExtraError(RequestError):
@@ -134,7 +138,9 @@ EXTRAS = {
 def missing_extra(error: ModuleNotFoundError) -> MissingExtraError | None:
     """The error for an optional library that is not installed, None for other modules."""
     library = (error.name or "").partition(".")[0]
-    return MissingExtraError("", library, EXTRAS[library]) if library in EXTRAS else None
+    if library in EXTRAS:
+        return MissingExtraError("", library, EXTRAS[library])
+    return None
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,10 @@ class _Training:
             self.looked = True
             self.link = AgentLink.find()
             every = os.environ.get(SAVE_EVERY, "").strip()
-            self.every = int(every) if every.isascii() and every.isdigit() else 0
+            if every.isascii() and every.isdigit():
+                self.every = int(every)
+            else:
+                self.every = 0
         return self.link
 
     def wanted(self) -> Scheduled | None:
@@ -134,7 +137,10 @@ def enter_step() -> None:
     if state.agent() is None:
         return
     known = state.ended_ns and state.steps not in (state.saved_step, state.current_step)
-    state.between_ns = time.perf_counter_ns() - state.ended_ns if known else -1
+    if known:
+        state.between_ns = time.perf_counter_ns() - state.ended_ns
+    else:
+        state.between_ns = -1
     if state.holds:
         state.hold()
     wanted = state.wanted()
@@ -240,7 +246,12 @@ def latest() -> Path | None:
         return None
     found = link.ask({"ask": "latest"}, _LATEST_S)
     if found is None or "error" in found:  # to begin anew would be worse
-        why = "the agent does not answer" if found is None else found["error"]
+        if found is None:
+            why = "the agent does not answer"
+        else:
+            why = found["error"]
         raise CheckpointError(f"the newest backup cannot be fetched: {why}")
     _training.base = int(found.get("step", 0)) - _training.steps
-    return Path(found["path"]) if found.get("path") else None
+    if found.get("path"):
+        return Path(found["path"])
+    return None

@@ -40,7 +40,9 @@ class Interval:
     @property
     def relative(self) -> float:
         """Half the width as a share of the value, on a log scale: 0.1 is about 10 % either way."""
-        return math.sqrt(self.high / self.low) - 1 if self.low > 0 else math.inf
+        if self.low > 0:
+            return math.sqrt(self.high / self.low) - 1
+        return math.inf
 
     def as_document(self) -> dict[str, Any]:
         """For programs."""

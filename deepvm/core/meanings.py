@@ -125,7 +125,9 @@ def meant_model(name: str, known: Collection[str]) -> str:
 def size_of_model(name: str) -> str:
     """The size that stands in a name, as ``--params`` takes it: ``40B``; empty if there is none."""
     size = re.search(_SIZE, name.casefold())
-    return size[0].upper() if size else ""
+    if size:
+        return size[0].upper()
+    return ""
 
 
 def meant_gpu(name: str, known: Collection[str], memory_option: str = "") -> str:
@@ -137,7 +139,9 @@ def meant_gpu(name: str, known: Collection[str], memory_option: str = "") -> str
     found = names.get(bare) or names.get(_bare(GPUS.get(bare, "")))
     if not found:
         return ""
-    behind = f" {memory_option} {memory[1]}GB" if memory and memory_option else ""
+    behind = ""
+    if memory and memory_option:
+        behind = f" {memory_option} {memory[1]}GB"
     return for_a_shell(found) + behind
 
 
@@ -150,7 +154,9 @@ def not_rented(name: str, known: Collection[str]) -> str:
     bare = _bare(name)
     for pattern, (maker, near) in NOT_RENTED.items():
         if re.fullmatch(pattern, bare):
-            hint = f"; nearest: --gpu {for_a_shell(near)}" if near in known else ""
+            hint = ""
+            if near in known:
+                hint = f"; nearest: --gpu {for_a_shell(near)}"
             return f"{name} ({maker}) is in no cloud's catalog here{hint}"
     return ""
 
@@ -158,7 +164,9 @@ def not_rented(name: str, known: Collection[str]) -> str:
 def none_of(gpu: str, known: Collection[str], meant: str) -> str:
     """What an error lists as allowed for an unknown GPU: the known ones, and a reason or guess."""
     why = not_rented(gpu, known)
-    return f"{', '.join(known)}; {why}" if why else one_of(gpu, known, ", ", meant=meant)
+    if why:
+        return f"{', '.join(known)}; {why}"
+    return one_of(gpu, known, ", ", meant=meant)
 
 
 def meant_type(name: str, known: Collection[str], *, glob: bool = False) -> str:

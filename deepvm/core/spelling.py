@@ -32,8 +32,13 @@ def did_you_mean(name: str, known: Iterable[str], meant: str = "") -> str:
     ``meant``: what the name means (:mod:`deepvm.core.meanings`); without it :func:`nearest`
     decides.
     """
-    near = [meant] if meant else [for_a_shell(n) for n in nearest(name, known)]
-    return f"did you mean {near[0]}?" if near else ""
+    if meant:
+        near = [meant]
+    else:
+        near = [for_a_shell(n) for n in nearest(name, known)]
+    if near:
+        return f"did you mean {near[0]}?"
+    return ""
 
 
 def one_of(
@@ -41,20 +46,29 @@ def one_of(
 ) -> str:
     """What an error allows, with ``also``: ``tiering or single-anchor; did you mean tiering?``."""
     names = list(known)
-    guess = did_you_mean(name, names, meant) if isinstance(name, str) else ""
+    guess = ""
+    if isinstance(name, str):
+        guess = did_you_mean(name, names, meant)
     return between.join(names) + also + (f"; {guess}" if guess else "")
 
 
 def examples(name: str, known: Iterable[str], meant: str = "") -> str:
     """The end of a sentence about many names: the probable one, else the first eight."""
     names = list(known)
-    near = [meant] if meant else [for_a_shell(n) for n in nearest(name, names, 3)]
-    return f"; did you mean {' or '.join(near)}?" if near else f", such as {', '.join(names[:8])}"
+    if meant:
+        near = [meant]
+    else:
+        near = [for_a_shell(n) for n in nearest(name, names, 3)]
+    if near:
+        return f"; did you mean {' or '.join(near)}?"
+    return f", such as {', '.join(names[:8])}"
 
 
 def for_a_shell(word: str) -> str:
     """The word quoted for a command line if a shell would split or expand it."""
-    return f"'{word}'" if set(word) & set(" *?[") else word
+    if set(word) & set(" *?["):
+        return f"'{word}'"
+    return word
 
 
 def listed(names: Sequence[str], most: int = 5) -> str:
@@ -65,7 +79,9 @@ def listed(names: Sequence[str], most: int = 5) -> str:
 def joined(words: Iterable[str], last: str = "and") -> str:
     """``a``, ``a and b``, ``a, b and c``."""
     *most, end = words
-    return f"{', '.join(most)} {last} {end}" if most else end
+    if most:
+        return f"{', '.join(most)} {last} {end}"
+    return end
 
 
 def a_or_an(name: str) -> str:

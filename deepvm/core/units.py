@@ -53,9 +53,14 @@ def to_decimal(value: Money, option: str, *, zero: bool = False, unit: str = "do
             bare = bare.replace(",", ".")
         elif re.fullmatch(r"\d{1,3}(,\d{3})+(\.\d+)?", bare):
             bare = bare.replace(",", "")
-        hint = f"; did you mean {bare}?" if bare != text and _NUMBER.fullmatch(bare) else ""
+        hint = ""
+        if bare != text and _NUMBER.fullmatch(bare):
+            hint = f"; did you mean {bare}?"
         raise RequestError(option, value, allowed + hint)
-    number = value if isinstance(value, Decimal) else Decimal(text)
+    if isinstance(value, Decimal):
+        number = value
+    else:
+        number = Decimal(text)
     if not number.is_finite() or not 0 <= number <= MOST_USD or (number == 0 and not zero):
         raise RequestError(option, value, allowed)
     return number
@@ -118,8 +123,14 @@ def budget_micro_usd(budget: Decimal) -> int:
 
 def format_usd(amount: Decimal | int) -> str:
     """An exact amount with at least four decimals, unrounded as it may be used as a budget."""
-    exact = amount if isinstance(amount, Decimal) else Decimal(amount) / MICRO_USD
-    text = f"{exact:f}".rstrip("0") if "." in f"{exact:f}" else f"{exact:f}."
+    if isinstance(amount, Decimal):
+        exact = amount
+    else:
+        exact = Decimal(amount) / MICRO_USD
+    if "." in f"{exact:f}":
+        text = f"{exact:f}".rstrip("0")
+    else:
+        text = f"{exact:f}."
     whole, _, decimals = text.partition(".")
     return f"{whole}.{decimals:0<4}"
 
@@ -171,7 +182,9 @@ def _meant_time(value: str) -> str:
     if _NUMBER.fullmatch(number) and unit.lower() in ("w", "wk", "wks", "week", "weeks"):
         return f"; did you mean {7 * float(number):g}d?"
     near = nearest(unit, _TIME_WORDS) if number else []
-    return f"; did you mean {number}{_TIME_WORDS[near[0]]}?" if near else ""
+    if near:
+        return f"; did you mean {number}{_TIME_WORDS[near[0]]}?"
+    return ""
 
 
 def parse_hours(value: str | float, option: str) -> float:
@@ -189,7 +202,9 @@ def parse_hours(value: str | float, option: str) -> float:
             raise TypeError
         return parse_seconds(float(value) * 3600.0 if bare else value, option, allowed=allowed)
     except (RequestError, TypeError, OverflowError):
-        hint = _meant_time(value) if isinstance(value, str) and not bare else ""
+        hint = ""
+        if isinstance(value, str) and not bare:
+            hint = _meant_time(value)
         raise RequestError(option, value, allowed + hint) from None
 
 
@@ -228,13 +243,13 @@ def parse_bytes(size: str | int, option: str = "checkpoint_size") -> int:
     if isinstance(size, int) and not isinstance(size, bool):
         exact = Fraction(size)
     else:
-        match = _SIZE.fullmatch(size) if isinstance(size, str) else None
+        match = None
+        if isinstance(size, str):
+            match = _SIZE.fullmatch(size)
         if match is None or match[2].upper() not in _BYTE_UNITS:
-            hint = (
-                f"; did you mean {match[1]}{unit}?"
-                if match and (unit := _meant_unit(match[2]))
-                else ""
-            )
+            hint = ""
+            if match and (unit := _meant_unit(match[2])):
+                hint = f"; did you mean {match[1]}{unit}?"
             raise RequestError(option, size, allowed + hint)
         exact = Fraction(match[1]) * _BYTE_UNITS[match[2].upper()]
         if not match[2] and exact < 1_000_000:
@@ -257,10 +272,15 @@ def format_bytes(count: int) -> str:
     """A size in its largest decimal unit, at most two decimals, rounded down: ``300 MB``."""
     power = max(p for p in range(5) if p == 0 or count >= 1000**p)
     hundredths = count * 100 // 1000**power
-    shown = f"{hundredths / 100:.2f}".rstrip("0").rstrip(".") if power else str(count)
+    if power:
+        shown = f"{hundredths / 100:.2f}".rstrip("0").rstrip(".")
+    else:
+        shown = str(count)
     return f"{shown} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
 
 
 def counted(count: int, word: str, words: str = "") -> str:
     """``1 size``, ``2 sizes``; ``words``: a plural that is none with s."""
-    return f"{count} {word}" if count == 1 else f"{count} {words or f'{word}s'}"
+    if count == 1:
+        return f"{count} {word}"
+    return f"{count} {words or f'{word}s'}"

@@ -139,20 +139,20 @@ class Board:
     def request(self, reason: SaveReason, limit_ms: int) -> int:
         """Request a save; returns its number. A request that holds and is unseen stays."""
         words = self.words
-        unseen = (
-            SaveReason(words[Flag.REASON])
-            if words[Flag.TAKEN] != words[Flag.REQUEST]
-            else SaveReason.NONE
-        )
+        if words[Flag.TAKEN] != words[Flag.REQUEST]:
+            unseen = SaveReason(words[Flag.REASON])
+        else:
+            unseen = SaveReason.NONE
         until_ms = words[Flag.LIMIT_MS]
         if (
             unseen.holds
             and words[Flag.RESUMED] < words[Flag.REQUEST]
             and time.time() * 1000 < until_ms
         ):
-            reason, limit_ms = (
-                (reason, min(limit_ms, until_ms)) if reason.holds else (unseen, until_ms)
-            )
+            if reason.holds:
+                reason, limit_ms = (reason, min(limit_ms, until_ms))
+            else:
+                reason, limit_ms = (unseen, until_ms)
         words[Flag.REASON] = reason
         words[Flag.LIMIT_MS] = limit_ms
         words[Flag.REQUEST] += 1  # last: whoever sees it sees the reason, too

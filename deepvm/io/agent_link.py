@@ -173,7 +173,9 @@ class AgentLink:
 
     def asked(self) -> Scheduled | None:
         """The request that a single rank has not seen, outside of steps; from now on it has."""
-        return None if self.unseen is None else self._asked()
+        if self.unseen is None:
+            return None
+        return self._asked()
 
     def meet(self) -> None:
         """Find the other machines' ranks as early as possible: a controller may die later."""
@@ -201,7 +203,9 @@ class AgentLink:
 
     def asked_here(self) -> Scheduled | None:
         """A request that this machine alone has received; once."""
-        return self._asked() if self._words[Flag.REQUEST] != self._request else None
+        if self._words[Flag.REQUEST] != self._request:
+            return self._asked()
+        return None
 
     def _policy_wants(self, step: int) -> bool:
         due = self._words[Flag.DUE]
@@ -255,7 +259,9 @@ class AgentLink:
                     self._socket.settimeout(limit_s)
                     self._socket.sendall(line)
                     found = self._reader.readline(_LONGEST)
-                    answer = json.loads(found) if found.endswith(b"\n") else None
+                    answer = None
+                    if found.endswith(b"\n"):
+                        answer = json.loads(found)
                     if isinstance(answer, dict):
                         return answer
                 except TimeoutError:

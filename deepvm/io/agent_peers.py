@@ -31,7 +31,9 @@ log = logging.getLogger("deepvm.training")
 def distributed() -> Any:
     """``torch.distributed`` if the training has loaded and initialized it, else None."""
     found = getattr(sys.modules.get("torch"), "distributed", None)
-    return found if found is not None and found.is_available() and found.is_initialized() else None
+    if found is not None and found.is_available() and found.is_initialized():
+        return found
+    return None
 
 
 class Peers:

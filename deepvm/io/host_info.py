@@ -10,7 +10,9 @@ from pathlib import Path
 
 def cores() -> int:
     """Processor cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def processor() -> str:
@@ -32,7 +34,9 @@ def available_memory(root: Path = Path("/")) -> int | None:
     """Bytes of free or reclaimable memory; None if unknown."""
     rows = (line.partition(":") for line in _lines(root / "proc/meminfo"))
     free = [int(size.split()[0]) * 1024 for name, _, size in rows if name == "MemAvailable"]
-    return min([*free, *_limits(root)]) if free else None
+    if free:
+        return min([*free, *_limits(root)])
+    return None
 
 
 def _limits(root: Path) -> Iterator[int]:

@@ -12,7 +12,10 @@ class LineTail:
         """Begin at the first line, or after all that are there; the file may come later."""
         self._path = path
         self._rest = b""
-        self._offset = path.stat().st_size if at_end and path.exists() else 0
+        if at_end and path.exists():
+            self._offset = path.stat().st_size
+        else:
+            self._offset = 0
 
     def new(self) -> list[bytes]:
         """Lines that were not there at the last call."""

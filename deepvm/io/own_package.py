@@ -48,7 +48,9 @@ class OwnPackage:
 
     def requirement(self, extra: str = "") -> str:
         """As for pip, without blanks; empty without ``pin``; ``extra``: such as ``[train]``."""
-        return f"{_NAME}{extra}{self.pin}" if self.pin else ""
+        if self.pin:
+            return f"{_NAME}{extra}{self.pin}"
+        return ""
 
 
 def own_package() -> OwnPackage:
@@ -81,7 +83,9 @@ def _url(origin: dict[str, Any]) -> str:
     whole = f"{url}#{'&'.join(marks)}" if marks else url
     if "dir_info" in origin or not _PLAIN_URL.fullmatch(whole):
         return ""
-    return f"{vcs['vcs']}+{whole}" if vcs else whole
+    if vcs:
+        return f"{vcs['vcs']}+{whole}"
+    return whole
 
 
 def _wheel(found: metadata.Distribution) -> tuple[str, bytes]:
@@ -152,7 +156,10 @@ def _libraries() -> Iterator[tuple[Path, str]]:
         if spec is None or spec.origin is None:
             continue
         origin = Path(spec.origin)
-        root = origin.parent if spec.submodule_search_locations else origin
+        if spec.submodule_search_locations:
+            root = origin.parent
+        else:
+            root = origin
         for file in sorted(root.rglob("*")) if root.is_dir() else [root]:
             if file.is_file() and file.suffix != ".pyc":
                 yield file, str(file.relative_to(root.parent))

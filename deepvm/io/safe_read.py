@@ -31,7 +31,9 @@ def read_text(path: Path, expected: str = "a text file in UTF-8", limit: int = M
             if not stat.S_ISREG(status.st_mode):
                 raise _refused(path, "is a pipe, socket or device", expected)
             # Files such as those in /proc have no size until they are read.
-            data = stream.read(limit + 1) if status.st_size <= limit else b""
+            data = b""
+            if status.st_size <= limit:
+                data = stream.read(limit + 1)
             size = max(status.st_size, len(data))
     except FileNotFoundError:
         raise

@@ -33,14 +33,18 @@ def user_folder(
         import platformdirs
 
         folder = getattr(platformdirs, f"user_{kind}_path")("deepvm")
-    return folder if folder.is_absolute() else None
+    if folder.is_absolute():
+        return folder
+    return None
 
 
 def data_folder() -> Path:
     """``deepvm/_data`` in an installed wheel, ``data/`` of the repository if editable."""
     package = Path(__file__).resolve().parent.parent
     inside = package / "_data"
-    return inside if inside.is_dir() else package.parent / "data"
+    if inside.is_dir():
+        return inside
+    return package.parent / "data"
 
 
 def read_data(name: str) -> Any:

@@ -80,7 +80,10 @@ class Geometry:
 def ids_hash(ids: Iterable[int]) -> str:
     """Hex SHA-256 of ordered sample ids (decimal, comma-separated), as logs record a step."""
     # Numpy's own numbers take thrice as long
-    whole = ids.tolist() if isinstance(ids, np.ndarray) else map(int, ids)
+    if isinstance(ids, np.ndarray):
+        whole = ids.tolist()
+    else:
+        whole = map(int, ids)
     return hashlib.sha256(",".join(map(str, whole)).encode()).hexdigest()
 
 

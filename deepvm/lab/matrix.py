@@ -58,7 +58,9 @@ def _short_form(key: str, *types: type) -> BeforeValidator:
 
     def expand(value: object) -> object:
         fits = isinstance(value, types) and not isinstance(value, bool)
-        return {key: value} if fits else value
+        if fits:
+            return {key: value}
+        return value
 
     return BeforeValidator(expand)
 
@@ -171,7 +173,9 @@ class MatrixFile(_Strict):
             return self.virtual_shards
         if self.elastic:
             return max(world for _, world in self.elastic)
-        return (self.world or 0) if self.least < (self.world or 0) else 0
+        if self.least < (self.world or 0):
+            return self.world or 0
+        return 0
 
     @property
     def least(self) -> int:
@@ -274,12 +278,16 @@ def reference_of(run: Run) -> Run:
 
 def _first_step(matrix: MatrixFile, fault: Fault) -> int:
     """From which step on a fault strikes at random: what damages a checkpoint needs one."""
-    return matrix.checkpoint_every + 1 if fault.damages else 1
+    if fault.damages:
+        return matrix.checkpoint_every + 1
+    return 1
 
 
 def _strategy_of(variant: str) -> str | None:
     """The strategy of a variant that can fail; None for the others."""
-    return None if variant == NONE or variant in REFERENCES else SHORT.get(variant, variant)
+    if variant == NONE or variant in REFERENCES:
+        return None
+    return SHORT.get(variant, variant)
 
 
 def _faults(failures: Any) -> Iterator[tuple[str, FaultSchedule]]:

@@ -183,7 +183,10 @@ class MatrixRunner:
             write_bytes(folder / ENVIRONMENT, json.dumps(machine, indent=1).encode())
             ended = launcher.run(Plan(folder, config), self._stopping)
             records = with_references(Records.read(folder), folder.parent)
-            reason = "" if ended else f"steps: it ended as {records.supervisor['state']}"
+            if ended:
+                reason = ""
+            else:
+                reason = f"steps: it ended as {records.supervisor['state']}"
             state = RunState.FAILED
             if ended:
                 reason = _judged(records, key)
@@ -237,7 +240,9 @@ def _standing(folder: Path, config: Mapping[str, Any], key: str) -> Records | No
             return None
         records = with_references(Records.read(folder), folder.parent)
         same = dict(records.config) == json.loads(json.dumps(config))
-        return records if same and not any(verdicts(records).values()) else None
+        if same and not any(verdicts(records).values()):
+            return records
+        return None
     except DataError:
         return None
 
@@ -278,4 +283,6 @@ def _with_references(chosen: Sequence[Run], every: Sequence[Run]) -> list[Run]:
 
 
 def _path(text: str | None) -> Path | None:
-    return None if text is None else Path(text)
+    if text is None:
+        return None
+    return Path(text)

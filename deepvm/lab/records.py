@@ -244,7 +244,9 @@ class Records:
             raise DataError(f"{self.folder / FINAL}: {error.strerror}") from None
         except ValueError as error:
             raise DataError(f"{self.folder / FINAL}: damaged: {error}") from None
-        return text[0] if text else ""
+        if text:
+            return text[0]
+        return ""
 
     def _ranks(self, kind: str) -> list[tuple[int, Path]]:
         """The logs of a kind, by rank; what else people put next to them is none."""

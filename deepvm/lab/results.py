@@ -123,7 +123,9 @@ class Cost:
     def recovery_s(self) -> float | None:
         """A whole recovery, a mean over those of the run; None if a part is not known of any."""
         known = [part for name in PARTS if (part := self.part_s(name)) is not None]
-        return sum(known) if len(known) == len(PARTS) else None
+        if len(known) == len(PARTS):
+            return sum(known)
+        return None
 
 
 def cost_of(run: Records, *, passed: bool, undisturbed: Records | None = None) -> Cost:
@@ -177,7 +179,9 @@ def _loss_difference(run: Records, undisturbed: Records | None) -> float | None:
         # The undisturbed run may have diverged
         if other and not key[1] and math.isfinite(other["loss"]):
             differences.append(abs(row["loss"] - other["loss"]))
-    return statistics.fmean(differences) if differences else None
+    if differences:
+        return statistics.fmean(differences)
+    return None
 
 
 @dataclass(frozen=True)
@@ -199,7 +203,9 @@ class Variant:
 
     @property
     def verdict(self) -> str:
-        return "pass" if len(self.passing) == len(self.costs) else "fail"
+        if len(self.passing) == len(self.costs):
+            return "pass"
+        return "fail"
 
     @property
     def diverged(self) -> int:
@@ -212,11 +218,15 @@ class Variant:
 
     def mean(self, name: str) -> float | None:
         values = self.known(name)
-        return statistics.fmean(values) if values else None
+        if values:
+            return statistics.fmean(values)
+        return None
 
     def estimate(self, name: str) -> Estimate | None:
         values = self.known(name)
-        return Estimate.of(values) if values else None
+        if values:
+            return Estimate.of(values)
+        return None
 
 
 @dataclass(frozen=True)

@@ -176,5 +176,8 @@ def config_of_control(name: str, control: Control, *, disturbed: bool) -> dict[s
     strategy = control.strategy if disturbed else None
     strikes = tuple(control.strikes) if disturbed else ()
     run = Run(suite, variant, strategy, 0, tuple(matrix.worlds), strikes)
-    controls = [name] if disturbed or control.everywhere else []
+    if disturbed or control.everywhere:
+        controls = [name]
+    else:
+        controls = []
     return {**config_of(matrix, run, 1024), "controls": controls}

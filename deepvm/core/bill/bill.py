@@ -170,7 +170,10 @@ def _items(vms: RentedVms, rates: Rates, extras: Extras) -> Iterator[BillItem]:
         yield BillItem(ADDRESSES, f"{what}, {each} $/h each", usd, source=address.source)
     if rates.nat is not None and extras.nat:
         through = (extras.egress_gb or Decimal(0)) * rates.nat.usd_per_gb
-        own = rates.address.usd_per_hour if rates.address is not None else Decimal(0)
+        if rates.address is not None:
+            own = rates.address.usd_per_hour
+        else:
+            own = Decimal(0)
         what = f"a NAT gateway with its address, {rates.nat.usd_per_gb:f} $ a GB"
         yield BillItem(
             NAT, what, rates.nat.usd_per_hour_of(vms.count) + own, _exact(through), rates.nat.source
@@ -179,7 +182,9 @@ def _items(vms: RentedVms, rates: Rates, extras: Extras) -> Iterator[BillItem]:
         months = Decimal(str(max((vms.hours or 0.0) / HOURS_A_MONTH, 1.0)))
         usd = months * rates.egress.usd(extras.egress_gb / months)
         free = rates.egress.free_gb_per_month
-        allowance = f"; an account's free {free:f} GB a month may be used up" if free else ""
+        allowance = ""
+        if free:
+            allowance = f"; an account's free {free:f} GB a month may be used up"
         what = f"{_gb(extras.egress_gb)} to the internet{allowance}"
         yield BillItem(EGRESS, what, usd_once=_exact(usd), source=rates.egress.source)
     if rates.bucket is not None and extras.bucket_gb is not None:
@@ -204,11 +209,10 @@ def refuse_unknown_disk(every: Iterable[Rates], extras: Extras) -> None:
     kinds = list(dict.fromkeys(d.kind for rates in known for d in rates.disks))
     if extras.disk_kind and known and extras.disk_kind not in kinds:
         clouds = ", ".join(dict.fromkeys(rates.cloud for rates in known))
-        allowed = (
-            one_of(extras.disk_kind, kinds)
-            if kinds
-            else f"none: no rates of disks are known for {clouds}"
-        )
+        if kinds:
+            allowed = one_of(extras.disk_kind, kinds)
+        else:
+            allowed = f"none: no rates of disks are known for {clouds}"
         raise RequestError("disk_type", extras.disk_kind, allowed)
 
 
@@ -239,7 +243,9 @@ def _not_counted(
             if vms.hours is not None:
                 yield NotCounted(name, "in the job's time and bill already", included=True)
         elif not known[name]:
-            kind = f" of {extras.disk_kind}" if name == DISK and extras.disk_kind else ""
+            kind = ""
+            if name == DISK and extras.disk_kind:
+                kind = f" of {extras.disk_kind}"
             asked = name == ADDRESSES or name in extras.given
             yield NotCounted(name, f"no rate{kind} is known for {rates.cloud}", unknown=asked)
         else:

@@ -40,7 +40,9 @@ class AddressRate(NamedTuple):
     @property
     def of_spot(self) -> Decimal:
         """Of a spot VM, $/h."""
-        return self.usd_per_hour if self.spot_usd_per_hour is None else self.spot_usd_per_hour
+        if self.spot_usd_per_hour is None:
+            return self.usd_per_hour
+        return self.spot_usd_per_hour
 
 
 class NatRate(NamedTuple):
@@ -76,7 +78,10 @@ class EgressRate(NamedTuple):
         total = Decimal(0)
         below = Decimal(0)
         for tier in self.tiers:
-            upper = gb if tier.up_to_gb is None else min(gb, tier.up_to_gb)
+            if tier.up_to_gb is None:
+                upper = gb
+            else:
+                upper = min(gb, tier.up_to_gb)
             total += max(upper - below, Decimal(0)) * tier.usd_per_gb
             below = max(below, upper)
         return total
@@ -109,8 +114,6 @@ class Rates:
     @property
     def borrowed(self) -> str:
         """The region whose rates these are, if the VMs are in another one; else empty."""
-        return (
-            self.region
-            if self.region and self.asked_region and self.region != self.asked_region
-            else ""
-        )
+        if self.region and self.asked_region and self.region != self.asked_region:
+            return self.region
+        return ""

@@ -74,7 +74,9 @@ class Cluster:
     @property
     def zone(self) -> ZonePrice | None:
         """The zone whose spot price it pays; None when unknown, and without spot VMs."""
-        return next(iter(self.gpu.spot_zones), None) if self.spot_count else None
+        if self.spot_count:
+            return next(iter(self.gpu.spot_zones), None)
+        return None
 
     def __str__(self) -> str:
         """``17 x g4dn.xlarge (spot) + 1 x c5.xlarge (on-demand)``."""
@@ -204,11 +206,9 @@ class Recommendation:
     @property
     def counted_usd_per_hour(self) -> Decimal:
         """What the budget is compared with, $/h: VMs, plus other costs if the bill counts."""
-        return (
-            self.bill.total_usd_per_hour
-            if self.bill is not None and self.bill.counted
-            else self.usd_per_hour
-        )
+        if self.bill is not None and self.bill.counted:
+            return self.bill.total_usd_per_hour
+        return self.usd_per_hour
 
     @property
     def whole_usd(self) -> float | None:

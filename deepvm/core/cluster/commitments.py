@@ -52,11 +52,9 @@ class ReservedPool:
     @property
     def usable_until(self) -> datetime | None:
         """When its VMs are ended, which is before a capacity block's own end; None for never."""
-        return (
-            self.until - _CLEARED
-            if self.until is not None and self.kind == CAPACITY_BLOCK
-            else self.until
-        )
+        if self.until is not None and self.kind == CAPACITY_BLOCK:
+            return self.until - _CLEARED
+        return self.until
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,10 @@ class SavingsPlan:
 def read_savings_plan(text: str) -> SavingsPlan:
     """Read ``28%`` or ``p5.*=28%``. Raises a RequestError."""
     match = _SHARE.fullmatch(text)
-    share = Decimal(match["number"]) / 100 if match else Decimal(0)
+    if match:
+        share = Decimal(match["number"]) / 100
+    else:
+        share = Decimal(0)
     if match is None or not share:
         raise RequestError(
             "savings_plan", text, "a discount above 0 % and below 100 %, such as 28% or 'p5.*=28%'"
@@ -181,17 +182,19 @@ def _in_words(moment: datetime) -> str:
 
 
 def _before_its_end(pool: ReservedPool) -> str:
-    return (
-        f", {_CLEARED.seconds // 60} min before the block"
-        if pool.usable_until != pool.until
-        else ""
-    )
+    if pool.usable_until != pool.until:
+        return f", {_CLEARED.seconds // 60} min before the block"
+    return ""
 
 
 def _of_pool(base: InstanceType, pool: ReservedPool, now: datetime) -> InstanceType:
     end = pool.usable_until
-    left_s = None if end is None else (end - now).total_seconds()
-    until = "" if end is None else f"{_in_words(end)}{_before_its_end(pool)}"
+    if end is None:
+        left_s = None
+        until = ""
+    else:
+        left_s = (end - now).total_seconds()
+        until = f"{_in_words(end)}{_before_its_end(pool)}"
     return replace(
         base,
         name=f"{base.name}@{pool.name}",

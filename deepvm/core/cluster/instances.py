@@ -48,7 +48,10 @@ class Gpu:
     def __post_init__(self) -> None:
         """Keep Python's own numbers; raise a RequestError for fractional or absent GPUs."""
         count = to_whole(self.count, "gpu.count", "a whole number of GPUs >= 1", least=1)
-        memory = None if self.memory_gib is None else to_positive(self.memory_gib, "gpu.memory_gib")
+        if self.memory_gib is None:
+            memory = None
+        else:
+            memory = to_positive(self.memory_gib, "gpu.memory_gib")
         _keep(self, count=count, memory_gib=memory)
 
 
@@ -72,7 +75,9 @@ class ZonePrice:
 
     def __str__(self) -> str:
         """``use1-az4 (us-east-1a)``."""
-        return f"{self.zone} ({self.name})" if self.name not in ("", self.zone) else self.zone
+        if self.name not in ("", self.zone):
+            return f"{self.zone} ({self.name})"
+        return self.zone
 
 
 @dataclass(frozen=True)
@@ -188,35 +193,45 @@ class InstanceType:
     @property
     def type_name(self) -> str:
         """The provider's name of the type; the name of a reserved pool is its own."""
-        return self.name if self.reserved is None else self.reserved.instance_type
+        if self.reserved is None:
+            return self.name
+        return self.reserved.instance_type
 
     @property
     def left_s(self) -> float:
         """Seconds until a pool of reserved VMs ends, infinite for everything else."""
-        return (
-            math.inf
-            if self.reserved is None or self.reserved.left_s is None
-            else self.reserved.left_s
-        )
+        if self.reserved is None or self.reserved.left_s is None:
+            return math.inf
+        return self.reserved.left_s
 
     @property
     def memory_bytes(self) -> int | None:
         """Main memory in whole bytes."""
-        return None if self.memory_gib is None else int(self.memory_gib * GIB)
+        if self.memory_gib is None:
+            return None
+        return int(self.memory_gib * GIB)
 
     def usd_per_hour(self, market: Market) -> Decimal | None:
         """The price in a market, None where it is not sold there."""
-        return self.spot_usd_per_hour if market is Market.SPOT else self.on_demand_usd_per_hour
+        if market is Market.SPOT:
+            return self.spot_usd_per_hour
+        return self.on_demand_usd_per_hour
 
     def micro_usd_per_hour(self, market: Market) -> int | None:
         """The price in whole micro-dollars an hour, None where it is not sold in this market."""
         price = self.usd_per_hour(market)
-        return None if price is None else to_micro_usd(price)
+        if price is None:
+            return None
+        return to_micro_usd(price)
 
     def memory_node_gbps(self, rule: MemoryNodeRule) -> float | None:
         """The bandwidth in Gbit/s that counts for a memory node of this type, None if unknown."""
-        sustained = self.network_baseline_gbps if rule.sustained else None
-        return self.network_gbps if sustained is None else sustained
+        sustained = None
+        if rule.sustained:
+            sustained = self.network_baseline_gbps
+        if sustained is None:
+            return self.network_gbps
+        return sustained
 
     def in_zone(self, zone: ZonePrice) -> InstanceType:
         """The type at the spot price of one of its zones, which comes first in ``spot_zones``."""
@@ -234,7 +249,9 @@ class InstanceType:
             return self
         price = spot[0].usd_per_hour if spot else None
         sold = price is not None or self.on_demand_usd_per_hour is not None
-        return replace(self, spot_zones=spot, spot_usd_per_hour=price) if sold else None
+        if sold:
+            return replace(self, spot_zones=spot, spot_usd_per_hour=price)
+        return None
 
     def curve(self, kind: str) -> SpeedupCurve | None:
         """The curve of this kind that is not tied to a workload, or None."""
@@ -278,7 +295,9 @@ class Quota:
     @property
     def label(self) -> str:
         """What to search for in the provider's console: name and code, else the family."""
-        return f"{self.title} ({self.code})" if self.code and self.title else self.family
+        if self.code and self.title:
+            return f"{self.title} ({self.code})"
+        return self.family
 
 
 @dataclass(frozen=True)
@@ -360,11 +379,10 @@ class Catalog:
         """
         if not self.zones:
             return self
-        wanted = (
-            zone
-            if zone in self.zones
-            else next((i for i, name in self.zones.items() if name == zone), "")
-        )
+        if zone in self.zones:
+            wanted = zone
+        else:
+            wanted = next((i for i, name in self.zones.items() if name == zone), "")
         if not wanted:
             listed = ", ".join(f"{i} ({name})" if name else i for i, name in self.zones.items())
             raise RequestError("zone", zone, f"a zone of catalog {self.name}: {listed}")
@@ -428,7 +446,9 @@ def find_quota(quotas: Iterable[Quota], family: str, market: Market) -> Quota | 
 def quota_limit(quotas: Iterable[Quota], family: str, market: Market) -> int | None:
     """VCPUs that may still be started in a family and market, None without a limit."""
     quota = find_quota(quotas, family, market)
-    return None if quota is None else quota.left
+    if quota is None:
+        return None
+    return quota.left
 
 
 def flopp(eflops: float, usd_per_hour: float) -> float:

@@ -140,7 +140,9 @@ class MemoryNodeRule:
     @property
     def most_nodes(self) -> int | None:
         """The most memory nodes of a cluster; None for any number."""
-        return MOST_PARTS if self.shared else None
+        if self.shared:
+            return MOST_PARTS
+        return None
 
     def room_bytes(self, memory_bytes: int) -> int:
         """Bytes of a VM's memory for checkpoints, at least 0."""
@@ -155,15 +157,21 @@ class MemoryNodeRule:
         room = self.room_bytes(memory_bytes)
         if room >= checkpoint_bytes * buffers:
             return room
-        return max(0, room - buffers * PART_BYTES) if self.shared else 0
+        if self.shared:
+            return max(0, room - buffers * PART_BYTES)
+        return 0
 
     def least_nodes(self, memory_bytes: int, checkpoint_bytes: int, buffers: int) -> int | None:
         """The fewest VMs that hold ``buffers`` checkpoints; None if no allowed number does."""
         share = self.share_bytes(memory_bytes, checkpoint_bytes, buffers)
         if not share:
-            return None if checkpoint_bytes * buffers else 1
+            if checkpoint_bytes * buffers:
+                return None
+            return 1
         count = max(1, -(-checkpoint_bytes * buffers // share))
-        return count if self.most_nodes is None or count <= self.most_nodes else None
+        if self.most_nodes is None or count <= self.most_nodes:
+            return count
+        return None
 
     def largest_checkpoint(self, memory_bytes: int, buffers: int) -> int:
         """The largest checkpoint, bytes, of which VMs with this memory hold so many."""

@@ -55,11 +55,9 @@ class PlannedGroup:
     @property
     def usd_per_hour(self) -> Decimal | None:
         """Price of one VM in $/h, None when the plan does not say."""
-        return (
-            self.vms.spot_usd_per_hour
-            if self.market is Market.SPOT
-            else self.vms.on_demand_usd_per_hour
-        )
+        if self.market is Market.SPOT:
+            return self.vms.spot_usd_per_hour
+        return self.vms.on_demand_usd_per_hour
 
     def __str__(self) -> str:
         """``17 x g4dn.xlarge (spot)``."""
@@ -181,7 +179,10 @@ class Plan:
 
     def _only(self, zones: Sequence[ZonePrice]) -> Plan:
         """The plan in these of its zones; it starts where it did, or else in the first of them."""
-        start = self.zone if not zones or any(z.zone == self.zone for z in zones) else zones[0].zone
+        if not zones or any(z.zone == self.zone for z in zones):
+            start = self.zone
+        else:
+            start = zones[0].zone
         return replace(self, zone=start, training=replace(self.training, zones=tuple(zones)))
 
     def usd_per_hour_in(self, zone: ZonePrice) -> Decimal:
@@ -198,7 +199,9 @@ class Plan:
         """The plan in the zones that offer its memory nodes, as far as known, at any price."""
         nodes = self.memory.offered_in if self.memory else ()
         kept = [z for z in self.training.zones if not nodes or z.zone in nodes]
-        return self if len(kept) == len(self.training.zones) else self._only(kept)
+        if len(kept) == len(self.training.zones):
+            return self
+        return self._only(kept)
 
     def within_budget(self) -> Plan:
         """The plan in the zones within the budget, and in the one to start in."""
@@ -209,7 +212,9 @@ class Plan:
             for z in zones
             if most is None or z.zone == self.zone or self.usd_per_hour_in(z) <= most
         ]
-        return self._only(kept) if kept else self
+        if kept:
+            return self._only(kept)
+        return self
 
     def __str__(self) -> str:
         """``17 x g4dn.xlarge (spot) + 1 x c5.xlarge (on-demand)``."""

@@ -69,13 +69,18 @@ def limit_prices(plan: Plan, most: Decimal | None = None) -> PriceLimits | None:
     price = max(
         plan.usd_per_hour, on_demand + plan.training.spot_count * min(start, default=Decimal(0))
     )
-    spot = price - on_demand if plan.training.spot_count else Decimal(0)
+    if plan.training.spot_count:
+        spot = price - on_demand
+    else:
+        spot = Decimal(0)
     if plan.training.spot_count and spot <= 0:
         return None
     dear_zone = plan.zone if price > plan.usd_per_hour else ""
     limit = _rounded(price * (1 + HEADROOM) if most is None else most, ROUND_FLOOR)
     if limit < price:
-        what = f"what it costs in {dear_zone}" if dear_zone else "what the plan costs"
+        what = "what the plan costs"
+        if dear_zone:
+            what = f"what it costs in {dear_zone}"
         raise RequestError(
             "max_price", f"{most:f}", f"at least {what}, {format_usd(price)} $/h for {plan}"
         )
@@ -97,7 +102,9 @@ def _fixed_totals(plan: Plan) -> dict[str, Decimal] | None:
         return None
     rest = plan.usd_per_hour - sum(told.values(), Decimal(0))
     fixed = {g.role: told.get(g.role, rest) for g in plan.groups if g.market is Market.ON_DEMAND}
-    return fixed if all(total > 0 for total in fixed.values()) else None
+    if all(total > 0 for total in fixed.values()):
+        return fixed
+    return None
 
 
 def _rounded(amount: Decimal, rounding: str) -> Decimal:

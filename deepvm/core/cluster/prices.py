@@ -65,7 +65,9 @@ def price_over_time(
     }
     moments = list(latest)
     if not moments or basis is PriceBasis.CURRENT:
-        return latest[moments[-1]] if moments else None
+        if moments:
+            return latest[moments[-1]]
+        return None
     seconds: dict[Decimal, int] = defaultdict(int)
     for moment, following in pairwise([*moments, end_s]):
         seconds[latest[moment]] += max(following - max(moment, start_s), 0)
@@ -175,7 +177,9 @@ class PriceSanityCheck:
             )
         elif price > MOST_SPOT_SHARE * own:
             why = f"above {MOST_SPOT_SHARE} times its on-demand price, {format_usd(own)} $/h"
-        return PriceWarning(price, why) if why else None
+        if why:
+            return PriceWarning(price, why)
+        return None
 
     def _by_peers(
         self, name: str, price: Decimal, least: Decimal, most: Decimal
@@ -186,7 +190,9 @@ class PriceSanityCheck:
             why = f"below 1/{spread / least:.0f} of {words}"
         elif not why and usual and price > usual * most * spread:
             why = f"above {spread * most:.0f} times {words}"
-        return PriceWarning(price, why) if why else None
+        if why:
+            return PriceWarning(price, why)
+        return None
 
     def _by_spot(self, name: str, price: Decimal) -> PriceWarning | None:
         """Of contradicting on-demand and spot prices, flag the one further from its peers."""
@@ -197,11 +203,10 @@ class PriceSanityCheck:
         nearer = max(price / usual, usual / price) <= max(spot / usual, usual / spot)
         if nearer or LEAST_SPOT_SHARE * price <= spot <= MOST_SPOT_SHARE * price:
             return None
-        far = (
-            f"below 1/{MOST_SPOT_SHARE} of"
-            if price < spot
-            else f"above {1 / LEAST_SPOT_SHARE:.0f} times"
-        )
+        if price < spot:
+            far = f"below 1/{MOST_SPOT_SHARE} of"
+        else:
+            far = f"above {1 / LEAST_SPOT_SHARE:.0f} times"
         return PriceWarning(
             price, f"{far} its spot price, {format_usd(spot)} $/h, which is nearer to {words}"
         )
@@ -232,8 +237,6 @@ def _outside(price: Decimal) -> str:
     """Why no VM at all has such a price, empty when one may have."""
     if price < LEAST_USD_PER_HOUR:
         return f"below {LEAST_USD_PER_HOUR} $/h, less than any VM costs"
-    return (
-        f"above {MOST_USD_PER_HOUR} $/h, more than any VM costs"
-        if price > MOST_USD_PER_HOUR
-        else ""
-    )
+    if price > MOST_USD_PER_HOUR:
+        return f"above {MOST_USD_PER_HOUR} $/h, more than any VM costs"
+    return ""

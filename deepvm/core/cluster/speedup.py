@@ -192,7 +192,10 @@ class MeasuredSpeedup(SpeedupCurve):
         from scipy.interpolate import PchipInterpolator
 
         n = np.asarray(n, dtype=np.float64)
-        points = self.points if self.points[0][0] == 1 else ((1.0, 1.0), *self.points)
+        if self.points[0][0] == 1:
+            points = self.points
+        else:
+            points = ((1.0, 1.0), *self.points)
         sizes, values = np.array(points, dtype=np.float64).T
         last_n = sizes[-1]
         last_s = values[-1]

@@ -172,7 +172,11 @@ def segments(
             (np.full_like(every, k), np.full_like(every, count)) for k, count in some
         ], np.full_like(every, last)
     every = np.minimum(every, period)
-    whole, left = divmod(steps, period) if users else (0, steps)
-    odd = np.mod(period, every) if users else np.zeros_like(every)
+    if users:
+        whole, left = divmod(steps, period)
+        odd = np.mod(period, every)
+    else:
+        whole, left = (0, steps)
+        odd = np.zeros_like(every)
     usual = whole * np.floor(period / every) + np.floor(left / every)
     return [(every, usual), (odd, np.where(odd > 0, whole, 0.0))], np.mod(left, every)

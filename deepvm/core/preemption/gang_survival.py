@@ -313,7 +313,10 @@ def _agreeing(had: Array, score: int | None) -> Array:
 
 def _interval(values: Array, weights: Array | None = None) -> Interval:
     """The mean, and the quantiles of 10 and 90 %."""
-    weights = np.full(values.shape, 1 / values.size) if weights is None else weights / weights.sum()
+    if weights is None:
+        weights = np.full(values.shape, 1 / values.size)
+    else:
+        weights = weights / weights.sum()
     order = np.argsort(values)
     passed = np.cumsum(weights[order])
     at = np.minimum(np.searchsorted(passed, [0.1, 0.9]), values.size - 1)

@@ -29,7 +29,9 @@ BAND_SHARES = (0.025, 0.075, 0.125, 0.175, 0.25)  # the open band's is a guess
 
 def mean_life_s(share: float) -> float:
     """Mean lifetime, s, if a share has ended after a month: -month / ln(1 - share)."""
-    return -MONTH_S / math.log1p(-share) if share else math.inf
+    if share:
+        return -MONTH_S / math.log1p(-share)
+    return math.inf
 
 
 def share_over(mean_life_s: float) -> float:
@@ -39,7 +41,9 @@ def share_over(mean_life_s: float) -> float:
 
 def cluster_share(share: float, vms: int) -> float:
     """Probability that a month hits at least one of n independent VMs: 1 - (1 - share)^n."""
-    return -math.expm1(vms * math.log1p(-share)) if share < 1 else 1.0
+    if share < 1:
+        return -math.expm1(vms * math.log1p(-share))
+    return 1.0
 
 
 def hits(share: float, vms: int) -> str:

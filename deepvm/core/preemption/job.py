@@ -105,9 +105,13 @@ class Job:
     @property
     def durable_s(self) -> Span:
         """From the end of writing a version until it is durable."""
-        return self.backup_s if self.memory_node_s is None else self.memory_node_s
+        if self.memory_node_s is None:
+            return self.backup_s
+        return self.memory_node_s
 
     @property
     def blocked_s(self) -> Span:
         """How long training stalls for a version that is not urgent."""
-        return self.save_s if self.stall_s is None else self.stall_s
+        if self.stall_s is None:
+            return self.save_s
+        return self.stall_s

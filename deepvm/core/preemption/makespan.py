@@ -127,15 +127,21 @@ class _ClosedForm:
         # In place of 0 a rate so small that nothing happens, and large enough that 1/rate keeps all
         # of its digits.
         self.rate = np.maximum(rate, 1e-15)
-        relative = (job.step_s.high - job.step_s.low) / job.step_s.mean if job.step_s.mean else 0.0
+        relative = 0.0
+        if job.step_s.mean:
+            relative = (job.step_s.high - job.step_s.low) / job.step_s.mean
         self.step = lives.effective(step, relative * step, self.rate)
         self.stall = self._length(job.blocked_s)
-        self.writing = (
-            self.stall if job.stall_s is None else np.maximum(self.stall, self._length(job.save_s))
-        )
+        if job.stall_s is None:
+            self.writing = self.stall
+        else:
+            self.writing = np.maximum(self.stall, self._length(job.save_s))
         self.delay = self.writing - self.stall + self._length(job.durable_s)
         self.urgent_s = job.save_s.mean + job.durable_s.mean
-        warm = job.preparation_s if job.warm_preparation_s is None else job.warm_preparation_s
+        if job.warm_preparation_s is None:
+            warm = job.preparation_s
+        else:
+            warm = job.warm_preparation_s
         # The job begins when the last of the VMs is there: the largest of n uniform latencies lies
         # n/(n+1) up its span.
         last = (job.allocation_s.high - job.allocation_s.low) * (0.5 - 1 / (vms + 1))
@@ -305,7 +311,10 @@ class _ClosedForm:
         training = job.steps * step / (working + rate * (good * finished - bad * lost))
         training = np.where(training > 0, training, np.inf)
         stops = rate * training
-        lead = passed if job.proactive_replacement else np.zeros_like(rate)
+        if job.proactive_replacement:
+            lead = passed
+        else:
+            lead = np.zeros_like(rate)
         fails, wait = self._attempt(unlucky, self.again)
         # Until one attempt comes to training
         more = fails / (1 - fails)
@@ -329,11 +338,10 @@ class _ClosedForm:
 
     def _attempt(self, unlucky: Array, needed: Array) -> tuple[Array, Array]:
         grace = self.job.grace_s.mean
-        late = (
-            None
-            if self.job.proactive_replacement
-            else np.minimum(self.mean_step + self.urgent_s, grace)
-        )
+        if self.job.proactive_replacement:
+            late = None
+        else:
+            late = np.minimum(self.mean_step + self.urgent_s, grace)
         return lives.attempt(self.rate, grace, 1 / self.vms, needed, unlucky, late)
 
     def _worked_and_lost(self, unlucky: Array, facts: SaveFacts) -> tuple[Array, ...]:

@@ -112,7 +112,10 @@ class LomaxHistory:
     def log_weights(self) -> Array:
         """(..., K) logarithms of the posterior weights of the scales, up to a constant."""
         ended = np.asarray(self.ended, dtype=float)
-        seen = self.logs - self.watched_logs if np.ndim(self.watched_logs) else self.logs
+        if np.ndim(self.watched_logs):
+            seen = self.logs - self.watched_logs
+        else:
+            seen = self.logs
         rates = np.asarray(self.strength / self.shape0 + self.logs)
         shapes = (self.strength + ended)[..., None] * np.log(rates, out=rates)
         scales = np.stack([np.ones_like(ended), -ended], -1) @ np.stack(

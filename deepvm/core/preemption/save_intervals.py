@@ -64,7 +64,9 @@ def exact_s(save_s: Number, mttp_s: Number) -> Number:
 def _exact_s(save_s: float, mttp_s: float) -> float:
     """The zero x = tau/M of log(1 - x) + x + delta/M, without numpy and scipy."""
     if save_s <= 0 or mttp_s == math.inf:
-        return math.inf if save_s > 0 else 0.0
+        if save_s > 0:
+            return math.inf
+        return 0.0
     share = save_s / mttp_s
     p = math.sqrt(-2 * math.expm1(-share))
     if p < 1e-3:
@@ -83,7 +85,9 @@ def _exact_s(save_s: float, mttp_s: float) -> float:
 def where(condition: Truth, one: Number, other: Number) -> Number:
     """``one`` where the condition holds, ``other`` elsewhere."""
     if isinstance(condition, bool):
-        return one if condition else other
+        if condition:
+            return one
+        return other
     import numpy as np
 
     return np.where(condition, one, other)
@@ -111,7 +115,9 @@ TOLERANCE = 1e-9  # of a step: 0.3 s are 2.9999999999999996 steps of 0.1 s, and 
 def rounded_down(steps: Number) -> Number:
     """Whole steps; infinite stays infinite."""
     if isinstance(steps, (int, float)):
-        return float(math.floor(steps + TOLERANCE)) if math.isfinite(steps) else steps
+        if math.isfinite(steps):
+            return float(math.floor(steps + TOLERANCE))
+        return steps
     import numpy as np
 
     return np.asarray(np.floor(steps + TOLERANCE))

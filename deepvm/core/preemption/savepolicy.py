@@ -149,7 +149,9 @@ class SavePolicy:
 
     def emergency(self, facts: SaveFacts) -> Truth:
         """Whether to save when the notice of a preemption arrives."""
-        return facts.emergency_fits if self.acts_on_notices else False
+        if self.acts_on_notices:
+            return facts.emergency_fits
+        return False
 
 
 @dataclass(frozen=True)
@@ -234,7 +236,10 @@ class Auto(_Weighing):
 
     def interval_s(self, facts: SaveFacts) -> Number:
         """Young's, or the least."""
-        mtbf_s = facts.mttp_s if self.mtbf_s is None else self.mtbf_s
+        if self.mtbf_s is None:
+            mtbf_s = facts.mttp_s
+        else:
+            mtbf_s = self.mtbf_s
         return maximum(young_s(facts.save_s, mtbf_s), self.least_s(facts))
 
     def least_s(self, facts: SaveFacts) -> Number:

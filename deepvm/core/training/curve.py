@@ -45,7 +45,10 @@ class StepTimeSpeedup(SpeedupCurve):
     def speedup(self, n: FloatArray) -> FloatArray:
         """Throughput over the unit; 0 where the workload does not fit."""
         sizes = np.atleast_1d(np.asarray(n, dtype=np.float64))
-        found = self.known if np.array_equal(sizes, self.known.vms) else self.speed_of(sizes)
+        if np.array_equal(sizes, self.known.vms):
+            found = self.known
+        else:
+            found = self.speed_of(sizes)
         return np.asarray((found.throughput * found.fits / self.unit).reshape(np.shape(n)))
 
     def doubt(self, n: FloatArray) -> SpeedUncertainty:

@@ -69,10 +69,14 @@ def state_bytes(
     parameters = workload.model.parameters
     mixed = precision not in (Precision.FP32, Precision.TF32)
     shards = gpus if sharded else np.ones(gpus.shape)
-    layers = workload.model.transformer.layers if workload.model.transformer else 16
+    layers = 16
+    if workload.model.transformer:
+        layers = workload.model.transformer.layers
     shape = workload.model.transformer
     # The first and the last layer, gathered together
-    ends = 2.0 * shape.vocabulary * shape.hidden if shape else 0.0
+    ends = 0.0
+    if shape:
+        ends = 2.0 * shape.vocabulary * shape.hidden
     in_use = np.minimum(parameters, max(parameters * _LAYERS_AT_ONCE / layers, ends))
     at_once = (2.0 if mixed else 4.0) * in_use * (shards > 1)
     if workload.method is Method.LORA:
@@ -90,7 +94,9 @@ def usual_checkpointing(workload: Workload) -> bool | None:
         return workload.checkpointing
     if model.transformer is None:
         return False  # convolutions are trained in smaller micro-batches instead
-    return True if workload.method is not Method.DDP and model.parameters >= LARGE else None
+    if workload.method is not Method.DDP and model.parameters >= LARGE:
+        return True
+    return None
 
 
 def fit_memory(
@@ -118,9 +124,10 @@ def fit_memory(
     # Computing activations again takes a third longer; a few more passes hardly do, unless each
     # gathers the weights.
     least = np.where(sharded, batch, np.ceil(batch / _FEW_PASSES))
-    checkpointing = (
-        np.asarray(free < whole * least) if chosen is None else np.full(gpus.shape, chosen)
-    )
+    if chosen is None:
+        checkpointing = np.asarray(free < whole * least)
+    else:
+        checkpointing = np.full(gpus.shape, chosen)
     sample = np.where(checkpointing, less, whole)
     most = np.floor(np.maximum(free, 0.0) / sample)
     fits = (most >= 1) & (share >= 1 - 1e-9)
@@ -132,4 +139,6 @@ def least_gpus(workload: Workload, accelerator: Accelerator, precision: Precisio
     """The fewest GPUs that hold the workload, None if no number up to :data:`MOST_GPUS` does."""
     sizes = np.arange(1, MOST_GPUS + 1, dtype=np.float64)
     fits = fit_memory(workload, accelerator, precision, sizes).fits
-    return int(sizes[np.argmax(fits)]) if fits.any() else None
+    if fits.any():
+        return int(sizes[np.argmax(fits)])
+    return None

@@ -174,7 +174,10 @@ def _timed(
     assert base.parts is not None
     steps = base.parts.steps
     workload = base.workload
-    reading = np.zeros_like(step_s) if own.reads else reading_s(workload, base.machine, steps.batch)
+    if own.reads:
+        reading = np.zeros_like(step_s)
+    else:
+        reading = reading_s(workload, base.machine, steps.batch)
     if reading.any():
         computed = doubt()
         waits = waiting(step_s, computed.sd, reading)
@@ -220,7 +223,10 @@ def _of_batch(own: OwnSteps, speed: TrainingSpeed, place: int) -> Iterator[str]:
     (low, high) = own.measured.batch
     batch = float(speed.batch[place])
     if not low / REACH <= batch <= REACH * high:
-        known = f"{low:g} to {high:g}" if high > low else f"{low:g}"
+        if high > low:
+            known = f"{low:g} to {high:g}"
+        else:
+            known = f"{low:g}"
         yield (
             f"a batch of {batch:g} is more than 1.5 times off what was measured on {own.where},"
             f" {known} a GPU"

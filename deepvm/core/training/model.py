@@ -131,7 +131,9 @@ class Model:
     @property
     def units_per_sample(self) -> int:
         """Tokens of a sample where tokens are counted, else 1."""
-        return self.sequence if self.unit == "tokens" else 1
+        if self.unit == "tokens":
+            return self.sequence
+        return 1
 
     @property
     def flop(self) -> float:

@@ -117,7 +117,9 @@ def roofs_s(
     workload: Workload, gpu: Accelerator, precision: Precision, *, checkpointing: bool
 ) -> tuple[float, float]:
     """Least seconds per sample on one GPU: for operations, and for the bytes they move."""
-    wide = 2.0 if precision in (Precision.FP32, Precision.TF32) else 1.0
+    wide = 1.0
+    if precision in (Precision.FP32, Precision.TF32):
+        wide = 2.0
     flop = workload.flop_of_step(checkpointing=checkpointing)
     # What is done twice moves them twice
     moved = workload.moved_bytes * wide * flop / workload.useful_flop()
@@ -190,7 +192,9 @@ def exchanged_bytes(workload: Workload, precision: Precision, memory: MemoryFit)
     adapters' gradients, and the frozen weights where one GPU does not hold them.
     """
     parameters = workload.model.parameters
-    wide = 4.0 if precision in (Precision.FP32, Precision.TF32) else 2.0
+    wide = 2.0
+    if precision in (Precision.FP32, Precision.TF32):
+        wide = 4.0
     if workload.method is Method.DDP:
         return np.full(memory.passes.shape, GRADIENT_BYTES * parameters)
     if workload.method is Method.FSDP:

@@ -379,7 +379,9 @@ def parts_of(
 def _published_name(machine: Machine, evidence: Evidence) -> str:
     """The name of a type of VM on whose network runs were published; empty for all others."""
     name = machine.interconnect.machine
-    return name if f"{MACHINE}={name}" in evidence.names else ""
+    if f"{MACHINE}={name}" in evidence.names:
+        return name
+    return ""
 
 
 def _loadings(
@@ -531,7 +533,9 @@ def reading_s(workload: Workload, machine: Machine, batch: FloatArray) -> FloatA
     """Seconds in which a VM's processors prepare a step's samples; 0 if that is no limit."""
     rate = workload.model.reads_per_vcpu
     vcpus = machine.vcpus
-    return batch * machine.gpus / (rate * vcpus) if rate and vcpus else np.zeros_like(batch)
+    if rate and vcpus:
+        return batch * machine.gpus / (rate * vcpus)
+    return np.zeros_like(batch)
 
 
 @dataclass(frozen=True)
@@ -608,9 +612,7 @@ def memory_needed(
     )
     cure = "fsdp splits it, lora trains less of it"
     if workload.method is not Method.DDP:
-        cure = (
-            "a shorter --seq needs less"
-            if sample > state
-            else "the layers in use are too large for it"
-        )
+        cure = "the layers in use are too large for it"
+        if sample > state:
+            cure = "a shorter --seq needs less"
     return f"{has}; {each}, however many there are: {cure}"

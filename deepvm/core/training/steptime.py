@@ -329,7 +329,10 @@ def _starts(steps: Steps) -> list[FloatArray]:
     slope = 0.0
     if len(np.unique(batch)) > 1:
         slope = float(np.polyfit(batch, step, 1)[0])
-    per_sample = slope if slope > 0 else 0.5 * float(np.mean(step / batch))
+    if slope > 0:
+        per_sample = slope
+    else:
+        per_sample = 0.5 * float(np.mean(step / batch))
     fixed = max(float(np.median(step - per_sample * batch)), 0.05 * float(np.median(step)))
     mean = float(np.mean(steps.step_s))
     starts = []

@@ -96,7 +96,9 @@ class Workload:
     @property
     def state_bytes(self) -> float:
         """Bytes of weights, gradients and optimizer of the whole model, over all GPUs."""
-        frozen = FROZEN_BYTES * self.model.parameters if self.method is Method.LORA else 0.0
+        frozen = 0.0
+        if self.method is Method.LORA:
+            frozen = FROZEN_BYTES * self.model.parameters
         return STATE_BYTES * self.trained + frozen
 
     @property
@@ -146,7 +148,9 @@ class Workload:
 
     def batch_on(self, gpus: int) -> float:
         """Samples of a step on each of ``gpus`` GPUs."""
-        return self.batch / gpus if self.scaling is Scaling.STRONG else float(self.batch)
+        if self.scaling is Scaling.STRONG:
+            return self.batch / gpus
+        return float(self.batch)
 
     def batch_in_all(self, gpus: int) -> float:
         """Samples of a step on so many GPUs together."""
@@ -154,22 +158,23 @@ class Workload:
 
     def samples_of_step(self, gpus: FloatArray) -> FloatArray:
         """Samples of a step on all of so many GPUs together."""
-        return (
-            np.full(gpus.shape, float(self.batch))
-            if self.scaling is Scaling.STRONG
-            else gpus * self.batch
-        )
+        if self.scaling is Scaling.STRONG:
+            return np.full(gpus.shape, float(self.batch))
+        return gpus * self.batch
 
     def __str__(self) -> str:
         """``llama-8b, sharded, bf16, 2048 tokens, batch 8 a GPU``; without ``auto``."""
         how = {Method.DDP: "data parallel", Method.FSDP: "sharded", Method.LORA: "LoRA"}[
             self.method
         ]
-        length = (
-            f", {self.model.sequence} tokens"
-            if self.model.sequence > 1 and self.model.unit != "images"
-            else ""
-        )
-        batch = "in all" if self.scaling is Scaling.STRONG else "a GPU"
-        number = "" if self.precision is Precision.AUTO else f", {self.precision.value}"
+        length = ""
+        if self.model.sequence > 1 and self.model.unit != "images":
+            length = f", {self.model.sequence} tokens"
+        batch = "a GPU"
+        if self.scaling is Scaling.STRONG:
+            batch = "in all"
+        if self.precision is Precision.AUTO:
+            number = ""
+        else:
+            number = f", {self.precision.value}"
         return f"{self.model.name}, {how}{number}{length}, batch {self.batch:.10g} {batch}"

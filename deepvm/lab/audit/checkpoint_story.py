@@ -185,6 +185,8 @@ def _unexplained(run: Records, attempt: Attempt, known: int) -> str:
     count = f"{attempt['damaged']} damaged checkpoints"
     if attempt["damaged"] == 1:
         count = "a damaged checkpoint"
-    reason = f"only {known} had been damaged" if known else "nothing had damaged one"
+    reason = "nothing had damaged one"
+    if known:
+        reason = f"only {known} had been damaged"
     warnings = [row["text"] for row in run.noted("warned") if row["attempt"] == attempt["attempt"]]
     return ": ".join([f"attempt {attempt['attempt']} found {count}, and {reason}", *warnings[:1]])

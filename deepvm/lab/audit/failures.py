@@ -82,7 +82,10 @@ def _mistimed(run: Records, strike: Row, attempt: Row) -> str:
     rank = strike["rank"]
     if strike["key"] != f"{fault}-{step}-{rank}":
         return f"is planned as {fault} at step {step} of rank {rank}"
-    ended = attempt["detected"] if strike["ends"] else _first(run) + run.supervisor["wall_s"]
+    if strike["ends"]:
+        ended = attempt["detected"]
+    else:
+        ended = _first(run) + run.supervisor["wall_s"]
     if at < attempt["began"]:
         return f"struck {attempt['began'] - at:.1f} s before attempt {number}"
     if at > ended:
@@ -107,7 +110,9 @@ def _other_way(run: Records, strike: Row, attempt: Row) -> str:
     exits = attempt["exits"]
     state = attempt["state"]
     if fault in _HANGS:
-        return "" if state == "hung" else f"did not hang its attempt, which is recorded as {state}"
+        if state == "hung":
+            return ""
+        return f"did not hang its attempt, which is recorded as {state}"
     ranks = [rank]
     who = f"rank {rank}"
     if fault in DAMAGING or strike["target"] in _EVERYWHERE:
@@ -125,7 +130,9 @@ def _other_way(run: Records, strike: Row, attempt: Row) -> str:
     ended = [code for code in codes if code != 0]
     if fault in _CODES and run.config["launcher"] != "torchrun":  # which says 1 in any case
         ended = [code for code in codes if code in _CODES[fault]]
-    return "" if ended else f"has not ended {who}: they exited with {', '.join(map(str, exits))}"
+    if ended:
+        return ""
+    return f"has not ended {who}: they exited with {', '.join(map(str, exits))}"
 
 
 def _last_word(run: Records, rank: int, attempt: Row) -> str:
@@ -140,7 +147,9 @@ def _passing(run: Records, strike: Row, attempt: Row) -> str:
         return _moved(run, strike, attempt)
     if strike["fault"] == "node" and run.is_job:
         return _anchor_stayed(run, attempt["struck"][strike["key"]])
-    return _node_stayed(run) if strike["fault"] == "node" else ""
+    if strike["fault"] == "node":
+        return _node_stayed(run)
+    return ""
 
 
 def _moved(run: Records, strike: Row, attempt: Row) -> str:
@@ -167,8 +176,12 @@ def _node_stayed(run: Records) -> str:
                 seen = one["detected"] > at + seconds[key] + _WAIT_S
                 lost += seen or one is not run.attempts[-1]
     log = run.folder / NODE_LOG
-    starts = len(_STARTED.findall(log.read_bytes())) if log.is_file() else 0
-    return "" if starts > lost else f"has ended no memory node: one was started {starts} times"
+    starts = 0
+    if log.is_file():
+        starts = len(_STARTED.findall(log.read_bytes()))
+    if starts > lost:
+        return ""
+    return f"has ended no memory node: one was started {starts} times"
 
 
 def _anchor_stayed(run: Records, struck: float) -> str:

@@ -92,7 +92,10 @@ def _wrong_step(run: Records, rule: SampleRule, step: int, rows: Mapping[int, Ro
     planned = [ranks for first, ranks in run.config["worlds"] if first <= step][-1]
     least = min(run.config["min_world"] or planned, planned)
     if not least <= world <= planned or run.config["global_batch"] % world:
-        allowed = planned if least == planned else f"{least} to {planned}"
+        if least == planned:
+            allowed = planned
+        else:
+            allowed = f"{least} to {planned}"
         return f"step {step} had a world of {world}, not {allowed}"
     if max(rows) >= world:
         return f"step {step} was done by rank {max(rows)}, of a world of {world}"

@@ -46,7 +46,10 @@ def _ranks(run: Records) -> Iterator[str]:
                 restored.setdefault(row["attempt"], {})[rank] = row["step"]
     for number, by_rank in restored.items():
         steps = sorted(set(by_rank.values()))
-        resumed = attempts[number]["resumed_step"] if number in attempts else steps[0]
+        if number in attempts:
+            resumed = attempts[number]["resumed_step"]
+        else:
+            resumed = steps[0]
         if len(steps) > 1:
             yield f"ranks of attempt {number} went on from steps {', '.join(map(str, steps))}"
         elif steps != [resumed]:

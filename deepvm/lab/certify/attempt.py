@@ -112,7 +112,9 @@ def run_attempt(
     if state in ("failed", "hung"):
         check_room(run.parent)
         text = _last_lines(run / f"output-{number}.txt")
-    torn = json.loads((logs / probe.KILLED).read_text())["file"] if state == "killed" else ""
+    torn = ""
+    if state == "killed":
+        torn = json.loads((logs / probe.KILLED).read_text())["file"]
     torn = torn.removeprefix(f"{run / 'out'}{os.sep}")
     return Attempt(
         number, state, code, time.monotonic() - began, Logged.read(logs), text, torn, left
@@ -131,7 +133,9 @@ def _watch(
         if (logs / probe.KILLED).exists():
             return "killed"
         if code is not None:
-            return "ended" if code == 0 else "failed"
+            if code == 0:
+                return "ended"
+            return "failed"
         if asked and trigger is not None and (logs / probe.FIRST).exists():
             point = trigger.point(json.loads((logs / probe.FIRST).read_text()))
             probe.write_whole(str(logs / probe.POINT), asdict(point))

@@ -269,9 +269,14 @@ class _Audit:
         left = list(plan)
         before = 0
         state = "killed"
-        counts: Literal["step", "samples"] = "step" if first.logged.steps else "samples"
+        if first.logged.steps:
+            counts: Literal["step", "samples"] = "step"
+        else:
+            counts = "samples"
         while state == "killed":
-            trigger = trigger_of(left[0], before, history, counts) if left else None
+            trigger = None
+            if left:
+                trigger = trigger_of(left[0], before, history, counts)
             attempt = run_attempt(self._subject, folder, len(history.placed), trigger, limit_s)
             summary = _summary(history.add(attempt), history.steps)
             self._report(f"run {number}, attempt {attempt.number}: {summary}")
@@ -312,7 +317,9 @@ def plan_of(
         if kind == "step":
             halfway += [(number, n) for n in _halves(in_time) if low <= n <= high]
         delay_s = chance.uniform(0, _DELAY_STEPS) * min(pace_s, 5.0)
-        skip = chance.randrange(max(bursts.values())) if kind == "write" else 0
+        skip = 0
+        if kind == "write":
+            skip = chance.randrange(max(bursts.values()))
         planned.append(PlannedKill(kind, max(1, int(chance.uniform(low, high))), delay_s, skip))
     if halfway:  # else all may fall right after a save, where no step is done again
         number, step = chance.choice(halfway)
@@ -355,7 +362,10 @@ def trigger_of(
 def _summary(placed: PlacedAttempt, total: int) -> str:
     attempt = placed.attempt
     state = str(placed.attempt.state)
-    origin = "unknown parameters" if placed.resumed is None else f"step {placed.resumed}"
+    if placed.resumed is None:
+        origin = "unknown parameters"
+    else:
+        origin = f"step {placed.resumed}"
     if state == "killed":
         if attempt.torn_file:
             state += f" while {Path(attempt.torn_file).name} was written"
@@ -379,7 +389,9 @@ def _kill(number: int, one: PlacedAttempt, following: PlacedAttempt | None, tota
     attempt = one.attempt
     kind = "write" if attempt.torn_file else "step"
     steps = len(attempt.logged.progress)
-    resumed = following.resumed if following is not None else None
+    resumed = None
+    if following is not None:
+        resumed = following.resumed
     return Kill(number, attempt.number, kind, attempt.torn_file, steps, one.reached, resumed, total)
 
 

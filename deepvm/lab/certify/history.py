@@ -28,7 +28,9 @@ class PlacedAttempt:
 
     @property
     def reached(self) -> int | None:
-        return None if self.resumed is None else self.resumed + len(self.attempt.logged.progress)
+        if self.resumed is None:
+            return None
+        return self.resumed + len(self.attempt.logged.progress)
 
 
 class History:
@@ -57,7 +59,9 @@ class History:
         progress = self._reference.progress
         if first["kind"] == "samples":
             steps = [row["global_step"] for row in progress]
-            return steps.index(first["global_step"]) if first["global_step"] in steps else None
+            if first["global_step"] in steps:
+                return steps.index(first["global_step"])
+            return None
         same = (first["key"], first["params"])
         matching = [(step, row) for step, row in self._known if (row["key"], row["params"]) == same]
         exact = [step for step, row in matching if row["state"] == first["state"]]
@@ -115,8 +119,12 @@ class History:
             lost = not index and bool(first and before) and first[0]["state"] != before[0]["state"]
             reason = cause(rows[index], expected[at], self._seeded, lost=lost)
             if reason != UNKNOWN:
-                return f"on rank {rank}, {reason}" if rank else reason
-        return UNKNOWN if self._reference.samples else UNKNOWN + _LOG_SAMPLES
+                if rank:
+                    return f"on rank {rank}, {reason}"
+                return reason
+        if self._reference.samples:
+            return UNKNOWN
+        return UNKNOWN + _LOG_SAMPLES
 
 
 def values(row: Row) -> tuple[str, str]:
@@ -161,7 +169,10 @@ def _settings(row: Row, expected: Row) -> Iterator[str]:
     for ours, theirs in zip(row["groups"], expected["groups"], strict=False):
         for name, value in theirs.items():
             if ours.get(name) != value:
-                setting = "the learning rate" if name == "lr" else f"the optimizer's {name}"
+                if name == "lr":
+                    setting = "the learning rate"
+                else:
+                    setting = f"the optimizer's {name}"
                 yield f"{setting} is {ours.get(name)}, not {value}"
 
 

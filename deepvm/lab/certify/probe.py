@@ -50,7 +50,9 @@ def rank() -> int:
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return int(distributed.get_rank())
     text = os.environ.get("RANK", "0")
-    return int(text) if text.isdecimal() else 0
+    if text.isdecimal():
+        return int(text)
+    return 0
 
 
 def write_whole(path: str, value: Any) -> None:
@@ -346,7 +348,10 @@ class Probe:
     def _write(self, target: Any, write: Callable[[Any], Any]) -> Any:
         """Log a write, and do it; the one in which the script is to be killed ends half done."""
         is_path = isinstance(target, (str, os.PathLike))
-        file = os.fsdecode(target) if is_path else type(target).__name__
+        if is_path:
+            file = os.fsdecode(target)
+        else:
+            file = type(target).__name__
         self._log.add({"kind": "write", "file": file, "n": self._steps})
         if not self._killer.kills_write(self._steps):
             return write(target)
@@ -381,7 +386,10 @@ def digest(tensors: Iterable[Any]) -> str:
 
     hashed = hashlib.sha256()
     for tensor in tensors:
-        here = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+        if hasattr(tensor, "to_local"):
+            here = tensor.to_local()
+        else:
+            here = tensor
         hashed.update(f"{here.dtype} {tuple(here.shape)};".encode())
         hashed.update(here.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
     return hashed.hexdigest()

@@ -41,7 +41,10 @@ class SampleLog:
         """
         if self._log is None:
             return
-        listed = ids.tolist() if hasattr(ids, "tolist") else list(ids)
+        if hasattr(ids, "tolist"):
+            listed = ids.tolist()
+        else:
+            listed = list(ids)
         # Float() of a tensor with a gradient warns
         value = loss.item() if hasattr(loss, "item") else loss
         loss_hex = None if value is None else float(value).hex()

@@ -91,7 +91,9 @@ def _ends(evidence: Evidence) -> Iterator[str]:
         after = ""
         if len(run.attempts) > 1:
             file = run.attempts[-2].torn_file
-            moment = f"while {file} was written" if file else "after a step"
+            moment = "after a step"
+            if file:
+                moment = f"while {file} was written"
             after = f", started after a kill {moment},"
         if last.state == "hung":
             yield f"attempt {last.number}{after} did not end within {last.wall_s:.0f} s"
@@ -169,7 +171,10 @@ def _epochs(attempts: Sequence[Attempt], resumed: Sequence[int | None]) -> dict[
             for row in rows:
                 # Where an attempt has gone on from is unknown, none of its steps is known to be
                 # lost
-                step = 0 if begin is None else begin + bisect(times, row["time"])
+                if begin is None:
+                    step = 0
+                else:
+                    step = begin + bisect(times, row["time"])
                 owners[row["global_step"], rank] = step, row
     epochs: dict[int, Counter[str]] = {}
     for _, row in owners.values():

@@ -48,7 +48,9 @@ class Subject:
     def __post_init__(self) -> None:
         """Raises RequestError: there is no such script."""
         if not self.script.is_file():
-            problem = "this is a folder" if self.script.is_dir() else "there is none of this name"
+            problem = "there is none of this name"
+            if self.script.is_dir():
+                problem = "this is a folder"
             raise RequestError("SCRIPT", str(self.script), f"a Python file; {problem}")
 
     @property
@@ -136,15 +138,21 @@ class Subject:
         script = self.script.resolve()
         here = Path.cwd().resolve()
         inside = not self.in_place and script.is_relative_to(here)
-        return run / "out" / script.relative_to(here) if inside else script
+        if inside:
+            return run / "out" / script.relative_to(here)
+        return script
 
     def folder(self, run: Path) -> Path:
-        return Path.cwd() if self.in_place else run / "out"
+        if self.in_place:
+            return Path.cwd()
+        return run / "out"
 
     def environment(self, run: Path, logs: Path, kill: str) -> Mapping[str, str]:
         path = os.pathsep.join(filter(None, (str(run / "hook"), os.environ.get("PYTHONPATH", ""))))
         variables = {**os.environ, "PYTHONPATH": path, DIR: str(run / "out"), probe.LOG: str(logs)}
-        return {**variables, probe.KILL: kill} if kill else variables
+        if kill:
+            return {**variables, probe.KILL: kill}
+        return variables
 
     def final_file(self, run: Path) -> Path:
         return run / "out" / self.final.replace(OUT, str(run / "out"))

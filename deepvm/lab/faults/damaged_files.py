@@ -63,4 +63,6 @@ def newest_checkpoint(folder: Path) -> Sequence[Path]:
 def _number(path: Path) -> int:
     """The first number in a name; -1 without one."""
     digits = re.search(r"\d+", path.name)
-    return int(digits[0]) if digits else -1
+    if digits:
+        return int(digits[0])
+    return -1

@@ -170,7 +170,10 @@ class Fault:
         rng = random.Random(f"{name}-{when.seed}")
         among = random_steps(steps, first)
         drawn = sorted(rng.sample(among, min(when.count, len(among))))
-        seconds = self.seconds if when.seconds is None else when.seconds
+        if when.seconds is None:
+            seconds = self.seconds
+        else:
+            seconds = when.seconds
         for step in (*when.at, *drawn):
             rank = when.rank or 0
             delay_s = 0.0

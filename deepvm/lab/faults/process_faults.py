@@ -20,7 +20,9 @@ class Kill(Fault):
 
     def moment_of(self, strike: Strike) -> Moment | None:
         """Only the writer itself knows when it is in mid-write."""
-        return Moment.BOUNDARY if strike.target == "write" else None
+        if strike.target == "write":
+            return Moment.BOUNDARY
+        return None
 
     def strike_in_worker(self, strike: Strike, disk: Disk) -> None:
         """End the process in the middle of its next write of a checkpoint."""

@@ -162,7 +162,10 @@ class _JobSupervisor:
             for path in place.logs:
                 log.write(path.read_bytes())
         record = JobRecord(folder, self._plan.config, events, self._struck, done, self._broken)
-        left = json.loads(place.left.read_bytes()) if place.left.exists() else []
+        if place.left.exists():
+            left = json.loads(place.left.read_bytes())
+        else:
+            left = []
         state = "completed" if done else "failed"
         write_supervisor(folder, state, ended - began, record.attempts(), left=left, why=reason)
 

@@ -119,7 +119,9 @@ def _control(place: JobPlace) -> int:
         else:
             job, world = resumed(known, history)
         end = asyncio.run(Controller(job, world, cloud_of("local"), history).run())
-    return 0 if end.job is Job.DONE else 1
+    if end.job is Job.DONE:
+        return 0
+    return 1
 
 
 if __name__ == "__main__":

@@ -39,7 +39,9 @@ def file_system(folder: Path) -> str:
     words = ["findmnt", "-n", "-o", "FSTYPE", "-T", str(folder)]
     with contextlib.suppress(OSError):
         kinds = subprocess.run(words, capture_output=True, text=True).stdout.split()
-        return kinds[-1] if kinds else "unknown"
+        if kinds:
+            return kinds[-1]
+        return "unknown"
     return "unknown"
 
 

@@ -66,7 +66,10 @@ class Manifest:
     def __init__(self, folder: Path) -> None:
         self._path = folder / NAME
         self._lock = threading.Lock()
-        self.rows = {row.run: row for row in read_manifest(folder)} if self._path.exists() else {}
+        if self._path.exists():
+            self.rows = {row.run: row for row in read_manifest(folder)}
+        else:
+            self.rows = {}
 
     def add(self, row: Row) -> None:
         with self._lock:

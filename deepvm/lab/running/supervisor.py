@@ -134,7 +134,10 @@ class Supervisor:
             while state == "running":
                 ended = self._attempt()
                 planned = ended["causes"] and ended["causes"] != ["hang"]
-                unplanned = 0 if planned or ended["state"] == "completed" else unplanned + 1
+                if planned or ended["state"] == "completed":
+                    unplanned = 0
+                else:
+                    unplanned = unplanned + 1
                 if unplanned >= _MAX_UNPLANNED:
                     state = "failed"
                 if ended["state"] == "completed" and ended["until"] >= self._plan.config["steps"]:
@@ -298,7 +301,9 @@ class Supervisor:
 
 
 def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
+    if path.exists():
+        return path.stat().st_size
+    return 0
 
 
 def _last_lines(path: Path) -> list[str]:

@@ -19,9 +19,10 @@ class Blocking(Strategy):
 
     def __init__(self, state: State, setting: Setting) -> None:
         super().__init__(state, setting)
-        self.files = (
-            None if state.rank else CheckpointFiles(setting.folder, setting.attempt, setting.keep)
-        )
+        if state.rank:
+            self.files = None
+        else:
+            self.files = CheckpointFiles(setting.folder, setting.attempt, setting.keep)
 
     def save(self, step: int) -> None:
         """Collective."""
@@ -69,7 +70,10 @@ class Blocking(Strategy):
 
     def restore(self) -> int:
         """Rank 0 looks for the newest good one, and tells the others."""
-        checkpoint, damaged = self.files.newest() if self.files is not None else (None, 0)
+        if self.files is not None:
+            checkpoint, damaged = self.files.newest()
+        else:
+            checkpoint, damaged = (None, 0)
         newest: list[Any] = [checkpoint]
         if self.state.world > 1:
             dist.broadcast_object_list(newest)

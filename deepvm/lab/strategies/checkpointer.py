@@ -47,9 +47,10 @@ class Deepvm(Strategy):
         super().__init__(state, setting)
         extra = {"scheduler": state.scheduler, "sampler": state.sampler}
         setting.folder.mkdir(parents=True, exist_ok=True)
-        tiers: list[str | Path] = (
-            [*setting.tiers, setting.folder] if self.in_memory else [setting.folder]
-        )
+        if self.in_memory:
+            tiers: list[str | Path] = [*setting.tiers, setting.folder]
+        else:
+            tiers = [setting.folder]
         self._made = Checkpointer(
             model=state.trained,
             optimizer=state.optimizer,
@@ -67,7 +68,10 @@ class Deepvm(Strategy):
         """What has been noted, by version."""
 
     def restore(self) -> int:
-        versions = VersionFolder(self.setting.folder).found(_JOB) if not self.state.rank else ()
+        if not self.state.rank:
+            versions = VersionFolder(self.setting.folder).found(_JOB)
+        else:
+            versions = ()
         with _warnings(self.setting.note):
             step = self._made.restore_latest(allow_fresh=True)
             self._steps = self._made.steps()
@@ -119,7 +123,10 @@ class Deepvm(Strategy):
         stall_s = self._stalls.pop(handle.version, 0.0)
         row = CheckpointRow(handle.version, snapshot_s=stall_s, stall_s=stall_s, bytes=handle.size)
         row.background_s = max(max(handle.times.values(), default=0.0) - stall_s, 0.0)
-        row.error = "skipped" if handle.skipped else "lost" if handle.lost else ""
+        if handle.skipped:
+            row.error = "skipped"
+        else:
+            row.error = "lost" if handle.lost else ""
         self.setting.record(row)
 
     def close(self) -> None:

@@ -158,7 +158,10 @@ class DcpAsync(Dcp):
 
     def __init__(self, state: State, setting: Setting) -> None:
         super().__init__(state, setting)
-        self._group = dist.new_group(backend="gloo") if state.world > 1 else None
+        if state.world > 1:
+            self._group = dist.new_group(backend="gloo")
+        else:
+            self._group = None
         self._flight: tuple[CheckpointRow, Future[Any], float] | None = None
 
     def save(self, step: int) -> None:
@@ -224,7 +227,9 @@ def _unpacked(data: Tensor) -> Any:
 def _owner(folder: Path, rank: int) -> tuple[str, int]:
     """Whose part a rank resumes from (rank 0's if the world was smaller), and its size."""
     metadata = FileSystemReader(folder).read_metadata().state_dict_metadata
-    owner = f"rank-{rank}" if f"rank-{rank}.bytes" in metadata else "rank-0"
+    owner = "rank-0"
+    if f"rank-{rank}.bytes" in metadata:
+        owner = f"rank-{rank}"
     return owner, int(metadata[f"{owner}.bytes"].size[0])  # type: ignore[union-attr]
 
 

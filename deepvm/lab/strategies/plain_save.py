@@ -51,7 +51,9 @@ class PlainSave(Blocking):
         barrier(self.state)
         target = self.setting.folder / "last-1.pt"
         try:
-            saved = torch.load(target, weights_only=False) if target.exists() else None
+            saved = None
+            if target.exists():
+                saved = torch.load(target, weights_only=False)
         except Exception as error:  # whatever torch raises at a damaged file
             self.setting.note("damaged", checkpoints=int(not self.state.rank), why=str(error)[:200])
             saved = None

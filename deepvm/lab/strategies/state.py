@@ -122,4 +122,6 @@ def cloned(value: Any) -> Any:
         return {key: cloned(one) for key, one in value.items()}
     if isinstance(value, list):
         return [cloned(one) for one in value]
-    return tuple(cloned(one) for one in value) if isinstance(value, tuple) else value
+    if isinstance(value, tuple):
+        return tuple(cloned(one) for one in value)
+    return value

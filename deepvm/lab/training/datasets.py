@@ -175,7 +175,10 @@ def _one_of(folder: Path, name: str) -> Path:
 def _idx(path: Path, magic: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """An array of MNIST's format: a number, as many sizes as it says, bytes."""
     try:
-        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        if path.suffix == ".gz":
+            data = gzip.decompress(path.read_bytes())
+        else:
+            data = path.read_bytes()
         (number,) = struct.unpack_from(">I", data)
         sizes = struct.unpack_from(f">{number & 255}I", data, 4)
         values = np.frombuffer(data, np.uint8, offset=4 + 4 * len(sizes))

@@ -12,11 +12,9 @@ from deepvm.lab.training.datasets import Samples
 
 
 def _norm(kind: str, channels: int) -> nn.Module:
-    return (
-        nn.BatchNorm2d(channels)
-        if kind == "batch"
-        else nn.GroupNorm(max(1, channels // 8), channels)
-    )
+    if kind == "batch":
+        return nn.BatchNorm2d(channels)
+    return nn.GroupNorm(max(1, channels // 8), channels)
 
 
 class _Block(nn.Module):

@@ -152,7 +152,9 @@ class Trainer:
     def run(self) -> None:
         began_s = time.perf_counter()
         resumes = self._strategy is not None and "never-restores" not in self.config["controls"]
-        done = self._strategy.restore() if self._strategy is not None and resumes else 0
+        done = 0
+        if self._strategy is not None and resumes:
+            done = self._strategy.restore()
         self.note("restored", step=done, seconds=time.perf_counter() - began_s)
         last = self.order.until or self.config["steps"]
         loader = self._batches()
@@ -273,7 +275,9 @@ def digest(module: nn.Module) -> str:
 
 
 def _path(dataset: dict[str, Any]) -> Path | None:
-    return Path(dataset["path"]) if dataset.get("path") else None
+    if dataset.get("path"):
+        return Path(dataset["path"])
+    return None
 
 
 @contextlib.contextmanager
