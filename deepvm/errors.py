@@ -187,38 +187,22 @@ class CatalogNotFoundError(DataError):
         )
 
 
-@dataclass(frozen=True)
-class Problem:
-    """What is wrong in a file without keys: at ``line 7, column n``, or ``file``."""
-
-    place: str
-    found: str
-    expected: str
-
-    def __str__(self) -> str:
-        text = f"{self.found} (expected {self.expected})"
-        if self.place == "file":
-            return text
-        return f"{self.place}: {text}"
-
-
 class CatalogFormatError(DataError):
     """A file of data is invalid: a catalog, a plan, a trace, a model."""
 
-    def __init__(self, path: Path | str, problems: Sequence[Problem | Issue]) -> None:
+    def __init__(self, path: Path | str, problems: Sequence[Issue]) -> None:
         """Show the first ten problems."""
         self.path = str(path)
         self.problems = tuple(problems)
         super().__init__(_listed(self.path, problems))
 
 
-def _listed(path: str, problems: Sequence[Problem | Issue]) -> str:
+def _listed(path: str, problems: Sequence[Issue]) -> str:
     """``FILE:LINE: message`` of the first ten."""
     shown = 10
     lines = []
     for problem in problems[:shown]:
-        line = getattr(problem, "line", 0)
-        place = f"{path}:{line}" if line else path
+        place = f"{path}:{problem.line}" if problem.line else path
         lines.append(f"{place}: {problem}")
     if len(problems) > shown:
         lines.append(f"... and {len(problems) - shown} more problems in {path}")

@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
 from survival_calibration import judge, judged_lines, reliability_figure
+from survival_prior import fit_prior, to_text
 
 from deepvm.io.atomic_write import write_bytes
 from deepvm.io.user_dirs import data_folder
 from deepvm.reports.pictures import save_picture
-from deepvm.simulator.survival.prior_fit import PRIOR, fit_prior, to_text, with_source
+from deepvm.simulator.survival.prior import PRIOR
 from deepvm.simulator.traces.trace import read_traces
 
 SOURCE = "https://github.com/skypilot-org/spot-traces: AWS and Google, 2022 and 2023"
@@ -43,7 +45,7 @@ def main() -> None:
     options = parser.parse_args()
     traces = read_traces(options.traces, lambda text: print(text, file=sys.stderr))
     today = datetime.now(timezone.utc).date().isoformat()
-    prior = with_source(fit_prior(traces), SOURCE, today)
+    prior = replace(fit_prior(traces), source=SOURCE, as_of=today)
     judged = judge(traces)
     print("\n".join(judged_lines(judged, prior)))
     if options.picture:

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+from survival_prior import EVERY_S, HOURS, Asked, Windows, asked, fit_prior, windows
 
 from deepvm.core.interval import Interval
 from deepvm.core.preemption.gang_survival import ClusterSurvival, LifetimePosterior, OwnPool
@@ -32,8 +33,7 @@ from deepvm.core.preemption.interruption_bands import BAND_SHARES, mean_life_s
 from deepvm.core.units import counted
 from deepvm.errors import DataError
 from deepvm.reports.pictures import STYLES, drawing
-from deepvm.simulator.survival.prior_fit import Prior, fit_prior
-from deepvm.simulator.survival.trace_windows import EVERY_S, HOURS, Asked, Windows, asked, windows
+from deepvm.simulator.survival.prior import Prior
 from deepvm.simulator.traces.trace import Trace
 
 if TYPE_CHECKING:

@@ -89,7 +89,7 @@ PLACES = {
     ],
     "typing_extensions": ["documents/", "lab/record_checks.py"],
     "annotated_types": ["documents/"],
-    "scipy": ["core/", "profiling/fit/", "simulator/traces/", "simulator/survival/"],
+    "scipy": ["core/", "profiling/fit/", "simulator/traces/"],
     "numpy": [
         "core/",
         "services/open_catalogs.py",

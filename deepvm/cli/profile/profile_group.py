@@ -102,9 +102,9 @@ def _only_with(needed: str, law: str, **options: object) -> None:
 def _fit_step_time(
     points: str, predict: list[str], plot: str, output: str, options: StepsOptions
 ) -> None:
+    from deepvm.profiling.fit.scaling_document import read_scaling_steps
     from deepvm.profiling.fit.step_fit import fit_step_time
     from deepvm.profiling.fit.step_points import asked_of, read_steps
-    from deepvm.profiling.scaling.scaling_document import read_scaling_steps
     from deepvm.reports.profiling.measurements import print_step_fit, step_figure
     from deepvm.services.profile.saving import save_law, steps_workload
 

@@ -14,6 +14,7 @@ from scipy.special import stdtrit
 
 from deepvm.core.cluster.speedup import FloatArray
 from deepvm.errors import RequestError
+from deepvm.profiling.fit.csv_table import MAX_NODES
 from deepvm.profiling.fit.diagnostics import ENOUGH_SIZES, OFF, REACH, doubts, is_near_linear
 from deepvm.profiling.fit.speedup_models import (
     LAWS,
@@ -24,7 +25,7 @@ from deepvm.profiling.fit.speedup_models import (
     residuals,
     search_fast,
 )
-from deepvm.profiling.fit.speedup_points import MOST_NODES, Points
+from deepvm.profiling.fit.speedup_points import Points
 
 FEWEST_SIZES = 4  # three parameters go through three points whatever these are
 RESAMPLES = 400
@@ -169,10 +170,10 @@ def fit_curve(
     ordered = tuple(sorted((float(n), float(s)) for n, s in points))
     for point in ordered:
         if not (
-            1 <= point[0] <= MOST_NODES and point[0] == int(point[0]) and 0 < point[1] < math.inf
+            1 <= point[0] <= MAX_NODES and point[0] == int(point[0]) and 0 < point[1] < math.inf
         ):
             raise RequestError(
-                "POINTS", point, f"a whole n, 1 to {MOST_NODES}, and a speed-up above 0"
+                "POINTS", point, f"a whole n, 1 to {MAX_NODES}, and a speed-up above 0"
             )
     sizes = sorted({int(n) for n, _ in ordered})
     if len(sizes) < FEWEST_SIZES:
@@ -183,8 +184,8 @@ def fit_curve(
         raise RequestError(
             "POINTS", f"{len(sizes)} different n ({', '.join(map(str, sizes))})", few
         )
-    if up_to is not None and not 1 <= up_to <= MOST_NODES:
-        raise RequestError("up_to", up_to, f"a whole number of VMs, 1 to {MOST_NODES}")
+    if up_to is not None and not 1 <= up_to <= MAX_NODES:
+        raise RequestError("up_to", up_to, f"a whole number of VMs, 1 to {MAX_NODES}")
     n, s = np.array(ordered, dtype=np.float64).T
     laws = tuple(fit_law(law, n, s) for law in LAWS)
     best = best_first(laws)[0]

@@ -17,16 +17,16 @@ import numpy as np
 from deepvm.core.training.steptime import Steps, fit_steps
 from deepvm.core.units import counted
 from deepvm.errors import DataError, MeasurementError, RequestError, missing_extra
-from deepvm.profiling.hosts.launcher import Host, Launcher
-from deepvm.profiling.hosts.machine import one_machine
-from deepvm.profiling.scaling.scaling_coordinator import Limits, Outcome, Ready, ScalingCoordinator
-from deepvm.profiling.scaling.scaling_document import (
+from deepvm.profiling.fit.scaling_document import (
     Curve,
     Run,
     check_same,
     read_curve,
     write_curve,
 )
+from deepvm.profiling.hosts.launcher import Host, Launcher
+from deepvm.profiling.hosts.machine import one_machine
+from deepvm.profiling.scaling.scaling_coordinator import Limits, Outcome, Ready, ScalingCoordinator
 from deepvm.profiling.workload.spec import Workload
 
 WIDE_SPREAD = 0.25  # between the runs of one size; above it there is a warning

@@ -14,13 +14,13 @@ from deepvm.core.training.model import Model
 from deepvm.core.units import parse_bytes
 from deepvm.errors import RequestError
 from deepvm.profiling.eflops.measure_eflops import Eflops, measure_eflops
+from deepvm.profiling.fit.scaling_document import Curve
 from deepvm.profiling.hosts.launcher import Host, Launcher, parse_hosts, read_hosts
 from deepvm.profiling.hosts.machine import describe
 from deepvm.profiling.saturation.measure_saturation import Saturation, measure
 from deepvm.profiling.saturation.setup import Setup
 from deepvm.profiling.scaling.measure_scaling import Task, measure_scaling
 from deepvm.profiling.scaling.scaling_coordinator import Limits
-from deepvm.profiling.scaling.scaling_document import Curve
 from deepvm.profiling.workload.spec import BATCH
 from deepvm.services.profile.options import (
     ALL,

@@ -15,7 +15,7 @@ from deepvm.core.preemption.gang_survival import (
     windows_kept,
 )
 from deepvm.errors import RequestError
-from deepvm.simulator.survival.prior_fit import Prior, public_prior
+from deepvm.simulator.survival.prior import Prior, public_prior
 
 if TYPE_CHECKING:
     from deepvm.catalog.market.stored_prices import StoredPrices

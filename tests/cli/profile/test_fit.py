@@ -15,6 +15,9 @@ import pytest
 from support.command import Run
 from support.places import GOLDEN_FOLDER
 
+from deepvm.profiling.fit.scaling_document import Curve, write_curve
+from deepvm.profiling.fit.scaling_document import Run as TrainingRun
+
 GOLDEN = GOLDEN_FOLDER
 POINTS = {
     # Figure 5, g4dn.xlarge
@@ -91,23 +94,18 @@ def test_json_is_one_document(points: Path, run: Run) -> None:
 
 def test_a_scaling_document_is_read(points: Path, run: Run) -> None:
     rows = [line.split(",") for line in POINTS["figure-5"].splitlines()[1:]]
-    runs = [{"n": int(n), "images_per_s": float(s), "failed": None} for n, s in rows]
-    Path("scaling.json").write_text(
-        json.dumps({"schema_version": "deepvm.scaling/1", "runs": runs})
-    )
-    Path("seconds.csv").write_text(
-        "n,seconds\n" + "".join(f"{n},{1 / float(s)!r}\n" for n, s in rows)
-    )
-    of_json, of_csv = (
-        json.loads(run(name, "-o", "json")[1]) for name in ("scaling.json", "seconds.csv")
-    )
-    assert of_json == of_csv
+    runs = [TrainingRun(int(n), 1, (int(n) / float(s),), float(s)) for n, s in rows]
+    workload = {"model": "m", "batch": 1, "processes": 1}
+    plan = {"sizes": [1], "repeats": 1}
+    write_curve(Path("scaling.json"), Curve(workload, (), plan, local=False, runs=tuple(runs)))
+    found = [json.loads(run(name, "-o", "json")[1]) for name in ("scaling.json", "figure-5.csv")]
+    assert found[0]["ring"] == pytest.approx(found[1]["ring"], rel=1e-6)
 
 
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["bad.csv"], 4, "bad.csv: line 3, column speedup: 'fast' (expected a number above 0"),
+        (["bad.csv"], 4, "bad.csv:3: invalid value for speedup: 'fast' (expected speed-up over"),
         (
             ["few.csv"],
             2,

@@ -144,7 +144,7 @@ def test_a_byte_order_mark_and_another_order_of_columns_change_nothing(
         (
             ["bad.csv", *STEP_TIME],
             4,
-            "bad.csv: line 3, column step_time_s: 'slow' (expected seconds of a step",
+            "bad.csv:3: invalid value for step_time_s: 'slow' (expected seconds of",
         ),
         (
             ["few.csv", *STEP_TIME],
@@ -155,8 +155,8 @@ def test_a_byte_order_mark_and_another_order_of_columns_change_nothing(
             ["steps.csv", *STEP_TIME, "--predict", "nodes=4,gpus=2,batch=8"],
             2,
             (
-                "--predict: 'nodes=4,gpus=2,batch=8' cannot be used; allowed: gpus: a whole number"
-                " of GPUs of all VMs"
+                "--predict: 'nodes=4,gpus=2,batch=8' cannot be used; allowed: gpus: 2 (expected one"
+                " or more on each VM)"
             ),
         ),
         (

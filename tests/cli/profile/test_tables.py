@@ -369,12 +369,12 @@ REFUSED = {
     "CSV of nothing": (
         ("bad.csv", *(CSV := ("--kind", "scaling", "--instance-type", "a", "--workload", "b"))),
         4,
-        "line 3",
+        "bad.csv:3: ",
     ),
     "CSV without header": (
         ("raw.csv", *CSV),
         4,
-        "raw.csv: line 1: '1,1' (expected the columns n and speedup",
+        "raw.csv:1: 0 columns n in '1,1' (expected CSV with the columns n",
     ),
     "words of a CSV": (
         ("e.json", "--workload", "x"),

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
+import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deepvm.errors import CatalogFormatError
+from deepvm.errors import CatalogFormatError, DataError
+from deepvm.profiling.fit.scaling_document import Curve, Run, write_curve
 from deepvm.profiling.fit.speedup_points import MAX_ROWS, read_medians, read_points
 
 
@@ -55,113 +55,77 @@ def test_seconds_count_from_the_median_of_one_vm(tmp_path: Path) -> None:
 
 def test_seconds_without_one_vm_say_what_to_measure(tmp_path: Path) -> None:
     text = refused(written(tmp_path, "n,seconds\n2,50\n4,30\n"))
-    assert "no row with n = 1, only n = 2, 4 (expected a measurement of n = 1 as well" in text
+    assert "no row with n = 1 (expected a measurement of n = 1 as well" in text
 
 
 @pytest.mark.parametrize(
-    ("text", "place", "found", "expected"),
+    ("text", "line", "found"),
     [
-        ("# n,speedup\n", "file", "is empty", "the columns n and speedup, or n and seconds"),
-        ("n,speedup\n", "file", "holds no measurement", "columns n,speedup"),
-        ("1,1\n2,1.8\n", "line 1", "'1,1'", "the columns n and speedup, or n and seconds"),
-        ("n,speedup\n1,1\n\n2\n", "line 4", "1 fields", "one field for n and speedup"),
-        ("n,speedup\n1.5,1\n", "line 2, column n", "1.5", "a whole number of VMs, 1 to 4096"),
-        ("n,speedup\n1,\n", "line 2, column speedup", "is empty", "a number above 0"),
-        ("n,seconds\n1,1_0\n", "line 2, column seconds", "'1_0'", "a number above 0"),
-        ('n,seconds\n1,"10\n', "line 2", "not CSV", "the columns n"),
+        ("# n,speedup\n", 1, "0 columns n in '' (expected CSV with the columns n and speedup"),
+        ("n,speedup\n", 0, "invalid value for rows: a list of 0 (expected measurements"),
+        ("1,1\n2,1.8\n", 1, "0 columns n in '1,1' (expected CSV with the columns n and speedup"),
+        ("n,speed\n1,1\n", 0, "n: no column with its values (expected the columns n"),
+        ("n,speedup\n1,1\n\n2\n", 4, "1 fields (expected 2)"),
+        ("n,speedup\n1.5,1\n", 2, "invalid value for n: '1.5' (expected VMs: a whole"),
+        ("n,speedup\n1,\n", 2, "invalid value for speedup: '' (expected speed-up over"),
+        ("n,seconds\n1,x\n", 2, "invalid value for seconds: 'x' (expected seconds of the"),
+        ('n,seconds\n1,"10\n', 2, "not CSV"),
     ],
 )
-def test_what_cannot_be_read(
-    text: str, place: str, found: str, expected: str, tmp_path: Path
-) -> None:
+def test_what_cannot_be_read(text: str, line: int, found: str, tmp_path: Path) -> None:
     path = written(tmp_path, text)
-    message = refused(path)
-    first = message.splitlines()[0]
-    assert f"{place}: {found}".removeprefix("file: ") in first, first
-    assert expected in first
+    where = f"{path}:{line}" if line else f"{path}"
+    assert refused(path).startswith(f"{where}: {found}")
 
 
 def test_every_problem_is_said_at_once(tmp_path: Path) -> None:
     text = refused(written(tmp_path, "n,speedup\nx,1\n2,1\n3,0\ny,z\n"))
-    assert [line.split(": ")[1] for line in text.splitlines()] == [
-        "line 2, column n",
-        "line 4, column speedup",
-        "line 5, column n",
-        "line 5, column speedup",
+    assert [re.findall(r":([0-9]): .* for (\w+):", line)[0] for line in text.splitlines()] == [
+        ("2", "n"),
+        ("4", "speedup"),
+        ("5", "n"),
+        ("5", "speedup"),
     ]
 
 
-@pytest.mark.parametrize("name", ["points.csv", "points.json"])
-def test_files_that_are_none(name: str, tmp_path: Path) -> None:
-    assert "does not exist (expected CSV" in refused(tmp_path / name)
-    (tmp_path / name).mkdir()
-    assert "is a folder (expected CSV" in refused(tmp_path / name)
-    (tmp_path / "bad").mkdir()
-    path = tmp_path / "bad" / name
-    path.write_bytes(b"n,speedup\n\xff")
-    assert "is not UTF-8 (expected CSV" in refused(path)
+def test_files_that_are_none(tmp_path: Path) -> None:
+    assert "does not exist (expected CSV" in refused(tmp_path / "points.csv")
+    (tmp_path / "points.csv").mkdir()
+    assert "is a folder (expected CSV" in refused(tmp_path / "points.csv")
+    with pytest.raises(DataError, match="does not exist"):
+        read_points(tmp_path / "points.json")
 
 
 def test_too_many_rows(tmp_path: Path) -> None:
     text = "n,speedup\n" + "1,1\n" * (MAX_ROWS + 5)
-    assert f"more than {MAX_ROWS} rows" in refused(written(tmp_path, text))
+    assert f"a list of {MAX_ROWS + 5}" in refused(written(tmp_path, text))
 
 
-SCALING: dict[str, Any] = {
-    "schema_version": "deepvm.scaling/1",
-    "workload": {"model": "resnet18"},
-    "runs": [
-        {"n": 2, "repeat": 0, "seconds_per_step": [0.1], "images_per_s": 180.0, "failed": None},
-        {
-            "n": 2,
-            "repeat": 1,
-            "seconds_per_step": [],
-            "images_per_s": None,
-            "failed": "host b did not answer",
-        },
-        {"n": 1, "repeat": 0, "seconds_per_step": [0.1], "images_per_s": 100, "failed": None},
-        {"n": 1, "repeat": 1, "seconds_per_step": [0.1], "images_per_s": 125, "failed": None},
-    ],
-    "points": [{"n": 1, "seconds": 0.1, "speedup": 1.0}, {"n": 2, "seconds": 0.05, "speedup": 1.7}],
-    "warnings": [],
-}
+def scaling(folder: Path, *runs: Run) -> Path:
+    workload = {"model": "resnet18", "batch": 8, "processes": 1}
+    plan = {"sizes": [1, 2], "repeats": 2, "batches": [8, 16]}
+    path = folder / "scaling.JSON"
+    write_curve(path, Curve(workload, ("a", "b"), plan, local=False, runs=runs))
+    return path
 
 
-def changed(**fields: Any) -> str:
-    return json.dumps({**SCALING, **fields})
+def test_a_scaling_document_gives_its_runs_of_one_batch(tmp_path: Path) -> None:
+    path = scaling(
+        tmp_path,
+        Run(2, 1, (0.2, 0.2), 80.0),
+        Run(2, 2, failed="host b did not answer"),
+        Run(1, 1, (0.1,), 80.0),
+        Run(1, 2, (0.3,), 26.7),
+        Run(1, 1, (0.9,), 17.8, batch=16),
+    )
+    assert read_points(path) == ((1, 2.0), (1, pytest.approx(2 / 3)), (2, 2.0))
 
 
-def test_a_scaling_document_gives_its_runs_and_leaves_out_what_failed(tmp_path: Path) -> None:
-    one = (1 / 100 + 1 / 125) / 2
-    found = read_points(written(tmp_path, changed(), "scaling.json"))
-    assert [n for n, _ in found] == [1, 1, 2]
-    assert [s for _, s in found] == pytest.approx([one * 100, one * 125, one * 180])
-
-
-@pytest.mark.parametrize("runs", [[], SCALING["runs"][:2], None])
-def test_its_points_are_used_where_the_runs_have_no_unit(runs: Any, tmp_path: Path) -> None:
-    found = read_points(written(tmp_path, changed(runs=runs), "scaling.json"))
-    assert found == ((1, 1.0), (2, 1.7))
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        (
-            '{"schema_version": "deepvm.fit/1"}',
-            "schema_version: 'deepvm.fit/1' (expected 'deepvm.scaling/1'",
-        ),
-        ("{", ":1: not JSON"),
-        (changed(runs=[], points=[]), "points: holds no speed-up (expected"),
-        (changed(runs=[], points=[7]), "points[0].n: is missing (expected a whole number"),
-        (
-            changed(runs=[{"n": True, "images_per_s": 5}]),
-            "run 1 that did not fail, n: True (expected a whole number",
-        ),
-    ],
-)
-def test_a_document_that_is_none(text: str, words: str, tmp_path: Path) -> None:
-    assert words in refused(written(tmp_path, text, "scaling.JSON"))
+def test_a_document_that_is_none(tmp_path: Path) -> None:
+    assert "no run with n = 1 (expected" in refused(scaling(tmp_path, Run(2, 1, (0.2,), 80.0)))
+    for text in ("{", "[]", '{"schema_version": "deepvm.fit/1"}'):
+        with pytest.raises(DataError, match="scaling.json"):
+            read_points(written(tmp_path, text, "scaling.json"))
 
 
 sizes = st.integers(1, 4096)

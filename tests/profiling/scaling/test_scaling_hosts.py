@@ -25,7 +25,7 @@ from support.pace import soon
 from support.places import ROOT
 from support.processes import marked, until
 
-from deepvm.profiling.scaling.scaling_document import read_curve
+from deepvm.profiling.fit.scaling_document import read_curve
 
 from support.profiling.namespaces import Host, namespaces, need_namespaces  # isort: skip
 from support.profiling.scaling_runs import TINY, environment  # isort: skip

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import survival_prior
 from support.places import ROOT
 from support.simulator.trace_files import REAL, needs_traces, write
 from survival_calibration import (
@@ -25,16 +26,15 @@ from survival_calibration import (
     reliability,
     reliability_figure,
 )
+from survival_prior import Asked, asked, fit_prior, to_text, windows
 
 from deepvm.catalog.market.stored_prices import StoredPrices
 from deepvm.catalog.signals.signal import Signal
 from deepvm.catalog.store import load_catalog
 from deepvm.core.preemption.gang_survival import Lifetime, OwnPool
 from deepvm.errors import DataError, RequestError
-from deepvm.simulator.survival import trace_windows
 from deepvm.simulator.survival.evidence import answer, price_evidence
-from deepvm.simulator.survival.prior_fit import PRIOR, fit_prior, public_prior, to_text
-from deepvm.simulator.survival.trace_windows import Asked, asked, windows
+from deepvm.simulator.survival.prior import PRIOR, public_prior
 from deepvm.simulator.traces.trace import Trace, read_traces
 
 HOUR = 3600.0
@@ -55,7 +55,7 @@ def test_windows_by_hand() -> None:
 
 
 def test_what_a_user_has_seen_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trace_windows, "ASKED_EVERY_S", 3 * 1800.0)
+    monkeypatch.setattr(survival_prior, "ASKED_EVERY_S", 3 * 1800.0)
     first, second, third = asked(trace(2, 2, 1, 1, 0, 2, 1, 2, 2, 2, 2))
     assert first == Asked(3, (Lifetime(5400.0, False), Lifetime(3600.0, True)), 0)
     assert second == Asked(6, (Lifetime(1800.0, True),), 1)

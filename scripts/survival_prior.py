@@ -12,20 +12,17 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from deepvm.core.preemption.gang_survival import Availability, LifetimePosterior, LossRate
+from deepvm.core.preemption.gang_survival import Availability, Lifetime, LifetimePosterior, LossRate
 from deepvm.errors import DataError
-from deepvm.io.user_dirs import data_folder
-from deepvm.simulator.survival.trace_windows import EVERY_S, HOURS, every, windows
+from deepvm.simulator.survival.prior import Prior
 from deepvm.simulator.traces.trace import Trace
 
-PRIOR = "survival/public_traces.json"
 FEWEST_POOLS = 3
 _WITHIN_S = 4 * 3600.0
 """Losses within this time count as correlated; from 1 to 12 h the figures are much the same."""
@@ -35,23 +32,11 @@ about 80 % of the pools of campaigns that were held out (docs/explain/survive.md
 """
 _UNKNOWN = 0.75
 """Correlation where no trace has several machines; the public ones have 0.4 to 1."""
-
-
-@dataclass(frozen=True)
-class Prior:
-    """A belief, and which traces it is from.
-
-    ``pools``: traces of one machine with a life that began in them. ``gangs``: traces of several.
-    ``lives``, ``days``: of the pools.
-    """
-
-    belief: LifetimePosterior
-    pools: int
-    gangs: int
-    lives: int
-    days: float
-    source: str = ""
-    as_of: str = ""
+EVERY_S = 3600.0
+"""Between two requests."""
+ASKED_EVERY_S = 12 * 3600.0
+HOURS = (1, 4, 12, 24)
+"""How long machines are watched from then on."""
 
 
 def fit_prior(traces: Sequence[Trace]) -> Prior:
@@ -176,20 +161,68 @@ def _rounded(value: Any) -> Any:
     return [_rounded(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
-@lru_cache(maxsize=1)
-def public_prior() -> Prior:
-    """What public traces have taught: the file that comes with deepvm."""
-    raw = json.loads((data_folder() / PRIOR).read_text(encoding="utf-8"))
-    belief = LifetimePosterior(
-        LossRate(**raw["rate"]),
-        Availability(**raw["availability"]),
-        tuple(raw["loss_correlations"]),
-        tuple(raw["had_correlations"]),
-    )
-    about = {key: raw[key] for key in ("pools", "gangs", "lives", "days", "source", "as_of")}
-    return Prior(belief, **about)
+# Hourly requests for all machines of a trace: whether they came, and how long they stayed.
 
 
-def with_source(prior: Prior, source: str, as_of: str) -> Prior:
-    """With where its traces come from, and when it was learnt."""
-    return replace(prior, source=source, as_of=as_of)
+@dataclass(frozen=True)
+class Windows:
+    """Hourly requests for all machines of a trace, with a fully observed time after each.
+
+    Attributes:
+        ticks: (n,) when. had: (n,) whether all machines were there.
+        lasted: (n,) whether all stayed for the time; False where they were not there.
+        lost: (n,) how many of them went within it.
+    """
+
+    ticks: npt.NDArray[np.int64]
+    had: npt.NDArray[np.bool_]
+    lasted: npt.NDArray[np.bool_]
+    lost: npt.NDArray[np.int64]
+
+
+def windows(trace: Trace, for_s: float) -> Windows:
+    """Of a time; none where the trace is shorter."""
+    length = max(round(for_s / trace.gap_s), 1)
+    ticks = np.arange(0, max(trace.counts.size - length, 0), every(trace))
+    if not ticks.size:
+        return Windows(
+            ticks, np.zeros(0, dtype=bool), np.zeros(0, dtype=bool), np.zeros(0, dtype=np.int64)
+        )
+    least = np.lib.stride_tricks.sliding_window_view(trace.counts, length + 1).min(axis=1)[ticks]
+    had = trace.counts[ticks] >= trace.nodes
+    return Windows(ticks, had, had & (least >= trace.nodes), trace.nodes - least)
+
+
+def every(trace: Trace) -> int:
+    """Ticks between two requests."""
+    return max(round(EVERY_S / trace.gap_s), 1)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request for all machines of a trace: those that came until lost or released, others.
+
+    ``known``: the tick at which the last of them was, or would have been, given back.
+    """
+
+    known: int
+    lives: tuple[Lifetime, ...]
+    refused: int
+
+
+def asked(trace: Trace) -> tuple[Asked, ...]:
+    """What a user has seen who asks every ``ASKED_EVERY_S``, and keeps machines until then.
+
+    Counts do not tell machines apart: the one that came last is taken to go first.
+    """
+    length = max(round(ASKED_EVERY_S / trace.gap_s), 1)
+    found = []
+    for begin in range(0, trace.counts.size - length, length):
+        counts = trace.counts[begin : begin + length + 1]
+        had = int(min(counts[0], trace.nodes))
+        gone = [np.flatnonzero(counts < number) for number in range(1, had + 1)]
+        lives = tuple(
+            Lifetime(float(g[0] if g.size else length) * trace.gap_s, bool(g.size)) for g in gone
+        )
+        found.append(Asked(begin + length, lives, trace.nodes - had))
+    return tuple(found)

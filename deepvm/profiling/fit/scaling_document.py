@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -14,7 +13,7 @@ import numpy as np
 
 from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS
 from deepvm.core.training.steptime import Steps
-from deepvm.errors import CatalogFormatError, DataError, Problem, RequestError
+from deepvm.errors import DataError, RequestError
 from deepvm.io.atomic_write import write_bytes
 from deepvm.io.safe_read import read_text
 
@@ -175,12 +174,8 @@ class Curve:
 
 def write_curve(path: Path, curve: Curve) -> None:
     """Replace the file atomically; raises a DataError when it cannot be written."""
-    write_bytes(
-        path,
-        (
-            json.dumps(curve.document(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-        ).encode(),
-    )
+    text = json.dumps(curve.document(), indent=2, ensure_ascii=False, allow_nan=False)
+    write_bytes(path, f"{text}\n".encode())
 
 
 def read_curve(path: Path) -> Curve | None:
@@ -190,48 +185,46 @@ def read_curve(path: Path) -> Curve | None:
     """
     try:
         found = json.loads(read_text(path, _WANTED))
+        if found["schema_version"] != _VERSION:
+            raise DataError(f"{path}: schema_version {found['schema_version']!r}; {_WANTED}")
+        runs = [
+            Run(**run | {"seconds_per_step": tuple(run["seconds_per_step"])})
+            for run in found["runs"]
+        ]
+        return Curve(
+            found["workload"],
+            tuple(found["hosts"]),
+            found["plan"],
+            found["local"],
+            tuple(runs),
+            found["machine"],
+        )
     except FileNotFoundError:
         return None
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: not JSON: {error}; {_WANTED}") from None
-    version = found.get("schema_version") if isinstance(found, dict) else None
-    if version != _VERSION:
-        raise DataError(f"{path}: schema_version {version!r}, expected {_VERSION!r}; {_WANTED}")
-    try:
-        return Curve(
-            workload=dict(found["workload"]),
-            hosts=tuple(map(str, found["hosts"])),
-            plan=dict(found["plan"]),
-            local=bool(found["local"]),
-            runs=tuple(_run(r) for r in found["runs"]),
-            machine=dict(found["machine"]),
-        )
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         why = f"not as this program writes it ({type(error).__name__}: {error})"
         raise DataError(f"{path}: {why}; {_WANTED}") from None
+
+
+def read_scaling(path: Path) -> Curve:
+    """As :func:`read_curve`, of a file that must exist."""
+    curve = read_curve(path)
+    if curve is None:
+        raise DataError(f"{path}: does not exist (expected a CSV or JSON of measured steps)")
+    return curve
 
 
 def read_scaling_steps(path: Path) -> Steps:
     """The steps of a file of :func:`write_curve`.
 
-    Raises:
-        CatalogFormatError: no such file, or nothing in it that says how VMs train. DataError: as
-            :func:`read_curve`.
+    Raises a DataError when nothing in it says how VMs train.
     """
-    curve = read_curve(path)
-    if curve is None:
-        raise CatalogFormatError(
-            path, [Problem("file", "does not exist", "a CSV or JSON of measured steps")]
-        )
+    curve = read_scaling(path)
     if not curve.steps:
-        why = (
-            "processes of one machine, which say nothing of several VMs"
-            if curve.local
-            else "no run that ended"
-        )
-        raise CatalogFormatError(
-            path, [Problem("runs", why, "runs with times, such as of several batches")]
-        )
+        why = "no run that ended"
+        if curve.local:
+            why = "processes of one machine, which say nothing of several VMs"
+        raise DataError(f"{path}: {why} (expected runs with times, such as of several batches)")
     return Steps(*np.array(curve.steps, dtype=np.float64).T)
 
 
@@ -240,20 +233,6 @@ def _run_document(run: Run) -> dict[str, Any]:
     if run.batch is None:
         del found["batch"]
     return found
-
-
-def _run(found: Mapping[str, Any]) -> Run:
-    seconds = tuple(float(s) for s in found["seconds_per_step"])
-    n = int(found["n"])
-    repeat = int(found["repeat"])
-    failed = found["failed"]
-    # Files of before there were several have none
-    batch = None if found.get("batch") is None else int(found["batch"])
-    if failed is not None:
-        return Run(n, repeat, seconds, failed=str(failed), batch=batch)
-    if not (seconds and all(0 < s < math.inf for s in seconds)):
-        raise ValueError("a run without times")
-    return Run(n, repeat, seconds, float(found["images_per_s"]), batch=batch)
 
 
 def check_same(path: Path, old: Curve, new: Curve) -> None:
