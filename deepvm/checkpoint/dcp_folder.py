@@ -43,7 +43,7 @@ from deepvm.checkpoint.files.durable_write import failing, make_folder, write_fi
 from deepvm.checkpoint.format.checksums import crc32, finish
 from deepvm.checkpoint.format.torch_zip import ALIGNMENT, Image, plan_image
 from deepvm.errors import CheckpointError, DamagedError, RequestError
-from deepvm.io.atomic_write import discard, hidden_beside, sync
+from deepvm.io.atomic_write import discard, hidden_path, sync
 from deepvm.io.failpoints import point
 
 T = TypeVar("T")
@@ -282,7 +282,7 @@ class FolderWriter(StorageWriter):
     def _place(self, target: Path, data: memoryview, final: Any, what: str) -> None:
         with failing(target):
             make_folder(target.parent)
-            with hidden_beside(target) as hidden:
+            with hidden_path(target) as hidden:
                 write_file(hidden, data, final, direct=self._direct, what=what)
                 point(f"{what}.before-rename")
                 os.replace(hidden, target)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from deepvm.errors import DataError
 from deepvm.io.safe_read import os_reason
@@ -30,7 +32,7 @@ def write_bytes(path: Path, data: bytes) -> None:
             mode = target.stat().st_mode
         if mode is not None and not stat.S_ISREG(mode):
             raise ValueError("a folder or device has this name")
-        with hidden_beside(target) as temporary:
+        with hidden_path(target) as temporary:
             _write_synced(temporary, data, mode)
             os.replace(temporary, target)
         sync_folder(target.parent)
@@ -41,6 +43,11 @@ def write_bytes(path: Path, data: bytes) -> None:
         ) from None
 
 
+def write_json(path: Path, value: Any) -> None:
+    """Write a value as JSON. Raises DataError."""
+    write_bytes(path, json.dumps(value).encode())
+
+
 def write_private(path: Path, text: str) -> None:
     """Write ASCII text to a file that only its owner can read. Raises OSError."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -49,7 +56,7 @@ def write_private(path: Path, text: str) -> None:
 
 
 @contextlib.contextmanager
-def hidden_beside(target: Path) -> Iterator[Path]:
+def hidden_path(target: Path) -> Iterator[Path]:
     """A hidden name for a file to rename to ``target`` once complete; removed at the end."""
     start = os.fsdecode(os.fsencode(target.name)[:100])  # file systems limit a name's bytes
     hidden = target.with_name(f".{start}.{os.urandom(4).hex()}.tmp")

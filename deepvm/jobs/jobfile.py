@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -36,10 +36,9 @@ SCHEMA_VERSION = "deepvm.job/1"
 MOST_MACHINES = 4096
 MOST_LIVES = 1000
 _MOST_STEPS = 10**12
-_DATA_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_DATA_URL = re.compile(r"s3://[^/\0?#@]+(/[^\0?#]*)?|file:///[^\0?#]*", re.IGNORECASE)
+_DATA_PLACE = re.compile(r"s3://[^/\0?#@]+(/[^\0?#]*)?|file:///[^\0?#]*|/[^\0]*", re.IGNORECASE)
 _ABSOLUTE = re.compile(r"/[^\0]*")
-_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
+_NAME = r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$"
 
 
 def _seconds(value: object) -> float:
@@ -56,20 +55,14 @@ def _no_plan(value: object) -> object:
     return value
 
 
-def _named(value: str) -> str:
-    if not _NAME.fullmatch(value):
-        raise ValueError("no name")
-    return value
+def _accepted(check: Callable[[str], object]) -> AfterValidator:
+    """Texts in which a check finds nothing wrong."""
 
+    def validate(value: str) -> str:
+        check(value)
+        return value
 
-def _policy(value: str) -> str:
-    parse_policy(value)
-    return value
-
-
-def _cloud(value: str) -> str:
-    find_cloud(value)
-    return value
+    return AfterValidator(validate)
 
 
 def _variable_name(value: str) -> str:
@@ -110,27 +103,13 @@ def _variable(value: object) -> str:
 _YAML_TYPES = {bool: "true or false", type(None): "nothing", list: "a list", dict: "an object"}
 
 
-def _data_name(value: str) -> str:
-    if not _DATA_NAME.fullmatch(value):
-        raise ValueError("no name of a folder")
-    return value
-
-
 def _source(value: object) -> object:
     """Where data are: a URL, an absolute path, or a place where they are already."""
-    if isinstance(value, dict):
-        place = value.get("mount")
-        if set(value) != {"mount"} or not isinstance(place, str) or not _ABSOLUTE.fullmatch(place):
-            raise ValueError("no mount")
-    elif not isinstance(value, str) or not (
-        _DATA_URL.fullmatch(value) or _ABSOLUTE.fullmatch(value)
-    ):
+    place, form = value, _DATA_PLACE
+    if isinstance(value, dict) and list(value) == ["mount"]:
+        place, form = value["mount"], _ABSOLUTE
+    if not isinstance(place, str) or not form.fullmatch(place):
         raise ValueError("no place of data")
-    return value
-
-
-def _code(value: str) -> str:
-    git_code.parse(value)
     return value
 
 
@@ -224,12 +203,14 @@ class JobFile(_Strict):
     schema_version: Annotated[Literal["deepvm.job/1"], BeforeValidator(_no_plan)] = _field(
         SCHEMA_VERSION, "deepvm.job/1"
     )
-    name: Annotated[str, AfterValidator(_named)] = _field(
+    name: Annotated[str, Field(pattern=_NAME)] = _field(
         "1 to 40 lower-case letters, digits and hyphens, a letter or digit first and last"
     )
     train: Text = _field("the command that trains, such as python train.py --epochs 90")
     launcher: Literal["direct", "torchrun"] = _field("direct or torchrun", "direct")
-    code: Annotated[Text, AfterValidator(_code)] | None = _field("a folder, or git: URL@REF", None)
+    code: Annotated[Text, _accepted(git_code.parse)] | None = _field(
+        "a folder, or git: URL@REF", None
+    )
     setup: Text | None = _field("a command that is run once on each machine", None)
     env: dict[
         Annotated[str, AfterValidator(_variable_name)], Annotated[str, BeforeValidator(_variable)]
@@ -239,7 +220,7 @@ class JobFile(_Strict):
     )
     independent_processes: bool = _field("true or false", False)
     data: dict[
-        Annotated[str, AfterValidator(_data_name)],
+        Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")],
         Annotated[str | dict[str, str], PlainValidator(_source)],
     ] = _field(
         "names with s3://bucket/prefix, file:///folder or an absolute path, such as {train:"
@@ -252,7 +233,7 @@ class JobFile(_Strict):
     )
     anchor: Anchor | Literal["none"] | None = _field("{type: m7g.large}, or none", None)
     tiers: list[Text] = _field("a list of URLs, such as [s3://bucket/run]", [])
-    save_policy: Annotated[str, AfterValidator(_policy)] = _field(
+    save_policy: Annotated[str, _accepted(parse_policy)] = _field(
         "a save policy, such as adaptive, thesis or static:100", "adaptive"
     )
     save_every_steps: Steps | None = _field(
@@ -265,7 +246,7 @@ class JobFile(_Strict):
     budget: Budget = _field(
         "{total_usd: 50, usd_per_hour: 3, deadline: 12h}, each of which may be left out", Budget()
     )
-    cloud: Annotated[str, AfterValidator(_cloud)] = _field(joined(CLOUDS, "or"), "local")
+    cloud: Annotated[str, _accepted(find_cloud)] = _field(joined(CLOUDS, "or"), "local")
     orphan_after: Seconds = _field(_TIME, 1800.0)
     start_timeout: Timeout = _field(_TIMEOUT, 1800.0)
     step_timeout: Timeout = _field(_TIMEOUT, 1800.0)
@@ -324,35 +305,23 @@ def _trained(command: Sequence[str]) -> str:
     return Path(command[0]).stem
 
 
-def changed(
-    job: JobFile,
-    *,
-    cloud: str | None = None,
-    name: str | None = None,
-    total_usd: float | None = None,
-    max_price: float | None = None,
-    steps: int | None = None,
-    processes_per_machine: str | None = None,
-    independent_processes: bool | None = None,
-) -> JobFile:
-    """A job with what the command line says. Raises RequestError."""
-    processes: str | int | None = processes_per_machine
-    if processes_per_machine is not None and processes_per_machine.isdecimal():
-        processes = int(processes_per_machine)
-    said: JsonDict = {"cloud": cloud, "name": name, "steps": steps}
-    said |= {"processes_per_machine": processes, "independent_processes": independent_processes}
-    given = {key: value for key, value in said.items() if value is not None}
-    known = job.model_dump(by_alias=True, exclude_unset=True)
-    money = {"total_usd": total_usd, "max_price": max_price}
-    if said_money := {key: value for key, value in money.items() if value is not None}:
-        given["budget"] = {**known.get("budget", {}), **said_money}
+def changed(job: JobFile, **options: Any) -> JobFile:
+    """A job with what the command line says, None for nothing. Raises RequestError."""
+    given = {key: value for key, value in options.items() if value is not None}
     if not given:
         return job
+    processes = str(given.get("processes_per_machine"))
+    if processes.isdecimal():
+        given["processes_per_machine"] = int(processes)
+    known = job.model_dump(by_alias=True, exclude_unset=True)
+    money: JsonDict = {key: given.pop(key) for key in ("total_usd", "max_price") if key in given}
+    if money:
+        given["budget"] = {**known.get("budget", {}), **money}
     try:
         found = JobFile.model_validate({**known, **given})
     except ValidationError as error:
         path = tuple(str(step) for step in error.errors()[0]["loc"])
-        value = money.get(path[-1]) if path[0] == "budget" else given.get(path[0])
+        value = money.get(path[-1], given.get(path[0]))
         raise RequestError(path[-1], value, FORMAT.describe(*path)) from None
     if found.inject is not None and found.cloud not in (able := _clouds_for(found.inject)):
         raise RequestError(
@@ -390,11 +359,6 @@ def remarks(job: JobFile) -> Iterator[str]:
                 f"machines train for {mean} on average (inject.mttp or lives), then last {grace}"
                 " more (inject.grace)"
             )
-
-
-def parse_job_file(text: str, place: str) -> JobFile:
-    """Read a job from YAML; ``place`` is what errors call it. Raises JobFormatError."""
-    return FORMAT.parse(text, place)
 
 
 def _rules(job: JobFile) -> Rules:

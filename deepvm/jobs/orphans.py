@@ -130,7 +130,6 @@ def _orphans(job: _Job, cloud: Cloud) -> Iterator[Orphan]:
 
 
 def _end(job: _Job, cloud: Cloud, orphans: list[Orphan]) -> Iterator[str]:
-    """End them; yields what could not be ended."""
     for orphan in orphans:
         try:
             orphan.end(orphan.job, orphan.machine)

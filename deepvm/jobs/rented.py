@@ -77,7 +77,6 @@ def taken_of(job: JobFile, own: StaticHosts) -> Rented:
 
 
 def _counts(job: JobFile, default: int) -> tuple[int, int]:
-    """Fewest and most machines."""
     count = job.machines.count or default
     return (count.min, count.max) if isinstance(count, Range) else (count, count)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,7 +14,14 @@ from deepvm.io.file_lock import FileLock
 from deepvm.jobs.decisions.states import Job
 from deepvm.jobs.decisions.world import JobState
 from deepvm.jobs.head.head_state import HeadState
-from deepvm.jobs.history.downtime import LEAST_S, Downtime, caught_up, downtimes, last_seen_s
+from deepvm.jobs.history.downtime import (
+    LEAST_S,
+    Downtime,
+    Downtimes,
+    caught_up,
+    downtimes,
+    last_seen_s,
+)
 from deepvm.jobs.history.history import Events, History, JobRow, Sample
 from deepvm.jobs.history.job_report import final_document
 from deepvm.jobs.steady_clock import job_time_s
@@ -43,7 +50,7 @@ class JobStatus:
     document: JsonObject
     controller: str
     now_s: float
-    without: Sequence[Downtime] = ()
+    without: Downtimes = ()
 
     @property
     def over(self) -> bool:
@@ -125,7 +132,7 @@ def current(world: JobState, samples: Sequence[Sample], now_s: float) -> JobStat
 
 def on_demand_prices(world: JobState) -> dict[str, float]:
     """On-demand $/h of the instance types a job has used, as far as the catalog knows."""
-    with contextlib.suppress(DeepVMError):
+    with suppress(DeepVMError):
         known = load_catalog().by_name
         types = {m.pool.instance_type for m in world.machines.values()} & known.keys()
         prices = {name: known[name].on_demand_usd_per_hour for name in types}

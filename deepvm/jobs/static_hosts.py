@@ -38,20 +38,13 @@ class StaticHosts:
             found = json.loads((folder / FILE).read_bytes())
         except FileNotFoundError:
             return None
-        return cls(
-            found["tag"],
-            found["launcher"],
-            found["python"],
-            tuple(Host(**h) for h in found["hosts"]),
-        )
+        return cls(**{**found, "hosts": tuple(Host(**host) for host in found["hosts"])})
 
     def save(self, folder: Path) -> None:
-        """Write them down for :meth:`load`. Raises OSError."""
         write_bytes(folder / FILE, json.dumps(asdict(self), indent=1).encode())
 
     @property
     def reach(self) -> Launcher:
-        """How commands get to them. Raises RequestError."""
         return Launcher.parse(self.launcher, self.python)
 
     @property
@@ -60,13 +53,11 @@ class StaticHosts:
         return self.hosts[0].slots
 
     def pools(self) -> tuple[Pool, ...]:
-        """One for each type and price, the cheapest first."""
         return tuple(
             sorted(dict.fromkeys(map(pool_of, self.hosts)), key=lambda pool: pool.usd_per_hour)
         )
 
     def of(self, pool: Pool) -> tuple[Host, ...]:
-        """The hosts of a pool."""
         same = (pool.instance_type, pool.usd_per_hour)
         return tuple(
             h for h in self.hosts if (pool_of(h).instance_type, pool_of(h).usd_per_hour) == same

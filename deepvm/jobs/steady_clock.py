@@ -12,7 +12,7 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from deepvm.io.atomic_write import write_bytes
+from deepvm.io.atomic_write import write_json
 from deepvm.profiling.hosts.machine import boot_id
 
 CLOCK = "clock.json"
@@ -44,10 +44,9 @@ class SteadyClock:
 
     def save(self, path: Path) -> None:
         """Share it with other processes of this boot. Raises DataError."""
-        write_bytes(path, json.dumps(asdict(self)).encode())
+        write_json(path, asdict(self))
 
     def now_s(self) -> float:
-        """Now."""
         return self.zero_s + _since_boot_s()
 
     def of_wall_s(self, wall_s: float) -> float:

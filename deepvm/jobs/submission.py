@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 import re
@@ -10,6 +9,7 @@ import secrets
 import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -107,29 +107,22 @@ def world_of(
 
     def offered(name: str, market: Market) -> dict[str, float | None]:
         """Zones with a type, and prices there. Raises RequestError, RefusedError: there is none."""
-        found = (
-            plausible_prices(name, market, cloud.zones(name, market.value))
-            if isinstance(cloud, RemoteCloud)
-            else {}
-        )
+        if not isinstance(cloud, RemoteCloud):
+            return {}
+        found = plausible_prices(name, market, cloud.zones(name, market.value))
         prices = {z: usd for z, usd in found.items() if z.startswith(whole)}
-        if isinstance(cloud, RemoteCloud) and not prices:
-            raise RequestError(
-                "machines.zone",
-                whole,
-                f"a zone of {cloud.whole()} with a subnet that offers {name}",
-            )
+        if not prices:
+            allowed = f"a zone of {cloud.whole()} with a subnet that offers {name}"
+            raise RequestError("machines.zone", whole, allowed)
         return prices
 
     def spots(name: str) -> Pools:
         """The pools of a type by zone: traffic between zones costs more than the machines."""
-        prices = offered(name, Market.SPOT)
-        if not prices:
-            return (pool(name, Market.SPOT, "machines.type"),)
+        prices = offered(name, Market.SPOT) or {whole: None}
         # It has no peers: the cloud knows best
         if wanted.most == 1 and not wanted.anchors:
             known_usd = [usd for usd in prices.values() if usd is not None]
-            return (pool(name, Market.SPOT, "machines.type", usd=min(known_usd, default=None)),)
+            prices = {whole: min(known_usd, default=None)}
         found = [
             pool(name, Market.SPOT, "machines.type", zone, usd) for zone, usd in prices.items()
         ]
@@ -137,21 +130,28 @@ def world_of(
 
     def on_demand(name: str, option: str = "machines.type") -> Pools:
         """The pool of a type of which the cloud chooses the zone."""
-        found = pool(name, Market.ON_DEMAND, option)
         offered(name, Market.ON_DEMAND)
-        return (found,)
+        return (pool(name, Market.ON_DEMAND, option),)
 
     def ranked(pools: Callable[[str], Pools], first: str, others: Iterable[str]) -> Pools:
         """The pools of a type and, as fallback, of the next-ranked clusters."""
         found = pools(first)
         for name in others if isinstance(cloud, RemoteCloud) else ():
-            with contextlib.suppress(RequestError, RefusedError):
+            with suppress(RequestError, RefusedError):
                 found += pools(name)
         return found
 
     spot = wanted.steadies < wanted.most
     moves = hosts is None and spot and budget.deadline is not None and job.steps is not None
-    bought = ranked(on_demand, wanted.type, wanted.others) if wanted.steadies or moves else ()
+    bought: Pools = ()
+    anchor: Pools = ()
+    if wanted.steadies or moves:
+        bought = ranked(on_demand, wanted.type, wanted.others)
+    if wanted.anchors:
+        anchor = ranked(
+            lambda name: on_demand(name, "anchor.type"), wanted.anchor, wanted.other_anchors
+        )
+    hourly = [usd for usd in (budget.usd_per_hour, budget.max_price) if usd is not None]
     terms = JobLimits(
         # A host is free again as soon as its machine has ended.
         cool_s=30.0 if hosts is None else 2.0,
@@ -160,25 +160,18 @@ def world_of(
         total_usd=budget.total_usd,
         end_s=None if budget.deadline is None else now_s + budget.deadline,
         policy=parse_policy(job.save_policy),
-        anchor=(
-            ranked(lambda name: on_demand(name, "anchor.type"), wanted.anchor, wanted.other_anchors)
-            if wanted.anchors
-            else ()
-        ),
+        anchor=anchor,
         anchors=wanted.anchors,
         steady=bought if spot and wanted.steadies else (),
         steadies=wanted.steadies if spot else 0,
-        usd_per_hour=min(
-            (usd for usd in (budget.usd_per_hour, budget.max_price) if usd is not None),
-            default=None,
-        ),
+        usd_per_hour=min(hourly, default=None),
         max_price=budget.max_price,
         steps=job.steps,
         begun_s=now_s,
         deadline_policy=budget.deadline_policy if moves else "",
         bought=bought if moves else (),
-        start_timeout_s=_limit_s(job.start_timeout),
-        step_timeout_s=_limit_s(job.step_timeout),
+        start_timeout_s=None if job.start_timeout == "none" else job.start_timeout,
+        step_timeout_s=None if job.step_timeout == "none" else job.step_timeout,
         **(_NEAR if find_cloud(job.cloud).near else {}),
     )
     pools = ranked(spots, wanted.type, wanted.others) if spot else bought
@@ -200,27 +193,22 @@ def world_of(
     return within_budget(world, wanted.usd_per_hour, {wanted.type, wanted.anchor})
 
 
-def _limit_s(timeout: float | str) -> float | None:
-    return timeout if isinstance(timeout, float) else None
-
-
 def check_script(job: JobFile, beside: Path) -> None:
     """Refuse a command whose script no machine would find, before one is paid for.
 
     Raises RequestError.
     """
     words = shlex.split(job.train)
-    scripts = [word for word in words[1:] if not word.startswith("-")][:1]
+    script = Path(next((word for word in words[1:] if not word.startswith("-")), ""))
     if (
         job.cloud == SSH
-        or not scripts
         or not re.fullmatch(r"python[0-9.]*", words[0])
         or "-m" in words
         or "-c" in words
+        or script.suffix != ".py"
+        or script.is_absolute()
+        or any(sign in job.train for sign in "$;&|")
     ):
-        return
-    script = Path(scripts[0])
-    if script.suffix != ".py" or script.is_absolute() or any(sign in job.train for sign in "$;&|"):
         return
     if job.code is None:
         allowed = "a script that machines have; they get none without 'code', such as 'code: .'"
@@ -276,7 +264,7 @@ def cloud_of(name: str) -> Cloud:
     return open_cloud(name, jobs_folder())
 
 
-@contextlib.contextmanager
+@contextmanager
 def about(file: Path) -> Iterator[None]:
     """Turn errors about keys of a job file into errors that name the file and the line."""
     try:

@@ -82,7 +82,6 @@ class Sender:
     number: int = 0
 
     def sealed(self, message: JsonObject) -> tuple[bytes, str]:
-        """A message as bytes, and its signature."""
         self.number += 1
         who = {
             "machine": self.machine,
@@ -94,7 +93,6 @@ class Sender:
         return body, _signature(self.secret, "message", self.number, body)
 
     def shown(self, sealed: str) -> str:
-        """A secret in the answer to the last message."""
         return _covered(bytes.fromhex(sealed), self.secret, self.session, self.number).hex()
 
     def opened(self, body: bytes, signature: str) -> JsonDict:
@@ -154,7 +152,6 @@ class Receiver:
         ).hex()
 
     def sealed(self, answer: JsonObject, message: JsonObject) -> tuple[bytes, str]:
-        """The answer to a message as bytes, and its signature."""
         body = json.dumps(answer).encode()
         kind = _answer_to(self.nonce, message["session"])
         return body, _signature(

@@ -16,7 +16,7 @@ from deepvm.core.preemption.savepolicy import parse_policy
 from deepvm.jobs.controller.changes import rows_of
 from deepvm.jobs.decisions import events as d
 from deepvm.jobs.decisions.apply_events import why_not_saved
-from deepvm.jobs.decisions.reconcile import begun_anew, orders_of, react
+from deepvm.jobs.decisions.reconcile import orders_of, react, with_generation_broken
 from deepvm.jobs.decisions.states import Job, Machine
 from deepvm.jobs.decisions.world import FailedSaves, JobLimits, JobState, Pool, Reason, Role
 from deepvm.jobs.decisions.world_document import from_document, to_document
@@ -484,10 +484,10 @@ def test_one_that_was_given_up_is_forgotten_when_it_comes_late_or_with_its_gener
     assert after(late, [unsaved(Reason.PERIODIC)], 1203.0).counts.failed == FailedSaves(
         2, 1, "the bucket is full"
     )
-    anew = after(begun_anew(world), [d.Tick()], 1202.0)
-    assert anew.generation == 2
-    anew = after(anew, [d.Unsaved(2, "the bucket is full", Reason.PERIODIC)], 1203.0)
-    assert anew.counts.failed.total == 2
+    again = after(with_generation_broken(world), [d.Tick()], 1202.0)
+    assert again.generation == 2
+    again = after(again, [d.Unsaved(2, "the bucket is full", Reason.PERIODIC)], 1203.0)
+    assert again.counts.failed.total == 2
 
 
 def test_what_people_see_of_it() -> None:

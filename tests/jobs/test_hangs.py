@@ -15,7 +15,7 @@ from support.jobs.kills import SYNCED
 from support.jobs.runs import Home, until
 
 from deepvm.jobs.decisions import events as d
-from deepvm.jobs.decisions.reconcile import begun_anew, orders_of, react
+from deepvm.jobs.decisions.reconcile import orders_of, react, with_generation_broken
 from deepvm.jobs.decisions.states import Job, JobEvent, Machine, job_after
 from deepvm.jobs.decisions.waiting import adopted, forgiven
 from deepvm.jobs.decisions.world import GenerationProgress, JobLimits, JobState, Pool, Reason
@@ -140,7 +140,7 @@ def test_a_test_after_the_last_step_is_no_hang_while_it_prints(steps: int | None
 @pytest.mark.parametrize("steps", [40, None])
 def test_after_a_resume_the_last_phase_is_no_hang_while_it_prints(steps: int | None) -> None:
     world = after(trains(steps=steps), [d.Safe(1, 40, Reason.INSURANCE)], 201.0)
-    world = after(begun_anew(world), [d.Tick()], 202.0)
+    world = after(with_generation_broken(world), [d.Tick()], 202.0)
     world = after(world, [d.Started("m1", 2, 40), d.Started("m2", 2)], 203.0)
     assert (world.generation, world.job, world.reached) == (2, Job.RUNNING, 40)
     assert prints(world, 40, 6_000.0).generation == 2
@@ -308,7 +308,7 @@ def in_state(job: Job) -> JobState:
     elif job is Job.SAVING:
         world = after(world, [d.Noticed("m1", 1e6)], 200.0)
     elif job.over:
-        world = replace(begun_anew(world), job=job)
+        world = replace(with_generation_broken(world), job=job)
     assert world.job is job
     return world
 

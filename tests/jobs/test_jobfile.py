@@ -18,11 +18,11 @@ from deepvm.cli.main import main
 from deepvm.errors import DeepVMError, JobFormatError, RequestError
 from deepvm.jobs.history.history import History
 from deepvm.jobs.jobfile import (
+    FORMAT,
     JobFile,
     Range,
     changed,
     job_of_plan,
-    parse_job_file,
     read_job_file,
     remarks,
 )
@@ -51,13 +51,13 @@ WHOLE = """
 def parsed(text: str) -> str:
     """The message about a bad file."""
     with pytest.raises(JobFormatError) as caught:
-        parse_job_file(textwrap.dedent(text), "job.yaml")
+        FORMAT.parse(textwrap.dedent(text), "job.yaml")
     assert caught.value.exit_code == 2
     return str(caught.value)
 
 
 def test_all_keys() -> None:
-    found = parse_job_file(textwrap.dedent(WHOLE), "job.yaml")
+    found = FORMAT.parse(textwrap.dedent(WHOLE), "job.yaml")
     assert found.machines.count == Range(min=2, max=4) and found.budget.deadline == 43200
     assert found.env == {"OMP_NUM_THREADS": "1", "SEED": "7"}
     assert found.inject is not None and (found.inject.mttp, found.inject.missed) == (30, 0.1)
@@ -72,7 +72,7 @@ def test_steps_with_an_exponent_which_yaml_reads_as_text(written: str, steps: in
     text = (
         f"name: x\ntrain: t\nmachines: {{type: a}}\nsteps: {written}\nsave_every_steps: {written}\n"
     )
-    found = parse_job_file(text, "job.yaml")
+    found = FORMAT.parse(text, "job.yaml")
     assert found.steps == steps == found.save_every_steps and isinstance(found.steps, int)
 
 
@@ -101,7 +101,7 @@ def written(document: Any, above: str = "") -> set[str]:
 def test_the_page_has_all_keys() -> None:
     """And no others, in its example or its table."""
     text = (ROOT / "docs" / "reference" / "run-file.md").read_text(encoding="utf-8")
-    example = parse_job_file(text.partition("```yaml\n")[2].partition("```")[0], "run-file.md")
+    example = FORMAT.parse(text.partition("```yaml\n")[2].partition("```")[0], "run-file.md")
     shown = written(example.model_dump(exclude_unset=True)) | set(
         re.findall(r"^\| `([a-z_.A-Z]+)` \|", text, re.M)
     )
@@ -110,7 +110,7 @@ def test_the_page_has_all_keys() -> None:
 
 
 def test_the_least() -> None:
-    found = parse_job_file("name: x\ntrain: python t.py\nbudget: {usd_per_hour: 3}\n", "job.yaml")
+    found = FORMAT.parse("name: x\ntrain: python t.py\nbudget: {usd_per_hour: 3}\n", "job.yaml")
     assert (
         found.machines.count is None and found.cloud == "local" and found.save_policy == "adaptive"
     )
@@ -121,7 +121,7 @@ def test_hosts_of_ones_own() -> None:
         "name: x\ntrain: python t.py\ncloud: ssh\nmachines: {hosts: h.txt}\ninject: {mttp:"
         " 30s}\norphan_after: 5min\n"
     )
-    found = parse_job_file(text, "job.yaml")
+    found = FORMAT.parse(text, "job.yaml")
     assert (found.machines.hosts, found.machines.count, found.orphan_after) == ("h.txt", None, 300)
 
 
@@ -172,7 +172,7 @@ def test_bad_files(text: str, message: str) -> None:
 
 
 def test_data_that_are_there_already() -> None:
-    found = parse_job_file(
+    found = FORMAT.parse(
         base(data="{train: {mount: /mnt/data}, test: 'file:///a%20b', more: /c}"), "job.yaml"
     )
     assert found.data == {"train": {"mount": "/mnt/data"}, "test": "file:///a%20b", "more": "/c"}
@@ -191,7 +191,7 @@ def test_files(tmp_path: Path) -> None:
 @given(text=st.text(max_size=200) | st.text(alphabet="abn:{}[],-& *!'\"\n 1", max_size=60))
 def test_any_text_is_read_or_refused(text: str) -> None:
     try:
-        parse_job_file(text, "job.yaml")
+        FORMAT.parse(text, "job.yaml")
     except DeepVMError as error:
         assert str(error).startswith("job.yaml:")
 
@@ -227,7 +227,7 @@ def test_any_values_are_read_or_refused(changes: dict[str, object]) -> None:
 
     text = yaml.safe_dump({"name": "x", "train": "t", "machines": {"type": "a"}} | changes)
     try:
-        parse_job_file(text, "job.yaml")
+        FORMAT.parse(text, "job.yaml")
     except DeepVMError as error:
         assert str(error).startswith("job.yaml:")
 
@@ -280,7 +280,7 @@ def test_what_no_machine_would_find_is_seen_before_one_is_paid_for(
 )
 def test_what_only_a_machine_knows_is_left_to_it(train: str, tmp_path: Path) -> None:
     check_script(
-        parse_job_file(f"name: x\ntrain: {train}\nmachines: {{type: g4dn.xlarge}}\n", "job.yaml"),
+        FORMAT.parse(f"name: x\ntrain: {train}\nmachines: {{type: g4dn.xlarge}}\n", "job.yaml"),
         tmp_path,
     )
 
@@ -292,7 +292,7 @@ def test_a_budget_alone_buys_what_recommend_names(
         main(["recommend", "--pw", "3", "-o", "json"])
     best = json.loads(capsys.readouterr().out)["configurations"][0]
     found = rented_of(
-        parse_job_file("name: x\ntrain: ./t\nbudget: {usd_per_hour: 3}\n", "job.yaml"), tmp_path
+        FORMAT.parse("name: x\ntrain: ./t\nbudget: {usd_per_hour: 3}\n", "job.yaml"), tmp_path
     )
     assert found.type in json.dumps(best)
 
@@ -318,7 +318,7 @@ def test_a_command_names_its_job(command: str, name: str) -> None:
 def test_lives_shorter_than_what_follows_a_notice_are_named(more: str, is_named: bool) -> None:
     """Each machine is paid for far longer than it trains."""
     grace = "" if "grace" in more else ", grace: 10min"
-    job = parse_job_file(base(inject="{mttp: 1s" + grace + more + "}"), "job.yaml")
+    job = FORMAT.parse(base(inject="{mttp: 1s" + grace + more + "}"), "job.yaml")
     pair = (
         "machines train for 1 s on average (inject.mttp or lives), then last 10 min more"
         " (inject.grace)"
@@ -327,7 +327,7 @@ def test_lives_shorter_than_what_follows_a_notice_are_named(more: str, is_named:
 
 
 def test_processes_by_the_command_line() -> None:
-    job = parse_job_file(base(launcher="torchrun"), "job.yaml")
+    job = FORMAT.parse(base(launcher="torchrun"), "job.yaml")
     assert job.processes_per_machine == "gpus" and not job.independent_processes
     assert changed(job, processes_per_machine="3").processes_per_machine == 3
     for value in ("0", "201", "all", "-1", "1.5"):

@@ -5,13 +5,16 @@ replaced.
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.jobs.runs import Home, until
 
-from deepvm.jobs.agent.preparation import run_setup
+from deepvm.jobs.agent.controller_client import ControllerClient, Reporter
+from deepvm.jobs.agent.liveness import ControllerLiveness
+from deepvm.jobs.agent.preparation import AgentEnvironment, Preparation
 from deepvm.jobs.controller.messages import beat_of
 from deepvm.jobs.decisions import events as d
 from deepvm.jobs.decisions.reconcile import react
@@ -90,14 +93,22 @@ def test_what_a_machine_says_is_bounded() -> None:
 
 @pytest.mark.system
 def test_a_setup(tmp_path: Path) -> None:
+    around = AgentEnvironment("m1", b"", tmp_path, lambda: "", "")
+    client = ControllerClient(around.controller, around.machine, around.secret)
+    reporter = Reporter(client, over := threading.Event())
+    over.set()
+    preparation = Preparation(around, client, reporter, ControllerLiveness(1.0))
     said, printed = list[str](), list[str]()
+
+    def both(line: str) -> None:
+        said.append(preparation.doing)
+        printed.append(line)
+
     environ = {"PATH": "/usr/bin:/bin"}
-    failed, last = run_setup(
-        "seq 50; exit 3", tmp_path, environ, said.append, printed=printed.append
-    )
+    failed, last = preparation.run_setup("seq 50; exit 3", tmp_path, environ, both)
     assert failed == 3 and printed == [f"setup: {n}" for n in range(1, 51)]
     assert last == printed[10:], "labeled as in the logs"
-    assert said[0] == "runs setup" and said[-1] == "runs setup, 50 lines so far"
+    assert said[0] == "runs setup" and preparation.doing == "runs setup, 50 lines so far"
 
 
 def test_a_large_file_is_seen_to_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

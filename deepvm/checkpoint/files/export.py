@@ -9,7 +9,7 @@ from typing import Any
 
 from deepvm.checkpoint.format.contents import check_contents
 from deepvm.errors import CheckpointError, MissingExtraError
-from deepvm.io.atomic_write import hidden_beside, sync
+from deepvm.io.atomic_write import hidden_path, sync
 
 
 def export_safetensors(source: Path, target: Path) -> int:
@@ -49,7 +49,7 @@ def export_safetensors(source: Path, target: Path) -> int:
     if not tensors:
         raise CheckpointError(f"{source}: its model has no tensors")
     try:
-        with hidden_beside(target) as hidden:
+        with hidden_path(target) as hidden:
             hidden.touch(exist_ok=False)
             # As the user's umask has it; safetensors hides its files from others
             mode = hidden.stat().st_mode

@@ -23,7 +23,7 @@ from deepvm.checkpoint.format.checksums import crc32, finish
 from deepvm.checkpoint.format.layout import CHUNK_BYTES, Layout, Ranges, Segment, runs, within
 from deepvm.checkpoint.format.shard import Shard
 from deepvm.errors import CheckpointError, DamagedError, RequestError
-from deepvm.io.atomic_write import hidden_beside
+from deepvm.io.atomic_write import hidden_path
 
 MARK_BYTES = 16
 _SCHEMA = "deepvm.part/1"
@@ -279,7 +279,7 @@ def join(
     if problem:
         raise CheckpointError(f"{paths[0]}: {problem}")
     whole = parts[0].whole
-    with failing(target), hidden_beside(target) as hidden, hidden.open("x+b", buffering=0) as file:
+    with failing(target), hidden_path(target) as hidden, hidden.open("x+b", buffering=0) as file:
         file.truncate(whole.size)
         for path, part in zip(paths, parts, strict=True):
             with path.open("rb", buffering=0) as source:

@@ -16,7 +16,7 @@ from deepvm.checkpoint.files.retention import kept_of, outdated
 from deepvm.checkpoint.format.manifest import CommitRecord, Damage, verified
 from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.errors import CheckpointError, DamagedError
-from deepvm.io.atomic_write import hidden_beside
+from deepvm.io.atomic_write import hidden_path
 
 _T = TypeVar("_T")
 
@@ -216,7 +216,7 @@ def download(
     what ``pieces`` raises.
     """
     path = folder / file_name(manifest.job, manifest.version)
-    with failing(path), contextlib.closing(pieces), hidden_beside(path) as hidden:
+    with failing(path), contextlib.closing(pieces), hidden_path(path) as hidden:
         folder.mkdir(parents=True, exist_ok=True)
         with hidden.open("xb") as file:
             for piece in verified(pieces, manifest, name):

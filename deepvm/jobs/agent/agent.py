@@ -15,6 +15,7 @@ import threading
 import time
 import traceback
 from dataclasses import replace
+from functools import partial
 
 from deepvm.core.json_types import JsonObject
 from deepvm.core.preemption.savepolicy import Never, SaveFacts, parse_policy
@@ -22,7 +23,7 @@ from deepvm.io.agent_board import BOARD, Board, Flag, RankFlag, SaveReason, Sche
 from deepvm.io.agent_link import EPOCH
 from deepvm.io.failpoints import point
 from deepvm.io.free_port import free_port
-from deepvm.jobs.agent.backups import LAST_S, BackupRequests, Backups
+from deepvm.jobs.agent.backups import LAST_S, Backups, TrainerRequests
 from deepvm.jobs.agent.controller_client import (
     LINE,
     ControllerClient,
@@ -57,7 +58,7 @@ _NO_BACKUP = (
 log = logging.getLogger("deepvm.agent")
 
 
-class Agent(BackupRequests):
+class Agent(TrainerRequests):
     """The agent of one machine, from its start to the end of the machine."""
 
     def __init__(self, around: AgentEnvironment, notices: NoticeSource | None) -> None:
@@ -104,7 +105,9 @@ class Agent(BackupRequests):
         folder = self._around.folder
         folder.mkdir(parents=True, exist_ok=True)
         if self._notices is not None:
-            threading.Thread(target=self._listen, daemon=True, name="notices").start()
+            heard = (self._noticed, self._rebalanced, self._unavailable)
+            listen = partial(watch, self._notices, self._over, *heard)
+            threading.Thread(target=listen, daemon=True, name="notices").start()
         try:
             trainers, orphan_after_s = self._prepare()
         except Orphaned:
@@ -121,7 +124,7 @@ class Agent(BackupRequests):
             )
         sockets = TrainerSocket(folder, self._answer)
         try:
-            self._loop(orphan_after_s)
+            self._loop(trainers, orphan_after_s)
         finally:
             self._over.set()
             trainers.close()
@@ -237,11 +240,6 @@ class Agent(BackupRequests):
                 point("agent.scheduled")
                 self._scheduled = schedule["number"]
 
-    def _listen(self) -> None:
-        """Report the notices of the metadata service."""
-        assert self._notices is not None
-        watch(self._notices, self._over, self._noticed, self._rebalanced, self._unavailable)
-
     def _noticed(self, notice: Notice) -> None:
         point("agent.notice")
         number = self._reporter.add("notice", taken_s=notice.taken_s, action=notice.action)
@@ -258,7 +256,7 @@ class Agent(BackupRequests):
 
     # --- trainers ---------------------------------------------------------------------------------
 
-    def _loop(self, orphan_after_s: float) -> None:
+    def _loop(self, trainers: Trainers, orphan_after_s: float) -> None:
         saved_for_nobody_s = None
         wanted = 0
         while True:
@@ -288,12 +286,16 @@ class Agent(BackupRequests):
             with self._lock:
                 if orders.generation != self._running:
                     self._change(orders)
-                self._save(orders)
-                self._save_unheard()
-                self._check_group()
+                board = self._board
+                if board is not None and self._running:
+                    self._save(orders, board)
+                    self._save_unheard(board)
+                    self._check_group(board)
                 self._watch()
-                self._follow()
-                self._plan_saves()
+                if board is not None and trainers.running:
+                    self._follow(board)
+                if board is not None and self._running:
+                    self._plan_saves(orders, board)
             self._over.wait(_TICK_S)
 
     def _warn_of_unsaved(self, when: str) -> None:
@@ -389,11 +391,8 @@ class Agent(BackupRequests):
             return
         self._reporter.add("started", generation=self._running, done=done)
 
-    def _save(self, orders: DesiredState) -> None:
+    def _save(self, orders: DesiredState, board: Board) -> None:
         """Pass on that a version is wanted, and that trainers may continue."""
-        board = self._board
-        if board is None or not self._running or orders.generation != self._running:
-            return
         if orders.save is None:
             # A controller that has just come back may not have heard yet for what they hold.
             if self._request is not None or (self._alone and self._liveness.is_over):
@@ -439,13 +438,10 @@ class Agent(BackupRequests):
         ]
         return max((save.request for save in marked), default=0)
 
-    def _save_unheard(self) -> None:
+    def _save_unheard(self, board: Board) -> None:
         """While no controller answers, have the ranks save what it would have asked for."""
-        board = self._board
         plan = self._plan
         pending = self._pending_save
-        if board is None or not self._running:
-            return
         silent = self._liveness.now
         board.words[Flag.UNHEARD] = silent
         if silent and not self._alone and self._orders.save is None:
@@ -460,12 +456,11 @@ class Agent(BackupRequests):
             log.warning("the controller does not hear of it: the ranks save by themselves")
             board.request(pending.reason, int(pending.limit_s * 1000))
 
-    def _check_group(self) -> None:
+    def _check_group(self, board: Board) -> None:
         """End trainers that are at their first step without a process group."""
         group = self._group
-        board = self._board
         trainers = self._trainers
-        if group is None or board is None or trainers is None or not trainers.running:
+        if group is None or trainers is None or not trainers.running:
             return
         steps = any(board.of_rank(rank, RankFlag.STEP) for rank in range(self._layout.processes))
         if not group.has_failed and group.is_formed(now=steps):
@@ -478,23 +473,16 @@ class Agent(BackupRequests):
             self._report_no_group(f"within {LATE_S:.0f} s")
 
     def _report_no_group(self, when: str) -> str:
-        """Log that trainers have formed no group; returns the text."""
         text = explanation(
             self._layout.processes, self._around.machine, len(self._orders.ranks), when
         )
         self._said(0, text)
         return text
 
-    def _follow(self) -> None:
+    def _follow(self, board: Board) -> None:
         """See whether trainers make progress, or wait for a version that they have started."""
-        board = self._board
-        trainers = self._trainers
         save = self._orders.save
-        if board is None or trainers is None or not trainers.running:
-            return
-        steps = tuple(
-            board.of_rank(rank, RankFlag.STEP) for rank in range(trainers.command.per_machine)
-        )
+        steps = tuple(board.of_rank(rank, RankFlag.STEP) for rank in range(self._layout.processes))
         begun = any(
             step and step == board.of_rank(rank, RankFlag.VERSION)
             for rank, step in enumerate(steps)
@@ -546,11 +534,9 @@ class Agent(BackupRequests):
         why = f"it takes longer than {LAST_S:.0f} s" if backups.under_way else backups.failure
         return f"the training has ended, and its last backup was not made: {why}" if why else ""
 
-    def _plan_saves(self) -> None:
+    def _plan_saves(self, orders: DesiredState, board: Board) -> None:
         """Say on the board of rank 0 when the save policy wants a version."""
-        orders = self._orders
-        board = self._board
-        if board is None or not self._running or not self._is_first(orders):
+        if not self._is_first(orders):
             return
         cost = {"save_s": orders.save_s, "backup_s": orders.took_s, "emergency_s": orders.took_s}
         mttp_s = math.inf if orders.mttp_s is None else orders.mttp_s
@@ -573,41 +559,28 @@ class Agent(BackupRequests):
         if self._layout.independent and message["local_rank"]:
             return {} if kind != "backup" else {"error": _NO_BACKUP}
         if kind == "restored":
-            self._plan.restored(int(message["version"]))
             self._reporter.add("started", generation=self._running, version=int(message["version"]))
-            return {}
-        if kind == "saved":
-            return self._told_of_save(message)
-        if kind == "lasts":
-            version = int(message["version"])
-            facts = {"generation": self._running}
-            if "error" in message:
-                self._reporter.add("alone", **facts, version=version, why=message["error"])
-                return {}
-            self._lasts = max(self._lasts, version)
-            self._reporter.add(
-                "lasts", **facts, version=self._lasts, took_s=float(message["took_s"])
-            )
-            return {}
-        if kind == "schedule":
-            return self._schedule(message)
-        if kind == "backup":
-            return self._request_backup(message)
-        if kind == "nothing":
-            self._backups.nothing(self._part(message))
-            return {}
-        if kind == "latest":
-            return self._latest(message)
-        return {"error": f"there is no message {kind!r}"}
+        return super()._answer(message)
 
-    def _told_of_save(self, message: JsonObject) -> JsonObject:
+    def _durable_reported(self, message: JsonObject) -> None:
+        version = int(message["version"])
+        generation = self._running
+        if "error" in message:
+            why = message["error"]
+            self._reporter.add("alone", generation=generation, version=version, why=why)
+            return
+        self._lasts = max(self._lasts, version)
+        took_s = float(message["took_s"])
+        self._reporter.add("lasts", generation=generation, version=self._lasts, took_s=took_s)
+
+    def _save_reported(self, message: JsonObject) -> None:
         reason = SaveReason(message["save"][0])
         if message.get("error"):
             self._plan.told_of_failure()
             self._reporter.add(
                 "unsaved", generation=self._running, reason=reason, why=message["error"]
             )
-            return {}
+            return
         took_s = float(message["took_s"])
         stall_s = float(message["stall_s"])
         self._safe = int(message["version"])
@@ -616,7 +589,6 @@ class Agent(BackupRequests):
         self._lasts = self._safe if message.get("lasts", True) else self._lasts
         point("agent.before-saved")
         self._report_safe(self._safe, reason, stall_s, took_s, pending=bool(message.get("pending")))
-        return {}
 
     def _report_safe(
         self,
@@ -637,7 +609,6 @@ class Agent(BackupRequests):
         self._reporter.add("saved", generation=self._running, lasts=self._lasts >= version, **facts)
 
     def _schedule(self, message: JsonObject) -> JsonObject:
-        """Have all machines save at the end of a step."""
         reason, limit_ms, request = message["save"]
         step = int(message["step"])
         save = Scheduled(SaveReason(reason), int(limit_ms), int(request))
@@ -650,7 +621,7 @@ class Agent(BackupRequests):
         peers = bool(message.get("peers"))
         found = self._marked_everywhere(step, save, peers=peers)
         if "error" in found and not peers:  # else rank 0 marks it over the ranks' own store
-            self._told_of_save(
+            self._save_reported(
                 {"save": message["save"], "error": f"step {step} is not marked: {found['error']}"}
             )
         return found
@@ -672,19 +643,11 @@ class Agent(BackupRequests):
             except (ControllerUnreachable, WireError) as error:
                 return {"error": str(error)}
 
-    def _request_backup(self, message: JsonObject) -> JsonObject:
-        board = self._board
-        trainers = self._trainers
-        assert board is not None and trainers is not None
-        step = int(message["step"])
-        rank = int(message["local_rank"])
+    def _has_gone_on(self, local_rank: int, step: int) -> bool:
+        assert self._board is not None and self._trainers is not None
+        return self._board.of_rank(local_rank, RankFlag.STEP) > step or self._trainers.ended() == 0
 
-        def went_on() -> bool:
-            return board.of_rank(rank, RankFlag.STEP) > step or trainers.ended() == 0
-
-        return self._back_up(message, went_on, self._asks_for_nothing)
-
-    def _asks_for_nothing(self) -> bool:
+    def _is_given_up(self) -> bool:
         return not self._alone and self._orders.save is None
 
     def _latest(self, message: JsonObject) -> JsonObject:

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 
+from deepvm.core.json_types import JsonDict
 from deepvm.io.atomic_write import write_private
 from deepvm.io.failpoints import point
 from deepvm.jobs.agent.controller_client import ControllerClient, ControllerUnreachable
@@ -29,40 +30,29 @@ class AnchorAgent:
         self._port = 0
 
     def run(self) -> None:
-        """Work until the machine is not needed any more."""
         around = self._around
         around.folder.mkdir(parents=True, exist_ok=True)
-        spec = None
+        orphan_after_s = around.orphan_after_s
         heard_s = time.monotonic()
+        beat: JsonDict = {"generation": 0, "step": 0, "scheduled": 0}
+        beat |= {"address": around.address, "wait_s": around.beat_s}
         try:
-            while True:
+            # When its node has ended the controller sees that the machine has
+            while self._node is None or self._node.poll() is None:
                 try:
-                    if spec is None:
+                    if self._node is None:
                         spec = self._client.ask("/job", {})
+                        orphan_after_s = float(spec["orphan_after_s"])
                         self._start(self._client.shown(spec["sealed_token"]), spec["anchor_memory"])
-                    if self._node is not None and self._node.poll() is not None:
-                        return  # the controller hears that the machine has ended
+                    serving = {"port": self._port, "warm": self._port > 0}
                     seen = "serving" if self._port else ""
-                    beat = {
-                        "generation": 0,
-                        "step": 0,
-                        "warm": self._port > 0,
-                        "scheduled": 0,
-                    }
-                    where = {"address": around.address, "port": self._port}
-                    answer = self._client.ask(
-                        "/beat", {**beat, **where, "seen": seen, "wait_s": around.beat_s}, 15.0
-                    )
+                    answer = self._client.ask("/beat", {**beat, **serving, "seen": seen}, 15.0)
                 except (ControllerUnreachable, WireError) as error:
                     log.debug("the controller does not answer: %s", error)
-                    orphan_after_s = (
-                        around.orphan_after_s if spec is None else float(spec["orphan_after_s"])
-                    )
                     # Trainers save first, and what they send here must not break off: a bucket may
                     # be slower.
-                    if time.monotonic() - heard_s >= orphan_after_s + min(
-                        orphan_after_s, ORPHAN_SAVE_S
-                    ):
+                    save_s = min(orphan_after_s, ORPHAN_SAVE_S)
+                    if time.monotonic() - heard_s >= orphan_after_s + save_s:
                         return
                     time.sleep(_RETRY_S)
                     continue
@@ -75,7 +65,6 @@ class AnchorAgent:
                 self._node.terminate()
 
     def _start(self, token: str, memory: str) -> None:
-        """Start the memory node, on any free port."""
         folder = self._around.folder
         file = folder / "token"
         write_private(file, token)

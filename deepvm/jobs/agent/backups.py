@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -69,7 +70,6 @@ class Others:
 
     @property
     def waits_for_all(self) -> bool:
-        """Whether each must say so still."""
         return self.all_say and not self.given_up()
 
 
@@ -115,7 +115,6 @@ class Backups:
 
     @property
     def under_way(self) -> int:
-        """How many are not done yet."""
         return self._left
 
     @property
@@ -132,7 +131,6 @@ class Backups:
 
     @classmethod
     def at(cls, tiers: Sequence[str], job: str, here: Path, keep: int = KEEP) -> Backups:
-        """Those at the first of a job's tiers that takes them."""
         return cls(open_backups(tiers, job), here, keep)
 
     def add(self, path: Path, part: Part, done: Done, others: Others = ALONE) -> JsonObject:
@@ -335,8 +333,8 @@ class Backups:
         return None
 
 
-class BackupRequests:
-    """Answers of an agent to trainers whose scripts save files by themselves."""
+class TrainerRequests:
+    """Answers to trainers, by their ``kind``, with a controller or without."""
 
     _backups: Backups
     _plan: PlannedSaves
@@ -345,17 +343,47 @@ class BackupRequests:
     _base = 0
     """Steps that a script had done when its backup was made: it counts from 0 again."""
 
-    def _told_of_save(self, message: JsonObject) -> object:
+    def _answer(self, message: JsonObject) -> JsonObject:
+        match message.get("ask") or message.get("tell"):
+            case "restored":
+                self._plan.restored(int(message["version"]))
+            case "saved":
+                self._save_reported(message)
+            case "lasts":
+                self._durable_reported(message)
+            case "schedule":
+                return self._schedule(message)
+            case "backup":
+                return self._back_up(message)
+            case "nothing":
+                self._backups.nothing(self._part(message))
+            case "latest":
+                return self._latest(message)
+            case kind:
+                return {"error": f"there is no message {kind!r}"}
+        return {}
+
+    def _schedule(self, message: JsonObject) -> JsonObject:
+        """Have trainers save at the end of a step."""
+        raise NotImplementedError
+
+    def _save_reported(self, message: JsonObject) -> None:
         """A checkpoint is safe, or will not come."""
         raise NotImplementedError
 
-    def _back_up(
-        self,
-        message: JsonObject,
-        went_on: Callable[[], bool],
-        given_up: Callable[[], bool] = lambda: False,
-    ) -> JsonObject:
-        """Start a backup of what one rank has saved; :class:`Others` explains the functions."""
+    def _durable_reported(self, message: JsonObject) -> None:
+        """A checkpoint that was safe before is durable, or will not be."""
+
+    def _has_gone_on(self, local_rank: int, step: int) -> bool:
+        """Whether a trainer has done a later step, or ended well."""
+        raise NotImplementedError
+
+    def _is_given_up(self) -> bool:
+        """Whether nothing waits for a save of all ranks any more."""
+        return False
+
+    def _back_up(self, message: JsonObject) -> JsonObject:
+        """Start a backup of what one rank has saved."""
         save = Scheduled(*message["save"])
         reason = SaveReason(save.reason)
         generation = self._running
@@ -364,14 +392,15 @@ class BackupRequests:
             if generation == self._running and not message["rank"]:
                 stall_s = float(message.get("stall_s", 0.0))
                 facts = {"stall_s": stall_s, "took_s": took_s, "error": error or None}
-                self._told_of_save({"version": version, "save": list(save), **facts})
+                self._save_reported({"version": version, "save": list(save), **facts})
 
         limit_s = save.limit_ms / 1000 if reason.holds else None
-        others = Others(int(message["world"]), went_on, reason.holds, limit_s, given_up)
+        went_on = partial(self._has_gone_on, int(message["local_rank"]), int(message["step"]))
+        others = Others(int(message["world"]), went_on, reason.holds, limit_s, self._is_given_up)
         part = self._part(message, reason.automatic)
         found = self._backups.add(Path(message["path"]), part, done, others)
         if "error" in found:
-            self._told_of_save({"save": list(save), "error": found["error"]})
+            self._save_reported({"save": list(save), "error": found["error"]})
         return found
 
     def _part(self, message: JsonObject, automatic: bool = False) -> Part:
@@ -379,7 +408,6 @@ class BackupRequests:
         return Part(step, int(message["rank"]), self._running, automatic)
 
     def _latest(self, message: JsonObject) -> JsonObject:
-        """The newest backup, from which a script continues."""
         found = self._backups.latest(int(message["rank"]), self._running)
         self._base = 0 if found is None else found.step
         self._plan.restored(0)

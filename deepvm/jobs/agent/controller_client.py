@@ -64,7 +64,6 @@ class DesiredState:
 
     @classmethod
     def of(cls, answer: JsonObject) -> DesiredState:
-        """By the answer to a heartbeat; a newer controller may say more."""
         return cls(**{one.name: answer[one.name] for one in fields(cls) if one.name in answer})
 
 
@@ -115,7 +114,6 @@ class ControllerClient:
         raise ControllerUnreachable(str(last) or type(last).__name__)
 
     def shown(self, sealed: str) -> str:
-        """A secret that stands in the last answer."""
         return self._sender.shown(sealed)
 
     def fetch(self, path: str, target: Path, limit_s: float = 600.0) -> None:
@@ -147,7 +145,6 @@ class ControllerClient:
             raise ControllerUnreachable(f"{answer.status} {answer.reason}")
 
     def close(self) -> None:
-        """Close the connection; the next message opens another."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -193,25 +190,21 @@ class Reporter:
     def forget(self, generation: int) -> None:
         """Drop what generations before this one had to say: it is of no use any more."""
         with self._change:
-            late = [
-                e
-                for e in self._events
-                if e["event"] != LINE and e.get("generation", generation) < generation
+            self._events = [
+                event
+                for event in self._events
+                if event["event"] == LINE or event.get("generation", generation) >= generation
             ]
-            self._events = [e for e in self._events if e not in late] if late else self._events
 
     def is_heard(self, number: int) -> bool:
-        """Whether the controller has received a report."""
         with self._change:
             return all(event["of"] != number for event in self._events)
 
     @property
     def waiting(self) -> int:
-        """How many reports are not received yet."""
         return len(self._events)
 
     def join(self) -> None:
-        """Wait until nothing is sent any more, after the end."""
         self._thread.join()
 
     def _run(self) -> None:
@@ -261,7 +254,7 @@ def _cut(key: str, value: Any) -> Any:
 
 def _end_of(text: str) -> str:
     cut = len(text) - _LONGEST
-    return text if cut <= 0 else f"[{cut} characters cut] {text[-_LONGEST:]}"
+    return text if cut <= 0 else f"[{cut} characters cut] {text[cut:]}"
 
 
 def _start_of(text: str) -> str:

@@ -12,7 +12,6 @@ reason: its own connections hide those of ranks that have ended.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import socket
@@ -20,6 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -85,7 +85,7 @@ def are_connected(
 
 def _connections() -> Iterator[_Connection]:
     for name in ("tcp", "tcp6"):
-        with contextlib.suppress(FileNotFoundError):  # a kernel without IPv6
+        with suppress(FileNotFoundError):  # a kernel without IPv6
             for line in Path("/proc/self/net", name).read_text().splitlines()[1:]:
                 words = line.split()
                 if int(words[3], 16) != _SYN_SENT:
@@ -120,7 +120,7 @@ def _sockets(pid: int) -> Iterator[int]:
             return
         raise
     for file in files:
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        with suppress(FileNotFoundError, ProcessLookupError):
             target = os.readlink(file)
             if target.startswith("socket:["):
                 yield int(target[len("socket:[") : -1])
@@ -132,7 +132,6 @@ class GroupWatch:
     def __init__(
         self, look: Callable[[], bool], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """``look``: whether they are connected now."""
         self._look = look
         self._clock = clock
         self._since_s = clock()

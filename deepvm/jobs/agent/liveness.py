@@ -23,7 +23,6 @@ class Progress:
         self.begin()
 
     def begin(self) -> None:
-        """A generation begins."""
         self._begun_s = self._since_s = self._clock()
         self._steps: Sequence[int] = ()
         self._waits_for: float | None = None
@@ -58,7 +57,6 @@ class Progress:
         return first_s
 
     def printed(self) -> None:
-        """A trainer has printed a line."""
         self._printed_s = self._clock()
 
     @property
@@ -83,7 +81,6 @@ class ControllerLiveness:
         self._failed_s: float | None = None
 
     def answered(self) -> None:
-        """The controller has answered."""
         was = self.now
         self._answered_s = self._clock()
         self._failed_s = None
@@ -91,18 +88,15 @@ class ControllerLiveness:
             self._back_s = self._answered_s
 
     def failed(self) -> None:
-        """It did not."""
         if self._failed_s is None:
             self._failed_s = self._clock()
 
     @property
     def lasts_s(self) -> float:
-        """Seconds since the last answer."""
         return self._clock() - self._answered_s
 
     @property
     def now(self) -> bool:
-        """Whether the controller is silent."""
         failed_s = self._failed_s
         failing = failed_s is not None and self._clock() - failed_s >= _FAILING_S
         return failing or self.lasts_s >= self._beat_s + _LATE_S

@@ -18,13 +18,13 @@ import logging
 import os
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import urlsplit
 
 from deepvm.core.json_types import JsonObject
 from deepvm.core.spelling import one_of
@@ -39,7 +39,7 @@ _POLL_S = 1.0
 _FAILURES_REPORTED = (3, 300)
 """Failures in a row after which a metadata service is reported as unavailable."""
 _TOKEN_S = 21_600
-_CONNECT_S = _TIMEOUT_S = 2.0
+_TIMEOUT_S = 2.0
 _AZURE_FIRST_S = 125.0
 """The first question starts the service of scheduled events, in up to two minutes."""
 _EC2_GRACE_S = 120.0
@@ -222,7 +222,6 @@ class AzureNotices:
             raise MetadataError(f"{self._url} does not answer as scheduled events do") from None
 
     def rebalance(self) -> bool:
-        """Nothing of the kind is published."""
         return False
 
     def _of_here(self, event: JsonObject) -> bool:
@@ -249,13 +248,11 @@ class NoNotices:
     """A machine of no cloud that is known here: it is never preempted."""
 
     def poll(self) -> Notice | None:
-        """Say so. Raises MetadataError."""
         raise MetadataError(
             "this machine is none of AWS, GCP or Azure, by its firmware; --metadata names a service"
         )
 
     def rebalance(self) -> bool:
-        """Nothing is published."""
         return False
 
 
@@ -331,28 +328,28 @@ def _request(
 
     No proxy is used, which would not know this machine, and no redirection is followed.
     """
-    parts = urlsplit(url)
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    connection = kind(parts.hostname or "", parts.port, timeout=_CONNECT_S)
+    request = urllib.request.Request(url, headers=dict(headers), method=method)
     try:
-        connection.connect()
-        connection.sock.settimeout(limit_s)
-        connection.request(
-            method,
-            f"{parts.path}?{parts.query}" if parts.query else parts.path,
-            headers=dict(headers),
-        )
-        answer = connection.getresponse()
-        body = answer.read(_LARGEST).decode("utf-8", "replace")
-        return _Answer(answer.status, answer.reason, answer.getheader("Metadata-Flavor", ""), body)
-    except TimeoutError as error:
-        if connection.sock is None:
-            raise
+        with _OPENER.open(request, timeout=limit_s) as answer:
+            body = answer.read(_LARGEST).decode("utf-8", "replace")
+            flavor = answer.headers.get("Metadata-Flavor", "")
+            return _Answer(answer.status, answer.reason, flavor, body)
+    except TimeoutError as error:  # where no connection is made it is another error
         raise _NoAnswer(f"{url} does not answer") from error
     except http.client.HTTPException as error:
         raise OSError(f"{url} does not speak HTTP: {type(error).__name__}") from error
-    finally:
-        connection.close()
+
+
+class _AnyStatus(urllib.request.HTTPErrorProcessor):
+    """Neither raises errors for answers nor follows redirections."""
+
+    def http_response(self, request: Any, response: Any) -> Any:
+        return response
+
+    https_response = http_response
+
+
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), _AnyStatus)
 
 
 def _utc(text: str) -> float:

@@ -37,7 +37,6 @@ class PlannedSaves:
     """
 
     def __init__(self, policy: SavePolicy, grace_s: float) -> None:
-        """``grace_s``: of a notice."""
         self.policy = policy
         self.facts = SaveFacts(grace_s=grace_s)
         self._board: Board | None = None
@@ -59,7 +58,6 @@ class PlannedSaves:
         self.safe = version
 
     def told(self, version: int, stall_s: float, took_s: float) -> None:
-        """A version is safe."""
         self._look_for_begun()
         self.safe = max(version, self.safe or 0)
         self._told_s = time.monotonic()
@@ -67,7 +65,6 @@ class PlannedSaves:
         self.facts = replace(self.facts, save_s=stall_s, backup_s=took_s, emergency_s=took_s)
 
     def told_of_failure(self) -> None:
-        """A version will not come."""
         self._look_for_begun()
         self._told_s = time.monotonic()
         self._vain = self._vain + 1

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -114,7 +114,6 @@ class Preparation:
         return found
 
     def have_code(self, spec: JsonObject) -> Path:
-        """Fetch the job's code; returns its folder. Raises Orphaned."""
         folder = self._around.folder
         code = folder / "code"
         code.mkdir(exist_ok=True)
@@ -142,7 +141,7 @@ class Preparation:
         point("agent.before-setup")
         try:
             with self._timed("setup_s"):
-                failed, last = run_setup(command, code, environ, self._does, self._runs, printed)
+                failed, last = self.run_setup(command, code, environ, printed)
         except OSError as error:
             self.give_up("unusable", why=f"setup: {error}")
         if failed:
@@ -155,7 +154,7 @@ class Preparation:
 
         def both(text: str) -> None:
             said(text)
-            self._does(f"fetches {text}")
+            self.doing = f"fetches {text}"
 
         try:
             with self._timed("data_s"):
@@ -169,28 +168,52 @@ class Preparation:
         warm_up()
 
     def end(self) -> None:
-        """Tell how long the parts of it have taken."""
         self.over = True
         parts = {name: round(self._took_s.get(name, 0.0), 3) for name in PARTS}
         self._reporter.add("prepared", **parts, load_s=round(time.monotonic() - self._loads_s, 3))
 
-    @contextlib.contextmanager
+    @contextmanager
     def _timed(self, part: str) -> Iterator[None]:
         began_s = time.monotonic()
         yield
         self._took_s[part] = time.monotonic() - began_s
 
     def stop(self) -> None:
-        """End a setup that runs."""
         if self._setup is not None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
+            with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._setup.pid, signal.SIGKILL)
 
-    def _does(self, what: str) -> None:
-        self.doing = what
+    def run_setup(
+        self, command: str, folder: Path, environ: Environ, printed: Doing
+    ) -> tuple[int, list[str]]:
+        """Run a job's setup in a shell; returns its exit code, as a shell, and its last lines.
 
-    def _runs(self, setup: Process | None) -> None:
-        self._setup = setup
+        Raises OSError.
+
+        Each line changes what it is doing: a setup that prints nothing for ``JobLimits.start_s``
+        hangs, as far as anybody sees.
+        """
+        self.doing = "runs setup"
+        self._setup = process = subprocess.Popen(
+            ["/bin/sh", "-c", command],
+            cwd=folder,
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        assert process.stdout is not None
+        last = list[str]()
+        with process.stdout as output:
+            for number, line in enumerate(lines_of(output), 1):
+                text = f"setup: {line}"
+                last = [*last[1 - _LAST_LINES :], text]
+                printed(text)
+                self.doing = f"runs setup, {number} lines so far"
+        code = process.wait()
+        self._setup = None
+        return exit_code(code), last
 
     def give_up(self, report: str, **facts: Any) -> NoReturn:
         """End this machine once the controller knows that nothing can be trained on it."""
@@ -212,45 +235,3 @@ class Preparation:
                 if self._liveness.lasts_s >= self.orphan_after_s:
                     raise Orphaned from None
                 time.sleep(_RETRY_S)
-
-
-def run_setup(
-    command: str,
-    folder: Path,
-    environ: Environ,
-    doing: Doing,
-    runs: Callable[[Process | None], None] = lambda process: None,
-    printed: Doing = lambda line: None,
-) -> tuple[int, list[str]]:
-    """Run a job's setup in a shell; returns its exit code as a shell gives it, and its last lines.
-
-    Raises OSError.
-
-    ``doing`` is called with each line: a setup that prints nothing for ``Terms.start_s`` hangs, as
-    far as anybody sees. ``runs`` is called with its process, which leads a session of its own, and
-    with None at its end; ``printed`` with each line for the log.
-    """
-    doing("runs setup")
-    process = subprocess.Popen(
-        ["/bin/sh", "-c", command],
-        cwd=folder,
-        env=dict(environ),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-    runs(process)
-    assert process.stdout is not None
-    last = list[str]()
-    lines = 0
-    with process.stdout as said:
-        for line in lines_of(said):
-            lines += 1
-            text = f"setup: {line}"
-            last = [*last[1 - _LAST_LINES :], text]
-            printed(text)
-            doing(f"runs setup, {lines} lines so far")
-    code = process.wait()
-    runs(None)
-    return exit_code(code), last

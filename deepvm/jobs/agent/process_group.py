@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 from deepvm.errors import RequestError
@@ -47,17 +47,16 @@ class ProcessGroup:
 
     def wait(self, limit_s: float) -> int | None:
         """Its exit code as a shell gives it; None if it still runs after ``limit_s``."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        with suppress(subprocess.TimeoutExpired):
             return exit_code(self._process.wait(limit_s))
         return None
 
     def signal(self, number: int) -> None:
-        """Send a signal to all of it."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
+        with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, number)
 
 
-@contextlib.contextmanager
+@contextmanager
 def caught() -> Iterator[list[int]]:
     """A list that grows by each signal that is caught, until the end of the context."""
     heard: list[int] = []

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from deepvm.core.json_types import JsonObject
@@ -30,7 +31,7 @@ from deepvm.io.agent_board import (
     SaveReason,
     Scheduled,
 )
-from deepvm.jobs.agent.backups import LAST_S, BackupRequests, Backups
+from deepvm.jobs.agent.backups import LAST_S, Backups, TrainerRequests
 from deepvm.jobs.agent.notices import Notice, NoticeSource, watch
 from deepvm.jobs.agent.planned_saves import PlannedSaves
 from deepvm.jobs.agent.process_group import ProcessGroup, caught
@@ -48,7 +49,7 @@ agent logs what is lost.
 log = logging.getLogger("deepvm.agent")
 
 
-class StandaloneAgent(BackupRequests):
+class StandaloneAgent(TrainerRequests):
     """Has the trainers of one command save when this machine is preempted."""
 
     def __init__(
@@ -94,7 +95,9 @@ class StandaloneAgent(BackupRequests):
             sockets = TrainerSocket(folder, self._answer)
             try:
                 command = ProcessGroup(words, {**os.environ, AGENT: str(folder)})
-                threading.Thread(target=self._listen, daemon=True, name="notices").start()
+                heard = (self._noticed, self._rebalanced, self._unavailable)
+                listen = partial(watch, self._notices, self._over, *heard)
+                threading.Thread(target=listen, daemon=True, name="notices").start()
                 code = self._watch(command, signals)
                 return code or self._last_backup(signals)
             finally:
@@ -197,9 +200,6 @@ class StandaloneAgent(BackupRequests):
             self._board.of_rank(rank, RankFlag.HELD) for rank in self._ranks()
         )
 
-    def _listen(self) -> None:
-        watch(self._notices, self._over, self._noticed, self._rebalanced, self._unavailable)
-
     def _noticed(self, notice: Notice) -> None:
         self._preempted_s = notice.taken_s
         left_s = max(notice.taken_s - time.time(), 0.0)
@@ -217,39 +217,19 @@ class StandaloneAgent(BackupRequests):
     def _unavailable(self, _: Exception) -> None:
         self._known = replace(self._known, missed_rate=1.0)
 
-    def _answer(self, message: JsonObject) -> JsonObject:
-        kind = message.get("ask") or message.get("tell")
-        if kind == "schedule":
-            reason, limit_ms, request = message["save"]
-            self._board.schedule(
-                int(message["step"]), Scheduled(SaveReason(reason), int(limit_ms), int(request))
-            )
-        elif kind == "backup":
-            return self._request_backup(message)
-        elif kind == "nothing":
-            self._backups.nothing(self._part(message))
-        elif kind == "latest":
-            return self._latest(message)
-        elif kind == "restored":
-            self._plan.restored(int(message["version"]))
-        elif kind == "saved":
-            if message.get("error"):
-                log.warning("version %s is not safe: %s", message["version"], message["error"])
-            self._told_of_save(message)
+    def _schedule(self, message: JsonObject) -> JsonObject:
+        reason, limit_ms, request = message["save"]
+        save = Scheduled(SaveReason(reason), int(limit_ms), int(request))
+        self._board.schedule(int(message["step"]), save)
         return {}
 
-    def _told_of_save(self, message: JsonObject) -> None:
+    def _save_reported(self, message: JsonObject) -> None:
         if message.get("error"):
+            log.warning("a checkpoint is not safe: %s", message["error"])
             self._plan.told_of_failure()
             return
         version = int(message["version"]) - self._base
         self._plan.told(version, float(message["stall_s"]), float(message["took_s"]))
 
-    def _request_backup(self, message: JsonObject) -> JsonObject:
-        step = int(message["step"])
-        rank = int(message["local_rank"])
-
-        def went_on() -> bool:
-            return self._ended.is_set() or self._board.of_rank(rank, RankFlag.STEP) > step
-
-        return self._back_up(message, went_on)
+    def _has_gone_on(self, local_rank: int, step: int) -> bool:
+        return self._ended.is_set() or self._board.of_rank(local_rank, RankFlag.STEP) > step

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import os
 import socketserver
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from deepvm.core.json_types import JsonObject
@@ -23,9 +23,8 @@ Answer = Callable[[JsonObject], JsonObject]
 
 class _Handler(socketserver.StreamRequestHandler):
     def handle(self) -> None:
-        """Answer line after line."""
         answer: Answer = self.server.answer  # type: ignore[attr-defined]
-        with contextlib.suppress(OSError):  # a trainer that was killed
+        with suppress(OSError):  # a trainer that was killed
             for line in iter(lambda: self.rfile.readline(_LONGEST), b""):
                 try:
                     message = json.loads(line)
@@ -50,7 +49,6 @@ class TrainerSocket:
     """Listens in the agent's folder; ``answer`` is called in threads."""
 
     def __init__(self, folder: Path, answer: Answer) -> None:
-        """Listen. Raises OSError."""
         path = folder / SOCKET
         path.unlink(missing_ok=True)
         # The name of a Unix socket has at most 107 bytes: go by the open folder.
@@ -65,6 +63,5 @@ class TrainerSocket:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop."""
         self._server.shutdown()
         self._server.server_close()

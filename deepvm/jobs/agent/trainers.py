@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import os
@@ -13,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, TypeAlias
@@ -29,8 +29,6 @@ GPUS = "CUDA_VISIBLE_DEVICES"
 _GONE_S = 10.0
 _LINE = 64 * 1024
 _LAST_LINES = 40
-_READY = -1
-_GONE = -2
 
 log = logging.getLogger("deepvm.agent")
 
@@ -62,30 +60,25 @@ class Command:
         return shlex.split(self.train)
 
     def words_of(self, more: Environ) -> list[str]:
-        """The same for one generation, whose variables are given."""
         words = self.words
         if self.launcher != TORCHRUN:
             return words
         nodes = int(more["WORLD_SIZE"]) // self.per_machine
-        options = {
-            "nnodes": nodes,
-            "node-rank": int(more["RANK"]) // self.per_machine,
-            "nproc-per-node": self.per_machine,
-            "master-addr": more["MASTER_ADDR"],
-            "master-port": more["MASTER_PORT"],
-        }
         # torchrun starts the interpreter itself.
         script = words[1:] if os.path.basename(words[0]) in ("python", "python3") else words
-        run = [
+        return [
             "python",
             "-m",
             "torch.distributed.run",
-            *(f"--{name}={value}" for name, value in options.items()),
+            f"--nnodes={nodes}",
+            f"--node-rank={int(more['RANK']) // self.per_machine}",
+            f"--nproc-per-node={self.per_machine}",
+            f"--master-addr={more['MASTER_ADDR']}",
+            f"--master-port={more['MASTER_PORT']}",
+            *script,
         ]
-        return [*run, *script]
 
     def start_problem(self, error: OSError) -> str:
-        """Why its processes cannot be started."""
         name = str(error.filename or self.train)
         if not isinstance(error, FileNotFoundError) or "/" in name:
             return f"{name}: {error.strerror or error}"
@@ -95,7 +88,6 @@ class Command:
 
     @property
     def processes(self) -> int:
-        """How many the agent starts."""
         return 1 if self.launcher == TORCHRUN else self.per_machine
 
 
@@ -134,22 +126,20 @@ class ProcessLayout:
 
     def variables(self, local: int, rank: int) -> dict[str, str]:
         """Variables of the process with this number on this machine, and this rank of all."""
-        if not self.independent:
-            values = {
-                "RANK": str(rank),
-                "LOCAL_RANK": str(local),
-                "LOCAL_WORLD_SIZE": str(self.processes),
-            }
-            return values | ({GPUS: ",".join(self.gpus)} if self.gpus else {})
+        gpus = self.gpus
         values = {
             "RANK": str(rank),
-            "LOCAL_RANK": "0",
-            "LOCAL_WORLD_SIZE": "1",
-            INDEPENDENT: str(local),
+            "LOCAL_RANK": str(local),
+            "LOCAL_WORLD_SIZE": str(self.processes),
         }
-        if rank:  # their checkpoints must not replace one another
-            values["DEEPVM_JOB"] = f"{self.job}-{rank}"
-        return values | ({GPUS: ",".join(self._share(local))} if self.gpus else {})
+        if self.independent:
+            gpus = gpus and self._share(local)
+            values |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", INDEPENDENT: str(local)}
+            if rank:  # their checkpoints must not replace one another
+                values["DEEPVM_JOB"] = f"{self.job}-{rank}"
+        if gpus:
+            values[GPUS] = ",".join(gpus)
+        return values
 
     def _share(self, local: int) -> tuple[str, ...]:
         """The GPUs of an independent process: as many for each, or one for several."""
@@ -170,6 +160,29 @@ class Trainer:
     reader: threading.Thread | None = None
 
 
+@dataclass(eq=False)
+class _Waiting:
+    """A process that has loaded torch, or will have; ``pipe``: by which it reports that."""
+
+    process: Process
+    pipe: int
+    ready: bool = False
+
+    def is_ready(self) -> bool:
+        if not self.ready:
+            with suppress(BlockingIOError):
+                self.ready = bool(os.read(self.pipe, len(READY)))
+        return self.ready
+
+    def end(self) -> None:
+        _kill(self.process)
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream is not None:
+                with suppress(OSError):  # what it was sent last cannot be
+                    stream.close()
+        os.close(self.pipe)
+
+
 class Trainers:
     """The trainers of one machine: those that wait, and those of one generation."""
 
@@ -181,19 +194,22 @@ class Trainers:
         self._environ = dict(environ)
         self._said = said
         self._lock = threading.Lock()
-        self._warm: list[tuple[Process, int]] = []
-        """Those that wait, each with the pipe by which it says that it is ready; -1: it has."""
+        self._warm: list[_Waiting] = []
         self._cannot_wait = False
         self.running: list[Trainer] = []
         self._others = set(children_of(os.getpid()))
         """What this process has started before is no trainer's."""
         # What trainers leave behind becomes a child of this process, which can end it.
-        with contextlib.suppress(OSError, AttributeError):
+        with suppress(OSError, AttributeError):
             become_subreaper()
+
+    @property
+    def _can_warm(self) -> bool:
+        return can_warm(self.command.words) and self.command.launcher != TORCHRUN
 
     def warm_up(self) -> None:
         """Start processes that load torch and wait, if the command allows it and there are none."""
-        if not can_warm(self.command.words) or self.command.launcher == TORCHRUN:
+        if not self._can_warm:
             return
         with self._lock:
             self._warm = self._alive()
@@ -206,13 +222,14 @@ class Trainers:
                     return
             self._cannot_wait = False
 
-    def _waiting(self) -> tuple[Process, int]:
-        told, tells = os.pipe()
+    def _waiting(self) -> _Waiting:
+        pipe, reports = os.pipe()
+        os.set_blocking(pipe, False)
         words = [
             _python(self.command.words[0], self.command.env),
             "-m",
             "deepvm.jobs.agent.warm",
-            str(tells),
+            str(reports),
         ]
         try:
             process = subprocess.Popen(
@@ -223,47 +240,32 @@ class Trainers:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                pass_fds=(tells,),
+                pass_fds=(reports,),
             )
         except OSError:
-            os.close(told)
+            os.close(pipe)
             raise
         finally:
-            os.close(tells)
-        os.set_blocking(told, False)
-        return process, told
+            os.close(reports)
+        return _Waiting(process, pipe)
 
-    def _alive(self) -> list[tuple[Process, int]]:
-        """Those that wait and live."""
-        for process, told in self._warm:
-            if process.poll() is not None:
-                _end(process, told)
-        return [(p, told) for p, told in self._warm if p.returncode is None]
+    def _alive(self) -> list[_Waiting]:
+        alive = []
+        for one in self._warm:
+            if one.process.poll() is None:
+                alive.append(one)
+            else:
+                one.end()
+        return alive
 
     @property
     def warm(self) -> bool:
         """Whether trainers can begin at once, as far as this command allows it."""
-        if (
-            not can_warm(self.command.words)
-            or self.command.launcher == TORCHRUN
-            or self._cannot_wait
-        ):
+        if not self._can_warm or self._cannot_wait:
             return True
         with self._lock:
-            self._warm = [(process, self._heard(told)) for process, told in self._alive()]
-            return sum(told == _READY for _, told in self._warm) >= self.command.processes
-
-    @staticmethod
-    def _heard(told: int) -> int:
-        """``_READY`` once a waiting process has said that it is; ``_GONE`` if it ends."""
-        if told < 0:
-            return told
-        try:
-            found = os.read(told, len(READY))
-        except BlockingIOError:
-            return told
-        os.close(told)
-        return _READY if found else _GONE
+            self._warm = self._alive()
+            return sum(one.is_ready() for one in self._warm) >= self.command.processes
 
     def start(self, each: Sequence[Environ]) -> None:
         """Start the trainers of a generation; ``each``: further variables of each process.
@@ -274,10 +276,6 @@ class Trainers:
         with self._lock:
             waiting = self._alive()
             self._warm = []
-        for process, told in waiting:
-            if told == _GONE:
-                _end(process, told)
-        waiting = [(process, told) for process, told in waiting if told != _GONE]
         for local_rank, more in enumerate(each):
             words = self.command.words_of(more)
             env = {**self._environ, **self.command.env, **more}
@@ -286,33 +284,23 @@ class Trainers:
             trainer.reader = threading.Thread(target=self._read, args=(trainer,), daemon=True)
             trainer.reader.start()
             self.running.append(trainer)
-        for process, told in waiting:
-            _end(process, told)
+        for one in waiting:
+            one.end()
 
-    def _ordered(
-        self,
-        waiting: list[tuple[Process, int]],
-        words: list[str],
-        env: Environ,
-    ) -> Process | None:
-        """The first that waits and becomes a command."""
-        order = (
-            json.dumps({"env": env, "folder": str(self.command.folder), "words": words}).encode()
-            + b"\n"
-        )
+    def _ordered(self, waiting: list[_Waiting], words: list[str], env: Environ) -> Process | None:
+        order = json.dumps({"env": env, "folder": str(self.command.folder), "words": words})
         while waiting:
-            process, told = waiting.pop(0)
-            assert process.stdin is not None
+            one = waiting.pop(0)
+            assert one.process.stdin is not None
             try:
-                process.stdin.write(order)
-                process.stdin.close()
+                one.process.stdin.write(f"{order}\n".encode())
+                one.process.stdin.close()
             except OSError as error:  # it has just ended
                 log.warning("a trainer that waited is gone: %s", error)
-                _end(process, told)
+                one.end()
                 continue
-            if told >= 0:
-                os.close(told)
-            return process
+            os.close(one.pipe)
+            return one.process
         return None
 
     def _cold(self, words: list[str], env: Environ) -> Process:
@@ -366,17 +354,16 @@ class Trainers:
             _kill(trainer.process)
         self.running = []
         with self._lock:
-            spared = self._others | {process.pid for process, _ in self._warm}
+            spared = self._others | {one.process.pid for one in self._warm}
         _reap_strays(spared)
 
     def close(self) -> None:
-        """End those that wait as well."""
         self.kill()
         with self._lock:
             waiting = self._warm
             self._warm = []
-        for process, told in waiting:
-            _end(process, told)
+        for one in waiting:
+            one.end()
 
 
 def lines_of(source: IO[bytes]) -> Iterator[str]:
@@ -393,21 +380,10 @@ def _python(name: str, env: Environ) -> str:
 
 
 def _kill(process: Process) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
+    with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-    with contextlib.suppress(subprocess.TimeoutExpired):
+    with suppress(subprocess.TimeoutExpired):
         process.wait(_GONE_S)
-
-
-def _end(process: Process, told: int) -> None:
-    """End one that waits, or has ended by itself."""
-    _kill(process)
-    for stream in (process.stdin, process.stdout):
-        if stream is not None:
-            with contextlib.suppress(OSError):  # what it was sent last cannot be
-                stream.close()
-    if told >= 0:
-        os.close(told)
 
 
 def _reap_strays(spared: set[int]) -> None:
@@ -418,8 +394,8 @@ def _reap_strays(spared: set[int]) -> None:
         if not strays:
             return
         for pid in strays:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
+            with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-            with contextlib.suppress(ChildProcessError):
+            with suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
         time.sleep(0.005)

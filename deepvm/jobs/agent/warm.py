@@ -6,7 +6,6 @@ It reads one line of JSON from its standard input, the variables and words of a 
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import importlib
 import json
@@ -17,6 +16,7 @@ import sys
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from deepvm.io.agent_link import INDEPENDENT, AgentLink
@@ -42,7 +42,7 @@ def await_first(environ: Mapping[str, str]) -> None:
     if environ.get("RANK", "0") == "0" or not all(where):
         return
     while (left_s := until_s - time.monotonic()) > 0:
-        with contextlib.suppress(OSError), socket.create_connection(where, left_s):
+        with suppress(OSError), socket.create_connection(where, left_s):
             return
         time.sleep(_LOOK_S)
 
@@ -58,7 +58,7 @@ def use_own_gpu(environ: Mapping[str, str]) -> None:
         if local_rank < cuda.device_count():  # a machine that is simulated here has fewer
             cuda.set_device(local_rank)
 
-    with contextlib.suppress(AttributeError):  # a release of torch without it
+    with suppress(AttributeError):  # a release of torch without it
         cuda._lazy_call(choose)
 
 
@@ -95,14 +95,14 @@ def watch_first_step(environ: Mapping[str, str]) -> None:
         while answer is not None and answer.get("stop"):  # until the agent ends this process
             time.sleep(1.0)
 
-    with contextlib.suppress(AttributeError):
+    with suppress(AttributeError):
         optimizer.register_optimizer_step_pre_hook(before)
 
 
 def main() -> None:
     """Load, wait, run."""
     # A training without torch, or whose torch is broken: it will say so itself
-    with contextlib.suppress(Exception):
+    with suppress(Exception):
         importlib.import_module("torch")
         # The first optimizer loads it, in as long as torch itself takes.
         importlib.import_module("torch._dynamo")
@@ -113,7 +113,7 @@ def main() -> None:
     tells = int(sys.argv[1])
     point("warm.loaded")
     # It was told before it was ready, and nobody waits for the word
-    with contextlib.suppress(BrokenPipeError):
+    with suppress(BrokenPipeError):
         os.write(tells, READY)
     os.close(tells)
     with os.fdopen(0, "rb", closefd=False) as source:

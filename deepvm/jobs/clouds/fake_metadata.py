@@ -18,7 +18,6 @@ class FakeMetadata:
     """Serves the facts of one machine; a notice appears when the cloud takes it back."""
 
     def __init__(self, facts: dict[str, str], address: str = "127.0.0.1", port: int = 0) -> None:
-        """Listen. Raises OSError."""
         self.facts = facts
         self._tokens = set[str]()
         outer = self
@@ -30,7 +29,6 @@ class FakeMetadata:
                 """Say nothing."""
 
             def do_PUT(self) -> None:
-                """Give a token."""
                 if self.path != "/latest/api/token" or not self.headers.get(_TTL, "").isdigit():
                     return self._answer(400)
                 token = secrets.token_urlsafe(24)
@@ -38,7 +36,6 @@ class FakeMetadata:
                 return self._answer(200, token)
 
             def do_GET(self) -> None:
-                """Give a fact."""
                 if self.headers.get(_TOKEN) not in outer._tokens:
                     return self._answer(401)
                 found = outer.facts.get(self.path.removeprefix("/latest/meta-data/"))
@@ -57,11 +54,9 @@ class FakeMetadata:
         threading.Thread(target=self._server.serve_forever, args=(0.1,), daemon=True).start()
 
     def notice(self, taken_s: float) -> None:
-        """Say that the machine is preempted."""
         row = {"action": "terminate", "time": utc_text(taken_s, "microseconds")}
         self.facts = {**self.facts, "spot/instance-action": json.dumps(row)}
 
     def recommend(self, now_s: float) -> None:
-        """Recommend a rebalance."""
         row = {"noticeTime": utc_text(now_s, "microseconds")}
         self.facts = {**self.facts, "events/recommendations/rebalance": json.dumps(row)}

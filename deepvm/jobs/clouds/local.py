@@ -7,7 +7,6 @@ why it ended.
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import json
 import os
@@ -16,13 +15,15 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import ClassVar
 
 from deepvm.core.json_types import JsonDict
 from deepvm.errors import DataError
-from deepvm.io.atomic_write import write_bytes
+from deepvm.io.atomic_write import write_json
 from deepvm.io.failpoints import POINTS, point
 from deepvm.jobs.cloud import Listing, RefusedError, Start, UnknownError
 from deepvm.jobs.decisions.world import MachineRecord
@@ -77,7 +78,6 @@ class LocalCloud:
         }
 
     def words(self, record: MachineRecord, job: str) -> list[str]:
-        """What starts a machine's first process. Raises RefusedError."""
         return jail()
 
     def finish(self, job: str) -> None:
@@ -101,10 +101,8 @@ class LocalCloud:
             launched_s = self.now_s(start.job)
             settings = {
                 **self.settings(record, start.job),
-                "machine": start.machine,
+                **asdict(start),
                 "secret": start.secret.hex(),
-                "controller": start.controller,
-                "controller_file": start.controller_file,
                 "type": record.pool.instance_type,
                 "zone": record.pool.zone,
                 "market": record.pool.market,
@@ -113,15 +111,10 @@ class LocalCloud:
             }
             # Whose permissions are kept: no other user ever reads the secret
             (place / "settings.json").touch(0o600)
-            write_bytes(place / "settings.json", json.dumps(settings).encode())
-            words = [
-                *self.words(record, start.job),
-                sys.executable,
-                "-m",
-                "deepvm.jobs.clouds.local_machine",
-                str(place),
-            ]
-            write_bytes(place / MACHINE, json.dumps({"launched_s": launched_s}).encode())
+            write_json(place / "settings.json", settings)
+            first = [sys.executable, "-m", "deepvm.jobs.clouds.local_machine", str(place)]
+            words = [*self.words(record, start.job), *first]
+            write_json(place / MACHINE, {"launched_s": launched_s})
             point("local.before-launch")
             # Nobody's child: it outlives this process, which need not wait for it.
             begin = 'log=$1; shift; "$@" >>"$log" 2>&1 & echo $!'
@@ -137,9 +130,7 @@ class LocalCloud:
             )
             point("local.after-launch")
             process = int(started.stdout)
-            write_bytes(
-                place / MACHINE, json.dumps({"launched_s": launched_s, "process": process}).encode()
-            )
+            write_json(place / MACHINE, {"launched_s": launched_s, "process": process})
             point("local.before-reply")
             return launched_s
         except OSError as error:
@@ -151,7 +142,7 @@ class LocalCloud:
         alive = dict[str, float]()
         ended = dict[str, tuple[float, float]]()
         taken = set[str]()
-        with contextlib.suppress(FileNotFoundError):
+        with suppress(FileNotFoundError):
             for place in sorted((self._folder / job / "machines").iterdir()):
                 if not (place / MACHINE).exists():
                     continue
@@ -168,7 +159,6 @@ class LocalCloud:
         return Listing(alive, ended, taken=frozenset(taken))
 
     def now_s(self, job: str) -> float:
-        """Now, by the clock of a job."""
         return clock_of(self._folder / job).now_s()
 
     def _end(self, job: str, machine: str, why: str) -> JsonDict:
@@ -178,41 +168,38 @@ class LocalCloud:
             point("local.before-ended")
             end = self._ends.setdefault(place, {"ended_s": self.now_s(job), "why": why})
             try:
-                write_bytes(place / ENDED, json.dumps(end).encode())
+                write_json(place / ENDED, end)
             except DataError:  # a full disk, which may be what ended it
                 return end
         return _read(place / ENDED)
 
     def last_lines(self, job: str, machine: str) -> list[str]:
-        with contextlib.suppress(OSError), (self._machine(job, machine) / LOG).open("rb") as log:
+        with suppress(OSError), (self._machine(job, machine) / LOG).open("rb") as log:
             log.seek(max(log.seek(0, os.SEEK_END) - _LAST_BYTES, 0))
             return log.read().decode("utf-8", "replace").splitlines()[-_LAST_LINES:]
         return []
 
     def release(self, job: str, machine: str) -> None:
         place = self._machine(job, machine)
-        if not (place / MACHINE).exists() or not _is_alive(place):
-            return
-        point("local.before-release")
-        _kill(place, "released")
-        point("local.after-release")
-        self._end(job, machine, "released")
-        shutil.rmtree(place / AGENT, ignore_errors=True)
+        if _is_alive(place):
+            point("local.before-release")
+            _kill(place, "released")
+            point("local.after-release")
+            self._end(job, machine, "released")
+            shutil.rmtree(place / AGENT, ignore_errors=True)
 
     def preempt(self, job: str, machine: str, grace_s: float | None) -> None:
         place = self._machine(job, machine)
-        if not (place / MACHINE).exists() or not _is_alive(place):
-            return
-        if grace_s is None:
+        if _is_alive(place) and grace_s is None:
             _kill(place, "preempted")
             self._end(job, machine, "preempted")
-        else:
-            write_bytes(place / ORDER, json.dumps({"taken_s": time.time() + grace_s}).encode())
+        elif _is_alive(place):
+            write_json(place / ORDER, {"taken_s": time.time() + float(grace_s or 0.0)})
 
     def recommend(self, job: str, machine: str) -> None:
         place = self._machine(job, machine)
-        if (place / MACHINE).exists() and _is_alive(place) and not (place / ORDER).exists():
-            write_bytes(place / ORDER, json.dumps({"recommended_s": time.time()}).encode())
+        if _is_alive(place) and not (place / ORDER).exists():
+            write_json(place / ORDER, {"recommended_s": time.time()})
 
 
 def jail() -> list[str]:
@@ -250,6 +237,8 @@ def _locked(descriptor: int, kind: int) -> bool:
 
 def _is_alive(place: Path) -> bool:
     """Whether any process of a machine lives: it holds the lock."""
+    if not (place / MACHINE).exists():
+        return False
     descriptor = os.open(place / LOCK, os.O_RDWR)
     try:
         # Shared: others who look at the same time hold none that counts
@@ -261,14 +250,14 @@ def _is_alive(place: Path) -> bool:
 def _kill(place: Path, why: str) -> None:
     """End a machine, and return when it is gone."""
     # Its first process reads this, also where nothing was left to record its pid.
-    with contextlib.suppress(DataError):  # a full disk must not keep it alive
-        write_bytes(place / ORDER, json.dumps({"end": why}).encode())
+    with suppress(DataError):  # a full disk must not keep it alive
+        write_json(place / ORDER, {"end": why})
     process = int(_read(place / MACHINE).get("process", 0))
     if not process:
         return _await_end(place)
     children = Path(f"/proc/{process}/task/{process}/children")
     # Unshare or the keeper waits until all are gone, and then frees the lock
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         for child in children.read_text().split():
             os.kill(int(child), signal.SIGKILL)
     return _await_end(place)

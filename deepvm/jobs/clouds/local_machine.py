@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
@@ -10,9 +9,10 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
-from deepvm.io.atomic_write import write_bytes
+from deepvm.io.atomic_write import write_json
 from deepvm.io.failpoints import point
 from deepvm.io.process_tree import become_subreaper, end_descendants
 from deepvm.jobs.agent.notices import ENDPOINT
@@ -68,7 +68,7 @@ def main() -> None:
 
 def _reap(spared: int) -> None:
     """As the first process of its kind it is the parent of all that have lost theirs."""
-    with contextlib.suppress(ChildProcessError):
+    with suppress(ChildProcessError):
         while True:
             found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if found is None or found.si_pid == spared:
@@ -79,7 +79,7 @@ def _reap(spared: int) -> None:
 def _end(place: Path, why: str) -> None:
     point("machine.before-end")
     ended_s = clock_of(place.parents[1]).now_s()
-    write_bytes(place / "ended.json", json.dumps({"ended_s": ended_s, "why": why}).encode())
+    write_json(place / "ended.json", {"ended_s": ended_s, "why": why})
     if os.getpid() == 1:
         os._exit(0)  # and all processes with numbers of its own kind
     end_descendants()

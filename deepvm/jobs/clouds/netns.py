@@ -6,12 +6,12 @@ Its link can be taken away, so that it is alive and silent, and given back.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import shutil
 import subprocess
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 from deepvm.core.json_types import JsonDict
@@ -50,7 +50,6 @@ class NetnsCloud(LocalCloud):
         return f"{net}.1"
 
     def settings(self, record: MachineRecord, job: str) -> JsonDict:
-        """With its own address and interface."""
         number = int(record.id.removeprefix("m"))
         address = f"{_net(job)}.{_FIRST + number % _MOST}"
         return {
@@ -64,7 +63,7 @@ class NetnsCloud(LocalCloud):
     def words(self, record: MachineRecord, job: str) -> list[str]:
         """Commands run in the machine's namespace, which is made now. Raises RefusedError."""
         space = _space(job, record.id)
-        bridge = self._made(job)
+        self.host(job)
         address = self.settings(record, job)["address"]
         outer = _outer(space)
         inner = f"{space}i"[-15:]
@@ -78,17 +77,13 @@ class NetnsCloud(LocalCloud):
             _ip("-n", space, "addr", "add", f"{_METADATA}/32", "dev", "lo")
             _ip("-n", space, "link", "set", "lo", "up")
             _ip("-n", space, "link", "set", "eth0", "up")
-            _ip("link", "set", outer, "master", bridge)
+            _ip("link", "set", outer, "master", _bridge(job))
             _ip("link", "set", outer, "up")
         except subprocess.SubprocessError as error:
             _remove(space)
             said = (getattr(error, "stderr", b"") or b"").decode(errors="replace").strip()
             raise RefusedError(f"no network namespace could be made: {said or error}") from None
         return ["ip", "netns", "exec", space, *jail()]
-
-    def _made(self, job: str) -> str:
-        self.host(job)
-        return _bridge(job)
 
     def release(self, job: str, machine: str) -> None:
         super().release(job, machine)
@@ -98,7 +93,7 @@ class NetnsCloud(LocalCloud):
         super().finish(job)
         for place in sorted((self._folder / job / "machines").glob("*")):
             _remove(_space(job, place.name))
-        with contextlib.suppress(subprocess.SubprocessError):
+        with suppress(subprocess.SubprocessError):
             _ip("link", "del", _bridge(job))
 
     def cut(self, job: str, machine: str, *, down: bool = True) -> None:
@@ -128,14 +123,13 @@ def _net(job: str) -> str:
 
 
 def _outer(space: str) -> str:
-    """The end of its cable at the switch."""
     return f"{space}o"[-15:]
 
 
 def _remove(space: str) -> None:
     # A connection that was never closed keeps the namespace, and with it the cable, for minutes.
     for words in (("link", "del", _outer(space)), ("netns", "del", space)):
-        with contextlib.suppress(subprocess.SubprocessError):
+        with suppress(subprocess.SubprocessError):
             _ip(*words)
 
 

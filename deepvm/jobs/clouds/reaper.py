@@ -7,11 +7,11 @@ unless both are killed at once.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from functools import partial
 
 from deepvm.io.process_tree import become_subreaper, end_descendants, follow_parent
@@ -27,7 +27,7 @@ def main() -> None:
     # The machine's lock is among the open files: it is free when both have ended.
     follow = partial(follow_parent, own, signal.SIGTERM)
     process = subprocess.Popen([*sys.argv[1:], KEPT], close_fds=False, preexec_fn=follow)
-    with contextlib.suppress(ChildProcessError):
+    with suppress(ChildProcessError):
         while True:
             if os.waitpid(-1, 0)[0] == process.pid:
                 break

@@ -14,7 +14,7 @@ CLOUDS = {
     "local": "deepvm.jobs.clouds.local:LocalCloud",
     "netns": "deepvm.jobs.clouds.netns:NetnsCloud",
     "ssh": "deepvm.jobs.clouds.ssh:SshCloud",
-    "aws": "deepvm.jobs.clouds.aws.ec2_head:HeadedEc2Cloud",
+    "aws": "deepvm.jobs.clouds.aws.ec2_cloud:Ec2Cloud",
 }
 """Name -> ``module:class``, imported when first used."""
 

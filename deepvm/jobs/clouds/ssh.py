@@ -9,7 +9,6 @@ its agent ends it when it loses the controller.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import logging
@@ -22,6 +21,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -30,7 +30,7 @@ from typing import ClassVar
 import deepvm
 from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.errors import RequestError
-from deepvm.io.atomic_write import write_bytes
+from deepvm.io.atomic_write import write_json
 from deepvm.io.own_package import package_archive
 from deepvm.jobs.cloud import Listing, RefusedError, Start, UnknownError
 from deepvm.jobs.decisions.world import MachineRecord
@@ -95,7 +95,7 @@ class SshCloud:
             return "127.0.0.1"
         for host in own.hosts:
             with (
-                contextlib.suppress(OSError),
+                suppress(OSError),
                 socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker,
             ):
                 asker.connect((host.address or _resolved(host), 9))
@@ -120,10 +120,7 @@ class SshCloud:
                 "machine": start.machine,
                 "secret": start.secret.hex(),
                 "controller": start.controller,
-                "type": record.pool.instance_type,
-                "zone": record.pool.zone,
-                "market": record.pool.market,
-                "usd_per_hour": record.pool.usd_per_hour,
+                "pool": asdict(record.pool),
                 "role": record.role.value,
             }
             try:
@@ -201,7 +198,6 @@ class SshCloud:
         return Listing(alive, ended, taken=frozenset(taken))
 
     def _note(self, job: str, host: Host, answer: JsonObject) -> None:
-        """Write down what a host says of its machines."""
         behind_s = self._behind_s(job, answer)
         for name, launched_s in answer["alive"].items():
             self._change(job, name, host.name, launched_s=launched_s + behind_s, ended_s=None)
@@ -279,7 +275,7 @@ class SshCloud:
 
     def _place(self, job: str, machine: str, placed: _Placed) -> None:
         self._places(job).mkdir(parents=True, exist_ok=True)
-        write_bytes(self._places(job) / f"{machine}.json", json.dumps(asdict(placed)).encode())
+        write_json(self._places(job) / f"{machine}.json", asdict(placed))
 
     def _change(self, job: str, machine: str, host: str, **facts: float | bool | None) -> None:
         with self._writing:
@@ -295,7 +291,6 @@ class SshCloud:
     def _ask_all(
         self, own: StaticHosts, hosts: Iterable[Host], order: JsonObject
     ) -> list[tuple[Host, JsonDict]]:
-        """The answers of those hosts that answer, asked at once."""
 
         def ask(host: Host) -> tuple[Host, JsonDict] | None:
             try:
@@ -338,13 +333,16 @@ class SshCloud:
                 else error
             )
             raise UnknownError(f"{host.name}: {why}") from None
-        for line in reversed(out.decode("utf-8", "replace").splitlines()):
-            if line.startswith(MARK):
-                with contextlib.suppress(ValueError):
-                    found = json.loads(line[len(MARK) :])
-                    if isinstance(found, dict) and "event" in found:
-                        self._deaf.pop(host.name, None)
-                        return found
+        answers = [
+            line.removeprefix(MARK)
+            for line in out.decode("utf-8", "replace").splitlines()
+            if line.startswith(MARK)
+        ]
+        with suppress(ValueError):
+            found = json.loads(answers[-1] if answers else "")
+            if isinstance(found, dict) and "event" in found:
+                self._deaf.pop(host.name, None)
+                return found
         self._deaf[host.name] = time.monotonic()
         last = [line for line in err.decode("utf-8", "replace").splitlines() if line.strip()][-1:]
         raise UnknownError(
@@ -368,7 +366,7 @@ def _run(words: list[str], data: bytes) -> tuple[bytes, bytes]:
         try:
             return process.communicate(data, _LIMIT_S)
         except BaseException:
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 os.killpg(process.pid, signal.SIGKILL)
             raise
 
@@ -387,7 +385,6 @@ def _resolved(host: Host) -> str:
 
 
 def _package() -> bytes:
-    """An archive of this deepvm."""
     return package_archive(libraries=False)
 
 

@@ -7,12 +7,12 @@ the connection that made it is closed.
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import shutil
 import socket
 import time
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -69,40 +69,32 @@ def obey(order: JsonObject) -> JsonDict:
     job = str(order["job"])
     folder = root / str(order["place"])
     cloud = HostCloud(folder, str(order.get("address", "")))
+    answer: JsonDict = {"event": "done"}
     try:
-        if order["do"] == "start":
-            launched_s = _start(cloud, folder, order)
-            return {
-                "event": "done",
-                "launched_s": launched_s,
-                "now_s": job_time_s(folder / job, time.time()),
-            }
-        if order["do"] == "look":
-            _tell(folder / job, str(order.get("controller", "")))
-        elif order["do"] == "release":
-            cloud.release(job, str(order["machine"]))
-        elif order["do"] == "read":
-            return {"event": "done", "lines": cloud.last_lines(job, str(order["machine"]))}
-        elif order["do"] == "preempt":
-            cloud.preempt(job, str(order["machine"]), order["grace_s"])
-        elif order["do"] == "recommend":
-            cloud.recommend(job, str(order["machine"]))
-        elif order["do"] == "finish":
-            _finish(cloud, root, folder, job, int(order["lock"]))
+        machine = str(order.get("machine", ""))
+        match order["do"]:
+            case "start":
+                answer["launched_s"] = _start(cloud, folder, order)
+            case "look":
+                _tell(folder / job, str(order.get("controller", "")))
+            case "release":
+                cloud.release(job, machine)
+            case "read":
+                answer["lines"] = cloud.last_lines(job, machine)
+            case "preempt":
+                cloud.preempt(job, machine, order["grace_s"])
+            case "recommend":
+                cloud.recommend(job, machine)
+            case "finish":
+                _finish(cloud, root, folder, job, int(order["lock"]))
         found = cloud.listing(job)
-        busy = cloud.occupant("", "")
+        answer |= {"alive": dict(found.alive), "ended": dict(found.ended)}
+        answer |= {"taken": [*found.taken], "busy": cloud.occupant("", "")}
     except RefusedError as error:
         return {"event": "refused", "why": str(error)}
     except (UnknownError, OSError) as error:
         return {"event": "unknown", "why": str(error)}
-    return {
-        "event": "done",
-        "alive": dict(found.alive),
-        "ended": dict(found.ended),
-        "taken": [*found.taken],
-        "busy": busy,
-        "now_s": job_time_s(folder / job, time.time()),
-    }
+    return {**answer, "now_s": job_time_s(folder / job, time.time())}
 
 
 def _start(cloud: HostCloud, folder: Path, order: JsonObject) -> float:
@@ -119,7 +111,7 @@ def _start(cloud: HostCloud, folder: Path, order: JsonObject) -> float:
             raise RefusedError(f"{busy} is there")
         if not order["address"]:
             cloud = HostCloud(folder, _towards(controller))
-        pool = Pool(order["type"], order["zone"], order["market"], float(order["usd_per_hour"]))
+        pool = Pool(**order["pool"])
         record = MachineRecord(name, pool, time.time(), role=Role(order["role"]))
         _tell(folder / job, controller, made=True)
         start = Start(
@@ -144,7 +136,7 @@ def _tell(job: Path, controller: str, *, made: bool = False) -> None:
         job.mkdir(parents=True, exist_ok=True)
     file = job / "controller"
     if controller and job.is_dir():
-        with contextlib.suppress(FileNotFoundError):
+        with suppress(FileNotFoundError):
             if file.read_text() == controller:
                 return
         write_bytes(file, controller.encode())
@@ -161,7 +153,7 @@ def _finish(cloud: HostCloud, root: Path, folder: Path, job: str, lock: int) -> 
         log.replace(logs / f"{job}-{log.parent.name}.log")
     shutil.rmtree(place)
     # An order under way may need the code: the next end of a job removes it
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if not any(_jobs(host) for host in root.iterdir() if host.name != _CODE):
             shutil.rmtree(root / _CODE, ignore_errors=True)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 from starlette.applications import Starlette
@@ -105,5 +105,5 @@ async def _unless_gone(request: Request, answer: Awaitable[JsonObject]) -> JsonO
         for task in tasks:
             if not task.done():
                 task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
+                with suppress(asyncio.CancelledError):
                     await task

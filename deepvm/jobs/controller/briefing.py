@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.io.agent_board import SaveReason
+from deepvm.jobs.controller.messages import AgentStatus
 from deepvm.jobs.decisions.reconcile import Decisions
 from deepvm.jobs.decisions.world import JobState, Reason
 from deepvm.jobs.history.pools import learnt
@@ -19,21 +19,7 @@ _REASONS = {
     Reason.INSURANCE: SaveReason.INSURANCE,
     Reason.PERIODIC: SaveReason.USER,
 }
-_DIGEST_WORDS = 5
-
-
-@dataclass(frozen=True)
-class _Agent:
-    """The last heartbeat of a machine; ``told``: the generation of its desired state."""
-
-    address: str = ""
-    port: int = 0
-    scheduled: int = 0
-    runs: int = 0
-    told: int = 0
-
-
-_UNHEARD = _Agent()
+_UNHEARD = AgentStatus()
 
 
 class HeartbeatResponder:
@@ -42,7 +28,7 @@ class HeartbeatResponder:
     def __init__(self, spec: JsonObject, clock: SteadyClock) -> None:
         self._spec = spec
         self._clock = clock
-        self._agents: dict[str, _Agent] = {}
+        self._agents: dict[str, AgentStatus] = {}
         self._ports: dict[int, int] = {}
         self._doubtful = 0
         self.schedule: JsonObject | None = None
@@ -53,18 +39,13 @@ class HeartbeatResponder:
         if world.formed and not world.started.issuperset(world.members):
             self._doubtful = world.generation
 
-    def receive(self, machine: str, message: JsonObject) -> bool:
+    def receive(self, machine: str, status: AgentStatus) -> bool:
         """Whether it is the first heartbeat of a machine."""
         is_new = machine not in self._agents
-        words = message["seen"].split()
-        told = int(words[2]) if len(words) == _DIGEST_WORDS and words[2].isdigit() else 0
-        self._agents[machine] = _Agent(
-            message["address"], message["port"], message["scheduled"], message["generation"], told
-        )
+        self._agents[machine] = status
         return is_new
 
     def unscheduled(self, members: tuple[str, ...], number: int) -> list[str]:
-        """The machines that have not marked the step of this number."""
         return [m for m in members if self._agents.get(m, _UNHEARD).scheduled != number]
 
     def splits(self, orders: Decisions) -> bool:
@@ -81,8 +62,10 @@ class HeartbeatResponder:
             return False
         self._doubtful = 0
         agents = [self._agents[m] for m in orders.members]
-        run = [a.runs == generation for a in agents]
-        return not all(run) and (any(run) or any(a.told == generation for a in agents))
+        run = [a.generation == generation for a in agents]
+        return not all(run) and (
+            any(run) or any(a.ordered_generation == generation for a in agents)
+        )
 
     def can_begin(self, machine: str, orders: Decisions, world: JobState) -> bool:
         """Whether all that a machine's trainers need is known: agents report one by one."""
@@ -103,7 +86,6 @@ class HeartbeatResponder:
         return f"{nonce[:8]} {orders.shutdown:d} {orders.generation} {asked_s} {number}"
 
     def told(self, orders: Decisions, nonce: str, world: JobState) -> JsonDict:
-        """The orders as an agent reads them."""
         found: JsonDict = {
             "digest": self.digest(orders, nonce),
             "shutdown": orders.shutdown,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+from contextlib import suppress
 
 
 class ChangeSignal:
@@ -18,11 +18,9 @@ class ChangeSignal:
         self._next = asyncio.Event()
 
     def notify(self) -> None:
-        """Wake all who wait now."""
         self._next.set()
         self._next = asyncio.Event()
 
     async def wait(self, limit_s: float) -> None:
-        """Return at the next change, or when the time is up."""
-        with contextlib.suppress(asyncio.TimeoutError):
+        with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._next.wait(), limit_s)

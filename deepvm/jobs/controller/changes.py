@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, fields, is_dataclass, replace
+from typing import TypeAlias
 
 from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.io.failpoints import point
@@ -13,6 +14,8 @@ from deepvm.jobs.decisions.states import Machine
 from deepvm.jobs.decisions.world import JobState, Reason
 from deepvm.jobs.history.history import MACHINE, MARKET, STATE, EventRow
 
+Reported: TypeAlias = tuple[d.Event, JsonObject]
+"""An event, and further facts."""
 _ENDS = (Machine.SUSPECT, Machine.LOST, Machine.ENDED)
 
 
@@ -89,12 +92,10 @@ _RECORDED: dict[type[d.Event], str] = {
 
 
 def _name(event: type[d.Event]) -> str:
-    """The kind of an event in the history."""
     return _RECORDED.get(event, event.__name__.lower())
 
 
 def _facts(event: d.Event) -> JsonDict:
-    """What an event says, for the history."""
     assert is_dataclass(event)
     found = asdict(event)
     return {
@@ -104,9 +105,7 @@ def _facts(event: d.Event) -> JsonDict:
     }
 
 
-def rows_of(
-    before: JobState, world: JobState, inbox: Iterable[tuple[d.Event, JsonObject]]
-) -> list[EventRow]:
+def rows_of(before: JobState, world: JobState, inbox: Iterable[Reported]) -> list[EventRow]:
     """What is written down of events and of what follows from them."""
     told = [(_name(type(e)), {**_facts(e), **facts}) for e, facts in inbox]
     told += [(MACHINE, facts) for facts in _ends(before, world)]

@@ -77,7 +77,6 @@ class CloudCalls:
         return not self._is_listing and time.monotonic() - self._listed_s >= every_s
 
     async def list(self) -> None:
-        """Ask which machines live."""
         self._listed_s = time.monotonic()
         self._is_listing = True
         try:
@@ -119,7 +118,6 @@ class CloudCalls:
                 await asyncio.sleep(_AGAIN_S)
 
     def close(self) -> None:
-        """Wait for no call."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 

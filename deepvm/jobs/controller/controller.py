@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import math
 import secrets
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,13 @@ from deepvm.jobs.clouds.registry import clouds_that_cut, clouds_that_preempt
 from deepvm.jobs.controller.api import BusyError, application
 from deepvm.jobs.controller.briefing import HeartbeatResponder
 from deepvm.jobs.controller.change_signal import ChangeSignal
-from deepvm.jobs.controller.changes import changed_states, has_changed, pass_points, rows_of
+from deepvm.jobs.controller.changes import (
+    Reported,
+    changed_states,
+    has_changed,
+    pass_points,
+    rows_of,
+)
 from deepvm.jobs.controller.cloud_calls import CloudCalls
 from deepvm.jobs.controller.injector import FaultKind, InjectedFault, Injector
 from deepvm.jobs.controller.messages import (
@@ -42,7 +48,7 @@ from deepvm.jobs.decisions import hangs
 from deepvm.jobs.decisions.apply_events import between_steps, further, why_not_saved
 from deepvm.jobs.decisions.injection import Injection
 from deepvm.jobs.decisions.price_caps import most_usd_per_hour
-from deepvm.jobs.decisions.reconcile import Decisions, begun_anew, orders_of, react
+from deepvm.jobs.decisions.reconcile import Decisions, orders_of, react, with_generation_broken
 from deepvm.jobs.decisions.states import Machine
 from deepvm.jobs.decisions.waiting import adopted, forgiven
 from deepvm.jobs.decisions.world import UNREADY, JobState
@@ -124,7 +130,7 @@ class Controller:
         """Machines of which is written down that they get no notices."""
         self._injector = Injector(job.injection, ())
         self._heard: dict[str, tuple[d.Heartbeat, float]] = {}
-        self._inbox: list[tuple[d.Event, JsonObject]] = []
+        self._inbox: list[Reported] = []
         self._wrong: Exception | None = None
         self._waiting: dict[str, asyncio.TimerHandle] = {}
         self.last_lines: list[str] = []
@@ -136,7 +142,6 @@ class Controller:
 
     @property
     def nonce(self) -> str:
-        """What messages to this controller must carry."""
         return self._receiver.nonce
 
     # --- events -----------------------------------------------------------------------------------
@@ -201,7 +206,7 @@ class Controller:
         except Exception as error:  # a terminal that was closed, a pipe that nobody reads
             log.debug("%s is not shown: %s", row.kind, error)
 
-    def _put_off(self, inbox: list[tuple[d.Event, JsonObject]], error: DataError) -> None:
+    def _put_off(self, inbox: list[Reported], error: DataError) -> None:
         """Do nothing that leaves no record: a full disk or a lock may be gone in a moment."""
         now_s = self._clock.now_s()
         if self._unwritten_s is None:
@@ -319,13 +324,12 @@ class Controller:
         finally:
             server.should_exit = True
             server.force_exit = bool(self.signals.numbers)
-            with contextlib.suppress(asyncio.CancelledError):
+            with suppress(asyncio.CancelledError):
                 await serving
             self._calls.close()
 
     @property
     def _is_over(self) -> bool:
-        """Whether the job is, and each of its machines."""
         return self.world.job.over and all(m.state.over for m in self.world.machines.values())
 
     def _forgive(self, stalled_s: float) -> None:
@@ -356,7 +360,6 @@ class Controller:
             self.feed(d.Stop("interrupted again", at_once=True))
 
     def stop(self, why: str) -> None:
-        """End the job with a version."""
         self._stop = why
 
     def give_up(self, error: Exception) -> None:
@@ -365,34 +368,29 @@ class Controller:
 
     def _hear(self) -> None:
         """Process the members' heartbeats since the last look at once: one by one is too slow."""
-        found = self._heard
-        self._heard = {}
-        heard = {machine: beat for machine, (beat, _) in found.items()}
-        for machine, beat in heard.items():
-            if self.world.machines[machine].state is not Machine.MEMBER:
-                self.feed(beat)
         now_s = self._clock.now_s()
-        machines = dict(self.world.machines)
-        for machine in heard:
-            if machines[machine].state is Machine.MEMBER:
-                machines[machine] = replace(machines[machine], heard_s=now_s, silent_s=None)
-                self.world = self.world.with_spare(machine, spare=heard[machine].spare)
-        generation = self.world.generation
-        members = self.world.members
-        own = [
-            (b, at_s)
-            for m, (b, at_s) in found.items()
-            if b.generation == generation and m in members
-        ]
-        self.world = hangs.heard(self.world, own)
+        world = self.world
+        machines = dict(world.machines)
+        own = list[tuple[d.Heartbeat, float]]()
+        for machine, (beat, at_s) in self._heard.items():
+            record = machines[machine]
+            if record.state is not Machine.MEMBER:
+                self.feed(beat)
+                continue
+            machines[machine] = replace(record, heard_s=now_s, silent_s=None)
+            world = world.with_spare(machine, spare=beat.spare)
+            if beat.generation == world.generation and machine in world.members:
+                own.append((beat, at_s))
+        self._heard = {}
+        world = hangs.heard(world, own)
         for beat, _ in own:
-            self.world = between_steps(self.world, beat)
-        steps = [(b.step, at_s) for b, at_s in own]
-        step_s = next((b.step_s for b, _ in own if b.step_s), float(self.world.facts.step_s))
-        facts = replace(self.world.facts, step_s=step_s)
-        self.world = replace(self.world, machines=machines, facts=facts)
-        if steps:
-            self.world = further(self.world, *max(steps))
+            world = between_steps(world, beat)
+        step_s = next((beat.step_s for beat, _ in own if beat.step_s), world.facts.step_s)
+        facts = replace(world.facts, step_s=step_s)
+        world = replace(world, machines=machines, facts=facts)
+        if own:
+            world = further(world, *max((beat.step, at_s) for beat, at_s in own))
+        self.world = world
 
     async def _explain(self, machine: str) -> None:
         """Find out why a machine has ended that could not train, and did not say why."""
@@ -428,7 +426,6 @@ class Controller:
     # --- agents -----------------------------------------------------------------------------------
 
     async def job(self, machine: str, message: JsonObject) -> JsonObject:
-        """What the job's machines must know."""
         token = self._receiver.hidden(token_of(self._job.secret), message)
         return {
             **self._job.spec,
@@ -460,17 +457,17 @@ class Controller:
         else:
             self.feed(beat)
             await self._recorded()
-        if agent["scheduled"] or is_new:
+        if agent.scheduled or is_new:
             self._change.notify()
-        until_s = time.monotonic() + min(agent["wait_s"], 60.0)
+        until_s = time.monotonic() + min(agent.wait_s, 60.0)
         while True:
             orders = orders_of(self.world, machine)
             left_s = until_s - time.monotonic()
             if self._briefing.splits(orders):
-                self.world = begun_anew(self.world)  # the next look forms another
-            elif self._briefing.digest(orders, self.nonce) != agent[
-                "seen"
-            ] and self._briefing.can_begin(machine, orders, self.world):
+                self.world = with_generation_broken(self.world)  # the next look forms another
+            elif self._briefing.digest(
+                orders, self.nonce
+            ) != agent.seen and self._briefing.can_begin(machine, orders, self.world):
                 break
             if left_s <= 0:
                 return {"same": True}
@@ -501,7 +498,6 @@ class Controller:
         self.feed(d.Silent(machine))
 
     async def schedule(self, machine: str, message: JsonObject) -> JsonObject:
-        """Have all machines save at the end of a step."""
         (generation, step, save) = schedule_of(message)
         members = self.world.members
         if (

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter
@@ -17,7 +16,6 @@ from deepvm.jobs.decisions.world import JobState, Reason
 _MAX_LINES = 100
 _MAX_TEXT = 10_000
 _MAX_DOING = 200
-_ADDRESS = re.compile(r"[0-9A-Za-z.:_-]{1,253}")
 _REASONS = {
     SaveReason.NONE: Reason.PERIODIC,
     SaveReason.USER: Reason.PERIODIC,
@@ -32,12 +30,6 @@ def _reason(value: object) -> Reason:
     if type(value) is not int:
         raise ValueError("not the number of a reason")
     return _REASONS[SaveReason(value)]
-
-
-def _address(value: str) -> str:
-    if not _ADDRESS.fullmatch(value):
-        raise ValueError("not an address")
-    return value
 
 
 def _whole(limit: int) -> Any:
@@ -65,7 +57,7 @@ _TYPES: Mapping[str, Any] = {
     "why": _text(_MAX_TEXT),
     "preparing": _text(_MAX_DOING),
     "lines": list[str],
-    "address": Annotated[str, AfterValidator(_address)],
+    "address": Annotated[str, Field(pattern=r"^[0-9A-Za-z.:_-]{1,253}$")],
     "reason": Annotated[Reason, BeforeValidator(_reason)],
     "save": Annotated[
         list[Annotated[int, Field(ge=0, le=2**53)]], Field(min_length=3, max_length=3)
@@ -88,8 +80,27 @@ _EVENTS: Mapping[str, type[d.Event]] = {
     "unusable": d.Failed,
 }
 """What agents call the events that they report."""
-_BEAT = ("generation", "step", "warm", "address", "port", "scheduled", "seen", "wait_s")
-"""What every heartbeat must have."""
+
+
+@dataclass(frozen=True)
+class AgentStatus:
+    """What every heartbeat says of its agent; ``seen``: the digest of its desired state."""
+
+    generation: int = 0
+    address: str = ""
+    port: int = 0
+    scheduled: int = 0
+    seen: str = ""
+    wait_s: float = 0.0
+
+    @property
+    def ordered_generation(self) -> int:
+        """The generation of its desired state."""
+        words = self.seen.split()
+        return int(words[2]) if len(words) == _DIGEST_WORDS and words[2].isdigit() else 0
+
+
+_DIGEST_WORDS = 5
 
 
 def field_of(message: JsonObject, name: str) -> Any:
@@ -108,10 +119,11 @@ def _event(kind: type[d.Event], machine: str, message: JsonObject) -> Any:
     return kind(**values)
 
 
-def beat_of(machine: str, message: JsonObject) -> tuple[d.Heartbeat, JsonObject]:
-    """A heartbeat, and its fields that every one has. Raises KeyError, ValueError."""
+def beat_of(machine: str, message: JsonObject) -> tuple[d.Heartbeat, AgentStatus]:
+    """A heartbeat, and the fields that every one has. Raises KeyError, ValueError."""
     beat: d.Heartbeat = _event(d.Heartbeat, machine, message)
-    return beat, {name: field_of(message, name) for name in _BEAT}
+    status = {one.name: field_of(message, one.name) for one in fields(AgentStatus)}
+    return beat, AgentStatus(**status)
 
 
 def event_of(machine: str, report: JsonObject) -> tuple[d.Event, JsonObject] | None:

@@ -85,7 +85,6 @@ class Sampler:
             self._flush(now.at_s)
 
     def close(self) -> None:
-        """The job is over: the last sample, too."""
         if self._seen is not None and self._samples[-1] is not self._seen:
             self._samples.append(self._seen)
         self._flush(self._samples[-1].at_s if self._samples else 0.0)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import resource
 import socket
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import uvicorn
@@ -29,23 +29,20 @@ class UnauthenticatedConnections:
         self._waiting = dict[Any, asyncio.BaseTransport]()
 
     def came(self, peer: Any, connection: asyncio.BaseTransport) -> None:
-        """A connection was opened."""
         self._waiting[peer] = connection
         if len(self._waiting) > self._most:
             oldest = next(iter(self._waiting))
             self._waiting.pop(oldest).close()
 
     def left(self, peer: Any) -> None:
-        """It is known now, or closed."""
         self._waiting.pop(peer, None)
 
 
 class Server(uvicorn.Server):
     """Leaves signals to the controller."""
 
-    @contextlib.contextmanager
+    @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Capture none."""
         yield
 
 
@@ -89,7 +86,7 @@ def server_of(application: Starlette, strangers: UnauthenticatedConnections) -> 
 
     # Three connections of each agent: by default a process may have 1024 open files.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError, OSError):
+    with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     config = uvicorn.Config(
         application,

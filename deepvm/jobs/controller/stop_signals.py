@@ -28,7 +28,6 @@ class StopSignals:
 
     @property
     def reason(self) -> str:
-        """Why the job ends, by the first of them."""
         first = self.numbers[0]
         return (
             "interrupted"
@@ -38,5 +37,4 @@ class StopSignals:
 
     @property
     def exit_code(self) -> int:
-        """As a shell reports it."""
         return 128 + self.numbers[0]

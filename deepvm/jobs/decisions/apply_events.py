@@ -50,56 +50,50 @@ from deepvm.jobs.decisions.world import (
 
 def known(world: JobState, event: Event) -> JobState:
     """The world after an event, before anything is decided; what comes too late says nothing."""
-    if isinstance(event, InstancesListed):
-        return _listed(world, event)
-    if isinstance(event, Stop):
-        world = world.to_end(event.why)
-        return replace(world, job=job_after(world.job, JobEvent.STOP)) if event.at_once else world
-    if isinstance(event, SaveNow | Rebalanced):
-        wanted = isinstance(event, SaveNow) or (
-            event.id in world.members and world.terms.policy.saves
-        )
-        if why_not_saved(world) or not wanted:
-            return world
-        reason = Reason.PERIODIC if isinstance(event, SaveNow) else Reason.INSURANCE
-        return replace(world, save=Save(reason, world.now_s, world.now_s + world.terms.save_s))
-    if isinstance(
-        event, Safe | CheckpointDurable | CheckpointOnAnchorOnly | Unsaved | Started | Ended
-    ):
-        return _of_generation(world, event)
-    if isinstance(event, Downtime):  # how long steps take is to be seen anew
-        return replace(world, pace=replace(world.pace, generation=0))
-    if (
-        isinstance(
-            event, Tick | Injected | FaultInjected | MetadataUnavailable | Prepared | Stepped
-        )
-        or event.id not in world.machines
-    ):
-        return world
-    machine = world.machines[event.id]
     now = world.now_s
-    if isinstance(event, Launched):
-        world = with_event(
-            world, replace(machine, launched_s=event.launched_s), MachineEvent.LAUNCHED
-        )
-        return _placed(world, machine.id, event.zone, event.usd_per_hour)
-    if isinstance(event, Refused):
-        return refused(with_event(world, machine, MachineEvent.REFUSED), machine.pool)
-    if isinstance(event, Silent):
-        if machine.state not in (Machine.WARMING, Machine.MEMBER):
+    match event:
+        case InstancesListed():
+            return _listed(world, event)
+        case Stop():
+            world = world.to_end(event.why)
+            if event.at_once:
+                world = replace(world, job=job_after(world.job, JobEvent.STOP))
             return world
-        return with_event(world, replace(machine, silent_s=now), MachineEvent.SILENT)
-    if isinstance(event, Failed):
-        return _failed(world, machine, event)
-    if isinstance(event, Noticed):
-        first = (
-            machine.noticed_s is None
-            and not machine.state.over
-            and machine.state is not Machine.RELEASING
-        )
-        machine = replace(machine, noticed_s=now, taken_s=event.taken_s) if first else machine
-        return with_event(world, machine, MachineEvent.NOTICE)
-    assert isinstance(event, Heartbeat)
+        case SaveNow():
+            return _asked(world, Reason.PERIODIC)
+        case Rebalanced():
+            if event.id in world.members and world.terms.policy.saves:
+                world = _asked(world, Reason.INSURANCE)
+            return world
+        case Safe() | CheckpointDurable() | CheckpointOnAnchorOnly() | Unsaved():
+            return _of_generation(world, event)
+        case Started() | Ended():
+            return _of_generation(world, event)
+        case Downtime():  # how long steps take is to be seen again
+            return replace(world, pace=replace(world.pace, generation=0))
+        case Tick() | Injected() | FaultInjected() | MetadataUnavailable() | Prepared() | Stepped():
+            return world
+    machine = world.machines.get(event.id)
+    if machine is None:
+        return world
+    match event:
+        case Launched():
+            launched = replace(machine, launched_s=event.launched_s)
+            world = with_event(world, launched, MachineEvent.LAUNCHED)
+            return _placed(world, machine.id, event.zone, event.usd_per_hour)
+        case Refused():
+            return refused(with_event(world, machine, MachineEvent.REFUSED), machine.pool)
+        case Silent():
+            if machine.state not in (Machine.WARMING, Machine.MEMBER):
+                return world
+            return with_event(world, replace(machine, silent_s=now), MachineEvent.SILENT)
+        case Failed():
+            return _failed(world, machine, event)
+        case Noticed():
+            ending = machine.state.over or machine.state is Machine.RELEASING
+            if machine.noticed_s is None and not ending:
+                machine = replace(machine, noticed_s=now, taken_s=event.taken_s)
+            return with_event(world, machine, MachineEvent.NOTICE)
     if machine.state.over:
         return world
     world = world.with_spare(event.id, spare=event.spare)
@@ -108,11 +102,18 @@ def known(world: JobState, event: Event) -> JobState:
     if event.warm or event.generation:
         world = with_event(world, world.machines[machine.id], MachineEvent.WARM)
     if event.generation == world.generation and event.id in world.members:
-        facts = replace(world.facts, step_s=event.step_s) if event.step_s else world.facts
-        world = hangs.heard(replace(world, facts=facts), [(event, world.now_s)])
+        facts = replace(world.facts, step_s=event.step_s or world.facts.step_s)
+        world = hangs.heard(replace(world, facts=facts), [(event, now)])
         world = between_steps(world, event)
-        world = further(world, event.step, world.now_s)
+        world = further(world, event.step, now)
     return world
+
+
+def _asked(world: JobState, reason: Reason) -> JobState:
+    """With a version that is wanted, unless none can be asked for now."""
+    if why_not_saved(world):
+        return world
+    return replace(world, save=Save(reason, world.now_s, world.now_s + world.terms.save_s))
 
 
 def further(world: JobState, step: int, at_s: float) -> JobState:
@@ -144,13 +145,11 @@ def _prepared(world: JobState, event: Heartbeat) -> JobState:
         event.preparing and known_as and world.now_s - since_s < _SELDOM_S
     ):
         return world
-    others = {
-        k: v for k, v in world.preparing.items() if k != event.id and world.machines[k].state.coming
-    }
-    return replace(
-        world,
-        preparing=others | ({event.id: (event.preparing, world.now_s)} if event.preparing else {}),
-    )
+    preparing = {k: v for k, v in world.preparing.items() if world.machines[k].state.coming}
+    preparing.pop(event.id, None)
+    if event.preparing:
+        preparing[event.id] = event.preparing, world.now_s
+    return replace(world, preparing=preparing)
 
 
 _SELDOM_S = 10.0
@@ -181,17 +180,14 @@ def _failed(world: JobState, machine: MachineRecord, event: Failed) -> JobState:
         for m in alike
     )
     if not (event.own or gone or succeeded or may_succeed):
-        return replace(
-            world, job=job_after(world.job, JobEvent.CRASHED), failure=event.why, no_data=event.data
-        )
+        crashed = job_after(world.job, JobEvent.CRASHED)
+        return replace(world, job=crashed, failure=event.why, no_data=event.data)
     failed_s = known_as.failed_s if event.own or gone else min(first_s, world.now_s)
     known_as = replace(known_as, why=f"{machine.id}: {event.why}", failed_s=failed_s)
     world = replace(world, unready={**world.unready, machine.role: known_as})
-    return (
-        world
-        if gone
-        else with_event(world, replace(machine, end_reason=UNREADY), MachineEvent.RELEASE)
-    )
+    if gone:
+        return world
+    return with_event(world, replace(machine, end_reason=UNREADY), MachineEvent.RELEASE)
 
 
 def _placed(
@@ -237,43 +233,14 @@ def _of_generation(
     if event.generation != world.generation or world.job.over:
         return world
     if isinstance(event, CheckpointDurable):  # training may have gone on long ago, and hang by now
-        lasts = max(world.lasts, event.version)
-        version = max(world.version, event.version)
-        return replace(
-            _settled(world, event.version),
-            lasts=lasts,
-            version=version,
-            lasting_s=event.took_s,
-            alone="",
-        )
+        world = _durable(_settled(world, event.version), event)
+        return replace(world, version=max(world.version, event.version))
     if isinstance(event, CheckpointOnAnchorOnly):
         return replace(_settled(world, event.version), alone=event.why)
     if not isinstance(event, Unsaved):
         world = hangs.alive(world, world.now_s)
     if isinstance(event, Safe):
-        save = world.save
-        # Else one that was under way: more was done since
-        if save is not None and save.reason is event.reason:
-            save = replace(save, safe=True)
-        facts = replace(
-            world.facts, save_s=event.stall_s, backup_s=event.took_s, emergency_s=event.took_s
-        )
-        world = replace(world, version=max(world.version, event.version), facts=facts)
-        if event.lasts:
-            world = replace(
-                world, lasts=max(world.lasts, event.version), lasting_s=event.took_s, alone=""
-            )
-        elif event.pending:
-            world = replace(world, pending=max(world.pending, event.version))
-        if event.reason.holds:
-            world = replace(world, reached=max(world.reached, event.version), reached_s=None)
-        elif event.version > world.reached:
-            world = replace(world, reached=event.version, reached_s=world.now_s - event.took_s)
-        counts = world.counts.saved(event.reason)
-        given_up = world.given_up - {event.reason}
-        stood_s = max(event.stall_s, event.took_s) if event.reason.holds else event.stall_s
-        world = replace(world, counts=counts, given_up=given_up, save=save, unsaved_s=None)
-        return replace(world, saving_s=world.saving_s + stood_s)
+        return _safe(world, event)
     if isinstance(event, Unsaved):
         ends = world.save is not None and world.save.reason is event.reason
         # It is counted already; now it is known why
@@ -285,10 +252,8 @@ def _of_generation(
     if event.id not in world.members or not world.formed:
         return world
     if isinstance(event, Ended):
-        reached = max(world.reached, event.step)
-        return replace(
-            world, exits={**world.exits, event.id: event.code}, reached=reached, reached_s=None
-        )
+        exits = {**world.exits, event.id: event.code}
+        return replace(world, exits=exits, reached=max(world.reached, event.step), reached_s=None)
     if world.peak is not None:
         world = replace(world, peak=max(world.peak, event.done))
     if event.version is not None and event.id == world.members[0]:
@@ -298,12 +263,13 @@ def _of_generation(
             lasts = min(world.lasts, event.version) if world.anchors else event.version
             world = replace(world, version=event.version, lasts=lasts)
         lost = max((world.peak or 0) - event.version, 0)
-        counts = replace(world.counts, lost_steps=world.counts.lost_steps + lost)
-        # A heartbeat with its first steps may have been faster.
-        reached = max(world.reached, event.version)
-        since_s = world.reached_s
         world = replace(
-            world, counts=counts, peak=None, reached=reached, reached_s=since_s or world.now_s
+            world,
+            counts=replace(world.counts, lost_steps=world.counts.lost_steps + lost),
+            peak=None,
+            # A heartbeat with its first steps may have been faster.
+            reached=max(world.reached, event.version),
+            reached_s=world.reached_s or world.now_s,
         )
     started = world.started | {event.id}
     machine = world.machines[event.id]
@@ -311,6 +277,39 @@ def _of_generation(
         world = world.with_machine(replace(machine, trained_s=world.now_s))
     job = job_after(world.job, JobEvent.STARTED) if started == set(world.members) else world.job
     return replace(world, started=started, job=job)
+
+
+def _safe(world: JobState, event: Safe) -> JobState:
+    save = world.save
+    # Else one that was under way: more was done since
+    if save is not None and save.reason is event.reason:
+        save = replace(save, safe=True)
+    stood_s = event.stall_s
+    if event.reason.holds:
+        stood_s = max(event.stall_s, event.took_s)
+        world = replace(world, reached=max(world.reached, event.version), reached_s=None)
+    elif event.version > world.reached:
+        world = replace(world, reached=event.version, reached_s=world.now_s - event.took_s)
+    if event.lasts:
+        world = _durable(world, event)
+    elif event.pending:
+        world = replace(world, pending=max(world.pending, event.version))
+    took_s = event.took_s
+    return replace(
+        world,
+        version=max(world.version, event.version),
+        facts=replace(world.facts, save_s=event.stall_s, backup_s=took_s, emergency_s=took_s),
+        counts=world.counts.saved(event.reason),
+        given_up=world.given_up - {event.reason},
+        save=save,
+        unsaved_s=None,
+        saving_s=world.saving_s + stood_s,
+    )
+
+
+def _durable(world: JobState, event: Safe | CheckpointDurable) -> JobState:
+    lasts = max(world.lasts, event.version)
+    return replace(world, lasts=lasts, lasting_s=event.took_s, alone="")
 
 
 def _settled(world: JobState, version: int) -> JobState:
@@ -373,11 +372,7 @@ def _without_anchors(world: JobState) -> JobState:
     if world.lasts >= world.version:
         return world
     world = replace(world, version=world.lasts)
-    if why_not_saved(world) or not world.terms.policy.saves:
-        return world
-    return replace(
-        world, save=Save(Reason.INSURANCE, world.now_s, world.now_s + world.terms.save_s)
-    )
+    return _asked(world, Reason.INSURANCE) if world.terms.policy.saves else world
 
 
 def _end_reason(machine: MachineRecord, was: Machine) -> str:

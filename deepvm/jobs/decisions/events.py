@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from deepvm.jobs.decisions.injection import Injection
 from deepvm.jobs.decisions.world import Reason
 
 # --- what happens ---------------------------------------------------------------------------------
@@ -235,18 +236,8 @@ class Downtime:
 
 
 @dataclass(frozen=True)
-class Injected:
-    """The user orders preemptions: see :class:`deepvm.jobs.decisions.injection.Injection`."""
-
-    mttp_s: float | None
-    lives_s: tuple[float, ...]
-    seed: int
-    count: int | None
-    grace_s: float
-    missed: float
-    late: float
-    silent: float
-    rebalance: float
+class Injected(Injection):
+    """The user orders preemptions."""
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ def limit_s(world: JobState) -> float | None:
     )
 
 
-def begun(world: JobState) -> JobState:
+def generation_formed(world: JobState) -> JobState:
     """With a generation that has just been formed."""
     now_s = world.now_s
     return replace(

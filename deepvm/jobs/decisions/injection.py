@@ -96,15 +96,13 @@ def fate_of(injection: Injection, number: int) -> PlannedPreemption | None:
     more = random.Random(f"{injection.seed}/{number}")
     grace_s = injection.grace_s
     share_of_grace = more.random()
-    missed = injection.missed
-    late = injection.late
-    silent = injection.silent
-    told_s: float | None = grace_s
-    if end < missed or missed + late <= end < missed + late + silent:
-        told_s = None
-    elif end < missed + late:
-        told_s = grace_s * share_of_grace
+    late_from = injection.missed
+    silent_from = late_from + injection.late
+    silent = silent_from <= end < silent_from + injection.silent
+    notice_s: float | None = grace_s
+    if end < late_from or silent:
+        notice_s = None
+    elif end < silent_from:
+        notice_s = grace_s * share_of_grace
     recommended_s = life_s - grace_s if more.random() < injection.rebalance else math.inf
-    return PlannedPreemption(
-        life_s, told_s, missed + late <= end < missed + late + silent, recommended_s
-    )
+    return PlannedPreemption(life_s, notice_s, silent, recommended_s)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 _RECENT_S, _FRESH_S = 30 * 86_400.0, 86_400.0
 """Lifetimes stay informative for weeks; capacity changes within hours."""
@@ -64,15 +64,12 @@ class PoolRecord:
     ) -> PoolRecord:
         """With one machine more, as it is at ``at_s``; what is too long ago says nothing."""
         age_s = self.at_s - requested_s
-        now_s = self.at_s
-        lived_h = self.lived_h
-        taken_before = self.taken
-        granted = self.granted
-        refused_before = self.refused
+        found = self
         if launched_s is not None and age_s <= _RECENT_S:
-            lived_h += max((now_s if ended_s is None else ended_s) - launched_s, 0.0) / 3600
-            taken_before += taken
+            lived_s = (self.at_s if ended_s is None else ended_s) - launched_s
+            lived_h = self.lived_h + max(lived_s, 0.0) / 3600
+            found = replace(found, lived_h=lived_h, taken=self.taken + taken)
         if age_s <= _FRESH_S:
-            granted += launched_s is not None
-            refused_before += refused
-        return PoolRecord(lived_h, taken_before, granted, refused_before, now_s)
+            granted = self.granted + (launched_s is not None)
+            found = replace(found, granted=granted, refused=self.refused + refused)
+        return found

@@ -24,7 +24,7 @@ from deepvm.core.units import format_seconds
 from deepvm.jobs.decisions import markets
 from deepvm.jobs.decisions.apply_events import known, unsaved, with_event
 from deepvm.jobs.decisions.events import Act, Event, Failed, InstancesListed, Release, Request
-from deepvm.jobs.decisions.hangs import begun, is_hung, noted
+from deepvm.jobs.decisions.hangs import generation_formed, is_hung, noted
 from deepvm.jobs.decisions.pool_choice import rested_after_losses
 from deepvm.jobs.decisions.states import Job, JobEvent, Machine, MachineEvent, job_after
 from deepvm.jobs.decisions.waiting import further_s, idlers, is_in_vain, let_go, timed, waited_s
@@ -65,10 +65,13 @@ def orders_of(world: JobState, machine: str) -> Decisions:
 _UNWANTED = (Machine.RELEASING, Machine.LOST, Machine.ENDED, Machine.FAILED)
 
 
-def begun_anew(world: JobState) -> JobState:
+def with_generation_broken(world: JobState) -> JobState:
     """A world whose generation is none: its members cannot meet. The next one is formed at once."""
-    begun = replace(world, job=job_after(world.job, JobEvent.BROKEN), formed=False, save=None)
-    return replace(begun, suspected_s=None, exits={}, started=frozenset())
+    return _unformed(replace(world, job=job_after(world.job, JobEvent.BROKEN)))
+
+
+def _unformed(world: JobState) -> JobState:
+    return replace(world, formed=False, save=None, suspected_s=None, exits={}, started=frozenset())
 
 
 def react(
@@ -88,7 +91,9 @@ def react(
     world, late = _watched(world)
     world = rested_after_losses(start, world)
     acts = acts + late
-    for rule in (_judged, _hung, _limited, _marketed, _saved_first, _formed, _ended, _wanted):
+    for judge in (_judged, _hung, _limited, markets.decided, _saved_first):
+        world = judge(world)
+    for rule in (_formed, _ended, _wanted):
         world, more = rule(world)
         acts += more
     return _missed(heard, world), tuple(acts)
@@ -119,29 +124,29 @@ def _watched(world: JobState) -> _Step:
     return world, acts
 
 
-def _judged(world: JobState) -> _Step:
+def _judged(world: JobState) -> JobState:
     """What the exits of trainers mean: the end, a failure, or that a machine is gone."""
     if not world.formed or not world.exits or world.job.over:
-        return world, []
+        return world
     if set(world.exits) == set(world.members) and not any(world.exits.values()):
         missing = _missing_steps(world)
         end = JobEvent.TRAINED
         if missing:
             end = JobEvent.STOP if world.ending else JobEvent.CRASHED
         failure = missing if end is JobEvent.CRASHED else ""
-        return replace(world, job=job_after(world.job, end), failure=failure, save=None), []
+        return replace(world, job=job_after(world.job, end), failure=failure, save=None)
     if not any(world.exits.values()) or _broken(world):
-        return world, []
+        return world
     if world.suspected_s is None:
-        return replace(world, suspected_s=world.now_s), []
+        return replace(world, suspected_s=world.now_s)
     # A trainer fails when a peer is gone, or a memory node: all machines must have been heard
     # since.
     anchors = [m for a in world.anchors if (m := world.machines[a]).state is Machine.MEMBER]
     heard = [m.heard_s or 0.0 for m in (*map(world.machines.__getitem__, world.members), *anchors)]
     if min(heard) <= world.suspected_s:
-        return world, []
+        return world
     if len(anchors) < len(world.anchors):
-        return begun_anew(world), []
+        return with_generation_broken(world)
     # A network that was cut for a moment breaks a collective, too, and a user may kill a trainer;
     # a bug breaks it twice at the same step, and a script that fails by itself at once does so
     # again.
@@ -150,12 +155,10 @@ def _judged(world: JobState) -> _Step:
     crashes = 1 if further else world.crashes + 1
     by_itself_at_once = len(world.members) == 1 and not killed and not world.steps
     if crashes <= (_MOST_KILLED if killed else 1) and not by_itself_at_once:
+        world = replace(world, crashes=crashes, crashed_at=max(world.reached, world.crashed_at))
         again = job_after(world.job, JobEvent.BROKEN)
-        world = replace(
-            world, job=again, crashes=crashes, crashed_at=max(world.reached, world.crashed_at)
-        )
-        return replace(world, formed=False, exits={}, suspected_s=None), []
-    return replace(world, job=job_after(world.job, JobEvent.CRASHED), save=None), []
+        return replace(world, job=again, formed=False, exits={}, suspected_s=None)
+    return replace(world, job=job_after(world.job, JobEvent.CRASHED), save=None)
 
 
 _KILLED = 137
@@ -171,39 +174,32 @@ def _missing_steps(world: JobState) -> str:
     return f"{done}; if that is all, leave out 'steps'"
 
 
-def _hung(world: JobState) -> _Step:
+def _hung(world: JobState) -> JobState:
     """Restart hung trainers from the newest safe checkpoint, or fail the job."""
     if not is_hung(world) or _broken(world):
-        return world, []
+        return world
     world, again = noted(world)
     if again:
-        return begun_anew(world), []
-    return (
-        replace(
-            world, job=job_after(world.job, JobEvent.CRASHED), failure=world.pulse.why, save=None
-        ),
-        [],
-    )
+        return with_generation_broken(world)
+    crashed = job_after(world.job, JobEvent.CRASHED)
+    return replace(world, job=crashed, failure=world.pulse.why, save=None)
 
 
-def _limited(world: JobState) -> _Step:
+def _limited(world: JobState) -> JobState:
     """Money and time: stop at the last moment at which a version still fits."""
     terms = world.terms
     if world.ending or world.job.over:
-        return world, []
+        return world
     last_s = markets.last_s(world)
     if terms.total_usd is not None and world.usd + world.usd_per_second * last_s >= terms.total_usd:
-        return world.to_end(f"{BUDGET} of {terms.total_usd:g} $ is used up"), []
+        return world.to_end(f"{BUDGET} of {terms.total_usd:g} $ is used up")
     if terms.end_s is not None and world.now_s + last_s >= terms.end_s:
         if all(machine.requested_s < terms.begun_s for machine in world.machines.values()):
-            return (
-                world.to_end(f"{DEADLINE} leaves no time to start a machine (none was rented)"),
-                [],
-            )
-        return world.to_end(f"{DEADLINE} has come"), []
+            return world.to_end(f"{DEADLINE} leaves no time to start a machine (none was rented)")
+        return world.to_end(f"{DEADLINE} has come")
     # A deadline for which machines may be bought decides itself how long spot is waited for.
     if not world.formed and not terms.bought and waited_s(world) >= terms.give_up_s:
-        return world.to_end("no machine is available"), []
+        return world.to_end("no machine is available")
     failing = [
         r
         for r in Role
@@ -212,8 +208,8 @@ def _limited(world: JobState) -> _Step:
     if failing and not world.formed:
         known = world.unready[failing[0]]
         why = f"{NEVER_READY}: the last {known.count} ended before they could train"
-        return world.to_end(f"{why}; {known.why}" if known.why else why), []
-    return world, []
+        return world.to_end(f"{why}; {known.why}" if known.why else why)
+    return world
 
 
 def _never_ready(world: JobState, role: Role) -> bool:
@@ -229,11 +225,6 @@ _MORE_TRIES = 2
 
 BUDGET, DEADLINE, NEVER_READY = "the budget", "the deadline", "machines keep failing"
 """How the reasons begin for which money, time and broken machines end a job."""
-
-
-def _marketed(world: JobState) -> _Step:
-    """Spot or on demand, where a deadline decides."""
-    return markets.decided(world), []
 
 
 def _broken(world: JobState) -> bool:
@@ -266,24 +257,20 @@ def _broken(world: JobState) -> bool:
     return False
 
 
-def _saved_first(world: JobState) -> _Step:
+def _saved_first(world: JobState) -> JobState:
     """Request a checkpoint if one is wanted before the next change; give it up at its limit."""
     if world.job.over or not world.formed:
-        return replace(world, save=None), []
+        return replace(world, save=None)
     world = _given_up(world)
     waits = world.save is not None and world.save.reason.holds and not _is_too_little(world)
     if _broken(world) or waits or not world.has_waited(markets.AGAIN_S):
-        return world, []
+        return world
     found = _wanted_save(world)
     if found is None:
-        return world, []
+        return world
     reason, limit_s = found
-    return (
-        replace(
-            world, save=Save(reason, world.now_s, limit_s), job=job_after(world.job, JobEvent.SAVE)
-        ),
-        [],
-    )
+    saving = job_after(world.job, JobEvent.SAVE)
+    return replace(world, save=Save(reason, world.now_s, limit_s), job=saving)
 
 
 def _wanted_save(world: JobState) -> tuple[Reason, float] | None:
@@ -435,42 +422,32 @@ def _formed(world: JobState) -> _Step:
         return replace(world, save=None, job=job_after(world.job, JobEvent.GO_ON)), acts
     if len(members) < terms.least or not _gathered(world, members) or not _has_anchors(world):
         if world.formed:
-            world = replace(
-                _held(world), job=job_after(world.job, JobEvent.BROKEN), idle_s=None, idled_s=0.0
-            )
-        return (
-            replace(
-                world, formed=False, save=None, suspected_s=None, exits={}, started=frozenset()
-            ),
-            acts,
-        )
+            world = with_generation_broken(replace(_held(world), idle_s=None, idled_s=0.0))
+        return _unformed(world), acts
     number = world.generation + 1
     for name in members:
         world = world.with_machine(replace(world.machines[name], epoch=number))
-    job = job_after(world.job, JobEvent.FORM)
-    world = replace(world, reports=world.has_reported, unplaced=world.is_unplaced)
     done = world.reached if any(m in members for m in world.members) else _done_unheard(world)
+    changed = world.anchors not in ((), anchors)
     world = replace(
-        world,
+        _unformed(world),
+        job=job_after(world.job, JobEvent.FORM),
+        reports=world.has_reported,
+        unplaced=world.is_unplaced,
         peak=max(done, world.peak or 0),
         reached=0,
         reached_s=None,
         given_up=frozenset(),
         pending=0,
+        version=world.lasts if changed else world.version,
+        generation=number,
+        members=members,
+        anchors=anchors,
+        formed=True,
+        idle_s=None,
+        idled_s=0.0,
     )
-    if world.anchors not in ((), anchors):
-        world = replace(world, version=world.lasts)
-    world = replace(
-        world, job=job, generation=number, members=members, anchors=anchors, formed=True, exits={}
-    )
-    return (
-        begun(
-            replace(
-                world, started=frozenset(), suspected_s=None, save=None, idle_s=None, idled_s=0.0
-            )
-        ),
-        acts,
-    )
+    return generation_formed(world), acts
 
 
 def _may_last(world: JobState) -> bool:

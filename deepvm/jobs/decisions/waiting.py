@@ -18,9 +18,7 @@ def timed(world: JobState) -> JobState:
     """With the clock running, standing, or back at 0."""
     if world.formed and not _newcomers(world):
         return replace(world, idle_s=None, idled_s=0.0)
-    if not world.formed and any(
-        m.state.coming and _doing(world, m) for m in world.machines.values()
-    ):
+    if not world.formed and any(_doing(world, m) for m in _coming(world)):
         return replace(world, idle_s=None, idled_s=waited_s(world))
     return world if world.idle_s is not None else replace(world, idle_s=world.now_s)
 
@@ -76,6 +74,10 @@ def further_s(world: JobState, machine: MachineRecord) -> float:
     return max(machine.requested_s, world.preparing.get(machine.id, ("", 0.0))[1])
 
 
+def _coming(world: JobState) -> list[MachineRecord]:
+    return [m for m in world.machines.values() if m.state.coming]
+
+
 def _doing(world: JobState, machine: MachineRecord) -> str:
     return world.preparing.get(machine.id, ("", 0.0))[0]
 
@@ -86,8 +88,9 @@ def _doing(world: JobState, machine: MachineRecord) -> str:
 def adopted(world: JobState, now_s: float) -> JobState:
     """Apply a takeover: without a controller nothing was received, and no wait was counted."""
     machines = {k: replace(m, heard_s=m.heard_s and now_s) for k, m in world.machines.items()}
-    coming = [m for m in machines.values() if m.state.coming]
-    preparing = {**world.preparing, **{m.id: (_doing(world, m), now_s) for m in coming}}
+    preparing = dict(world.preparing)
+    for m in _coming(world):
+        preparing[m.id] = _doing(world, m), now_s
     world = hangs.alive(world, now_s)
     return replace(world, machines=machines, preparing=preparing, idle_s=None, idled_s=0.0)
 
@@ -98,11 +101,9 @@ def forgiven(world: JobState, stalled_s: float) -> JobState:
         k: replace(m, heard_s=m.heard_s and m.heard_s + stalled_s)
         for k, m in world.machines.items()
     }
-    coming = [m for m in machines.values() if m.state.coming]
-    preparing = {
-        **world.preparing,
-        **{m.id: (_doing(world, m), further_s(world, m) + stalled_s) for m in coming},
-    }
+    preparing = dict(world.preparing)
+    for m in _coming(world):
+        preparing[m.id] = _doing(world, m), further_s(world, m) + stalled_s
     idle_s = None if world.idle_s is None else world.idle_s + stalled_s
     return replace(
         hangs.forgiven(world, stalled_s), machines=machines, preparing=preparing, idle_s=idle_s

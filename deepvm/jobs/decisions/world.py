@@ -99,7 +99,6 @@ class MachineRecord:
         return max(end_s - max(self.launched_s, from_s), 0.0)
 
     def usd(self, now_s: float) -> float:
-        """What it has cost: from its launch to its end, by the second."""
         return self.pool.usd_per_hour * self.lived_s(now_s) / 3600
 
 
@@ -113,11 +112,9 @@ class Head:
     ended_s: float | None = None
 
     def usd(self, now_s: float) -> float:
-        """What it has cost."""
         return self.usd_between(self.launched_s, now_s)
 
     def usd_between(self, from_s: float, to_s: float) -> float:
-        """What it cost in a time."""
         end_s = to_s if self.ended_s is None else min(self.ended_s, to_s)
         return self.usd_per_hour * max(end_s - max(self.launched_s, from_s), 0.0) / 3600
 
@@ -275,12 +272,10 @@ class Counts:
     failed: FailedSaves = field(default_factory=FailedSaves)
 
     def saved(self, reason: Reason) -> Counts:
-        """One more version."""
         saves = {**self.saves, reason: self.saves.get(reason, 0) + 1}
         return replace(self, saves=saves, failed=replace(self.failed, in_a_row=0, why=""))
 
     def unsaved(self, why: str) -> Counts:
-        """One that did not come."""
         return replace(
             self, failed=FailedSaves(self.failed.total + 1, self.failed.in_a_row + 1, why)
         )
@@ -391,7 +386,6 @@ class JobState:
 
     @property
     def notices(self) -> int:
-        """Machines of which the cloud said that it takes them back."""
         return sum(m.noticed_s is not None for m in self.machines.values())
 
     @property
@@ -401,12 +395,10 @@ class JobState:
 
     @property
     def steps(self) -> int:
-        """Steps done, as far as they are known."""
         return max(self.reached, self.version if self.peak is None else self.peak)
 
     @property
     def has_reported(self) -> bool:
-        """Whether trainers report steps."""
         return bool(self.reports or self.pulse.restored or self.pulse.stepped or self.steps)
 
     @property
@@ -425,17 +417,14 @@ class JobState:
 
     @property
     def usd(self) -> float:
-        """What was paid until now."""
         return sum(m.usd(self.now_s) for m in self.machines.values()) + self.head_usd
 
     @property
     def head_usd(self) -> float:
-        """The part of it that was paid for running controllers."""
         return sum(head.usd(self.now_s) for head in self.heads)
 
     @property
     def usd_per_second(self) -> float:
-        """What it costs now."""
         machines = sum(m.pool.usd_per_hour for m in self.machines.values() if m.state.costs)
         return (
             machines + sum(head.usd_per_hour for head in self.heads if head.ended_s is None)
@@ -450,15 +439,12 @@ class JobState:
         return self.unsaved_s is None or self.now_s - self.unsaved_s >= pause_s
 
     def of(self, role: Role, *states: Machine) -> Iterator[MachineRecord]:
-        """The machines of a role in these states."""
         return (m for m in self.machines.values() if m.role is role and m.state in states)
 
     def with_spare(self, machine: str, *, spare: bool) -> JobState:
-        """With what a heartbeat says of a machine's next trainers."""
         if (machine in self.cold) != spare:
             return self
         return replace(self, cold=self.cold - {machine} if spare else self.cold | {machine})
 
     def with_machine(self, machine: MachineRecord) -> JobState:
-        """With one machine new or changed."""
         return replace(self, machines={**self.machines, machine.id: machine})

@@ -6,27 +6,21 @@ script is gone, too, the shutdown that is put off here again and again comes by 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import os
-import subprocess
 import sys
 import threading
 from pathlib import Path
 
+from deepvm.jobs.clouds.aws.ec2_machine import PUT_OFF_S, put_off_shutdown
 from deepvm.jobs.clouds.aws.s3_read import metadata, read_patiently
-
-_WATCHDOG_MIN = 30
-_PUT_OFF_S = 300.0
 
 
 def _put_off(over: threading.Event) -> None:
     while not over.is_set():
-        words = ["shutdown", "--no-wall", "-h", f"+{_WATCHDOG_MIN}"]
-        with contextlib.suppress(OSError):  # no memory now
-            subprocess.run(words, stdin=subprocess.DEVNULL, check=False)
-        over.wait(_PUT_OFF_S)
+        put_off_shutdown()
+        over.wait(PUT_OFF_S)
 
 
 def main() -> None:
@@ -37,13 +31,13 @@ def main() -> None:
     known = json.loads(read_patiently(region, bucket, f"{prefix}/settings.json"))
     data = Path.cwd() / "data"
     os.environ.update(known["environ"], DEEPVM_DATA_DIR=str(data))
-    from deepvm.jobs.clouds.aws.ec2_head import HeadedEc2Cloud
+    from deepvm.jobs.clouds.aws.ec2_cloud import Ec2Cloud
     from deepvm.jobs.clouds.aws.ec2_settings import Ec2Settings
     from deepvm.jobs.head.machine import HeadMachine
 
     (data / "jobs").mkdir(parents=True, exist_ok=True)
     (data / "jobs" / ".aws-owner").write_text(known["owner"])
-    cloud = HeadedEc2Cloud(data / "jobs", Ec2Settings.of(os.environ))
+    cloud = Ec2Cloud(data / "jobs", Ec2Settings.of(os.environ))
     over = threading.Event()
     threading.Thread(target=_put_off, args=(over,), daemon=True).start()
     try:

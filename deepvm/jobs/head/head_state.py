@@ -7,7 +7,7 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from deepvm.io.atomic_write import write_bytes
+from deepvm.io.atomic_write import write_json
 
 FILE = "head.json"
 FRESH_S = 90.0
@@ -59,5 +59,4 @@ class HeadState:
             return None
 
     def save(self, folder: Path) -> None:
-        """Write it down. Raises DataError."""
-        write_bytes(folder / FILE, json.dumps(asdict(self)).encode())
+        write_json(folder / FILE, asdict(self))

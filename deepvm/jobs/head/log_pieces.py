@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import gzip
 import itertools
-import json
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
-from deepvm.core.json_types import JsonDict
-from deepvm.jobs.cloud import Objects, UnknownError
-from deepvm.jobs.head.mirror import LOGS
+from deepvm.jobs.cloud import Objects
+from deepvm.jobs.head.mirror import LOGS, packed, unpacked
 from deepvm.jobs.history.log_files import FOLDER
 
 _MOST = 4_000_000
@@ -52,13 +49,13 @@ class LogPieces:
             return
         self._sent_s = now_s
         for _ in itertools.count() if last else range(_AT_ONCE):
-            piece, sent, is_full = self._next(self._sent, last)
-            if not piece:
+            texts, sent, is_full = self._next(self._sent, last)
+            if not texts:
                 return
             self._number += 1
-            data = json.dumps({"texts": piece, "sent": sent}).encode()
+            piece = packed({"texts": texts, "sent": sent})
             self._sent = None  # if its reply is lost, it is looked up whether the piece is there
-            self._objects.put(f"{self._prefix}{self._number:08}", gzip.compress(data, 5, mtime=0))
+            self._objects.put(f"{self._prefix}{self._number:08}", piece)
             self._sent = sent
             self._free(sent)
             if not is_full and not last:
@@ -74,7 +71,7 @@ class LogPieces:
                 self._freed[machine] = size
                 words = ["fallocate", "--punch-hole", "--offset", "0", "--length", str(size)]
                 # Where that cannot be done the disk has to be large enough
-                with contextlib.suppress(OSError):
+                with suppress(OSError):
                     subprocess.run(
                         [*words, self._folder / f"{machine}.log"], capture_output=True, check=False
                     )
@@ -85,13 +82,13 @@ class LogPieces:
             return {}
         self._number = max(self._number, int(keys[-1].rpartition("-")[2]))
         found = self._objects.get(keys[-1])
-        return {} if found is None else dict(_read(found.data)["sent"])
+        return {} if found is None else dict(unpacked(found.data)["sent"])
 
     def _next(
         self, before: dict[str, int], last: bool
     ) -> tuple[dict[str, str], dict[str, int], bool]:
-        """A piece, how much of each file is sent with it, and whether more is left."""
-        piece = dict[str, str]()
+        """The texts of a piece, how much of each file is sent with it, and whether more is left."""
+        texts = dict[str, str]()
         sent = dict(before)
         left = _MOST
         for file in sorted(self._folder.glob("*.log")):
@@ -102,12 +99,12 @@ class LogPieces:
             if is_full or not last:
                 data = data[: data.rfind(b"\n") + 1]
             if data:
-                piece[file.stem] = data.decode("utf-8", "replace")
+                texts[file.stem] = data.decode("utf-8", "replace")
                 sent[file.stem] = sent.get(file.stem, 0) + len(data)
                 left -= len(data)
             if is_full:
-                return piece, sent, True
-        return piece, sent, False
+                return texts, sent, True
+        return texts, sent, False
 
 
 def fetch_logs(folder: Path, objects: Objects, after: str) -> Iterator[str]:
@@ -120,16 +117,8 @@ def fetch_logs(folder: Path, objects: Objects, after: str) -> Iterator[str]:
         if found is None:
             continue
         (folder / FOLDER).mkdir(exist_ok=True)
-        for machine, text in _read(found.data)["texts"].items():
-            with (folder / FOLDER / f"{Path(machine).name}.log").open(
-                "a", encoding="utf-8"
-            ) as file:
+        for machine, text in unpacked(found.data)["texts"].items():
+            name = f"{Path(machine).name}.log"
+            with (folder / FOLDER / name).open("a", encoding="utf-8") as file:
                 file.write(text)
         yield key
-
-
-def _read(data: bytes) -> JsonDict:
-    try:
-        return dict(json.loads(gzip.decompress(data)))
-    except (OSError, EOFError, ValueError) as error:
-        raise UnknownError(f"a piece of the logs cannot be read: {error}") from None

@@ -43,7 +43,6 @@ class HeadMachine:
         self._objects = cloud.objects(job)
 
     def run(self) -> None:
-        """Until the job is over, another head has it, or no controller can be run."""
         try:
             self._patiently(self._fetch)
             since_s = time.monotonic()
@@ -95,7 +94,6 @@ class HeadMachine:
             history.put_copy(copy, self._folder)
 
     def _over(self) -> bool:
-        """Whether the job is, as far as can be read."""
         try:
             with History.open() as history:
                 row = history.job(self._job)

@@ -40,28 +40,31 @@ def encoded(copy: JsonObject, head: int, writer: str, number: int, nonce: str = 
     ``number``: grows with each that this writer writes. ``nonce``: of the controller, for messages
     to it.
     """
-    found = {
-        "schema_version": _SCHEMA,
-        "head": head,
-        "writer": writer,
-        "number": number,
-        "nonce": nonce,
-        **copy,
-    }
-    return gzip.compress(json.dumps(found).encode(), 5, mtime=0)
+    about = {"head": head, "writer": writer, "number": number, "nonce": nonce}
+    return packed({"schema_version": _SCHEMA, **about, **copy})
 
 
 def decoded(data: bytes) -> JsonDict:
     """A mirror. Raises UnknownError: it is none."""
+    found = unpacked(data)
+    if found.get("schema_version") != _SCHEMA:
+        raise UnknownError(
+            f"the mirror of the job is of another deepvm ({found.get('schema_version')})"
+        )
+    return found
+
+
+def packed(found: JsonObject) -> bytes:
+    """An object of the bucket."""
+    return gzip.compress(json.dumps(found).encode(), 5, mtime=0)
+
+
+def unpacked(data: bytes) -> JsonDict:
+    """What was packed. Raises UnknownError: it cannot be read."""
     try:
-        found = json.loads(gzip.decompress(data))
-        if found["schema_version"] != _SCHEMA:
-            raise UnknownError(
-                f"the mirror of the job is of another deepvm ({found['schema_version']})"
-            )
-    except (OSError, EOFError, ValueError, TypeError, KeyError) as error:
-        raise UnknownError(f"the mirror of the job cannot be read: {error}") from None
-    return dict(found)
+        return dict(json.loads(gzip.decompress(data)))
+    except (OSError, EOFError, ValueError, TypeError) as error:
+        raise UnknownError(f"an object of the head cannot be read: {error}") from None
 
 
 def put_folder(objects: Objects, folder: Path) -> None:

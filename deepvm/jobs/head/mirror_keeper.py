@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 import secrets
@@ -11,9 +10,11 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future, TimeoutError
+from contextlib import ExitStack, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from deepvm.core.json_types import JsonDict
 from deepvm.errors import DeepVMError
@@ -46,6 +47,8 @@ _AGAIN_S = 1.0
 _LAST_S = 1800.0
 
 log = logging.getLogger("deepvm.jobs")
+Handle: TypeAlias = Callable[[bytes, str], tuple[bytes, str]]
+"""What answers a signed command."""
 
 
 def keeper_of(row: JobRow, cloud: Cloud) -> StateReplicator | None:
@@ -102,10 +105,7 @@ class StateReplicator:
         world = replace(world, heads=self._heads(world, cloud))
         history.commit(self._name, history.world(self._name), world, [])
         for _ in range(3):  # a write of the controller before this one may still come
-            found = self._objects.get(MIRROR)
-            if found is None or int(decoded(found.data)["head"]) > self._number:
-                raise FencedError(f"another head has taken {self._name} over")
-            self._tag = found.tag
+            self._look()
             try:
                 self._put(history)
             except ChangedError:
@@ -119,12 +119,18 @@ class StateReplicator:
 
         Raises FencedError.
         """
-        found = self._objects.get(MIRROR)
-        if found is None or (theirs := decoded(found.data))["head"] > self._number:
-            raise FencedError(f"another head has taken {self._name} over")
-        self._tag = found.tag
+        theirs = self._look()
         self._writer = secrets.token_hex(16)
         self._nonce = theirs["nonce"]
+
+    def _look(self) -> JsonDict:
+        """The mirror as it is. Raises FencedError."""
+        found = self._objects.get(MIRROR)
+        theirs = {} if found is None else decoded(found.data)
+        if found is None or int(theirs["head"]) > self._number:
+            raise FencedError(f"another head has taken {self._name} over")
+        self._tag = found.tag
+        return theirs
 
     def _heads(self, world: JobState, cloud: HostsController) -> tuple[Head, ...]:
         """Those before this one with their ends, and this one."""
@@ -134,30 +140,24 @@ class StateReplicator:
             log.warning("%s", error)
             lives = Listing({})
         mine = head_name(self._number)
-        now_s = time.time()
-        known = {head.name for head in world.heads}
         usd = cloud.head_usd_per_hour()
+        known = {head.name: head for head in world.heads}
+        own = known.pop(mine, Head(mine, usd, time.time()))
         # Those that were lost before their controllers began have cost something, too.
         unheard = [
             Head(name, usd, *times)
             for name, times in lives.ended.items()
-            if name not in (*known, mine)
+            if name not in known and name != mine
         ]
-        world = replace(
-            world, heads=(*world.heads, *sorted(unheard, key=lambda head: head.launched_s))
-        )
-        found = []
-        for head in (head for head in world.heads if head.name != mine):
-            _, ended_s = lives.ended.get(head.name, (0.0, world.now_s))
-            found.append(replace(head, ended_s=ended_s) if head.ended_s is None else head)
-        own = next((head for head in world.heads if head.name == mine), Head(mine, usd, now_s))
-        return (
-            *found,
-            replace(own, launched_s=lives.alive.get(mine, own.launched_s), ended_s=None),
-        )
+        earlier = [*known.values(), *sorted(unheard, key=lambda head: head.launched_s)]
+        for place, head in enumerate(earlier):
+            if head.ended_s is None:
+                _, ended_s = lives.ended.get(head.name, (0.0, world.now_s))
+                earlier[place] = replace(head, ended_s=ended_s)
+        launched_s = lives.alive.get(mine, own.launched_s)
+        return (*earlier, replace(own, launched_s=launched_s, ended_s=None))
 
     def _put(self, history: History) -> None:
-        """Write the mirror. Raises ChangedError, UnknownError, RefusedError."""
         copy = history.copy(self._name, self._events[-1]["number"] if self._events else 0)
         self._events += copy["events"]
         copy["events"] = self._events
@@ -183,11 +183,9 @@ class StateReplicator:
         try:
             self._put(history)
         except ChangedError:
-            found = self._objects.get(MIRROR)
-            theirs = {} if found is None else decoded(found.data)
-            if found is None or theirs["writer"] != self._writer:
+            theirs = self._look()
+            if theirs["writer"] != self._writer:
                 raise FencedError(f"another head has taken {self._name} over") from None
-            self._tag = found.tag
             if theirs["number"] != self._written:  # the reply to an older one was lost
                 self._put(history)
 
@@ -203,7 +201,7 @@ class StateReplicator:
 
     def _keep(self, open_history: Callable[[], History]) -> None:
         """Run until the end or a takeover; failures are retried, as actions wait for the mirror."""
-        with contextlib.ExitStack() as opened:
+        with ExitStack() as opened:
             history: History | None = None
             while not self._over:
                 with self._change:
@@ -233,7 +231,7 @@ class StateReplicator:
                 return
             self._turned_s = time.monotonic()
             if self._pulse is not None:
-                with contextlib.suppress(OSError):  # a full disk
+                with suppress(OSError):  # a full disk
                     self._pulse.touch()
         loop.call_later(min(TURN_S, HANGS_S / 2), self._turn, loop)
 
@@ -245,7 +243,7 @@ class StateReplicator:
         for each in waiting:
             if each.set_running_or_notify_cancel():
                 each.set_exception(error)
-        with contextlib.suppress(RuntimeError):  # its loop is closed: it has ended
+        with suppress(RuntimeError):  # its loop is closed: it has ended
             self._give_up(error)  # it may have nothing to write down for days
 
     # --- commands and logs ------------------------------------------------------------------------
@@ -267,16 +265,12 @@ class StateReplicator:
 
         self._give_up = lambda error: loop.call_soon_threadsafe(controller.give_up, error)
         loop.call_soon_threadsafe(self._turn, loop)
-        works: list[tuple[Callable[..., None], Any]] = [
-            (self._keep, open_history),
-            (self._run_errands, handle),
-        ]
-        for work, argument in works:
-            thread = threading.Thread(target=work, args=(argument,), name="head", daemon=True)
+        for work in (partial(self._keep, open_history), partial(self._run_errands, handle)):
+            thread = threading.Thread(target=work, name="head", daemon=True)
             thread.start()
             self._threads.append(thread)
 
-    def _run_errands(self, handle: Callable[[bytes, str], tuple[bytes, str]]) -> None:
+    def _run_errands(self, handle: Handle) -> None:
         while True:
             with self._change:
                 if self._change.wait_for(lambda: self._over or self._fenced, LOOK_S):
@@ -294,7 +288,7 @@ class StateReplicator:
             except Exception as error:  # the next command must be heard all the same
                 _warn("commands and logs", error)
 
-    def _answer(self, key: str, handle: Callable[[bytes, str], tuple[bytes, str]]) -> None:
+    def _answer(self, key: str, handle: Handle) -> None:
         if key not in self._answers:
             found = self._objects.get(key)
             if found is None:
@@ -312,7 +306,7 @@ class StateReplicator:
             self._over = True
             self._change.notify_all()
             if self._pulse is not None:
-                with contextlib.suppress(OSError):
+                with suppress(OSError):
                     self._pulse.unlink(missing_ok=True)
         for thread in self._threads:
             thread.join()
@@ -339,8 +333,7 @@ class StateReplicator:
                 time.sleep(_AGAIN_S)
 
 
-def _answer_to(data: bytes, handle: Callable[[bytes, str], tuple[bytes, str]]) -> dict[str, str]:
-    """The answer to a command."""
+def _answer_to(data: bytes, handle: Handle) -> dict[str, str]:
     try:
         asked = json.loads(data)
         body, signature = handle(str(asked["body"]).encode(), str(asked["signature"]))

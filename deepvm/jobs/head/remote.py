@@ -44,16 +44,20 @@ def needs_head(cloud: Cloud) -> bool:
     return isinstance(cloud, HostsController) and not cloud.controls_here()
 
 
+def _away(row: JobRow) -> HeadState | None:
+    state = HeadState.load(row.folder)
+    return None if state is None or state.here else state
+
+
 def has_head(row: JobRow) -> bool:
     """Whether a job's controller runs on a remote machine, known here by the mirror."""
-    state = HeadState.load(row.folder)
-    return state is not None and not state.here
+    return _away(row) is not None
 
 
 def is_to_be_read(row: JobRow) -> bool:
     """Whether a remote controller may have news of a job, or its bucket is not emptied yet."""
-    state = HeadState.load(row.folder)
-    return state is not None and not state.here and not (row.result is not None and state.emptied)
+    state = _away(row)
+    return state is not None and (row.result is None or not state.emptied)
 
 
 def is_head(row: JobRow) -> bool:
@@ -104,12 +108,7 @@ def start(
             )
             lives_on = name not in lives.ended and (state.alive or begins)
             if lives_on and job is not None and job.result is None:
-                did = (
-                    "runs the controller of"
-                    if state.begun
-                    else "was started a moment ago to run the controller of"
-                )
-                raise DataError(f"{name} {did} {row.name}")
+                raise DataError(f"{name} runs the controller of {row.name}, or is about to")
         if resumed is not None:
             resumed()  # what is wrong with it is said before anything is done
         numbers = [int(name.rpartition("-")[2]) for name in (*lives.alive, *lives.ended)]

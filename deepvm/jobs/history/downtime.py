@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from deepvm.jobs.decisions.world import JobState
 from deepvm.jobs.history.history import EventRow, Sample
@@ -29,12 +30,16 @@ class Downtime:
 
     @property
     def span_s(self) -> float:
-        """How long it was."""
         return self.until_s - self.since_s
 
     def idle_s(self, step_s: float) -> float:
         """How much of it nothing was trained in, if a step takes so long."""
         return max(self.span_s - self.steps * step_s, 0.0)
+
+
+Downtimes: TypeAlias = Sequence[Downtime]
+Phase: TypeAlias = tuple[str, float, float]
+"""A cause, or what a machine did, from when to when."""
 
 
 def downtimes(events: Iterable[EventRow], samples: Sequence[Sample]) -> list[Downtime]:
@@ -81,9 +86,7 @@ def caught_up(world: JobState, samples: Sequence[Sample]) -> JobState:
     )
 
 
-def cut(
-    stretches: Iterable[tuple[str, float, float]], without: Sequence[Downtime]
-) -> Iterator[tuple[str, float, float]]:
+def cut(stretches: Iterable[Phase], without: Downtimes) -> Iterator[Phase]:
     """Split stretches so that the parts within a downtime count as downtime."""
     for cause, from_s, to_s in stretches:
         for one in without:

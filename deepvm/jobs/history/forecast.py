@@ -10,7 +10,7 @@ forecast: of those the simulator has no like.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict
 from statistics import fmean
 
@@ -22,7 +22,7 @@ from deepvm.jobs.decisions import states
 from deepvm.jobs.decisions.injection import Injection
 from deepvm.jobs.decisions.markets import is_on_demand
 from deepvm.jobs.decisions.world import JobState, Role
-from deepvm.jobs.history.downtime import DOWNTIME, Downtime
+from deepvm.jobs.history.downtime import DOWNTIME, Downtimes
 from deepvm.jobs.history.history import Events
 from deepvm.jobs.history.validation import step_time
 
@@ -41,7 +41,7 @@ def forecast(
     events: Events,
     machines: Iterable[JsonObject],
     document: JsonObject,
-    without: Sequence[Downtime] = (),
+    without: Downtimes = (),
 ) -> JsonDict:
     """The key ``forecast`` of a final document. Raises UnforeseenError: too little was known.
 
@@ -109,7 +109,7 @@ def forecast_of(
     events: Events,
     machines: Iterable[JsonObject],
     document: JsonDict,
-    without: Sequence[Downtime] = (),
+    without: Downtimes = (),
 ) -> JsonDict | None:
     """The same; None where there is none, and the document says why."""
     try:
@@ -119,7 +119,7 @@ def forecast_of(
         return None
 
 
-def _compared(document: JsonObject, without: Sequence[Downtime], step_s: float) -> JsonDict:
+def _compared(document: JsonObject, without: Downtimes, step_s: float) -> JsonDict:
     """The result without idle controller downtime, and without its share of the cost."""
     idle_s = sum(one.idle_s(step_s) for one in without)
     span_s = sum(one.span_s for one in without)
@@ -193,13 +193,18 @@ def _start_s(
     return fmean(took) if took else world.terms.restart_s
 
 
+_SHOWN = (
+    ("total time", "total_s", "s"),
+    ("cost", "cost_usd", "$"),
+    ("preemptions", "preemptions", ""),
+)
+
+
 def rows_of(document: JsonObject) -> list[tuple[str, float, float, float, float, str]]:
     """(what, median, 5th and 95th percentile, actual, unit) of a document with a forecast."""
-    units = ("s", "$", "")
     fact = document["forecast"].get("fact", document)  # documents of an older deepvm have none
-    names = ("total time", "cost", "preemptions")
     rows = []
-    for what, key, unit in zip(names, FIGURES, units, strict=True):
+    for what, key, unit in _SHOWN:
         spread = document["forecast"][key]
         rows.append((what, spread["p50"], spread["p5"], spread["p95"], fact[key], unit))
     return rows

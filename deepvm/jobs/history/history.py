@@ -7,12 +7,12 @@ unknown.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -39,7 +39,6 @@ _TABLES = sa.MetaData()
 
 
 def _columns(kind: Any, *names: str, **options: Any) -> list[sa.Column[Any]]:
-    """Columns of one type."""
     return [sa.Column(name, kind, **options) for name in names]
 
 
@@ -174,20 +173,17 @@ class History:
         """
         self._engine = engine
         self._clouds: dict[str, str] = {}
-        try:
-            with engine.execution_options(writes=True).begin() as connection:
-                # Of several processes one makes or changes the tables
-                if engine.dialect.name == "postgresql":
-                    connection.execute(sa.text("SELECT pg_advisory_xact_lock(20171117)"))
-                _TABLES.create_all(connection)
-                found = connection.execute(sa.select(_META.c.version)).scalar()
-                if found is None:
-                    connection.execute(_META.insert().values(version=SCHEMA))
-                for version in range((found or SCHEMA) + 1, SCHEMA + 1):
-                    _MIGRATIONS[version](connection)
-                    connection.execute(_META.update().values(version=version))
-        except sa.exc.SQLAlchemyError as error:
-            raise _unusable(engine, error) from None
+        with self._writing() as connection:
+            # Of several processes one makes or changes the tables
+            if engine.dialect.name == "postgresql":
+                connection.execute(sa.text("SELECT pg_advisory_xact_lock(20171117)"))
+            _TABLES.create_all(connection)
+            found = connection.execute(sa.select(_META.c.version)).scalar()
+            if found is None:
+                connection.execute(_META.insert().values(version=SCHEMA))
+            for version in range((found or SCHEMA) + 1, SCHEMA + 1):
+                _MIGRATIONS[version](connection)
+                connection.execute(_META.update().values(version=version))
         if found is not None and found > SCHEMA:
             raise DataError(
                 f"{_shown(engine)}: written by a newer deepvm (schema {found}); upgrade this one"
@@ -195,7 +191,6 @@ class History:
 
     @classmethod
     def open(cls, environ: Mapping[str, str] = os.environ) -> History:
-        """That of this user. Raises DataError: it cannot be used."""
         place = environ.get(PLACE, "") or str(own_folder(environ) / "history.db")
         if place.startswith("postgresql:"):
             return cls(_postgresql(place.replace("postgresql:", "postgresql+psycopg:", 1)))
@@ -260,7 +255,7 @@ class History:
         engine.dispose()
         return end
 
-    @contextlib.contextmanager
+    @contextmanager
     def hurried(self, wait_s: float) -> Iterator[None]:
         """Fail writes that would wait longer for a lock: others need answers meanwhile."""
         limit_ms = int(wait_s * 1000)
@@ -320,7 +315,6 @@ class History:
                 connection.execute(_EVENTS.insert().values(row))
 
     def _cloud(self, connection: sa.Connection, name: str) -> str:
-        """The cloud of a job's machines."""
         if name not in self._clouds:
             spec = connection.execute(
                 sa.select(_JOBS.c.spec).where(_JOBS.c.name == name)
@@ -328,37 +322,34 @@ class History:
             self._clouds[name] = str(json.loads(spec).get("cloud", ""))
         return self._clouds[name]
 
-    @contextlib.contextmanager
-    def _writing(self) -> Iterator[sa.Connection]:
+    def _writing(self) -> AbstractContextManager[sa.Connection]:
         """A transaction. Raises DataError (disk full, database gone); nothing is written then."""
-        try:
-            with self._engine.execution_options(writes=True).begin() as connection:
-                yield connection
-        except sa.exc.SQLAlchemyError as error:
-            raise _unusable(self._engine, error) from None
+        return self._connected(self._engine.execution_options(writes=True).begin)
 
-    @contextlib.contextmanager
-    def _reading(self) -> Iterator[sa.Connection]:
+    def _reading(self) -> AbstractContextManager[sa.Connection]:
         """A connection to read by. Raises DataError: the disk fails, or the database is gone."""
+        return self._connected(self._engine.connect)
+
+    @contextmanager
+    def _connected(
+        self, connect: Callable[[], AbstractContextManager[sa.Connection]]
+    ) -> Iterator[sa.Connection]:
         try:
-            with self._engine.connect() as connection:
+            with connect() as connection:
                 yield connection
         except sa.exc.SQLAlchemyError as error:
             raise _unusable(self._engine, error) from None
 
     def finish(self, name: str, result: JsonObject) -> None:
-        """The final document of a job."""
         with self._writing() as connection:
             connection.execute(_job_update(name).values(result=json.dumps(result)))
 
     def jobs(self) -> list[JobRow]:
-        """All jobs, the newest first."""
         with self._reading() as connection:
             rows = _dicts(connection, sa.select(_JOBS).order_by(_JOBS.c.created_s.desc()))
             return [_job(row) for row in rows]
 
     def job(self, name: str) -> JobRow | None:
-        """One job, if there is one of that name."""
         with self._reading() as connection:
             rows = _dicts(connection, sa.select(_JOBS).where(_JOBS.c.name == name))
             return _job(rows[0]) if rows else None
@@ -401,7 +392,6 @@ class History:
                 )
 
     def samples(self, name: str) -> list[Sample]:
-        """How far a job was at which time, in order."""
         with self._reading() as connection:
             rows = connection.execute(_numbered(_SAMPLES, name))
             return [Sample(row.at_s, row.generation, row.step) for row in rows]
@@ -523,7 +513,7 @@ def _make_private(path: Path, *, ours: bool) -> None:
         if ours
         else ()
     ):
-        with contextlib.suppress(FileNotFoundError, PermissionError):
+        with suppress(FileNotFoundError, PermissionError):
             made.chmod(0o600)
 
 
@@ -541,7 +531,6 @@ def _log_ahead(connection: sqlite3.Connection) -> None:
 
 
 def _numbered(table: sa.Table, job: str, after: int = 0) -> sa.Select[Any]:
-    """The rows of a job with larger numbers, in order."""
     wanted = (table.c.job == job) & (table.c.number > after)
     return sa.select(table).where(wanted).order_by(table.c.number)
 
@@ -556,14 +545,8 @@ def _job_update(name: str) -> sa.Update:
 
 def _job(row: JsonObject) -> JobRow:
     result = None if row["result"] is None else json.loads(row["result"])
-    return JobRow(
-        row["name"],
-        row["created_s"],
-        row["state"],
-        Path(row["folder"]),
-        json.loads(row["spec"]),
-        result,
-    )
+    known = {"folder": Path(row["folder"]), "spec": json.loads(row["spec"]), "result": result}
+    return JobRow(row["name"], row["created_s"], row["state"], **known)
 
 
 def _shown(engine: sa.Engine) -> str:

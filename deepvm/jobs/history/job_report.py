@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from statistics import fmean
 
@@ -11,11 +10,19 @@ from deepvm.errors import DataError, DeepVMError
 from deepvm.io.times import utc_text
 from deepvm.jobs.decisions.states import Job
 from deepvm.jobs.decisions.world import JobState, MachineRecord, Reason
-from deepvm.jobs.history.downtime import DOWNTIME, Downtime
+from deepvm.jobs.history.downtime import DOWNTIME, Downtimes
 from deepvm.jobs.history.history import Events
 from deepvm.jobs.history.restarts import CAUSES as RESTART_CAUSES
 from deepvm.jobs.history.restarts import restarts
-from deepvm.jobs.history.spent import CAUSES, on_demand_usd, same_work_usd, spent, stood_s, unpriced
+from deepvm.jobs.history.spent import (
+    CAUSES,
+    Prices,
+    on_demand_usd,
+    same_work_usd,
+    spent,
+    stood_s,
+    unpriced,
+)
 
 SCHEMA = "deepvm.run/1"
 STOPPED = 3
@@ -24,7 +31,6 @@ _PHASES = {
     "first_step": ("stepped", "took_s"),
 }
 """By phase, the kind of event that says how long it took, and which of its facts."""
-_STATES = {Job.DONE: "done", Job.STOPPED: "stopped", Job.FAILED: "failed"}
 
 
 def final_document(
@@ -32,8 +38,8 @@ def final_document(
     created_s: float,
     world: JobState,
     events: Events,
-    prices: Mapping[str, float],
-    without: Sequence[Downtime] = (),
+    prices: Prices,
+    without: Downtimes = (),
 ) -> JsonDict:
     """The document ``deepvm.run/1``; times in seconds, money in dollars.
 
@@ -63,7 +69,7 @@ def final_document(
     return {
         "schema_version": SCHEMA,
         "name": name,
-        "state": _STATES.get(world.job, world.job.value),
+        "state": world.job.value,
         "why": world.failure or world.ending,
         "exit_code": exit_code(world),
         "steps": None if unknown_reason else world.steps,

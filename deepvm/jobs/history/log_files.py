@@ -49,7 +49,6 @@ class LogReader:
         self._places: dict[Path, int] = {}
 
     def machines(self) -> list[str]:
-        """The machines that have printed something."""
         return sorted(
             (file.stem for file in self._folder.glob("*.log")), key=lambda name: (len(name), name)
         )

@@ -177,13 +177,17 @@ def own_pool(
         (m["zone"], m["ended_s"]) for m in ended if m["end_reason"] == REFUSED or is_taken(m)
     )
     gangs: list[int] = []
-    for before, one in zip([None, *had], had, strict=False):
-        together = (
+    before: JsonObject | None = None
+    for one in had:
+        if (
             before is not None
             and (before["job"], before["zone"]) == (one["job"], one["zone"])
             and one["launched_s"] - before["launched_s"] <= TOGETHER_S
-        )
-        gangs = [*gangs[:-1], gangs[-1] + 1] if together else [*gangs, 1]
+        ):
+            gangs[-1] += 1
+        else:
+            gangs.append(1)
+        before = one
     # A machine's gang, not a gang's size: the mean over machines.
     gang = sum(g * g for g in gangs) / sum(gangs) if gangs else 1.0
     lives = tuple(Lifetime(lived_s(m, now_s), is_taken(m), _waited(m, scarce)) for m in had)
@@ -235,17 +239,11 @@ def expected_life_s(
     Else by the cloud's band, but no more than public traces show at a busy hour: an insurance save
     costs seconds, a loss that was not expected hours.
     """
-    own = [
-        p
-        for p in pools_of((m for m in machines if m["cloud"] == cloud), now_s)
-        if p.market == pool.market
-    ]
-    own = [p for p in own if (p.instance_type, p.zone) == (pool.instance_type, pool.zone)]
-    known = (
-        known_life(own[0].lived_s, own[0].preemptions, own[0].machines, own[0].newest_s)
-        if own
-        else None
-    )
+    of_cloud = (m for m in machines if m["cloud"] == cloud)
+    known = None
+    for p in pools_of(of_cloud, now_s):
+        if (p.instance_type, p.zone, p.market) == pool.place:
+            known = known_life(p.lived_s, p.preemptions, p.machines, p.newest_s)
     if known is not None:
         return known.mean_s
     return min(SHORT_LIFE_S, mean_life_s(BAND_SHARES[-1 if band is None else band]))

@@ -14,20 +14,25 @@ its time stands still. What happened while there was no controller counts as not
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
 from types import MappingProxyType
+from typing import TypeAlias
 
 from deepvm.jobs.decisions.states import Job
 from deepvm.jobs.decisions.world import JobState, MachineRecord, Role
-from deepvm.jobs.history.downtime import DOWNTIME, Downtime, cut
+from deepvm.jobs.history.downtime import DOWNTIME, Downtimes, Phase, cut
 from deepvm.jobs.history.history import EventRow, Events
 from deepvm.jobs.history.restarts import restarts
 
 CAUSES = ("allocation", "preparation", "compute", "recompute", "save", "hang")
 RELEASE = "release"
 _TRAINS = (Job.RUNNING.value, Job.SAVING.value)
+
+
+Prices: TypeAlias = Mapping[str, float]
+"""On demand, $/h, by type, as far as they are known."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +56,8 @@ def spent(
     created_s: float,
     world: JobState,
     events: Events,
-    without: Sequence[Downtime] = (),
-    prices: Mapping[str, float] = MappingProxyType({}),
+    without: Downtimes = (),
+    prices: Prices = MappingProxyType({}),
 ) -> CostBreakdown:
     """A job's costs until now; ``without``: controller downtimes; ``prices``: on demand, $/h."""
     found = {
@@ -93,9 +98,7 @@ def spent(
     )
 
 
-def _stretches(
-    created_s: float, world: JobState, events: Events
-) -> Iterator[tuple[str, float, float]]:
+def _stretches(created_s: float, world: JobState, events: Events) -> Iterator[Phase]:
     """(cause, from, to) from start to last event; training counts as compute."""
     since_s = created_s
     state = Job.PENDING.value
@@ -166,7 +169,7 @@ def stood_s(world: JobState, events: Events) -> float:
     return sum(max(then[0] - now[0], 0.0) for now, then in pairwise(seen) if Job(now[1]).over)
 
 
-def _waits(world: JobState, since_s: float, until_s: float) -> Iterator[tuple[str, float, float]]:
+def _waits(world: JobState, since_s: float, until_s: float) -> Iterator[Phase]:
     """For machines while fewer live than a generation needs, else for what they load."""
     lives = [
         (m.launched_s, until_s if m.ended_s is None else m.ended_s)
@@ -181,7 +184,7 @@ def _waits(world: JobState, since_s: float, until_s: float) -> Iterator[tuple[st
         yield "allocation" if alive < world.terms.least else "preparation", begin, end
 
 
-def unpriced(world: JobState, prices: Mapping[str, float]) -> list[str]:
+def unpriced(world: JobState, prices: Prices) -> list[str]:
     """The types that have trained whose on-demand price is unknown."""
     trained = (
         m for m in world.machines.values() if m.role is Role.TRAINER and m.launched_s is not None
@@ -189,7 +192,7 @@ def unpriced(world: JobState, prices: Mapping[str, float]) -> list[str]:
     return sorted({m.pool.instance_type for m in trained} - prices.keys())
 
 
-def on_demand_usd(world: JobState, prices: Mapping[str, float]) -> float:
+def on_demand_usd(world: JobState, prices: Prices) -> float:
     """What the same machines would have cost on demand; anchors and controllers already are."""
     trained = sum(
         m.lived_s(world.now_s) * _on_demand(m, prices) / 3600 for m in world.machines.values()
@@ -201,8 +204,8 @@ def on_demand_usd(world: JobState, prices: Mapping[str, float]) -> float:
 def same_work_usd(
     found: CostBreakdown,
     world: JobState,
-    prices: Mapping[str, float],
-    without: Sequence[Downtime] = (),
+    prices: Prices,
+    without: Downtimes = (),
 ) -> float | None:
     """What the same steps would have cost on demand: steps, and one load per machine.
 
@@ -225,5 +228,5 @@ def same_work_usd(
     return steps_usd + sum(loads_usd[: world.terms.most])
 
 
-def _on_demand(machine: MachineRecord, prices: Mapping[str, float]) -> float:
+def _on_demand(machine: MachineRecord, prices: Prices) -> float:
     return prices.get(machine.pool.instance_type, 0.0) if machine.role is Role.TRAINER else 0.0

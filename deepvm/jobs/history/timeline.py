@@ -9,12 +9,10 @@ from typing import NamedTuple
 
 from deepvm.jobs.decisions.states import Job, Machine
 from deepvm.jobs.decisions.world import LOST, REFUSED, JobState, MachineRecord, Role
-from deepvm.jobs.history.downtime import Downtime, cut
+from deepvm.jobs.history.downtime import Downtimes, Phase, cut
 from deepvm.jobs.history.history import EventRow, Sample
 
 _TRAINS = (Job.RUNNING.value, Job.SAVING.value)
-Phase = tuple[str, float, float]
-"""What a machine did, from when to when."""
 
 
 @dataclass(frozen=True)
@@ -27,12 +25,10 @@ class Trained:
 
     runs: Sequence[tuple[int, float, float]] = ()
     members: Mapping[int, set[str]] = field(default_factory=dict)
-    without: Sequence[Downtime] = ()
+    without: Downtimes = ()
 
     @classmethod
-    def of(
-        cls, events: Sequence[EventRow], end_s: float, without: Sequence[Downtime] = ()
-    ) -> Trained:
+    def of(cls, events: Sequence[EventRow], end_s: float, without: Downtimes = ()) -> Trained:
         """By the events of a job."""
         runs = list[tuple[int, float, float]]()
         members = dict[int, set[str]]()
@@ -114,29 +110,28 @@ def paid(world: JobState, start_s: float, end_s: float) -> list[CostPoint]:
     """What was paid over time; at its end what the job has cost."""
     changes: dict[float, list[float]] = {start_s: [0.0] * 3, end_s: [0.0] * 3}
 
-    def add(since_s: float, until_s: float, usd_per_hour: Sequence[float]) -> None:
-        if until_s <= since_s:
-            return
-        for at_s, sign in ((since_s, 1), (until_s, -1)):
-            change = changes.setdefault(at_s, [0.0] * 3)
-            for i, rate in enumerate(usd_per_hour):
-                change[i] += sign * rate
-
-    for machine in world.machines.values():
-        if machine.launched_s is not None:
-            until_s = world.now_s if machine.ended_s is None else machine.ended_s
-            add(machine.launched_s, until_s, (machine.pool.usd_per_hour, 0.0, 1.0))
+    now_s = world.now_s
+    rows = [
+        (m.launched_s, m.ended_s or now_s, (m.pool.usd_per_hour, 0.0, 1.0))
+        for m in world.machines.values()
+        if m.launched_s is not None
+    ]
     for head in world.heads:
-        until_s = world.now_s if head.ended_s is None else min(head.ended_s, world.now_s)
-        add(head.launched_s, until_s, (head.usd_per_hour, head.usd_per_hour, 0.0))
+        rates = head.usd_per_hour, head.usd_per_hour, 0.0
+        rows.append((head.launched_s, min(head.ended_s or now_s, now_s), rates))
+    for since_s, until_s, rates in rows:
+        for at_s, sign in ((since_s, 1), (until_s, -1)) if since_s < until_s else ():
+            at_once = changes.setdefault(at_s, [0.0] * 3)
+            for i, rate in enumerate(rates):
+                at_once[i] += sign * rate
     points = list[CostPoint]()
     totals = [0.0] * 3
-    rates = [0.0] * 3
+    running = [0.0] * 3
     before_s = min(changes)
     for at_s in sorted(changes):
         for i, change in enumerate(changes[at_s]):
-            totals[i] += rates[i] * (at_s - before_s) / 3600
-            rates[i] += change
+            totals[i] += running[i] * (at_s - before_s) / 3600
+            running[i] += change
         points.append(CostPoint(at_s - start_s, *totals))
         before_s = at_s
     return points

@@ -27,7 +27,7 @@ from deepvm.jobs.decisions.world import (
     Reason,
     Role,
 )
-from deepvm.jobs.history.downtime import Downtime
+from deepvm.jobs.history.downtime import Downtimes
 from deepvm.jobs.history.history import EventRow, Events
 
 HOLDING = (Reason.EMERGENCY.value, Reason.RESIZE.value, Reason.STOP.value)
@@ -176,7 +176,7 @@ def _generations(world: JobState, events: Events) -> list[_Generation]:
     return [found[number] for number in sorted(found)]
 
 
-def step_time(world: JobState, events: Events, without: Sequence[Downtime] = ()) -> float:
+def step_time(world: JobState, events: Events, without: Downtimes = ()) -> float:
     """Mean time of a step without what versions cost, seconds; 0 if it is not known.
 
     ``without``: when there was no controller; what was done then does not count.
@@ -197,7 +197,7 @@ def _add_version(one: _Generation, event: EventRow) -> None:
         one.stalls_s += float(event.facts["stall_s"])
 
 
-def _step_s(generations: Sequence[_Generation], without: Sequence[Downtime] = ()) -> float:
+def _step_s(generations: Sequence[_Generation], without: Downtimes = ()) -> float:
     """Mean time of a step without what versions cost, 0 if none is known."""
     known = [g for g in generations if g.known[0] > g.first]
     unseen = [
@@ -293,7 +293,10 @@ def validation(
     usd = float(found.cost_usd[0]) - unpaid_s * usd_per_hour / 3600
     again = found.breakdown_s["recompute"] / job.step_s.mean
     forecast = _figures(float(found.total_s[0]), usd, again, lost, found.breakdown_s)
-    deviation = {name: _share(forecast[name], fact[name]) for name in ("total_s", "cost_usd")}
+    deviation = {
+        name: round(forecast[name] / fact[name] - 1, 4) if fact[name] else None
+        for name in ("total_s", "cost_usd")
+    }
     return {"fact": fact, "forecast": forecast, "deviation": deviation, "measured": measured}
 
 
@@ -310,10 +313,6 @@ def _figures(
         "preemptions": round(preemptions),
         "breakdown_s": {name: round(parts_s[name], 3) for name in PARTS},
     }
-
-
-def _share(one: float, other: float) -> float | None:
-    return round(one / other - 1, 4) if other else None
 
 
 def rows_of(found: JsonObject) -> Iterator[tuple[str, float, float, str]]:

@@ -72,7 +72,6 @@ class Record:
     automatic: bool = False
 
     def to_json(self) -> bytes:
-        """Its bytes."""
         return json.dumps(
             {"name": self.name, "automatic": self.automatic, "sha256": dict(self.sha256)}
         ).encode()
@@ -120,14 +119,9 @@ def staying(whole: Sequence[StoredBackup], keep: int) -> set[str]:
     Of none that is kept may the loss be noticed only when it is needed, so a damaged newest one has
     another behind it; ``keep`` 0: all of the script's own.
     """
-    newest = list(whole[:1])
-    older = list(whole[1:])
-    ordered = newest + [k for k in older if not k.automatic] + [k for k in older if k.automatic]
-    least = (
-        max(keep, 1)
-        if keep
-        else max(len([k for k in ordered if not k.automatic or k in newest]), KEEP)
-    )
+    ordered = [*whole[:1], *sorted(whole[1:], key=lambda kept: kept.automatic)]
+    own = sum(not kept.automatic for kept in whole[1:]) + 1
+    least = keep or max(own, KEEP)
     return {k.name for k in ordered[:least]}
 
 

@@ -8,13 +8,13 @@ should abort them after a day.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
 import logging
 import re
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
@@ -83,9 +83,12 @@ class BucketBackups:
         """See :class:`FolderBackups`; the word first: who seals looks for it afterwards."""
         self.begin(part.epoch)
         key = f"{self._bucket.prefix}{name_of(part)}/rank-{part.rank}.{word.value}"
-        with self._bucket.errors(f"write {key}"):
-            self._bucket.s3.put_object(Bucket=self._bucket.name, Key=key, Body=b"")
+        self._put(key, b"")
         return word is PartStatus.BEGUN and self._unseal(name_of(part), part.epoch)
+
+    def _put(self, key: str, data: bytes) -> None:
+        with self._bucket.errors(f"write {key}"):
+            self._bucket.s3.put_object(Bucket=self._bucket.name, Key=key, Body=data)
 
     def _unseal(self, name: str, epoch: int) -> bool:
         seals = {entry for entry in self._entries() if entry.startswith(f"{name}/whole-")}
@@ -124,10 +127,7 @@ class BucketBackups:
                             ExtraArgs={"ChecksumAlgorithm": "CRC32"},
                         )
                         sums[below] = reader.digest.hexdigest()
-                record = Record(path.name, sums, part.automatic).to_json()
-                self._bucket.s3.put_object(
-                    Bucket=self._bucket.name, Key=place + RECORD, Body=record
-                )
+                self._put(place + RECORD, Record(path.name, sums, part.automatic).to_json())
             before = self._ledger.add(name, label, part.epoch)
         except (StaleError, OSError):
             self._discard(place)
@@ -140,10 +140,7 @@ class BucketBackups:
         label = new_label(part.epoch)
         name = f"{name_of(part)}/whole-{ranks}"
         record = Record("whole", {}, part.automatic).to_json()
-        with self._bucket.errors(f"write {self._place(name, label)}"):
-            self._bucket.s3.put_object(
-                Bucket=self._bucket.name, Key=self._place(name, label) + RECORD, Body=record
-            )
+        self._put(self._place(name, label) + RECORD, record)
         self._ledger.add(name, f"{label}{'+' if part.automatic else ''}", part.epoch)
 
     def _place(self, name: str, label: str) -> str:
@@ -186,15 +183,15 @@ class BucketBackups:
             for name, label in {(match["name"], match["label"]) for match in sent}:
                 if epoch_of(label) < epoch and listed.get(name, "").rstrip("+") != label:
                     self._discard(self._place(name, label))
-            for key, upload in self._bucket.unfinished(self._bucket.prefix):
-                match = self._placed(key)
-                if match is not None and epoch_of(match["label"]) < epoch:
-                    with self._bucket.errors(f"abort an upload of {key}"):
-                        self._bucket.s3.abort_multipart_upload(
-                            Bucket=self._bucket.name, Key=key, UploadId=upload
-                        )
+            self._bucket.abort_unfinished(
+                self._bucket.prefix, lambda key: self._is_older(key, epoch)
+            )
         except CheckpointError as error:  # what stays costs a little
             log.debug("%s", error)
+
+    def _is_older(self, key: str, epoch: int) -> bool:
+        match = self._placed(key)
+        return match is not None and epoch_of(match["label"]) < epoch
 
     def whole(self) -> list[StoredBackup]:
         entries = self._entries()
@@ -246,7 +243,7 @@ class BucketBackups:
 
     def _discard(self, place: str) -> None:
         """Remove what does not count, as far as that can be done."""
-        with contextlib.suppress(CheckpointError), self._bucket.errors(f"remove {place}"):
+        with suppress(CheckpointError), self._bucket.errors(f"remove {place}"):
             self._bucket.remove(*self._bucket.sizes(place))
 
 
@@ -270,7 +267,6 @@ class _Summed(io.RawIOBase):
         return False
 
     def read(self, size: int = -1) -> bytes:
-        """The next bytes."""
         data = self._stream.read(size)
         self.digest.update(data)
         return data

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
 import stat
 import subprocess
 import tarfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +91,7 @@ def _raise(error: OSError) -> None:
 
 
 def _of_git(folder: Path) -> list[str] | None:
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+    with suppress(OSError, subprocess.TimeoutExpired):
         words = [
             "git",
             "-C",

@@ -6,13 +6,10 @@ that are whole have their own names; an agent that starts again continues with t
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
+import errno
 import os
-import re
 import shutil
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -23,12 +20,11 @@ from deepvm.checkpoint.tiers.bucket import Bucket
 from deepvm.core.json_types import JsonObject
 from deepvm.core.units import format_bytes
 from deepvm.errors import CheckpointError, DataError
-from deepvm.io.atomic_write import hidden_beside, sync
+from deepvm.io.atomic_write import hidden_path, sync
 
 _THREADS = 8
 _ATTEMPTS = 5
 _SAY_S = 10.0
-_MD5 = re.compile(r'"?([0-9a-f]{32})"?')
 _PIECE = 4 << 20
 _SPARE = 64 << 20
 """Bytes of the disk that data leave free."""
@@ -44,6 +40,11 @@ class Item:
     size: int
     source: str
     etag: str = ""
+
+    @property
+    def path(self) -> str:
+        """Where it lies until all are there."""
+        return self.name or "data"
 
 
 def have_data(wanted: JsonObject, folder: Path, said: Said, endpoint: str = "") -> None:
@@ -64,8 +65,9 @@ def have_data(wanted: JsonObject, folder: Path, said: Said, endpoint: str = "") 
         except (CheckpointError, DataError) as error:
             raise DataError(f"{name}: {error}") from error
         except OSError as error:
+            cure = _CURES.get(error.errno or 0, "")
             raise DataError(
-                f"{name}: {error.filename or target}: {error.strerror or error}{_cure(error)}"
+                f"{name}: {error.filename or target}: {error.strerror or error}{cure}"
             ) from error
 
 
@@ -84,19 +86,17 @@ def _mount(place: Path, target: Path) -> None:
         )
     if target.is_symlink() and os.readlink(target) == str(place):
         return
-    with hidden_beside(target) as hidden:
+    with hidden_path(target) as hidden:
         hidden.symlink_to(place)
         hidden.replace(target)
 
 
-def _cure(error: OSError) -> str:
-    import errno
-
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return "; give the machines larger disks, or name less data"
-    if error.errno in (errno.EACCES, errno.EPERM):
-        return "; let the agent's user read it"
-    return ""
+_CURES = {
+    **dict.fromkeys(
+        (errno.ENOSPC, errno.EDQUOT), "; give the machines larger disks, or name less data"
+    ),
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "; let the agent's user read it"),
+}
 
 
 def _fetch(name: str, source: Source, target: Path, said: Said) -> None:
@@ -107,114 +107,75 @@ def _fetch(name: str, source: Source, target: Path, said: Said) -> None:
         )
     hidden = target.with_name(f".{name}.part")
     hidden.mkdir(exist_ok=True)
-    missing = [
-        item
-        for item in items
-        if not _is_whole(hidden / item.name if item.name else hidden / "data", item)
-    ]
-    total = sum(i.size for i in items)
-    left = sum(i.size for i in missing)
+    # A file has its name once it is whole
+    whole = [item for item in items if _size(hidden / item.path) == item.size]
+    missing = set(items) - set(whole)
+    left = sum(item.size for item in missing)
     free = shutil.disk_usage(hidden).free
     if left + _SPARE > free:
         raise DataError(
             f"{format_bytes(left)} of {source.url} do not fit on the disk, {format_bytes(free)} of"
             " which are free; give the machines larger disks, or name less data"
         )
-    progress = _Progress(
-        name, source.url, total, total - left, len(items), len(items) - len(missing), said
-    )
-    progress.say()
+    total = format_bytes(sum(item.size for item in items))
+    coming = set[Path]()
+
+    def say() -> None:
+        # A large file takes a while: count what there is of it
+        here = sum(item.size for item in whole) + sum(max(_size(p), 0) for p in tuple(coming))
+        said(
+            f"data {name}: {format_bytes(here)} of {total}, {len(whole)} of {len(items)} files of"
+            f" {source.url}"
+        )
+
+    def fetch(item: Item) -> None:
+        path = hidden / item.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with hidden_path(path) as new:
+            coming.add(new)
+            source.fetch(item, new)
+            size = _size(new)
+            if size != item.size:
+                raise DataError(
+                    f"{item.source}: {size} bytes came instead of {item.size}; did it change"
+                    " meanwhile?"
+                )
+            with new.open("rb") as file:
+                os.fsync(file.fileno())
+            new.replace(path)
+            coming.discard(new)
+        whole.append(item)
+
+    say()
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="deepvm-data") as pool:
         try:
-            waiting = {pool.submit(_one, source, item, hidden, progress) for item in missing}
+            waiting = {pool.submit(fetch, item) for item in missing}
             while waiting:
                 done, waiting = wait(waiting, _SAY_S, FIRST_EXCEPTION)
                 for one in done:
                     one.result()
                 if waiting:
-                    progress.say()
+                    say()
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
     for made in (hidden, *(p for p in hidden.rglob("*") if p.is_dir())):
         sync(made)
-    single = len(items) == 1 and not items[0].name
-    (hidden / "data" if single else hidden).replace(target)
-    if single:
+    if items[0].name:
+        hidden.replace(target)
+    else:
+        (hidden / items[0].path).replace(target)
         shutil.rmtree(hidden, ignore_errors=True)
     sync(target.parent)
-    progress.say()
+    say()
 
 
-def _is_whole(path: Path, item: Item) -> bool:
-    """A file has its name once it is whole."""
-    with contextlib.suppress(OSError):
-        return path.stat().st_size == item.size
-    return False
-
-
-def _one(source: Source, item: Item, folder: Path, progress: _Progress) -> None:
-    target = folder / (item.name or "data")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with hidden_beside(target) as hidden:
-        with progress.under_way(hidden):
-            source.fetch(item, hidden)
-        size = hidden.stat().st_size
-        if size != item.size:
-            raise DataError(
-                f"{item.source}: {size} bytes came in place of {item.size}; did it change"
-                " meanwhile?"
-            )
-        with hidden.open("rb") as file:
-            os.fsync(file.fileno())
-        hidden.replace(target)
-    progress.add(item.size)
-
-
-class _Progress:
-    """Says now and then how much is here."""
-
-    def __init__(
-        self, name: str, url: str, total: int, done: int, files: int, whole: int, said: Said
-    ) -> None:
-        self._head = f"data {name}: "
-        self._said = said
-        self._lock = threading.Lock()
-        self._total = total
-        self._done = done
-        self._files = files
-        self._whole = whole
-        self._url = url
-        self._coming = set[Path]()
-
-    @contextlib.contextmanager
-    def under_way(self, hidden: Path) -> Iterator[None]:
-        """Count what there is of a file: a large one takes a while."""
-        with self._lock:
-            self._coming.add(hidden)
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._coming.discard(hidden)
-
-    def add(self, size: int) -> None:
-        """One more file is whole."""
-        with self._lock:
-            self._done = self._done + size
-            self._whole = self._whole + 1
-
-    def say(self) -> None:
-        """Say it now."""
-        with self._lock:
-            here = self._done
-            coming = list(self._coming)
-            whole = self._whole
-        for path in coming:
-            with contextlib.suppress(OSError):  # it is whole by now, or not begun
-                here += path.stat().st_size
-        amount = f"{format_bytes(min(here, self._total))} of {format_bytes(self._total)}"
-        self._said(f"{self._head}{amount}, {whole} of {self._files} files of {self._url}")
+def _size(path: Path) -> int:
+    """Bytes of a file, -1 if there is none."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return -1
 
 
 class FolderSource:
@@ -225,7 +186,6 @@ class FolderSource:
         self.url = str(path)
 
     def items(self) -> list[Item]:
-        """Its files. Raises DataError, OSError."""
         if not self._path.exists():
             raise DataError(
                 f"there is no {self._path} on this machine; correct the path in data: of the job"
@@ -272,34 +232,14 @@ class BucketSource:
         return Item(name, int(row["Size"]), row["Key"], str(row.get("ETag", "")))
 
     def fetch(self, item: Item, target: Path) -> None:
-        """Write one to a new file: all pieces come from the listed object; its MD5 is checked."""
-        with self._bucket.errors(f"read {item.source}"):
-            with target.open("wb") as file:
-                for piece in self._pieces(item):
-                    file.write(piece)
-            plain = _MD5.fullmatch(item.etag)
-            if plain and plain[1] != _md5(target):
-                head = self._bucket.s3.head_object(Bucket=self._bucket.name, Key=item.source)
-                if "ServerSideEncryption" not in head or head["ServerSideEncryption"] == "AES256":
-                    raise DataError(
-                        f"{self.url}: {item.source} came with other bytes than its ETag says; try"
-                        " again"
-                    )
-
-    def _pieces(self, item: Item) -> Iterator[bytes]:
+        """Write one to a new file; all pieces come from the listed object."""
         options = {"IfMatch": item.etag} if item.etag else {}
-        for start in range(0, item.size, _PIECE):
-            end = min(start + _PIECE, item.size) - 1
-            yield self._bucket.whole(item.source, Range=f"bytes={start}-{end}", **options)
+        with self._bucket.errors(f"read {item.source}"), target.open("wb") as file:
+            for start in range(0, item.size, _PIECE):
+                end = min(start + _PIECE, item.size) - 1
+                piece = f"bytes={start}-{end}"
+                file.write(self._bucket.whole(item.source, Range=piece, **options))
 
 
 Source: TypeAlias = FolderSource | BucketSource
 """Where data come from."""
-
-
-def _md5(path: Path) -> str:
-    digest = hashlib.md5(usedforsecurity=False)
-    with path.open("rb") as file:
-        while piece := file.read(_PIECE):
-            digest.update(piece)
-    return digest.hexdigest()

@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from deepvm.checkpoint.files.epoch_file import EpochFile
 from deepvm.errors import DamagedError
-from deepvm.io.atomic_write import sync, write_bytes
+from deepvm.io.atomic_write import sync, write_bytes, write_json
 from deepvm.io.failpoints import point
 from deepvm.jobs.storage.backup_store import (
     RECORD,
@@ -128,7 +128,7 @@ class FolderBackups:
         facts = {"ranks": ranks, "automatic": part.automatic}
         with self._epochs.current(part.epoch):
             point("backup.before-seal")
-            write_bytes(self._root / name_of(part) / _SEAL, json.dumps(facts).encode())
+            write_json(self._root / name_of(part) / _SEAL, facts)
 
     def whole(self) -> list[StoredBackup]:
         """The visible backups, newest first; those that lack a part are not.

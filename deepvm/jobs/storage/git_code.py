@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
@@ -42,13 +42,16 @@ def parse(code: str) -> GitCode | None:
     begin = len(scheme) + len(mark) + rest.find("/") if mark else text.find(":") + 1
     at = text.rfind("@")
     url, ref = (text[:at], text[at + 1 :]) if at >= max(begin, 0) else (text, "HEAD")
-    if not url or not ref or url.startswith("-") or ref.startswith("-") or not _is_plain(text):
+    if (
+        " " in text
+        or not url
+        or not ref
+        or url.startswith("-")
+        or ref.startswith("-")
+        or not text.isprintable()
+    ):
         raise RequestError("code", public(code), FORM)
     return GitCode(url, ref)
-
-
-def _is_plain(text: str) -> bool:
-    return text.isprintable() and " " not in text
 
 
 def public(url: str) -> str:
@@ -82,13 +85,15 @@ def fetch_code(code: GitCode, target: Path) -> str:
 
 
 def _git(code: GitCode, words: Sequence[str], limit_s: float) -> str:
+    environ = {k: v for k, v in os.environ.items() if k not in _OF_OTHERS} | _QUIET
+    environ["GIT_SSH_COMMAND"] = environ.get("GIT_SSH_COMMAND", "ssh") + " -o BatchMode=yes"
     try:
         done = subprocess.run(
             ["git", *words],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=limit_s,
-            env=_quiet(os.environ),
+            env=environ,
             start_new_session=True,  # no terminal, on which something could ask for a password
         )
     except FileNotFoundError:
@@ -103,18 +108,12 @@ def _git(code: GitCode, words: Sequence[str], limit_s: float) -> str:
         allowed = "a branch, tag or commit that is there; 'git ls-remote URL' lists them"
         raise RequestError("code", code.shown, allowed)
     if done.returncode:
-        said = done.stderr.decode("utf-8", "replace").replace(code.url, public(code.url))
-        lines = [line for line in said.splitlines() if line.strip()] or [
-            f"exit code {done.returncode}"
-        ]
-        secret = urlsplit(code.url).password or (
-            urlsplit(code.url).username if "@" in code.url else None
-        )
-        why = (
-            lines[0].replace(secret, "***")
-            if secret and urlsplit(code.url).scheme != "ssh"
-            else lines[0]
-        )
+        lines = done.stderr.decode("utf-8", "replace").splitlines()
+        why = next(filter(str.strip, lines), f"exit code {done.returncode}")
+        place = urlsplit(code.url)
+        credentials, _, host = place.netloc.rpartition("@")
+        if place.scheme != "ssh" and credentials:
+            why = why.replace(f"{credentials}@{host}", host)
         raise DataError(
             f"code: {code.shown}: {why}; nobody is asked for a password: use a credential helper,"
             " or an SSH key of an agent, or clone it and name the folder"
@@ -122,22 +121,12 @@ def _git(code: GitCode, words: Sequence[str], limit_s: float) -> str:
     return done.stdout.decode("utf-8", "replace")
 
 
-def _quiet(environ: Mapping[str, str]) -> dict[str, str]:
-    """Variables that make git and ssh fail instead of prompting, and use this repository."""
-    kept = {
-        k: v for k, v in environ.items() if k not in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")
-    }
-    ssh = kept.get("GIT_SSH_COMMAND", "ssh") + " -o BatchMode=yes"
-    asks = {
-        "GIT_TERMINAL_PROMPT": "0",
-        "GIT_ASKPASS": "true",
-        "SSH_ASKPASS": "true",
-        "GCM_INTERACTIVE": "never",
-    }
-    return {
-        **kept,
-        **asks,
-        "GIT_SSH_COMMAND": ssh,
-        "GIT_ALLOW_PROTOCOL": "file:git:http:https:ssh",
-        "LC_ALL": "C",
-    }
+_QUIET = {
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_ASKPASS": "true",
+    "SSH_ASKPASS": "true",
+    "GCM_INTERACTIVE": "never",
+    "GIT_ALLOW_PROTOCOL": "file:git:http:https:ssh",
+    "LC_ALL": "C",
+}
+_OF_OTHERS = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")

@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 from deepvm.documents.outputs.jobs import iso_time
 from deepvm.jobs.decisions.states import Job
 from deepvm.jobs.decisions.world import LOST, PREEMPTED, REFUSED, UNREADY, MachineRecord, Role
-from deepvm.jobs.history.downtime import DOWNTIME
+from deepvm.jobs.history.downtime import DOWNTIME, Phase
 from deepvm.jobs.history.history import Sample
-from deepvm.jobs.history.timeline import Phase, Trained, is_silent, losses, paid, phases
+from deepvm.jobs.history.timeline import Trained, is_silent, losses, paid, phases
 from deepvm.jobs.standing import JobStatus
 from deepvm.reports.charts import Times
 from deepvm.reports.documents import to_yaml

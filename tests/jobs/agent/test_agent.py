@@ -191,7 +191,7 @@ class Rank:
             else {"reason": SaveReason.EMERGENCY, "asked_s": asked_s, "left_s": left_s}
         )
         self.agent._obey(replace(self.orders, save=save))
-        self.agent._save(self.agent._orders)
+        self.agent._save(self.agent._orders, self.board)
 
     def steps(self, scheduled: Scheduled | None = None) -> Scheduled | None:
         """Do a step; hold behind it if a version is due, as if it had been saved."""

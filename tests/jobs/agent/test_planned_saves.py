@@ -52,7 +52,8 @@ class Training:
         self.now_s, self.late, self.saved = 1000.0, late, list[int]()
         self.agent = Agent(AgentEnvironment("m1", b"", folder, lambda: "", ""), None)
         self.agent._reporter.add = lambda *_, **__: 0  # type: ignore[method-assign]
-        self.agent._board = Board.create(folder / BOARD)
+        self.orders, self.board = orders, Board.create(folder / BOARD)
+        self.agent._board = self.board
         self.agent._plan, self.agent._running, self.agent._orders = (
             PlannedSaves(parse_policy(policy), 0.0),
             1,
@@ -67,10 +68,10 @@ class Training:
             self.step += 1
             for _ in range(TICKS):
                 self.now_s += STEP_S / TICKS
-                self.agent._plan_saves()
+                self.agent._plan_saves(self.orders, self.board)
             found = self.link.stepped(self.step, int(STEP_S * 1e9))
             if self.late:
-                self.agent._plan_saves()
+                self.agent._plan_saves(self.orders, self.board)
             if found is not None:
                 self.link.saving(self.step)
                 self.saved.append(self.step)

@@ -15,7 +15,7 @@ import pytest
 from support.jobs.runs import until
 from support.processes import gone
 
-from deepvm.jobs.agent.trainers import Command, Trainers
+from deepvm.jobs.agent.trainers import Command, Trainers, _Waiting
 
 
 class Made:
@@ -80,7 +80,7 @@ def test_one_that_dies_while_it_waits_is_started_anew(made: Made) -> None:
     words = ["/bin/sh", "-c", "exec 0<&-; echo deaf; exec sleep 60"]
     deaf = subprocess.Popen(words, stdin=pipe, stdout=pipe, start_new_session=True)
     assert deaf.stdout is not None and deaf.stdout.readline() == b"deaf\n"
-    trainers._warm = [(deaf, -1)]
+    trainers._warm = [_Waiting(deaf, os.open(os.devnull, os.O_RDONLY))]
     assert run(trainers) == 0 and made.said == [sys.executable]
     assert deaf.wait(10) < 0
     deaf.stdout.close()
@@ -112,12 +112,12 @@ def test_one_that_was_started_waits_no_more(made: Made, monkeypatch: pytest.Monk
     trainers, looks, go_on = made("python who.py"), threading.Event(), threading.Event()
     trainers.warm_up()
 
-    def slowly(told: int) -> int:
+    def slowly(_: _Waiting) -> bool:
         looks.set()
         go_on.wait(1.0)
-        return told
+        return False
 
-    monkeypatch.setattr(Trainers, "_heard", staticmethod(slowly))
+    monkeypatch.setattr(_Waiting, "is_ready", slowly)
     beats = threading.Thread(target=lambda: trainers.warm)
     beats.start()
     assert looks.wait(5)

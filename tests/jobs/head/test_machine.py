@@ -304,7 +304,7 @@ def test_a_head_that_has_no_memory_for_a_moment_is_not_shut_down_later(
             raise OSError("Cannot allocate memory")
         over.set()
 
-    monkeypatch.setattr(ec2_head_machine, "_PUT_OFF_S", 0.01)
-    monkeypatch.setattr(ec2_head_machine.subprocess, "run", run)
+    monkeypatch.setattr(ec2_head_machine, "PUT_OFF_S", 0.01)
+    monkeypatch.setattr("subprocess.run", run)
     ec2_head_machine._put_off(over)
     assert len(asked) == 2

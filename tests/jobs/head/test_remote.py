@@ -78,7 +78,7 @@ def test_a_start_that_was_killed_anywhere_is_taken_up_with_one_head(
         with pytest.raises(Killed):
             remote.start(row, history, cloud)
     if where == "head.started":
-        with pytest.raises(DataError, match="head-1 was started a moment ago"):
+        with pytest.raises(DataError, match="head-1 runs the controller"):
             remote.start(row, history, cloud)
     else:
         assert not cloud.alive

@@ -26,7 +26,7 @@ from urllib.parse import parse_qs, unquote_plus, urlencode
 import pytest
 from support.process_starts import leaves_ring_1
 
-from deepvm.jobs.clouds.aws.ec2_head import HeadedEc2Cloud
+from deepvm.jobs.clouds.aws.ec2_cloud import Ec2Cloud
 from deepvm.jobs.clouds.aws.ec2_settings import Ec2Settings
 
 _SERVED = ("ec2", "s3", "iam", "ssm", "sts")
@@ -280,7 +280,7 @@ class FakeEc2:
             o["Key"] for o in self.client("s3").list_objects_v2(Bucket=BUCKET).get("Contents", ())
         ]
 
-    def cloud(self, folder: Path, **more: Any) -> HeadedEc2Cloud:
+    def cloud(self, folder: Path, **more: Any) -> Ec2Cloud:
         settings = {
             "bucket": BUCKET,
             "ami": IMAGE,
@@ -288,7 +288,7 @@ class FakeEc2:
             "controller_host": "127.0.0.1",
             **more,
         }
-        return HeadedEc2Cloud(folder, Ec2Settings(REGION, **settings))
+        return Ec2Cloud(folder, Ec2Settings(REGION, **settings))
 
 
 def _action(environ: dict[str, Any], body: bytes) -> str:
@@ -300,6 +300,8 @@ def _action(environ: dict[str, Any], body: bytes) -> str:
         return "GetBucketLocation"
     if method == "GET" and "list-type" in query:
         return "ListObjectsV2"
+    if method == "POST" and query == "delete":
+        return "DeleteObjects"
     return {"PUT": "PutObject", "GET": "GetObject", "DELETE": "DeleteObject"}.get(method, method)
 
 

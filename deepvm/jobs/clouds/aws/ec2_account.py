@@ -50,7 +50,6 @@ class Ec2Account:
             raise as_ours(error) from None
 
     def rows(self, operation: str, key: str, **parameters: Any) -> list[Any]:
-        """All pages of a list of EC2's."""
         try:
             return self._aws.pages(
                 ApiCall("ec2", operation, self.settings.region), key, **parameters
@@ -65,7 +64,6 @@ class Ec2Account:
             return self._known[name]
 
     def check(self) -> None:
-        """Whether jobs can run here at all."""
         self._once("checked", self._checked)
 
     def _checked(self) -> bool:
@@ -88,7 +86,6 @@ class Ec2Account:
         return bool(self.subnets)
 
     def check_profile(self, profile: str, variable: str, what: str) -> None:
-        """Whether an instance profile is there, with which ``what``."""
         answer = self.ask(
             "iam", "GetInstanceProfile", ("NoSuchEntity",), InstanceProfileName=profile
         )
@@ -101,7 +98,6 @@ class Ec2Account:
 
     @property
     def bucket(self) -> str:
-        """The bucket of jobs."""
         return named_bucket(self.settings)
 
     @property
@@ -129,7 +125,6 @@ class Ec2Account:
         return dict(sorted(found.items()))
 
     def image(self, instance_type: str) -> str:
-        """The id of the image for machines of a type."""
         arch, gpu = self._once(f"type {instance_type}", lambda: self._type(instance_type))
         named = self.settings.ami if gpu else self.settings.anchor_ami
         if named.startswith("ami-"):
@@ -165,7 +160,6 @@ class Ec2Account:
         return str(found["Parameter"]["Value"])
 
     def zones(self, instance_type: str) -> list[str]:
-        """Where a type is offered and a subnet is."""
         return list(self._once(f"zones {instance_type}", lambda: self._zones(instance_type)))
 
     def _zones(self, instance_type: str) -> list[str]:

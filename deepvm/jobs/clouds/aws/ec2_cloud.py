@@ -7,7 +7,6 @@ request that is sent again makes nothing new.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -15,19 +14,30 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
 from typing import ClassVar
 
 from deepvm.catalog.clouds.aws.client import Aws
+from deepvm.catalog.store import load_catalog
+from deepvm.core.cluster.instances import Market
 from deepvm.core.json_types import JsonDict, JsonObject
-from deepvm.io.own_package import package_archive
-from deepvm.jobs.cloud import Launch, Listing, RefusedError, Start, UnknownError
+from deepvm.io.own_package import package_archive, requirements
+from deepvm.jobs.cloud import Launch, Listing, Objects, RefusedError, Start, UnknownError, head_name
 from deepvm.jobs.clouds.aws.ec2_account import Ec2Account
-from deepvm.jobs.clouds.aws.ec2_instances import ALIVE, Instance, instance_of_row, kept
-from deepvm.jobs.clouds.aws.ec2_settings import Ec2Settings
-from deepvm.jobs.clouds.aws.fleet import REFUSALS, fleet_request, refusal, template_data
+from deepvm.jobs.clouds.aws.ec2_requests import (
+    ALIVE,
+    REFUSALS,
+    Instance,
+    fleet_request,
+    instance_of_row,
+    kept,
+    refusal,
+    template_data,
+)
+from deepvm.jobs.clouds.aws.ec2_settings import PREFIX, Ec2Settings
 from deepvm.jobs.clouds.aws.s3_objects import S3Objects
 from deepvm.jobs.clouds.aws.user_data import user_data
 from deepvm.jobs.decisions.world import MachineRecord, Pool
@@ -43,10 +53,21 @@ _LATE_S = 300.0
 _OWNER = ".aws-owner"
 _LAST_LINES = 40
 _SPOT = "spot"
+_USD_PER_HOUR = {
+    "t3.small": 0.0208,
+    "t3.medium": 0.0416,
+    "t4g.small": 0.0168,
+    "t4g.medium": 0.0336,
+    "m7g.medium": 0.0408,
+}
+"""On demand in us-east-1, of types that are too small for the catalog."""
+SETTINGS = "settings.json"
+"""Among the objects of a head: what its first process must know."""
+_AT_HOME = ("HEAD_TYPE", "HEAD_PROFILE")
 
 
 class Ec2Cloud:
-    """See :class:`deepvm.jobs.cloud.Cloud` and :class:`deepvm.jobs.cloud.RemoteCloud`."""
+    """See the protocols of :mod:`deepvm.jobs.cloud`: also what rents machines for controllers."""
 
     can_preempt: ClassVar = False
     near: ClassVar = False
@@ -89,7 +110,7 @@ class Ec2Cloud:
             self._folder.mkdir(parents=True, exist_ok=True)
             new = place.with_name(f"{_OWNER}.{secrets.token_hex(4)}")
             new.write_text(secrets.token_hex(6))
-            with contextlib.suppress(FileExistsError):
+            with suppress(FileExistsError):
                 os.link(new, place)  # whole, and only if there is none yet
             new.unlink()
         return place.read_text().strip()
@@ -119,13 +140,12 @@ class Ec2Cloud:
 
     def announce(self, job: str, url: str) -> None:
         self._controlled.add(job)
-        self._put(f"{self._prefix(job)}/controller", url.encode())
+        self._put(job, "controller", url.encode())
 
     def tier(self, job: str) -> str:
         return f"s3://{self._account.bucket}/{self._prefix(job)}/versions"
 
     def whole(self) -> str:
-        """See :class:`Distant`: the region."""
         return self._settings.region
 
     def names(self, job: str) -> Mapping[str, str]:
@@ -173,11 +193,11 @@ class Ec2Cloud:
             "role": record.role.value,
             "market": pool.market,
         }
-        self._put(f"{prefix}/machines/{record.id}.json", json.dumps(known).encode())
-        self._put(f"{prefix}/controller", start.controller.encode(), once=start.controller)
+        self._put(start.job, f"machines/{record.id}.json", json.dumps(known).encode())
+        self._put(start.job, "controller", start.controller.encode(), once=start.controller)
         settings = self._settings
         if not settings.install:
-            self._put(f"{prefix}/package.tar.gz", package_archive(), once=prefix)
+            self._put(start.job, "package.tar.gz", package_archive(), once="package")
         script = user_data(
             start.job,
             settings.region,
@@ -231,9 +251,8 @@ class Ec2Cloud:
         """The name of a launch template with this data; the name contains a digest of it."""
         digest = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:12]
         name = self._template_name(job) + digest
-        with self._lock:
-            if name in self._put_once:
-                return name
+        if name in self._put_once:
+            return name
         self._account.ask(
             "ec2",
             "CreateLaunchTemplate",
@@ -247,8 +266,7 @@ class Ec2Cloud:
                 }
             ],
         )
-        with self._lock:
-            self._put_once.add(name)
+        self._put_once.add(name)
         return name
 
     def _launched(
@@ -258,7 +276,6 @@ class Ec2Cloud:
         asked: JsonObject,
         most_usd: float | None = None,
     ) -> Launch:
-        """Ask for a fleet of one; what it has brought."""
         answer = self._account.ask("ec2", "CreateFleet", REFUSALS, **asked)
         if isinstance(answer, str):
             raise RefusedError(refusal(record.pool, [answer]))
@@ -278,7 +295,7 @@ class Ec2Cloud:
             instance = Instance(name, record.id, zone, launched_s)
             self._made.setdefault((job, record.id), []).append(instance)
         if len(made) > 1:  # one was asked for
-            with contextlib.suppress(UnknownError, RefusedError):
+            with suppress(UnknownError, RefusedError):
                 self._terminate([other for other, _ in made[1:]])
         return Launch(launched_s, zone, self._usd_per_hour(record, zone))
 
@@ -296,7 +313,7 @@ class Ec2Cloud:
         one = kept(found)
         surplus = [i.id for i in found if i.alive and one[i.machine] is not i]
         if surplus and job in self._controlled:
-            with contextlib.suppress(RefusedError, UnknownError):  # the next look tries again
+            with suppress(RefusedError, UnknownError):  # the next look tries again
                 self._terminate(surplus)
         alive = {name: i.launched_s for name, i in one.items() if i.alive}
         now_s = self._clock()
@@ -315,7 +332,7 @@ class Ec2Cloud:
     def last_lines(self, job: str, machine: str) -> list[str]:
         """See :class:`Cloud`: the end of the console, as EC2 keeps it for an hour."""
         for instance in self._rows(job, machine)[:1]:
-            with contextlib.suppress(RefusedError):
+            with suppress(RefusedError):
                 answer = self._account.ask("ec2", "GetConsoleOutput", InstanceId=instance.id)
                 lines = str(answer.get("Output") or "").splitlines()
                 return [line for line in lines if line.strip()][-_LAST_LINES:]
@@ -350,7 +367,7 @@ class Ec2Cloud:
             return
         with self._lock:
             self._made.pop((job, machine), None)
-        self._remove([f"{self._prefix(job)}/machines/{machine}.json"])
+        self._remove(job, [f"machines/{machine}.json"])
 
     def finish(self, job: str) -> None:
         """See :class:`Cloud`: also the last look for machines of this job."""
@@ -372,22 +389,91 @@ class Ec2Cloud:
                     ),
                     LaunchTemplateId=row["LaunchTemplateId"],
                 )
-            prefix = self._prefix(job)
-            machines = S3Objects(self._account, f"{prefix}/machines")
-            there = machines.keys("")
-            with contextlib.suppress(UnknownError, RefusedError):
-                machines.remove(there)
-            self._remove([f"{prefix}/controller", f"{prefix}/package.tar.gz"])
+            machines = self._objects(job).keys("machines/")
+            self._remove(job, [*machines, "controller", "package.tar.gz"])
         except RefusedError as error:
             raise UnknownError(str(error)) from None
-        with self._lock:
-            self._put_once.clear()
+        self._put_once.clear()
 
     def preempt(self, job: str, machine: str, grace_s: float | None) -> None:
         raise UnknownError("AWS takes machines back itself")
 
     def recommend(self, job: str, machine: str) -> None:
         raise UnknownError("AWS recommends a rebalance itself")
+
+    # --- heads ------------------------------------------------------------------------------------
+
+    def controls_here(self) -> bool:
+        return bool(self._settings.controller_host or own_address())
+
+    def check_head(self) -> None:
+        self.head_usd_per_hour()
+        profile = self._settings.head_profile
+        self._account.check_profile(
+            profile, f"{PREFIX}HEAD_PROFILE", "the machine of the controller rents the others"
+        )
+        self._account.zones(self._settings.head_type)
+        self._account.image(self._settings.head_type)
+
+    def objects(self, job: str) -> Objects:
+        return self._objects(f"{job}/{HEAD}")
+
+    def head_type(self) -> str:
+        return self._settings.head_type
+
+    def head_usd_per_hour(self) -> float:
+        name = self._settings.head_type
+        if name in _USD_PER_HOUR:
+            return _USD_PER_HOUR[name]
+        known = load_catalog().by_name.get(name)
+        price = None if known is None else known.usd_per_hour(Market.ON_DEMAND)
+        if price is None:
+            small = ", ".join(sorted(_USD_PER_HOUR))
+            raise RefusedError(
+                f"{PREFIX}HEAD_TYPE: the price of {name} is not known; take {small}, or one of the"
+                " catalog"
+            )
+        return float(price)
+
+    def start_head(self, job: str, number: int) -> None:
+        name = head_name(number)
+        settings = self._settings
+        objects = self.objects(job)
+        if name in self.heads(job).alive:
+            return
+        pool = Pool(
+            settings.head_type, settings.region, Market.ON_DEMAND.value, self.head_usd_per_hour()
+        )
+        shown = {
+            k: v
+            for k, v in os.environ.items()
+            if k.startswith(PREFIX) and k.removeprefix(PREFIX) not in _AT_HOME
+        }
+        environ = {**shown, f"{PREFIX}BUCKET": self._account.bucket, "AWS_REGION": settings.region}
+        environ |= {f"{PREFIX}HEAD_TYPE": settings.head_type, "AWS_DEFAULT_REGION": settings.region}
+        known = {"job": job, "owner": self.owner, "environ": environ}
+        objects.put(SETTINGS, json.dumps(known).encode())
+        if not settings.install:
+            objects.put("package.tar.gz", package_archive(data=True, libraries=False))
+        place = f"{self._prefix(job)}/{HEAD}"
+        script = user_data(
+            job,
+            settings.region,
+            self._account.bucket,
+            place,
+            python=settings.python,
+            install=settings.install,
+            requirements=requirements(),
+        )
+        asked = self._asked(job, name, pool, script, settings.head_profile, more={ROLE_TAG: HEAD})
+        self._controlled.add(job)
+        self._launched(MachineRecord(name, pool, time.time()), job, asked)
+
+    def heads(self, job: str) -> Listing:
+        return self._listing(job, self._instances(job, heads=True))
+
+    def end_head(self, job: str, name: str) -> None:
+        self.release(job, name)
 
     # --- calls ------------------------------------------------------------------------------------
 
@@ -451,31 +537,19 @@ class Ec2Cloud:
         # One that is unknown spares all
         return [each for one in instances for each in self._terminate([one])]
 
-    def _put(self, key: str, data: bytes, once: str = "") -> None:
-        """Write an encrypted object; ``once``: skip if this process has written the same value."""
-        mark = f"{key} {once}"
-        with self._lock:
-            if once and mark in self._put_once:
-                return
-        bucket = self._account.bucket
-        found = self._account.ask(
-            "s3",
-            "PutObject",
-            ("NoSuchBucket",),
-            Bucket=bucket,
-            Key=key,
-            Body=data,
-            ServerSideEncryption="AES256",
-        )
-        if found == "NoSuchBucket":
-            raise RefusedError(f"DEEPVM_AWS_BUCKET: there is no bucket {bucket} any more")
-        with self._lock:
+    def _objects(self, job: str) -> S3Objects:
+        return S3Objects(self._account, self._prefix(job))
+
+    def _put(self, job: str, key: str, data: bytes, once: str = "") -> None:
+        """Write an object; ``once``: skip if this process has written the same value."""
+        mark = f"{job} {key} {once}"
+        if not once or mark not in self._put_once:
+            self._objects(job).put(key, data)
             self._put_once.add(mark)
 
-    def _remove(self, keys: list[str]) -> None:
-        for key in keys:
-            with contextlib.suppress(UnknownError, RefusedError):
-                self._account.ask("s3", "DeleteObject", Bucket=self._account.bucket, Key=key)
+    def _remove(self, job: str, keys: list[str]) -> None:
+        with suppress(UnknownError, RefusedError):
+            self._objects(job).remove(keys)
 
 
 def own_address() -> str:

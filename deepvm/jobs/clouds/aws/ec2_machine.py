@@ -6,12 +6,12 @@ script is gone, too, the shutdown that is put off here again and again comes by 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from deepvm.jobs.clouds.aws.s3_read import metadata, read, read_patiently
@@ -21,7 +21,7 @@ _LOOK_S = 1.0
 _REFRESH_S = 5.0
 _UNHEARD_S = 1800.0
 _WATCHDOG_MIN = 30
-_PUT_OFF_S = 300.0
+PUT_OFF_S = 300.0
 MACHINE_TAG = "deepvm:machine"
 
 
@@ -62,15 +62,21 @@ def main() -> None:
         if now_s - refreshed_s > _REFRESH_S:
             refreshed_s = now_s
             # A controller that was started again may be elsewhere.
-            with contextlib.suppress(OSError, ValueError, LookupError):
+            with suppress(OSError, ValueError, LookupError):
                 controller.write_bytes(read(region, bucket, f"{prefix}/controller"))
-        if not put_off_s or now_s - put_off_s > _PUT_OFF_S:
+        if not put_off_s or now_s - put_off_s > PUT_OFF_S:
             put_off_s = now_s
-            subprocess.run(
-                ["shutdown", "--no-wall", "-h", f"+{_WATCHDOG_MIN}"],
-                stdin=subprocess.DEVNULL,
-                check=False,
-            )
+            put_off_shutdown()
+
+
+def put_off_shutdown() -> None:
+    """Have the machine end later, unless this is called again before."""
+    with suppress(OSError):  # no memory now
+        subprocess.run(
+            ["shutdown", "--no-wall", "-h", f"+{_WATCHDOG_MIN}"],
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
 
 
 if __name__ == "__main__":

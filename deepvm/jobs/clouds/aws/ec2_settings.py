@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 from deepvm.errors import RequestError
 from deepvm.jobs.cloud import RefusedError
@@ -51,27 +52,19 @@ class Ec2Settings:
         """Those of an environment. Raises RequestError."""
         from deepvm.catalog.clouds.aws.aws_cloud import AwsCloud
 
-        def said(name: str) -> str:
-            return environ.get(PREFIX + name, "").strip()
-
         port = environ.get(_PORT, "").strip() or "0"
         if not port.isdigit() or int(port) > 65_535:
             raise RequestError(_PORT, port, "a port, from 1 to 65535")
-        return cls(
-            region=AwsCloud().own_region("", environ).name,  # prices are those of this region, too
-            bucket=said("BUCKET").removeprefix("s3://").strip("/"),
-            ami=said("AMI"),
-            anchor_ami=said("ANCHOR_AMI"),
-            subnets=tuple(said("SUBNETS").replace(",", " ").split()),
-            security_group=said("SECURITY_GROUP"),
-            instance_profile=said("INSTANCE_PROFILE") or PROFILE,
-            python=said("PYTHON"),
-            install=said("INSTALL"),
-            head_type=said("HEAD_TYPE") or _HEAD_TYPE,
-            head_profile=said("HEAD_PROFILE") or HEAD_PROFILE,
-            controller_host=environ.get(_HOST, "").strip(),
-            controller_port=int(port),
-        )
+        named = {f.name: environ.get(PREFIX + f.name.upper(), "").strip() for f in fields(cls)}
+        given: dict[str, Any] = {name: value for name, value in named.items() if value}
+        given |= {
+            "region": AwsCloud().own_region("", environ).name,  # prices are of this region, too
+            "bucket": named["bucket"].removeprefix("s3://").strip("/"),
+            "subnets": tuple(named["subnets"].replace(",", " ").split()),
+            "controller_host": environ.get(_HOST, "").strip(),
+            "controller_port": int(port),
+        }
+        return cls(**given)
 
 
 def named_bucket(settings: Ec2Settings) -> str:

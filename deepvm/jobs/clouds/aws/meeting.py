@@ -134,7 +134,6 @@ class Rendezvous:
         )
 
     def fetch(self, url: str) -> bytes:
-        """An object of a bucket."""
         bucket, _, key = url.removeprefix("s3://").partition("/")
         return self._patiently(lambda: read(self.region, bucket, key))
 
@@ -205,29 +204,23 @@ def main(words: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="meeting")
     parser.add_argument("--job", required=True)
     parser.add_argument("--wait", type=float, default=1800.0, help="seconds")
-    acts = parser.add_subparsers(dest="act", required=True)
-    for act, places in (
-        ("keep", "token"),
-        ("join", "token keepers port"),
-        ("lead", "after port"),
-        ("fetch", "url"),
-    ):
-        given = acts.add_parser(act)
-        for place in places.split():
-            given.add_argument(place, type=int if place in ("keepers", "port", "after") else str)
-        given.add_argument("file", type=Path)
+    parser.add_argument("act", choices=("keep", "join", "lead", "fetch"))
+    parser.add_argument("given", nargs="+", metavar="WORD")
     asked = parser.parse_args(words)
+    *given, file = asked.given
     meeting = Rendezvous(asked.job, asked.wait)
+    if asked.act == "fetch":
+        Path(file).write_bytes(meeting.fetch(*given))
+        return
     if asked.act == "keep":
-        told = meeting.keep(asked.token).encode()
+        text = meeting.keep(*given)
     elif asked.act == "join":
-        told = "\n".join(meeting.join(asked.token, asked.keepers, asked.port)).encode()
-    elif asked.act == "lead":
-        term, host, ours = meeting.lead(asked.after, asked.port)
-        told = f"{term} {host} {'true' if ours else 'false'}".encode()
+        token, keepers, port = given
+        text = "\n".join(meeting.join(token, int(keepers), int(port)))
     else:
-        told = meeting.fetch(asked.url)
-    asked.file.write_bytes(told if asked.act == "fetch" else told + b"\n")
+        term, host, ours = meeting.lead(*map(int, given))
+        text = f"{term} {host} {str(ours).lower()}"
+    Path(file).write_text(f"{text}\n")
 
 
 if __name__ == "__main__":

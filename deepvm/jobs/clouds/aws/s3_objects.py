@@ -11,8 +11,8 @@ from deepvm.jobs.clouds.aws.ec2_account import Ec2Account
 
 _MISSING = ("NoSuchKey", "404")
 _CHANGED = ("PreconditionFailed", "ConditionalRequestConflict", "NoSuchKey", "412", "409", "404")
-_MANY, _AT_ONCE = 20, 1000
-"""From how many on objects are removed together, and how many at once S3 takes."""
+_AT_ONCE = 1000
+"""How many objects S3 removes at once."""
 
 
 class S3Objects:
@@ -69,10 +69,6 @@ class S3Objects:
 
     def remove(self, keys: Iterable[str]) -> None:
         names = [self._prefix + key for key in keys]
-        if len(names) < _MANY:
-            for name in names:
-                self._ask("DeleteObject", (), Key=name)
-            return
         for start in range(0, len(names), _AT_ONCE):
             rows = [{"Key": name} for name in names[start : start + _AT_ONCE]]
             found = self._ask("DeleteObjects", (), Delete={"Objects": rows, "Quiet": True})

@@ -56,71 +56,46 @@ fi"""  # noqa: E501
 
 
 def user_data(
-    job: str, region: str, bucket: str, prefix: str, *, python: str = "", install: str = ""
-) -> str:
-    """The script. ``prefix``: of the job's objects in the bucket.
-
-    Raises RefusedError: it is too long for EC2.
-    """
-    places = region, bucket, prefix
-    begin = _PIP.format(requirement=shlex.quote(install)) if install else _fetched(places)
-    return _text("A machine", "clouds.aws.ec2_machine", job, places, python, begin)
-
-
-def head_data(
     job: str,
     region: str,
     bucket: str,
     prefix: str,
-    requirements: Sequence[str],
     *,
     python: str = "",
     install: str = "",
+    requirements: Sequence[str] | None = None,
 ) -> str:
-    """The script of a remote controller; ``requirements``: for pip if the image lacks it."""
-    wanted = [*([install] if install else ()), *requirements]
-    needed = _ENVIRONMENT.format(needed=_NEEDED, requirements=" ".join(map(shlex.quote, wanted)))
-    places = region, bucket, prefix
-    begin = needed if install else f"{_fetched(places)}\n{needed}"
-    return _text("The head", "head.ec2_head_machine", job, places, python, begin)
+    """The script of a machine, or of a remote controller: it has ``requirements``, for pip.
 
-
-def _words(places: tuple[str, str, str]) -> dict[str, str]:
-    return {
-        name: shlex.quote(place)
-        for name, place in zip(("region", "bucket", "prefix"), places, strict=True)
-    }
-
-
-def _fetched(places: tuple[str, str, str]) -> str:
-    source = (
-        (resources.files("deepvm.jobs.clouds.aws") / "s3_read.py")
-        .read_text(encoding="utf-8")
-        .strip()
-    )
-    return _FETCH.format(s3_read=source, folder=FOLDER, **_words(places))
-
-
-def _text(
-    what: str, module: str, job: str, places: tuple[str, str, str], python: str, begin: str
-) -> str:
+    ``prefix``: of the job's objects in the bucket. Raises RefusedError: it is too long for EC2.
+    """
+    is_head = requirements is not None
+    places = {"region": region, "bucket": bucket, "prefix": prefix}
+    places = {name: shlex.quote(place) for name, place in places.items()}
+    steps = []
+    if not install:
+        source = resources.files("deepvm.jobs.clouds.aws") / "s3_read.py"
+        text = source.read_text(encoding="utf-8").strip()
+        steps.append(_FETCH.format(s3_read=text, folder=FOLDER, **places))
+    elif not is_head:
+        steps.append(_PIP.format(requirement=shlex.quote(install)))
+    if requirements is not None:
+        wanted = " ".join(shlex.quote(one) for one in (install, *requirements) if one)
+        steps.append(_ENVIRONMENT.format(needed=_NEEDED, requirements=wanted))
     text = _SCRIPT.format(
-        what=what,
+        what="The head" if is_head else "A machine",
         job=job,
-        module=module,
+        module="head.ec2_head_machine" if is_head else "clouds.aws.ec2_machine",
         boot_min=BOOT_MIN,
         folder=FOLDER,
         unit=UNIT,
         unit_name=UNIT.rpartition("/")[2],
         this_boot=THIS_BOOT,
-        pythons=" ".join(
-            [shlex.quote(python)] if python else ["/opt/pytorch/bin/python", "python3"]
-        ),
-        install=begin,
-        **_words(places),
+        pythons=shlex.quote(python) if python else "/opt/pytorch/bin/python python3",
+        install="\n".join(steps),
+        **places,
     )
-    if len(text.encode()) > LARGEST:
-        raise RefusedError(
-            f"the user data of {job} has {len(text.encode())} bytes, and EC2 takes {LARGEST}"
-        )
+    size = len(text.encode())
+    if size > LARGEST:
+        raise RefusedError(f"the user data of {job} has {size} bytes, and EC2 takes {LARGEST}")
     return text

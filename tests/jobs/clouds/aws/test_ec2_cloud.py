@@ -21,7 +21,7 @@ from deepvm.errors import RequestError
 from deepvm.jobs.cloud import Cloud, Launch, RefusedError, RemoteCloud, Start, UnknownError
 from deepvm.jobs.clouds.aws import ec2_machine
 from deepvm.jobs.clouds.aws.ec2_cloud import MACHINE_TAG, Ec2Cloud
-from deepvm.jobs.clouds.aws.ec2_instances import ended_of, instance_of_row, kept
+from deepvm.jobs.clouds.aws.ec2_requests import ended_of, instance_of_row, kept
 from deepvm.jobs.clouds.aws.ec2_settings import Ec2Settings
 from deepvm.jobs.clouds.aws.user_data import LARGEST, user_data
 from deepvm.jobs.clouds.registry import clouds_of_owner

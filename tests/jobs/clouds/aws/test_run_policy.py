@@ -23,7 +23,7 @@ from deepvm.jobs.clouds.aws.run_policy import controller_policy, head_policy, ma
 from deepvm.jobs.decisions.world import MachineRecord, Pool
 
 SETTINGS = Ec2Settings(REGION, bucket=BUCKET)
-ACTIONS = {"ListObjectsV2": "ListBucket"}
+ACTIONS = {"ListObjectsV2": "ListBucket", "DeleteObjects": "DeleteObject"}
 """What IAM calls an operation otherwise."""
 
 
@@ -54,6 +54,9 @@ def allowed(
 
 def resource_of(service: str, action: str, given: Mapping[str, Any]) -> str:
     """What a call is about, as far as a policy can name it."""
+    if service == "s3" and action == "DeleteObjects":  # each of them, in folders of the same job
+        first = given["body"].decode().partition("<Key>")[2].partition("<")[0]
+        return f"arn:aws:s3:::{BUCKET}/{first}"
     if service == "s3":
         return (
             "arn:aws:s3:::" + given["path"].strip("/")

@@ -15,13 +15,18 @@ import botocore
 import pytest
 from support.jobs.fake_machines import SHUTDOWN, SYSTEMCTL, placed
 
-from deepvm.jobs.clouds.aws.user_data import head_data, user_data
+from deepvm.jobs.clouds.aws.user_data import user_data
 
 
 def has_all(folder: Path) -> bool:
     """Whether a head takes this Python's packages for those that a controller needs."""
-    script = head_data(
-        "resnet-7", "us-east-1", "bucket", "deepvm/x/resnet-7/head", ["boto3"], install="deepvm"
+    script = user_data(
+        "resnet-7",
+        "us-east-1",
+        "bucket",
+        "deepvm/x/resnet-7/head",
+        install="deepvm",
+        requirements=["boto3"],
     )
     found = re.search(r'if ! (\\?"\$python" -c \'.*?\'); then', script, re.S)
     assert found is not None
