@@ -87,6 +87,8 @@ class AgentStatus:
     """What every heartbeat says of its agent; ``seen``: the digest of its desired state."""
 
     generation: int = 0
+    step: int = 0
+    warm: bool = False
     address: str = ""
     port: int = 0
     scheduled: int = 0
