@@ -232,7 +232,7 @@ def test_a_save_that_is_retried_between_two_heartbeats_is_saved_anew(tmp_path: P
     rank.told(1.0)
     first = rank.steps()
     assert first is not None and first.request == 1
-    agent._told_of_save({"version": 1, "save": list(first), "error": "the bucket is full"})
+    agent._save_reported({"version": 1, "save": list(first), "error": "the bucket is full"})
     rank.told(3.0)
     assert rank.goes_on(), "it holds for a version that has failed"
     again = rank.steps()
@@ -275,7 +275,7 @@ def test_steps_that_are_not_saved_in_time_are_named_in_the_logs(
     rank = Rank(agent, 0, 1)
     rank.board.set_of_rank(0, RankFlag.STEP, 7)
     if safe is not None:
-        agent._told_of_save(
+        agent._save_reported(
             {"version": safe, "save": list(Scheduled(SaveReason.NONE)), "took_s": 0, "stall_s": 0}
         )
     rank.told(1.0)

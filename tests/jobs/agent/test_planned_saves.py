@@ -85,7 +85,7 @@ class Training:
             "took_s": 0.1,
             "stall_s": stall_s,
         }
-        self.agent._told_of_save({**said, "error": error})
+        self.agent._save_reported({**said, "error": error})
 
 
 @pytest.fixture(autouse=True)
