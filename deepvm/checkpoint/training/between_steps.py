@@ -9,15 +9,15 @@ is a warning. ``for step in ck.steps(total)`` needs no guess.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import torch
 
-from deepvm.checkpoint.format.byte_samples import ByteSamples, sample
+from deepvm.checkpoint.format.byte_samples import sample
 from deepvm.checkpoint.format.flatten import flatten
-from deepvm.checkpoint.format.sharded import is_sharded, storage_of
-from deepvm.checkpoint.format.tensor_bytes import as_bytes
+from deepvm.checkpoint.format.sharded import local, storage_of
+from deepvm.checkpoint.format.tensor_bytes import as_bytes, bytes_of
 from deepvm.checkpoint.training.random_draws import draws_between
 from deepvm.checkpoint.training.state import TrainingState, random_state, tensors_of
 from deepvm.errors import RequestError
@@ -132,7 +132,10 @@ class BetweenSteps:
         if at_step is None:
             return
         now = _Observation(self._state, model=False)
-        changed = {*at_step.changed(now), *_names_of(self._state.model, storages)}
+        changed = set(at_step.changed(now))
+        if storages:
+            named = _named(self._state.model)
+            changed |= {name for name, t in named if storage_of(t)._cdata in storages}
         for name in self._changed.keys() | changed:
             usual = self._changed.setdefault(name, name in changed)
             if usual != (name in changed) and name not in self._exempt:
@@ -152,8 +155,7 @@ class BetweenSteps:
             " forward finds it, so a change that belongs to the next iteration is repeated after a"
             " resume",
         )
-        for name in (n for n in at_step.names if n not in self._changed):
-            self._changed[name] = False
+        self._changed = dict.fromkeys(at_step.contents, False) | self._changed
         expected = self._usual_draws or {}
         draws = draws_between(at_step.random, now.random)
         strange = [name for name, count in draws.items() if expected.get(name) != count]
@@ -189,65 +191,34 @@ class _Observation:
     """The state of extras that follow a step, of random generators, and perhaps of the model.
 
     Attributes:
-        random: as in a checkpoint. names: of the observed objects, all but the model.
+        random: as in a checkpoint. contents: by name, what differs once an object has changed.
     """
 
     def __init__(self, state: TrainingState, *, model: bool) -> None:
         self.random = random_state()
-        self._facts = {
-            _extra(n): _facts(v) for n, v in state.extra.items() if n not in state.read_after_step
-        }
-        self.names = set(self._facts)
-        self._model = state.model if model else None
-        self._tensors: dict[str, tuple[torch.Tensor, int]] = {}
-        self._samples: ByteSamples | None = None
+        extra = {n: v for n, v in state.extra.items() if n not in state.read_after_step}
+        self.contents: dict[str, Any] = {_extra(n): _content(v) for n, v in extra.items()}
         if model:
-            for label, optimizer in state.optimizers.items():
-                self._facts[label] = _facts(optimizer)
-            named = [(f"parameter {n!r}", p.detach()) for n, p in state.model.named_parameters()]
-            named += [(f"buffer {n!r}", b) for n, b in state.model.named_buffers()]
-            self._tensors = {name: (t, t._version) for name, t in named if not t.is_inference()}
-            plain = [
-                t
-                for t, _ in self._tensors.values()
-                if not is_sharded(t) and t.layout is torch.strided
-            ]
-            storages = list({storage_of(t)._cdata: storage_of(t) for t in plain}.values())
-            self._samples = ByteSamples(storages, [as_bytes(s) for s in storages])
+            self.contents |= {name: _content(o) for name, o in state.optimizers.items()}
+            self.contents |= {
+                name: (storage_of(t)._cdata, t._version, _sampled(t))
+                for name, t in _named(state.model)
+                if not t.is_inference()
+            }
 
     def changed(self, now: _Observation) -> list[str]:
-        """Names of what differs."""
-        names = {
-            name
-            for name, facts in self._facts.items()
-            if name in now._facts and _differ(facts, now._facts[name])
-        }
-        for name, (tensor, version) in now._tensors.items():
-            before, version_before = self._tensors.get(name, (tensor, version))
-            same_memory = storage_of(before)._cdata == storage_of(tensor)._cdata
-            if not same_memory or version != version_before:
-                names.add(name)
-        if self._samples is not None and now._model is not None:
-            names.update(_names_of(now._model, self._samples.changed()))
-        return [name for name in (*self._facts, *now._tensors) if name in names]
+        """Names of what differs; not of what cannot be saved, as an error says when it is due."""
+        pairs = {n: (c, now.contents.get(n)) for n, c in self.contents.items()}
+        return [name for name, pair in pairs.items() if None not in pair and pair[0] != pair[1]]
 
 
 def _extra(name: str) -> str:
     return f"extra[{name!r}]"
 
 
-def _names_of(model: torch.nn.Module, storages: Collection[int]) -> list[str]:
-    """Names of the parameters and buffers in these storages, by ``_cdata``."""
-    if not storages:
-        return []
-    names = [
-        f"parameter {name!r}"
-        for name, p in model.named_parameters()
-        if storage_of(p)._cdata in storages
-    ]
-    return names + [
-        f"buffer {name!r}" for name, b in model.named_buffers() if storage_of(b)._cdata in storages
-    ]
+def _named(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from ((f"parameter {name!r}", p.detach()) for name, p in model.named_parameters())
+    yield from ((f"buffer {name!r}", b) for name, b in model.named_buffers())
 
 
 def _has_state_in(optimizer: torch.optim.Optimizer, storages: Collection[int]) -> bool:
@@ -256,35 +227,20 @@ def _has_state_in(optimizer: torch.optim.Optimizer, storages: Collection[int]) -
     )
 
 
-def _facts(value: Any) -> Any:
+def _content(value: Any) -> Any:
+    """Structure, numbers and samples of a state; None if it cannot be saved."""
     try:
-        return _facts_of(value.state_dict())
-    except RequestError:  # it cannot be saved, as an error says when it is due
+        parts = flatten(value.state_dict())
+    except RequestError:
         return None
+    # NaN differs from itself, its text does not
+    return parts.structure, repr(parts.numbers), [_sampled(t) for t in parts.tensors]
 
 
-def _facts_of(tree: Any) -> Any:
-    """Structure and numbers of a state; samples of host tensors, versions of GPU tensors."""
-    parts = flatten(tree)
-    marks = []
-    for storage in parts.storages:
-        source = as_bytes(storage)
-        on_host = source is not None and source.device.type == "cpu"
-        marks.append(sample(source).clone() if on_host and source is not None else None)
-    on_device = [
-        (t.data_ptr(), t._version)
-        for t in parts.tensors
-        if t.device.type != "cpu" and not t.is_inference()
-    ]
-    return parts.structure, parts.numbers, on_device, marks
-
-
-def _differ(before: Any, now: Any) -> bool:
-    if before is None or now is None:
-        return False
-    if before[:3] != now[:3] and repr(before[:3]) != repr(now[:3]):  # NaN differs from itself
-        return True
-    return any(
-        a is not None and b is not None and not torch.equal(a, b)
-        for a, b in zip(before[3], now[3], strict=True)
-    )
+def _sampled(tensor: torch.Tensor) -> Any:
+    """Some bytes of a tensor in host memory, the place and version of another one."""
+    held = local(tensor)
+    if held.device.type != "cpu":
+        return held.data_ptr(), None if held.is_inference() else held._version
+    source = as_bytes(held.untyped_storage()) if held.layout is torch.strided else None
+    return None if source is None else bytes_of(sample(source).contiguous())
