@@ -27,8 +27,8 @@ from deepvm.core.units import parse_seconds
 from deepvm.errors import RequestError
 from deepvm.io.agent_link import EPOCH, SAVE_EVERY
 
-JOB, FORMER_DEFAULT = "DEEPVM_JOB", "job"
-"""Environment variable with the name of the training job, and the default of earlier releases."""
+JOB = "DEEPVM_JOB"
+"""Environment variable with the name of the training job."""
 PLACES = "DEEPVM_TIERS"
 """Environment variable with the tiers of training jobs that name none, separated by blanks."""
 KEPT, _KEEP = "DEEPVM_KEEP", 2
@@ -75,8 +75,7 @@ def check_tiers(tiers: Any) -> list[str | Tier]:
     Raises RequestError.
     """
     tiers = os.environ.get(PLACES, "").split() if tiers is None else tiers
-    several = isinstance(tiers, Sequence) and not isinstance(tiers, str)
-    rows = list(tiers) if several else [] if tiers is None else [tiers]
+    rows = _as_list(tiers)
     if not rows:
         allowed = (
             f"at least one, such as file:///mnt/checkpoints, here or in {PLACES}, separated by"
@@ -94,13 +93,12 @@ def check_tiers(tiers: Any) -> list[str | Tier]:
 
 def journals(journal: Any) -> list[Any]:
     """The journals as a list."""
-    return (
-        list(journal)
-        if isinstance(journal, (list, tuple))
-        else []
-        if journal is None
-        else [journal]
-    )
+    return [] if journal is None else _as_list(journal)
+
+
+def _as_list(given: Any) -> list[Any]:
+    several = isinstance(given, Sequence) and not isinstance(given, str)
+    return list(given) if several else [given]
 
 
 def open_all(tiers: Sequence[str | Tier], session: str, keep: int, keep_every: int) -> list[Tier]:
@@ -127,22 +125,14 @@ def name_of(job: Any, default: str = "") -> tuple[str, bool]:
 
 def keep_of(keep: Any) -> Any:
     """How many versions are kept: as the script says, else by :data:`KEPT`. Raises RequestError."""
-    text = os.environ.get(KEPT, "").strip()
-    if keep is not None or not text:
-        return _KEEP if keep is None else keep
-    if not (text.isascii() and text.isdigit()):
-        raise RequestError(KEPT, text, "a whole number from 0; 0 keeps all")
-    return int(text)
+    if keep is None:
+        keep = _number_in(KEPT, 0, "0 keeps all")
+    return _KEEP if keep is None else keep
 
 
 def every_of(every: int | str | None) -> int | str | None:
     """When versions are saved: as the script says, else by :data:`EVERY`. Raises RequestError."""
-    text = os.environ.get(EVERY, "").strip()
-    if every is not None or not text:
-        return every
-    if not (text.isascii() and text.isdigit() and int(text)):
-        raise RequestError(EVERY, text, "a whole number of steps from 1")
-    return int(text)
+    return _number_in(EVERY, 1, "steps between versions") if every is None else every
 
 
 def epoch() -> int | None:
@@ -150,9 +140,13 @@ def epoch() -> int | None:
 
     Raises RequestError.
     """
-    text = os.environ.get(EPOCH, "")
-    if text and not (text.isascii() and text.isdigit()):
-        raise RequestError(EPOCH, text, "a whole number; deepvm run sets it")
+    return _number_in(EPOCH, 0, "deepvm run sets it")
+
+
+def _number_in(variable: str, least: int, hint: str) -> int | None:
+    text = os.environ.get(variable, "").strip()
+    if text and not (text.isascii() and text.isdigit() and int(text) >= least):
+        raise RequestError(variable, text, f"a whole number from {least}; {hint}")
     return int(text) if text else None
 
 
@@ -162,18 +156,16 @@ def warn_of_no_name(tiers: Sequence[Tier], name: str) -> None:
         log.warning(
             "this training job was given no name, so it is '%s'; another one without a name at %s"
             " can have the same and would be taken for it: name each with job= or %s",
-            *(name, ", ".join(without_secrets(tier.url) for tier in tiers), JOB),
+            name,
+            ", ".join(without_secrets(tier.url) for tier in tiers),
+            JOB,
         )
 
 
 def parse_every(every: int | str | None) -> SavePolicy:
     """Read ``every``: None, steps (100), a time ("30s"), "auto", or the name of a save policy."""
-    names = ", ".join(
-        f'"{name}"' for name in (*POLICIES, "static:100", "every:10min") if name != "none"
-    )
-    allowed = (
-        f'a whole number of steps from 1, a time such as "30s", "10min" or "1h", or one of {names}'
-    )
+    names = ", ".join(name for name in POLICIES if name != "none")
+    allowed = f'a whole number of steps from 1, a time such as "30s" or "10min", or one of {names}'
     if every is None:
         return Never()
     if isinstance(every, bool) or not isinstance(every, (int, str)):

@@ -28,7 +28,7 @@ from torch.distributed.checkpoint.planner import LoadPlan, SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
-from deepvm.checkpoint.arguments import FORMER_DEFAULT, epoch, keep_of, name_of, warn_of_no_name
+from deepvm.checkpoint.arguments import epoch, keep_of, name_of, warn_of_no_name
 from deepvm.checkpoint.dcp_folder import (
     DATA_NAME,
     NAME,
@@ -130,7 +130,7 @@ class TierWriter(FolderWriter):
         """See :class:`FolderWriter`; nothing is connected yet. Raises RequestError."""
         super().__init__(".", direct=direct)
         self._url = str(path)
-        self._job, self._named = name_of(job, FORMER_DEFAULT)  # readers are other scripts
+        self._job, self._named = name_of(job, "job")  # readers are other scripts
         # Refuse what is no place now
         open_tier(self._url, secrets.token_hex(8), option="path").close()
         self._version: int | None = None
@@ -370,7 +370,7 @@ class TierReader(FolderReader):
         """See :class:`FolderReader`. Raises RequestError."""
         super().__init__(".")
         self._url = str(path)
-        self._job = name_of(job, FORMER_DEFAULT)[0]
+        self._job = name_of(job, "job")[0]
         open_tier(self._url, secrets.token_hex(8), option="path").close()
         self._version: int | None = None
         self._save_id = ""

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 
 from deepvm.checkpoint import arguments
-from deepvm.checkpoint.arguments import FORMER_DEFAULT
 from deepvm.checkpoint.files.file_names import file_name
 from deepvm.checkpoint.format.contents import check_contents
 from deepvm.checkpoint.format.manifest import CommitRecord
@@ -27,7 +26,6 @@ from deepvm.core.units import format_bytes, format_seconds
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 
 _MOST_SHOWN = 4
-_LONGEST = 300
 _CHANGED_SETTINGS = (
     "this training has other settings than the one that saved the version: %s. Optimizers and"
     " schedulers continue with the old values, which are in force now; modules are as built here."
@@ -113,13 +111,6 @@ def restore_newest(
     if ranks.minimum([not damaged])[0]:
         others = [] if named else ranks.by_first(lambda: _other_jobs(tiers, job))
         where = ", ".join(without_secrets(tier.url) for tier in tiers)
-        if FORMER_DEFAULT in others and not allow_fresh:
-            raise CheckpointError(
-                f"{where}: there are versions of '{FORMER_DEFAULT}', which is what earlier releases"
-                " of deepvm called each training job without a name; this one was given none and"
-                f" is now '{job}'. To continue them, set DEEPVM_JOB={FORMER_DEFAULT} (or"
-                f" job='{FORMER_DEFAULT}'); to start at 0, set another name"
-            )
         if not ranks.rank:
             more = f"; other jobs there: {', '.join(others)}" if others else ""
             _tell(f"no version at {where} (job {job}): starts at 0{more}")
@@ -247,7 +238,6 @@ def _other_jobs(tiers: Sequence[Tier], job: str) -> list[str]:
     for tier in tiers:
         with suppress(CheckpointError, RequestError):
             names |= tier.jobs() if isinstance(tier, Store) else set()
-            names |= {FORMER_DEFAULT} if tier.versions(FORMER_DEFAULT) else set()
     return sorted(names - {job})
 
 
@@ -263,14 +253,13 @@ def _evidence(tiers: Sequence[Tier], job: str) -> dict[tuple[int, str], str]:
 
 def _described(damaged: Mapping[tuple[int, str], str]) -> str:
     """The newest of them, for people."""
-    rows = sorted(damaged.items(), key=lambda row: (-row[0][0], row[0][1]))
-    first = [
-        (version, without_secrets(url), problem[:_LONGEST])
-        for (version, url), problem in rows[:_MOST_SHOWN]
+    rows = [
+        f"version {version} on {without_secrets(url)}: {problem}"
+        for (version, url), problem in sorted(damaged.items(), reverse=True)
     ]
-    shown = [f"version {version} on {url}: {problem}" for version, url, problem in first]
-    more = f", and {len(rows) - _MOST_SHOWN} more" if len(rows) > _MOST_SHOWN else ""
-    return ("; ".join(shown) or "another rank cannot read them, see its log") + more
+    if len(rows) > _MOST_SHOWN:
+        rows[_MOST_SHOWN:] = [f"and {len(rows) - _MOST_SHOWN} more"]
+    return "; ".join(rows) or "another rank cannot read them, see its log"
 
 
 def _set_aside(tiers: Sequence[Tier], job: str, left: Collection[tuple[int, str]]) -> None:

@@ -80,21 +80,6 @@ def test_scripts_do_not_continue_each_other(
     assert f"starts at 0; other jobs there: {name}" in caplog.text
 
 
-def test_what_earlier_releases_called_job_is_neither_lost_nor_continued_silently(
-    tmp_path: Path, script: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    saved_by(tmp_path, job="job")
-    script("/one/train.py")
-    with pytest.raises(
-        CheckpointError, match="set DEEPVM_JOB=job .*to start at 0, set another name"
-    ):
-        restored(tmp_path)
-    assert restored(tmp_path, allow_fresh=True) == 0
-    assert restored(tmp_path, job="mine") == 0
-    monkeypatch.setenv("DEEPVM_JOB", "job")
-    assert restored(tmp_path) == 2
-
-
 NAME = (
     "from deepvm.checkpoint.files.job_name import derived_name\nimport os, multiprocessing as"
     " m\n{}\n"
