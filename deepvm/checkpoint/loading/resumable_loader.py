@@ -7,7 +7,8 @@ import io
 import logging
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -531,6 +532,7 @@ class ResumableLoader:
         return self._known_generators
 
 
+@dataclass
 class _Resume:
     """Where a pass continues, and the random states of moments in it.
 
@@ -543,54 +545,31 @@ class _Resume:
             rank's.
     """
 
-    def __init__(
-        self,
-        now: GeneratorStates,
-        batch: int = 0,
-        *,
-        inside: bool = False,
-        made: GeneratorStates | None = None,
-        began: GeneratorStates | None = None,
-        first: GeneratorStates | None = None,
-        order: int | None = None,
-        workers: Mapping[int, bytes] | None = None,
-        ahead: tuple[GeneratorStates, ...] = (),
-        own: Any = None,
-        dataset: Any = None,
-        alone: bool = False,
-    ) -> None:
-        self.inside = inside
-        self.alone = alone
-        self.now = now
-        self.batch = batch
-        self.made = made
-        self.began = began
-        self.first = first
-        self.order = order
-        self.workers = workers or {}
-        self.ahead = ahead
-        self.own = own
-        self.dataset = dataset
+    now: GeneratorStates
+    batch: int = 0
+    inside: bool = False
+    made: GeneratorStates | None = None
+    began: GeneratorStates | None = None
+    first: GeneratorStates | None = None
+    order: int | None = None
+    workers: Mapping[int, bytes] = field(default_factory=dict)
+    ahead: Sequence[GeneratorStates] = ()
+    own: Any = None
+    dataset: Any = None
+    alone: bool = False
 
     @classmethod
     def of(cls, batch: int, record: Mapping[str, Any]) -> _Resume:
         """From a record."""
-        now = _loaded(record["now"])
-        if now is None:
-            raise ValueError("no random state")
-        return cls(
-            now,
-            batch,
-            inside="began" in record,
-            made=_loaded(record.get("made")),
-            began=_loaded(record.get("began")),
-            first=_loaded(record.get("first")),
-            order=record.get("order"),
-            workers={int(w): bytes_of(s) for w, s in record.get("workers", {}).items()},
-            ahead=tuple(d for d in map(_loaded, record.get("ahead", ())) if d is not None),
-            own=record.get("own"),
-            dataset=record.get("dataset"),
-        )
+        resume = cls(_loaded(record["now"]), batch, inside="began" in record)
+        for moment in ("made", "began", "first"):
+            if record.get(moment) is not None:
+                setattr(resume, moment, _loaded(record[moment]))
+        resume.workers = {int(w): bytes_of(s) for w, s in record.get("workers", {}).items()}
+        resume.ahead = [_loaded(saved) for saved in record.get("ahead", ())]
+        resume.own = record.get("own")
+        resume.dataset = record.get("dataset")
+        return resume
 
 
 class _Pass(Iterator[Any]):
@@ -678,8 +657,6 @@ def _saved(states: GeneratorStates | None) -> Any:
     return None if states is None else [as_tensor(states.shared), *map(as_tensor, states.own)]
 
 
-def _loaded(saved: Any) -> GeneratorStates | None:
-    if saved is None:
-        return None
+def _loaded(saved: Any) -> GeneratorStates:
     shared, *own = (bytes_of(tensor) for tensor in saved)
     return GeneratorStates(shared, tuple(own))
