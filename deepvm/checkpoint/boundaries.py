@@ -152,7 +152,8 @@ class Boundaries:
             log.warning(
                 "%d parameters that can be trained, %s for one, belong to no optimizer that is"
                 " known here; further optimizers go into extra",
-                *(len(unknown), unknown[0]),
+                len(unknown),
+                unknown[0],
             )
         self._between.started()
 
@@ -397,7 +398,8 @@ class Boundaries:
             log.warning(
                 "version %d is saved without the gradients of %s that were added up since its last"
                 " step: put all batches of a step into one iteration",
-                *(self._number, unused),
+                self._number,
+                unused,
             )
 
     def _begin(

@@ -21,12 +21,7 @@ from deepvm.checkpoint.snapshot.copying import LayerSlots
 from deepvm.checkpoint.snapshot.pipeline import Pipeline
 from deepvm.checkpoint.snapshot.snapshotter import WAIT_S, Snapshotter
 from deepvm.checkpoint.tiers.base import Tier, without_secrets
-from deepvm.checkpoint.training.hooks import (
-    Hook,
-    callers,
-    close_at_exit,
-    stepper,
-)
+from deepvm.checkpoint.training.hooks import Hook, callers, close_at_exit, stepper
 from deepvm.checkpoint.training.ranks import Ranks
 from deepvm.checkpoint.training.save_handle import Handle, Journal
 from deepvm.checkpoint.training.state import Stateful, TrainingState
@@ -317,7 +312,10 @@ class Checkpointer(Boundaries):
         if self._layers.updates is not None:
             self._layers.updates.reset()
         self._version = restore_newest(
-            *(self._state, self._pipeline.tiers, self.job, self._ranks),
+            self._state,
+            self._pipeline.tiers,
+            self.job,
+            self._ranks,
             named=self._named,
             allow_fresh=allow_fresh,
             epoch=self._epoch,

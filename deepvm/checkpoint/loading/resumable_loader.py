@@ -231,7 +231,8 @@ class ResumableLoader:
                 "%s has random generators that no checkpoint has (%s): what it draws from them"
                 " differs after a resume; draw from the global ones of random, NumPy or torch, or"
                 " seed them with the number of the sample",
-                *(type(self.loader.dataset).__name__, ", ".join(names)),
+                type(self.loader.dataset).__name__,
+                ", ".join(names),
             )
         return found
 
@@ -468,7 +469,13 @@ class ResumableLoader:
                 " with workers: %d, ranks: %d, batch size: %s. If they divide it, some samples are"
                 " missing or repeated in what is left of it; to be exact, continue with the same"
                 " numbers",
-                *(epoch, had_workers, before, had, workers, world, size),
+                epoch,
+                had_workers,
+                before,
+                had,
+                workers,
+                world,
+                size,
             )
         if workers != had_workers and (self._stream or self._stateful):
             resume.own = resume.order = None
@@ -477,7 +484,9 @@ class ResumableLoader:
                 log.warning(
                     "epoch %d: how large the batches of %d ranks were is not known: %d ranks go on"
                     " as if theirs were as large; else some samples come twice, or not at all",
-                    *(epoch, before, world),
+                    epoch,
+                    before,
+                    world,
                 )
                 size = had = 1
             # Samplers that split data deal it out in turn: what one had, others have now.
@@ -500,7 +509,9 @@ class ResumableLoader:
                 reason = f"the state of {name} leaves out {self._missing}"
             log.warning(
                 "epoch %d: %d batches are read again, which takes as long as loading them did: %s",
-                *(epoch, batch, reason),
+                epoch,
+                batch,
+                reason,
             )
         if "counters" in record:
             restore_counters(self.loader, {**self._initial_counters, **record["counters"]})

@@ -72,7 +72,9 @@ def warn_of_incomplete(extra: Mapping[str, Any]) -> None:
                 log.warning(
                     "extra[%r]: the state of the %s does not have %s, so a resume loses or repeats"
                     " rows; put ResumableLoader(loader) into extra, and iterate over that",
-                    *(name, type(loader).__name__, missing),
+                    name,
+                    type(loader).__name__,
+                    missing,
                 )
 
 

@@ -21,7 +21,6 @@ _PROGRESS = {
     "_get_lr_called_within_step",
     "best",
     "T_cur",
-} | {
     "num_bad_epochs",
     "cooldown_counter",
 }
@@ -95,23 +94,20 @@ class Fingerprint:
                     " here: their states would be mixed up; give them to it in the order of the"
                     " checkpoint"
                 )
-        states = [tree["optimizer"], *(v for v in tree["extra"].values() if isinstance(v, Mapping))]
-        labels = [
-            "optimizer",
-            *(f"extra[{n!r}]" for n, v in tree["extra"].items() if isinstance(v, Mapping)),
-        ]
+        states = {f"extra[{name!r}]": state for name, state in tree["extra"].items()}
         in_force: dict[str, Any] = {}
-        for label, state in zip(labels, states, strict=True):
-            in_force |= _of_groups(label, state.get("param_groups", ()))
+        for label, state in {"optimizer": tree["optimizer"], **states}.items():
+            if isinstance(state, Mapping):
+                in_force |= _of_groups(label, state.get("param_groups", ()))
         changes = []
         for section in ("settings", "modules"):
             for label, old in saved.get(section, {}).items():
                 new = own[section].get(label, old)
                 if not (_equal(old, new) or _equal(in_force.get(label, old), new)):
                     changes.append(f"{label}: {old} -> {new}")
-        return changes[:_MAX_CHANGES] + [f"{len(changes) - _MAX_CHANGES} more"] * (
-            len(changes) > _MAX_CHANGES
-        )
+        if len(changes) > _MAX_CHANGES:
+            changes[_MAX_CHANGES:] = [f"{len(changes) - _MAX_CHANGES} more"]
+        return changes
 
     def _settings(self) -> dict[str, Any]:
         settings: dict[str, Any] = {}

@@ -209,7 +209,9 @@ def compare_replicas(ranks: Ranks, seen: tuple[int, int, int]) -> int:
             log.error(
                 "ranks %d and %d hold different parameters or optimizer states in version %d: the"
                 " replicas drifted apart, and versions since then mix them",
-                *(rank, other, version),
+                rank,
+                other,
+                version,
             )
     return count
 

@@ -201,11 +201,9 @@ class Journal:
             logger.close(_LOGGER_S)
         log.info(
             "%d versions of %s saved, %d skipped, %d failed; training stalled for %.3f s",
-            *(
-                counts["saved"],
-                self._facts["job"],
-                counts["skipped"],
-                counts["failed"],
-                counts["stall_s"],
-            ),
+            counts["saved"],
+            self._facts["job"],
+            counts["skipped"],
+            counts["failed"],
+            counts["stall_s"],
         )
