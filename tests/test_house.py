@@ -64,7 +64,12 @@ PLACES = {
     "botocore": ["catalog/clouds/aws/", "checkpoint/tiers/bucket.py"],
     "fsspec": ["checkpoint/tiers/cloud.py"],
     "torch": ["checkpoint/", "jobs/agent/warm.py", "lab/", "profiling/"],
-    "jinja2": ["exporters/base.py", "reports/compiled_templates.py", "reports/pages.py"],
+    "jinja2": [
+        "checkpoint/node/metrics_text.py",
+        "exporters/base.py",
+        "reports/compiled_templates.py",
+        "reports/pages.py",
+    ],
     "markupsafe": ["reports/pages.py"],
     "isal": ["checkpoint/format/"],
     "safetensors": ["checkpoint/files/export.py", "lab/certify/final_file.py"],

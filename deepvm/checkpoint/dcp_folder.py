@@ -147,7 +147,6 @@ class FolderWriter(StorageWriter):
         self._memory: mmap.mmap | None = None
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """See :class:`StorageWriter`."""
         if checkpoint_id:
             self._path = Path(checkpoint_id)
 
@@ -163,11 +162,9 @@ class FolderWriter(StorageWriter):
         self._save_id = secrets.token_hex(8)
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """See :class:`StorageWriter`."""
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """See :class:`StorageWriter`."""
         return [replace(plan, storage_data=rank) for rank, plan in enumerate(plans)]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
@@ -257,7 +254,6 @@ class FolderWriter(StorageWriter):
             self._sweep(ends.keys())
 
     def storage_meta(self) -> StorageMeta | None:
-        """See :class:`StorageWriter`."""
         return StorageMeta(checkpoint_id=str(self._path), save_id=self._save_id)
 
     @classmethod
@@ -308,7 +304,6 @@ class FolderReader(FileSystemReader):
         self._metadata: Metadata | None = None
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """See :class:`StorageReader`."""
         super().reset(checkpoint_id)
         self._crcs = {}
         self._metadata = None

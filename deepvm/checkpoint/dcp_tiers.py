@@ -215,7 +215,6 @@ class TierWriter(FolderWriter):
         self._sending.commit(seal(pickle.dumps(metadata), set(pieces.values())))
 
     def storage_meta(self) -> StorageMeta | None:
-        """See :class:`StorageWriter`."""
         return StorageMeta(checkpoint_id=without_secrets(self._url), save_id=self._save_id)
 
     def _view(self, size: int) -> memoryview:
@@ -432,7 +431,6 @@ class TierReader(FolderReader):
         return self._metadata
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """See :class:`StorageReader`."""
         assert self._metadata is not None and self._metadata.storage_meta is not None
         return replace(plan, storage_data=self._metadata.storage_meta.save_id)
 

@@ -38,18 +38,25 @@ class Part:
     """The description in a part's file.
 
     Attributes:
-        number, of: which part, from 1. start, length: its range of the whole file, in bytes.
-        offset: of that range in the part's file. marks: of all ranks. whole: layout of the whole
-            file.
+        number, of: which part, from 1. offset: of its range in the part's file.
+        marks: of all ranks. whole: layout of the whole file.
     """
 
     number: int
     of: int
-    start: int
-    length: int
     offset: int
     marks: bytes
     whole: Layout
+
+    @property
+    def start(self) -> int:
+        """Where its range of the whole file starts."""
+        return self.whole.size * (self.number - 1) // self.of
+
+    @property
+    def length(self) -> int:
+        """Bytes of its range."""
+        return self.whole.size * self.number // self.of - self.start
 
 
 @dataclass(frozen=True)
@@ -133,8 +140,9 @@ def plan_part(whole: Layout, number: int, of: int) -> PartPlan:
 
     from deepvm.checkpoint.format.torch_zip import plan_image
 
-    start = whole.size * (number - 1) // of
-    length = whole.size * number // of - start
+    part = Part(number, of, 0, b"", whole)
+    start = part.start
+    length = part.length
     document = whole.to_json()
     tree = {
         "about": torch.zeros(_ABOUT_BYTES, dtype=torch.uint8, device="cpu"),
@@ -175,7 +183,7 @@ def plan_part(whole: Layout, number: int, of: int) -> PartPlan:
     taken = Ranges((s.offset, s.offset + s.length) for shard in shards for s in shard)
     shards[0] += [Segment(a, b - a) for a, b in taken.missing([Segment(0, image.size)])]
     return PartPlan(
-        Part(number, of, start, length, offset, b"", whole),
+        replace(part, offset=offset),
         Layout(image.size, tuple(runs(shard) for shard in shards), image.fields),
         bytes(head),
         marks,
@@ -197,35 +205,19 @@ def read_part(data: bytes | bytearray | memoryview) -> Part | None:
         facts: Mapping[str, Any] = json.loads(bytes(data[at : at + _ABOUT_BYTES]))
         if facts["schema_version"] != _SCHEMA:
             raise DamagedError(f"it is a part of another kind: {facts['schema_version']}")
-        names = (
-            "number",
-            "of",
-            "start",
-            "length",
-            "offset",
-            "marks",
-            "layout",
-            "layout_bytes",
-            "world",
-        )
-        number, of, start, length, offset, marks, layout, layout_bytes, world = (
-            int(facts[n]) for n in names
-        )
-        if min(marks, layout, layout_bytes, start, length, world) < 0:
-            raise ValueError("less than none")
+        names = ("number", "of", "offset", "marks", "layout", "layout_bytes", "world")
+        number, of, offset, marks, layout, layout_bytes, world = (int(facts[n]) for n in names)
         need = max(marks + MARK_BYTES * world, layout + layout_bytes)
-        if need > offset:
-            raise ValueError("outside its head")
+        if need > offset or not 1 <= number <= of:
+            raise ValueError("its numbers do not fit each other")
         if need > len(data):
             return None
         whole = Layout.from_json(bytes(data[layout : layout + layout_bytes]))
+        if whole.world != world:
+            raise ValueError("its layout is of another number of ranks")
     except (ValueError, TypeError, KeyError, AttributeError, RequestError) as error:
         raise DamagedError(f"the description of the part is damaged: {error}") from None
-    if not 1 <= number <= of or whole.world != world or start + length > whole.size:
-        raise DamagedError("the description of the part does not fit its layout")
-    return Part(
-        number, of, start, length, offset, bytes(data[marks : marks + MARK_BYTES * world]), whole
-    )
+    return Part(number, of, offset, bytes(data[marks : marks + MARK_BYTES * world]), whole)
 
 
 def read_part_from(pieces: Iterable[bytes | memoryview], name: str) -> Part:
@@ -254,15 +246,10 @@ def read_part_file(path: Path) -> Part:
 def belong_together(parts: Sequence[Part]) -> str:
     """Why these parts, in order of their numbers, are not all of one version; empty if they are."""
     first = parts[0]
-    if [p.number for p in parts] != list(range(1, first.of + 1)) or any(
-        p.of != first.of for p in parts
-    ):
+    if [(p.number, p.of) for p in parts] != [(n, first.of) for n in range(1, first.of + 1)]:
         return f"of {first.of} parts these are here: {', '.join(str(p.number) for p in parts)}"
     if any(p.marks != first.marks or p.whole.digest != first.whole.digest for p in parts):
         return "its parts were not sent together: they are of different runs or attempts"
-    ends = [p.start + p.length for p in parts]
-    if [p.start for p in parts] != [0, *ends[:-1]] or ends[-1] != first.whole.size:
-        return "its parts leave holes"
     return ""
 
 

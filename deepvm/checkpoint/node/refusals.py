@@ -1,4 +1,4 @@
-"""Log refused peers at a limited rate: the first one, then a count per minute."""
+"""Log refused peers at a limited rate: the first one, then a count with the next, or at the end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ class Refusals:
         self._clock = clock
         self._kinds: dict[str, _Window] = {}
         self._lock = threading.Lock()
-        self._timer: threading.Timer | None = None
 
     def tell(self, kind: str, peer: str, why: str) -> bool:
         """Log that a peer was refused, or count it; returns whether it was logged."""
@@ -39,32 +38,17 @@ class Refusals:
             if self._clock() < known.since + self._window_s:
                 known.count = known.count + 1
                 known.last = f"{peer}: {why}"
-                self._watch()
                 return False
             self._sum_up(known)
             known.since = self._clock()
         _LOG.warning("%s: refused: %s", peer, why)
         return True
 
-    def sum_up(self, *, all_of_them: bool = True) -> None:
-        """Log the suppressed counts; unless ``all_of_them``, without those of the last minute."""
+    def sum_up(self) -> None:
+        """Log what was counted."""
         with self._lock:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = None
             for known in self._kinds.values():
-                if all_of_them or self._clock() >= known.since + self._window_s:
-                    self._sum_up(known)
-                if known.count:
-                    self._watch()
-
-    def _watch(self) -> None:
-        if self._timer is None:
-            self._timer = threading.Timer(
-                self._window_s, self.sum_up, kwargs={"all_of_them": False}
-            )
-            self._timer.daemon = True
-            self._timer.start()
+                self._sum_up(known)
 
     def _sum_up(self, known: _Window) -> None:
         if known.count:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from concurrent.futures import Future
@@ -12,12 +14,13 @@ from typing import Any, ClassVar, TypeVar
 
 from deepvm.checkpoint.files.durable_write import failing
 from deepvm.checkpoint.files.file_names import file_name
-from deepvm.checkpoint.files.retention import kept_of, outdated
+from deepvm.checkpoint.files.retention import kept, kept_of, outdated
 from deepvm.checkpoint.format.manifest import CommitRecord, Damage, verified
 from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.errors import CheckpointError, DamagedError
 from deepvm.io.atomic_write import hidden_path
 
+log = logging.getLogger("deepvm.checkpoint")
 _T = TypeVar("_T")
 
 
@@ -143,6 +146,50 @@ class Store(Tier):
     """
 
     fills: ClassVar[bool] = False
+
+    def __init__(self, keep: int, every: int, session: str) -> None:
+        """As in :meth:`Tier.open`, but ``keep=0`` keeps all, and one rank needs no session."""
+        if keep:
+            kept((), keep, every)  # refuse now what cannot be used, not after the first version
+        self._keep = keep
+        self._every = every
+        self._session = session
+        self._warned = set[str]()
+        self._writing = threading.RLock()
+
+    def put(self, shard: Shard, acknowledged: Callable[[Level], None]) -> None:
+        shard.check()
+        with self._writing:
+            self._put(shard)
+            if self.volatile:
+                acknowledged(Level.LOCAL)
+                where = "is in this machine's memory only"
+                shard.lost(CheckpointError(f"{self.url}: version {shard.version} {where}"))
+            else:
+                acknowledged(Level.DURABLE)
+            if self._keep and not shard.rank:
+                self._prune(shard.job, shard.version)
+
+    @abstractmethod
+    def _put(self, shard: Shard) -> None:
+        """Write one rank's part, and wait until the whole is committed. Raises CheckpointError."""
+
+    def _prune(self, job: str, newest: int) -> None:
+        """Remove what retention lets go; the version that was just written is durable and stays."""
+        try:
+            found = self.versions(job)
+            self._notice(job, newest, {m.version for m in found})
+            # Newer versions are from a run that went further, before it was restarted from an older
+            # one.
+            rows = [m for m in found if m.version <= newest]
+            for version in self.expired(job, rows, self._keep, self._every) - {newest}:
+                self.delete(job, version)
+        except CheckpointError as error:
+            # A full disk is bad enough: it must not also stop the training
+            log.warning("old versions stay: %s", error)
+
+    def _notice(self, job: str, newest: int, there: set[int]) -> None:  # noqa: B027
+        """Compare the versions that are there with those that this run has written."""
 
     @abstractmethod
     def open_for_writing(self, *, shared: bool = False) -> None:

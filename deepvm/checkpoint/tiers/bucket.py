@@ -1,4 +1,4 @@
-"""A prefix of a bucket: single requests, and which checkpoints are complete by which record."""
+"""A prefix of an S3 bucket: single requests."""
 
 from __future__ import annotations
 
@@ -6,28 +6,17 @@ import base64
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from typing import Any
 
-from deepvm.checkpoint.files.file_names import (
-    check_job,
-    epoch_of,
-    file_name,
-    labelled_name,
-    parse_labelled,
-)
 from deepvm.checkpoint.format.checksums import crc32
 from deepvm.checkpoint.format.layout import CHUNK_BYTES
-from deepvm.checkpoint.format.manifest import SUFFIX, UNRECORDED, CommitRecord, Damage
-from deepvm.checkpoint.tiers.ledger import Ledger, LedgerFile
-from deepvm.checkpoint.tiers.object_requests import in_order, labels_of, submit
-from deepvm.errors import CheckpointError, DamagedError, RequestError
+from deepvm.checkpoint.tiers.object_store import ObjectStore, submit
+from deepvm.errors import CheckpointError, DamagedError
 
 log = logging.getLogger("deepvm.checkpoint")
-UPCOMING = SUFFIX + ".next"
-"""Added to an object's name: a record of what is about to be completed, or just was."""
 _CONNECT_S = 10
 _READ_S = 60
 _READS = 3
@@ -47,14 +36,8 @@ _ADVICE = {
 }
 
 
-class Bucket:
-    """The objects whose names begin with a prefix.
-
-    For their meaning see :mod:`deepvm.checkpoint.tiers.s3`.
-
-    Single requests raise boto3's errors; :meth:`errors` turns them into ours, as do the methods
-    that take a job.
-    """
+class Bucket(ObjectStore):
+    """The objects whose names start with a prefix; requests raise boto3's errors."""
 
     def __init__(
         self, name: str, prefix: str, *, threads: int, attempts: int, endpoint: str
@@ -62,8 +45,7 @@ class Bucket:
         """Remember where; nothing is sent yet. For the arguments see ``S3Tier``."""
         self.name = name
         self.prefix = prefix.strip("/") + "/" if prefix.strip("/") else ""
-        self.url = f"s3://{name}/{self.prefix}".rstrip("/")
-        self.threads = threads
+        super().__init__(f"s3://{name}/{self.prefix}".rstrip("/"), threads)
         self._attempts = attempts
         self._endpoint = endpoint or None
         self._opening = threading.Lock()
@@ -92,9 +74,15 @@ class Bucket:
         with self._opening:  # it may be used by several threads, but not be made by several
             return self._client
 
+    def prove(self) -> None:
+        """See :class:`ObjectStore`: starts an upload and aborts it."""
+        where = {"Bucket": self.name, "Key": f"{self.prefix}.deepvm-proof"}
+        with self.errors("write there"):
+            upload = self.s3.create_multipart_upload(**where)["UploadId"]
+            self.s3.abort_multipart_upload(**where, UploadId=upload)
+
     @contextlib.contextmanager
     def errors(self, what: str) -> Iterator[None]:
-        """Turn boto3's errors into ``CheckpointError``: ``what`` could not be done."""
         from botocore.exceptions import BotoCoreError, ClientError
 
         try:
@@ -115,10 +103,7 @@ class Bucket:
             yield from page.get(rows, ())
 
     def sizes(self, prefix: str) -> dict[str, int]:
-        """Bytes of each object whose name begins so."""
-        return {
-            row["Key"]: row["Size"] for row in self._list("list_objects_v2", "Contents", prefix)
-        }
+        return {row["Key"]: row["Size"] for row in self.rows(prefix)}
 
     def composite(self, key: str) -> str:
         """The store's checksum of the parts' checksums, or another text if it keeps none."""
@@ -126,14 +111,13 @@ class Bucket:
         # Mostly followed by the number of parts
         return str(head.get("ChecksumCRC32")).partition("-")[0]
 
-    def _read(self, key: str, **options: str) -> bytes:
+    def _object(self, key: str, **options: str) -> tuple[bytes, str]:
         from botocore.exceptions import BotoCoreError
 
         for left in reversed(range(_READS)):
             try:
-                return bytes(
-                    self.s3.get_object(Bucket=self.name, Key=key, **options)["Body"].read()
-                )
+                reply = self.s3.get_object(Bucket=self.name, Key=key, **options)
+                return bytes(reply["Body"].read()), str(reply["ETag"])
             except BotoCoreError:  # botocore retries a request, but not a reply that breaks off
                 if not left:
                     raise
@@ -141,82 +125,63 @@ class Bucket:
 
     def whole(self, key: str, **options: str) -> bytes:
         """An object's bytes; ``options`` are those of GetObject."""
-        return self._read(key, **options)
+        return self._object(key, **options)[0]
 
     def rows(self, prefix: str) -> Iterator[Mapping[str, Any]]:
         """What S3 lists of each object whose name begins so: ``Key``, ``Size``, ``ETag``."""
         return self._list("list_objects_v2", "Contents", prefix)
 
-    def chunk(self, key: str, manifest: CommitRecord, number: int, **options: str) -> bytes:
-        """A chunk of a version's object; ``options`` are those of GetObject."""
-        start = number * manifest.chunk_bytes
-        end = min(start + manifest.chunk_bytes, manifest.size)
-        return self._read(key, Range=f"bytes={start}-{end - 1}", **options)
-
-    def commit(self, record: str, manifest: CommitRecord) -> None:
-        """Write a commit record atomically; the store verifies its checksum.
-
-        Raises CheckpointError.
-        """
-        data = manifest.to_json()
-        with self.errors(f"write {record}"):
-            self.s3.put_object(
-                Bucket=self.name, Key=record, Body=data, ChecksumCRC32=checksum(crc32(data))
+    def reader(self, key: str, size: int) -> Callable[[int, int], bytes]:
+        """See :class:`ObjectStore`: all ranges are of the object that is there now."""
+        head = self.s3.head_object(Bucket=self.name, Key=key)
+        if head["ContentLength"] != size:
+            raise DamagedError(
+                f"{self.url}: {key} has {head['ContentLength']} bytes in place of {size}"
             )
+        return lambda start, end: self.whole(
+            key, Range=f"bytes={start}-{end - 1}", IfMatch=head["ETag"]
+        )
+
+    def content(self, key: str) -> bytes | None:
+        found = self.get(key)
+        return None if found is None else found[0]
+
+    def write(self, key: str, data: bytes, **condition: str) -> None:
+        """See :class:`ObjectStore`; the store verifies its checksum."""
+        total = checksum(crc32(data))
+        self.s3.put_object(Bucket=self.name, Key=key, Body=data, ChecksumCRC32=total, **condition)
 
     def get(self, key: str) -> tuple[bytes, str] | None:
-        """An object and its ETag, None if there is none. Raises CheckpointError."""
-        from botocore.exceptions import BotoCoreError, ClientError
+        from botocore.exceptions import ClientError
 
         with self.errors(f"read {key}"):
-            for left in reversed(range(_READS)):
-                try:
-                    reply = self.s3.get_object(Bucket=self.name, Key=key)
-                    return bytes(reply["Body"].read()), str(reply["ETag"])
-                except ClientError as error:
-                    if error.response["Error"]["Code"] not in _MISSING:
-                        raise
-                    return None
-                except BotoCoreError:  # botocore retries a request, but not a reply that breaks off
-                    if not left:
-                        raise
-        raise AssertionError
+            try:
+                return self._object(key)
+            except ClientError as error:
+                if error.response["Error"]["Code"] not in _MISSING:
+                    raise
+                return None
 
     def put_if(self, key: str, data: bytes, etag: str | None) -> bool:
-        """See :class:`deepvm.checkpoint.tiers.ledger.Conditional`."""
         from botocore.exceptions import ClientError
 
         condition = {"IfNoneMatch": "*"} if etag is None else {"IfMatch": etag}
         with self.errors(f"write {key}"):
             try:
-                total = checksum(crc32(data))
-                self.s3.put_object(
-                    Bucket=self.name, Key=key, Body=data, ChecksumCRC32=total, **condition
-                )
+                self.write(key, data, **condition)
             except ClientError as error:
                 if error.response["Error"]["Code"] not in (*_MISSING, *_REFUSED):
                     raise
                 return False
         return True
 
-    def ledger(self, job: str) -> LedgerFile:
-        """The generations of a job; where its ledger was lost, all that is there counts again."""
-
-        def all_there() -> dict[str, str]:
-            with self.errors("list its objects"):
-                labels = self._labels(job, self.sizes(f"{self.prefix}{job}-"))
-            return {
-                str(v): newest
-                for v, found in labels.items()
-                if (newest := max(found, key=epoch_of))
-            }
-
-        return LedgerFile(self, f"{self.prefix}.{check_job(job)}.ledger", all_there)
-
     def remove(self, *keys: str) -> None:
-        """Remove objects in order; missing ones are ignored."""
         for key in keys:
             self.s3.delete_object(Bucket=self.name, Key=key)
+
+    def rename(self, key: str, new: str) -> None:
+        self.s3.copy({"Bucket": self.name, "Key": key}, self.name, new)
+        self.remove(key)
 
     def begun(self, key: str) -> dict[str, str]:
         """A new upload in parts, as other requests name it."""
@@ -259,7 +224,6 @@ class Bucket:
     def upload(
         self, key: str, size: int, read: Callable[[int, int], bytes], final: Iterable[int]
     ) -> None:
-        """Make an object, whole or not at all, each part sent as soon as it is final."""
         upload = self.begun(key)
         try:
             parts = self.send_parts(upload, size, read, final)
@@ -277,43 +241,6 @@ class Bucket:
             return False
         return True
 
-    def pieces(self, key: str, size: int) -> Iterator[bytes]:
-        """The bytes of an object, in order."""
-        return in_order(
-            lambda start, end: self._read(key, Range=f"bytes={start}-{end - 1}"), size, self.threads
-        )
-
-    def key(self, job: str, version: int, label: str = "") -> str:
-        """Name of a version's object; ``label``: of the generation that wrote it."""
-        return self.prefix + labelled_name(job, version, label)
-
-    def epoch(self, key: str) -> int:
-        """The generation that wrote an object of a version; 0 for a run without a number."""
-        name = parse_labelled(key[len(self.prefix) :])
-        return 0 if name is None else epoch_of(name[2])
-
-    def written(self, job: str, version: int) -> dict[str, list[str]]:
-        """All objects of a version, with their records, by label; most have one at most."""
-        stem = f"{self.prefix}{file_name(job, version)[:-3]}."
-        found: dict[str, list[str]] = {}
-        with self.errors("list its objects"):
-            keys = list(self.sizes(stem))
-        for key in keys:
-            name = parse_labelled(
-                key[len(self.prefix) :].removesuffix(UPCOMING).removesuffix(SUFFIX)
-            )
-            if name is not None:
-                found.setdefault(name[2], []).append(key)
-        return found
-
-    def _labels(self, job: str, keys: Iterable[str]) -> dict[int, set[str]]:
-        return labels_of(job, (key[len(self.prefix) :] for key in keys))
-
-    def uploads(self, job: str) -> list[tuple[str, str]]:
-        """Name and id of the uploads of a job's versions that are neither completed nor aborted."""
-        found = self.unfinished(f"{self.prefix}{check_job(job)}-")
-        return [(key, upload) for key, upload in found if self._labels(job, [key])]
-
     def unfinished(self, prefix: str) -> list[tuple[str, str]]:
         """Name and id of all such uploads whose names begin so."""
         with self.errors("list its unfinished uploads"):
@@ -323,136 +250,10 @@ class Bucket:
             ]
 
     def abort_unfinished(self, prefix: str, wanted: Callable[[str], bool]) -> None:
-        """Abort uploads whose names begin so and are wanted.
-
-        Raises CheckpointError: they cannot be listed.
-        """
         for key, upload in self.unfinished(prefix):
             if wanted(key):
+                log.info("%s: an upload of %s that was never completed is given up", self.url, key)
                 self.abort({"Bucket": self.name, "Key": key, "UploadId": upload})
-
-    def objects(self, job: str) -> tuple[dict[str, int], dict[int, str]]:
-        """Sizes of a job's objects, and the label of each checkpoint, newest first.
-
-        What no generation listed does not count: it is no version, nor damaged.
-        """
-        with self.errors("list its objects"):
-            sizes = self.sizes(f"{self.prefix}{check_job(job)}-")
-        labels = self._labels(job, sizes)
-        # After the list, so that what it says is there was listed.
-        ledger = self.ledger(job).read() if any(any(found) for found in labels.values()) else None
-        rows = {v: _chosen(v, labels[v], ledger) for v in sorted(labels, reverse=True)}
-        return sizes, {v: self.key(job, v, label) for v, label in rows.items() if label is not None}
-
-    def unlisted(self, job: str, epoch: int) -> list[str]:
-        """Objects that older generations left behind and that never count."""
-        sizes, keys = self.objects(job)
-        names = {key: parse_labelled(key[len(self.prefix) :].removesuffix(SUFFIX)) for key in sizes}
-        old = {
-            k: n
-            for k, n in names.items()
-            if n is not None and n[0] == job and n[2] and epoch_of(n[2]) < epoch
-        }
-        return [key for key, name in old.items() if keys.get(name[1]) != self.key(*name)]
-
-    def look(self, job: str) -> tuple[dict[int, str], list[CommitRecord | Damage]]:
-        """The names of a job's versions, and each one's commit record or damage, newest first."""
-        sizes, versions = self.objects(job)
-        with ThreadPoolExecutor(self.threads) as pool:
-            asked = [
-                submit(pool, self.state, job, version, key, sizes)
-                for version, key in versions.items()
-            ]
-        return versions, [found for each in asked if (found := each.result()) is not None]
-
-    def state(
-        self, job: str, version: int, key: str, sizes: Mapping[str, int]
-    ) -> CommitRecord | Damage | None:
-        """A checkpoint's record or damage; None if nothing is left, or it was just removed."""
-        records = {key + SUFFIX, key + UPCOMING} & sizes.keys()
-        if key not in sizes:
-            problem = f"{self._shown(key)}: its commit record is there and the object is not"
-            return Damage(version, problem) if records else None
-        try:
-            if not records:
-                raise DamagedError(f"{self._shown(key)}: {UNRECORDED}")
-            return self.record(job, version, key, sizes)
-        except DamagedError as error:
-            return Damage(version, str(error), sizes[key])
-
-    def record(
-        self, job: str, version: int, key: str, sizes: Mapping[str, int]
-    ) -> CommitRecord | None:
-        """The record that fits a version's object; None if it was removed.
-
-        Raises DamagedError: none fits.
-        """
-        # In this order: the upcoming record goes when the usual one says the same.
-        upcoming = self._manifest(key + UPCOMING) if key + UPCOMING in sizes else None
-        found = self._manifest(key + SUFFIX) if key + SUFFIX in sizes else None
-        if isinstance(upcoming, CommitRecord) and self._fits(key, sizes[key], upcoming, found):
-            found = upcoming
-        if found is None and upcoming is not None:
-            found = DamagedError(f"{self._shown(key)}: {UNRECORDED}")
-        if isinstance(found, DamagedError):
-            raise found
-        if found is not None and (found.job, found.version) != (job, version):
-            other = f"{found.job}, version {found.version}"
-            raise DamagedError(f"{self._shown(key)}: its commit record is that of {other}")
-        if found is not None and found.size != sizes[key]:
-            raise DamagedError(
-                f"{self._shown(key)}: it has {sizes[key]} bytes in place of {found.size}"
-            )
-        return found
-
-    def _fits(
-        self, key: str, size: int, upcoming: CommitRecord, found: CommitRecord | DamagedError | None
-    ) -> bool:
-        """Whether the object is what the upcoming record says, and not what the usual one does."""
-        if size != upcoming.size:
-            return False
-        numbers = list(range(len(upcoming.crcs)))  # without another record all of it counts
-        with self.errors(f"read {key}"):
-            if isinstance(found, CommitRecord):
-                if found.size != size:
-                    return True
-                if found.chunk_bytes == upcoming.chunk_bytes:
-                    numbers = [n for n in numbers if found.crcs[n] != upcoming.crcs[n]][:1]
-            else:
-                # If the parts were chunks, which they mostly are, the store's checksum is made of
-                # the record's.
-                sums = b"".join(crc.to_bytes(4, "big") for crc in upcoming.crcs)
-                if self.composite(key) == checksum(crc32(sums)):
-                    return True
-            return all(crc32(self.chunk(key, upcoming, n)) == upcoming.crcs[n] for n in numbers)
-
-    def _manifest(self, record: str) -> CommitRecord | DamagedError | None:
-        """What a record says; None if it was removed meanwhile."""
-        from botocore.exceptions import ClientError
-
-        with self.errors(f"read {record}"):
-            try:
-                return CommitRecord.from_json(self._read(record))
-            except ClientError as error:
-                if error.response["Error"]["Code"] not in _MISSING:
-                    raise
-                return None
-            except RequestError as error:
-                return DamagedError(f"{self._shown(record)}: {error}")
-
-    def _shown(self, key: str) -> str:
-        return f"s3://{self.name}/{key}"
-
-
-def _chosen(version: int, labels: Collection[str], ledger: Ledger | None) -> str | None:
-    """Of the labels of a version, the one that counts, None if none does.
-
-    Without a ledger, as in a copy that lacks it, no generation is shut out.
-    """
-    if ledger is None:
-        return max(labels, key=epoch_of, default="")
-    listed = ledger.entries.get(str(version))
-    return listed if listed in labels else "" if "" in labels else None
 
 
 def checksum(crc: int) -> str:

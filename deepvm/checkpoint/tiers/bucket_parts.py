@@ -12,16 +12,14 @@ import hashlib
 import mmap
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
-from typing import Protocol
 
 from deepvm.checkpoint.files.file_names import check_job
 from deepvm.checkpoint.format.checksums import crc32
 from deepvm.checkpoint.format.layout import Segment
 from deepvm.checkpoint.format.shard import Shard
-from deepvm.checkpoint.tiers.ledger import LedgerFile
+from deepvm.checkpoint.tiers.object_store import ObjectStore
 from deepvm.errors import CheckpointError, DamagedError
 
 LIMIT_S = 60.0
@@ -31,40 +29,10 @@ _LONGEST_PAUSE_S = 1.0
 _CRC_BYTES = 4
 
 
-class Objects(Protocol):
-    """Single requests to an object store; unless noted, they raise the store's own errors."""
-
-    url: str
-    prefix: str
-
-    def errors(self, what: str) -> AbstractContextManager[None]:
-        """Turn the store's errors into ``CheckpointError``: ``what`` could not be done."""
-
-    def sizes(self, prefix: str) -> dict[str, int]:
-        """Bytes of each object whose name begins so."""
-
-    def pieces(self, key: str, size: int) -> Iterator[bytes]:
-        """The bytes of an object, in order."""
-
-    def upload(
-        self, key: str, size: int, read: Callable[[int, int], bytes], final: Iterable[int]
-    ) -> None:
-        """Create an object atomically; ``read`` returns a range once ``final`` has passed it."""
-
-    def remove(self, *keys: str) -> None:
-        """Remove objects in order; missing ones are ignored."""
-
-    def abort_unfinished(self, prefix: str, wanted: Callable[[str], bool]) -> None:
-        """Give up uploads that were never completed. Raises CheckpointError."""
-
-    def ledger(self, job: str) -> LedgerFile:
-        """The generations of a job."""
-
-
 class Parts:
     """The parts of versions in a bucket, of one run."""
 
-    def __init__(self, bucket: Objects, session: str) -> None:
+    def __init__(self, bucket: ObjectStore, session: str) -> None:
         """``session``: a random name of the run that all ranks share."""
         self._bucket = bucket
         self._run = hashlib.sha256(session.encode()).hexdigest()[:8]

@@ -14,13 +14,11 @@ import re
 import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
-from deepvm.checkpoint.files.file_names import check_job, epoch_of
 from deepvm.checkpoint.format.layout import CHUNK_BYTES
-from deepvm.checkpoint.tiers import object_requests
-from deepvm.checkpoint.tiers.ledger import LedgerFile
+from deepvm.checkpoint.tiers.object_store import ObjectStore
 from deepvm.errors import CheckpointError, DamagedError, DeepVMError
 
 _STATE = re.compile(r"[0-9]{12}")
@@ -28,17 +26,14 @@ _KEPT_STATES = 2  # the one before the newest too: whoever has listed it may sti
 _READS = 3
 
 
-class CloudObjects:
+class CloudObjects(ObjectStore):
     """The objects below a prefix. Requests raise fsspec's errors; :meth:`errors` maps them."""
-
-    prefix = ""
 
     def __init__(self, make: Callable[[], Any], root: str, url: str, *, threads: int = 8) -> None:
         """``make``: creates the file system; ``root``: the prefix for fsspec; ``url``: ours."""
         self._make = make
         self._root = root.rstrip("/")
-        self.url = url
-        self.threads = threads
+        super().__init__(url, threads)
         self._opening = threading.Lock()
 
     @cached_property
@@ -53,7 +48,6 @@ class CloudObjects:
 
     @contextlib.contextmanager
     def errors(self, what: str) -> Iterator[None]:
-        """Turn errors into ``CheckpointError``: ``what`` could not be done."""
         try:
             yield
         except DeepVMError:
@@ -67,7 +61,7 @@ class CloudObjects:
         return f"{self._root}/{key}"
 
     def sizes(self, prefix: str) -> dict[str, int]:
-        """Bytes of each object whose name begins so; not those of folders below."""
+        """See :class:`ObjectStore`; not those of folders below."""
         folder = prefix[: prefix.rfind("/") + 1]
         rows = self._rows(self.path(folder).rstrip("/"))
         named = {
@@ -90,9 +84,24 @@ class CloudObjects:
                     raise
         raise AssertionError
 
-    def whole(self, key: str) -> bytes:
-        """An object's bytes. Raises FileNotFoundError."""
-        return bytes(self.fs.cat_file(self.path(key)))
+    def prove(self) -> None:
+        """See :class:`ObjectStore`: makes an object, tries to make it again, and removes it."""
+        with self.errors("write there"):
+            if self.creates_twice(f".deepvm-proof-{secrets.token_hex(4)}"):
+                raise CheckpointError(
+                    f"{self.url}: this store, or this release of its library, replaces an object"
+                    " where it was told to create one, so nothing would keep an older generation"
+                    " out; update gcsfs or adlfs"
+                )
+
+    def content(self, key: str) -> bytes | None:
+        try:
+            return bytes(self.fs.cat_file(self.path(key)))
+        except FileNotFoundError:
+            return None
+
+    def reader(self, key: str, size: int) -> Callable[[int, int], bytes]:
+        return partial(self._range, key)
 
     def _range(self, key: str, start: int, end: int) -> bytes:
         for left in reversed(range(_READS)):
@@ -108,23 +117,13 @@ class CloudObjects:
             raise DamagedError(f"{self.url}: {key} is shorter than its commit record says")
         return data
 
-    def pieces(self, key: str, size: int) -> Iterator[bytes]:
-        """The bytes of an object, in order."""
-        return object_requests.in_order(
-            lambda start, end: self._range(key, start, end), size, self.threads
-        )
-
     def write(self, key: str, data: bytes) -> None:
-        """Make or replace a small object."""
         self.fs.pipe_file(self.path(key), data)
 
     def upload(
         self, key: str, size: int, read: Callable[[int, int], bytes], final: Iterable[int]
     ) -> None:
-        """Make an object, of a name of its own, each part sent as soon as it is final.
-
-        What a failed one leaves under its name does not count, and is removed.
-        """
+        """See :class:`ObjectStore`; ``key`` is new, and what a failure leaves there is removed."""
         file = self.fs.open(self.path(key), "wb", block_size=CHUNK_BYTES)
         try:
             done = 0
@@ -150,34 +149,28 @@ class CloudObjects:
             self.remove(key)
 
     def remove(self, *keys: str) -> None:
-        """Remove objects in order; missing ones are ignored."""
         for key in keys:
             with contextlib.suppress(FileNotFoundError):
                 self.fs.rm_file(self.path(key))
 
     def rename(self, key: str, new: str) -> None:
-        """Give an object another name: it is copied, then removed."""
         self.fs.mv(self.path(key), self.path(new))
 
-    def abort_unfinished(self, prefix: str, wanted: Callable[[str], bool]) -> None:
-        """What was never completed is no object here, and goes by itself after some days."""
-
     def get(self, key: str) -> tuple[bytes, str] | None:
-        """The newest state of a ledger, and its number. Raises CheckpointError."""
+        """See :class:`ObjectStore`: the newest state of a ledger, and its number."""
         with self.errors(f"read {key}"):
-            for left in reversed(range(_READS)):
+            for _ in range(_READS):
                 number = max(self._states(key), default=0)
                 if not number:
                     return None
-                try:
-                    return self.whole(f"{key}.{number:012d}"), str(number)
-                except FileNotFoundError:  # newer ones came meanwhile, and it went
-                    if not left:
-                        raise
-        raise AssertionError
+                data = self.content(f"{key}.{number:012d}")
+                if data is not None:
+                    return data, str(number)
+        # Newer ones came each time, and it went
+        raise CheckpointError(f"{self.url}: {key} changes too often to be read")
 
     def put_if(self, key: str, data: bytes, etag: str | None) -> bool:
-        """See :class:`Conditional`: create the state after the one numbered ``etag``."""
+        """See :class:`ObjectStore`: create the state after the one numbered ``etag``."""
         if etag is not None and not etag.isdigit():
             with self.errors(f"write {key}"):
                 # Ranks that start together ask at once: each needs an object of its own.
@@ -211,21 +204,3 @@ class CloudObjects:
                 found = False
         self.remove(key)
         return found
-
-    def ledger(self, job: str) -> LedgerFile:
-        """What counts of a job; where its ledger was lost, all that is there counts again."""
-
-        def all_there() -> Mapping[str, str]:
-            with self.errors("list its objects"):
-                labels = labels_of(job, self.sizes(f"{job}-"))
-            return {str(version): max(found, key=epoch_of) for version, found in labels.items()}
-
-        return LedgerFile(self, f".{check_job(job)}.ledger", all_there)
-
-
-def labels_of(job: str, keys: Iterable[str]) -> dict[int, set[str]]:
-    """Without objects that have no label: nothing here writes such ones."""
-    found = {
-        version: labels - {""} for version, labels in object_requests.labels_of(job, keys).items()
-    }
-    return {version: labels for version, labels in found.items() if labels}

@@ -12,7 +12,6 @@ import logging
 import os
 import re
 import tempfile
-import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
 from io import BufferedReader
 from pathlib import Path
@@ -21,13 +20,12 @@ from urllib.parse import unquote
 from deepvm.checkpoint.files import durable_write
 from deepvm.checkpoint.files.commit_record import read_manifest, verify
 from deepvm.checkpoint.files.epoch_file import EpochFile
-from deepvm.checkpoint.files.retention import kept
 from deepvm.checkpoint.files.shared_file_write import put_part
 from deepvm.checkpoint.files.version_dir import YOUNG_S, VersionFolder
 from deepvm.checkpoint.files.writer_lock import NODE
 from deepvm.checkpoint.format.checksums import seal
 from deepvm.checkpoint.format.manifest import UNRECORDED, CommitRecord, Damage
-from deepvm.checkpoint.format.shard import Level, Shard
+from deepvm.checkpoint.format.shard import Shard
 from deepvm.checkpoint.tiers.base import Store, Tier
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 from deepvm.io.atomic_write import sync
@@ -64,31 +62,19 @@ class FileTier(Store):
     away = False  # nobody can tell a volume that outlives the machine from one that does not
 
     def __init__(self, folder: Path, *, keep: int = 0, every: int = 0, session: str = "") -> None:
-        """Nothing is created before the first save; ``session``: as in :meth:`Tier.open`, or "".
-
-        ``keep``, ``every``: as in :func:`deepvm.checkpoint.files.retention.kept`, but ``keep=0``
-        keeps all.
-        """
-        if keep:
-            kept((), keep, every)  # refuse now what cannot be used, not after the first version
+        """Nothing is created before the first save. For the arguments see :class:`Store`."""
+        super().__init__(keep, every, session)
         self.folder = VersionFolder(folder)
         self.url = f"file://{folder}"
         medium = durable_write.medium(folder)
         self.volatile = medium.volatile
         self.shared = medium.kind in _NETWORK or medium.kind.startswith("fuse.")
-        self._level = Level.LOCAL if self.volatile else Level.DURABLE
-        self._keep = keep
-        self._every = every
-        self._session = session
         self._jobs = set[str]()
-        self._warned = set[str]()
         self._known: dict[str, set[int]] = {}
-        self._writing = threading.RLock()
         self._node_lock = FileLock(folder / NODE, 0o666)
 
     @classmethod
     def open(cls, url: str, session: str, keep: int, every: int, option: str) -> Tier:
-        """See :meth:`Tier.open`."""
         return cls(folder_of(url, option), keep=keep, every=every, session=session)
 
     def prove(self) -> None:
@@ -116,32 +102,15 @@ class FileTier(Store):
             return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
     def begin(self, job: str, epoch: int) -> None:
-        """See :meth:`Tier.begin`."""
         self.folder.begin(job, epoch)
 
     def epoch(self, job: str) -> int:
-        """See :meth:`Tier.epoch`."""
         return EpochFile(self.folder.path, job).read()
 
-    def put(self, shard: Shard, acknowledged: Callable[[Level], None]) -> None:
-        """See :meth:`Tier.put`."""
-        shard.check()
-        with self._writing:
-            if shard.layout.world == 1:
-                self._write_alone(shard)
-            else:
-                put_part(self.folder, shard, self._session)
-            acknowledged(self._level)
-            if self._level is not Level.DURABLE:
-                shard.lost(
-                    CheckpointError(
-                        f"{self.url}: version {shard.version} is in this machine's memory only"
-                    )
-                )
-            if self._keep and not shard.rank:
-                self._prune(shard.job, shard.version)
-
-    def _write_alone(self, shard: Shard) -> None:
+    def _put(self, shard: Shard) -> None:
+        if shard.layout.world > 1:
+            put_part(self.folder, shard, self._session)
+            return
         crcs: list[int] = []
         # Chunks are written while those after them are still being copied and summed: the disk is
         # the slowest.
@@ -162,7 +131,6 @@ class FileTier(Store):
         self._jobs.add(shard.job)
 
     def open_for_writing(self, *, shared: bool = False) -> None:
-        """See :class:`Store`."""
         path = self.folder.path
         with durable_write.failing(path, "used for versions"):
             durable_write.make_folder(path)
@@ -193,11 +161,9 @@ class FileTier(Store):
         self.folder.write(image, job, version, final, manifest)
 
     def unrecorded(self, job: str) -> set[int]:
-        """See :class:`Store`."""
         return {f.version for f in self.folder.found(job) if f.problem == UNRECORDED}
 
     def read(self, job: str, version: int) -> tuple[CommitRecord, Iterator[memoryview]]:
-        """See :class:`Store`."""
         path = self.folder.file(job, version)
         try:
             manifest = read_manifest(path)
@@ -209,7 +175,6 @@ class FileTier(Store):
         return manifest, _pieces(stream, path, manifest.size)
 
     def jobs(self) -> set[str]:
-        """See :class:`Store`."""
         return {row.job for row in self.folder.found()}
 
     def delete(self, job: str, version: int) -> None:
@@ -217,22 +182,7 @@ class FileTier(Store):
         with self._writing:
             self.folder.delete(job, version, spare=job in self._jobs)
 
-    def _prune(self, job: str, newest: int) -> None:
-        """Remove what retention lets go; the version that was just written is durable and stays."""
-        try:
-            found = self.folder.manifests(job)
-            self._warn_of_others(job, newest, {m.version for m in found})
-            # Newer versions are from a run that went further, before it was restarted from an older
-            # one.
-            rows = {m.version: m for m in found if m.version <= newest}
-            for version in self.expired(job, rows.values(), self._keep, self._every) - {newest}:
-                # Only where this tier alone writes the next one; several ranks make a new file.
-                self.folder.delete(job, version, spare=version in rows and job in self._jobs)
-        except CheckpointError as error:
-            # A full disk is bad enough: it must not also stop the training
-            log.warning("old versions stay: %s", error)
-
-    def _warn_of_others(self, job: str, newest: int, there: set[int]) -> None:
+    def _notice(self, job: str, newest: int, there: set[int]) -> None:
         """Warn once if another run seems to write this job's checkpoints to this folder."""
         known = self._known.get(job)
         others = {v for v in there if v > newest} if known is None else there - known - {newest}
@@ -248,11 +198,9 @@ class FileTier(Store):
             )
 
     def versions(self, job: str) -> tuple[CommitRecord, ...]:
-        """See :meth:`Tier.versions`."""
         return self.folder.manifests(job)
 
     def damaged(self, job: str) -> tuple[Damage, ...]:
-        """See :meth:`Tier.damaged`."""
         return self.folder.damaged(job)
 
     def set_aside(self, job: str, versions: Collection[int]) -> None:
@@ -260,7 +208,6 @@ class FileTier(Store):
         self.folder.set_aside(job, versions)
 
     def fetch(self, manifest: CommitRecord, folder: Path) -> Path:
-        """See :meth:`Tier.fetch`."""
         path = self.folder.file(manifest.job, manifest.version)
         verify(path, manifest)
         return path

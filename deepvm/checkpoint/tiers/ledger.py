@@ -19,8 +19,8 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
+from deepvm.checkpoint.tiers.object_store import ObjectStore
 from deepvm.errors import CheckpointError
 
 _SCHEMA = "deepvm.ledger/1"
@@ -71,23 +71,6 @@ class Ledger:
         return found
 
 
-class Conditional(Protocol):
-    """What a ledger needs of a bucket; all methods raise CheckpointError."""
-
-    url: str
-
-    def get(self, key: str) -> tuple[bytes, str] | None:
-        """An object and its ETag, None if there is none."""
-
-    def put_if(self, key: str, data: bytes, etag: str | None) -> bool:
-        """Replace an object whose ETag is this one, or, with None, make one where none is.
-
-        Returns whether it was so.
-
-        Raises CheckpointError: it may have been done, or be done later.
-        """
-
-
 class StaleError(CheckpointError):
     """A newer generation has started."""
 
@@ -96,7 +79,7 @@ class LedgerFile:
     """The ledger of one job in a bucket; any thread may use it."""
 
     def __init__(
-        self, bucket: Conditional, key: str, adopted: Callable[[], Mapping[str, str]] = dict
+        self, bucket: ObjectStore, key: str, adopted: Callable[[], Mapping[str, str]] = dict
     ) -> None:
         """Send nothing yet. ``adopted``: the entries of a new ledger, where one was lost."""
         self._bucket = bucket

@@ -1,137 +1,124 @@
-"""What all object stores share: how checkpoints of one rank or several are stored."""
+"""What a store of objects offers: single requests, and reading ahead in order."""
 
 from __future__ import annotations
 
-import logging
 import threading
-from abc import abstractmethod
-from collections.abc import Callable, Iterable
-from typing import ClassVar
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
 
-from deepvm.checkpoint.files.file_names import parse_labelled
-from deepvm.checkpoint.files.retention import kept
-from deepvm.checkpoint.format.checksums import seal
-from deepvm.checkpoint.format.manifest import SUFFIX
-from deepvm.checkpoint.format.shard import Level, Shard
-from deepvm.checkpoint.tiers.base import Store
-from deepvm.checkpoint.tiers.bucket_parts import Objects, Parts
-from deepvm.errors import CheckpointError
+from deepvm.checkpoint.format.layout import CHUNK_BYTES
+from deepvm.checkpoint.tiers.base import fulfil
 
-log = logging.getLogger("deepvm.checkpoint")
+_T = TypeVar("_T")
 
 
-class ObjectStore(Store):
-    """A part of an object store; several ranks join their parts of a version there."""
+class ObjectStore(ABC):
+    """The objects whose names start with ``prefix``.
 
-    streams: ClassVar[bool] = True
-    shared = True
+    Unless noted, requests raise the store's own errors; :meth:`errors` maps them.
+    """
 
-    def __init__(self, objects: Objects, session: str, keep: int, every: int) -> None:
-        """``keep``, ``every``, ``session``: as in :meth:`Tier.open`, but ``keep=0`` keeps all."""
-        if keep:
-            kept((), keep, every)
-        self._objects = objects
-        self._keep = keep
-        self._every = every
-        self.url = objects.url
-        self._parts = Parts(objects, session)
-        self._epochs = dict[str, int]()
-        self._cleared = set[str]()
-        self._writing = threading.RLock()
+    prefix = ""
 
-    def begin(self, job: str, epoch: int) -> None:
-        if self._epochs.get(job) != epoch:  # each connection to a memory node says it again
-            self._objects.ledger(job).begin(epoch)
-            self._epochs[job] = epoch
+    def __init__(self, url: str, threads: int) -> None:
+        """``threads``: requests at once."""
+        self.url = url
+        self.threads = threads
+        self._readers = 0
+        self._counting = threading.Lock()
 
-    def epoch(self, job: str) -> int:
-        found = self._objects.ledger(job).read()
-        return 0 if found is None else found.epoch
-
-    def jobs(self) -> set[str]:
-        start = len(self._objects.prefix)
-        with self._objects.errors("list its objects"):
-            keys = list(self._objects.sizes(self._objects.prefix))
-        names = (parse_labelled(key[start:].removesuffix(SUFFIX)) for key in keys)
-        return {name[0] for name in names if name is not None}
-
-    def put(self, shard: Shard, acknowledged: Callable[[Level], None]) -> None:
-        shard.check()
-        with self._writing:
-            if shard.layout.world == 1:
-                self._write_whole(shard, shard.image, shard.ready)
-            else:
-                self._write_part(shard)
-            acknowledged(Level.DURABLE)
-            if self._keep and not shard.rank:
-                self._prune(shard.job, shard.version)
-
-    def _write_whole(
-        self, shard: Shard, image: memoryview, ready: Callable[[int], None] = lambda end: None
-    ) -> None:
-        crcs: list[int] = []
-        final = seal(image, shard.layout, crcs, ready=ready)
-        self.write(image, shard.job, shard.version, final, lambda: shard.manifest(crcs))
-
-    def _write_part(self, shard: Shard) -> None:
-        """Send this rank's part, and wait until the whole is committed; rank 0 joins the parts."""
-        epoch = self._epochs.get(shard.job)
-        if epoch is not None:
-            self._objects.ledger(shard.job).check(epoch)  # before all of it is sent in vain
-        names = [self._parts.name(shard, rank, epoch or 0) for rank in range(1, shard.layout.world)]
-        if shard.rank:
-            own = names[shard.rank - 1]
-            try:
-                self._parts.send(shard, own)
-                self._parts.await_commit(shard, own, lambda: self._is_there(shard))
-            except BaseException:
-                self._discard([own])
-                raise
-            return
-        if shard.job not in self._cleared:
-            try:
-                self._parts.clear(shard.job, epoch or 0)
-            except CheckpointError as error:  # it may be allowed to write and not to list
-                log.debug("%s", error)
-        try:
-            self._write_whole(shard, self._parts.joined(shard, names))
-        finally:  # by which the others know that it is over, also when it has failed
-            self._discard(names)
-
-    def _is_there(self, shard: Shard) -> bool:
-        """Whether a version of this layout is complete."""
-        digest = shard.layout.digest
-        return any(
-            m.version == shard.version and m.layout == digest for m in self.versions(shard.job)
-        )
-
-    def open_for_writing(self, *, shared: bool = False) -> None:
-        """See :class:`Store`.
-
-        A wrong name or a missing permission fails now, not with the first version.
-
-        There is no lock: that no other node writes there is up to the user.
-        """
-        self.versions("job")
-        self.prove()
+    @abstractmethod
+    def errors(self, what: str) -> AbstractContextManager[None]:
+        """Turn the store's errors into ``CheckpointError``: ``what`` could not be done."""
 
     @abstractmethod
     def prove(self) -> None:
-        """See :meth:`Tier.prove`."""
+        """Make sure that objects can be written. Raises CheckpointError."""
 
-    def _discard(self, keys: Iterable[str]) -> None:
-        """Remove objects that do not count."""
-        try:
-            with self._objects.errors("remove what does not count"):
-                # The record before its object
-                self._objects.remove(*sorted(keys, key=len, reverse=True))
-        except CheckpointError as error:
-            log.warning("%s", error)
+    @abstractmethod
+    def sizes(self, prefix: str) -> dict[str, int]:
+        """Bytes of each object whose name starts so."""
 
-    def _prune(self, job: str, newest: int) -> None:
-        try:
-            rows = [m for m in self.versions(job) if m.version <= newest]
-            for version in self.expired(job, rows, self._keep, self._every) - {newest}:
-                self.delete(job, version)
-        except CheckpointError as error:
-            log.warning("old versions stay: %s", error)
+    @abstractmethod
+    def content(self, key: str) -> bytes | None:
+        """A small object; None if there is none."""
+
+    @abstractmethod
+    def write(self, key: str, data: bytes) -> None:
+        """Make or replace a small object."""
+
+    @abstractmethod
+    def upload(
+        self, key: str, size: int, read: Callable[[int, int], bytes], final: Iterable[int]
+    ) -> None:
+        """Create an object atomically; ``read`` returns a range once ``final`` has passed it."""
+
+    @abstractmethod
+    def reader(self, key: str, size: int) -> Callable[[int, int], bytes]:
+        """What returns a range of an object of this size."""
+
+    @abstractmethod
+    def remove(self, *keys: str) -> None:
+        """Remove objects in order; missing ones are ignored."""
+
+    @abstractmethod
+    def rename(self, key: str, new: str) -> None:
+        """Give an object of any size another name: it is copied, then removed."""
+
+    @abstractmethod
+    def get(self, key: str) -> tuple[bytes, str] | None:
+        """A ledger and the tag of its state, None if there is none. Raises CheckpointError."""
+
+    @abstractmethod
+    def put_if(self, key: str, data: bytes, etag: str | None) -> bool:
+        """Replace a ledger whose tag is this one, or, with None, make one where none is.
+
+        Returns whether it was so.
+
+        Raises CheckpointError: it may have been done, or be done later.
+        """
+
+    def abort_unfinished(  # noqa: B027  not every store lists what was never completed
+        self, prefix: str, wanted: Callable[[str], bool]
+    ) -> None:
+        """Abort uploads whose names start so and are wanted.
+
+        Raises CheckpointError: they cannot be listed.
+        """
+
+    def pieces(self, key: str, size: int) -> Iterator[bytes]:
+        """The bytes of an object, in order.
+
+        Readers share the threads, at least two chunks each: a restarted memory node may serve all
+        ranks at once.
+        """
+        read = self.reader(key, size)
+        ahead = deque[Future[bytes]]()
+        with ThreadPoolExecutor(self.threads, thread_name_prefix="deepvm-read") as pool:
+            with self._counting:
+                self._readers += 1
+            try:
+                for start in range(0, size, CHUNK_BYTES):
+                    ahead.append(submit(pool, read, start, min(start + CHUNK_BYTES, size)))
+                    while len(ahead) > max(self.threads // self._readers, 1):
+                        yield ahead.popleft().result()
+                while ahead:
+                    yield ahead.popleft().result()
+            finally:
+                with self._counting:
+                    self._readers -= 1
+                pool.shutdown(cancel_futures=True)
+
+
+def submit(pool: ThreadPoolExecutor, work: Callable[..., _T], *arguments: Any) -> Future[_T]:
+    """Submit work to a pool, or do it here if the pool takes no more."""
+    try:
+        return pool.submit(work, *arguments)
+    except RuntimeError:  # no threads at the interpreter's end: a last save must work even there
+        done: Future[_T] = Future()
+        fulfil(done, work, *arguments)
+        return done

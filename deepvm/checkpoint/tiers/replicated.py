@@ -23,7 +23,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TypeVar
@@ -32,7 +31,7 @@ from deepvm.checkpoint.files.file_names import check_job
 from deepvm.checkpoint.format.manifest import CommitRecord, Damage
 from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.network.client import UnreachableError
-from deepvm.checkpoint.tiers.base import Tier, fulfil
+from deepvm.checkpoint.tiers.node_group import NodeGroup, at_once
 from deepvm.checkpoint.tiers.tcp import TcpTier, refuse_parts
 from deepvm.errors import (
     CheckpointError,
@@ -57,11 +56,10 @@ class ReplicatedRecord(CommitRecord):
     copies: tuple[tuple[int, CommitRecord], ...] = ()
 
 
-class ReplicatedTier(Tier):
+class ReplicatedTier(NodeGroup):
     """Memory nodes of which ``replicas`` keep each version."""
 
     form = "tcp://host:port,host:port?replicas=2"
-    streams = True
 
     def __init__(
         self, nodes: Sequence[TcpTier], replicas: int, *, retry_s: float = _RETRY_S
@@ -70,20 +68,13 @@ class ReplicatedTier(Tier):
 
         ``retry_s``: how often a silent node is asked whether it is there again.
         """
-        urls = [node.url for node in nodes]
-        if not 2 <= len(nodes) <= MOST_NODES or len(set(urls)) < len(urls):
-            raise RequestError(
-                "tiers", ",".join(urls), f"2 to {MOST_NODES} memory nodes, each once"
-            )
+        super().__init__(nodes, MOST_NODES)
         if not 2 <= replicas <= len(nodes):
             allowed = f"2 to {len(nodes)}" if len(nodes) > 2 else "2"
             raise RequestError("replicas", replicas, f"{allowed}, as {len(nodes)} nodes are named")
-        self._nodes = tuple(nodes)
         self._replicas = replicas
         self._retry_s = retry_s
-        places = ",".join([urls[0], *(url.partition("://")[2] for url in urls[1:])])
-        self.url = f"{places}?replicas={replicas}"
-        self.shared = any(node.shared for node in nodes)
+        self.url = f"{self.url}?replicas={replicas}"
         self._changed = threading.Condition()
         self._silent: set[int] = set()
         self._owners: dict[str, int] = {}  # by the identity of a node's process
@@ -119,7 +110,7 @@ class ReplicatedTier(Tier):
             self._open.append(copies)
         errors: list[Exception] = []
 
-        def send() -> None:
+        def send(_: int) -> None:
             """Send to the next node until one has it."""
             while True:
                 try:
@@ -140,13 +131,7 @@ class ReplicatedTier(Tier):
                     errors.append(error)
                     copies.ended(number, CheckpointError(str(error)))
 
-        threads = [
-            threading.Thread(target=send, name="deepvm-copies", daemon=True) for _ in range(count)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()  # every call to a node has its time limit
+        at_once(send, range(count))
         try:
             copies.sent(errors)
         except TierBusyError:
@@ -343,7 +328,6 @@ class ReplicatedTier(Tier):
         return tuple(found[number] for number in sorted(found.keys() - whole, reverse=True))
 
     def set_aside(self, job: str, versions: Collection[int]) -> None:
-        """See :meth:`Tier.set_aside`."""
         self._ask(lambda node: node.set_aside(job, versions))
 
     def fetch(self, manifest: CommitRecord, folder: Path) -> Path:
@@ -367,17 +351,14 @@ class ReplicatedTier(Tier):
         raise next((p for p in problems if not isinstance(p, DamagedError)), problems[0])
 
     def settle(self, limit_s: float) -> bool:
-        """See :meth:`Tier.settle`."""
         deadline = time.monotonic() + limit_s
         with self._changed:
             waiting = list(self._open)
         return all([copies.wait(max(deadline - time.monotonic(), 0.0)) for copies in waiting])
 
     def close(self) -> None:
-        """See :meth:`Tier.close`."""
         self._closed.set()
-        for node in self._nodes:
-            node.close()
+        super().close()
 
     def _check_open(self) -> None:
         if self._closed.is_set():
@@ -389,27 +370,18 @@ class ReplicatedTier(Tier):
         Raises CheckpointError: too few nodes answer, see :meth:`versions`; or one refuses, which is
         no silence.
         """
-        asked = [(Future[_T](), node) for node in self._nodes]
-        threads = [
-            threading.Thread(
-                target=fulfil, args=(future, question, node), name="deepvm-nodes", daemon=True
-            )
-            for future, node in asked
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()  # every call to a node has its time limit
         errors: list[UnreachableError] = []
-        for future, _ in asked:
-            error = future.exception()
-            if error is not None and not isinstance(error, UnreachableError):
-                raise error
-            errors += [] if error is None else [error]
+        answers: list[tuple[int, _T]] = []
+        for number, future in enumerate(at_once(question, self._nodes)):
+            try:
+                answers.append((number, future.result()))
+            except UnreachableError as error:
+                errors.append(error)
         if len(errors) >= self._replicas:
             raise CheckpointError(
-                f"{len(errors)} of {len(asked)} nodes do not answer, and with {self._replicas}"
-                " replicas what was acknowledged may be on those alone; leave those out of the URL"
+                f"{len(errors)} of {len(self._nodes)} nodes do not answer, and with"
+                f" {self._replicas} replicas what was acknowledged may be on those alone; leave"
+                " those out of the URL"
                 f" that are gone for good, or still to come: {errors[0]}"
             )
         for text in map(str, errors):
@@ -418,11 +390,7 @@ class ReplicatedTier(Tier):
                 log.warning(
                     "a memory node does not answer; another one has what was acknowledged: %s", text
                 )
-        return [
-            (n, future.result())
-            for n, (future, _) in enumerate(asked)
-            if future.exception() is None
-        ]
+        return answers
 
 
 class _Copies:

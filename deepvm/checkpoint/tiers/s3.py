@@ -24,31 +24,28 @@ import base64
 import contextlib
 import logging
 import re
-import threading
-from collections import deque
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from deepvm.checkpoint.files.file_names import aside_suffix, epoch_of, new_label
 from deepvm.checkpoint.format.checksums import crc32
-from deepvm.checkpoint.format.manifest import SUFFIX, CommitRecord, Damage
-from deepvm.checkpoint.tiers.base import Tier, download
-from deepvm.checkpoint.tiers.bucket import UPCOMING, Bucket, checksum
-from deepvm.checkpoint.tiers.ledger import StaleError
-from deepvm.checkpoint.tiers.object_store import ObjectStore
+from deepvm.checkpoint.format.manifest import SUFFIX, UNRECORDED, CommitRecord
+from deepvm.checkpoint.tiers.base import Tier
+from deepvm.checkpoint.tiers.bucket import Bucket, checksum
+from deepvm.checkpoint.tiers.checkpoint_store import CheckpointStore, reader
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 
 log = logging.getLogger("deepvm.checkpoint")
+UPCOMING = SUFFIX + ".next"
+"""Added to an object's name: a record of what is about to be completed, or just was."""
 _URL = re.compile(r"(?i:s3)://(?P<bucket>[^/\0?#]+)(?P<prefix>/[^\0?#]*)?")
 
 
-class S3Tier(ObjectStore):
+class S3Tier(CheckpointStore):
     """A bucket, or a part of one; several ranks join their parts of a version there."""
 
     form = "s3://bucket/prefix"
+    records: ClassVar[tuple[str, ...]] = (SUFFIX, UPCOMING)
 
     def __init__(
         self,
@@ -68,14 +65,8 @@ class S3Tier(ObjectStore):
         once. ``attempts``: tries of each. ``endpoint``: empty for the environment's or AWS's.
         ``session``: as in :meth:`Tier.open`; one rank needs none.
         """
-        self._threads = threads
         self._bucket = Bucket(bucket, prefix, threads=threads, attempts=attempts, endpoint=endpoint)
-        super().__init__(self._bucket, session, keep, every)
-        self._warned = set[str]()
-        # Names of a job's versions, as they were listed last
-        self._keys = dict[str, dict[int, str]]()
-        self._counting = threading.Lock()
-        self._readers = 0
+        super().__init__(self._bucket, keep=keep, every=every, session=session)
 
     @classmethod
     def open(cls, url: str, session: str, keep: int, every: int, option: str) -> Tier:
@@ -85,13 +76,6 @@ class S3Tier(ObjectStore):
             raise RequestError(option, url, f"{cls.form}, without ? and #")
         return cls(found["bucket"], found["prefix"] or "", keep=keep, every=every, session=session)
 
-    def prove(self) -> None:
-        """See :meth:`Tier.prove`: begins an upload and aborts it."""
-        where = {"Bucket": self._bucket.name, "Key": f"{self._bucket.prefix}.deepvm-proof"}
-        with self._bucket.errors("write there"):
-            upload = self._bucket.s3.create_multipart_upload(**where)["UploadId"]
-            self._bucket.s3.abort_multipart_upload(**where, UploadId=upload)
-
     def write(
         self,
         image: memoryview,
@@ -100,16 +84,19 @@ class S3Tier(ObjectStore):
         final: Iterable[int],
         manifest: Callable[[], CommitRecord],
     ) -> None:
-        """See :class:`Store`. Creates the object atomically; S3 checks each part's checksum."""
+        """See :class:`Store`; a run without a number replaces the one object of this version."""
         with self._writing:
-            epoch = self._epochs.get(job)
-            if epoch is None:
-                self._abort_others(job)
-                self._replace(image, job, version, final, manifest)
-            else:
-                self._bucket.ledger(job).check(epoch)  # before all of it is sent in vain
-                self._abort_others(job)
-                self._add(image, job, version, final, manifest, epoch)
+            if job in self._epochs:
+                super().write(image, job, version, final, manifest)
+                return
+            if job not in self._cleared:
+                self._cleared.add(job)
+                try:
+                    self._abort_uploads(job, None)
+                except CheckpointError as error:
+                    # It may be allowed to write and not to list: then there is the lifecycle rule
+                    log.debug("%s", error)
+            self._replace(image, job, version, final, manifest)
 
     def _replace(
         self,
@@ -119,19 +106,18 @@ class S3Tier(ObjectStore):
         final: Iterable[int],
         manifest: Callable[[], CommitRecord],
     ) -> None:
-        """Write the one object of this number."""
-        key = self._bucket.key(job, version)
+        key = self._key(job, version)
         with self._bucket.errors(f"write {key}"):
             upload = self._bucket.begun(key)
             announced = False
             try:
-                parts = self._bucket.send_parts(upload, len(image), _reader(image), final)
+                parts = self._bucket.send_parts(upload, len(image), reader(image), final)
                 new = manifest()
                 (old, labelled) = self._settled(job, version)
                 same = old if old is not None and self._has_bytes(key, old, new, parts) else None
                 if same is None:
                     announced = True
-                    self._bucket.commit(key + UPCOMING, new)
+                    self._bucket.write(key + UPCOMING, new.to_json())
                     self._bucket.s3.complete_multipart_upload(
                         **upload, MultipartUpload={"Parts": parts}
                     )
@@ -145,98 +131,39 @@ class S3Tier(ObjectStore):
             self._bucket.abort(upload)
             new = replace(new, created=same.created, best=same.best or new.best)
             if new != same:
-                self._bucket.commit(key + SUFFIX, new)
+                with self._bucket.errors(f"write {key}{SUFFIX}"):
+                    self._bucket.write(key + SUFFIX, new.to_json())
         else:
             try:
                 self._end_replacement(key, new)
             except CheckpointError as error:  # the version is complete by its upcoming record
                 log.warning("%s keeps two records until it is saved again: %s", key, error)
         if labelled:  # of generations before this run, which has no number
-            self._bucket.ledger(job).drop({str(version)}, None)
-            self._discard(labelled)
-
-    def _add(
-        self,
-        image: memoryview,
-        job: str,
-        version: int,
-        final: Iterable[int],
-        manifest: Callable[[], CommitRecord],
-        epoch: int,
-    ) -> None:
-        """Write an object of this generation, and have it count."""
-        label = new_label(epoch)
-        key = self._bucket.key(job, version, label)
-        with self._bucket.errors(f"write {key}"):
-            upload = self._bucket.begun(key)
-            try:
-                parts = self._bucket.send_parts(upload, len(image), _reader(image), final)
-                self._bucket.s3.complete_multipart_upload(
-                    **upload, MultipartUpload={"Parts": parts}
-                )
-                self._bucket.commit(key + SUFFIX, manifest())
-            except BaseException:
-                if self._bucket.abort(upload):
-                    self._discard((key + SUFFIX, key))
-                raise
-        try:
-            self._bucket.ledger(job).add(str(version), label, epoch)
-        except StaleError:
-            self._discard((key + SUFFIX, key))
-            raise
-        try:
-            others = [row for row in self._bucket.written(job, version).items() if row[0] != label]
-        except CheckpointError as error:
-            log.warning("an earlier version %d stays beside it: %s", version, error)
-        else:
-            self._discard(k for other, keys in others if epoch_of(other) <= epoch for k in keys)
-
-    def _abort_others(self, job: str) -> None:
-        """Abort uploads of a killed run, once, before the first upload of this one."""
-        if job in self._cleared:
-            return
-        self._cleared.add(job)
-        epoch = self._epochs.get(job)
-        try:
-            uploads = [
-                u
-                for u in self._bucket.uploads(job)
-                if epoch is None or self._bucket.epoch(u[0]) <= epoch
-            ]
-            if epoch is not None:
-                self._discard(self._bucket.unlisted(job, epoch))
-        except CheckpointError as error:
-            # It may be allowed to write and not to list: then there is the lifecycle rule
-            log.debug("%s", error)
-            return
-        for key, upload in uploads:
-            log.info("%s: an upload of %s that was never completed is given up", self.url, key)
-            self._bucket.abort({"Bucket": self._bucket.name, "Key": key, "UploadId": upload})
+            self.ledger(job).drop({str(version)}, None)
+            for label in labelled:
+                self._discard(self._names(self._key(job, version, label)))
 
     def _end_replacement(self, key: str, manifest: CommitRecord) -> None:
-        self._bucket.commit(key + SUFFIX, manifest)
+        with self._bucket.errors(f"write {key}{SUFFIX}"):
+            self._bucket.write(key + SUFFIX, manifest.to_json())
         with self._bucket.errors(f"remove {key}{UPCOMING}"):
             self._bucket.remove(key + UPCOMING)
 
-    def _settled(self, job: str, version: int) -> tuple[CommitRecord | None, list[str]]:
-        """The one record of the complete checkpoint of this number, and all generations' keys.
+    def _settled(self, job: str, version: int) -> tuple[CommitRecord | None, set[str]]:
+        """The record of the complete unlabeled checkpoint of this number, and generations' labels.
 
         Records that fit nothing are removed.
         """
-        key = self._bucket.key(job, version)
+        key = self._key(job, version)
         sizes = self._bucket.sizes(key.removesuffix("pt"))
-        try:
-            old = self._bucket.record(job, version, key, sizes) if key in sizes else None
-        except DamagedError:
+        old = self._state(job, version, key, sizes) if key in sizes else None
+        if not isinstance(old, CommitRecord):
             old = None
-        if old is None:
             # They must not vouch for other bytes.
-            self._bucket.remove(
-                *(record for record in (key + SUFFIX, key + UPCOMING) if record in sizes)
-            )
+            self._bucket.remove(*(key + end for end in self.records if key + end in sizes))
         elif key + UPCOMING in sizes:
             self._end_replacement(key, old)
-        return old, [name for name in sizes if self._bucket.epoch(name.removesuffix(SUFFIX))]
+        return old, self._labels(job, sizes).get(version, set()) - {""}
 
     def _has_bytes(
         self, key: str, old: CommitRecord, new: CommitRecord, parts: Sequence[dict[str, Any]]
@@ -247,108 +174,48 @@ class S3Tier(ObjectStore):
         sums = b"".join(base64.b64decode(part["ChecksumCRC32"]) for part in parts)
         return self._bucket.composite(key) == checksum(crc32(sums))
 
-    def delete(self, job: str, version: int) -> None:
-        """See :class:`Store`; its record goes first, after its entry in the ledger."""
-        epoch = self._epochs.get(job)
-        written = self._bucket.written(job, version)
-        if epoch is not None or any(written):
-            self._bucket.ledger(job).drop({str(version)}, epoch)
-        for label in [each for each in written if epoch is None or epoch_of(each) <= epoch]:
-            key = self._bucket.key(job, version, label)
-            with self._bucket.errors(f"remove {key}"):
-                self._bucket.remove(key + SUFFIX, key + UPCOMING, key)
+    def _record(self, key: str, sizes: Mapping[str, int]) -> CommitRecord | None:
+        """The record that fits an object; None if it was removed. Raises DamagedError."""
+        # In this order: the upcoming record goes when the usual one says the same.
+        upcoming = self._found(key + UPCOMING, sizes)
+        found = self._found(key + SUFFIX, sizes)
+        if isinstance(upcoming, CommitRecord) and self._fits(key, sizes[key], upcoming, found):
+            return upcoming
+        if isinstance(found, DamagedError):
+            raise found
+        if found is None and (upcoming is not None or not sizes.keys() & {*self._names(key)[:-1]}):
+            raise DamagedError(UNRECORDED)
+        return found
 
-    def versions(self, job: str) -> tuple[CommitRecord, ...]:
-        """See :meth:`Tier.versions`; others are logged once."""
-        self._keys[job], found = self._bucket.look(job)
-        for each in found:
-            if isinstance(each, Damage) and each.problem not in self._warned:
-                self._warned.add(each.problem)
-                log.warning("version %d of %s is not complete: %s", each.version, job, each.problem)
-        return tuple(m for m in found if isinstance(m, CommitRecord))
+    def _found(self, name: str, sizes: Mapping[str, int]) -> CommitRecord | DamagedError | None:
+        try:
+            return self._manifest(name) if name in sizes else None
+        except DamagedError as error:
+            return error
 
-    def damaged(self, job: str) -> tuple[Damage, ...]:
-        """See :meth:`Tier.damaged`."""
-        return tuple(d for d in self._bucket.look(job)[1] if isinstance(d, Damage))
-
-    def unrecorded(self, job: str) -> set[int]:
-        """See :class:`Store`."""
-        sizes, keys = self._bucket.objects(job)
-        return {v for v, key in keys.items() if not {key + SUFFIX, key + UPCOMING} & sizes.keys()}
-
-    def set_aside(self, job: str, versions: Collection[int]) -> None:
-        """See :meth:`Tier.set_aside`: objects and records are copied to names with ``.aside``."""
-        added = aside_suffix()
-        sizes, keys = self._bucket.objects(job)
-        numbers = sorted({*versions, *(d.version for d in self.damaged(job))} & keys.keys())
-        if job in self._epochs:
-            self._bucket.ledger(job).check(self._epochs[job])
-        for version in numbers:
-            key = keys[version]
-            with self._bucket.errors(f"set {key} aside"):
-                for name in (key + UPCOMING, key + SUFFIX, key):
-                    if name in sizes:  # an object of any size is copied, then removed
-                        where = {"Bucket": self._bucket.name, "Key": name}
-                        self._bucket.s3.copy(where, self._bucket.name, name + added)
-                        self._bucket.remove(name)
-        if any(keys[version] != self._bucket.key(job, version) for version in numbers):
-            self._bucket.ledger(job).drop(
-                {str(version) for version in numbers}, self._epochs.get(job)
-            )
-
-    def read(self, job: str, version: int) -> tuple[CommitRecord, Iterator[memoryview]]:
-        """See :class:`Store`."""
-        sizes, keys = self._bucket.objects(job)
-        found = self._bucket.state(job, version, keys[version], sizes) if version in keys else None
-        if isinstance(found, Damage):
-            raise DamagedError(found.problem)
-        if found is None:
-            raise FileNotFoundError(f"{self.url}: version {version} of {job}")
-        return found, self.chunks(found, keys[version])
-
-    def chunks(self, manifest: CommitRecord, key: str = "") -> Generator[memoryview, None, None]:
-        """Bytes in order, unverified; ``key``: default by number. Raises CheckpointError.
-
-        Readers share the threads, at least two chunks each: a restarted memory node may serve all
-        ranks at once.
-        """
-        key = key or self._bucket.key(manifest.job, manifest.version)
-        with (
-            self._bucket.errors(f"read {key}"),
-            ThreadPoolExecutor(self._threads, thread_name_prefix="deepvm-s3") as pool,
-        ):
-            head = self._bucket.s3.head_object(Bucket=self._bucket.name, Key=key)
-            if head["ContentLength"] != manifest.size:
-                raise DamagedError(
-                    f"{self.url}: {key} has {head['ContentLength']} bytes in place of"
-                    f" {manifest.size}"
-                )
-            ahead = deque[Future[bytes]]()
-            with self._counting:
-                self._readers += 1
-            try:
-                for number in range(len(manifest.crcs)):
-                    ahead.append(
-                        pool.submit(self._bucket.chunk, key, manifest, number, IfMatch=head["ETag"])
-                    )
-                    while len(ahead) > max(self._threads // self._readers, 1):
-                        yield memoryview(ahead.popleft().result())
-                while ahead:
-                    yield memoryview(ahead.popleft().result())
-            finally:
-                with self._counting:
-                    self._readers -= 1
-                pool.shutdown(cancel_futures=True)
-
-    def fetch(self, manifest: CommitRecord, folder: Path) -> Path:
-        """See :meth:`Tier.fetch`."""
-        job = manifest.job
-        version = manifest.version
-        if version not in self._keys.get(job, {}):  # rank 0 alone may have listed them
-            self._keys[job] = self._bucket.objects(job)[1]
-        key = self._keys[job].get(version) or self._bucket.key(job, version)
-        return download(self.chunks(manifest, key), manifest, folder, f"{self.url}: {key}")
-
-
-def _reader(image: memoryview) -> Callable[[int, int], bytes]:
-    return lambda start, end: bytes(image[start:end])
+    def _fits(
+        self, key: str, size: int, upcoming: CommitRecord, found: CommitRecord | DamagedError | None
+    ) -> bool:
+        """Whether the object is what the upcoming record says, and not what the usual one does."""
+        if size != upcoming.size:
+            return False
+        numbers = list(range(len(upcoming.crcs)))  # without another record all of it counts
+        with self._bucket.errors(f"read {key}"):
+            if isinstance(found, CommitRecord):
+                if found.size != size:
+                    return True
+                if found.chunk_bytes == upcoming.chunk_bytes:
+                    numbers = [n for n in numbers if found.crcs[n] != upcoming.crcs[n]][:1]
+            else:
+                # If the parts were chunks, which they mostly are, the store's checksum is made of
+                # the record's.
+                sums = b"".join(crc.to_bytes(4, "big") for crc in upcoming.crcs)
+                if self._bucket.composite(key) == checksum(crc32(sums)):
+                    return True
+            for number in numbers:
+                start = number * upcoming.chunk_bytes
+                end = min(start + upcoming.chunk_bytes, size)
+                data = self._bucket.whole(key, Range=f"bytes={start}-{end - 1}")
+                if crc32(data) != upcoming.crcs[number]:
+                    return False
+        return True

@@ -45,6 +45,7 @@ from deepvm.checkpoint.network.endpoint import endpoint_of
 from deepvm.checkpoint.network.protocol import Refused
 from deepvm.checkpoint.network.token import token_from_environment
 from deepvm.checkpoint.tiers.base import Tier, fulfil
+from deepvm.checkpoint.tiers.node_group import NodeGroup, at_once
 from deepvm.checkpoint.tiers.replicated import ReplicatedTier
 from deepvm.checkpoint.tiers.tcp import CommitBarrier, TcpTier, refuse_parts
 from deepvm.errors import CheckpointError, DamagedError, RequestError, VersionGoneError
@@ -56,25 +57,13 @@ _A = TypeVar("_A")
 _T = TypeVar("_T")
 
 
-class StripedTier(Tier):
+class StripedTier(NodeGroup):
     """Memory nodes that each keep one part of every version."""
 
     form = "tcp://host:port, tcps://host:port"
-    streams = True
 
     def __init__(self, nodes: Sequence[TcpTier]) -> None:
-        """Take the nodes, in the same order in every run.
-
-        Raises RequestError: too few or many, or one named twice.
-        """
-        urls = [node.url for node in nodes]
-        if not 2 <= len(nodes) <= MOST_PARTS or len(set(urls)) < len(urls):
-            raise RequestError(
-                "tiers", ",".join(urls), f"2 to {MOST_PARTS} memory nodes, each once"
-            )
-        self._nodes = tuple(nodes)
-        self.url = ",".join([urls[0], *(url.partition("://")[2] for url in urls[1:])])
-        self.shared = any(node.shared for node in nodes)
+        super().__init__(nodes, MOST_PARTS)
         self._lock = threading.Lock()
         self._plans: dict[str, tuple[PartPlan, ...]] = {}
         self._holds: dict[str, int] = {}
@@ -148,7 +137,7 @@ class StripedTier(Tier):
             target=fulfil, args=(mark, mark_of, shard), name="deepvm-mark", daemon=True
         )
         marking.start()
-        _all(send, self._nodes, parts)
+        at_once(send, self._nodes, parts)
         # Until then it reads the shard's memory; the copy into that has its time limit
         marking.join()
         if barrier.error is not None:
@@ -172,15 +161,12 @@ class StripedTier(Tier):
             return self._plans[layout.digest]
 
     def begin(self, job: str, epoch: int) -> None:
-        """See :meth:`Tier.begin`."""
-        _all(lambda node, name: node.begin(name, epoch), self._nodes, self._jobs(job))
+        self._ask(lambda node, name: node.begin(name, epoch), self._jobs(job))
 
     def versions(self, job: str) -> tuple[CommitRecord, ...]:
         """See :meth:`Tier.versions`: those with all parts, sent together; ``crcs`` are empty."""
-        rows = _all(
-            lambda node, name: {m.version: m for m in node.versions(name)},
-            self._nodes,
-            self._jobs(job),
+        rows = self._ask(
+            lambda node, name: {m.version: m for m in node.versions(name)}, self._jobs(job)
         )
         if not any(rows):
             self._refuse_wholes(job)
@@ -189,7 +175,7 @@ class StripedTier(Tier):
         for number in sorted(common, reverse=True):
             manifests = tuple(row[number] for row in rows)
             try:
-                parts = _all(_head, self._nodes, manifests)
+                parts = self._ask(_head, manifests)
                 problem = belong_together(parts)
             except (DamagedError, Refused) as error:
                 if isinstance(error, Refused) and error.code != "gone":
@@ -216,7 +202,7 @@ class StripedTier(Tier):
 
     def _refuse_wholes(self, job: str) -> None:
         """Raise CheckpointError if nodes have the job in another layout: it would restart at 0."""
-        rows = _all(lambda node, name: node.look(name), self._nodes, [job] * len(self._nodes))
+        rows = self._ask(lambda node, name: node.look(name), [job] * len(self._nodes))
         having = [node.url for node, (row, _) in zip(self._nodes, rows, strict=True) if row]
         for number, (_, parts) in enumerate(rows, start=1):
             refuse_parts(job, self.url, parts - {(number, len(self._nodes))})
@@ -226,6 +212,10 @@ class StripedTier(Tier):
                 f"there are whole versions of {job} on {', '.join(having)}, and here nodes share"
                 f" them: go on with {others}, or name another job"
             )
+
+    def _ask(self, question: Callable[[TcpTier, _A], _T], each: Sequence[_A]) -> list[_T]:
+        """Ask all nodes at once; raises what the first of them raises."""
+        return [future.result() for future in at_once(question, self._nodes, each)]
 
     def _jobs(self, job: str) -> list[str]:
         return [
@@ -238,35 +228,27 @@ class StripedTier(Tier):
         A trainer killed between two nodes' commits of its first version leaves one too: it looks as
         if a part was lost.
         """
-        jobs = self._jobs(job)
         whole = {m.version for m in self.versions(job)}
-        here = _all(lambda node, name: {m.version for m in node.versions(name)}, self._nodes, jobs)
-        broken = _all(
-            lambda node, name: {d.version: d for d in node.damaged(name)}, self._nodes, jobs
-        )
+
+        def states(node: TcpTier, name: str) -> dict[int, Damage | None]:
+            complete: dict[int, Damage | None] = {m.version: None for m in node.versions(name)}
+            return complete | {d.version: d for d in node.damaged(name)}
+
+        rows = self._ask(states, self._jobs(job))
         found = []
-        for number in sorted(set().union(*here, *broken) - whole, reverse=True):
-            rows = zip(self._nodes, here, broken, strict=True)
-            lacking = [
-                node.url for node, row, bad in rows if number not in row and number not in bad
-            ]
-            known = {
-                node.url: row[number]
-                for node, row in zip(self._nodes, broken, strict=True)
-                if number in row
-            }
-            problem = (
-                "; ".join(f"{url}: {d.problem}" for url, d in known.items())
-                or "its parts were not sent together"
-            )
+        for number in sorted(set().union(*rows) - whole, reverse=True):
+            lacking = [n.url for n, row in zip(self._nodes, rows, strict=True) if number not in row]
+            known = [(n.url, row.get(number)) for n, row in zip(self._nodes, rows, strict=True)]
+            bad = [(url, damage) for url, damage in known if damage is not None]
+            problem = "; ".join(f"{url}: {d.problem}" for url, d in bad)
             if lacking:
                 problem = f"a part of it is not on {', '.join(lacking)}"
-            found.append(Damage(number, problem, sum(d.size for d in known.values())))
+            size = sum(d.size for _, d in bad)
+            found.append(Damage(number, problem or "its parts were not sent together", size))
         return tuple(found)
 
     def set_aside(self, job: str, versions: Collection[int]) -> None:
-        """See :meth:`Tier.set_aside`."""
-        _all(lambda node, name: node.set_aside(name, versions), self._nodes, self._jobs(job))
+        self._ask(lambda node, name: node.set_aside(name, versions), self._jobs(job))
 
     def fetch(self, manifest: CommitRecord, folder: Path) -> Path:
         """See :meth:`Tier.fetch`. Parts are verified one by one, then joined in ``folder``."""
@@ -280,7 +262,7 @@ class StripedTier(Tier):
             folder.mkdir(parents=True, exist_ok=True)
             place = tempfile.TemporaryDirectory(prefix=".deepvm-parts-", dir=folder)
         with place:
-            paths = _all(lambda node, part: node.fetch(part, Path(place.name)), self._nodes, parts)
+            paths = self._ask(lambda node, part: node.fetch(part, Path(place.name)), parts)
             joined = Path(place.name) / path.name
             if join(paths, joined, Path.unlink).digest != manifest.layout:
                 raise CheckpointError(
@@ -291,14 +273,8 @@ class StripedTier(Tier):
         return path
 
     def settle(self, limit_s: float) -> bool:
-        """See :meth:`Tier.settle`."""
         deadline = time.monotonic() + limit_s
         return all([node.settle(max(deadline - time.monotonic(), 0.0)) for node in self._nodes])
-
-    def close(self) -> None:
-        """See :meth:`Tier.close`."""
-        for node in self._nodes:
-            node.close()
 
 
 class MpiTier(StripedTier):
@@ -373,23 +349,3 @@ def jobs_in(folders: Sequence[VersionFolder]) -> list[str]:
 def _head(node: TcpTier, manifest: CommitRecord) -> Part:
     with contextlib.closing(node.stream(manifest)) as pieces:
         return read_part_from(pieces, f"{node.url}: version {manifest.version} of {manifest.job}")
-
-
-def _all(
-    work: Callable[[TcpTier, _A], _T], nodes: Sequence[TcpTier], what: Sequence[_A]
-) -> list[_T]:
-    """Ask all nodes at once; raises what the first of them raises."""
-    asked = [(Future[_T](), node, each) for node, each in zip(nodes, what, strict=True)]
-    # Not an executor: those refuse work at the end of a program, when the last version is still to
-    # be sent.
-    threads = [
-        threading.Thread(
-            target=fulfil, args=(future, work, node, each), name="deepvm-split", daemon=True
-        )
-        for future, node, each in asked
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()  # every call to a node has its time limit
-    return [future.result() for future, _, _ in asked]

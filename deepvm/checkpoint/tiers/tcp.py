@@ -211,7 +211,6 @@ class TcpTier(Tier):
         return all([w.settle(max(deadline - time.monotonic(), 0.0)) for w in pollers])
 
     def versions(self, job: str) -> tuple[CommitRecord, ...]:
-        """See :meth:`Tier.versions`."""
         found, parts = self.look(job)
         refuse_parts(job, self.url, parts)
         return found

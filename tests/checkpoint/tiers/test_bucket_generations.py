@@ -332,7 +332,7 @@ def test_a_ledger_is_read_as_it_was_written() -> None:
 
 def test_many_writers_lose_no_entry(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger, "_TRIES", 200)
-    files = [tier(store)._bucket.ledger("job") for _ in range(4)]
+    files = [tier(store).ledger("job") for _ in range(4)]
     files[0].begin(1)
 
     def add(which: int) -> None:

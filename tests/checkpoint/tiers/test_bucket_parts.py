@@ -134,14 +134,14 @@ def test_a_part_that_is_not_what_was_sent(
 ) -> None:
     layout, run = layout_of(2), Run(store, "s")
     _, parts = joint_images(layout, 1)
-    honest = run.tiers[0]._bucket._read
+    honest = run.tiers[0]._bucket.whole
 
     def flipped(key: str, **options: str) -> bytes:
         data = bytearray(honest(key, **options))
         data[10] ^= 1 if ".parts/" in key else 0
         return bytes(data)
 
-    monkeypatch.setattr(run.tiers[0]._bucket, "_read", flipped)
+    monkeypatch.setattr(run.tiers[0]._bucket, "whole", flipped)
     first, second = run.put(1, parts, layout, [0, 1])
     assert isinstance(first, DamagedError)
     assert isinstance(second, CheckpointError) and "rank 0 did not commit it" in str(second)

@@ -28,7 +28,7 @@ from deepvm.checkpoint.files.file_names import labelled_name, new_label
 from deepvm.checkpoint.format.layout import CHUNK_BYTES
 from deepvm.checkpoint.format.manifest import SUFFIX
 from deepvm.checkpoint.format.shard import Level, Shard
-from deepvm.checkpoint.tiers import cloud, cloud_objects
+from deepvm.checkpoint.tiers import checkpoint_store, cloud, cloud_objects
 from deepvm.checkpoint.tiers.cloud import CloudTier
 from deepvm.checkpoint.tiers.cloud_objects import CloudObjects
 from deepvm.checkpoint.tiers.ledger import Ledger, LedgerFile, StaleError
@@ -224,7 +224,7 @@ def test_a_late_request_of_an_older_generation_never_counts(tmp_path: Path) -> N
 
 def test_a_stale_writer_of_a_removed_state_is_told(store: CloudStore) -> None:
     """The state that it makes is lower than the newest: it must not believe that it counts."""
-    objects = store.tier()._cloud
+    objects = store.tier()._objects
     assert [objects.put_if(".job.ledger", b"x", None if n == 0 else str(n)) for n in range(6)] == [
         True
     ] * 6
@@ -399,7 +399,9 @@ def test_several_ranks_join_their_parts(store: CloudStore, tmp_path: Path, world
         manifest = store.tier().versions("job")[0]
         assert store.tier().fetch(manifest, tmp_path).read_bytes() == whole
     assert [m.version for m in store.tier().versions("job")] == [3, 2]
-    assert store.tier()._cloud.sizes(".parts/job/") == {}, "parts are removed once they are joined"
+    assert store.tier()._objects.sizes(".parts/job/") == {}, (
+        "parts are removed once they are joined"
+    )
 
 
 @pytest.fixture
@@ -586,10 +588,10 @@ def the_entry_comes_first(patch: pytest.MonkeyPatch) -> None:
 
     def hasty(self: CloudTier, image: memoryview, job: str, version: int, *others: Any) -> None:
         labels.append(new_label(self._epochs.get(job) or 0))
-        self._cloud.ledger(job).add(str(version), labels[-1], self._epochs.get(job))
+        self.ledger(job).add(str(version), labels[-1], self._epochs.get(job))
         write(self, image, job, version, *others)
 
-    patch.setattr(cloud, "new_label", lambda epoch: labels[-1])
+    patch.setattr(checkpoint_store, "new_label", lambda epoch: labels[-1])
     patch.setattr(CloudTier, "write", hasty)
 
 
@@ -608,7 +610,7 @@ def an_entry_that_fails_is_acknowledged(patch: pytest.MonkeyPatch) -> None:
 
 def nothing_is_cleared(patch: pytest.MonkeyPatch) -> None:
     """What killed writers left stays."""
-    patch.setattr(CloudTier, "_clear", lambda self, job: None)
+    patch.setattr(CloudTier, "_clear", lambda self, job, epoch: None)
 
 
 def an_upload_is_not_measured(patch: pytest.MonkeyPatch) -> None:
