@@ -232,9 +232,11 @@ class FolderWriter(StorageWriter):
 
         Raises CheckpointError.
         """
-        pieces = {result.index: result.storage_data for rank in results for result in rank}
+        if hasattr(metadata, "version"):
+            metadata.version = _VERSION
+        data, pieces = self.sealed(metadata, results)
         ends: dict[str, int] = {}
-        for piece in pieces.values():
+        for piece in pieces:
             ends[piece.name] = max(ends.get(piece.name, 0), piece.offset + piece.length)
         for name, end in ends.items():
             path = self._path / name
@@ -242,16 +244,21 @@ class FolderWriter(StorageWriter):
                 raise CheckpointError(
                     f"{path}: the rank that wrote it has another folder; all ranks must share one"
                 )
+        self._place(self._path / METADATA, memoryview(data), (len(data),), "dcp.metadata")
+        with failing(self._path):
+            self._sweep(ends.keys())
+
+    def sealed(
+        self, metadata: Metadata, results: list[list[WriteResult]]
+    ) -> tuple[bytes, set[Piece]]:
+        """The commit record, and where all items are; fills in ``metadata``."""
+        pieces = {result.index: result.storage_data for rank in results for result in rank}
         metadata.storage_data = {
             i: _StorageInfo(p.name, p.offset, p.length) for i, p in pieces.items()
         }
         metadata.storage_meta = self.storage_meta()
-        if hasattr(metadata, "version"):
-            metadata.version = _VERSION
-        data = memoryview(seal(pickle.dumps(metadata), set(pieces.values())))
-        self._place(self._path / METADATA, data, (len(data),), "dcp.metadata")
-        with failing(self._path):
-            self._sweep(ends.keys())
+        found = set(pieces.values())
+        return seal(pickle.dumps(metadata), found), found
 
     def storage_meta(self) -> StorageMeta | None:
         return StorageMeta(checkpoint_id=str(self._path), save_id=self._save_id)

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 from torch.distributed.checkpoint.planner import LoadPlan, SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import WriteResult
@@ -35,7 +34,6 @@ from deepvm.checkpoint.dcp_folder import (
     FolderReader,
     FolderWriter,
     done,
-    seal,
     unseal,
 )
 from deepvm.checkpoint.format.checksums import crc32
@@ -206,13 +204,8 @@ class TierWriter(FolderWriter):
 
         Raises CheckpointError.
         """
-        pieces = {result.index: result.storage_data for rank in results for result in rank}
-        metadata.storage_data = {
-            i: _StorageInfo(p.name, p.offset, p.length) for i, p in pieces.items()
-        }
-        metadata.storage_meta = self.storage_meta()
         assert self._sending is not None
-        self._sending.commit(seal(pickle.dumps(metadata), set(pieces.values())))
+        self._sending.commit(self.sealed(metadata, results)[0])
 
     def storage_meta(self) -> StorageMeta | None:
         return StorageMeta(checkpoint_id=without_secrets(self._url), save_id=self._save_id)

@@ -58,7 +58,7 @@ def put_part(folder: VersionFolder, shard: Shard, session: str, limit_s: float =
             point("shared-file.before-part")
             _report(parts[shard.rank], _checksums(shard))
             if shard.rank:
-                _await(
+                until(
                     lambda: not parts[shard.rank].exists(),
                     shard,
                     deadline,
@@ -68,7 +68,7 @@ def put_part(folder: VersionFolder, shard: Shard, session: str, limit_s: float =
                 if found is None or found.layout != shard.layout.digest:
                     raise CheckpointError(f"{target}: rank 0 did not commit it")
                 return
-            _await(
+            until(
                 lambda: all(p.exists() for p in parts),
                 shard,
                 deadline,
@@ -122,7 +122,7 @@ def _refuse(parts: list[Path], shard: Shard, deadline: float) -> None:
         return
     # Rank 0 removes their reports: they see that it will not commit
     with contextlib.suppress(CheckpointError):
-        _await(lambda: all(part.exists() for part in parts[1:]), shard, deadline, "")
+        until(lambda: all(part.exists() for part in parts[1:]), shard, deadline, "")
 
 
 def _refused(part: Path) -> bool:
@@ -139,12 +139,21 @@ def _report(part: Path, crcs: list[int] | None) -> None:
     os.replace(draft, part)
 
 
-def _await(done: Callable[[], bool], shard: Shard, deadline: float, otherwise: str) -> None:
+def until(
+    done: Callable[[], bool],
+    shard: Shard,
+    deadline: float,
+    otherwise: str,
+    pause_s: float = _PAUSE_S,
+    longest_s: float = _PAUSE_S,
+) -> None:
+    """Wait for other ranks. Raises CheckpointError: ``otherwise``."""
     while not done():
         shard.ready(shard.layout.size)  # it may be given up for a newer version
         if time.monotonic() > deadline:
             raise CheckpointError(f"{otherwise} in time; the version is given up")
-        time.sleep(_PAUSE_S)
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, longest_s)
 
 
 def _complete(hidden: Path, shard: Shard, parts: list[Path]) -> CommitRecord:

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import re
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from concurrent.futures import Future
@@ -30,6 +31,12 @@ def fulfil(future: Future[_T], work: Callable[..., _T], *arguments: Any) -> None
         future.set_result(work(*arguments))
     except BaseException as error:
         future.set_exception(error)
+
+
+def all_settled(waits: Iterable[Callable[[float], bool]], limit_s: float) -> bool:
+    """Call all of these with the time that is left; False if one of them timed out."""
+    deadline = time.monotonic() + limit_s
+    return all([wait(max(deadline - time.monotonic(), 0.0)) for wait in waits])
 
 
 class Tier(ABC):

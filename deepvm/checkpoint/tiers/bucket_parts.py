@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 
 from deepvm.checkpoint.files.file_names import check_job
+from deepvm.checkpoint.files.shared_file_write import until
 from deepvm.checkpoint.format.checksums import crc32
 from deepvm.checkpoint.format.layout import Segment
 from deepvm.checkpoint.format.shard import Shard
@@ -146,16 +147,9 @@ class Parts:
 
     def _until(self, done: Callable[[], bool], shard: Shard, otherwise: str) -> None:
         deadline = time.monotonic() + LIMIT_S + shard.moving_s
-        pause_s = _PAUSE_S
+        otherwise = f"{self._bucket.url}: {otherwise}"
         with self._bucket.errors("list its parts"):
-            while not done():
-                shard.ready(shard.layout.size)  # it may be given up for a newer version
-                if time.monotonic() > deadline:
-                    raise CheckpointError(
-                        f"{self._bucket.url}: {otherwise} in time; the version is given up"
-                    )
-                time.sleep(pause_s)
-                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            until(done, shard, deadline, otherwise, _PAUSE_S, _LONGEST_PAUSE_S)
 
 
 class _Share:

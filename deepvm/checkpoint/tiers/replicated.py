@@ -31,6 +31,7 @@ from deepvm.checkpoint.files.file_names import check_job
 from deepvm.checkpoint.format.manifest import CommitRecord, Damage
 from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.network.client import UnreachableError
+from deepvm.checkpoint.tiers.base import all_settled
 from deepvm.checkpoint.tiers.node_group import NodeGroup, at_once
 from deepvm.checkpoint.tiers.tcp import TcpTier, refuse_parts
 from deepvm.errors import (
@@ -351,10 +352,9 @@ class ReplicatedTier(NodeGroup):
         raise next((p for p in problems if not isinstance(p, DamagedError)), problems[0])
 
     def settle(self, limit_s: float) -> bool:
-        deadline = time.monotonic() + limit_s
         with self._changed:
             waiting = list(self._open)
-        return all([copies.wait(max(deadline - time.monotonic(), 0.0)) for copies in waiting])
+        return all_settled([copies.wait for copies in waiting], limit_s)
 
     def close(self) -> None:
         self._closed.set()

@@ -17,7 +17,6 @@ import logging
 import re
 import tempfile
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
@@ -44,7 +43,7 @@ from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.network.endpoint import endpoint_of
 from deepvm.checkpoint.network.protocol import Refused
 from deepvm.checkpoint.network.token import token_from_environment
-from deepvm.checkpoint.tiers.base import Tier, fulfil
+from deepvm.checkpoint.tiers.base import Tier, all_settled, fulfil
 from deepvm.checkpoint.tiers.node_group import NodeGroup, at_once
 from deepvm.checkpoint.tiers.replicated import ReplicatedTier
 from deepvm.checkpoint.tiers.tcp import CommitBarrier, TcpTier, refuse_parts
@@ -273,8 +272,7 @@ class StripedTier(NodeGroup):
         return path
 
     def settle(self, limit_s: float) -> bool:
-        deadline = time.monotonic() + limit_s
-        return all([node.settle(max(deadline - time.monotonic(), 0.0)) for node in self._nodes])
+        return all_settled([node.settle for node in self._nodes], limit_s)
 
 
 class MpiTier(StripedTier):

@@ -33,7 +33,7 @@ from deepvm.checkpoint.network.protocol import (
     unexpected,
 )
 from deepvm.checkpoint.network.token import Token
-from deepvm.checkpoint.tiers.base import Tier, download
+from deepvm.checkpoint.tiers.base import Tier, all_settled, download
 from deepvm.errors import CheckpointError, RequestError, TierBusyError
 from deepvm.io.failpoints import point
 from deepvm.io.host_info import cores
@@ -207,8 +207,7 @@ class TcpTier(Tier):
         """Wait until every level that can be reached was acknowledged; False on timeout."""
         with self._lock:
             pollers = [*self._pollers.values()]
-            deadline = time.monotonic() + limit_s
-        return all([w.settle(max(deadline - time.monotonic(), 0.0)) for w in pollers])
+        return all_settled([poller.settle for poller in pollers], limit_s)
 
     def versions(self, job: str) -> tuple[CommitRecord, ...]:
         found, parts = self.look(job)

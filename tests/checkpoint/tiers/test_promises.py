@@ -187,7 +187,7 @@ def test_a_folder_beside_it_that_fails(tmp_path: Path) -> None:
 
 def test_a_folder_in_memory(tmp_path: Path) -> None:
     folder = FileTier(tmp_path)
-    folder._level = Level.LOCAL
+    folder.volatile = True
     with saver_of(folder) as saver:
         handle = saver.save()
         assert handle.local_done.result(SOON_S) == 0
