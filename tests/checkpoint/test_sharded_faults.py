@@ -420,7 +420,7 @@ def rank_0_does_without_the_others(patch: pytest.MonkeyPatch) -> None:
         return commit(self, reservation)
 
     accepts_what_is_missing(patch.setattr)
-    patch.setattr(shared_file_write, "_await", lambda *_: None)
+    patch.setattr(shared_file_write, "until", lambda *_: None)
     patch.setattr(shared_file_write, "_refused", lambda part: False)
     patch.setattr(bucket_parts.Parts, "joined", joined)
     patch.setattr(VersionRegistry, "commit", hasty)

@@ -26,7 +26,6 @@ class EpochFile:
     """The number of one job's newest generation in a folder."""
 
     def __init__(self, folder: Path, job: str) -> None:
-        """Create nothing yet."""
         self._path = folder / f".{check_job(job)}.epoch"
         self._lock = self._path.with_name(f"{self._path.name}.lock")
 

@@ -109,7 +109,6 @@ class VersionFolder:
         )
 
     def file(self, job: str, version: int) -> Path:
-        """Where a version is, or would be."""
         return self.path / file_name(job, version)
 
     def write(

@@ -22,7 +22,6 @@ class WriterLock:
     """Marks a process as a writer of a folder, so that others leave its hidden files alone."""
 
     def __init__(self, folder: Path) -> None:
-        """Nothing is created yet."""
         self._lock = FileLock(folder / WRITERS, 0o666)
         self._guard = threading.Lock()
         self._warned = False
@@ -46,7 +45,6 @@ class WriterLock:
                 self._take(shared=True, limit_s=_LIMIT_S)
 
     def leave(self) -> None:
-        """Stop writing there."""
         with self._guard:
             self._lock.release()
 

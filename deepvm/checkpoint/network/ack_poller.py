@@ -74,7 +74,6 @@ class _States(NamedTuple):
 
     @classmethod
     def of(cls, body: Mapping[str, Any]) -> _States:
-        """From an answer. Raises BrokenError."""
         try:
             receiving, complete, durable = (
                 {*map(int, body[k])} for k in ("receiving", "complete", "durable")
@@ -104,18 +103,15 @@ class AckPoller:
         self._thread.start()
 
     def add(self, pending: Pending) -> None:
-        """Await a version."""
         with self._changed:
             self._pending.add(pending)
 
     def discard(self, pending: Pending) -> None:
-        """Await it no longer."""
         with self._changed:
             self._pending.discard(pending)
             self._changed.notify_all()
 
     def settle(self, limit_s: float) -> bool:
-        """Wait until nothing is awaited; False on timeout."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._pending, limit_s)
 

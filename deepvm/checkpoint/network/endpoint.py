@@ -52,11 +52,9 @@ class Address:
 
     @property
     def url(self) -> str:
-        """As a URL."""
         return f"tcp{'s' if self.secure else ''}://{self}"
 
     def __str__(self) -> str:
-        """``HOST:PORT``."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def open(self, limit_s: float) -> socket.socket:
@@ -117,12 +115,10 @@ class TcpListener:
         return False
 
     def shut(self) -> None:
-        """Accept no more connections; ``accept`` fails."""
         with contextlib.suppress(OSError):  # wakes the thread in accept()
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close the socket."""
         self._socket.close()
 
 
@@ -154,11 +150,9 @@ class MpiEndpoint:
 
     @property
     def url(self) -> str:
-        """``mpi://RANK``."""
         return f"mpi://{self.rank}"
 
     def __str__(self) -> str:
-        """The URL."""
         return self.url
 
     def open(self, limit_s: float) -> socket.socket:
@@ -176,20 +170,17 @@ class MpiListener:
     """Streams that other processes open; as :class:`TcpListener`."""
 
     def __init__(self, streams: MpiTransport) -> None:
-        """Accept streams."""
         self.endpoint = MpiEndpoint(streams.rank)
         self._streams = streams
         self._queue = streams.serve()
         self.deserted = streams.deserted
 
     def accept(self) -> tuple[socket.socket, str]:
-        """Wait for a peer."""
         if (found := self._queue.get()) is None:
             raise OSError("closed")
         return found[0], f"mpi rank {found[1]}"
 
     def shut(self) -> None:
-        """Accept no more connections; ``accept`` fails."""
         self._streams.opened = None
         self._queue.put(None)
 

@@ -117,7 +117,6 @@ class Channel:
     """Frames over one connected socket; for one thread, but ``abort`` may be called by any."""
 
     def __init__(self, sock: socket.socket) -> None:
-        """Own the socket."""
         self._socket = sock
         self._plain = not isinstance(sock, ssl.SSLSocket)
         self.within_machine = within_machine(sock)
@@ -269,7 +268,6 @@ class Channel:
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close the connection."""
         with contextlib.suppress(OSError):
             self._socket.close()
 

@@ -46,7 +46,6 @@ class Token:
         return Token(job_key(self.secret, check_job(job)), job)
 
     def to_text(self) -> str:
-        """The content of a job's token file."""
         return f"deepvm-job-token {self.job} {self.secret.hex()}"
 
 
@@ -108,7 +107,6 @@ class TokenMissingError(RequestError):
     """No file was named: there is no value that could be shown."""
 
     def __str__(self) -> str:
-        """What is missing, and what to do."""
         return self.about(self.option)
 
 

@@ -26,7 +26,6 @@ class Pool:
     """
 
     def __init__(self, limit: int) -> None:
-        """Start without slots."""
         self.limit = limit
         self.allocated = 0
         self.free: list[memoryview] = []
@@ -43,7 +42,6 @@ class Pool:
             )
 
     def reuse(self, size: int) -> memoryview | None:
-        """A free slot for ``size`` bytes, if any."""
         return next(
             (self.free.pop(n) for n, slot in enumerate(self.free) if len(slot) == _pages(size)),
             None,
@@ -113,7 +111,6 @@ class VersionMemory:
             return dict(self.jobs[job].complete) if job in self.jobs else {}
 
     def complete_jobs(self) -> set[str]:
-        """The jobs that have a complete version in memory."""
         with self.changed:
             return {name for name, job in self.jobs.items() if job.complete}
 
@@ -133,7 +130,6 @@ class VersionMemory:
         return True
 
     def unpin(self, version: Version) -> None:
-        """Let go of a version's slot."""
         with self.changed:
             version.pins -= 1
             if version.state is State.DROPPED:
@@ -172,7 +168,6 @@ class VersionMemory:
             return version
 
     def flushed(self, version: Version) -> None:
-        """Note that a version is on disk."""
         with self.changed:
             version.flushed = True
             here = self.jobs.get(version.job)

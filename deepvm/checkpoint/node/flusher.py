@@ -51,7 +51,6 @@ class Flusher(threading.Thread):
         self.times |= {"last_s": 0.0, "total_s": 0.0, "longest_s": 0.0}
 
     def run(self) -> None:
-        """Flush until the memory is closed and nothing waits."""
         while True:
             now = time.monotonic()
             resting = {
@@ -174,7 +173,6 @@ class PartialVersion:
     """The bytes of a version, from the first on, as they become final."""
 
     def __init__(self, memory: VersionMemory, version: Version) -> None:
-        """Observe a version that the caller has pinned."""
         self._memory = memory
         self._version = version
         self._renewed = version.renewed

@@ -44,7 +44,6 @@ class MetricsServer:
         ).start()
 
     def close(self) -> None:
-        """Stop."""
         self._server.shutdown()
         self._server.server_close()
 
@@ -68,7 +67,6 @@ class _Server(ThreadingMixIn, HTTPServer):
         self.socket.bind(self.server_address)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a request in a thread of its own."""
         with self._lock:
             oldest = next(iter(self._open)) if len(self._open) >= _MOST else None
             if oldest is not None:
@@ -80,7 +78,6 @@ class _Server(ThreadingMixIn, HTTPServer):
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """Forget and close a connection."""
         with self._lock:
             self._open.pop(request, None)
         super().shutdown_request(request)
@@ -98,7 +95,6 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        """Answer with the metrics, or say where they are."""
         if self.path.partition("?")[0] != "/metrics":
             self.send_error(404, "the metrics are at /metrics")
             return

@@ -168,7 +168,6 @@ class Node:
         return left
 
     def metrics(self) -> Mapping[str, Any]:
-        """Status of the node, as plain JSON."""
         with self._lock:
             network = {
                 "connections": len(self._connections),

@@ -151,7 +151,6 @@ class VersionRegistry(VersionMemory):
             )
 
     def leave(self, sender: Sender) -> None:
-        """Forget a connection that ended."""
         with self.changed:
             for job in list(self.jobs.values()):
                 for version in job.partial.values():

@@ -66,7 +66,6 @@ class LayoutIndex:
     """
 
     def __init__(self, layout: Layout, document: int = 0) -> None:
-        """Derive it."""
         self.layout = layout
         self.document = document
         self.runs = tuple(runs(shard) for shard in layout.shards)
@@ -138,7 +137,6 @@ class Version:
         return start
 
     def forget(self, rank: int) -> None:
-        """Discard a rank's part."""
         self.renewed += bool(self.received.pop(rank, None))
         self.committed.discard(rank)
         self.pieces = [p for p in self.pieces if p.end > self.index.run_end(rank, p.start)]
@@ -181,7 +179,6 @@ class Session:
         return False
 
     def save_again(self, number: int) -> None:
-        """Forget the outcome of a version's earlier attempt."""
         for outcome in (self.complete, self.durable):
             if number in outcome:
                 outcome.remove(number)

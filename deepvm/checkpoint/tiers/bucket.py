@@ -40,9 +40,13 @@ class Bucket(ObjectStore):
     """The objects whose names start with a prefix; requests raise boto3's errors."""
 
     def __init__(
-        self, name: str, prefix: str, *, threads: int, attempts: int, endpoint: str
+        self, name: str, prefix: str, *, threads: int = 8, attempts: int = 5, endpoint: str = ""
     ) -> None:
-        """Remember where; nothing is sent yet. For the arguments see ``S3Tier``."""
+        """Remember where; nothing is sent yet.
+
+        ``threads``: requests at once. ``attempts``: tries of each. ``endpoint``: empty for the
+        environment's or AWS's.
+        """
         self.name = name
         self.prefix = prefix.strip("/") + "/" if prefix.strip("/") else ""
         super().__init__(f"s3://{name}/{self.prefix}".rstrip("/"), threads)
@@ -184,7 +188,6 @@ class Bucket(ObjectStore):
         self.remove(key)
 
     def begun(self, key: str) -> dict[str, str]:
-        """A new upload in parts, as other requests name it."""
         where = {"Bucket": self.name, "Key": key}
         begun = self.s3.create_multipart_upload(**where, ChecksumAlgorithm="CRC32")
         return {**where, "UploadId": begun["UploadId"]}
@@ -242,7 +245,6 @@ class Bucket(ObjectStore):
         return True
 
     def unfinished(self, prefix: str) -> list[tuple[str, str]]:
-        """Name and id of all such uploads whose names begin so."""
         with self.errors("list its unfinished uploads"):
             return [
                 (row["Key"], row["UploadId"])

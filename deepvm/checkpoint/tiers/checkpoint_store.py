@@ -49,7 +49,6 @@ class CheckpointStore(Store):
     def __init__(
         self, objects: ObjectStore, *, keep: int = 0, every: int = 0, session: str = ""
     ) -> None:
-        """Send nothing yet."""
         super().__init__(keep, every, session)
         self._objects = objects
         self.url = objects.url
@@ -120,7 +119,6 @@ class CheckpointStore(Store):
             self._discard(names)
 
     def _is_there(self, shard: Shard) -> bool:
-        """Whether a version of this layout is complete."""
         digest = shard.layout.digest
         return any(
             m.version == shard.version and m.layout == digest for m in self.versions(shard.job)
@@ -361,7 +359,6 @@ class CheckpointStore(Store):
         return [*(key + suffix for suffix in self.records), key]
 
     def _sizes(self, start: str) -> dict[str, int]:
-        """Bytes of the objects whose names start so."""
         with self._objects.errors("list its objects"):
             return self._objects.sizes(self._objects.prefix + start)
 
@@ -382,7 +379,6 @@ class CheckpointStore(Store):
         return self._labels(job, sizes).get(version, set())
 
     def _discard(self, keys: Iterable[str]) -> None:
-        """Remove objects that do not count."""
         try:
             with self._objects.errors("remove what does not count"):
                 self._objects.remove(*keys)

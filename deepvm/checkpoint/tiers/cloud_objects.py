@@ -42,7 +42,6 @@ class CloudObjects(ObjectStore):
 
     @property
     def fs(self) -> Any:
-        """The file system, made when it is first used."""
         with self._opening:
             return self._made
 
@@ -57,7 +56,6 @@ class CloudObjects(ObjectStore):
             raise CheckpointError(f"{self.url}: cannot {what}: {text}") from error
 
     def path(self, key: str) -> str:
-        """An object in the file system's terms."""
         return f"{self._root}/{key}"
 
     def sizes(self, prefix: str) -> dict[str, int]:

@@ -43,7 +43,6 @@ class Ledger:
     writer: str = ""
 
     def to_json(self) -> bytes:
-        """Its bytes."""
         facts = {
             "epoch": self.epoch,
             "number": self.number,

@@ -25,7 +25,6 @@ class ObjectStore(ABC):
     prefix = ""
 
     def __init__(self, url: str, threads: int) -> None:
-        """``threads``: requests at once."""
         self.url = url
         self.threads = threads
         self._readers = 0

@@ -123,14 +123,11 @@ class ReplicatedTier(NodeGroup):
                     return
                 except TierBusyError as error:  # it may have room when the shard is put again
                     errors.append(error)
-                except CheckpointError as error:
+                except Exception as error:  # of any kind: a bug here must not count as a copy
                     errors.append(error)
                     copies.ended(number, error)
                     if isinstance(error, UnreachableError):
                         self._lost(number, error)
-                except Exception as error:  # a bug here must not count as a copy
-                    errors.append(error)
-                    copies.ended(number, CheckpointError(str(error)))
 
         at_once(send, range(count))
         try:
@@ -308,12 +305,11 @@ class ReplicatedTier(NodeGroup):
         # never counts. A run without a number is no generation.
         newest = max((r.epoch for r in records), default=0)
         first = min((r.version for r in records if r.epoch == newest), default=0)
-        late = [r.version for r in records if 0 < r.epoch < newest and r.version >= first]
-        if late:
-            log.warning(
-                "versions %s of %s are left out: generation %d had begun", late, job, newest
-            )
-            records = [r for r in records if not 0 < r.epoch < newest or r.version < first]
+        late = [r for r in records if 0 < r.epoch < newest and r.version >= first]
+        for record in late:
+            records.remove(record)
+            number = record.version
+            log.warning("version %d of %s is left out: generation %d began", number, job, newest)
         # Of one number there may be two: of a run that went back, and of the one before it.
         return tuple(sorted(records, key=lambda r: (r.version, r.created), reverse=True))
 
@@ -419,7 +415,7 @@ class _Copies:
         self._remote: set[int] = set()
         self._since: dict[int, tuple[float, str]] = {}  # when a node had it, and as which process
         self._durable: set[int] = set()
-        self._ended: dict[int, CheckpointError] = {}
+        self._ended: dict[int, Exception] = {}
         self._sent_s: float | None = None
         self.remote = self.over = False
 
@@ -476,7 +472,7 @@ class _Copies:
             if level is Level.DURABLE:
                 self._durable.add(number)
 
-    def ended(self, number: int, reason: CheckpointError) -> None:
+    def ended(self, number: int, reason: Exception) -> None:
         """A node will say nothing more."""
         with self._telling():
             if isinstance(reason, VersionGoneError):
@@ -543,9 +539,6 @@ class _Copies:
                     self.shard.lost(self._reason())
 
     def _reason(self) -> CheckpointError:
-        reasons = [self._ended[n] for n in sorted(self._ended)]
-        return (
-            reasons[0]
-            if reasons
-            else CheckpointError(f"version {self.shard.version} is not on enough nodes")
-        )
+        for _, reason in sorted(self._ended.items()):
+            return reason if isinstance(reason, CheckpointError) else CheckpointError(str(reason))
+        return CheckpointError(f"version {self.shard.version} is not on enough nodes")

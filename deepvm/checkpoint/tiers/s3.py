@@ -54,18 +54,14 @@ class S3Tier(CheckpointStore):
         *,
         keep: int = 0,
         every: int = 0,
-        threads: int = 8,
-        attempts: int = 5,
-        endpoint: str = "",
         session: str = "",
+        **requests: Any,
     ) -> None:
-        """Nothing is sent before the first save; ``prefix``: of all names; ``keep=0`` keeps all.
+        """Nothing is sent before the first save; ``prefix``: of all names.
 
-        ``every``: see :func:`deepvm.checkpoint.files.retention.kept`. ``threads``: requests at
-        once. ``attempts``: tries of each. ``endpoint``: empty for the environment's or AWS's.
-        ``session``: as in :meth:`Tier.open`; one rank needs none.
+        ``requests``: options of :class:`Bucket`; for the others see :class:`Store`.
         """
-        self._bucket = Bucket(bucket, prefix, threads=threads, attempts=attempts, endpoint=endpoint)
+        self._bucket = Bucket(bucket, prefix, **requests)
         super().__init__(self._bucket, keep=keep, every=every, session=session)
 
     @classmethod

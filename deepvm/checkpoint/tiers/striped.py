@@ -289,12 +289,10 @@ class RecoveryTier(Tier):
     """Read-only: folders with whole versions or parts."""
 
     def __init__(self, folders: Sequence[VersionFolder]) -> None:
-        """Remember where."""
         self._folders = tuple(folders)
         self.url = ",".join(f"file://{folder.path}" for folder in folders)
 
     def put(self, shard: Shard, acknowledged: Callable[[Level], None]) -> None:
-        """See :class:`Tier`; always refused."""
         raise CheckpointError(f"{self.url}: only for reading")
 
     def versions(self, job: str) -> tuple[CommitRecord, ...]:

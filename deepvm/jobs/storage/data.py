@@ -23,7 +23,6 @@ from deepvm.errors import CheckpointError, DataError
 from deepvm.io.atomic_write import hidden_path, sync
 
 _THREADS = 8
-_ATTEMPTS = 5
 _SAY_S = 10.0
 _PIECE = 4 << 20
 _SPARE = 64 << 20
@@ -205,7 +204,7 @@ class BucketSource:
 
     def __init__(self, bucket: str, prefix: str, endpoint: str = "") -> None:
         """Send nothing yet. ``endpoint``: empty for the environment's or AWS's."""
-        self._bucket = Bucket(bucket, "", threads=_THREADS, attempts=_ATTEMPTS, endpoint=endpoint)
+        self._bucket = Bucket(bucket, "", endpoint=endpoint)
         self._prefix = prefix
         self.url = f"s3://{bucket}/{prefix}".rstrip("/")
 
