@@ -1,4 +1,4 @@
-"""What people call models, GPUs and instance types elsewhere, and which of our names they mean.
+"""What people call models and GPUs elsewhere, and which of our names they mean.
 
 Edit distance (:mod:`deepvm.core.spelling`) does not know that Llama 3.1 8B is llama-8b. What is
 meant is returned as people write it on the command line; empty if unknown.
@@ -84,20 +84,6 @@ NOT_RENTED = {
 }
 """Accelerators that no catalog has: how they are called, whose they are, and what comes nearest."""
 
-OTHER_CLOUDS = {
-    r"a2-(highgpu|megagpu|ultragpu)-\d+g": "A100",
-    r"a3-(highgpu|megagpu|edgegpu)-\d+g": "H100",
-    r"a3-ultragpu-\d+g": "H200",
-    r"a4-highgpu-\d+g": "B200",
-    r"g2-standard-\d+": "L4",
-    r"standard_nc\w*_t4_v3": "T4",
-    r"standard_nc\w*_a100_v4|standard_nd\w*_v4": "A100",
-    r"standard_n[cd]\w*_h100_v5": "H100",
-    r"standard_nd\w*_h200_v5": "H200",
-    r"standard_nc\w*_v3|standard_nd\w*_v2": "V100",
-}
-"""Types of clouds without a catalog here, and their GPU."""
-
 
 def plain(name: str) -> str:
     """A name without case and punctuation: ``ResNet-50`` and ``resnet50`` are one."""
@@ -120,14 +106,6 @@ def meant_model(name: str, known: Collection[str]) -> str:
         return ""
     family = plain(text)
     return MODELS.get(family, "")
-
-
-def size_of_model(name: str) -> str:
-    """The size that stands in a name, as ``--params`` takes it: ``40B``; empty if there is none."""
-    size = re.search(_SIZE, name.casefold())
-    if size:
-        return size[0].upper()
-    return ""
 
 
 def meant_gpu(name: str, known: Collection[str], memory_option: str = "") -> str:
@@ -167,26 +145,3 @@ def none_of(gpu: str, known: Collection[str], meant: str) -> str:
     if why:
         return f"{', '.join(known)}; {why}"
     return one_of(gpu, known, ", ", meant=meant)
-
-
-def meant_type(name: str, known: Collection[str], *, glob: bool = False) -> str:
-    """The instance type that is meant; with ``glob`` also a family, as a glob."""
-    text = name.strip().casefold().removeprefix("ml.")
-    same = [one for one in known if plain(one) == plain(text)]
-    if same:
-        return same[0]
-    if glob and any(one.startswith(f"{text}.") for one in known):
-        return for_a_shell(f"{text}.*")
-    return ""
-
-
-def gpu_of_type(name: str) -> str:
-    """The GPU in a type of another cloud; empty if unknown."""
-    return next(
-        (
-            gpu
-            for pattern, gpu in OTHER_CLOUDS.items()
-            if re.fullmatch(pattern, name.strip().casefold())
-        ),
-        "",
-    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from decimal import Decimal
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,15 +18,15 @@ from deepvm.core.cluster.cluster import (
     Prediction,
     Recommendation,
 )
-from deepvm.core.cluster.instances import InstanceType, Market, flopp, quota_limit
+from deepvm.core.cluster.instances import InstanceType, Market, flopp
 from deepvm.core.cluster.speedup import scaling_factor
 from deepvm.core.interval import Interval
 from deepvm.core.units import MICRO_USD, format_seconds, format_usd
 from deepvm.planner.architectures import Architecture
 from deepvm.planner.candidates import Candidates
 from deepvm.planner.columns import MemoryNodeTable, TrainingTable
-from deepvm.planner.rejections import quota_too_small
 from deepvm.planner.options import MOST_NODES
+from deepvm.planner.rejections import quota_count, quota_too_small
 from deepvm.planner.request import PlanRequest, PolicyName
 from deepvm.planner.scoring import TIE, scoring
 from deepvm.planner.search.enumeration import Block, Choice
@@ -125,31 +124,30 @@ def describe(
         offer = "offer" if len(both) > 1 else "offers"
         types = f"{gpu.name} and {cluster.memory.instance.name}"
         warnings.append(f"only {', '.join(both)} {offer} both {types}: start the cluster there")
+    total_s = None if work is None else float(sizes.total_s[row])
+    bill = _bill(cluster, total_s, candidates)
     outlook = None
-    if work is not None:
-        cost_usd = float(sizes.billed_s[row]) * choice.price / MICRO_USD / 3600
+    slow_s = 0.0
+    if work is not None and total_s is not None:
+        once_usd = float(bill.usd_once) if bill is not None and bill.counted else 0.0
+        usd_per_hour = choice.price / MICRO_USD
+        costs_usd = None
+        if prediction is not None and prediction.kept.low:
+            fast_s, slow_s = _ends_s(total_s, prediction)
+            good, bad = usd_per_hour * fast_s / 3600, usd_per_hour * slow_s / 3600
+            costs_usd = (good + once_usd, bad + once_usd)
         outlook = JobEstimate(
-            total_s=float(sizes.total_s[row]),
-            cost_usd=cost_usd,
+            total_s=total_s,
+            cost_usd=float(sizes.billed_s[row]) * choice.price / MICRO_USD / 3600 + once_usd,
             preemptions=float(sizes.preemptions[row]),
             sound=bool(sizes.sound[row]),
-            costs_usd=(
-                _costs_usd(choice.price, float(sizes.total_s[row]), prediction)
-                if prediction
-                else None
-            ),
+            costs_usd=costs_usd,
             late_probability=(
                 float(sizes.late[row]) if prediction and work.deadline_s is not None else None
             ),
         )
-    slow_s = 0.0
-    if outlook is not None:
-        bad_usd = outlook.costs_usd[1] if outlook.costs_usd else 0.0
-        slow_s = max(outlook.total_s, bad_usd * MICRO_USD * 3600 / choice.price)
+        slow_s = max(total_s, slow_s)
     warnings += _of_pools(cluster, outlook, slow_s)
-    bill = _bill(cluster, outlook, candidates)
-    if outlook is not None and bill is not None and bill.counted:
-        outlook = _with_once(outlook, float(bill.usd_once))
     counted = work is not None or (prediction is not None and cluster.spot_count > 0)
     known = candidates.request.life_s is not None or (work is not None and work.mttp_s is not None)
     if counted and not known and gpu.interruption_band is None:
@@ -177,72 +175,54 @@ def describe(
             _next_zone(cluster, choice.block.tier, int(sizes.n_sat[row])) if elsewhere else None
         ),
         bill=bill,
+        value=choice.value,
     )
 
 
-def _with_once(outlook: JobEstimate, usd: float) -> JobEstimate:
-    """With what is paid once besides VMs."""
-    costs = outlook.costs_usd and (outlook.costs_usd[0] + usd, outlook.costs_usd[1] + usd)
-    return replace(outlook, cost_usd=outlook.cost_usd + usd, costs_usd=costs)
-
-
-def _bill(cluster: Cluster, outlook: JobEstimate | None, candidates: Candidates) -> Bill | None:
+def _bill(cluster: Cluster, total_s: float | None, candidates: Candidates) -> Bill | None:
     """What a cluster costs besides its VMs; None if no rates are known."""
     rates = candidates.catalog.rates
     if rates is None:
         return None
     from deepvm.core.bill.bill import RentedVms, bill_of  # not for catalogs that are no cloud's
 
-    ends = outlook is not None and math.isfinite(outlook.total_s)
+    hours = None if total_s is None or math.isinf(total_s) else total_s / 3600
     on_demand = cluster.on_demand_count + (cluster.memory.count if cluster.memory else 0)
-    vms = RentedVms(
-        cluster.spot_count,
-        on_demand,
-        cluster.usd_per_hour,
-        outlook.total_s / 3600 if outlook and ends else None,
-    )
+    vms = RentedVms(cluster.spot_count, on_demand, cluster.usd_per_hour, hours)
     return bill_of(vms, rates, candidates.request.extras)
 
 
-def _costs_usd(price: int, total_s: float, prediction: Prediction) -> tuple[float, float] | None:
-    """The bill of a fast run at a good time and a slow one at a bad time; None if no progress."""
-    kept = prediction.kept
-    speed = prediction.throughput
-    if not kept.low:
-        return None
+def _ends_s(total_s: float, prediction: Prediction) -> tuple[float, float]:
+    """Seconds of a fast run at a good time, and of a slow one at a bad time."""
     from deepvm.planner.job_forecast import START_S
 
+    kept = prediction.kept
+    speed = prediction.throughput
     work_s = (total_s - START_S) * kept.value * speed.value
-    ends = (work_s / (kept.high * speed.high), work_s / (kept.low * speed.low))
-    good, bad = (price / MICRO_USD * (START_S + training_s) / 3600 for training_s in ends)
-    return good, bad
+    return (
+        START_S + work_s / (kept.high * speed.high),
+        START_S + work_s / (kept.low * speed.low),
+    )
 
 
 def _not_believed(choice: Choice, candidates: Candidates, speed: TrainingSpeed) -> Iterator[str]:
     """Larger clusters of measured VMs that would be faster, if what was measured went so far."""
     sizes = choice.block.sizes
     row = choice.size
-    request = candidates.request
     from deepvm.core.training.speed import Source
 
-    if speed.source is not Source.MEASURED:
-        return
-    larger = (
-        (sizes.type_index == sizes.type_index[row])
-        & (sizes.count > sizes.count[row])
-        & ~sizes.trusted
-    )
     faster = (
-        larger
+        (sizes.type_index == sizes.type_index[row])
+        & ~sizes.trusted
+        & (sizes.count > sizes.count[row])
         & (sizes.effective > sizes.effective[row])
-        & (sizes.price <= request.budget_micro_usd)
+        & (sizes.price <= candidates.request.budget_micro_usd)
     )
-    if faster.any() and sizes.trusted[row]:
-        most = int(sizes.count[faster].max())
+    if speed.source is Source.MEASURED and sizes.trusted[row] and faster.any():
         yield (
-            f"up to {most} x {choice.cluster.gpu.name} may be faster, but {speed.fitted_vms} were"
-            f" measured and no more than {speed.trusted_vms} are believed: measure more, or"
-            " --extrapolate"
+            f"up to {sizes.count[faster].max()} x {choice.cluster.gpu.name} may be faster, but"
+            f" {speed.fitted_vms} were measured and no more than {speed.trusted_vms} are believed:"
+            " measure more, or --extrapolate"
         )
 
 
@@ -281,25 +261,22 @@ def _about(gpu: InstanceType) -> Iterator[str]:
 
 def _of_pools(cluster: Cluster, outlook: JobEstimate | None, slow_s: float) -> Iterator[str]:
     """Where reserved VMs are, until when, and whether the job fits; ``slow_s``: worst case."""
-    parts = [(cluster.gpu, "its VMs")]
-    parts += [(cluster.memory.instance, "its memory nodes")] if cluster.memory else []
-    for instance, whose in parts:
+    parts = {"its VMs": cluster.gpu}
+    if cluster.memory:
+        parts["its memory nodes"] = cluster.memory.instance
+    for whose, instance in parts.items():
         reserved = instance.reserved
         if reserved is None:
             continue
+        kind = reserved.kind.replace("-", " ")
         end = f", which ends at {reserved.until}" if reserved.until else ""
-        yield (
-            f"{whose} are those of the {reserved.kind.replace('-', ' ')} {reserved.pool}{end}:"
-            " start them there"
-        )
-        if not reserved.until:
-            continue
-        if outlook is None:
+        yield f"{whose} are those of the {kind} {reserved.pool}{end}: start them there"
+        if reserved.until and outlook is None:
             yield (
                 f"whether the job ends before {reserved.pool} does is not known: say how much is"
                 " trained"
             )
-        elif slow_s > instance.left_s:
+        elif reserved.until and slow_s > instance.left_s:
             rest = f"{reserved.pool} has {format_seconds(instance.left_s)} left"
             yield (
                 "at the slow end of what is known of its speed the job takes"
@@ -343,21 +320,6 @@ def improvement(old: Choice, new: Choice, request: PlanRequest) -> float | None:
     return after / before - 1 if before else None
 
 
-_ORDER = (
-    *(
-        "budget",
-        "quota",
-        "reservation",
-        "saturation",
-        "memory",
-        "max-nodes",
-        "deadline",
-        "total-budget",
-    ),
-    *("extrapolation", "batch-size", "worth"),
-)
-
-
 def binding(choice: Choice, candidates: Candidates) -> tuple[Binding, ...]:
     """The constraints that stop the next larger cluster of the same types that is better.
 
@@ -369,119 +331,105 @@ def binding(choice: Choice, candidates: Candidates) -> tuple[Binding, ...]:
     believed, or too little better; else it ranks higher, and nothing is binding.
     """
     now = choice.cluster
-    work = candidates.request.work
+    memory = now.memory
+    request = candidates.request
     everything = _all_sizes(choice, candidates)
     sizes = everything.take(everything.lasting & np.isfinite(everything.total_s))
-    price = sizes.price.copy()
     nodes = np.zeros(len(sizes), dtype=np.int64)
+    node_price = 0
     if choice.memory is not None:
         one = choice.block.tier.take(np.array([choice.memory]))
         nodes = one.needed(sizes.count, sizes.n_sat)[:, 0]
-        price += nodes * one.price[0]
-    values = scoring(candidates.request, sizes).values(np.arange(len(sizes), dtype=np.int64), price)
+        node_price = int(one.price[0])
+    price = sizes.price + nodes * node_price
+    values = scoring(request, sizes).values(np.arange(len(sizes), dtype=np.int64), price)
     # Compared with the value of the same cluster among these sizes: some policies' values are
     # ranks.
-    value = float(values[int(np.flatnonzero(sizes.count == now.gpu_count)[0])])
-    better = (sizes.count > now.gpu_count) & (values > value + abs(value) * TIE)
-    if not better.any():
-        smaller = np.flatnonzero(
-            (sizes.count < now.gpu_count) & (values > value + abs(value) * TIE)
-        )
-        return (
-            *_late(choice, candidates, sizes, smaller),
-            *_endless(choice, candidates, everything),
-        )
-    row = int(np.argmax(better))
+    value = float(values[sizes.count == now.gpu_count][0])
+    better = values > value + abs(value) * TIE
+    larger = np.flatnonzero(better & (sizes.count > now.gpu_count))
+    if not len(larger):
+        smaller = np.flatnonzero(better & (sizes.count < now.gpu_count))
+        return (*_late(choice, request, sizes, smaller), *_endless(choice, request, everything))
+    row = int(larger[0])
     count = int(sizes.count[row])
-    micro_usd = int(price[row])
-    memory = now.memory
     more = int(nodes[row])
-    larger = what = f"{count} x {now.gpu.name}"
+    cluster = what = f"{count} x {now.gpu.name}"
     if memory is not None:
-        larger += f" with {more} x {memory.instance.name}"
+        cluster += f" with {more} x {memory.instance.name}"
     if count > now.gpu_count + 1:
-        larger += ", the next number that is better,"
-    broken = list(_limits(sizes, row, micro_usd, candidates, larger))
-    if memory is not None:
-        broken += _quota(memory.instance, Market.ON_DEMAND, more, candidates)
-        broken += _for_nodes(choice, sizes, row, more, len(broken), candidates)
-    total_s = float(sizes.total_s[row])
-    if work is not None and work.deadline_s is not None and total_s > work.deadline_s:
-        broken.append(
-            Binding("deadline", f"{what} would be expected to take {format_seconds(total_s)}")
-        )
-    bill = float(sizes.billed_s[row]) / 3600 * micro_usd / MICRO_USD + (
-        float(work.besides_usd) if work else 0.0
-    )
-    if work is not None and work.total_budget is not None and bill > work.total_budget:
-        broken.append(
-            Binding("total-budget", f"{what} would be expected to cost {bill:.2f} $ in all")
-        )
-    if not broken and candidates.request.weighs_doubt:
-        broken += _by_the_ranking(choice, sizes, row, larger, candidates)
-    return tuple(sorted(broken, key=lambda b: _ORDER.index(b.constraint)))
+        cluster += ", the next number that is better,"
 
-
-def _by_the_ranking(
-    choice: Choice, sizes: TrainingTable, row: int, larger: str, candidates: Candidates
-) -> Iterator[Binding]:
-    """Why a better, allowed larger cluster is not first: not trusted, or hardly better."""
-    if choice.block.sizes.trusted[choice.size] and not sizes.trusted[row]:
-        gpu = next(g for g in candidates.gpus if g.instance == choice.cluster.gpu)
-        more = int(sizes.count[row])
-        law = law_of(gpu.curve)
-        if law is not None and more > law.known.proven_vms:
-            yield Binding(
-                "batch-size", f"with {larger} {law.known.too_many(more)}: '--global-batch' sets it"
-            )
-            return
-        seen = int(getattr(gpu.curve, "fitted_to", 0))
-        reason = f"{larger} is more than 1.5 times the {seen} that such clusters were checked with"
-        yield Binding("extrapolation", f"{reason}; '--extrapolate' believes it")
-    else:
-        yield Binding("worth", f"{larger} is allowed, and too little better for its price")
-
-
-def _for_nodes(
-    choice: Choice, sizes: TrainingTable, row: int, more: int, broken: int, candidates: Candidates
-) -> Iterator[Binding]:
-    """Saturation and memory, if the larger cluster needs ``more`` nodes, breaking limits."""
-    memory = choice.cluster.memory
-    tier = choice.block.tier
-    count = int(sizes.count[row])
-    assert memory is not None and choice.memory is not None
-    most = candidates.catalog.memory_nodes.most_nodes
-    pair = min(int(tier.n_sat[choice.memory]), int(sizes.n_sat[row]))
-    if most is not None and more > most:
-        reason = (
-            f"{count} senders need {more} memory nodes (n/m < {pair}); a version is split over at"
-            f" most {most}"
-        )
-        yield Binding("saturation", reason)
-        return
-
-    def without(nodes: int) -> bool:
-        price = int(sizes.price[row]) + nodes * int(tier.price[choice.memory])
-        left = [
-            *_limits(sizes, row, price, candidates, ""),
-            *_quota(memory.instance, Market.ON_DEMAND, nodes, candidates),
+    def broken_with(nodes: int) -> list[Binding]:
+        """Budget and quotas that so many memory nodes break."""
+        found = []
+        micro_usd = int(sizes.price[row]) + nodes * node_price
+        if micro_usd > request.budget_micro_usd:
+            over = format_usd(micro_usd - request.budget_micro_usd)
+            reason = f"{cluster} would cost {format_usd(micro_usd)} $/h, {over} over the budget"
+            found.append(Binding("budget", reason))
+        used = [
+            (now.gpu, Market.SPOT, int(sizes.spot[row])),
+            (now.gpu, Market.ON_DEMAND, int(sizes.on_demand[row])),
         ]
-        return len(left) < broken
+        if memory is not None:
+            used.append((memory.instance, Market.ON_DEMAND, nodes))
+        for instance, market, vms in used:
+            if vms > quota_count(candidates.quotas, instance, market):
+                reason = quota_too_small(candidates.quotas, instance, market, vms)
+                name = "quota" if instance.reserved is None else "reservation"
+                found.append(Binding(name, reason))
+        return found
 
-    if more > memory.count:
-        if without(memory.count):
-            reason = f"{count} senders need {more} memory nodes, not {memory.count} (n/m < {pair})"
-            yield Binding("saturation", reason)
-        return
-    one = tier.take(np.array([choice.memory]))
-    senders = int(one.for_senders(sizes.count[[row]], sizes.n_sat[[row]])[0, 0])
-    if senders < more and without(senders):
-        holds = f"hold {candidates.request.held} together (eq. 6)"
-        receives = "together receive a version in time"
-        what = holds if int(one.for_memory[0]) == more else receives
-        yield Binding(
-            "memory", f"{more} x {memory.instance.name} {what}; {count} senders need {senders}"
-        )
+    broken = broken_with(more)
+    if memory is not None and choice.memory is not None:
+        pair = min(int(choice.block.tier.n_sat[choice.memory]), int(sizes.n_sat[row]))
+        senders = count // pair + 1
+        most = candidates.catalog.memory_nodes.most_nodes
+        needs = f"{count} senders need {more} memory nodes"
+        if most is not None and more > most:
+            reason = f"{needs} (n/m < {pair}); a version is split over at most {most}"
+            broken.append(Binding("saturation", reason))
+        elif more > memory.count and len(broken_with(memory.count)) < len(broken):
+            reason = f"{needs}, not {memory.count} (n/m < {pair})"
+            broken.append(Binding("saturation", reason))
+        elif senders < more <= memory.count and len(broken_with(senders)) < len(broken):
+            holds = f"{more} x {memory.instance.name} hold {request.held} together (eq. 6)"
+            reason = f"{holds} and receive them in time; {count} senders need {senders}"
+            broken.append(Binding("memory", reason))
+    if count > request.max_nodes:
+        reason = f"{count} VMs would train; the limit is {request.max_nodes}"
+        broken.append(Binding("max-nodes", reason))
+    if request.work is not None:
+        total_s = float(sizes.total_s[row])
+        once_usd = float(request.work.besides_usd)
+        bill = float(sizes.billed_s[row]) / 3600 * int(price[row]) / MICRO_USD + once_usd
+        if total_s > (request.work.deadline_s or math.inf):
+            reason = f"{what} would be expected to take {format_seconds(total_s)}"
+            broken.append(Binding("deadline", reason))
+        if bill > (request.work.total_budget or math.inf):
+            reason = f"{what} would be expected to cost {bill:.2f} $ in all"
+            broken.append(Binding("total-budget", reason))
+    if not broken and request.weighs_doubt:
+        broken.append(_by_the_ranking(choice, sizes, row, cluster))
+    return tuple(broken)
+
+
+def _by_the_ranking(choice: Choice, sizes: TrainingTable, row: int, larger: str) -> Binding:
+    """Why a better, allowed larger cluster is not first: not trusted, or hardly better."""
+    count = int(sizes.count[row])
+    curve = sizes.curves[int(sizes.type_index[row])]
+    law = law_of(curve)
+    if sizes.trusted[row] or not choice.block.sizes.trusted[choice.size]:
+        return Binding("worth", f"{larger} is allowed, and too little better for its price")
+    if law is not None and count > law.known.proven_vms:
+        reason = f"with {larger} {law.known.too_many(count)}: '--global-batch' sets it"
+        return Binding("batch-size", reason)
+    reason = (
+        f"{larger} is more than 1.5 times the {curve.fitted_to or 0:g} that such clusters were"
+        " checked with; '--extrapolate' believes it"
+    )
+    return Binding("extrapolation", reason)
 
 
 def _all_sizes(choice: Choice, candidates: Candidates) -> TrainingTable:
@@ -496,64 +444,32 @@ def _all_sizes(choice: Choice, candidates: Candidates) -> TrainingTable:
 
 
 def _late(
-    choice: Choice, candidates: Candidates, sizes: TrainingTable, better: npt.NDArray[np.int64]
+    choice: Choice, request: PlanRequest, sizes: TrainingTable, better: npt.NDArray[np.int64]
 ) -> Iterator[Binding]:
     """The deadline, if it forbids a better smaller cluster, such as one with a lower bill."""
-    work = candidates.request.work
-    if work is None or work.deadline_s is None:
+    if request.work is None or request.work.deadline_s is None:
         return
-    late = better[sizes.total_s[better] > work.deadline_s]
-    if len(late):
-        what = f"{int(sizes.count[late[-1]])} x {choice.cluster.gpu.name}"
-        took = float(sizes.total_s[late[-1]])
-        yield Binding(
-            "deadline", f"{what} would be better, but expected to take {format_seconds(took)}"
-        )
+    for row in better[sizes.total_s[better] > request.work.deadline_s][-1:].tolist():
+        took = format_seconds(float(sizes.total_s[row]))
+        what = f"{sizes.count[row]} x {choice.cluster.gpu.name} would be better"
+        yield Binding("deadline", f"{what}, but expected to take {took}")
 
 
-def _endless(choice: Choice, candidates: Candidates, sizes: TrainingTable) -> Iterator[Binding]:
+def _endless(choice: Choice, request: PlanRequest, sizes: TrainingTable) -> Iterator[Binding]:
     """Preemptions, if a faster, larger cluster would never finish because of them."""
-    now = choice.cluster
-    request = candidates.request
     if request.work is None or request.needs_work:
         return
-    faster = (sizes.count > now.gpu_count) & (
-        sizes.throughput > float(choice.block.sizes.throughput[choice.size])
+    endless = (
+        (sizes.count > choice.cluster.gpu_count)
+        & (sizes.throughput > choice.block.sizes.throughput[choice.size])
+        & ~np.isfinite(sizes.total_s)
+        & (sizes.price <= request.budget_micro_usd)
     )
-    endless = np.flatnonzero(
-        faster & ~np.isfinite(sizes.total_s) & (sizes.price <= request.budget_micro_usd)
-    )
-    if len(endless):
-        row = int(endless[0])
-        each = format_seconds(request.work.life_s(now.gpu) / int(sizes.spot[row]))
+    gpu = choice.cluster.gpu
+    for row in np.flatnonzero(endless)[:1].tolist():
+        each = format_seconds(request.work.life_s(gpu) / int(sizes.spot[row]))
         reason = (
-            f"{int(sizes.count[row])} x {now.gpu.name} would be stopped every {each}, and the job"
-            " would never end"
+            f"{sizes.count[row]} x {gpu.name} would be stopped every {each}, and the job would"
+            " never end"
         )
         yield Binding("preemptions", reason)
-
-
-def _limits(
-    sizes: TrainingTable, row: int, price: int, candidates: Candidates, cluster: str
-) -> Iterator[Binding]:
-    """Budget, quotas and ``max_nodes`` that a size breaks at a price, without memory nodes."""
-    gpu = sizes.types[int(sizes.type_index[row])]
-    count = int(sizes.count[row])
-    request = candidates.request
-    if price > request.budget_micro_usd:
-        over = Decimal(price) / MICRO_USD - request.budget
-        reason = f"{cluster} would cost {format_usd(price)} $/h, {format_usd(over)} over the budget"
-        yield Binding("budget", reason)
-    if count > request.max_nodes:
-        yield Binding("max-nodes", f"{count} VMs would train; the limit is {request.max_nodes}")
-    yield from _quota(gpu, Market.SPOT, int(sizes.spot[row]), candidates)
-    yield from _quota(gpu, Market.ON_DEMAND, int(sizes.on_demand[row]), candidates)
-
-
-def _quota(
-    instance: InstanceType, market: Market, count: int, candidates: Candidates
-) -> Iterator[Binding]:
-    limit = quota_limit(candidates.quotas, instance.quota_family, market)
-    if limit is not None and count * instance.vcpus > limit:
-        reason = quota_too_small(candidates.quotas, instance, market, count)
-        yield Binding("quota" if instance.reserved is None else "reservation", reason)

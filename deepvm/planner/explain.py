@@ -10,7 +10,6 @@ import numpy as np
 from deepvm.core.answer import Answer
 from deepvm.core.cluster.cluster import Recommendation, Rejection
 from deepvm.core.cluster.instances import Catalog, InstanceType
-from deepvm.core.meanings import meant_type
 from deepvm.core.spelling import examples, listed
 from deepvm.core.units import MICRO_USD, format_usd
 from deepvm.errors import RequestError
@@ -63,65 +62,64 @@ def why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
 
 
 def _why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
-    known = catalog.by_name
-    if name not in known:
-        absence = why_absent(catalog, name)
-        allowed = f"a type of catalog {catalog.name}{f' ({absence})' if absence else ''}"
-        with_it = [
-            i.name
-            for i in catalog
-            if i.gpu is not None and i.gpu.name.casefold() == name.casefold()
-        ]
-        allowed += (
-            f"; {listed(with_it)} have it"
-            if with_it
-            else examples(name, known, meant_type(name, known))
-        )
-        raise RequestError("explain", name, allowed)
+    if name not in catalog.by_name:
+        raise RequestError("explain", name, _allowed(catalog, name))
     budget = request.budget_micro_usd
     candidates = gather(catalog, request)
     rejection = next((r for r in candidates.rejections if r.instance_type == name), None)
-    if (
-        rejection is None
-        and known[name].gpu is None
-        and not any(a.tiered for a in candidates.architectures)
-    ):
+    tiered = any(a.tiered for a in candidates.architectures)
+    if rejection is None and catalog[name].gpu is None and not tiered:
         names = " and ".join(a.name for a in candidates.architectures) or request.policy.value
         rejection = Rejection(name, "excluded", f"{names} clusters have no memory nodes")
     if rejection is not None:
-        return WhyNot(
-            catalog, name, f"{name} is not considered: {rejection.detail}", rejection=rejection
-        )
+        verdict = f"{name} is not considered: {rejection.detail}"
+        return WhyNot(catalog, name, verdict, rejection=rejection)
     blocks = blocks_of(candidates)
     winner = first(Enumeration.build(blocks), request, budget)
     # The same blocks with fewer rows, so that values that are ranks stay comparable.
     enumeration = Enumeration.build([_having(b, name) for b in blocks])
     best = first(enumeration, request, budget)
     if best is None:
-        cheapest = enumeration.cheapest()
-        price = None if cheapest is None else cheapest.price
-        cluster = f", {cheapest.cluster}," if cheapest else ""
-        rejection = rejection_of(candidates, name, price, cluster)
         verdict = "is in no cluster"
-        if cheapest is not None:
+        cheapest = enumeration.cheapest()
+        if cheapest is None:
+            rejection = rejection_of(candidates, name, None)
+        else:
+            rejection = rejection_of(candidates, name, cheapest.price, f", {cheapest.cluster},")
             short = rejection.reason in ("memory", "gpu-memory")
             verdict = "has too little memory" if short else "is beyond the budget"
         text = f"{name} {verdict}: {rejection.detail}"
         return WhyNot(catalog, name, text, rejection=rejection)
-    found = describe(best, candidates, binding=binding(best, candidates), elsewhere=True)
     assert winner is not None  # if any plan has this type
-    if best.cluster == winner.cluster:
-        verdict = f"{name} is in the best cluster"
-        price_usd = Decimal(best.price) / MICRO_USD
-        return WhyNot(catalog, name, verdict, found, 0.0, price_usd, reference=candidates.reference)
-    better = improvement(winner, best, request)
-    gap = None if better is None else -better
-    equal = cheapest_reaching(enumeration, request, tie_floor(winner.value))
-    matches_at = None if equal is None else Decimal(equal.price) / MICRO_USD
-    verdict = _verdict(
-        name, best, winner, gap, _matched(enumeration, winner, matches_at, request), request
+    why = WhyNot(
+        catalog,
+        name,
+        f"{name} is in the best cluster",
+        describe(best, candidates, binding=binding(best, candidates), elsewhere=True),
+        0.0,
+        Decimal(best.price) / MICRO_USD,
+        reference=candidates.reference,
     )
-    return WhyNot(catalog, name, verdict, found, gap, matches_at, reference=candidates.reference)
+    if best.cluster == winner.cluster:
+        return why
+    better = improvement(winner, best, request)
+    equal = cheapest_reaching(enumeration, request, tie_floor(winner.value))
+    return replace(
+        why,
+        verdict=_verdict(name, best, winner, enumeration, request),
+        gap=None if better is None else -better,
+        matches_at=None if equal is None else Decimal(equal.price) / MICRO_USD,
+    )
+
+
+def _allowed(catalog: Catalog, name: str) -> str:
+    absence = why_absent(catalog, name)
+    allowed = f"a type of catalog {catalog.name}{f' ({absence})' if absence else ''}"
+    gpu = name.casefold()
+    with_it = [i.name for i in catalog if i.gpu is not None and i.gpu.name.casefold() == gpu]
+    if with_it:
+        return f"{allowed}; {listed(with_it)} have it"
+    return allowed + examples(name, catalog.by_name)
 
 
 def _having(block: Block, name: str) -> Block:
@@ -135,15 +133,14 @@ def _having(block: Block, name: str) -> Block:
     return replace(block, sizes=sizes.take(rows), scoring=block.scoring.take(rows))
 
 
-def _matched(
-    enumeration: Enumeration, winner: Choice, matches_at: Decimal | None, request: PlanRequest
-) -> str:
+def _matched(enumeration: Enumeration, winner: Choice, request: PlanRequest) -> str:
     """At which price a type would equal the winner, or why at none."""
     floor = tie_floor(winner.value)
-    if matches_at is not None:
+    equal = cheapest_reaching(enumeration, request, floor)
+    if equal is not None:
         return (
             f"it would equal the winner's {format_usd(winner.price)} $/h cluster at"
-            f" {format_usd(matches_at)} $/h"
+            f" {format_usd(equal.price)} $/h"
         )
     if cheapest_reaching(enumeration, request, floor, late=True) is not None:
         return "what would equal the winner misses the deadline more often than once in ten times"
@@ -156,29 +153,25 @@ def _matched(
 
 
 def _verdict(
-    name: str, best: Choice, winner: Choice, gap: float | None, matched: str, request: PlanRequest
+    name: str, best: Choice, winner: Choice, enumeration: Enumeration, request: PlanRequest
 ) -> str:
     what = f"The best cluster with {name}, {best.cluster} at {format_usd(best.price)} $/h,"
     ahead = improvement(winner, best, request)
     late = float(best.block.sizes.late[best.size])
-    misses = f" and misses the deadline in {late:.0%} of cases" if late > SELDOM else ""
-    if best.value > winner.value and request.weighs_doubt and ahead is not None:
-        price = f"{best.price / winner.price:.2f} times the winner's price"
+    misses = f"misses the deadline in {late:.0%} of cases"
+    if request.weighs_doubt and ahead is not None and best.value > winner.value:
         if not best.block.sizes.trusted[best.size]:
-            return (
-                f"{what} is {ahead:.1%} better on paper, but larger than what such clusters were"
-                " measured with"
-            )
-        if late > SELDOM:
-            return f"{what} is {ahead:.1%} better{misses}; {winner.cluster} is first"
-        if ahead >= LITTLE - 1 and best.value > 0:
-            return (
-                f"{what} is {ahead:.1%} better, but too uncertain, at {price}; {winner.cluster} is"
-                " first"
-            )
-        hardly = "hardly" if ahead < 0.0005 else f"only {ahead:.1%}"
-        return f"{what} is {hardly} better, at {price}; {winner.cluster} is first"
-    if request.weighs_doubt and gap is not None and gap < CLOSE - 1 and best.price <= winner.price:
+            but = "larger than what such clusters were measured with"
+        elif late > SELDOM:
+            but = misses
+        elif ahead >= LITTLE - 1 and best.value > 0:
+            but = "too uncertain"
+        else:
+            but = "too little"
+        price = f"at {best.price / winner.price:.2f} times the winner's price"
+        return f"{what} is {ahead:.1%} better, but {but}, {price}; {winner.cluster} is first"
+    close = ahead is not None and -ahead < CLOSE - 1
+    if request.weighs_doubt and close and best.price <= winner.price:
         order = "lower quota needs, rarer interruptions and lower prices decide, in this order"
         return (
             f"{what} is within 1 % of the winner, {winner.cluster} at {format_usd(winner.price)}"
@@ -186,23 +179,21 @@ def _verdict(
         )
     if best.value >= tie_floor(winner.value):
         over = best.price - winner.price
-        if not over:
-            return (
-                f"{what} is as good as the winner and costs the same; fewer memory nodes, then"
-                " names decide"
-            )
-        return f"{what} is as good as the winner and costs {format_usd(over)} $/h more"
+        costs = "the same; fewer memory nodes, then names decide"
+        if over:
+            costs = f"{format_usd(over)} $/h more"
+        return f"{what} is as good as the winner and costs {costs}"
     share = "no measured throughput to compare"
-    if gap is not None and request.policy is PolicyName.DEEPVM:
+    if ahead is not None and request.policy is PolicyName.DEEPVM:
         # Makespans are compared by jobs in the same time.
-        worse = gap / (1 - gap) if request.objective is Objective.MAKESPAN else gap
+        worse = -ahead / (1 + ahead) if request.objective is Objective.MAKESPAN else -ahead
         share = f"{worse:.1%} {_WORSE[request.objective]}"
-    elif gap is not None:
-        share = (
-            f"{abs(gap):.1%} {'less' if gap > 0 else 'more'} throughput, which is not what this"
-            " policy looks at"
-        )
-    return f"{what} has {share}{misses}; {matched}"
+    elif ahead is not None:
+        more = "more" if ahead >= 0 else "less"
+        share = f"{abs(ahead):.1%} {more} throughput, which is not what this policy looks at"
+    if late > SELDOM:
+        share += f" and {misses}"
+    return f"{what} has {share}; {_matched(enumeration, winner, request)}"
 
 
 _WORSE = {

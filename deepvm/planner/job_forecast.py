@@ -105,40 +105,29 @@ class Work:
         """
         if job is not None and work is not None:
             raise RequestError("work", work, "either --job or --work")
-        if training is not None and (job is not None or work is not None):
-            option, value = ("work", work) if job is None else ("job", job.name)
-            raise RequestError(
-                option,
-                value,
-                "--tokens, --samples or --epochs with a model, which say how much is trained",
-            )
-        if training is not None and measured_on:
-            raise RequestError(
-                "measured_on", measured_on, "none with a model: its speed on each type is known"
-            )
-        if training is not None and save_policy is not None:
-            raise RequestError(
-                "save_policy",
-                save_policy,
-                "none with a model: it is counted as saved at the best times",
-            )
         if training is not None:
+            amount = "--tokens, --samples or --epochs with a model, which say how much is trained"
+            for option, value, allowed in (
+                ("work", work, amount),
+                ("job", job and job.name, amount),
+                ("measured_on", measured_on, "none with a model: its speed on each type is known"),
+                (
+                    "save_policy",
+                    save_policy,
+                    "none with a model: it is counted as saved at the best times",
+                ),
+            ):
+                if value not in (None, ""):
+                    raise RequestError(option, value, allowed)
             job = _of_training(training, checkpoint_bytes)
         if job is None:
             assert work is not None
             job = _of_seconds(parse_hours(work, "work"), checkpoint_bytes)
         # A job file may describe other machines than the planner's clusters.
         if job.vms != 1:
-            allowed = (
-                "vms: 1 with the step_s of one VM; how much faster a cluster is, the speed-up"
-                " curves say"
-            )
-            raise RequestError("job", f"vms: {job.vms}", allowed)
+            raise RequestError("job", f"vms: {job.vms}", "vms: 1 with the step_s of one VM")
         if job.market is not Market.SPOT:
-            allowed = (
-                "market: spot; the clusters are of spot VMs, 'deepvm simulate' shows the job on"
-                " demand"
-            )
+            allowed = "market: spot; 'deepvm simulate' shows the job on demand"
             raise RequestError("job", f"market: {job.market.value}", allowed)
         mean = known_life_s(mttp, interruption_rate)
         if mean is not None:

@@ -28,20 +28,16 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from deepvm.core.cluster.instances import INTERRUPTION_BANDS
+from deepvm.core.cluster.instances import INTERRUPTION_BANDS, InstanceType
 from deepvm.core.units import MICRO_USD, MOST_USD
-from deepvm.planner.columns import BoolArray, FloatArray, IntArray
+from deepvm.planner.columns import BoolArray, FloatArray, IntArray, TrainingTable
 from deepvm.planner.request import PlanRequest
 from deepvm.planner.scoring import TIE
 from deepvm.planner.search.enumeration import Choice, Enumeration
 from deepvm.planner.workload.laws import law_of
-
-if TYPE_CHECKING:
-    from deepvm.core.training.speed import SpeedUncertainty
 
 # Factors have a hair more, so that rounding does not decide.
 # Prices up to this factor are about the same.
@@ -62,8 +58,6 @@ SELDOM = 0.1
 ALIKE_LATE = 0.05
 # Least log gain per log price to be named: 19 % more speed for twice the price.
 REPAID = 0.25
-_AT_ONCE, _DOUBTS_AT_ONCE = 64, 4
-"""Plans that are compared with the one kept so far at once, and of how many the doubts."""
 
 
 @dataclass(frozen=True)
@@ -124,45 +118,30 @@ class Plans:
             rows = np.flatnonzero(eligible & (value * CLOSE >= best))
         else:  # costs: a higher one may be worth it
             rows = np.flatnonzero(eligible & (value >= best * LITTLE))
-        row = int(rows[0])
-        rows = rows[1:]
+        row, *others = rows.tolist()
         yield row
-        while len(rows):
-            some = rows[:_AT_ONCE]
-            better = self._takes_over(row, some, best[some])
-            place = int(np.argmax(better)) if better.any() else len(some) - 1
-            rows = rows[place + 1 :]
-            if better.any():
-                row = int(some[place])
+        for other, most in zip(others, best[others].tolist(), strict=True):
+            if self._takes_over(row, other, most):
+                row = other
                 yield row
 
-    def _takes_over(self, row: int, others: IntArray, best: FloatArray) -> BoolArray:
-        """Whether dearer plans replace the kept one; ``best``: best value up to each of them."""
-        value = self.value[others]
+    def _takes_over(self, row: int, other: int, best: float) -> bool:
+        """Whether a dearer plan replaces the kept one; ``best``: best value up to it."""
         now = float(self.value[row])
-        price = self.price[others] / self.price[row]
+        value = float(self.value[other])
+        price = float(self.price[other] / self.price[row])
         if now <= 0:
-            faster = price * now / value
-            behind = value / best - 1.0
             # Not equals: the first by name stays, however many rows are shown.
-            return np.asarray(
-                (value > now) | (faster > np.maximum(ABOUT, 1.0 + TIE + WORTH * behind))
-            )
+            behind = value / best - 1.0
+            return value > now or price * now / value > max(ABOUT, 1.0 + TIE + WORTH * behind)
         times = value / now
-        worth = (times >= LITTLE) | (price <= np.maximum(ABOUT, 1.0 + TIE + WORTH * (times - 1.0)))
-        worth &= times > 1.0
-        doubtful = worth & (times <= QUARTER) & (times * (1.0 + TIE) < price)
-        worth &= ~(doubtful & (times < CLOSE))  # not even ahead
-        # Doubts take time, and only the first plan that takes over matters.
-        places = np.flatnonzero(worth)
-        while len(places) and doubtful[places[0]]:
-            batch = places[:_DOUBTS_AT_ONCE]
-            places = places[_DOUBTS_AT_ONCE:]
-            some = batch[doubtful[batch]]
-            worth[some] = np.log(times[some] / CLOSE) >= SURE * self.apart(row, others[some])
-            if worth[batch].any():
-                break
-        return np.asarray(worth)
+        worth = times >= LITTLE or price <= max(ABOUT, 1.0 + TIE + WORTH * (times - 1.0))
+        if times <= 1.0 or not worth:
+            return False
+        if times > QUARTER or times * (1.0 + TIE) >= price:
+            return True
+        apart = SURE * self.apart(row, np.array([other]))[0]
+        return times >= CLOSE and math.log(times / CLOSE) >= apart
 
     def firsts(self, above: int) -> Iterator[tuple[int, int]]:
         """The first row of the cheapest n plans, for each n > ``above`` where it may change."""
@@ -328,54 +307,55 @@ def firsts(enumeration: Enumeration, most: int, *, above: int = -1) -> Iterator[
 @lru_cache(maxsize=4)
 def _plans(enumeration: Enumeration, within: int) -> Plans:
     """The cheapest plans, so many; several questions are asked about the same ones."""
-    size, memory, nodes, price = enumeration.plans[:, :within]
-    block = enumeration.block[:within]
-    names: dict[str, int] = {}
-    trains, vcpus, band = (np.zeros(within, dtype=np.int64) for _ in range(3))
-    trusted = np.ones(within, dtype=np.bool_)
-    late = np.zeros(within)
-    for index, one in enumerate(enumeration.blocks):
-        rows = np.flatnonzero(block == index)
-        sizes = one.sizes
-        tier = one.tier
-        kinds = sizes.type_index[size[rows]]
-        counts = sizes.count[size[rows]]
-        number = np.array(
-            [names.setdefault(t.name, len(names)) for t in sizes.types], dtype=np.int64
-        )
-        trains[rows] = number[kinds]
-        vcpus[rows] = np.array([t.vcpus for t in sizes.types], dtype=np.int64)[kinds] * counts
-        worst = len(INTERRUPTION_BANDS)
-        bands = [worst if t.interruption_band is None else t.interruption_band for t in sizes.types]
-        # VMs that are bought on demand are not interrupted.
-        band[rows] = np.where(
-            sizes.spot[size[rows]] > 0, np.array(bands, dtype=np.int64)[kinds], -1
-        )
-        trusted[rows] = sizes.trusted[size[rows]]
-        late[rows] = sizes.late[size[rows]]
-        with_nodes = rows[memory[rows] >= 0]
-        vcpus[with_nodes] += tier.vcpus[memory[with_nodes]] * nodes[with_nodes]
-
-    def doubts(rows: IntArray) -> Iterator[tuple[IntArray, SpeedUncertainty]]:
-        """The doubts in the speeds of some plans, and which of them they are."""
-        blocks = block[rows]
-        for index, one in enumerate(enumeration.blocks):
-            places = np.flatnonzero(blocks == index)
-            sizes = size[rows[places]]
-            kinds = one.sizes.type_index[sizes]
-            for kind in set(kinds.tolist()):
-                law = law_of(one.sizes.curves[kind])
-                if law is not None:
-                    yield (
-                        places[kinds == kind],
-                        law.doubt(one.sizes.count[sizes[kinds == kind]].astype(np.float64)),
-                    )
+    enumeration = enumeration.only(np.arange(within))
+    column = enumeration.column
+    _, memory, nodes, price = enumeration.plans
+    count = column(lambda s, rows: s.count[rows])
+    vcpus = count * column(_vcpus)
+    for index, block in enumerate(enumeration.blocks):
+        rows = np.flatnonzero((enumeration.block == index) & (memory >= 0))
+        vcpus[rows] += block.tier.vcpus[memory[rows]] * nodes[rows]
+    curves = [curve for block in enumeration.blocks for curve in block.sizes.curves]
+    before = np.cumsum([0, *(len(block.sizes.curves) for block in enumeration.blocks)])
+    scales = column(lambda s, rows: s.type_index[rows]) + before[enumeration.block]
 
     def apart(row: int, others: IntArray) -> FloatArray:
         found = np.zeros(len(others))
-        for _, mine in doubts(np.array([row])):
-            for places, theirs in doubts(others):
+        law = law_of(curves[scales[row]])
+        if law is None:
+            return found
+        mine = law.doubt(count[[row]].astype(np.float64))
+        for scale in set(scales[others].tolist()):
+            other = law_of(curves[scale])
+            if other is not None:
+                places = np.flatnonzero(scales[others] == scale)
+                theirs = other.doubt(count[others[places]].astype(np.float64))
                 found[places] = theirs.apart(mine)
         return found
 
-    return Plans(enumeration.value[:within], price, trains, vcpus, band, trusted, late, apart)
+    return Plans(
+        value=enumeration.value,
+        price=price,
+        type_number=enumeration.trains[1],
+        vcpus=vcpus,
+        band=column(_bands),
+        trusted=column(lambda s, rows: s.trusted[rows]).astype(np.bool_),
+        late=column(lambda s, rows: s.late[rows]).astype(np.float64),
+        apart=apart,
+    )
+
+
+def _vcpus(sizes: TrainingTable, rows: IntArray) -> IntArray:
+    return np.array([t.vcpus for t in sizes.types], dtype=np.int64)[sizes.type_index[rows]]
+
+
+def _bands(sizes: TrainingTable, rows: IntArray) -> IntArray:
+    """Interruption bands; -1 for VMs that are bought on demand, which are not interrupted."""
+    bands = np.array([band_of(t) for t in sizes.types], dtype=np.int64)
+    return np.where(sizes.spot[rows] > 0, bands[sizes.type_index[rows]], -1)
+
+
+def band_of(instance: InstanceType) -> int:
+    """The interruption band of a type; an unknown one counts as worse than the worst."""
+    band = instance.interruption_band
+    return len(INTERRUPTION_BANDS) if band is None else band

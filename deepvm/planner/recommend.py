@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import cached_property
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from deepvm.core.answer import Answer
+from deepvm.core.answer import Rows
 from deepvm.core.cluster.cluster import Recommendation, Rejection
 from deepvm.core.cluster.instances import Catalog, InstanceType
 from deepvm.core.interval import Interval
@@ -21,7 +22,6 @@ from deepvm.planner.describe import binding, block_of, blocks_of, describe, impr
 from deepvm.planner.infeasible import Infeasible, infeasible, rejection_of
 from deepvm.planner.ranking import (
     CLOSE,
-    LITTLE,
     cheapest_reaching,
     first,
     most_valuable,
@@ -35,8 +35,8 @@ from deepvm.planner.request import (
     PolicyName,
     SolverName,
 )
-from deepvm.planner.scoring import scoring
-from deepvm.planner.search.enumeration import Block, Choice, Enumeration
+from deepvm.planner.scoring import TIE, scoring
+from deepvm.planner.search.enumeration import Choice, Enumeration
 from deepvm.planner.search.formulation import SolveStatus
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class TracedLifetimes:
 
 
 @dataclass(frozen=True, repr=False)
-class Recommendations(Answer, Sequence[Recommendation]):
+class Recommendations(Rows[Recommendation]):
     """The answer to a request: a sequence of recommendations, best first.
 
     Attributes:
@@ -173,44 +173,31 @@ class Recommendations(Answer, Sequence[Recommendation]):
             f" $/h{more}>"
         )
 
-    def __len__(self) -> int:
-        """How many clusters are ranked."""
-        return len(self.configurations)
-
-    @overload
-    def __getitem__(self, index: int) -> Recommendation: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Recommendation]: ...
-
-    def __getitem__(self, index: int | slice) -> Recommendation | Sequence[Recommendation]:
-        """The recommendation at this place, 0 is the best."""
-        return self.configurations[index]
+    @property
+    def rows(self) -> tuple[Recommendation, ...]:  # type: ignore[override]
+        """The ranked clusters."""
+        return self.configurations
 
 
 def solve(catalog: Catalog, request: PlanRequest) -> Recommendations:
     """Answer a validated request."""
     candidates = gather(catalog, request)
     request = candidates.request
-    everything = blocks_of(candidates)
-    blocks: Sequence[Block] = everything
-    if request.work is None:  # else larger clusters say how late the others are
-        blocks = [block.within(_NEAR * request.budget_micro_usd) for block in everything]
+    blocks = blocks_of(candidates)
     enumeration = Enumeration.build(blocks, request.plans_of_a_size)
     choices = ranked(enumeration, request, request.budget_micro_usd, request.top)
     status = SolveStatus.OPTIMAL
     solver = "frontier"
     doubt = ""
     if request.solver is SolverName.ILP:
-        # Loads PuLP and HiGHS, which the enumeration does without
+        # Loads HiGHS, which the enumeration does without
         from deepvm.planner.search import ilp
 
         proof = ilp.prove(blocks, request.budget_micro_usd, time_limit_s=request.time_limit_s)
         status = proof.status
         solver = proof.solver
-        found = (proof.choice, enumeration.best(request.budget_micro_usd))
-        proven, best = ((c.cluster, c.price) if c else None for c in found)
-        doubt = _DOUBTS.get(status, "" if proven == best else _DISAGREES)
+        agrees = agree(proof.choice, enumeration.best(request.budget_micro_usd))
+        doubt = _DOUBTS.get(status, "" if agrees else _DISAGREES)
         if doubt == _DISAGREES:
             status = SolveStatus.NUMERICAL
     catalog = candidates.catalog
@@ -224,9 +211,7 @@ def solve(catalog: Catalog, request: PlanRequest) -> Recommendations:
         configurations=tuple(_described(choices, candidates)),
         alternatives=tuple(_alternatives(enumeration, candidates, choices[0])) if choices else (),
         rejections=tuple(_rejections(candidates, enumeration)),
-        next_change=_next_change(
-            enumeration, everything, candidates, choices[0] if choices else None
-        ),
+        next_change=_next_change(enumeration, candidates, choices[0] if choices else None),
         nearly=_nearly(enumeration, candidates, choices[0]) if choices else None,
         on_demand=_on_demand(enumeration, candidates),
         status=status,
@@ -238,6 +223,14 @@ def solve(catalog: Catalog, request: PlanRequest) -> Recommendations:
         reference=candidates.reference,
         fastest=_fastest(enumeration, request, choices[0]) if choices else True,
     )
+
+
+def agree(proven: Choice | None, best: Choice | None) -> bool:
+    """Whether two plans are as good, at the same price where the price is not in the value."""
+    if proven is None or best is None:
+        return proven is best
+    same_price = best.block.scoring.per_dollar or proven.price == best.price
+    return same_price and math.isclose(proven.value, best.value, rel_tol=2 * TIE)
 
 
 def _fastest(enumeration: Enumeration, request: PlanRequest, best: Choice) -> bool:
@@ -332,6 +325,7 @@ def _nearly(
     fastest = request.objective in (Objective.THROUGHPUT, Objective.MAKESPAN)
     if not fastest or request.policy is not PolicyName.DEEPVM:
         return None
+    enumeration = enumeration.only(np.arange(enumeration.affordable(best.price)))
     choice = cheapest_reaching(enumeration, request, best.value * NEARLY)
     cheaper = choice is not None and choice.price <= (1 - WORTH_SAVING) * best.price
     return describe(choice, candidates) if choice is not None and cheaper else None
@@ -364,27 +358,11 @@ def _on_demand(enumeration: Enumeration, candidates: Candidates) -> Recommendati
     return None if choice is None else describe(choice, candidates)
 
 
-# Budget factor up to which all clusters are examined; beyond it, better ones only.
-_NEAR = 2
-
-
 def _next_change(
-    enumeration: Enumeration, blocks: Sequence[Block], candidates: Candidates, now: Choice | None
+    enumeration: Enumeration, candidates: Candidates, now: Choice | None
 ) -> NextChange | None:
-    """``enumeration``: as :func:`solve` makes it of the blocks."""
     request = candidates.request
-    budget = request.budget_micro_usd
-    change = next_first(enumeration, request, budget, now)
-    if (
-        now is not None
-        and (change is None or change.price > _NEAR * budget)
-        and request.work is None
-    ):
-        floor = min(now.value * LITTLE, now.value / LITTLE)
-        trusted = request.weighs_doubt and bool(now.block.sizes.trusted[now.size])
-        wanted = floor if trusted or not request.weighs_doubt else -np.inf
-        far = [block.within(_NEAR * budget, wanted, trusted=trusted) for block in blocks]
-        change = next_first(Enumeration.build(far), request, budget, now)
+    change = next_first(enumeration, request, request.budget_micro_usd, now)
     if change is None:
         return None
     gain = None if now is None else improvement(now, change, request)

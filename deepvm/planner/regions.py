@@ -15,10 +15,10 @@ import numpy as np
 from deepvm.core.answer import Answer
 from deepvm.core.bill.extras import COSTS
 from deepvm.core.cluster.cluster import Cluster, Recommendation
-from deepvm.core.cluster.instances import INTERRUPTION_BANDS, Catalog
+from deepvm.core.cluster.instances import Catalog
 from deepvm.core.units import MICRO_USD, format_usd
 from deepvm.planner.columns import FloatArray, IntArray
-from deepvm.planner.ranking import QUARTER, Plans
+from deepvm.planner.ranking import QUARTER, Plans, band_of
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
 from deepvm.planner.scoring import tie_floor
@@ -153,8 +153,6 @@ def _best(left: Sequence[Placed], request: PlanRequest) -> int:
             i for i, w in enumerate(worth) if all(x >= y for x, y in zip(w, floors, strict=True))
         )
     clusters = [p.recommendation.cluster for p in left]
-    never = len(INTERRUPTION_BANDS)
-    bands = [never if (band := c.gpu.interruption_band) is None else band for c in clusters]
     predictions = [p.recommendation.prediction for p in left]
     doubts = [_doubt(c, request) for c in clusters]
 
@@ -173,7 +171,7 @@ def _best(left: Sequence[Placed], request: PlanRequest) -> int:
             [sum(g.count * g.instance.vcpus for g in c.groups) for c in clusters], dtype=np.int64
         ),
         band=np.array(
-            [b if c.spot_count else -1 for b, c in zip(bands, clusters, strict=True)],
+            [band_of(c.gpu) if c.spot_count else -1 for c in clusters],
             dtype=np.int64,
         ),
         trusted=np.array([p is None or p.trusted for p in predictions]),
@@ -207,33 +205,10 @@ def _tie_break(placed: Placed) -> tuple[object, ...]:
 
 def _worth(r: Recommendation, request: PlanRequest) -> tuple[float, ...]:
     """What the policy maximises, comparable between catalogs; higher is better."""
-    cluster = r.cluster
-    gpu = r.cluster.gpu
-    count = float(cluster.gpu_count)
-    eflops = gpu.eflops or 0.0
-    if request.policy is PolicyName.COST_FIRST:
-        return (count,)
     if request.policy is PolicyName.PERFORMANCE_FIRST:
-        return (eflops, count)
-    unscaled = request.policy is PolicyName.NOSCALE
-    if request.needs_work and not unscaled and r.outlook is not None:
-        return (
-            (
-                1 / r.outlook.total_s
-                if request.objective is Objective.MAKESPAN
-                else -r.outlook.cost_usd
-            ),
-        )
-    if request.objective is Objective.FLOPP:
-        vms = (
-            (cluster.spot_count, gpu.spot_usd_per_hour),
-            (cluster.on_demand_count, gpu.on_demand_usd_per_hour),
-        )
-        # DeepVM eq. 4, 8 with K = 1
-        unscaled_z = sum(n * eflops / float(price) for n, price in vms if n and price)
-        return (unscaled_z if unscaled else r.z,)
-    kept = r.prediction.kept.value if r.prediction else 1.0
-    throughput = eflops * count if unscaled else r.throughput * kept
-    if request.objective in (Objective.THROUGHPUT, Objective.MAKESPAN):
-        return (throughput,)
-    return (-float(r.counted_usd_per_hour) / throughput if throughput else -float("inf"),)
+        return (r.cluster.gpu.eflops or 0.0, float(r.cluster.gpu_count))
+    if request.needs_work and request.policy is PolicyName.DEEPVM and r.outlook is not None:
+        # Perhaps simulated
+        makespan = request.objective is Objective.MAKESPAN
+        return (1 / r.outlook.total_s if makespan else -r.outlook.cost_usd,)
+    return (r.value,)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
 from deepvm.core.cluster.cluster import Rejection
@@ -16,7 +16,7 @@ from deepvm.core.cluster.instances import (
     quota_limit,
 )
 from deepvm.core.cluster.memory_nodes import MemoryNodeRule
-from deepvm.core.meanings import gpu_of_type, meant_gpu, meant_type, not_rented
+from deepvm.core.meanings import meant_gpu, not_rented
 from deepvm.core.spelling import examples
 from deepvm.core.units import GIB
 from deepvm.errors import RequestError
@@ -38,22 +38,19 @@ def quota_too_small(
     """What a quota allows, what VMs need and, if the quota is known, the value to request."""
     quota = find_quota(quotas, instance.quota_family, market)
     assert quota is not None
+    vms = f"{count} x {instance.name}"
     if instance.reserved is not None:
-        return (
-            f"{count} x {instance.name} are more than the {instance.reserved.count} that the"
-            " pool has"
-        )
+        return f"{vms} are more than the {instance.reserved.count} that the pool has"
     needed = count * instance.vcpus
-    has = f"the quota is {quota.vcpus}" + (
-        f", of which {quota.in_use} are in use" if quota.in_use else ""
-    )
     text = (
-        f"{count} x {instance.name} would need {needed} {market.value} vCPUs of"
-        f" {instance.quota_family}; {has}"
+        f"{vms} would need {needed} {market.value} vCPUs of {instance.quota_family}; the quota is"
+        f" {quota.vcpus}"
     )
-    if not quota.code:
-        return text
-    return f"{text}; ask for at least {needed + quota.in_use} of {quota.label}"
+    if quota.in_use:
+        text += f", of which {quota.in_use} are in use"
+    if quota.code:
+        text += f"; ask for at least {needed + quota.in_use} of {quota.label}"
+    return text
 
 
 def matches(name: str, globs: Iterable[str]) -> bool:
@@ -82,16 +79,12 @@ def _allowed(option: str, glob: str, names: Sequence[str], catalog: Catalog) -> 
     """What an error says about a glob that matches nothing: why, and what was probably meant."""
     text = "a name or glob that matches a type"
     if option == "gpu":
-        why = not_rented(glob, names)
-        return (
-            f"{text}; {why}"
-            if why
-            else text + examples(glob, names, meant_gpu(glob, names, "--gpu-memory-min"))
-        )
-    why = why_absent(catalog, glob, training=option == "instance_type")
-    gpu = gpu_of_type(glob) if option == "instance_type" else ""
-    meant = f"--gpu {gpu}" if gpu else meant_type(glob, names, glob=True)
-    return text + (f" ({why})" if why else "") + examples(glob, names, meant)
+        if why := not_rented(glob, names):
+            return f"{text}; {why}"
+        return text + examples(glob, names, meant_gpu(glob, names, "--gpu-memory-min"))
+    if why := why_absent(catalog, glob, training=option == "instance_type"):
+        text += f" ({why})"
+    return text + examples(glob, names)
 
 
 def why_absent(catalog: Catalog, glob: str, *, training: bool = False) -> str:
@@ -107,38 +100,40 @@ def why_absent(catalog: Catalog, glob: str, *, training: bool = False) -> str:
 
 def training_rejection(instance: InstanceType, request: PlanRequest) -> Rejection | None:
     """Why a GPU type may not train in any architecture, or None."""
-    name = instance.name
+    return _first(instance, _training_reasons(instance, request))
+
+
+def _first(instance: InstanceType, reasons: Iterable[tuple[str, str]]) -> Rejection | None:
+    """A rejection for the first reason with a detail."""
+    return next((Rejection(instance.name, why, detail) for why, detail in reasons if detail), None)
+
+
+def _training_reasons(instance: InstanceType, request: PlanRequest) -> Iterator[tuple[str, str]]:
     gpu = instance.gpu
     assert gpu is not None
-    excluded = _excluded(instance, request, "instance-type", request.instance_types)
+    yield "excluded", _excluded(instance, request, "instance-type", request.instance_types)
     models = tuple(g.casefold() for g in request.gpus)
     if models and not matches(gpu.name.casefold(), models):
-        excluded = f"its GPU is none of --gpu {', '.join(request.gpus)}"
-    excluded = excluded or _filtered(gpu, request)
-    if excluded:
-        return Rejection(name, "excluded", excluded)
-    if instance.unusable:
-        return Rejection(name, "unusable", instance.unusable)
-    if request.training is not None and (lacks := _without_wheels(instance, gpu, request)):
-        return Rejection(
-            name,
-            "no-wheels",
-            f"{lacks}; if you have built PyTorch for it, allow it with --gpu {gpu.name}",
-        )
+        yield "excluded", f"its GPU is none of --gpu {', '.join(request.gpus)}"
+    yield "excluded", _filtered(gpu, request)
+    yield "unusable", instance.unusable
     measure = "measure it on such a VM with 'deepvm profile eflops --save'"
-    if instance.eflops is None:
-        if request.training is not None:
-            return Rejection(name, "speed-unknown", instance.eflops_source)
-        nobody = instance.eflops_source or "nobody has measured its eFLOPS"
-        return Rejection(name, "unprofiled", f"{nobody}; {measure}")
-    if instance.eflops_basis and not request.estimates:
-        allow = (
-            f"allow the estimate of {instance.eflops:g} ({instance.eflops_basis}) with --estimates"
+    if request.training is not None:
+        if lacks := _without_wheels(instance, gpu, request):
+            build = f"if you have built PyTorch for it, allow it with --gpu {gpu.name}"
+            yield "no-wheels", f"{lacks}; {build}"
+        if instance.eflops is None:
+            yield "speed-unknown", instance.eflops_source
+    elif instance.eflops is None:
+        unknown = instance.eflops_source or "its eFLOPS have not been measured"
+        yield "unprofiled", f"{unknown}; {measure}"
+    elif instance.eflops_basis and not request.estimates:
+        estimate = f"{instance.eflops:g} ({instance.eflops_basis})"
+        yield (
+            "unprofiled",
+            f"its eFLOPS have not been measured; {measure}, or allow the estimate of {estimate}"
+            " with --estimates",
         )
-        return Rejection(
-            name, "unprofiled", f"nobody has measured its eFLOPS; {measure}, or {allow}"
-        )
-    return None
 
 
 def _without_wheels(instance: InstanceType, gpu: Gpu, request: PlanRequest) -> str:
@@ -153,12 +148,6 @@ def _without_wheels(instance: InstanceType, gpu: Gpu, request: PlanRequest) -> s
     return "" if named or measured else WITHOUT_WHEELS.get(gpu.name, "")
 
 
-def _goes_with(instance: InstanceType, globs: Iterable[str]) -> bool:
-    """Whether a type is meant: a reserved pool by its own name or by its type's."""
-    globs = tuple(globs)
-    return matches(instance.name, globs) or matches(instance.type_name, globs)
-
-
 def _excluded(
     instance: InstanceType, request: PlanRequest, option: str, wanted: Sequence[str]
 ) -> str:
@@ -167,7 +156,8 @@ def _excluded(
     processors = request.cpu_architecture
     if matches(name, request.exclude):
         return f"left out by --exclude {next(g for g in request.exclude if matches(name, (g,)))}"
-    if wanted and not _goes_with(instance, wanted):
+    # A reserved pool is meant by its own name or by its type's.
+    if wanted and not (matches(name, wanted) or matches(instance.type_name, wanted)):
         return f"it is none of --{option} {', '.join(wanted)}"
     if request.generation is Generation.CURRENT and not instance.current_generation:
         return "it is of a previous generation, and --generation is current"
@@ -184,18 +174,19 @@ def _filtered(gpu: Gpu, request: PlanRequest) -> str:
     if gpu.count not in request.gpus_per_vm:
         return f"it has {gpu.count} GPUs, wanted {_shown(request.gpus_per_vm, str)}"
     each = None if gpu.memory_gib is None else int(gpu.memory_gib * GIB)
+    together = None if each is None else each * gpu.count
     for what, size, allowed in (
         ("each GPU has", each, request.gpu_memory_bytes),
-        (
-            "its GPUs together have",
-            None if each is None else each * gpu.count,
-            request.gpu_total_memory_bytes,
-        ),
+        ("its GPUs together have", together, request.gpu_total_memory_bytes),
     ):
         if allowed != ANY_NUMBER and (size is None or size not in allowed):
-            has = "an unknown amount" if size is None else f"{size / GIB:.4g} GiB"
-            return f"{what} {has}, wanted {_shown(allowed, lambda b: f'{b / GIB:.4g} GiB')}"
+            has = "an unknown amount" if size is None else _gib(size)
+            return f"{what} {has}, wanted {_shown(allowed, _gib)}"
     return ""
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:.4g} GiB"
 
 
 def _shown(bounds: Range, show: Callable[[int], str]) -> str:
@@ -207,67 +198,54 @@ def memory_rejection(
     instance: InstanceType, request: PlanRequest, quotas: Sequence[Quota], rule: MemoryNodeRule
 ) -> Rejection | None:
     """Why a CPU type cannot be a memory node, or None."""
-    name = instance.name
-    excluded = _excluded(instance, request, "memory-node", request.memory_nodes)
-    if excluded:
-        return Rejection(name, "excluded", excluded)
-    if instance.unusable:
-        return Rejection(name, "unusable", instance.unusable)
-    if name not in request.memory_nodes and (why := _not_by_default(instance, request, rule)):
-        reason, detail = why
-        return Rejection(name, reason, f"{detail} by name with --memory-node")
+    return _first(instance, _memory_reasons(instance, request, quotas, rule))
+
+
+def _memory_reasons(
+    instance: InstanceType, request: PlanRequest, quotas: Sequence[Quota], rule: MemoryNodeRule
+) -> Iterator[tuple[str, str]]:
+    yield "excluded", _excluded(instance, request, "memory-node", request.memory_nodes)
+    yield "unusable", instance.unusable
+    if instance.name not in request.memory_nodes:
+        yield from _not_by_default(instance, request, rule)
     if instance.on_demand_usd_per_hour is None:
-        return Rejection(name, "no-on-demand-price", "memory nodes are bought on demand")
+        yield "no-on-demand-price", "memory nodes are bought on demand"
     if instance.memory_node_gbps(rule) is None:
-        return Rejection(name, "network-unknown", "its network bandwidth is not known")
+        yield "network-unknown", "its network bandwidth is not known"
     least = rule.least_nodes(instance.memory_bytes or 0, request.checkpoint_bytes, request.buffers)
     if least is None:
-        return Rejection(name, "memory", too_little_memory(instance, request, rule))
-    if quota_count(quotas, instance, Market.ON_DEMAND) < least:
-        said = quota_too_small(quotas, instance, Market.ON_DEMAND, least)
+        yield "memory", too_little_memory(instance, request, rule)
+    elif quota_count(quotas, instance, Market.ON_DEMAND) < least:
+        detail = quota_too_small(quotas, instance, Market.ON_DEMAND, least)
         held = f"; so many hold {request.held} together (eq. 6)" if least > 1 else ""
-        return Rejection(name, "quota", said + held)
-    return None
+        yield "quota", detail + held
 
 
 def too_little_memory(instance: InstanceType, request: PlanRequest, rule: MemoryNodeRule) -> str:
     """What a memory node has, and what checkpoints need."""
-    room = rule.room_bytes(instance.memory_bytes or 0)
+    memory = instance.memory_bytes or 0
+    room = rule.room_bytes(memory)
     has = "unknown" if instance.memory_gib is None else f"{instance.memory_gib:g} GiB"
-    if room < (instance.memory_bytes or 0):
-        has += (
-            f", of which {room / GIB:.3g} GiB can hold checkpoints beside the system and the node"
-        )
-    together = ""
+    if room < memory:
+        has += f", of which {room / GIB:.3g} GiB can hold checkpoints"
     if rule.most_nodes is not None and room:
-        share = rule.share_bytes(
-            instance.memory_bytes or 0, request.checkpoint_bytes, request.buffers
-        )
-        together = (
-            f"; {rule.most_nodes} nodes, the most that share a version, hold"
-            f" {rule.most_nodes * share / GIB:.3g} GiB"
-        )
-    return (
-        f"memory {has}{together}, needed {request.held} = {request.memory_needed_bytes / GIB:.3g}"
-        " GiB (eq. 6)"
-    )
+        share = rule.share_bytes(memory, request.checkpoint_bytes, request.buffers)
+        has += f"; {rule.most_nodes} nodes, the most, hold {rule.most_nodes * share / GIB:.3g} GiB"
+    needed = f"{request.held} = {request.memory_needed_bytes / GIB:.3g} GiB (eq. 6)"
+    return f"memory {has}, needed {needed}"
 
 
 def _not_by_default(
     instance: InstanceType, request: PlanRequest, rule: MemoryNodeRule
-) -> tuple[str, str] | None:
-    """Why a type that could hold checkpoints must be named to be used (reason, detail)."""
+) -> Iterator[tuple[str, str]]:
+    """Why a type that could hold checkpoints must be named to be used."""
+    named = "by name with --memory-node"
     if instance.burstable and not request.burstable:
-        return (
-            "burstable",
-            "it runs at full speed only while it has credits; allow it with --burstable, or",
-        )
+        limited = "it runs at full speed only while it has credits"
+        yield "burstable", f"{limited}; allow it with --burstable, or {named}"
     if rule.current and not instance.current_generation and request.generation is Generation.AUTO:
-        return (
-            "previous-generation",
-            "it is of a previous generation; allow it with --generation any, or",
-        )
+        previous = "it is of a previous generation"
+        yield "previous-generation", f"{previous}; allow it with --generation any, or {named}"
     if instance.vcpus < rule.least_vcpus:
         needs = f"a node that receives while it writes needs {rule.least_vcpus}"
-        return "vcpus", f"it has {instance.vcpus} vCPU, and {needs}; allow it"
-    return None
+        yield "vcpus", f"it has {instance.vcpus} vCPU, and {needs}; allow it {named}"

@@ -171,15 +171,6 @@ class PlanRequest:
         """Behind a price that is compared with the budget: whether it is of more than VMs."""
         return " in all" if self.extras.counted else ""
 
-    @property
-    def within_limits(self) -> str:
-        """What follows "the cheapest cluster" if the job has limits."""
-        return (
-            " that keeps to the job's limits"
-            if self.work is not None and self.work.constrained
-            else ""
-        )
-
     @classmethod
     def parse(cls, budget: Money, options: PlanOptions | None = None, **given: Any) -> PlanRequest:
         """Read a budget, $/h, >= 0, and options: a record of them, or by keyword.

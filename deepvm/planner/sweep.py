@@ -60,13 +60,11 @@ def parse_budgets(text: str) -> tuple[Decimal, ...]:
 
     Raises a RequestError.
     """
-    allowed = "low:high:step or a comma-separated list of budgets in $/h, such as 0:10:0.1"
-    if ":" not in text:
-        if "," in text and not all(part.strip() for part in text.split(",")):
-            raise RequestError("pw", text, allowed)
-        return tuple(to_decimal(part, "pw", zero=True, unit="$/h") for part in text.split(","))
     parts = text.split(":")
+    if len(parts) == 1:
+        return tuple(to_decimal(part, "pw", zero=True, unit="$/h") for part in text.split(","))
     if len(parts) != 3:
+        allowed = "low:high:step or a comma-separated list of budgets in $/h, such as 0:10:0.1"
         raise RequestError("pw", text, allowed)
     low, high, step = (to_decimal(p, "pw", zero=i < 2, unit="$/h") for i, p in enumerate(parts))
     if high < low:

@@ -177,8 +177,8 @@ class TestSharing:
         assert best(shop, checkpoint_size=most, solver=solver)[0] == 64
         answer = nine(shop, checkpoint_size=most + 1, solver=solver)
         assert not answer and why(answer, "cpu.xlarge").detail.startswith(
-            "memory 4 GiB, of which 2.56 GiB can hold checkpoints beside the system and the node;"
-            " 64 nodes, the most that share a version, hold 162 GiB, needed 2 x 86.9"
+            "memory 4 GiB, of which 2.56 GiB can hold checkpoints;"
+            " 64 nodes, the most, hold 162 GiB, needed 2 x 86.9"
         )
 
     def test_each_node_alone_by_the_paper_s_rule(self) -> None:
@@ -217,7 +217,11 @@ class TestSharing:
                     " budget"
                 ),
             ),
-            ("memory", "31 x m7g.large hold 2 x 96 GB together (eq. 6); 5 senders need 2"),
+            (
+                "memory",
+                "31 x m7g.large hold 2 x 96 GB together (eq. 6) and receive them in time; 5 senders"
+                " need 2",
+            ),
         ]
         light = recommend(aws("m7g.large"), 4, architecture="tiering", checkpoint_size="1GB")
         assert "memory" not in {b.constraint for b in light[0].binding}

@@ -6,7 +6,7 @@ Pure: the new catalog's provenance says what was measured.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from deepvm.catalog.measured.comparable_eflops import apply_speeds, choose_workload
@@ -239,8 +239,7 @@ def _apply_pairs(applied: MeasuredCatalog, entries: Sequence[Entry], all_types: 
     without a knee up to N senders means n_sat >= N: it lifts a row and never lowers one.
     """
     catalog = applied.catalog
-    knees: dict[float, tuple[int, Entry]] = {}
-    bounds: list[tuple[float, int, Entry]] = []
+    known = []
     for entry in entries:
         if not {entry.sender_type, entry.receiver_type} & all_types.by_name.keys():
             continue
@@ -251,18 +250,20 @@ def _apply_pairs(applied: MeasuredCatalog, entries: Sequence[Entry], all_types: 
                 f"n_sat of {entry.subject} is not used: the bandwidth of the pair is unknown",
                 entry,
             )
-        elif not seen:
-            bounds.append((gbps, senders, entry))
-        elif gbps not in knees or senders < knees[gbps][0]:
-            knees[gbps] = (senders, entry)
-    own = {gbps: min(senders for g, (senders, _) in knees.items() if g >= gbps) for gbps in knees}
+        else:
+            known.append((gbps, senders, seen, entry))
     published = dict(zip(catalog.n_sat.network_gbps, map(int, catalog.n_sat.n_sat), strict=True))
-    table = _merged(published, own, applied)
-    applied.used += [e for _, e in knees.values()]
-    for gbps, senders, entry in sorted(bounds, key=lambda b: (b[0], -b[1])):
-        now = int(SaturationTable.from_rows(list(table.items())).lookup(gbps))
+    table = dict(published)
+    own: dict[float, int] = {}
+    # Knees first, of one bandwidth the smallest; then bounds, of one bandwidth the largest.
+    for gbps, senders, seen, entry in sorted(
+        known, key=lambda k: (0, -k[0], k[1]) if k[2] else (1, k[0], -k[1])
+    ):
+        if seen and gbps in own:
+            continue
         lifted = min([senders, *(n for g, n in own.items() if g >= gbps)])
-        if lifted <= now:
+        now = int(SaturationTable.from_rows(list(table.items())).lookup(gbps))
+        if not seen and lifted <= now:
             applied.note(
                 f"n_sat of {entry.subject} stays {now}: no saturation was seen up to {senders}"
                 " senders; measure with more to know it",
@@ -270,32 +271,19 @@ def _apply_pairs(applied: MeasuredCatalog, entries: Sequence[Entry], all_types: 
             )
             continue
         own[gbps] = lifted
-        table = _merged(table, own, applied)
+        larger = {g: n for g, n in table.items() if g > gbps and n >= lifted}
+        smaller = {g: min(n, lifted) for g, n in table.items() if g < gbps}
+        table = smaller | {gbps: lifted} | larger
         applied.used.append(entry)
-    applied.catalog = replace(catalog, n_sat=SaturationTable.from_rows(list(table.items())))
-
-
-def _merged(
-    published: Mapping[float, int], own: Mapping[float, int], applied: MeasuredCatalog
-) -> dict[float, int]:
-    """Measured rows, and the published rows that agree with them."""
-    table = dict(own)
     for gbps, n in published.items():
-        below = max((m for g, m in own.items() if g < gbps), default=0)
-        above = min((m for g, m in own.items() if g > gbps), default=n)
-        if gbps in own:
+        if gbps in own or table.get(gbps) == n:
             continue
-        if n < below:
-            applied.note(
-                f"n_sat {n} at {gbps:g} Gbit/s gives way: {below} was measured here at less"
-                " bandwidth"
-            )
-            continue
-        if n > above:
-            what = f"n_sat at {gbps:g} Gbit/s comes down from {n} to {above}"
+        if gbps in table:
+            what = f"n_sat at {gbps:g} Gbit/s comes down from {n} to {table[gbps]}"
             applied.note(f"{what}, measured here at more bandwidth")
-        table[gbps] = min(n, above)
-    return table
+        else:
+            applied.note(f"n_sat {n} at {gbps:g} Gbit/s gives way: more was measured at less")
+    applied.catalog = replace(catalog, n_sat=SaturationTable.from_rows(list(table.items())))
 
 
 def _bandwidth(entry: Entry, all_types: Catalog, rule: MemoryNodeRule) -> float | None:

@@ -6,8 +6,8 @@
     <folder>/measured.previous.json    what they were before the last change
     <folder>/.measured.lock            held while a process changes them
 
-A change writes the new file and a copy of the old one next to it, syncs them and renames: a kill at
-any point leaves a whole ``measured.json``. ``recommend`` imports this module to see whether there
+A change copies the old file, and renames the new one once it is whole and synced: a kill at any
+point leaves a whole ``measured.json``. ``recommend`` imports this module to see whether there
 are any tables, so it imports little.
 """
 
@@ -19,13 +19,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from deepvm.errors import DataError
-from deepvm.io.atomic_write import sync_folder, write_bytes
+from deepvm.io.atomic_write import write_bytes
 from deepvm.io.user_dirs import user_folder
 
 CURRENT = "measured.json"
 PREVIOUS = "measured.previous.json"
 LOCK = ".measured.lock"
-_NEXT = ".measured.next.json"
 
 LOCK_WAIT_S = 30.0
 """How long a save waits for another one; a save takes milliseconds."""
@@ -53,28 +52,12 @@ def nothing_measured(folder: Path) -> bool:
 def replace_file(folder: Path, data: bytes) -> None:
     """Replace the tables; the old ones become the previous ones.
 
-    At every moment a whole file has the name.
+    At every moment a whole file has the name. Raises a DataError.
     """
     current = folder / CURRENT
-    upcoming = folder / _NEXT
-    try:
-        # Of a process that was killed: this one holds the lock
-        for left_over in folder.glob("*measured.*.tmp"):
-            left_over.unlink(missing_ok=True)
-        # All that needs room on the disk comes first.
-        write_bytes(upcoming, data)
-        if os.path.lexists(current):
-            write_bytes(folder / PREVIOUS, current.read_bytes())
-        os.replace(upcoming, current)
-        sync_folder(folder)
-    except (OSError, DataError) as error:
-        with contextlib.suppress(OSError):
-            upcoming.unlink()
-        if isinstance(error, DataError):
-            raise
-        raise DataError(
-            f"{current}: cannot be written: {error.strerror}; nothing was changed"
-        ) from None
+    if os.path.lexists(current):
+        write_bytes(folder / PREVIOUS, current.read_bytes())
+    write_bytes(current, data)
 
 
 @contextlib.contextmanager

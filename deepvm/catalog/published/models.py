@@ -6,8 +6,8 @@ import re
 from functools import lru_cache
 from typing import Any
 
-from deepvm.core.meanings import meant_model, size_of_model
-from deepvm.core.spelling import examples, nearest
+from deepvm.core.meanings import meant_model
+from deepvm.core.spelling import examples
 from deepvm.core.training.model import Model, Transformer
 from deepvm.errors import RequestError
 from deepvm.io.user_dirs import read_data
@@ -53,14 +53,7 @@ def find_model(name: str) -> Model:
     known = presets()
     wanted = name.strip().casefold()
     if wanted not in known:
-        size = size_of_model(wanted)
         meant = meant_model(wanted, known)
-        if (
-            size
-            and not meant
-            and not any(size.casefold() in near for near in nearest(wanted, known, 3))
-        ):
-            meant = f"--params {size}"
         which = examples(wanted, known, known[meant].name if meant in known else meant)
         also = "--params 7B describes any other transformer by its size"
         raise RequestError("model", name, f"a model of 'deepvm performance models'{which}; {also}")

@@ -98,32 +98,25 @@ class PublishedPerformance:
         each = int(usual.gpus)
         if nodes is None:
             nodes = next(n for n in range(max(1, -(-gpus // each)), gpus + 1) if gpus % n == 0)
-        if gpus % nodes:
-            raise RequestError(
-                "nodes",
-                nodes,
-                f"a number that divides {gpus} GPUs evenly, such as {_divisor(gpus, nodes)}",
+        if gpus % nodes or gpus // nodes > MOST_IN_A_VM:
+            fitting = [n for n in range(1, gpus + 1) if gpus % n == 0 and gpus // n <= MOST_IN_A_VM]
+            near = min(fitting, key=lambda n: (abs(n - nodes), n))
+            allowed = (
+                f"a number that divides {gpus} GPUs evenly, with at most {MOST_IN_A_VM} in a VM,"
+                f" such as {near}"
             )
-        if gpus // nodes > MOST_IN_A_VM:
-            raise RequestError(
-                "nodes",
-                nodes,
-                f"at least {-(-gpus // MOST_IN_A_VM)}: no VM has more than {MOST_IN_A_VM} GPUs",
-            )
-        network, share = (
-            usual.interconnect,
-            min(1.0, gpus / nodes / each),
-        )  # a part of a machine has a part of its network
+            raise RequestError("nodes", nodes, allowed)
+        # A part of a machine has a part of its network.
+        share = min(1.0, gpus / nodes / each)
+        network = usual.interconnect
         network = replace(
             network, gb_per_s=network.gb_per_s * share, line_gb_per_s=network.line_gb_per_s * share
         )
         machine = replace(usual, gpus=gpus // nodes, interconnect=network)
         found = self.of_machine(machine, workload, np.array([float(nodes)]))
         if isinstance(found, str):
-            allowed = ", ".join(p for p in gpu.peak_tflops)
-            raise RequestError(
-                "precision", workload.precision.value, f"one that {gpu.name} has: {allowed}"
-            )
+            allowed = f"one that {gpu.name} has: {', '.join(gpu.peak_tflops)}"
+            raise RequestError("precision", workload.precision.value, allowed)
         return found
 
 
@@ -142,7 +135,3 @@ def _predicted(
     return predict(
         workload, machine, precision, sizes, known.evidence, software=software, published=published
     )
-
-
-def _divisor(gpus: int, nodes: int) -> int:
-    return min((n for n in range(1, gpus + 1) if gpus % n == 0), key=lambda n: (abs(n - nodes), n))

@@ -59,7 +59,7 @@ class Cluster:
         """The groups that are not empty, spot first."""
         spot = NodeGroup(self.gpu, Market.SPOT, self.spot_count)
         on_demand = NodeGroup(self.gpu, Market.ON_DEMAND, self.on_demand_count)
-        return tuple(g for g in (spot, on_demand, self.memory) if g is not None and g.count)
+        return tuple(g for g in (spot, on_demand, self.memory) if g and g.count)
 
     @property
     def micro_usd_per_hour(self) -> int:
@@ -180,6 +180,7 @@ class Recommendation:
         next_zone: the cheapest cluster of as many of these VMs in another zone, perhaps with other
             memory nodes; None if there is none, or if it was not asked for.
         bill: what it costs besides its VMs; None where the catalog knows no rates.
+        value: what the policy maximises.
     """
 
     rank: int
@@ -197,6 +198,7 @@ class Recommendation:
     prediction: Prediction | None = None
     next_zone: Cluster | None = None
     bill: Bill | None = None
+    value: float = 0.0
 
     @property
     def usd_per_hour(self) -> Decimal:
@@ -222,10 +224,9 @@ class Recommendation:
     @property
     def kept_throughput(self) -> Interval:
         """Throughput less the usual loss to preemptions, with an 80 % interval if known."""
-        predicted = self.prediction
-        if predicted is None:
+        if self.prediction is None:
             return Interval.exact(self.throughput)
-        return predicted.throughput.scaled(predicted.kept.value)
+        return self.prediction.throughput.scaled(self.prediction.kept.value)
 
     @property
     def estimated(self) -> bool:

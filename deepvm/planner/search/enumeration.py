@@ -7,11 +7,13 @@ budget is then a look-up in a running maximum.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from deepvm.core.cluster.cluster import Cluster, NodeGroup
 from deepvm.core.cluster.instances import Market
@@ -20,6 +22,7 @@ from deepvm.planner.columns import BoolArray, FloatArray, IntArray, MemoryNodeTa
 from deepvm.planner.scoring import TIE, Scoring, tie_floor
 
 _ROWS_AT_ONCE = 256
+Array: TypeAlias = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -30,19 +33,6 @@ class Block:
     sizes: TrainingTable
     tier: MemoryNodeTable
     scoring: Scoring
-
-    def within(self, most: int, value: float = np.inf, *, trusted: bool = False) -> Block:
-        """The sizes that cost at most so many micro-dollars an hour, and what may matter beyond.
-
-        That is the smallest size of each type and zone, the cheapest with it at all, and all that
-        may have at least this value; only if it is ``trusted``, where asked.
-        """
-        sizes = self.sizes
-        kept = (sizes.price <= most) | (np.diff(sizes.type_index, prepend=-1) != 0)
-        if value < np.inf:
-            better = self.scoring.values(np.arange(len(sizes)), sizes.price) >= value
-            kept |= better & (sizes.trusted | (not trusted))
-        return replace(self, sizes=sizes.take(kept), scoring=self.scoring.take(kept))
 
 
 @dataclass(frozen=True)
@@ -181,16 +171,35 @@ class Enumeration:
         """The cheapest plan of all, if any."""
         return self.choice(0) if len(self) else None
 
+    def column(self, of: Callable[[TrainingTable, IntArray], Array]) -> Array:
+        """What ``of`` says of the size of each plan, given sizes and rows of them."""
+        parts = [np.zeros(0, dtype=np.int64)]
+        for index, block in enumerate(self.blocks):
+            parts.append(of(block.sizes, self.plans[0, self.block == index]))
+        return np.asarray(np.concatenate(parts)[self._place])
+
+    @cached_property
+    def _place(self) -> IntArray:
+        """The place of each plan if they are ordered by block."""
+        return np.argsort(np.argsort(self.block, kind="stable"))
+
+    @cached_property
+    def trains(self) -> tuple[tuple[str, ...], IntArray]:
+        """The names of the types that train, and for each plan the place of its type in them."""
+        numbers: dict[str, int] = {}
+
+        def numbered(sizes: TrainingTable, rows: IntArray) -> IntArray:
+            own = [numbers.setdefault(t.name, len(numbers)) for t in sizes.types]
+            return np.array(own, dtype=np.int64)[sizes.type_index[rows]]
+
+        column = self.column(numbered)
+        return tuple(numbers), column
+
     def cheapest_of_each_type(self) -> dict[str, int]:
         """The lowest price of a plan with each GPU type, micro-dollars an hour, by name."""
-        prices: dict[str, int] = {}
-        for index, block in enumerate(self.blocks):
-            rows = np.flatnonzero(self.block == index)
-            types, first = np.unique(block.sizes.type_index[self.plans[0, rows]], return_index=True)
-            for t, price in zip(types.tolist(), self.price[rows[first]].tolist(), strict=True):
-                name = block.sizes.types[t].name
-                prices[name] = min(price, prices.get(name, price))
-        return prices
+        names, number = self.trains
+        types, first = np.unique(number, return_index=True)
+        return {names[t]: int(self.price[row]) for t, row in zip(types, first, strict=True)}
 
     def next_change(self, budget: int) -> Choice | None:
         """The best plan at the next budget that buys a better one, if any."""

@@ -127,24 +127,22 @@ def _bests(enumeration: Enumeration, most: int) -> Iterator[tuple[int, Choice]]:
 
 def _machines(enumeration: Enumeration, within: int) -> Machines:
     """The first plan of each (type, spot VMs, on-demand VMs) of those within a price."""
-    numbers: dict[str, int] = {}
-    columns = np.zeros((3, within), dtype=np.int64)
-    effective = np.zeros(within)
-    trusted = np.ones(within, dtype=np.bool_)
-    for index, block in enumerate(enumeration.blocks):
-        rows = np.flatnonzero(enumeration.block[:within] == index)
-        sizes = block.sizes
-        size = enumeration.plans[0, rows]
-        number = np.array(
-            [numbers.setdefault(t.name, len(numbers)) for t in sizes.types], dtype=np.int64
-        )
-        columns[:, rows] = number[sizes.type_index[size]], sizes.spot[size], sizes.on_demand[size]
-        effective[rows] = sizes.effective[size]
-        trusted[rows] = sizes.trusted[size]
-    first = np.sort(np.unique(columns, axis=1, return_index=True)[1])
-    kind, spot, on_demand = columns[:, first]
-    usd = enumeration.price[first] / MICRO_USD
-    return Machines(tuple(numbers), kind, spot, on_demand, usd, effective[first], trusted[first])
+    names, number = enumeration.trains
+    column = enumeration.column
+    machines = np.stack(
+        [number, column(lambda s, rows: s.spot[rows]), column(lambda s, rows: s.on_demand[rows])]
+    )
+    rows = np.sort(np.unique(machines[:, :within], axis=1, return_index=True)[1])
+    kind, spot, on_demand = machines[:, rows]
+    return Machines(
+        names,
+        kind,
+        spot,
+        on_demand,
+        enumeration.price[rows] / MICRO_USD,
+        column(lambda s, rows: s.effective[rows])[rows],
+        column(lambda s, rows: s.trusted[rows])[rows],
+    )
 
 
 def _outcomes(
@@ -154,34 +152,20 @@ def _outcomes(
     winner: Choice | None,
 ) -> Iterator[TypeOutcome]:
     reasons = {r.instance_type: r for r in rejections}
-    bests = _best_of_each_type(enumeration, candidates.request)
-    for instance in sorted(
-        (i for i in candidates.catalog if i.gpu is not None), key=lambda i: i.name
-    ):
-        gpu = instance.gpu
-        choice = bests.get(instance.name)
-        model = "" if gpu is None else f"{gpu.count} x {gpu.name}"
-        if choice is None:
-            yield TypeOutcome(instance.name, model, rejection=reasons.get(instance.name))
+    request = candidates.request
+    names, number = enumeration.trains
+    for instance in sorted(candidates.catalog, key=lambda i: i.name):
+        if instance.gpu is None:
             continue
-        better = None if winner is None else improvement(winner, choice, candidates.request)
+        name = instance.name
+        model = f"{instance.gpu.count} x {instance.gpu.name}"
+        choice = None  # what would come first if no other type trained
+        if name in names:
+            own = enumeration.only(np.flatnonzero(number == names.index(name)))
+            choice = first(own, request, request.budget_micro_usd)
+        if choice is None:
+            yield TypeOutcome(name, model, rejection=reasons.get(name))
+            continue
+        better = None if winner is None else improvement(winner, choice, request)
         gap = None if better is None else 0.0 - better
-        yield TypeOutcome(instance.name, model, describe(choice, candidates), gap)
-
-
-def _best_of_each_type(enumeration: Enumeration, request: PlanRequest) -> dict[str, Choice]:
-    """The plan within the budget that would come first if no other type trained, by name."""
-    budget = request.budget_micro_usd
-    within = enumeration.affordable(budget)
-    names = np.empty(within, dtype=object)
-    for index, block in enumerate(enumeration.blocks):
-        rows = np.flatnonzero(enumeration.block[:within] == index)
-        of_type = np.array([t.name for t in block.sizes.types], dtype=object)
-        names[rows] = of_type[block.sizes.type_index[enumeration.plans[0, rows]]]
-    found = dict[str, Choice]()
-    for name in dict.fromkeys(names.tolist()):
-        own = enumeration.only(np.flatnonzero(names == name))
-        best = first(own, request, budget)
-        if best is not None:
-            found[name] = best
-    return found
+        yield TypeOutcome(name, model, describe(choice, candidates), gap)

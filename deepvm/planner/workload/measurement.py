@@ -156,17 +156,13 @@ def _joined(doubts: Sequence[SpeedUncertainty]) -> tuple[FloatArray, FloatArray]
     """All causes of several plans, padded to one size (plans, causes), and which a run tells."""
     names = list(dict.fromkeys(name for doubt in doubts for name in doubt.named))
     width = max((doubt.shared.shape[1] for doubt in doubts), default=0)
-    rows = [
-        np.concatenate(
-            [
-                np.pad(doubt.shared[0], (0, width - doubt.shared.shape[1])),
-                [float(doubt.named[name][0]) if name in doubt.named else 0.0 for name in names],
-            ]
-        )
-        for doubt in doubts
-    ]
+    causes = np.zeros((len(doubts), width + len(names)))
+    for row, doubt in enumerate(doubts):
+        causes[row, : doubt.shared.shape[1]] = doubt.shared[0]
+        for name, value in doubt.named.items():
+            causes[row, width + names.index(name)] = value[0]
     told = np.array([True] * width + [name != READING for name in names], dtype=np.float64)
-    return np.array(rows).reshape(len(doubts), width + len(names)), told
+    return causes, told
 
 
 def next_measurement(choices: Sequence[Choice], doubts: Doubts) -> NextMeasurement | None:

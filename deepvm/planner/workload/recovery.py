@@ -15,6 +15,7 @@ long.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -76,33 +77,28 @@ def with_losses(
     """The sizes with what is kept of a model's throughput: usually, at a bad and at a good time."""
     if not len(sizes):
         return sizes
-    kinds: dict[tuple[float, int, Lives], int] = {}
-    kind = [
-        kinds.setdefault((_gbps(t), _gpus(t), lives_of(t, request)), len(kinds))
-        for t in sizes.types
-    ]
-    # Of thousands of types many differ in nothing that matters here: each kind and number of VMs is
-    # computed once.
-    most = int(sizes.count.max()) + 1
-    key = np.array(kind)[sizes.type_index] * most + sizes.count
-    asked = np.zeros(len(kinds) * most, dtype=np.bool_)
-    asked[key] = True
-    of_kind, count = np.divmod(np.flatnonzero(asked), most)
-    place = (np.cumsum(asked) - 1)[key]
-    gbps, gpus, *lives = (
-        np.array(column)[of_kind]
-        for column in zip(
-            *((g, n, life.usual_s, life.bad_s, life.good_s) for g, n, life in kinds), strict=True
-        )
-    )
-    spot = count - architecture.on_demand(count)
-    stall, moved = _saving(count.astype(np.float64), gpus, gbps, architecture, request)
-    kept, bad, good = (
-        np.where(spot > 0, kept_share(spot / life, stall, moved, START_S + moved), 1.0)[place]
-        for life in lives
-    )
+    lives = [lives_of(t, request) for t in sizes.types]
+
+    def of_size(values: Iterable[float]) -> Array:
+        return np.array(list(values))[sizes.type_index]
+
+    gbps = of_size(map(_gbps, sizes.types))
+    gpus = of_size(map(_gpus, sizes.types))
+    usual_s = of_size(life.usual_s for life in lives)
+    bad_s = of_size(life.bad_s for life in lives)
+    good_s = of_size(life.good_s for life in lives)
+    stall, moved = _saving(sizes.count.astype(np.float64), gpus, gbps, architecture, request)
+
+    def kept(life_s: Array) -> Array:
+        share = kept_share(sizes.spot / life_s, stall, moved, START_S + moved)
+        return np.where(sizes.spot > 0, share, 1.0)
+
     return replace(
-        sizes, kept=kept, kept_bad=bad, kept_good=good, lost_per_s=(spot / lives[0])[place]
+        sizes,
+        kept=kept(usual_s),
+        kept_bad=kept(bad_s),
+        kept_good=kept(good_s),
+        lost_per_s=sizes.spot / usual_s,
     )
 
 

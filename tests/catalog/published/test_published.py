@@ -7,9 +7,10 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from calibrate_performance import calibrate
 from support.places import ROOT, SHARED
 
-from deepvm.catalog.published.calibration import calibrate, calibration
+from deepvm.catalog.published.calibration import calibration
 from deepvm.catalog.published.check import check_published
 from deepvm.catalog.published.hardware import accelerators, find_accelerator, interconnect
 from deepvm.catalog.published.models import presets

@@ -77,7 +77,6 @@ BEYOND_TYPER = (
     "numpy",
     "pandas",
     "psycopg",
-    "pulp",
     "pydantic",
     "scipy",
     "sqlalchemy",

@@ -253,7 +253,7 @@ def test_gpus_are_in_vms_that_exist() -> None:
     )
     with pytest.raises(
         RequestError,
-        match="nodes: 1 cannot be used; allowed: at least 4: no VM has more than 16 GPUs",
+        match="nodes: 1 cannot be used; allowed: a number that divides 64 GPUs evenly",
     ):
         found.cluster(_gpu("H100", 80), LLAMA, 64, 1)
 

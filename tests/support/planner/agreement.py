@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from deepvm.core.cluster.instances import Catalog
 from deepvm.planner.candidates import gather
 from deepvm.planner.describe import blocks_of
+from deepvm.planner.recommend import agree
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
 from deepvm.planner.search import ilp
 from deepvm.planner.search.enumeration import Block, Choice, Enumeration
@@ -28,8 +29,7 @@ class NumericalTrouble(Exception):
 
 
 def by_ilp(blocks: Sequence[Block], request: PlanRequest) -> list[Choice]:
-    """The best plan by the integer program alone, if there is one: :func:`deepvm.recommend` would
-    hide a wrong answer.
+    """The best plan, which the integer program must agree with: it does not order equals.
 
     Raises:
         NumericalTrouble: when it gives up.
@@ -38,7 +38,9 @@ def by_ilp(blocks: Sequence[Block], request: PlanRequest) -> list[Choice]:
     if found.status is SolveStatus.NUMERICAL:
         raise NumericalTrouble
     assert found.status is (SolveStatus.OPTIMAL if found.choice else SolveStatus.INFEASIBLE)
-    return [found.choice] if found.choice else []
+    best = Enumeration.build(blocks).best(request.budget_micro_usd)
+    assert agree(found.choice, best)
+    return [best] if best else []
 
 
 def summary(choice: Choice) -> tuple[str, str, int, str, int, int, str]:
