@@ -31,6 +31,7 @@ from deepvm.jobs.clouds.registry import CLOUDS as JOB_CLOUDS
 from deepvm.lab.faults.fault_registry import FAULTS
 from deepvm.lab.launchers.launcher_registry import LAUNCHERS
 from deepvm.lab.strategies.strategy_registry import STRATEGIES
+from deepvm.reports.reproduction.papers import PAPERS
 
 pytestmark = pytest.mark.xdist_group("house")  # one process reads all files, once
 ROOT = Path(__file__).parents[1]
@@ -129,6 +130,9 @@ REGISTRIES = {
     "checkpoint/tiers/registry.py": {home.partition(":")[0] for home in TIERS.values()},
     "exporters/registry.py": {
         home.partition(":")[0] for tool in REGISTRY.values() for home in tool.exporters
+    },
+    "reports/reproduction/papers.py": {
+        f"deepvm.reports.reproduction.{name}_figures" for name in PAPERS
     },
     "jobs/clouds/registry.py": {home.partition(":")[0] for home in JOB_CLOUDS.values()},
     "lab/faults/fault_registry.py": {home.partition(":")[0] for home in FAULTS.values()},

@@ -11,10 +11,6 @@ from dataclasses import dataclass
 
 from deepvm.core.units import elapsed
 
-HEIGHT = 220
-"""Of a picture of lines, in pixels."""
-HEADROOM = 0.94
-"""Share of that height at which the largest label is: its text needs the rest."""
 _DAY_S = 86_400
 _SPANS_S = [0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800]
 _SPANS_S += [3600, 7200, 10_800, 21_600, 43_200]
@@ -55,10 +51,10 @@ class Scale:
         return [(n * step, format_amount(n * step, step)) for n in range(first, last + 1)]
 
 
-def round_up(value: float, factors: Sequence[float] = (1, 2, 5, 10)) -> float:
+def round_up(value: float) -> float:
     """The next of 1, 2, 5, 10, 20 ..."""
     power = 10.0 ** math.floor(math.log10(value))
-    return next(factor * power for factor in factors if factor * power >= value * 0.999)
+    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= value * 0.999)
 
 
 def format_amount(value: float, step: float) -> str:
@@ -110,55 +106,3 @@ def _tick(seconds: float, step: float) -> str:
     if step >= 60:
         return f"{seconds / 60:g} min"
     return elapsed(seconds) if seconds >= 60 else f"{seconds:g} s"
-
-
-@dataclass(frozen=True)
-class Mark:
-    """A bar, or with a ``path`` a shape that keeps its form in any window.
-
-    ``x`` and ``width`` are shares of the picture's width; a bar without a width is thin.
-    """
-
-    style: str
-    x: float
-    y: float
-    tip: str
-    width: float = 0.0
-    height: float = 0.0
-    path: str = ""
-
-
-@dataclass(frozen=True)
-class Line:
-    """A line of a chart: seconds after the start and values, with a unit for its tips."""
-
-    style: str
-    name: str
-    points: Sequence[tuple[float, float]]
-    digits: int = 0
-    unit: str = ""
-
-
-@dataclass(frozen=True)
-class LineChart:
-    """Lines over time with marks below them.
-
-    ``limit``: the largest value to show; ``label``: all of it in words; ``keys``: of the legend,
-    style and words.
-    """
-
-    label: str
-    times: Times
-    lines: Sequence[Line]
-    keys: Sequence[tuple[str, str]]
-    limit: float
-    marks: Sequence[Mark] = ()
-
-    @property
-    def scale(self) -> Scale:
-        """Of the values."""
-        return Scale.up_to(self.limit)
-
-    def y(self, value: float) -> float:
-        """The height of a value, in pixels from above."""
-        return round(HEIGHT * (1 - self.scale.share(value) * HEADROOM), 1)

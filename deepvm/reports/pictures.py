@@ -1,4 +1,4 @@
-"""Figures 4, 5 and 7 of the paper, and what all pictures share: styles, settings, a frame, a legend, a file.
+"""Figure 7 of the paper, and what all pictures share: styles, settings, a frame, a legend, a file.
 
 matplotlib is the `plot` extra: it is imported inside functions, with its object-oriented Agg and
 SVG backends only: no window, no pyplot, no state that outlives a call. The same data gives the same
@@ -12,14 +12,11 @@ import importlib.util
 import io
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-
-from deepvm.core.cluster.speedup import SpeedupCurve
 from deepvm.errors import MissingExtraError, RequestError
 from deepvm.io.atomic_write import write_bytes
 from deepvm.planner.request import PolicyName
@@ -51,6 +48,11 @@ class Style:
         return {"color": self.color, "linestyle": self.dashes, "linewidth": self.width}
 
     @property
+    def thin(self) -> dict[str, Any]:
+        """The same, where a thick line would hide a band."""
+        return self.line | {"linewidth": min(self.width, 2.0)}
+
+    @property
     def marked(self) -> dict[str, Any]:
         """Arguments of ``Axes.plot`` for the line with its markers."""
         return self.line | {"marker": self.marker, "markersize": self.size}
@@ -79,21 +81,6 @@ POLICY_LABELS = {
     PolicyName.COST_FIRST: "Cost-First",
     PolicyName.PERFORMANCE_FIRST: "Performance-First",
 }
-
-
-@dataclass(frozen=True)
-class SpeedupPanel:
-    """One panel of a figure of speed-ups.
-
-    Attributes:
-        title: what was run where.
-        curves: label to curve; a label looks the same in every panel.
-        points: measured (n, S(n)) pairs, n in VMs.
-    """
-
-    title: str
-    curves: Mapping[str, SpeedupCurve] = field(default_factory=dict)
-    points: tuple[tuple[float, float], ...] = ()
 
 
 def picture_format(path: Path) -> Format:
@@ -149,9 +136,9 @@ def render(figure: Figure, form: Format = "png") -> bytes:
 
 @contextlib.contextmanager
 def drawing(
-    width: float, height: float, rows: int = 1, columns: int = 1, **more: Any
+    width: float, height: float, rows: int = 1, **more: Any
 ) -> Iterator[tuple[Figure, Any]]:
-    """Yield a figure of ``width`` x ``height`` inches and its axes (a list if several), which have a grid and no box.
+    """Yield a figure of ``width`` x ``height`` inches and its axes, an array if several.
 
     ``more`` goes to ``Figure.subplots``.
     """
@@ -161,30 +148,33 @@ def drawing(
 
         figure = Figure(figsize=(width, height), layout="constrained")
         FigureCanvasAgg(figure)
-        grid = figure.subplots(rows, columns, squeeze=False, **more).ravel().tolist()
-        for axes in grid:
-            axes.grid(color="0.88", linewidth=0.8)
-            axes.set_axisbelow(True)
-            for side in ("top", "right"):
-                axes.spines[side].set_visible(False)
-        yield figure, grid[0] if len(grid) == 1 else grid
+        yield figure, figure.subplots(rows, **more)
+
+
+_SETTINGS: dict[str, Any] = {
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlesize": "small",
+    "font.size": 10.0,
+    "grid.color": "0.88",
+    "legend.fontsize": "small",
+    "legend.frameon": False,
+    "legend.handlelength": 4.2,
+    "svg.hashsalt": "deepvm",  # else ids in an SVG are random
+    "text.parse_math": False,  # a "$" in a name is money, not TeX
+}
 
 
 @contextlib.contextmanager
 def _own_settings() -> Iterator[None]:
-    """Matplotlib's own settings in place of the user's matplotlibrc, restored afterwards."""
+    """Matplotlib's own settings and these, not the user's matplotlibrc; restored afterwards."""
     try:
         from matplotlib import style
     except ImportError:
         raise MissingExtraError("plot", "matplotlib", "plot") from None
-    # parse_math: a "$" in a name is money, not TeX. hashsalt: without one, ids in an SVG are
-    # random.
-    settings: dict[str, Any] = {
-        "text.parse_math": False,
-        "svg.hashsalt": "deepvm",
-        "font.size": 10.0,
-    }
-    with style.context(["default", settings]):
+    with style.context(["default", _SETTINGS]):
         yield
 
 
@@ -192,26 +182,24 @@ def mark_guess(axes: Axes, limit: float, shown: float) -> None:
     """Mark where what is ``shown`` goes beyond what can be known."""
     if shown > limit:
         axes.axvline(limit, color="0.4", linewidth=0.8)
-        at = ("data", "axes fraction")
-        look: dict[str, Any] = {"fontsize": "small", "color": "0.3"}
-        axes.annotate("beyond: a guess", (limit, 0.02), (4, 0), at, "offset points", **look)
+        axes.text(limit, 0.02, " beyond: a guess", transform=axes.get_xaxis_transform())
 
 
-def legend(figure: Figure, columns: int, *entries: Any, handlelength: float | None = 4.2) -> None:
-    """Put a legend below the axes; ``entries``: handles and labels, by default those of all axes."""
-    figure.legend(
-        *entries,
-        loc="outside lower center",
-        ncols=columns,
-        frameon=False,
-        handlelength=handlelength,
-    )
+def legend(figure: Figure, columns: int, **more: Any) -> None:
+    """Put a legend of all axes below them."""
+    figure.legend(loc="outside lower center", ncols=columns, fontsize="medium", **more)
+
+
+def policies_of(rows: Sequence[SweepRow]) -> list[PolicyName]:
+    """The policies of a sweep, in the order of their styles."""
+    return [p for p in PolicyName if any(r.policy is p for r in rows)]
 
 
 def step_line(
     axes: Axes, x: Sequence[float], y: Sequence[float], policy: PolicyName, place: int, places: int
-) -> None:
-    """Draw the step line of a policy, the ``place``-th of ``places`` lines."""
+) -> Style:
+    """Draw the step line of a policy, the ``place``-th of ``places`` lines; its style."""
+    style = STYLES[list(PolicyName).index(policy)]
     # Lines have their markers at different budgets, so that none hides another.
     every = 1 if len(x) <= MARK_ALL else max(places, len(x) // 12)
     axes.plot(
@@ -221,9 +209,10 @@ def step_line(
         drawstyle="steps-post",
         markeredgecolor="white",
         markeredgewidth=0.6,
-        markevery=every if every == 1 else (place * every // places, every),
-        **STYLES[list(PolicyName).index(policy)].marked,
+        markevery=(place * every // places, every),
+        **style.marked,
     )
+    return style
 
 
 def show_budgets(axes: Axes, rows: Sequence[SweepRow]) -> None:
@@ -243,7 +232,7 @@ def sweep_figure(
     in these rows; without DeepVM rows, over the highest of all. A budget without a feasible cluster
     is a gap. ``rows`` may come in any order.
     """
-    policies = [p for p in PolicyName if any(r.policy is p for r in rows)]
+    policies = policies_of(rows)
     reference = [r for r in rows if r.policy is PolicyName.DEEPVM] or rows
     highest = max(
         (r.recommendation.throughput for r in reference if r.recommendation), default=math.nan
@@ -256,54 +245,22 @@ def sweep_figure(
                 r.recommendation.throughput / highest if r.recommendation else math.nan for r in own
             ]
             step_line(axes, [float(r.budget) for r in own], values, policy, place, len(policies))
-        axes.set_xlabel("pricing willingness PW ($/h)")
-        axes.set_ylabel(f"normalised performance\n(throughput / {whose}, no unit)")
         figure.suptitle("Performance of the best cluster that each policy buys")
         of_eflops = f"(eFLOPS x n x K; eFLOPS in {short(eflops_unit)})"
         scale = f"1.0 = {highest:,.6g} {units or of_eflops}"
+        top = None
         if math.isnan(highest):
             scale = "no policy has a feasible cluster at any of these budgets"
-            axes.set_ylim(0, 1)
-        else:
-            axes.set_ylim(bottom=0)
-        axes.set_title(f"catalog {short(catalog_name)}\n{scale}", fontsize="small")
+            top = 1
+        axes.set(
+            title=f"catalog {short(catalog_name)}\n{scale}",
+            xlabel="pricing willingness PW ($/h)",
+            ylabel=f"normalised performance\n(throughput / {whose}, no unit)",
+            ylim=(0, top),
+        )
         show_budgets(axes, rows)
         if policies:
             legend(figure, len(policies))
-    return figure
-
-
-def speedups_figure(panels: Sequence[SpeedupPanel], *, title: str, max_nodes: int = 32) -> Figure:
-    """Figures 4 and 5: speed-up curves for n = 1 ... max_nodes, measured points.
-
-    Three panels to a row.
-    """
-    columns = max(1, min(3, len(panels)))
-    height = max(1, -(-len(panels) // columns))
-    labels = list(dict.fromkeys(label for p in panels for label in p.curves))
-    n = np.arange(1, max_nodes + 1, dtype=np.float64)
-    with drawing(1.2 + 3.1 * columns, 0.9 + 3.2 * height, height, columns) as (figure, _):
-        grid = figure.axes
-        handles = dict[str, Any]()
-        for axes, panel in zip(grid, panels, strict=False):
-            for label, curve in panel.curves.items():
-                line = STYLES[labels.index(label) % len(STYLES)].line
-                handles.setdefault(label, axes.plot(n, curve.speedup(n), **line)[0])
-            if panel.points:
-                handles.setdefault(
-                    "measured", axes.plot(*zip(*panel.points, strict=True), **MEASURED)[0]
-                )
-            axes.set_title(short(panel.title), fontsize="medium")
-            axes.set_xlabel("GPU VMs, n")
-            axes.set_xticks([1, *range(8, max_nodes + 1, max(8, max_nodes // 32 * 8))])
-            axes.axhline(0, color="0.4", linewidth=0.8)
-        for axes in grid[len(panels) :]:
-            axes.set_visible(False)
-        for axes in grid[::columns]:
-            axes.set_ylabel("speed-up over one VM, S(n)")
-        figure.suptitle(title)
-        if handles:
-            legend(figure, len(handles), handles.values(), handles.keys())
     return figure
 
 

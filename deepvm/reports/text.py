@@ -40,8 +40,7 @@ def print_text(template: str, *, also: str = "-o json", **data: Any) -> None:
         if not is_table:
             print_lines([line.translate(_VISIBLE) for line in lines])
             continue
-        header, *rows = map(_cells, lines)
-        print_table(list(map(_column, header)), rows, also=also)
+        print_table(*table_of(lines), also=also)
 
 
 def text_blocks(template: str, names: Iterable[str], **data: Any) -> list[str]:
@@ -50,6 +49,12 @@ def text_blocks(template: str, names: Iterable[str], **data: Any) -> list[str]:
     context = found.new_context(data)
     text = "".join("".join(found.blocks[name](context)) for name in names)
     return [line.translate(_VISIBLE) for line in text.split("\n") if line]
+
+
+def table_of(lines: Iterable[str]) -> tuple[list[Column], list[list[str]]]:
+    """Columns and rows of the lines of a table."""
+    header, *rows = map(_cells, lines)
+    return list(map(_column, header)), rows
 
 
 def _cells(line: str) -> list[str]:

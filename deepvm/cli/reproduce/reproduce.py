@@ -36,23 +36,21 @@ def reproduce(
     from deepvm.cli.long_runs import Progress
     from deepvm.reports.reproduction import comparisons as report
     from deepvm.reports.reproduction import papers
-    from deepvm.reports.reproduction.verdicts import Verdict
 
     names = _computable() if paper == "all" else [paper]
     with Progress(papers.parts_of(names), "tables") as progress:
         found = papers.reproduce(names, progress=progress.advance)
-    verdict = None if only is None else Verdict(only)
     print_as(
         output,
-        lambda: report.print_reproductions(found, verdict),
-        lambda: report.document(found, verdict),
-        lambda: report.csv_rows(found, verdict),
+        lambda: report.print_reproductions(found, only),
+        lambda: report.document(found, only),
+        lambda: report.csv_rows(found, only),
     )
     unexpected = [comparison for paper in found for comparison in paper.unexpected]
     for own in unexpected:
         say(
             f"Not expected: {own.part.id}, {own.figure.name}: {own.shown}, not"
-            f" {own.figure.published.text}"
+            f" {own.figure.published}"
         )
     if unexpected:
         raise typer.Exit(1)

@@ -260,9 +260,9 @@ class Figure(_From):
     """A published figure and ours."""
 
     name: Annotated[str, At("figure.name")]
-    published: Annotated[str, At("figure.published.text")]
+    published: Annotated[str, At("figure.published")]
     """as printed"""
-    published_value: Annotated[float | None, At("figure.published.value")]
+    published_value: Annotated[float | None, At("published.value")]
     """as a number in the printed unit, seconds for times, null for a word"""
     ours: float | str | None
     """computed again, in the same unit"""

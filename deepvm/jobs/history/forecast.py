@@ -191,20 +191,3 @@ def _start_s(
         and m["trained_s"] < created_s
     ]
     return fmean(took) if took else world.terms.restart_s
-
-
-_SHOWN = (
-    ("total time", "total_s", "s"),
-    ("cost", "cost_usd", "$"),
-    ("preemptions", "preemptions", ""),
-)
-
-
-def rows_of(document: JsonObject) -> list[tuple[str, float, float, float, float, str]]:
-    """(what, median, 5th and 95th percentile, actual, unit) of a document with a forecast."""
-    fact = document["forecast"].get("fact", document)  # documents of an older deepvm have none
-    rows = []
-    for what, key, unit in _SHOWN:
-        spread = document["forecast"][key]
-        rows.append((what, spread["p50"], spread["p5"], spread["p95"], fact[key], unit))
-    return rows

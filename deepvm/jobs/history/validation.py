@@ -10,11 +10,11 @@ trainers have ended.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from deepvm.core.json_types import JsonDict, JsonObject
+from deepvm.core.json_types import JsonDict
 from deepvm.core.preemption.job import Job, Span
 from deepvm.core.preemption.savepolicy import SavePolicy
 from deepvm.errors import RequestError, SimulationError
@@ -313,15 +313,3 @@ def _figures(
         "preemptions": round(preemptions),
         "breakdown_s": {name: round(parts_s[name], 3) for name in PARTS},
     }
-
-
-def rows_of(found: JsonObject) -> Iterator[tuple[str, float, float, str]]:
-    """(what, forecast, fact, unit) of a validation with a forecast, for people."""
-    forecast = found["forecast"]
-    fact = found["fact"]
-    yield "total time", forecast["total_s"], fact["total_s"], "s"
-    for name in PARTS:
-        yield name, forecast["breakdown_s"][name], fact["breakdown_s"][name], "s"
-    yield "lost steps", forecast["lost_steps"], fact["lost_steps"], ""
-    yield "preemptions", forecast["preemptions"], fact["preemptions"], ""
-    yield "cost", forecast["cost_usd"], fact["cost_usd"], "$"

@@ -7,14 +7,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from deepvm.jobs.decisions.states import Job
 from deepvm.jobs.standing import JobLine
 from deepvm.reports.jobs.listing import state_words
-from deepvm.reports.jobs.run_page import badge_of
 from deepvm.reports.pages import render, render_blocks
 
 TEMPLATE = "jobs_page.html.j2"
-_ENDED = (Job.DONE.value, Job.FAILED.value, Job.STOPPED.value)
 
 
 @dataclass(frozen=True)
@@ -44,10 +41,4 @@ class JobsPage:
 
     @property
     def _data(self) -> dict[str, Any]:
-        running = sum(job.state not in _ENDED for job in self.jobs)
-        return {
-            "jobs": self.jobs,
-            "running": running,
-            "state_words": state_words,
-            "badge_of": badge_of,
-        }
+        return {"jobs": self.jobs, "state_words": state_words}

@@ -8,34 +8,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
-from deepvm.core.units import counted, format_seconds
-from deepvm.jobs.decisions.states import Job, Machine
-from deepvm.jobs.decisions.world import REFUSED, JobState, MachineRecord, Role
+from deepvm.core.units import counted
+from deepvm.jobs.decisions.world import JobState
 from deepvm.jobs.history.history import EventRow
 from deepvm.reports.jobs.events import clock, event_line
 from deepvm.reports.pages import sentences
-from deepvm.reports.tables import Column, fitting, table_lines
+from deepvm.reports.tables import fitting, table_lines
 from deepvm.reports.terminal import without_controls
+from deepvm.reports.text import table_of
 
 if TYPE_CHECKING:
     from rich.live import Live
 
 _LAST = 8
 _MACHINES = 12
-_COLUMNS = (
-    Column("machine", wrap=False),
-    Column("type", drop=2, wrap=False),
-    Column("state", wrap=False),
-    Column("alive", "right", drop=1),
-    Column("$", "right"),
-)
-_STATES: Mapping[Machine, str] = {
-    Machine.INTENT: "asked for",
-    Machine.BOOTING: "booting",
-    Machine.WARMING: "loading",
-    Machine.SUSPECT: "silent",
-    Machine.RELEASING: "being released",
-}
 
 
 @dataclass(frozen=True)
@@ -137,34 +123,11 @@ def _table(world: JobState, width: int) -> Iterator[str]:
     ended = [m for m in world.machines.values() if m.state.over]
     ended.sort(key=lambda m: m.ended_s or m.requested_s, reverse=True)
     shown = [*alive, *ended][:_MACHINES]
-    rows = [_cells(machine, world) for machine in shown]
-    places = fitting(_COLUMNS, rows, width) or [0, 2, 4]
-    columns = [_COLUMNS[i] for i in places]
-    yield from table_lines(columns, [[row[i] for i in places] for row in rows])
+    text = sentences("job_live.txt.j2").table(shown, world)
+    columns, rows = table_of(text.splitlines())
+    places = fitting(columns, rows, width) or [0, 2, 4]
+    cells = [[row[i] for i in places] for row in rows]
+    yield from table_lines([columns[i] for i in places], cells)
     if len(world.machines) > len(shown):
         more = counted(len(world.machines) - len(shown), "machine")
         yield f"and {more} more, {len(alive)} alive in all"
-
-
-def _state(machine: MachineRecord, world: JobState) -> str:
-    """What a machine does, in a word or two."""
-    if machine.state.over:
-        end = machine.end_reason
-        return end if end == REFUSED else f"ended: {end}"
-    if machine.state is Machine.NOTICED and machine.taken_s is not None:
-        return f"goes in {format_seconds(max(machine.taken_s - world.now_s, 0.0), digits=2)}"
-    if machine.state is not Machine.MEMBER:
-        return _STATES.get(machine.state, str(machine.state.value))
-    if machine.role is Role.ANCHOR:
-        return "keeping versions"
-    trains = world.formed and machine.id in world.members and world.job in (Job.RUNNING, Job.SAVING)
-    return "training" if trains else "waiting"
-
-
-def _cells(machine: MachineRecord, world: JobState) -> list[str]:
-    alive = ""
-    if machine.launched_s is not None:
-        end_s = world.now_s if machine.ended_s is None else machine.ended_s
-        alive = format_seconds(max(end_s - machine.launched_s, 0.0), digits=2)
-    usd = f"{machine.usd(world.now_s):.4f}"
-    return [machine.id, machine.pool.instance_type, _state(machine, world), alive, usd]

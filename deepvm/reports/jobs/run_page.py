@@ -13,17 +13,15 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from deepvm.documents.outputs.jobs import iso_time
-from deepvm.jobs.decisions.states import Job
-from deepvm.jobs.decisions.world import LOST, PREEMPTED, REFUSED, UNREADY, MachineRecord, Role
+from deepvm.jobs.decisions.world import LOST, PREEMPTED, REFUSED, UNREADY, MachineRecord
 from deepvm.jobs.history.downtime import DOWNTIME, Phase
-from deepvm.jobs.history.history import Sample
-from deepvm.jobs.history.timeline import Trained, is_silent, losses, paid, phases
+from deepvm.jobs.history.history import EventRow, Sample
+from deepvm.jobs.history.timeline import CostPoint, Trained, losses, paid, phases
 from deepvm.jobs.standing import JobStatus
-from deepvm.reports.charts import Times
+from deepvm.reports.charts import Scale, Times
 from deepvm.reports.documents import to_yaml
 from deepvm.reports.jobs.events import words
-from deepvm.reports.jobs.job_charts import cost_chart, steps_chart
-from deepvm.reports.jobs.listing import FORECAST_COLUMNS, forecast_rows
+from deepvm.reports.jobs.live import limits_of
 from deepvm.reports.pages import render, render_blocks
 
 TEMPLATE = "run_page.html.j2"
@@ -46,41 +44,15 @@ _MAX_BARS = 1000
 """Machines that are drawn; the table has more."""
 _ROWS = 24
 """Of a table with the figures of a line."""
-_BADGES = {Job.DONE.value: "good", Job.FAILED.value: "bad", Job.STOPPED.value: "fair"}
+_PLACES = 400
+"""For marks of versions in the picture of steps."""
+_FAR = 3.0
 _ENDS = {REFUSED: "refused", PREEMPTED: "taken", LOST: "gone", UNREADY: "gone"}
 T = TypeVar("T")
 
 
-def badge_of(state: str) -> str:
-    """The style of a job's state."""
-    return _BADGES.get(state, "busy")
-
-
-@dataclass(frozen=True)
-class Bar:
-    """A machine over time. ``end``: the style of the shape at its end; empty for none."""
-
-    machine: MachineRecord
-    phases: Sequence[Phase]
-    end: str
-
-    @property
-    def name(self) -> str:
-        """With its role, if it does not train."""
-        return f"{self.machine.id} anchor" if self.machine.role is Role.ANCHOR else self.machine.id
-
-    @property
-    def end_s(self) -> float:
-        """Where the shape is."""
-        machine = self.machine
-        if self.end == "refused":
-            return machine.requested_s
-        return machine.ended_s or machine.silent_s or machine.requested_s
-
-    @property
-    def silent_s(self) -> float | None:
-        """Since when it is silent, if it is."""
-        return self.machine.silent_s if is_silent(self.machine) else None
+Bar = tuple[MachineRecord, list[Phase], str]
+"""A machine over time, and the style of the shape at its end; empty for none."""
 
 
 @dataclass(frozen=True)
@@ -120,11 +92,6 @@ class RunPage:
         ends = [m.ended_s for m in world.machines.values() if m.ended_s is not None]
         return Times(self.job.row.created_s, max([world.now_s, *ends]))
 
-    @property
-    def trained(self) -> Trained:
-        """When which machines trained."""
-        return Trained.of(self.job.events, self.times.end_s, self.job.without)
-
     @cached_property
     def _data(self) -> dict[str, Any]:
         job = self.job
@@ -133,25 +100,25 @@ class RunPage:
         times = self.times
         bars = list(self._bars())
         costs = paid(job.world, times.start_s, times.end_s)
-        total = spec.get("steps") if isinstance(spec.get("steps"), int) else None
-        budget = (spec.get("budget") or {}).get("total_usd")
+        saves = [event for event in job.events if event.kind == "safe"]
+        limits = limits_of(spec)
         spent_s = {**document["breakdown_s"], DOWNTIME: document.get("downtime_s", 0.0)}
         return {
             "job": job,
             "document": document,
             "version": self.version,
             "last_event": self.last_event,
-            "badge_of": badge_of,
-            "total": total,
+            "total": limits.steps,
             "spent_s": {cause: spent_s[cause] for cause in words().causes if cause in spent_s},
-            "forecast_columns": FORECAST_COLUMNS,
-            "forecast_rows": forecast_rows,
             "bars": bars,
-            "kinds": {kind for bar in bars for kind, *_ in bar.phases} | {bar.end for bar in bars},
-            "steps_chart": steps_chart(times, job.samples, job.events, total, job.without),
+            "kinds": {kind for _, all, end in bars for kind in (end, *(phase[0] for phase in all))},
+            "step_points": [(s.at_s - times.start_s, s.step) for s in job.samples],
+            "save_ticks": _ticks(saves, times),
+            "lost": losses(job.samples),
+            "Scale": Scale,
             "samples": list(self._samples()),
-            "budget": budget,
-            "cost_chart": cost_chart(times, costs, document, budget),
+            "budget": limits.total_usd,
+            "cost_lines": _cost_lines(costs, document["on_demand_cost_usd"], limits.total_usd),
             "costs": _thinned(costs),
             "max_events": MAX_EVENTS,
             "job_file": to_yaml(without_secrets(spec)),
@@ -159,13 +126,13 @@ class RunPage:
 
     def _bars(self) -> Iterator[Bar]:
         """Of the newest machines, if there are very many."""
-        trained = self.trained
         end_s = self.times.end_s
+        trained = Trained.of(self.job.events, end_s, self.job.without)
         for machine in list(self.job.world.machines.values())[-_MAX_BARS:]:
             end = _ENDS.get(machine.end_reason, "")
             if end == "taken" and machine.ended_s is None:
                 end = ""
-            yield Bar(machine, list(phases(machine, end_s, trained)), end)
+            yield machine, list(phases(machine, end_s, trained)), end
 
     def _samples(self) -> Iterator[tuple[Sample, int]]:
         """Some samples, and all that come after a loss, with the steps lost there."""
@@ -175,6 +142,28 @@ class RunPage:
         for sample in samples:
             if id(sample) in shown or sample.at_s in list(lost)[-_ROWS:]:
                 yield sample, lost.get(sample.at_s, 0)
+
+
+def _ticks(saves: Sequence[EventRow], times: Times) -> list[EventRow]:
+    """The last of each kind of versions that are at nearly the same place."""
+    places = {(round(times.share(s.at_s) * _PLACES), s.facts["reason"]): s for s in saves}
+    return list(places.values())
+
+
+def _cost_lines(
+    costs: Sequence[CostPoint], on_demand_usd: float | None, budget: float | None
+) -> dict[str, list[tuple[float, float]]]:
+    """What was paid over time, what on-demand machines would have cost, and the budget."""
+    last = costs[-1]
+    lines = {"paid": [(p.x_s, p.usd) for p in costs]}
+    if on_demand_usd and last.hours:
+        # The report's figure, shared out by machine hours
+        rate = (on_demand_usd - last.head_usd) / last.hours
+        lines["demand"] = [(p.x_s, p.head_usd + p.hours * rate) for p in costs]
+    # A budget that is far above the rest would make the other lines flat
+    if budget is not None and budget <= _FAR * max(last.usd, on_demand_usd or 0.0):
+        lines["budget"] = [(0.0, budget), (last.x_s, budget)]
+    return lines
 
 
 def _thinned(rows: Sequence[T]) -> list[T]:

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
 
+from deepvm.io.user_dirs import data_folder
 from deepvm.lab.results import BLOCKING, Cost, Estimate, SuiteResult
-from deepvm.reports.lab import published
-from deepvm.reports.lab.summary import REFERENCES, LabSummary, worlds
+from deepvm.reports.lab.summary import REFERENCES, LabSummary
 from deepvm.reports.pages import render_markdown
 
 OVERLAPPED = "ovl"
-FACTORS: Mapping[str, tuple[Callable[[Mapping[str, Any]], object], str]] = {
-    "global batch": (lambda c: c["global_batch"], "fixed, not published"),
-    "ranks": (worlds, "4"),
-    "virtual shards": (lambda c: c["virtual_shards"] or "none: DistributedDataParallel", "none"),
-    "steps": (lambda c: c["steps"], "1600"),
-    "checkpoint": (lambda c: f"every {c['checkpoint_every']} steps", "every 50 steps"),
-    "checkpoints in flight": (lambda c: f"at most {c['max_inflight']}", "at most 4"),
-    "launcher": (lambda c: c["launcher"], "torchrun"),
-}
-"""How runs were made, and ECRL's."""
 
 
 @dataclass(frozen=True)
@@ -119,61 +109,14 @@ def accepted(summary: LabSummary) -> list[Accepted]:
 def analysis(summary: LabSummary) -> str:
     """All tables as Markdown."""
     suites = accepted(summary)
-    costs = [cost for suite in summary.suites for cost in suite.costs]
-    passed = {
-        name: [cost.passed for cost in costs if cost.variant == name]
-        for name in (summary.reference, BLOCKING, OVERLAPPED)
-    }
+    published = json.loads((data_folder() / "lab" / "ecrl-published.json").read_text())
     return render_markdown(
         "analysis.md.j2",
         summary=summary,
         published=published,
-        axes=_axes(summary),
-        factors=list(_factors(summary)),
         all=Group(suites),
-        pass_rates=[_mean(list(map(float, own))) for own in passed.values()],
+        Group=Group,
         ranking=sorted(suites, key=lambda one: -one.gain.mean),
-        slices=list(_slices(suites)),
-        known={(one.dataset, one.model, one.failure): one for one in published.SUITES},
         references=REFERENCES,
         subtract=subtract,
     )
-
-
-def _axes(summary: LabSummary) -> Mapping[str, Sequence[str]]:
-    sizes = {c["dataset"]["name"]: c["dataset_size"] for c in summary.configs}
-    models = {c["model"]["name"]: c["model"] for c in summary.configs}
-    schedules = {suite.failure: summary.schedule(suite) for suite in summary.suites}
-    return {
-        "data set": [f"{name} ({size} samples)" for name, size in sizes.items()],
-        "model": [_model(model) for model in models.values()],
-        "failures": [f"{name} ({schedule})" for name, schedule in schedules.items()],
-        "variant": list(dict.fromkeys(name for suite in summary.suites for name in suite.variants)),
-    }
-
-
-def _model(model: Mapping[str, Any]) -> str:
-    parts = []
-    if model.get("width"):
-        parts.append(f"width {model['width']}")
-    if model["name"].startswith("resnet"):
-        parts.append(f"{model['norm']} norm")
-    if model.get("dropout"):
-        parts.append(f"dropout {model['dropout']}")
-    return f"{model['name']} ({', '.join(parts)})" if parts else str(model["name"])
-
-
-def _factors(summary: LabSummary) -> Iterator[Sequence[str]]:
-    for factor, (of, paper) in FACTORS.items():
-        values = summary.values(of)
-        yield factor, "controlled" if len(values) == 1 else "varied", "; ".join(values), paper
-    yield "strategy, failures, data set, model", "varied", "table 3", "the same"
-    seeds = summary.values(lambda config: config["seed"])
-    yield "seeds", "repeated" if len(seeds) > 1 else "controlled", ", ".join(seeds), "one"
-
-
-def _slices(suites: Sequence[Accepted]) -> Iterator[tuple[str, str, Group]]:
-    for axis in ("dataset", "model", "failure"):
-        for value in dict.fromkeys(getattr(one.suite, axis) for one in suites):
-            group = [one for one in suites if getattr(one.suite, axis) == value]
-            yield axis, value, Group(group)

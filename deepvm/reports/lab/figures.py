@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from deepvm.lab.results import Estimate, SuiteResult
 from deepvm.reports.lab.comparison import accepted, ratio_of
@@ -62,13 +62,13 @@ def goodput_figure(summary: LabSummary) -> Figure:
             )
             for x, ratio in bars.items():
                 if ratio.low is not None:
-                    axes.plot([x, x], [ratio.low, ratio.high], color="black", linewidth=1.2)
+                    axes.vlines(x, ratio.low, ratio.high, "black", linewidth=1.2)
         axes.axhline(1.0, color="0.3", linewidth=1.0)
         axes.set_xticks(range(len(suites)), _labels(summary.suites), rotation=20, ha="right")
         axes.set_ylabel(f"goodput over {summary.reference or 'reference'}")
         figure.suptitle("Goodput by suite and strategy")
         if names:
-            legend(figure, min(len(names), 6), handlelength=None)
+            legend(figure, min(len(names), 6), handlelength=2)
     return figure
 
 
@@ -82,8 +82,7 @@ def gain_figure(summary: LabSummary) -> Figure:
         for number, one in enumerate(suites):
             axes.barh(number, one.gain_percent, color=STYLES[0].color)
             if one.gain.low is not None and one.gain.high is not None:
-                ends = [100 * (one.gain.low - 1), 100 * (one.gain.high - 1)]
-                axes.plot(ends, [number, number], color="black")
+                axes.hlines(number, 100 * (one.gain.low - 1), 100 * (one.gain.high - 1), "black")
         axes.set_yticks(range(len(suites)), _labels([one.suite for one in suites]))
         axes.axvline(0.0, color="0.3", linewidth=1.0)
         axes.set_xlabel("goodput of overlapped over blocking, %")
@@ -95,15 +94,15 @@ def stall_figure(summary: LabSummary) -> Figure:
     """Figure 4: stall that overlapped saves against what it gains. Raises MissingExtraError."""
     suites = accepted(summary)
     with drawing(6.5, 4.2) as (figure, axes):
-        style: dict[str, Any] = {"linestyle": "none", "marker": "o", "color": STYLES[0].color}
         for number, one in enumerate(suites, 1):
             point = (one.saved_stall_s, one.gain_percent)
-            axes.plot(*point, label=f"{number} {suite_name(one.suite)}", **style)
-            offset: dict[str, Any] = {"xytext": (5, 4), "textcoords": "offset points"}
-            axes.annotate(str(number), point, fontsize=9, **offset)
+            label = f"{number} {suite_name(one.suite)}"
+            axes.plot(*point, "o", label=label, color=STYLES[0].color)
+            axes.annotate(str(number), point, (5, 4), textcoords="offset points", fontsize=9)
         axes.axhline(0.0, color="0.3", linewidth=1.0)
-        axes.set_xlabel("stall saved by overlapped, s a run")
-        axes.set_ylabel("goodput gained by overlapped, %")
+        axes.set(
+            xlabel="stall saved by overlapped, s a run", ylabel="goodput gained by overlapped, %"
+        )
         figure.suptitle("Stall saved and goodput gained")
         if suites:
             legend(figure, 2, handlelength=0.0)

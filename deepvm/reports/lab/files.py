@@ -17,7 +17,7 @@ from deepvm.reports.documents import to_csv
 from deepvm.reports.lab.comparison import analysis
 from deepvm.reports.lab.figures import write_figures
 from deepvm.reports.lab.lab_page import lab_page
-from deepvm.reports.lab.summary import LabSummary, worlds
+from deepvm.reports.lab.summary import LabSummary
 from deepvm.reports.pages import render_markdown
 
 PAGE = "report.html"
@@ -74,9 +74,7 @@ def _texts(summary: LabSummary) -> Iterator[tuple[str, str]]:
 
 def _markdown(summary: LabSummary, suite: SuiteResult) -> str:
     config = summary.config_of(suite)
-    return render_markdown(
-        "suite.md.j2", summary=summary, suite=suite, config=config, worlds=worlds(config)
-    )
+    return render_markdown("suite.md.j2", summary=summary, suite=suite, config=config)
 
 
 def suite_document(summary: LabSummary, suite: SuiteResult) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from deepvm.lab.audit.gates import GATES
 from deepvm.lab.audit.publication import publishable
 from deepvm.lab.results import Estimate, SuiteResult, Variant
 from deepvm.reports.charts import Scale
-from deepvm.reports.lab.comparison import FACTORS, accepted
+from deepvm.reports.lab.comparison import accepted
 from deepvm.reports.lab.figures import over_reference, suite_name
 from deepvm.reports.lab.scales import ratio_scale
 from deepvm.reports.lab.summary import REFERENCES, LabSummary
@@ -18,18 +18,14 @@ from deepvm.reports.pages import render
 
 def lab_page(summary: LabSummary, figures: Sequence[str] = (), version: str = "") -> str:
     """The whole page, in ASCII. ``figures``: files of pictures to link to."""
-    factors = {name: summary.values(of) for name, (of, _) in FACTORS.items()}
-    factors["seeds"] = summary.values(lambda config: config["seed"])
     overall = {suite_name(suite): over_reference(summary, suite) for suite in summary.suites}
     compared = accepted(summary)
     return render(
         "lab_page.html.j2",
         summary=summary,
         figures=figures,
-        matrices=summary.values(lambda config: config["matrix"]),
         version=version,
         gates={name: (inspect.getdoc(gate) or "").split("\n")[0] for name, gate in GATES.items()},
-        failing=_failing(summary),
         references=REFERENCES,
         suite_name=suite_name,
         publishable=publishable,
@@ -39,18 +35,9 @@ def lab_page(summary: LabSummary, figures: Sequence[str] = (), version: str = ""
         overall_scale=ratio_scale(one for ratios in overall.values() for one in ratios.values()),
         gains={suite_name(one.suite): one.gain for one in compared},
         points=[(o.saved_stall_s, o.gain_percent, suite_name(o.suite)) for o in compared],
-        factors=[(name, ", ".join(values)) for name, values in factors.items()],
         ratio_scale=ratio_scale,
         Scale=Scale,
     )
-
-
-def _failing(summary: LabSummary) -> Mapping[str, list[tuple[str, str]]]:
-    """By run, the gates that fail with their reasons; later ones often follow from the first."""
-    gates: dict[str, list[tuple[str, str]]] = {}
-    for run, gate, reason in summary.checked.failures:
-        gates.setdefault(run, []).append((gate, reason))
-    return gates
 
 
 def ratios_of(suite: SuiteResult) -> Mapping[str, Estimate]:

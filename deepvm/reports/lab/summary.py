@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import cached_property
@@ -20,6 +20,7 @@ from deepvm.lab.checked import Checked
 from deepvm.lab.matrix import CALM, SIZES
 from deepvm.lab.records import ENVIRONMENT, Records, read_document
 from deepvm.lab.results import Cost, SuiteResult, suites_of
+from deepvm.reports.pages import sentences
 
 DIVERGED = "training diverged: some losses are not numbers"
 REFERENCES = {
@@ -27,15 +28,6 @@ REFERENCES = {
     "none": "neither checkpoints nor failures (ECRL's reference has blocking checkpoints)",
 }
 """What others are compared with, in order of preference."""
-FEW_SEEDS = 5
-
-
-def worlds(config: Mapping[str, Any]) -> str:
-    """How many ranks a run has, such as ``4; 2 from step 25 on``."""
-    parts = []
-    for step, world in config["worlds"]:
-        parts.append(f"{world} from step {step} on" if step else f"{world}")
-    return "; ".join(parts)
 
 
 @dataclass(frozen=True)
@@ -65,10 +57,6 @@ class LabSummary:
         """Of all runs."""
         return [run.config for run, _ in self.records]
 
-    def values(self, of: Callable[[Mapping[str, Any]], Any]) -> list[str]:
-        """The different values of something in the configurations of all runs."""
-        return list(dict.fromkeys(str(of(config)) for config in self.configs))
-
     def config_of(self, suite: SuiteResult) -> Mapping[str, Any]:
         """The configuration of a run with the suite's failures, if there is one."""
         configs = [
@@ -82,13 +70,8 @@ class LabSummary:
         """What fails when, such as ``exit 40, 80``; random steps as they were drawn."""
         if suite.failure == CALM:
             return "none"
-        config = self.config_of(suite)
-        steps: dict[str, list[str]] = defaultdict(list)
-        for strike in config["strikes"]:
-            steps[strike["fault"]].append(str(strike["step"]))
-        texts = [f"{fault} {', '.join(at)}" for fault, at in steps.items()]
-        texts += [f"{name} disk {_limit(disk)}".rstrip() for name, disk in config["disk"].items()]
-        return "; ".join(texts) or "none"
+        text: str = sentences("lab_cells.j2").schedule(self.config_of(suite))
+        return text
 
     def reason(self, cost: Cost) -> str:
         """Why a run does not pass, and whether it has diverged; empty if it passes, and has not."""
@@ -149,53 +132,15 @@ class LabSummary:
         return f"{_utc(first)} to {_utc(last)}"
 
     @property
-    def warnings(self) -> list[str]:
-        """What a reader must know before using the numbers."""
-        return [*self._sizes(), *self._seeds(), *self._runs()]
-
-    def _sizes(self) -> Iterator[str]:
-        for name, size in SIZES.items():
-            sizes = {c["dataset_size"] for c in self.configs if c["dataset"]["name"] == name}
-            used = " or ".join(map(str, sorted(sizes)))
-            if sizes <= {size}:
-                continue
-            if name.startswith("cifar"):
-                yield (
-                    f"{name} has {size} samples, these runs had {used}: a part of it, or other"
-                    f" files in its format. Nothing here is a result on {name}."
-                )
-            else:
-                yield f"{name}: {used} of its {size} samples."
-
-    def _seeds(self) -> Iterator[str]:
-        seeds = {cost.seed for suite in self.suites for cost in suite.costs}
-        if len(seeds) < 2:
-            yield "One seed: there are no intervals, and small differences mean nothing."
-        elif len(seeds) < FEW_SEEDS:
-            yield (
-                f"{len(seeds)} seeds: intervals are wide; five or more tell small differences"
-                " apart."
-            )
-
-    def _runs(self) -> Iterator[str]:
-        diverged = {c.run for suite in self.suites for c in suite.costs if c.diverged}
-        if diverged:
-            runs = ", ".join(sorted(diverged))
-            yield f"Training diverged, some losses are not numbers: {runs}."
-        if self.checked.failures:
-            failed = len(self.checked.runs) - self.checked.passed
-            yield (
-                "Runs that do not pass all gates are in no number below:"
-                f" {failed} of {len(self.checked.runs)}."
-            )
-
-
-def _limit(disk: Mapping[str, Any]) -> str:
-    if disk.get("mbps"):
-        return f"{disk['mbps']:g} MB/s"
-    if disk.get("share"):
-        return f"{disk['share']:.0%}"
-    return ""
+    def part_of_data(self) -> dict[str, tuple[list[int], int]]:
+        """Data sets of which runs had a part: the sizes they had, and the whole."""
+        sizes = {
+            name: {c["dataset_size"] for c in self.configs if c["dataset"]["name"] == name}
+            for name in SIZES
+        }
+        return {
+            name: (sorted(own), SIZES[name]) for name, own in sizes.items() if own - {SIZES[name]}
+        }
 
 
 def _utc(seconds: float) -> str:

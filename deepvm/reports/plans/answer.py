@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import datetime
 
 from deepvm.catalog.clouds import REGISTRY, cloud_of
 from deepvm.catalog.signals.signal import PRICES, age, base
 from deepvm.core.cluster.cluster import Recommendation
 from deepvm.planner.recommend import Recommendations
-from deepvm.planner.regions import Comparison, cloud_name
+from deepvm.planner.regions import cloud_name
+from deepvm.reports.plans import words
 from deepvm.reports.plans.plan_view import PlanView
 from deepvm.reports.plans.report import sentences
-from deepvm.reports.plans.words import (
-    bill_cell,
-    cluster_words,
-    format_work,
-    in_cents,
-    lost_words,
-    time_and_bill,
-)
+from deepvm.reports.plans.words import cluster_words, lost_words, time_and_bill
 from deepvm.reports.tables import Column, print_items, print_lines
-from deepvm.reports.text import in_short
+from deepvm.reports.text import in_short, print_text
 
 Cells = dict[Column, str]
 
@@ -29,17 +22,14 @@ Cells = dict[Column, str]
 def print_answer(view: PlanView) -> None:
     """At most 16 lines on stdout for one region, where a model is trained."""
     found = view.found
-    several_clouds = view.found.of_several_clouds
     place = f"; {found.place(view.catalog)}" if len(found.answers) > 1 else ""
     print_lines([f"{view.title}{place}", ""])
     print_items([_cells(label, r, view) for label, r in view.rows], also="-o json")
     print_lines(["", *map(str, view.notes)])
     if view.placement is not None:
         print_lines(sentences(view, "placement"))
-    if several_clouds:
-        print_lines([""])
-        print_items([_cloud_cells(answer, view.now) for answer in found.answers], also="-o json")
-        print_lines([*_for_a_little_more(found), ""])
+    if found.of_several_clouds:
+        _print_clouds(view)
     elif len(found.answers) > 1:
         print_lines(sentences(view, "regions"))
     print_lines(_next_steps(view))
@@ -61,35 +51,18 @@ def _cells(label: str, r: Recommendation, view: PlanView) -> Cells:
     return cells
 
 
-def _cloud_cells(answer: Recommendations, now: datetime) -> Cells:
-    """The best that a cloud has for the request."""
-    catalog = answer.catalog
-    best = answer[0] if answer else None
-    prices = [o for o in catalog.provenance.origins if base(o.signal) in PRICES]
-    oldest = min(prices, key=lambda o: o.observed_at, default=None)
-    cells = {
-        Column("cloud"): _title(answer),
-        Column("region", drop=2): catalog.region or "-",
-        Column("best cluster", wrap=False): str(best.cluster) if best else _reason(answer),
-        Column("$/h", "right"): f"{best.usd_per_hour:.2f}" if best else "-",
-        Column("besides VMs", "right", drop=4): bill_cell(best.bill) if best else "-",
-        Column(_units(answer), "right", drop=1): _speed(best) if best else "-",
-        Column("prices", "right", drop=3): "-",
-    }
-    if oldest is not None:
-        how_old = age(oldest.observed_at, now, oldest.dated)
-        cells[Column("prices", "right", drop=3)] = f"{how_old} old"
-    return cells
-
-
-def _for_a_little_more(found: Comparison) -> Iterator[str]:
-    """The cloud that comes first for a little more money."""
-    if found.first_for_more is not None:
-        budget, placed = found.first_for_more
-        best = placed.recommendation
-        answer = placed.answer
-        plan = f"{best.cluster}, {_speed(best)} {_units(answer)}"
-        yield f"for {in_cents(budget)} $/h {_title(answer)} comes first: {plan}"
+def _print_clouds(view: PlanView) -> None:
+    """The best that each cloud has for the request."""
+    assert view.workload is not None
+    print_text(
+        "plan_clouds",
+        found=view.found,
+        units=view.workload.units,
+        title=_title,
+        age=lambda answer: _prices_age(answer, view.now),
+        in_short=in_short,
+        w=words,
+    )
 
 
 def _title(answer: Recommendations) -> str:
@@ -97,17 +70,10 @@ def _title(answer: Recommendations) -> str:
     return REGISTRY[name].title if name in REGISTRY else name
 
 
-def _units(answer: Recommendations) -> str:
-    training = answer.request.training
-    return training.workload.units if training else "throughput"
-
-
-def _speed(r: Recommendation) -> str:
-    return in_short(r.prediction.throughput) if r.prediction else format_work(r.throughput)
-
-
-def _reason(answer: Recommendations) -> str:
-    return answer.infeasible.reason if answer.infeasible else "nothing is feasible"
+def _prices_age(answer: Recommendations, now: datetime) -> str:
+    prices = [o for o in answer.catalog.provenance.origins if base(o.signal) in PRICES]
+    oldest = min(prices, key=lambda o: o.observed_at, default=None)
+    return f"{age(oldest.observed_at, now, oldest.dated)} old" if oldest else "-"
 
 
 def _next_steps(view: PlanView) -> list[str]:

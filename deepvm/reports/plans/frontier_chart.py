@@ -9,45 +9,15 @@ import numpy as np
 from deepvm.core.cluster.cluster import Recommendation
 from deepvm.core.interval import Interval
 from deepvm.planner.search.frontier import Frontier, Machines
-from deepvm.reports.charts import round_up
-from deepvm.reports.text import short
+from deepvm.reports.charts import Scale, round_up
 
-_LEFT = 72
-_RIGHT = 944
-_TOP = 28
-_BOTTOM = 376
+_WIDTH, _HEIGHT = 872, 348
 _DOT_PX = 3
-_TICKS = 6
 _SLIDER_STEPS = 500
 
 
-@dataclass(frozen=True)
-class Axis:
-    """From 0 to ``most``, between two positions in pixels."""
-
-    most: float
-    start: int
-    end: int
-
-    def at(self, value: float) -> float:
-        """The position of a value."""
-        return round(self.start + (self.end - self.start) * value / self.most, 1)
-
-    def ticks(self) -> list[tuple[float, str]]:
-        """Round values and their labels."""
-        step = round_up(self.most / _TICKS, (1, 2, 2.5, 5, 10))
-        return [(i * step, short(i * step)) for i in range(int(self.most / step * 1.0001) + 1)]
-
-
-@dataclass(frozen=True)
-class Dot:
-    """A machine that is drawn: its type's number, VMs in each market, $/h and speed."""
-
-    type_index: int
-    spot: int
-    on_demand: int
-    usd: float
-    speed: float
+Dot = list[float]
+"""A machine that is drawn: its type's number, VMs in each market, $/h and speed."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +29,8 @@ class FrontierChart:
         machines, far: those that are trusted, and those that are not.
     """
 
-    x: Axis
-    y: Axis
+    x: Scale
+    y: Scale
     budget: float
     best: Recommendation | None
     spans: list[tuple[float, float, Interval]]
@@ -73,37 +43,37 @@ class FrontierChart:
         machines = frontier.machines
         most = float(frontier.most) or 1.0
         last = float(machines.usd_per_hour.max(initial=0.0))
-        x = Axis(min(most, max(last, budget) * 1.05) or 1.0, _LEFT, _RIGHT)
-        trusted = machines.effective[machines.trusted]
+        x = Scale(0.0, min(most, max(last, budget) * 1.05) or 1.0)
+        fastest = float(machines.effective[machines.trusted].max(initial=0.0))
         highs = [step.recommendation.kept_throughput.high for step in frontier.steps]
-        y = Axis(max([*highs, float(trusted.max(initial=0.0))]) * 1.04 or 1.0, _BOTTOM, _TOP)
-        steps = [step for step in frontier.steps if float(step.budget) <= x.most]
+        y = Scale(0.0, max([*highs, fastest]) * 1.04 or 1.0)
+        steps = [step for step in frontier.steps if float(step.budget) <= x.high]
         starts = [float(step.budget) for step in steps]
         speeds = [step.recommendation.kept_throughput for step in steps]
-        spans = list(zip(starts, [*starts[1:], x.most], speeds, strict=False))
-        bests = [step for step in steps if float(step.budget) <= budget]
-        best = bests[-1].recommendation if bests else None
+        spans = list(zip(starts, [*starts[1:], x.high], speeds, strict=False))
+        bests = [s.recommendation for s in steps if float(s.budget) <= budget]
+        best = bests[-1] if bests else None
         near, far = (_dots(machines, x, y, trusted=trusted) for trusted in (True, False))
         return cls(x, y, budget, best, spans, near, far)
 
     @property
     def slider_step(self) -> float:
         """A round amount, $/h."""
-        return round_up(self.x.most / _SLIDER_STEPS, (1, 2, 5, 10))
+        return round_up(self.x.high / _SLIDER_STEPS)
 
 
-def _dots(machines: Machines, x: Axis, y: Axis, *, trusted: bool) -> list[Dot]:
+def _dots(machines: Machines, x: Scale, y: Scale, *, trusted: bool) -> list[Dot]:
     """One machine for each cell of the picture, the cheapest."""
     usd = machines.usd_per_hour
     speed = machines.effective
-    inside = (usd <= x.most) & (speed > 0) & (speed <= y.most) & (machines.trusted == trusted)
+    inside = (usd <= x.high) & (speed > 0) & (speed <= y.high) & (machines.trusted == trusted)
     rows = np.flatnonzero(inside)
-    across = (_RIGHT - _LEFT) * usd[rows] / x.most // _DOT_PX
-    up = (_BOTTOM - _TOP) * speed[rows] / y.most // _DOT_PX
+    across = _WIDTH * usd[rows] / x.high // _DOT_PX
+    up = _HEIGHT * speed[rows] / y.high // _DOT_PX
     first = np.unique(np.stack([across, up]), axis=1, return_index=True)[1]
     figures = (machines.type_index, machines.spot, machines.on_demand, usd, speed)
     columns = [column[rows[np.sort(first)]].tolist() for column in figures]
     return [
-        Dot(kind, spot, on_demand, float(f"{price:.5g}"), float(f"{rate:.5g}"))
-        for kind, spot, on_demand, price, rate in zip(*columns, strict=True)
+        [*vms, float(f"{price:.5g}"), float(f"{rate:.5g}")]
+        for *vms, price, rate in zip(*columns, strict=True)
     ]

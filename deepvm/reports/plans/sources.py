@@ -18,6 +18,7 @@ from deepvm.core.spelling import joined, listed
 from deepvm.core.training.doubts import PLAIN, UNPUBLISHED
 from deepvm.core.units import counted
 from deepvm.planner.recommend import Recommendations
+from deepvm.reports.pages import sentences
 
 ODD_START = 0.1
 """Curves whose S(1) is further from 1 are doubtful for few VMs."""
@@ -38,35 +39,19 @@ _OF_A_FILE = {"live": "", "cache": ", from the cache", "expired": ", from the ca
 
 def source_line(catalog: Catalog, now: datetime) -> str:
     """Where the prices come from, how old they are, and what to do about it."""
-    source = catalog.provenance
-    prices = [o for o in source.origins if base(o.signal) in PRICES]
-    if prices:
-        # One for each kind of source: "live from AWS (on-demand 3 min old, spot 3 min old)"
-        phrases = []
-        for words in dict.fromkeys(_words(o) for o in prices):
-            ages = [f"{base(o.signal)} {known_age(o, now)}" for o in prices if _words(o) == words]
-            phrases.append(f"{words} ({', '.join(ages)})")
-        line = f"Prices: {catalog.region}, {'; '.join(phrases)}"
-        line += f"; spot prices are the {source.basis}." if source.basis else "."
-        oldest = max((now - o.observed_at).days for o in prices)
-        if oldest < 1 or all(o.kind in ("live", "cache") for o in prices):
-            return line
-        needs = " ('deepvm doctor' says what that needs)" if cloud_of(catalog.name).has_api else ""
-        return f"{line} For today's: '{refresh_command(catalog, region=True)}'{needs}."
-    where = f"{source.kind} catalog {catalog.name}" + (
-        f", {catalog.region}" if catalog.region else ""
+    prices = [o for o in catalog.provenance.origins if base(o.signal) in PRICES]
+    current = all(o.kind in ("live", "cache") or (now - o.observed_at).days < 1 for o in prices)
+    as_of = catalog.provenance.prices_as_of
+    text: str = sentences("sources.j2").prices(
+        catalog,
+        [(_words(o), base(o.signal), known_age(o, now)) for o in prices],
+        current,
+        as_of and _days_old(as_of, now),
+        as_of and (now.date() - as_of).days > STALE_DAYS,
+        cloud_of(catalog.name).has_api,
+        refresh_command(catalog, region=True),
     )
-    if source.prices_as_of is None:
-        return f"Prices: {where}, undated."
-    line = f"Prices: {where}, as of {source.prices_as_of}, {_days_old(source.prices_as_of, now)}."
-    if (now.date() - source.prices_as_of).days <= STALE_DAYS:
-        return line
-    if source.kind != "embedded":
-        return f"{line} Bring the prices and prices_as_of of that file up to date."
-    return (
-        f"{line} For today's leave out --catalog, or: 'deepvm catalog show {catalog.name} -o json >"
-        " my.json', edit the prices, and use '--catalog my.json'."
-    )
+    return text
 
 
 def refresh_command(catalog: Catalog, *, region: bool = False) -> str:
@@ -88,16 +73,16 @@ def _words(origin: Origin) -> str:
 
 def source_lines(catalog: Catalog, now: datetime) -> list[str]:
     """Where the prices come from, and which other figures were measured here."""
-    return [source_line(catalog, now), *measured_lines(catalog, now)]
+    return [source_line(catalog, now), *measured_lines(catalog)]
 
 
-def measured_lines(catalog: Catalog, now: datetime) -> list[str]:
+def measured_lines(catalog: Catalog) -> list[str]:
     """Which figures were measured on the user's own machines, or are of a named file, and when."""
     about = catalog.provenance
     parts = []
     for kind, name in _KINDS.items():
         found = [m for m in about.measured if m.kind == kind]
-        said = [f"{m.subject} {_day(m, now)}{_with(m)}" for m in found]
+        said = [f"{m.subject} {m.measured_at.date()}{_with(m)}" for m in found]
         if found:
             parts.append(f"{name} of {listed(said, _NAMED)}")
     where = f"Measured ({about.measured_file})" if about.measured_file else "Measured here"
@@ -107,13 +92,6 @@ def measured_lines(catalog: Catalog, now: datetime) -> list[str]:
 def _with(measured: Measurement) -> str:
     workload = f" with {measured.workload}" if measured.workload else ""
     return f"{workload} ({counted(measured.runs, 'run')})" if measured.kind == "steps" else workload
-
-
-def _day(measured: Measurement, now: datetime) -> str:
-    from deepvm.catalog.measured.entries import FUTURE  # most people measure nothing
-
-    late = measured.measured_at - now > FUTURE
-    return f"{measured.measured_at.date()}{' (in the future: some clock is wrong)' if late else ''}"
 
 
 def known_age(origin: Origin, now: datetime) -> str:

@@ -13,13 +13,12 @@ from deepvm.core.cluster.cluster import JobEstimate
 from deepvm.core.units import format_seconds
 from deepvm.planner.columns import FloatArray
 from deepvm.planner.job_forecast import Work
-from deepvm.planner.request import PolicyName
 from deepvm.planner.sweep import Sweep, SweepRow
 from deepvm.reports.pictures import (
     MARK_ALL,
-    STYLES,
     drawing,
     legend,
+    policies_of,
     short,
     show_budgets,
     step_line,
@@ -158,23 +157,20 @@ def outlooks_figure(rows: Sequence[SweepRow], work: Work, *, catalog_name: str) 
     nothing is feasible, or on whose cluster the job does not end, are gaps. Limits of the job are
     thin lines. ``rows`` may come in any order.
     """
-    policies = [p for p in PolicyName if any(r.policy is p for r in rows)]
+    policies = policies_of(rows)
     ordered = sorted(rows, key=lambda r: r.budget)
+    deadline_h = None if work.deadline_s is None else work.deadline_s / 3600
     with drawing(8.0, 6.6, 2, sharex=True) as (figure, (time, bill)):
-        deadline_h = None if work.deadline_s is None else work.deadline_s / 3600
-        most_usd = None if work.total_budget is None else float(work.total_budget)
-        times = _figures(ordered, _TIME) / 3600
-        bills = _figures(ordered, _BILL)
-        _panel(time, ordered, times, deadline_h, "deadline")
-        _panel(bill, ordered, bills, most_usd, "total budget")
-        time.set_ylabel("expected time (h)")
-        bill.set_ylabel("expected bill ($)")
-        bill.set_xlabel("pricing willingness PW: the most that the cluster may cost an hour ($/h)")
         figure.suptitle("What the job takes, and costs, on the best cluster of each budget")
-        time.set_title(_title(ordered, work, catalog_name), fontsize="small")
+        _panel(time, ordered, _figures(ordered, _TIME) / 3600, deadline_h, "deadline")
+        most_usd = None if work.total_budget is None else float(work.total_budget)
+        _panel(bill, ordered, _figures(ordered, _BILL), most_usd, "total budget")
+        time.set(title=_title(ordered, work, catalog_name), ylabel="expected time (h)")
+        x = "pricing willingness PW: the most that the cluster may cost an hour ($/h)"
+        bill.set(xlabel=x, ylabel="expected bill ($)")
         show_budgets(bill, ordered)
         if policies:
-            legend(figure, len(policies), *time.get_legend_handles_labels())
+            legend(figure, len(policies), handles=time.get_legend_handles_labels()[0])
     return figure
 
 
@@ -197,41 +193,38 @@ def _panel(
     limit_name: str,
 ) -> None:
     """One panel; ``limit``: of the job, a thin labelled line."""
-    policies = [p for p in PolicyName if any(r.policy is p for r in rows)]
+    policies = policies_of(rows)
     x = np.array([float(r.budget) for r in rows])
     doubtful = np.array([_doubtful(_outlook(r)) for r in rows])
     for place, policy in enumerate(policies):
         own = np.array([r.policy is policy for r in rows])
         at = x[own]
-        (mean, low, high) = figures[own].T
-        step_line(axes, at.tolist(), mean.tolist(), policy, place, len(policies))
-        style = STYLES[list(PolicyName).index(policy)]
-        if np.isfinite(low).any():
-            axes.fill_between(
-                at, low, high, step="post", color=style.color, alpha=0.16, linewidth=0
-            )
+        mean, low, high = figures[own].T
+        style = step_line(axes, at.tolist(), mean.tolist(), policy, place, len(policies))
+        known = np.isfinite(low)
+        if known.any():
+            look: dict[str, Any] = {"color": style.color, "alpha": 0.16, "linewidth": 0}
+            axes.fill_between(at, low, high, step="post", **look)
             # The band is empty at the last budget and before a gap. Bars on top are narrower, so
             # that those below stay visible; bars of neighbouring budgets do not touch.
             width = (1 - place / len(policies)) * min(_BAR, _BARS / len(at))
-            known = np.isfinite(low)
             bars = at[known], low[known], high[known]
             axes.vlines(*bars, style.color, linewidth=width, alpha=0.5)
         hollow = np.flatnonzero(doubtful[own])[:: max(1, len(at) // MARK_ALL)]
         if len(hollow):
-            look = style.marked | {"linestyle": "none", "markeredgecolor": style.color}
-            look |= {"markerfacecolor": "white", "label": "_doubtful", "zorder": 4}
-            axes.plot(at[hollow], mean[hollow], **look)
-    seen = np.append(figures[np.isfinite(figures)], [] if limit is None else [limit])
-    if len(seen) and seen.min() > 0 and seen.max() > _WIDE * seen.min():
+            mark = {"linestyle": "none", "markerfacecolor": "white", "label": "_doubtful"}
+            axes.plot(at[hollow], mean[hollow], **style.marked | mark, zorder=4)
+    seen = figures[np.isfinite(figures)]
+    if limit is not None:
+        seen = np.append(seen, limit)
+        axes.axhline(limit, color="0.25", linewidth=1.0, linestyle="--", zorder=1.5)
+        corner = axes.get_yaxis_transform()
+        axes.text(1, limit, limit_name, transform=corner, ha="right", va="bottom", color="0.25")
+    if len(seen) and seen.max() > _WIDE * seen.min() > 0:
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter("{x:g}")
     else:
-        axes.set_ylim(0, 1.06 * seen.max() if len(seen) else 1)
-    if limit is not None:
-        axes.axhline(limit, color="0.25", linewidth=1.0, linestyle=(0, (3.0, 2.0)), zorder=1.5)
-        look = {"ha": "right", "va": "bottom", "fontsize": "small", "color": "0.25"}
-        corner = ("axes fraction", "data")
-        axes.annotate(limit_name, (1, limit), (0, 2), corner, "offset points", **look)
+        axes.set_ylim(0, 1.06 * seen.max(initial=0.0) or 1.0)
 
 
 _BAR, _BARS = 8.0, 200.0

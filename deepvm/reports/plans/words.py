@@ -22,8 +22,6 @@ _MANY_DIGITS = 1e8
 _DAY_S = 86_400
 _HAIR = 1e-9
 """Tolerance: 5.000000000000001 % is 5 %."""
-_UNCHANGED = 0.0005
-"""A share that would be printed as 0.0 %."""
 
 
 def cluster_words(cluster: Cluster) -> str:
@@ -38,12 +36,6 @@ def cluster_words(cluster: Cluster) -> str:
         count = f"{cluster.memory.count} x " if cluster.memory.count > 1 else ""
         text += f" + {count}{cluster.memory.instance.name}"
     return text
-
-
-def bought(cluster: Cluster, market: str) -> str:
-    """The VMs that are bought in a market."""
-    groups = (f"{g.count} {g.instance.name}" for g in cluster.groups if g.market.value == market)
-    return " + ".join(groups) or "-"
 
 
 def gpus_of(r: Recommendation) -> int:
@@ -67,43 +59,6 @@ def time_and_bill(outlook: JobEstimate | None) -> tuple[str, str]:
     if outlook is None or math.isinf(outlook.total_s):
         return "never", "-"
     return format_seconds(outlook.total_s, digits=3), bill_words(outlook)
-
-
-def expected_time(outlook: JobEstimate | None) -> str:
-    """Of a job, preemptions included."""
-    if outlook is None:
-        return "-"
-    return "never ends" if math.isinf(outlook.total_s) else format_seconds(outlook.total_s)
-
-
-def expected_cost(outlook: JobEstimate | None) -> str:
-    """Its bill."""
-    if outlook is None or math.isinf(outlook.total_s):
-        return "-"
-    return f"{outlook.cost_usd:.2f} $"
-
-
-def late_time(outlook: JobEstimate | None) -> str:
-    """The time that 95 % of simulated runs take at most."""
-    if outlook is None or outlook.spread is None or math.isinf(outlook.total_s):
-        return "-"
-    return format_seconds(outlook.spread.p95_s)
-
-
-def high_cost(outlook: JobEstimate | None) -> str:
-    """The bill that 95 % of simulated runs have at most."""
-    if outlook is None or outlook.spread is None or math.isinf(outlook.total_s):
-        return "-"
-    return f"{outlook.spread.p95_usd:.2f} $"
-
-
-def outlook_change(new: JobEstimate, old: JobEstimate) -> str:
-    """`` (2.4 times as long, 37.8% cheaper)``; empty where one cannot be compared."""
-    ends = math.isfinite(new.total_s) and math.isfinite(old.total_s)
-    if not ends or not old.total_s or not old.cost_usd:
-        return ""
-    time = change_words(new.total_s / old.total_s, "longer", "as long")
-    return f" ({time}, {change_words(new.cost_usd / old.cost_usd, 'dearer', 'as dear')})"
 
 
 def lost_words(r: Recommendation) -> str:
@@ -130,32 +85,9 @@ def gain_words(gain: float, objective: Objective) -> str:
     return f"buys {1 + gain:.3g} times the speed" if gain >= 2 else f"buys {share} more speed"
 
 
-def change_words(ratio: float, more: str, same: str) -> str:
-    """``2.4 times as long``, ``37.8% cheaper``; ``more``: ``longer`` or ``dearer``."""
-    share = abs(ratio - 1)
-    if share < _UNCHANGED:
-        return same
-    if ratio >= 2:
-        return f"{ratio:.1f} times {same}"
-    less = {"longer": "shorter", "dearer": "cheaper"}[more]
-    return f"{share:.1%} {more if ratio > 1 else less}"
-
-
 def format_work(throughput: float) -> str:
     """A throughput in the catalog's unit; FLOP/s, which have a dozen digits, in four of them."""
     return f"{throughput:.1f}" if throughput < _MANY_DIGITS else f"{throughput:.4g}"
-
-
-def usd_per_work(usd: float | None) -> str:
-    """$/h per eFLOPS."""
-    if usd is None:
-        return "-"
-    return f"{usd:.6f}" if usd > 1 / _MANY_DIGITS else f"{usd:.4g}"
-
-
-def usd_per_million(r: Recommendation) -> str:
-    """$ per million units that a model is trained with."""
-    return "-" if r.usd_per_work is None else f"{r.usd_per_work / 3600 * 1e6:.3g}"
 
 
 def amount(bill: Bill | BillItem, once: str = " once") -> str:
@@ -166,16 +98,6 @@ def amount(bill: Bill | BillItem, once: str = " once") -> str:
     if bill.usd_once:
         parts.append(f"{bill.usd_once:.2f} ${once}")
     return " + ".join(parts)
-
-
-def bill_cell(bill: Bill | None) -> str:
-    """``~0.0050 $/h + 4.50 $ + ?``: ``?`` for what has no known rate."""
-    if bill is None:
-        return "?"
-    parts = [about(bill) + amount(bill, "")] if bill.items else []
-    if any(part.unknown for part in bill.not_counted):
-        parts.append("?")
-    return " + ".join(parts) or "-"
 
 
 def about(bill: Bill) -> str:

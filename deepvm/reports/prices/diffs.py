@@ -6,14 +6,11 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
-from deepvm.catalog.diff import CatalogDiff, FigureChange, Plain
-from deepvm.core.cluster.instances import Catalog, Market
-from deepvm.core.units import counted
+from deepvm.catalog.diff import CatalogDiff
+from deepvm.core.cluster.instances import Market
 from deepvm.documents.build import document_of
 from deepvm.documents.outputs import prices as documents
 from deepvm.reports.text import print_text
-
-_LONGEST_CELL = 40
 
 CSV_HEADER = [
     "change",
@@ -74,33 +71,4 @@ def _text(price: Decimal | None) -> str | None:
 
 def print_report(diff: CatalogDiff, old: str = "", new: str = "") -> None:
     """Print the report; ``old`` and ``new`` are what the user calls the catalogs."""
-    long = [f for f in diff.figures if max(map(len, map(_figure, (f.old, f.new)))) > _LONGEST_CELL]
-    short = [f for f in diff.figures if f not in long]
-    print_text(
-        "catalog_diff",
-        diff=diff,
-        old=_named(diff.old, old),
-        new=_named(diff.new, new),
-        zones=any(p.zone for p in diff.prices),
-        short=[_shown(f) for f in short],
-        long=[_shown(f) for f in long],
-        curve_changed=any(f.figure == "default_speedup" and f.instance_type for f in diff.figures),
-    )
-
-
-def _shown(change: FigureChange) -> dict[str, str]:
-    return {name: _figure(value) for name, value in vars(change).items()}
-
-
-def _figure(value: Plain) -> str:
-    if value is None or value == "":
-        return "-"
-    return f"{value:.10g}" if isinstance(value, float) else str(value)
-
-
-def _named(catalog: Catalog, called: str) -> str:
-    as_of = catalog.provenance.prices_as_of
-    date = f"as of {as_of}" if as_of else "undated"
-    facts = f"{catalog.region or 'no region'}, {date}, {counted(len(catalog), 'type')}"
-    name = catalog.name if called in ("", catalog.name) else f"{called}: {catalog.name}"
-    return f"{name} ({facts})"
+    print_text("catalog_diff", diff=diff, old=old, new=new)

@@ -30,7 +30,7 @@ def about_lines(catalog: Catalog, now: datetime) -> list[str]:
         lines.append(f"source: {catalog.provenance.source}")
     if catalog.provenance.origins:
         lines.append(source_line(catalog, now))
-    return [*lines, *measured_lines(catalog, now)]
+    return [*lines, *measured_lines(catalog)]
 
 
 def type_counts(catalog: Catalog) -> str:

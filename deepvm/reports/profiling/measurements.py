@@ -38,7 +38,7 @@ def bench_figure(bench: Bench) -> Figure:
         for index, (label, values) in enumerate(bars.items()):
             places = np.arange(len(names)) + 0.4 * index - 0.2
             drawn = axes.barh(places, values, 0.38, label=label, color=STYLES[index].color)
-            axes.bar_label(drawn, [f"{v:.3f}" for v in values], padding=3, fontsize="small")
+            axes.bar_label(drawn, fmt="{:.3f}", padding=3, fontsize="small")
         axes.set_yticks(range(len(names)), names)
         axes.invert_yaxis()
         # Between the best and the worst lie two orders of magnitude.
@@ -46,13 +46,14 @@ def bench_figure(bench: Bench) -> Figure:
         axes.xaxis.set_major_formatter("{x:g}")
         axes.axvline(1, color="0.4", linewidth=0.8)
         axes.margins(x=0.15)
-        axes.set_xlabel("seconds over those of torch.save with fsync (no unit)")
+        machine = "{processor:.40}, {cores} cores, {file_system}".format(**bench.machine)
+        axes.set(
+            title=f"{machine}; medians of {bench.reps}",
+            xlabel="seconds over those of torch.save with fsync (no unit)",
+        )
         state = f"{bench.bytes / 1e6:.0f} MB of state"
         figure.suptitle(f"What a checkpoint costs: {bench.model}, {state}")
-        machine = "{cores} cores, {file_system}".format(**bench.machine)
-        title = f"{short(bench.machine['processor'])}, {machine}; medians of {bench.reps}"
-        axes.set_title(title, fontsize="small")
-        legend(figure, len(bars), handlelength=None)
+        legend(figure, len(bars), handlelength=2)
     return figure
 
 
@@ -70,21 +71,15 @@ def fit_figure(fit: Fit, *, name: str) -> Figure:
         axes.fill_between(n, low, high, color=STYLES[0].color, alpha=0.18, linewidth=0, label=best)
         for fitted, style in zip(fit.ranked, STYLES, strict=True):
             label = f"{fitted.law.name} ({100 * fitted.mape:.1f} % off)"
-            # A thick line would hide the band where the curve is well known.
-            axes.plot(
-                n,
-                fitted.speedup(n),
-                label=label,
-                **style.line | {"linewidth": min(style.width, 2.0)},
-            )
+            axes.plot(n, fitted.speedup(n), label=label, **style.thin)
         x, y = zip(*fit.points, strict=True)
         axes.plot(x, y, label="measured", **MEASURED)
         mark_guess(axes, REACH * fit.sizes[-1], fit.up_to)
-        axes.set_xlabel("VMs, n")
-        axes.set_ylabel("speed-up over one VM, S(n)")
-        axes.set_ylim(0, 1.08 * max(float(high.max()), max(y)))
-        axes.set_title(
-            f"{len(fit.points)} measurements at {len(fit.sizes)} sizes", fontsize="small"
+        axes.set(
+            title=f"{len(fit.points)} measurements at {len(fit.sizes)} sizes",
+            xlabel="VMs, n",
+            ylabel="speed-up over one VM, S(n)",
+            ylim=(0, 1.08 * max(high.max(), *y)),
         )
         figure.suptitle(f"Speed-up of {short(name)}")
         legend(figure, 3)
@@ -110,29 +105,28 @@ def saturation_figure(found: Saturation) -> Figure:
     bend = STYLES[1]
     n = np.unique(np.append(np.linspace(1.0, largest, 200), min(max(knee.senders, 1.0), largest)))
     with drawing(7.0, 5.0) as (figure, axes):
-        low = knee.low or largest
-        high = knee.high or largest
-        if low < high:
+        if knee.low != knee.high:
             look = {"color": bend.color, "alpha": 0.2, "linewidth": 0}
-            axes.axvspan(low, high, label="95 % interval of n_sat", **look)
+            ends = knee.low or largest, knee.high or largest
+            axes.axvspan(*ends, label="95 % interval of n_sat", **look)
         if knee.n_sat is not None:
             label = f"n_sat = {knee.n_sat} (knee at {knee.senders:.2f})"
             axes.axvline(knee.n_sat, color=bend.color, linestyle=bend.dashes, label=label)
         axes.plot(n, knee.at(n), label="fit: t(1) / min(n, k)", **STYLES[0].line)
         pushes = [(size, seconds) for size in sizes for seconds in found.times[size]]
         axes.plot(*zip(*pushes, strict=True), label="pushes", **MEASURED)
-        axes.set_xscale("log")
-        axes.set_yscale("log")
-        ticks = [s for s in sizes if s <= 8 or s % 4 == 0 or s == largest]
-        axes.set_xticks(ticks, [str(s) for s in ticks])
-        axes.set_xticks([], minor=True)
-        axes.yaxis.set_major_formatter("{x:g}")
-        axes.yaxis.set_minor_formatter("{x:g}")
-        axes.set_xlabel("senders at once, n")
-        axes.set_ylabel("seconds until the checkpoint is there, t(n)")
+        axes.set(
+            title=short(_conditions(found), 80),
+            xlabel="senders at once, n",
+            ylabel="seconds until the checkpoint is there, t(n)",
+            xscale="log",
+            yscale="log",
+        )
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter("{x:g}")
+            axis.set_minor_formatter("{x:g}")
         figure.suptitle("How many senders fill one receiver")
-        axes.set_title(short(_conditions(found), 80), fontsize="small")
-        legend(figure, 2, handlelength=None)
+        legend(figure, 2, handlelength=2)
     return figure
 
 
@@ -170,9 +164,11 @@ def step_figure(fit: StepFit, *, name: str) -> Figure:
             axes.yaxis.set_major_formatter(lambda value, _: format_step(value))
         else:
             axes.set_ylim(bottom=0)
-        axes.set_ylabel("seconds of a step")
-        axes.set_xlabel(f"GPUs, up to {known.most_per_vm} on each VM (points: measured)")
-        axes.set_title(_counts(fit), fontsize="small")
+        axes.set(
+            title=_counts(fit),
+            xlabel=f"GPUs, up to {known.most_per_vm} on each VM (points: measured)",
+            ylabel="seconds of a step",
+        )
         figure.suptitle(f"Step time of {short(name)}")
         legend(figure, 3)
     return figure
@@ -190,7 +186,7 @@ def _draw_batch(
         axes.fill_between(
             gpus, line / factor, line * factor, label=f"80 % of batch {batch:g}", **look
         )
-    axes.plot(gpus, line, **style.line | {"linewidth": min(style.width, 2.0)})
+    axes.plot(gpus, line, **style.thin)
     mark = MEASURED | {"color": style.color, "marker": style.marker}
     own = fit.steps.batch == batch
     axes.plot(fit.steps.gpus[own], fit.steps.step_s[own], label=f"batch {batch:g}", **mark)

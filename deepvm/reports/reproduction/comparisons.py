@@ -7,7 +7,7 @@ from typing import Any
 
 from deepvm.documents.build import document_of
 from deepvm.documents.outputs import performance
-from deepvm.reports.reproduction.verdicts import Comparison, Reproduction, Verdict
+from deepvm.reports.reproduction.papers import Comparison, Reproduction, Verdict
 from deepvm.reports.text import print_text
 
 CSV_HEADER = ["paper", "part", "figure", "published", "ours", "difference", "verdict"]
@@ -24,10 +24,10 @@ def print_reproductions(papers: Sequence[Reproduction], only: Verdict | None = N
 
 def _reasons(comparisons: Sequence[Comparison]) -> list[str]:
     """Why figures are not the same: the close ones by their tolerances, the others by name."""
-    close = dict.fromkeys(f"close {c.why}" for c in comparisons if c.verdict is Verdict.CLOSE)
+    close = dict.fromkeys(f"close {c.why}" for c in comparisons if c.verdict == "close")
     names: dict[str, list[str]] = {}
     for comparison in comparisons:
-        if comparison.verdict is Verdict.DIFFERS:
+        if comparison.verdict == "differs":
             names.setdefault(comparison.why, []).append(comparison.figure.name)
     return [*close, *(f"{'; '.join(own)}: {why}" for why, own in names.items())]
 
@@ -38,7 +38,7 @@ def document(papers: Sequence[Reproduction], only: Verdict | None = None) -> dic
         {
             **vars(reproduction.paper),
             "paper": reproduction.paper.name,
-            "counts": {verdict.value: n for verdict, n in reproduction.counts.items()},
+            "counts": reproduction.counts,
             "unexpected": len(reproduction.unexpected),
             "parts": [{**vars(part), "figures": own} for part, own in reproduction.parts(only)],
         }

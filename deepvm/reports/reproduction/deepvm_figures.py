@@ -50,29 +50,23 @@ def simulated() -> Catalog:
 
 def table_ii(part: Part, name: str) -> Value:
     """Prices of a type."""
-    return " / ".join(_prices(paper()[name]))
+    instance = paper()[name]
+    return f"{_exact(instance.on_demand_usd_per_hour)} / {_exact(instance.spot_usd_per_hour)}"
 
 
 def table_vi(part: Part, name: str) -> Value:
     """Spot prices to three decimals, as Table VI rounds them."""
     instance = simulated()[name]
-    cells = [*_prices(instance, 3), f"{instance.network_gbps:g}"]
+    spot = round(instance.spot_usd_per_hour or Decimal(0), 3)
+    cells = [_exact(instance.on_demand_usd_per_hour), _exact(spot), _exact(instance.network_gbps)]
     if instance.eflops is not None:
-        cells.append(f"{instance.eflops:g}")
+        cells.append(_exact(instance.eflops))
     return " / ".join(cells)
 
 
-def _prices(instance: InstanceType, digits: int | None = None) -> list[str]:
-    """On demand and spot."""
-    spot = instance.spot_usd_per_hour
-    if spot is not None and digits is not None:
-        spot = round(spot, digits)
-    return [_exact(instance.on_demand_usd_per_hour), _exact(spot)]
-
-
-def _exact(usd: Decimal | None) -> str:
-    """Without zeros at the end; ``-`` for no price."""
-    return "-" if usd is None else f"{usd.normalize():f}"
+def _exact(figure: Decimal | float | None) -> str:
+    """Without zeros at the end."""
+    return f"{float(figure or 0):g}"
 
 
 def table_v(part: Part, name: str) -> Value:

@@ -7,15 +7,112 @@ the id of a part how a figure of it is computed from its name.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from typing import Literal, TypeAlias, get_args
 
 from deepvm.core.spelling import one_of
 from deepvm.errors import RequestError
-from deepvm.reports.reproduction.printed import Value
-from deepvm.reports.reproduction.published_figures import Part, published_paper
-from deepvm.reports.reproduction.verdicts import Comparison, Reproduction
+from deepvm.reports.reproduction.printed import Printed, Value
+from deepvm.reports.reproduction.published_figures import Figure, Paper, Part, published_paper
 
 PAPERS = ("deepvm", "thesis", "scaling")
+Verdict = Literal["same", "close", "differs"]
+"""``same``: to the printed digits; ``close``: within the tolerance; ``differs``: else."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A published figure and ours, in the printed unit, seconds for a time."""
+
+    part: Part
+    figure: Figure
+    ours: Value
+
+    @cached_property
+    def published(self) -> Printed:
+        return Printed.read(self.figure.published)
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        return self._judge(self.published)
+
+    def _judge(self, printed: Printed) -> Verdict:
+        if printed.agrees(self.ours):
+            return "same"
+        difference = printed.difference(self.ours)
+        tolerance = self.figure.tolerance
+        if difference is None or printed.value is None or tolerance is None:
+            return "differs"
+        return "close" if tolerance.allows(difference, printed.value) else "differs"
+
+    @property
+    def expected(self) -> bool:
+        """False where ours differs and that is not known, or is not the known difference."""
+        known = Printed.read(self.figure.known)
+        return self.verdict != "differs" or self._judge(known) != "differs"
+
+    @property
+    def shown(self) -> str:
+        """Ours as the paper would print it."""
+        return self.published.show(self.ours)
+
+    @property
+    def difference(self) -> float | None:
+        """Ours less theirs; None for words and bounds."""
+        return self.published.difference(self.ours)
+
+    @property
+    def relative(self) -> float | None:
+        """The difference as a share of the published figure; None where that is 0."""
+        difference = self.difference
+        published = self.published.value
+        if difference is None or not published:
+            return None
+        return difference / abs(published)
+
+    @property
+    def why(self) -> str:
+        """Why it is not the same, as far as is known."""
+        figure = self.figure
+        if self.verdict == "close" and figure.tolerance is not None:
+            return f"{figure.tolerance.show(self.published.unit)}: {figure.tolerance.reason}"
+        if self.verdict == "same":
+            return ""
+        if self.expected:
+            return figure.why
+        if figure.known:
+            return f"not expected: the known difference is {figure.known}"
+        return "not expected, and no reason is known"
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """All figures of a paper."""
+
+    paper: Paper
+    comparisons: tuple[Comparison, ...]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many figures have which verdict."""
+        verdicts = [comparison.verdict for comparison in self.comparisons]
+        return {verdict: verdicts.count(verdict) for verdict in get_args(Verdict)}
+
+    @property
+    def unexpected(self) -> list[Comparison]:
+        """What differs and should not."""
+        return [comparison for comparison in self.comparisons if not comparison.expected]
+
+    def parts(self, only: Verdict | None = None) -> Iterator[tuple[Part, list[Comparison]]]:
+        """The parts with figures of this verdict, and these figures."""
+        for part in self.paper.parts:
+            own = [c for c in self.comparisons if c.part is part and only in (None, c.verdict)]
+            if own:
+                yield part, own
+
+
 Compute: TypeAlias = Callable[[Part, str], Value]
 
 
@@ -26,17 +123,13 @@ def computations(name: str) -> Mapping[str, Compute]:
     """
     if name not in PAPERS:
         raise RequestError("paper", name, one_of(name, PAPERS))
-    if name == "deepvm":
-        from deepvm.reports.reproduction.deepvm_figures import COMPUTE
-    elif name == "thesis":
-        from deepvm.reports.reproduction.thesis_figures import COMPUTE
-    else:
-        from deepvm.reports.reproduction.scaling_figures import COMPUTE
-    return COMPUTE
+    module = import_module(f"deepvm.reports.reproduction.{name}_figures")
+    compute: Mapping[str, Compute] = module.COMPUTE
+    return compute
 
 
 def reproduce(
-    names: Sequence[str] = PAPERS, *, progress: Callable[[int], None] | None = None
+    names: Sequence[str] = PAPERS, *, progress: Callable[[int], None] = lambda _: None
 ) -> list[Reproduction]:
     """Compute the papers' figures and compare each with what is published.
 
@@ -50,18 +143,13 @@ def reproduce(
     reproductions = []
     for name, compute in by_name.items():
         paper = published_paper(name)
-        comparisons = list[Comparison]()
+        comparisons = []
         for part in paper.parts:
-            comparisons += _compared(part, compute[part.id])
-            if progress is not None:
-                progress(1)
+            ours = compute[part.id]
+            comparisons += [Comparison(part, f, ours(part, f.name)) for f in part.figures]
+            progress(1)
         reproductions.append(Reproduction(paper, tuple(comparisons)))
     return reproductions
-
-
-def _compared(part: Part, compute: Compute) -> Iterator[Comparison]:
-    for figure in part.figures:
-        yield Comparison(part, figure, compute(part, figure.name))
 
 
 def parts_of(names: Sequence[str]) -> int:

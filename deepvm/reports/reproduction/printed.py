@@ -5,30 +5,15 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from enum import Enum
+from datetime import timedelta
 
 Value = float | str
 """What is computed: a number in the printed unit, seconds for a time, words for words."""
 
-_NUMBER = re.compile(
-    r"(?:(?P<sign>[<>]) )?(?P<number>-?\d+(?:\.(?P<decimals>\d+))?)(?P<unit> %)?", re.ASCII
-)
+_NUMBER = re.compile(r"(?:([<>]) )?(-?\d+(?:\.(\d+))?)( %)?", re.ASCII)
 _TIME = re.compile(r"(?:(\d+)d, )?(\d+):([0-5]\d):([0-5]\d)", re.ASCII)
-_DAY = 86_400
-_HOUR = 3600
-_MINUTE = 60
 _SLACK = 1e-9
 """Of the last digit: 0.1 + 0.2 is 0.3, and a binary float half a digit off is half a digit off."""
-
-
-class Kind(Enum):
-    """What a printed figure is."""
-
-    NUMBER = ""
-    BELOW = "<"
-    ABOVE = ">"
-    TIME = "time"
-    WORDS = "words"
 
 
 @dataclass(frozen=True)
@@ -36,12 +21,13 @@ class Printed:
     """A printed figure.
 
     Attributes:
+        kind: ``<`` and ``>`` for bounds, ``time``, ``words``, empty for a number.
         value: the number, the bound, or seconds; None for words. decimals: digits after the point.
         unit: `` %`` or empty.
     """
 
     text: str
-    kind: Kind
+    kind: str
     value: float | None = None
     decimals: int = 0
     unit: str = ""
@@ -52,28 +38,28 @@ class Printed:
 
         Everything else is words.
         """
-        if time := _TIME.fullmatch(text):
-            days, hours, minutes, seconds = (int(part or 0) for part in time.groups())
-            seconds += days * _DAY + hours * _HOUR + minutes * _MINUTE
-            return cls(text, Kind.TIME, float(seconds))
+        if match := _TIME.fullmatch(text):
+            days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+            time = timedelta(days, seconds, minutes=minutes, hours=hours)
+            return cls(text, "time", time.total_seconds())
         if match := _NUMBER.fullmatch(text):
             sign, number, decimals, unit = (part or "" for part in match.groups())
-            return cls(text, Kind(sign), float(number), len(decimals), unit)
-        return cls(text, Kind.WORDS)
+            return cls(text, sign, float(number), len(decimals), unit)
+        return cls(text, "words")
 
     def agrees(self, ours: Value) -> bool:
         """Whether ours is printed the same, or keeps the bound."""
         if self.value is None or isinstance(ours, str):
             return ours == self.text
-        if self.kind is Kind.BELOW:
+        if self.kind == "<":
             return ours < self.value
-        if self.kind is Kind.ABOVE:
+        if self.kind == ">":
             return ours > self.value
         return abs(ours - self.value) <= (0.5 + _SLACK) * 10.0**-self.decimals
 
     def difference(self, ours: Value) -> float | None:
         """Ours less theirs in the printed unit, seconds for a time; None for words and bounds."""
-        if self.kind not in (Kind.NUMBER, Kind.TIME) or self.value is None or isinstance(ours, str):
+        if self.value is None or isinstance(ours, str) or self.kind in ("<", ">"):
             return None
         return ours - self.value
 
@@ -81,18 +67,12 @@ class Printed:
         """Ours as the paper would print it; of a bound, one digit more."""
         if isinstance(ours, str) or not math.isfinite(ours):
             return str(ours)
-        if self.kind is Kind.TIME:
+        if self.kind == "time":
             return show_time(ours)
-        decimals = self.decimals + (self.kind in (Kind.BELOW, Kind.ABOVE))
+        decimals = self.decimals + (self.kind != "")
         return f"{ours:.{decimals}f}{self.unit}"
 
 
 def show_time(seconds: float) -> str:
     """``5d, 11:31:28`` or ``0:34:11``, as the thesis prints times."""
-    days, rest = divmod(round(seconds), _DAY)
-    hours, rest = divmod(rest, _HOUR)
-    minutes, rest = divmod(rest, _MINUTE)
-    time = f"{hours}:{minutes:02}:{rest:02}"
-    if days:
-        return f"{days}d, {time}"
-    return time
+    return re.sub(" days?", "d", str(timedelta(seconds=round(seconds))))

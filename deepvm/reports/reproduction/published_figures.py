@@ -9,7 +9,6 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from deepvm.io.user_dirs import data_folder
-from deepvm.reports.reproduction.printed import Printed
 
 
 @dataclass(frozen=True)
@@ -48,28 +47,11 @@ class Figure:
     """
 
     name: str
-    published: Printed
+    published: str
     tolerance: Tolerance | None = None
-    known: Printed | None = None
+    known: str = ""
     why: str = ""
     source: str = ""
-
-    @classmethod
-    def read(cls, name: str, raw: Any, rules: Sequence[Tolerance]) -> Figure:
-        """``rules``: tolerances of the part; the first that names the figure counts."""
-        if isinstance(raw, str):
-            raw = {"published": raw}
-        if "tolerance" in raw:
-            rules = [Tolerance(**raw["tolerance"])]
-        tolerance = next((rule for rule in rules if fnmatchcase(name, rule.of)), None)
-        published = Printed.read(raw["published"])
-        source = raw.get("from", "")
-        if "differs" not in raw:
-            return cls(name, published, tolerance, source=source)
-        differs = raw["differs"]
-        return cls(
-            name, published, tolerance, Printed.read(differs["ours"]), differs["why"], source
-        )
 
 
 @dataclass(frozen=True)
@@ -91,9 +73,13 @@ class Part:
     def read(
         cls, figures: Mapping[str, Any], tolerances: Sequence[Any] = (), **values: Any
     ) -> Part:
-        """Of the file of the paper."""
+        """Of the file of the paper; the first tolerance that names a figure counts."""
         rules = [Tolerance(**rule) for rule in tolerances]
-        read = [Figure.read(name, raw, rules) for name, raw in figures.items()]
+        read = []
+        for name, raw in figures.items():
+            rule = next((rule for rule in rules if fnmatchcase(name, rule.of)), None)
+            facts = {"published": raw} if isinstance(raw, str) else raw
+            read.append(Figure(name, tolerance=rule, **facts))
         return cls(figures=tuple(read), **values)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from deepvm.core.units import counted
 from deepvm.documents.build import With, document_of
 from deepvm.documents.outputs import simulation as outputs
@@ -40,32 +42,28 @@ def deadlines_figure(rows: Sequence[DeadlineRow], job: DeadlineJob) -> Figure:
             # Dots of different policies side by side
             aside = 0.16 * (index - (len(policies) - 1) / 2)
             own = [row for row in rows if row.policy == policy]
-            points = {
-                alone: [
-                    (slacks.index(r.slack) + aside, r.cost) for r in own if bool(r.trace) is alone
-                ]
-                for alone in (True, False)
-            }
+            x = np.array([slacks.index(row.slack) + aside for row in own])
+            cost = np.array([row.cost for row in own])
+            each = np.array([bool(row.trace) for row in own])
             dots = {"color": style.color, "alpha": 0.35, "markersize": 5, "zorder": 1}
-            axes.plot(*zip(*points[True], strict=True), ".", **dots)
+            axes.plot(x[each], cost[each], ".", **dots)
             look = style.marked | {"linewidth": 2.0, "markersize": 7.0, "markeredgecolor": "white"}
-            axes.plot(*zip(*points[False], strict=True), label=policy, **look)
-        axes.set_xlim(-0.4, len(slacks) - 0.6)
+            axes.plot(x[~each], cost[~each], label=policy, **look)
         levels = {"on-demand alone": 1.0, "spot without a preemption": job.price_ratio}
         for label, level in levels.items():
             axes.axhline(level, color="0.4", linewidth=0.8)
             axes.text(-0.4, level, label, va="bottom", fontsize=8)
         axes.set_xticks(range(len(slacks)), [f"{s:g}" for s in slacks])
-        axes.set_ylim(0, 1.08 * max(1.0, *(r.cost for r in rows)))
-        axes.set_xlabel("slack: deadline over work, less 1 (no unit)")
-        axes.set_ylabel("cost over on-demand alone (no unit)")
-        figure.suptitle("What it costs to meet a deadline with spot VMs")
         missed = sum(row.missed for row in rows if row.trace)
-        axes.set_title(
-            f"{job.work_s / 3600:g} h of work on {_traces(rows)}: mean of each (dots) and of all"
-            f" (lines); deadlines missed: {missed}",
-            fontsize="small",
+        axes.set(
+            title=f"{job.work_s / 3600:g} h of work on {_traces(rows)}: mean of each (dots) and of"
+            f" all (lines); deadlines missed: {missed}",
+            xlabel="slack: deadline over work, less 1 (no unit)",
+            ylabel="cost over on-demand alone (no unit)",
+            xlim=(-0.4, len(slacks) - 0.6),
+            ylim=(0, 1.08 * max(1.0, *(r.cost for r in rows))),
         )
+        figure.suptitle("What it costs to meet a deadline with spot VMs")
         legend(figure, len(policies))
     return figure
 

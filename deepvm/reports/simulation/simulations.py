@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deepvm.core.cluster.instances import Market
 from deepvm.core.preemption.job import Job
 from deepvm.core.units import format_seconds
 from deepvm.documents.build import document_of
@@ -66,7 +65,6 @@ def print_results(results: Sequence[Results]) -> None:
         shares=shares,
         swept=sweep_value,
         cheapest=_cheapest,
-        missing=_missing,
         infinity=math.inf,
     )
 
@@ -96,23 +94,6 @@ def _on_demand(job: Job) -> tuple[float, float]:
     seconds = job.allocation_s.mean + job.preparation_s.mean
     seconds += job.steps * job.step_s.mean + saves * job.blocked_s.mean
     return seconds, job.on_demand_usd_per_hour / 3600 * job.vms * seconds
-
-
-def _missing(result: Results) -> list[str]:
-    """Parameters that were left out and count as 0, which flatters the job."""
-    job = result.job
-    needs = {}
-    if job.market is Market.SPOT:
-        needs = {
-            "save_s": job.save_s.high,
-            "allocation_s": job.allocation_s.high,
-            "preparation_s": job.preparation_s.high,
-            "backup_s": job.durable_s.high,
-            "spot_usd_per_hour": job.spot_usd_per_hour,
-        }
-    if job.market is Market.ON_DEMAND or result.deadline is not None:
-        needs["on_demand_usd_per_hour"] = job.on_demand_usd_per_hour
-    return [name for name, value in needs.items() if not value]
 
 
 def sweep_value(key: str, number: float) -> str:
@@ -158,18 +139,18 @@ def bars_figure(results: Sequence[Results]) -> Figure:
         parts = [shares(result) for result in results]
         for part in (p for p in _COLORS if any(p in own for own in parts)):
             share = np.array([100 * own.get(part, 0.0) for own in parts])
-            axes.bar(range(count), share, 0.6, bottom=base, label=part, color=_COLORS[part])
+            bars = axes.bar(range(count), share, 0.6, bottom=base, label=part, color=_COLORS[part])
             base += share
-        for place, total in enumerate(base):
-            at = (place, total)
-            axes.annotate(f"{total:.1f} %", at, (0, 3), textcoords="offset points", ha="center")
+        axes.bar_label(bars, [f"{total:.1f} %" for total in base], padding=3)
         axes.set_xticks(range(count), names)
-        axes.set_ylabel("overhead over the steps alone (%)")
         axes.margins(y=0.12)
-        axes.set_xlim(min(-0.5, count / 2 - 2.0), max(count - 0.5, count / 2 + 1.0))
+        axes.set(
+            title=f"{steps}means of {results[0].runs} runs",
+            ylabel="overhead over the steps alone (%)",
+            xlim=(min(-0.5, count / 2 - 2.0), max(count - 0.5, count / 2 + 1.0)),
+        )
         figure.suptitle(f"What preemptions and saves cost: {short(', '.join(jobs), 30)}")
-        axes.set_title(f"{steps}means of {results[0].runs} runs", fontsize="small")
-        legend(figure, 4, handlelength=None)
+        legend(figure, 4, handlelength=2)
     return figure
 
 
@@ -195,15 +176,16 @@ def lines_figure(results: Sequence[Results]) -> Figure:
             low = [s.p5 for s in spreads]
             high = [s.p95 for s in spreads]
             axes.fill_between(x, low, high, color=style.color, alpha=0.15, lw=0)
-        axes.set_xlabel(_SWEPT.get(key, f"{key} (s)"))
-        axes.set_ylabel("overhead over the steps alone (%)")
-        axes.set_ylim(bottom=0)
         if key == "vms":
             axes.locator_params(axis="x", integer=True)
+        axes.set(
+            title=f"{job.steps} steps; means and 5 to 95 % of {results[0].runs} runs",
+            xlabel=_SWEPT.get(key, f"{key} (s)"),
+            ylabel="overhead over the steps alone (%)",
+            ylim=(0, None),
+        )
         figure.suptitle(f"What preemptions cost: {short(job.name)}")
-        runs = f"means and 5 to 95 % of {results[0].runs} runs"
-        axes.set_title(f"{job.steps} steps; {runs}", fontsize="small")
-        legend(figure, len(policies), handlelength=None)
+        legend(figure, len(policies), handlelength=2)
     return figure
 
 

@@ -211,13 +211,13 @@ def _availability(axes: Axes, traces: Sequence[Trace]) -> None:
         for name, trace in zip(own, traces, strict=True)
     ]
     axes.set_yticks(range(len(traces)), labels, fontsize="small")
-    axes.set_ylim(len(traces) - 0.4, -0.6)
-    axes.set_xlim(left=0)
-    axes.set_xlabel("days from the beginning of each trace")
-    axes.set_title(
-        "machines that were there; in brackets, how many a full bar is", fontsize="small"
-    )
     axes.grid(visible=False, axis="y")
+    axes.set(
+        title="machines that were there; in brackets, how many a full bar is",
+        xlabel="days from the beginning of each trace",
+        xlim=(0, None),
+        ylim=(len(traces) - 0.4, -0.6),
+    )
 
 
 def _survival(axes: Axes, pools: Sequence[TraceLives], fits: Sequence[Fitted]) -> None:
@@ -229,17 +229,17 @@ def _survival(axes: Axes, pools: Sequence[TraceLives], fits: Sequence[Fitted]) -
     for fit, style in zip(fits, STYLES, strict=False):
         label = f"{fit.law.name} (AIC {fit.aic:,.0f})"
         axes.plot(t / 3600, fit.survival(t), label=label, **style.line)
-    seen = np.append(times, life.max())
-    lasting = np.concatenate([[1.0], shares])
-    x = np.concatenate([[t[0]], seen])
-    y = np.append(lasting, lasting[-1])
+    x = np.concatenate([t[:1], times, [life.max()]])
+    y = np.concatenate([[1.0], shares, shares[-1:]])
     look: dict[str, Any] = {"color": "black", "linewidth": 1.3, "zorder": 5}
     axes.step(x / 3600, y, where="post", label="seen (Kaplan-Meier)", **look)
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter("{x:g}")
-    axes.set_ylim(0, 1.03)
-    axes.set_xlabel("hours")
-    axes.set_ylabel("share of lifetimes that last longer")
     ended = sum(pool.preemptions for pool in pools)
-    axes.set_title(f"{life.size} lifetimes, {ended} of them ended", fontsize="small")
-    axes.legend(loc="upper right", frameon=False, handlelength=4.2, fontsize="small")
+    axes.set(
+        title=f"{life.size} lifetimes, {ended} of them ended",
+        xlabel="hours",
+        ylabel="share of lifetimes that last longer",
+        ylim=(0, 1.03),
+    )
+    axes.legend(loc="upper right")

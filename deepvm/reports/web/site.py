@@ -26,8 +26,6 @@ from deepvm.reports.web.guard import TokenAuth
 
 BEAT_S, LOOK_S = 5.0, 1.0
 """Between signs of life of a stream; between looks at the history."""
-MAX_STREAMS = 200
-_MAX_PAGES = 50
 _LOOK_SHARE = 4.0
 """Looking takes at most one part in so many, and one, of the time."""
 
@@ -55,8 +53,6 @@ class Reader:
                 _ = page.parts  # drawn here, once for all
                 end_s = time.monotonic()
                 fresh_until_s = end_s + max(LOOK_S / 2, _LOOK_SHARE * (end_s - start_s))
-                if len(self._pages) > _MAX_PAGES:
-                    self._pages.clear()
                 self._pages[name] = page, fresh_until_s
             return page
 
@@ -79,7 +75,6 @@ class Site:
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
-        self._streams = 0
         self.closing = asyncio.Event()
 
     def application(self) -> Starlette:
@@ -100,8 +95,6 @@ class Site:
 
     async def _stream(self, request: Request) -> Response:
         name = request.path_params.get("name", "")
-        if self._streams >= MAX_STREAMS:
-            return Response("Too many pages are open.\n", 503, media_type="text/plain")
         await asyncio.to_thread(self._reader.page, name)
         after = request.headers.get("last-event-id") or request.query_params.get("after", "")
         number = int(after) if after.isascii() and after.isdigit() else 0
@@ -118,25 +111,21 @@ class Site:
         """
         sent: dict[str, str] = {}
         beat_s = time.monotonic() + BEAT_S
-        self._streams += 1
-        try:
-            yield "retry: 2000\n\n"
-            while not self.closing.is_set():
-                text = ""
-                # A history that cannot be read now may be readable later.
-                with contextlib.suppress(Exception):
-                    page = await asyncio.to_thread(self._reader.page, name)
-                    text = _changes(page, sent, after)
-                    after = page.last_event
-                if not text and time.monotonic() >= beat_s:
-                    text = "event: beat\ndata: {}\n\n"
-                if text:
-                    yield text
-                    beat_s = time.monotonic() + BEAT_S
-                with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(self.closing.wait(), LOOK_S)
-        finally:
-            self._streams -= 1
+        yield "retry: 2000\n\n"
+        while not self.closing.is_set():
+            text = ""
+            # A history that cannot be read now may be readable later.
+            with contextlib.suppress(Exception):
+                page = await asyncio.to_thread(self._reader.page, name)
+                text = _changes(page, sent, after)
+                after = page.last_event
+            if not text and time.monotonic() >= beat_s:
+                text = "event: beat\ndata: {}\n\n"
+            if text:
+                yield text
+                beat_s = time.monotonic() + BEAT_S
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self.closing.wait(), LOOK_S)
 
 
 def _changes(page: JobsPage | RunPage, sent: dict[str, str], after: int) -> str:
@@ -181,7 +170,7 @@ def serve(
         async def run() -> None:
             site = Site(Reader(history, version))
             config = uvicorn.Config(
-                TokenAuth(site.application(), token, [host]),
+                TokenAuth(site.application(), token),
                 log_level="error",
                 access_log=False,  # addresses may have the token
                 lifespan="off",

@@ -439,9 +439,7 @@ def test_a_clock_that_was_ahead_does_not_win_for_ever(
     assert code == 4 and "measured at 2150-01-01T00:00:00Z, and now it is" in error
     assert not load_tables()
     save_entries(own_folder(), [ahead])
-    assert "g4dn.xlarge 2150-01-01 (in the future: some clock is wrong) with" in good(
-        "recommend", *PAPER
-    )
+    assert "g4dn.xlarge 2150-01-01 with" in good("recommend", *PAPER)
     save(eflops(), instance_type="g4dn.xlarge")
     assert (
         f"of 2150-01-01; 'deepvm tables remove {ahead.name}' makes room" in capsys.readouterr().err

@@ -214,7 +214,7 @@ def test_losses_are_where_steps_fall() -> None:
 
 def test_phases_follow_one_another() -> None:
     job = worlds.many(60)
-    trained = RunPage(job).trained
+    trained = Trained.of(job.events, RunPage(job).times.end_s, job.without)
     for machine in job.world.machines.values():
         found = list(phases(machine, worlds.START_S + 1e6, trained))
         assert all(a[2] == b[1] for a, b in zip(found, found[1:], strict=False))

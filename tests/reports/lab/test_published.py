@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import statistics
 from dataclasses import replace
@@ -11,14 +12,16 @@ from typing import Any
 
 import pytest
 from support.lab.made_folder import MACHINE
-from support.places import SHARED
+from support.places import ROOT, SHARED
 
 from deepvm.lab.checked import Checked
 from deepvm.lab.results import PARTS, Cost, SuiteResult, Variant
-from deepvm.reports.lab import published
 from deepvm.reports.lab.comparison import analysis
 from deepvm.reports.lab.summary import LabSummary
 
+_PUBLISHED = json.loads((ROOT / "data" / "lab" / "ecrl-published.json").read_text())
+published = SimpleNamespace(**_PUBLISHED)
+SUITES = [SimpleNamespace(**suite) for suite in published.suites]
 RECOVERY = [f"{part}_s" for part in PARTS]
 RUN = Cost("", "", 0, True, 1.0, 100.0, 2, *[0.0] * 7, 3, 0, *[0.0] * 4, dict.fromkeys(RECOVERY, 2))
 
@@ -27,7 +30,7 @@ def cost(variant: str, goodput: float, stall_s: float, loss: float = 0.0) -> Cos
     return replace(RUN, variant=variant, goodput=goodput, stall_s=stall_s, loss_difference=loss)
 
 
-def record(one: published.PublishedSuite, folder: Path) -> Any:
+def record(one: Any, folder: Path) -> Any:
     steps = {"base": (400, 1200), "late": (800, 1400)}[one.failure]
     config = {
         "matrix": "exp4",
@@ -64,11 +67,11 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[str]
                 )
             },
         )
-        for one in published.SUITES
+        for one in SUITES
     ]
     folder = tmp_path_factory.mktemp("run")
     (folder / "environment.json").write_text("{}")
-    records: Any = [(record(one, folder), True) for one in published.SUITES]
+    records: Any = [(record(one, folder), True) for one in SUITES]
     text = analysis(LabSummary(Checked({}), records, suites))
     found: dict[str, list[list[str]]] = {}
     for part in text.split("\n## ")[1:]:
@@ -109,7 +112,7 @@ def test_its_table_5(tables: dict[str, list[list[str]]]) -> None:
 def test_its_table_6(tables: dict[str, list[list[str]]]) -> None:
     rows = tables["Table 6"]
     # In the same order
-    assert [row[:2] for row in rows] == [[one.dataset, one.model] for one in published.SUITES]
+    assert [row[:2] for row in rows] == [[one.dataset, one.model] for one in SUITES]
     first = rows[0]
     assert first[2] == "late (exit 800, 1400)" and first[3:6] == ["14.5657", "12.2979", "12.7471"]
     for ours, printed in zip(
@@ -145,23 +148,23 @@ def test_its_machine_and_matrix(tables: dict[str, list[list[str]]]) -> None:
         "runs, those without failures once": ["8", "24"],
     }
     assert all(row[1] in ("controlled", "varied") for row in tables["Table 4"])
-    assert set(published.MACHINE) - {"GPUs"} <= set(MACHINE)
+    assert set(published.machine) - {"GPUs"} <= set(MACHINE)
 
 
 def test_rows_give_the_means() -> None:
-    suites = published.SUITES
+    suites = SUITES
     goodputs = [
         [one.reference for one in suites],
         [one.blocking for one in suites],
         [one.overlapped for one in suites],
     ]
-    assert [round(statistics.fmean(values), 4) for values in goodputs] == list(
-        published.AGGREGATE["goodput"][1]
-    )
+    assert [round(statistics.fmean(values), 4) for values in goodputs] == published.aggregate[
+        "goodput"
+    ][1]
     stalls = [[one.blocking_stall_s for one in suites], [one.overlapped_stall_s for one in suites]]
-    assert [round(statistics.fmean(values), 4) for values in stalls] == list(
-        published.AGGREGATE["stall_s"][1][1:]
-    )
+    assert [round(statistics.fmean(values), 4) for values in stalls] == published.aggregate[
+        "stall_s"
+    ][1][1:]
 
 
 def test_figures_are_those_of_the_paper() -> None:
@@ -169,11 +172,15 @@ def test_figures_are_those_of_the_paper() -> None:
     if not paper.exists():
         pytest.skip("needs shared/papers/ecrl.txt beside the checkout")
     text = paper.read_text()
-    aggregate = [v for _, values in published.AGGREGATE.values() for v in values if v is not None]
-    slices = [(100 * gain, stall, loss) for gain, stall, loss in published.SLICES.values()]
-    for value in (*aggregate, *(abs(x) for row in slices for x in row), 100 * published.GAIN):
+    aggregate = [v for _, values in published.aggregate.values() for v in values if v is not None]
+    slices = [
+        (100 * gain, stall, loss)
+        for axis in published.slices.values()
+        for gain, stall, loss in axis.values()
+    ]
+    for value in (*aggregate, *(abs(x) for row in slices for x in row), 100 * published.gain):
         assert f"{value:.4f}" in text
-    for one in published.SUITES:
+    for one in SUITES:
         row = re.search(
             rf"{one.reference:.4f}\t{one.blocking:.4f}\t{one.overlapped:.4f}\t([+-].*?)%.*", text
         )

@@ -11,10 +11,16 @@ from support.lab.made_folder import MACHINE, list_again, make
 
 from deepvm.lab.checked import check
 from deepvm.reports.lab.summary import LabSummary
+from deepvm.reports.pages import sentences
 
 
 def summary(out: Path) -> LabSummary:
     return LabSummary.of(*check(out))
+
+
+def warnings_of(found: LabSummary) -> list[str]:
+    text: str = sentences("lab_cells.j2").warnings(found)
+    return text.splitlines()
 
 
 def change(out: Path, run: str, name: str, **values: Any) -> None:
@@ -89,7 +95,7 @@ def test_when_runs_were_made(tmp_path: Path) -> None:
     ],
 )
 def test_few_seeds_are_said(tmp_path: Path, seeds: Any, said: str) -> None:
-    warnings = summary(make(tmp_path, seeds=tuple(seeds), variants=("none", "blk"))).warnings
+    warnings = warnings_of(summary(make(tmp_path, seeds=tuple(seeds), variants=("none", "blk"))))
     assert [said in warning for warning in warnings] == ([True] if said else [])
 
 
@@ -98,7 +104,7 @@ def test_what_is_no_result_on_cifar_is_said(tmp_path: Path) -> None:
     for folder in (tmp_path / "runs").iterdir():
         change(tmp_path, folder.name, "config.json", dataset={"name": "cifar10", "path": "made"})
     list_again(tmp_path)
-    (warning,) = summary(tmp_path).warnings
+    (warning,) = warnings_of(summary(tmp_path))
     assert (
         warning.startswith("cifar10 has 50000 samples, these runs had 4096")
         and "Nothing here is a result" in warning
@@ -106,7 +112,7 @@ def test_what_is_no_result_on_cifar_is_said(tmp_path: Path) -> None:
 
 
 def test_runs_that_fail_are_said(tmp_path: Path) -> None:
-    warnings = summary(
-        make(tmp_path, seeds=range(5), wrong={"tokens-gpt-tiny-late-ovl-s1"})
-    ).warnings
+    warnings = warnings_of(
+        summary(make(tmp_path, seeds=range(5), wrong={"tokens-gpt-tiny-late-ovl-s1"}))
+    )
     assert warnings == ["Runs that do not pass all gates are in no number below: 1 of 45."]

@@ -86,7 +86,7 @@ def test_steps_that_differ_much_are_on_a_logarithmic_scale() -> None:
     figure = step_figure(fitted(batches=(1.0, 1e5)), name="a")
     assert figure.axes[0].get_yscale() == "log"
     figure.canvas.draw()
-    labels = [text.get_text() for text in figure.axes[0].get_yticklabels()]
+    labels = [text.get_text().strip() for text in figure.axes[0].get_yticklabels()]
     assert all("$" not in label for label in labels) and any(
         label.endswith(" s") for label in labels
     )
@@ -103,7 +103,7 @@ def test_at_most_four_batches_are_drawn() -> None:
 
 def test_where_guessing_begins_is_marked_only_when_it_is_shown() -> None:
     far = step_figure(fitted(Asked(8, 32, 8.0)), name="a")
-    assert [text.get_text() for text in far.axes[0].texts] == ["beyond: a guess"]
+    assert [text.get_text().strip() for text in far.axes[0].texts] == ["beyond: a guess"]
     assert not step_figure(fitted(Asked(5, 20, 8.0)), name="a").axes[0].texts
 
 

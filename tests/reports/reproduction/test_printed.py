@@ -6,24 +6,24 @@ import math
 
 import pytest
 
-from deepvm.reports.reproduction.printed import Kind, Printed, show_time
+from deepvm.reports.reproduction.printed import Printed, show_time
 
 
 def test_what_is_printed_is_read() -> None:
     for text, kind, value in [
-        ("2.8526", Kind.NUMBER, 2.8526),
-        ("0", Kind.NUMBER, 0),
-        ("-1.5", Kind.NUMBER, -1.5),
-        ("66.3 %", Kind.NUMBER, 66.3),
-        ("< 10 %", Kind.BELOW, 10),
-        ("> 75 %", Kind.ABOVE, 75),
-        ("5d, 11:31:28", Kind.TIME, 5 * 86_400 + 11 * 3600 + 31 * 60 + 28),
-        ("0:34:11", Kind.TIME, 2051),
-        ("17 g4dn + 1 c5", Kind.WORDS, None),
-        ("0.75 / 0.225", Kind.WORDS, None),
-        ("1:75:00", Kind.WORDS, None),
-        ("2.", Kind.WORDS, None),
-        ("٣", Kind.WORDS, None),
+        ("2.8526", "", 2.8526),
+        ("0", "", 0),
+        ("-1.5", "", -1.5),
+        ("66.3 %", "", 66.3),
+        ("< 10 %", "<", 10),
+        ("> 75 %", ">", 75),
+        ("5d, 11:31:28", "time", 5 * 86_400 + 11 * 3600 + 31 * 60 + 28),
+        ("0:34:11", "time", 2051),
+        ("17 g4dn + 1 c5", "words", None),
+        ("0.75 / 0.225", "words", None),
+        ("1:75:00", "words", None),
+        ("2.", "words", None),
+        ("٣", "words", None),
     ]:
         found = Printed.read(text)
         assert (found.text, found.kind, found.value) == (text, kind, value)

@@ -5,29 +5,18 @@ A known difference is pinned, and everything else is not expected.
 
 from __future__ import annotations
 
-from deepvm.reports.reproduction.printed import Printed, Value
-from deepvm.reports.reproduction.published_figures import (
-    Figure,
-    Paper,
-    Part,
-    Tolerance,
-)
-from deepvm.reports.reproduction.verdicts import Comparison, Reproduction, Verdict
+from deepvm.reports.reproduction.papers import Comparison, Reproduction
+from deepvm.reports.reproduction.printed import Value
+from deepvm.reports.reproduction.published_figures import Figure, Paper, Part, Tolerance
 
-SAME, CLOSE, DIFFERS = Verdict.SAME, Verdict.CLOSE, Verdict.DIFFERS
+SAME, CLOSE, DIFFERS = "same", "close", "differs"
 
 
 def figure(
     published: str, relative: float | None = None, absolute: float | None = None, known: str = ""
 ) -> Figure:
     tolerance = None if relative is absolute is None else Tolerance("noise", relative, absolute)
-    return Figure(
-        "it",
-        Printed.read(published),
-        tolerance,
-        Printed.read(known) if known else None,
-        "so" if known else "",
-    )
+    return Figure("it", published, tolerance, known, "so" if known else "")
 
 
 def compared(own: Figure, ours: Value) -> Comparison:
@@ -109,4 +98,4 @@ def test_counts() -> None:
     reproduction = Reproduction(Paper("deepvm", "DeepVM", "", (part,)), comparisons)
     assert reproduction.counts == {SAME: 2, CLOSE: 0, DIFFERS: 1}
     assert reproduction.unexpected == [comparisons[1]]
-    assert list(reproduction.parts(Verdict.SAME)) == [(part, [comparisons[0], comparisons[2]])]
+    assert list(reproduction.parts("same")) == [(part, [comparisons[0], comparisons[2]])]
