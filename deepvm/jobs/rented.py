@@ -150,21 +150,27 @@ def _of_cluster(cluster: Cluster) -> Rented:
 
 def _with_fallbacks(best: Rented, others: Iterable[Rented]) -> Rented:
     """With the types of other clusters that can replace those of the best one."""
+    known = load_catalog().by_name
+
+    def like(
+        name: str, names: Iterable[str], fits: Callable[[InstanceType, InstanceType], bool]
+    ) -> tuple[str, ...]:
+        able = dict.fromkeys(names)
+        return tuple(
+            other
+            for other in able
+            if name in known
+            and other in known
+            and other != name
+            and fits(known[name], known[other])
+        )
+
     ranked = list(others)
     return replace(
         best,
-        others=_like(best.type, (other.type for other in ranked), _has_as_many_gpus),
-        other_anchors=_like(best.anchor, (other.anchor for other in ranked), _has_as_much_memory),
+        others=like(best.type, (other.type for other in ranked), _has_as_many_gpus),
+        other_anchors=like(best.anchor, (other.anchor for other in ranked), _has_as_much_memory),
     )
-
-
-def _like(
-    name: str, others: Iterable[str], fits: Callable[[InstanceType, InstanceType], bool]
-) -> tuple[str, ...]:
-    """The known types among others that fit in place of one, without it."""
-    known = load_catalog().by_name
-    able = dict.fromkeys(other for other in others if other in known and other != name)
-    return tuple(other for other in able if name in known and fits(known[name], known[other]))
 
 
 def _has_as_many_gpus(one: InstanceType, other: InstanceType) -> bool:

@@ -360,7 +360,7 @@ def _conclude(
     """Write down and show the result of a job, and exit as its state says."""
     from deepvm.jobs.decisions.states import Job
     from deepvm.jobs.history.downtime import downtimes
-    from deepvm.jobs.history.forecast import forecast_of
+    from deepvm.jobs.history.forecast import forecast
     from deepvm.jobs.history.job_report import final_document
     from deepvm.jobs.standing import on_demand_prices
     from deepvm.jobs.submission import free_name
@@ -379,7 +379,7 @@ def _conclude(
         earlier = [m for m in history.machines() if m["job"] != job.name]
         document["forecast"] = _if_possible(
             "forecast",
-            lambda: forecast_of(row.spec, row.created_s, end, events, earlier, document, without),
+            lambda: forecast(row.spec, row.created_s, end, events, earlier, document, without),
         )
         if validate and without:
             note(

@@ -11,10 +11,9 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
 
 from deepvm.core.json_types import JsonObject
 from deepvm.errors import CheckpointError, DamagedError, DataError, MissingExtraError
@@ -74,19 +73,19 @@ class Others:
 
 
 ALONE = Others()
-_Upload: TypeAlias = tuple[Path, Part, Others, Done, float]
 
 
-class _Waiting:
-    """A part that is uploaded, and whose backup is not sealed yet."""
+@dataclass(eq=False)
+class _Upload:
+    """A part on its way, until its backup is sealed; ``since_s``: when it was uploaded."""
 
-    def __init__(self, part: Part, others: Others, done: Done, took_s: float) -> None:
-        self.part = part
-        self.others = others
-        self.done = done
-        self.took_s = took_s
-        self.since_s = time.monotonic()
-        self.limit_s = min(others.limit_s or time.time() + LAST_S, time.time() + LAST_S)
+    path: Path
+    part: Part
+    others: Others
+    done: Done
+    began_s: float = field(default_factory=time.monotonic)
+    since_s: float = 0.0
+    limit_s: float = 0.0
 
     def missing(self, said: Mapping[int, PartStatus]) -> list[int]:
         """The ranks that have not decided, or whose parts are not whole yet."""
@@ -104,7 +103,7 @@ class Backups:
         self._keep = keep
         self._queue: queue.SimpleQueue[_Upload | Part] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[_Upload] = []
         self._untold: list[Part] = []
         """Parts that will not come, of which the other ranks do not know yet."""
         self._left = 0
@@ -151,7 +150,7 @@ class Backups:
             return {"error": why}
         with self._lock:
             self._left += 1
-        self._put((path, part, others, done, time.monotonic()))
+        self._put(_Upload(path, part, others, done))
         return {}
 
     def _put(self, item: _Upload | Part) -> None:
@@ -181,7 +180,7 @@ class Backups:
                 if isinstance(item, Part):
                     self._untold.append(item)
                 else:
-                    self._upload(*item)
+                    self._upload(item)
             self._untold = [
                 part
                 for part in self._untold
@@ -191,24 +190,25 @@ class Backups:
                 if self._is_over(waiting):
                     self._waiting.remove(waiting)
 
-    def _upload(self, path: Path, part: Part, others: Others, done: Done, began_s: float) -> None:
+    def _upload(self, one: _Upload) -> None:
         assert self._store is not None
+        part = one.part
         try:
             self._check(part)
-            self._store.save(path, part)
+            self._store.save(one.path, part)
         except Exception as error:
             # Of any kind: the next backup may work, and the next step waits for this one
-            expected = isinstance(error, _TROUBLE)
-            log.warning("%s is not backed up: %s", path, error, exc_info=not expected)
-            self._end(part, done, str(error) or type(error).__name__, 0.0)
+            self._fail(one, f"{one.path} is not backed up", error)
             if part.rank:
                 self._untold.append(part)
             return
-        took_s = time.monotonic() - began_s
+        one.since_s = time.monotonic()
         if part.rank and part not in self._late:
-            self._end(part, done, "", took_s)
+            self._end(one, "", one.since_s - one.began_s)
         else:
-            self._waiting.append(_Waiting(part, others, done, took_s))
+            latest_s = time.time() + LAST_S
+            one.limit_s = min(one.others.limit_s or latest_s, latest_s)
+            self._waiting.append(one)
 
     def _check(self, part: Part) -> None:
         if part.epoch < self._oldest:
@@ -229,12 +229,13 @@ class Backups:
             return False
         return True
 
-    def _is_over(self, waiting: _Waiting) -> bool:
+    def _is_over(self, waiting: _Upload) -> bool:
         """Seal a backup whose parts are all there, or give it up."""
         part = waiting.part
         others = waiting.others
         store = self._store
         assert store is not None
+        took_s = waiting.since_s - waiting.began_s
         try:
             self._check(part)
             if others.world > 1:
@@ -260,25 +261,28 @@ class Backups:
                     store.set_aside(StoredBackup(part.step, name_of(part)), part.epoch)
                     return False
                 if others.all_say or len(ranks) > 1:
-                    waiting.took_s += time.monotonic() - waiting.since_s
+                    took_s = time.monotonic() - waiting.began_s
             else:
                 store.seal(part, 1)
         except Exception as error:
-            expected = isinstance(error, _TROUBLE)
-            log.warning("a backup is not whole: %s", error, exc_info=not expected)
-            self._end(part, waiting.done, str(error) or type(error).__name__, 0.0)
+            self._fail(waiting, "a backup is not whole", error)
             return True
-        self._end(part, waiting.done, "", waiting.took_s)
+        self._end(waiting, "", took_s)
         self._prune(part)
         return True
 
-    def _end(self, part: Part, done: Done, error: str, took_s: float) -> None:
+    def _fail(self, one: _Upload, what: str, error: Exception) -> None:
+        log.warning("%s: %s", what, error, exc_info=not isinstance(error, _TROUBLE))
+        self._end(one, str(error) or type(error).__name__, 0.0)
+
+    def _end(self, one: _Upload, error: str, took_s: float) -> None:
+        part = one.part
         with self._lock:
             self._failed.pop(part.rank, None)
             if error and part.epoch >= self._oldest:
                 self._failed[part.rank] = error
             self._late.discard(part)
-        done(part.step, error, took_s)
+        one.done(part.step, error, took_s)
         with self._lock:
             self._left -= 1
 

@@ -61,8 +61,6 @@ class Sampler:
         self._samples = history.samples(job)
         self._written = len(self._samples)
         self._spacing = spacing_s(self._span_s)
-        self._instead = False
-        """Whether all are to be rewritten."""
         self._seen: Sample | None = None
         self._flushed_s = float("-inf")
 
@@ -94,16 +92,15 @@ class Sampler:
         spacing = spacing_s(self._span_s)
         if spacing > self._spacing or len(self._samples) > 3 * MOST:
             self._spacing = spacing
-            self._instead = True
+            self._written = 0
             self._samples = thinned(self._samples, spacing)
-        new = self._samples if self._instead else self._samples[self._written :]
+        new = self._samples[self._written :]
         if not new:
             return
         try:
-            self._history.add_samples(self._job, new, instead=self._instead)
+            self._history.add_samples(self._job, new, instead=not self._written)
         except DataError as error:
             # A disk that is full, a lock: they are written with the next ones
             log.debug("%s", error)
             return
         self._written = len(self._samples)
-        self._instead = False

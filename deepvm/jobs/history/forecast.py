@@ -30,20 +30,16 @@ _RUNS = 200
 FIGURES = ("total_s", "cost_usd", "preemptions")
 
 
-class UnforeseenError(Exception):
-    """There is no forecast of a job, for the reason that it gives."""
-
-
 def forecast(
     spec: JsonObject,
     created_s: float,
     world: JobState,
     events: Events,
     machines: Iterable[JsonObject],
-    document: JsonObject,
+    document: JsonDict,
     without: Downtimes = (),
-) -> JsonDict:
-    """The key ``forecast`` of a final document. Raises UnforeseenError: too little was known.
+) -> JsonDict | None:
+    """The key ``forecast`` of a final document; where there is none, ``unforeseen`` of it says why.
 
     ``machines``: of the history; those of other jobs, from before this one, say how long a start
     takes. ``without``: when there was no controller; it is compared with what was spent but for the
@@ -57,19 +53,9 @@ def forecast(
     terms = world.terms
     steps = terms.steps or (world.steps if done else 0)
     step_s = step_time(world, events, without)
-    if world.progress_unknown:
-        raise UnforeseenError(world.progress_unknown)
-    if not steps:
-        raise UnforeseenError("the number of steps is unknown ('steps' of the job file, --steps)")
-    if terms.least != terms.most:
-        raise UnforeseenError("deepvm cannot simulate a job whose number of machines may change")
-    if terms.bought:
-        raise UnforeseenError(
-            "deepvm cannot simulate a job that may switch to on-demand machines to meet its"
-            " deadline"
-        )
-    if not step_s:
-        raise UnforeseenError("no step was timed")
+    document["unforeseen"] = _unforeseen(world, steps, step_s)
+    if document["unforeseen"]:
+        return None
     start_s = _start_s(spec, created_s, world, machines)
     injection = None if spec.get("inject") is None else Injection.of(spec["inject"])
     job = _expected(spec, world, steps, step_s, start_s, injection)
@@ -79,7 +65,8 @@ def forecast(
     try:
         found = simulate(job, world.terms.policy, runs=_RUNS, lives=listed)
     except SimulationError:
-        raise UnforeseenError("machines are not expected to live long enough") from None
+        document["unforeseen"] = "machines are not expected to live long enough"
+        return None
     spreads = {name: Spread.of(getattr(found, name)) for name in FIGURES}
     fact = _compared(document, without, step_s)
     off = {
@@ -102,21 +89,21 @@ def forecast(
     }
 
 
-def forecast_of(
-    spec: JsonObject,
-    created_s: float,
-    world: JobState,
-    events: Events,
-    machines: Iterable[JsonObject],
-    document: JsonDict,
-    without: Downtimes = (),
-) -> JsonDict | None:
-    """The same; None where there is none, and the document says why."""
-    try:
-        return forecast(spec, created_s, world, events, machines, document, without)
-    except UnforeseenError as why:
-        document["unforeseen"] = str(why)
-        return None
+def _unforeseen(world: JobState, steps: int, step_s: float) -> str:
+    """Why a job has no forecast; empty if it has."""
+    terms = world.terms
+    if world.progress_unknown:
+        return world.progress_unknown
+    if not steps:
+        return "the number of steps is unknown ('steps' of the job file, --steps)"
+    if terms.least != terms.most:
+        return "deepvm cannot simulate a job whose number of machines may change"
+    if terms.bought:
+        return (
+            "deepvm cannot simulate a job that may switch to on-demand machines to meet its"
+            " deadline"
+        )
+    return "" if step_s else "no step was timed"
 
 
 def _compared(document: JsonObject, without: Downtimes, step_s: float) -> JsonDict:

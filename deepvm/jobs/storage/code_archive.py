@@ -27,34 +27,38 @@ def pack(folder: Path, target: Path) -> None:
     lead out of it, which no machine may follow; OSError.
     """
     names = _of_git(folder)
-    rows = list(
-        _all(folder) if names is None else (n for n in names if os.path.lexists(folder / n))
-    )
+    if names is None:
+        names = list(_all(folder))
     size = 0
-    for name in rows:
-        status = (folder / name).lstat()
-        size += status.st_size if stat.S_ISREG(status.st_mode) else 0
-        if stat.S_ISLNK(status.st_mode) and _leads_out(name, os.readlink(folder / name)):
+    rows = list[str]()
+    for name in names:
+        path = folder / name
+        if not os.path.lexists(path):
+            continue
+        status = path.lstat()
+        if stat.S_ISREG(status.st_mode):
+            size += status.st_size
+        elif stat.S_ISLNK(status.st_mode) and _leads_out(name, os.readlink(path)):
             raise RequestError(
                 "code",
                 name,
                 "links within the folder: name it in .gitignore, or put what it leads to under"
                 " data: in the job file",
             )
+        elif not (stat.S_ISDIR(status.st_mode) or stat.S_ISLNK(status.st_mode)):
+            continue
+        rows.append(name)
         if size > MOST_BYTES or len(rows) > MOST_FILES:
-            most = f"at most {format_bytes(MOST_BYTES)} and {MOST_FILES} files of code"
             allowed = (
-                f"{most}: name what is no code in .gitignore, and put data under data: in the job"
-                " file"
+                f"at most {format_bytes(MOST_BYTES)} and {MOST_FILES} files of code: name what is"
+                " no code in .gitignore, and put data under data: in the job file"
             )
             raise RequestError("code", str(folder), allowed)
     hidden = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
         with tarfile.open(hidden, "w:gz", compresslevel=1) as archive:
             for name in rows:
-                mode = (folder / name).lstat().st_mode
-                if stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode):
-                    archive.add(folder / name, name, recursive=False)
+                archive.add(folder / name, name, recursive=False)
         hidden.replace(target)
     finally:
         hidden.unlink(missing_ok=True)

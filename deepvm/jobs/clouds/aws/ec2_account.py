@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
+from functools import cached_property
 from typing import Any
 
 from deepvm.catalog.clouds.aws.client import Aws
@@ -100,12 +101,9 @@ class Ec2Account:
     def bucket(self) -> str:
         return named_bucket(self.settings)
 
-    @property
+    @cached_property
     def subnets(self) -> Mapping[str, str]:
         """A subnet of each zone, by the zone's name: those that are set, else the default VPC's."""
-        return dict(self._once("subnets", self._subnets))
-
-    def _subnets(self) -> dict[str, str]:
         named = self.settings.subnets
         if named:
             wanted: JsonDict = {"SubnetIds": list(named)}

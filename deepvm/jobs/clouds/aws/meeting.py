@@ -64,18 +64,14 @@ class Rendezvous:
         def made() -> bool:
             if self._fetch_token(token_file):
                 return True
-            new = {"Value": secrets.token_hex(32), "Type": "SecureString"}
-            self._ask("PutParameter", _EXISTS, Name=f"{self._path}/token", **new)
+            self._put("token", secrets.token_hex(32), "SecureString")
             return False  # read it back: another node may have been faster
 
         self._until(made, f"{self._path}/token could not be made")
         machine = self._patiently(lambda: metadata("instance-id"))
-        announced = {
-            "Name": f"{self._path}/nodes/{machine}",
-            "Value": self.address,
-            "Type": "String",
-        }
-        self._patiently(lambda: self._ask("PutParameter", **announced, Overwrite=True))
+        self._patiently(
+            lambda: self._put(f"nodes/{machine}", self.address, "String", Overwrite=True)
+        )
         return self.address
 
     def join(self, token_file: str, keepers: int, port: int) -> list[str]:
@@ -108,17 +104,10 @@ class Rendezvous:
                 int(name): host for name, host in self._below("hosts").items() if int(name) > after
             }
             if not terms:
-                claim = {
-                    "Name": f"{self._path}/hosts/{after + 1:06}",
-                    "Value": self.address,
-                    "Type": "String",
-                }
                 # Only one VM gets a term: a parameter that exists is not overwritten.
-                return (
-                    None
-                    if self._ask("PutParameter", _EXISTS, **claim) == _EXISTS
-                    else (after + 1, self.address, True)
-                )
+                if self._put(f"hosts/{after + 1:06}", self.address, "String") == _EXISTS:
+                    return None
+                return after + 1, self.address, True
             term = max(terms)
             if terms[term] == self.address or _answers(terms[term], port):
                 return term, terms[term], terms[term] == self.address
@@ -149,6 +138,10 @@ class Rendezvous:
         path = f"{self._path}/{name}/"
         rows = self._aws.pages(question, "Parameters", Path=path)
         return {row["Name"].removeprefix(path): row["Value"] for row in rows}
+
+    def _put(self, name: str, value: str, kind: str, **options: Any) -> Any:
+        name = f"{self._path}/{name}"
+        return self._ask("PutParameter", _EXISTS, Name=name, Value=value, Type=kind, **options)
 
     def _ask(self, operation: str, *answers: str, **parameters: Any) -> Any:
         return self._aws.call(ApiCall("ssm", operation, self.region), answers, **parameters)
