@@ -70,15 +70,25 @@ class NetnsCloud(LocalCloud):
         try:
             _remove(space)
             _ip("netns", "add", space)
-            _ip("link", "add", outer, "type", "veth", "peer", "name", inner)
-            _ip("link", "set", inner, "netns", space)
-            _ip("-n", space, "link", "set", inner, "name", "eth0")
-            _ip("-n", space, "addr", "add", f"{address}/24", "dev", "eth0")
-            _ip("-n", space, "addr", "add", f"{_METADATA}/32", "dev", "lo")
-            _ip("-n", space, "link", "set", "lo", "up")
-            _ip("-n", space, "link", "set", "eth0", "up")
-            _ip("link", "set", outer, "master", _bridge(job))
-            _ip("link", "set", outer, "up")
+            _ip(
+                "-batch",
+                "-",
+                text=f"link add {outer} type veth peer name {inner}\n"
+                f"link set {inner} netns {space}\n"
+                f"link set {outer} master {_bridge(job)}\n"
+                f"link set {outer} up\n",
+            )
+            _ip(
+                "-n",
+                space,
+                "-batch",
+                "-",
+                text=f"link set {inner} name eth0\n"
+                f"addr add {address}/24 dev eth0\n"
+                f"addr add {_METADATA}/32 dev lo\n"
+                "link set lo up\n"
+                "link set eth0 up\n",
+            )
         except subprocess.SubprocessError as error:
             _remove(space)
             said = (getattr(error, "stderr", b"") or b"").decode(errors="replace").strip()
@@ -133,5 +143,6 @@ def _remove(space: str) -> None:
             _ip(*words)
 
 
-def _ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True, timeout=_LIMIT_S)
+def _ip(*words: str, text: str = "") -> None:
+    given = text.encode()
+    subprocess.run(["ip", *words], check=True, capture_output=True, timeout=_LIMIT_S, input=given)
