@@ -279,7 +279,15 @@ class Trainers:
         for local_rank, more in enumerate(each):
             words = self.command.words_of(more)
             env = {**self._environ, **self.command.env, **more}
-            process = self._ordered(waiting, words, env) or self._cold(words, env)
+            process = self._ordered(waiting, words, env) or subprocess.Popen(
+                [_python(words[0], self.command.env), *words[1:]],
+                env=env,
+                cwd=self.command.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
             trainer = Trainer(local_rank, process)
             trainer.reader = threading.Thread(target=self._read, args=(trainer,), daemon=True)
             trainer.reader.start()
@@ -302,17 +310,6 @@ class Trainers:
             os.close(one.pipe)
             return one.process
         return None
-
-    def _cold(self, words: list[str], env: Environ) -> Process:
-        return subprocess.Popen(
-            [_python(words[0], self.command.env), *words[1:]],
-            env=env,
-            cwd=self.command.folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
 
     def _read(self, trainer: Trainer) -> None:
         source: IO[bytes] | Any = trainer.process.stdout

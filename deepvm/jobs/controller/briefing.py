@@ -106,7 +106,9 @@ class HeartbeatResponder:
             found["port"] = self._ports.setdefault(orders.generation, first.port)
             mttp_s, found["missed_rate"] = learnt(world)
             found["mttp_s"] = mttp_s if mttp_s < math.inf else None
-            found["tiers"] = [*self._anchor_tier(world), *self._spec["tiers"]]
+            nodes = [self._agents.get(anchor, _UNHEARD) for anchor in world.anchors]
+            anchors = ",".join(f"{node.address}:{node.port}" for node in nodes)
+            found["tiers"] = [*([f"tcp://{anchors}"] if anchors else []), *self._spec["tiers"]]
             each = int(self._spec["per_machine"])
             found["ranks"] = [
                 {"machine": m, "address": self._agents.get(m, _UNHEARD).address, "processes": each}
@@ -120,11 +122,6 @@ class HeartbeatResponder:
                     "left_s": left_s,
                 }
         return found
-
-    def _anchor_tier(self, world: JobState) -> list[str]:
-        """The memory nodes of this generation, if any; each keeps a part of every checkpoint."""
-        agents = [self._agents.get(anchor, _UNHEARD) for anchor in world.anchors]
-        return [f"tcp://{','.join(f'{a.address}:{a.port}' for a in agents)}"] if agents else []
 
     def _schedule_of(self, orders: Decisions) -> JsonObject | None:
         found = self.schedule

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict, fields, is_dataclass, replace
 from typing import TypeAlias
 
@@ -68,18 +68,6 @@ def pass_points(changed: list[str], where: str) -> None:
         point(f"{label}.{where}")
 
 
-def _ends(before: JobState, world: JobState) -> Iterator[JsonDict]:
-    """The machines that are silent, given up or gone now, and were not before."""
-    for key, machine in world.machines.items():
-        known = before.machines.get(key)
-        if (
-            known is not machine
-            and (known is None or known.state is not machine.state)
-            and machine.state in _ENDS
-        ):
-            yield {"id": key, "state": machine.state.value, "why": machine.end_reason}
-
-
 _RECORDED: dict[type[d.Event], str] = {
     d.Heartbeat: "heard",
     d.InstancesListed: "listed",
@@ -108,7 +96,11 @@ def _facts(event: d.Event) -> JsonDict:
 def rows_of(before: JobState, world: JobState, inbox: Iterable[Reported]) -> list[EventRow]:
     """What is written down of events and of what follows from them."""
     told = [(_name(type(e)), {**_facts(e), **facts}) for e, facts in inbox]
-    told += [(MACHINE, facts) for facts in _ends(before, world)]
+    for key, machine in world.machines.items():
+        known = before.machines.get(key)
+        if machine.state in _ENDS and (known is None or known.state is not machine.state):
+            ends = {"id": key, "state": machine.state.value, "why": machine.end_reason}
+            told.append((MACHINE, ends))
     news = world.preparing.items() - before.preparing.items()
     told += [
         ("preparing", {"id": key, "doing": doing}) for key, (doing, _) in sorted(news) if doing

@@ -16,7 +16,7 @@ docs/explain/orchestrator.md):
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -83,10 +83,14 @@ def react(
     for event in events if isinstance(events, Sequence) else (events,):
         before = world
         world = known(world, event)
-        if isinstance(event, InstancesListed):
-            acts += _unwanted(world, event)
-        if isinstance(event, Failed):
-            acts += _given_back(before, world)
+        if isinstance(event, InstancesListed):  # released again, or unknown
+            alive = {key: world.machines.get(key) for key in sorted(event.alive)}
+            acts += [Release(k) for k, m in alive.items() if m is None or m.state in _UNWANTED]
+        if isinstance(event, Failed) and event.id in world.machines:
+            was = before.machines[event.id].state
+            now = world.machines[event.id].state
+            if now is Machine.RELEASING and was is not now:
+                acts.append(Release(event.id))
     heard = world
     world, late = _watched(world)
     world = rested_after_losses(start, world)
@@ -532,24 +536,6 @@ def _adds_nothing(world: JobState) -> bool:
     return not world.pulse.stepped and world.reached <= world.version <= world.lasts
 
 
-def _unwanted(world: JobState, event: InstancesListed) -> Iterator[Act]:
-    """What lives in the cloud and is not wanted: released again, or unknown."""
-    for machine in sorted(event.alive):
-        known = world.machines.get(machine)
-        if known is None or known.state in _UNWANTED:
-            yield Release(machine)
-
-
-def _given_back(before: JobState, world: JobState) -> Iterator[Act]:
-    """The machines that an event has made useless."""
-    for key, machine in world.machines.items():
-        if (
-            machine.state is Machine.RELEASING
-            and before.machines[key].state is not Machine.RELEASING
-        ):
-            yield Release(key)
-
-
 def _wanted(world: JobState) -> _Step:
     """Request what is missing if a pool may have it; release surplus and given-up machines."""
     if world.job.over or world.ending:
@@ -597,8 +583,11 @@ def _wanted(world: JobState) -> _Step:
         for _ in range(count):
             if role is Role.TRAINER and not markets.is_affordable(world, pool):
                 break
-            world, act = _requested(world, pool, role)
-            acts.append(act)
+            # The record comes before the request
+            number = world.requests + 1
+            machine = MachineRecord(f"m{number}", pool, world.now_s, role=role)
+            world = replace(world, requests=number).with_machine(machine)
+            acts.append(Request(machine.id))
     return timed(world), acts
 
 
@@ -609,10 +598,3 @@ def _released(world: JobState, machines: Iterable[MachineRecord]) -> _Step:
         world = with_event(world, machine, MachineEvent.RELEASE)
         acts.append(Release(machine.id))
     return world, acts
-
-
-def _requested(world: JobState, pool: Pool, role: Role) -> tuple[JobState, Request]:
-    """With the record of a new machine, which comes before the request."""
-    number = world.requests + 1
-    machine = MachineRecord(f"m{number}", pool, world.now_s, role=role)
-    return replace(world, requests=number).with_machine(machine), Request(machine.id)

@@ -60,10 +60,10 @@ def spent(
     prices: Prices = MappingProxyType({}),
 ) -> CostBreakdown:
     """A job's costs until now; ``without``: controller downtimes; ``prices``: on demand, $/h."""
-    found = {
-        part: dict.fromkeys((*CAUSES, *([DOWNTIME] if without else [])), 0.0)
-        for part in ("seconds", "usd", "on_demand_usd")
-    }
+    causes = (*CAUSES, DOWNTIME) if without else CAUSES
+    seconds = dict.fromkeys(causes, 0.0)
+    usd = dict(seconds)
+    on_demand_usd = dict(seconds)
     first_s = math.inf
     restarted = (0.0, 0.0)
     before_restart = (0.0, 0.0)
@@ -71,31 +71,29 @@ def spent(
     for cause, from_s, to_s in cut(_stretches(created_s, world, events), without):
         span_s = to_s - from_s
         lived_h = [(m, m.lived_between(from_s, to_s) / 3600) for m in world.machines.values()]
-        usd = sum(m.pool.usd_per_hour * hours for m, hours in lived_h)
-        usd += sum(head.usd_between(from_s, to_s) for head in world.heads)
+        cost = sum(m.pool.usd_per_hour * hours for m, hours in lived_h)
+        cost += sum(head.usd_between(from_s, to_s) for head in world.heads)
         if cause == "compute" and span_s > 0:
             first_s = min(first_s, from_s)
             if to_s <= last_restart_s:
-                before_restart = before_restart[0] + span_s, before_restart[1] + usd
+                before_restart = before_restart[0] + span_s, before_restart[1] + cost
         elif cause != DOWNTIME and from_s >= first_s:
-            restarted = restarted[0] + span_s, restarted[1] + usd
-        found["seconds"][cause] += span_s
-        found["usd"][cause] += usd
-        found["on_demand_usd"][cause] += sum(_on_demand(m, prices) * hours for m, hours in lived_h)
-    trained_s = found["seconds"]["compute"]
+            restarted = restarted[0] + span_s, restarted[1] + cost
+        seconds[cause] += span_s
+        usd[cause] += cost
+        on_demand_usd[cause] += sum(_on_demand(m, prices) * hours for m, hours in lived_h)
+    trained_s = seconds["compute"]
     save_s = min(world.saving_s, trained_s)
     lost = world.counts.lost_steps
     again_s = (trained_s - save_s) * lost / max(world.steps + lost, 1)
-    for part in found.values():
+    for part in (seconds, usd, on_demand_usd):
         each = part["compute"] / trained_s if trained_s else 0.0
         part["recompute"] = again_s * each
         part["save"] = save_s * each
         part["compute"] -= part["recompute"] + part["save"]
-    found["seconds"]["preparation"] += max(world.now_s - _over_s(world, events), 0.0)
-    found["usd"][RELEASE] = max(world.usd - sum(found["usd"].values()), 0.0)
-    return CostBreakdown(
-        **found, first_s=first_s, restarted=restarted, before_restart=before_restart
-    )
+    seconds["preparation"] += max(world.now_s - _over_s(world, events), 0.0)
+    usd[RELEASE] = max(world.usd - sum(usd.values()), 0.0)
+    return CostBreakdown(seconds, usd, on_demand_usd, first_s, restarted, before_restart)
 
 
 def _stretches(created_s: float, world: JobState, events: Events) -> Iterator[Phase]:
