@@ -2,8 +2,8 @@
 
 CRC-32s of neighbours combine without their bytes. Pieces are cut where a record or a chunk of the
 manifest begins or ends; what was verified on its way is then what the manifest vouches for. The
-result is that of :func:`deepvm.checkpoint.format.checksums.seal`, which is used where a layout is
-odd or no library combines checksums.
+result is that of :func:`deepvm.checkpoint.format.checksums.seal`. Bytes are hashed again where a
+layout is odd or no library combines checksums.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from __future__ import annotations
 import contextlib
 import struct
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from deepvm.checkpoint.format.checksums import chunk_crcs, crc32, finish
+from deepvm.checkpoint.format.checksums import crc32
 from deepvm.checkpoint.format.layout import CHUNK_BYTES, Layout
 
 _LEAST_PIECE = 1024
@@ -43,23 +43,13 @@ with contextlib.suppress(ImportError):  # isal is optional, and its older releas
 
 @dataclass(frozen=True)
 class CrcBoundaries:
-    """Where the pieces of a layout are cut, and what follows.
+    """Where the pieces of a layout are cut: at each end of a record and of a chunk.
 
     ``usable``: whether checksums are combined at all.
-
-    Attributes:
-        places: the cuts, sorted. The bytes from each to the next, or to the end, are *sections*.
-        records: the first section of each range with a checksum, and the one behind its last.
-        fields: where checksums go, and of which record. changed: sections that they lie in.
-        chunks: the first section of each chunk of the manifest, and the one behind the last.
     """
 
     places: tuple[int, ...]
     usable: bool
-    records: tuple[tuple[int, int], ...] = ()
-    fields: tuple[tuple[int, int], ...] = ()
-    changed: tuple[int, ...] = ()
-    chunks: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, layout: Layout) -> CrcBoundaries:
@@ -69,23 +59,8 @@ class CrcBoundaries:
         few = len(ranges) * _LEAST_PIECE <= layout.size
         if _combine is None or not apart or not few:
             return cls((), False)
-        chunks = range(0, layout.size, CHUNK_BYTES)
-        places = tuple(sorted(({p for r in ranges for p in r} | {*chunks}) - {layout.size}))
-        section = {place: number for number, place in enumerate((*places, layout.size))}
-        number = {r: n for n, r in enumerate(ranges)}
-        changed = {
-            n
-            for f in layout.fields
-            for n in range(_within(places, f.position), _within(places, f.position + 3) + 1)
-        }
-        return cls(
-            places,
-            True,
-            tuple((section[start], section[end]) for start, end in ranges),
-            tuple((f.position, number[f.offset, f.offset + f.length]) for f in layout.fields),
-            tuple(sorted(changed)),
-            (*(section[at] for at in chunks), len(places)),
-        )
+        places = {place for ends in ranges for place in ends}
+        return cls(tuple(sorted(places.union(range(0, layout.size, CHUNK_BYTES)))), True)
 
     def pieces(
         self, view: memoryview, start: int, ready: Callable[[int], None] = lambda end: None
@@ -114,46 +89,47 @@ def total(pieces: Iterable[CrcPiece]) -> int:
     return crc
 
 
-def seal_by_parts(
-    image: memoryview, layout: Layout, cuts: CrcBoundaries, parts: Iterable[CrcPiece]
-) -> tuple[int, ...]:
+class PieceSums:
+    """The checksums of a file's verified pieces, by where they start."""
+
+    def __init__(self, image: memoryview, pieces: Iterable[CrcPiece] = ()) -> None:
+        """Know these."""
+        self._image = image
+        self._pieces: dict[int, CrcPiece] = {}
+        self.add(pieces)
+
+    def add(self, pieces: Iterable[CrcPiece]) -> None:
+        """Know more of them."""
+        self._pieces.update((piece.start, piece) for piece in pieces if piece.end > piece.start)
+
+    def of(self, offset: int, length: int) -> int:
+        """CRC-32 of a range: joined from its pieces, or hashed if they are not known."""
+        crc = 0
+        at = offset
+        while _combine is not None and (piece := self._pieces.get(at)) and at < offset + length:
+            first = at == offset  # joining takes longer than hashing 30 kB
+            crc = piece.crc if first else _combine(crc, piece.crc, piece.end - at)
+            at = piece.end
+        return crc if at == offset + length else crc32(self._image[offset : offset + length])
+
+    def hash_again(self, positions: Iterable[int]) -> None:
+        """The bytes at these positions have changed."""
+        starts = sorted(self._pieces)
+        for number in {bisect_right(starts, position) - 1 for position in positions}:
+            if number >= 0:
+                start, end, _ = self._pieces[starts[number]]
+                self._pieces[start] = CrcPiece(start, end, crc32(self._image[start:end]))
+
+
+def seal_by_parts(image: memoryview, layout: Layout, parts: Iterable[CrcPiece]) -> tuple[int, ...]:
     """Fill in a file's checksums from verified pieces, in any order.
 
     Returns the CRC-32 of each ``CHUNK_BYTES``.
     """
-    pieces = sorted(parts) if cuts.usable else []
-    # One is missing, or came twice
-    if [0, *(p.end for p in pieces)] != [*(p.start for p in pieces), len(image)]:
-        finish(image, layout)
-        return chunk_crcs(image)
-    ends = (*cuts.places[1:], len(image))
-    # The trainers wait for this: all that the layout alone decides was found out before.
-    sums: list[int] = []
-    done = 0
-    for start, end, crc in pieces:
-        if start == done:
-            sums.append(crc)
-            done = ends[len(sums) - 1]
-        else:
-            assert _combine is not None
-            sums[-1] = _combine(sums[-1], crc, end - start)
-    known = [_joined(sums, ends, first, last) for first, last in cuts.records]
-    for position, record in cuts.fields:
-        _FIELD.pack_into(image, position, known[record])
-    for number in cuts.changed:
-        sums[number] = crc32(image[cuts.places[number] : ends[number]])
-    return tuple(_joined(sums, ends, first, last) for first, last in pairwise(cuts.chunks))
-
-
-def _joined(sums: Sequence[int], ends: Sequence[int], first: int, last: int) -> int:
-    """CRC-32 of the sections ``first`` to ``last - 1``, 0 of none."""
-    crc = sums[first] if first < last else 0
-    for number in range(first + 1, last):
-        assert _combine is not None
-        crc = _combine(crc, sums[number], ends[number] - ends[number - 1])
-    return crc
-
-
-def _within(places: Sequence[int], position: int) -> int:
-    """The section that a byte lies in."""
-    return bisect_right(places, position) - 1
+    sums = PieceSums(image, parts)
+    known = {record: sums.of(*record) for record in {(f.offset, f.length) for f in layout.fields}}
+    for position, offset, length in layout.fields:
+        _FIELD.pack_into(image, position, known[offset, length])
+    sums.hash_again(at for f in layout.fields for at in (f.position, f.position + 3))
+    size = layout.size
+    return tuple(sums.of(at, min(CHUNK_BYTES, size - at)) for at in range(0, size, CHUNK_BYTES))

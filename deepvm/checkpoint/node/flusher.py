@@ -13,8 +13,8 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from deepvm.checkpoint.format.checksums import crc32, seal
-from deepvm.checkpoint.format.crc_combine import CrcPiece, total
+from deepvm.checkpoint.format.checksums import seal
+from deepvm.checkpoint.format.crc_combine import PieceSums
 from deepvm.checkpoint.node.eviction import VersionMemory
 from deepvm.checkpoint.node.versions import State, Version
 from deepvm.checkpoint.tiers.base import Store
@@ -178,7 +178,7 @@ class PartialVersion:
         self._renewed = version.renewed
         self._verified = 0
         self._pieces_read = 0
-        self._pieces: dict[int, CrcPiece] = {}
+        self._sums = PieceSums(version.image)
         self.complete_s = 0.0
 
     def final(self) -> Iterator[int]:
@@ -191,7 +191,7 @@ class PartialVersion:
         """
         size = self._version.index.layout.size
         for end in seal(
-            self._version.image, self._version.index.layout, ready=self._wait, summed=self._sum
+            self._version.image, self._version.index.layout, ready=self._wait, summed=self._sums.of
         ):
             if end < size:
                 yield end
@@ -223,9 +223,7 @@ class PartialVersion:
                 else:
                     self._memory.changed.wait(_POLL_S)
                     self._check()
-            self._pieces.update(
-                (piece.start, piece) for piece in version.pieces[self._pieces_read :]
-            )
+            self._sums.add(version.pieces[self._pieces_read :])
             self._pieces_read = max(self._pieces_read, len(version.pieces))
 
     def _check(self) -> None:
@@ -239,17 +237,3 @@ class PartialVersion:
             raise GivenUpError(f"version {version.number} will not be complete")
         if self._memory.queue:
             raise GivenUpError("complete versions go first")
-
-    def _sum(self, offset: int, length: int) -> int:
-        """CRC-32 of verified bytes, from those that were computed on arrival where possible."""
-        found = []
-        at = offset
-        if self._version.index.cuts.usable:  # else nobody could join them
-            while at < offset + length and (piece := self._pieces.get(at)) is not None:
-                found.append(piece)
-                at = piece.end
-        return (
-            total(found)
-            if found and at == offset + length
-            else crc32(self._version.image[offset : offset + length])
-        )

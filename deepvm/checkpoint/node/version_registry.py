@@ -366,7 +366,7 @@ class VersionRegistry(VersionMemory):
     def _finish(self, here: Job, version: Version) -> None:
         layout = version.index.layout
         try:
-            crcs = seal_by_parts(version.image, layout, version.index.cuts, version.pieces)
+            crcs = seal_by_parts(version.image, layout, version.pieces)
             version.pieces = []
             record = CommitRecord.of(version.job, version.number, layout, crcs, best=version.best)
             version.manifest = replace(record, epoch=self.epochs.get(version.job, 0))
