@@ -188,7 +188,7 @@ def architectures_of(request: PlanRequest) -> tuple[Architecture, ...]:
 def _nodes_to_receive(request: PlanRequest, gbps: Sequence[float]) -> list[int]:
     """The fewest memory nodes of each bandwidth that receive versions fast enough.
 
-    Of eFLOPS nobody says how large.
+    1 where no model is trained.
     """
     if request.training is None:
         return [1] * len(gbps)

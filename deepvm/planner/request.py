@@ -239,7 +239,7 @@ def _part(part: str, options: PlanOptions) -> dict[str, Any]:
 
 
 def _with_work(request: PlanRequest, options: PlanOptions) -> PlanRequest:
-    """The request with what is to be trained, if anything is said of it. Raises a RequestError."""
+    """The request with what is to be trained, if that is given. Raises a RequestError."""
     training = request.training
     given = _part("work", options)
     if options.job is not None:

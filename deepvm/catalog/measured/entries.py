@@ -41,7 +41,7 @@ Time zones and small clock errors stay below.
 _WORKLOAD = {"model": "{}", "resolution": "{}px", "sequence": "{}tok", "batch": "b{}"}
 _WORKLOAD |= dict.fromkeys(("dtype", "precision", "optimizer", "method", "software"), "{}")
 _USUAL = {"method": "ddp", "software": "eager"}
-"""What is not said of a workload."""
+"""What the name of a workload leaves out."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class Entry:
     def steps(self) -> tuple[tuple[int, int, float, float], ...]:
         """VMs, GPUs of all of them, samples on each, and seconds of a step, for each run of which these are known.
 
-        Of a run on a single machine in the place of several VMs nothing is said about VMs: it is
+        A run on a single machine that stands for several VMs says nothing about VMs: it is
         left out.
         """
         document = self.document

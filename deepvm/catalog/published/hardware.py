@@ -25,7 +25,7 @@ had, of 25 Gbit/s on Azure, 13.6 (NVIDIA/nccl-tests issue 83), of 32 on Google C
 """
 _UNKNOWN_GBPS = 10.0
 _FEW_VMS = 4  # up to which a ring over a network of which nothing is published is believed
-# Where not even its bandwidth is said, a ring is not believed: it comes after all others
+# Where not even its bandwidth is known, a ring is not believed: it comes after all others
 _ONE_VM = 1
 
 
@@ -119,6 +119,6 @@ def _elsewhere(name: str, sustained_gbps: float | None) -> Interconnect:
 def _ethernet(
     name: str, effective: float, sustained: float, basis: str, fitted_vms: int
 ) -> Interconnect:
-    said = f"{basis}; nobody has published more"
+    known = f"{basis}; nobody has published more"
     line = sustained / 8
-    return Interconnect("ethernet", name, effective / 8, 0.02, fitted_vms, said, line)
+    return Interconnect("ethernet", name, effective / 8, 0.02, fitted_vms, known, line)

@@ -16,6 +16,7 @@ for z ~ N(0, 1): an integral over one variable, done at equally likely values of
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -79,7 +80,7 @@ class NextMeasurement:
 class Doubts:
     """Uncertainty of plans on a log scale: medians (plans,), weight of causes (plans, causes).
 
-    ``told``: 1 for causes that a run tells, 0 for reading, because runs train on random samples;
+    ``observed``: 1 for causes that a run shows, 0 for reading: runs train on random samples;
     (causes,).
 
     The noise of a single run is not among the causes: it does not make a plan better than another.
@@ -87,26 +88,18 @@ class Doubts:
 
     median: FloatArray
     causes: FloatArray
-    told: FloatArray = field(default_factory=lambda: np.ones(()))
-
-    @property
-    def covariance(self) -> FloatArray:
-        """(plans, plans)."""
-        return np.asarray(self.causes @ self.causes.T)
+    observed: FloatArray = field(default_factory=lambda: np.ones(()))
 
     def better(self, one: int, other: int) -> float:
         """Probability that one plan is more than 1 % faster than another (see the ranking)."""
-        from math import erf, log, sqrt
-
-        c = self.covariance
-        sd = sqrt(max(float(c[one, one] + c[other, other] - 2 * c[one, other]), 1e-12))
-        ahead = float(self.median[one] - self.median[other]) - log(CLOSE)
-        return 0.5 * (1 + erf(ahead / sd / sqrt(2)))
+        sd = max(float(np.linalg.norm(self.causes[one] - self.causes[other])), 1e-6)
+        ahead = float(self.median[one] - self.median[other]) - math.log(CLOSE)
+        return 0.5 * (1 + math.erf(ahead / sd / math.sqrt(2)))
 
     def gain_of(self, measured: int) -> tuple[float, float]:
         """Expected gain of measuring a plan's machine, and probability that the first changes."""
-        told = self.causes[measured] * self.told
-        signal = self.causes @ told / np.sqrt(told @ told + NOISE**2)
+        observed = self.causes[measured] * self.observed
+        signal = self.causes @ observed / np.sqrt(observed @ observed + NOISE**2)
         then = self.median + np.outer(_normal_quantiles(), signal)
         ahead = then - then[:, [0]]
         gains = np.where(ahead > self.needed, ahead, 0.0).max(axis=1)
@@ -161,8 +154,8 @@ def _joined(doubts: Sequence[SpeedUncertainty]) -> tuple[FloatArray, FloatArray]
         causes[row, : doubt.shared.shape[1]] = doubt.shared[0]
         for name, value in doubt.named.items():
             causes[row, width + names.index(name)] = value[0]
-    told = np.array([True] * width + [name != READING for name in names], dtype=np.float64)
-    return causes, told
+    observed = np.array([True] * width + [name != READING for name in names], dtype=np.float64)
+    return causes, observed
 
 
 def next_measurement(choices: Sequence[Choice], doubts: Doubts) -> NextMeasurement | None:

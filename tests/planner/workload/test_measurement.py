@@ -35,7 +35,7 @@ def test_the_gain_is_that_of_simulated_measurements(found: Doubts, data: st.Data
     random = np.random.default_rng(7)
     truth = random.normal(size=(40_000, found.causes.shape[1])) @ found.causes.T
     seen = truth[:, measured] + random.normal(scale=NOISE, size=len(truth))
-    covariance = found.covariance
+    covariance = found.causes @ found.causes.T
     known = covariance[:, measured] / (covariance[measured, measured] + NOISE**2)
     believed = found.median + np.outer(seen, known)
     lead = believed - believed[:, [0]]
@@ -51,7 +51,7 @@ def test_the_gain_is_that_of_simulated_measurements(found: Doubts, data: st.Data
 @given(doubts())
 def test_probabilities_add_up(found: Doubts) -> None:
     """Faster, slower, or within the 1 % that does not decide."""
-    c, ahead = found.covariance, float(found.median[0] - found.median[1])
+    c, ahead = found.causes @ found.causes.T, float(found.median[0] - found.median[1])
     apart = NormalDist(ahead, max(float(c[0, 0] + c[1, 1] - 2 * c[0, 1]), 1e-12) ** 0.5)
     as_good = apart.cdf(log(1.01)) - apart.cdf(-log(1.01))
     assert found.better(0, 1) + found.better(1, 0) + as_good == pytest.approx(1)
