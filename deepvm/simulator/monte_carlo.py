@@ -12,19 +12,18 @@ import asyncio
 import logging
 import os
 import queue
-import re
 import signal
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from ipaddress import AddressValueError, IPv6Address
 from itertools import islice
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 import numpy as np
 
@@ -298,16 +297,12 @@ def _ignoring_ctrl_c() -> Iterator[None]:
 
 
 def _dask_address(executor: str) -> str:
-    """``HOST:PORT``; a malformed address is refused here, before anybody tries to connect."""
-    found = re.fullmatch(r"dask://(?:\[([^\[\]]+)\]|([\w.-]+)):([0-9]{1,5})", executor)
+    """``HOST:PORT``; a malformed address is refused before anything connects."""
     try:
-        if (
-            found
-            and 1 <= int(found[3]) <= 65535
-            and (IPv6Address(found[1]) if found[1] else found[2].encode("idna"))
-        ):
-            return executor.removeprefix("dask://")
-    except (AddressValueError, UnicodeError):
+        found = urlsplit(executor)
+        if found.scheme == "dask" and found.hostname and found.port and not found.path:
+            return found.netloc
+    except ValueError:
         pass
     raise RequestError("executor", executor, "dask://HOST:PORT, the address of a Dask scheduler")
 

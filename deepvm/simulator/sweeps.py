@@ -14,16 +14,20 @@ from deepvm.core.preemption.savepolicy import SavePolicy
 from deepvm.core.units import parse_seconds
 from deepvm.errors import RequestError
 
-_SPANS = {
-    "grace": "grace_s",
-    "save": "save_s",
-    "backup": "backup_s",
-    "allocation": "allocation_s",
-    "preparation": "preparation_s",
+_SPANS = ("grace", "save", "backup", "allocation", "preparation")
+_LIMITS = {
+    "mttp": (1e-3, math.inf),
+    **dict.fromkeys(_SPANS, (0.0, math.inf)),
+    "missed": (0.0, 1.0),
+    "vms": (1.0, float(MOST_VMS)),
 }
-KEYS = ("mttp", *_SPANS, "missed", "vms")
+KEYS = tuple(_LIMITS)
 _POINTS = 12
-_MOST = 1000
+_MAX_POINTS = 1000
+_ALLOWED = (
+    f"KEY=LOW:HIGH[:STEP] such as mttp=1h:12h; keys: {', '.join(KEYS)}; mttp with units, missed"
+    f" from 0 to 1, whole numbers of vms from 1 to {MOST_VMS}, at most {_MAX_POINTS} points in all"
+)
 
 
 @dataclass(frozen=True)
@@ -50,8 +54,8 @@ def swept(job: Job, sweeps: Sequence[str]) -> list[tuple[Job, tuple[tuple[str, f
     names = [name for name, _ in ranges]
     if len(set(names)) < len(names):
         raise RequestError("sweep", " ".join(sweeps), "each key once")
-    if math.prod(len(values) for _, values in ranges) > _MOST:
-        raise RequestError("sweep", " ".join(sweeps), f"at most {_MOST} points in all")
+    if math.prod(len(values) for _, values in ranges) > _MAX_POINTS:
+        raise RequestError("sweep", " ".join(sweeps), _ALLOWED)
     found = []
     for point in itertools.product(*(values for _, values in ranges)):
         values = tuple(zip(names, point, strict=True))
@@ -63,42 +67,32 @@ def swept(job: Job, sweeps: Sequence[str]) -> list[tuple[Job, tuple[tuple[str, f
 
 
 def _range(text: str) -> tuple[str, list[float]]:
-    allowed = f"KEY=LOW:HIGH[:STEP] such as mttp=1h:12h; keys: {', '.join(KEYS)}"
     name, _, rest = text.partition("=")
     parts = rest.split(":")
     unit = name in ("missed", "vms") and any(c.isalpha() for c in rest)  # neither is a time
-    if name not in KEYS or len(parts) not in (1, 2, 3) or unit:
-        raise RequestError("sweep", text, allowed)
+    if name not in KEYS or len(parts) > 3 or unit:
+        raise RequestError("sweep", text, _ALLOWED)
     try:
-        several = parts if len(parts) > 1 else parts * 2
-        low, high, *step = [parse_seconds(part, "sweep", bare=True, zero=True) for part in several]
+        # Nobody means 1 to 12 seconds
+        low, high = (
+            parse_seconds(part, "sweep", bare=name != "mttp", zero=True) for part in (parts * 2)[:2]
+        )
+        steps = [parse_seconds(part, "sweep", bare=True, zero=True) for part in parts[2:]]
     except RequestError:
-        raise RequestError("sweep", text, allowed) from None
-    # Nobody means 1 to 12 seconds
-    if name == "mttp" and not all(p.strip()[-1:].isalpha() for p in parts[:2]):
-        raise RequestError(
-            "sweep", text, "times with a unit of s, min, h or d, such as mttp=1h:12h"
-        )
-    whole = name == "vms"
-    by = (
-        step[0]
-        if step
-        else (max(1.0, (high - low) // (_POINTS - 1)) if whole else (high - low) / (_POINTS - 1))
-    )
-    least = {"mttp": 1e-3, "vms": 1.0}.get(name, 0.0)
-    most = {"missed": 1.0, "vms": float(MOST_VMS)}.get(name, math.inf)
-    if low > high or (high > low and by <= 0):
-        raise RequestError("sweep", text, "LOW not above HIGH, and a STEP above 0")
-    if not least <= low <= high <= most:
-        raise RequestError(
-            "sweep", text, f"{name} from {least:g}" + (f" to {most:g}" if most < math.inf else "")
-        )
-    if high > low and (high - low) / by > _MOST:
-        raise RequestError("sweep", text, f"at most {_MOST} points in all")
-    if whole and any(v != int(v) for v in (low, by)):
-        raise RequestError("sweep", text, "whole numbers of VMs")
-    count = int((high - low) / by + 1e-9) + 1 if high > low else 1
-    return name, [low + i * by for i in range(count)]
+        raise RequestError("sweep", text, _ALLOWED) from None
+    by = (high - low) / (_POINTS - 1)
+    if steps:
+        by = steps[0]
+    elif name == "vms":
+        by = max(1.0, by // 1)
+    count = 1.0
+    if high > low:
+        count = (high - low) / max(by, 1e-9) + 1
+    least, most = _LIMITS[name]
+    whole = low == int(low) and by == int(by)
+    if not least <= low <= high <= most or count > _MAX_POINTS or (name == "vms" and not whole):
+        raise RequestError("sweep", text, _ALLOWED)
+    return name, [low + i * by for i in range(int(count + 1e-9))]
 
 
 def _with(job: Job, name: str, value: float) -> Job:
@@ -108,5 +102,5 @@ def _with(job: Job, name: str, value: float) -> Job:
         return replace(job, missed_notice_rate=value)
     if name == "vms":
         return replace(job, vms=int(value))
-    changes: dict[str, Any] = {_SPANS[name]: Span.of(value)}
+    changes: dict[str, Any] = {f"{name}_s": Span.of(value)}
     return replace(job, **changes)

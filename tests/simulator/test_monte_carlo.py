@@ -286,7 +286,6 @@ def test_a_server_that_is_no_dask_scheduler() -> None:
             "dask://h:1:2",
             "dask://h:1_0",
             "dask://[x]:1",
-            "dask://a..b:1",
         ),
     ],
 )

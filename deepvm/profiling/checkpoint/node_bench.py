@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import platform
 import secrets
-import select
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
@@ -27,6 +24,8 @@ from deepvm.io.host_info import available_memory, cores, processor
 from deepvm.io.times import format_time
 from deepvm.profiling.checkpoint.node_peers import filled
 from deepvm.profiling.checkpoint.node_process import memory_node
+from deepvm.profiling.hosts.coordinator import Coordinator, Message
+from deepvm.profiling.hosts.launcher import Host
 
 MOST_PROCESSES = 64
 WARM_UPS = 2
@@ -36,6 +35,8 @@ _SPARE_BYTES = 2**30
 _HEADSTART_S = 0.05
 _PER_TRAINER_S = 0.01
 _ANSWER_S = 600.0
+_LIMIT_S = 86_400.0
+PEERS = "deepvm.profiling.checkpoint.node_peers"
 _DIRECT_BYTES = 2**30
 _DIRECT_BLOCK = 8 * 2**20
 
@@ -148,31 +149,31 @@ def _measured(
 ) -> NodeRow:
     node_s: list[list[float]] = []
     plain_s: dict[int, list[float]] = {flows: [] for flows in _FLOWS}
+    words = [sys.executable, "-m", PEERS, json.dumps({"limit_s": _LIMIT_S})]
+    trainers = [(n, rank) for n in range(count) for rank in range(ranks)]
+    names = ["receiver", *(f"trainer {n}, rank {rank}" for n, rank in trainers)]
     with ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=work)))
         secret = secrets.token_hex(16).encode()
         address = stack.enter_context(memory_node(place, 2 * count * size + 2**28, secret))
-        receiver = stack.enter_context(_Peer.running({"role": "receive"}))
-        port = receiver.answer()["port"]
+        peers = stack.enter_context(Coordinator([(Host(name), words) for name in names]))
+        peers.send(0, {"role": "receive"})
+        (receiver,) = _answers(peers, [0])
         setting = {
             "role": "send",
             "size": size,
             "node": address,
             "token": secret.hex(),
-            "plain_port": port,
+            "plain_port": receiver["port"],
+            "world": ranks,
         }
-        peers = [
-            stack.enter_context(
-                _Peer.running({**setting, "job": f"bench-{n}", "rank": rank, "world": ranks})
-            )
-            for n in range(count)
-            for rank in range(ranks)
-        ]
-        for peer in peers:
-            peer.answer()
+        places = range(1, len(names))
+        for at, (n, rank) in zip(places, trainers, strict=True):
+            peers.send(at, {**setting, "job": f"bench-{n}", "rank": rank})
+        _answers(peers, places)
         for rep in range(1 - WARM_UPS, reps + 1):
-            found = {flows: _round(peers, "plain", flows) for flows in _FLOWS}
-            times = _round(peers, "node", rep + WARM_UPS)
+            found = {flows: _round(peers, places, "plain", flows) for flows in _FLOWS}
+            times = _round(peers, places, "node", rep + WARM_UPS)
             mark = f"{rep}/{reps}" if rep > 0 else "warm-up"
             say(
                 f"{mark:>8}  {count} x {format_bytes(size)}  node"
@@ -197,52 +198,19 @@ def _measured(
     return NodeRow(count, ranks, size, slowest_s, speed, one, two, speed / two, fairness)
 
 
-def _round(peers: Sequence[_Peer], what: str, argument: int) -> list[float]:
-    """Seconds that each takes if all begin at once."""
-    order = {"what": what, "argument": argument}
-    at = time.monotonic() + _HEADSTART_S + _PER_TRAINER_S * len(peers)
-    for peer in peers:
-        peer.tell({**order, "at": at})
-    return [float(peer.answer()["seconds"]) for peer in peers]
+def _round(peers: Coordinator, places: Sequence[int], what: str, argument: int) -> list[float]:
+    """Seconds that each takes if all start at once."""
+    at = time.monotonic() + _HEADSTART_S + _PER_TRAINER_S * len(places)
+    for place in places:
+        peers.send(place, {"what": what, "argument": argument, "at": at})
+    return [float(answer["seconds"]) for answer in _answers(peers, places)]
 
 
-class _Peer:
-    """A process of :mod:`~deepvm.profiling.checkpoint.node_peers`."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        assert process.stdin is not None and process.stdout is not None
-        self._in = process.stdin
-        self._out = process.stdout
-
-    @classmethod
-    @contextlib.contextmanager
-    def running(cls, setting: Mapping[str, Any]) -> Iterator[_Peer]:
-        words = [sys.executable, "-m", "deepvm.profiling.checkpoint.node_peers"]
-        process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        with process:
-            try:
-                peer = cls(process)
-                peer.tell(setting)
-                yield peer
-            finally:
-                process.kill()
-
-    def tell(self, order: Mapping[str, Any]) -> None:
-        with contextlib.suppress(BrokenPipeError):  # the missing answer is reported
-            self._in.write(json.dumps(order) + "\n")
-            self._in.flush()
-
-    def answer(self) -> dict[str, Any]:
-        # Each answer is one line, so nothing waits in the stream's own buffer.
-        if not select.select([self._out], [], [], _ANSWER_S)[0]:
-            raise CheckpointError(
-                f"a trainer of the benchmark has not answered for {_ANSWER_S:.0f} s"
-            )
-        line = self._out.readline()
-        found: dict[str, Any] = json.loads(line) if line else {"error": "its process ended"}
-        if "error" in found:
-            raise CheckpointError(f"a trainer of the benchmark failed: {found['error']}")
-        return found
+def _answers(peers: Coordinator, places: Sequence[int]) -> list[Message]:
+    answers, failed = peers.collect(places, _ANSWER_S)
+    for reason in failed.values():
+        raise CheckpointError(f"a trainer of the benchmark failed: {reason}")
+    return [answers[place] for place in places]
 
 
 def _copy_speed(reps: int) -> float:

@@ -1,6 +1,7 @@
 """Processes of the memory-node benchmark: ``send`` trains; ``receive`` is plain TCP's other end.
 
-They are told what to do by lines of JSON on stdin and answer on stdout; torch is not needed.
+Orders are lines of JSON on standard input, answers those of
+:mod:`deepvm.profiling.hosts.watchdog`; torch is not needed.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 from itertools import pairwise
+from queue import SimpleQueue
 from typing import Any
 
 from deepvm.checkpoint.format.layout import Layout, Segment
@@ -21,6 +23,7 @@ from deepvm.checkpoint.format.shard import Shard
 from deepvm.checkpoint.network.protocol import tune
 from deepvm.checkpoint.tiers.base import fulfil
 from deepvm.checkpoint.tiers.tcp import TcpTier
+from deepvm.profiling.hosts.watchdog import agent, emit
 
 _COUNT = 8
 """Bytes of the number that says how many follow."""
@@ -97,27 +100,21 @@ def _send(sock: socket.socket, part: memoryview) -> None:
         raise ConnectionError("the receiver has gone")
 
 
-def send(
-    setting: Mapping[str, Any], orders: Iterable[str], say: Callable[[Mapping[str, Any]], None]
-) -> None:
-    """Serve as a trainer: each command names a :class:`Sender` method and a start (monotonic)."""
+def send(setting: Mapping[str, Any], lines: SimpleQueue[str]) -> None:
+    """Serve as a trainer: each order names a :class:`Sender` method and a start (monotonic)."""
     sender = Sender(**setting)
-    methods: dict[str, Callable[..., None]] = {"node": sender.node, "plain": sender.plain}
-    say({"ready": True})
-    for line in orders:
-        order = json.loads(line)
+    emit("ready")
+    while True:
+        order = json.loads(lines.get())
         time.sleep(max(order["at"] - time.monotonic(), 0.0))
-        try:
-            methods[order["what"]](order["argument"])
-            say({"seconds": time.monotonic() - order["at"]})
-        except Exception as error:
-            say({"error": f"{type(error).__name__}: {error}"})
+        getattr(sender, order["what"])(order["argument"])
+        emit("done", seconds=time.monotonic() - order["at"])
 
 
-def receive(say: Callable[[Mapping[str, Any]], None]) -> None:
+def receive() -> None:
     """Read what comes, on any number of connections."""
     server = socket.create_server(("127.0.0.1", 0), backlog=128)
-    say({"port": server.getsockname()[1]})
+    emit("open", port=server.getsockname()[1])
 
     def serve(sock: socket.socket) -> None:
         memory = memoryview(mmap.mmap(-1, _RING_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
@@ -138,19 +135,13 @@ def receive(say: Callable[[Mapping[str, Any]], None]) -> None:
         threading.Thread(target=serve, args=(sock,), daemon=True).start()
 
 
-def main() -> None:
-    """Serve as what the first line on stdin says."""
-    with open(0, closefd=False) as orders, open(1, "w", buffering=1, closefd=False) as answers:
-        setting = json.loads(orders.readline())
-
-        def say(row: Mapping[str, Any]) -> None:
-            answers.write(json.dumps(row) + "\n")
-
-        if setting.pop("role") == "receive":
-            receive(say)
-        else:
-            send(setting, orders, say)
+def _work(order: Mapping[str, Any], lines: SimpleQueue[str]) -> None:
+    setting = json.loads(lines.get())
+    if setting.pop("role") == "receive":
+        receive()
+    else:
+        send(setting, lines)
 
 
 if __name__ == "__main__":
-    main()
+    agent(_work, folder=False)

@@ -215,20 +215,14 @@ def _made(workload: Workload, *, count: bool) -> tuple[nn.Module, int]:
 
     try:
         model = build(workload.model)
-    except (ImportError, AttributeError) as error:
-        allowed = (
-            f"module:function that can be imported in the current folder ({type(error).__name__}:"
-            f" {error})"
-        )
-        raise RequestError("model", workload.model, allowed) from None
-    try:
         return model, forward_flops(model, workload.resolution) if count else 0
     except Exception as error:
         if ":" not in workload.model:
             raise
         allowed = (
-            "a model that takes images, and whose operations can be counted without data"
-            f" ({_reason(error)})"
+            "module:function that can be imported in the current folder, of a model that takes"
+            " images and whose operations can be counted without data"
+            f" ({type(error).__name__}: {_reason(error)})"
         )
         raise RequestError("model", workload.model, allowed) from None
 

@@ -107,21 +107,12 @@ def _host(name: str, *keys: str) -> Host:
     for word in keys:
         key, _, value = word.partition("=")
         if key in found or not re.fullmatch(_VALUES.get(key, _NOTHING), value, re.ASCII):
-            why = (
-                "occurs twice"
-                if key in found
-                else "is not known"
-                if key not in _VALUES
-                else "cannot be used"
-            )
-            raise ValueError(f"{word!r} {why}; expected {_A_LINE}; there are {_A_KEY}")
+            raise ValueError(f"{word!r}: expected {_A_LINE}; once each: {_A_KEY}")
         found[key] = value
     port = int(found.get("port", 0))
     user = found.get("user", "")
     if port > 65535 or (user and "@" in name):
-        raise ValueError(
-            f"{'port=' if port > 65535 else 'user='} cannot be used here; expected {_A_LINE}"
-        )
+        raise ValueError(f"port above 65535, or two users: expected {_A_LINE}")
     return Host(
         f"{user}@{name}" if user else name,
         found.get("address", ""),

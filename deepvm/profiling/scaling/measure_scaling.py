@@ -249,7 +249,7 @@ class _Session:
         fit, doubt = _fit(curve)
         warnings += [*curve.warnings, *_spreads(curve), *([doubt] if doubt else [])]
         self.curve = replace(
-            curve, fit=fit, step_time=_law(curve), warnings=tuple(dict.fromkeys(warnings))
+            curve, fit=fit, step_time=_law(curve)[0], warnings=tuple(dict.fromkeys(warnings))
         )
         self._write()
         return replace(self.curve, unwritten=self.unwritten)
@@ -357,30 +357,29 @@ def _spreads(curve: Curve) -> list[str]:
     return found
 
 
-def _law(curve: Curve) -> dict[str, Any] | None:
-    """The fitted step-time law, or None if too little is known; steps can be fitted later."""
-    try:
-        return fit_steps(
-            Steps(*np.array(curve.steps, dtype=np.float64).reshape(-1, 4).T)
-        ).as_document()
-    except ModuleNotFoundError as error:
-        if missing_extra(error) is None:
-            raise
-    except RequestError:
-        pass
-    return None
+def _law(curve: Curve) -> tuple[dict[str, Any] | None, str]:
+    steps = Steps(*np.array(curve.steps, dtype=np.float64).reshape(-1, 4).T)
+    return _fitted(lambda: fit_steps(steps).as_document())
 
 
 def _fit(curve: Curve) -> tuple[dict[str, Any] | None, str]:
-    """The fitted curve, or None and why there is none."""
     if not curve.samples:
         return None, "no speed-ups and no fit: n = 1 was not measured"
-    try:
+
+    def fit() -> dict[str, Any]:
         from deepvm.profiling.fit.speedup_fit import fit_curve
 
-        return fit_curve(curve.samples).document(), ""
+        return fit_curve(curve.samples).document()
+
+    return _fitted(fit)
+
+
+def _fitted(fit: Callable[[], dict[str, Any]]) -> tuple[dict[str, Any] | None, str]:
+    """What was fitted, or None and why there is nothing; it can be fitted later."""
+    try:
+        return fit(), ""
     except ModuleNotFoundError as error:
-        # No reason to lose hours of measurements: it can be fitted later
+        # No reason to lose hours of measurements
         if (missing := missing_extra(error)) is None:
             raise
         return None, f"no fit: {missing}"

@@ -18,6 +18,7 @@ from deepvm.errors import CheckpointError, RequestError
 from deepvm.io import host_info
 from deepvm.profiling.checkpoint import node_bench, node_process
 from deepvm.profiling.checkpoint.node_bench import NodeBench, NodeRow, run_node_bench
+from deepvm.profiling.hosts.watchdog import ENDED
 from deepvm.reports.text import print_text
 
 MB = 10**6
@@ -112,25 +113,15 @@ def test_a_trainer_that_fails_ends_the_run(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.system
 def test_a_trainer_that_dies_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_bench._Peer, "tell", lambda peer, order: peer._in.close())
-    with pytest.raises(CheckpointError, match="its process ended"):
+    monkeypatch.setattr(node_bench, "PEERS", "deepvm.errors")
+    with pytest.raises(CheckpointError, match="its command ended with exit code 0"):
         run_node_bench([1], [MB], 1, folder=tmp_path)
 
 
 def test_peers_end_with_the_benchmark() -> None:
-    words = [sys.executable, "-m", "deepvm.profiling.checkpoint.node_peers"]
-    setting = {
-        "role": "send",
-        "size": 10,
-        "node": "tcp://127.0.0.1:1",
-        "token": "00",
-        "job": "j",
-        "plain_port": 1,
-    }
-    done = subprocess.run(
-        words, input=json.dumps(setting), capture_output=True, text=True, timeout=60
-    )
-    assert (done.returncode, done.stdout) == (0, '{"ready": true}\n')
+    words = [sys.executable, "-m", node_bench.PEERS, '{"limit_s": 60}']
+    done = subprocess.run(words, input=b"", capture_output=True, timeout=60)
+    assert done.returncode == ENDED
     assert (
         "torch"
         not in subprocess.run(

@@ -248,13 +248,9 @@ def test_a_model_of_ones_own(
     found = measure_eflops("own_model:Tokens", **SMALL)
     assert found.forward_flops == 2 * 8 * 16 * 50 and found.workload.model == "own_model:Tokens"
     for name, message in {
-        "own_model:Token": "imported in the current folder .AttributeError: ",
-        "no_such:Model": (
-            "imported in the current folder .ModuleNotFoundError: No module named 'no_such'"
-        ),
-        "own_model:for_other_images": (
-            "a model that takes images, and whose operations can be counted without data ."
-        ),
+        "own_model:Token": ".AttributeError: ",
+        "no_such:Model": ".ModuleNotFoundError: No module named 'no_such'",
+        "own_model:for_other_images": "whose operations can be counted without data .",
     }.items():
         with pytest.raises(
             RequestError, match=f"model: '{name}' cannot be used; allowed: .*{message}"
@@ -384,7 +380,7 @@ def test_a_worker_ends_with_its_input(tmp_path: Path) -> None:
 @pytest.mark.system
 def test_damaged_images_are_told_as_such(one_core: None, tmp_path: Path) -> None:
     (tmp_path / "data_batch_1.bin").write_bytes(b"\x63" + bytes(3072))
-    with pytest.raises(DataError, match="data_batch_1.bin: byte 0: label 99"):
+    with pytest.raises(DataError, match="data_batch_1.bin: label 99"):
         measure_eflops("resnet18", **SMALL, data=tmp_path)
 
 

@@ -73,9 +73,9 @@ def test_gzip(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "has 0 bytes"),
-        (cifar([1, 2])[:-1], "has 6145 bytes"),
-        (cifar([1, 2, 10]), "byte 6146: label 10; allowed: 0 to 9"),
+        (b"", "0 bytes are not images"),
+        (cifar([1, 2])[:-1], "6145 bytes are not images"),
+        (cifar([1, 2, 10]), "label 10 .expected 0 to 9"),
     ],
 )
 def test_bad_cifar(tmp_path: Path, data: bytes, message: str) -> None:
@@ -86,23 +86,18 @@ def test_bad_cifar(tmp_path: Path, data: bytes, message: str) -> None:
 
 def test_bad_idx(tmp_path: Path) -> None:
     for images, labels, message in [
-        (b"", idx(LABELS), "images-idx3-ubyte: byte 0: 0x00000000 is not 0x00000803"),
-        (idx(LABELS), idx(LABELS), "images-idx3-ubyte: byte 0: 0x00000801 is not 0x00000803"),
-        (
-            idx(PIXELS)[:-1],
-            idx(LABELS),
-            "images-idx3-ubyte: byte 16: 2351 bytes follow the header, which says 2352",
-        ),
-        (idx(PIXELS)[:10], idx(LABELS), "images-idx3-ubyte: byte 0"),
-        (idx(PIXELS[:0]), idx(LABELS), "images-idx3-ubyte: byte 4: a size of 0"),
-        (idx(PIXELS[:, :, :0]), idx(LABELS), "images-idx3-ubyte: byte 12: a size of 0"),
+        (b"", idx(LABELS), "images-idx3-ubyte: not as its header says: 0x0"),
+        (idx(LABELS), idx(LABELS), "images-idx3-ubyte: not as its header says: 0x801"),
+        (idx(PIXELS)[:-1], idx(LABELS), "images-idx3-ubyte: not as its header says: 0x803, .3, 28"),
+        (idx(PIXELS)[:10], idx(LABELS), "images-idx3-ubyte: not as its header says"),
+        (idx(PIXELS[:0]), idx(LABELS), "images-idx3-ubyte: not as its header says"),
         (
             struct.pack(">4I", 0x803, 3, 2**32 - 1, 28),
             idx(LABELS),
-            "images-idx3-ubyte: byte 8: a size of 4294967295",
+            "images-idx3-ubyte: not as its header says",
         ),
         (idx(PIXELS), idx(LABELS[:2]), "has 3 images, .* has 2 labels"),
-        (idx(PIXELS), idx(np.array([0, 77, 1], np.uint8)), "labels-idx1-ubyte: byte 9: label 77"),
+        (idx(PIXELS), idx(np.array([0, 77, 1], np.uint8)), "labels-idx1-ubyte: label 77"),
     ]:
         with pytest.raises(DataError, match=message):
             read_images(fashion(tmp_path, images, labels))
@@ -114,7 +109,7 @@ def test_the_pickled_version_is_not_opened(tmp_path: Path) -> None:
             return os.mkdir, (str(tmp_path / "sprung"),)
 
     (tmp_path / "data_batch_1").write_bytes(pickle.dumps(Trap()))
-    with pytest.raises(DataError, match="get the binary version"):
+    with pytest.raises(DataError, match="the Python version is pickled"):
         read_images(tmp_path)
     assert not (tmp_path / "sprung").exists()
 
@@ -128,7 +123,7 @@ def test_nothing_there(tmp_path: Path) -> None:
 
 def test_half_of_a_pair(tmp_path: Path) -> None:
     (fashion(tmp_path) / NAMES[1]).unlink()
-    with pytest.raises(DataError, match="images and labels that belong together"):
+    with pytest.raises(DataError, match="nor both train-images"):
         read_images(tmp_path)
 
 
@@ -139,7 +134,7 @@ def test_a_pipe_does_not_hold_it(tmp_path: Path) -> None:
 
 
 def test_what_has_no_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_MOST_BYTES", 2**20)
+    monkeypatch.setattr(module, "_MAX_BYTES", 2**20)
     for name in NAMES:
         (tmp_path / f"{name}.gz").write_bytes(gzip.compress(bytes(2**24)))
     with pytest.raises(DataError, match="has more than 1 MiB"):
