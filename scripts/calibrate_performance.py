@@ -8,11 +8,14 @@ writes ``data/performance/calibration.json``; ``make test`` fails until it is up
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from deepvm.catalog.published.calibration import CALIBRATION, Calibration, key_of
-from deepvm.catalog.published.rows import Published, published
-from deepvm.core.training.evidence import learn
+from deepvm.catalog.published.rows import SPLIT_LAYERS, Published, published
+from deepvm.core.training.evidence import Evidence, learn
 from deepvm.io.atomic_write import write_bytes
 from deepvm.io.user_dirs import data_folder
 
@@ -25,12 +28,26 @@ def calibrate() -> Calibration:
     Effects of the places where they were measured are left out.
     """
     runs = list(published())
-    evidence = learn([run.row() for run in runs]).only(
-        lambda name: not name.startswith(("site: ", "network=unstated"))
+    evidence = only(
+        learn([run.row() for run in runs]),
+        lambda name: not name.startswith(("site: ", "network=unstated")),
     )
     return Calibration(
-        evidence, frozenset(_key(run) for run in runs if not run.splits_layers), len(runs)
+        evidence, frozenset(_key(run) for run in runs if not _splits_layers(run)), len(runs)
     )
+
+
+def only(evidence: Evidence, wanted: Callable[[str], bool]) -> Evidence:
+    """What is known of some of the effects, whatever the others are."""
+    kept = [name for name in evidence.names if wanted(name)]
+    rows = [evidence.names[name] for name in kept]
+    root = np.asarray(np.linalg.cholesky(evidence.covariance[np.ix_(rows, rows)]))
+    return Evidence({name: i for i, name in enumerate(kept)}, evidence.mean[rows], root)
+
+
+def _splits_layers(run: Published) -> bool:
+    """Whether it says something of its GPU, but is no run of its method: layers are split too."""
+    return run.source == SPLIT_LAYERS and run.workload.batch < run.passes
 
 
 def _key(run: Published) -> tuple[str, str, str, str]:

@@ -25,7 +25,7 @@ NOISE = {"gavel": 0.12, "pollux": 0.13}
 
 Else that of :data:`deepvm.core.training.evidence.NOISE`.
 """
-_SPLIT_LAYERS = "megatron-bridge"
+SPLIT_LAYERS = "megatron-bridge"
 """Its runs split layers as well, so what they exchange does not follow from the method."""
 
 
@@ -42,11 +42,6 @@ class Published:
     software: str
     throughput: float
 
-    @property
-    def splits_layers(self) -> bool:
-        """Whether it says something of its GPU, but is no run of its method: layers are split as well."""
-        return self.source == _SPLIT_LAYERS and self.workload.batch < self.passes
-
     def nominal(self) -> Steps:
         """What data sheets promise for it."""
         memory = MemoryFit.known(
@@ -58,7 +53,7 @@ class Published:
         steps = nominal_steps(
             self.workload, self.machine, self.precision, np.array([float(self.vms)]), memory
         )
-        return replace(steps, sync_s=np.zeros(1)) if self.source == _SPLIT_LAYERS else steps
+        return replace(steps, sync_s=np.zeros(1)) if self.source == SPLIT_LAYERS else steps
 
     def row(self) -> Row:
         """The run as a comparison."""

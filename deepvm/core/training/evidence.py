@@ -15,7 +15,7 @@ Keerthi 2001, eq. 9-11).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -144,13 +144,6 @@ class Evidence:
     def covariance(self) -> FloatArray:
         """(effects, effects)."""
         return np.asarray(self.root @ self.root.T)
-
-    def only(self, wanted: Callable[[str], bool]) -> Evidence:
-        """What is known of some of the effects, whatever the others are."""
-        kept = [name for name in self.names if wanted(name)]
-        rows = [self.names[name] for name in kept]
-        root = np.asarray(np.linalg.cholesky(self.covariance[np.ix_(rows, rows)]))
-        return Evidence({name: i for i, name in enumerate(kept)}, self.mean[rows], root)
 
     def loading(self, effects: Effects, varying: Mapping[str, FloatArray]) -> Loading:
         """How much the effects of steps count; ``varying``: those with a value per step."""

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from calibrate_performance import only
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.effort import examples
@@ -127,7 +128,7 @@ def test_some_of_the_effects_keep_mean_and_covariance() -> None:
     whole = learn(
         [row(g, m, 0.1 * i) for i, (g, m) in enumerate((g, m) for g in GPUS for m in MODELS)]
     )
-    part = whole.only(lambda name: name.startswith("gpu="))
+    part = only(whole, lambda name: name.startswith("gpu="))
     assert set(part.names) == {"gpu=a", "gpu=b", "gpu=c"}
     for name, place in part.names.items():
         assert part.mean[place] == whole.mean[whole.names[name]]
