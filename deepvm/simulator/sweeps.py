@@ -73,7 +73,7 @@ def _range(text: str) -> tuple[str, list[float]]:
     if name not in KEYS or len(parts) > 3 or unit:
         raise RequestError("sweep", text, _ALLOWED)
     try:
-        # Nobody means 1 to 12 seconds
+        # "mttp=1:12" is no range of seconds
         low, high = (
             parse_seconds(part, "sweep", bare=name != "mttp", zero=True) for part in (parts * 2)[:2]
         )

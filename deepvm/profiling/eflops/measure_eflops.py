@@ -17,12 +17,12 @@ from statistics import median
 from typing import Any
 
 from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS
+from deepvm.documents.outputs.profiling import Machine
 from deepvm.errors import MissingExtraError, RequestError
 from deepvm.io.host_info import cores
 from deepvm.profiling.eflops.eflops_worker import Task, run_workers
 from deepvm.profiling.hosts.coordinator import Coordinator
 from deepvm.profiling.hosts.launcher import Host, Launcher
-from deepvm.profiling.hosts.machine import Machine
 from deepvm.profiling.hosts.watchdog import agent, emit
 from deepvm.profiling.workload.spec import BATCH, RESOLUTION, Workload
 from deepvm.profiling.workload.windows import Window, spread

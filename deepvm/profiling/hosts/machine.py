@@ -11,35 +11,13 @@ import socket
 import struct
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TypedDict
 
+from deepvm.documents.outputs.profiling import Machine
 from deepvm.errors import RequestError
 from deepvm.io.host_info import cores, machine_memory, processor
 
 _TYPE = re.compile(r"[a-z][a-z0-9-]*\.[a-z0-9-]+")
 _SIOCGIFADDR = 0x8915
-
-
-class Machine(TypedDict):
-    """``machine`` of every measurement.
-
-    Attributes:
-        cores: that this process may use. memory_bytes: the machine's, or a control group's limit;
-            None if unknown.
-        gpus: names of the GPUs that torch can use, in torch's order.
-        torch: its version, "" if not installed. cuda: the release that torch was built for, or "".
-        kernel: name and release of the system.
-        instance_type: the cloud's, "" unless the machine's firmware says it (EC2 on Nitro does).
-    """
-
-    processor: str
-    cores: int
-    memory_bytes: int | None
-    gpus: list[str]
-    torch: str
-    cuda: str
-    kernel: str
-    instance_type: str
 
 
 def describe(root: Path = Path("/")) -> Machine:

@@ -10,8 +10,9 @@ from statistics import median
 from typing import Any
 
 from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS
+from deepvm.documents.outputs.profiling import Machine
 from deepvm.errors import MeasurementError
-from deepvm.profiling.hosts.machine import Machine, describe, one_machine
+from deepvm.profiling.hosts.machine import describe, one_machine
 from deepvm.profiling.saturation.mpirun import mpi_cluster
 from deepvm.profiling.saturation.saturation_fit import SaturationPoint, fit_knee, raw_saturation
 from deepvm.profiling.saturation.setup import Cluster, Push, Setup, tcp_cluster

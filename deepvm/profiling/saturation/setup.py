@@ -160,7 +160,7 @@ def tcp_cluster(setup: Setup, hear: Callable[[str], None] | None = None) -> Iter
             )
         answers, failed = programs.collect(places.values(), max(deadline - time.monotonic(), 1.0))
         ready = [name for name, place in places.items() if place in answers]
-        programs.send(0, {"gather": ready, "limit_s": MARGIN_S})
+        programs.send(0, {"gather": ready})
         here = programs.answer(0, 2 * MARGIN_S, receiver)["here"]
         absent = {hosts[place].name: why for place, why in failed.items()}
         absent |= {name: "the receiver does not know it" for name in ready if name not in here}

@@ -16,7 +16,6 @@ import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any
 
@@ -27,7 +26,6 @@ from deepvm.profiling.hosts.watchdog import agent, emit
 
 PIECE = 2**20
 CONNECT_S = 5.0  # for one address of the receiver
-_STRANGERS = 16
 
 
 def shares(size: int, count: int) -> list[int]:
@@ -90,26 +88,21 @@ class Receiver:
         self._listener.settimeout(0.2)
         self.port = int(self._listener.getsockname()[1])
         self._senders: dict[str, tuple[socket.socket, Channel]] = {}
-        self._changed = threading.Condition()
         self._open = True
         threading.Thread(target=self._let_in, daemon=True).start()
 
-    def gather(self, names: Sequence[str], limit_s: float) -> list[str]:
-        """Wait until all of these are there, or time is over, then close the door.
-
-        Returns those that are there.
-        """
-        with self._changed:
-            self._changed.wait_for(lambda: set(names) <= set(self._senders), limit_s)
-            self._open = False
+    def gather(self, names: Sequence[str]) -> list[str]:
+        """Let nothing more in; returns those of these that are there."""
+        self._open = False
         return [name for name in names if name in self._senders]
 
     def _let_in(self) -> None:
-        # Silent strangers must not delay the senders; their threads end when no proof comes.
-        with self._listener, ThreadPoolExecutor(_STRANGERS + len(self._names)) as pool:
+        with self._listener:
             while self._open:
                 with contextlib.suppress(OSError):
-                    pool.submit(self._meet, self._listener.accept()[0])
+                    sock, _ = self._listener.accept()
+                    # A thread of its own: silent strangers must not delay the senders
+                    threading.Thread(target=self._meet, args=(sock,), daemon=True).start()
 
     def _meet(self, sock: socket.socket) -> None:
         channel = Channel(sock)
@@ -117,12 +110,10 @@ class Receiver:
             tune(sock)
             admit(channel, self._token)
             name = str(channel.receive(idle_s=CONNECT_S).body.get("name"))
-            with self._changed:
-                if not self._open or name not in self._names or name in self._senders:
-                    raise OSError(f"{name} is not awaited")
-                channel.send(Kind.WELCOME)
-                self._senders[name] = sock, channel
-                self._changed.notify_all()
+            if not self._open or name not in self._names or name in self._senders:
+                raise OSError(f"{name} is not awaited")
+            self._senders[name] = sock, channel
+            channel.send(Kind.WELCOME)
         except (OSError, CheckpointError):
             channel.close()
 
@@ -176,7 +167,7 @@ def receive(lines: SimpleQueue[str]) -> None:
     while True:  # until its watchdog ends it
         order = json.loads(lines.get())
         if "gather" in order:
-            emit("gathered", here=receiver.gather(order["gather"], order["limit_s"]))
+            emit("gathered", here=receiver.gather(order["gather"]))
         else:
             emit("pushed", **receiver.push(order["push"], order["bytes"], order["limit_s"]))
 
