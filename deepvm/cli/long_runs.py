@@ -94,14 +94,17 @@ class Progress:
         self._speaker.start()
         return self
 
-    def advance(self, count: int) -> None:
-        """Count so many more as done."""
+    def advance(self, count: int, total: int = 0) -> None:
+        """Count so many more as done; ``total``: where it was not known before."""
         self._done += count
+        self._total = total or self._total
 
     def _speak(self) -> None:
         terminal = sys.stderr.isatty()
         while not self._over.wait((0.1 if self._bar else _QUICK_S) if terminal else _LINE_S):
             done = self._done
+            if not self._total:
+                continue
             took_s = time.monotonic() - self._began
             if self._bar is not None:
                 self._bar.update(0, completed=done)
@@ -112,13 +115,8 @@ class Progress:
                 self._bar = Bar(console=Console(stderr=True), transient=True)
                 self._bar.add_task(self._unit, total=self._total, completed=done)
                 self._bar.start()
-            elif done:
-                say(
-                    f"{done} of {self._total} {self._unit}, about"
-                    f" {took_s * (self._total / done - 1):.0f} s left"
-                )
             else:
-                say(f"none of {self._total} {self._unit} after {took_s:.0f} s")
+                say(f"{done} of {self._total} {self._unit} after {took_s:.0f} s")
 
     def __exit__(self, *_: object) -> None:
         """Remove the bar."""

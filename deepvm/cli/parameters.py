@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 from collections.abc import Callable
 from enum import Enum
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -110,10 +110,7 @@ def parameters_of(record: Any) -> list[inspect.Parameter]:
         if about is not None:
             annotation = annotated(default, about)
             parameters.append(_parameter(field.name, typed(default, about), annotation))
-    if parameters:
-        return parameters
-    types = get_type_hints(record, include_extras=True)
-    return [_parameter(f.name, default_of(f), types[f.name]) for f in dataclasses.fields(record)]
+    return parameters
 
 
 def _parameter(name: str, default: Any, annotation: Any) -> inspect.Parameter:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from typer.core import TyperCommand
 
-from deepvm.cli.parameters import key_of, option_name
+from deepvm.cli.parameters import key_of
 from deepvm.core.options import GROUPS, Option, default_of, option_of
 from deepvm.documents.tree import shown
 from deepvm.errors import DataError, DeepVMError, RequestError
@@ -83,10 +83,6 @@ class Setting:
     def key(self) -> str:
         """The option's name in files: ``checkpoint-size``."""
         return key_of(self.name, SETTABLE[self.name].about)
-
-    def __str__(self) -> str:
-        """Who set the option."""
-        return f"--{self.key} was set by {self.source}."
 
     def value_for(self, *, several: bool) -> Value:
         """The value for a command.
@@ -154,10 +150,8 @@ class ConfiguredCommand(TyperCommand):
         except Exception as error:
             # Usage errors of the option parser; its classes moved between releases of typer, their
             # shape did not.
-            name = str(getattr(getattr(error, "param", None), "name", ""))
-            setting = used_settings(ctx).get(name)
-            if setting is not None and hasattr(error, "message"):
-                error.message = f"{error.message} {setting}"
+            if hasattr(error, "message"):
+                error.message = f"{error.message} {_used_text(ctx)}".rstrip()
             raise
 
     def make_parser(self, ctx: Any) -> Any:
@@ -212,18 +206,8 @@ class ConfiguredCommand(TyperCommand):
         try:
             return super().invoke(ctx)
         except DeepVMError as error:
-            used = used_settings(ctx)
-            refused = isinstance(error, RequestError) and option_name(error.option)
-            setting = used.get(_BY_KEY.get(refused or "", ""))
-            if setting is not None:
-                text = str(setting)
-            elif used and not refused:
-                given = ", ".join(f"{s.key} ({s.source})" for s in used.values())
-                text = f"Not from the command line: {given}; see 'deepvm config show'."
-            else:
-                raise
             # What BaseException.add_note does, which Python 3.10 lacks.
-            error.__notes__ = [*getattr(error, "__notes__", ()), text]
+            error.__notes__ = [*getattr(error, "__notes__", ()), *filter(None, [_used_text(ctx)])]
             raise
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -260,6 +244,12 @@ def used_settings(ctx: Any) -> dict[str, Setting]:
         if source is not None and source.name == "DEFAULT_MAP":
             used[name] = setting
     return used
+
+
+def _used_text(ctx: Any) -> str:
+    """What errors say of the settings that were used."""
+    given = ", ".join(f"{s.key} ({s.source})" for s in used_settings(ctx).values())
+    return given and f"Not from the command line: {given}; see 'deepvm config show'."
 
 
 def set_by(name: str) -> str:

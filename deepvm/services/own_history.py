@@ -28,24 +28,15 @@ def with_history(catalogs: Sequence[Catalog], say: Callable[[str], None]) -> tup
     from deepvm.jobs.history.pools import lives_by_type
 
     with History.open() as history:
-        lives, thin = lives_by_type(history.machines(), time.time())
+        lives, _ = lives_by_type(history.machines(), time.time())
     offered = {i.name for catalog in catalogs for i in catalog}
     known = {name: life for name, life in lives.items() if name in offered}
     if not known:
-        seen = f"; there are fewer of {', '.join(sorted(thin))}" if thin else ""
-        allowed = (
-            f"a time such as 3h: your history has no type here with {FEWEST} preemptions of spot"
-            f" VMs{seen}"
-        )
+        allowed = f"a time such as 3h: no type here has {FEWEST} preemptions of spot VMs"
         raise RequestError("mttp", "history", allowed)
     for name, life in sorted(known.items()):
         say(f"by your history, {history_words(name, life)}")
-    rest = (
-        f"fewer than {FEWEST} preemptions are known of {', '.join(sorted(thin & offered))}: "
-        if thin & offered
-        else ""
-    )
-    say(f"{rest}the other types are counted by their bands")
+    say("the other types are counted by their bands")
     return tuple(
         replace(c, instances=tuple(replace(i, known_life=known.get(i.name)) for i in c.instances))
         for c in catalogs

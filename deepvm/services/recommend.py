@@ -55,7 +55,7 @@ def recommend(
         MissingDataError: the catalog lacks what was asked for.
     """
     request = PlanRequest.parse(budget, **options)
-    return _answer(with_tables(catalog, tables), request, simulate, say)
+    return _simulated(solve(with_tables(catalog, tables), request), simulate, say)
 
 
 def recommend_in(
@@ -93,10 +93,6 @@ def recommend_in(
 
     best, *others = found.answers
     return replace(found, answers=(with_traced_lifetimes(best), *others))
-
-
-def _answer(catalog: Catalog, request: PlanRequest, simulate: Any, say: Say) -> Recommendations:
-    return _simulated(solve(catalog, request), simulate, say)
 
 
 def _simulated(answer: Recommendations, simulate: Any, say: Say) -> Recommendations:

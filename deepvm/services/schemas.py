@@ -67,16 +67,9 @@ class InputSpec:
 
 def _catalog(name: str) -> dict[str, Any]:
     from deepvm.documents.fields import schema_of
-    from deepvm.documents.inputs.catalog import CatalogDocument
+    from deepvm.documents.inputs.catalog import CatalogDocument, QuotaDocument
 
-    return schema_of(CatalogDocument, name)
-
-
-def _quotas(name: str) -> dict[str, Any]:
-    from deepvm.documents.fields import schema_of
-    from deepvm.documents.inputs.catalog import QuotaDocument
-
-    return schema_of(QuotaDocument, name)
+    return schema_of(CatalogDocument if name == "catalog" else QuotaDocument, name)
 
 
 def _matrix(name: str) -> dict[str, Any]:
@@ -256,7 +249,7 @@ DOCUMENTS: dict[str, OutputSpec | InputSpec] = {
     "catalog": InputSpec(
         "catalog show, a catalog file", "VM types of one region with prices", _catalog
     ),
-    "quotas": InputSpec("--quota FILE", "Limits of an account", _quotas),
+    "quotas": InputSpec("--quota FILE", "Limits of an account", _catalog),
     "matrix": InputSpec("lab run MATRIX.yaml", "Trainings that fail on purpose", _matrix),
     "lab-suite": OutputSpec(
         "*_publishable.json of lab", "One suite, to be published", lab.PublishedSuite

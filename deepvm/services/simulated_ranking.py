@@ -38,7 +38,6 @@ RUNS = 400  # where the closed form does not hold: the mean is then known to a f
 MAX_RUNS = 100_000  # of --simulate; more add no information
 
 # Lifetimes and saves of one run:
-SLOW_EVENTS = 1_000  # takes a second or more, so say something
 MAX_EVENTS = 5_000  # takes some ten seconds
 MAX_EVENTS_IN_ALL = 20_000  # of all clusters together
 
@@ -82,8 +81,6 @@ def simulate_ranking(answer: Recommendations, runs: int | None, say: Say) -> Rec
         say(
             f"{doubtful} of the ranked clusters are outside of the range of the closed form: their"
             f" expected time and cost are means of {RUNS} simulated runs"
-            + _ORDER_SIMULATED
-            * _ordered(answer)
         )
     if doubtful:
         kept, left_out = _walk(answer, all_runs.simulate)
@@ -97,14 +94,10 @@ def simulate_ranking(answer: Recommendations, runs: int | None, say: Say) -> Rec
         for i, r in enumerate(kept[: answer.request.top], start=1)
     ]
     if left_out:
-        more = f", and {len(left_out) - 1} more that break a limit" if len(left_out) > 1 else ""
-        say(f"left out: {left_out[0][1].reason}{more}")
+        say(f"left out: {left_out[0][1].reason}")
         if not kept:
             return _nothing_left(answer, left_out[0][1])
     return replace(_with_others(answer, work, all_runs), configurations=tuple(kept))
-
-
-_ORDER_SIMULATED = ", and so is their order; which clusters were simulated is by the closed form"
 
 
 def with_traced_lifetimes(answer: Recommendations) -> Recommendations:
@@ -259,8 +252,7 @@ def simulate_rows(
             row = replace(row, recommendation=best)
         simulated.append(row)
     if broken:
-        more = f", and so in {len(broken) - 1} more rows" if len(broken) > 1 else ""
-        say(f"{broken[0].reason}{more}")
+        say(broken[0].reason)
     return tuple(simulated)
 
 
@@ -307,18 +299,12 @@ class _Simulator:
         saves = job.steps / work.policy.fixed_steps if work.policy.fixed_steps else 0.0
         events = r.outlook.preemptions + saves
         if not events <= MAX_EVENTS:
-            but = "" if r.outlook.sound else ", though it is out of its range and may be far off"
             self.say(
                 f"{r.cluster}: {events:.3g} lifetimes and saves take too long to simulate; shown is"
-                f" the closed form{but}"
+                " the closed form"
             )
             return None
         runs = self.runs or RUNS
-        if events > SLOW_EVENTS:
-            self.say(
-                f"simulating {r.cluster}, {runs} runs with some {events:.0f} lifetimes and saves"
-                " each"
-            )
         try:
             return simulate(job, work.policy, runs=runs, seed=0)
         except SimulationError as error:

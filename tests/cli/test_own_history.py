@@ -100,7 +100,7 @@ def test_a_thin_history_is_not_a_figure(run: Run, place: str) -> None:
     lived(place, "g4dn.xlarge", 0.2, 2)
     lived(place, "g5.xlarge", 0.001, 9, cloud="local")
     code, out, err = run("recommend", "--offline", "--pw", "3", "--mttp", "history")
-    assert code == 2 and "3 preemptions" in err and "g4dn.xlarge" in err
+    assert code == 2 and "3 preemptions" in err
 
 
 def test_no_history_at_all(run: Run, place: str) -> None:

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deepvm.cli.help.completion import complete_region
+from deepvm.cli.catalog.refresh import Profile, Regions
 from deepvm.cli.output import Output, note, print_as
-from deepvm.cli.parameters import flag, opt, shared
+from deepvm.cli.parameters import flag, opt
 from deepvm.core.spelling import joined, one_of
 from deepvm.errors import RequestError
-from deepvm.services.plan_options import SourceOptions
 
 if TYPE_CHECKING:
     from deepvm.catalog.signals.cloud import Check
@@ -27,17 +26,8 @@ _STATUS = {True: "ok", None: "warning", False: "failed"}
 
 
 def doctor(
-    region: Annotated[
-        list[str],
-        opt(
-            "AWS region; repeatable; default: yours.",
-            "NAME",
-            "--region",
-            "-r",
-            autocompletion=complete_region,
-        ),
-    ] = [],  # noqa: B006  typer copies defaults, and None would hide the list type
-    profile: Annotated[str, shared(SourceOptions, "profile")] = "",
+    region: Regions = [],  # noqa: B006  typer copies
+    profile: Profile = "",
     iam: Annotated[
         bool, flag("--iam", "Only print the read-only IAM policy that deepvm needs.")
     ] = False,
@@ -66,7 +56,7 @@ def doctor(
         sys.stdout.write(_policy_for(purpose) if purpose else DEFAULT_CLOUD.policy())
         return
     # "all" is for prices; the usual region says the same about credentials and permissions.
-    named = dict.fromkeys(r for r in region if r not in ("", "all"))
+    named = dict.fromkeys(r for r in region or () if r not in ("", "all"))
     regions = [Region(DEFAULT_CLOUD.check_region(r), "--region") for r in named]
     regions = regions or [DEFAULT_CLOUD.own_region(profile, os.environ)]
     checks = [_check_cache(), _check_local_machines()]

@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 ALL = "all"
 AUTO = "auto"
 
+Regions = Annotated[
+    list[str] | None,
+    opt("Region, or all; repeatable.", "NAME", "--region", "-r", autocompletion=complete_region),
+]
+Profile = Annotated[str, shared(SourceOptions, "profile")]
 Clouds = Annotated[
     list[str] | None,
     opt(
@@ -33,16 +38,7 @@ Clouds = Annotated[
 
 
 def refresh(
-    region: Annotated[
-        list[str] | None,
-        opt(
-            "AWS region, or all; repeatable.",
-            "NAME",
-            "--region",
-            "-r",
-            autocompletion=complete_region,
-        ),
-    ] = None,
+    region: Regions = None,
     only: Annotated[
         list[str] | None, opt("Only this signal, such as spot; repeatable.", "SIGNAL")
     ] = None,
@@ -53,8 +49,7 @@ def refresh(
     source: Annotated[
         str, opt("A public catalog instead of AWS: skypilot or gpuhunt; none: only AWS.", "NAME")
     ] = "",
-    profile: Annotated[str, shared(SourceOptions, "profile")] = "",
-    offline: Annotated[bool, opt("", None, "--offline", hidden=True)] = False,
+    profile: Profile = "",
 ) -> None:
     """Fetch prices, types and quotas into the cache now, however fresh it is: of AWS, or of public catalogs.
 
@@ -64,21 +59,13 @@ def refresh(
 
     Example: deepvm catalog refresh --region us-east-1 --only spot
     """
-    if offline:
-        raise RequestError(
-            "offline", True, "no --offline: refresh asks AWS; 'deepvm catalog status' sends nothing"
-        )
     clouds = clouds_named(cloud or [])
     now = datetime.now(timezone.utc)
     wanted = _named_source(source, clouds)
-    given = {"--region": region, "--only": only, "--days": days, "--profile": profile}
     # Clouds alone, without an account: their prices, wherever they come from.
-    anywhere = bool(cloud) and not any(given.values())
+    anywhere = bool(cloud) and not (region or only or days or profile)
     public = [c for c in clouds if _is_public(c, wanted, anywhere)]
     if public:
-        if len(public) == len(clouds):
-            for option in (name for name, value in given.items() if value):
-                note(f"{option} has no effect on public catalogs, which are fetched whole")
         _refresh_files(public, wanted, now)
     if len(public) < len(clouds):
         _refresh_aws(region or [], only or [], days, profile, now)
@@ -186,8 +173,6 @@ def _kinds(only: Sequence[str], days: str) -> tuple[str, ...]:
             raise RequestError("only", name, one_of(name, known))
     if HISTORY in only and not history:
         raise RequestError("only", HISTORY, f"{HISTORY} together with --days N")
-    if only and history and HISTORY not in only:
-        note(f"--days {days} has no effect without --only {HISTORY}")
     names = only or known
     kinds = (history if name == HISTORY else name for name in names)
     return tuple(dict.fromkeys(filter(None, kinds)))

@@ -4,28 +4,15 @@ from __future__ import annotations
 
 import os
 from datetime import datetime, timezone
-from typing import Annotated
 
-from deepvm.cli.catalog.refresh import ALL, Clouds, clouds_named
-from deepvm.cli.help.completion import complete_region
+from deepvm.cli.catalog.refresh import ALL, Clouds, Profile, Regions, clouds_named
 from deepvm.cli.output import Output, note, print_as
-from deepvm.cli.parameters import opt, shared
-from deepvm.services.plan_options import SourceOptions
 
 
 def status(
-    region: Annotated[
-        list[str] | None,
-        opt(
-            "Only this region; repeatable.",
-            "NAME",
-            "--region",
-            "-r",
-            autocompletion=complete_region,
-        ),
-    ] = None,
+    region: Regions = None,
     cloud: Clouds = None,
-    profile: Annotated[str, shared(SourceOptions, "profile")] = "",
+    profile: Profile = "",
     output: Output = "table",
 ) -> None:
     """Show the cache of prices and types: how much, how old, whether it is fresh, and what renews it.

@@ -14,6 +14,7 @@ from deepvm.checkpoint.files.durable_write import failing
 from deepvm.checkpoint.files.file_names import file_name, whole_job
 from deepvm.checkpoint.format.manifest import CommitRecord
 from deepvm.checkpoint.tiers.base import Tier, without_secrets
+from deepvm.checkpoint.tiers.file import FileTier
 from deepvm.checkpoint.tiers.striped import RecoveryTier, jobs_in
 from deepvm.cli.checkpoint import versions
 from deepvm.cli.checkpoint.versions import PLACE, Job, PlaceOrFile
@@ -126,39 +127,28 @@ def list_versions(
     from deepvm.reports.text import print_text
 
     where = versions.path_or_url(place)
-    given = job
     if isinstance(where, Path):
         rows = [
-            _row(
-                f.job,
-                f.version,
-                str(f.path),
-                f.size,
-                f.problem,
-                f.manifest.created if f.manifest else "",
-            )
-            for f in versions.open_folder(where).found()
-            if job in ("", f.job)
+            _row(f.job, f.version, str(f.path), f.size, f.problem, f.manifest)
+            for f in versions.open_folder(where).found(job)
         ]
     else:
         job = versions.wanted_job(job)
         with closing(versions.open_place(where)) as tier:
-            rows = [
-                _row(job, m.version, tier.url, m.size, "", m.created) for m in tier.versions(job)
-            ]
+            rows = [_row(job, m.version, tier.url, m.size, "", m) for m in tier.versions(job)]
             rows += [
-                _row(job, d.version, tier.url, d.size, d.problem, "") for d in tier.damaged(job)
+                _row(job, d.version, tier.url, d.size, d.problem, None) for d in tier.damaged(job)
             ]
         for row in rows:
             row["path"] += f"/{file_name(job, row['version'])}"
         rows.sort(key=lambda row: -row["version"])
     print_as(output, lambda: print_text("ckpt_ls", versions=rows), lambda: rows, name="ckpt-ls")
     if not rows:
-        say(f"{without_secrets(str(where))}: no version{versions.of_job(job, given)}")
+        say(f"{without_secrets(str(where))}: no version{versions.of_job(job)}")
 
 
 def _row(
-    job: str, version: int, path: str, size: int, problem: str, created: str
+    job: str, version: int, path: str, size: int, problem: str, manifest: CommitRecord | None
 ) -> dict[str, Any]:
     return {
         "job": job,
@@ -167,7 +157,7 @@ def _row(
         "bytes": size,
         "complete": not problem,
         "problem": problem or None,
-        "created_at": created or None,
+        "created_at": (manifest and manifest.created) or None,
     }
 
 
@@ -184,19 +174,18 @@ def verify_versions(place: PlaceOrFile, job: Job = "", output: Output = "table")
     Example: deepvm ckpt verify /mnt/ckpt
     """
     where = versions.path_or_url(place)
-    given = job
-    words = ""
     if isinstance(where, Path) and not where.is_dir():
-        damaged, good, words = _verify_file(versions.existing(where))
+        damaged, good = _verify_file(versions.existing(where))
     elif isinstance(where, Path):
         damaged, good = _verify_folder(where, job)
     else:
         job = versions.wanted_job(job)
-        damaged, good = _verify_remote(where, job)
+        with closing(versions.open_place(where)) as tier:
+            damaged, good = _verify_job(tier, job, f"{where}: ")
 
     def table() -> None:
         if good and not damaged:
-            sys.stdout.write(f"{where}: {words or f'{good} good'}\n")
+            sys.stdout.write(f"{where}: {good} good\n")
 
     document = {
         "schema_version": "deepvm.ckpt-verify/1",
@@ -208,65 +197,62 @@ def verify_versions(place: PlaceOrFile, job: Job = "", output: Output = "table")
     if damaged:
         raise DamagedError("\n".join(damaged))
     if not good:
-        raise CheckpointError(f"{where}: there is no complete version{versions.of_job(job, given)}")
+        raise CheckpointError(f"{where}: there is no complete version{versions.of_job(job)}")
 
 
-def _verify_file(file: Path) -> tuple[list[str], int, str]:
-    """As of a folder, and what is good about it."""
+def _verify_file(file: Path) -> tuple[list[str], int]:
+    """What is damaged, and how many versions are good."""
     try:
-        manifest = commit_record.verify(file)
+        commit_record.verify(file)
     except DamagedError as error:
-        return [str(error)], 0, ""
-    return [], 1, f"good, version {manifest.version} of {manifest.job}"
+        return [str(error)], 0
+    return [], 1
 
 
 def _verify_folder(folder: Path, job: str) -> tuple[list[str], int]:
-    """What is damaged, and how many versions are good."""
-    rows = [f for f in versions.open_folder(folder).found() if job in ("", f.job)]
-    damaged = list[str]()
-    good = []
-    for number, row in enumerate(rows, start=1):
-        state = "good"
-        problem = versions.damage(row)
-        if not problem:
-            good.append(row)
-        elif versions.removed(row):  # by a training run meanwhile
-            state = "removed meanwhile"
-        else:
-            state = "damaged"
-            damaged.append(problem)
-        say(f"[{number}/{len(rows)}] {row.path}: {state}")
-    mixed = (
-        versions.mismatch(parts)
-        for whole, _ in versions.versions_of(good)
-        for parts in whole.values()
-    )
-    return damaged + [problem for problem in mixed if problem], len(good)
-
-
-def _verify_remote(place: str, job: str) -> tuple[list[str], int]:
-    """As of a folder."""
+    """As of a file, with parts that do not belong together."""
+    found = versions.open_folder(folder).found(job)
     damaged = list[str]()
     good = 0
-    with closing(versions.open_place(place)) as tier:
-        found = tier.versions(job)
-        for number, manifest in enumerate(found, start=1):
-            state = "good"
+    tier = FileTier(folder)
+    for name in dict.fromkeys(row.job for row in found):
+        problems, number = _verify_job(tier, name)
+        damaged += problems
+        good += number
+    if not damaged:
+        sound = [row for row in found if not row.problem]
+        for whole, _ in versions.versions_of(sound):
+            damaged += filter(None, map(versions.mismatch, whole.values()))
+    return damaged, good
+
+
+def _verify_job(tier: Tier, job: str, place: str = "") -> tuple[list[str], int]:
+    """As of a file; ``place``: before what is damaged, where that does not name it."""
+    damaged = list[str]()
+    good = 0
+    for manifest in tier.versions(job):
+        state = "good"
+        try:
             with TemporaryDirectory(prefix="deepvm-verify-") as folder:
-                try:
-                    tier.fetch(manifest, Path(folder))
-                    good += 1
-                except DamagedError as error:
-                    state = "damaged"
-                    damaged.append(str(error))
-                except CheckpointError:
-                    if any(m.version == manifest.version for m in tier.versions(job)):
-                        raise
-                    state = "removed meanwhile"  # by the retention of a node or a training run
-            say(f"[{number}/{len(found)}] version {manifest.version} of {job}: {state}")
-        for each in tier.damaged(job):
-            say(f"version {each.version} of {job}: damaged")
-            damaged.append(f"{place}: version {each.version} of {job}: {each.problem}")
+                tier.fetch(manifest, Path(folder))
+            good += 1
+        except CheckpointError as error:
+            left = {one.version for one in tier.versions(job)}
+            left |= {one.version for one in tier.damaged(job)}
+            if manifest.version not in left:
+                state = "removed meanwhile"  # by the retention of a node or a training run
+            elif isinstance(error, DamagedError):
+                state = "damaged"
+                damaged.append(str(error))
+            else:
+                raise
+        say(f"version {manifest.version} of {job}: {state}")
+    for each in tier.damaged(job):
+        say(f"version {each.version} of {job}: damaged")
+        problem = each.problem
+        if place:
+            problem = f"{place}version {each.version} of {job}: {problem}"
+        damaged.append(problem)
     return damaged, good
 
 
@@ -335,7 +321,6 @@ def _get(
         else []
     )
     jobs = jobs_in(folders)
-    given = job
     job = versions.wanted_job(job, jobs[0] if len(jobs) == 1 else "" if jobs else "job")
     if not job:
         raise RequestError("job", job, f"one of {', '.join(jobs)}")
@@ -350,13 +335,10 @@ def _get(
                     raise
                 say(f"skipped: {error}")
         damaged = len(tier.damaged(job))
-    what = "no good version" if found else "no complete version"
+    what = "no complete version"
+    if version is not None:
+        what = f"{what} {version}"
     hint = f"; {damaged} damaged, see 'deepvm ckpt verify'" if damaged else ""
     if any((whole_job(f.job) or ("",))[0] == job for place in folders for f in place.found()):
-        hint += (
-            "; not all its parts are here, name the folders of the other memory nodes with --parts"
-        )
-    raise DataError(
-        f"{tier.url}:"
-        f" {what}{'' if version is None else f' {version}'}{versions.of_job(job, given)}{hint}"
-    )
+        hint += "; for parts in other folders: --parts"
+    raise DataError(f"{tier.url}: {what}{versions.of_job(job)}{hint}")

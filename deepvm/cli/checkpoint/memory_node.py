@@ -216,21 +216,13 @@ def _memory(text: str) -> int:
     most = machine_memory()
     if most is None:
         return size
-    has = f"{format_bytes(most)}, all that this machine or its control group has"
     if size > most:
+        has = f"{format_bytes(most)}, all that this machine or its control group has"
         raise RequestError("memory", text, f"at most {has}")
-    if size > (room := room_of_system(most)):  # what plans count on
-        advice = (
-            f"some, too; use at most {format_bytes(room)}"
-            if room
-            else "all of it; take a larger one"
-        )
+    room = room_of_system(most)  # what plans count on
+    if size > room:
         log.warning(
-            "--memory %s is %.0f %% of %s; the node and the system need %s",
-            text,
-            100 * size / most,
-            has,
-            advice,
+            "--memory %s leaves too little for the system: use %s", text, format_bytes(room)
         )
     return size
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import secrets
 import sys
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
 from deepvm.checkpoint.files import commit_record
-from deepvm.checkpoint.files.commit_record import record_of
 from deepvm.checkpoint.files.file_names import whole_job
 from deepvm.checkpoint.files.retention import kept, kept_of, outdated
 from deepvm.checkpoint.files.stripe import belong_together, read_part_file
@@ -29,8 +27,6 @@ PLACE = (
 
 PlaceOrFile = Annotated[str, arg("PLACE|FILE", f"A version's file, or where they are: {PLACE}.")]
 Job = Annotated[str, opt("Only versions of this job.", "NAME")]
-
-_REMOVAL_S = 1.0  # that a disk may take between the removal of a record and that of its file
 
 
 def path_or_url(place: str) -> Path | str:
@@ -59,11 +55,9 @@ def open_folder(place: str | Path) -> VersionFolder:
     return VersionFolder(folder)
 
 
-def of_job(job: str, given: str) -> str:
-    """The job whose versions are missing, for messages; ``given``: its name by the option."""
-    named = bool(given or os.environ.get("DEEPVM_JOB"))
-    hint = "" if named else " (--job names another; a training without a name logs the one it uses)"
-    return f" of job {job}{hint}" if job else ""
+def of_job(job: str) -> str:
+    """The job whose versions are missing, for messages."""
+    return f" of job {job}" if job else ""
 
 
 def wanted_job(job: str, default: str = "job") -> str:
@@ -79,25 +73,26 @@ def open_place(place: str) -> Tier:
     return open_tier(place, secrets.token_hex(8), option="PLACE")
 
 
-def versions_of(rows: list[Found]) -> list[tuple[dict[int, list[Found]], list[Found]]]:
-    """For each job its versions (a file, or parts in order) and its parts that lack others; ``rows``: sound ones."""
-    jobs: dict[tuple[str, int], dict[int, dict[int, list[Found]]]] = {}
+def versions_of(rows: list[Found]) -> Iterator[tuple[dict[int, list[Found]], list[Found]]]:
+    """For each job its versions (a file, or parts in order) and its parts that lack others.
+
+    ``rows``: sound ones.
+    """
+    jobs: dict[tuple[str, int], dict[int, dict[tuple[int, Path], Found]]] = {}
     for row in rows:
-        job, number, of = whole_job(row.job) or (row.job, 1, 0)
-        numbers = jobs.setdefault((job, of), {}).setdefault(row.version, {})
-        numbers.setdefault(number, []).append(row)
-    found = []
+        job, number, of = whole_job(row.job) or (row.job, 1, 1)
+        parts = jobs.setdefault((job, of), {}).setdefault(row.version, {})
+        parts[number, row.path] = row
     for (_, of), versions in sorted(jobs.items()):
         whole = dict[int, list[Found]]()
         lone = list[Found]()
-        for version, numbers in versions.items():
-            files = [row for number in sorted(numbers) for row in numbers[number]]
-            if len(numbers) < of:
+        for version, parts in versions.items():
+            files = [parts[key] for key in sorted(parts)]
+            if len({number for number, _ in parts}) < of:
                 lone += files
             else:
                 whole[version] = files
-        found.append((whole, lone))
-    return found
+        yield whole, lone
 
 
 def mismatch(rows: Sequence[Found]) -> str:
@@ -109,16 +104,6 @@ def mismatch(rows: Sequence[Found]) -> str:
     except (DamagedError, OSError) as error:
         return str(error)
     return f"{', '.join(str(row.path) for row in rows)}: {problem}" if problem else ""
-
-
-def removed(row: Found) -> bool:
-    """Whether a version has just been removed, record and file: meanwhile it looks damaged."""
-    deadline = time.monotonic() + _REMOVAL_S
-    while any(present := [os.path.lexists(row.path), os.path.lexists(record_of(row.path))]):
-        if all(present) or time.monotonic() > deadline:
-            return False
-        time.sleep(_REMOVAL_S / 20)
-    return True
 
 
 def damage(row: Found) -> str:
@@ -168,18 +153,13 @@ def collect_garbage(
     there = sorted({f.version for f in (*rows, *away) if f.problem != UNRECORDED}, reverse=True)
     for number in best:
         if number not in there:
-            shown = ", ".join(map(str, there[:10])) + (", ..." if len(there) > 10 else "")
-            raise RequestError(
-                "best", number, f"a version that is there: {shown or 'there is none'}"
-            )
+            raise RequestError("best", number, f"a version that is there: {there[:10]}")
     good: dict[str, set[int]] = {}
     done = "would remove" if dry_run else "removed"
 
     def remove(row: Found) -> None:
         if not dry_run:
-            next(f for f in (versions, *others) if f.path == row.path.parent).delete(
-                row.job, row.version
-            )
+            VersionFolder(row.path.parent).delete(row.job, row.version)
         sys.stdout.write(f"{done} {row.path}\n")
 
     for whole, lone in versions_of([f for f in (*rows, *away) if not f.problem]):

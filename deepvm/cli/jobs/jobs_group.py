@@ -81,7 +81,8 @@ def logs(
     follow: Annotated[bool, flag("--follow", "Go on until the job has ended.", "-f")] = False,
     machine: Annotated[str, opt("Of this machine alone, such as m2.", "NAME")] = "",
     tail: Annotated[
-        int | None, opt("Begin with the last so many lines; default: with the first.", "N")
+        int | None,
+        opt("Begin with the last so many lines; default: with the first.", "N", min=0),
     ] = None,
     timestamps: Annotated[
         bool, flag("--timestamps", "With the time of each line, UTC.", "-t")
@@ -99,8 +100,6 @@ def logs(
     from deepvm.jobs.standing import GONE, OVER, controller_of
     from deepvm.reports.terminal import without_controls
 
-    if tail is not None and tail < 0:
-        raise RequestError("tail", tail, "a whole number from 0")
     with History.open() as history:
         row = _row(history, name)
         _look_at_head(history, row, logs=True)
@@ -274,9 +273,8 @@ def orphans(
         note("released" if release else "deepvm jobs orphans --release ends them")
     if output == "table" and lost:
         note(
-            f"this history has no job {', '.join(lost)}: another may, or another computer, whose"
-            " controller needs the machines; if none does, this ends them: deepvm jobs orphans"
-            f" --release {' '.join(lost)}"
+            "these jobs may be of another history, whose controller needs the machines; if not:"
+            f" deepvm jobs orphans --release {' '.join(lost)}"
         )
     if found.problems:
         raise UnknownError(
@@ -318,17 +316,7 @@ def inject(name: Name, flags: InjectFlags) -> None:
     with History.open() as history:
         cloud = _row(history, name).spec["cloud"]
     _command(name, {"command": "inject", "inject": checked_injection(vars(flags), cloud)})
-    count = flags.count
-    lived = f"live as {flags.lives} says"
-    if flags.mttp:
-        lived = f"live for {flags.mttp} on average"
-    if count == 0:
-        note(f"machines of {name} are not preempted on purpose from now on")
-        return
-    end = "the job ends"
-    if count is not None:
-        end = "1 of them is preempted" if count == 1 else f"{count} of them are preempted"
-    note(f"machines of {name} {lived} from now on, until {end}")
+    note(f"preemptions of {name} are as asked from now on")
 
 
 def _row(history: History, name: str) -> JobRow:

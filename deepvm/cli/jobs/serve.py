@@ -10,7 +10,7 @@ import typer
 
 from deepvm.cli.output import note, warn
 from deepvm.cli.parameters import opt
-from deepvm.errors import DataError, RequestError
+from deepvm.errors import DataError
 
 _LOOK_S = 5.0
 _END_S = 1.0
@@ -20,7 +20,7 @@ def serve(
     host: Annotated[
         str, opt("Address to listen at; others than this machine's own are not encrypted.", "HOST")
     ] = ("127.0.0.1"),
-    port: Annotated[int, opt("Port 0: any free one.", "N")] = 0,
+    port: Annotated[int, opt("Port 0: any free one.", "N", min=0, max=65535)] = 0,
 ) -> None:
     """Show the jobs of this user in a browser, live, until Ctrl-C.
 
@@ -35,8 +35,6 @@ def serve(
     from deepvm.jobs.history.history import History
     from deepvm.reports.web import guard, site
 
-    if not 0 <= port <= 65535:
-        raise RequestError("port", port, "a port from 0 to 65535")
     token = guard.new_token()
 
     def ready(free_port: int) -> None:

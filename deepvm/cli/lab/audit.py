@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +12,6 @@ from deepvm.cli.parameters import arg, opt
 
 
 def audit(
-    context: typer.Context,
     script: Annotated[
         Path, arg("SCRIPT", "A training script; options of this command stand before it.")
     ],
@@ -73,12 +71,6 @@ def audit(
     from deepvm.reports.lab.lab_tables import print_certificate
 
     words = list(arguments or ())
-    options = {name for parameter in context.command.get_params(context) for name in parameter.opts}
-    if misplaced := ", ".join(_misplaced(words, options)):
-        note(
-            f"passed to {script.name}: {misplaced}; options of deepvm audit come before SCRIPT "
-            "(with '--' after SCRIPT, this note is left out)"
-        )
     try:
         resuming = shlex.split(resume_args)
     except ValueError as error:
@@ -99,16 +91,6 @@ def audit(
         write_bytes(out / "audit.json", to_json(document_of(Audit, found)).encode())
     if not found.certified:
         raise typer.Exit(1)
-
-
-def _misplaced(words: Sequence[str], options: Iterable[str]) -> Iterator[str]:
-    """Options of this command among the script's arguments, unless ``--`` or ``{out}`` is there."""
-    for place, word in enumerate(words):
-        if word == "--":
-            return
-        name, _, value = word.partition("=")
-        if name in options and "{out}" not in (value or "".join(words[place + 1 : place + 2])):
-            yield name
 
 
 audit.context_settings = {"allow_interspersed_args": False}  # type: ignore[attr-defined]  # what follows is the script's

@@ -59,16 +59,7 @@ def sweep(
         lambda: report.rows_of(rows),
     )
     if outside := report.outside(rows):
-        note(
-            f"in {outside} of {len(rows)} rows the expected time and cost are outside of the range"
-            " of the closed form, and may be far off; '--simulate 400' simulates them"
-        )
-    for policy in dict.fromkeys(r.policy for r in rows):
-        if not any(r.recommendation for r in rows if r.policy is policy):
-            note(
-                f"nothing is feasible for policy {policy.value} at any of these budgets; 'deepvm"
-                " recommend' says why"
-            )
+        note(f"the closed form does not hold in {outside} of {len(rows)} rows: --simulate 400")
     for line in (*source_lines(found, datetime.now(timezone.utc)), *found.provenance.doubts):
         note(line)
 

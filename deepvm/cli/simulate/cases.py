@@ -178,11 +178,8 @@ def traced_lives(files: list[Path]) -> LifeSource:
             f"{', '.join(map(str, files))}: no machine is preempted there; name another trace, or"
             " none"
         )
-    time_s = sum(trace.gap_s * trace.counts.size for trace in traces)
-    short_s = sum(trace.gap_s * float((trace.counts < trace.nodes).sum()) for trace in traces)
     note(
-        f"--trace replays how long machines lived, not the {short_s / time_s:.0%} of the time in"
-        " which they were unavailable: a replacement comes after allocation_s; 'deepvm traces"
-        " deadline' counts those hours, too"
+        "--trace replays how long machines lived, not when they were unavailable: a replacement"
+        " comes after allocation_s; 'deepvm traces deadline' counts those hours, too"
     )
     return ObservedLifetimes(whole)

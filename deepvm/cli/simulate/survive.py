@@ -132,10 +132,7 @@ def _type(catalog: str, name: str, request: MarketRequest) -> tuple[Catalog, Ins
         why = f"; {loaded.absent[name]}" if name in loaded.absent else ""
         raise RequestError("instance_type", name, one_of(name, sorted(loaded.by_name), ", ") + why)
     if kind.spot_usd_per_hour is None:
-        note(
-            f"no spot price of {name} is known in {loaded.name}: it may not be sold on the spot"
-            " market there"
-        )
+        note(f"no spot price of {name} is known in {loaded.name}")
     return loaded, kind
 
 
@@ -144,34 +141,22 @@ def _place(catalog: Catalog, kind: InstanceType, zone: str) -> ZonePrice:
 
     Raises RequestError: no zone of the region, or the type is not sold there.
     """
+    from deepvm.catalog.clouds import cloud_of
     from deepvm.core.cluster.instances import ZonePrice
 
     if not zone:
         return ZonePrice("", Decimal(1))
-    known = [z for z in kind.spot_zones if zone in (z.zone, z.name)]
-    if known:
-        return replace(known[0], name=known[0].name or zone)
-    if kind.spot_zones:
-        sold = ", ".join(f"{z.zone} ({z.name})" if z.name else z.zone for z in kind.spot_zones)
-        raise RequestError(
-            "zone", zone, f"a zone in which {kind.name} is sold on the spot market: {sold}"
-        )
-    _check_zone(catalog, kind, zone)
-    return ZonePrice(zone, Decimal(1), zone)
-
-
-def _check_zone(catalog: Catalog, kind: InstanceType, zone: str) -> None:
-    """Where no price tells zones apart: raises a RequestError for one that the region cannot have."""
-    from deepvm.catalog.clouds import cloud_of
-
-    if kind.zones and zone not in kind.zones:
-        raise RequestError("zone", zone, f"a zone that offers {kind.name}: {', '.join(kind.zones)}")
-    if kind.zones:
-        return
-    if not catalog.provenance.origins:
+    for known in kind.spot_zones:
+        if zone in (known.zone, known.name):
+            return replace(known, name=known.name or zone)
+    sold = [known.zone for known in kind.spot_zones] or kind.zones
+    if sold and zone not in sold:
+        raise RequestError("zone", zone, f"a zone that offers {kind.name}: {', '.join(sold)}")
+    if not sold and not catalog.provenance.origins:
         raise RequestError("zone", zone, f"none: catalog {catalog.name} does not tell zones apart")
-    if not cloud_of(catalog.name).may_be_zone(zone, catalog.region):
+    if not sold and not cloud_of(catalog.name).may_be_zone(zone, catalog.region):
         raise RequestError("zone", zone, f"a zone of {catalog.region}, by its name or id")
+    return ZonePrice(zone, Decimal(1), zone)
 
 
 def _own(name: str, region: str, zone: str) -> OwnPool | None:
@@ -182,19 +167,18 @@ def _own(name: str, region: str, zone: str) -> OwnPool | None:
     try:
         from deepvm.jobs.history.history import PLACE, History, own_folder
         from deepvm.jobs.history.pools import own_pool
-    except ImportError:  # the extra [jobs]
-        return None
-    try:
+
         if not os.environ.get(PLACE) and not (own_folder() / "history.db").exists():
             return None
         if not zone.startswith(region if zone else ""):
             note(
-                f"your own jobs are not asked: they know zones by name, and that of {zone} is not"
-                " at hand"
+                f"your own jobs are not asked: they know zones by name, and that of {zone} is unknown"
             )
             return None
         with History.reader() as history:
             return own_pool(history.machines(), time.time(), name, region, zone)
+    except ImportError:  # the extra [jobs]
+        return None
     except (DataError, MissingExtraError) as error:
         note(f"your own jobs are not asked: {error}")
         return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from functools import partial
 from typing import Annotated
 
@@ -87,14 +86,7 @@ def deadline(
             "slack", slack, "numbers from 0, separated by commas, such as 0.1,0.5"
         ) from None
     names = [name.strip() for name in policies.split(",") if name.strip()]
-    with ExitStack() as stack:
-        shown: list[Progress] = []
-
-        def advance(count: int, total: int) -> None:
-            if not shown:  # the size of the bound is known when it begins
-                shown.append(stack.enter_context(Progress(total, "starts of the bound")))
-            shown[0].advance(count)
-
+    with Progress(0, "starts of the bound") as progress:
         found = replay_traces(
             read_traces(files, note),
             job,
@@ -105,7 +97,7 @@ def deadline(
             foresight=foresight,
             note=note,
             say=say,
-            progress=advance,
+            progress=progress.advance,
         )
     print_as(
         output,

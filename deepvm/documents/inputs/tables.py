@@ -43,8 +43,6 @@ _WORKLOAD = "what was trained: an object with at least a model"
 _LONGEST_S = 1e6
 _MOST_GPUS = 65_536
 _MOST_BATCH = 1e9
-_LEAST_EFLOPS = 1e6
-"""Of the slowest processor that trains: less is another unit, which would rank last."""
 
 
 class _WorkloadDocument(Lenient):
@@ -258,10 +256,7 @@ class _TablesDocument(Strict):
 def _rules(document: _TablesDocument) -> Rules:
     for row, entry in enumerate(document.entries):
         path = ("entries", row, "document")
-        if isinstance(entry, _EflopsEntry) and entry.document.eflops < _LEAST_EFLOPS:
-            found = f"{entry.document.eflops:g} (expected FLOP/s, {_LEAST_EFLOPS:g} or more"
-            yield (*path, "eflops"), f"{found}; is it in TFLOP/s?)"
-        elif isinstance(entry, _ScalingEntry):
+        if isinstance(entry, _ScalingEntry):
             yield from _scaling_rules(entry.document, (*path, "points"))
         elif isinstance(entry, _StepTimeEntry):
             for number, step in enumerate(entry.document.steps):

@@ -59,12 +59,7 @@ class Folder:
         self.path = path
         self._parts: dict[str, Any] = {}
         if path and (path / SETTINGS).exists():
-            record = _read(path / SETTINGS)
-            if record.get("schema_version") != SETTINGS_VERSION:
-                raise DataError(
-                    f"{path / SETTINGS}: not a record of this deepvm; name another --out folder"
-                )
-            self._parts = dict(record["parts"])
+            self._parts = dict(_read(path / SETTINGS)["parts"])
 
     def file(self, title: str) -> Path | None:
         """The file of a part."""
@@ -74,14 +69,12 @@ class Folder:
         """Refuse a document measured with other settings, naming them."""
         file = self.file(part.title)
         before = self._parts.get(part.title, {}).get("settings", {})
-        if file is None or not file.exists():
-            return
         differ = [
             f"{key} {before.get(key)!r} there, {now!r} here"
             for key, now in part.settings.items()
             if before.get(key) != now
         ]
-        if differ:
+        if differ and file is not None and file.exists():
             allowed = f"a folder measured in the same way, or a new one ({file.name}: "
             raise RequestError("out", str(self.path), f"{allowed}{'; '.join(differ)})")
 
@@ -124,8 +117,11 @@ class Campaign:
         save: bool = False,
     ) -> None:
         """Check the options and the folder before measuring. Raises RequestError, DataError."""
+        self._where: tuple[Host, ...] = ()
+        if options.hosts or options.hosts_file:
+            self._where = hosts_of("hosts", options.hosts, options.hosts_file)
         own_type = options.instance_type
-        if not own_type and not options.hosts and not options.hosts_file:
+        if not own_type and not self._where:
             own_type = describe()["instance_type"]
         if not own_type:
             allowed = "what the provider calls the machines, such as g4dn.xlarge"
@@ -138,9 +134,6 @@ class Campaign:
         self._options = options
         self._say = say
         self._launcher = Launcher.parse(options.launcher, options.python, options.workdir)
-        self._where: tuple[Host, ...] = ()
-        if options.hosts or options.hosts_file:
-            self._where = hosts_of("hosts", options.hosts, options.hosts_file)
         self._hosts = tuple(host.name for host in self._where)
         self._about = {"instance_type": options.instance_type, "local": self._launcher.local}
         self._folder = Folder(folder)
@@ -156,20 +149,16 @@ class Campaign:
         """
         for part in self._parts:
             kept = self._folder.kept(part)
-            if kept is None:
-                self._folder.record(part)
+            if kept is not None:
+                self._say(f"{part.title}: measured before, see {self._name(part)}")
+                self._add(part, *kept)
+                continue
+            self._folder.record(part)
             try:
-                if kept is None:
-                    self._measure(part)
-                else:
-                    self._say(
-                        f"{part.title}: measured before, see {self._name(part)}; remove it to measure again"
-                    )
-                    self._add(part, *kept)
+                self._measure(part)
             except DeepVMError as error:
-                reason = str(error)
-                self.failed.append(f"{part.title} is missing: {reason}")
-                self._say(f"{part.title} failed: {reason}")
+                self.failed.append(f"{part.title} is missing: {error}")
+                self._say(f"{part.title} failed: {error}")
         if len(self._hosts) < 2:
             self._say(
                 "no speed-up and no saturation: they need two hosts or more (--hosts, --hosts-file)"
@@ -195,17 +184,17 @@ class Campaign:
         moment = datetime.now(timezone.utc)
         self.failed += [f"{part.title}: {text}" for text in missing]
         self._add(part, document, moment)
-        try:
-            self._folder.finish(part, document, None if missing else moment)
-        except DataError as error:
-            self.failed.append(f"{part.title} is measured, but not kept: {error}")
+        self._folder.finish(part, document, None if missing else moment)
 
     def _add(self, part: Part, document: Mapping[str, Any], moment: datetime) -> None:
-
-        own_type = self._options.instance_type
-        name = self._name(part)
         self.entries.append(
-            entry_from(document, self._say, instance_type=own_type, measured_at=moment, name=name)
+            entry_from(
+                document,
+                self._say,
+                instance_type=self._options.instance_type,
+                measured_at=moment,
+                name=self._name(part),
+            )
         )
 
     def _name(self, part: Part) -> str:
@@ -227,7 +216,6 @@ class Campaign:
             yield self._saturation()
 
     def _eflops(self, model: str) -> Part:
-
         options = self._options
         check_numbers(options.batch, options.resolution, options.windows, options.seconds)
         given = {"model": model} | chosen(
@@ -242,7 +230,6 @@ class Campaign:
         return Part(f"eflops-{model}", given | self._about, self._hosts[:1], work)
 
     def _scaling(self, model: str) -> Part:
-
         options = self._options
         title = f"scaling-{model}"
         given = chosen(
@@ -264,7 +251,6 @@ class Campaign:
         return Part(title, given | {"sizes": sizes} | self._about, self._hosts, work)
 
     def _saturation(self) -> Part:
-
         options = self._options
         settings = chosen(options, "transport", "repeats", "receiver_type")
         settings["checkpoint_bytes"] = parse_bytes(options.checkpoint_size)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +11,10 @@ from deepvm.catalog.measured.apply import reasons
 from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS, FUTURE, TYPES, Entry
 from deepvm.catalog.measured.tables import entry_of, own_folder, save_entries
 from deepvm.catalog.published.hardware import find_accelerator
-from deepvm.catalog.published.performance import PublishedPerformance
 from deepvm.catalog.published.workloads import read_workload
 from deepvm.catalog.store import catalog_names, load_catalog
-from deepvm.core.cluster.instances import Catalog, InstanceType
+from deepvm.core.cluster.instances import Catalog
 from deepvm.core.spelling import did_you_mean
-from deepvm.core.training.workload import Scaling
 from deepvm.core.units import counted
 from deepvm.errors import CatalogFormatError, DataError, Issue, MeasurementError, RequestError
 from deepvm.io.times import format_time
@@ -28,8 +26,6 @@ if TYPE_CHECKING:
 
 Say = Callable[[str], None]
 
-FAR_OFF = 20.0
-"""Times longer or shorter than published steps: another unit, or another workload."""
 USELESS_SPREAD = 0.5
 """Of the median: VM types differ by less than eFLOPS whose windows differ by more."""
 
@@ -126,7 +122,6 @@ def save_law(fit: StepFit, workload: Workload, software: str, instance_type: str
         machine["gpus"] = [f"{instance.gpu.name} {instance.gpu.memory_gib or 0:.0f}GB"]
         gpu = find_accelerator(instance.gpu.name, instance.gpu.memory_gib)
         precision = (gpu and gpu.precision(precision)) or precision
-        _check_unit(fit, workload, instance, say)
     trained = {
         "model": model.name,
         "method": workload.method.value,
@@ -137,24 +132,6 @@ def save_law(fit: StepFit, workload: Workload, software: str, instance_type: str
     }
     document = fit.saved(trained, machine)
     save([entry_from(document, say, instance_type=instance_type)], say)
-
-
-def _check_unit(fit: StepFit, workload: Workload, instance: InstanceType, say: Say) -> None:
-    """Note steps that are far from what is published of a model and a GPU, as milliseconds are."""
-    batch = fit.measured.batch[1]
-    nodes = fit.steps.nodes.min(keepdims=True)
-    asked = replace(workload, batch=batch, scaling=Scaling.WEAK)
-    known = PublishedPerformance().speed(instance, asked, nodes)
-    if isinstance(known, str):
-        return
-    own = fit.fitted.predict(fit.measured.nodes[0], fit.measured.gpus[0], batch).value
-    ratio = own / float(known.step_s[0])
-    if not 1 / FAR_OFF < ratio < FAR_OFF:
-        say(
-            f"Note: a step takes {ratio:.3g} times as long as published runs of"
-            f" {workload.model.name} on {instance.name}; is step_time_s in seconds, and local_batch"
-            " of each GPU?"
-        )
 
 
 def save(
@@ -202,32 +179,21 @@ def _check(entry: Entry, *, force_local: bool) -> None:
 def _save(new: Sequence[Entry], say: Say) -> None:
     known = every_type()
     note_unknown_types((name for entry in new for name in entry.types), known, say)
-    earlier, tables = save_entries(own_folder(), new)
+    _, tables = save_entries(own_folder(), new)
     kept = {e.name: e for e in tables}
-    before = {e.name: e for e in earlier}
-    for entry in new:
-        old = before.get(entry.name)
-        if kept[entry.name] != entry:
-            say(
-                f"Note: {entry.name} is not saved: there is a later measurement, of"
-                f" {kept[entry.name].measured_at.date()}; 'deepvm tables remove {entry.name}' makes"
-                " room for this one"
-            )
-        elif old is None or old == entry:
-            say(f"saved: {entry.name}, {entry.value}")
-        else:
-            say(f"replaced: {entry.name}, {entry.value}\n  before: {old.described}")
     why = reasons(tables, known)
-    saved = [entry.name for entry in new if kept[entry.name] == entry]
-    for name in saved:
-        if why[name]:
-            say(f"Note: {name} is not used: {why[name]}")
-    if used := [name for name in saved if not why[name]]:
-        say(f"'deepvm recommend' uses {', '.join(used)} from now on")
-    undo = "nothing changed"
-    if tables.entries != earlier.entries:
-        undo = "'deepvm tables restore' undoes this"
-    say(f"{tables.path}: {counted(len(tables), 'measurement')}; {undo}")
+    for entry in new:
+        newest = kept[entry.name]
+        if newest != entry:
+            day = newest.measured_at.date()
+            say(f"Note: {entry.name} is not saved: there is a later measurement, of {day}")
+            continue
+        say(f"saved: {entry.name}, {entry.value}")
+        if why[entry.name]:
+            say(f"Note: {entry.name} is not used: {why[entry.name]}")
+        else:
+            say(f"'deepvm recommend' uses {entry.name} from now on")
+    say(f"{tables.path}: {counted(len(tables), 'measurement')}")
 
 
 def every_type() -> Catalog:

@@ -145,17 +145,17 @@ def test_more_memory_than_the_machine_has(
     for size, warned in (("2800MB", False), ("2803MB", True), ("3GB", True)):
         caplog.clear()
         assert run(*words, size)[0] == 0
-        assert (f"--memory {size} is" in caplog.text) == warned
-    assert "use at most 2.8 GB" in caplog.text
+        assert (f"--memory {size} leaves" in caplog.text) == warned
+    assert "use 2.8 GB" in caplog.text
     monkeypatch.setattr(host_info, "machine_memory", lambda: 2**29)  # has no room at all
-    assert run(*words, "16MiB")[0] == 0 and "the node and the system need all of it" in caplog.text
+    assert run(*words, "16MiB")[0] == 0 and "--memory 16MiB leaves too little" in caplog.text
     # A large one has more to give, and a plan of this size knows it: 57.5 of 68.7 GB, of which 65.9
     # are its system's.
     monkeypatch.setattr(host_info, "machine_memory", lambda: 65_869_537_280)
     for size, warned in (("57.5GB", False), ("60GB", True)):
         caplog.clear()
         assert run(*words, size)[0] == 0
-        assert (f"--memory {size} is" in caplog.text) == warned
+        assert (f"--memory {size} leaves" in caplog.text) == warned
     monkeypatch.setattr(host_info, "machine_memory", lambda: 2**30)
     code, _, err = run(*words, "1025MiB")
     assert code == 2 and "at most 1.07 GB" in err

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support.command import Run
 from support.jobs import worlds
 
-from deepvm.cli.jobs import jobs_group
 from deepvm.jobs.history.history import History
 from deepvm.jobs.history.log_files import add_line
 
@@ -75,27 +73,3 @@ def test_inject_where_the_cloud_cannot(run: Run, folder: Path) -> None:
         and "allowed: only with local, netns and ssh; the cloud aws takes machines back itself"
         in " ".join(err.split())
     )
-
-
-@pytest.mark.parametrize(
-    ("count", "end"),
-    [
-        ([], "live for 5s on average from now on, until the job ends"),
-        (["--count", "1"], "live for 5s on average from now on, until 1 of them is preempted"),
-        (["--count", "3"], "live for 5s on average from now on, until 3 of them are preempted"),
-        (["--count", "0"], "are not preempted on purpose from now on"),
-    ],
-)
-def test_inject_prints_how_many_machines_are_preempted(
-    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, count: list[str], end: str
-) -> None:
-    job = worlds.one_machine(name="here")
-    with History.open() as history:
-        worlds.store(
-            history,
-            replace(job, row=replace(job.row, spec={**job.row.spec, "cloud": "local"})),
-            folder,
-        )
-    monkeypatch.setattr(jobs_group, "_command", lambda *_: None)  # no controller runs here
-    code, _, err = run("inject", "here", "--mttp", "5s", *count)
-    assert code == 0 and f"machines of here {end}" in " ".join(err.split())

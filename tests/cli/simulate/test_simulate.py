@@ -520,9 +520,9 @@ def test_progress_is_shown_where_nothing_gets_done(
 ) -> None:
     monkeypatch.setattr(long_runs, "_LINE_S", 0.05)
     with long_runs.Progress(20, "runs") as shown:
-        assert until(lambda: "none of 20 runs after 0 s" in capsys.readouterr().err, 5)
+        assert until(lambda: "0 of 20 runs after 0 s" in capsys.readouterr().err, 5)
         shown.advance(10)
-        assert until(lambda: "10 of 20 runs, about 0 s left" in capsys.readouterr().err, 5)
+        assert until(lambda: "10 of 20 runs after 0 s" in capsys.readouterr().err, 5)
     capsys.readouterr()
     time.sleep(0.2)
     assert capsys.readouterr().err == ""
