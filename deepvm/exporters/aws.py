@@ -38,7 +38,6 @@ class AwsExporter(survival.SurvivingExporter):
     def __init__(self, plan: Plan, options: ExportOptions) -> None:
         self.limited = self.limit_plan(plan, options)
         super().__init__(self.limited.plan, options)
-        self.limit = self.limited.sentence
 
     @staticmethod
     def limit_plan(plan: Plan, options: ExportOptions) -> LimitedPlan:

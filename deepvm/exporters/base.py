@@ -57,15 +57,14 @@ class Exporter:
     """A plan for one tool. Its templates see it as ``export``, and ``plan`` and ``options``.
 
     Subclasses say which options they use (all others are refused) and which clouds they know (all
-    if empty), and make the files. ``RENTS``: whether the tool starts VMs, or uses those that exist.
+    if empty), and make the files. Their folder of templates has ``limit.txt``: what limits prices
+    of spot VMs. ``RENTS``: whether the tool starts VMs, or uses those that exist.
     """
 
     FOLDER: ClassVar[str]
     OPTIONS: ClassVar[frozenset[str]] = frozenset()
     CLOUDS: ClassVar[frozenset[str]] = frozenset()
     RENTS: ClassVar[bool] = True
-    limit: str
-    """A sentence about what limits the prices of spot VMs, for the header of each file."""
 
     def __init__(self, plan: Plan, options: ExportOptions) -> None:
         self.plan = plan

@@ -9,7 +9,7 @@ from decimal import ROUND_CEILING, Decimal
 from deepvm.core.cluster.instances import Market, ZonePrice
 from deepvm.core.cluster.plan import TRAINING, Plan, PlannedGroup
 from deepvm.core.cluster.price_limits import GroupLimit, PriceLimits, limit_prices
-from deepvm.core.units import MICRO, format_usd
+from deepvm.core.units import MICRO
 from deepvm.errors import RequestError
 
 AWS_LEAST_MAX_PRICE = Decimal("0.001")
@@ -45,19 +45,6 @@ class LimitedPlan:
         if self.limits is None or not self.plan.training.spot_count:
             return None
         return self.limits.groups[TRAINING].vm_usd_per_hour
-
-    @property
-    def sentence(self) -> str:
-        if self.limits is None or self.spot_usd_per_hour is None:
-            return (
-                "Spot prices move; nothing here limits them, because the plan does not tell the"
-                " prices of its VMs."
-            )
-        return (
-            f"Limit: {format_usd(self.limits.usd_per_hour)} $/h for all VMs: a spot VM runs only"
-            f" while its price is at most {format_usd(self.spot_usd_per_hour)} $/h; on-demand"
-            " prices are fixed."
-        )
 
     def flag(self, zones: Sequence[ZonePrice]) -> str:
         """The option that would include these zones."""

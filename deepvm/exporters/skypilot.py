@@ -34,14 +34,6 @@ class SkyPilot(survival.SurvivingExporter):
     FOLDER = "skypilot"
     OPTIONS = survival.OPTIONS | {"image", "memory_image", "command", "code"}
     SENDS_FILES = True
-    # resources.max_hourly_cost (from 0.13 on) sorts out types while the optimizer looks for one, by
-    # the prices of SkyPilot's own catalog; a VM gets no bid and nothing watches its price. Written
-    # here it would look like a limit.
-    limit = (
-        "Spot prices move, and SkyPilot holds no VM to a price: its max_hourly_cost filters types"
-        " by the prices in its own catalog before it starts one. A spot VM costs at most its"
-        " on-demand price."
-    )
 
     def __init__(self, plan: Plan, options: ExportOptions) -> None:
         super().__init__(plan, options)

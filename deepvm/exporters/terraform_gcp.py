@@ -28,7 +28,6 @@ class TerraformGcp(TerraformExporter):
     FOLDER = "terraform-gcp"
     OPTIONS = frozenset({"image", "memory_image", "subnet"})
     CLOUDS = frozenset({"gcp"})
-    limit = "Google Cloud takes no maximum price."
 
     def files(self) -> Iterator[ExportFile]:
         if len(self.options.subnet) > 1:

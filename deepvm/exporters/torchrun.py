@@ -22,7 +22,6 @@ class Torchrun(survival.SurvivingExporter):
     OPTIONS = survival.OPTIONS | {"command"}
     RENTS = False
     SENDS_FILES = True
-    limit = "Spot prices move; these files start no VMs and limit no prices."
 
     def files(self) -> Iterator[ExportFile]:
         # The VM on which all meet comes first.

@@ -24,7 +24,7 @@ from deepvm.reports.terminal import (
     wrapped,
 )
 
-__all__ = ["Column", "fitting", "print_items", "print_lines", "print_table"]
+__all__ = ["Column", "fitting", "picked", "print_items", "print_lines", "print_table"]
 
 _GAP = 2
 """Spaces between columns."""
@@ -73,8 +73,7 @@ def print_table(
             _print_cells(columns, rows, stream, width)
             return
         left_out = [c.header for place, c in enumerate(columns) if place not in shown]
-        columns = [columns[i] for i in shown]
-        rows = [[row[i] for i in shown] for row in rows]
+        columns, rows = picked(columns, rows, shown)
     ranks = bool(columns) and columns[0].header in RANKING
     for place, text in enumerate(table_lines(columns, rows, width or sys.maxsize)):
         stream.write(f"{paint(text, BEST, stream) if ranks and place == 1 else text}\n")
@@ -131,15 +130,19 @@ def _line(
     return "\n".join(lines)
 
 
+def picked(
+    columns: Sequence[Column], rows: Sequence[Sequence[str]], places: Sequence[int]
+) -> tuple[list[Column], list[list[str]]]:
+    """Some of the columns."""
+    return [columns[i] for i in places], [[row[i] for i in places] for row in rows]
+
+
 def fitting(
     columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int
 ) -> list[int] | None:
     """Columns that fit into this width; None when not even the mandatory ones do."""
     shown = list(range(len(columns)))
-    while (
-        _widths([columns[i] for i in shown], [[row[i] for i in shown] for row in rows], width)
-        is None
-    ):
+    while _widths(*picked(columns, rows, shown), width) is None:
         last = max(shown, key=lambda i: (columns[i].drop, i))
         if len(shown) == 1 or not columns[last].drop:
             return None

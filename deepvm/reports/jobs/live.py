@@ -13,7 +13,7 @@ from deepvm.jobs.decisions.world import JobState
 from deepvm.jobs.history.history import EventRow
 from deepvm.reports.jobs.events import clock, event_line
 from deepvm.reports.pages import sentences
-from deepvm.reports.tables import fitting, table_lines
+from deepvm.reports.tables import fitting, picked, table_lines
 from deepvm.reports.terminal import without_controls
 from deepvm.reports.text import table_of
 
@@ -126,8 +126,7 @@ def _table(world: JobState, width: int) -> Iterator[str]:
     text = sentences("job_live.txt.j2").table(shown, world)
     columns, rows = table_of(text.splitlines())
     places = fitting(columns, rows, width) or [0, 2, 4]
-    cells = [[row[i] for i in places] for row in rows]
-    yield from table_lines([columns[i] for i in places], cells)
+    yield from table_lines(*picked(columns, rows, places))
     if len(world.machines) > len(shown):
         more = counted(len(world.machines) - len(shown), "machine")
         yield f"and {more} more, {len(alive)} alive in all"

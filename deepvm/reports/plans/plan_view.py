@@ -8,15 +8,19 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from deepvm.core.cluster.cluster import Recommendation
 from deepvm.core.cluster.instances import Catalog
 from deepvm.core.units import counted, format_bytes
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import Comparison
 from deepvm.reports.plans.notes import Note, Row, notes_of, rows_of, steps_of
-from deepvm.reports.plans.sources import QuotaNeed, doubts, quota_needs, source_lines
+from deepvm.reports.plans.sources import (
+    QuotaNeed,
+    doubts,
+    quota_needs,
+    source_lines,
+    speedup_of_one,
+)
 from deepvm.reports.text import short
 
 if TYPE_CHECKING:
@@ -111,9 +115,7 @@ class PlanView:
 
     @property
     def speedup_of_one(self) -> float:
-        """S(1) of the first plan's VMs: 0 where one does not hold the model."""
-        curve = self.first.cluster.gpu.curve(self.first.speedup_kind)
-        return float(curve.speedup(np.array([1.0]))[0]) if curve else 1.0
+        return speedup_of_one(self.first)
 
     @property
     def steps(self) -> int | None:

@@ -20,18 +20,10 @@ from deepvm.reports.text import in_short, print_text, text_blocks
 if TYPE_CHECKING:
     from deepvm.planner.explain import WhyNot
 
-_BEST_BY = {
-    "throughput": "fastest training",
-    "flopp": "most operations per dollar (Z)",
-    "cost-per-work": "cheapest work",
-    "makespan": "shortest expected time",
-    "total-cost": "lowest expected bill",
-}
 _WORDS: dict[str, Any] = {
     "w": words,
     "ALLOWED_BY": ALLOWED_BY,
     "BANDS": INTERRUPTION_BANDS,
-    "BEST_BY": _BEST_BY,
     "BY_NAME": BY_NAME,
     "BAND_SHARES": BAND_SHARES,
     "format_usd": format_usd,

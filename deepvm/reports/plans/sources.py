@@ -139,34 +139,32 @@ def quota_needs(cluster: Cluster, catalog: Catalog) -> list[QuotaNeed]:
 
 def doubts(answer: Recommendations) -> list[str]:
     """What should make a reader careful with the figures."""
-    found = list(
-        dict.fromkeys(_of_its_type(w, r) for r in answer.configurations for w in r.warnings)
-    )
+    found = [_of_its_type(w, r) for r in answer.configurations for w in r.warnings]
     found += answer.catalog.provenance.doubts
-    nodes = (
-        r.cluster.memory.instance for r in answer.configurations if r.cluster.memory is not None
-    )
-    if answer.catalog.memory_nodes.sustained:
-        found += dict.fromkeys(
-            f"the sustained bandwidth of {node.name} is unknown: {node.network_gbps:g} Gbit/s, used"
-            " here, may be a peak"
-            for node in nodes
-            if node.network_baseline_gbps is None
-        )
-    named = [*answer.configurations, *(a.recommendation for a in answer.alternatives)]
-    for gpu, kind in dict.fromkeys(
-        (r.cluster.gpu, r.speedup_kind) for r in named if r.prediction is None
-    ):
-        curve = gpu.curve(kind)
-        alone = 1.0 if curve is None else float(curve.speedup(np.array([1.0]))[0])
-        if abs(alone - 1) > ODD_START:
+    for r in answer.configurations if answer.catalog.memory_nodes.sustained else ():
+        if r.cluster.memory and r.cluster.memory.instance.network_baseline_gbps is None:
+            node = r.cluster.memory.instance
+            found.append(
+                f"the sustained bandwidth of {node.name} is unknown: {node.network_gbps:g} Gbit/s,"
+                " used here, may be a peak"
+            )
+    for r in [*answer.configurations, *(a.recommendation for a in answer.alternatives)]:
+        gpu = r.cluster.gpu
+        alone = speedup_of_one(r)
+        if r.prediction is None and abs(alone - 1) > ODD_START:
             better = [k for k in ("ring", "measured") if gpu.curve(k)]
             hint = f"; '--speedup {better[0]}' does not" if better else ""
             found.append(
-                f"the {kind} curve of {gpu.name} gives S(1) = {alone:.2f} in place of 1, "
+                f"the {r.speedup_kind} curve of {gpu.name} gives S(1) = {alone:.2f} in place of 1, "
                 f"so it misjudges small clusters{hint}"
             )
-    return _grouped(found)
+    return _grouped(list(dict.fromkeys(found)))
+
+
+def speedup_of_one(r: Recommendation) -> float:
+    """S(1) of a plan's VMs: 0 where one does not hold the model."""
+    curve = r.cluster.gpu.curve(r.speedup_kind)
+    return float(curve.speedup(np.array([1.0]))[0]) if curve else 1.0
 
 
 def _of_its_type(warning: str, r: Recommendation) -> str:

@@ -12,7 +12,7 @@ from deepvm.reports.text import print_text
 
 def print_types(catalog: Catalog, *, wide: bool) -> None:
     """Write the table of ``catalog show``."""
-    print_text("catalog_types", types=catalog, wide=wide, per_dollar=_per_dollar, curves=_curves)
+    print_text("catalog_types", types=catalog, wide=wide, per_dollar=_per_dollar)
 
 
 def about_lines(catalog: Catalog, now: datetime) -> list[str]:
@@ -44,11 +44,3 @@ def _per_dollar(instance: InstanceType) -> float | None:
     if instance.eflops is None or spot is None:
         return None
     return flopp(instance.eflops, float(spot))
-
-
-def _curves(instance: InstanceType) -> str:
-    kinds = [c.kind for c in instance.speedups if c.workload is None]
-    others = len(instance.speedups) - len(kinds)
-    if others:
-        kinds.append(f"+{others} by workload")
-    return " ".join(kinds) or "-"

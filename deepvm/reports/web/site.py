@@ -14,6 +14,7 @@ from types import FrameType
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -30,10 +31,6 @@ _LOOK_SHARE = 4.0
 """Looking takes at most one part in so many, and one, of the time."""
 
 
-class UnknownJobError(Exception):
-    """There is no job of that name."""
-
-
 class Reader:
     """Reads pages, one at a time, from any thread; each at most once a second for all clients."""
 
@@ -44,7 +41,7 @@ class Reader:
         self._pages: dict[str, tuple[JobsPage | RunPage, float]] = {}
 
     def page(self, name: str) -> JobsPage | RunPage:
-        """The page of a job, or with "" of all jobs. Raises UnknownJobError or DataError."""
+        """The page of a job, or with "" of all jobs. Raises HTTPException or DataError."""
         with self._lock:
             page, fresh_until_s = self._pages.get(name, (None, 0.0))
             start_s = time.monotonic()
@@ -61,7 +58,7 @@ class Reader:
             return JobsPage(job_lines(self._history, time.time()), self._version)
         row = self._history.job(name)
         if row is None:
-            raise UnknownJobError(name)
+            raise HTTPException(404, "There is no such job.\n")
         events: Sequence[EventRow] = ()
         if isinstance(known, RunPage):
             if known.job.over and known.job.row == row:
@@ -84,8 +81,7 @@ class Site:
                 Route("/events", self._stream),
                 Route("/jobs/{name}", self._page),
                 Route("/jobs/{name}/events", self._stream),
-            ],
-            exception_handlers={UnknownJobError: _no_such_job},
+            ]
         )
 
     async def _page(self, request: Request) -> Response:
@@ -139,10 +135,6 @@ def _changes(page: JobsPage | RunPage, sent: dict[str, str], after: int) -> str:
     sent.update(parts)
     data = json.dumps({"parts": parts, "rows": rows})
     return f"id: {page.last_event}\nevent: state\ndata: {data}\n\n"
-
-
-async def _no_such_job(request: Request, error: Exception) -> Response:
-    return Response("There is no such job.\n", 404, media_type="text/plain")
 
 
 class _Server(uvicorn.Server):
