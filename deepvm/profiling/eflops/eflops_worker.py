@@ -15,7 +15,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -94,15 +94,15 @@ def _listen(workers: Coordinator, task: Task, say: Callable[[str], None]) -> dic
     failures: dict[int, tuple[int, DeepVMError]] = {}
     while (heard := workers.next_message(deadline)) is not None:
         rank, message = heard
-        if message["event"] == "found":
+        event = message["event"]
+        if event == "found":
             return dict(message["found"])
-        if message["event"] == "say":
+        if event == "say":
             say(message["line"])
-        if message["event"] == "failed":
-            failures[rank] = _failure(message, rank, task)
         # Rank 0 reports for all, so that the others may end silently.
-        if message["event"] == "ended" and rank not in failures and (message["code"] or not rank):
-            failures[rank] = _ended(message["code"], workers.tail(rank, 1), rank, task)
+        early = event == "ended" and rank not in failures and (message["code"] or not rank)
+        if event == "failed" or early:
+            failures[rank] = _failure(message, rank, task)
         if not failures:
             deadline = time.monotonic() + limit
         elif len(failures) == task.processes:
@@ -119,44 +119,31 @@ def _listen(workers: Coordinator, task: Task, say: Callable[[str], None]) -> dic
 
 
 def _failure(message: Message, rank: int, task: Task) -> tuple[int, DeepVMError]:
+    """The error, after how many others it is to be looked for as the cause."""
     if "request" in message:
         return 0, RequestError(*message["request"])
     if "data" in message:
         return 0, DataError(message["data"])
-    return 2, _broken(f"failed: {message['reason']}", rank, task)
-
-
-def _ended(code: int, said: Sequence[str], rank: int, task: Task) -> tuple[int, DeepVMError]:
-    if code == -signal.SIGKILL:
-        return 0, _too_large(task, "the process was killed, as Linux does where memory runs out")
-    how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
-    return 1, _broken(f"ended {how}: {said[0] if said else 'it printed nothing'}", rank, task)
-
-
-def _broken(how: str, rank: int, task: Task) -> MeasurementError:
-    advice = (
-        "nvidia-smi shows whether the GPU is healthy"
-        if task.device == "cuda"
-        else "try a smaller --batch"
-    )
+    if message.get("code") == -signal.SIGKILL:
+        reason = "the process was killed, as Linux does where memory runs out"
+        return 0, _too_large(task, reason)
+    advice = "try a smaller --batch"
     if task.processes > 1:
         advice = "try --processes 1: if that works, what connects the processes is at fault"
-    return MeasurementError(
-        f"{task.workload.model}: process {rank + 1} of {task.processes} {how}; {advice}"
-    )
+    elif task.device == "cuda":
+        advice = "nvidia-smi shows whether the GPU is healthy"
+    where = f"process {rank + 1} of {task.processes}"
+    text = f"{task.workload.model}: {where}: {message['reason']}; {advice}"
+    return 1 + (message["event"] == "failed"), MeasurementError(text)
 
 
-def _too_large(task: Task, why: str) -> RequestError:
+def _too_large(task: Task, reason: str) -> RequestError:
     own = task.workload
-    half = own.batch // 2
-    smaller = (
-        f"less, such as {half}"
-        if half >= 2
-        else "no less; choose a smaller --model or --resolution"
-    )
-    return RequestError(
-        "batch", own.batch, f"{smaller}: {own.model} at {own.resolution} x {own.resolution}: {why}"
-    )
+    smaller = "no less; choose a smaller --model or --resolution"
+    if own.batch >= 4:
+        smaller = f"less, such as {own.batch // 2}"
+    allowed = f"{smaller}: {own.model} at {own.resolution} x {own.resolution}: {reason}"
+    return RequestError("batch", own.batch, allowed)
 
 
 # --- in the process ---
@@ -231,19 +218,20 @@ def _reason(error: Exception) -> str:
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
-def _tell(error: Exception, task: Task) -> None:
-    reason = _reason(error)
+def _report(error: Exception, task: Task) -> None:
+    # torch has an error of its own for GPUs; what cuDNN, cuBLAS and the processor's allocator raise
+    # has no type.
+    known = isinstance(error, (RequestError, DataError))
+    if not known and (isinstance(error, MemoryError) or _NO_MEMORY.search(str(error))):
+        # Where in torch's source the processor's allocator gave up is no help here.
+        reason = re.sub(r"^\[enforce fail [^]]*\] err == 0\. ", "", _reason(error))
+        error = _too_large(task, reason)
     if isinstance(error, RequestError):
         emit("failed", request=[error.option, error.value, error.allowed])
     elif isinstance(error, DataError):
         emit("failed", data=str(error))
-    # torch has an error of its own for GPUs; what cuDNN, cuBLAS and the processor's allocator raise
-    # has no type.
-    elif isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)):
-        # Where in torch's source the processor's allocator gave up is no help here.
-        _tell(_too_large(task, re.sub(r"^\[enforce fail [^]]*\] err == 0\. ", "", reason)), task)
     else:
-        emit("failed", reason=f"{type(error).__name__}: {reason}")
+        emit("failed", reason=f"{type(error).__name__}: {_reason(error)}")
 
 
 def main() -> None:
@@ -261,7 +249,7 @@ def main() -> None:
     try:
         work(task, rank, rendezvous)
     except Exception as error:
-        _tell(error, task)
+        _report(error, task)
         # Other processes may be waiting for this one; leaving the ordinary way would wait for them.
         os._exit(1)
     leave()

@@ -306,7 +306,7 @@ def fault(
             "raise",
             1,
             MeasurementError,
-            "process 2 of 2 failed: RuntimeError: the fan has stopped; try --processes 1",
+            "process 2 of 2: RuntimeError: the fan has stopped; try --processes 1",
         ),
         pytest.param("memory", 1, RequestError, "CUDA out of memory", marks=pytest.mark.slow),
         pytest.param(
@@ -317,13 +317,25 @@ def fault(
             marks=pytest.mark.slow,
         ),
         pytest.param(
-            "segv", 1, MeasurementError, "process 2 of 2 ended by signal 11", marks=pytest.mark.slow
+            "segv",
+            1,
+            MeasurementError,
+            "process 2 of 2: its command was killed by SIGSEGV",
+            marks=pytest.mark.slow,
         ),
         pytest.param(
-            "segv", 0, MeasurementError, "process 1 of 2 ended by signal 11", marks=pytest.mark.slow
+            "segv",
+            0,
+            MeasurementError,
+            "process 1 of 2: its command was killed by SIGSEGV",
+            marks=pytest.mark.slow,
         ),
         pytest.param(
-            "exit", 1, MeasurementError, "exit code 7: something last", marks=pytest.mark.slow
+            "exit",
+            1,
+            MeasurementError,
+            "exit code 7; it said last: something last",
+            marks=pytest.mark.slow,
         ),
     ],
 )
@@ -338,7 +350,7 @@ def test_a_process_that_fails_is_named_with_its_reason(
 @pytest.mark.system
 def test_processes_that_end_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
     found = fault(monkeypatch, "early", 0)
-    assert "process 1 of 2 ended with exit code 0" in str(found)
+    assert "process 1 of 2: its command ended with exit code 0" in str(found)
 
 
 @pytest.mark.system
