@@ -14,6 +14,7 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from deepvm.checkpoint.files.durable_write import failing
 from deepvm.checkpoint.files.file_names import check_job
 from deepvm.errors import CheckpointError
 from deepvm.io.atomic_write import write_bytes
@@ -43,12 +44,8 @@ class EpochFile:
         with self._held(shared=False):
             self._check(epoch)
             if epoch > self.read():
-                try:
+                with failing(self._path):
                     write_bytes(self._path, str(epoch).encode())
-                except OSError as error:
-                    raise CheckpointError(
-                        f"{self._path}: cannot be written: {error.strerror or error}"
-                    ) from error
 
     @contextlib.contextmanager
     def current(self, epoch: int) -> Iterator[None]:
@@ -71,13 +68,11 @@ class EpochFile:
     def _held(self, *, shared: bool) -> Iterator[None]:
         lock = FileLock(self._lock, 0o666)
         try:
-            try:
+            with failing(self._lock, "locked"):
                 if not lock.take(shared=shared, limit_s=_LIMIT_S):
                     raise CheckpointError(
                         f"{self._lock}: another process has held it for {_LIMIT_S:.0f} s"
                     )
-            except OSError as error:
-                raise CheckpointError(f"{self._lock}: {error.strerror or error}") from error
             yield
         finally:
             lock.release()

@@ -76,11 +76,9 @@ class Connection:
             self._proven = True
             while True:
                 self._answer()
-        except BrokenError as error:
+        except (BrokenError, RequestError) as error:
             if "closed" not in str(error):  # a peer that closes is no event
                 self._refuse("request", error)
-        except RequestError as error:
-            self._refuse("request", error)
         except Refused as error:
             self._refuse(error.code, error)
         except CheckpointError as error:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import logging
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
@@ -52,10 +51,10 @@ class Bucket(ObjectStore):
         super().__init__(f"s3://{name}/{self.prefix}".rstrip("/"), threads)
         self._attempts = attempts
         self._endpoint = endpoint or None
-        self._opening = threading.Lock()
 
     @cached_property
-    def _client(self) -> Any:
+    def s3(self) -> Any:
+        """The client, for what has no method here; made when it is first used."""
         import boto3
         from botocore.config import Config
 
@@ -66,17 +65,12 @@ class Bucket(ObjectStore):
             retries={"mode": "standard", "total_max_attempts": self._attempts},
         )
         try:
+            # A session of its own, as several threads may come here at once
             return boto3.session.Session().client("s3", endpoint_url=self._endpoint, config=config)
         except ValueError as error:  # botocore has no class of its own for it
             raise CheckpointError(
                 f"{self.url}: {error}; correct AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL"
             ) from None
-
-    @property
-    def s3(self) -> Any:
-        """The client, for what has no method here."""
-        with self._opening:  # it may be used by several threads, but not be made by several
-            return self._client
 
     def prove(self) -> None:
         """See :class:`ObjectStore`: starts an upload and aborts it."""

@@ -166,9 +166,8 @@ class CheckpointStore(Store):
 
     def _clear(self, job: str, epoch: int | None) -> None:
         """Remove what killed writers left, once, before the first version of this run."""
-        self._cleared.add(job)
+        self._abort_uploads(job, epoch)
         try:
-            self._abort_uploads(job, epoch)
             # In this order: what is listed was sent before
             labels = self._labels(job, self._sizes(f"{check_job(job)}-"))
             ledger = self.ledger(job).read() or Ledger()
@@ -182,7 +181,8 @@ class CheckpointStore(Store):
                     self._discard(self._names(self._key(job, version, label)))
 
     def _abort_uploads(self, job: str, epoch: int | None) -> None:
-        """Abort uploads of killed runs. Raises CheckpointError: they cannot be listed."""
+        """Abort uploads of killed runs, if they can be listed: else there is a lifecycle rule."""
+        self._cleared.add(job)
 
         def older(key: str) -> bool:
             name = self._parsed(key)
@@ -192,7 +192,10 @@ class CheckpointStore(Store):
                 and (epoch is None or epoch_of(name[2]) <= epoch)
             )
 
-        self._objects.abort_unfinished(f"{self._objects.prefix}{check_job(job)}-", older)
+        try:
+            self._objects.abort_unfinished(f"{self._objects.prefix}{check_job(job)}-", older)
+        except CheckpointError as error:
+            log.debug("%s", error)
 
     def open_for_writing(self, *, shared: bool = False) -> None:
         """See :class:`Store`.

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import re
 import secrets
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property, partial
 from typing import Any
@@ -34,16 +33,11 @@ class CloudObjects(ObjectStore):
         self._make = make
         self._root = root.rstrip("/")
         super().__init__(url, threads)
-        self._opening = threading.Lock()
 
     @cached_property
-    def _made(self) -> Any:
-        return self._make()
-
-    @property
     def fs(self) -> Any:
-        with self._opening:
-            return self._made
+        """The file system, made when it is first used."""
+        return self._make()
 
     @contextlib.contextmanager
     def errors(self, what: str) -> Iterator[None]:

@@ -86,12 +86,7 @@ class S3Tier(CheckpointStore):
                 super().write(image, job, version, final, manifest)
                 return
             if job not in self._cleared:
-                self._cleared.add(job)
-                try:
-                    self._abort_uploads(job, None)
-                except CheckpointError as error:
-                    # It may be allowed to write and not to list: then there is the lifecycle rule
-                    log.debug("%s", error)
+                self._abort_uploads(job, None)
             self._replace(image, job, version, final, manifest)
 
     def _replace(

@@ -216,6 +216,16 @@ class TcpTier(Tier):
 
     def look(self, job: str) -> tuple[tuple[CommitRecord, ...], set[tuple[int, int]]]:
         """The checkpoints; if none, which parts of shared ones it has, of how many nodes."""
+        found, parts, _ = self._list(job)
+        return found, parts
+
+    def damaged(self, job: str) -> tuple[Damage, ...]:
+        """See :meth:`Tier.damaged`: those in the node's folder or bucket."""
+        return self._list(job)[2]
+
+    def _list(
+        self, job: str
+    ) -> tuple[tuple[CommitRecord, ...], set[tuple[int, int]], tuple[Damage, ...]]:
         with self._reader() as link:
             answer = link.call(Kind.LIST, {"job": check_job(job)}, Kind.VERSIONS).body
             count = answer.get("count")
@@ -226,25 +236,15 @@ class TcpTier(Tier):
             ]
             if any(manifest.job != job for manifest in found):
                 raise BrokenError("versions of another job")
-            try:  # an older node tells none
-                return tuple(found), {
-                    (int(number), int(of)) for number, of in answer.get("parts", ())
-                }
-            except (TypeError, ValueError):
-                raise BrokenError("malformed parts") from None
-
-    def damaged(self, job: str) -> tuple[Damage, ...]:
-        """See :meth:`Tier.damaged`: those in the node's folder or bucket."""
-        with self._reader() as link:
-            rows = link.call(Kind.LIST, {"job": check_job(job)}, Kind.VERSIONS).body.get(
-                "damaged", ()
-            )
-            try:  # an older node sends none
-                return tuple(
-                    Damage(int(number), str(problem), int(size)) for number, size, problem in rows
+            try:  # an older node sends no parts and no damaged ones
+                parts = {(int(number), int(of)) for number, of in answer.get("parts", ())}
+                damaged = tuple(
+                    Damage(int(number), str(problem), int(size))
+                    for number, size, problem in answer.get("damaged", ())
                 )
             except (TypeError, ValueError):
-                raise BrokenError("malformed damaged versions") from None
+                raise BrokenError("malformed parts or damaged versions") from None
+            return tuple(found), parts, damaged
 
     def set_aside(self, job: str, versions: Collection[int]) -> None:
         """See :meth:`Tier.set_aside`: in the node's folder or bucket."""

@@ -53,7 +53,7 @@ def in_a_bucket(folder: Path) -> Iterator[Make]:
 
         def another() -> BackupStore:
             place = BucketBackups(BUCKET, "/run", "job", endpoint=found.url, attempts=1)
-            place._bucket._client = first._bucket.s3  # making one takes longer than a backup
+            place._bucket.s3 = first._bucket.s3  # making one takes longer than a backup
             return place
 
         yield another
