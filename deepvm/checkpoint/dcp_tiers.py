@@ -18,6 +18,7 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +133,6 @@ class TierWriter(FolderWriter):
         # Refuse what is no place now
         open_tier(self._url, secrets.token_hex(8), option="path").close()
         self._version: int | None = None
-        self._plans: dict[tuple[int, ...], tuple[Image, Layout]] = {}
         self._sending: _Sending | None = None
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
@@ -184,7 +184,7 @@ class TierWriter(FolderWriter):
         except Exception as error:  # else the others would wait for its size
             _tell(ticket, CheckpointError(f"{type(error).__name__}: {error}"))
             raise
-        image, layout = self._planned(_exchanged(ticket, size), ticket.metadata_bytes)
+        image, layout = _planned(tuple(_exchanged(ticket, size)), ticket.metadata_bytes)
         view = self._view(image.size)
         for offset, piece in image.pieces:
             view[offset : offset + len(piece)] = piece
@@ -217,20 +217,17 @@ class TierWriter(FolderWriter):
             self._memory = address_space(size, sparse=True)
         return memoryview(self._memory)
 
-    def _planned(self, sizes: list[int], metadata: int) -> tuple[Image, Layout]:
-        """The file of ranks with so many bytes, the same on all ranks."""
-        key = (*sizes, metadata)
-        if key not in self._plans:
-            empty = [torch.empty(size, dtype=torch.uint8, device="cpu") for size in key]
-            image = plan_image({"ranks": empty[:-1], "metadata": empty[-1]})
-            owned = [
-                (Segment(o, n), r)
-                for r, (o, n) in enumerate(zip(image.storages, image.sizes, strict=True))
-            ]
-            owned[-1] = (owned[-1][0], 0)
-            layout = Layout(image.size, shards(image.size, len(sizes), owned), image.fields)
-            self._plans = {key: (image, layout)}
-        return self._plans[key]
+
+@lru_cache(maxsize=1)
+def _planned(sizes: tuple[int, ...], metadata: int) -> tuple[Image, Layout]:
+    """The file of ranks with so many bytes, the same on all ranks."""
+    empty = [torch.empty(size, dtype=torch.uint8, device="cpu") for size in (*sizes, metadata)]
+    image = plan_image({"ranks": empty[:-1], "metadata": empty[-1]})
+    owned = [
+        (Segment(o, n), r) for r, (o, n) in enumerate(zip(image.storages, image.sizes, strict=True))
+    ]
+    owned[-1] = (owned[-1][0], 0)
+    return image, Layout(image.size, shards(image.size, len(sizes), owned), image.fields)
 
 
 class _Sending:

@@ -14,6 +14,7 @@ import mmap
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -189,6 +190,12 @@ def plan_part(whole: Layout, number: int, of: int) -> PartPlan:
         marks,
         bytes(tail),
     )
+
+
+@lru_cache(maxsize=1)  # earlier layouts are not used again
+def plan_parts(whole: Layout, of: int) -> tuple[PartPlan, ...]:
+    """:func:`plan_part` of all parts."""
+    return tuple(plan_part(whole, number, of) for number in range(1, of + 1))
 
 
 def read_part(data: bytes | bytearray | memoryview) -> Part | None:

@@ -29,15 +29,13 @@ from deepvm.checkpoint.files.durable_write import failing
 from deepvm.checkpoint.files.file_names import MOST_PARTS, part_job, whole_job
 from deepvm.checkpoint.files.stripe import (
     Part,
-    PartPlan,
     belong_together,
     join,
     mark_of,
-    plan_part,
+    plan_parts,
     read_part_from,
 )
 from deepvm.checkpoint.files.version_dir import VersionFolder
-from deepvm.checkpoint.format.layout import Layout
 from deepvm.checkpoint.format.manifest import CommitRecord, Damage, JoinedRecord
 from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.network.endpoint import endpoint_of
@@ -63,8 +61,6 @@ class StripedTier(NodeGroup):
 
     def __init__(self, nodes: Sequence[TcpTier]) -> None:
         super().__init__(nodes, MOST_PARTS)
-        self._lock = threading.Lock()
-        self._plans: dict[str, tuple[PartPlan, ...]] = {}
         self._holds: dict[str, int] = {}
 
     @classmethod
@@ -90,7 +86,7 @@ class StripedTier(NodeGroup):
     def put(self, shard: Shard, acknowledged: Callable[[Level], None]) -> None:
         """See :meth:`Tier.put`. No node completes its part before all have received theirs."""
         shard.check()
-        plans = self._planned(shard.layout)
+        plans = plan_parts(shard.layout, len(self._nodes))
         mark: Future[bytes] = Future()
         parts = [plan.shard(shard, mark.result) for plan in plans]
         barrier = CommitBarrier(len(parts), self._hold(shard.job), _PUT_S + shard.moving_s)
@@ -149,15 +145,6 @@ class StripedTier(NodeGroup):
             # first.
             self._holds.setdefault(job, min((m.version for m in self.versions(job)), default=0))
         return self._holds[job]
-
-    def _planned(self, layout: Layout) -> tuple[PartPlan, ...]:
-        with self._lock:
-            if layout.digest not in self._plans:  # earlier layouts are not used again
-                count = len(self._nodes)
-                self._plans = {
-                    layout.digest: tuple(plan_part(layout, n, count) for n in range(1, count + 1))
-                }
-            return self._plans[layout.digest]
 
     def begin(self, job: str, epoch: int) -> None:
         self._ask(lambda node, name: node.begin(name, epoch), self._jobs(job))
