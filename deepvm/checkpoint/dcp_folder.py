@@ -19,6 +19,7 @@ import secrets
 import struct
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -143,7 +144,6 @@ class FolderWriter(StorageWriter):
         self._path = Path(path)
         self._direct = direct
         self._save_id = ""
-        self._images: dict[tuple[torch.dtype, torch.Size], Image] = {}
         self._memory: mmap.mmap | None = None
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
@@ -199,7 +199,8 @@ class FolderWriter(StorageWriter):
                     )
                 made = data.getbuffer()
             else:
-                made = self._image(item)
+                assert item.tensor_data is not None
+                made = _image(item.tensor_data.properties.dtype, item.tensor_data.chunk.sizes)
             length = made.size if isinstance(made, Image) else len(made)
             rows.append((size, length, item, made))
             size += -(-length // ALIGNMENT) * ALIGNMENT
@@ -267,14 +268,6 @@ class FolderWriter(StorageWriter):
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
         """See :class:`StorageWriter`; folders only."""
         return "://" not in str(checkpoint_id)
-
-    def _image(self, item: WriteItem) -> Image:
-        """The file layout of such a tensor, made once per type and shape."""
-        assert item.tensor_data is not None
-        key = item.tensor_data.properties.dtype, item.tensor_data.chunk.sizes
-        if key not in self._images:
-            self._images[key] = plan_image(torch.empty(key[1], dtype=key[0], device="cpu"))
-        return self._images[key]
 
     def _room(self, size: int) -> memoryview:
         if self._memory is None or len(self._memory) < size:
@@ -378,6 +371,12 @@ def done(result: T) -> Future[T]:
     future: Future[T] = Future()
     future.set_result(result)
     return future
+
+
+@cache
+def _image(dtype: torch.dtype, sizes: torch.Size) -> Image:
+    """The file layout of such a tensor."""
+    return plan_image(torch.empty(sizes, dtype=dtype, device="cpu"))
 
 
 def _fill(part: memoryview, image: Image, data: Any, item: WriteItem) -> None:
