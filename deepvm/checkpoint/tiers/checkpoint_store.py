@@ -79,6 +79,14 @@ class CheckpointStore(Store):
             self._objects, f"{self._objects.prefix}.{check_job(job)}.ledger", all_there
         )
 
+    def _has_ledger(self, job: str) -> bool:
+        return True
+
+    def _drop(self, job: str, names: set[str]) -> None:
+        """Have these versions count no more."""
+        if self._has_ledger(job):
+            self.ledger(job).drop(names, self._epochs.get(job))
+
     def jobs(self) -> set[str]:
         names = map(self._parsed, self._sizes(""))
         return {name[0] for name in names if name is not None}
@@ -211,7 +219,7 @@ class CheckpointStore(Store):
         """See :class:`Store`; its record goes first, after its entry in the ledger."""
         epoch = self._epochs.get(job)
         labels = self._labels_of(job, version)
-        self.ledger(job).drop({str(version)}, epoch)
+        self._drop(job, {str(version)})
         for label in labels:
             if epoch is None or epoch_of(label) <= epoch:
                 key = self._key(job, version, label)
@@ -244,15 +252,14 @@ class CheckpointStore(Store):
         epoch = self._epochs.get(job)
         sizes, keys = self._counting(job)
         numbers = sorted({*versions, *(d.version for d in self.damaged(job))} & keys.keys())
-        ledger = self.ledger(job)
         if epoch is not None:
-            ledger.check(epoch)
+            self.ledger(job).check(epoch)
         for version in numbers:
             with self._objects.errors(f"set {keys[version]} aside"):
                 for name in self._names(keys[version]):
                     if name in sizes:
                         self._objects.rename(name, name + added)
-        ledger.drop({str(version) for version in numbers}, epoch)
+        self._drop(job, {str(version) for version in numbers})
 
     def read(self, job: str, version: int) -> tuple[CommitRecord, Iterator[memoryview]]:
         for key, found in self._look(job, version).items():
@@ -298,7 +305,7 @@ class CheckpointStore(Store):
         """
         known: dict[int, str] = {}
         while True:
-            ledger = self.ledger(job).read()
+            ledger = self.ledger(job).read() if self._has_ledger(job) else None
             sizes = self._sizes(f"{check_job(job)}-")
             last = known
             known = self._chosen(job, sizes, ledger)

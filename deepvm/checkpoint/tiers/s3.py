@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
+from deepvm.checkpoint.files.file_names import check_job
 from deepvm.checkpoint.format.checksums import crc32
 from deepvm.checkpoint.format.manifest import SUFFIX, UNRECORDED, CommitRecord
 from deepvm.checkpoint.tiers.base import Tier
@@ -139,6 +140,10 @@ class S3Tier(CheckpointStore):
             self._bucket.write(key + SUFFIX, manifest.to_json())
         with self._bucket.errors(f"remove {key}{UPCOMING}"):
             self._bucket.remove(key + UPCOMING)
+
+    def _has_ledger(self, job: str) -> bool:
+        # Not by reading it: who may list only some prefixes is refused what is not there
+        return job in self._epochs or bool(self._sizes(f".{check_job(job)}.ledger"))
 
     def _settled(self, job: str, version: int) -> tuple[CommitRecord | None, set[str]]:
         """The record of the complete unlabeled checkpoint of this number, and generations' labels.

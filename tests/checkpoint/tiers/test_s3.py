@@ -306,11 +306,28 @@ def test_old_versions_that_cannot_be_removed_stay(
     assert "old versions stay" in caplog.text
 
 
+def test_a_user_who_may_list_only_a_prefix(
+    store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """S3 refuses to say of an object that it is not there."""
+    store.trouble = lambda method, path: (
+        "403 Access Denied" if method == "GET" and "/run/.job.ledger" in path else None
+    )
+    tier = S3Tier(BUCKET, "run", endpoint=store.url, attempts=1, keep=1)
+    for version in (1, 2):
+        put(tier, version=version)
+    (manifest,) = tier.versions("job")
+    assert manifest.version == 2
+    assert tier.fetch(manifest, tmp_path).read_bytes() == noise(1000, 2)
+    tier.set_aside("job", [2])
+    assert tier.versions("job") == () and not caplog.records
+
+
 def test_what_a_user_has_to_do(store: Store) -> None:
     with pytest.raises(CheckpointError, match="NoSuchBucket.*make the bucket first"):
         put(S3Tier("nowhere", endpoint=store.url))
     with pytest.raises(
-        CheckpointError, match="s3://bucket: cannot read .job.ledger: .*127.0.0.1:1/"
+        CheckpointError, match="s3://bucket: cannot list its objects: .*127.0.0.1:1/"
     ):
         S3Tier(BUCKET, endpoint="http://127.0.0.1:1", attempts=1).versions("job")
     # The fixture of this name may be put back after the store's own
