@@ -330,8 +330,10 @@ class CheckpointStore(Store):
     ) -> CommitRecord | Damage | None:
         """A checkpoint's commit record or damage; None if the record was just removed."""
         try:
+            if key not in sizes and sizes.keys().isdisjoint(self._names(key)):
+                raise DamagedError("it is listed and not there")
             if key not in sizes:
-                raise DamagedError("the object is not there")
+                raise DamagedError("its commit record is there and the object is not")
             record = self._record(key, sizes)
             if record is None:
                 return None
