@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -99,17 +100,12 @@ def _planned(file: Path, name: str) -> Rented:
             " trains on reserved ones"
         )
         raise RequestError("machines.plan", name, allowed)
-    rented = _with_fallbacks(_of_plan(plan), map(_of_plan, _next_of_plan(file)))
+    others = []
+    with suppress(RequestError):  # until there is no such rank
+        for rank in itertools.count(2):
+            others.append(_of_plan(load_plan(file, rank)))
+    rented = _with_fallbacks(_of_plan(plan), others)
     return replace(rented, usd_per_hour=None if plan.budget is None else float(plan.budget))
-
-
-def _next_of_plan(file: Path) -> Iterator[Plan]:
-    """The configurations of a plan's file, from the second on."""
-    for rank in itertools.count(2):
-        try:
-            yield load_plan(file, rank)
-        except RequestError:  # there is no such rank
-            return
 
 
 def _of_plan(plan: Plan) -> Rented:
@@ -165,19 +161,15 @@ def _with_fallbacks(best: Rented, others: Iterable[Rented]) -> Rented:
             and fits(known[name], known[other])
         )
 
+    def has_as_many_gpus(one: InstanceType, other: InstanceType) -> bool:  # ranks per machine
+        return one.gpu is not None and other.gpu is not None and one.gpu.count == other.gpu.count
+
+    def has_as_much_memory(one: InstanceType, other: InstanceType) -> bool:
+        return 0 < (one.memory_gib or 0) <= (other.memory_gib or 0)
+
     ranked = list(others)
     return replace(
         best,
-        others=like(best.type, (other.type for other in ranked), _has_as_many_gpus),
-        other_anchors=like(best.anchor, (other.anchor for other in ranked), _has_as_much_memory),
+        others=like(best.type, (other.type for other in ranked), has_as_many_gpus),
+        other_anchors=like(best.anchor, (other.anchor for other in ranked), has_as_much_memory),
     )
-
-
-def _has_as_many_gpus(one: InstanceType, other: InstanceType) -> bool:
-    """Whether ranks per machine are the same."""
-    return one.gpu is not None and other.gpu is not None and one.gpu.count == other.gpu.count
-
-
-def _has_as_much_memory(one: InstanceType, other: InstanceType) -> bool:
-    """Whether the other can keep the checkpoints that one can."""
-    return 0 < (one.memory_gib or 0) <= (other.memory_gib or 0)

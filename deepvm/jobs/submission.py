@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 import re
 import secrets
@@ -18,6 +19,7 @@ from typing import Any
 
 from deepvm.catalog.store import load_catalog
 from deepvm.core.cluster.instances import InstanceType, Market
+from deepvm.core.cluster.prices import PricedType, PriceSanityCheck
 from deepvm.core.json_types import JsonObject
 from deepvm.core.preemption.savepolicy import parse_policy
 from deepvm.core.spelling import did_you_mean
@@ -37,7 +39,6 @@ from deepvm.jobs.head.remote import is_head, needs_head
 from deepvm.jobs.history.history import History, JobRow, own_folder
 from deepvm.jobs.history.pools import expected_life_s, is_of_a_market
 from deepvm.jobs.jobfile import FORMAT, Anchor, JobFile
-from deepvm.jobs.market_prices import plausible_prices
 from deepvm.jobs.rented import rented_of, taken_of
 from deepvm.jobs.static_hosts import SSH, StaticHosts
 from deepvm.jobs.steady_clock import job_time_s
@@ -45,6 +46,8 @@ from deepvm.jobs.storage import git_code
 from deepvm.jobs.storage.code_archive import pack
 from deepvm.jobs.wire import new_secret
 from deepvm.profiling.hosts.launcher import read_hosts
+
+log = logging.getLogger("deepvm.jobs")
 
 CODE = "code.tar.gz"
 SECRET = "secret"
@@ -191,6 +194,33 @@ def world_of(
     if terms.usd_per_hour is not None:
         return within_budget(world, terms.usd_per_hour)
     return within_budget(world, wanted.usd_per_hour, {wanted.type, wanted.anchor})
+
+
+def plausible_prices(
+    name: str, market: Market, prices: Mapping[str, float | None]
+) -> dict[str, float | None]:
+    """Prices of a type by zone, $/h.
+
+    None for one that cannot be true next to those of the catalog, which is logged.
+
+    Of two zones the one with the wrong price would come first, whatever it costs.
+    """
+    catalog = load_catalog()
+    found = dict(prices)
+    if market is not Market.SPOT or name not in catalog.by_name:
+        return found
+    judged = PriceSanityCheck(
+        {
+            i.name: PricedType(i.vcpus, i.on_demand_usd_per_hour, i.spot_usd_per_hour)
+            for i in catalog
+        }
+    )
+    for zone, usd in prices.items():
+        doubt = None if usd is None else judged.spot(name, Decimal(str(usd)))
+        if doubt is not None:
+            log.warning("the spot price of %s in %s is left out: %s", name, zone, doubt)
+            found[zone] = None
+    return found
 
 
 def check_script(job: JobFile, beside: Path) -> None:

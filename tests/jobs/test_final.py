@@ -29,8 +29,7 @@ from deepvm.jobs.decisions.world import (
 )
 from deepvm.jobs.history.history import MACHINE, PLACE, EventRow, History
 from deepvm.jobs.history.job_report import final_document
-from deepvm.jobs.history.restarts import restarts
-from deepvm.jobs.history.spent import spent
+from deepvm.jobs.history.spent import restarts, spent
 from deepvm.reports.jobs.events import words
 from deepvm.reports.jobs.listing import print_job
 from deepvm.reports.jobs.run_page import RunPage

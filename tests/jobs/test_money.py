@@ -23,7 +23,7 @@ from deepvm.jobs.decisions.world import (
 from deepvm.jobs.history.history import EventRow
 from deepvm.jobs.history.job_report import final_document
 from deepvm.jobs.history.spent import spent
-from deepvm.jobs.history.validation import as_job, observed, validation
+from deepvm.jobs.history.validation import observed, validation
 from deepvm.reports.jobs.listing import print_job
 
 SPOT, ANCHOR = (
@@ -233,7 +233,6 @@ def test_what_the_simulator_is_given() -> None:
     assert seen.lives_s == (68.0, 72.0, float("inf")) and seen.graces_s == (0.0, 13.0, 0.0)
     assert seen.cost_usd == pytest.approx((58.0 + 50.5 + 33.0) * 0.001)
     assert sum(seen.parts_s.values()) == pytest.approx(seen.total_s)
-    assert as_job(seen, world.terms, 3.6).proactive_replacement
 
 
 def test_the_simulator_says_what_happened() -> None:

@@ -14,13 +14,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
+from urllib.parse import unquote, urlsplit
 
 from deepvm.core.json_types import JsonObject
 from deepvm.errors import CheckpointError, DamagedError, DataError, MissingExtraError
 from deepvm.io.agent_board import SaveReason, Scheduled
 from deepvm.io.failpoints import point
 from deepvm.jobs.agent.planned_saves import PlannedSaves
-from deepvm.jobs.storage.backup_places import FORMS, BackupStore, open_backups
 from deepvm.jobs.storage.backup_store import (
     KEEP,
     Part,
@@ -29,6 +30,8 @@ from deepvm.jobs.storage.backup_store import (
     name_of,
     staying,
 )
+from deepvm.jobs.storage.bucket_backups import BucketBackups
+from deepvm.jobs.storage.folder_backups import FolderBackups
 
 LAST_S = 1800.0
 """Timeouts for a running backup after training ended, and for the other ranks' backups."""
@@ -37,8 +40,21 @@ _SELDOM_S = 0.5
 
 log = logging.getLogger("deepvm.agent")
 
+BackupStore: TypeAlias = FolderBackups | BucketBackups
+_FORMS = "file:///folder or s3://bucket/prefix"
 Done = Callable[[int, str, float], None]
 _TROUBLE = (OSError, CheckpointError, DataError, MissingExtraError)
+
+
+def open_backups(tiers: Sequence[str], job: str) -> BackupStore | None:
+    """The first of a job's tiers that takes backups; None if none does."""
+    for tier in tiers:
+        place = urlsplit(tier)
+        if place.scheme.lower() == "file":
+            return FolderBackups(Path(unquote(place.path)), job)
+        if place.scheme.lower() == "s3":
+            return BucketBackups(place.netloc, place.path, job)
+    return None
 
 
 @dataclass(frozen=True)
@@ -136,7 +152,7 @@ class Backups:
         """Upload in the background; then call ``done`` with step, error or "", and seconds."""
         store = self._store
         if store is None:
-            return {"error": f"none of the job's tiers takes backups; give it one such as {FORMS}"}
+            return {"error": f"none of the job's tiers takes backups; give it one such as {_FORMS}"}
         why = "" if path.exists() else f"there is no {path}"
         if part.rank and not why:
             try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 
@@ -57,18 +57,17 @@ class ProcessGroup:
 
 
 @contextmanager
-def caught() -> Iterator[list[int]]:
-    """A list that grows by each signal that is caught, until the end of the context."""
-    heard: list[int] = []
+def caught(numbers: Iterable[int], heard: list[int]) -> Iterator[None]:
+    """Add each signal that is caught to a list, until the end of the context."""
 
     def hear(number: int, _: FrameType | None) -> None:
         heard.append(number)
 
     # What is ignored, as under nohup, stays ignored: the command has inherited that.
-    wanted = [number for number in PASSED_ON if signal.getsignal(number) is not signal.SIG_IGN]
+    wanted = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
     before = {number: signal.signal(number, hear) for number in wanted}
     try:
-        yield heard
+        yield
     finally:
         for number, handler in before.items():
             # None: it was installed by non-Python code, such as faulthandler.

@@ -34,7 +34,7 @@ from deepvm.io.agent_board import (
 from deepvm.jobs.agent.backups import LAST_S, Backups, TrainerRequests
 from deepvm.jobs.agent.notices import Notice, NoticeSource, watch
 from deepvm.jobs.agent.planned_saves import PlannedSaves
-from deepvm.jobs.agent.process_group import ProcessGroup, caught
+from deepvm.jobs.agent.process_group import PASSED_ON, ProcessGroup, caught
 from deepvm.jobs.agent.trainer_socket import TrainerSocket
 from deepvm.jobs.storage.backup_store import KEEP
 
@@ -87,8 +87,10 @@ class StandaloneAgent(TrainerRequests):
 
         Raises RequestError: it cannot be started.
         """
-        with tempfile.TemporaryDirectory(prefix="deepvm-agent-") as name, caught() as signals:
-            folder = Path(name)
+        signals: list[int] = []
+        made = tempfile.TemporaryDirectory(prefix="deepvm-agent-")
+        with made, caught(PASSED_ON, signals):
+            folder = Path(made.name)
             self._board = Board.create(folder / BOARD)
             self._board.words[Flag.ALONE] = 1
             self._backups = Backups.at(self._tiers, self._job, folder / "backups", self._keep)

@@ -17,7 +17,6 @@ from deepvm.errors import DeepVMError
 from deepvm.jobs.wire import HEADER, LARGEST, Receiver, WireError
 
 _BODY_S = 30.0
-_Answer = Callable[[str, JsonObject], Awaitable[JsonObject]]
 
 
 class BusyError(DeepVMError):
@@ -40,40 +39,37 @@ def application(
     async def nonce(_: Request) -> Response:
         return PlainTextResponse(receiver.nonce)
 
-    def signed(kind: str, answer: _Answer) -> Callable[..., Any]:
-        async def endpoint(request: Request) -> Response:
-            try:
-                body = await asyncio.wait_for(_body(request), _BODY_S)
-                if len(body) > LARGEST:
-                    return PlainTextResponse("too large", 413, {"Connection": "close"})
-                message = receiver.opened(body, request.headers.get(HEADER, ""))
-            except (ClientDisconnect, asyncio.TimeoutError, asyncio.CancelledError):
-                # Or the controller leaves
-                return PlainTextResponse("", 400, {"Connection": "close"})
-            except WireError as error:
-                return PlainTextResponse(str(error), 401)
-            machine = str(message["machine"])
-            if request.client is not None:
-                known(tuple(request.client))
-            try:
-                found = await _unless_gone(request, answer(machine, message))
-            except (KeyError, TypeError, ValueError, AttributeError) as error:
-                return PlainTextResponse(f"{type(error).__name__}: {error}", 400)
-            except (BusyError, asyncio.CancelledError) as error:
-                return PlainTextResponse(str(error), 503)
-            if found is None:
-                if kind == "beat":  # who waits for another answer may have given it up
-                    controller.gone(machine)
-                return PlainTextResponse("", 400)
-            sealed, signature = receiver.sealed(found, message)
-            return Response(sealed, media_type="application/json", headers={HEADER: signature})
+    async def signed(request: Request) -> Response:
+        kind = request.path_params["kind"]
+        if kind not in MESSAGES:
+            return PlainTextResponse("", 404)
+        try:
+            body = await asyncio.wait_for(_body(request), _BODY_S)
+            if len(body) > LARGEST:
+                return PlainTextResponse("too large", 413, {"Connection": "close"})
+            message = receiver.opened(body, request.headers.get(HEADER, ""))
+        except (ClientDisconnect, asyncio.TimeoutError, asyncio.CancelledError):
+            # Or the controller leaves
+            return PlainTextResponse("", 400, {"Connection": "close"})
+        except WireError as error:
+            return PlainTextResponse(str(error), 401)
+        machine = str(message["machine"])
+        if request.client is not None:
+            known(tuple(request.client))
+        try:
+            found = await _unless_gone(request, getattr(controller, kind)(machine, message))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            return PlainTextResponse(f"{type(error).__name__}: {error}", 400)
+        except (BusyError, asyncio.CancelledError) as error:
+            return PlainTextResponse(str(error), 503)
+        if found is None:
+            if kind == "beat":  # who waits for another answer may have given it up
+                controller.gone(machine)
+            return PlainTextResponse("", 400)
+        sealed, signature = receiver.sealed(found, message)
+        return Response(sealed, media_type="application/json", headers={HEADER: signature})
 
-        return endpoint
-
-    routes = [Route("/nonce", nonce)]
-    for kind in MESSAGES:
-        endpoint = signed(kind, getattr(controller, kind))
-        routes.append(Route(f"/{kind}", endpoint, methods=["POST"]))
+    routes = [Route("/nonce", nonce), Route("/{kind}", signed, methods=["POST"])]
     return Starlette(routes=routes)
 
 

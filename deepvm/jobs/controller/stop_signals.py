@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import signal
-from typing import Any
+
+from deepvm.jobs.agent.process_group import caught
 
 
 class StopSignals:
@@ -11,20 +12,14 @@ class StopSignals:
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
-        self._previous: dict[int, Any] = {}
+        self._caught = caught((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), self.numbers)
 
     def __enter__(self) -> StopSignals:
-        """Count them, but for those that are ignored, as after ``nohup`` or ``&`` in a script."""
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                self._previous[number] = signal.signal(
-                    number, lambda number, _: self.numbers.append(number)
-                )
+        self._caught.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
+        self._caught.__exit__(None, None, None)
 
     @property
     def reason(self) -> str:

@@ -56,7 +56,16 @@ def forecast(
     document["unforeseen"] = _unforeseen(world, steps, step_s)
     if document["unforeseen"]:
         return None
-    start_s = _start_s(spec, created_s, world, machines)
+    kind = (world.pools[0].instance_type, spec.get("cloud"), Role.TRAINER.value)
+    took = [
+        m["trained_s"] - m["requested_s"]
+        for m in machines
+        if (m["instance_type"], m["cloud"], m["role"]) == kind
+        and m["trained_s"] is not None
+        and m["trained_s"] < created_s
+    ]
+    # From the request for a machine to training
+    start_s = fmean(took) if took else terms.restart_s
     injection = None if spec.get("inject") is None else Injection.of(spec["inject"])
     job = _expected(spec, world, steps, step_s, start_s, injection)
     listed = None
@@ -159,22 +168,3 @@ def _expected(
         proactive_replacement=True,
         vms=vms,
     )
-
-
-def _start_s(
-    spec: JsonObject,
-    created_s: float,
-    world: JobState,
-    machines: Iterable[JsonObject],
-) -> float:
-    """Seconds from the request for a machine to training, by history, else by the limits."""
-    kind = world.pools[0].instance_type
-    cloud = spec.get("cloud")
-    took = [
-        m["trained_s"] - m["requested_s"]
-        for m in machines
-        if (m["instance_type"], m["cloud"], m["role"]) == (kind, cloud, Role.TRAINER.value)
-        and m["trained_s"] is not None
-        and m["trained_s"] < created_s
-    ]
-    return fmean(took) if took else world.terms.restart_s

@@ -12,12 +12,12 @@ from deepvm.jobs.decisions.states import Job
 from deepvm.jobs.decisions.world import JobState, MachineRecord, Reason
 from deepvm.jobs.history.downtime import DOWNTIME, Downtimes
 from deepvm.jobs.history.history import Events
-from deepvm.jobs.history.restarts import CAUSES as RESTART_CAUSES
-from deepvm.jobs.history.restarts import restarts
 from deepvm.jobs.history.spent import (
     CAUSES,
+    RESTART_CAUSES,
     Prices,
     on_demand_usd,
+    restarts,
     same_work_usd,
     spent,
     stood_s,

@@ -21,10 +21,9 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from deepvm.jobs.decisions.states import Job
-from deepvm.jobs.decisions.world import JobState, MachineRecord, Role
+from deepvm.jobs.decisions.world import LOST, PREEMPTED, JobState, MachineRecord, Role
 from deepvm.jobs.history.downtime import DOWNTIME, Downtimes, Phase, cut
-from deepvm.jobs.history.history import EventRow, Events
-from deepvm.jobs.history.restarts import restarts
+from deepvm.jobs.history.history import MACHINE, EventRow, Events
 
 CAUSES = ("allocation", "preparation", "compute", "recompute", "save", "hang")
 RELEASE = "release"
@@ -228,3 +227,46 @@ def same_work_usd(
 
 def _on_demand(machine: MachineRecord, prices: Prices) -> float:
     return prices.get(machine.pool.instance_type, 0.0) if machine.role is Role.TRAINER else 0.0
+
+
+# --- restarts ---------------------------------------------------------------------------------
+
+RESTART_CAUSES = ("resume", "preemption", "hang", "crash", "resize")
+"""Causes by priority: an ended job restarts only because the user resumes it."""
+
+
+@dataclass(frozen=True)
+class Restart:
+    """When trainers were started again, and why."""
+
+    at_s: float
+    cause: str
+
+
+def restarts(events: Events) -> Iterator[Restart]:
+    """All restarts of a job, in order; the first start does not count."""
+    newest = 0
+    causes = {"resize"}
+    for event in events:
+        generation = event.generation
+        if event.kind != "started":
+            causes |= _causes(event)
+        elif generation > newest:
+            if newest:
+                yield Restart(
+                    event.at_s, next(cause for cause in RESTART_CAUSES if cause in causes)
+                )
+            newest = generation
+            causes = {"resize"}
+
+
+def _causes(event: EventRow) -> set[str]:
+    """The causes of a restart that an event stands for."""
+    if Job(event.state).over:
+        return {"resume"}
+    gone = event.kind == MACHINE and event.facts.get("why") in (LOST, PREEMPTED)
+    if gone or event.kind == "noticed":
+        return {"preemption"}
+    if event.kind == "hung":
+        return {"hang"}
+    return {"crash"} if event.kind == "ended" and event.facts.get("code") else set()

@@ -88,9 +88,11 @@ class Observed:
 def observed(created_s: float, world: JobState, events: Events) -> Observed | None:
     """What happened to a job that has trained to its end; None if too little of it is known."""
     generations = _generations(world, events)
-    end_s = _end_s(events)
-    if not generations or end_s is None:
+    # When the last trainers had ended
+    ends_s = [e.at_s for e in events if e.kind == "ended" and not e.facts["code"]]
+    if not generations or not ends_s:
         return None
+    end_s = ends_s[-1]
     trainers = [
         m for m in world.machines.values() if m.role is Role.TRAINER and m.launched_s is not None
     ]
@@ -139,13 +141,6 @@ def observed(created_s: float, world: JobState, events: Events) -> Observed | No
         lost_steps=lost_steps,
         preemptions=sum(at_s < math.inf for at_s in deaths.values()),
         parts_s=dict(zip(PARTS, parts, strict=True)),
-    )
-
-
-def _end_s(events: Events) -> float | None:
-    """When the last trainers had ended."""
-    return next(
-        (e.at_s for e in reversed(events) if e.kind == "ended" and not e.facts["code"]), None
     )
 
 
@@ -246,9 +241,14 @@ def _needed_s(
     }
 
 
-def as_job(seen: Observed, terms: JobLimits, usd_per_hour: float) -> Job:
-    """The job as the simulator sees it: each latency at its mean."""
-    return Job(
+def validation(
+    seen: Observed, terms: JobLimits, policy: SavePolicy, usd_per_hour: float
+) -> JsonDict:
+    """Forecast, fact and deviation as a document: dollars, seconds, shares of the fact."""
+    from deepvm.simulator.engine.lifetimes import ListedLifetimes
+    from deepvm.simulator.monte_carlo import simulate
+
+    job = Job(  # each latency at its mean
         name="validation",
         steps=max(seen.steps, 1),
         step_s=Span.of(max(seen.step_s, 1e-6)),
@@ -262,16 +262,6 @@ def as_job(seen: Observed, terms: JobLimits, usd_per_hour: float) -> Job:
         proactive_replacement=True,
         vms=terms.most,
     )
-
-
-def validation(
-    seen: Observed, terms: JobLimits, policy: SavePolicy, usd_per_hour: float
-) -> JsonDict:
-    """Forecast, fact and deviation as a document: dollars, seconds, shares of the fact."""
-    from deepvm.simulator.engine.lifetimes import ListedLifetimes
-    from deepvm.simulator.monte_carlo import simulate
-
-    job = as_job(seen, terms, usd_per_hour)
     fact = _figures(
         seen.total_s, seen.cost_usd, float(seen.lost_steps), float(seen.preemptions), seen.parts_s
     )
@@ -279,13 +269,8 @@ def validation(
     try:
         found = simulate(job, policy, runs=1, lives=ListedLifetimes(seen.lives_s, seen.graces_s))
     except SimulationError as error:
-        return {
-            "fact": fact,
-            "forecast": None,
-            "deviation": None,
-            "measured": measured,
-            "why": str(error),
-        }
+        none = {"forecast": None, "deviation": None}
+        return {"fact": fact, **none, "measured": measured, "why": str(error)}
     lost = float(found.preemptions[0])
     # The simulator pays from the request on, as the thesis counts; here as the cloud does, from the
     # launch.

@@ -1,4 +1,4 @@
-"""What all places for backups share; :mod:`deepvm.jobs.storage.backup_places` has the places.
+"""What all places for backups share; :mod:`deepvm.jobs.agent.backups` opens one.
 
 A backup is what one step's ranks saved, each a file or folder with the checksums of all its files.
 Ranks on different machines see each other's parts here alone: each but rank 0 says that it begins

@@ -19,9 +19,8 @@ from support.checkpoint.object_store import BUCKET, Store, running
 from support.effort import in_ring_2, sampled
 
 from deepvm.errors import CheckpointError
-from deepvm.jobs.agent.backups import Backups
+from deepvm.jobs.agent.backups import Backups, BackupStore, open_backups
 from deepvm.jobs.storage import backup_store
-from deepvm.jobs.storage.backup_places import BackupStore, open_backups
 from deepvm.jobs.storage.backup_store import (
     Part,
     PartStatus,
