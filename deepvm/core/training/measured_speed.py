@@ -108,8 +108,10 @@ def _of_law(own: OwnSteps, base: TrainingSpeed) -> TrainingSpeed:
     measured = own.measured
     sd = own.fit.deviation(base.vms, gpus, batch)
 
+    nothing = np.zeros((len(sd), len(base.parts.evidence.names)))
+
     def doubt() -> SpeedUncertainty:
-        return SpeedUncertainty(np.zeros((len(sd), 0)), {_cause(own): sd}, np.zeros(len(sd)))
+        return SpeedUncertainty(nothing, {_cause(own): sd}, np.zeros(len(sd)))
 
     found = _timed(own, base, own.fit.law.step_s(base.vms, gpus, batch), doubt)
     fitted = max(1, int(min(own.fit.most_nodes, own.fit.most_gpus / base.machine.gpus)))
@@ -193,9 +195,7 @@ def _cause(own: OwnSteps) -> str:
 
 def _either(first: BoolArray, one: SpeedUncertainty, other: SpeedUncertainty) -> SpeedUncertainty:
     """The doubt of one speed in some places, of another elsewhere."""
-    shared = np.zeros((len(first), max(one.shared.shape[1], other.shared.shape[1])))
-    shared[first, : one.shared.shape[1]] = one.shared[first]
-    shared[~first, : other.shared.shape[1]] = other.shared[~first]
+    shared = np.where(first[:, None], one.shared, other.shared)
     nothing = np.zeros(len(first))
     names = dict.fromkeys((*one.named, *other.named))
     named = {

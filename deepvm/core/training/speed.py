@@ -93,14 +93,7 @@ class SpeedUncertainty:
 
         Without what no other speed shares: the noise of a run makes no machine faster.
         """
-        mine = self.shared
-        theirs = other.shared
-        if mine.shape[1] != theirs.shape[1]:
-            width = max(mine.shape[1], theirs.shape[1])
-            mine, theirs = (
-                np.pad(shared, ((0, 0), (0, width - shared.shape[1]))) for shared in (mine, theirs)
-            )
-        variance = ((mine - theirs[0]) ** 2).sum(axis=1)
+        variance = ((self.shared - other.shared[0]) ** 2).sum(axis=1)
         none = np.zeros(1)
         for name in {**self.named, **other.named}:
             variance += (self.named.get(name, none) - other.named.get(name, none)[0]) ** 2

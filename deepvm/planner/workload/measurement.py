@@ -146,16 +146,15 @@ def doubts_of(choices: Sequence[Choice], candidates: Candidates) -> Doubts:
 
 
 def _joined(doubts: Sequence[SpeedUncertainty]) -> tuple[FloatArray, FloatArray]:
-    """All causes of several plans, padded to one size (plans, causes), and which a run tells."""
+    """All causes of several plans, (plans, causes), and which a run shows."""
     names = list(dict.fromkeys(name for doubt in doubts for name in doubt.named))
-    width = max((doubt.shared.shape[1] for doubt in doubts), default=0)
-    causes = np.zeros((len(doubts), width + len(names)))
+    named = np.zeros((len(doubts), len(names)))
     for row, doubt in enumerate(doubts):
-        causes[row, : doubt.shared.shape[1]] = doubt.shared[0]
         for name, value in doubt.named.items():
-            causes[row, width + names.index(name)] = value[0]
-    observed = np.array([True] * width + [name != READING for name in names], dtype=np.float64)
-    return causes, observed
+            named[row, names.index(name)] = value[0]
+    shared = np.array([doubt.shared[0] for doubt in doubts]).reshape(len(doubts), -1)
+    observed = [1.0] * shared.shape[1] + [float(name != READING) for name in names]
+    return np.hstack([shared, named]), np.array(observed)
 
 
 def next_measurement(choices: Sequence[Choice], doubts: Doubts) -> NextMeasurement | None:
