@@ -60,9 +60,11 @@ def apply_curves(
             *own,
         )
     instances = tuple(
-        _with_own(i, general.get(i.name))
-        if i.name in by_type
-        else _following(i, all_types, general)
+        (
+            _with_own(i, by_type[i.name], general.get(i.name))
+            if i.name in by_type
+            else _following(i, all_types, general)
+        )
         for i in applied.catalog
     )
     applied.used += [e for name, e in general.items() if name in applied.catalog.by_name]
@@ -137,12 +139,13 @@ def _defaults(general: Mapping[str, Entry]) -> list[str]:
     return sorted(name for name, entry in general.items() if entry.sizes >= FEWEST_SIZES)
 
 
-def _with_own(instance: InstanceType, general: Entry | None) -> InstanceType:
-    if general is None:
-        return instance
-    new = _measured_curves(general)
+def _with_own(
+    instance: InstanceType, entries: Sequence[Entry], general: Entry | None
+) -> InstanceType:
+    own = _general_curves(general) if general else []
+    new: list[SpeedupCurve] = [*own, *(_curve(e, e.workload) for e in entries)]
     kept = _others(instance, new)
-    if general.sizes < FEWEST_SIZES:
+    if general is None or general.sizes < FEWEST_SIZES:
         return replace(instance, speedups=(*kept, *new))
     # Curves that were another type's say less than its own.
     speedups = new if instance.speedup_basis else [*kept, *new]
@@ -158,7 +161,7 @@ def _following(
     for name in _defaults(general):
         other = all_types[name]
         if other.gpu == instance.gpu and _shared(other) == _shared(instance):
-            new = _measured_curves(general[name])
+            new = _general_curves(general[name])
             return replace(
                 instance,
                 speedups=(*_others(instance, new), *new),
@@ -174,15 +177,19 @@ def _shared(instance: InstanceType) -> set[SpeedupCurve]:
 
 def _others(instance: InstanceType, new: Sequence[SpeedupCurve]) -> list[SpeedupCurve]:
     """The curves that no new one replaces."""
-    replaced = {c.kind for c in new}
-    return [c for c in instance.speedups if c.workload is not None or c.kind not in replaced]
+    replaced = {(c.kind, c.workload) for c in new}
+    return [c for c in instance.speedups if (c.kind, c.workload) not in replaced]
 
 
-def _measured_curves(entry: Entry) -> list[SpeedupCurve]:
+def _general_curves(entry: Entry) -> list[SpeedupCurve]:
     """The measured curve and, where the points determine it, the ring through them."""
+    curve = _curve(entry, None)
+    if entry.sizes < FEWEST_SIZES or curve.beyond is None:
+        return [curve]
+    return [replace(curve.beyond, fitted_to=curve.points[-1][0], source=curve.source), curve]
+
+
+def _curve(entry: Entry, workload: str | None) -> MeasuredSpeedup:
     ring = RingSpeedup.fit([p for p in entry.points if p[0] > 1])
     source = f"{_HERE}{entry.measured_at.date()} ({entry.workload})"
-    curve = MeasuredSpeedup(entry.points, ring, source=source)
-    if entry.sizes < FEWEST_SIZES or ring is None:
-        return [curve]
-    return [replace(ring, fitted_to=curve.points[-1][0], source=source), curve]
+    return MeasuredSpeedup(entry.points, ring, workload=workload, source=source)

@@ -339,6 +339,10 @@ def test_the_curve_of_the_eflops_workload_counts() -> None:
     same = apply(tables(*curves, eflops("g4dn.xlarge")), PAPER)["g4dn.xlarge"]
     asked = apply(tables(*curves), PAPER, "resnet50")["g4dn.xlarge"]
     assert [i.curve("measured").points[-1][1] for i in (last, same, asked)] == [7.5, 1.3, 1.3]  # type: ignore[union-attr]
+    assert {c.workload for c in last.speedups if c.kind == "measured"} >= {
+        None,
+        "resnet18/224px/b64/float32/adam",
+    }
 
 
 def test_a_local_run_is_doubted() -> None:
@@ -382,6 +386,7 @@ def test_curves_of_two_workloads_do_not_count_together() -> None:
     assert [m.subject for m in last.provenance.measured] == ["g5.xlarge"]
     assert last["g4dn.xlarge"].curve("measured") == PAPER["g4dn.xlarge"].curve("measured")
     assert "speed-up of g4dn.xlarge was measured with resnet50/" in last.provenance.notes[0]
+    assert any(c.workload for c in last["g4dn.xlarge"].speedups)  # kept, as one of its workload
     more = apply(tables(*curves, scaling("g3s.xlarge")), PAPER)
     assert {m.subject for m in more.provenance.measured} == {"g3s.xlarge", "g4dn.xlarge"}
     speed = apply(tables(*curves, eflops("g4dn.xlarge")), PAPER)
