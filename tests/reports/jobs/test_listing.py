@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support.jobs import worlds
 
 from deepvm.catalog.published.cloud_rates import rates_of
 from deepvm.documents.build import document_of
 from deepvm.documents.outputs.jobs import RunPlan
 from deepvm.jobs.decisions.world import JobLimits, JobState, Pool
-from deepvm.reports.jobs.listing import print_plan
+from deepvm.reports.jobs.listing import print_job, print_plan
 from deepvm.services.jobs import JobPlan
 
 SPOT = Pool("g4dn.xlarge", "us-east-1a", "spot", 0.16)
@@ -60,3 +61,19 @@ def test_rates_that_are_official_are_printed_without_a_mark(
     items = [{**item, "official": True} for item in plan["bill"]["items"]]
     print_plan({**plan, "bill": {**plan["bill"], "rates_of_region": False, "items": items}})
     assert "besides machines: 0.0250 $/h" in capsys.readouterr().out
+
+
+def test_a_validation_is_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    parts = {"compute": 3000.0, "preparation": 10.0}
+    forecast = {"total_s": 3600.0, "breakdown_s": parts, "lost_steps": 4, "preemptions": 2}
+    fact = {"total_s": 3650.0, "breakdown_s": dict.fromkeys(parts, 300.0), "lost_steps": 0}
+    found = {
+        "forecast": {**forecast, "cost_usd": 1.5},
+        "fact": {**fact, "preemptions": 2, "cost_usd": 1.6},
+    }
+    job = worlds.one_machine()
+    print_job({**job.document, "validation": found}, job.events)
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["total", "time", "3600.00", "3650.00", "-1.4", "%", "s"] in rows
+    assert ["lost", "steps", "4", "0", "-"] in rows
+    assert ["cost", "1.500000", "1.600000", "-6.2", "%", "$"] in rows
