@@ -54,7 +54,7 @@ from deepvm.planner.recommend import solve
 from deepvm.planner.request import PlanRequest
 from deepvm.reports.tables import Column, print_table
 
-FLOOR = "import typer, rich.table, numpy, highspy"
+FLOOR = "import typer, rich.table, numpy, pulp, highspy"
 POLICIES = "static:10,static:33,static:100,thesis,adaptive"
 SEED = 2024
 SOLVERS = ("ilp", "frontier")
@@ -459,7 +459,7 @@ def draw_growth(points: Sequence[Point], growth: Sequence[Growth], path: Path) -
 
 def machine() -> dict[str, str]:
     """Where and when the figures were measured."""
-    packages = ("deepvm", "numpy", "highspy", "typer", "rich", "pydantic")
+    packages = ("deepvm", "numpy", "pulp", "highspy", "typer", "rich", "pydantic")
     where = f"{processor()}, {cores()} cores, load {os.getloadavg()[0]:.1f}"
     return {
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),

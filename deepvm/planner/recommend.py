@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -35,7 +34,7 @@ from deepvm.planner.request import (
     PolicyName,
     SolverName,
 )
-from deepvm.planner.scoring import TIE, scoring
+from deepvm.planner.scoring import scoring
 from deepvm.planner.search.enumeration import Choice, Enumeration
 from deepvm.planner.search.formulation import SolveStatus
 
@@ -190,14 +189,15 @@ def solve(catalog: Catalog, request: PlanRequest) -> Recommendations:
     solver = "frontier"
     doubt = ""
     if request.solver is SolverName.ILP:
-        # Loads HiGHS, which the enumeration does without
+        # Loads PuLP and HiGHS, which the enumeration does without
         from deepvm.planner.search import ilp
 
         proof = ilp.prove(blocks, request.budget_micro_usd, time_limit_s=request.time_limit_s)
         status = proof.status
         solver = proof.solver
-        agrees = agree(proof.choice, enumeration.best(request.budget_micro_usd))
-        doubt = _DOUBTS.get(status, "" if agrees else _DISAGREES)
+        found = (proof.choice, enumeration.best(request.budget_micro_usd))
+        proven, best = ((c.cluster, c.price) if c else None for c in found)
+        doubt = _DOUBTS.get(status, "" if proven == best else _DISAGREES)
         if doubt == _DISAGREES:
             status = SolveStatus.NUMERICAL
     catalog = candidates.catalog
@@ -223,14 +223,6 @@ def solve(catalog: Catalog, request: PlanRequest) -> Recommendations:
         reference=candidates.reference,
         fastest=_fastest(enumeration, request, choices[0]) if choices else True,
     )
-
-
-def agree(proven: Choice | None, best: Choice | None) -> bool:
-    """Whether two plans are as good, at the same price where the price is not in the value."""
-    if proven is None or best is None:
-        return proven is best
-    same_price = best.block.scoring.per_dollar or proven.price == best.price
-    return same_price and math.isclose(proven.value, best.value, rel_tol=2 * TIE)
 
 
 def _fastest(enumeration: Enumeration, request: PlanRequest, best: Choice) -> bool:

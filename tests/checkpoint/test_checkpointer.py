@@ -512,7 +512,7 @@ def test_it_needs_nothing_but_torch_and_the_standard_library(tmp_path: Path) -> 
     """A training image has no typer and no pydantic."""
     code = (
         "import sys\n"
-        "barred = 'boto3 fsspec isal numpy pandas highspy pydantic rich safetensors scipy typer'\n"
+        "barred = 'boto3 fsspec isal numpy pandas pulp pydantic rich safetensors scipy typer'\n"
         "for name in barred.split(): sys.modules[name] = None\n"
         "import torch\n"
         "from deepvm.checkpoint import training_run\n"

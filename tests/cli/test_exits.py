@@ -174,7 +174,7 @@ def test_ctrl_c_while_anything_is_loaded() -> None:
             "numpy",
             "deepvm.catalog.store",
             "deepvm.planner.recommend",
-            "highspy",
+            "pulp",
             "deepvm.reports.plans.recommendation_documents",
         ),
     ]:

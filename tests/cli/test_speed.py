@@ -17,7 +17,7 @@ import pytest
 from support.places import ROOT
 
 BENCH = ROOT / "scripts" / "bench.py"
-FLOOR = "import typer, rich.table, numpy, highspy"
+FLOOR = "import typer, rich.table, numpy, pulp, highspy"
 
 
 def cpu_s(command: list[str], environment: dict[str, str]) -> float:
@@ -110,6 +110,7 @@ def test_simulate_loads_nothing_heavy() -> None:
         "pandas",
         "matplotlib",
         "pydantic",
+        "pulp",
         "boto3",
         "torch",
     }

@@ -2,9 +2,9 @@
 
 One weighted objective such as "throughput minus a little price" is wrong here: the weight falls
 below the solver's tolerance, and the solver returns a dearer memory tier even at gap 0. So the best
-plan is found lexicographically: the best value, then the lowest price where that is not in the
-value. Each solution is checked in whole numbers. A wrong one is reported, not repaired: the
-enumeration has the answer anyway.
+plan is found lexicographically: the best value, then the lowest price, then the fewest memory nodes
+and the first names. Each solution is checked in whole numbers. A wrong one is reported, not
+repaired: the enumeration has the answer anyway.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from deepvm.planner.search.solver import SOLVER, IntegerProgram, NoProof
 
 # Solutions that break a row within the solver's tolerance before the solver is given up
 _MOST_TRIES = 50
+_LOOSE = 1e-6  # relative slack in the row that keeps a value
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,9 @@ def prove(blocks: Sequence[Block], budget: int, *, time_limit_s: float) -> Solve
         return SolverResult(SolveStatus.INFEASIBLE, None, solver)
     floor = tie_floor(max(c.value for c in found))
     equal = [c for c in found if c.value >= floor]
-    return SolverResult(SolveStatus.OPTIMAL, min(equal, key=lambda c: c.price), solver)
+    return SolverResult(
+        SolveStatus.OPTIMAL, min(equal, key=lambda c: (c.price, c.memory_count)), solver
+    )
 
 
 def useful(block: Block, budget: int) -> Block:
@@ -115,19 +118,19 @@ class _Search:
         self._program = IntegerProgram(self._formulation, deadline=deadline)
         self._prices = {v: float(p) for v, p in enumerate(self._formulation.prices) if p}
         self._worst_value = -np.inf
+        self._highest_price = UNLIMITED_USD
         self._any_found = False
 
     def best(self) -> Choice:
-        scoring = self._block.scoring
-        if scoring.per_dollar:
-            return self._best_per_dollar()
         # Dense ranks instead of the scores: differences of 1 instead of differences that drown in
         # a tolerance.
-        order = np.unique(scoring.scores, return_inverse=True)[1] + 1
-        found = self._find({row: -float(o) for row, o in enumerate(order.tolist())})
-        self._worst_value = tie_floor(found.value)
-        self._program.close(np.flatnonzero(scoring.scores < self._worst_value).tolist())
-        return self._find(self._prices)
+        order = np.unique(self._block.scoring.scores, return_inverse=True)[1] + 1
+        ranks = {row: -float(o) for row, o in enumerate(order.tolist())}
+        found = self._best_per_dollar() if self._block.scoring.per_dollar else self._find(ranks)
+        self._keep_value(tie_floor(found.value))
+        self._highest_price = self._find(self._prices).price
+        self._program.add(enumerate(self._formulation.prices), self._highest_price)
+        return self._find(self._name_order())
 
     def _best_per_dollar(self) -> Choice:
         """Lowest price / score by Dinkelbach's method (Management Science 13, 1967).
@@ -145,6 +148,36 @@ class _Search:
             if better.value <= found.value:
                 return found
 
+    def _keep_value(self, floor: float) -> None:
+        """Exclude plans of lower value."""
+        self._worst_value = floor
+        scores = self._block.scoring.scores
+        if not self._block.scoring.per_dollar:
+            self._program.close(np.flatnonzero(scores < floor).tolist())
+            return
+        memory = [(v, p) for v, p in self._prices.items() if v >= len(scores)]
+        # No memory nodes cost `most`, so it is as good as infinite; without this limit a score that
+        # is 1e10 times the best one's gives a coefficient that HiGHS refuses.
+        upper = list(self._formulation.upper.values())
+        most = 2 * sum(p * upper[v] for v, p in memory)
+        # Looser than the tie, which HiGHS takes for rounding and calls infeasible; `_find` checks
+        # the tie.
+        loose = floor * (1 + _LOOSE)
+        terms = [
+            (v, max(self._prices.get(v, 0.0) + loose * s, -most))
+            for v, s in enumerate(scores.tolist())
+        ]
+        self._program.add([*terms, *memory], 0.0)
+
+    def _name_order(self) -> Mapping[int, float]:
+        """Order as one whole number: fewer memory nodes, size by name and n, memory type."""
+        places = np.unique(self._block.sizes.order, return_inverse=True)[1].tolist()
+        sizes = len(places)
+        tier = (len(self._formulation.upper) - len(places)) // 2
+        order = {row: float(place * max(tier, 1)) for row, place in enumerate(places)}
+        order |= {sizes + w: float(w) for w in range(tier)}
+        return order | {sizes + tier + w: float(sizes * tier) for w in range(tier)}
+
     def _find(self, objective: Mapping[int, float]) -> Choice:
         """Solve and check the answer exactly; raises :class:`NoProof` without one."""
         for _ in range(_MOST_TRIES):
@@ -157,7 +190,7 @@ class _Search:
             if self._formulation.violated(values):
                 break
             found = decode(self._block, values)
-            if found.value >= self._worst_value:
+            if found.value >= self._worst_value and found.price <= self._highest_price:
                 self._any_found = True
                 return found
             # Do not return this type, size and memory-node type again.

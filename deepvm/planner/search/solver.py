@@ -1,41 +1,20 @@
-"""The only module that uses an integer-program solver: HiGHS, in process."""
+"""The only module that uses an integer-program solver: PuLP builds, HiGHS solves in process."""
 
 from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
+import pulp
 
 from deepvm.errors import SolverError
 from deepvm.planner.search.formulation import Formulation, SolveStatus
 
-try:
-    from highspy import Highs, HighsModelStatus, HighsStatus, HighsVarType
-except ImportError:
-    raise SolverError(
-        "HiGHS cannot be run here: pip install highspy, or plan with --solver frontier"
-    ) from None
-
 SOLVER = "highs"
-# Gaps of 0: the default relative gap of 1e-4 would accept a plan that is not the best. One thread:
-# the programs are small, and starting a thread pool costs more than solving them. No feasibility
-# jump, which takes half the time of a small program to find a first solution that presolve and
-# rounding find as well. Releases before 1.11 ignore the option.
-_OPTIONS = {
-    "output_flag": False,
-    "mip_rel_gap": 0.0,
-    "mip_abs_gap": 0.0,
-    "threads": 1,
-    "mip_heuristic_run_feasibility_jump": False,
-}
-_ENDS = {
-    HighsModelStatus.kInfeasible: SolveStatus.INFEASIBLE,
-    # All variables are bounded.
-    HighsModelStatus.kUnboundedOrInfeasible: SolveStatus.INFEASIBLE,
-    HighsModelStatus.kTimeLimit: SolveStatus.TIME_LIMIT,
-}
 _Terms = tuple[tuple[int, float], ...]
 
 
@@ -48,13 +27,49 @@ class NoProof(Exception):
         self.status = status
 
 
+def _backend(seconds: float) -> Any:
+    # Gaps of 0: the default relative gap of 1e-4 would accept a plan that is not the best. One
+    # thread: the programs are small, and starting a thread pool costs more than solving them. No
+    # feasibility jump, which takes half the time of a small program to find a first solution that
+    # presolve and rounding find as well. Releases before 1.11 ignore the option.
+    return _Highs(
+        msg=False,
+        gapRel=0.0,
+        gapAbs=0.0,
+        threads=1,
+        timeLimit=seconds,
+        mip_heuristic_run_feasibility_jump=False,
+    )
+
+
+class _Highs(pulp.HiGHS):  # type: ignore[misc]  # PuLP is not typed
+    """HiGHS with all variables made integer at once: PuLP does it one by one, in quadratic time."""
+
+    def buildSolverModel(self, lp: Any) -> None:  # noqa: N802  the name is PuLP's
+        from highspy import HighsVarType
+
+        self.mip = False
+        super().buildSolverModel(lp)
+        count = lp.solverModel.getNumCol()
+        columns = np.arange(count, dtype=np.int32)
+        kinds = np.full(count, HighsVarType.kInteger)
+        lp.solverModel.changeColsIntegrality(count, columns, kinds)
+
+
 class IntegerProgram:
     """A formulation that is narrowed and solved for several objectives in turn; not thread-safe."""
 
     def __init__(self, formulation: Formulation, *, deadline: float) -> None:
-        """Load a formulation; ``deadline``: a ``time.monotonic()``."""
+        """Load a formulation; ``deadline``: a ``time.monotonic()``.
+
+        Raises a SolverError if HiGHS cannot run here.
+        """
+        if not _backend(1.0).available():
+            raise SolverError(
+                "HiGHS cannot be run here: pip install highspy, or plan with --solver frontier"
+            )
         self._deadline = deadline
-        self._upper = np.array(list(formulation.upper.values()), dtype=np.float64)
+        self._upper = list(formulation.upper.items())
         self._rows = [_reduced(c.terms, c.bound, c.sense) for c in formulation.constraints]
 
     def add(self, terms: Iterable[tuple[int, float]], bound: float) -> None:
@@ -63,7 +78,8 @@ class IntegerProgram:
 
     def close(self, variables: Iterable[int]) -> None:
         """Fix variables at 0."""
-        self._upper[list(variables)] = 0
+        for variable in variables:
+            self._upper[variable] = (self._upper[variable][0], 0)
 
     def minimise(self, objective: Mapping[int, float]) -> tuple[int, ...]:
         """Solve for one objective: the values of the variables, rounded and unchecked.
@@ -73,28 +89,48 @@ class IntegerProgram:
         seconds = self._deadline - time.monotonic()
         if seconds <= 0:
             raise NoProof(SolveStatus.TIME_LIMIT)
-        solver = Highs()  # type: ignore[no-untyped-call]
-        for option, value in {**_OPTIONS, "time_limit": seconds}.items():
-            solver.setOptionValue(option, value)
-        count = len(self._upper)
-        columns = np.arange(count, dtype=np.int32)
-        costs = np.zeros(count)
-        costs[list(objective)] = list(objective.values())
-        solver.addVars(count, np.zeros(count), self._upper)
-        solver.changeColsIntegrality(count, columns, np.full(count, HighsVarType.kInteger))
-        solver.changeColsCost(count, columns, costs)
-        for terms, bound, sense in self._rows:
-            least = bound if sense == "==" else -math.inf
-            variables = np.array([v for v, _ in terms], dtype=np.int32)
-            coefficients = np.array([c for _, c in terms], dtype=np.float64)
-            added = solver.addRow(least, bound, len(terms), variables, coefficients)
-            if added == HighsStatus.kError:  # such as for a coefficient of 1e15 or more
-                raise NoProof(SolveStatus.NUMERICAL)
-        solver.run()
-        status = solver.getModelStatus()
-        if status != HighsModelStatus.kOptimal:
-            raise NoProof(_ENDS.get(status, SolveStatus.NUMERICAL))
-        return tuple(round(value) for value in solver.getSolution().col_value)
+        problem, variables = self._build(objective)
+        try:
+            problem.solve(_backend(seconds))
+        except (pulp.PulpSolverError, IndexError):
+            # IndexError: HiGHS refuses a row with a coefficient of 1e15 or more, and PuLP looks for
+            # its value.
+            raise NoProof(SolveStatus.NUMERICAL) from None
+        if problem.status == pulp.LpStatusInfeasible:
+            raise NoProof(SolveStatus.INFEASIBLE)
+        if problem.status != pulp.LpStatusOptimal or problem.sol_status != pulp.LpSolutionOptimal:
+            late = time.monotonic() >= self._deadline
+            raise NoProof(SolveStatus.TIME_LIMIT if late else SolveStatus.NUMERICAL)
+        found = {index: v.varValue for index, v in variables.items()}
+        if all(x is None for x in found.values()):
+            raise NoProof(SolveStatus.NUMERICAL)
+        # A variable in no row and no objective never reaches the solver; any value will do.
+        return tuple(round(found.get(i) or 0) for i in range(len(self._upper)))
+
+    def _build(self, objective: Mapping[int, float]) -> tuple[Any, dict[int, Any]]:
+        """The whole PuLP problem, and its variables that are not fixed at 0."""
+        with warnings.catch_warnings():
+            # PuLP 3.3 warns of PuLP 4 at nearly every call; the dependency is pinned below 4.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            problem = pulp.LpProblem("deepvm", pulp.LpMinimize)
+            variables = {
+                index: problem.add_variable(name, 0, upper, pulp.LpInteger)
+                for index, (name, upper) in enumerate(self._upper)
+                if upper
+            }
+
+            def expression(terms: Iterable[tuple[int, float]]) -> Any:
+                return pulp.LpAffineExpression(
+                    [(variables[v], c) for v, c in terms if v in variables]
+                )
+
+            problem.setObjective(expression(objective.items()))
+            for number, (terms, bound, sense) in enumerate(self._rows):
+                compare = pulp.LpConstraintLE if sense == "<=" else pulp.LpConstraintEQ
+                problem.addConstraint(
+                    pulp.LpConstraint(expression(terms), compare, f"r_{number}", bound)
+                )
+        return problem, variables
 
 
 def _reduced(terms: _Terms, bound: float, sense: str) -> tuple[_Terms, float, str]:

@@ -133,7 +133,7 @@ def test_completion_sends_nothing_and_loads_nothing_slow(tmp_path: Path) -> None
             [sys.executable, "-c", code], env=os.environ | environ, capture_output=True, text=True
         )
         *found, modules = done.stdout.splitlines()
-        assert found and not {"boto3", "botocore", "pandas", "scipy", "torch", "highspy"} & set(
+        assert found and not {"boto3", "botocore", "pandas", "scipy", "torch", "pulp"} & set(
             modules.split()
         )
 

@@ -77,6 +77,7 @@ BEYOND_TYPER = (
     "numpy",
     "pandas",
     "psycopg",
+    "pulp",
     "pydantic",
     "scipy",
     "sqlalchemy",

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from deepvm.core.cluster.instances import Catalog
 from deepvm.planner.candidates import gather
 from deepvm.planner.describe import blocks_of
-from deepvm.planner.recommend import agree
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
 from deepvm.planner.search import ilp
 from deepvm.planner.search.enumeration import Block, Choice, Enumeration
@@ -29,7 +28,8 @@ class NumericalTrouble(Exception):
 
 
 def by_ilp(blocks: Sequence[Block], request: PlanRequest) -> list[Choice]:
-    """The best plan, which the integer program must agree with: it does not order equals.
+    """The best plan by the integer program alone, if there is one: :func:`deepvm.recommend` would
+    hide a wrong answer.
 
     Raises:
         NumericalTrouble: when it gives up.
@@ -38,9 +38,7 @@ def by_ilp(blocks: Sequence[Block], request: PlanRequest) -> list[Choice]:
     if found.status is SolveStatus.NUMERICAL:
         raise NumericalTrouble
     assert found.status is (SolveStatus.OPTIMAL if found.choice else SolveStatus.INFEASIBLE)
-    best = Enumeration.build(blocks).best(request.budget_micro_usd)
-    assert agree(found.choice, best)
-    return [best] if best else []
+    return [found.choice] if found.choice else []
 
 
 def summary(choice: Choice) -> tuple[str, str, int, str, int, int, str]:

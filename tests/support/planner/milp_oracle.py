@@ -1,6 +1,6 @@
 """Small mixed-integer programs against brute force.
 
-As a script, in any environment that has numpy and highspy.
+As a script, in any environment that has PuLP and highspy.
 
 A solver release that calls a wrong optimum optimal, or that writes to stdout, is excluded in
 pyproject.toml.
@@ -9,18 +9,16 @@ pyproject.toml.
 from __future__ import annotations
 
 import itertools
-import math
 import random
 import sys
+import warnings
 from typing import Any, NamedTuple
 
-import numpy as np
-from highspy import Highs, HighsModelStatus, HighsVarType
+import pulp
 
 TOLERANCE = 1e-4  # rows may be broken by 1e-6
-# As in deepvm.planner.search.solver
-OPTIONS: dict[str, Any] = {"output_flag": False, "mip_rel_gap": 0.0, "mip_abs_gap": 0.0}
-OPTIONS |= {"threads": 1, "mip_heuristic_run_feasibility_jump": False}
+OPTIONS: dict[str, Any] = {"msg": False, "gapRel": 0.0, "gapAbs": 0.0, "threads": 1}
+OPTIONS["mip_heuristic_run_feasibility_jump"] = False  # as in deepvm.planner.search.solver
 
 
 class Program(NamedTuple):
@@ -56,21 +54,25 @@ def drawn(seed: int) -> Program:
 
 
 def solved(program: Program) -> float | None:
-    solver = Highs()
-    for option, value in OPTIONS.items():
-        solver.setOptionValue(option, value)
-    count = len(program.low)
-    columns = np.arange(count, dtype=np.int32)
-    whole = columns[: count - program.mixed]
-    solver.addVars(count, np.array(program.low, float), np.array(program.high, float))
-    solver.changeColsIntegrality(len(whole), whole, np.full(len(whole), HighsVarType.kInteger))
-    solver.changeColsCost(count, columns, np.array(program.cost))
-    for weights, bound in program.rows:
-        solver.addRow(bound, math.inf, count, columns, np.array(weights, float))
-    solver.run()
-    if solver.getModelStatus() != HighsModelStatus.kOptimal:
-        return None
-    return float(solver.getInfo().objective_function_value)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        problem = pulp.LpProblem("oracle", pulp.LpMinimize)
+        last = len(program.low) - 1
+        values = [
+            problem.add_variable(
+                f"v{i}", low, high, "Continuous" if program.mixed and i == last else "Integer"
+            )
+            for i, (low, high) in enumerate(zip(program.low, program.high, strict=True))
+        ]
+        problem.setObjective(pulp.lpSum(c * v for c, v in zip(program.cost, values, strict=True)))
+        for weights, bound in program.rows:
+            problem.addConstraint(
+                pulp.lpSum(w * v for w, v in zip(weights, values, strict=True)) >= bound
+            )
+        problem.solve(pulp.HiGHS(**OPTIONS))
+        return (
+            float(pulp.value(problem.objective)) if problem.status == pulp.LpStatusOptimal else None
+        )
 
 
 def brute_force(program: Program) -> float | None:
