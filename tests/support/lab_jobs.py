@@ -17,8 +17,8 @@ from deepvm.lab.audit.references import with_references
 from deepvm.lab.launchers.deepvm_run import DeepvmRun
 from deepvm.lab.launchers.forkserver import Forkserver
 from deepvm.lab.matrix import FORMAT, MatrixFile, Run, runs_of
-from deepvm.lab.records import CONFIG, Records
 from deepvm.lab.matrix_runner import config_of
+from deepvm.lab.records import CONFIG, Records
 from deepvm.lab.running.plan import Plan
 
 SAMPLES = 4096

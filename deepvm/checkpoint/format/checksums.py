@@ -22,13 +22,6 @@ def finish(image: memoryview, layout: Layout) -> None:
         pass
 
 
-def chunk_crcs(image: memoryview, chunk_bytes: int = CHUNK_BYTES) -> tuple[int, ...]:
-    """CRC-32 of each chunk of a file; the last may be shorter."""
-    return tuple(
-        crc32(image[start : start + chunk_bytes]) for start in range(0, len(image), chunk_bytes)
-    )
-
-
 def seal(
     image: memoryview,
     layout: Layout,
@@ -36,7 +29,7 @@ def seal(
     ready: Callable[[int], None] = lambda end: None,
     summed: Callable[[int, int], int] | None = None,
 ) -> Iterator[int]:
-    """:func:`finish` and :func:`chunk_crcs` (into ``crcs``) at once.
+    """:func:`finish`, and the CRC-32 of each chunk of the file, into ``crcs``, at once.
 
     Yields how many bytes from the start are final.
 

@@ -9,10 +9,10 @@ import zlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.checkpoint.images import noise, zip_shard
+from support.checkpoint.images import chunk_crcs, noise, zip_shard
 
 from deepvm.checkpoint.format import checksums
-from deepvm.checkpoint.format.checksums import chunk_crcs, crc32, finish, seal
+from deepvm.checkpoint.format.checksums import crc32, finish, seal
 from deepvm.checkpoint.format.layout import CHUNK_BYTES, ChecksumField, Layout, Segment
 
 

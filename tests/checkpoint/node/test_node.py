@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.checkpoint.images import chunk_crcs
 from support.checkpoint.memory_nodes import (
     MIB,
     TOKEN,
@@ -34,7 +35,6 @@ from support.pace import soon
 from deepvm.checkpoint.files.commit_record import verify
 from deepvm.checkpoint.files.version_dir import VersionFolder
 from deepvm.checkpoint.format import crc_combine
-from deepvm.checkpoint.format.checksums import chunk_crcs
 from deepvm.checkpoint.format.crc_combine import CrcBoundaries, seal_by_parts, total
 from deepvm.checkpoint.format.layout import CHUNK_BYTES
 from deepvm.checkpoint.format.shard import Level

@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 from support.checkpoint import object_store
 from support.checkpoint.cloud_stores import CloudStore
-from support.checkpoint.images import noise, plain_shard, zip_shard
+from support.checkpoint.images import chunk_crcs, noise, plain_shard, zip_shard
 from support.checkpoint.memory_nodes import HERE, TOKEN, running, until
 from support.effort import in_ring_2, sampled
 
 from deepvm.checkpoint.files.file_names import part_job
 from deepvm.checkpoint.files.stripe import read_part_file
-from deepvm.checkpoint.format.checksums import chunk_crcs, finish
+from deepvm.checkpoint.format.checksums import finish
 from deepvm.checkpoint.format.layout import CHUNK_BYTES
 from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.network.endpoint import Endpoint

@@ -11,11 +11,18 @@ from pathlib import Path
 
 from deepvm.checkpoint.files.version_dir import VersionFolder
 from deepvm.checkpoint.files.writer_lock import WRITERS
-from deepvm.checkpoint.format.checksums import chunk_crcs, finish
+from deepvm.checkpoint.format.checksums import crc32, finish
 from deepvm.checkpoint.format.layout import CHUNK_BYTES, ChecksumField, Layout, Segment
 from deepvm.checkpoint.format.manifest import CommitRecord
 from deepvm.checkpoint.format.shard import Shard
 from deepvm.checkpoint.tiers.base import Store
+
+
+def chunk_crcs(image: memoryview, chunk_bytes: int = CHUNK_BYTES) -> tuple[int, ...]:
+    """CRC-32 of each chunk of a file; the last may be shorter."""
+    return tuple(
+        crc32(image[start : start + chunk_bytes]) for start in range(0, len(image), chunk_bytes)
+    )
 
 
 def names(folder: Path) -> list[str]:
