@@ -203,7 +203,7 @@ class _Observation:
             self.contents |= {
                 name: (storage_of(t)._cdata, t._version, _sampled(t))
                 for name, t in _named(state.model)
-                if not t.is_inference()
+                if t.layout is torch.strided and not t.is_inference()
             }
 
     def changed(self, now: _Observation) -> list[str]:

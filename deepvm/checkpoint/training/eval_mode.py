@@ -31,7 +31,10 @@ class EvalModeTracker:
 
     def stepped(self) -> None:
         """A step has ended."""
-        self._parameters = self._parameters or spread(parameters_of(self._optimizer), _PARAMETERS)
+        if not self._parameters:
+            # Others would be copied whole to be read
+            plain = [p for p in parameters_of(self._optimizer) if p.is_contiguous()]
+            self._parameters = spread(plain, _PARAMETERS)
         self._left = sampled(self._parameters)
         self._thread = threading.current_thread()
 

@@ -29,6 +29,8 @@ _OTHER_STEPS = 128
 """Steps of another optimizer without one of the first; the critic of a GAN often takes 100."""
 _HOOKED = 24
 """Parameters that count backward passes: not every expert or head takes part in every one."""
+_FORWARDS = 16
+"""Forward passes without a backward: the hooked parameters may have been frozen or replaced."""
 
 log = logging.getLogger("deepvm.checkpoint")
 
@@ -85,8 +87,9 @@ class MissingStepDetector:
         self.forget()
 
     def forwarded(self) -> None:
-        """A forward pass of the training begins: parameters may have been frozen or replaced."""
-        if not self._backwards:
+        """A forward pass of the training begins."""
+        self._forwards += 1
+        if self._forwards > _FORWARDS:
             self._install()
 
     def look(self) -> bool:
@@ -128,6 +131,7 @@ class MissingStepDetector:
 
     def _install(self) -> None:
         """Hook into some of the currently trainable parameters."""
+        self._forwards = 0
         for hook in self._hooks:
             hook.remove()
         chosen = [p for p in spread(parameters_of(self._optimizer), _HOOKED) if p.is_leaf]
@@ -138,6 +142,7 @@ class MissingStepDetector:
         if count <= self._backwards:  # another parameter has counted this pass
             return
         self._backwards = count
+        self._forwards = 0
         if count < self._next:
             return
         self._next = 2 * count
