@@ -72,7 +72,9 @@ def _variable_name(value: str) -> str:
         )
     if value in _SET_BY_DEEPVM:
         key = _SET_BY_DEEPVM[value]
-        cure = f"use the key {key!r} of the job file" if key else "leave it out"
+        cure = "leave it out"
+        if key:
+            cure = f"use the key {key!r} of the job file"
         raise InvalidValueError(f"deepvm sets {value} itself; {cure}")
     return value
 
@@ -436,7 +438,9 @@ def _is_file(path: Path) -> bool:
 
 
 def _clouds_for(inject: Injected) -> tuple[str, ...]:
-    return clouds_that_cut() if inject.silent else clouds_that_preempt()
+    if inject.silent:
+        return clouds_that_cut()
+    return clouds_that_preempt()
 
 
 def _impossible(inject: Injected, cloud: str) -> Iterator[tuple[str, str]]:

@@ -104,7 +104,10 @@ def _lost(
     for name in owned:
         try:
             cloud = cloud_of(name)
-            there = cloud.jobs() if isinstance(cloud, OwnedHosts) else ()
+            if isinstance(cloud, OwnedHosts):
+                there = cloud.jobs()
+            else:
+                there = ()
         except (DeepVMError, OSError) as error:
             problems.append(f"{name}: {error}")
             continue
@@ -120,7 +123,9 @@ def _orphans(job: _Job, cloud: Cloud) -> Iterator[Orphan]:
             raise UnknownError(
                 "whether its head lives is not known, as what that has written cannot be read"
             )
-        needed = head_name(state.number) if state is not None and alive else ""
+        needed = ""
+        if state is not None and alive:
+            needed = head_name(state.number)
         for machine, since_s in cloud.heads(job.name).alive.items():
             if machine != needed:
                 yield Orphan(job.name, machine, since_s, cloud.end_head, known)

@@ -65,7 +65,9 @@ def taken_of(job: JobFile, own: StaticHosts) -> Rented:
 
     Raises RequestError: there are not so many.
     """
-    anchor = job.anchor.type if isinstance(job.anchor, Anchor) else ""
+    anchor = ""
+    if isinstance(job.anchor, Anchor):
+        anchor = job.anchor.type
     if anchor and not any(p.instance_type == anchor for p in own.pools()):
         raise RequestError(
             "anchor.type", anchor, "the type= of a host in the file of machines.hosts"
@@ -79,7 +81,9 @@ def taken_of(job: JobFile, own: StaticHosts) -> Rented:
 
 def _counts(job: JobFile, default: int) -> tuple[int, int]:
     count = job.machines.count or default
-    return (count.min, count.max) if isinstance(count, Range) else (count, count)
+    if isinstance(count, Range):
+        return (count.min, count.max)
+    return (count, count)
 
 
 def _planned(file: Path, name: str) -> Rented:

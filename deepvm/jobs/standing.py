@@ -157,12 +157,18 @@ def controller_in(folder: Path) -> str:
         return ELSEWHERE
     head = HeadState.load(folder)
     if head is not None and not head.here:
-        return (ALIVE if head.alive else GONE) if head.read else ELSEWHERE
+        if head.read:
+            if head.alive:
+                return ALIVE
+            return GONE
+        return ELSEWHERE
     if not (folder / LOCK).exists():
         return GONE
     lock = FileLock(folder / LOCK)
     try:
-        return GONE if lock.take(shared=True) else ALIVE
+        if lock.take(shared=True):
+            return GONE
+        return ALIVE
     except OSError:  # no right to: it is another user's
         return ELSEWHERE
     finally:

@@ -40,7 +40,9 @@ class SteadyClock:
             clock = cls(**json.loads(path.read_bytes()))
         except (OSError, ValueError, TypeError):
             return None
-        return clock if clock.boot and clock.boot == boot_id() else None
+        if clock.boot and clock.boot == boot_id():
+            return clock
+        return None
 
     def save(self, path: Path) -> None:
         """Share it with other processes of this boot. Raises DataError."""
@@ -69,7 +71,9 @@ def clock_of(folder: Path, least_s: float = 0.0) -> SteadyClock:
 def job_time_s(folder: Path, wall_s: float) -> float:
     """What the wall clock shows, by the clock of the job in a folder, if it has one."""
     clock = SteadyClock.load(folder / CLOCK)
-    return wall_s if clock is None else clock.of_wall_s(wall_s)
+    if clock is None:
+        return wall_s
+    return clock.of_wall_s(wall_s)
 
 
 def _since_boot_s() -> float:

@@ -92,7 +92,10 @@ def world_of(
     """
     hosts = hosts_of(job, beside)
     budget = job.budget
-    wanted = rented_of(job, beside) if hosts is None else taken_of(job, hosts)
+    if hosts is None:
+        wanted = rented_of(job, beside)
+    else:
+        wanted = taken_of(job, hosts)
     grace_s = job.inject.grace if job.inject else _GRACE_S
     cloud = cloud_of(job.cloud)
     known = [m for m in lives if is_of_a_market(m)]
@@ -177,7 +180,10 @@ def world_of(
         step_timeout_s=None if job.step_timeout == "none" else job.step_timeout,
         **(_NEAR if find_cloud(job.cloud).near else {}),
     )
-    pools = ranked(spots, wanted.type, wanted.others) if spot else bought
+    if spot:
+        pools = ranked(spots, wanted.type, wanted.others)
+    else:
+        pools = bought
     if hosts is not None:
         pools = tuple(p for p in hosts.pools() if p.instance_type != wanted.anchor)
     priors = {p: record_of(p, known, now_s) for p in pools if hosts is None}
@@ -189,7 +195,9 @@ def world_of(
         market, asked = short[-1]
         least_usd = math.ceil(least_usd_per_hour(asked) * 10_000) / 10_000
         allowed = f"{least_usd:g} or more, which buys {wanted.least} x {wanted.type}{market}"
-        option = "max_price" if terms.usd_per_hour == budget.max_price else "usd_per_hour"
+        option = "usd_per_hour"
+        if terms.usd_per_hour == budget.max_price:
+            option = "max_price"
         raise RequestError(f"budget.{option}", terms.usd_per_hour, allowed)
     if terms.usd_per_hour is not None:
         return within_budget(world, terms.usd_per_hour)
@@ -216,7 +224,10 @@ def plausible_prices(
         }
     )
     for zone, usd in prices.items():
-        doubt = None if usd is None else judged.spot(name, Decimal(str(usd)))
+        if usd is None:
+            doubt = None
+        else:
+            doubt = judged.spot(name, Decimal(str(usd)))
         if doubt is not None:
             log.warning("the spot price of %s in %s is left out: %s", name, zone, doubt)
             found[zone] = None
@@ -263,11 +274,9 @@ def hosts_of(job: JobFile, beside: Path) -> StaticHosts | None:
     """
     machines = job.machines
     if (machines.hosts is None) != (job.cloud != SSH):
-        wanted = (
-            f"the cloud {SSH}, as there are machines.hosts"
-            if machines.hosts
-            else "one without hosts"
-        )
+        wanted = "one without hosts"
+        if machines.hosts:
+            wanted = f"the cloud {SSH}, as there are machines.hosts"
         raise RequestError("cloud", job.cloud, f"{wanted}; {SSH} and machines.hosts go together")
     if machines.hosts is None:
         return None
@@ -455,7 +464,10 @@ def submitted(name: str, folder: Path, spec: JsonObject) -> Submitted:
     gpus = hosts.slots if hosts else 0
     processes = spec.get("processes_per_machine", "gpus")
     gpus = gpus or _gpus(spec["instance_type"], known=hosts is None)
-    own = [cloud.tier(name)] if isinstance(cloud, RemoteCloud) else [(folder / "versions").as_uri()]
+    if isinstance(cloud, RemoteCloud):
+        own = [cloud.tier(name)]
+    else:
+        own = [(folder / "versions").as_uri()]
     # A folder of this computer is of no use to other hosts.
     tiers = list(spec["tiers"]) or ([] if hosts and not hosts.reach.local else own)
     told = {
@@ -470,7 +482,10 @@ def submitted(name: str, folder: Path, spec: JsonObject) -> Submitted:
             (spec["anchor"].get("memory") if isinstance(spec["anchor"], dict) else None) or _MEMORY
         ),
     }
-    injection = None if inject is None else Injection.of(inject)
+    if inject is None:
+        injection = None
+    else:
+        injection = Injection.of(inject)
     code = folder / CODE if (folder / CODE).exists() else None
     list_s = 1.0 if cloud.near else 5.0
     return Submitted(name, folder, secret_in(folder), told, code, injection, list_s)
@@ -484,7 +499,9 @@ def _gpus(instance_type: str, *, known: bool) -> int:
     if not known and instance_type not in load_catalog().by_name:
         return 0
     gpu = instance_of(instance_type).gpu
-    return gpu.count if gpu else 0
+    if gpu:
+        return gpu.count
+    return 0
 
 
 def resumed(
@@ -531,7 +548,10 @@ def resumed(
         if not 0 < max_price <= MOST_USD:
             raise RequestError("max_price", f"{max_price:g}", "dollars an hour, above 0")
         planned = (row.spec["budget"] or {}).get("usd_per_hour")
-        hourly = max_price if planned is None else min(planned, max_price)
+        if planned is None:
+            hourly = max_price
+        else:
+            hourly = min(planned, max_price)
         terms = replace(terms, max_price=max_price, usd_per_hour=hourly)
         needed = least_usd_per_hour(replace(world, terms=terms))
         if needed > hourly + 1e-9:
@@ -597,6 +617,6 @@ def more_time(terms: JobLimits) -> str:
     minutes = math.ceil(
         max((terms.end_s or 0.0) - terms.begun_s, terms.restart_s + 2 * terms.version_s) / 60
     )
-    return (
-        f"--deadline {minutes / 60:.3g}h" if minutes >= 60 else f"--deadline {max(minutes, 1)}min"
-    )
+    if minutes >= 60:
+        return f"--deadline {minutes / 60:.3g}h"
+    return f"--deadline {max(minutes, 1)}min"

@@ -182,7 +182,10 @@ class Agent(TrainerRequests):
     def _beat(self) -> None:
         client = self._clients["beat"]
         around = self._around
-        doing = "" if self._prepared.is_set() else self._preparation.doing
+        if self._prepared.is_set():
+            doing = ""
+        else:
+            doing = self._preparation.doing
         trainers = self._trainers
         ready = not doing and trainers is not None and (trainers.warm or bool(trainers.running))
         # In this order: the board is replaced before its generation is, so no step of an older one
@@ -192,7 +195,9 @@ class Agent(TrainerRequests):
         board = self._board
 
         def flag(name: RankFlag) -> int:
-            return 0 if board is None else board.of_rank(0, name)
+            if board is None:
+                return 0
+            return board.of_rank(0, name)
 
         message = {
             "generation": generation,
@@ -300,7 +305,10 @@ class Agent(TrainerRequests):
 
     def _warn_of_unsaved(self, when: str) -> None:
         """Log for this machine and for its trainers which steps are not saved."""
-        unsaved = "" if self._board is None else self._plan.unsaved_steps(self._board, self._base)
+        if self._board is None:
+            unsaved = ""
+        else:
+            unsaved = self._plan.unsaved_steps(self._board, self._base)
         if unsaved and self._is_first(self._orders):
             log.warning("%s: %s", when, unsaved)
             self._reporter.add(
@@ -334,7 +342,10 @@ class Agent(TrainerRequests):
         if trainers.running:
             point("agent.before-kill")
             trainers.kill()
-            done = 0 if self._board is None else self._base + self._board.of_rank(0, RankFlag.STEP)
+            if self._board is None:
+                done = 0
+            else:
+                done = self._base + self._board.of_rank(0, RankFlag.STEP)
             point("agent.after-kill")
         self._running = 0
         self._request = None
@@ -409,7 +420,10 @@ class Agent(TrainerRequests):
             again = self._request is not None
             number = 0
             held = board.of_rank(0, RankFlag.HELD)
-            board.words[Flag.RESUMED] = self._requested(board) if again else 0
+            if again:
+                board.words[Flag.RESUMED] = self._requested(board)
+            else:
+                board.words[Flag.RESUMED] = 0
             self._there = 0
             if self._is_first(orders) and held and reason.holds and not again:
                 self._there = self._base + held  # what they have saved by themselves is as good
@@ -451,7 +465,10 @@ class Agent(TrainerRequests):
             return
         self._pending_save = None
         facts = replace(plan.facts, grace_s=pending.limit_s - time.time())
-        wanted = plan.policy.emergency(facts) if pending.reason.holds else plan.policy.saves
+        if pending.reason.holds:
+            wanted = plan.policy.emergency(facts)
+        else:
+            wanted = plan.policy.saves
         if wanted and not self._reporter.is_heard(pending.report):
             log.warning("the controller does not hear of it: the ranks save by themselves")
             board.request(pending.reason, int(pending.limit_s * 1000))
@@ -489,7 +506,9 @@ class Agent(TrainerRequests):
         )
         waits_for = self._ended_s  # the last backups, behind the end
         if waits_for is None and begun and save is not None and SaveReason(save["reason"]).holds:
-            waits_for = save["asked_s"] if time.time() < save["limit_s"] else None
+            waits_for = None
+            if time.time() < save["limit_s"]:
+                waits_for = save["asked_s"]
         self._progress.look(steps, waits_for)
         if (took_s := self._progress.first_s()) is not None and self._is_first(self._orders):
             self._reporter.add("stepped", generation=self._running, took_s=took_s)
@@ -515,7 +534,10 @@ class Agent(TrainerRequests):
                 return
             if not unsaved and self._group is not None and not self._group.is_formed(now=True):
                 explained = self._report_no_group("before they ended")
-                unsaved = "" if trainers.command.launcher == TORCHRUN else explained
+                if trainers.command.launcher == TORCHRUN:
+                    unsaved = ""
+                else:
+                    unsaved = explained
             code, last = (1, [unsaved]) if unsaved else (0, [])
         step = self._base + board.of_rank(0, RankFlag.STEP)
         if code and self._request is not None:
@@ -531,15 +553,23 @@ class Agent(TrainerRequests):
         self._ended_s = self._ended_s or now_s
         if backups.under_way and now_s - self._ended_s < LAST_S:
             return None
-        why = f"it takes longer than {LAST_S:.0f} s" if backups.under_way else backups.failure
-        return f"the training has ended, and its last backup was not made: {why}" if why else ""
+        if backups.under_way:
+            why = f"it takes longer than {LAST_S:.0f} s"
+        else:
+            why = backups.failure
+        if why:
+            return f"the training has ended, and its last backup was not made: {why}"
+        return ""
 
     def _plan_saves(self, orders: DesiredState, board: Board) -> None:
         """Say on the board of rank 0 when the save policy wants a version."""
         if not self._is_first(orders):
             return
         cost = {"save_s": orders.save_s, "backup_s": orders.took_s, "emergency_s": orders.took_s}
-        mttp_s = math.inf if orders.mttp_s is None else orders.mttp_s
+        if orders.mttp_s is None:
+            mttp_s = math.inf
+        else:
+            mttp_s = orders.mttp_s
         self._plan.look(board, SaveFacts(mttp_s=mttp_s, missed_rate=orders.missed_rate, **cost))
 
     # --- what trainers say ------------------------------------------------------------------------
@@ -557,7 +587,9 @@ class Agent(TrainerRequests):
         if kind == "first-step":
             return {"stop": self._group is not None and self._group.first_step()}
         if self._layout.independent and message["local_rank"]:
-            return {} if kind != "backup" else {"error": _NO_BACKUP}
+            if kind != "backup":
+                return {}
+            return {"error": _NO_BACKUP}
         if kind == "restored":
             self._reporter.add("started", generation=self._running, version=int(message["version"]))
         return super()._answer(message)
@@ -586,7 +618,10 @@ class Agent(TrainerRequests):
         self._safe = int(message["version"])
         self._plan.told(self._safe - self._base, stall_s, took_s)
         # As backups of scripts do
-        self._lasts = self._safe if message.get("lasts", True) else self._lasts
+        if message.get("lasts", True):
+            self._lasts = self._safe
+        else:
+            self._lasts = self._lasts
         point("agent.before-saved")
         self._report_safe(self._safe, reason, stall_s, took_s, pending=bool(message.get("pending")))
 

@@ -105,7 +105,10 @@ class _Upload:
 
     def missing(self, said: Mapping[int, PartStatus]) -> list[int]:
         """The ranks that have not decided, or whose parts are not whole yet."""
-        silent = set(range(self.others.world)) - said.keys() if self.others.waits_for_all else set()
+        if self.others.waits_for_all:
+            silent = set(range(self.others.world)) - said.keys()
+        else:
+            silent = set()
         return sorted(silent | {rank for rank, word in said.items() if word is PartStatus.BEGUN})
 
 
@@ -431,4 +434,6 @@ class TrainerRequests:
         found = self._backups.latest(int(message["rank"]), self._running)
         self._base = 0 if found is None else found.step
         self._plan.restored(0)
-        return {} if found is None else {"path": str(found.path), "step": found.step}
+        if found is None:
+            return {}
+        return {"path": str(found.path), "step": found.step}

@@ -239,7 +239,9 @@ class Reporter:
 def _cut(key: str, value: Any) -> Any:
     """Texts that are short enough: the end of what was printed, the beginning of others."""
     if isinstance(value, str):
-        return _end_of(value) if key == "text" else _start_of(value)
+        if key == "text":
+            return _end_of(value)
+        return _start_of(value)
     if not isinstance(value, list):
         return value
     found = list[str]()
@@ -254,12 +256,16 @@ def _cut(key: str, value: Any) -> Any:
 
 def _end_of(text: str) -> str:
     cut = len(text) - _LONGEST
-    return text if cut <= 0 else f"[{cut} characters cut] {text[cut:]}"
+    if cut <= 0:
+        return text
+    return f"[{cut} characters cut] {text[cut:]}"
 
 
 def _start_of(text: str) -> str:
     cut = len(text) - _LONGEST
-    return text if cut <= 0 else f"{text[:_LONGEST]} [{cut} characters cut]"
+    if cut <= 0:
+        return text
+    return f"{text[:_LONGEST]} [{cut} characters cut]"
 
 
 def _first(events: list[JsonDict], most: int) -> list[JsonDict]:

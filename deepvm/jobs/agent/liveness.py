@@ -40,9 +40,10 @@ class Progress:
         if steps != self._steps and any(steps):
             if self.longest_s is None:
                 self._first_s = now_s - self._begun_s
-            self.longest_s = (
-                0.0 if self.longest_s is None else max(self.longest_s, now_s - self._since_s)
-            )
+            if self.longest_s is None:
+                self.longest_s = 0.0
+            else:
+                self.longest_s = max(self.longest_s, now_s - self._since_s)
             self._steps = steps
             self._since_s = now_s
             self._waits_for = None
@@ -67,7 +68,9 @@ class Progress:
     @property
     def printed_s(self) -> float | None:
         """Seconds since the newest line, None before the first."""
-        return None if self._printed_s is None else self._clock() - self._printed_s
+        if self._printed_s is None:
+            return None
+        return self._clock() - self._printed_s
 
 
 class ControllerLiveness:

@@ -281,7 +281,9 @@ def notice_source(metadata: str) -> NoticeSource:
         return Ec2Notices(metadata)
     if metadata == AUTO:
         found = cloud_here()
-        return _SOURCES[found]() if found else NoNotices()
+        if found:
+            return _SOURCES[found]()
+        return NoNotices()
     if metadata not in _SOURCES:
         raise RequestError("metadata", metadata, f"{one_of(metadata, (*_SOURCES, AUTO))}, or a URL")
     return _SOURCES[metadata]()
@@ -300,7 +302,9 @@ def cloud_here(dmi: Path = _DMI) -> str:
         return "aws"
     if fact("product_name") == "Google Compute Engine":
         return "gcp"
-    return "azure" if fact("chassis_asset_tag") == _AZURE_TAG else ""
+    if fact("chassis_asset_tag") == _AZURE_TAG:
+        return "azure"
+    return ""
 
 
 class _NoAnswer(OSError):

@@ -86,7 +86,10 @@ class PlannedSaves:
         return f"no checkpoint is safe; not saved: {unsaved}"
 
     def _look_for_begun(self) -> None:
-        version = 0 if self._board is None else self._board.of_rank(0, RankFlag.VERSION)
+        if self._board is None:
+            version = 0
+        else:
+            version = self._board.of_rank(0, RankFlag.VERSION)
         if version and version != self._version:
             self._version = version
             self._last = (version, time.monotonic())
@@ -116,7 +119,10 @@ class PlannedSaves:
                 return  # it is asked for: another one would be saved a step behind it
             self._vain += 1
         now_s = time.monotonic()
-        facts = self.facts if self.facts.save_s else replace(known, grace_s=self.facts.grace_s)
+        if self.facts.save_s:
+            facts = self.facts
+        else:
+            facts = replace(known, grace_s=self.facts.grace_s)
         if self._vain and not facts.save_s and version <= step < version + patience:
             return  # where costs are known the policy says when to try again
         untold = (

@@ -29,7 +29,9 @@ PASSED_ON = tuple(
 
 def exit_code(returned: int) -> int:
     """What :mod:`subprocess` returns, as a shell gives it: 128 and more for a signal."""
-    return 128 - returned if returned < 0 else returned
+    if returned < 0:
+        return 128 - returned
+    return returned
 
 
 class ProcessGroup:

@@ -149,11 +149,9 @@ class StandaloneAgent(TrainerRequests):
 
     def _unsaved_steps(self) -> str:
         """Which steps are not saved; empty where only rank 0's agent can know."""
-        return (
-            ""
-            if self._plan.safe is None and self._safe()
-            else self._plan.unsaved_steps(self._board, self._base)
-        )
+        if self._plan.safe is None and self._safe():
+            return ""
+        return self._plan.unsaved_steps(self._board, self._base)
 
     def _warn(self, when: str) -> bool:
         """Log which steps are not saved, once; returns whether there are any."""
@@ -178,7 +176,10 @@ class StandaloneAgent(TrainerRequests):
                 ends = True
                 until_s = min(until_s, time.monotonic() + self._grace_s)
             time.sleep(_LOOK_S)
-        why = "there was no time for it" if self._backups.under_way else self._backups.failure
+        if self._backups.under_way:
+            why = "there was no time for it"
+        else:
+            why = self._backups.failure
         if why:
             log.error("the command has ended, and its last backup was not made: %s", why)
         return int(bool(why))

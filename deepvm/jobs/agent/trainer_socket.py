@@ -28,9 +28,10 @@ class _Handler(socketserver.StreamRequestHandler):
             for line in iter(lambda: self.rfile.readline(_LONGEST), b""):
                 try:
                     message = json.loads(line)
-                    found = (
-                        answer(message) if isinstance(message, dict) else {"error": "not an object"}
-                    )
+                    if isinstance(message, dict):
+                        found = answer(message)
+                    else:
+                        found = {"error": "not an object"}
                 except ValueError:
                     found = {"error": "not JSON"}
                 except Exception as error:

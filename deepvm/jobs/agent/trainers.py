@@ -65,7 +65,10 @@ class Command:
             return words
         nodes = int(more["WORLD_SIZE"]) // self.per_machine
         # torchrun starts the interpreter itself.
-        script = words[1:] if os.path.basename(words[0]) in ("python", "python3") else words
+        if os.path.basename(words[0]) in ("python", "python3"):
+            script = words[1:]
+        else:
+            script = words
         return [
             "python",
             "-m",
@@ -88,7 +91,9 @@ class Command:
 
     @property
     def processes(self) -> int:
-        return 1 if self.launcher == TORCHRUN else self.per_machine
+        if self.launcher == TORCHRUN:
+            return 1
+        return self.per_machine
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,10 @@ def watch_first_step(environ: Mapping[str, str]) -> None:
         if distributed() is not None or any(name in sys.modules for name in _OTHER_GROUPS):
             return
         link = AgentLink.find()
-        answer = None if link is None else link.ask({"ask": "first-step"})
+        if link is None:
+            answer = None
+        else:
+            answer = link.ask({"ask": "first-step"})
         while answer is not None and answer.get("stop"):  # until the agent ends this process
             time.sleep(1.0)
 

@@ -39,7 +39,9 @@ class FakeMetadata:
                 if self.headers.get(_TOKEN) not in outer._tokens:
                     return self._answer(401)
                 found = outer.facts.get(self.path.removeprefix("/latest/meta-data/"))
-                return self._answer(404) if found is None else self._answer(200, found)
+                if found is None:
+                    return self._answer(404)
+                return self._answer(200, found)
 
             def _answer(self, code: int, body: str = "") -> None:
                 data = body.encode()

@@ -212,10 +212,15 @@ def unshared() -> list[str]:
     """Prefix for a command in its own PID namespace; empty where refused (most containers)."""
     if shutil.which("unshare") is None:
         return []
-    user = [] if os.geteuid() == 0 else ["--user", "--map-current-user"]
+    if os.geteuid() == 0:
+        user = []
+    else:
+        user = ["--user", "--map-current-user"]
     words = ["unshare", *user, "--pid", "--mount-proc", "--fork", "--kill-child"]
     tried = subprocess.run([*words, "true"], stdin=subprocess.DEVNULL, capture_output=True)
-    return words if tried.returncode == 0 else []
+    if tried.returncode == 0:
+        return words
+    return []
 
 
 def _environ() -> dict[str, str]:

@@ -180,7 +180,9 @@ class SshCloud:
             return Listing({})
         if not (self._places(job) / _OVER).exists():
             controller = self._folder / job / "controller"
-            url = controller.read_text().strip() if controller.exists() else ""
+            url = ""
+            if controller.exists():
+                url = controller.read_text().strip()
             asked = [h for h in own.hosts if not self._is_deaf(h)]
             for host, answer in self._ask_all(own, asked, {"do": "look", "controller": url}):
                 self._note(job, host, answer)
@@ -210,8 +212,12 @@ class SshCloud:
 
     def _behind_s(self, job: str, answer: JsonObject) -> float:
         """Seconds a host's clock is behind the job's; 0 if the round trip takes as long."""
-        behind_s = round(self._now_s(job) - answer["now_s"]) if "now_s" in answer else 0
-        return float(behind_s) if abs(behind_s) >= _MIN_CLOCK_DIFFERENCE_S else 0.0
+        behind_s = 0
+        if "now_s" in answer:
+            behind_s = round(self._now_s(job) - answer["now_s"])
+        if abs(behind_s) >= _MIN_CLOCK_DIFFERENCE_S:
+            return float(behind_s)
+        return 0.0
 
     def release(self, job: str, machine: str) -> None:
         self._order(

@@ -50,7 +50,10 @@ def has_changed(before: JobState, world: JobState) -> bool:
 
 def changed_states(before: JobState, world: JobState) -> list[str]:
     """The states that are new, by the names of their points."""
-    found = [] if before.job is world.job else [f"job.{world.job.value}"]
+    if before.job is world.job:
+        found = []
+    else:
+        found = [f"job.{world.job.value}"]
     known = {key: m.state for key, m in before.machines.items()}
     return [
         *found,
@@ -114,7 +117,10 @@ def rows_of(before: JobState, world: JobState, inbox: Iterable[Reported]) -> lis
     if failed.total != before.counts.failed.total and not any(
         kind == _name(d.Unsaved) for kind, _ in told
     ):
-        asked = {"reason": before.save.reason.value} if before.save is not None else {}
+        if before.save is not None:
+            asked = {"reason": before.save.reason.value}
+        else:
+            asked = {}
         told.append((_name(d.Unsaved), {**asked, "why": failed.why}))
     if before.on_demand != world.on_demand:
         told.append((MARKET, market_facts(world)))
@@ -122,5 +128,8 @@ def rows_of(before: JobState, world: JobState, inbox: Iterable[Reported]) -> lis
         told.append((STATE, {}))
     state = world.job.value
     now = {"generation": world.generation, "steps": world.steps}
-    paid = {"step_s": float(world.facts.step_s), "usd": round(world.usd, 8)} if told else {}
+    if told:
+        paid = {"step_s": float(world.facts.step_s), "usd": round(world.usd, 8)}
+    else:
+        paid = {}
     return [EventRow(world.now_s, kind, state, {**now, **paid, **facts}) for kind, facts in told]

@@ -252,16 +252,19 @@ class Controller:
             finally:
                 work.cancel()
                 await asyncio.wait({work})
-            return self.world if work.cancelled() else work.result()
+            if work.cancelled():
+                return self.world
+            return work.result()
 
     async def _run(self) -> JobState:
         events = self._history.events(self._job.name)
         self._injector = Injector(self._job.injection, events)
         self._deaf = {event.facts["id"] for event in events if event.kind == "deaf"}
         host = await self._calls.call(self._cloud.host, self._job.name)
-        bind, bind_port = (
-            self._cloud.listen() if isinstance(self._cloud, RemoteCloud) else (host, 0)
-        )
+        if isinstance(self._cloud, RemoteCloud):
+            bind, bind_port = self._cloud.listen()
+        else:
+            bind, bind_port = (host, 0)
         strangers = UnauthenticatedConnections()
         bound = listening(bind, bind_port)
         server = server_of(application(self, self._receiver, strangers.left), strangers)

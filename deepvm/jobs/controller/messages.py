@@ -99,7 +99,9 @@ class AgentStatus:
     def ordered_generation(self) -> int:
         """The generation of its desired state."""
         words = self.seen.split()
-        return int(words[2]) if len(words) == _DIGEST_WORDS and words[2].isdigit() else 0
+        if len(words) == _DIGEST_WORDS and words[2].isdigit():
+            return int(words[2])
+        return 0
 
 
 _DIGEST_WORDS = 5

@@ -66,7 +66,9 @@ class Sampler:
 
     @property
     def _span_s(self) -> float:
-        return self._samples[-1].at_s - self._samples[0].at_s if self._samples else 0.0
+        if self._samples:
+            return self._samples[-1].at_s - self._samples[0].at_s
+        return 0.0
 
     def take(self, world: JobState) -> None:
         """Look at a job; more often than a sample is wanted is harmless."""

@@ -24,11 +24,9 @@ class StopSignals:
     @property
     def reason(self) -> str:
         first = self.numbers[0]
-        return (
-            "interrupted"
-            if first == signal.SIGINT
-            else f"interrupted by {signal.Signals(first).name}"
-        )
+        if first == signal.SIGINT:
+            return "interrupted"
+        return f"interrupted by {signal.Signals(first).name}"
 
     @property
     def exit_code(self) -> int:

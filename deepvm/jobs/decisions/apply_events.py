@@ -161,7 +161,9 @@ def why_not_saved(world: JobState) -> str:
         return "the job is ending"
     if not world.formed:
         return "nothing is being trained now"
-    return "" if world.save is None else "a version is being saved already"
+    if world.save is None:
+        return ""
+    return "a version is being saved already"
 
 
 def _failed(world: JobState, machine: MachineRecord, event: Failed) -> JobState:
@@ -169,7 +171,10 @@ def _failed(world: JobState, machine: MachineRecord, event: Failed) -> JobState:
     gone = machine.state.over or machine.state in (Machine.RELEASING, Machine.LOST)
     known_as = world.unready.get(machine.role, StartupFailures())
     alike = list(world.of(machine.role, *Machine))
-    first_s = math.inf if known_as.failed_s is None else known_as.failed_s
+    if known_as.failed_s is None:
+        first_s = math.inf
+    else:
+        first_s = known_as.failed_s
     # If others have succeeded, or still may, it is this machine's fault; a preempted one may fail
     # because of that.
     succeeded = any(m.ready_s is not None for m in alike)
@@ -182,7 +187,10 @@ def _failed(world: JobState, machine: MachineRecord, event: Failed) -> JobState:
     if not (event.own or gone or succeeded or may_succeed):
         crashed = job_after(world.job, JobEvent.CRASHED)
         return replace(world, job=crashed, failure=event.why, no_data=event.data)
-    failed_s = known_as.failed_s if event.own or gone else min(first_s, world.now_s)
+    if event.own or gone:
+        failed_s = known_as.failed_s
+    else:
+        failed_s = min(first_s, world.now_s)
     known_as = replace(known_as, why=f"{machine.id}: {event.why}", failed_s=failed_s)
     world = replace(world, unready={**world.unready, machine.role: known_as})
     if gone:
@@ -195,7 +203,10 @@ def _placed(
 ) -> JobState:
     """With what the cloud has chosen for a machine."""
     record = world.machines[machine]
-    usd = record.pool.usd_per_hour if usd_per_hour is None else usd_per_hour
+    if usd_per_hour is None:
+        usd = record.pool.usd_per_hour
+    else:
+        usd = usd_per_hour
     pool = replace(record.pool, zone=zone or record.pool.zone, usd_per_hour=usd)
     return world.with_machine(replace(record, pool=pool))
 
@@ -248,7 +259,9 @@ def _of_generation(
             world = replace(world, given_up=world.given_up - {event.reason})
             return replace(world, counts=world.counts.explained(event.why))
         world = replace(world, counts=world.counts.unsaved(event.why))
-        return unsaved(world) if ends else world
+        if ends:
+            return unsaved(world)
+        return world
     if event.id not in world.members or not world.formed:
         return world
     if isinstance(event, Ended):
@@ -260,7 +273,10 @@ def _of_generation(
         world = hangs.restored(world)
         # The newest that there is, whatever was heard of: all tiers were looked into
         if world.peak is not None:
-            lasts = min(world.lasts, event.version) if world.anchors else event.version
+            if world.anchors:
+                lasts = min(world.lasts, event.version)
+            else:
+                lasts = event.version
             world = replace(world, version=event.version, lasts=lasts)
         lost = max((world.peak or 0) - event.version, 0)
         world = replace(
@@ -275,7 +291,10 @@ def _of_generation(
     machine = world.machines[event.id]
     if machine.trained_s is None:
         world = world.with_machine(replace(machine, trained_s=world.now_s))
-    job = job_after(world.job, JobEvent.STARTED) if started == set(world.members) else world.job
+    if started == set(world.members):
+        job = job_after(world.job, JobEvent.STARTED)
+    else:
+        job = world.job
     return replace(world, started=started, job=job)
 
 
@@ -314,7 +333,9 @@ def _durable(world: JobState, event: Safe | CheckpointDurable) -> JobState:
 
 def _settled(world: JobState, version: int) -> JobState:
     """With a version that is not on its way any more."""
-    return replace(world, pending=0) if version >= world.pending else world
+    if version >= world.pending:
+        return replace(world, pending=0)
+    return world
 
 
 def unsaved(world: JobState) -> JobState:
@@ -372,7 +393,9 @@ def _without_anchors(world: JobState) -> JobState:
     if world.lasts >= world.version:
         return world
     world = replace(world, version=world.lasts)
-    return _asked(world, Reason.INSURANCE) if world.terms.policy.saves else world
+    if world.terms.policy.saves:
+        return _asked(world, Reason.INSURANCE)
+    return world
 
 
 def _end_reason(machine: MachineRecord, was: Machine) -> str:
@@ -382,4 +405,6 @@ def _end_reason(machine: MachineRecord, was: Machine) -> str:
         return PREEMPTED
     if was is Machine.RELEASING:
         return RELEASED
-    return UNREADY if machine.ready_s is None else LOST
+    if machine.ready_s is None:
+        return UNREADY
+    return LOST

@@ -32,11 +32,9 @@ def limit_s(world: JobState) -> float | None:
     pulse = world.pulse
     if not pulse.stepped:
         return terms.start_timeout_s
-    return (
-        None
-        if terms.step_timeout_s is None
-        else max(terms.step_timeout_s, _TIMES_LONGEST * pulse.longest_s)
-    )
+    if terms.step_timeout_s is None:
+        return None
+    return max(terms.step_timeout_s, _TIMES_LONGEST * pulse.longest_s)
 
 
 def generation_formed(world: JobState) -> JobState:
@@ -51,7 +49,10 @@ def generation_formed(world: JobState) -> JobState:
 def alive(world: JobState, at_s: float, longest_s: float | None = None) -> JobState:
     """Apply a sign of life; ``longest_s``: between two of its steps, None before the first."""
     pulse = world.pulse
-    since_s = at_s if pulse.since_s is None else max(at_s, pulse.since_s)
+    if pulse.since_s is None:
+        since_s = at_s
+    else:
+        since_s = max(at_s, pulse.since_s)
     pulse = replace(pulse, since_s=since_s, stepped=pulse.stepped or longest_s is not None)
     return replace(world, pulse=replace(pulse, longest_s=max(pulse.longest_s, longest_s or 0.0)))
 
@@ -64,13 +65,17 @@ def heard(world: JobState, beats: Sequence[tuple[Heartbeat, float]]) -> JobState
     if not (world.pulse.restored or world.pulse.stepped) or _may_be_done(world, step):
         signs += [at_s - beat.printed_s for beat, at_s in beats if beat.printed_s is not None]
     longest = [beat.longest_s for beat, _ in beats if beat.longest_s is not None]
-    return alive(world, max(signs), max(longest, default=None)) if signs else world
+    if signs:
+        return alive(world, max(signs), max(longest, default=None))
+    return world
 
 
 def _may_be_done(world: JobState, step: int) -> bool:
     """Whether this was the last step; without a known total, if the last step was saved."""
     steps = world.terms.steps
-    return 0 < step <= world.version if steps is None else step >= steps
+    if steps is None:
+        return 0 < step <= world.version
+    return step >= steps
 
 
 def restored(world: JobState) -> JobState:
@@ -100,7 +105,10 @@ def is_hung(world: JobState) -> bool:
 def noted(world: JobState) -> tuple[JobState, bool]:
     """With one hang more, and whether training may restart after it."""
     pulse = world.pulse
-    times = 1 if world.version > pulse.version else pulse.hangs + 1
+    if world.version > pulse.version:
+        times = 1
+    else:
+        times = pulse.hangs + 1
     pulse = replace(pulse, hangs=times, version=world.version, hung_s=world.now_s, why=_why(world))
     return replace(world, pulse=pulse), times <= _MOST_AGAIN
 
@@ -113,7 +121,9 @@ def _why(world: JobState) -> str:
     where = _named(world.members)
     took = format_seconds(world.now_s - pulse.since_s, digits=2)
     if not pulse.stepped:
-        what = "no step" if pulse.restored else "no step and no line"
+        what = "no step and no line"
+        if pulse.restored:
+            what = "no step"
         return (
             f"the training does not begin on {where}: {what} in {took}, since {since}"
             f" ({START_TIMEOUT})"

@@ -58,7 +58,9 @@ class Injection:
     @property
     def mean_s(self) -> float:
         """The mean life of those that do not stay."""
-        return fmean(self.lives_s) if self.mttp_s is None else self.mttp_s
+        if self.mttp_s is None:
+            return fmean(self.lives_s)
+        return self.mttp_s
 
 
 SHARES = ("missed", "late", "silent", "rebalance")
@@ -104,5 +106,8 @@ def fate_of(injection: Injection, number: int) -> PlannedPreemption | None:
         notice_s = None
     elif end < silent_from:
         notice_s = grace_s * share_of_grace
-    recommended_s = life_s - grace_s if more.random() < injection.rebalance else math.inf
+    if more.random() < injection.rebalance:
+        recommended_s = life_s - grace_s
+    else:
+        recommended_s = math.inf
     return PlannedPreemption(life_s, notice_s, silent, recommended_s)

@@ -151,14 +151,12 @@ def step_s_of(world: JobState) -> float:
 
 def _on(world: JobState) -> int:
     if world.formed:
-        return (
-            ON_DEMAND if all(is_on_demand(world.machines[m].pool) for m in world.members) else SPOT
-        )
-    return (
-        SPOT
-        if any(m.state.coming for m in world.machines.values() if m.role is Role.TRAINER)
-        else WAIT
-    )
+        if all(is_on_demand(world.machines[m].pool) for m in world.members):
+            return ON_DEMAND
+        return SPOT
+    if any(m.state.coming for m in world.machines.values() if m.role is Role.TRAINER):
+        return SPOT
+    return WAIT
 
 
 def _restart_s(world: JobState) -> float:
@@ -187,7 +185,9 @@ def _paced(world: JobState) -> StepRate:
     if pace.generation != world.generation:
         return StepRate(world.generation, reached, -1.0, pace.step_s)
     if pace.first_s < 0:  # the first step loads and compiles: time counts from its end
-        return replace(pace, first=reached, first_s=world.now_s) if reached > pace.first else pace
+        if reached > pace.first:
+            return replace(pace, first=reached, first_s=world.now_s)
+        return pace
     done = reached - pace.first
     if done < _FEWEST or reached == pace.last:
         return pace
@@ -238,7 +238,10 @@ def is_blocked(world: JobState, pool: Pool) -> bool:
 
 def pool_of(world: JobState) -> Pool | None:
     """Where the next machine is asked for; None: nowhere now."""
-    bought = [p for p in world.terms.bought if not is_blocked(world, p)] if world.on_demand else []
+    if world.on_demand:
+        bought = [p for p in world.terms.bought if not is_blocked(world, p)]
+    else:
+        bought = []
     return next(iter(bought or free_pools(world)), None)
 
 
@@ -313,14 +316,20 @@ def _usd(which: Callable[..., float], pools: Pools) -> float:
 
 
 def _cheapest(world: JobState) -> Pool | None:
-    pools = world.terms.bought if world.on_demand else world.pools
+    if world.on_demand:
+        pools = world.terms.bought
+    else:
+        pools = world.pools
     return min(pools, key=lambda p: p.usd_per_hour, default=None)
 
 
 def fixed_rate(world: JobState) -> tuple[float, int]:
     """$/h whatever the market of the others: anchors, and machines always bought on demand."""
     terms = world.terms
-    steadies = 0 if world.on_demand or not terms.steady else terms.steadies
+    if world.on_demand or not terms.steady:
+        steadies = 0
+    else:
+        steadies = terms.steadies
     paid = ((terms.anchors, terms.anchor[:1]), (steadies, terms.steady[:1]))
     return sum(count * pool.usd_per_hour for count, pools in paid for pool in pools), steadies
 

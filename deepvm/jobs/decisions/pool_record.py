@@ -48,7 +48,10 @@ class PoolRecord:
     def beside(self, earlier: PoolRecord) -> PoolRecord:
         """Add what was looked up earlier, of other machines, as far as it is not stale."""
         stale = self.at_s - earlier.at_s > _FRESH_S
-        granted, refused = (0, 0) if stale else (earlier.granted, earlier.refused)
+        if stale:
+            granted, refused = (0, 0)
+        else:
+            granted, refused = (earlier.granted, earlier.refused)
         lived_h = self.lived_h + earlier.lived_h
         taken = self.taken + earlier.taken
         return PoolRecord(lived_h, taken, self.granted + granted, self.refused + refused, self.at_s)

@@ -40,11 +40,16 @@ def most_usd_per_hour(world: JobState, pool: Pool, role: Role) -> float | None:
     share = more * min((p.usd_per_hour for p in alike), default=pool.usd_per_hour)
     # The price of a dearer type on demand does not rise, and that the budget buys it was checked
     # before.
-    return max(share, pool.usd_per_hour) if is_on_demand(pool) else share
+    if is_on_demand(pool):
+        return max(share, pool.usd_per_hour)
+    return share
 
 
 def _planned_usd(world: JobState) -> float:
     """What all machines cost where each is the cheapest of its kind, $/h."""
     rate, steadies = fixed_rate(world)
-    pools = world.terms.bought if world.on_demand else world.pools
+    if world.on_demand:
+        pools = world.terms.bought
+    else:
+        pools = world.pools
     return rate + (most_of(world) - steadies) * min((p.usd_per_hour for p in pools), default=0.0)

@@ -218,7 +218,10 @@ def _limited(world: JobState) -> JobState:
 
 def _never_ready(world: JobState, role: Role) -> bool:
     """Whether machines repeatedly end before they can train: more requests waste money."""
-    places = world.terms.most if role is Role.TRAINER else world.terms.anchors
+    if role is Role.TRAINER:
+        places = world.terms.most
+    else:
+        places = world.terms.anchors
     known = world.unready.get(role)
     return known is not None and known.count >= places + _MORE_TRIES
 
@@ -305,7 +308,9 @@ def _wanted_save(world: JobState) -> tuple[Reason, float] | None:
         return None
     changes = (_next_members(world), _next_anchors(world)) != (world.members, world.anchors)
     can = _next_members(world) and _has_anchors(world) and _has_spares(world)
-    return (Reason.RESIZE, world.now_s + world.terms.save_s) if changes and can else None
+    if changes and can:
+        return (Reason.RESIZE, world.now_s + world.terms.save_s)
+    return None
 
 
 def _is_too_little(world: JobState) -> bool:
@@ -333,11 +338,15 @@ def _given_up(world: JobState) -> JobState:
         return world
     late = world.now_s >= save.limit_s
     if not save.reason.holds:
-        return replace(world, save=None) if save.safe or late else world
+        if save.safe or late:
+            return replace(world, save=None)
+        return world
     # A machine that is preempted goes at the limit of its save; any other change can do without,
     # later or never.
     missed = (late or bool(world.exits)) and not _has_come(world, save)
-    return unsaved(world) if missed and save.reason is Reason.RESIZE else world
+    if missed and save.reason is Reason.RESIZE:
+        return unsaved(world)
+    return world
 
 
 def _missed(before: JobState, world: JobState) -> JobState:
@@ -358,7 +367,10 @@ def _missed(before: JobState, world: JobState) -> JobState:
     else:  # another that is more urgent has taken its place
         return world
     same = world.generation == before.generation  # of an older one nothing is heard any more
-    given_up = world.given_up | {asked.reason} if same else world.given_up
+    if same:
+        given_up = world.given_up | {asked.reason}
+    else:
+        given_up = world.given_up
     return replace(world, counts=world.counts.unsaved(why), given_up=given_up)
 
 
@@ -394,7 +406,9 @@ def _next_anchors(world: JobState) -> tuple[str, ...]:
     fresh = (m for m in able if m not in world.anchors)
     places = [*world.anchors, *[""] * world.terms.anchors][: world.terms.anchors]
     found = [m if m in able else next(fresh, "") for m in places]
-    return tuple(found) if all(found) else ()
+    if all(found):
+        return tuple(found)
+    return ()
 
 
 def _has_anchors(world: JobState) -> bool:
@@ -431,7 +445,10 @@ def _formed(world: JobState) -> _Step:
     number = world.generation + 1
     for name in members:
         world = world.with_machine(replace(world.machines[name], epoch=number))
-    done = world.reached if any(m in members for m in world.members) else _done_unheard(world)
+    if any(m in members for m in world.members):
+        done = world.reached
+    else:
+        done = _done_unheard(world)
     changed = world.anchors not in ((), anchors)
     world = replace(
         _unformed(world),
@@ -479,7 +496,9 @@ def _done_unheard(world: JobState) -> int:
     if not ends or not step_s or world.reached_s is None:
         return world.reached
     done = world.reached + int(max(min(ends) - world.reached_s, 0.0) / step_s)
-    return done if world.terms.steps is None else min(done, max(world.terms.steps, world.reached))
+    if world.terms.steps is None:
+        return done
+    return min(done, max(world.terms.steps, world.reached))
 
 
 def _held(world: JobState) -> JobState:
@@ -516,7 +535,10 @@ def _ended(world: JobState) -> _Step:
         save = world.save
         limit_s = markets.wait_until_s(world)
         if save is not None and save.reason.holds:
-            limit_s = -math.inf if save.safe else min(save.limit_s, limit_s)
+            if save.safe:
+                limit_s = -math.inf
+            else:
+                limit_s = min(save.limit_s, limit_s)
         if _adds_nothing(world):  # to wait longer than it has run costs more than it can have done
             limit_s = min(limit_s, 2 * world.ending_s - (world.pulse.formed_s or 0.0))
         if not world.formed or _broken(world) or world.now_s >= limit_s:
@@ -564,8 +586,13 @@ def _wanted(world: JobState) -> _Step:
     acts += more
     terms = world.terms
     # By market, not by pool: the cloud may have chosen the zone.
-    steadies = sum(markets.is_on_demand(m.pool) for m in live) if terms.steady else 0
-    steady = 0 if world.on_demand else terms.steadies - steadies
+    steadies = 0
+    if terms.steady:
+        steadies = sum(markets.is_on_demand(m.pool) for m in live)
+    if world.on_demand:
+        steady = 0
+    else:
+        steady = terms.steadies - steadies
     wanted: list[tuple[Callable[[JobState], Pool | None], Role, int]] = [
         (markets.anchor_of, Role.ANCHOR, terms.anchors - (len(alive) - len(trainers))),
         (markets.steady_of, Role.TRAINER, min(steady, terms.most - len(live))),

@@ -20,7 +20,9 @@ def timed(world: JobState) -> JobState:
         return replace(world, idle_s=None, idled_s=0.0)
     if not world.formed and any(_doing(world, m) for m in _coming(world)):
         return replace(world, idle_s=None, idled_s=waited_s(world))
-    return world if world.idle_s is not None else replace(world, idle_s=world.now_s)
+    if world.idle_s is not None:
+        return world
+    return replace(world, idle_s=world.now_s)
 
 
 def waited_s(world: JobState) -> float:
@@ -104,7 +106,10 @@ def forgiven(world: JobState, stalled_s: float) -> JobState:
     preparing = dict(world.preparing)
     for m in _coming(world):
         preparing[m.id] = _doing(world, m), further_s(world, m) + stalled_s
-    idle_s = None if world.idle_s is None else world.idle_s + stalled_s
+    if world.idle_s is None:
+        idle_s = None
+    else:
+        idle_s = world.idle_s + stalled_s
     return replace(
         hangs.forgiven(world, stalled_s), machines=machines, preparing=preparing, idle_s=idle_s
     )

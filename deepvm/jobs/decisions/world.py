@@ -95,7 +95,10 @@ class MachineRecord:
         """The part of it in a time."""
         if self.launched_s is None:
             return 0.0
-        end_s = to_s if self.ended_s is None else min(self.ended_s, to_s)
+        if self.ended_s is None:
+            end_s = to_s
+        else:
+            end_s = min(self.ended_s, to_s)
         return max(end_s - max(self.launched_s, from_s), 0.0)
 
     def usd(self, now_s: float) -> float:
@@ -115,7 +118,10 @@ class Head:
         return self.usd_between(self.launched_s, now_s)
 
     def usd_between(self, from_s: float, to_s: float) -> float:
-        end_s = to_s if self.ended_s is None else min(self.ended_s, to_s)
+        if self.ended_s is None:
+            end_s = to_s
+        else:
+            end_s = min(self.ended_s, to_s)
         return self.usd_per_hour * max(end_s - max(self.launched_s, from_s), 0.0) / 3600
 
 
@@ -282,7 +288,9 @@ class Counts:
 
     def explained(self, why: str) -> Counts:
         """The reason why the last one did not come, unless another has since."""
-        return replace(self, failed=replace(self.failed, why=why)) if self.failed.in_a_row else self
+        if self.failed.in_a_row:
+            return replace(self, failed=replace(self.failed, why=why))
+        return self
 
 
 @dataclass(frozen=True)
@@ -413,7 +421,9 @@ class JobState:
             return "this script does not report from which step it continues"
         if self.has_reported or all(m.trained_s is None for m in self.machines.values()):
             return ""
-        return "this script reports no steps" if self.job.over else "no steps reported yet"
+        if self.job.over:
+            return "this script reports no steps"
+        return "no steps reported yet"
 
     @property
     def usd(self) -> float:
@@ -432,7 +442,9 @@ class JobState:
 
     def to_end(self, why: str) -> JobState:
         """With the reason why the job is to stop; the first one counts."""
-        return self if self.ending else replace(self, ending=why, ending_s=self.now_s)
+        if self.ending:
+            return self
+        return replace(self, ending=why, ending_s=self.now_s)
 
     def has_waited(self, pause_s: float) -> bool:
         """Whether a version may be asked for: after a pause where the last one did not come."""

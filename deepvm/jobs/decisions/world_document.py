@@ -34,7 +34,9 @@ def _written(value: Any) -> Any:
         return {one.name: _written(getattr(value, one.name)) for one in fields(value)}
     if isinstance(value, Mapping):
         pairs = [[_written(key), _written(each)] for key, each in value.items()]
-        return pairs if any(isinstance(key, dict) for key, _ in pairs) else dict(pairs)
+        if any(isinstance(key, dict) for key, _ in pairs):
+            return pairs
+        return dict(pairs)
     if isinstance(value, frozenset):
         return sorted(_written(each) for each in value)
     if isinstance(value, tuple):
@@ -49,19 +51,26 @@ def _read(kind: Any, value: Any) -> Any:
     if kind is SavePolicy:
         return parse_policy(value)
     if NoneType in args:
-        return None if value is None else _read(args[0], value)
+        if value is None:
+            return None
+        return _read(args[0], value)
     if origin is tuple and args[-1] is not Ellipsis:
         return tuple(map(_read, args, value))
     if origin in (tuple, frozenset):
         return origin(_read(args[0], each) for each in value)
     if origin is Mapping:
-        pairs = value.items() if isinstance(value, Mapping) else value
+        if isinstance(value, Mapping):
+            pairs = value.items()
+        else:
+            pairs = value
         return {_read(args[0], key): _read(args[1], each) for key, each in pairs}
     if isinstance(kind, type) and is_dataclass(kind):
         hints = _hints(kind)
         known = {name: value[name] for name in hints if name in value}
         return kind(**{name: _read(hints[name], each) for name, each in known.items()})
-    return kind(value) if isinstance(kind, type) and issubclass(kind, Enum) else value
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return kind(value)
+    return value
 
 
 def to_document(world: JobState) -> JsonDict:
@@ -87,7 +96,10 @@ def from_document(document: JsonObject, machines: Mapping[str, MachineRecord]) -
     terms = dict(document["terms"])
     for name in ("anchor", "steady", "bought"):  # an older deepvm wrote one pool, or None
         pools = terms.get(name) or []
-        terms[name] = [pools] if isinstance(pools, Mapping) else pools
+        if isinstance(pools, Mapping):
+            terms[name] = [pools]
+        else:
+            terms[name] = pools
     counts = {
         "lost_steps": document["lost_steps"],
         "saves": document["saves"],

@@ -82,7 +82,9 @@ class LogPieces:
             return {}
         self._number = max(self._number, int(keys[-1].rpartition("-")[2]))
         found = self._objects.get(keys[-1])
-        return {} if found is None else dict(unpacked(found.data)["sent"])
+        if found is None:
+            return {}
+        return dict(unpacked(found.data)["sent"])
 
     def _next(
         self, before: dict[str, int], last: bool

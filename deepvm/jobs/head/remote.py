@@ -46,7 +46,9 @@ def needs_head(cloud: Cloud) -> bool:
 
 def _away(row: JobRow) -> HeadState | None:
     state = HeadState.load(row.folder)
-    return None if state is None or state.here else state
+    if state is None or state.here:
+        return None
+    return state
 
 
 def has_head(row: JobRow) -> bool:
@@ -216,7 +218,10 @@ def _refreshed(row: JobRow, history: History, objects: Objects, state: HeadState
         if found.tag != state.tag:
             copy = decoded(found.data)
             history.put_copy(copy, row.folder)
-            begun = state.begun if copy["head"] < state.number else bool(copy["writer"])
+            if copy["head"] < state.number:
+                begun = state.begun
+            else:
+                begun = bool(copy["writer"])
             number = max(state.number, copy["head"])
             state = replace(state, number=number, begun=begun, tag=found.tag, nonce=copy["nonce"])
         if state.begun:

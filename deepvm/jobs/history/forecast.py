@@ -66,7 +66,10 @@ def forecast(
     ]
     # From the request for a machine to training
     start_s = fmean(took) if took else terms.restart_s
-    injection = None if spec.get("inject") is None else Injection.of(spec["inject"])
+    if spec.get("inject") is None:
+        injection = None
+    else:
+        injection = Injection.of(spec["inject"])
     job = _expected(spec, world, steps, step_s, start_s, injection)
     listed = None
     if injection is not None and injection.lives_s:
@@ -112,14 +115,18 @@ def _unforeseen(world: JobState, steps: int, step_s: float) -> str:
             "deepvm cannot simulate a job that may switch to on-demand machines to meet its"
             " deadline"
         )
-    return "" if step_s else "no step was timed"
+    if step_s:
+        return ""
+    return "no step was timed"
 
 
 def _compared(document: JsonObject, without: Downtimes, step_s: float) -> JsonDict:
     """The result without idle controller downtime, and without its share of the cost."""
     idle_s = sum(one.idle_s(step_s) for one in without)
     span_s = sum(one.span_s for one in without)
-    idle_usd = document["spent_usd"][DOWNTIME] * idle_s / span_s if span_s else 0.0
+    idle_usd = 0.0
+    if span_s:
+        idle_usd = document["spent_usd"][DOWNTIME] * idle_s / span_s
     less = {
         "total_s": round(document["total_s"] - idle_s, 3),
         "cost_usd": round(document["cost_usd"] - idle_usd, 8),
@@ -138,7 +145,10 @@ def _expected(
     """The job as it was submitted; the price of a VM is its share of the whole cluster's."""
     terms = world.terms
     pool = world.pools[0]
-    spots = 0 if is_on_demand(pool) else terms.most - terms.steadies
+    if is_on_demand(pool):
+        spots = 0
+    else:
+        spots = terms.most - terms.steadies
     usd = spots * pool.usd_per_hour
     usd += sum(terms.steadies * steady.usd_per_hour for steady in terms.steady[:1])
     usd += sum(terms.anchors * anchor.usd_per_hour for anchor in terms.anchor[:1])
@@ -148,7 +158,10 @@ def _expected(
     # Lives that are ended on purpose count from when a machine trains, those of the simulator from
     # its request.
     life_s = terms.mttp_s + (start_s if injection else 0.0)
-    lives: tuple[float, ...] = (life_s,) if spots else (math.inf,)
+    if spots:
+        lives: tuple[float, ...] = (life_s,)
+    else:
+        lives = (math.inf,)
     if spots and injection and injection.count is not None:  # whoever comes later stays
         lives = lives * max(injection.count - vms + 1, min(injection.count, 1)) + (math.inf,)
     return Job(

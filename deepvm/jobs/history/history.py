@@ -120,7 +120,9 @@ def own_folder(environ: Mapping[str, str] = os.environ) -> Path:
 def place_of(environ: Mapping[str, str]) -> str:
     """The history named by an environment (URL or absolute path); empty: the user's folder."""
     place = environ.get(PLACE, "")
-    return place if not place or "://" in place else str(Path(place).absolute())
+    if not place or "://" in place:
+        return place
+    return str(Path(place).absolute())
 
 
 @dataclass(frozen=True)
@@ -352,7 +354,9 @@ class History:
     def job(self, name: str) -> JobRow | None:
         with self._reading() as connection:
             rows = _dicts(connection, sa.select(_JOBS).where(_JOBS.c.name == name))
-            return _job(rows[0]) if rows else None
+            if rows:
+                return _job(rows[0])
+            return None
 
     def world(self, name: str) -> JobState:
         """What its controller knew last."""
@@ -544,7 +548,10 @@ def _job_update(name: str) -> sa.Update:
 
 
 def _job(row: JsonObject) -> JobRow:
-    result = None if row["result"] is None else json.loads(row["result"])
+    if row["result"] is None:
+        result = None
+    else:
+        result = json.loads(row["result"])
     known = {"folder": Path(row["folder"]), "spec": json.loads(row["spec"]), "result": result}
     return JobRow(row["name"], row["created_s"], row["state"], **known)
 

@@ -60,7 +60,10 @@ def final_document(
         same = on_demand_usd(world, prices)
         work = same_work_usd(where, world, prices, without)
     unknown_reason = world.progress_unknown
-    again: dict[str, None] = {"recompute": None} if unknown_reason else {}
+    if unknown_reason:
+        again: dict[str, None] = {"recompute": None}
+    else:
+        again = {}
     causes = [restart.cause for restart in restarts(events)]
     (restart_s, restart_usd) = where.restarted
     (before_s, before_usd) = where.before_restart
@@ -125,7 +128,9 @@ def phases_s(events: Events) -> dict[str, float | None]:
 def exit_code(world: JobState) -> int | None:
     """With which ``deepvm run`` ends; None before the end."""
     if world.job is Job.FAILED:
-        return DataError.exit_code if world.no_data else DeepVMError.exit_code
+        if world.no_data:
+            return DataError.exit_code
+        return DeepVMError.exit_code
     return {Job.DONE: 0, Job.STOPPED: STOPPED}.get(world.job)
 
 
@@ -145,4 +150,6 @@ def _machine(machine: MachineRecord, now_s: float) -> JsonDict:
 
 
 def _time(at_s: float | None) -> str | None:
-    return None if at_s is None else utc_text(at_s)
+    if at_s is None:
+        return None
+    return utc_text(at_s)

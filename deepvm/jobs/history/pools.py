@@ -66,7 +66,9 @@ class PoolHistory:
     @property
     def mttp_s(self) -> float | None:
         """Mean time to preemption, for exponential lifetimes: total lifetime over preemptions."""
-        return self.lived_s / self.preemptions if self.preemptions else None
+        if self.preemptions:
+            return self.lived_s / self.preemptions
+        return None
 
     @property
     def mttp_interval_s(self) -> tuple[float, float | None]:
@@ -123,7 +125,10 @@ def is_taken(machine: JsonObject) -> bool:
 
 def lived_s(machine: JsonObject, now_s: float) -> float:
     """From its launch to its end, or until now, seconds."""
-    ended_s = now_s if machine["ended_s"] is None else machine["ended_s"]
+    if machine["ended_s"] is None:
+        ended_s = now_s
+    else:
+        ended_s = machine["ended_s"]
     return max(float(ended_s - machine["launched_s"]), 0.0)
 
 
@@ -189,7 +194,9 @@ def own_pool(
             gangs.append(1)
         before = one
     # A machine's gang, not a gang's size: the mean over machines.
-    gang = sum(g * g for g in gangs) / sum(gangs) if gangs else 1.0
+    gang = 1.0
+    if gangs:
+        gang = sum(g * g for g in gangs) / sum(gangs)
     lives = tuple(Lifetime(lived_s(m, now_s), is_taken(m), _waited(m, scarce)) for m in had)
     return OwnPool(lives, gang, refused)
 

@@ -156,7 +156,9 @@ def _over_s(world: JobState, events: Events) -> float:
     if not world.job.over:
         return world.now_s
     last = list(takewhile(lambda e: Job(e.state).over, reversed(events)))
-    return last[-1].at_s if last else world.now_s
+    if last:
+        return last[-1].at_s
+    return world.now_s
 
 
 def stood_s(world: JobState, events: Events) -> float:
@@ -226,7 +228,9 @@ def same_work_usd(
 
 
 def _on_demand(machine: MachineRecord, prices: Prices) -> float:
-    return prices.get(machine.pool.instance_type, 0.0) if machine.role is Role.TRAINER else 0.0
+    if machine.role is Role.TRAINER:
+        return prices.get(machine.pool.instance_type, 0.0)
+    return 0.0
 
 
 # --- restarts ---------------------------------------------------------------------------------
@@ -269,4 +273,6 @@ def _causes(event: EventRow) -> set[str]:
         return {"preemption"}
     if event.kind == "hung":
         return {"hang"}
-    return {"crash"} if event.kind == "ended" and event.facts.get("code") else set()
+    if event.kind == "ended" and event.facts.get("code"):
+        return {"crash"}
+    return set()

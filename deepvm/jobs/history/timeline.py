@@ -64,7 +64,10 @@ class Trained:
 
 def phases(machine: MachineRecord, now_s: float, trained: Trained) -> Iterator[Phase]:
     """What a machine did from when to when, as far as it is known."""
-    end_s = now_s if machine.ended_s is None else machine.ended_s
+    if machine.ended_s is None:
+        end_s = now_s
+    else:
+        end_s = machine.ended_s
     if machine.end_reason == REFUSED and machine.ended_s is None and machine.launched_s is None:
         end_s = machine.requested_s  # how long the cloud took to refuse is unknown
     last_s = end_s

@@ -204,15 +204,23 @@ def _step_s(generations: Sequence[_Generation], without: Downtimes = ()) -> floa
     took_s = sum(g.known[1] - g.start_s - g.known_stalls_s for g in known) - sum(
         one.span_s for one in unseen
     )
-    return took_s / steps if steps > 0 and took_s > 0 else 0.0
+    if steps > 0 and took_s > 0:
+        return took_s / steps
+    return 0.0
 
 
 def _lost_steps(generations: Sequence[_Generation], step_s: float) -> int:
     """Steps done twice; those since a machine's last checkpoint are estimated by time."""
     lost = 0
     for one, later in zip(generations, generations[1:], strict=False):
-        step, at_s = one.known if one.known[1] else (one.first, one.start_s)
-        since_s = 0.0 if one.held_s else one.end_s - at_s - (one.stalls_s - one.known_stalls_s)
+        if one.known[1]:
+            step, at_s = one.known
+        else:
+            step, at_s = (one.first, one.start_s)
+        if one.held_s:
+            since_s = 0.0
+        else:
+            since_s = one.end_s - at_s - (one.stalls_s - one.known_stalls_s)
         lost += max(step + round(since_s / step_s) - later.first, 0) if step_s else 0
     return lost
 
@@ -221,7 +229,9 @@ def _death_s(machine: MachineRecord) -> float:
     """When it was, or would have been, preempted."""
     if machine.noticed_s is not None and machine.taken_s is not None:
         return machine.taken_s
-    return machine.ended_s or math.inf if machine.end_reason in (LOST, PREEMPTED) else math.inf
+    if machine.end_reason in (LOST, PREEMPTED):
+        return machine.ended_s or math.inf
+    return math.inf
 
 
 def _needed_s(

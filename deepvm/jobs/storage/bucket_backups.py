@@ -168,7 +168,9 @@ class BucketBackups:
 
     def _entries(self) -> Mapping[str, str]:
         found = self._ledger.read()
-        return self._all_there() if found is None else found.entries
+        if found is None:
+            return self._all_there()
+        return found.entries
 
     def _clear(self, epoch: int) -> None:
         """Once: remove what older generations have sent and that never counted."""

@@ -67,7 +67,10 @@ def pack(folder: Path, target: Path) -> None:
 def unpack(archive: Path, folder: Path) -> None:
     """Unpack what :func:`pack` has made and the controller has signed. Raises DataError."""
     # Python before 3.10.12 and 3.11.4 has no filters
-    options: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+    if hasattr(tarfile, "data_filter"):
+        options: Any = {"filter": "data"}
+    else:
+        options = {}
     try:
         folder.mkdir(exist_ok=True)
         with tarfile.open(archive, "r:gz") as found:

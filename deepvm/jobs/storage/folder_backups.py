@@ -149,7 +149,10 @@ class FolderBackups:
         return sorted(found, key=lambda kept: place_of(kept.name), reverse=True)
 
     def _names(self) -> list[str]:
-        names = [folder.name for folder in self._root.iterdir()] if self._root.is_dir() else []
+        if self._root.is_dir():
+            names = [folder.name for folder in self._root.iterdir()]
+        else:
+            names = []
         return [name for name in names if _NAME.fullmatch(name)]
 
     def set_aside(self, kept: StoredBackup, epoch: int) -> None:

@@ -39,9 +39,15 @@ def parse(code: str) -> GitCode | None:
     text = code.removeprefix(GIT).strip()
     scheme, mark, rest = text.partition("://")
     # An @ in front of the path belongs to the user: https://me@host/path, git@host:path.
-    begin = len(scheme) + len(mark) + rest.find("/") if mark else text.find(":") + 1
+    if mark:
+        begin = len(scheme) + len(mark) + rest.find("/")
+    else:
+        begin = text.find(":") + 1
     at = text.rfind("@")
-    url, ref = (text[:at], text[at + 1 :]) if at >= max(begin, 0) else (text, "HEAD")
+    if at >= max(begin, 0):
+        url, ref = (text[:at], text[at + 1 :])
+    else:
+        url, ref = (text, "HEAD")
     if (
         " " in text
         or not url
@@ -60,7 +66,9 @@ def public(url: str) -> str:
     if not found.netloc or "@" not in found.netloc:
         return url
     user, _, host = found.netloc.rpartition("@")
-    kept = f"{user.partition(':')[0]}@" if found.scheme == "ssh" else ""
+    kept = ""
+    if found.scheme == "ssh":
+        kept = f"{user.partition(':')[0]}@"
     return f"{GIT if url.startswith(GIT) else ''}{urlunsplit(found._replace(netloc=kept + host))}"
 
 

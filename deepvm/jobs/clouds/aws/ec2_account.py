@@ -91,7 +91,9 @@ class Ec2Account:
             "iam", "GetInstanceProfile", ("NoSuchEntity",), InstanceProfileName=profile
         )
         if answer == "NoSuchEntity" or not answer["InstanceProfile"].get("Roles"):
-            lacks = "there is no" if answer == "NoSuchEntity" else "there is no role in the"
+            lacks = "there is no role in the"
+            if answer == "NoSuchEntity":
+                lacks = "there is no"
             raise RefusedError(
                 f"{lacks} instance profile {profile}, with which {what}; {_GUIDE}, and {variable}"
                 " names another"
@@ -124,14 +126,16 @@ class Ec2Account:
 
     def image(self, instance_type: str) -> str:
         arch, gpu = self._once(f"type {instance_type}", lambda: self._type(instance_type))
-        named = self.settings.ami if gpu else self.settings.anchor_ami
+        if gpu:
+            named = self.settings.ami
+        else:
+            named = self.settings.anchor_ami
         if named.startswith("ami-"):
             return named
-        default = (
-            _GPU_IMAGE.format(arch=arch)
-            if gpu
-            else _PLAIN_IMAGE.format(arch=_DEBIAN_NAMES.get(arch, arch))
-        )
+        if gpu:
+            default = _GPU_IMAGE.format(arch=arch)
+        else:
+            default = _PLAIN_IMAGE.format(arch=_DEBIAN_NAMES.get(arch, arch))
         return str(
             self._once(f"image {gpu} {arch}", lambda: self._parameter(named or default, gpu))
         )
@@ -150,7 +154,9 @@ class Ec2Account:
     def _parameter(self, name: str, gpu: bool) -> str:
         found = self.ask("ssm", "GetParameter", ("ParameterNotFound",), Name=name)
         if found == "ParameterNotFound":
-            variable = "DEEPVM_AWS_AMI" if gpu else "DEEPVM_AWS_ANCHOR_AMI"
+            variable = "DEEPVM_AWS_ANCHOR_AMI"
+            if gpu:
+                variable = "DEEPVM_AWS_AMI"
             raise RefusedError(
                 f"{variable}: {self.settings.region} has no image {name}; set it to an id such as"
                 " ami-0123"

@@ -135,7 +135,10 @@ class Ec2Cloud:
         return own
 
     def listen(self) -> tuple[str, int]:
-        own = "" if self._settings.controller_host else own_address()
+        if self._settings.controller_host:
+            own = ""
+        else:
+            own = own_address()
         return own or "0.0.0.0", self._settings.controller_port
 
     def announce(self, job: str, url: str) -> None:
@@ -161,7 +164,10 @@ class Ec2Cloud:
     def zones(self, instance_type: str, market: str) -> Mapping[str, float | None]:
         self._account.check()
         names = self._account.zones(instance_type)
-        prices = self._account.spot_prices(instance_type) if market == _SPOT else {}
+        if market == _SPOT:
+            prices = self._account.spot_prices(instance_type)
+        else:
+            prices = {}
         return {
             name: prices.get(name)
             for name in sorted(names, key=lambda name: prices.get(name, float("inf")))
@@ -426,7 +432,10 @@ class Ec2Cloud:
         if name in _USD_PER_HOUR:
             return _USD_PER_HOUR[name]
         known = load_catalog().by_name.get(name)
-        price = None if known is None else known.usd_per_hour(Market.ON_DEMAND)
+        if known is None:
+            price = None
+        else:
+            price = known.usd_per_hour(Market.ON_DEMAND)
         if price is None:
             small = ", ".join(sorted(_USD_PER_HOUR))
             raise RefusedError(

@@ -148,7 +148,9 @@ def _limit(most_usd_per_hour: float | None) -> str:
     if most_usd_per_hour is None:
         return ""
     exact = Decimal(str(most_usd_per_hour)).quantize(MICRO, rounding=ROUND_FLOOR)
-    return f"{exact.normalize():f}" if exact > LEAST_MAX_PRICE else ""
+    if exact > LEAST_MAX_PRICE:
+        return f"{exact.normalize():f}"
+    return ""
 
 
 def refusal(pool: Pool, codes: Iterable[str], most_usd_per_hour: float | None = None) -> str:

@@ -81,7 +81,9 @@ class Rendezvous:
         def met() -> list[str]:
             known[:] = sorted(self._below("nodes").values())
             alive = [address for address in known if _answers(address, port)]
-            return alive if self._fetch_token(token_file) and len(alive) == keepers else []
+            if self._fetch_token(token_file) and len(alive) == keepers:
+                return alive
+            return []
 
         def missing() -> str:
             there = ", ".join(known) or "no VM"

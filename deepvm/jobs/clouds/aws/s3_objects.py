@@ -45,7 +45,10 @@ class S3Objects:
         self._ask("PutObject", (), Key=self._prefix + key, Body=data, ServerSideEncryption="AES256")
 
     def replace(self, key: str, data: bytes, tag: str | None) -> str:
-        condition = {"IfNoneMatch": "*"} if tag is None else {"IfMatch": tag}
+        if tag is None:
+            condition = {"IfNoneMatch": "*"}
+        else:
+            condition = {"IfMatch": tag}
         found = self._ask(
             "PutObject",
             _CHANGED,
