@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from deepvm.core.cluster.cluster import Binding, JobEstimate, Recommendation, Spread
+from deepvm.core.options import whole
 from deepvm.core.units import format_seconds
 from deepvm.errors import RequestError, SimulationError
 from deepvm.planner.infeasible import Infeasible
@@ -58,10 +59,8 @@ def read_runs(value: Any, *, job: bool) -> int | None:
         raise RequestError(
             "simulate", value, "only together with --job, --work, --tokens, --samples or --epochs"
         )
-    text = str(value)
-    if not (text.isascii() and text.isdigit() and len(text) < 9 and 0 < int(text) <= MAX_RUNS):
-        raise RequestError("simulate", value, f"a whole number of runs from 1 to {MAX_RUNS}")
-    return int(text)
+    runs: int = whole(MAX_RUNS)(value, "simulate")
+    return runs
 
 
 def simulate_ranking(answer: Recommendations, runs: int | None, say: Say) -> Recommendations:
@@ -299,9 +298,10 @@ class _Simulator:
         saves = job.steps / work.policy.fixed_steps if work.policy.fixed_steps else 0.0
         events = r.outlook.preemptions + saves
         if not events <= MAX_EVENTS:
+            but = "" if r.outlook.sound else ", though it is out of its range and may be far off"
             self.say(
                 f"{r.cluster}: {events:.3g} lifetimes and saves take too long to simulate; shown is"
-                " the closed form"
+                f" the closed form{but}"
             )
             return None
         runs = self.runs or RUNS

@@ -53,7 +53,7 @@ def test_the_table_has_the_95_percent(run: Run) -> None:
 
 
 def test_where_the_closed_form_fails_simulation_is_what_is_advised(run: Run) -> None:
-    assert "'--simulate 400' simulates them" in run(*ASK, *DOUBTFUL)[2]
+    assert "--simulate 400" in run(*ASK, *DOUBTFUL)[2]
     assert "--simulate" not in run(*ASK, *DOUBTFUL, "--simulate", "50")[2]
 
 
