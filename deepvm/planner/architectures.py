@@ -63,7 +63,9 @@ class Architecture:
         for market in sorted(self.markets, key=lambda m: m.value):
             if instance.usd_per_hour(market) is None:
                 return f"no-{market.value}-price"
-        return "network-unknown" if self.tiered and instance.network_gbps is None else ""
+        if self.tiered and instance.network_gbps is None:
+            return "network-unknown"
+        return ""
 
 
 # One on-demand VM keeps the checkpoints: (n-1) spot(v) + on_demand(v) <= PW, n >= 2 (DeepVM eq. 3;

@@ -158,15 +158,15 @@ class Candidates:
             from deepvm.planner.workload.recovery import with_losses
 
             sizes = with_losses(sizes, architecture, self.request)
-        return sizes if work is None else work.forecast(sizes, self.reference)
+        if work is None:
+            return sizes
+        return work.forecast(sizes, self.reference)
 
     def _trusted(self, gpu: GpuCandidate, counts: IntArray) -> BoolArray:
         known = self.request.training is None or self.request.extrapolate
-        return (
-            np.full(len(counts), fill_value=True)
-            if known
-            else ~gpu.curve.extrapolated(counts.astype(np.float64))
-        )
+        if known:
+            return np.full(len(counts), fill_value=True)
+        return ~gpu.curve.extrapolated(counts.astype(np.float64))
 
 
 def architectures_of(request: PlanRequest) -> tuple[Architecture, ...]:
@@ -265,11 +265,10 @@ def gather(catalog: Catalog, request: PlanRequest) -> Candidates:
         sold=sold,
         offered=offered,
     )
-    reference = (
-        None
-        if request.work is None
-        else request.work.reference([g.instance for g in gpus], gpu_types)
-    )
+    if request.work is None:
+        reference = None
+    else:
+        reference = request.work.reference([g.instance for g in gpus], gpu_types)
     return Candidates(catalog, request, architectures, gpus, tier, rejections, reference, surcharge)
 
 
@@ -365,11 +364,16 @@ def _gpu_candidate(
             and quota_count(quotas, instance, market) == 0
         ):
             return Rejection(instance.name, "quota", quota_too_small(quotas, instance, market))
-    n_sat = 0 if instance.network_gbps is None else int(catalog.n_sat.lookup(instance.network_gbps))
+    if instance.network_gbps is None:
+        n_sat = 0
+    else:
+        n_sat = int(catalog.n_sat.lookup(instance.network_gbps))
     return GpuCandidate(instance, curve, k, n_sat)
 
 
 def _curve(instance: InstanceType, catalog: Catalog, request: PlanRequest) -> SpeedupCurve | None:
     """The curve to use: of the requested kind, else the type's own, else the catalog's."""
-    own = instance.default_speedup if request.speedup is None else ""
+    own = ""
+    if request.speedup is None:
+        own = instance.default_speedup
     return (instance.curve(own) if own else None) or instance.curve(request.curves_of(catalog))

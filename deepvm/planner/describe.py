@@ -124,12 +124,17 @@ def describe(
         offer = "offer" if len(both) > 1 else "offers"
         types = f"{gpu.name} and {cluster.memory.instance.name}"
         warnings.append(f"only {', '.join(both)} {offer} both {types}: start the cluster there")
-    total_s = None if work is None else float(sizes.total_s[row])
+    if work is None:
+        total_s = None
+    else:
+        total_s = float(sizes.total_s[row])
     bill = _bill(cluster, total_s, candidates)
     outlook = None
     slow_s = 0.0
     if work is not None and total_s is not None:
-        once_usd = float(bill.usd_once) if bill is not None and bill.counted else 0.0
+        once_usd = 0.0
+        if bill is not None and bill.counted:
+            once_usd = float(bill.usd_once)
         usd_per_hour = choice.price / MICRO_USD
         costs_usd = None
         if prediction is not None and prediction.kept.low:
@@ -186,7 +191,10 @@ def _bill(cluster: Cluster, total_s: float | None, candidates: Candidates) -> Bi
         return None
     from deepvm.core.bill.bill import RentedVms, bill_of  # not for catalogs that are no cloud's
 
-    hours = None if total_s is None or math.isinf(total_s) else total_s / 3600
+    if total_s is None or math.isinf(total_s):
+        hours = None
+    else:
+        hours = total_s / 3600
     on_demand = cluster.on_demand_count + (cluster.memory.count if cluster.memory else 0)
     vms = RentedVms(cluster.spot_count, on_demand, cluster.usd_per_hour, hours)
     return bill_of(vms, rates, candidates.request.extras)
@@ -269,7 +277,9 @@ def _of_pools(cluster: Cluster, outlook: JobEstimate | None, slow_s: float) -> I
         if reserved is None:
             continue
         kind = reserved.kind.replace("-", " ")
-        end = f", which ends at {reserved.until}" if reserved.until else ""
+        end = ""
+        if reserved.until:
+            end = f", which ends at {reserved.until}"
         yield f"{whose} are those of the {kind} {reserved.pool}{end}: start them there"
         if reserved.until and outlook is None:
             yield (
@@ -304,7 +314,10 @@ def _next_zone(cluster: Cluster, tier: MemoryNodeTable, sender_n_sat: int) -> Cl
 
 
 def _by_price(cluster: Cluster) -> tuple[int, int, str, str]:
-    nodes = (cluster.memory.count, cluster.memory.instance.name) if cluster.memory else (0, "")
+    if cluster.memory:
+        nodes = (cluster.memory.count, cluster.memory.instance.name)
+    else:
+        nodes = (0, "")
     return (cluster.micro_usd_per_hour, *nodes, cluster.zone.zone if cluster.zone else "")
 
 
@@ -317,7 +330,9 @@ def improvement(old: Choice, new: Choice, request: PlanRequest) -> float | None:
     if request.policy is PolicyName.DEEPVM:
         return (new.value - old.value) / abs(old.value)
     before, after = (float(c.block.sizes.throughput[c.size]) for c in (old, new))
-    return after / before - 1 if before else None
+    if before:
+        return after / before - 1
+    return None
 
 
 def binding(choice: Choice, candidates: Candidates) -> tuple[Binding, ...]:
@@ -377,7 +392,9 @@ def binding(choice: Choice, candidates: Candidates) -> tuple[Binding, ...]:
         for instance, market, vms in used:
             if vms > quota_count(candidates.quotas, instance, market):
                 reason = quota_too_small(candidates.quotas, instance, market, vms)
-                name = "quota" if instance.reserved is None else "reservation"
+                name = "reservation"
+                if instance.reserved is None:
+                    name = "quota"
                 found.append(Binding(name, reason))
         return found
 

@@ -57,7 +57,10 @@ class WhyNot(Answer):
 
 def why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
     """Answer a validated request; see :func:`deepvm.explain`."""
-    units = "" if request.training is None else request.training.workload.units
+    if request.training is None:
+        units = ""
+    else:
+        units = request.training.workload.units
     return replace(_why_not(catalog, request, name), units=units)
 
 
@@ -87,7 +90,9 @@ def _why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
         else:
             rejection = rejection_of(candidates, name, cheapest.price, f", {cheapest.cluster},")
             short = rejection.reason in ("memory", "gpu-memory")
-            verdict = "has too little memory" if short else "is beyond the budget"
+            verdict = "is beyond the budget"
+            if short:
+                verdict = "has too little memory"
         text = f"{name} {verdict}: {rejection.detail}"
         return WhyNot(catalog, name, text, rejection=rejection)
     assert winner is not None  # if any plan has this type
@@ -186,7 +191,10 @@ def _verdict(
     share = "no measured throughput to compare"
     if ahead is not None and request.policy is PolicyName.DEEPVM:
         # Makespans are compared by jobs in the same time.
-        worse = -ahead / (1 + ahead) if request.objective is Objective.MAKESPAN else -ahead
+        if request.objective is Objective.MAKESPAN:
+            worse = -ahead / (1 + ahead)
+        else:
+            worse = -ahead
         share = f"{worse:.1%} {_WORSE[request.objective]}"
     elif ahead is not None:
         more = "more" if ahead >= 0 else "less"

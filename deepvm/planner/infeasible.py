@@ -158,8 +158,13 @@ def lacks_memory(candidates: Candidates, name: str) -> Rejection | None:
         rule = candidates.catalog.memory_nodes
         return Rejection(name, "memory", too_little_memory(instance, request, rule))
     law = law_of(own.gpus[0].curve)
-    needs = "" if law is None else law.speed_of(np.array([float(plan.cluster.gpu_count)])).needs
-    return Rejection(name, "gpu-memory", needs) if needs else None
+    if law is None:
+        needs = ""
+    else:
+        needs = law.speed_of(np.array([float(plan.cluster.gpu_count)])).needs
+    if needs:
+        return Rejection(name, "gpu-memory", needs)
+    return None
 
 
 def _without_quotas(candidates: Candidates, trains: str) -> Infeasible:
@@ -219,7 +224,10 @@ def _job_limits(candidates: Candidates, cheapest: Choice | None) -> Infeasible |
     work = request.work
     if work is None:
         return None
-    instead = "" if cheapest is None else f", or pay at least {format_usd(cheapest.price)} $/h"
+    if cheapest is None:
+        instead = ""
+    else:
+        instead = f", or pay at least {format_usd(cheapest.price)} $/h"
     patient = replace(
         request, policy=PolicyName.DEEPVM, work=replace(work, deadline_s=None, total_budget=None)
     )
@@ -249,7 +257,9 @@ def _job_limits(candidates: Candidates, cheapest: Choice | None) -> Infeasible |
     thrifty = _enumeration(candidates, cheaply).best(budget)
     if thrifty is None or work.total_budget is None:
         return None
-    that = "" if work.deadline_s is None else " that ends in time"
+    that = " that ends in time"
+    if work.deadline_s is None:
+        that = ""
     bill = math.ceil(-thrifty.value / MICRO_USD * 100) / 100
     reason = (
         f"no cluster is expected to finish the job for {work.total_budget.normalize():f} $ or less:"
@@ -484,7 +494,10 @@ def _grouped(candidates: Candidates, *, gpu: bool) -> str:
     for instance, r in rejected:
         if (instance.gpu is not None) != gpu:
             continue
-        key = instance.quota_family if r.reason == "quota" else _PHRASES.get(r.reason, r.detail)
+        if r.reason == "quota":
+            key = instance.quota_family
+        else:
+            key = _PHRASES.get(r.reason, r.detail)
         groups.setdefault(key, []).append(instance.name)
         phrases.setdefault(key, r.detail if r.reason == "quota" else key)
         if r.reason == "unprofiled" and models:

@@ -176,7 +176,9 @@ class Work:
 
     def throughput_of(self, reference: InstanceType) -> float:
         """The throughput at which a step takes the job's ``step_s``."""
-        return (reference.eflops or 0.0) if self.unit is None else self.unit
+        if self.unit is None:
+            return reference.eflops or 0.0
+        return self.unit
 
     def life_s(self, instance: InstanceType) -> float:
         """Mean seconds to preemption of a spot VM (a history's low end); unknown bands: worst."""
@@ -300,7 +302,9 @@ def known_life_s(mttp: str | float | None, interruption_rate: str | float | None
         )
     if mttp is not None:
         return parse_seconds(mttp, "mttp")
-    return None if interruption_rate is None else mean_life_s(_share(interruption_rate))
+    if interruption_rate is None:
+        return None
+    return mean_life_s(_share(interruption_rate))
 
 
 def _share(value: str | float) -> float:

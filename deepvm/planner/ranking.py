@@ -88,7 +88,9 @@ class Plans:
 
     def in_time(self, whatever: bool) -> Plans:
         """As if none could miss the deadline, if ``whatever``."""
-        return replace(self, late=np.zeros(len(self))) if whatever else self
+        if whatever:
+            return replace(self, late=np.zeros(len(self)))
+        return self
 
     @property
     def sound(self) -> BoolArray:
@@ -97,7 +99,10 @@ class Plans:
 
     def eligible(self, left: BoolArray) -> BoolArray:
         """Of those that are left, what may come first."""
-        believed = left & self.trusted if (left & self.trusted).any() else left
+        if (left & self.trusted).any():
+            believed = left & self.trusted
+        else:
+            believed = left
         in_time = believed & (self.late <= SELDOM)
         if in_time.any():
             return np.asarray(in_time)
@@ -274,7 +279,9 @@ def cheapest_reaching(
     rows = np.flatnonzero(
         plans.eligible(np.ones(len(plans), dtype=np.bool_)) & (plans.value >= value)
     )
-    return enumeration.choice(int(rows[0])) if len(rows) else None
+    if len(rows):
+        return enumeration.choice(int(rows[0]))
+    return None
 
 
 def weighed(
@@ -358,4 +365,6 @@ def _bands(sizes: TrainingTable, rows: IntArray) -> IntArray:
 def band_of(instance: InstanceType) -> int:
     """The interruption band of a type; an unknown one counts as worse than the worst."""
     band = instance.interruption_band
-    return len(INTERRUPTION_BANDS) if band is None else band
+    if band is None:
+        return len(INTERRUPTION_BANDS)
+    return band

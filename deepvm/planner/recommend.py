@@ -320,7 +320,9 @@ def _nearly(
     enumeration = enumeration.only(np.arange(enumeration.affordable(best.price)))
     choice = cheapest_reaching(enumeration, request, best.value * NEARLY)
     cheaper = choice is not None and choice.price <= (1 - WORTH_SAVING) * best.price
-    return describe(choice, candidates) if choice is not None and cheaper else None
+    if choice is not None and cheaper:
+        return describe(choice, candidates)
+    return None
 
 
 def _on_demand(enumeration: Enumeration, candidates: Candidates) -> Recommendation | None:
@@ -347,7 +349,9 @@ def _on_demand(enumeration: Enumeration, candidates: Candidates) -> Recommendati
         candidates = replace(candidates, request=request)
         plans = Enumeration.build([block_of(ON_DEMAND, candidates)])
     choice = first(plans, request, request.budget_micro_usd)
-    return None if choice is None else describe(choice, candidates)
+    if choice is None:
+        return None
+    return describe(choice, candidates)
 
 
 def _next_change(
@@ -357,5 +361,8 @@ def _next_change(
     change = next_first(enumeration, request, request.budget_micro_usd, now)
     if change is None:
         return None
-    gain = None if now is None else improvement(now, change, request)
+    if now is None:
+        gain = None
+    else:
+        gain = improvement(now, change, request)
     return NextChange(Decimal(change.price) / MICRO_USD, describe(change, candidates), gain)

@@ -52,9 +52,9 @@ class Comparison(Answer):
 
     def place(self, catalog: Catalog) -> str:
         """A catalog's location: the region, after the cloud if several (``gcp us-central1``)."""
-        return (
-            f"{cloud_name(catalog)} {catalog.region}" if self.of_several_clouds else catalog.region
-        )
+        if self.of_several_clouds:
+            return f"{cloud_name(catalog)} {catalog.region}"
+        return catalog.region
 
     @property
     def first_for_more(self) -> tuple[Decimal, Placed] | None:
@@ -111,7 +111,9 @@ def compare(answers: Sequence[Recommendations]) -> Comparison:
 
 def cloud_name(catalog: Catalog) -> str:
     """The cloud of a market's catalog, ``aws`` of ``aws-us-east-1``; else the catalog's name."""
-    return catalog.name.removesuffix(f"-{catalog.region}") if catalog.region else catalog.name
+    if catalog.region:
+        return catalog.name.removesuffix(f"-{catalog.region}")
+    return catalog.name
 
 
 def _where(catalog: Catalog) -> tuple[str, str]:
@@ -130,17 +132,23 @@ def _first(left: Sequence[Placed], request: PlanRequest) -> int:
         return best
     other = sure[_best([left[i] for i in sure], request)]
     (value, *_), (certain, *_) = (_worth(left[i].recommendation, request) for i in (best, other))
-    near = certain * QUARTER >= value if value > 0 else certain >= value * QUARTER
-    return other if near else best
+    if value > 0:
+        near = certain * QUARTER >= value
+    else:
+        near = certain >= value * QUARTER
+    if near:
+        return other
+    return best
 
 
 def _is_sure(placed: Placed, request: PlanRequest) -> bool:
     """Whether it is known to be available, with rates for all that users ask of the bill."""
     bill = placed.recommendation.bill
     extras = request.extras
-    unknown = (
-        set(COSTS) if bill is None else {part.name for part in bill.not_counted if part.unknown}
-    )
+    if bill is None:
+        unknown = set(COSTS)
+    else:
+        unknown = {part.name for part in bill.not_counted if part.unknown}
     return not placed.answer.catalog.unsure and not (unknown & set(extras.given)) - extras.excluded
 
 
@@ -190,15 +198,18 @@ def _doubt(cluster: Cluster, request: PlanRequest) -> SpeedUncertainty | None:
     speed = request.training.speeds.speed(
         cluster.gpu, request.training.workload, np.array([float(cluster.gpu_count)])
     )
-    return None if isinstance(speed, str) else speed.doubt
+    if isinstance(speed, str):
+        return None
+    return speed.doubt
 
 
 def _tie_break(placed: Placed) -> tuple[object, ...]:
     cluster = placed.recommendation.cluster
     where = _where(placed.answer.catalog)
-    nodes, node = (
-        (cluster.memory.count, cluster.memory.instance.name) if cluster.memory else (0, "")
-    )
+    if cluster.memory:
+        nodes, node = (cluster.memory.count, cluster.memory.instance.name)
+    else:
+        nodes, node = (0, "")
     names = (cluster.architecture, cluster.gpu.name, cluster.gpu_count, node, *where)
     return (placed.recommendation.counted_usd_per_hour, nodes, *names)
 

@@ -29,7 +29,9 @@ UNLIMITED = 2**31  # stands for "no quota" in a column of counts
 def quota_count(quotas: Iterable[Quota], instance: InstanceType, market: Market) -> int:
     """How many VMs of a type a quota allows; ``UNLIMITED`` without one."""
     limit = quota_limit(quotas, instance.quota_family, market)
-    return UNLIMITED if limit is None else limit // instance.vcpus
+    if limit is None:
+        return UNLIMITED
+    return limit // instance.vcpus
 
 
 def quota_too_small(
@@ -95,7 +97,9 @@ def why_absent(catalog: Catalog, glob: str, *, training: bool = False) -> str:
         ):
             return why
     there = [i for i in catalog if training and i.gpu is None and matches(i.name, (glob,))]
-    return f"{there[0].name}: {there[0].unusable or 'it has no GPU'}" if there else ""
+    if there:
+        return f"{there[0].name}: {there[0].unusable or 'it has no GPU'}"
+    return ""
 
 
 def training_rejection(instance: InstanceType, request: PlanRequest) -> Rejection | None:
@@ -145,7 +149,9 @@ def _without_wheels(instance: InstanceType, gpu: Gpu, request: PlanRequest) -> s
         g.casefold() for g in request.gpus
     }
     measured = any(law.known.measured for law in map(law_of, instance.speedups) if law is not None)
-    return "" if named or measured else WITHOUT_WHEELS.get(gpu.name, "")
+    if named or measured:
+        return ""
+    return WITHOUT_WHEELS.get(gpu.name, "")
 
 
 def _excluded(
@@ -173,7 +179,10 @@ def _filtered(gpu: Gpu, request: PlanRequest) -> str:
     """Which filter leaves GPUs out, empty when none does; an unknown figure passes no filter."""
     if gpu.count not in request.gpus_per_vm:
         return f"it has {gpu.count} GPUs, wanted {_shown(request.gpus_per_vm, str)}"
-    each = None if gpu.memory_gib is None else int(gpu.memory_gib * GIB)
+    if gpu.memory_gib is None:
+        each = None
+    else:
+        each = int(gpu.memory_gib * GIB)
     together = None if each is None else each * gpu.count
     for what, size, allowed in (
         ("each GPU has", each, request.gpu_memory_bytes),
@@ -217,7 +226,9 @@ def _memory_reasons(
         yield "memory", too_little_memory(instance, request, rule)
     elif quota_count(quotas, instance, Market.ON_DEMAND) < least:
         detail = quota_too_small(quotas, instance, Market.ON_DEMAND, least)
-        held = f"; so many hold {request.held} together (eq. 6)" if least > 1 else ""
+        held = ""
+        if least > 1:
+            held = f"; so many hold {request.held} together (eq. 6)"
         yield "quota", detail + held
 
 
@@ -225,7 +236,10 @@ def too_little_memory(instance: InstanceType, request: PlanRequest, rule: Memory
     """What a memory node has, and what checkpoints need."""
     memory = instance.memory_bytes or 0
     room = rule.room_bytes(memory)
-    has = "unknown" if instance.memory_gib is None else f"{instance.memory_gib:g} GiB"
+    if instance.memory_gib is None:
+        has = "unknown"
+    else:
+        has = f"{instance.memory_gib:g} GiB"
     if room < memory:
         has += f", of which {room / GIB:.3g} GiB can hold checkpoints"
     if rule.most_nodes is not None and room:

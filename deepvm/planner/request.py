@@ -126,13 +126,18 @@ class PlanRequest:
 
         Those of the baselines are ranked by their own rule alone.
         """
-        asked = self.training is not None if self.rank is None else self.rank is Rank.MACHINES
+        if self.rank is None:
+            asked = self.training is not None
+        else:
+            asked = self.rank is Rank.MACHINES
         return asked and self.has_objective
 
     @property
     def plans_of_a_size(self) -> int:
         """How many of the ranked clusters may differ in their memory nodes alone."""
-        return 1 if self.ranks_machines else self.top
+        if self.ranks_machines:
+            return 1
+        return self.top
 
     @property
     def weighs_doubt(self) -> bool:
@@ -144,12 +149,17 @@ class PlanRequest:
 
         And those of reserved pools.
         """
-        limits = catalog.quotas if self.quotas is None else self.quotas
+        if self.quotas is None:
+            limits = catalog.quotas
+        else:
+            limits = self.quotas
         return (*limits, *(catalog.pool_quotas if self.pools_end else ()))
 
     def curves_of(self, catalog: Catalog) -> str:
         """The kind of curve for types without a default of their own: the request's, else the catalog's."""
-        return self.speedup.value if self.speedup else catalog.default_speedup
+        if self.speedup:
+            return self.speedup.value
+        return catalog.default_speedup
 
     @property
     def budget_micro_usd(self) -> int:
@@ -169,7 +179,9 @@ class PlanRequest:
     @property
     def in_all(self) -> str:
         """Behind a price that is compared with the budget: whether it is of more than VMs."""
-        return " in all" if self.extras.counted else ""
+        if self.extras.counted:
+            return " in all"
+        return ""
 
     @classmethod
     def parse(cls, budget: Money, options: PlanOptions | None = None, **given: Any) -> PlanRequest:

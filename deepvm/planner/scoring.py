@@ -33,7 +33,9 @@ class Scoring:
     def values(self, rows: IntArray, prices: IntArray) -> FloatArray:
         """Values of plans, given their rows and prices, micro-dollars an hour; higher is better."""
         scores = self.scores[rows]
-        return -(prices / scores) if self.per_dollar else scores
+        if self.per_dollar:
+            return -(prices / scores)
+        return scores
 
 
 def tie_floor(best: float) -> float:
@@ -56,11 +58,10 @@ def scoring(request: PlanRequest, sizes: TrainingTable) -> Scoring:
         # One whole number that sorts like (eFLOPS, n).
         return Scoring((order[sizes.type_index] * biggest + sizes.count).astype(np.float64))
     ideal = request.policy is PolicyName.NOSCALE
-    work, z = (
-        (sizes.ideal_throughput, sizes.ideal_z)
-        if ideal
-        else (sizes.effective, sizes.z * sizes.kept)
-    )
+    if ideal:
+        work, z = (sizes.ideal_throughput, sizes.ideal_z)
+    else:
+        work, z = (sizes.effective, sizes.z * sizes.kept)
     if request.objective is Objective.FLOPP:
         return Scoring(z)
     if request.needs_work:

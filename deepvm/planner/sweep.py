@@ -47,7 +47,9 @@ class Sweep(Rows[SweepRow]):
     def __repr__(self) -> str:
         """How many rows, and in how many nothing is feasible."""
         budgets = [row.budget for row in self.rows]
-        asked = f", {min(budgets):f} to {max(budgets):f} $/h" if budgets else ""
+        asked = ""
+        if budgets:
+            asked = f", {min(budgets):f} to {max(budgets):f} $/h"
         empty = sum(row.recommendation is None for row in self.rows)
         return (
             f"<Sweep of {self.catalog.name}: {counted(len(self.rows), 'row')}{asked}, {empty}"
@@ -88,7 +90,13 @@ def solve_budgets(
     for budget in budgets:
         for candidates, enumeration in zip(gathered, enumerations, strict=True):
             choice = first(enumeration, candidates.request, budget_micro_usd(budget))
-            best = None if choice is None else describe(choice, candidates)
+            if choice is None:
+                best = None
+            else:
+                best = describe(choice, candidates)
             rows.append(SweepRow(budget, candidates.request.policy, best, candidates.reference))
-    workload = None if request.training is None else request.training.workload
+    if request.training is None:
+        workload = None
+    else:
+        workload = request.training.workload
     return Sweep(catalog, request.objective, tuple(rows), workload)

@@ -148,12 +148,16 @@ class Enumeration:
     def reaching(self, value: float) -> Choice | None:
         """The cheapest plan with at least this value; None without any."""
         row = int(np.searchsorted(self.best_so_far, value))
-        return self.choice(row) if row < len(self) else None
+        if row < len(self):
+            return self.choice(row)
+        return None
 
     def best(self, budget: int) -> Choice | None:
         """The best plan within a budget, if any."""
         within = self.affordable(budget)
-        return self.reaching(tie_floor(float(self.best_so_far[within - 1]))) if within else None
+        if within:
+            return self.reaching(tie_floor(float(self.best_so_far[within - 1])))
+        return None
 
     def top(self, budget: int, count: int) -> list[Choice]:
         """The best ``count`` plans within a budget, exact up to the ``top`` of :meth:`build`."""
@@ -169,7 +173,9 @@ class Enumeration:
 
     def cheapest(self) -> Choice | None:
         """The cheapest plan of all, if any."""
-        return self.choice(0) if len(self) else None
+        if len(self):
+            return self.choice(0)
+        return None
 
     def column(self, of: Callable[[TrainingTable, IntArray], Array]) -> Array:
         """What ``of`` says of the size of each plan, given sizes and rows of them."""
@@ -204,9 +210,14 @@ class Enumeration:
     def next_change(self, budget: int) -> Choice | None:
         """The best plan at the next budget that buys a better one, if any."""
         now = self.best(budget)
-        bar = -np.inf if now is None else now.value + abs(now.value) * TIE
+        if now is None:
+            bar = -np.inf
+        else:
+            bar = now.value + abs(now.value) * TIE
         row = int(np.searchsorted(self.best_so_far, bar, side="right"))
-        return self.best(int(self.price[row])) if row < len(self) else None
+        if row < len(self):
+            return self.best(int(self.price[row]))
+        return None
 
 
 def _plans(block: Block, top: int) -> IntArray:
@@ -217,7 +228,10 @@ def _plans(block: Block, top: int) -> IntArray:
         rows = np.arange(len(sizes), dtype=np.int64)
         plans = np.stack([rows, np.full_like(rows, -1), np.zeros_like(rows), sizes.price])
     else:
-        plans = _with_tiers(sizes, block.tier, top) if len(sizes) and len(block.tier) else none
+        if len(sizes) and len(block.tier):
+            plans = _with_tiers(sizes, block.tier, top)
+        else:
+            plans = none
     return np.asarray(plans[:, plans[3] <= sizes.most_usd[plans[0]]])
 
 

@@ -56,7 +56,9 @@ class Constraint:
     def holds(self, values: Sequence[int]) -> bool:
         """Whether it holds, exactly."""
         left = sum(coefficient * values[variable] for variable, coefficient in self.terms)
-        return left <= self.bound if self.sense == "<=" else left == self.bound
+        if self.sense == "<=":
+            return left <= self.bound
+        return left == self.bound
 
 
 @dataclass(frozen=True)

@@ -166,6 +166,9 @@ def _outcomes(
         if choice is None:
             yield TypeOutcome(name, model, rejection=reasons.get(name))
             continue
-        better = None if winner is None else improvement(winner, choice, request)
+        if winner is None:
+            better = None
+        else:
+            better = improvement(winner, choice, request)
         gap = None if better is None else 0.0 - better
         yield TypeOutcome(name, model, describe(choice, candidates), gap)

@@ -126,7 +126,10 @@ class _Search:
         # a tolerance.
         order = np.unique(self._block.scoring.scores, return_inverse=True)[1] + 1
         ranks = {row: -float(o) for row, o in enumerate(order.tolist())}
-        found = self._best_per_dollar() if self._block.scoring.per_dollar else self._find(ranks)
+        if self._block.scoring.per_dollar:
+            found = self._best_per_dollar()
+        else:
+            found = self._find(ranks)
         self._keep_value(tie_floor(found.value))
         self._highest_price = self._find(self._prices).price
         self._program.add(enumerate(self._formulation.prices), self._highest_price)

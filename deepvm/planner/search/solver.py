@@ -126,7 +126,10 @@ class IntegerProgram:
 
             problem.setObjective(expression(objective.items()))
             for number, (terms, bound, sense) in enumerate(self._rows):
-                compare = pulp.LpConstraintLE if sense == "<=" else pulp.LpConstraintEQ
+                if sense == "<=":
+                    compare = pulp.LpConstraintLE
+                else:
+                    compare = pulp.LpConstraintEQ
                 problem.addConstraint(
                     pulp.LpConstraint(expression(terms), compare, f"r_{number}", bound)
                 )
@@ -141,7 +144,9 @@ def _reduced(terms: _Terms, bound: float, sense: str) -> tuple[_Terms, float, st
     A bound of ``<=`` is rounded down, which loses no whole-number solution.
     """
     whole = [c for _, c in terms if isinstance(c, int)]
-    divisor = math.gcd(*whole) if len(whole) == len(terms) else 0
+    divisor = 0
+    if len(whole) == len(terms):
+        divisor = math.gcd(*whole)
     if not divisor:
         return terms, bound, sense
     reduced = tuple((v, int(c) // divisor) for v, c in terms)

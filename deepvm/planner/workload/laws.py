@@ -12,4 +12,6 @@ if TYPE_CHECKING:
 
 def law_of(curve: SpeedupCurve) -> StepTimeSpeedup | None:
     """The curve, if it follows from the step-time law of a model."""
-    return cast("StepTimeSpeedup", curve) if curve.kind == STEP_TIME else None
+    if curve.kind == STEP_TIME:
+        return cast("StepTimeSpeedup", curve)
+    return None

@@ -130,7 +130,10 @@ def _saving(
     reach = gbps / 8 * 1e9 * _OF_THE_NETWORK
     if architecture.keeps is CheckpointLocation.STORAGE:
         reach = np.minimum(reach, STORAGE_BYTES_PER_S)
-    each = size / count if sharded else np.full(len(count), size)
+    if sharded:
+        each = size / count
+    else:
+        each = np.full(len(count), size)
     moved = each / reach
     if architecture.keeps is CheckpointLocation.ANCHOR and sharded:
         moved = (size - each) / reach  # all but its own part
@@ -140,7 +143,9 @@ def _saving(
 
 
 def _gpus(instance: InstanceType) -> int:
-    return instance.gpu.count if instance.gpu else 1
+    if instance.gpu:
+        return instance.gpu.count
+    return 1
 
 
 def _gbps(instance: InstanceType) -> float:

@@ -33,7 +33,9 @@ def trained(catalog: Catalog, training: Training, most_vms: int) -> Catalog:
 def speed_of_one(instance: InstanceType, training: Training) -> TrainingSpeed | str:
     """The speed of one VM of a type, or why there is none."""
     found = training.speeds.speed(instance, training.workload, np.ones(1))
-    return found if isinstance(found, str) or found.fits[0] else found.needs
+    if isinstance(found, str) or found.fits[0]:
+        return found
+    return found.needs
 
 
 def _trained(instance: InstanceType, training: Training, sizes: FloatArray) -> InstanceType:
