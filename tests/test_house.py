@@ -63,6 +63,7 @@ PLACES = {
     "highspy": ["planner/search/solver.py"],
     "boto3": ["catalog/clouds/aws/", "checkpoint/tiers/bucket.py"],
     "botocore": ["catalog/clouds/aws/", "checkpoint/tiers/bucket.py"],
+    "jmespath": ["catalog/clouds/aws/"],
     "fsspec": ["checkpoint/tiers/cloud.py"],
     "torch": ["checkpoint/", "jobs/agent/warm.py", "lab/", "profiling/"],
     "jinja2": [

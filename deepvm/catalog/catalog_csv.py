@@ -16,8 +16,8 @@ be repeated. Empty fields are left out.
 from __future__ import annotations
 
 import csv
-import difflib
 import io
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -35,6 +35,11 @@ _ROWS = {
 }
 """Keys of comment lines that are rows of a list: its name in JSON, and the fields."""
 _CURVES = {"hybrid": ("a", "b", "c"), "ring": ("c", "l"), "measured": ("points",)}
+_LOST_OF_CURVES = {
+    "source": "the sources of curves",
+    "fitted_to": "how far curves were fitted",
+    "beyond": "rings beyond measured points",
+}
 _NO_COLUMNS = ("zones", "spot_zones")
 _NO_KEYS = ("schema_ref", "n_sat", "quotas", "instances")
 
@@ -111,9 +116,7 @@ def _check_header(header: Sequence[str], line: int) -> None:
         if name in header[:number]:
             raise FileSyntaxError(f"repeated column {name}", line)
         if name not in COLUMNS:
-            near = difflib.get_close_matches(name, COLUMNS, 1)
-            hint = f", did you mean {near[0]}?" if near else ""
-            raise FileSyntaxError(f"unknown column {name!r}{hint}", line)
+            raise FileSyntaxError(f"unknown column {name!r}", line)
 
 
 def _instance(row: Mapping[str, str]) -> dict[str, Any]:
@@ -186,22 +189,20 @@ def _cell(value: Any, path: Sequence[str]) -> str:
 
 
 def _left_out(document: dict[str, Any]) -> tuple[str, ...]:
-    instances = document["instances"]
-    quotas = document["quotas"]
-    curves = [(i["instance_type"], c) for i in instances for c in i.get("speedups", ())]
-    general = [(name, c) for name, c in curves if c.get("workload") is None]
-    lost = {
-        "curves of single workloads": [
-            f"{n} {c['kind']} {c['workload']}" for n, c in curves if c.get("workload")
-        ],
-        "the sources of curves": [f"{name} {c['kind']}" for name, c in general if c.get("source")],
-        "how far curves were fitted": [
-            f"{name} {c['kind']}" for name, c in general if c.get("fitted_to")
-        ],
-        "vCPUs in use of quotas": [q["family"] for q in quotas if q.get("in_use")],
-        "spot prices by zone": [i["instance_type"] for i in instances if i.get("spot_zones")],
-        "rings beyond measured points": [name for name, c in general if c.get("beyond")],
-    }
-    return tuple(
-        f"CSV cannot hold {part}: {listed(names)}" for part, names in lost.items() if names
-    )
+    lost: dict[str, list[str]] = defaultdict(list)
+    for instance in document["instances"]:
+        name = instance["instance_type"]
+        if "spot_zones" in instance:
+            lost["spot prices by zone"].append(name)
+        for curve in instance.get("speedups", ()):
+            workload = curve.get("workload")
+            if workload:
+                lost["curves of single workloads"].append(f"{name} {curve['kind']} {workload}")
+                continue
+            for key, part in _LOST_OF_CURVES.items():
+                if key in curve:
+                    lost[part].append(f"{name} {curve['kind']}")
+    for quota in document["quotas"]:
+        if "in_use" in quota:
+            lost["vCPUs in use of quotas"].append(quota["family"])
+    return tuple(f"CSV cannot hold {part}: {listed(names)}" for part, names in lost.items())

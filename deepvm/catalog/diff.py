@@ -13,7 +13,7 @@ from decimal import Decimal
 
 import numpy as np
 
-from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType, Market
+from deepvm.core.cluster.instances import Catalog, InstanceType, Market
 from deepvm.core.cluster.speedup import SpeedupCurve
 
 Plain = str | int | float | bool | None
@@ -44,11 +44,9 @@ class PriceChange:
     @property
     def percent(self) -> Decimal | None:
         """The same in % of the old price."""
-        return (
-            None
-            if self.old is None or self.difference is None
-            else self.difference / self.old * 100
-        )
+        if self.old is None or self.difference is None:
+            return None
+        return self.difference / self.old * 100
 
 
 @dataclass(frozen=True)
@@ -137,21 +135,16 @@ def _figures(instance: InstanceType, gpu_parts: bool) -> dict[str, object]:
 
     Its GPUs as one figure where the other type has none.
     """
-    found = {
-        f.name: getattr(instance, f.name)
-        for f in fields(InstanceType)
-        if f.name not in _NOT_FIGURES
-    }
+    figures = {name: value for name, value in vars(instance).items() if name not in _NOT_FIGURES}
     gpu = instance.gpu
     if gpu is not None and gpu_parts:
-        found |= {f"gpu.{f.name}": getattr(gpu, f.name) for f in fields(Gpu)}
+        figures |= {f"gpu.{name}": value for name, value in vars(gpu).items()}
     elif gpu is not None:
-        found["gpu"] = f"{gpu.count} x {gpu.name}"
-    for c in instance.speedups:
-        found[
-            f"speedup {c.kind} of {c.workload}" if c.workload is not None else f"speedup {c.kind}"
-        ] = c
-    return found
+        figures["gpu"] = f"{gpu.count} x {gpu.name}"
+    for curve in instance.speedups:
+        workload = f" of {curve.workload}" if curve.workload is not None else ""
+        figures[f"speedup {curve.kind}{workload}"] = curve
+    return figures
 
 
 def _catalog_figures(catalog: Catalog) -> dict[str, object]:
@@ -159,21 +152,24 @@ def _catalog_figures(catalog: Catalog) -> dict[str, object]:
 
     None in use is not worth a word.
     """
-    found = {
-        name: getattr(catalog, name)
-        for name in ("region", "description", "default_speedup", "eflops_unit")
-    }
-    found["memory_nodes"] = catalog.memory_nodes.name
-    found |= {
-        name: getattr(catalog.provenance, name) for name in ("prices_as_of", "source", "basis")
+    about = catalog.provenance
+    figures: dict[str, object] = {
+        "region": catalog.region,
+        "description": catalog.description,
+        "default_speedup": catalog.default_speedup,
+        "eflops_unit": catalog.eflops_unit,
+        "memory_nodes": catalog.memory_nodes.name,
+        "prices_as_of": about.prices_as_of,
+        "source": about.source,
+        "basis": about.basis,
     }
     for gbps, n_sat in zip(catalog.n_sat.network_gbps, catalog.n_sat.n_sat, strict=True):
-        found[f"n_sat at {gbps:g} Gbit/s"] = n_sat
+        figures[f"n_sat at {gbps:g} Gbit/s"] = n_sat
     for quota in catalog.quotas:
-        found[f"quota {quota.family} {quota.market.value} (vCPUs)"] = quota.vcpus
+        figures[f"quota {quota.family} {quota.market.value} (vCPUs)"] = quota.vcpus
     for quota in catalog.quotas:
-        found[f"quota {quota.family} {quota.market.value} (vCPUs in use)"] = quota.in_use or None
-    return found
+        figures[f"quota {quota.family} {quota.market.value} (vCPUs in use)"] = quota.in_use or None
+    return figures
 
 
 def _plain(value: object) -> Plain:
@@ -187,10 +183,11 @@ def _plain(value: object) -> Plain:
 def _in_words(curve: SpeedupCurve) -> str:
     """S(n) at some sizes, then the parameters, then the source."""
     speedups = curve.speedup(np.array(_SIZES, dtype=np.float64))
-    said = [f"S({n}) {float(s):.4g}" for n, s in zip(_SIZES, speedups, strict=True)]
-    return ", ".join(
-        [*said, *_parameters(curve), *([f"source {curve.source}"] if curve.source else [])]
-    )
+    words = [f"S({n}) {float(s):.4g}" for n, s in zip(_SIZES, speedups, strict=True)]
+    words += _parameters(curve)
+    if curve.source:
+        words.append(f"source {curve.source}")
+    return ", ".join(words)
 
 
 def _parameters(curve: SpeedupCurve) -> Iterator[str]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import groupby
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -61,10 +60,4 @@ def _clamped(instance: InstanceType, curve: SpeedupCurve) -> Iterator[str]:
         (n[raw > 1], "above n, counted as n"),
     ):
         if sizes.size:
-            yield f"{instance.name}: the {which} is {meaning} for n = {_ranges(sizes)}"
-
-
-def _ranges(sizes: Iterable[float]) -> str:
-    runs = groupby(enumerate(map(int, sizes)), key=lambda pair: pair[1] - pair[0])
-    ends = [(run[0][1], run[-1][1]) for run in (list(pairs) for _, pairs in runs)]
-    return ", ".join(f"{first}-{last}" if first < last else f"{first}" for first, last in ends)
+            yield f"{instance.name}: the {which} is {meaning} from n = {sizes[0]:g} to {sizes[-1]:g}"

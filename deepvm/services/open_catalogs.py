@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,17 +27,23 @@ if TYPE_CHECKING:
     from deepvm.planner.regions import Comparison
 
 Say = Callable[[str], None]
-# Or nothing, instead of a file
-_VCPUS = re.compile(r"([0-9][0-9,_ ]*(e[0-9]+)?(vcpus?|cpus?)?)?", re.IGNORECASE)
-_OF_A_MODEL: dict[str, object] = {
-    **dict.fromkeys(("seq", "batch_per_gpu", "global_batch", "tokens", "samples", "epochs")),
-    **dict.fromkeys(("dataset_size", "activation_checkpointing")),
-    "method": "auto",
-    "precision": "auto",
-    "software": "eager",
-    "placement_group": False,
-}
-"""Options that say something of a model, and what each is unless given."""
+_OF_A_MODEL = (
+    "seq",
+    "batch_per_gpu",
+    "global_batch",
+    "tokens",
+    "samples",
+    "epochs",
+    "dataset_size",
+    "activation_checkpointing",
+    "method",
+    "precision",
+    "software",
+    "placement_group",
+)
+"""Options that say something of a model."""
+_OF_A_MARKET = ("profile", "price_basis", "prices", "days", "price_history", "placement_scores")
+"""Options that say something of a cloud's prices."""
 
 
 def _nowhere(name: str) -> str:
@@ -134,31 +137,28 @@ class CatalogOpener:
             return None
 
     def _of_market(self) -> Sequence[Catalog]:
-        """Catalogs of a cloud's market; none if ``--catalog`` names something else."""
+        """Catalogs of clouds' markets; none if ``--catalog`` names something else."""
         from deepvm.catalog.store import may_be_market
 
-        if self.options.clouds:
-            return self._of_clouds()
-        if not may_be_market(self.options.catalog):  # the market's modules are slow to load
+        options = self.options
+        regions = options.regions
+        if options.clouds:
+            if options.catalog != DEFAULT_CATALOG and not self.set_by("catalog"):
+                allowed = f"either --cloud or --catalog {options.catalog}"
+                raise RequestError("cloud", options.cloud[0], allowed)
+            return self._of_clouds(options.clouds, regions)
+        if not may_be_market(options.catalog):  # the market's modules are slow to load
             return []
         from deepvm.catalog.clouds import cloud_of, region_in
-        from deepvm.catalog.market.open_markets import open_markets
 
-        named = region_in(self.options.catalog)
-        regions = self.options.regions
+        named = region_in(options.catalog)
         if named is None:
             return []
         if named and regions and regions != (named,):
             allowed = f"{named}, which --catalog names, or --catalog aws"
-            self._ignore_region(
-                RequestError("region", regions[0], allowed), f"with --catalog {named}"
-            )
-        if named:
-            regions = (named,)
-        cloud = cloud_of(self.options.catalog)
-        catalogs = open_markets(regions, self._market(), cloud=cloud, progress=self.progress)
-        self.describe(catalogs)
-        return catalogs
+            error = RequestError("region", regions[0], allowed)
+            self._ignore_region(error, f"with --catalog {named}")
+        return self._of_clouds([cloud_of(options.catalog).name], (named,) if named else regions)
 
     def _ignore_region(self, error: DeepVMError, where: str) -> None:
         """Ignore a region that a setting names for all commands, else raise the error."""
@@ -183,55 +183,29 @@ class CatalogOpener:
             options = replace(options, prices="auto")
         return options.market()
 
-    def _of_clouds(self) -> Sequence[Catalog]:
-        """Catalogs of the clouds that ``--cloud`` names.
-
-        Of several, those without prices are left out, which is said.
-        """
+    def _of_clouds(self, names: Sequence[str], regions: Sequence[str]) -> Sequence[Catalog]:
+        """Catalogs of clouds. Of several, those without prices are left out, which is said."""
         from deepvm.catalog.clouds import REGISTRY
         from deepvm.catalog.market.open_markets import open_markets
 
-        if self.options.catalog != DEFAULT_CATALOG and not self.set_by("catalog"):
-            allowed = f"either --cloud or --catalog {self.options.catalog}"
-            raise RequestError("cloud", self.options.cloud[0], allowed)
         market = self._market()
-        clouds = [REGISTRY[name] for name in self.options.clouds]
-        found: list[Catalog] = []
+        clouds = [REGISTRY[name] for name in names]
+        several = len(clouds) > 1
+        catalogs: list[Catalog] = []
         failed: list[DeepVMError] = []
-        for cloud, regions in zip(clouds, self._regions_of(clouds), strict=True):
+        for cloud, own in _regions_of(clouds, regions).items():
             try:
-                found += open_markets(
-                    regions,
-                    market,
-                    cloud=cloud,
-                    progress=self.progress,
-                    others=len(clouds) > 1,
+                catalogs += open_markets(
+                    own, market, cloud=cloud, progress=self.progress, others=several
                 )
             except (MissingDataError, CloudError, RequestError) as error:
                 failed.append(error)
-                if len(clouds) > 1:
+                if several:
                     self.say(f"{cloud.title} is left out: {error}")
-        if not found:
+        if not catalogs:
             raise failed[0]
-        self.describe(found)
-        return found
-
-    def _regions_of(self, clouds: Sequence[Cloud]) -> list[list[str]]:
-        """The named regions of each cloud, by the form of their names; none: its usual one.
-
-        Raises RequestError.
-        """
-        found: list[list[str]] = [[] for _ in clouds]
-        for name in self.options.regions:
-            errors = []
-            for cloud, regions in zip(clouds, found, strict=True):
-                try:
-                    regions.append(name if name == "all" else cloud.check_region(name))
-                except RequestError as error:
-                    errors.append(error)
-            if len(errors) == len(clouds):
-                raise errors[0]
-        return found
+        self.describe(catalogs)
+        return catalogs
 
     def _other(self) -> Catalog:
         """An embedded catalog or a file, for which most of the options about prices mean nothing."""
@@ -251,21 +225,12 @@ class CatalogOpener:
                 f"--zone {options.zone} has no effect: catalog {catalog.name} does not tell zones"
                 " apart"
             )
-        usual = {"days": ("30", ""), "source": ("auto", "none"), "prices": ("auto",)}
-        usual |= {"price_basis": ("current",)}
-        for name in ("profile", "price_basis", "prices", "days", "price_history", "source"):
-            value = getattr(options, name)
-            if value not in usual.get(name, ("",)) and not (
-                name == "source" and self.set_by("source")
-            ):
-                flag = "history" if name == "price_history" else name.replace("_", "-")
-                self.say(
-                    f"--{flag} {value} has no effect: catalog {catalog.name} is not read from AWS"
-                )
-        if options.placement_scores:
-            self.say(
-                f"--placement-scores has no effect: catalog {catalog.name} is not read from AWS"
-            )
+        ignored = [name for name in _OF_A_MARKET if getattr(options, name) != _usual(name)]
+        if options.source not in ("auto", "none") and not self.set_by("source"):
+            ignored.append("source")
+        for name in ignored:
+            flag = "history" if name == "price_history" else name.replace("_", "-")
+            self.say(f"--{flag} has no effect: catalog {catalog.name} is not read from AWS")
         return catalog
 
     def _check_extras(self, catalogs: Sequence[Catalog]) -> None:
@@ -278,8 +243,6 @@ class CatalogOpener:
         disk_type = getattr(options, "disk_type", None)
         if not disk_type:
             return
-        if not getattr(options, "disk", None) and not self.set_by("disk_type"):
-            self.say(f"--disk-type {disk_type} has no effect without --disk")
         from deepvm.core.bill.bill import refuse_unknown_disk
         from deepvm.core.bill.extras import Extras
 
@@ -313,8 +276,8 @@ class CatalogOpener:
         """
         options = self.options
         if not trains_a_model(options, catalog):
-            for name, usual in _OF_A_MODEL.items():
-                if getattr(options, name) != usual:
+            for name in _OF_A_MODEL:
+                if getattr(options, name) != _usual(name):
                     allowed = "only together with --model or --params"
                     raise RequestError(name, getattr(options, name), allowed)
             return None
@@ -341,6 +304,29 @@ class CatalogOpener:
         if job.spot_usd_per_hour or job.on_demand_usd_per_hour:
             self.say(f"{self.options.job_file}: its prices are not used, the catalog's are")
         return job
+
+
+def _regions_of(clouds: Sequence[Cloud], names: Sequence[str]) -> dict[Cloud, list[str]]:
+    """The named regions by cloud, by the form of their names; none: its usual one.
+
+    Raises RequestError.
+    """
+    regions: dict[Cloud, list[str]] = {cloud: [] for cloud in clouds}
+    for name in names:
+        errors = []
+        for cloud, own in regions.items():
+            try:
+                own.append(name if name == "all" else cloud.check_region(name))
+            except RequestError as error:
+                errors.append(error)
+        if len(errors) == len(clouds):
+            raise errors[0]
+    return regions
+
+
+def _usual(name: str) -> object:
+    """What an option is unless given."""
+    return getattr(PlanFlags, name)
 
 
 def trained(options: PlanFlags) -> Workload:
@@ -414,7 +400,7 @@ def open_quotas(name: str | None, catalog: Catalog, say: Say) -> tuple[Quota, ..
 
     None for the catalog's own, none at all for ``none``, else a file's.
 
-    Raises DataError, or RequestError for a number of vCPUs, which lacks family and market.
+    Raises DataError.
     """
     if name is None:
         return None
@@ -422,13 +408,6 @@ def open_quotas(name: str | None, catalog: Catalog, say: Say) -> tuple[Quota, ..
         return ()
     from deepvm.catalog.store import load_quotas
 
-    if _VCPUS.fullmatch(name.strip()) and not os.path.exists(name):
-        family = next((i.quota_family for i in catalog if i.gpu is not None), "G and VT")
-        vcpus = int(name) if name.isascii() and name.isdigit() and len(name) < 9 else 64
-        row = {"family": family, "market": "spot", "vcpus": vcpus}
-        example = json.dumps({"schema_version": "deepvm.quotas/1", "quotas": [row]})
-        allowed = f"none, or a JSON file of limits by family and market, such as {example}"
-        raise RequestError("quota", name, allowed)
     quotas = load_quotas(name)
     families = sorted({i.quota_family for i in catalog})
     for family in dict.fromkeys(q.family for q in quotas if q.family not in families):

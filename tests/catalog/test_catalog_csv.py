@@ -105,7 +105,7 @@ CELLS = {
     "quota": ((", spot, 128", ", sport, 128"), "4: invalid value for quotas[0].market: 'sport'"),
     "short quota": (("G and VT, spot, 128", "spot, 128"), "4: missing key quotas[0].vcpus"),
     "n_sat": (("10, 20", "10, 2"), "5: n_sat: expected"),
-    "column": (("gpu_count", "gpu_cuont"), "7: unknown column 'gpu_cuont', did you mean gpu_count"),
+    "column": (("gpu_count", "gpu_cuont"), "7: unknown column 'gpu_cuont'"),
     "column twice": (("memory_gib", "vcpus"), "7: repeated column vcpus"),
     "separator": ((",", ";"), "7: fields are not separated by commas"),
 }

@@ -39,13 +39,13 @@ def test_clamped_curves_are_named_with_their_sizes():
         speedups=(HybridSpeedup(0.5, 20, 10),),
     )
     (warning,) = warnings_of(low)
-    assert warning == "low: the hybrid curve is negative, counted as 0 for n = 1-15"
+    assert warning == "low: the hybrid curve is negative, counted as 0 from n = 1 to 15"
     high = HybridSpeedup(0.1, 15, 10, workload="vgg")
     named = InstanceType(
         "high", 4, spot_usd_per_hour=1, gpu=Gpu("T4"), eflops=1, speedups=(RingSpeedup(0, 0), high)
     )
     (warning,) = warnings_of(named, default_speedup="ring")
-    assert warning == "high: the hybrid curve of vgg is above n, counted as n for n = 1"
+    assert warning == "high: the hybrid curve of vgg is above n, counted as n from n = 1 to 1"
 
 
 def test_what_the_recommender_will_miss():

@@ -9,17 +9,17 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from deepvm.catalog.signals import signal as provider
 from deepvm.catalog.signals.cache import Cache
 from deepvm.catalog.signals.resolve import (
-    CachedSignals,
     CloudApi,
     PriceSource,
     Resolved,
-    Snapshot,
+    Stored,
     requests_for,
 )
 from deepvm.catalog.signals.resolve import resolve as resolve_requests
@@ -79,6 +79,7 @@ class Fake(Provider):
         self, kind: str, *, error: Exception | None = None, data: Any = None, stall_s: float = 0.0
     ) -> None:
         self.kind = kind
+        self.source = "the fake cloud"
         self.error, self.data, self.stall_s = error, DATA[kind] if data is None else data, stall_s
         self.calls: list[str] = []
         self._lock = threading.Lock()
@@ -147,9 +148,9 @@ def together(
     not_asked: str = "",
 ) -> Resolved:
     """As ``open_markets`` puts sources in order."""
-    sources: list[PriceSource] = [Snapshot(snapshot)]
+    sources: list[PriceSource] = [Stored(lambda r, k: snapshot(r).get(k), for_refetch=True)]
     if mode != "snapshot":
-        sources.insert(0, CachedSignals(cache, now))
+        sources.insert(0, Stored(partial(cache.read, now=now)))
         if providers is not None:
             sources.insert(1, CloudApi(cache, providers, now, progress, patient=mode == "live"))
     requests = requests_for(regions, kinds, live=mode == "live")

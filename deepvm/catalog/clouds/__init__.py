@@ -26,14 +26,6 @@ DEFAULT_CLOUD = REGISTRY["aws"]
 
 ALL = "all"
 
-_OTHER_NAMES = {
-    **dict.fromkeys(("amazon", "ec2", "amazon web services"), "aws"),
-    **dict.fromkeys(("google", "google cloud", "gce", "googlecloud"), "gcp"),
-    **dict.fromkeys(("microsoft", "microsoft azure"), "azure"),
-    **dict.fromkeys(("lambdalabs", "lambda labs", "lambda cloud"), "lambda"),
-}
-"""What people also call them, for suggestions."""
-
 
 def clouds_of(names: Sequence[str]) -> tuple[str, ...]:
     """Names of clouds, also several in one, ``aws,gcp``: each once, ``all`` as all of them.
@@ -45,8 +37,7 @@ def clouds_of(names: Sequence[str]) -> tuple[str, ...]:
     found = tuple(dict.fromkeys(filter(None, words)))
     for name in found:
         if name not in known:
-            meant = _OTHER_NAMES.get(name.replace("-", " ").replace("_", " "), "")
-            raise RequestError("cloud", name, one_of(name, known, ", ", meant=meant))
+            raise RequestError("cloud", name, one_of(name, known, ", "))
     return tuple(CLOUDS) if ALL in found else found
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from deepvm.catalog.clouds.listed_cloud import WITHOUT_ZONES, ListedCloud
-from deepvm.catalog.signals.cloud import CloudRules
+from deepvm.catalog.signals.cloud import WITHOUT_ZONES, Cloud, CloudRules
 from deepvm.core.cluster.instances import InstanceType, Market
 
 
-class AzureCloud(ListedCloud):
+class AzureCloud(Cloud):
     """See :class:`~deepvm.catalog.signals.cloud.Cloud`."""
 
     name = "azure"

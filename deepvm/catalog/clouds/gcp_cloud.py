@@ -6,8 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from deepvm.catalog.clouds.listed_cloud import WITH_ZONES, ListedCloud
-from deepvm.catalog.signals.cloud import CloudRules
+from deepvm.catalog.signals.cloud import WITH_ZONES, Cloud, CloudRules
 from deepvm.core.cluster.instances import InstanceType, Market
 
 _NOT_ON_DEMAND = re.compile(r"a3-highgpu-[124]g|a3-ultragpu-.*|a4-.*")
@@ -17,7 +16,7 @@ out the same.
 """
 
 
-class GcpCloud(ListedCloud):
+class GcpCloud(Cloud):
     """See :class:`~deepvm.catalog.signals.cloud.Cloud`."""
 
     name = "gcp"

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from deepvm.catalog.clouds.listed_cloud import WITHOUT_SPOT, ListedCloud
-from deepvm.catalog.signals.cloud import CloudRules
+from deepvm.catalog.signals.cloud import WITHOUT_SPOT, Cloud, CloudRules
 
 
-class LambdaCloud(ListedCloud):
+class LambdaCloud(Cloud):
     """See :class:`~deepvm.catalog.signals.cloud.Cloud`."""
 
     name = "lambda"

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from deepvm.catalog.clouds.listed_cloud import WITHOUT_ZONES, ListedCloud
-from deepvm.catalog.signals.cloud import CloudRules
+from deepvm.catalog.signals.cloud import WITHOUT_ZONES, Cloud, CloudRules
 
 
-class NebiusCloud(ListedCloud):
+class NebiusCloud(Cloud):
     """See :class:`~deepvm.catalog.signals.cloud.Cloud`."""
 
     name = "nebius"

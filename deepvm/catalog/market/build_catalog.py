@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -26,15 +26,20 @@ from deepvm.catalog.signals.signal import (
     ZONES,
     Signal,
     base,
+    title,
 )
 from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType, Market, Quota, ZonePrice
-from deepvm.core.cluster.prices import PriceBasis, PricePoint, price_over_time
+from deepvm.core.cluster.prices import IMPLAUSIBLE, PriceBasis, PricePoint, price_over_time
 from deepvm.core.cluster.provenance import Origin, Provenance
-from deepvm.core.spelling import one_of
+from deepvm.core.spelling import listed, one_of
+from deepvm.core.units import counted
 from deepvm.errors import MissingDataError, RequestError
 
 MOST_HISTORY_DAYS = 90
 """How long AWS keeps spot prices."""
+
+_NAMED = 4
+"""So many prices that cannot be true are named."""
 
 LISTED_ALIKE = "every type in every region, whether or not there are any"
 
@@ -50,17 +55,16 @@ class SignalMissingError(MissingDataError):
         """Make the message, which says how to fetch the signals."""
         self.what = what
         self.kinds = tuple(kinds)
-        days = next((f" --days {days}" for k in kinds if (days := k.partition(":")[2])), "")
+        history = kinds[0].partition(":")[2]
+        command = f"deepvm catalog refresh --region {region}"
+        if history:
+            command = f"{command} --days {history}"
         if not cloud.has_api:
-            fetches = f": 'deepvm catalog refresh --cloud {cloud.name}' fetches them"
-            fetches += "; '--prices snapshot' and '--source none' leave them out"
-            super().__init__(what + (", and no public catalog has them" if days else fetches))
-            return
-        command = f"deepvm catalog refresh --region {region}{days}"
-        super().__init__(
-            f"{what}: '{command}' fetches them from {cloud.title} ('deepvm doctor' says what that"
-            " needs)"
-        )
+            command = f"deepvm catalog refresh --cloud {cloud.name}"
+        message = f"{what}: '{command}' fetches them"
+        if history and not cloud.has_api:
+            message = f"{what}, and no public catalog has them"
+        super().__init__(message)
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,7 @@ class MarketRequest:
                 raise RequestError(option, value, " or ".join(allowed))
         if self.offline and self.prices == "live":
             raise RequestError("prices", self.prices, "auto or snapshot together with offline")
-        days = "" if isinstance(self.days, bool) else str(self.days).strip()
+        days = str(self.days).strip()
         if not re.fullmatch("[0-9]{1,3}", days) or not 1 <= int(days) <= MOST_HISTORY_DAYS:
             raise RequestError("days", self.days, f"a whole number from 1 to {MOST_HISTORY_DAYS}")
         object.__setattr__(self, "source", wanted_source(self.source))
@@ -131,40 +135,42 @@ def assemble(
     if SPECS not in signals or not any(k in signals for k in _PRICES):
         lacks, kinds = ("specifications", (SPECS,)) if SPECS not in signals else ("prices", _PRICES)
         raise SignalMissingError(f"no {lacks} of region {region}", kinds, region, cloud)
-    signals, doubted, doubts = drop_implausible_prices(signals)
     zone = _zone_id(request.zone, region, signals, cloud)
     spot = _spot_prices(region, signals, request, zone, now, cloud)
     offered = _data(signals, OFFERINGS)
     table = performance_table()
     absent = dict(table.absent)
-    instances = []
+    instances: list[InstanceType] = []
     for name, spec in sorted(signals[SPECS].data.items()):
         if zone and offered and zone not in offered.get(name, ()):
             absent[name] = f"{name} is not offered in zone {zone}"
             continue
         instance = _instance(name, spec, signals, spot.get(name, ()), table, cloud)
-        if instance is None:
-            doubt = doubts.get(name)
-            absent[name] = f"{name} has no price in {region}" + (
-                f" that can be true: {doubt}" if doubt else ""
-            )
-        else:
+        if instance is not None:
             instances.append(instance)
+    instances, refused = drop_implausible_prices(instances)
+    priced = {i.name for i in instances}
+    for name in signals[SPECS].data:
+        if name not in priced:
+            absent.setdefault(name, f"{name} has no price in {region}")
+    doubted = []
+    for kind, texts in refused.items():
+        if kind == SPOT and request.history:
+            kind = request.history
+        counts = {**signals[kind].refused, IMPLAUSIBLE: len(texts)}
+        signals = {**signals, kind: replace(signals[kind], refused=counts)}
+        what = f"{counted(len(texts), 'price')} left out that cannot be true"
+        doubted.append(f"{title(kind)} of {region}: {what}: {listed(texts, _NAMED)}")
     if not instances and zone:
-        sold = one_of(
-            request.zone, sorted({z for zones in offered.values() for z in zones} - {zone}), ", "
-        )
+        others = sorted({z for zones in offered.values() for z in zones} - {zone})
+        sold = one_of(request.zone, others, ", ")
         raise RequestError("zone", request.zone, f"a zone in which something is offered: {sold}")
+    none = f"no type has a price in region {region}"
     if not instances and doubted:  # to fetch the same prices again would not help
-        server = "unset AWS_ENDPOINT_URL if it names a test server, " if cloud.has_api else ""
-        raise MissingDataError(
-            f"no type has a price in region {region} that can be true; {'; '.join(doubted)}; try:"
-            f" {server}'--prices snapshot' for other prices, or '--catalog mine.json', where any"
-            f" price counts ('deepvm catalog show {cloud.name} --prices snapshot -o json >"
-            " mine.json' writes a file to edit)"
-        )
+        others_have = "'--prices snapshot' has others, and in a --catalog file any price counts"
+        raise MissingDataError(f"{none} that can be true; {'; '.join(doubted)}; {others_have}")
     if not instances:
-        raise SignalMissingError(f"no type has a price in region {region}", _PRICES, region, cloud)
+        raise SignalMissingError(none, _PRICES, region, cloud)
     return Catalog(
         name=f"{cloud.name}-{region}",
         instances=tuple(instances),
@@ -198,12 +204,10 @@ def _instance(
     zones = zones if spec.get("spot", True) else ()
     if on_demand is None and not zones:
         return None
-    raw = spec.get("gpu")
-    gpu = (
-        None
-        if raw is None
-        else Gpu(raw["name"], raw["count"], raw.get("memory_gib"), raw["manufacturer"])
-    )
+    gpu = Gpu(**spec["gpu"]) if "gpu" in spec else None
+    unusable = spec.get("unusable", "")
+    if not unusable and gpu is None and not cloud.rules.has_cpu_vms:
+        unusable = f"{cloud.title} has no VMs without GPUs that could hold checkpoints"
     baseline = spec.get("baseline_gbps")
     peak = spec.get("peak_gbps")
     known = table.of(name, gpu, baseline)
@@ -224,17 +228,7 @@ def _instance(
         interruption_band=_data(signals, ADVISOR).get(name),
         spot_zones=zones if zones and zones[0].zone else (),
         zones=tuple(_data(signals, OFFERINGS).get(name, ())),
-        unusable=spec.get("unusable", "") or _alone(gpu, cloud),
-    )
-
-
-def _alone(gpu: Gpu | None, cloud: Cloud) -> str:
-    """Why a VM without GPUs is of no use in a cloud, empty if it is of some."""
-    beside = gpu is not None or cloud.rules.has_cpu_vms
-    return (
-        ""
-        if beside
-        else f"{cloud.title} has no VMs without GPUs that could hold checkpoints beside those with"
+        unusable=unusable,
     )
 
 
@@ -268,26 +262,17 @@ def _spot_prices(
     cloud: Cloud,
 ) -> dict[str, tuple[ZonePrice, ...]]:
     """Each type's spot price by zone, cheapest first."""
-    names: Mapping[str, str] = _data(signals, ZONES)
-    shuffled = ZONES in cloud.kinds  # else a zone's id is its name for everybody
-    found: dict[str, dict[str, tuple[Decimal, str]]] = {}
+    prices: dict[str, dict[str, tuple[Decimal, str]]] = {}
     if request.history:
         if request.history not in signals:
-            needs = (
-                f"--price-basis {request.price_basis} needs the spot prices of the last"
-                f" {_days(request)}"
-            )
-            raise SignalMissingError(
-                f"{needs} in {region}, which are not at hand", (request.history,), region, cloud
-            )
+            needs = f"the spot prices of the last {_days(request)} in {region}"
+            what = f"--price-basis {request.price_basis} needs {needs}, which are not known"
+            raise SignalMissingError(what, (request.history,), region, cloud)
         end = int(now.timestamp())
         start = int((now - timedelta(days=int(request.days))).timestamp())
         # A zone without a price today sells none, whatever it cost before.
-        today = (
-            signals[SPOT].data
-            if SPOT in signals and signals[SPOT].origin in ("live", "cache")
-            else None
-        )
+        spot = signals.get(SPOT)
+        today = spot.data if spot is not None and spot.origin in ("live", "cache") else None
         for name, zones in signals[request.history].data.items():
             for z, changes in zones.items():
                 if today is not None and z not in today.get(name, ()):
@@ -295,17 +280,19 @@ def _spot_prices(
                 points = [PricePoint(int(t), Decimal(p)) for t, p in changes]
                 price = price_over_time(points, start, end, PriceBasis(request.price_basis))
                 if price is not None:
-                    found.setdefault(name, {})[z] = (price, "")
+                    prices.setdefault(name, {})[z] = (price, "")
     else:
         for name, zones in _data(signals, SPOT).items():
-            found[name] = {z: (Decimal(price), since) for z, (price, since) in zones.items()}
+            prices[name] = {z: (Decimal(price), since) for z, (price, since) in zones.items()}
+    names: Mapping[str, str] = _data(signals, ZONES)
+    shuffled = ZONES in cloud.kinds  # else a zone's id is its name for everybody
     return {
         name: tuple(
             ZonePrice(z, price, names.get(z, "" if shuffled else z), since)
             for z, (price, since) in sorted(zones.items(), key=lambda item: (item[1][0], item[0]))
             if not zone or z == zone
         )
-        for name, zones in found.items()
+        for name, zones in prices.items()
     }
 
 

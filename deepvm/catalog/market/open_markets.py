@@ -31,11 +31,10 @@ from deepvm.catalog.public.public_market import (
 from deepvm.catalog.public.source import KINDS as PUBLIC_KINDS
 from deepvm.catalog.signals.cloud import Cloud
 from deepvm.catalog.signals.resolve import (
-    CachedSignals,
     CloudApi,
     PriceSource,
     Resolved,
-    Snapshot,
+    Stored,
     Without,
     requests_for,
     resolve,
@@ -53,11 +52,6 @@ KINDS = DEFAULT_CLOUD.kinds
 
 _TYPES_ASKED = 5
 _NAMED = 6
-_ONLY_SNAPSHOT = "only the snapshot is used"
-_ALLOW_ASKING = {
-    "offline": "leave out --offline",
-    _ONLY_SNAPSHOT: "leave out --prices snapshot",
-}
 
 
 def _silent(_: str) -> None: ...
@@ -93,9 +87,9 @@ def placement(
     market = _Market(cloud_of(catalog.name), request, now or datetime.now(timezone.utc), progress)
     what = f"spot placement scores in {catalog.region}"
     if market.not_asked:
-        advice = _ALLOW_ASKING.get(market.not_asked, "'deepvm doctor' says what is needed")
-        if not market.cloud.has_api:
-            advice = "leave the option out"
+        advice = "leave the option out"
+        if market.cloud.has_api:
+            advice = f"{advice}; 'deepvm doctor' says what it needs"
         raise CloudError(what, "credentials", market.not_asked, advice)
     others = [i for i in catalog if i.gpu == wanted.gpu and i != wanted]
     sold = [i for i in others if i.spot_usd_per_hour is not None]
@@ -179,7 +173,7 @@ class _Market:
         if self.request.offline:
             return "offline"
         if self.request.prices == "snapshot":
-            return _ONLY_SNAPSHOT
+            return "only the snapshot is used"
         if not self.cloud.has_api:
             return f"{self.cloud.title} is not asked itself"
         if self.only_public:
@@ -240,16 +234,12 @@ class _Market:
     def _known_regions(self) -> tuple[str, ...]:
         """The regions with known prices, sorted."""
         entries = self.cache.entries(self.now) if self.request.prices != "snapshot" else ()
-        kinds_of: dict[str, set[str]] = {}
-        for entry in entries:
-            kinds_of.setdefault(entry.region, set()).add(entry.kind)
-        cached = {
-            r for r, kinds in kinds_of.items() if SPECS in kinds and kinds & {ON_DEMAND, SPOT}
-        }
+        priced = {e.region for e in entries if e.kind in (ON_DEMAND, SPOT)}
+        known = {e.region for e in entries if e.kind == SPECS and e.region in priced}
         for catalog in self.public:
             catalog.latest(())
-            cached.update(catalog.regions())
-        return tuple(sorted(cached.union(self.cloud.snapshot_regions())))
+            known.update(catalog.regions())
+        return tuple(sorted(known.union(self.cloud.snapshot_regions())))
 
     def catalogs(self, regions: Sequence[str]) -> tuple[Catalog, ...]:
         """The catalogs of regions.
@@ -263,16 +253,13 @@ class _Market:
             detail = f"{unanswered.what}: {unanswered.detail}"
             what = f"live prices of {joined(regions)}"
             raise CloudError(what, unanswered.why, detail, advice)
-        past = self._stored([r for r in regions if r not in resolved.not_live])
+        past = self._stored(regions)
         built: list[Catalog] = []
         failed: list[DeepVMError] = []
         for region in regions:
-            if region in resolved.not_live:
-                failed.append(resolved.not_live[region])
-                continue
             try:
                 built.append(self._catalog(region, resolved, past.get(region)))
-            except (RequestError, MissingDataError) as error:
+            except (RequestError, MissingDataError, CloudError) as error:
                 failed.append(self._explained(error, region, resolved.errors_of(region)))
         if not built:
             raise failed[0]
@@ -287,12 +274,12 @@ class _Market:
         history = self.request.history
         if history and not self.request.price_history:
             kinds = (*kinds, history)
-        snapshot = Snapshot(self.cloud.snapshot)
+        snapshot = Stored(lambda r, k: self.cloud.snapshot(r).get(k), for_refetch=True)
         if self.request.prices == "snapshot":
             return resolve(requests_for(regions, kinds), [snapshot], self.now)
         live = self.request.prices == "live" and not self.only_public
         not_asked = self.not_asked
-        own: list[PriceSource] = [CachedSignals(self.cache, self.now)]
+        own: list[PriceSource] = [Stored(partial(self.cache.read, now=self.now))]
         if not not_asked:
             providers = partial(self.cloud.providers, kinds, self.request.profile)
             own.append(CloudApi(self.cache, providers, self.now, self.progress, patient=live))
@@ -307,6 +294,8 @@ class _Market:
     def _catalog(
         self, region: str, resolved: Resolved, past: StoredPrices | MissingDataError | None
     ) -> Catalog:
+        if region in resolved.not_live:
+            raise resolved.not_live[region]
         if isinstance(past, MissingDataError):
             raise past
         signals = resolved.of_region(region)
@@ -321,7 +310,7 @@ class _Market:
         """Past prices by region from the clone that the request names; none without one."""
         folder = self.request.price_history
         days = int(self.request.days)
-        if not folder or not regions or not self.request.history:
+        if not folder or not self.request.history:
             return {}
         from deepvm.catalog.market.stored_prices import read_stored_prices  # few runs start git
 

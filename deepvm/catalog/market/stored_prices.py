@@ -55,6 +55,7 @@ class StoredPrices:
         times: when the versions of these days that could be read were stored, oldest first.
         sold: in how many of them there was a spot price.
         gone: when a version came in which there was a spot price no longer.
+        newest: the prices of the newest version, by type and zone.
         notes: what readers should know: unreadable versions, a history that is shorter than wanted,
             or old.
     """
@@ -65,6 +66,7 @@ class StoredPrices:
     times: list[int] = field(default_factory=list)
     sold: _ByZone[int] = field(default_factory=dict)
     gone: _ByZone[list[int]] = field(default_factory=dict)
+    newest: dict[tuple[str, str], str] = field(default_factory=dict)
     refused: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
 
@@ -91,14 +93,9 @@ class StoredPrices:
     def sold_now(self) -> Signal:
         """The signal without types in zones that sold none when the newest version was stored."""
         data: _ByZone[list[list[int | str]]] = {}
-        for name, zones in self.changes.items():
-            data[name] = {z: points for z, points in zones.items() if self._is_sold(name, z)}
-        return replace(self.signal, data={name: zones for name, zones in data.items() if zones})
-
-    def _is_sold(self, name: str, zone: str) -> bool:
-        """Whether the newest version has a spot price."""
-        gone = self.gone.get(name, {}).get(zone, [0])
-        return gone[-1] < int(self.changes[name][zone][-1][0])
+        for name, zone in self.newest:
+            data.setdefault(name, {})[zone] = self.changes[name][zone]
+        return replace(self.signal, data=data)
 
     def add(self, lines: Sequence[bytes], cloud: str, at_s: int, *, counts: bool) -> None:
         """Add the version of a time; ``counts``: whether it is of the wanted days."""
@@ -107,24 +104,17 @@ class StoredPrices:
         except DataError:
             self.refused[UNREADABLE] += 1
             return
+        for (name, zone), price in prices.items():
+            if self.newest.get((name, zone)) != price:
+                self.changes.setdefault(name, {}).setdefault(zone, []).append([at_s, price])
+        for name, zone in self.newest.keys() - prices.keys():
+            self.gone.setdefault(name, {}).setdefault(zone, []).append(at_s)
+        self.newest = prices
         if counts:
             self.times.append(at_s)
-        before = [
-            (name, zone)
-            for name, zones in self.changes.items()
-            for zone in zones
-            if self._is_sold(name, zone)
-        ]
-        for (name, zone), price in prices.items():
-            points = self.changes.setdefault(name, {}).setdefault(zone, [])
-            if not points or points[-1][1] != price or not self._is_sold(name, zone):
-                points.append([at_s, price])
-            if counts:
+            for name, zone in prices:
                 sold = self.sold.setdefault(name, {})
                 sold[zone] = sold.get(zone, 0) + 1
-        for name, zone in before:
-            if (name, zone) not in prices:
-                self.gone.setdefault(name, {}).setdefault(zone, []).append(at_s)
 
     def _prices(self, lines: Sequence[bytes], cloud: str) -> dict[tuple[str, str], str]:
         """Spot prices by type and zone. Raises DataError: it is no such file."""

@@ -8,24 +8,27 @@ from decimal import Decimal
 from typing import Any
 
 from deepvm.catalog.public.offer import Offer, Rows
-from deepvm.catalog.signals.signal import OFFERINGS, ON_DEMAND, SPECS, SPOT, FetchResult
+from deepvm.catalog.signals.signal import OFFERINGS, ON_DEMAND, SPECS, SPOT, Signal
 
 
-def readings(table: Rows) -> dict[str, dict[str, FetchResult]]:
+def signals_of(table: Rows, **about: Any) -> list[Signal]:
     """What a source says of each region, by kind; a kind of which it says nothing is absent.
 
-    Refused rows are counted with the specifications of their region.
+    Refused rows are counted with the specifications of their region. ``about``: what all signals
+    have in common.
     """
     by_region: dict[str, list[Offer]] = defaultdict(list)
     for offer in table.offers:
         by_region[offer.region].append(offer)
-    results = {}
+    signals = []
     for region, offers in sorted(by_region.items()):
-        refused = {reason: n for (r, reason), n in table.refused.items() if r == region}
-        data = _of_region(offers)
-        results[region] = {kind: FetchResult(found) for kind, found in data.items() if found}
-        results[region][SPECS] = FetchResult(data[SPECS], refused)
-    return results
+        counts = {reason: n for (where, reason), n in table.refused.items() if where == region}
+        refused = {SPECS: counts}
+        for kind, data in _of_region(offers).items():
+            if data:
+                here = Signal(kind, region, data=data, refused=refused.get(kind, {}), **about)
+                signals.append(here)
+    return signals
 
 
 def _of_region(offers: Sequence[Offer]) -> dict[str, Any]:

@@ -6,7 +6,6 @@ Its rows are of one market each.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -146,12 +145,12 @@ def _is_foreign(row: Cells, cloud: str, region: str) -> bool:
 def _without_other_rates(offers: list[Offer]) -> list[Offer]:
     from deepvm.catalog.public.rates import other_rates
 
-    per_gpu: dict[tuple[str, float | None], dict[int, float]] = defaultdict(dict)
-    for place, offer in enumerate(offers):
-        if offer.gpu and offer.on_demand is not None:
-            key = offer.gpu, offer.gpu_memory_gib
-            per_gpu[key][place] = float(offer.on_demand) / offer.gpu_count
-    wrong = {place for prices in per_gpu.values() for place in other_rates(prices)}
+    per_gpu = {
+        place: ((offer.gpu, offer.gpu_memory_gib), float(offer.on_demand) / offer.gpu_count)
+        for place, offer in enumerate(offers)
+        if offer.gpu and offer.on_demand is not None
+    }
+    wrong = other_rates(per_gpu)
     return [offer for place, offer in enumerate(offers) if place not in wrong]
 
 

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, ClassVar
+from typing import Any
 
 from deepvm.catalog.price_sources import SOURCES
 from deepvm.catalog.public.registry import source
@@ -21,10 +21,9 @@ from deepvm.catalog.signals.cloud import Cloud
 from deepvm.catalog.signals.daemon_pool import run_in_daemons
 from deepvm.catalog.signals.fetching import (
     SLOW_REASONS,
-    Outcome,
     SignalRequest,
-    recent_failures,
-    remember_failures,
+    recent_failure,
+    remember_failure,
 )
 from deepvm.catalog.signals.resolve import PriceSource, Quotes
 from deepvm.catalog.signals.signal import REGIONS, SPECS, Signal
@@ -70,7 +69,7 @@ class PublicCatalog(PriceSource):
     progress: Callable[[str], None] = lambda _: None
     wait_s: float = 0.0
     error: CloudError | None = None
-    settles: ClassVar[bool] = False
+    settles = False
 
     def fetch(self, requests: Sequence[SignalRequest]) -> Quotes:
         requests = [r for r in requests if r.kind in KINDS]
@@ -94,12 +93,11 @@ class PublicCatalog(PriceSource):
             if signal is not None:
                 kept[request] = signal
         about = self.about()
-        if about is not None and about.origin == "cache":
-            if all(SignalRequest(r, SPECS) in kept for r in regions if r in about.data):
-                return kept
-        if not self.wait_s:
+        is_fresh = about is not None and about.origin == "cache"
+        known = {*regions}.intersection(self.regions())
+        if not self.wait_s or (is_fresh and all(SignalRequest(r, SPECS) in kept for r in known)):
             return kept
-        failed = recent_failures(self.failures, _FILE.region, self.now).get(REGIONS)
+        failed = recent_failure(self.failures, _FILE, self.now)
         if failed is not None:
             self._fail(failed)
             return kept
@@ -133,7 +131,7 @@ class PublicCatalog(PriceSource):
 
     def _read(self, total_s: float) -> list[Signal]:
         # Most commands read the cache, and need nothing of this.
-        from deepvm.catalog.public.as_signals import readings
+        from deepvm.catalog.public.as_signals import signals_of
         from deepvm.catalog.public.integrity import check
 
         file = self.source.fetch(self.cloud.name, total_s)
@@ -143,12 +141,7 @@ class PublicCatalog(PriceSource):
         earliest = self.now - timedelta(seconds=self.source.period_s)
         observed = min(written or earliest, self.now)
         dated = written is not None
-        title = self.source.title
-        return [
-            Signal(kind, region, observed, title, r.data, r.refused, dated=dated)
-            for region, by_kind in readings(table).items()
-            for kind, r in by_kind.items()
-        ]
+        return signals_of(table, observed_at=observed, source=self.source.title, dated=dated)
 
     def _fetch_within(self, wait_s: float, regions: Sequence[str]) -> Signals:
         """Like ``refresh``, in a thread: looking up the server's name can take longer."""
@@ -180,7 +173,7 @@ class PublicCatalog(PriceSource):
     def _remember(self, error: CloudError) -> None:
         """What fails slowly is remembered for a while: not every command waits for it."""
         self.error = error
-        remember_failures(self.failures, [Outcome(_FILE, None, error)], self.now)
+        remember_failure(self.failures, _FILE, error, self.now)
 
     def _completed(self, signal: Signal) -> Signal:
         """Specifications with what vendors, a type's name and the snapshot say beyond the catalog."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from statistics import median_high
 from typing import TypeVar
@@ -19,10 +20,14 @@ us-central1 (skypilot-catalog v8/gcp, 2026).
 _FAR = 5
 
 
-def other_rates(per_gpu: Mapping[Key, float]) -> set[Key]:
-    """Which prices of one model, $/h for one GPU, are no on-demand prices beside those of other regions."""
-    if not per_gpu:
-        return set()
-    usual = median_high(per_gpu.values())
-    dearest = max((p for p in per_gpu.values() if p <= _FAR * usual), default=0.0)
-    return {key for key, each in per_gpu.items() if each < LEAST_SHARE * dearest}
+def other_rates(per_gpu: Mapping[Key, tuple[object, float]]) -> set[Key]:
+    """Which prices of a model, $/h for one GPU, are no on-demand prices next to those elsewhere."""
+    by_model: dict[object, dict[Key, float]] = defaultdict(dict)
+    for key, (model, price) in per_gpu.items():
+        by_model[model][key] = price
+    wrong: set[Key] = set()
+    for prices in by_model.values():
+        usual = median_high(prices.values())
+        dearest = max(p for p in prices.values() if p <= _FAR * usual)
+        wrong |= {key for key, price in prices.items() if price < LEAST_SHARE * dearest}
+    return wrong

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import datetime, timezone
 from functools import lru_cache
 from typing import NamedTuple
@@ -186,7 +185,15 @@ def _gcp(rows: Iterable[Cells]) -> Rows:
             rates.setdefault(rate, (gpus, _prices(row)))
 
     table.read(rows, sort)
-    reserved = _calendar_rates(rates)
+    # And with it statistics, only to read a file
+    from deepvm.catalog.public.rates import other_rates
+
+    per_gpu = {
+        rate: (rate[0], float(prices.on_demand) / gpus.in_vm)
+        for rate, (gpus, prices) in rates.items()
+        if prices.on_demand is not None
+    }
+    reserved = other_rates(per_gpu)
 
     def read(row: Cells, region: str) -> Offer | None:
         name = row["InstanceType"]
@@ -224,18 +231,6 @@ def gcp_gpus(name: str) -> tuple[str, int]:
         return model, counts.get(int(vcpus), -1)
     # The host's price alone would make a new type with GPUs the cheapest of all CPU types.
     return "", -1 if _GCP_WITH_GPUS.fullmatch(name) else 0
-
-
-def _calendar_rates(rates: Mapping[_Rate, tuple[_Gpus, _Prices]]) -> set[_Rate]:
-    """Where the on-demand column holds what reserved GPUs cost, by what one GPU costs elsewhere."""
-    # And with it statistics, only to read a file
-    from deepvm.catalog.public.rates import other_rates
-
-    each: dict[str, dict[_Rate, float]] = defaultdict(dict)
-    for rate, (gpus, prices) in rates.items():
-        if prices.on_demand is not None:
-            each[rate[0]][rate] = float(prices.on_demand) / gpus.in_vm
-    return {rate for prices in each.values() for rate in other_rates(prices)}
 
 
 SOURCE = SkyPilotCatalog()

@@ -139,15 +139,10 @@ class Cache:
         if self.folder is None:
             return ()
         files = [*self.folder.glob("*/*.json"), *self.folder.glob(f"*/{_ACCOUNT}*/*.json")]
-        entries = [e for f in files if f.stem != FAILURES and (e := self._entry(f, now))]
-        kinds = list(KINDS)
-
-        def position(entry: Entry) -> tuple[str, int, str, str]:
-            known = base(entry.kind) in kinds
-            place = kinds.index(base(entry.kind)) if known else len(kinds)
-            return entry.region, place, entry.kind, entry.account
-
-        return tuple(sorted(entries, key=position))
+        entries = [
+            e for f in files if not f.stem.startswith(FAILURES) and (e := self._entry(f, now))
+        ]
+        return tuple(sorted(entries, key=lambda e: (e.region, e.kind, e.account)))
 
     def _entry(self, path: Path, now: datetime) -> Entry | None:
         assert self.folder is not None
@@ -163,23 +158,27 @@ class Cache:
         if signal is None:
             problem = "another version of deepvm wrote it"
             return replace(entry, state="other version", problem=problem)
-        if _is_fresh(signal, now, self.ttl_s):
+        if self._is_fresh(signal, now):
             return replace(entry, kind=signal.kind, state="fresh", signal=signal)
         signal = replace(signal, origin="expired")
         return replace(entry, kind=signal.kind, state="expired", signal=signal)
 
+    def _is_fresh(self, signal: Signal, now: datetime) -> bool:
+        assert signal.fetched_at is not None
+        seconds = ttl_s(signal.kind)
+        if self.ttl_s is not None and base(signal.kind) != FAILURES:
+            seconds = self.ttl_s
+        return -CLOCK_SKEW <= now - signal.fetched_at < timedelta(seconds=seconds)
+
     def _path(self, region: str, kind: str) -> Path | None:
-        folder = self._region_folder(region)
-        if folder is None:
+        if not _REGION.fullmatch(region):
+            raise RequestError("region", region, "the name of a region, such as us-east-1")
+        if self.folder is None:
             return None
+        folder = self.folder / region
         if KINDS[base(kind)].of_account:
             folder /= f"{_ACCOUNT}{self.account}"
         return folder / f"{kind.replace(':', '-')}.json"
-
-    def _region_folder(self, region: str) -> Path | None:
-        if not _REGION.fullmatch(region):
-            raise RequestError("region", region, "the name of a region, such as us-east-1")
-        return None if self.folder is None else self.folder / region
 
     def _make_folders(self, folder: Path) -> None:
         assert self.folder is not None
@@ -225,8 +224,3 @@ def _load(path: Path) -> Signal | None:
     for name in ("fetched_at", "observed_at"):
         body[name] = datetime.fromisoformat(body[name])
     return Signal(**body, origin="cache")
-
-
-def _is_fresh(signal: Signal, now: datetime, seconds: int | None) -> bool:
-    assert signal.fetched_at is not None
-    return -CLOCK_SKEW <= now - signal.fetched_at < timedelta(seconds=seconds or ttl_s(signal.kind))

@@ -6,7 +6,7 @@ A cloud is a folder of ``catalog/clouds`` and a line of its registry.
 from __future__ import annotations
 
 import json
-from abc import ABC, abstractmethod
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -26,6 +26,8 @@ from deepvm.catalog.signals.signal import (
     Signal,
 )
 from deepvm.core.cluster.instances import InstanceType, Market
+from deepvm.core.spelling import did_you_mean
+from deepvm.errors import CloudError, RequestError
 from deepvm.io.times import parse_time
 from deepvm.io.user_dirs import data_folder
 
@@ -57,6 +59,12 @@ class Check:
     advice: str = ""
 
 
+WITH_ZONES = (SPECS, OFFERINGS, ON_DEMAND, SPOT)
+WITHOUT_ZONES = (SPECS, ON_DEMAND, SPOT)
+WITHOUT_SPOT = (SPECS, ON_DEMAND)
+"""The signals of a catalog by what the cloud's public catalogs tell apart."""
+
+
 @dataclass(frozen=True)
 class CloudRules:
     """How a cloud sells VMs and takes them back, as far as plans depend on it.
@@ -75,8 +83,11 @@ class CloudRules:
     regions_alike: bool = False
 
 
-class Cloud(ABC):
+class Cloud:
     """One cloud. Nothing is loaded, read or sent until a method needs it.
+
+    What is here is for a cloud of which deepvm knows what public catalogs list: it asks the cloud
+    itself nothing, and needs no account.
 
     Attributes:
         name: of its catalogs and of its folder in ``data/``: ``aws`` gives ``aws-us-east-1``.
@@ -86,23 +97,32 @@ class Cloud(ABC):
         kinds: the signals of its catalogs; a history of prices is added on request.
         quota_names: its vCPU quotas by ``InstanceType.quota_family`` and market; empty where
             nothing limits.
+        region_form: of a region's name.
+        default_region: where most types are offered.
+        region_variables: of the environment; the first that is set names the user's own region.
+        burstable: types that run at full speed only for a while, by name.
     """
 
     name: ClassVar[str]
     title: ClassVar[str]
     rules: ClassVar[CloudRules]
-    has_api: ClassVar[bool] = True
+    has_api: ClassVar[bool] = False
     kinds: ClassVar[tuple[str, ...]] = (SPECS, OFFERINGS, ZONES, ON_DEMAND, SPOT, ADVISOR, QUOTAS)
     quota_names: Mapping[tuple[str, Market], QuotaName] = {}
+    region_form: ClassVar[str]
+    default_region: ClassVar[str]
+    region_variables: ClassVar[tuple[str, ...]] = ()
+    burstable: ClassVar[str] = "(?!)"  # none
 
     @property
     def has_spot(self) -> bool:
         """Whether it sells spot VMs at prices that are known."""
         return SPOT in self.kinds
 
-    @abstractmethod
     def quota_family(self, type_name: str) -> str:
-        """The family whose quota a type's vCPUs count against."""
+        """The family whose quota a type's vCPUs count against; here that of types."""
+        cut = max(type_name.rfind(mark) for mark in "-_")
+        return type_name[:cut] if cut > 0 else type_name
 
     def quota_words(self, instance: InstanceType, count: int, market: Market) -> str:
         """The quota that VMs need where none of ``quota_names`` says it, in words.
@@ -112,54 +132,70 @@ class Cloud(ABC):
         return ""
 
     def facts_of(self, type_name: str) -> Mapping[str, Any]:
-        """What a type's name says of it, as in the signal of specifications: public catalogs lack it."""
-        return {}
+        """What a type's name says of it, as in the signal of specs: public catalogs lack it."""
+        return {"burstable": True} if re.fullmatch(self.burstable, type_name) else {}
 
-    @abstractmethod
     def check_region(self, name: str, option: str = "region") -> str:
-        """The name, if it has the form of a region's.
+        """The name, if it has the form of a region's; only a catalog can tell whether there is one.
 
         Else a RequestError about ``option``, where it was written.
         """
+        if re.fullmatch(self.region_form, name):
+            return name
+        allowed = f"a region of {self.title} in small letters, such as {self.default_region}"
+        meant = did_you_mean(name.lower().replace("_", "-"), sorted(self.known_regions()))
+        raise RequestError(option, name, f"{allowed}; {meant}" if meant else allowed)
 
     def may_be_zone(self, zone: str, region: str) -> bool:
-        """Whether it has the form of a zone of a region, where no list of zones is at hand."""
-        return OFFERINGS in self.kinds and zone.startswith(region) and zone != region
+        """Whether it has the form of a zone's name or AWS's id, where no zones are known."""
+        named = zone.startswith(region) and zone != region
+        return OFFERINGS in self.kinds and (named or "-az" in zone)
 
-    @abstractmethod
     def own_region(self, profile: str, environ: Mapping[str, str]) -> Region:
         """The user's own region, else the cloud's default.
 
         A RequestError if it cannot be a region's name.
         """
+        for variable in self.region_variables:
+            if environ.get(variable):
+                where = f"environment variable {variable}"
+                return Region(self.check_region(environ[variable], variable), where)
+        named = " and no ".join(("--region", *self.region_variables))
+        return Region(self.default_region, f"the default: no {named}")
 
-    @abstractmethod
     def known_regions(self) -> Collection[str]:
         """The regions that exist, without asking the cloud; may be slow to load."""
+        text = (data_folder() / "clouds" / "regions.json").read_text(encoding="utf-8")
+        regions: list[str] = json.loads(text)[self.name]
+        return regions
 
-    @abstractmethod
     def account_regions(self, profile: str) -> tuple[str, ...]:
         """The regions that the account may use, sorted; a CloudError without an answer."""
+        raise self._not_asked("the regions of an account")
 
-    @abstractmethod
     def credentials_may_exist(self, profile: str, environ: Mapping[str, str]) -> bool:
         """Whether there may be credentials; opens no socket."""
+        return False
 
-    @abstractmethod
     def account_tag(self, profile: str, environ: Mapping[str, str]) -> str:
         """A file name for what only one account may see, free of secrets."""
+        return "nobody"
 
-    @abstractmethod
     def providers(self, kinds: Sequence[str], profile: str) -> Mapping[str, Provider]:
         """Providers of these and the usual kinds of signals, public ones included, by kind."""
+        return {}
 
     def public_providers(self) -> Mapping[str, Provider]:
         """Providers that need no credentials."""
         return {}
 
-    @abstractmethod
     def placement_provider(self, profile: str, types: Sequence[str], count: int) -> Provider:
         """Scores how likely each zone can give ``count`` spot VMs of any of some types."""
+        raise self._not_asked("spot placement scores")
+
+    def _not_asked(self, what: str) -> CloudError:
+        detail = f"deepvm asks {self.title} nothing, it only reads public catalogs of its prices"
+        return CloudError(what, "reply", detail, "leave the option out")
 
     def policy(self) -> str:
         """The permissions that deepvm needs, in the cloud's own form; empty where there is none."""
@@ -192,11 +228,9 @@ class Cloud(ABC):
 
         Empty where there are none.
         """
-        return (
-            _read_snapshot(self.data / "regions" / f"{region}.json")
-            if region in self.snapshot_regions()
-            else {}
-        )
+        if region not in self.snapshot_regions():
+            return {}
+        return _read_snapshot(self.data / "regions" / f"{region}.json")
 
 
 @lru_cache(maxsize=1)

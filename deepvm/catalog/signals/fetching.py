@@ -8,22 +8,12 @@ since.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from deepvm.catalog.signals.cache import Cache
-from deepvm.catalog.signals.signal import (
-    ADVISOR,
-    FAILURES,
-    Provider,
-    Signal,
-    age,
-    title,
-    ttl_s,
-)
+from deepvm.catalog.signals.signal import ADVISOR, FAILURES, Provider, Signal, age, title
 from deepvm.core.spelling import joined
 from deepvm.errors import CloudError, DeepVMError
 
@@ -85,46 +75,19 @@ def fetch(
         An outcome for each request, in their order; errors of providers are in there, none are
         raised.
     """
-    outcomes: dict[SignalRequest, Outcome] = {}
-    # Closed explicitly: after an interrupt a traceback may keep the generator, and so its threads,
-    # alive.
-    with closing(_ask(requests, providers, now, progress, give_up_s)) as answers:
-        for outcome in answers:
-            outcomes[outcome.request] = outcome
-            what = f"{outcome.request.region}: {title(outcome.request.kind)}"
-            if outcome.signal is not None:
-                cache.write(outcome.signal, now)
-                progress(f"{what} fetched ({outcome.seconds:.1f} s)")
-            elif outcome.error is not None:
-                progress(f"{what} failed ({outcome.seconds:.1f} s)")
-    ordered = tuple(outcomes[r] for r in requests)
-    remember_failures(cache, ordered, now)
-    return ordered
-
-
-def _ask(
-    requests: Sequence[SignalRequest],
-    providers: Providers,
-    now: datetime,
-    progress: Callable[[str], None],
-    give_up_s: float,
-) -> Generator[Outcome, None, None]:
-    """Outcomes in the order in which they come."""
     from concurrent.futures import FIRST_COMPLETED, wait
 
     from deepvm.catalog.signals.daemon_pool import run_in_daemons
 
     if not requests:
-        return
+        return ()
     try:
         sources = providers()
     except CloudError as failure:
-        yield from (Outcome(r, None, failure) for r in requests)
-        return
-    yield from (Outcome(r, None) for r in requests if r.kind not in sources)
-    requests = [r for r in requests if r.kind in sources]
-    for region in dict.fromkeys(r.region for r in requests):
-        titles = joined(title(r.kind) for r in requests if r.region == region)
+        return tuple(Outcome(r, None, failure) for r in requests)
+    asked = [r for r in requests if r.kind in sources]
+    for region in dict.fromkeys(r.region for r in asked):
+        titles = joined(title(r.kind) for r in asked if r.region == region)
         progress(f"{region}: fetching {titles}")
     refusals: list[CloudError] = []
 
@@ -137,19 +100,34 @@ def _ask(
             refusals.append(outcome.error)
         return outcome
 
-    left = dict(zip(run_in_daemons(ask, requests, AT_ONCE, "fetch"), requests, strict=True))
+    outcomes = {r: Outcome(r, None) for r in requests}
+
+    def settle(outcome: Outcome) -> None:
+        request = outcome.request
+        outcomes[request] = outcome
+        result = "failed"
+        if outcome.signal is not None:
+            cache.write(outcome.signal, now)
+            result = "fetched"
+        elif outcome.error is not None:
+            remember_failure(cache, request, outcome.error, now)
+        progress(f"{request.region}: {title(request.kind)} {result} ({outcome.seconds:.1f} s)")
+
+    left = dict(zip(run_in_daemons(ask, asked, AT_ONCE, "fetch"), asked, strict=True))
     try:
         while left and (answered := wait(left, give_up_s, FIRST_COMPLETED).done):
             for future in answered:
                 del left[future]
-                yield future.result()
+                settle(future.result())
     finally:
         for future in left:
             future.cancel()
     for request in left.values():
-        detail = f"no answer within {give_up_s:.0f} s"
-        error = CloudError(_what(request), "timeout", detail, "try again later")
-        yield Outcome(request, None, error, give_up_s)
+        late = f"no answer within {give_up_s:.0f} s"
+        source = sources[request.kind].source
+        error = CloudError(source, "timeout", late, "try again later")
+        settle(Outcome(request, None, error, give_up_s))
+    return tuple(outcomes.values())
 
 
 def _fetched(request: SignalRequest, provider: Provider, now: datetime) -> Outcome:
@@ -159,47 +137,29 @@ def _fetched(request: SignalRequest, provider: Provider, now: datetime) -> Outco
         return Outcome(request, signal, None, time.monotonic() - start)
     except CloudError as failure:
         error = failure
-    except DeepVMError as failure:
-        error = CloudError(_what(request), "reply", str(failure), "try again later")
     except Exception as failure:
         # A bug in a reader of replies costs only its signal. Its text may quote secrets.
         detail = f"internal error while reading the answer: {type(failure).__name__}"
-        error = CloudError(_what(request), "reply", detail, "this is a bug: please report it")
+        if isinstance(failure, DeepVMError):
+            detail = str(failure)
+        error = CloudError(provider.source, "reply", detail, "try again later")
     return Outcome(request, None, error, time.monotonic() - start)
 
 
-def _what(request: SignalRequest) -> str:
-    return f"{title(request.kind)} of {request.region}"
+def recent_failure(cache: Cache, request: SignalRequest, now: datetime) -> CloudError | None:
+    """The error of a signal that failed slowly within the last five minutes."""
+    stored = cache.read(request.region, f"{FAILURES}:{request.kind}", now)
+    if stored is None or stored.origin != "cache" or stored.observed_at > now:
+        return None
+    ago = f"that was {age(stored.observed_at, now)} ago"
+    detail = f"{stored.data['detail']}; {ago}, and 'deepvm catalog refresh' asks again now"
+    return CloudError(**{**stored.data, "detail": detail})
 
 
-def recent_failures(cache: Cache, region: str, now: datetime) -> Mapping[str, CloudError]:
-    """Errors of a region's signals within the last five minutes, by kind."""
-    failures = {}
-    for kind, error in _stored_failures(cache, region, now).items():
-        failed_at = datetime.fromtimestamp(error["at"], now.tzinfo)
-        if 0 <= (now - failed_at).total_seconds() < ttl_s(FAILURES):
-            ago = f"that was {age(failed_at, now)} ago, and 'deepvm catalog refresh' asks again now"
-            detail = f"{error['detail']}; {ago}"
-            failures[kind] = CloudError(error["what"], error["why"], detail, error["advice"])
-    return failures
-
-
-def remember_failures(cache: Cache, outcomes: Sequence[Outcome], now: datetime) -> None:
-    """Add new slow failures, drop those of what has been fetched since."""
-    for region in dict.fromkeys(o.request.region for o in outcomes):
-        before = _stored_failures(cache, region, now)
-        after = dict(before)
-        for outcome in (o for o in outcomes if o.request.region == region):
-            error = outcome.error
-            kind = outcome.request.kind
-            if error is not None and error.why in SLOW_REASONS:
-                after[kind] = {**vars(error), "at": int(now.timestamp())}
-            elif outcome.signal is not None:
-                after.pop(kind, None)
-        if after != before:
-            cache.write(Signal(FAILURES, region, now, "deepvm", after), now)
-
-
-def _stored_failures(cache: Cache, region: str, now: datetime) -> Mapping[str, Mapping[str, Any]]:
-    stored = cache.read(region, FAILURES, now)
-    return stored.data if stored is not None and stored.origin == "cache" else {}
+def remember_failure(
+    cache: Cache, request: SignalRequest, error: CloudError, now: datetime
+) -> None:
+    """Keep the error of a signal if it is a slow one."""
+    if error.why in SLOW_REASONS:
+        kind = f"{FAILURES}:{request.kind}"
+        cache.write(Signal(kind, request.region, now, "deepvm", vars(error)), now)

@@ -9,7 +9,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import ClassVar
 
 from deepvm.catalog.price_sources import TITLES
 from deepvm.catalog.signals.cache import Cache
@@ -20,7 +19,7 @@ from deepvm.catalog.signals.fetching import (
     Providers,
     SignalRequest,
     fetch,
-    recent_failures,
+    recent_failure,
 )
 from deepvm.catalog.signals.signal import (
     ON_DEMAND,
@@ -61,7 +60,7 @@ class PriceSource(ABC):
         settles: whether its answers, while they are fresh, end the search; else the newest counts.
     """
 
-    settles: ClassVar[bool] = True
+    settles = True
 
     @abstractmethod
     def fetch(self, requests: Sequence[SignalRequest]) -> Quotes:
@@ -69,16 +68,23 @@ class PriceSource(ABC):
 
 
 @dataclass(frozen=True)
-class CachedSignals(PriceSource):
-    """What was fetched before."""
+class Stored(PriceSource):
+    """Signals that lie ready: what was fetched before, or came with deepvm.
 
-    cache: Cache
-    now: datetime
+    ``read``: the one of a region and of a kind. ``for_refetch``: whether it does where it must be
+    refetched, too.
+    """
+
+    read: Callable[[str, str], Signal | None]
+    for_refetch: bool = False
 
     def fetch(self, requests: Sequence[SignalRequest]) -> Quotes:
-        usable = [r for r in requests if not r.refetch]
-        stored = {r: self.cache.read(r.region, r.kind, self.now) for r in usable}
-        return Quotes({r: s for r, s in stored.items() if s is not None})
+        signals = {}
+        for request in requests:
+            signal = self.read(request.region, request.kind)
+            if signal is not None and (self.for_refetch or not request.refetch):
+                signals[request] = signal
+        return Quotes(signals)
 
 
 @dataclass(frozen=True)
@@ -95,9 +101,11 @@ class CloudApi(PriceSource):
     patient: bool = False
 
     def fetch(self, requests: Sequence[SignalRequest]) -> Quotes:
-        regions = {r.region for r in requests} if not self.patient else ()
-        failed = {region: recent_failures(self.cache, region, self.now) for region in regions}
-        errors = {r: e for r in requests if (e := failed.get(r.region, {}).get(r.kind)) is not None}
+        errors = {}
+        for request in requests if not self.patient else ():
+            error = recent_failure(self.cache, request, self.now)
+            if error is not None:
+                errors[request] = error
         outcomes = fetch(
             [r for r in requests if r not in errors],
             self.providers,
@@ -106,21 +114,8 @@ class CloudApi(PriceSource):
             progress=self.progress,
             give_up_s=GIVE_UP_S if self.patient else PATIENCE_S,
         )
-        new_errors = {o.request: o.error for o in outcomes if o.error is not None}
-        signals = {o.request: o.signal for o in outcomes if o.signal is not None}
-        return Quotes(signals, {**new_errors, **errors})
-
-
-@dataclass(frozen=True)
-class Snapshot(PriceSource):
-    """What came with deepvm."""
-
-    of_region: Callable[[str], Mapping[str, Signal]]
-    settles: ClassVar[bool] = False
-
-    def fetch(self, requests: Sequence[SignalRequest]) -> Quotes:
-        stored = {r: self.of_region(r.region).get(r.kind) for r in requests}
-        return Quotes({r: s for r, s in stored.items() if s is not None})
+        errors |= {o.request: o.error for o in outcomes if o.error is not None}
+        return Quotes({o.request: o.signal for o in outcomes if o.signal is not None}, errors)
 
 
 @dataclass(frozen=True)
@@ -187,11 +182,13 @@ def resolve(
             elif _is_newer(signal, best.get(request), now):
                 best[request] = signal
     not_live = {}
-    for region in dict.fromkeys(r.region for r in requests):
+    for region in dict.fromkeys(r.region for r in requests if r.refetch):
         here = [r for r in requests if r.region == region]
-        error = _not_live(region, here, settled, errors, not_asked)
-        if error is not None:
-            not_live[region] = error
+        refused = [r for r in here if r in errors and errors[r].why in CREDENTIAL_REASONS]
+        failed = [*refused, *(r for r in here if r.refetch and r not in settled)]
+        if failed:
+            error = next((errors[r] for r in failed if r in errors), None)
+            not_live[region] = _not_live(region, error, not_asked)
     kept = [r for r in requests if r.region not in not_live]
     notes = _failure_notes({r: errors[r] for r in kept if r in errors}, best, now)
     # That quotas and zones are missing without AWS is no news.
@@ -210,17 +207,15 @@ def _is_newer(signal: Signal, other: Signal | None, now: datetime) -> bool:
 
 def _failure_notes(errors: Errors, best: Signals, now: datetime) -> list[str]:
     """What failed, and what is used instead."""
-    notes = []
-    for group in grouped(errors):
-        parts = [describe_failure(group), _used([*group], best, now), advice_of(group)]
-        notes.append("; ".join(filter(None, parts)))
-    return notes
+    return [
+        "; ".join(filter(None, (describe_failure(g), _used([*g], best, now), advice_of(g))))
+        for g in grouped(errors)
+    ]
 
 
 def _used(requests: Sequence[SignalRequest], best: Signals, now: datetime) -> str:
     """What is used for signals that were not fetched: ``the cache of 2 h ago is used``."""
-    signals = [best[r] for r in requests if r in best]
-    names = list(dict.fromkeys(_name(s, now) for s in signals))
+    names = dict.fromkeys(_name(best[r], now) for r in requests if r in best)
     missing = [r for r in requests if r not in best]
     parts = []
     if names:
@@ -239,10 +234,8 @@ def _name(signal: Signal, now: datetime) -> str:
 
 def describe_failure(failed: Errors) -> str:
     """Which signals failed for one reason, the reason, and the details of the first."""
-    request, error = next(iter(failed.items()))
-    # AWS's errors name the call; ours name the signal, which the sentence already does.
-    call = "" if error.what == _titles([request]) else f"{error.what}: "
-    return f"{_titles([*failed])}: {reason(error.why)} ({call}{error.detail})"
+    error = next(iter(failed.values()))
+    return f"{_titles([*failed])}: {reason(error.why)} ({error.what}: {error.detail})"
 
 
 def grouped(errors: Errors) -> list[dict[SignalRequest, CloudError]]:
@@ -267,26 +260,11 @@ def _titles(requests: Sequence[SignalRequest]) -> str:
     return f"{titles} of {joined(dict.fromkeys(r.region for r in requests))}"
 
 
-def _not_live(
-    region: str,
-    requests: Sequence[SignalRequest],
-    settled: Collection[SignalRequest],
-    errors: Errors,
-    not_asked: str,
-) -> CloudError | None:
+def _not_live(region: str, error: CloudError | None, not_asked: str) -> CloudError:
     """Why prices of a region are not all live, though they must be."""
-    prices = [r for r in requests if r.refetch]
-    missing = [r for r in prices if r not in settled]
-    refused = [r for r in requests if r in errors and errors[r].why in CREDENTIAL_REASONS]
-    if not prices or not (refused or missing):
-        return None
-    failed = [errors[r] for r in (*refused, *missing) if r in errors]
-    if failed:
-        error = failed[0]
-    else:
+    if error is None:
         detail = not_asked or "AWS was not asked"
-        advice = "run 'aws configure', or set AWS_PROFILE"
-        error = CloudError("AWS", "credentials", detail, advice)
+        error = CloudError("AWS", "credentials", detail, "run 'aws configure', or set AWS_PROFILE")
     detail = f"{reason(error.why)} ({error.what}: {error.detail})"
     advice = f"{error.advice}; --prices auto continues with older prices"
     return CloudError(f"live prices of {region}", error.why, detail, advice)

@@ -26,7 +26,7 @@ REGIONS = "regions"
 See :mod:`deepvm.catalog.public.public_market`.
 """
 FAILURES = "failures"
-"""Recent failures, see :func:`deepvm.catalog.signals.fetching.recent_failures`; never fetched."""
+"""``failures:spot`` is the last slow failure of another kind; never fetched."""
 
 _HOUR = 3600
 _DAY = 86_400

@@ -56,6 +56,7 @@ class Mars(Cloud):
 
     rules = DEFAULT_CLOUD.rules
     name = "mars"
+    has_api = True
     title = "Mars Cloud"
     quota_names: Mapping[tuple[str, Market], QuotaName] = {
         ("T4", Market.SPOT): QuotaName("Q1", "preemptible T4 vCPUs")

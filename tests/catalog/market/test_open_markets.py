@@ -218,7 +218,7 @@ def test_a_file_may_be_called_like_the_market(
 def test_names_that_mean_nothing() -> None:
     for name, error, said in [
         ("aws-moon-base", RequestError, "catalog: 'moon-base'"),
-        ("aws-us-east-1a", RequestError, "its region is us-east-1"),
+        ("aws-us-east-1a", RequestError, "did you mean us-east-1"),
         ("aws-", CatalogNotFoundError, "'aws-': no embedded catalog"),
         ("AWS", CatalogNotFoundError, "did you mean aws"),
     ]:
@@ -333,7 +333,7 @@ def test_without_any_region_the_first_error_counts() -> None:
             "zone: 'use1-az4'",
         ),
         ([REGION, "moon"], OFFLINE, RequestError, "region: 'moon'"),
-        ([f"{REGION}a"], OFFLINE, RequestError, f"its region is {REGION}"),
+        ([f"{REGION}a"], OFFLINE, RequestError, f"did you mean {REGION}"),
     ]:
         keep("us-west-2")
         with pytest.raises(error, match=said):
@@ -555,23 +555,23 @@ OFFER = catalog(*SIX, *OTHERS, region=REGION)
 
 @pytest.mark.usefixtures("no_sockets")
 @pytest.mark.parametrize(
-    ("request_", "has_keys", "advice"),
+    ("request_", "has_keys", "reason"),
     [
-        (OFFLINE, True, "--offline"),
-        (SNAPSHOT, True, "--prices snapshot"),
-        (AUTO, False, "deepvm doctor"),
+        (OFFLINE, True, "offline"),
+        (SNAPSHOT, True, "only the snapshot is used"),
+        (AUTO, False, "no AWS credentials"),
     ],
     ids=["offline", "snapshot", "no credentials"],
 )
 def test_scores_where_aws_may_not_be_asked(
-    request_: MarketRequest, has_keys: bool, advice: str, request: pytest.FixtureRequest
+    request_: MarketRequest, has_keys: bool, reason: str, request: pytest.FixtureRequest
 ) -> None:
     if has_keys:
         request.getfixturevalue("keys")
     with pytest.raises(CloudError, match=f"^spot placement scores in {REGION}: ") as caught:
         placement(OFFER, SIX[0], 3, request_, now=NOW)
     assert (caught.value.exit_code, caught.value.why) == (5, "credentials")
-    assert advice in caught.value.advice
+    assert reason in caught.value.detail and "deepvm doctor" in caught.value.advice
 
 
 def test_scores_are_asked_for_once_and_sorted(aws: FakeAws) -> None:

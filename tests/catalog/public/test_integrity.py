@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import datetime, timezone
 from typing import Any
 
 import pytest
 
-from deepvm.catalog.public.as_signals import readings
+from deepvm.catalog.public.as_signals import signals_of
 from deepvm.catalog.public.integrity import (
     CONFLICT,
     FAR,
@@ -17,7 +18,7 @@ from deepvm.catalog.public.integrity import (
 )
 from deepvm.catalog.public.offer import Offer, Rows, price, total
 from deepvm.catalog.public.rates import other_rates
-from deepvm.catalog.signals.signal import OFFERINGS, ON_DEMAND, SPECS, SPOT
+from deepvm.catalog.signals.signal import OFFERINGS, ON_DEMAND, SPECS, SPOT, Signal
 from deepvm.errors import DataError
 
 _T4: dict[str, Any] = {
@@ -223,10 +224,17 @@ class TestFiles:
         assert len(check(Rows([offer()], Counter({("", "broken row"): 1}))).offers) == 1
 
 
+def by_region(table: Rows) -> dict[str, dict[str, Signal]]:
+    found: dict[str, dict[str, Signal]] = {}
+    for signal in signals_of(table, observed_at=datetime.now(timezone.utc), source="a source"):
+        found.setdefault(signal.region, {})[signal.kind] = signal
+    return found
+
+
 def test_offers_become_signals_of_each_region() -> None:
     other = offer(region="us-west-2", zone="usw2-az1", spot=None)
     table = checked(other, offer(zone="far", on_demand="99"), broken=1)
-    found = readings(table)
+    found = by_region(table)
     assert {r: sorted(kinds) for r, kinds in found.items()} == {
         "us-east-1": sorted([SPECS, OFFERINGS, ON_DEMAND, SPOT]),
         "us-west-2": sorted([SPECS, OFFERINGS, ON_DEMAND]),
@@ -241,20 +249,23 @@ def test_offers_become_signals_of_each_region() -> None:
 
 
 def test_of_different_prices_in_the_zones_of_a_region_the_higher_counts() -> None:
-    said = readings(Rows([offer(on_demand="9"), offer(zone="b", on_demand="10")]))
+    said = by_region(Rows([offer(on_demand="9"), offer(zone="b", on_demand="10")]))
     assert said["us-east-1"][ON_DEMAND].data == {"g4dn.xlarge": "10"}
 
 
 def test_rates_of_reserved_gpus_are_told_from_those_on_demand() -> None:
-    h100 = {
-        "us-east4": 9.79655,
-        "us-east5": 11.03385,
-        "europe-west4": 12.73552,
-        "us-central1": 4.20076,
+    prices = {
+        "H100": {
+            "us-east4": 9.79655,
+            "us-east5": 11.03385,
+            "europe-west4": 12.73552,
+            "us-central1": 4.20076,
+        },
+        # True prices, far apart
+        "L4": {"us-east4": 0.55821, "asia-south1": 0.58298, "me-central2": 0.89606},
+        # An absurd price is no measure
+        "T4": {"a": 1.0, "b": 1.0, "c": 99.0},
     }
-    assert other_rates(h100) == {"us-central1"}
-    # True prices, far apart
-    l4 = {"us-east4": 0.55821, "asia-south1": 0.58298, "me-central2": 0.89606}
-    assert other_rates(l4) == set()
-    assert other_rates({"a": 1.0, "b": 1.0, "c": 99.0}) == set(), "an absurd price is no measure"
+    per_gpu = {(m, r): (m, price) for m, regions in prices.items() for r, price in regions.items()}
+    assert other_rates(per_gpu) == {("H100", "us-central1")}
     assert other_rates({}) == set()

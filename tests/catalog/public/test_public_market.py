@@ -39,7 +39,7 @@ from deepvm.catalog.public.public_market import QUICK_S, PublicCatalog, Signals
 from deepvm.catalog.public.registry import source
 from deepvm.catalog.signals.cache import Cache
 from deepvm.catalog.signals.fetching import SignalRequest
-from deepvm.catalog.signals.signal import FAILURES, ON_DEMAND, REGIONS, SPECS, SPOT, Signal, age
+from deepvm.catalog.signals.signal import ON_DEMAND, REGIONS, SPECS, SPOT, Signal, age
 from deepvm.errors import RequestError
 
 NOW = datetime(2026, 11, 27, 9, 0, tzinfo=timezone.utc)
@@ -455,7 +455,7 @@ def test_a_refresh_killed_at_any_moment_leaves_whole_files(tmp_path: Path) -> No
         process.stdout.close()
         now = datetime.now(timezone.utc)
         cache = Cache(tmp_path / "source_skypilot", "public", 3600)
-        entries = [e for e in cache.entries(now) if e.kind != FAILURES]
+        entries = cache.entries(now)
         assert all(e.state == "fresh" for e in entries), [e for e in entries if e.state != "fresh"]
         regions = [f"r-{n}" for n in range(20)]
         kept = PublicCatalog(source("skypilot"), REGISTRY["aws"], cache, cache, now).latest(regions)

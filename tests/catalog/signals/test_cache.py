@@ -292,13 +292,13 @@ def test_entries_say_what_is_there_and_change_nothing(cache):
     entries = cache.entries(after(hours=2))
     assert [(e.region, e.kind, e.account, e.state) for e in entries] == [
         ("eu-west-1", "on-demand", "", "fresh"),
-        ("us-east-1", "spot", "", "expired"),
-        ("us-east-1", "history:30", "", "expired"),
         ("us-east-1", "advisor", "", "damaged"),
+        ("us-east-1", "history:30", "", "expired"),
         ("us-east-1", "quotas", "me", "fresh"),
+        ("us-east-1", "spot", "", "expired"),
     ]
     assert entries[0].signal.data == DATA["on-demand"] and entries[0].signal.fetched_at == NOW
-    assert entries[3].signal is None and entries[3].problem
+    assert entries[1].signal is None and entries[1].problem
     assert sorted(cache.folder.rglob("*")) == before and cache.take_notes() == ()
 
 

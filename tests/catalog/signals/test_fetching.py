@@ -14,12 +14,7 @@ from support.catalog_signals import KINDS, NOW, REGION, Cloud, denied, resolve
 
 from deepvm.catalog.signals import fetching, signal
 from deepvm.catalog.signals.cache import Cache
-from deepvm.catalog.signals.fetching import (
-    Outcome,
-    SignalRequest,
-    recent_failures,
-    remember_failures,
-)
+from deepvm.catalog.signals.fetching import SignalRequest, recent_failure, remember_failure
 from deepvm.catalog.signals.resolve import PATIENCE_S, Resolved
 
 
@@ -61,37 +56,31 @@ def test_live_asks_again(cache: Cache) -> None:
     assert signals(cache, mended, 1, "live").signals[signal.SPOT].origin == "live"
 
 
-def test_a_success_is_remembered_as_one(cache: Cache) -> None:
-    remember_failures(cache, [Outcome(SignalRequest(REGION, "spot"), None, denied())], NOW)
-    assert set(recent_failures(cache, REGION, NOW)) == {"spot"}
-    signals(cache, Cloud(), 1, "live")
-    assert not recent_failures(cache, REGION, NOW + timedelta(minutes=1))
+SPOT = SignalRequest(REGION, "spot")
 
 
 def test_one_failure_does_not_prolong_another(cache: Cache) -> None:
-    remember_failures(cache, [Outcome(SignalRequest(REGION, "spot"), None, denied())], NOW)
+    remember_failure(cache, SPOT, denied(), NOW)
     later = NOW + timedelta(minutes=4)
-    remember_failures(cache, [Outcome(SignalRequest(REGION, "quotas"), None, denied())], later)
-    assert set(recent_failures(cache, REGION, later)) == {"spot", "quotas"}
-    assert set(recent_failures(cache, REGION, NOW + timedelta(minutes=5, seconds=1))) == {"quotas"}
+    quotas = SignalRequest(REGION, "quotas")
+    remember_failure(cache, quotas, denied(), later)
+    assert recent_failure(cache, SPOT, later) and recent_failure(cache, quotas, later)
+    later = NOW + timedelta(minutes=5, seconds=1)
+    assert not recent_failure(cache, SPOT, later) and recent_failure(cache, quotas, later)
 
 
 def test_accounts_fail_each_on_their_own(tmp_path: Path) -> None:
-    remember_failures(
-        Cache(tmp_path, "one"),
-        [Outcome(SignalRequest(REGION, "spot"), None, denied("network"))],
-        NOW,
-    )
-    assert not recent_failures(Cache(tmp_path, "two"), REGION, NOW)
+    remember_failure(Cache(tmp_path, "one"), SPOT, denied("network"), NOW)
+    assert not recent_failure(Cache(tmp_path, "two"), SPOT, NOW)
 
 
 def test_a_clock_that_was_set_back_forgets(cache: Cache) -> None:
-    remember_failures(cache, [Outcome(SignalRequest(REGION, "spot"), None, denied())], NOW)
-    assert not recent_failures(cache, REGION, NOW - timedelta(minutes=1))
+    remember_failure(cache, SPOT, denied(), NOW)
+    assert not recent_failure(cache, SPOT, NOW - timedelta(minutes=1))
 
 
 def test_status_does_not_list_them(cache: Cache) -> None:
-    remember_failures(cache, [Outcome(SignalRequest(REGION, "spot"), None, denied())], NOW)
+    remember_failure(cache, SPOT, denied(), NOW)
     assert cache.entries(NOW) == ()
 
 

@@ -316,23 +316,6 @@ def test_nobody_waits_for_prices_to_be_told_of_a_slip(
     assert not server.asked
 
 
-def test_a_kind_of_disk_without_a_size_is_noted(run: Run) -> None:
-    code, _, err = run("recommend", "--pw", "3", "--disk-type", "gp3")
-    assert code == 0 and "--disk-type gp3 has no effect without --disk" in err
-
-
-def test_a_cloud_by_another_name_gets_a_hint(run: Run) -> None:
-    for said, meant in [
-        ("google", "gcp"),
-        ("Google-Cloud", "gcp"),
-        ("amazon", "aws"),
-        ("lambdalabs", "lambda"),
-    ]:
-        for command in (("recommend", "--pw", "3"), ("gpus",)):
-            code, _, err = run(*command, "--cloud", said)
-            assert code == 2 and f"did you mean --cloud {meant}?" in err
-
-
 def test_clouds_may_be_listed_with_commas(run: Run) -> None:
     both = ("--cloud", "gcp", "--cloud", "nebius")
     listed, repeated = (
@@ -595,7 +578,7 @@ def test_a_refresh_that_fails_says_so(run: Run, server: PublicServer, tmp_path: 
     code, out, err = run("catalog", "refresh", "--cloud", "gcp")
     assert (
         code == 5
-        and "web page" in err
+        and "no column" in err
         and "what was fetched before stays" in err
         and "failed" in out
     )

@@ -7,6 +7,7 @@ boto3 (half a second) or opening a socket.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -14,17 +15,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from deepvm.catalog.clouds.aws.places import is_zone_of, region_at
 from deepvm.catalog.clouds.aws.quota_codes import QUOTA_NAMES, quota_family
 from deepvm.catalog.signals.cloud import Check, Cloud, CloudRules, Region
 from deepvm.catalog.signals.signal import ADVISOR, HISTORY, Provider
-from deepvm.core.spelling import did_you_mean
-from deepvm.errors import RequestError
-
-DEFAULT_REGION = "us-east-1"
-
-# Newer partitions have longer first words (eusc-de-east-1) or two in the middle (us-gov-west-1).
-_REGION = re.compile(r"[a-z]{2,4}(-[a-z]{2,9}){1,2}-[1-9][0-9]?")
 
 # Variables that say who asks. Boto3's own search takes half a second.
 _IDENTITY = re.compile("AWS_(ROLE_ARN|WEB_IDENTITY_.*|CONTAINER_.*|EC2_METADATA_SERVICE_ENDPOINT)")
@@ -48,7 +41,12 @@ class AwsCloud(Cloud):
 
     name = "aws"
     title = "AWS"
+    has_api = True
     quota_names = QUOTA_NAMES
+    # Newer partitions have longer first words (eusc-de-east-1) or two in the middle (us-gov-west-1).
+    region_form = r"[a-z]{2,4}(-[a-z]{2,9}){1,2}-[1-9][0-9]?"
+    default_region = "us-east-1"
+    region_variables = ("AWS_REGION", "AWS_DEFAULT_REGION")
     rules = CloudRules(
         grace_s=120,
         has_cpu_vms=True,
@@ -69,43 +67,18 @@ class AwsCloud(Cloud):
         }
         return facts | {"current": not _PREVIOUS.fullmatch(family)}
 
-    def check_region(self, name: str, option: str = "region") -> str:
-        """Whether there is such a region only AWS can tell."""
-        if _REGION.fullmatch(name):
-            return name
-        allowed = "an AWS region in small letters, such as us-east-1 or ap-northeast-2"
-        if _REGION.fullmatch(name[:-1]) and name[-1:].isalpha():
-            allowed += f"; {name} is a zone, its region is {name[:-1]}; did you mean {name[:-1]}?"
-        else:
-            meant = region_at(name)
-            # The names of all regions are slow to load.
-            meant = did_you_mean(
-                name.replace("_", "-"), () if meant else sorted(self.known_regions()), meant
-            )
-            allowed += f"; {meant}" if meant else ""
-        raise RequestError(option, name, allowed)
-
-    def may_be_zone(self, zone: str, region: str) -> bool:
-        return is_zone_of(zone, region)
-
     def own_region(self, profile: str, environ: Mapping[str, str]) -> Region:
         """Not left to boto3, which ignores ``AWS_REGION``."""
-        for variable in ("AWS_REGION", "AWS_DEFAULT_REGION"):
-            if environ.get(variable):
-                return Region(
-                    self.check_region(environ[variable], variable),
-                    f"environment variable {variable}",
-                )
+        own = super().own_region(profile, environ)
+        if any(map(environ.get, self.region_variables)):
+            return own
         name = _profile_name(profile, environ)
         for file in _files(environ):
             region = _region_of(name, file)
             if region:
                 where = f"profile {name} in {file}"
                 return Region(self.check_region(region, f"region of {where}"), where)
-        return Region(
-            DEFAULT_REGION,
-            "the default: no --region, no AWS_REGION and no region in the AWS profile",
-        )
+        return own
 
     def known_regions(self) -> Collection[str]:
         """Loads botocore."""
@@ -116,7 +89,7 @@ class AwsCloud(Cloud):
     def account_regions(self, profile: str) -> tuple[str, ...]:
         from deepvm.catalog.clouds.aws.client import Aws
 
-        return Aws(profile).regions(DEFAULT_REGION)
+        return Aws(profile).regions(self.default_region)
 
     def credentials_may_exist(self, profile: str, environ: Mapping[str, str]) -> bool:
         """Whether boto3's own search, which takes half a second, is worth it."""
@@ -127,17 +100,18 @@ class AwsCloud(Cloud):
         return environ.get("AWS_EC2_METADATA_DISABLED", "").lower() != "true" and _on_ec2()
 
     def account_tag(self, profile: str, environ: Mapping[str, str]) -> str:
-        """A named profile beats a key in the environment, as in boto3."""
-        key = environ.get("AWS_ACCESS_KEY_ID", "")
-        if key and not profile:
-            return f"key-{_digest(key)}"
+        """The profile's name alone does not do: it may be given other keys tomorrow.
+
+        A role is another identity on another machine.
+        """
         name = _profile_name(profile, environ)
-        # The name alone does not do: the same profile may be given other keys tomorrow, and a role
-        # is another identity on another machine.
         identity = [f"{k}={v}" for k, v in sorted(environ.items()) if _IDENTITY.fullmatch(k)]
         identity += [_text(path) for path in _files(environ)]
-        digest = _digest("\n".join([name, *identity]))
-        return f"{re.sub(r'[^A-Za-z0-9_-]', '_', name)[:40]}-{digest}"
+        key = environ.get("AWS_ACCESS_KEY_ID", "")
+        if key and not profile:  # a named profile beats a key in the environment, as in boto3
+            identity.append(key)
+        digest = hashlib.sha256("\n".join([name, *identity]).encode("utf-8", "surrogateescape"))
+        return f"{re.sub(r'[^A-Za-z0-9_-]', '_', name)[:40]}-{digest.hexdigest()[:12]}"
 
     def providers(self, kinds: Sequence[str], profile: str) -> Mapping[str, Provider]:
         from deepvm.catalog.clouds.aws.client import Aws
@@ -210,9 +184,3 @@ def _on_ec2() -> bool:
     vendors = [_text(_SYSTEM / f"class/dmi/id/{name}") for name in ("sys_vendor", "board_vendor")]
     on_xen = _text(_SYSTEM / "hypervisor/uuid").startswith("ec2")
     return on_xen or any("amazon ec2" in vendor.lower() for vendor in vendors)
-
-
-def _digest(text: str) -> str:
-    import hashlib
-
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:12]

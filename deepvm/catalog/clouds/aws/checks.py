@@ -75,13 +75,13 @@ def _clock(reply: Mapping[str, Any]) -> Check:
     skew = clock_skew_s(reply)
     if skew is None:
         return Check("clock", None, "AWS's answer had no date to compare with")
-    found = f"{abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} AWS"
     # The date has whole seconds, and the answer was under way for a while.
     if abs(skew) <= WARNING_SKEW_S:
-        return Check("clock", True, found if abs(skew) >= 5 else "agrees with AWS")
+        return Check("clock", True, "agrees with AWS")
+    off = f"{abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} AWS"
+    detail = f"{off}, which refuses requests that are more than {MAX_SKEW_S:.0f} s off"
     advice = "set the clock, for example with 'sudo timedatectl set-ntp true'"
-    refused = f"{found}; AWS refuses requests that are more than {MAX_SKEW_S:.0f} s off"
-    return Check("clock", False if abs(skew) > MAX_SKEW_S else None, refused, advice)
+    return Check("clock", False if abs(skew) > MAX_SKEW_S else None, detail, advice)
 
 
 def _permission(
@@ -89,18 +89,9 @@ def _permission(
 ) -> Check:
     question = ApiCall(service, operation, PRICING_REGION if service == "pricing" else region)
     name = f"permission {question.action}"
-    dry = service == "ec2"
+    dry_run = {"DryRun": True} if service == "ec2" else {}
     try:
-        try:
-            aws.call(
-                question, (_ALLOWED, _NO_QUOTA), **parameters, **({"DryRun": True} if dry else {})
-            )
-        except CloudError as error:
-            # Some endpoints know no dry runs; placement scores are not really asked for: AWS
-            # rations them.
-            if not dry or error.why != "reply" or operation == "GetSpotPlacementScores":
-                raise
-            aws.call(question, **parameters)
+        aws.call(question, (_ALLOWED, _NO_QUOTA), **parameters, **dry_run)
     except CloudError as error:
         return Check(name, False if error.why == "permission" else None, error.detail, error.advice)
     return Check(name, True, "allowed")

@@ -120,7 +120,7 @@ def cloud_error(error: BaseException, call: ApiCall) -> CloudError:
     if not code:
         names = (kind.__name__ for kind in type(error).__mro__)
         why = next((_WHY_OF_EXCEPTION[n] for n in names if n in _WHY_OF_EXCEPTION), "reply")
-        return call.error(why, _text_of(error))
+        return call.error(why, str(error) or type(error).__name__)
     why = _WHY_OF_CODE.get(code.removeprefix("Client."), "reply")
     asked = getattr(error, "operation_name", call.operation)
     if why == "permission" and asked != call.operation:  # a role had to be assumed first
@@ -132,19 +132,7 @@ def cloud_error(error: BaseException, call: ApiCall) -> CloudError:
     return call.error(why, f"AWS says {code}: {message}")
 
 
-def _text_of(error: BaseException) -> str:
-    # A credential process may write anything, secrets too; the parsers quote whole web pages.
-    names = {kind.__name__ for kind in type(error).__mro__}
-    if "CredentialRetrievalError" in names:
-        provider = getattr(error, "kwargs", {}).get("provider", "the provider")
-        return f"the credentials could not be read from {provider}"
-    if "BotoCoreError" in names or isinstance(error, OSError):
-        return str(error) or type(error).__name__
-    return "the answer does not have the form of AWS's"
-
-
 def error_code(error: BaseException) -> str:
     """The code of a refusal by AWS, empty for any other exception."""
-    response: Any = getattr(error, "response", None)
-    details = response.get("Error") if isinstance(response, dict) else None
-    return str(details.get("Code", "")) if isinstance(details, dict) else ""
+    response: Any = getattr(error, "response", None) or {}
+    return str(response.get("Error", {}).get("Code", ""))

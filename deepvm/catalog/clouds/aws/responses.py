@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from decimal import ROUND_CEILING, Decimal
 from typing import Any, TypeVar
+
+import jmespath
 
 from deepvm.catalog.signals.signal import FetchResult
 from deepvm.core.cluster.instances import Market
@@ -28,22 +29,31 @@ _NETWORK_WORDS = re.compile(
     r"(up to )?(?:(\d+)x )?(\d+(?:\.\d+)?) (gigabit|megabit)", re.IGNORECASE
 )
 
-# Where AWS lists other accelerators; older types with Inferentia are in two places, the first is
-# the better one.
-_ACCELERATORS = {
-    "NeuronInfo": "NeuronDevices",
-    "InferenceAcceleratorInfo": "Accelerators",
-    "FpgaInfo": "Fpgas",
-    "MediaAcceleratorInfo": "Accelerators",
-}
+# Older types with Inferentia are in two places, the first is the better one.
+_SPEC = jmespath.compile(
+    """{
+    vcpus: VCpuInfo.DefaultVCpus, mib: MemoryInfo.SizeInMiB, network: NetworkInfo,
+    arch: ProcessorInfo.SupportedArchitectures[?@ != 'i386'] | [0],
+    usage: SupportedUsageClasses, gpus: GpuInfo.Gpus,
+    accelerators: [
+        NeuronInfo.NeuronDevices, InferenceAcceleratorInfo.Accelerators, FpgaInfo.Fpgas,
+        MediaAcceleratorInfo.Accelerators
+    ] | [?@] | [0]
+    }"""
+)
+# Dedicated Hosts and Capacity Blocks have separate limits.
+_RUNNING = jmespath.compile(
+    """[].Instances[] | [?Placement.Tenancy != 'host' && InstanceLifecycle != 'capacity-block'
+        && (State.Name == 'pending' || State.Name == 'running')]
+    .[InstanceType, InstanceLifecycle, CpuOptions.CoreCount, CpuOptions.ThreadsPerCore]"""
+)
+_PRODUCT = jmespath.compile(
+    """[product.attributes.instanceType, product.attributes.operation,
+        terms.OnDemand.*.priceDimensions | [].*[] | [?unit == 'Hrs'].pricePerUnit.USD]"""
+)
 
-ZERO = "zero price"
-UNPARSABLE = "unparsable row"
-CONFLICT = "second price for the same type"
-NO_DOLLARS = "no price per hour in US dollars"
-OTHER_OPERATION = "other operation than RunInstances"
-OTHER_PRODUCT = "other product than Linux/UNIX"
-UNKNOWN_ZONE = "unknown zone"
+UNUSABLE = "unusable row"
+"""The reason under which refused rows are counted."""
 
 LINUX = "Linux/UNIX"
 """The product whose spot prices count.
@@ -55,24 +65,21 @@ Row = Mapping[str, Any]
 _Result = TypeVar("_Result")
 
 
-class _RowRefusedError(Exception):
-    """A row that cannot be trusted; its text is the reason."""
-
-
 def _each(
-    rows: Iterable[Any], read: Callable[[Any], _Result]
-) -> tuple[list[_Result], Counter[str]]:
-    """What ``read`` makes of each row, and how many rows were refused, by reason."""
+    rows: Iterable[Any], read: Callable[[Any], _Result | None]
+) -> tuple[list[_Result], dict[str, int]]:
+    """What ``read`` makes of each row that is of interest, and how many rows were refused."""
     results = []
-    refused = Counter[str]()
+    refused = 0
     for row in rows:
         try:
-            results.append(read(row))
-        except _RowRefusedError as reason:
-            refused[str(reason)] += 1
-        except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
-            refused[UNPARSABLE] += 1
-    return results, refused
+            result = read(row)
+        except (LookupError, TypeError, ValueError, AttributeError, RecursionError, RequestError):
+            refused += 1
+            continue
+        if result is not None:
+            results.append(result)
+    return results, {UNUSABLE: refused} if refused else {}
 
 
 def read_specs(rows: Iterable[Row]) -> FetchResult:
@@ -86,7 +93,7 @@ def read_offerings(rows: Iterable[Row]) -> FetchResult:
 
     def read(row: Row) -> tuple[str, str]:
         if row["LocationType"] != "availability-zone-id":
-            raise _RowRefusedError("not a zone id")
+            raise ValueError("not a zone id")
         return row["InstanceType"], row["Location"]
 
     offers, refused = _each(rows, read)
@@ -108,17 +115,9 @@ def read_running(reservations: Iterable[Row]) -> list[tuple[str, Market, int | N
     VCPUs are None where they are the type's.
     """
     running = []
-    for row in (r for reservation in reservations for r in reservation.get("Instances") or ()):
-        lifecycle = row.get("InstanceLifecycle")
-        state = (row.get("State") or {}).get("Name", "running")
-        on_host = (row.get("Placement") or {}).get("Tenancy") == "host"
-        # Dedicated Hosts and Capacity Blocks have separate limits.
-        if on_host or lifecycle == "capacity-block" or state not in ("pending", "running"):
-            continue
-        options = row.get("CpuOptions") or {}
-        vcpus = options.get("CoreCount", 0) * options.get("ThreadsPerCore", 0)
+    for name, lifecycle, cores, threads in _RUNNING.search(list(reservations)):
         market = Market.SPOT if lifecycle == "spot" else Market.ON_DEMAND
-        running.append((row["InstanceType"], market, vcpus or None))
+        running.append((name, market, (cores or 0) * (threads or 0) or None))
     return running
 
 
@@ -137,10 +136,8 @@ def read_on_demand(rows: Iterable[Any]) -> FetchResult:
     products, refused = _each(rows, _product)
     prices: dict[str, Decimal] = {}
     for name, offers in products:
-        for offer in offers:
-            refused[CONFLICT] += prices.get(name, offer) != offer
-            prices[name] = max(offer, prices.get(name, offer))
-    return FetchResult({name: price_text(p) for name, p in sorted(prices.items())}, +refused)
+        prices[name] = max(*offers, prices.get(name, Decimal(0)))
+    return FetchResult({name: price_text(p) for name, p in sorted(prices.items())}, refused)
 
 
 def read_spot(rows: Iterable[Row], zone_ids: Mapping[str, str]) -> FetchResult:
@@ -162,13 +159,12 @@ def read_history(rows: Iterable[Row], zone_ids: Mapping[str, str]) -> FetchResul
     points: dict[tuple[str, str], dict[int, Decimal]] = {}
     for place, at, price in changes:
         known = points.setdefault(place, {})
-        refused[CONFLICT] += known.get(at, price) != price
         known[at] = max(price, known.get(at, price))
     data: dict[str, dict[str, list[list[Any]]]] = {}
     for (name, zone), known in sorted(points.items()):
         prices = [[at, price_text(price)] for at, price in sorted(known.items())]
         data.setdefault(name, {})[zone] = prices
-    return FetchResult(data, +refused)
+    return FetchResult(data, refused)
 
 
 def read_placement(rows: Iterable[Row], region: str) -> FetchResult:
@@ -176,7 +172,7 @@ def read_placement(rows: Iterable[Row], region: str) -> FetchResult:
 
     def read(row: Row) -> dict[str, Any]:
         if row["Region"] != region or row["Score"] not in range(1, 11):
-            raise _RowRefusedError(UNPARSABLE)
+            raise ValueError("no score of a zone of the region")
         return {"zone": row["AvailabilityZoneId"], "score": row["Score"]}
 
     scores, refused = _each(rows, read)
@@ -184,14 +180,13 @@ def read_placement(rows: Iterable[Row], region: str) -> FetchResult:
 
 
 def _spec(row: Row) -> tuple[str, dict[str, Any]]:
-    usage = row.get("SupportedUsageClasses") or ()
-    architectures = (row.get("ProcessorInfo") or {}).get("SupportedArchitectures") or [""]
+    about = _SPEC.search(row)
+    usage = about["usage"] or ()
     spec: dict[str, Any] = {
-        "vcpus": int(row["VCpuInfo"]["DefaultVCpus"]),
-        "memory_gib": _gib(row["MemoryInfo"]["SizeInMiB"]),
-        **_bandwidths(row.get("NetworkInfo") or {}),
-        # Old types also run 32-bit systems.
-        "arch": next((a for a in architectures if a != "i386"), architectures[0]),
+        "vcpus": int(about["vcpus"]),
+        "memory_gib": _gib(about["mib"]),
+        **_bandwidths(about["network"] or {}),
+        "arch": about["arch"] or "",
         "current": bool(row.get("CurrentGeneration", True)),
         "burstable": bool(row.get("BurstablePerformanceSupported", False)),
         "metal": bool(row.get("BareMetal", False)),
@@ -199,9 +194,9 @@ def _spec(row: Row) -> tuple[str, dict[str, Any]]:
         "on_demand": "on-demand" in usage,
     }
     if spec["vcpus"] < 1 or spec["memory_gib"] <= 0:
-        raise _RowRefusedError(UNPARSABLE)
-    gpus = (row.get("GpuInfo") or {}).get("Gpus") or ()
-    unusable = _reason_unusable(row, gpus)
+        raise ValueError("a type without a size")
+    gpus = about["gpus"] or ()
+    unusable = _reason_unusable(gpus, about["accelerators"] or ())
     if spec["arch"].endswith("_mac"):
         unusable = "it runs only macOS"
     if unusable:
@@ -248,7 +243,7 @@ def _bandwidths(network: Row) -> dict[str, float]:
     return bandwidths
 
 
-def _reason_unusable(row: Row, gpus: Sequence[Row]) -> str:
+def _reason_unusable(gpus: Sequence[Row], accelerators: Sequence[Row]) -> str:
     """Why no cluster can use this type; empty if one can."""
     for gpu in gpus:
         share = gpu.get("GpuPartitionSize", 1)
@@ -256,10 +251,8 @@ def _reason_unusable(row: Row, gpus: Sequence[Row]) -> str:
             return f"a share of a GPU ({share:g} of one {gpu['Name']})"
     if len({(gpu.get("Manufacturer"), gpu["Name"]) for gpu in gpus}) > 1:
         return f"different GPUs in one VM: {_counted(gpus)}, which deepvm cannot plan for"
-    for place, devices in _ACCELERATORS.items():
-        others = (row.get(place) or {}).get(devices)
-        if others and not gpus:
-            return f"{_counted(others)}, which deepvm cannot plan for"
+    if accelerators and not gpus:
+        return f"{_counted(accelerators)}, which deepvm cannot plan for"
     return ""
 
 
@@ -270,44 +263,29 @@ def _counted(devices: Sequence[Row]) -> str:
     )
 
 
-def _product(row: Any) -> tuple[str, list[Decimal]]:
+def _product(row: Any) -> tuple[str, list[Decimal]] | None:
     """The type and hourly prices of one row of the price list."""
-    document = json.loads(row)
-    attributes = document["product"]["attributes"]
-    name = attributes["instanceType"]
-    terms = document["terms"].get("OnDemand") or {}
-    dimensions = [d for term in terms.values() for d in term["priceDimensions"].values()]
-    hourly = [d["pricePerUnit"] for d in dimensions if d.get("unit") == "Hrs"]
-    texts = [prices["USD"] for prices in hourly if "USD" in prices]
-    if not isinstance(name, str) or not name:
-        raise _RowRefusedError(UNPARSABLE)
+    name, operation, prices = _PRODUCT.search(json.loads(row))
+    if not isinstance(name, str) or not name or not prices:
+        raise ValueError("no type, or no price per hour in US dollars")
     # RunInstances:0002 and the like are Windows, SQL Server or BYOL under the same name.
-    if attributes.get("operation") != "RunInstances":
-        raise _RowRefusedError(OTHER_OPERATION)
-    if not texts:
-        raise _RowRefusedError(NO_DOLLARS)
-    return name, [_amount(text) for text in texts]
+    return (name, [_amount(text) for text in prices]) if operation == "RunInstances" else None
 
 
-def _change(row: Row, zone_ids: Mapping[str, str]) -> tuple[tuple[str, str], int, Decimal]:
+def _change(row: Row, zone_ids: Mapping[str, str]) -> tuple[tuple[str, str], int, Decimal] | None:
     """Type and zone, time (s since 1970) and price of a row of DescribeSpotPriceHistory."""
+    if not str(row.get("ProductDescription", LINUX)).startswith(LINUX):
+        return None
     name = row["InstanceType"]
     since = row["Timestamp"]
-    if not name or since.tzinfo is None:
-        raise _RowRefusedError(UNPARSABLE)
-    if not str(row.get("ProductDescription", LINUX)).startswith(LINUX):
-        raise _RowRefusedError(OTHER_PRODUCT)
-    zone = row.get("AvailabilityZoneId") or zone_ids.get(row.get("AvailabilityZone") or "")
-    if not zone:
-        raise _RowRefusedError(UNKNOWN_ZONE)
+    zone = row.get("AvailabilityZoneId") or zone_ids[row["AvailabilityZone"]]
+    if not name or not zone or since.tzinfo is None:
+        raise ValueError("no type, no zone or no time zone")
     return (name, zone), int(since.timestamp()), _amount(row["SpotPrice"])
 
 
 def _amount(text: Any) -> Decimal:
-    try:
-        price = to_decimal(text, "price", zero=True)
-    except RequestError:
-        raise _RowRefusedError(UNPARSABLE) from None
+    price = to_decimal(text, "price", zero=True)
     if not price:
-        raise _RowRefusedError(ZERO)
+        raise ValueError("a price of zero")
     return price

@@ -14,10 +14,8 @@ from datetime import datetime
 from typing import Any
 
 from deepvm.catalog.public.download import PublicFile, download, shown
-from deepvm.catalog.signals.redaction import redact
 from deepvm.catalog.signals.signal import ADVISOR, FetchResult, Provider
 from deepvm.core.cluster.instances import INTERRUPTION_BANDS
-from deepvm.core.spelling import joined
 from deepvm.errors import CloudError
 
 ADVISOR_URL = "https://spot-bid-advisor.s3.amazonaws.com/spot-advisor-data.json"
@@ -42,10 +40,20 @@ class AdvisorProvider(Provider):
         # The real file has about 10 MiB.
         self.file = PublicFile(url, f"Spot Advisor at {shown(url)}", URL_VARIABLE, _AGAIN)
         self._lock = threading.Lock()
-        self._last: tuple[datetime, Mapping[str, Any] | CloudError] | None = None
+        self._now: datetime | None = None
+        self._regions: Mapping[str, Any] | CloudError = {}
 
     def _read_bands(self, region: str, now: datetime) -> FetchResult:
-        types = self._types(region, now)
+        with self._lock:
+            if self._now != now:
+                self._now = now
+                self._regions = self._download()
+        if isinstance(self._regions, CloudError):
+            raise self._regions
+        tables = self._regions.get(region)
+        types = tables.get("Linux") if isinstance(tables, dict) else None
+        if not isinstance(types, dict):
+            raise self.file.unreadable(f"the file has no table for Linux in {region}")
         # type() and not isinstance(): True is no band.
         bands = {
             name: row["r"]
@@ -59,34 +67,14 @@ class AdvisorProvider(Provider):
         lost = len(types) - len(bands)
         return FetchResult(bands, {"unknown band": lost} if lost else {})
 
-    def _types(self, region: str, now: datetime) -> Mapping[str, Any]:
-        """The region's rows, unchecked."""
-        with self._lock:
-            if self._last is None or self._last[0] != now:
-                try:
-                    self._last = now, self._parse(download(self.file).body)
-                except CloudError as error:
-                    self._last = now, error
-            regions = self._last[1]
-        if isinstance(regions, CloudError):
-            # An exception keeps the traceback of whoever raises it, so each thread gets its own.
-            raise CloudError(self.file.what, regions.why, regions.detail, regions.advice)
-        if region not in regions:
-            detail = f"the file has no region {region}"
-            known = joined(sorted(regions)[:3])
-            advice = redact(f"it knows {len(regions)} regions, such as {known}; check --region")
-            raise CloudError(self.file.what, "region", detail, advice)
-        types = regions[region].get("Linux") if isinstance(regions[region], dict) else None
-        if not isinstance(types, dict):
-            raise self.file.unreadable(f"the file has no table for Linux in {region}")
-        return types
-
-    def _parse(self, body: bytes) -> Mapping[str, Any]:
-        """The tables of all regions, by name."""
+    def _download(self) -> Mapping[str, Any] | CloudError:
+        """The tables of all regions, by name, or why there are none."""
         try:
-            regions = json.loads(body)["spot_advisor"]
+            regions = json.loads(download(self.file).body)["spot_advisor"]
+        except CloudError as error:
+            return error
         except (ValueError, RecursionError, LookupError, TypeError):
             regions = None
         if not isinstance(regions, dict) or not regions:
-            raise self.file.unreadable("the file has no table spot_advisor")
+            return self.file.unreadable("the file has no table spot_advisor")
         return regions

@@ -343,16 +343,6 @@ class TestCredentials:
         assert str(tmp_path / ".aws" / "credentials") in found.detail
         assert "planted-planted" not in repr(vars(found))
 
-    @pytest.mark.system
-    def test_a_process_that_fails_and_talks(self, tmp_path):
-        (tmp_path / ".aws").mkdir()
-        script = "sh -c 'echo planted-planted >&2; exit 3'"
-        (tmp_path / ".aws" / "config").write_text(f"[default]\ncredential_process = {script}\n")
-        found = failure(patient(**QUICK))
-        assert found.why == "credentials"
-        assert "custom-process" in found.detail
-        assert "planted-planted" not in repr(vars(found))
-
 
 def test_no_provider_shows_a_secret_whatever_happens(monkeypatch):
     """Every provider against a server that answers everything with the secrets, over and over."""
