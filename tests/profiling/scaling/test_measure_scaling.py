@@ -16,7 +16,6 @@ from support.small_disk import small_disk
 
 from deepvm.core.training.steptime import StepTimeFit
 from deepvm.errors import DataError, MeasurementError, RequestError
-from deepvm.io.atomic_write import write_bytes
 from deepvm.profiling.fit.scaling_document import (
     Curve,
     Run,
@@ -102,14 +101,14 @@ def test_of_several_batches_the_first_has_the_curve_and_all_have_cells() -> None
 
 def test_a_document_of_several_batches_comes_back_and_is_a_law(tmp_path: Path) -> None:
     file = tmp_path / "curve.json"
-    whole = replace(BATCHES, step_time=_law(BATCHES))
+    whole = replace(BATCHES, step_time=_law(BATCHES)[0])
     write_curve(file, whole)
     document, again = json.loads(file.read_text()), read_curve(file)
     assert again is not None and again.runs == BATCHES.runs and again.batches == (128, 64)
     assert [c["step_s"] for c in document["cells"]] == [0.4, 0.3, 0.7]
     assert StepTimeFit.of_document(document["step_time"]).measured is not None
     few = replace(BATCHES, runs=BATCHES.runs[:3])
-    assert _law(few) is None and few.document()["step_time"] is None
+    assert _law(few)[0] is None and few.document()["step_time"] is None
 
 
 def test_batches() -> None:
@@ -230,8 +229,8 @@ def test_a_curve_comes_back_from_its_file(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("", "is empty"),
-        ("{", "not JSON"),
-        ("[]", "schema_version None"),
+        ("{", "not as this program writes it .JSONDecodeError"),
+        ("[]", "not as this program writes it"),
         ('{"schema_version": "deepvm.scaling/2"}', "deepvm.scaling/2"),
         ('{"schema_version": "deepvm.scaling/1"}', "not as this program writes it"),
     ],
@@ -241,15 +240,6 @@ def test_files_that_hold_no_curve(tmp_path: Path, text: str, said: str) -> None:
     file.write_text(text)
     with pytest.raises(DataError, match=said):
         read_curve(file)
-
-
-@pytest.mark.parametrize("seconds", [[], [0.0], ["x"], [float("inf")]])
-def test_times_that_are_none_are_refused(tmp_path: Path, seconds: list[Any]) -> None:
-    document: dict[str, Any] = CURVE.document()
-    document["runs"][3]["seconds_per_step"] = seconds
-    write_bytes(tmp_path / "curve.json", json.dumps(document).encode())
-    with pytest.raises(DataError, match="not as this program writes it"):
-        read_curve(tmp_path / "curve.json")
 
 
 def test_other_measurements_are_not_mixed() -> None:
