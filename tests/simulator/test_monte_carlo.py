@@ -27,6 +27,7 @@ from deepvm.core.preemption.job import Job, Span
 from deepvm.core.preemption.savepolicy import Adaptive, EverySteps, parse_policy
 from deepvm.errors import (
     CloudError,
+    Issue,
     JobFormatError,
     MissingExtraError,
     RequestError,
@@ -332,7 +333,7 @@ def test_errors_come_back_as_they_were() -> None:
     for error in [
         RequestError("runs", 0, "more"),
         MissingExtraError("executor", "distributed", "dask"),
-        JobFormatError("job.yaml", ["line 1: steps"]),
+        JobFormatError("job.yaml", [Issue("steps", 1)]),
         CloudError("ec2", "network", "no answer", "wait"),
         SimulationError("makes no progress"),
     ]:
