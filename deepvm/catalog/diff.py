@@ -39,7 +39,9 @@ class PriceChange:
     @property
     def difference(self) -> Decimal | None:
         """Increase in $/h, exact; None where there was or is no price."""
-        return None if self.old is None or self.new is None else self.new - self.old
+        if self.old is None or self.new is None:
+            return None
+        return self.new - self.old
 
     @property
     def percent(self) -> Decimal | None:
@@ -142,7 +144,9 @@ def _figures(instance: InstanceType, gpu_parts: bool) -> dict[str, object]:
     elif gpu is not None:
         figures["gpu"] = f"{gpu.count} x {gpu.name}"
     for curve in instance.speedups:
-        workload = f" of {curve.workload}" if curve.workload is not None else ""
+        workload = ""
+        if curve.workload is not None:
+            workload = f" of {curve.workload}"
         figures[f"speedup {curve.kind}{workload}"] = curve
     return figures
 
@@ -177,7 +181,9 @@ def _plain(value: object) -> Plain:
         return value
     if isinstance(value, SpeedupCurve):
         return _in_words(value)
-    return " ".join(map(str, value)) or None if isinstance(value, tuple) else str(value)
+    if isinstance(value, tuple):
+        return " ".join(map(str, value)) or None
+    return str(value)
 
 
 def _in_words(curve: SpeedupCurve) -> str:

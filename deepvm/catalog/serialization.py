@@ -93,11 +93,9 @@ def _figure(value: Any) -> Any:
         return value
     if isinstance(value, Mapping):
         return RingSpeedup(float(value["c"]), float(value["l"]))
-    return (
-        tuple((float(n), float(s)) for n, s in value)
-        if isinstance(value, Sequence)
-        else float(value)
-    )
+    if isinstance(value, Sequence):
+        return tuple((float(n), float(s)) for n, s in value)
+    return float(value)
 
 
 def build_saturation(rows: Iterable[Document]) -> SaturationTable:
@@ -161,9 +159,10 @@ def _instance_document(instance: InstanceType) -> dict[str, Any]:
     for name in _WHERE_KNOWN:
         value = getattr(instance, name)
         if value != _DEFAULTS[name] and name not in document:
-            document[name] = (
-                [_curve_document(c) for c in value] if name == "speedups" else _plain(value)
-            )
+            if name == "speedups":
+                document[name] = [_curve_document(c) for c in value]
+            else:
+                document[name] = _plain(value)
     if not instance.speedups:
         document.pop("speedup_basis", None)
     return document
@@ -242,4 +241,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, RingSpeedup):
         return _filled(value, "c", "l")
     number = float(value)
-    return int(number) if number.is_integer() and abs(number) < 1e15 else number
+    if number.is_integer() and abs(number) < 1e15:
+        return int(number)
+    return number

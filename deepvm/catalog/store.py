@@ -105,7 +105,9 @@ def load_catalog(
     zone = market.get("zone")
     if zone:
         catalog = catalog.within_zone(zone)
-    return catalog.sustained() if network == "baseline" else catalog
+    if network == "baseline":
+        return catalog.sustained()
+    return catalog
 
 
 def may_be_market(name: str) -> bool:

@@ -74,7 +74,10 @@ def check_tiers(tiers: Any) -> list[str | Tier]:
 
     Raises RequestError.
     """
-    tiers = os.environ.get(PLACES, "").split() if tiers is None else tiers
+    if tiers is None:
+        tiers = os.environ.get(PLACES, "").split()
+    else:
+        tiers = tiers
     rows = _as_list(tiers)
     if not rows:
         allowed = (
@@ -93,12 +96,16 @@ def check_tiers(tiers: Any) -> list[str | Tier]:
 
 def journals(journal: Any) -> list[Any]:
     """The journals as a list."""
-    return [] if journal is None else _as_list(journal)
+    if journal is None:
+        return []
+    return _as_list(journal)
 
 
 def _as_list(given: Any) -> list[Any]:
     several = isinstance(given, Sequence) and not isinstance(given, str)
-    return list(given) if several else [given]
+    if several:
+        return list(given)
+    return [given]
 
 
 def open_all(tiers: Sequence[str | Tier], session: str, keep: int, keep_every: int) -> list[Tier]:
@@ -127,12 +134,16 @@ def keep_of(keep: Any) -> Any:
     """How many versions are kept: as the script says, else by :data:`KEPT`. Raises RequestError."""
     if keep is None:
         keep = _number_in(KEPT, 0, "0 keeps all")
-    return _KEEP if keep is None else keep
+    if keep is None:
+        return _KEEP
+    return keep
 
 
 def every_of(every: int | str | None) -> int | str | None:
     """When versions are saved: as the script says, else by :data:`EVERY`. Raises RequestError."""
-    return _number_in(EVERY, 1, "steps between versions") if every is None else every
+    if every is None:
+        return _number_in(EVERY, 1, "steps between versions")
+    return every
 
 
 def epoch() -> int | None:
@@ -147,7 +158,9 @@ def _number_in(variable: str, least: int, hint: str) -> int | None:
     text = os.environ.get(variable, "").strip()
     if text and not (text.isascii() and text.isdigit() and int(text) >= least):
         raise RequestError(variable, text, f"a whole number from {least}; {hint}")
-    return int(text) if text else None
+    if text:
+        return int(text)
+    return None
 
 
 def warn_of_no_name(tiers: Sequence[Tier], name: str) -> None:
@@ -187,8 +200,12 @@ def mtbf_s(policy: SavePolicy) -> float:
     Raises RequestError: :data:`MTBF` is not a time.
     """
     # Other policies do not weigh the cost of saves against it.
-    given = os.environ.get(MTBF, "").strip() if policy.shows_cost_first else ""
-    return parse_seconds(given, MTBF, allowed="a time such as 2h") if given else MTBF_S
+    given = ""
+    if policy.shows_cost_first:
+        given = os.environ.get(MTBF, "").strip()
+    if given:
+        return parse_seconds(given, MTBF, allowed="a time such as 2h")
+    return MTBF_S
 
 
 def choose_strategy(name: str, tiers: Sequence[Tier], job: str, world: int) -> Strategy:

@@ -349,9 +349,10 @@ class Boundaries:
     def _take_if_due(self) -> None:
         """Start to save the current step if the schedule, a request or the agent asks for it."""
         snapshots = self._snapshotter
-        scheduled = (
-            None if self._agent is None else self._agent.stepped(self._version, self._requests.ask)
-        )
+        if self._agent is None:
+            scheduled = None
+        else:
+            scheduled = self._agent.stepped(self._version, self._requests.ask)
         waiting = self._due if self._loop else None
         if waiting is not None:
             self._due = None
@@ -450,11 +451,9 @@ class Boundaries:
         self._due = None
         if due is None:
             return
-        reason = (
-            "the state was changed since"
-            if self._changed
-            else "several ranks end without a save() by all of them"
-        )
+        reason = "several ranks end without a save() by all of them"
+        if self._changed:
+            reason = "the state was changed since"
         log.warning("version %d was due and is not saved: %s", self._version, reason)
         self._requests.begun().failed(
             CheckpointError(f"version {self._version} was not saved: {reason}")
@@ -487,9 +486,13 @@ class Boundaries:
         """The facts that a policy may use."""
         snapshots = self._snapshotter
         last = self._snapshotter.last
-        busy = max(last.times.values(), default=0.0) if last is not None else 0.0
+        busy = 0.0
+        if last is not None:
+            busy = max(last.times.values(), default=0.0)
         # A layout is made once
-        stall = max(last.stall_s - snapshots.layout_s, 0.0) if last is not None else 0.0
+        stall = 0.0
+        if last is not None:
+            stall = max(last.stall_s - snapshots.layout_s, 0.0)
         now = time.monotonic()
         mtbf = self._mtbf_s
         # No notices reach the job, so policies insure. Before there are data, the Lomax scale is

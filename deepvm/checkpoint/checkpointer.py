@@ -245,7 +245,10 @@ class Checkpointer(Boundaries):
             )
         if self._loop and not block:
             if self._asked is None:
-                self._asked = Handle(0) if self._due is None else self._requests.handle
+                if self._due is None:
+                    self._asked = Handle(0)
+                else:
+                    self._asked = self._requests.handle
             self._asked.best |= best
             return self._asked
         if self._loop and not self._updated:
@@ -391,7 +394,9 @@ class Checkpointer(Boundaries):
         if last is None or not last.lost:
             return
         safe = [h.version for h in self.handles if h.local_done.done() and not h.lost]
-        newest = f"version {max(safe)}" if safe else "none of this run"
+        newest = "none of this run"
+        if safe:
+            newest = f"version {max(safe)}"
         error = last.local_done.exception()
         text = (
             f"version {last.version} was due and is not safe: {error}; the newest that is safe:"

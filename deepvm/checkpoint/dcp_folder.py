@@ -201,7 +201,10 @@ class FolderWriter(StorageWriter):
             else:
                 assert item.tensor_data is not None
                 made = _image(item.tensor_data.properties.dtype, item.tensor_data.chunk.sizes)
-            length = made.size if isinstance(made, Image) else len(made)
+            if isinstance(made, Image):
+                length = made.size
+            else:
+                length = len(made)
             rows.append((size, length, item, made))
             size += -(-length // ALIGNMENT) * ALIGNMENT
         return rows, size

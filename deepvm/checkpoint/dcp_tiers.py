@@ -89,7 +89,9 @@ class _OpenTiers:
         """The run's session, a new one if there is none."""
         with self._lock:
             known = self._open.get((url, job))
-        return known[0] if known else secrets.token_hex(8)
+        if known:
+            return known[0]
+        return secrets.token_hex(8)
 
     def tier(self, url: str, job: str, session: str) -> Tier:
         """The tier of a session; that of an earlier one is closed."""
@@ -137,7 +139,10 @@ class TierWriter(FolderWriter):
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """See :class:`StorageWriter`. Raises RequestError: it is no number."""
-        self._version = None if checkpoint_id is None else number_of(checkpoint_id)
+        if checkpoint_id is None:
+            self._version = None
+        else:
+            self._version = number_of(checkpoint_id)
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         """See :class:`StorageWriter`; on rank 0.
@@ -367,7 +372,10 @@ class TierReader(FolderReader):
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """See :class:`StorageReader`. Raises RequestError: it is no number."""
-        self._version = None if checkpoint_id is None else number_of(checkpoint_id)
+        if checkpoint_id is None:
+            self._version = None
+        else:
+            self._version = number_of(checkpoint_id)
         self._crcs = {}
         self._metadata = None
         self._data = []
@@ -397,7 +405,10 @@ class TierReader(FolderReader):
                     problem = problem or error
         finally:
             tier.close()
-        which = "" if self._version is None else f" {self._version}"
+        if self._version is None:
+            which = ""
+        else:
+            which = f" {self._version}"
         raise problem or CheckpointError(
             f"{without_secrets(self._url)}: no version{which} of {self._job}"
         )
@@ -536,4 +547,6 @@ def _failure(ticket: _Ticket) -> CheckpointError | None:
         return None
     key = f"deepvm/{ticket.exchange}/failed"
     store = _store()
-    return CheckpointError(store.get(key).decode()) if store.check([key]) else None
+    if store.check([key]):
+        return CheckpointError(store.get(key).decode())
+    return None

@@ -82,7 +82,9 @@ class Delivery:
         if self._broken:
             return
         # With the end's mark, for that which it is at
-        late = self._queue.qsize() if self._thread.is_alive() else 0
+        late = 0
+        if self._thread.is_alive():
+            late = self._queue.qsize()
         if self._lost + late:
             log.warning(
                 "%s did not take all events of the checkpoints: %d are lost",

@@ -92,7 +92,10 @@ def restore_newest(
             if not ranks.rank:
                 size = format_bytes(manifest.size)
                 saved = _saved(manifest.created)
-                who = f"job {job}" if epoch is None else f"job {job}, generation {epoch}"
+                if epoch is None:
+                    who = f"job {job}"
+                else:
+                    who = f"job {job}, generation {epoch}"
                 who += f", file {file_name(manifest.job, manifest.version)}"
                 _tell(
                     f"resumed from version {manifest.version} of {where} ({who}, {saved}, {size})"
@@ -109,10 +112,15 @@ def restore_newest(
         ) from withheld
     damaged |= ranks.by_first(lambda: _evidence(tiers, job))
     if ranks.minimum([not damaged])[0]:
-        others = [] if named else ranks.by_first(lambda: _other_jobs(tiers, job))
+        if named:
+            others = []
+        else:
+            others = ranks.by_first(lambda: _other_jobs(tiers, job))
         where = ", ".join(without_secrets(tier.url) for tier in tiers)
         if not ranks.rank:
-            more = f"; other jobs there: {', '.join(others)}" if others else ""
+            more = ""
+            if others:
+                more = f"; other jobs there: {', '.join(others)}"
             _tell(f"no version at {where} (job {job}): starts at 0{more}")
         return 0
     text = _described(damaged)

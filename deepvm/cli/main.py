@@ -57,7 +57,9 @@ def _run_reporting(words: list[str], debug: bool, interrupts: Interrupts) -> int
             print_exc()
         return _report(error)
     # A command that was interrupted may also end so; nothing has been said yet.
-    return _interrupted() if interrupts.heard or code == INTERRUPTED else code
+    if interrupts.heard or code == INTERRUPTED:
+        return _interrupted()
+    return code
 
 
 def _run(words: list[str]) -> int:
@@ -73,10 +75,12 @@ def _run(words: list[str]) -> int:
     except SystemExit as end:
         # The option parser leaves by itself after shell completion, and when the reader of a pipe
         # went away; then it has put a wrapper of that name in the place of stdout.
-        return (
-            PIPE_CLOSED if type(sys.stdout).__name__ == "PacifyFlushWrapper" else int(end.code or 0)
-        )
-    return code if isinstance(code, int) else 0
+        if type(sys.stdout).__name__ == "PacifyFlushWrapper":
+            return PIPE_CLOSED
+        return int(end.code or 0)
+    if isinstance(code, int):
+        return code
+    return 0
 
 
 def _report(error: BaseException) -> int:

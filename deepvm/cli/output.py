@@ -56,7 +56,10 @@ def print_document(document: Any, output: str = "json") -> None:
     if output == "csv":
         text = documents.to_csv(*document)
     else:
-        text = documents.to_yaml(document) if output == "yaml" else documents.to_json(document)
+        if output == "yaml":
+            text = documents.to_yaml(document)
+        else:
+            text = documents.to_json(document)
     sys.stdout.write(text)
 
 

@@ -127,7 +127,9 @@ def typed(default: Any, about: Option) -> Any:
         return default.value
     if isinstance(default, float):
         return f"{default:g}"
-    return default if isinstance(default, list) else str(default)
+    if isinstance(default, list):
+        return default
+    return str(default)
 
 
 def annotated(default: Any, about: Option) -> Any:

@@ -336,7 +336,9 @@ def _of_file(path: Path, values: Mapping[str, Any]) -> Iterator[Setting]:
         name = _BY_KEY.get(key.replace("_", "-"))
         if name is None:
             near = difflib.get_close_matches(key.replace("_", "-"), _BY_KEY, 1)
-            hint = f"did you mean {near[0]}?" if near else "see 'deepvm config show'"
+            hint = "see 'deepvm config show'"
+            if near:
+                hint = f"did you mean {near[0]}?"
             raise DataError(f"{path}: unknown key {shown(key)} ({hint})")
         forms = SETTABLE[name].forms
         taken = _taken(value, forms)
@@ -350,8 +352,13 @@ def _of_file(path: Path, values: Mapping[str, Any]) -> Iterator[Setting]:
 def _taken(value: Any, forms: set[type]) -> Value | None:
     """The value in the form that the option takes; None if it has another one."""
     if bool in forms:
-        return value if isinstance(value, bool) else None
-    words = value if isinstance(value, list) and list in forms else [value]
+        if isinstance(value, bool):
+            return value
+        return None
+    if isinstance(value, list) and list in forms:
+        words = value
+    else:
+        words = [value]
     if any(isinstance(w, bool) or not isinstance(w, str | int | float) for w in words):
         return None
     # A single word is a list of one, unless the option also takes single words.

@@ -91,7 +91,10 @@ class Exporter:
         """The image of a group; empty if unknown, such as that of another CPU architecture."""
         if group.role != MEMORY:
             return self.options.image
-        shared = "" if self.plan.mixes_cpu_architectures else self.options.image
+        if self.plan.mixes_cpu_architectures:
+            shared = ""
+        else:
+            shared = self.options.image
         return self.options.memory_image or shared
 
     @property
@@ -99,7 +102,9 @@ class Exporter:
         """Which prices these are and of which day, in words."""
         source = self.plan.source
         kind = f" ({source.kind})" if source.kind else ""
-        dated = f"as of {source.prices_as_of}" if source.prices_as_of else "undated"
+        dated = "undated"
+        if source.prices_as_of:
+            dated = f"as of {source.prices_as_of}"
         catalog = f"catalog {source.catalog or 'unnamed'}{kind}"
         return ", ".join(filter(None, (catalog, self.plan.region, dated)))
 
@@ -213,4 +218,6 @@ def _commented(sentence: str) -> str:
 def tag(text: str) -> str:
     """Text with only what AWS allows in the value of a tag, cut between words at 256 characters."""
     words = " ".join(_OUTSIDE_TAGS.sub(" ", text).split())
-    return words if len(words) <= 256 else words[:256].rpartition(" ")[0] or words[:256]
+    if len(words) <= 256:
+        return words
+    return words[:256].rpartition(" ")[0] or words[:256]

@@ -97,7 +97,10 @@ class SkyPilot(survival.SurvivingExporter):
         region = self.plan.region
         zones = self.plan.training.zones
         # RunPod's regions are countries to SkyPilot, and data centers here.
-        where = f"{cloud}/{region}" if region and cloud != "runpod" else cloud
+        if region and cloud != "runpod":
+            where = f"{cloud}/{region}"
+        else:
+            where = cloud
         if not region or not zones or not all(zone.name for zone in zones):
             return [where]
         return [f"{where}/{zone.name}" for zone in zones]
@@ -110,7 +113,9 @@ class SkyPilot(survival.SurvivingExporter):
             from deepvm.catalog.public.skypilot import gcp_gpus
 
             name, count = gcp_gpus(vms.instance_type)
-            return (name, count) if name else None
+            if name:
+                return (name, count)
+            return None
         if self.cloud.name == "aws" and vms.gpu_name in _SAME_NAMES and vms.gpus_per_vm:
             return vms.gpu_name, vms.gpus_per_vm
         return None

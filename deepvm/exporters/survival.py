@@ -38,7 +38,9 @@ class SurvivingExporter(Exporter):
     def library(self) -> str:
         """The extra with the library of the bucket; empty for S3, which needs none."""
         scheme = self.options.persist.partition("://")[0]
-        return scheme if scheme in ("gs", "az") else ""
+        if scheme in ("gs", "az"):
+            return scheme
+        return ""
 
     def requirement(self, *, trains: bool = True, folder: str = "") -> str:
         """What pip installs, as bash's default of a variable.

@@ -39,7 +39,9 @@ class TerraformGcp(TerraformExporter):
         """The type of disk that the plan counts, or one that the VMs can boot from."""
         wanted = self.plan.disk.kind if self.plan.disk else ""
         if _HYPERDISK.fullmatch(group.instance_type):
-            return wanted if wanted.startswith("hyperdisk") else "hyperdisk-balanced"
+            if wanted.startswith("hyperdisk"):
+                return wanted
+            return "hyperdisk-balanced"
         return wanted or "pd-balanced"
 
     @property

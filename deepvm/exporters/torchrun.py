@@ -37,4 +37,6 @@ class Torchrun(survival.SurvivingExporter):
     @property
     def meeting_file(self) -> str:
         """The host file whose first VM is the meeting point."""
-        return "memory-hosts" if self.plan.rendezvous.role == MEMORY else "hostfile"
+        if self.plan.rendezvous.role == MEMORY:
+            return "memory-hosts"
+        return "hostfile"

@@ -85,7 +85,9 @@ class Times:
 
     def elapsed(self, at_s: float | None) -> str:
         """A time as the page writes it, such as ``1:05:20`` after the start."""
-        return "-" if at_s is None else elapsed(at_s - self.start_s)
+        if at_s is None:
+            return "-"
+        return elapsed(at_s - self.start_s)
 
     def ticks(self) -> list[tuple[float, str]]:
         """Shares to label, and the labels."""
@@ -105,4 +107,6 @@ def _tick(seconds: float, step: float) -> str:
         return f"{seconds / 3600:g} h"
     if step >= 60:
         return f"{seconds / 60:g} min"
-    return elapsed(seconds) if seconds >= 60 else f"{seconds:g} s"
+    if seconds >= 60:
+        return elapsed(seconds)
+    return f"{seconds:g} s"

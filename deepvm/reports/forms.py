@@ -70,7 +70,9 @@ def _recommendations(found: Recommendations) -> Views:
     from deepvm.planner.regions import compare
     from deepvm.reports.plans import recommendation_documents as report
 
-    reason = found.infeasible.reason if found.infeasible else ""
+    reason = ""
+    if found.infeasible:
+        reason = found.infeasible.reason
     return Views(lambda: report.document(found), lambda: report.csv_rows(compare([found])), reason)
 
 

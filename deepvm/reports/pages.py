@@ -134,7 +134,9 @@ def _environment() -> Environment:
 
 def _shown(value: Any) -> Any:
     """Text without control characters; markup of templates is a subclass of ``str``."""
-    return visible(value) if type(value) is str else value
+    if type(value) is str:
+        return visible(value)
+    return value
 
 
 def _asset(name: str) -> Any:

@@ -126,7 +126,10 @@ def render(figure: Figure, form: Format = "png") -> bytes:
     In a notebook: ``IPython.display.Image(render(figure))``.
     """
     buffer = io.BytesIO()
-    metadata = {"Date": None, "Creator": "deepvm"} if form == "svg" else {"Software": "deepvm"}
+    if form == "svg":
+        metadata = {"Date": None, "Creator": "deepvm"}
+    else:
+        metadata = {"Software": "deepvm"}
     with _own_settings(), warnings.catch_warnings():
         # A name in a script that the font lacks becomes boxes; nothing that the user could act on.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
@@ -201,7 +204,10 @@ def step_line(
     """Draw the step line of a policy, the ``place``-th of ``places`` lines; its style."""
     style = STYLES[list(PolicyName).index(policy)]
     # Lines have their markers at different budgets, so that none hides another.
-    every = 1 if len(x) <= MARK_ALL else max(places, len(x) // 12)
+    if len(x) <= MARK_ALL:
+        every = 1
+    else:
+        every = max(places, len(x) // 12)
     axes.plot(
         x,
         y,
@@ -237,7 +243,9 @@ def sweep_figure(
     highest = max(
         (r.recommendation.throughput for r in reference if r.recommendation), default=math.nan
     )
-    whose = "DeepVM's highest" if PolicyName.DEEPVM in policies else "the highest"
+    whose = "the highest"
+    if PolicyName.DEEPVM in policies:
+        whose = "DeepVM's highest"
     with drawing(8.0, 4.9) as (figure, axes):
         for place, policy in enumerate(policies):
             own = sorted((r for r in rows if r.policy is policy), key=lambda r: r.budget)
@@ -267,4 +275,6 @@ def sweep_figure(
 def short(text: str, most: int = 40) -> str:
     """One line of at most ``most`` characters; undecodable bytes of a file name are escaped."""
     line = " ".join(text.encode(errors="backslashreplace").decode().split())
-    return line if len(line) <= most else line[: most - 3] + "..."
+    if len(line) <= most:
+        return line
+    return line[: most - 3] + "..."

@@ -164,7 +164,10 @@ def _widths(
     for place, column in enumerate(columns):
         cells = [row[place] for row in rows]
         wraps = column.wrap and column.align == "left"
-        whole = [piece for cell in cells for piece in pieces(cell)] if wraps else cells
+        if wraps:
+            whole = [piece for cell in cells for piece in pieces(cell)]
+        else:
+            whole = cells
         least.append(max((room_of(text) for text in (*whole, *column.header.split())), default=0))
         widths.append(max(room_of(text) for text in (*cells, column.header)))
     left = most - _GAP * (len(columns) - 1)
@@ -183,7 +186,10 @@ def _print_cells(
     for row in rows:
         lines: list[str] = []
         for column, cell in zip(columns, row, strict=True):
-            line = f"{column.header}: {cell}" if column.header else cell
+            if column.header:
+                line = f"{column.header}: {cell}"
+            else:
+                line = cell
             torn = column.align == "right" and len(line) > width
             lines += (
                 [*wrapped(f"{column.header}:", width), f"  {cell}"]

@@ -98,7 +98,9 @@ def format_hours(seconds: float | None) -> str:
     """Such as ``2.83``; a dash for None."""
     if seconds is None:
         return "-"
-    return f"{seconds / 3600:.2f}" if math.isfinite(seconds) else "infinite"
+    if math.isfinite(seconds):
+        return f"{seconds / 3600:.2f}"
+    return "infinite"
 
 
 def scaled(number: float) -> str:

@@ -60,7 +60,9 @@ class GpuRow:
         """
         offers = [offer for offer in (self.spot_offer, self.on_demand_offer) if offer]
         lowest = min((float(offer["price"]) for offer in offers), default=None)
-        return None if lowest is None or self.speed is None else self.speed.value * _HOUR_S / lowest
+        if lowest is None or self.speed is None:
+            return None
+        return self.speed.value * _HOUR_S / lowest
 
 
 def _offer(instance: InstanceType | None, market: str) -> dict[str, Any] | None:
@@ -90,7 +92,10 @@ class Gpus(Rows[GpuRow]):
         """How many rows, and the first."""
         best = self.rows[0]
         unit = self.workload.units
-        speed = "speed unknown" if best.speed is None else f"{best.speed.value:.3g} {unit}"
+        if best.speed is None:
+            speed = "speed unknown"
+        else:
+            speed = f"{best.speed.value:.3g} {unit}"
         return (
             f"<Gpus for {self.workload.model.name}: {best.count} x {best.name}, {speed};"
             f" {len(self.rows) - 1} more>"
@@ -119,7 +124,10 @@ def gpus(
     """
     with_tables(catalog, None)  # refuses what is no catalog
     speeds = PublishedPerformance(software)
-    speeds = speeds if tables is None else tables.speeds(speeds, catalog.by_name)
+    if tables is None:
+        speeds = speeds
+    else:
+        speeds = tables.speeds(speeds, catalog.by_name)
     training = Training(read_workload(**workload), speeds)
     found = [
         r if gpu.casefold() == r.name.casefold() else _built(r) for r in _rows_of(catalog, training)

@@ -28,7 +28,9 @@ def own_tables(tables: str, workload: str = "") -> Tables | None:
     from deepvm.catalog.measured.tables import open_tables
 
     found = open_tables(tables)
-    return found if found or workload else None
+    if found or workload:
+        return found
+    return None
 
 
 def with_figures(

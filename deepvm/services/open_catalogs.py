@@ -229,7 +229,10 @@ class CatalogOpener:
         if options.source not in ("auto", "none") and not self.set_by("source"):
             ignored.append("source")
         for name in ignored:
-            flag = "history" if name == "price_history" else name.replace("_", "-")
+            if name == "price_history":
+                flag = "history"
+            else:
+                flag = name.replace("_", "-")
             self.say(f"--{flag} has no effect: catalog {catalog.name} is not read from AWS")
         return catalog
 

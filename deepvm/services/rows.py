@@ -15,7 +15,10 @@ from deepvm.services.schemas import OutputSpec, described, name_of
 
 def rows_of(document: Any, name: str = "") -> tuple[list[str], list[list[Any]]]:
     """Header and rows of a document; ``name``: of one without a ``schema_version``."""
-    first = document[0] if isinstance(document, list) and document else document
+    if isinstance(document, list) and document:
+        first = document[0]
+    else:
+        first = document
     found = described(name or name_of(first))
     assert isinstance(found, OutputSpec)  # files that are validated have a CSV of their own
     return rows_as(found.row, _listed(document, found), found.key)

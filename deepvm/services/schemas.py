@@ -48,7 +48,10 @@ class OutputSpec:
         if self.rows:
             kind = get_type_hints(kind)[self.rows]
         while arguments := get_args(kind):
-            kind = arguments[-1] if get_origin(kind) is dict else arguments[0]
+            if get_origin(kind) is dict:
+                kind = arguments[-1]
+            else:
+                kind = arguments[0]
         return kind
 
     def schema(self, name: str) -> dict[str, Any]:
@@ -289,5 +292,7 @@ def described(name: str) -> OutputSpec | InputSpec:
 
 def name_of(document: Any) -> str:
     """The name of a document by its ``schema_version``, empty where it has none."""
-    version = document.get("schema_version", "") if isinstance(document, dict) else ""
+    version = ""
+    if isinstance(document, dict):
+        version = document.get("schema_version", "")
     return str(version).removeprefix("deepvm.").partition("/")[0]

@@ -121,7 +121,9 @@ def with_traced_lifetimes(answer: Recommendations) -> Recommendations:
 
 
 def _nothing_left(answer: Recommendations, limit: Binding) -> Recommendations:
-    advice = "allow more time" if limit.constraint == "deadline" else "raise the total budget"
+    advice = "raise the total budget"
+    if limit.constraint == "deadline":
+        advice = "allow more time"
     reason = f"no cluster keeps to the job's limits: {limit.reason}"
     infeasible = Infeasible(limit.constraint, reason, advice)
     answer = replace(answer, status=SolveStatus.INFEASIBLE, infeasible=infeasible)
@@ -160,7 +162,9 @@ def _ordered(answer: Recommendations) -> bool:
 
 def _figure(answer: Recommendations, r: Recommendation) -> float:
     assert r.outlook is not None
-    return r.outlook.total_s if answer.request.objective.value == "makespan" else r.outlook.cost_usd
+    if answer.request.objective.value == "makespan":
+        return r.outlook.total_s
+    return r.outlook.cost_usd
 
 
 def _walk(
@@ -182,7 +186,10 @@ def _walk(
     ):
         assert r.outlook is not None
         if len(kept) >= top:
-            last = sorted(_figure(answer, k) for k in kept)[top - 1] if ordered else -1.0
+            if ordered:
+                last = sorted(_figure(answer, k) for k in kept)[top - 1]
+            else:
+                last = -1.0
             if not _figure(answer, r) <= last * MARGIN:
                 break
         training = (r.cluster.gpu.name, r.cluster.spot_count, r.cluster.on_demand_count)
@@ -295,10 +302,14 @@ class _Simulator:
 
         assert r.outlook is not None
         # Saves at even times cost the simulator nothing: it skips over them.
-        saves = job.steps / work.policy.fixed_steps if work.policy.fixed_steps else 0.0
+        saves = 0.0
+        if work.policy.fixed_steps:
+            saves = job.steps / work.policy.fixed_steps
         events = r.outlook.preemptions + saves
         if not events <= MAX_EVENTS:
-            but = "" if r.outlook.sound else ", though it is out of its range and may be far off"
+            but = ", though it is out of its range and may be far off"
+            if r.outlook.sound:
+                but = ""
             self.say(
                 f"{r.cluster}: {events:.3g} lifetimes and saves take too long to simulate; shown is"
                 f" the closed form{but}"
@@ -317,10 +328,15 @@ def _outlook(found: Results, r: Recommendation, deadline_s: float | None) -> Job
     assert r.outlook is not None
     old = r.outlook
     usd_per_hour = float(r.counted_usd_per_hour)
-    once_usd = float(r.bill.usd_once) if r.bill is not None and r.bill.counted else 0.0
+    once_usd = 0.0
+    if r.bill is not None and r.bill.counted:
+        once_usd = float(r.bill.usd_once)
     from deepvm.simulator.results import Spread as Quantiles
 
-    late = None if deadline_s is None else float((found.total_s > deadline_s).mean())
+    if deadline_s is None:
+        late = None
+    else:
+        late = float((found.total_s > deadline_s).mean())
     time = Quantiles.of(found.total_s)
     bill = Quantiles.of(found.cost_usd * usd_per_hour + once_usd)
     return replace(

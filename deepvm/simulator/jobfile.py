@@ -110,5 +110,8 @@ def job_document(job: Job) -> dict[str, Any]:
     document |= {"market": job.market.value, "mttp_s": finite[0] if len(finite) == 1 else finite}
     for name, value in document.items():
         if isinstance(value, Span):
-            document[name] = value.low if value.low == value.high else [value.low, value.high]
+            if value.low == value.high:
+                document[name] = value.low
+            else:
+                document[name] = [value.low, value.high]
     return document

@@ -98,7 +98,9 @@ def simulate(
 def _job(job: Job | str | Path) -> Job:
     if isinstance(job, Job):
         return job
-    return preset(str(job)) if str(job) in PRESETS else read_job(Path(job))
+    if str(job) in PRESETS:
+        return preset(str(job))
+    return read_job(Path(job))
 
 
 def simulate_each(
@@ -169,7 +171,10 @@ class _Case:
         """Yield the chunks lazily; none after one has failed."""
         runs = self.left
         job = self.job
-        lives = DrawnLifetimes(job.lifetime, job.mttp_s, job.vms) if lives is None else lives
+        if lives is None:
+            lives = DrawnLifetimes(job.lifetime, job.mttp_s, job.vms)
+        else:
+            lives = lives
         for number, first in enumerate(range(0, runs, self.size)):
             if self.failed is not None:
                 return
@@ -241,7 +246,10 @@ def _in_processes(tasks: Iterator[Task], processes: int) -> Generator[Completed,
             for pipe, (case, number, spec) in zip(idle, tasks, strict=False):
                 pipe.send(spec)
                 waiting[pipe] = case, number
-            idle = cast(list[Connection], wait(list(waiting))[:1]) if waiting else []
+            if waiting:
+                idle = cast(list[Connection], wait(list(waiting))[:1])
+            else:
+                idle = []
             for pipe in idle:
                 outcome = pipe.recv()
                 if isinstance(outcome, Exception) and not isinstance(outcome, SimulationError):

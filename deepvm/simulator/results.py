@@ -36,7 +36,9 @@ class Spread:
     def of(cls, values: Array) -> Spread:
         """Of (runs,) values; the standard error of one run is taken as 0."""
         p5, p50, p95 = np.percentile(values, (5, 50, 95))
-        sem = values.std(ddof=1) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+        sem = 0.0
+        if len(values) > 1:
+            sem = values.std(ddof=1) / math.sqrt(len(values))
         return cls(float(values.mean()), float(sem), float(p5), float(p50), float(p95))
 
 
@@ -109,9 +111,9 @@ class Results(Answer):
     @property
     def late_share(self) -> float:
         """Share of the runs that missed the deadline; 0 without one."""
-        return (
-            0.0 if self.deadline is None else float((self.total_s > self.deadline.seconds).mean())
-        )
+        if self.deadline is None:
+            return 0.0
+        return float((self.total_s > self.deadline.seconds).mean())
 
     @property
     def spreads(self) -> dict[str, Spread]:

@@ -38,7 +38,9 @@ def clouds_of(names: Sequence[str]) -> tuple[str, ...]:
     for name in found:
         if name not in known:
             raise RequestError("cloud", name, one_of(name, known, ", "))
-    return tuple(CLOUDS) if ALL in found else found
+    if ALL in found:
+        return tuple(CLOUDS)
+    return found
 
 
 def cloud_of(catalog_name: str) -> Cloud:
@@ -58,4 +60,6 @@ def region_in(catalog_name: str) -> str | None:
     cloud, dash, region = catalog_name.partition("-")
     if cloud not in REGISTRY or (dash and not region):
         return None
-    return REGISTRY[cloud].check_region(region, "catalog") if region else ""
+    if region:
+        return REGISTRY[cloud].check_region(region, "catalog")
+    return ""

@@ -49,5 +49,8 @@ class GcpCloud(Cloud):
         return f"{gpus} {kind} in the region, {gpus} GPUs in all regions"
 
     def facts_of(self, type_name: str) -> Mapping[str, Any]:
-        sold = {"on_demand": False} if _NOT_ON_DEMAND.fullmatch(type_name) else {}
+        if _NOT_ON_DEMAND.fullmatch(type_name):
+            sold = {"on_demand": False}
+        else:
+            sold = {}
         return {**super().facts_of(type_name), **sold}

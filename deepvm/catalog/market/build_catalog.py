@@ -109,7 +109,9 @@ class MarketRequest:
     @property
     def history(self) -> str:
         """The signal that the basis needs, empty when it needs none."""
-        return "" if self.price_basis == PriceBasis.CURRENT.value else f"{HISTORY}:{self.days}"
+        if self.price_basis == PriceBasis.CURRENT.value:
+            return ""
+        return f"{HISTORY}:{self.days}"
 
 
 def assemble(
@@ -188,7 +190,9 @@ def assemble(
 
 
 def _data(signals: Mapping[str, Signal], kind: str) -> Any:
-    return signals[kind].data if kind in signals else {}
+    if kind in signals:
+        return signals[kind].data
+    return {}
 
 
 def _instance(
@@ -200,7 +204,9 @@ def _instance(
     cloud: Cloud,
 ) -> InstanceType | None:
     """One type with its spot prices by zone, cheapest first; None when it has no price."""
-    on_demand = _data(signals, ON_DEMAND).get(name) if spec.get("on_demand", True) else None
+    on_demand = None
+    if spec.get("on_demand", True):
+        on_demand = _data(signals, ON_DEMAND).get(name)
     zones = zones if spec.get("spot", True) else ()
     if on_demand is None and not zones:
         return None
@@ -244,9 +250,10 @@ def _zone_id(wanted: str, region: str, signals: Mapping[str, Signal], cloud: Clo
     if not ids:
         what = f"--zone {wanted}: the prices of {region} at hand are not told apart by zone"
         raise SignalMissingError(what, (ZONES, SPOT), region, cloud)
-    found = (
-        wanted if wanted in ids else next((i for i, name in names.items() if name == wanted), "")
-    )
+    if wanted in ids:
+        found = wanted
+    else:
+        found = next((i for i, name in names.items() if name == wanted), "")
     if not found:
         known = ", ".join(f"{i} ({names[i]})" if i in names else i for i in sorted(ids))
         raise RequestError("zone", wanted, f"a zone of {region}: {known}")
@@ -272,7 +279,9 @@ def _spot_prices(
         start = int((now - timedelta(days=int(request.days))).timestamp())
         # A zone without a price today sells none, whatever it cost before.
         spot = signals.get(SPOT)
-        today = spot.data if spot is not None and spot.origin in ("live", "cache") else None
+        today = None
+        if spot is not None and spot.origin in ("live", "cache"):
+            today = spot.data
         for name, zones in signals[request.history].data.items():
             for z, changes in zones.items():
                 if today is not None and z not in today.get(name, ()):
@@ -319,7 +328,9 @@ def _provenance(
 
 
 def _days(request: MarketRequest) -> str:
-    return "day" if request.days == 1 else f"{request.days} days"
+    if request.days == 1:
+        return "day"
+    return f"{request.days} days"
 
 
 def _quota(row: Mapping[str, Any], cloud: Cloud) -> Quota:

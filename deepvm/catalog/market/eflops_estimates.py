@@ -82,7 +82,10 @@ class PerformanceTable:
         same = next((i for i in self.measured.values() if i.gpu and i.gpu.name == gpu.name), None)
         if same is not None and same.eflops is not None:
             curves = tuple(c for c in same.speedups if c.workload is None)
-            basis = "" if gpu.count == 1 else f"{gpu.count} x one {gpu.name}'s"
+            if gpu.count == 1:
+                basis = ""
+            else:
+                basis = f"{gpu.count} x one {gpu.name}'s"
             return Performance(
                 gpu.count * same.eflops, basis, curves, f"those of {same.name}, the same GPU"
             )

@@ -155,7 +155,10 @@ class _Market:
 
     def __post_init__(self) -> None:
         self.cache = self.cloud.cache(self.request.profile, os.environ)
-        source = NONE if self.request.prices == "snapshot" else self.request.source
+        if self.request.prices == "snapshot":
+            source = NONE
+        else:
+            source = self.request.source
         self.public = public_catalogs(self.cloud, source, self.now, self.progress)
         if self.public and not self.request.offline:
             self.public[0].wait_s = self._patience_s()
@@ -165,7 +168,9 @@ class _Market:
         if self.request.source not in (AUTO, NONE) or self.request.prices == "live":
             return SLOW_S
         others = self.others or self.cloud.snapshot_regions()
-        return QUICK_S if others or any(p.regions() for p in self.public) else ALONE_S
+        if others or any(p.regions() for p in self.public):
+            return QUICK_S
+        return ALONE_S
 
     @property
     def not_asked(self) -> str:
@@ -191,7 +196,9 @@ class _Market:
     @property
     def unanswered(self) -> CloudError | None:
         """Why the first public catalog gave no answer."""
-        return self.public[0].error if self.public else None
+        if self.public:
+            return self.public[0].error
+        return None
 
     def own_catalog(self) -> Catalog:
         """The user's region, else, unless the request is particular, one with known prices."""
@@ -233,7 +240,10 @@ class _Market:
 
     def _known_regions(self) -> tuple[str, ...]:
         """The regions with known prices, sorted."""
-        entries = self.cache.entries(self.now) if self.request.prices != "snapshot" else ()
+        if self.request.prices != "snapshot":
+            entries = self.cache.entries(self.now)
+        else:
+            entries = ()
         priced = {e.region for e in entries if e.kind in (ON_DEMAND, SPOT)}
         known = {e.region for e in entries if e.kind == SPECS and e.region in priced}
         for catalog in self.public:
@@ -304,7 +314,9 @@ class _Market:
             signals[self.request.history] = past.sold_now
             notes = tuple(past.notes)
         catalog = assemble(region, signals, self.request, self.now, notes, self.cloud)
-        return catalog.sustained() if self.request.network == "baseline" else catalog
+        if self.request.network == "baseline":
+            return catalog.sustained()
+        return catalog
 
     def _stored(self, regions: Sequence[str]) -> dict[str, StoredPrices | MissingDataError]:
         """Past prices by region from the clone that the request names; none without one."""
@@ -327,8 +339,13 @@ class _Market:
             detail = f"{refused.what}: {refused.detail}"
             return CloudError(error.what, refused.why, detail, refused.advice)
         regions = self.cloud.known_regions()
-        meant = "" if region in regions else did_you_mean(region, sorted(regions))
-        return MissingDataError(f"{error}; {meant}") if meant else error
+        if region in regions:
+            meant = ""
+        else:
+            meant = did_you_mean(region, sorted(regions))
+        if meant:
+            return MissingDataError(f"{error}; {meant}")
+        return error
 
 
 def _noted(catalog: Catalog, *notes: str, usual: bool = False) -> Catalog:

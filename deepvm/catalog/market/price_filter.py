@@ -42,7 +42,10 @@ def drop_implausible_prices(
 def _without(instance: InstanceType, bad: set[int]) -> InstanceType | None:
     """The type without some prices; None if it has no others."""
     zones = tuple(z for number, z in enumerate(instance.spot_zones) if number not in bad)
-    on_demand = None if _ON_DEMAND in bad else instance.on_demand_usd_per_hour
+    if _ON_DEMAND in bad:
+        on_demand = None
+    else:
+        on_demand = instance.on_demand_usd_per_hour
     spot = None if 0 in bad else instance.spot_usd_per_hour
     if zones:
         spot = zones[0].usd_per_hour
@@ -83,7 +86,10 @@ def _doubts(instances: Iterable[InstanceType]) -> Iterator[tuple[InstanceType, i
     for instance in instances:
         name = instance.name
         on_demand = instance.on_demand_usd_per_hour
-        doubt = None if on_demand is None else judged.on_demand(name, on_demand)
+        if on_demand is None:
+            doubt = None
+        else:
+            doubt = judged.on_demand(name, on_demand)
         if doubt is not None:
             yield instance, _ON_DEMAND, doubt
         for zone, price in enumerate(spot_prices[name]):

@@ -118,7 +118,9 @@ def apply_steps(
         applied.doubts += _another_gpu(
             catalog, [e for e in group.entries if e.instance_type in catalog.by_name]
         )
-    return _finished(applied, used) if used or applied.notes else applied
+    if used or applied.notes:
+        return _finished(applied, used)
+    return applied
 
 
 def reasons(tables: Iterable[Entry], catalog: Catalog) -> dict[str, str]:

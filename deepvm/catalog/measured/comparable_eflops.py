@@ -76,7 +76,10 @@ def apply_speeds(
     found = tuple(
         i if i.gpu is None else _with_speed(i, i.gpu, all_types, here, scale) for i in catalog
     )
-    unit = f"FLOP/s of {chosen}" if scale.estimated else catalog.eflops_unit
+    if scale.estimated:
+        unit = f"FLOP/s of {chosen}"
+    else:
+        unit = catalog.eflops_unit
     applied.used += [e for e in here.values() if e.instance_type in catalog.by_name]
     rest = [
         n
@@ -189,7 +192,10 @@ def _doubt(catalog: Catalog, rest: int, measured: Sequence[str], scale: _Scale, 
             f" by {scale.spread - 1:.0%}"
         )
     else:
-        how = "alone links" if len(scale.links) == 1 else f"link (within {scale.spread - 1:.0%})"
+        if len(scale.links) == 1:
+            how = "alone links"
+        else:
+            how = f"link (within {scale.spread - 1:.0%})"
         return (
             f"{links} {how} what was measured here with {chosen} to the catalog's eFLOPS: {others}"
             " compare only as far as both workloads run GPUs alike; measure them too to be sure"

@@ -125,7 +125,9 @@ class Entry:
 
     def _saturation_value(self) -> str:
         senders, seen = self.senders
-        return f"n_sat {senders}" if seen else f"n_sat at least {senders} (no saturation seen)"
+        if seen:
+            return f"n_sat {senders}"
+        return f"n_sat at least {senders} (no saturation seen)"
 
     @property
     def local(self) -> bool:
@@ -145,7 +147,9 @@ class Entry:
     def gpus(self) -> tuple[str, ...]:
         """What the machine called its GPUs, empty where the document does not say."""
         names = (self.document.get("machine") or {}).get("gpus")
-        return tuple(g for g in names if isinstance(g, str)) if isinstance(names, list) else ()
+        if isinstance(names, list):
+            return tuple(g for g in names if isinstance(g, str))
+        return ()
 
     @property
     def eflops(self) -> float:
@@ -154,7 +158,9 @@ class Entry:
     @property
     def spread(self) -> float:
         """Of the windows of an ``eflops`` entry, over their median; 0 where it is not known."""
-        return float(self.document.get("spread") or 0) if self.kind == "eflops" else 0.0
+        if self.kind == "eflops":
+            return float(self.document.get("spread") or 0)
+        return 0.0
 
     @property
     def described(self) -> str:

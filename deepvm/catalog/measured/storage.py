@@ -36,7 +36,9 @@ def default_folder(environ: Mapping[str, str]) -> Path | None:
     None without a home.
     """
     named = environ.get("DEEPVM_DATA_DIR", "")
-    return Path(os.path.expanduser(named)).absolute() if named else user_folder("data", environ)
+    if named:
+        return Path(os.path.expanduser(named)).absolute()
+    return user_folder("data", environ)
 
 
 def nothing_measured(folder: Path) -> bool:

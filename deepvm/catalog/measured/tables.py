@@ -89,7 +89,9 @@ class Tables:
         from deepvm.catalog.measured.steps import step_times
 
         own, _ = step_times(self, types)
-        return MeasuredPerformance.over(published, own) if own else published
+        if own:
+            return MeasuredPerformance.over(published, own)
+        return published
 
     def as_document(self) -> dict[str, Any]:
         """The tables as they stand in a file."""
@@ -117,7 +119,10 @@ def load_tables(folder: str | os.PathLike[str] | None = None) -> Tables:
         CatalogFormatError: the file cannot be read, or is not what was written; names every problem
             with its place.
     """
-    path = default_folder(os.environ) if folder is None else Path(folder)
+    if folder is None:
+        path = default_folder(os.environ)
+    else:
+        path = Path(folder)
     if path is None or nothing_measured(path):  # as for most users: pydantic stays out
         return Tables()
     return _read_noted(

@@ -77,7 +77,10 @@ def download(file: PublicFile) -> Downloaded:
     except (gzip.BadGzipFile, zlib.error):
         raise file.unreadable("the file is not packed as the server says") from None
     except (OSError, EOFError, HTTPException, ValueError) as error:
-        reason = error.reason if isinstance(error, URLError) else error
+        if isinstance(error, URLError):
+            reason = error.reason
+        else:
+            reason = error
         detail = redact(getattr(reason, "strerror", None) or reason) or type(reason).__name__
         if isinstance(reason, TimeoutError):
             why = "timeout"

@@ -50,7 +50,9 @@ def gpu_name(name: str) -> str:
 def memory_in_name(name: str) -> float | None:
     """GiB that a name says: 80 of ``A100-80GB``, None if it says nothing."""
     found = _MEMORY.search(name)
-    return float(found[1]) if found else None
+    if found:
+        return float(found[1])
+    return None
 
 
 @lru_cache(maxsize=1024)

@@ -150,4 +150,6 @@ def _unit_price(offer: Offer) -> float:
 @lru_cache(maxsize=4096)
 def _without_size(name: str) -> str:
     cut = max(name.rfind(mark) for mark in ".-_")
-    return name[:cut] if cut > 0 else name
+    if cut > 0:
+        return name[:cut]
+    return name

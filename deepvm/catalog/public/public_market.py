@@ -73,8 +73,14 @@ class PublicCatalog(PriceSource):
 
     def fetch(self, requests: Sequence[SignalRequest]) -> Quotes:
         requests = [r for r in requests if r.kind in KINDS]
-        signals = self.latest([*dict.fromkeys(r.region for r in requests)]) if requests else {}
-        errors = dict.fromkeys(requests, self.error) if self.error is not None else {}
+        if requests:
+            signals = self.latest([*dict.fromkeys(r.region for r in requests)])
+        else:
+            signals = {}
+        if self.error is not None:
+            errors = dict.fromkeys(requests, self.error)
+        else:
+            errors = {}
         return Quotes({r: self._completed(signals[r]) for r in requests if r in signals}, errors)
 
     def about(self) -> Signal | None:
@@ -83,7 +89,9 @@ class PublicCatalog(PriceSource):
 
     def regions(self) -> tuple[str, ...]:
         about = self.about()
-        return () if about is None else tuple(about.data)
+        if about is None:
+            return ()
+        return tuple(about.data)
 
     def latest(self, regions: Sequence[str]) -> Signals:
         """What is in the cache if that is fresh in every region, else what the source says."""
@@ -224,5 +232,8 @@ def public_catalogs(
 def cache_of(cloud: str, source: PublicSource) -> Cache:
     """The cache of what a source says of a cloud."""
     folder = default_folder(os.environ, cloud)
-    own = None if folder is None else folder / f"source_{source.name}"
+    if folder is None:
+        own = None
+    else:
+        own = folder / f"source_{source.name}"
     return Cache(own, "public", source.period_s)

@@ -132,7 +132,9 @@ def _memory(info: str) -> float | None:
     if size <= 0:
         return None
     # RunPod's says 80 for 80 GiB, in a column of MiB.
-    return size if size < _MIB_PER_GIB else size / _MIB_PER_GIB
+    if size < _MIB_PER_GIB:
+        return size
+    return size / _MIB_PER_GIB
 
 
 def _prices(row: Cells) -> _Prices:
@@ -199,7 +201,9 @@ def _gcp(rows: Iterable[Cells]) -> Rows:
         name = row["InstanceType"]
         model, many = gcp_gpus(name)
         if not model:
-            return None if many < 0 else _offer(row, "gcp", region, _Gpus(), _prices(row))
+            if many < 0:
+                return None
+            return _offer(row, "gcp", region, _Gpus(), _prices(row))
         rate = model, many, row["AvailabilityZone"]
         if rate not in rates:  # the host's price alone is not that of the VM
             return None

@@ -26,7 +26,9 @@ _PARTS = {"address": AddressRate, "nat": NatRate, "egress": EgressRate, "bucket"
 def rates_of(cloud: str, region: str = "") -> Rates | None:
     """The rates of a cloud for VMs in a region; None where no file says any."""
     found = _read(cloud)
-    return None if found is None else replace(found, asked_region=region)
+    if found is None:
+        return None
+    return replace(found, asked_region=region)
 
 
 @lru_cache(maxsize=16)

@@ -58,7 +58,9 @@ def find_accelerator(name: str, memory_gib: float | None = None) -> Accelerator 
     """
     named = [a for a in accelerators() if a.name.casefold() == name.casefold()]
     if memory_gib is None:
-        return named[-1] if named else None
+        if named:
+            return named[-1]
+        return None
     return min(named, key=lambda a: abs(a.memory_gib - memory_gib), default=None)
 
 
@@ -80,7 +82,9 @@ def interconnect(
     """
     for names, entry in _networks():
         if names.match(name):
-            faster = 2.0 if placement_group and entry["kind"] == "ethernet" else 1.0
+            faster = 1.0
+            if placement_group and entry["kind"] == "ethernet":
+                faster = 2.0
             return Interconnect(
                 kind=entry["kind"],
                 machine=entry["machines"][0],
@@ -90,18 +94,19 @@ def interconnect(
                 basis=entry["basis"],
                 line_gb_per_s=entry["nominal_gbps"] / 8,
             )
-    return (
-        _on_ec2(name, sustained_gbps, placement_group)
-        if _EC2.fullmatch(name)
-        else _elsewhere(name, sustained_gbps)
-    )
+    if _EC2.fullmatch(name):
+        return _on_ec2(name, sustained_gbps, placement_group)
+    return _elsewhere(name, sustained_gbps)
 
 
 def _on_ec2(name: str, sustained_gbps: float | None, placement_group: bool) -> Interconnect:
     sustained = sustained_gbps or _UNKNOWN_GBPS
     flow = min(IN_A_GROUP_GBPS if placement_group else ONE_FLOW_GBPS, sustained)
     range_ = f"between one flow of {flow:g} Gbit/s and the {sustained:g} that it sustains"
-    basis = range_ if flow < sustained else f"{flow:g} Gbit/s, one flow"
+    if flow < sustained:
+        basis = range_
+    else:
+        basis = f"{flow:g} Gbit/s, one flow"
     return _ethernet(
         name, _FLOW_SHARE * flow * (sustained / flow) ** 0.5, sustained, basis, _FEW_VMS
     )

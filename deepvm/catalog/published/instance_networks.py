@@ -74,7 +74,10 @@ def bandwidths(cloud: str, instance_type: str) -> dict[str, float]:
     Empty if unknown; else ``baseline_gbps``, what it sustains, and ``peak_gbps``.
     """
     network = network_of(cloud, instance_type)
-    sustained = None if network is None else network.memory_node_gbps
+    if network is None:
+        sustained = None
+    else:
+        sustained = network.memory_node_gbps
     if network is None or sustained is None:
         return {}
     return {

@@ -43,7 +43,9 @@ def presets() -> dict[str, Model]:
 
 
 def _model(entry: dict[str, Any]) -> Model:
-    shape = Transformer(**{k: entry[k] for k in SHAPE if k in entry}) if "layers" in entry else None
+    shape = None
+    if "layers" in entry:
+        shape = Transformer(**{k: entry[k] for k in SHAPE if k in entry})
     values = {k: v for k, v in entry.items() if k not in (*SHAPE, "aliases")}
     return Model(**values, transformer=shape)
 
@@ -91,9 +93,13 @@ def parse_count(text: str | float, option: str, allowed: str, least: float, most
 
 def _count(text: str | float) -> float | None:
     if not isinstance(text, str):
-        return None if isinstance(text, bool) else float(text)
+        if isinstance(text, bool):
+            return None
+        return float(text)
     match = _COUNT.fullmatch(text)
-    factor = _FACTORS.get(match[2].lower().removesuffix("s")) if match else None
+    factor = None
+    if match:
+        factor = _FACTORS.get(match[2].lower().removesuffix("s"))
     if match is None or factor is None:
         return None
     return float(match[1].replace(",", "")) * factor

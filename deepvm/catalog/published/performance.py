@@ -59,7 +59,9 @@ class PublishedPerformance:
     ) -> TrainingSpeed | str:
         """The speed of clusters of these sizes of a type, or why there is none."""
         machine = self.machine(instance)
-        return machine if isinstance(machine, str) else self.of_machine(machine, workload, vms)
+        if isinstance(machine, str):
+            return machine
+        return self.of_machine(machine, workload, vms)
 
     def of_machine(
         self, machine: Machine, workload: Workload, vms: FloatArray
@@ -85,7 +87,9 @@ class PublishedPerformance:
     def _software(self, precision: Precision) -> str:
         """Training in fp8 needs a compiler: casts that are not fused cost more than they save."""
         compiled = self.software in ("compiled", "tuned")
-        return "compiled" if precision is Precision.FP8 and not compiled else self.software
+        if precision is Precision.FP8 and not compiled:
+            return "compiled"
+        return self.software
 
     def cluster(
         self, gpu: Accelerator, workload: Workload, gpus: int, nodes: int | None

@@ -54,7 +54,10 @@ def predict(
         RequestError: an argument cannot be used. CatalogFormatError: a bad model file.
     """
     trained = read_workload(**workload)
-    memory = None if gpu_memory is None else parse_bytes(gpu_memory, "gpu_memory") / GIB
+    if gpu_memory is None:
+        memory = None
+    else:
+        memory = parse_bytes(gpu_memory, "gpu_memory") / GIB
     accelerator = find_accelerator(gpu, memory)
     if accelerator is None:
         names = list(dict.fromkeys(known.name for known in accelerators()))
@@ -62,7 +65,10 @@ def predict(
     count = _whole(gpus, "gpus")
     vms = None if nodes is None else _whole(nodes, "nodes")
     source = PublishedPerformance(software, placement_group)
-    source = source if tables is None else tables.speeds(source, {})
+    if tables is None:
+        source = source
+    else:
+        source = tables.speeds(source, {})
     return source.cluster(accelerator, trained, count, vms)
 
 

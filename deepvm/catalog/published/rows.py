@@ -53,7 +53,9 @@ class Published:
         steps = nominal_steps(
             self.workload, self.machine, self.precision, np.array([float(self.vms)]), memory
         )
-        return replace(steps, sync_s=np.zeros(1)) if self.source == SPLIT_LAYERS else steps
+        if self.source == SPLIT_LAYERS:
+            return replace(steps, sync_s=np.zeros(1))
+        return steps
 
     def row(self) -> Row:
         """The run as a comparison."""

@@ -44,7 +44,10 @@ def read_workload(
     if batch_per_gpu is not None and global_batch is not None:
         raise RequestError("global_batch", global_batch, "either --batch-per-gpu or --global-batch")
     length = None if seq is None else whole(_MOST)(seq, "seq")
-    found = model_of_size(params, length) if params is not None else _model(model, length)
+    if params is not None:
+        found = model_of_size(params, length)
+    else:
+        found = _model(model, length)
     batch: float = found.batch
     scaling = Scaling.WEAK
     if batch_per_gpu is not None:
@@ -65,7 +68,9 @@ def read_workload(
 
 def _method(name: str, model: Model) -> Method:
     if name == AUTO:
-        return Method.FSDP if model.parameters >= SHARDED_FROM else Method.DDP
+        if model.parameters >= SHARDED_FROM:
+            return Method.FSDP
+        return Method.DDP
     method: Method = one_of_kind(Method)(name, "method")
     if method is Method.LORA and model.transformer is None:
         raise RequestError("method", name, f"ddp or fsdp: {model.name} is no transformer")
@@ -76,13 +81,18 @@ def _model(model: str | Model, length: int | None) -> Model:
     if isinstance(model, Model):
         found = model
     else:
-        found = read_model(model) if is_file_name(model) else find_model(model)
+        if is_file_name(model):
+            found = read_model(model)
+        else:
+            found = find_model(model)
     if length is None or length == found.sequence:
         return found
     longer = found.with_sequence(length)
     # As many tokens at once: the model's batch is for its own sequence.
     same = max(1, round(found.batch * found.sequence / length))
-    return replace(longer, batch=same) if longer.unit == "tokens" else longer
+    if longer.unit == "tokens":
+        return replace(longer, batch=same)
+    return longer
 
 
 def _samples(

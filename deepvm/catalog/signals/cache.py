@@ -147,7 +147,9 @@ class Cache:
     def _entry(self, path: Path, now: datetime) -> Entry | None:
         assert self.folder is not None
         region, *accounts, _ = path.relative_to(self.folder).parts
-        account = accounts[0].removeprefix(_ACCOUNT) if accounts else ""
+        account = ""
+        if accounts:
+            account = accounts[0].removeprefix(_ACCOUNT)
         entry = Entry(region, path.stem, path, account)
         try:
             signal = _load(path)

@@ -122,7 +122,9 @@ class Cloud:
     def quota_family(self, type_name: str) -> str:
         """The family whose quota a type's vCPUs count against; here that of types."""
         cut = max(type_name.rfind(mark) for mark in "-_")
-        return type_name[:cut] if cut > 0 else type_name
+        if cut > 0:
+            return type_name[:cut]
+        return type_name
 
     def quota_words(self, instance: InstanceType, count: int, market: Market) -> str:
         """The quota that VMs need where none of ``quota_names`` says it, in words.
@@ -133,7 +135,9 @@ class Cloud:
 
     def facts_of(self, type_name: str) -> Mapping[str, Any]:
         """What a type's name says of it, as in the signal of specs: public catalogs lack it."""
-        return {"burstable": True} if re.fullmatch(self.burstable, type_name) else {}
+        if re.fullmatch(self.burstable, type_name):
+            return {"burstable": True}
+        return {}
 
     def check_region(self, name: str, option: str = "region") -> str:
         """The name, if it has the form of a region's; only a catalog can tell whether there is one.

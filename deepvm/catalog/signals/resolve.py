@@ -228,7 +228,9 @@ def _used(requests: Sequence[SignalRequest], best: Signals, now: datetime) -> st
 def _name(signal: Signal, now: datetime) -> str:
     if signal.origin == "snapshot":
         return f"the snapshot of {signal.observed_at:%Y-%m-%d}"
-    source = signal.source if signal.source in TITLES else "cache"
+    source = "cache"
+    if signal.source in TITLES:
+        source = signal.source
     return f"the {source} of {age(signal.observed_at, now, signal.dated)} ago"
 
 
@@ -251,7 +253,9 @@ def grouped(errors: Errors) -> list[dict[SignalRequest, CloudError]]:
 def advice_of(failed: Errors) -> str:
     """What to do about a failure, empty where that is just to try again."""
     error = next(iter(failed.values()))
-    return error.advice if error.why in _ADVICE_HELPS else ""
+    if error.why in _ADVICE_HELPS:
+        return error.advice
+    return ""
 
 
 def _titles(requests: Sequence[SignalRequest]) -> str:

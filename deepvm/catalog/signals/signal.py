@@ -82,7 +82,9 @@ def ttl_s(kind: str) -> int:
 
 def title(kind: str) -> str:
     """What people call a kind of signal: ``spot prices``."""
-    days = f" of {kind.partition(':')[2]} days" if base(kind) == HISTORY and ":" in kind else ""
+    days = ""
+    if base(kind) == HISTORY and ":" in kind:
+        days = f" of {kind.partition(':')[2]} days"
     return f"{KINDS[base(kind)].title}{days}"
 
 

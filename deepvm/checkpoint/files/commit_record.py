@@ -75,7 +75,10 @@ def verify(path: Path, manifest: CommitRecord | None = None) -> CommitRecord:
     Raises DamagedError, naming bytes.
     """
     try:
-        expected = read_manifest(path) if manifest is None else manifest
+        if manifest is None:
+            expected = read_manifest(path)
+        else:
+            expected = manifest
     except FileNotFoundError:
         raise DamagedError(f"{path}: {UNRECORDED} ({path.name}{SUFFIX})") from None
     except OSError as error:
@@ -112,9 +115,9 @@ def _compare(path: Path, expected: CommitRecord) -> None:
         damaged = list(_damaged(stream, expected))
     if damaged:
         named = ", ".join(f"{start} to {end - 1}" for start, end in damaged[:_MOST_NAMED])
-        more = (
-            f" and {len(damaged) - _MOST_NAMED} more ranges" if len(damaged) > _MOST_NAMED else ""
-        )
+        more = ""
+        if len(damaged) > _MOST_NAMED:
+            more = f" and {len(damaged) - _MOST_NAMED} more ranges"
         raise DamagedError(f"{path}: bytes {named}{more} are damaged")
 
 

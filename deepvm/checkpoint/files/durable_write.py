@@ -142,7 +142,9 @@ def not_a_file(status: os.stat_result) -> str:
     if stat.S_ISREG(status.st_mode):
         return ""
     kinds = {stat.S_IFDIR: "a folder", stat.S_IFLNK: "a symbolic link", stat.S_IFIFO: "a pipe"}
-    advice = "; put the file that it leads to in its place" if stat.S_ISLNK(status.st_mode) else ""
+    advice = ""
+    if stat.S_ISLNK(status.st_mode):
+        advice = "; put the file that it leads to in its place"
     return (
         f"it is {kinds.get(stat.S_IFMT(status.st_mode), 'a device or socket')} in place of a"
         f" file{advice}"

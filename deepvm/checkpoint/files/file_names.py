@@ -47,7 +47,9 @@ def parse_name(name: str) -> tuple[str, int] | None:
     job = match["job"]
     version = int(match["version"])
     # 0000000000001 would be a second file of version 1.
-    return (job, version) if file_name(job, version) == name else None
+    if file_name(job, version) == name:
+        return (job, version)
+    return None
 
 
 def new_label(epoch: int) -> str:
@@ -57,26 +59,34 @@ def new_label(epoch: int) -> str:
 
 def epoch_of(label: str) -> int:
     """The generation in a label; 0 for the empty one of runs without a number."""
-    return int(label[1:].partition("-")[0]) if label else 0
+    if label:
+        return int(label[1:].partition("-")[0])
+    return 0
 
 
 def labelled_name(job: str, version: int, label: str) -> str:
     """Name of a version's object; without a label that of its file."""
     name = file_name(job, version)
-    return f"{name[:-3]}.{label}.pt" if label else name
+    if label:
+        return f"{name[:-3]}.{label}.pt"
+    return name
 
 
 def parse_labelled(name: str) -> tuple[str, int, str] | None:
     """Job, version and label in a name of :func:`labelled_name`, else None."""
     match = _LABELLED.fullmatch(name)
     found = parse_name(name if match is None else f"{match['stem']}.pt")
-    return None if found is None else (*found, "" if match is None else match["label"])
+    if found is None:
+        return None
+    return (*found, "" if match is None else match["label"])
 
 
 def replaced(name: str) -> str:
     """The version's file if this is the name of its upcoming record, else empty."""
     file = name.removeprefix(".").removesuffix(SUFFIX + UPCOMING)
-    return file if parse_name(file) is not None and upcoming_of(Path(file)).name == name else ""
+    if parse_name(file) is not None and upcoming_of(Path(file)).name == name:
+        return file
+    return ""
 
 
 def is_leftover(name: str) -> bool:

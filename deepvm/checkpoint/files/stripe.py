@@ -118,7 +118,9 @@ class _Window:
             found.append(piece[max(start - at, 0) : max(end - at, 0)])
             at += len(piece)
         found = [f for f in found if len(f)]
-        return found[0] if len(found) == 1 else memoryview(b"".join(found))
+        if len(found) == 1:
+            return found[0]
+        return memoryview(b"".join(found))
 
 
 def mark_of(shard: Shard) -> bytes:

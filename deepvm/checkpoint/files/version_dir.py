@@ -104,9 +104,9 @@ class VersionFolder:
         Raises CheckpointError: one has started.
         """
         epoch = self._epochs.get(job)
-        return (
-            contextlib.nullcontext() if epoch is None else EpochFile(self.path, job).current(epoch)
-        )
+        if epoch is None:
+            return contextlib.nullcontext()
+        return EpochFile(self.path, job).current(epoch)
 
     def file(self, job: str, version: int) -> Path:
         return self.path / file_name(job, version)
@@ -309,7 +309,9 @@ class VersionFolder:
     def complete(self, job: str, version: int) -> CommitRecord | None:
         """The record of one version, bytes not verified; None if it is not complete."""
         row = self._look(file_name(job, version), job)
-        return None if row is None or row.problem else row.manifest
+        if row is None or row.problem:
+            return None
+        return row.manifest
 
     def manifests(self, job: str) -> tuple[CommitRecord, ...]:
         """A job's complete checkpoints, newest first, unverified; logs incomplete ones once."""

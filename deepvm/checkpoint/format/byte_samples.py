@@ -53,4 +53,6 @@ class ByteSamples:
         return {storage._cdata for storage, new, old in parts if not torch.equal(new, old)}
 
     def _now(self) -> torch.Tensor:
-        return torch.cat(self._views) if self._views else torch.empty(0, dtype=torch.uint8)
+        if self._views:
+            return torch.cat(self._views)
+        return torch.empty(0, dtype=torch.uint8)

@@ -108,9 +108,14 @@ class PieceSums:
         at = offset
         while _combine is not None and (piece := self._pieces.get(at)) and at < offset + length:
             first = at == offset  # joining takes longer than hashing 30 kB
-            crc = piece.crc if first else _combine(crc, piece.crc, piece.end - at)
+            if first:
+                crc = piece.crc
+            else:
+                crc = _combine(crc, piece.crc, piece.end - at)
             at = piece.end
-        return crc if at == offset + length else crc32(self._image[offset : offset + length])
+        if at == offset + length:
+            return crc
+        return crc32(self._image[offset : offset + length])
 
     def hash_again(self, positions: Iterable[int]) -> None:
         """The bytes at these positions have changed."""

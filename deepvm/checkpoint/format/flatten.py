@@ -148,11 +148,9 @@ def _visit(tree: Any, parts: FlatState, place: _Place) -> None:
         for number, value in enumerate(tree):
             _visit(value, parts, (place, number))
     else:
-        other = (
-            "x.item() makes one of it"
-            if kind.__module__ == "numpy"
-            else "save its fields, and build it again on load"
-        )
+        other = "save its fields, and build it again on load"
+        if kind.__module__ == "numpy":
+            other = "x.item() makes one of it"
         hint = f": {_CONVERSIONS.get(kind.__name__, other)}"
         raise _refused(
             place,
@@ -229,7 +227,9 @@ def _problem(tensor: torch.Tensor) -> tuple[str, str] | None:
 
 
 def _path(place: _Place) -> str:
-    return f"{_path(place[0])}[{place[1]!r}]" if place else ""
+    if place:
+        return f"{_path(place[0])}[{place[1]!r}]"
+    return ""
 
 
 def _refused(place: _Place, value: object, allowed: str) -> RequestError:

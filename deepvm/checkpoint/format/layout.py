@@ -210,7 +210,9 @@ class Ranges:
     def reach(self, start: int) -> int:
         """The end of the range that holds byte ``start``; ``start`` where none does."""
         at = bisect_right(self._starts, start) - 1
-        return max(start, self._ends[at]) if at >= 0 else start
+        if at >= 0:
+            return max(start, self._ends[at])
+        return start
 
     def touches(self, start: int, end: int) -> bool:
         """Whether any byte of a range is in the set."""

@@ -58,7 +58,9 @@ class Region(NamedTuple):
     @property
     def run_count(self) -> int:
         """How many runs the part has."""
-        return math.prod(self.sizes[: self._split]) if math.prod(self.sizes) else 0
+        if math.prod(self.sizes):
+            return math.prod(self.sizes[: self._split])
+        return 0
 
     @property
     def _split(self) -> int:
@@ -101,16 +103,16 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
 def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage:
     """The memory of this rank behind a tensor."""
     # Training stalls for thousands of these calls: most tensors are told by one look.
-    return tensor.untyped_storage() if type(tensor) in _PLAIN else local(tensor).untyped_storage()
+    if type(tensor) in _PLAIN:
+        return tensor.untyped_storage()
+    return local(tensor).untyped_storage()
 
 
 def whole_strides(tensor: torch.Tensor) -> tuple[tuple[int, ...], int]:
     """A tensor's strides and offset in the file, in elements; sharded ones are row-major."""
-    return (
-        (_row_major(tensor.shape), 0)
-        if is_sharded(tensor)
-        else (tensor.stride(), int(tensor.storage_offset()))
-    )
+    if is_sharded(tensor):
+        return (_row_major(tensor.shape), 0)
+    return (tensor.stride(), int(tensor.storage_offset()))
 
 
 def _row_major(shape: Sequence[int]) -> tuple[int, ...]:

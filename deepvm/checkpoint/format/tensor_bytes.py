@@ -14,11 +14,9 @@ def bytes_of(tensor: torch.Tensor) -> bytes:
 
 def as_tensor(data: bytes) -> torch.Tensor:
     """Bytes as a tensor."""
-    return (
-        torch.frombuffer(bytearray(data), dtype=torch.uint8)
-        if data
-        else torch.empty(0, dtype=torch.uint8)
-    )
+    if data:
+        return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    return torch.empty(0, dtype=torch.uint8)
 
 
 def as_bytes(storage: torch.UntypedStorage) -> torch.Tensor | None:

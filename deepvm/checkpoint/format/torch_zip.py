@@ -67,7 +67,9 @@ class Image:
     def runs(self, number: int) -> Iterable[Run]:
         """What this rank has in memory of a storage, in order."""
         region = self.regions.get(number)
-        return [Run(0, 0, self.sizes[number])] if region is None else region.runs()
+        if region is None:
+            return [Run(0, 0, self.sizes[number])]
+        return region.runs()
 
     def layout(self) -> Layout:
         """The layout with one rank that sends all of it."""
@@ -139,7 +141,9 @@ def _template(tree: Any, parts: FlatState) -> Any:
         made = made.set_(twins[held.untyped_storage()._cdata], offset, tensor.shape, strides)
         # Views: the file holds the bytes of what they look at
         made = made.conj() if held.is_conj() else made
-        return torch._neg_view(made) if held.is_neg() else made
+        if held.is_neg():
+            return torch._neg_view(made)
+        return made
 
     def mark(value: int | float) -> int | float:
         number = next(count)

@@ -77,7 +77,9 @@ class DeepVMCallback(TrainerCallback):  # type: ignore[misc]
     @property
     def checkpointer(self) -> Any:
         """The checkpointer, while the Trainer trains."""
-        return None if self._session is None else self._session.checkpointer
+        if self._session is None:
+            return None
+        return self._session.checkpointer
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
         """Restore the newest version, and let the Trainer continue where it was taken."""

@@ -56,7 +56,9 @@ class DeepVMCallback(Callback):  # type: ignore[misc]
     @property
     def checkpointer(self) -> Any:
         """The checkpointer, while the Trainer fits."""
-        return None if self._session is None else self._session.checkpointer
+        if self._session is None:
+            return None
+        return self._session.checkpointer
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Restore the newest version, and let the loops continue where it was taken."""
@@ -144,7 +146,10 @@ class DeepVMCallback(Callback):  # type: ignore[misc]
         found["callbacks"] = {
             c.state_key: c.state_dict() for c in trainer.callbacks if c is not self
         }
-        found["data"] = data.state_dict() if data is not None else {}
+        if data is not None:
+            found["data"] = data.state_dict()
+        else:
+            found["data"] = {}
         if is_overridden("on_save_checkpoint", module):
             own = {"state_dict": module.state_dict()}
             module.on_save_checkpoint(own)
@@ -205,7 +210,9 @@ def _loader_of(trainer: Any) -> ResumableLoader:
     finally:
         del strategy.process_dataloader
     loaders = trainer.fit_loop._combined_loader
-    number = len(loaders.flattened) if loaders is not None else 0
+    number = 0
+    if loaders is not None:
+        number = len(loaders.flattened)
     if number != 1 or not found:
         raise RequestError(
             "train_dataloader", f"{number} loaders", "one torch.utils.data.DataLoader"

@@ -125,7 +125,10 @@ def training_run(
         RequestError: an argument is invalid.
         CheckpointError: a tier cannot be reached, or versions exist but none can be restored.
     """
-    found = loader if isinstance(loader, ResumableLoader) else ResumableLoader(loader)
+    if isinstance(loader, ResumableLoader):
+        found = loader
+    else:
+        found = ResumableLoader(loader)
     session = Session(found, extra, sigterm, **options)
     try:
         return TrainingRun(session, epochs)

@@ -119,7 +119,9 @@ def own_generators(dataset: Any) -> list[str]:
 
 
 def _attributes(holder: Any) -> list[tuple[str, Any]]:
-    return [] if isinstance(holder, ModuleType) else [*getattr(holder, "__dict__", {}).items()]
+    if isinstance(holder, ModuleType):
+        return []
+    return [*getattr(holder, "__dict__", {}).items()]
 
 
 def _samplers(path: str, holder: Any, depth: int = _DEEPEST) -> Iterator[tuple[str, Any]]:

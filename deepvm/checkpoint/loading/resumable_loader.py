@@ -102,7 +102,10 @@ class ResumableLoader:
         self._stream = isinstance(loader.dataset, IterableDataset)
         own = all(hasattr(loader.dataset, name) for name in ("state_dict", "load_state_dict"))
         own = own and hasattr(loader, "load_state_dict")
-        self._missing = missing_from_state(loader) if own and self._stream else ""
+        if own and self._stream:
+            self._missing = missing_from_state(loader)
+        else:
+            self._missing = ""
         self._stateful = own and not self._missing
         self._reads = self._stream and not self._stateful
         self._order_key = "read" if self._reads else "order"
@@ -159,7 +162,9 @@ class ResumableLoader:
         """Batches of this pass that the training has been given."""
         if self._resume is not None:
             return self._resume.batch
-        return max(self._fetched - self._ahead, self._least) if self._running else 0
+        if self._running:
+            return max(self._fetched - self._ahead, self._least)
+        return 0
 
     def __iter__(self) -> Iterator[Any]:
         """Begin the next pass, or continue with the one of the version that was restored."""
@@ -184,7 +189,10 @@ class ResumableLoader:
     def _begin(self, resume: _Resume) -> Iterator[Any]:
         """The iterator of torch, with the batch that comes next as its first."""
         batch = resume.batch
-        start = batch if self._stateful and resume.own is not None else self._start_of(batch)
+        if self._stateful and resume.own is not None:
+            start = batch
+        else:
+            start = self._start_of(batch)
         persistent = self._workers > 0 and self.loader.persistent_workers
         if self._copy is None or not persistent:
             self._copy = self._copied(resume)
@@ -200,11 +208,17 @@ class ResumableLoader:
         self._counters = self._changed_counters()
         if resume.made is not None and not resume.inside:  # the workers are older than this pass
             self._began = resume.now
-        self._putting_back = resume if resume.inside or self._began is not None else None
+        if resume.inside or self._began is not None:
+            self._putting_back = resume
+        else:
+            self._putting_back = None
         if self._indexes is not None:
             self._indexes.skip = start
             self._indexes.skipped = _weak(self._skipped, resume)
-            self._indexes.known = 0 if resume.order is None or self._reads else batch
+            if resume.order is None or self._reads:
+                self._indexes.known = 0
+            else:
+                self._indexes.known = batch
             self._indexes.compare = _weak(self._compare, resume)
         self._history.begin(start, self._worker_states)
         found = self._iterator(resume)
@@ -241,7 +255,9 @@ class ResumableLoader:
             batches = iter(self._copy)  # type: ignore[arg-type]
             at_its_end = self._stream and self._stateful and not resume.batch
             loaded = resume.own is not None or resume.dataset is not None
-            return self._restarted_if_empty(batches, resume) if at_its_end and loaded else batches
+            if at_its_end and loaded:
+                return self._restarted_if_empty(batches, resume)
+            return batches
         except Exception as error:
             if not self._stateful or resume.own is None:
                 raise
@@ -267,7 +283,9 @@ class ResumableLoader:
 
     def _start_of(self, batch: int) -> int:
         """The batch that is read first to come to this one; all before it are skipped."""
-        return 0 if self._reads or self._stateful else batch - batch % max(self._workers, 1)
+        if self._reads or self._stateful:
+            return 0
+        return batch - batch % max(self._workers, 1)
 
     def _copied(self, resume: _Resume) -> DataLoader[Any]:
         made = copy.copy(self.loader)
@@ -279,7 +297,9 @@ class ResumableLoader:
         if hasattr(made, "_initial_iter_for_state_dict"):
             changes["_initial_iter_for_state_dict"] = False
         if not self._stateful:
-            name = "sampler" if self.loader.batch_sampler is None else "batch_sampler"
+            name = "batch_sampler"
+            if self.loader.batch_sampler is None:
+                name = "sampler"
             inner = getattr(self.loader, name)
             changes[name] = self._indexes = Indexes(
                 inner, _weak(self._before_sampler), _weak(self._before_first)
@@ -340,7 +360,9 @@ class ResumableLoader:
         """Checksum of the batches before this one; for streams that are not reread, the epoch."""
         if self._order_key == "epoch_of_dataset":
             return int(self.loader.dataset.epoch)  # type: ignore[attr-defined]
-        return None if self._stateful else self._history.at(batch)[1]
+        if self._stateful:
+            return None
+        return self._history.at(batch)[1]
 
     def _fetch(self, found: Iterator[Any], silent: bool) -> Any:
         """The next batch; :data:`_END` after the last."""
@@ -355,8 +377,13 @@ class ResumableLoader:
                 self._ended()
             return batch
         self._fetched += 1
-        drawn = self._indexes.drawn if self._indexes is not None else None
-        marked = batch if isinstance(batch, Marked) else Marked(batch, 0, None)
+        drawn = None
+        if self._indexes is not None:
+            drawn = self._indexes.drawn
+        if isinstance(batch, Marked):
+            marked = batch
+        else:
+            marked = Marked(batch, 0, None)
         checksum = drawn.popleft() if drawn else 0
         self._history.add(marked, digest(marked.batch) if self._reads else checksum)
         return marked.batch
@@ -395,7 +422,10 @@ class ResumableLoader:
         if self._running:
             start = self._start_of(batch)
             states, _ = self._history.at(batch if self._stateful else start)
-            ahead = list(self._fetches)[-(self._fetched - batch) :] if self._fetched > batch else []
+            if self._fetched > batch:
+                ahead = list(self._fetches)[-(self._fetched - batch) :]
+            else:
+                ahead = []
             record |= {
                 "began": _saved(self._began),
                 "first": _saved(self._first),
@@ -645,11 +675,9 @@ def _length_of(loader: DataLoader[Any]) -> int | None:
 
 def _world() -> int:
     distributed = torch.distributed
-    return (
-        distributed.get_world_size()
-        if distributed.is_available() and distributed.is_initialized()
-        else 1
-    )
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_world_size()
+    return 1
 
 
 def _batch_size(loader: DataLoader[Any]) -> int | None:
@@ -661,11 +689,15 @@ def _batch_size(loader: DataLoader[Any]) -> int | None:
     # Accelerate's, whose batches are of all ranks together
     if size and getattr(sampler, "split_batches", False):
         size //= max(getattr(sampler, "num_processes", 1), 1)
-    return size if isinstance(size, int) and size > 0 else None
+    if isinstance(size, int) and size > 0:
+        return size
+    return None
 
 
 def _saved(states: GeneratorStates | None) -> Any:
-    return None if states is None else [as_tensor(states.shared), *map(as_tensor, states.own)]
+    if states is None:
+        return None
+    return [as_tensor(states.shared), *map(as_tensor, states.own)]
 
 
 def _loaded(saved: Any) -> GeneratorStates:

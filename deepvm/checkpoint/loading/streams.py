@@ -57,7 +57,10 @@ def missing_from_state(loader: DataLoader[Any]) -> str:
         return "which row of the stream of datasets in it comes next"
     if loader.num_workers and loader.persistent_workers:
         return "where persistent workers start the next epoch"
-    exact = _EXACT if loader.num_workers else _EXACT | _EXACT_WITHOUT_WORKERS
+    if loader.num_workers:
+        exact = _EXACT
+    else:
+        exact = _EXACT | _EXACT_WITHOUT_WORKERS
     names = {type(stage).__name__ for stage in stages} - exact - {"IterableDataset"}
     reasons = [reason for name, reason in _REASONS.items() if name in names]
     return (reasons or [f"the rows in {name}" for name in sorted(names)] or [""])[0]

@@ -93,7 +93,9 @@ class Link:
             frame = self.channel.receive(idle_s=1.0)
         except (OSError, ValueError):
             return error
-        return unexpected(frame) if frame.kind is Kind.ERROR else error
+        if frame.kind is Kind.ERROR:
+            return unexpected(frame)
+        return error
 
     def hello(self, body: Mapping[str, Any], *, limit_s: float = FRAME_S) -> Mapping[str, Any]:
         """Introduce this side, unless that was done; returns the node's answer.

@@ -55,14 +55,18 @@ class Address:
         return f"tcp{'s' if self.secure else ''}://{self}"
 
     def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        if ":" in self.host:
+            return f"[{self.host}]:{self.port}"
+        return f"{self.host}:{self.port}"
 
     def open(self, limit_s: float) -> socket.socket:
         """Connect. Raises OSError, or CheckpointError for an untrusted certificate."""
         sock = socket.create_connection((self.host, self.port), timeout=max(limit_s, 0.001))
         try:
             tune(sock)
-            return _context().wrap_socket(sock, server_hostname=self.host) if self.secure else sock
+            if self.secure:
+                return _context().wrap_socket(sock, server_hostname=self.host)
+            return sock
         except BaseException as error:
             sock.close()
             if isinstance(error, ssl.SSLCertVerificationError):
@@ -193,7 +197,9 @@ Listener = TcpListener | MpiListener
 
 def endpoint_of(url: str, option: str) -> Endpoint:
     """Where one memory node is. Raises RequestError, CheckpointError."""
-    return MpiEndpoint.parse(url) if url.startswith("mpi:") else Address.parse(url, option)
+    if url.startswith("mpi:"):
+        return MpiEndpoint.parse(url)
+    return Address.parse(url, option)
 
 
 def _context() -> ssl.SSLContext:

@@ -56,9 +56,10 @@ class _Stream:
         self._comm = carrier.comm
         self._peer = peer
         self._sock = sock
-        self._out_tag, self._in_tag = (
-            (2 * number, 2 * number + 1) if opener else (2 * number + 1, 2 * number)
-        )
+        if opener:
+            self._out_tag, self._in_tag = (2 * number, 2 * number + 1)
+        else:
+            self._out_tag, self._in_tag = (2 * number + 1, 2 * number)
         # MPI's own memory outlives Python's: what still arrives while MPI ends must not be written
         # to freed memory.
         self._out = carrier.memory(_BUFFER)

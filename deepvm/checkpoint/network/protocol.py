@@ -125,7 +125,10 @@ class Channel:
         self, kind: Kind, body: Mapping[str, Any] | bytes = b"", *, limit_s: float = FRAME_S
     ) -> None:
         """Send a frame. Raises OSError: the connection is broken, or the other side too slow."""
-        raw = body if isinstance(body, bytes) else json.dumps(body, separators=(",", ":")).encode()
+        if isinstance(body, bytes):
+            raw = body
+        else:
+            raw = json.dumps(body, separators=(",", ":")).encode()
         self._socket.settimeout(max(limit_s, 0.001))
         self._socket.sendall(_HEADER.pack(_MAGIC, kind, len(raw)) + raw)
 
@@ -314,7 +317,9 @@ def admit(channel: Channel, token: bytes) -> str:
     theirs, mac, job = _proof(channel, Kind.PROOF, deadline)
     secret = job_key(token, job) if job else token
     if not hmac.compare_digest(mac, _mac(secret, b"trainer", nonce, theirs)):
-        right = f"token of job {job!r}" if job else "one the node was started with"
+        right = "one the node was started with"
+        if job:
+            right = f"token of job {job!r}"
         raise Refused("token", f"the token is wrong: it must be the {right}")
     channel.send(Kind.PROVED, {"mac": _mac(secret, b"node", theirs, nonce).hex()}, limit_s=PROOF_S)
     return job

@@ -62,7 +62,10 @@ def read_token(
     try:
         with open(path, "rb") as stream:
             token = stream.read(_MOST_BYTES + 1).strip()
-            open_to = "" if weak_allowed(weak) else _open_to(os.fstat(stream.fileno()), Path(path))
+            if weak_allowed(weak):
+                open_to = ""
+            else:
+                open_to = _open_to(os.fstat(stream.fileno()), Path(path))
     except OSError as error:
         raise RequestError(
             "token_file", str(path), f"a file with the token ({error.strerror or error})"
@@ -80,16 +83,16 @@ def read_token(
         allowed = f"a file with a token of at least {_LEAST_BYTES} bytes, {guessed}, or {allowing}"
     if allowed:
         raise RequestError("token_file", str(path), allowed)
-    return (
-        Token(token)
-        if found is None
-        else Token(bytes.fromhex(found[2].decode()), found[1].decode())
-    )
+    if found is None:
+        return Token(token)
+    return Token(bytes.fromhex(found[2].decode()), found[1].decode())
 
 
 def weak_allowed(weak: bool | None = None) -> bool:
     """Whether weak tokens are accepted, by ``weak`` or else by the environment."""
-    return os.environ.get(WEAK_VARIABLE) == "1" if weak is None else weak
+    if weak is None:
+        return os.environ.get(WEAK_VARIABLE) == "1"
+    return weak
 
 
 def token_from_environment() -> Token:
@@ -116,7 +119,10 @@ def _open_to(status: os.stat_result, path: Path) -> str:
     A group may read what belongs to root, as with PostgreSQL's keys: Kubernetes (fsGroup) and
     systemd rely on it.
     """
-    closed_to = stat.S_IWGRP if status.st_uid == 0 else stat.S_IRGRP | stat.S_IWGRP
+    if status.st_uid == 0:
+        closed_to = stat.S_IWGRP
+    else:
+        closed_to = stat.S_IRGRP | stat.S_IWGRP
     found = status.st_mode & (closed_to | stat.S_IROTH | stat.S_IWOTH)
     if not stat.S_ISREG(status.st_mode) or not found:
         return ""
@@ -124,4 +130,6 @@ def _open_to(status: os.stat_result, path: Path) -> str:
         # Which only its owner may enter
         if not above.stat().st_mode & (stat.S_IXGRP | stat.S_IXOTH):
             return ""
-    return "others" if found & (stat.S_IROTH | stat.S_IWOTH) else "its group"
+    if found & (stat.S_IROTH | stat.S_IWOTH):
+        return "others"
+    return "its group"

@@ -141,7 +141,10 @@ class Connection:
             self.world = _whole(body, "world", 1, 4096)
             self.rank = _whole(body, "rank", 0, self.world - 1)
             self._reservation = None
-            self.epoch = _whole(body, "epoch") if "epoch" in body else 0
+            if "epoch" in body:
+                self.epoch = _whole(body, "epoch")
+            else:
+                self.epoch = 0
             if self.epoch:
                 self._begin(self.job, self.epoch)
             known = self._registry.enter(self)
@@ -181,7 +184,9 @@ class Connection:
         number = _whole(body, "version")
         attempt_id = _text(body, "put", 64)
         hold = _whole(body, "hold") if "hold" in body else None
-        attempt_number = _whole(body, "attempt") if "attempt" in body else 0
+        attempt_number = 0
+        if "attempt" in body:
+            attempt_number = _whole(body, "attempt")
         self._reservation = None
         best = body.get("best") is True
         answer = self._registry.reserve(

@@ -108,7 +108,9 @@ class VersionMemory:
     def complete(self, job: str) -> dict[int, Version]:
         """The complete versions in memory, by number; for their bytes see :meth:`copy`."""
         with self.changed:
-            return dict(self.jobs[job].complete) if job in self.jobs else {}
+            if job in self.jobs:
+                return dict(self.jobs[job].complete)
+            return {}
 
     def complete_jobs(self) -> set[str]:
         with self.changed:

@@ -72,7 +72,10 @@ class Flusher(threading.Thread):
     def _retry_at(self, job: str) -> float:
         """When a job is retried (monotonic): exponential backoff, shorter while the node stops."""
         failures, since = self._failed[job]
-        most = _FIRST_RETRY_S if self._memory.stopping else _LAST_RETRY_S
+        if self._memory.stopping:
+            most = _FIRST_RETRY_S
+        else:
+            most = _LAST_RETRY_S
         return since + min(_FIRST_RETRY_S * 2.0 ** min(failures - 1, _DOUBLINGS), most)
 
     def _note(self, job: str, done: bool) -> None:
@@ -214,7 +217,10 @@ class PartialVersion:
             self._check()
             while self._verified < end:
                 complete = version.state is State.COMPLETE
-                verified = version.index.layout.size if complete else version.reach(self._verified)
+                if complete:
+                    verified = version.index.layout.size
+                else:
+                    verified = version.reach(self._verified)
                 if verified > self._verified:
                     self._verified = verified
                     last = time.monotonic()

@@ -68,7 +68,9 @@ class _Server(ThreadingMixIn, HTTPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:
-            oldest = next(iter(self._open)) if len(self._open) >= _MOST else None
+            oldest = None
+            if len(self._open) >= _MOST:
+                oldest = next(iter(self._open))
             if oldest is not None:
                 del self._open[oldest]
             self._open[request] = None

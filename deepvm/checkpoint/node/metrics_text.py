@@ -37,4 +37,6 @@ def _number(value: float | str) -> str:
     """``value``: a number, or a time in ISO 8601, which becomes Unix time."""
     if isinstance(value, str):
         value = datetime.fromisoformat(value).timestamp()
-    return str(int(value)) if value == int(value) else repr(float(value))
+    if value == int(value):
+        return str(int(value))
+    return repr(float(value))

@@ -266,11 +266,9 @@ class Node:
         )
         with self._lock:
             self._strangers[connection] = None
-            oldest = (
-                next(iter(self._strangers))
-                if len(self._strangers) > self.settings.connections
-                else None
-            )
+            oldest = None
+            if len(self._strangers) > self.settings.connections:
+                oldest = next(iter(self._strangers))
         if oldest is not None:
             self._forget(oldest)
             oldest.abort()

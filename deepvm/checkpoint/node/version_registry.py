@@ -242,7 +242,10 @@ class VersionRegistry(VersionMemory):
     def _begin(
         self, here: Job, run: Session, index: LayoutIndex, number: int, attempt_number: int
     ) -> Version | None:
-        slot = None if self.stopping else self._slot(here, index.layout.size)
+        if self.stopping:
+            slot = None
+        else:
+            slot = self._slot(here, index.layout.size)
         if slot is None:
             self.counts["busy"] += 1
             return None

@@ -75,7 +75,9 @@ class LayoutIndex:
         """Where the last run of a rank that starts at or before ``place`` ends; 0: none."""
         own = self.runs[rank]
         at = bisect_right(own, Segment(place, self.layout.size)) - 1
-        return own[at].offset + own[at].length if at >= 0 else 0
+        if at >= 0:
+            return own[at].offset + own[at].length
+        return 0
 
 
 @dataclass(eq=False)

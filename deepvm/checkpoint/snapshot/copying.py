@@ -118,7 +118,10 @@ class Copying:
 
             queued, plain = self._split(self._later)
             # What is queued is not there yet
-            progress = (lambda end: None) if queued or self._events else partly
+            if queued or self._events:
+                progress = lambda end: None
+            else:
+                progress = partly
             # On our stream: torch may hand out memory there that the training's stream still uses.
             with self._api.within([*self._streams.values()]):
                 clones = self._strategy.clones(self._slot.pieces, sources, self._later)
@@ -276,11 +279,9 @@ class LayerSlots:
 
     def take(self, patience_s: float, *, urgent: bool = False) -> Slot | None:
         """A slot for the finished step: that of its layers, or a free one."""
-        return (
-            self._pipeline.take(patience_s, urgent=urgent)
-            if self.filled is None
-            else self.filled.slot
-        )
+        if self.filled is None:
+            return self._pipeline.take(patience_s, urgent=urgent)
+        return self.filled.slot
 
     def drop(self) -> None:
         """The finished step is not saved: give its layers' slot back."""
@@ -299,7 +300,9 @@ class LayerSlots:
         """Use the slot: storages already copied, and a check that raises if a copy failed."""
         filled = self.filled
         self.filled = None
-        return (set(), lambda: None) if filled is None else (filled.done(storages), filled.check)
+        if filled is None:
+            return (set(), lambda: None)
+        return (filled.done(storages), filled.check)
 
 
 class LayerSlot:

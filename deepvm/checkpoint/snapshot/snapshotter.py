@@ -233,7 +233,10 @@ class Snapshotter:
         # No rank takes a slot alone: all save this version or none.
         reserved = self._reserved
         self._reserved = None
-        slot = self._layers.take(patience_s, urgent=urgent) if self._ranks.world == 1 else reserved
+        if self._ranks.world == 1:
+            slot = self._layers.take(patience_s, urgent=urgent)
+        else:
+            slot = reserved
         if slot is None:
             return False
         try:
@@ -246,11 +249,12 @@ class Snapshotter:
             now = [n for n, piece in enumerate(slot.pieces) if piece.storage in at_once]
             self.taken += 1
             due = self.taken % COMPARE_EVERY == 1
-            compare = (
-                [[p for p in pieces if p.storage in background] for pieces in self.layout.compare]
-                if due
-                else []
-            )
+            if due:
+                compare = [
+                    [p for p in pieces if p.storage in background] for pieces in self.layout.compare
+                ]
+            else:
+                compare = []
             strategy = self._layers.strategy
             if pending.at_boundary and not compare and _is_small(slot, sources, later):
                 now = sorted(now + later)
@@ -291,7 +295,10 @@ class Snapshotter:
         with without_autograd():
             try:
                 parts = pending.parts
-                replaced = {} if at_once or in_step else self._take_replaced(pending)
+                if at_once or in_step:
+                    replaced = {}
+                else:
+                    replaced = self._take_replaced(pending)
                 if not at_once or pending.slot is None:
                     tree = {
                         **self._state.tree(handle.version, pending.early),
@@ -301,9 +308,10 @@ class Snapshotter:
                     if pending.slot is None or not self._fits(parts):
                         self._start_again(pending, tree, parts)
                 if pending.slot is not None:
-                    self.changed = (
-                        set() if at_once else self._copy_changed(pending, in_step, replaced)
-                    )
+                    if at_once:
+                        self.changed = set()
+                    else:
+                        self.changed = self._copy_changed(pending, in_step, replaced)
                     self._watch(pending)
                     self._send(pending, parts)
             except Exception as error:
@@ -326,7 +334,10 @@ class Snapshotter:
     def _start_again(self, pending: PendingSnapshot, tree: Any, parts: FlatState) -> None:
         """The layout changed since the step, or there was none."""
         # Its own slot is freed at once
-        patience_s = pending.patience_s if pending.slot is None else _RENEW_S
+        if pending.slot is None:
+            patience_s = pending.patience_s
+        else:
+            patience_s = _RENEW_S
         self._drop(pending)
         # All ranks must agree on a layout, which they do in the next step
         if self._ranks.world > 1:
@@ -399,7 +410,9 @@ class Snapshotter:
         def changed() -> str:
             strange = changed_since(seen) | (samples.changed() - still)
             self._restless |= strange
-            return _CHANGED.format(len(strange)) if strange else ""
+            if strange:
+                return _CHANGED.format(len(strange))
+            return ""
 
         pending.copying.watch(changed)
 
@@ -477,7 +490,10 @@ class Snapshotter:
 
     def _tree(self, version: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """What is read right after the step, and with it the state as it is saved."""
-        early = {RECORDS: self._records} if self._ranks.world > 1 else self._state.early()
+        if self._ranks.world > 1:
+            early = {RECORDS: self._records}
+        else:
+            early = self._state.early()
         return early, self._state.tree(version, early)
 
     def _fits(self, parts: FlatState) -> bool:
@@ -581,7 +597,10 @@ class Snapshotter:
             lambda: self._layers.strategy.slot(layout.image, layout.shares, self._ranks.rank)
         )
         self.taken = 0  # a new layout is compared at once
-        self.layout_s = time.perf_counter() - start if layout.image.lasting else 0.0
+        if layout.image.lasting:
+            self.layout_s = time.perf_counter() - start
+        else:
+            self.layout_s = 0.0
 
 
 def _is_on(value: Any, storages: set[int]) -> bool:

@@ -193,7 +193,9 @@ class DeviceCopyStrategy(Strategy):
 
 
 def _kind(tensor: torch.Tensor | None) -> tuple[torch.device, int] | None:
-    return None if tensor is None else (tensor.device, tensor.nbytes)
+    if tensor is None:
+        return None
+    return (tensor.device, tensor.nbytes)
 
 
 class MmapStrategy(Strategy):

@@ -47,7 +47,10 @@ class Bucket(ObjectStore):
         environment's or AWS's.
         """
         self.name = name
-        self.prefix = prefix.strip("/") + "/" if prefix.strip("/") else ""
+        if prefix.strip("/"):
+            self.prefix = prefix.strip("/") + "/"
+        else:
+            self.prefix = ""
         super().__init__(f"s3://{name}/{self.prefix}".rstrip("/"), threads)
         self._attempts = attempts
         self._endpoint = endpoint or None
@@ -142,7 +145,9 @@ class Bucket(ObjectStore):
 
     def content(self, key: str) -> bytes | None:
         found = self.get(key)
-        return None if found is None else found[0]
+        if found is None:
+            return None
+        return found[0]
 
     def write(self, key: str, data: bytes, **condition: str) -> None:
         """See :class:`ObjectStore`; the store verifies its checksum."""
@@ -163,7 +168,10 @@ class Bucket(ObjectStore):
     def put_if(self, key: str, data: bytes, etag: str | None) -> bool:
         from botocore.exceptions import ClientError
 
-        condition = {"IfNoneMatch": "*"} if etag is None else {"IfMatch": etag}
+        if etag is None:
+            condition = {"IfNoneMatch": "*"}
+        else:
+            condition = {"IfMatch": etag}
         with self.errors(f"write {key}"):
             try:
                 self.write(key, data, **condition)

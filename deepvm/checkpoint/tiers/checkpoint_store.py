@@ -66,7 +66,9 @@ class CheckpointStore(Store):
 
     def epoch(self, job: str) -> int:
         found = self.ledger(job).read()
-        return 0 if found is None else found.epoch
+        if found is None:
+            return 0
+        return found.epoch
 
     def ledger(self, job: str) -> LedgerFile:
         """The generations of a job; where its ledger was lost, all that is there counts again."""
@@ -305,7 +307,9 @@ class CheckpointStore(Store):
         """
         known: dict[int, str] = {}
         while True:
-            ledger = self.ledger(job).read() if self._has_ledger(job) else None
+            ledger = None
+            if self._has_ledger(job):
+                ledger = self.ledger(job).read()
             sizes = self._sizes(f"{check_job(job)}-")
             last = known
             known = self._chosen(job, sizes, ledger)
@@ -358,7 +362,9 @@ class CheckpointStore(Store):
         with self._objects.errors(f"read {name}"):
             data = self._objects.content(name)
         try:
-            return None if data is None else CommitRecord.from_json(data)
+            if data is None:
+                return None
+            return CommitRecord.from_json(data)
         except RequestError as error:
             raise DamagedError(f"its commit record: {error}") from None
 

@@ -46,7 +46,10 @@ class CloudObjects(ObjectStore):
         except DeepVMError:
             raise
         except Exception as error:  # each of fsspec's file systems has its own
-            text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            if str(error):
+                text = f"{type(error).__name__}: {error}"
+            else:
+                text = type(error).__name__
             raise CheckpointError(f"{self.url}: cannot {what}: {text}") from error
 
     def path(self, key: str) -> str:

@@ -185,7 +185,10 @@ class FileTier(Store):
     def _notice(self, job: str, newest: int, there: set[int]) -> None:
         """Warn once if another run seems to write this job's checkpoints to this folder."""
         known = self._known.get(job)
-        others = {v for v in there if v > newest} if known is None else there - known - {newest}
+        if known is None:
+            others = {v for v in there if v > newest}
+        else:
+            others = there - known - {newest}
         self._known[job] = there
         if others and job not in self._warned:
             self._warned.add(job)

@@ -79,7 +79,9 @@ class LedgerFile:
     def read(self) -> Ledger | None:
         """The state now; None if no generation has ever started. Raises CheckpointError."""
         found = self._load()
-        return None if found is None else found[0]
+        if found is None:
+            return None
+        return found[0]
 
     def begin(self, epoch: int) -> None:
         """Refuse older generations from now on. Raises StaleError (newer), CheckpointError."""

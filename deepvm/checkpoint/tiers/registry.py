@@ -26,16 +26,19 @@ TIERS = {
 def find_tier(url: str) -> type[Tier] | None:
     """The class for a URL's scheme; None when there is none."""
     home = TIERS.get(url.partition(":")[0].lower())
-    return cast("type[Tier]", pkgutil.resolve_name(home)) if home is not None else None
+    if home is not None:
+        return cast("type[Tier]", pkgutil.resolve_name(home))
+    return None
 
 
 def open_tier(url: str, session: str, keep: int = 2, every: int = 0, option: str = "tiers") -> Tier:
     """The tier of a URL, see :meth:`~deepvm.checkpoint.tiers.base.Tier.open`."""
     kind = find_tier(url)
     if kind is None:
-        meant = (
-            "" if ":" in url or not url else f"did you mean {Path(url).absolute().as_uri()}? Else "
-        )
+        if ":" in url or not url:
+            meant = ""
+        else:
+            meant = f"did you mean {Path(url).absolute().as_uri()}? Else "
         raise RequestError(option, url, meant + forms())
     return kind.open(url, session, keep, every, option)
 

@@ -107,7 +107,10 @@ class ReplicatedTier(NodeGroup):
             now = time.monotonic()
             short = self._failed_put > self._remote_put or any(c.overdue(now) for c in self._open)
             waiting = deque(n for n in range(len(self._nodes)) if n not in self._silent | there)
-            count = len(waiting) if short else min(self._replicas - len(there), len(waiting))
+            if short:
+                count = len(waiting)
+            else:
+                count = min(self._replicas - len(there), len(waiting))
             self._open.append(copies)
         errors: list[Exception] = []
 
@@ -172,7 +175,10 @@ class ReplicatedTier(NodeGroup):
         Raises CheckpointError: it counts by another one.
         """
         with self._changed:  # puts to both may be under way
-            owner = self._owners.setdefault(identity, number) if identity else number
+            if identity:
+                owner = self._owners.setdefault(identity, number)
+            else:
+                owner = number
             if owner != number and self._nodes[owner].identity == identity:
                 raise CheckpointError(
                     f"{self._nodes[number].url} is the same memory node as {self._nodes[owner].url}"
@@ -188,11 +194,10 @@ class ReplicatedTier(NodeGroup):
             self._nodes[number].identity = ""
             left = len(self._nodes) - len(self._silent)
         rest = f"{left} of {len(self._nodes)} nodes are left"
-        enough = (
-            ""
-            if left >= self._replicas
-            else f"; no version is remote until {self._replicas} answer"
-        )
+        if left >= self._replicas:
+            enough = ""
+        else:
+            enough = f"; no version is remote until {self._replicas} answer"
         log.warning("%s; %s%s", error, rest, enough)
 
     def _watch(self) -> None:
@@ -529,16 +534,17 @@ class _Copies:
                 self._acknowledged(Level.DURABLE)
             elif self._sent_s is not None:
                 left = self._taken - self._ended.keys()
-                hopeless = (
-                    not left - self._durable
-                    if self.remote
-                    else len(self._remote | left) < self._needed
-                )
+                if self.remote:
+                    hopeless = not left - self._durable
+                else:
+                    hopeless = len(self._remote | left) < self._needed
                 if hopeless:
                     self._finish()
                     self.shard.lost(self._reason())
 
     def _reason(self) -> CheckpointError:
         for _, reason in sorted(self._ended.items()):
-            return reason if isinstance(reason, CheckpointError) else CheckpointError(str(reason))
+            if isinstance(reason, CheckpointError):
+                return reason
+            return CheckpointError(str(reason))
         return CheckpointError(f"version {self.shard.version} is not on enough nodes")

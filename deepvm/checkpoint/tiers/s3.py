@@ -106,7 +106,9 @@ class S3Tier(CheckpointStore):
                 parts = self._bucket.send_parts(upload, len(image), reader(image), final)
                 new = manifest()
                 (old, labelled) = self._settled(job, version)
-                same = old if old is not None and self._has_bytes(key, old, new, parts) else None
+                same = None
+                if old is not None and self._has_bytes(key, old, new, parts):
+                    same = old
                 if same is None:
                     announced = True
                     self._bucket.write(key + UPCOMING, new.to_json())
@@ -152,7 +154,9 @@ class S3Tier(CheckpointStore):
         """
         key = self._key(job, version)
         sizes = self._bucket.sizes(key.removesuffix("pt"))
-        old = self._state(job, version, key, sizes) if key in sizes else None
+        old = None
+        if key in sizes:
+            old = self._state(job, version, key, sizes)
         if not isinstance(old, CommitRecord):
             old = None
             # They must not vouch for other bytes.
@@ -185,7 +189,9 @@ class S3Tier(CheckpointStore):
 
     def _found(self, name: str, sizes: Mapping[str, int]) -> CommitRecord | DamagedError | None:
         try:
-            return self._manifest(name) if name in sizes else None
+            if name in sizes:
+                return self._manifest(name)
+            return None
         except DamagedError as error:
             return error
 

@@ -79,7 +79,9 @@ class StripedTier(NodeGroup):
         try:
             if replicas is not None:
                 return ReplicatedTier(nodes, int(replicas[1]))
-            return cls(nodes) if len(nodes) > 1 else nodes[0]
+            if len(nodes) > 1:
+                return cls(nodes)
+            return nodes[0]
         except RequestError as error:
             raise RequestError(option, url, error.allowed) from None
 
@@ -193,7 +195,10 @@ class StripedTier(NodeGroup):
         for number, (_, parts) in enumerate(rows, start=1):
             refuse_parts(job, self.url, parts - {(number, len(self._nodes))})
         if having:
-            others = f"{self.url}?replicas={len(having)}" if len(having) > 1 else having[0]
+            if len(having) > 1:
+                others = f"{self.url}?replicas={len(having)}"
+            else:
+                others = having[0]
             raise CheckpointError(
                 f"there are whole versions of {job} on {', '.join(having)}, and here nodes share"
                 f" them: go on with {others}, or name another job"
@@ -238,7 +243,10 @@ class StripedTier(NodeGroup):
 
     def fetch(self, manifest: CommitRecord, folder: Path) -> Path:
         """See :meth:`Tier.fetch`. Parts are verified one by one, then joined in ``folder``."""
-        parts = manifest.parts if isinstance(manifest, JoinedRecord) else ()
+        if isinstance(manifest, JoinedRecord):
+            parts = manifest.parts
+        else:
+            parts = ()
         if len(parts) != len(self._nodes):
             raise CheckpointError(
                 f"{self.url}: version {manifest.version} of {manifest.job} is not here"

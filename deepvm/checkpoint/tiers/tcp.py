@@ -122,7 +122,10 @@ class TcpTier(Tier):
                 node's for one message.
             await_s: how long a level is awaited in the background, besides that time.
         """
-        self._address: Endpoint = Address.parse(address) if isinstance(address, str) else address
+        if isinstance(address, str):
+            self._address: Endpoint = Address.parse(address)
+        else:
+            self._address = address
         self.url = self._address.url
         self.shared = self._address.shared
         self._token = token
@@ -169,11 +172,10 @@ class TcpTier(Tier):
                         poller = self._poller(shard)
                         if pending is None:
                             welcome = links[0].welcome
-                            lacks = (
-                                ""
-                                if welcome.get("persists")
-                                else str(welcome.get("lacks") or "it has no disk")
-                            )
+                            if welcome.get("persists"):
+                                lacks = ""
+                            else:
+                                lacks = str(welcome.get("lacks") or "it has no disk")
                             pending = Pending(
                                 shard.version, acknowledged, shard.lost, lacks, shard.moving_s
                             )
@@ -191,7 +193,10 @@ class TcpTier(Tier):
             if pending is not None:
                 poller.discard(pending)
             raise
-        level = Level.DURABLE if answer.get("durable") else Level.REMOTE
+        if answer.get("durable"):
+            level = Level.DURABLE
+        else:
+            level = Level.REMOTE
         if (answer.get("complete") or level is Level.DURABLE) and pending.reached(level):
             poller.discard(pending)
 

@@ -34,7 +34,10 @@ class AccumulatedGradients:
     def end_iteration(self) -> None:
         """The gradients of now count as used by the optimizers that have stepped."""
         for name, optimizer in self._optimizers.items():
-            self._waited[name] = 0 if name in self._stepped else self._waited[name] + 1
+            if name in self._stepped:
+                self._waited[name] = 0
+            else:
+                self._waited[name] = self._waited[name] + 1
             if name in self._stepped:
                 self._used[name] = _marks(optimizer)
         self._stepped = set()

@@ -79,8 +79,13 @@ class AgentSaves:
         self._link.saving(handle.version)
         self._saved_ns = time.perf_counter_ns() - self._since_ns
         if not self._link.rank:
-            safe = handle.lasting if save.reason.ends else handle.remote_done
-            announced_s = self._link.announced_s if scheduled is not None else 0.0
+            if save.reason.ends:
+                safe = handle.lasting
+            else:
+                safe = handle.remote_done
+            announced_s = 0.0
+            if scheduled is not None:
+                announced_s = self._link.announced_s
             safe.add_done_callback(lambda _: self._tell(handle, save, announced_s))
         if save.reason.holds:
             self._held = handle, save
@@ -118,7 +123,10 @@ class AgentSaves:
     @property
     def left_s(self) -> float:
         """The time until what the last step left is lost, if it is not safe by then."""
-        save = self._link.unseen if self._held is None else self._held[1]
+        if self._held is None:
+            save = self._link.unseen
+        else:
+            save = self._held[1]
         if save is None or save.reason not in (SaveReason.EMERGENCY, SaveReason.STOP):
             return math.inf
         return save.limit_ms / 1000 - time.time()
@@ -134,7 +142,10 @@ class AgentSaves:
         if held is None:
             return
         handle, save = held
-        safe = handle.lasting if save.reason.ends else handle.remote_done
+        if save.reason.ends:
+            safe = handle.lasting
+        else:
+            safe = handle.remote_done
         limit_s = save.limit_ms / 1000
         while not safe.done() and not self._link.is_resumed(save) and time.time() < limit_s:
             wait([safe], min(max(limit_s - time.time(), 0.0), _LOOK_S))
@@ -147,7 +158,9 @@ class AgentSaves:
 
 def _why_unsafe(handle: Handle, *, ends: bool) -> BaseException | None:
     """Why a checkpoint may be lost with this machine, or with all (``ends``); None if safe."""
-    error = handle.remote_done.exception() if handle.remote_done.done() else None
+    error = None
+    if handle.remote_done.done():
+        error = handle.remote_done.exception()
     if error is not None and handle.durable.done() and handle.durable.exception() is None:
         error = None  # on a disk of this machine, where nothing else was asked for
     if ends and handle.lasting.exception() is not None:

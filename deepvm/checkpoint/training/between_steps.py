@@ -62,7 +62,10 @@ class BetweenSteps:
 
     def started(self) -> None:
         """The loop starts, from a checkpoint or from nothing."""
-        self._start = _Observation(self._state, model=True) if self._looks else None
+        if self._looks:
+            self._start = _Observation(self._state, model=True)
+        else:
+            self._start = None
         self._at_step = self._usual_draws = None
         self._changed, self._main_first, self._largest = {}, None, self._scales()
 
@@ -72,11 +75,17 @@ class BetweenSteps:
 
     def main_stepped(self) -> None:
         """The optimizer whose steps are counted has stepped."""
-        self._main_first = True if self._main_first is None else self._main_first
+        if self._main_first is None:
+            self._main_first = True
+        else:
+            self._main_first = self._main_first
 
     def other_stepped(self, name: str) -> None:
         """An optimizer in ``extra`` steps."""
-        self._main_first = False if self._main_first is None else self._main_first
+        if self._main_first is None:
+            self._main_first = False
+        else:
+            self._main_first = self._main_first
         if self._main_first:
             self._warn(
                 [name],
@@ -183,7 +192,9 @@ class BetweenSteps:
         fresh = [name for name in names if name not in self._warned]
         if fresh:
             self._warned.update(fresh)
-            more = f" and {len(fresh) - _MAX_NAMES} more" if len(fresh) > _MAX_NAMES else ""
+            more = ""
+            if len(fresh) > _MAX_NAMES:
+                more = f" and {len(fresh) - _MAX_NAMES} more"
             log.warning("%s; %s", text.format(", ".join(fresh[:_MAX_NAMES]) + more), _USE_STEPS)
 
 
@@ -242,5 +253,9 @@ def _sampled(tensor: torch.Tensor) -> Any:
     held = local(tensor)
     if held.device.type != "cpu":
         return held.data_ptr(), None if held.is_inference() else held._version
-    source = as_bytes(held.untyped_storage()) if held.layout is torch.strided else None
-    return None if source is None else bytes_of(sample(source).contiguous())
+    source = None
+    if held.layout is torch.strided:
+        source = as_bytes(held.untyped_storage())
+    if source is None:
+        return None
+    return bytes_of(sample(source).contiguous())

@@ -153,7 +153,9 @@ def other_model(saved: Mapping[str, Any], present: Mapping[str, Any]) -> str:
             return f"{name} is of {old.dtype}, here of {new.dtype}"
     there, here = (_tied({n: pair[side] for n, pair in common.items()}) for side in (0, 1))
     for names in there ^ here:
-        where = "in the checkpoint, not here" if names in there else "here, not in the checkpoint"
+        where = "here, not in the checkpoint"
+        if names in there:
+            where = "in the checkpoint, not here"
         return f"{' and '.join(sorted(names))} are tied {where}"
     return ""
 
@@ -178,7 +180,10 @@ def _of_groups(label: str, groups: Any) -> dict[str, Any]:
     for number, group in enumerate(groups):
         # Schedulers keep the learning rate that they change in initial_lr.
         for key, value in {**group, "lr": group.get("initial_lr", group.get("lr"))}.items():
-            plain = None if key in ("params", "param_names", "initial_lr") else _plain(value)
+            if key in ("params", "param_names", "initial_lr"):
+                plain = None
+            else:
+                plain = _plain(value)
             if plain is not None:
                 settings[f"{label}.param_groups[{number}][{key!r}]"] = plain
     return settings
@@ -187,12 +192,16 @@ def _of_groups(label: str, groups: Any) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     """A value in a type of JSON; None if it has none."""
     if isinstance(value, torch.Tensor):
-        return value.item() if value.numel() == 1 and not value.is_complex() else None
+        if value.numel() == 1 and not value.is_complex():
+            return value.item()
+        return None
     if isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, (list, tuple)):
         return [_plain(v) for v in value]
-    return {str(k): _plain(v) for k, v in value.items()} if isinstance(value, dict) else None
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    return None
 
 
 def _equal(one: Any, other: Any) -> bool:
@@ -207,8 +216,6 @@ def _module(module: torch.nn.Module) -> str:
     """A module's class, with the arguments in the repr of torch's own; ignores fully_shard's."""
     classes = [c for c in type(module).__mro__ if not c.__name__.startswith("FSDP")]
     cls = classes[0]
-    return (
-        f"{cls.__name__}({module.extra_repr()})"
-        if cls.__module__.startswith("torch.nn.modules")
-        else cls.__name__
-    )
+    if cls.__module__.startswith("torch.nn.modules"):
+        return f"{cls.__name__}({module.extra_repr()})"
+    return cls.__name__

@@ -133,11 +133,10 @@ class TrainingState:
             for label, module in modules.items():
                 if isinstance(module, torch.nn.Module):
                     _check_memory(label, module)
-        updated = (
-            [p for p in self._updated() if is_sharded(p) and p.requires_grad]
-            if not self.optimizer.state
-            else []
-        )
+        if not self.optimizer.state:
+            updated = [p for p in self._updated() if is_sharded(p) and p.requires_grad]
+        else:
+            updated = []
         check_runs(
             [
                 *found.regions.values(),
@@ -214,7 +213,10 @@ class TrainingState:
         buffers = {
             storage_of(b)._cdata for m in modules for b in m._buffers.values() if b is not None
         }
-        gated = self.updated() if at_boundary else self.updated().union(parameters)
+        if at_boundary:
+            gated = self.updated()
+        else:
+            gated = self.updated().union(parameters)
         return Owned(parameters, buffers, gated)
 
     def updated(self) -> set[int]:
@@ -305,7 +307,10 @@ class TrainingState:
         for (place, optimizer), state in zip(
             self.optimizers.items(), self._saved_optimizers(tree), strict=True
         ):
-            groups = state.get("param_groups", ()) if isinstance(state, Mapping) else ()
+            if isinstance(state, Mapping):
+                groups = state.get("param_groups", ())
+            else:
+                groups = ()
             both = (
                 [str(len(g["params"])) for g in found] for found in (groups, optimizer.param_groups)
             )
@@ -325,7 +330,9 @@ def _states_to_come(optimizer: torch.optim.Optimizer) -> int:
     """How many tensors of a parameter's size an optimizer will keep of each, at least."""
     if isinstance(optimizer, torch.optim.SGD):
         return int(any(group["momentum"] for group in optimizer.param_groups))
-    return 2 if isinstance(optimizer, (torch.optim.Adam, torch.optim.AdamW)) else 1
+    if isinstance(optimizer, (torch.optim.Adam, torch.optim.AdamW)):
+        return 2
+    return 1
 
 
 def pack(record: bytes, capacity: int) -> torch.Tensor:
@@ -393,7 +400,9 @@ def tensors_of(tree: Any) -> Iterator[torch.Tensor]:
 
 def _parts(saved: Any, present: Any) -> Any:
     """What this rank holds of a saved state."""
-    return sharded_as(saved, present) if any(map(is_sharded, tensors_of(present))) else saved
+    if any(map(is_sharded, tensors_of(present))):
+        return sharded_as(saved, present)
+    return saved
 
 
 def _sharded_states(state: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
@@ -481,7 +490,9 @@ def _detached(saved: Any) -> Any:
 def _shortened(text: str) -> str:
     """An error of torch, which has a line for each parameter."""
     first, *lines = [" ".join(line.split()) for line in text.splitlines() if line.strip()]
-    more = f" and {len(lines) - _MOST_LINES} more" if len(lines) > _MOST_LINES else ""
+    more = ""
+    if len(lines) > _MOST_LINES:
+        more = f" and {len(lines) - _MOST_LINES} more"
     return " ".join([first, *lines[:_MOST_LINES]]) + more
 
 

@@ -88,7 +88,9 @@ def _named_source(name: str, clouds: Sequence[Cloud]) -> str:
     if source == NONE and without_api:
         allowed = f"{' or '.join(SOURCES)}, the only ones with prices of {joined(without_api)}"
         raise RequestError("source", name, allowed)
-    return "" if source == AUTO else source
+    if source == AUTO:
+        return ""
+    return source
 
 
 def _is_public(cloud: Cloud, wanted: str, anywhere: bool) -> bool:
@@ -167,7 +169,9 @@ def _kinds(only: Sequence[str], days: str) -> tuple[str, ...]:
     from deepvm.catalog.signals.signal import HISTORY
 
     known = (*DEFAULT_CLOUD.kinds, HISTORY)
-    history = f"{HISTORY}:{MarketRequest(days=days).days}" if days else ""
+    history = ""
+    if days:
+        history = f"{HISTORY}:{MarketRequest(days=days).days}"
     for name in only:
         if name not in known:
             raise RequestError("only", name, one_of(name, known))

@@ -315,16 +315,18 @@ def _get(
         if job not in ("", manifest.job):
             raise RequestError("job", job, f"{manifest.job}, whose version this file holds")
         return where, manifest
-    folders = (
-        [versions.open_folder(where), *map(versions.open_folder, more)]
-        if isinstance(where, Path)
-        else []
-    )
+    if isinstance(where, Path):
+        folders = [versions.open_folder(where), *map(versions.open_folder, more)]
+    else:
+        folders = []
     jobs = jobs_in(folders)
     job = versions.wanted_job(job, jobs[0] if len(jobs) == 1 else "" if jobs else "job")
     if not job:
         raise RequestError("job", job, f"one of {', '.join(jobs)}")
-    tier: Tier = RecoveryTier(folders) if folders else versions.open_place(str(where))
+    if folders:
+        tier: Tier = RecoveryTier(folders)
+    else:
+        tier = versions.open_place(str(where))
     with closing(tier):
         found = [m for m in tier.versions(job) if version in (None, m.version)]
         for manifest in found:
@@ -338,7 +340,9 @@ def _get(
     what = "no complete version"
     if version is not None:
         what = f"{what} {version}"
-    hint = f"; {damaged} damaged, see 'deepvm ckpt verify'" if damaged else ""
+    hint = ""
+    if damaged:
+        hint = f"; {damaged} damaged, see 'deepvm ckpt verify'"
     if any((whole_job(f.job) or ("",))[0] == job for place in folders for f in place.found()):
         hint += "; for parts in other folders: --parts"
     raise DataError(f"{tier.url}: {what}{versions.of_job(job)}{hint}")

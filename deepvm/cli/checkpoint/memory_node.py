@@ -155,7 +155,9 @@ def _plain(text: str, option: str, allowed: str) -> Address:
 def _shared_token(file: str) -> Token:
     from deepvm.checkpoint.network.token import read_token, token_from_environment
 
-    return read_token(file) if file else token_from_environment()
+    if file:
+        return read_token(file)
+    return token_from_environment()
 
 
 def _serve(node: Node) -> None:
@@ -231,6 +233,9 @@ def _allow_files(connections: int) -> None:
     """Raise the limit of open files to what the connections may need, where the system allows it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     need = 2 * connections + 64
-    need = need if hard == resource.RLIM_INFINITY else min(need, hard)
+    if hard == resource.RLIM_INFINITY:
+        need = need
+    else:
+        need = min(need, hard)
     if soft != resource.RLIM_INFINITY and soft < need:
         resource.setrlimit(resource.RLIMIT_NOFILE, (need, hard))

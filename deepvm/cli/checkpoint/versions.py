@@ -35,7 +35,9 @@ def path_or_url(place: str) -> Path | str:
         from deepvm.checkpoint.tiers.file import folder_of
 
         return folder_of(place, "PLACE")
-    return place if "://" in place else Path(place)
+    if "://" in place:
+        return place
+    return Path(place)
 
 
 def existing(path: Path) -> Path:
@@ -47,7 +49,10 @@ def existing(path: Path) -> Path:
 
 def open_folder(place: str | Path) -> VersionFolder:
     """A folder of versions on this machine. Raises DataError, RequestError."""
-    folder = path_or_url(place) if isinstance(place, str) else place
+    if isinstance(place, str):
+        folder = path_or_url(place)
+    else:
+        folder = place
     if not isinstance(folder, Path):
         raise RequestError("PLACE", place, "a file or a folder on this machine, or file:///folder")
     if not existing(folder).is_dir():
@@ -57,7 +62,9 @@ def open_folder(place: str | Path) -> VersionFolder:
 
 def of_job(job: str) -> str:
     """The job whose versions are missing, for messages."""
-    return f" of job {job}" if job else ""
+    if job:
+        return f" of job {job}"
+    return ""
 
 
 def wanted_job(job: str, default: str = "job") -> str:
@@ -103,7 +110,9 @@ def mismatch(rows: Sequence[Found]) -> str:
         problem = belong_together([read_part_file(row.path) for row in rows])
     except (DamagedError, OSError) as error:
         return str(error)
-    return f"{', '.join(str(row.path) for row in rows)}: {problem}" if problem else ""
+    if problem:
+        return f"{', '.join(str(row.path) for row in rows)}: {problem}"
+    return ""
 
 
 def damage(row: Found) -> str:

@@ -31,7 +31,9 @@ def help_of(
     """
     names = topic or []
     root: Any = context.find_root().command
-    about = find_topic(names[0]) if names and names[0] not in root.commands else None
+    about = None
+    if names and names[0] not in root.commands:
+        about = find_topic(names[0])
     if about is not None:
         sys.stdout.write(about.text)
         return

@@ -171,7 +171,10 @@ class ResumeFlags:
         from deepvm.core.units import parse_seconds
         from deepvm.jobs.submission import resumed
 
-        deadline_s = None if self.deadline is None else parse_seconds(self.deadline, "deadline")
+        if self.deadline is None:
+            deadline_s = None
+        else:
+            deadline_s = parse_seconds(self.deadline, "deadline")
         timeouts: dict[str, float | None] = {}
         for name in ("start_timeout", "step_timeout"):
             value = getattr(self, name)
@@ -350,7 +353,9 @@ def _command(name: str, message: Mapping[str, Any]) -> None:
             raise RequestError(
                 "NAME", name, f"a job that has not ended; {name} {_ENDED[row.result['state']]}"
             )
-        cloud = cloud_of(row.spec["cloud"]) if has_head(row) else None
+        cloud = None
+        if has_head(row):
+            cloud = cloud_of(row.spec["cloud"])
         if isinstance(cloud, HostsController):
             _check(
                 name,

@@ -113,7 +113,10 @@ def run(
     from deepvm.reports.jobs.listing import print_plan
     from deepvm.services.jobs import plan_job
 
-    found = job_of_plan(job, command) if command else read_job_file(job)
+    if command:
+        found = job_of_plan(job, command)
+    else:
+        found = read_job_file(job)
     independent = flags.independent_processes or None
     found = changed(found, **{**vars(flags), "independent_processes": independent})
     if command:
@@ -369,7 +372,9 @@ def _conclude(
 
     row = history.job(job.name)
     assert row is not None
-    does = "writes down its result" if end.job is Job.DONE else "goes on with it"
+    does = "goes on with it"
+    if end.job is Job.DONE:
+        does = "writes down its result"
     with _cured(f"the job is over; then 'deepvm jobs resume {job.name}' {does}"):
         events = history.events(job.name)
         without = downtimes(events, history.samples(job.name))
@@ -445,13 +450,13 @@ def _validation(
     from deepvm.jobs.decisions.states import Job
     from deepvm.jobs.history.validation import observed, validation
 
-    seen = observed(created_s, world, events) if world.job is Job.DONE else None
+    seen = None
+    if world.job is Job.DONE:
+        seen = observed(created_s, world, events)
     if seen is None:
-        reason = (
-            world.progress_unknown
-            if world.job is Job.DONE
-            else "the job has not trained to its end"
-        )
+        reason = "the job has not trained to its end"
+        if world.job is Job.DONE:
+            reason = world.progress_unknown
         note(f"nothing is compared: {reason or 'too little was measured'}")
         return None
     return validation(seen, world.terms, world.terms.policy, world.pools[0].usd_per_hour)

@@ -50,7 +50,9 @@ def _refuse_incomplete(out: Path, checked: Checked) -> None:
     """Raises DataError: artefacts of runs are missing or damaged."""
     if found := checked.incomplete:
         run, reason = found[0]
-        more = f" (and {len(found) - 1} more like it)" if len(found) > 1 else ""
+        more = ""
+        if len(found) > 1:
+            more = f" (and {len(found) - 1} more like it)"
         raise DataError(f"{out}: {run}: {reason}{more}")
 
 

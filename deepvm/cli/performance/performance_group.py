@@ -102,4 +102,6 @@ def models_of(output: Output = "table") -> None:
 
 def _whole(text: str) -> Any:
     """A number, or the text that is none and that the prediction will refuse."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 9 else text
+    if text.isascii() and text.isdigit() and len(text) < 9:
+        return int(text)
+    return text

@@ -110,7 +110,9 @@ def _print(view: PlanView, why: WhyNot | None, output: str) -> None:
             print_document(data.comparison(found, why, view.placement), output)
     for answer in found.answers:
         if answer.infeasible is not None and not found.ranked:
-            where = f"{found.place(answer.catalog)}: " if several else ""
+            where = ""
+            if several:
+                where = f"{found.place(answer.catalog)}: "
             say(f"{where}{answer.infeasible.sentence}")
         if answer.doubt:
             note(f"not proven: {answer.doubt}")

@@ -42,7 +42,9 @@ def sweep(
     rows = sweep_budgets(
         found, budgets, policies, request, simulate=flags.simulate, say=note, track=_tracked
     )
-    units = request.training.workload.units if request.training else ""
+    units = ""
+    if request.training:
+        units = request.training.workload.units
     if plot:
         from deepvm.reports.pictures import sweep_figure
 

@@ -111,7 +111,10 @@ def _fit_step_time(
     workload = steps_workload(options)
     asked = asked_of(predict)
     path = Path(points)
-    steps = read_scaling_steps(path) if path.suffix.lower() == ".json" else read_steps(path)
+    if path.suffix.lower() == ".json":
+        steps = read_scaling_steps(path)
+    else:
+        steps = read_steps(path)
     found = fit_step_time(steps, asked)
     name = path.name
     print_as(output, lambda: print_step_fit(found, name), found.document)

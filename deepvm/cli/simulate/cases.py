@@ -35,7 +35,10 @@ def jobs_of(
     names = [job.name for job in found]
     if twice := [name for name in names if names.count(name) > 1]:
         raise RequestError("job", twice[0], "jobs whose names differ; the key 'name' of a job file")
-    jobs = [replace(job, market=Market(market)) for job in found] if market else found
+    if market:
+        jobs = [replace(job, market=Market(market)) for job in found]
+    else:
+        jobs = found
     for i, job in enumerate(jobs):
         if replayed and job.mttp_s[0] == math.inf:
             note(
@@ -88,7 +91,9 @@ def deadline_of(time: str, policy: str | None, jobs: list[Job]) -> Deadline | No
     decides = parse_deadline_policy(
         "uniform-progress" if policy is None else policy, "deadline_policy"
     )
-    deadline = Deadline(parse_seconds(time, "deadline"), decides) if time else None
+    deadline = None
+    if time:
+        deadline = Deadline(parse_seconds(time, "deadline"), decides)
     for job in (j for j in jobs if j.spot_usd_per_hour and not j.on_demand_usd_per_hour):
         missing = (
             f"a job with a price on demand: {job.name} has spot_usd_per_hour, and no"
@@ -156,9 +161,9 @@ def own_lives(text: str) -> LifeSource:
         kinds = sorted(
             {f"history:{m['instance_type']}/{m['zone']}" for m in rows if m["market"] == "spot"}
         )
-        known = (
-            joined(kinds, "or") if kinds else "a --trace: no job of yours has had spot machines yet"
-        )
+        known = "a --trace: no job of yours has had spot machines yet"
+        if kinds:
+            known = joined(kinds, "or")
         raise RequestError("lives", text, known)
     lives = ResampledLifetimes(found)
     ended = sum(end for _, end in found)

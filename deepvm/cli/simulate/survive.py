@@ -65,7 +65,10 @@ def survive(flags: SurviveFlags, output: Output = "table") -> None:
     if flags.max_price is not None and not flags.price_history:
         allowed = "together with --history FOLDER, which says how prices moved"
         raise RequestError("max_price", flags.max_price, allowed)
-    most = None if flags.max_price is None else to_decimal(flags.max_price, "max_price")
+    if flags.max_price is None:
+        most = None
+    else:
+        most = to_decimal(flags.max_price, "max_price")
     for_s = parse_seconds(flags.for_, "for")
     catalog = market_of(flags.cloud, flags.catalog)
     _check_cloud(catalog, "cloud" if flags.cloud else "catalog")
@@ -111,12 +114,16 @@ def _named(catalog: str, region: str) -> str:
 
     if not region:
         return catalog
-    own = region_in(catalog) if may_be_market(catalog) else None
+    own = None
+    if may_be_market(catalog):
+        own = region_in(catalog)
     if own is None or own not in ("", region):
         raise RequestError(
             "region", region, f"no region beside --catalog {catalog}, or --catalog aws"
         )
-    return catalog if own else f"{catalog}-{region}"
+    if own:
+        return catalog
+    return f"{catalog}-{region}"
 
 
 def _type(catalog: str, name: str, request: MarketRequest) -> tuple[Catalog, InstanceType]:
@@ -129,7 +136,9 @@ def _type(catalog: str, name: str, request: MarketRequest) -> tuple[Catalog, Ins
     say_notes([loaded])
     kind = loaded.by_name.get(name)
     if kind is None:
-        why = f"; {loaded.absent[name]}" if name in loaded.absent else ""
+        why = ""
+        if name in loaded.absent:
+            why = f"; {loaded.absent[name]}"
         raise RequestError("instance_type", name, one_of(name, sorted(loaded.by_name), ", ") + why)
     if kind.spot_usd_per_hour is None:
         note(f"no spot price of {name} is known in {loaded.name}")
@@ -201,7 +210,9 @@ def _score(
         if error.why != "credentials":
             note(f"no placement scores: {error}")
         return None
-    return scores.get(zone) if zone else max(scores.values(), default=None)
+    if zone:
+        return scores.get(zone)
+    return max(scores.values(), default=None)
 
 
 def _prices(
@@ -239,4 +250,6 @@ def _prices(
         note(
             f"{folder} has no spot price of {kind.name} in {zone or catalog.region} in {days} days"
         )
-    return found if found is None or most is not None else replace(found, asked=False)
+    if found is None or most is not None:
+        return found
+    return replace(found, asked=False)

@@ -164,9 +164,10 @@ def fit(
     traces = read_traces(files, note)
     pools = pools_of(traces, nodes=nodes, say=note)
     fits = fit_lives(pools)
-    own = (
-        [fit_lives([pool]) if pool.preemptions >= FEWEST else () for pool in pools] if each else []
-    )
+    if each:
+        own = [fit_lives([pool]) if pool.preemptions >= FEWEST else () for pool in pools]
+    else:
+        own = []
     alone = all((nodes or trace.nodes) == 1 for trace in traces)
     document = partial(report.fit_document, pools, fits, own)
     print_as(

@@ -244,14 +244,18 @@ class DeepVM(Method):
 
 def _on_disk(training: Training, folder: Path, stack: ExitStack) -> Method:
     # In memory (tmpfs) nothing is durable, for the reference neither.
-    guarantee = "local_done" if medium(folder).volatile else "durable"
+    guarantee = "durable"
+    if medium(folder).volatile:
+        guarantee = "local_done"
     return DeepVM(training, folder, stack, folder.resolve().as_uri(), guarantee)
 
 
 def _on_node(training: Training, folder: Path, stack: ExitStack, *, persist: bool) -> Method:
     # Room for three versions: being sent, complete, and being flushed.
     secret = secrets.token_hex(16).encode()
-    store = (folder / "persisted").resolve().as_uri() if persist else ""
+    store = ""
+    if persist:
+        store = (folder / "persisted").resolve().as_uri()
     address = stack.enter_context(
         memory_node(folder, 3 * training.state_bytes() + 2**28, secret, store)
     )

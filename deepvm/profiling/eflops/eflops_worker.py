@@ -162,7 +162,10 @@ def work(task: Task, rank: int, rendezvous: Path) -> None:
     torch.set_num_threads(task.threads)
     torch.manual_seed(0)
     workload = task.workload
-    device = torch.device("cuda", rank) if task.device == "cuda" else torch.device("cpu")
+    if task.device == "cuda":
+        device = torch.device("cuda", rank)
+    else:
+        device = torch.device("cpu")
     if device.type == "cuda":
         torch.cuda.set_device(device)
     data = read_images(Path(task.data)) if task.data else None
@@ -170,11 +173,10 @@ def work(task: Task, rank: int, rendezvous: Path) -> None:
         sys.path.append(task.modules)
     model, flops = _made(workload, count=rank == 0)
     ranks = Ranks(rank, task.processes, device, rendezvous, task.timeout_s)
-    batches = (
-        real(data, workload.batch, workload.resolution, device, ranks)
-        if data
-        else synthetic(workload.batch, workload.resolution, CLASSES, device)
-    )
+    if data:
+        batches = real(data, workload.batch, workload.resolution, device, ranks)
+    else:
+        batches = synthetic(workload.batch, workload.resolution, CLASSES, device)
     training = Training(model, workload, batches, device, ranks)
 
     def say(text: str) -> None:

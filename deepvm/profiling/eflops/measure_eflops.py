@@ -153,7 +153,10 @@ def measure_eflops(
         modules=os.getcwd() if ":" in model else "",
     )
     each = f"{task.threads} thread{'s' * (task.threads > 1)}"
-    where = f"{count} processes of {each} each" if count > 1 else f"{each} of the CPU"
+    if count > 1:
+        where = f"{count} processes of {each} each"
+    else:
+        where = f"{each} of the CPU"
     if device == "cuda":
         where = f"{count} GPU{'s' * (count > 1)}"
     say(f"{model}: {batch} images of {resolution} x {resolution}, {dtype}, {optimizer}, on {where}")
@@ -190,9 +193,13 @@ def _devices(device: str, processes: int | None) -> tuple[str, int]:
             )
     most = gpus or cores()
     if processes is not None:
-        what = "GPUs that torch sees" if gpus else "cores that this process may use"
+        what = "cores that this process may use"
+        if gpus:
+            what = "GPUs that torch sees"
         _check_whole("processes", processes, 1, most, f", the {what}")
-    return ("cuda", processes or gpus) if gpus else ("cpu", processes or 1)
+    if gpus:
+        return ("cuda", processes or gpus)
+    return ("cpu", processes or 1)
 
 
 def _check_whole(option: str, value: int, least: int, most: int, why: str = "") -> None:

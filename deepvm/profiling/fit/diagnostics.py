@@ -66,7 +66,9 @@ def _of_points(n: FloatArray, s: FloatArray) -> Iterator[str]:
             f"S(n) is above {_NEAR_LINEAR} n everywhere, so no bend has been measured: "
             f"nothing is known of n above {sizes[-1]:g}"
         )
-    at_one = float(np.median(s[n == 1])) if (n == 1).any() else 1.0
+    at_one = 1.0
+    if (n == 1).any():
+        at_one = float(np.median(s[n == 1]))
     if abs(at_one - 1) > _SCATTER:
         yield (
             f"S(1) is 1 by definition and {at_one:.3g} in the points: are they speed-ups over"
@@ -80,7 +82,9 @@ def _of_points(n: FloatArray, s: FloatArray) -> Iterator[str]:
         )
     for size in sizes:
         own = s[n == size]
-        spread = float(np.std(own, ddof=1) / np.mean(own)) if len(own) > 1 else 0.0
+        spread = 0.0
+        if len(own) > 1:
+            spread = float(np.std(own, ddof=1) / np.mean(own))
         if spread > _SCATTER:
             yield (
                 f"{len(own)} measurements at n = {size:g} scatter by {100 * spread:.0f} % of S(n):"

@@ -117,7 +117,9 @@ class Fit:
     @property
     def trusted_to(self) -> int:
         """The largest n to use: 1.5 x the largest measured, or that if nothing bends yet."""
-        return self.sizes[-1] if self.straight else int(REACH * self.sizes[-1])
+        if self.straight:
+            return self.sizes[-1]
+        return int(REACH * self.sizes[-1])
 
     def band_points(self) -> tuple[BandPoint, ...]:
         """The band at the measured n, and beyond them at doublings up to :attr:`up_to`."""
@@ -240,7 +242,10 @@ def bootstrap(
     mean = np.bincount(where, own) / np.bincount(where)
     # A law with S(1) = 1 has no residual there that could stand for another size's, nor any freedom
     # to fit it.
-    free = np.ones(len(sizes), dtype=bool) if not law.unit else sizes > 1
+    if not law.unit:
+        free = np.ones(len(sizes), dtype=bool)
+    else:
+        free = sizes > 1
     pool = mean[free]
     # Centred, or all draws would be shifted alike; stretched for the fitted parameters, and by
     # Student's t over its limit for many sizes, because few residuals say little of their own

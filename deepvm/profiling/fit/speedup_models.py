@@ -177,7 +177,9 @@ def search_fast(
 
 
 def _settled(value: float) -> float:
-    return 0.0 if value < _NOTHING else float(value)
+    if value < _NOTHING:
+        return 0.0
+    return float(value)
 
 
 def residuals(law: Law, values: Sequence[float], n: FloatArray, s: FloatArray) -> FloatArray:

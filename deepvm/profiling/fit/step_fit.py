@@ -173,7 +173,9 @@ def _most_on_each(asked: Asked, measured: Measured) -> int:
 
 def _lacks_part(asked: Asked, measured: Measured) -> bool:
     """Whether it synchronises in a way that nothing was measured of."""
-    return not measured.several if asked.nodes > 1 else asked.gpus > 1 and not measured.local
+    if asked.nodes > 1:
+        return not measured.several
+    return asked.gpus > 1 and not measured.local
 
 
 def _is_far_batch(asked: Asked, measured: Measured) -> bool:
@@ -197,7 +199,10 @@ def _of_use(predictions: Sequence[Prediction], measured: Measured) -> Iterator[s
         yield f"{_named(far)}: more than {REACH} x what was measured, {largest}"
     low, high = measured.batch
     if outside := [one for one in asked if not low <= one.batch <= high]:
-        known = f"{low:g} to {high:g} samples" if high > low else f"{low:g} samples"
+        if high > low:
+            known = f"{low:g} to {high:g} samples"
+        else:
+            known = f"{low:g} samples"
         yield f"{_named(outside)}: the batch lies outside what was measured, {known} on each GPU"
     low_nodes = measured.nodes[0]
     low_gpus = measured.gpus[0]
@@ -251,9 +256,8 @@ def _of_steps(steps: Steps, measured: Measured) -> Iterator[str]:
 
 def _of_law(fitted: StepTimeFit) -> Iterator[str]:
     if fitted.error > OFF:
-        off = (
-            f"{100 * fitted.error:.0f} %"
-            if fitted.error < 1
-            else f"a factor of {1 + fitted.error:.3g}"
-        )
+        if fitted.error < 1:
+            off = f"{100 * fitted.error:.0f} %"
+        else:
+            off = f"a factor of {1 + fitted.error:.3g}"
         yield f"half of the measured steps are {off} or more off the law: were they the same work?"

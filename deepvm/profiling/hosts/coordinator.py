@@ -204,7 +204,9 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
             line for line in reversed(self._members[place].tail) if any(map(str.isalnum, line))
         )
         line = next(words, "")
-        return f"; it said last: {line[:200]}" if line else ""
+        if line:
+            return f"; it said last: {line[:200]}"
+        return ""
 
     def silence(self, place: int, limit_s: float) -> str:
         """The reason for a host that was silent for so long."""

@@ -213,16 +213,16 @@ class Launcher:
         if not self.quoted:
             return [*words, *there]
         whole = shell_words(there)
-        return (
-            [whole if w == COMMAND else w for w in words] if COMMAND in words else [*words, whole]
-        )
+        if COMMAND in words:
+            return [whole if w == COMMAND else w for w in words]
+        return [*words, whole]
 
     def program(self, module: str, arguments: Sequence[str]) -> list[str]:
         """The words of the command that runs on the host."""
         there = [self.python, "-m", module, *arguments]
-        return (
-            ["sh", "-c", 'cd -- "$0" && exec "$@"', self.folder, *there] if self.folder else there
-        )
+        if self.folder:
+            return ["sh", "-c", 'cd -- "$0" && exec "$@"', self.folder, *there]
+        return there
 
 
 def shell_words(words: Sequence[str]) -> str:

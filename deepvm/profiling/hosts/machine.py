@@ -52,7 +52,9 @@ def _instance_type(root: Path) -> str:
         )
     except (OSError, UnicodeDecodeError):
         return ""
-    return product if vendor == "Amazon EC2" and _TYPE.fullmatch(product) else ""
+    if vendor == "Amazon EC2" and _TYPE.fullmatch(product):
+        return product
+    return ""
 
 
 def own_addresses() -> dict[str, str]:

@@ -95,7 +95,10 @@ def reason_of(error: BaseException) -> str:
         return f"{sys.executable} has no torch: install deepvm[train] for it on this host"
     text = " ".join(str(error).split())
     # Our own are written for people
-    kind = "" if isinstance(error, DeepVMError) else type(error).__name__
+    if isinstance(error, DeepVMError):
+        kind = ""
+    else:
+        kind = type(error).__name__
     return ": ".join(filter(None, (kind, text)))[:MOST_REASON]
 
 

@@ -91,7 +91,10 @@ def measure(
         say(f"Warning: {text}")
 
     say(f"starting {len(setup.senders)} senders and {setup.receiver.name}")
-    connect = tcp_cluster if setup.transport == "tcp" else mpi_cluster
+    if setup.transport == "tcp":
+        connect = tcp_cluster
+    else:
+        connect = mpi_cluster
     with connect(setup, hear) as cluster:
         local = one_machine(cluster.boots, allowed=allow_one_machine)
         for name, reason in cluster.absent.items():
@@ -124,7 +127,10 @@ def evaluate(
     found = {
         n: float(f"{8e-9 * setup.checkpoint_bytes / median(own):.4g}") for n, own in times.items()
     }
-    measured = {"sender": found[1]} if setup.sender_gbps is None else {}
+    if setup.sender_gbps is None:
+        measured = {"sender": found[1]}
+    else:
+        measured = {}
     if setup.receiver_gbps is None and knee.n_sat is not None:
         measured["receiver"] = max(found.values())
     return Saturation(

@@ -134,7 +134,10 @@ def _mpirun(setup: Setup, folder: Path, program: Sequence[str]) -> list[str]:
 def _write_agent(script: Path, launcher: Launcher) -> None:
     """Write the program that replaces ssh for mpirun; its arguments: a host and a command."""
     whole = '"$*"' if launcher.quoted else 'sh -c "$*"'
-    template = launcher.words if COMMAND in launcher.words else (*launcher.words, COMMAND)
+    if COMMAND in launcher.words:
+        template = launcher.words
+    else:
+        template = (*launcher.words, COMMAND)
     words = [
         whole if w == COMMAND else '"$host"'.join(map(shlex.quote, w.split(HOST))) for w in template
     ]

@@ -59,7 +59,9 @@ class SaturationPoint:
         low = self.low if self.low is not None else largest
         if self.high is None:
             return f"{low} or more"
-        return f"{low}" if low == self.high else f"{low} to {self.high}"
+        if low == self.high:
+            return f"{low}"
+        return f"{low} to {self.high}"
 
 
 def raw_saturation(times: Mapping[int, Sequence[float]]) -> int | None:
@@ -179,4 +181,6 @@ def _resampled(
 
 def _widened(count: int, parameters: int) -> float:
     """By which factor deviations from a fit to ``count`` numbers are too small."""
-    return math.sqrt(count / (count - parameters)) if count > parameters else 1.0
+    if count > parameters:
+        return math.sqrt(count / (count - parameters))
+    return 1.0

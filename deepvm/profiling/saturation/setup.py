@@ -153,7 +153,10 @@ def tcp_cluster(setup: Setup, hear: Callable[[str], None] | None = None) -> Iter
         found = programs.answer(0, setup.start_s, receiver)
         # A public name may lead the long way round: the receiver's own addresses come first.
         own = setup.receiver.address
-        addresses = [own] if own else [*found["addresses"], setup.receiver.plain]
+        if own:
+            addresses = [own]
+        else:
+            addresses = [*found["addresses"], setup.receiver.plain]
         for name, place in places.items():
             programs.send(
                 place, {**first, "name": name, "addresses": addresses, "port": found["port"]}

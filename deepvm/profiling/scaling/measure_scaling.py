@@ -340,7 +340,9 @@ def _doubts(healthy: Sequence[Ready]) -> tuple[str, ...]:
 
 
 def _several(task: Task) -> dict[str, Any]:
-    return {"batches": list(task.all_batches)} if task.batches else {}
+    if task.batches:
+        return {"batches": list(task.all_batches)}
+    return {}
 
 
 def _spreads(curve: Curve) -> list[str]:

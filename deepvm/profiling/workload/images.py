@@ -100,7 +100,10 @@ def _check_labels(path: Path, labels: Bytes) -> None:
 def _content(path: Path) -> bytes:
     if not path.is_file():
         raise _damaged(path, "is not a regular file")
-    open_file: Any = gzip.open if path.suffix == ".gz" else open
+    if path.suffix == ".gz":
+        open_file: Any = gzip.open
+    else:
+        open_file = open
     try:
         with open_file(path, "rb") as stream:
             # What gzip makes of a small file may have no end

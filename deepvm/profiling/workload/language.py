@@ -73,16 +73,25 @@ class Language(nn.Module):
             _Layer(shape.hidden, wide, heads, causal=causal) for _ in range(shape.layers)
         )
         self.last = nn.LayerNorm(shape.hidden)
-        self.out = None if tied else nn.Linear(shape.hidden, shape.vocabulary, bias=False)
+        if tied:
+            self.out = None
+        else:
+            self.out = nn.Linear(shape.hidden, shape.vocabulary, bias=False)
         self._checkpointing = checkpointing
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Logits of each token."""
         x = self.words(tokens) + self.places(torch.arange(tokens.shape[1], device=tokens.device))
         for layer in self.layers:
-            x = checkpoint(layer, x, use_reentrant=False) if self._checkpointing else layer(x)
+            if self._checkpointing:
+                x = checkpoint(layer, x, use_reentrant=False)
+            else:
+                x = layer(x)
         x = self.last(x)
-        logits: Tensor = F.linear(x, self.words.weight) if self.out is None else self.out(x)
+        if self.out is None:
+            logits: Tensor = F.linear(x, self.words.weight)
+        else:
+            logits = self.out(x)
         return logits
 
 
@@ -97,7 +106,9 @@ def preset(name: str, sequence: int | None) -> Model:
     Raises a RequestError for an unknown one.
     """
     model = find_model(name)
-    return model if sequence in (None, model.sequence) else model.with_sequence(sequence or 1)
+    if sequence in (None, model.sequence):
+        return model
+    return model.with_sequence(sequence or 1)
 
 
 def on_meta(model: Model, *, checkpointing: bool = False) -> Language:
@@ -126,7 +137,10 @@ def fill(model: Language, device: torch.device) -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             # Each shard on its own
-            own = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+            if isinstance(parameter, DTensor):
+                own = parameter.to_local()
+            else:
+                own = parameter
             own.normal_(1.0 if own.dim() == 1 else 0.0, 0.02)  # what has one dimension scales
 
 

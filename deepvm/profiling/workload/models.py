@@ -149,7 +149,10 @@ def _efficientnet_v2_m(classes: int) -> nn.Sequential:
     number = 0
     for stage in _STAGES:
         for place in range(stage.blocks):
-            inside, stride = (stage.outside, 1) if place else (stage.inside, stage.stride)
+            if place:
+                inside, stride = (stage.outside, 1)
+            else:
+                inside, stride = (stage.inside, stage.stride)
             layers.append(_Block(stage, inside, stride, _DROPPED_BLOCKS * number / total))
             number += 1
     layers += _activated(_STAGES[-1].outside, _LAST_CHANNELS, 1, 1)

@@ -83,7 +83,9 @@ def time_windows(
 
 
 def _filling(seconds: float, step_s: float) -> int:
-    return math.ceil(min(MOST_STEPS, (1 + STEADY) * seconds / step_s)) if step_s > 0 else MOST_STEPS
+    if step_s > 0:
+        return math.ceil(min(MOST_STEPS, (1 + STEADY) * seconds / step_s))
+    return MOST_STEPS
 
 
 def spread(windows: Sequence[Window]) -> float:

@@ -83,7 +83,9 @@ class RunPage:
     @property
     def last_event(self) -> int:
         """The number of the newest event."""
-        return self.job.events[-1].number if self.job.events else 0
+        if self.job.events:
+            return self.job.events[-1].number
+        return 0
 
     @property
     def times(self) -> Times:

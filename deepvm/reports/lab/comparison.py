@@ -26,12 +26,16 @@ class Accepted:
         """Of an attribute of :class:`Cost`, of the runs of which it is known."""
         values = [getattr(cost, name) for cost in self.runs.get(variant, ())]
         known = [value for value in values if value is not None]
-        return fmean(known) if known else None
+        if known:
+            return fmean(known)
+        return None
 
     def change(self, variant: str, other: str) -> float | None:
         """Of goodput, by seeds."""
         ratio = ratio_of(self.runs.get(variant, ()), self.runs.get(other, ()))
-        return None if ratio is None else ratio.mean - 1
+        if ratio is None:
+            return None
+        return ratio.mean - 1
 
     @property
     def gains(self) -> dict[int, float]:
@@ -59,7 +63,9 @@ def ratio_of(costs: Sequence[Cost], others: Sequence[Cost]) -> Estimate | None:
     """Of the goodputs of runs, pair by pair."""
     pairs = zip(costs, others, strict=False)
     ratios = [cost.goodput / other.goodput for cost, other in pairs]
-    return Estimate.of_ratios(ratios) if ratios else None
+    if ratios:
+        return Estimate.of_ratios(ratios)
+    return None
 
 
 @dataclass(frozen=True)
@@ -82,7 +88,10 @@ class Group:
     def gain_by_seed(self) -> Estimate | None:
         """Per cent: suites are chosen, seeds are drawn."""
         gains = [one.gains for one in self.suites]
-        seeds = set.intersection(*map(set, gains)) if gains else set[int]()
+        if gains:
+            seeds = set.intersection(*map(set, gains))
+        else:
+            seeds = set[int]()
         if len(seeds) < 2:
             return None
         means = [fmean(own[seed] for own in gains) for seed in sorted(seeds)]
@@ -91,12 +100,16 @@ class Group:
 
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
-    return fmean(known) if known and len(known) == len(values) else None
+    if known and len(known) == len(values):
+        return fmean(known)
+    return None
 
 
 def subtract(value: float | None, other: float | None) -> float | None:
     """None if one is unknown."""
-    return None if value is None or other is None else value - other
+    if value is None or other is None:
+        return None
+    return value - other
 
 
 def accepted(summary: LabSummary) -> list[Accepted]:

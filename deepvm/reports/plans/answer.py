@@ -22,7 +22,9 @@ Cells = dict[Column, str]
 def print_answer(view: PlanView) -> None:
     """At most 16 lines on stdout for one region, where a model is trained."""
     found = view.found
-    place = f"; {found.place(view.catalog)}" if len(found.answers) > 1 else ""
+    place = ""
+    if len(found.answers) > 1:
+        place = f"; {found.place(view.catalog)}"
     print_lines([f"{view.title}{place}", ""])
     print_items([_cells(label, r, view) for label, r in view.rows], also="-o json")
     print_lines(["", *map(str, view.notes)])
@@ -67,13 +69,17 @@ def _print_clouds(view: PlanView) -> None:
 
 def _title(answer: Recommendations) -> str:
     name = cloud_name(answer.catalog)
-    return REGISTRY[name].title if name in REGISTRY else name
+    if name in REGISTRY:
+        return REGISTRY[name].title
+    return name
 
 
 def _prices_age(answer: Recommendations, now: datetime) -> str:
     prices = [o for o in answer.catalog.provenance.origins if base(o.signal) in PRICES]
     oldest = min(prices, key=lambda o: o.observed_at, default=None)
-    return f"{age(oldest.observed_at, now, oldest.dated)} old" if oldest else "-"
+    if oldest:
+        return f"{age(oldest.observed_at, now, oldest.dated)} old"
+    return "-"
 
 
 def _next_steps(view: PlanView) -> list[str]:

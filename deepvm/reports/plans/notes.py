@@ -75,11 +75,15 @@ class Note:
     @property
     def advice(self) -> str:
         """The text, with what to do."""
-        return f"{self.text}  -> {self.action}" if self.action else self.text
+        if self.action:
+            return f"{self.text}  -> {self.action}"
+        return self.text
 
     def __str__(self) -> str:
         """As on the screen."""
-        return f"{self.mark} {self.advice}" if self.mark else self.advice
+        if self.mark:
+            return f"{self.mark} {self.advice}"
+        return self.advice
 
 
 def rows_of(answer: Recommendations) -> list[Row]:
@@ -107,7 +111,9 @@ def _first_by(answer: Recommendations) -> str:
     request = answer.request
     fastest = (Objective.THROUGHPUT, Objective.MAKESPAN)
     if request.policy is PolicyName.DEEPVM and request.objective in fastest:
-        return FASTEST if answer.fastest else FIRST_CHOICE
+        if answer.fastest:
+            return FASTEST
+        return FIRST_CHOICE
     return f"first by {request.objective.value if request.has_objective else request.policy.value}"
 
 
@@ -127,7 +133,9 @@ def notes_of(answer: Recommendations, rows: Sequence[Row], now: datetime) -> Ite
             yield Note("reserved", text, "!")
     yield from _few_steps(first, request)
     if answer.doubt:
-        cure = "a higher --time-limit" if answer.status is SolveStatus.TIME_LIMIT else ""
+        cure = ""
+        if answer.status is SolveStatus.TIME_LIMIT:
+            cure = "a higher --time-limit"
         yield Note("proof", f"not proven: {answer.doubt}", "!", cure)
     days = _price_age_days(answer.catalog, now)
     if days is not None and days > _OLD_DAYS:
@@ -142,7 +150,9 @@ def limits_note(answer: Recommendations, rows: Sequence[Row]) -> Note:
     """What keeps the first row from being better, and what more money buys."""
     label, first = rows[0]
     limits = ", ".join(_LIMITS.get(b.constraint, b.constraint) for b in first.binding)
-    text = f"limited by {limits}" if limits else "no larger cluster of it is better"
+    text = "no larger cluster of it is better"
+    if limits:
+        text = f"limited by {limits}"
     change = answer.next_change
     if change is not None and change.gain is not None and change.gain >= _LEAST_GAIN:
         gain = gain_words(change.gain, answer.request.objective)
@@ -167,7 +177,9 @@ def rival_note(answer: Recommendations) -> Iterator[Note]:
         return
     rivals = []
     for other in answer.configurations[1:]:
-        odds = other.prediction.faster_than_first if other.prediction else None
+        odds = None
+        if other.prediction:
+            odds = other.prediction.faster_than_first
         other_gpu = other.cluster.gpu.gpu != answer[0].cluster.gpu.gpu
         if odds is not None and _EVEN <= odds < _MOST_EVEN and other_gpu:
             rivals.append((other.kept_throughput.value, odds, other))
@@ -192,7 +204,10 @@ def bad_time_note(rows: Sequence[Row]) -> Iterator[Note]:
     better = []
     if bad * LITTLE < steady.throughput:
         better.append("faster")
-    price = float(first.usd_per_hour) / bad if bad else math.inf
+    if bad:
+        price = float(first.usd_per_hour) / bad
+    else:
+        price = math.inf
     if price > LITTLE * float(steady.usd_per_hour) / steady.throughput:
         better.append("cheaper")
     if better:
@@ -212,7 +227,9 @@ def _job_notes(first: Recommendation, request: PlanRequest) -> Iterator[Note]:
         cause = "because its speed is uncertain"
         text = f"misses the deadline of {due} in {late:.0%} of cases, {cause}"
         yield Note("deadline", text, "!")
-    highest = outlook.costs_usd[1] if outlook.costs_usd else 0.0
+    highest = 0.0
+    if outlook.costs_usd:
+        highest = outlook.costs_usd[1]
     if work.total_budget is not None and highest > float(work.total_budget):
         text = (
             f"expected bill {dollars(outlook.cost_usd)} $; it may be {dollars(highest)} $ and more"
@@ -239,7 +256,9 @@ def _besides_vms(r: Recommendation, request: PlanRequest) -> Iterator[Note]:
     if r.whole_usd is not None:
         digits = 2 if r.whole_usd < 99.995 else 0
         total += f" and {r.whole_usd:.{digits}f} $"
-        budget = request.work.total_budget if request.work else None
+        budget = None
+        if request.work:
+            budget = request.work.total_budget
         if budget is not None and r.whole_usd > budget:
             limits.append(f"{plain_usd(budget)} $")
     names = ", ".join(item.name for item in bill.items)
@@ -253,7 +272,9 @@ def _besides_vms(r: Recommendation, request: PlanRequest) -> Iterator[Note]:
 
 def steps_of(first: Recommendation, request: PlanRequest) -> int | None:
     """Steps of the whole job, the last one in part; None where the amount is not known."""
-    workload = request.training.workload if request.training else None
+    workload = None
+    if request.training:
+        workload = request.training.workload
     if workload is None or workload.samples is None:
         return None
     return math.ceil(workload.samples / workload.batch_in_all(gpus_of(first)))

@@ -82,7 +82,9 @@ class PlanView:
     def workload(self) -> Workload | None:
         """What is trained; None where eFLOPS are counted."""
         training = self.answer.request.training
-        return training.workload if training else None
+        if training:
+            return training.workload
+        return None
 
     def about(self, *kinds: str) -> list[Note]:
         """The notes of some kinds."""
@@ -168,7 +170,9 @@ class PlanView:
 
         found = self.answer.next_measurement
         training = self.answer.request.training
-        return measure_command(found, training) if found and training else ""
+        if found and training:
+            return measure_command(found, training)
+        return ""
 
 
 def _by_gpu(names: Sequence[str], catalog: Catalog) -> list[str]:

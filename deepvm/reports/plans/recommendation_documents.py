@@ -119,7 +119,9 @@ def _work(work: Work, reference: InstanceType | None) -> dict[str, Any]:
 def _effective(answer: Recommendations) -> Catalog:
     """The catalog with the quotas that were applied."""
     quotas = answer.request.quotas
-    return answer.catalog if quotas is None else replace(answer.catalog, quotas=quotas)
+    if quotas is None:
+        return answer.catalog
+    return replace(answer.catalog, quotas=quotas)
 
 
 def _explanation(why: WhyNot, catalog: Catalog) -> With:
@@ -151,7 +153,10 @@ def why_rows(why: WhyNot) -> tuple[list[str], list[list[Any]]]:
     if best is not None and best.outlook is not None:
         more = dict.fromkeys(CSV_EXPECTED, _EXPECTED)
     trained = CSV_TRAINED if why.units else {}
-    figures = row_of(CSV | more | trained, best) if best else {}
+    if best:
+        figures = row_of(CSV | more | trained, best)
+    else:
+        figures = {}
     row: dict[str, Any] = {"asked_instance_type": why.instance_type, "verdict": why.verdict}
     row |= dict.fromkeys(CSV) | asked | dict.fromkeys([*more, *trained]) | figures
     return list(row), [list(row.values())]
@@ -195,7 +200,10 @@ def _of_regions(found: Comparison, why: WhyNot | None) -> dict[str, Any]:
     def of_cloud(kind: Any, item: Any, catalog: Catalog) -> Any:
         if item is None:
             return None
-        cloud = {"cloud": cloud_name(catalog)} if found.of_several_clouds else {}
+        if found.of_several_clouds:
+            cloud = {"cloud": cloud_name(catalog)}
+        else:
+            cloud = {}
         return cloud | document_of(kind, item)
 
     def plan(r: Recommendation | None, answer: Recommendations) -> Any:
@@ -290,7 +298,9 @@ def expected_values(outlook: JobEstimate | None) -> Any:
 
 def expected_document(outlook: JobEstimate | None) -> dict[str, Any]:
     """Expected time and bill of the job, null where it never ends; empty without an outlook."""
-    return {} if outlook is None else document_of(outputs.Expected, expected_values(outlook))
+    if outlook is None:
+        return {}
+    return document_of(outputs.Expected, expected_values(outlook))
 
 
 CSV: dict[str, At] = {
@@ -366,6 +376,9 @@ def row_of(sources: Mapping[str, At], r: Any) -> dict[str, Any]:
     expected = expected_document(r.outlook)
     row = {}
     for name, source in sources.items():
-        value = expected.get(name) if source is _EXPECTED else source.read(r)
+        if source is _EXPECTED:
+            value = expected.get(name)
+        else:
+            value = source.read(r)
         row[name] = float(value) if isinstance(value, Decimal) else value
     return row

@@ -59,9 +59,9 @@ def refresh_command(catalog: Catalog, *, region: bool = False) -> str:
     cloud = cloud_of(catalog.name)
     if not cloud.has_api:
         return f"deepvm catalog refresh --cloud {cloud.name}"
-    return (
-        f"deepvm catalog refresh --region {catalog.region}" if region else "deepvm catalog refresh"
-    )
+    if region:
+        return f"deepvm catalog refresh --region {catalog.region}"
+    return "deepvm catalog refresh"
 
 
 def _words(origin: Origin) -> str:
@@ -85,13 +85,21 @@ def measured_lines(catalog: Catalog) -> list[str]:
         said = [f"{m.subject} {m.measured_at.date()}{_with(m)}" for m in found]
         if found:
             parts.append(f"{name} of {listed(said, _NAMED)}")
-    where = f"Measured ({about.measured_file})" if about.measured_file else "Measured here"
-    return [f"{where}: {'; '.join(parts)}. '--tables paper' ignores them."] if parts else []
+    where = "Measured here"
+    if about.measured_file:
+        where = f"Measured ({about.measured_file})"
+    if parts:
+        return [f"{where}: {'; '.join(parts)}. '--tables paper' ignores them."]
+    return []
 
 
 def _with(measured: Measurement) -> str:
-    workload = f" with {measured.workload}" if measured.workload else ""
-    return f"{workload} ({counted(measured.runs, 'run')})" if measured.kind == "steps" else workload
+    workload = ""
+    if measured.workload:
+        workload = f" with {measured.workload}"
+    if measured.kind == "steps":
+        return f"{workload} ({counted(measured.runs, 'run')})"
+    return workload
 
 
 def known_age(origin: Origin, now: datetime) -> str:
@@ -105,7 +113,9 @@ def _days_old(day: date, now: datetime) -> str:
     days = (now.date() - day).days
     if days < 0:
         return "which is in the future"
-    return f"{days} days old" if days < 365 else f"{days / 365.25:.1f} years old"
+    if days < 365:
+        return f"{days} days old"
+    return f"{days / 365.25:.1f} years old"
 
 
 @dataclass(frozen=True)
@@ -131,7 +141,10 @@ def quota_needs(cluster: Cluster, catalog: Catalog) -> list[QuotaNeed]:
     for (family, market), vcpus in needed.items():
         quota = find_quota(catalog.quotas, family, market)
         code, title = names.get((family, market), ("", ""))
-        limit, in_use = (quota.vcpus, quota.in_use) if quota else (None, None)
+        if quota:
+            limit, in_use = (quota.vcpus, quota.in_use)
+        else:
+            limit, in_use = (None, None)
         code = quota.code if quota and quota.code else code
         needs.append(QuotaNeed(family, market, vcpus, limit, in_use, code, title))
     return needs
@@ -153,7 +166,9 @@ def doubts(answer: Recommendations) -> list[str]:
         alone = speedup_of_one(r)
         if r.prediction is None and abs(alone - 1) > ODD_START:
             better = [k for k in ("ring", "measured") if gpu.curve(k)]
-            hint = f"; '--speedup {better[0]}' does not" if better else ""
+            hint = ""
+            if better:
+                hint = f"; '--speedup {better[0]}' does not"
             found.append(
                 f"the {r.speedup_kind} curve of {gpu.name} gives S(1) = {alone:.2f} in place of 1, "
                 f"so it misjudges small clusters{hint}"
@@ -164,7 +179,9 @@ def doubts(answer: Recommendations) -> list[str]:
 def speedup_of_one(r: Recommendation) -> float:
     """S(1) of a plan's VMs: 0 where one does not hold the model."""
     curve = r.cluster.gpu.curve(r.speedup_kind)
-    return float(curve.speedup(np.array([1.0]))[0]) if curve else 1.0
+    if curve:
+        return float(curve.speedup(np.array([1.0]))[0])
+    return 1.0
 
 
 def _of_its_type(warning: str, r: Recommendation) -> str:
@@ -174,7 +191,9 @@ def _of_its_type(warning: str, r: Recommendation) -> str:
         or r.cluster.gpu.name in warning
         or warning.startswith((UNPUBLISHED, PLAIN))
     )
-    return warning if named else f"{r.cluster.gpu.name}: {warning}"
+    if named:
+        return warning
+    return f"{r.cluster.gpu.name}: {warning}"
 
 
 def _grouped(found: list[str]) -> list[str]:

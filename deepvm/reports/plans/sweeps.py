@@ -159,11 +159,17 @@ def outlooks_figure(rows: Sequence[SweepRow], work: Work, *, catalog_name: str) 
     """
     policies = policies_of(rows)
     ordered = sorted(rows, key=lambda r: r.budget)
-    deadline_h = None if work.deadline_s is None else work.deadline_s / 3600
+    if work.deadline_s is None:
+        deadline_h = None
+    else:
+        deadline_h = work.deadline_s / 3600
     with drawing(8.0, 6.6, 2, sharex=True) as (figure, (time, bill)):
         figure.suptitle("What the job takes, and costs, on the best cluster of each budget")
         _panel(time, ordered, _figures(ordered, _TIME) / 3600, deadline_h, "deadline")
-        most_usd = None if work.total_budget is None else float(work.total_budget)
+        if work.total_budget is None:
+            most_usd = None
+        else:
+            most_usd = float(work.total_budget)
         _panel(bill, ordered, _figures(ordered, _BILL), most_usd, "total budget")
         time.set(title=_title(ordered, work, catalog_name), ylabel="expected time (h)")
         x = "pricing willingness PW: the most that the cluster may cost an hour ($/h)"
@@ -236,8 +242,13 @@ The axis has twice as many.
 
 def _outlook(row: SweepRow) -> JobEstimate | None:
     """None where nothing is to be drawn."""
-    found = None if row.recommendation is None else row.recommendation.outlook
-    return None if found is None or not math.isfinite(found.total_s) else found
+    if row.recommendation is None:
+        found = None
+    else:
+        found = row.recommendation.outlook
+    if found is None or not math.isfinite(found.total_s):
+        return None
+    return found
 
 
 def _doubtful(outlook: JobEstimate | None) -> bool:
@@ -248,11 +259,10 @@ def _title(rows: Sequence[SweepRow], work: Work, catalog_name: str) -> str:
     outlooks = [_outlook(r) for r in rows]
     reference = next((r.reference.name for r in rows if r.reference is not None), "")
     alone = format_seconds(work.job.steps * work.job.step_s.mean)
-    job = (
-        f"job {short(work.job.name, 20)}, {alone} on one {reference}"
-        if reference
-        else short(work.job.name, 20)
-    )
+    if reference:
+        job = f"job {short(work.job.name, 20)}, {alone} on one {reference}"
+    else:
+        job = short(work.job.name, 20)
     runs = {o.spread.runs for o in outlooks if o is not None and o.spread is not None}
     how = "means by the closed form"
     if runs:

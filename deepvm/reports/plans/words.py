@@ -33,7 +33,9 @@ def cluster_words(cluster: Cluster) -> str:
     if spot and on_demand:
         text += f" + {on_demand} on demand"
     if cluster.memory is not None:
-        count = f"{cluster.memory.count} x " if cluster.memory.count > 1 else ""
+        count = ""
+        if cluster.memory.count > 1:
+            count = f"{cluster.memory.count} x "
         text += f" + {count}{cluster.memory.instance.name}"
     return text
 
@@ -45,13 +47,17 @@ def gpus_of(r: Recommendation) -> int:
 
 def dollars(usd: float) -> str:
     """``5.00``, ``193``."""
-    return f"{usd:.2f}" if usd < 9.995 else f"{usd:.0f}"
+    if usd < 9.995:
+        return f"{usd:.2f}"
+    return f"{usd:.0f}"
 
 
 def bill_words(outlook: JobEstimate) -> str:
     """``193-202 $``: at a good and at a bad time for spot VMs."""
     low, high = (dollars(usd) for usd in outlook.costs_usd or (outlook.cost_usd, outlook.cost_usd))
-    return f"{low} $" if low == high else f"{low}-{high} $"
+    if low == high:
+        return f"{low} $"
+    return f"{low}-{high} $"
 
 
 def time_and_bill(outlook: JobEstimate | None) -> tuple[str, str]:
@@ -66,11 +72,15 @@ def lost_words(r: Recommendation) -> str:
     if r.prediction is None or not r.cluster.spot_count:
         return "-"
     good, bad = (_percent(1 - kept) for kept in (r.prediction.kept.high, r.prediction.kept.low))
-    return f"{good} %" if good == bad else f"{good} to {bad} %"
+    if good == bad:
+        return f"{good} %"
+    return f"{good} to {bad} %"
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.1f}" if share < 0.0995 else f"{100 * share:.0f}"
+    if share < 0.0995:
+        return f"{100 * share:.1f}"
+    return f"{100 * share:.0f}"
 
 
 def gain_words(gain: float, objective: Objective) -> str:
@@ -82,12 +92,16 @@ def gain_words(gain: float, objective: Objective) -> str:
         return f"lowers the cost of the work by {share}"
     if objective is Objective.FLOPP:
         return f"buys {share} more operations per dollar"
-    return f"buys {1 + gain:.3g} times the speed" if gain >= 2 else f"buys {share} more speed"
+    if gain >= 2:
+        return f"buys {1 + gain:.3g} times the speed"
+    return f"buys {share} more speed"
 
 
 def format_work(throughput: float) -> str:
     """A throughput in the catalog's unit; FLOP/s, which have a dozen digits, in four of them."""
-    return f"{throughput:.1f}" if throughput < _MANY_DIGITS else f"{throughput:.4g}"
+    if throughput < _MANY_DIGITS:
+        return f"{throughput:.1f}"
+    return f"{throughput:.4g}"
 
 
 def amount(bill: Bill | BillItem, once: str = " once") -> str:
@@ -102,7 +116,9 @@ def amount(bill: Bill | BillItem, once: str = " once") -> str:
 
 def about(bill: Bill) -> str:
     """``~`` where a rate is not the cloud's own word, or another region's."""
-    return "~" if bill.doubtful or bill.borrowed else ""
+    if bill.doubtful or bill.borrowed:
+        return "~"
+    return ""
 
 
 def in_cents(usd: Decimal) -> str:
@@ -123,17 +139,18 @@ def exact_usd(usd: Decimal) -> str:
 def risk_of(cluster: Cluster) -> ClusterRisk | None:
     """None without spot VMs, or where AWS has no band for the type."""
     band = cluster.gpu.interruption_band
-    return (
-        None
-        if band is None or not cluster.spot_count
-        else ClusterRisk.of_band(band, cluster.spot_count)
-    )
+    if band is None or not cluster.spot_count:
+        return None
+    return ClusterRisk.of_band(band, cluster.spot_count)
 
 
 def share_words(risk: ClusterRisk) -> str:
     """``at least 86 %``: the probability that a month takes one VM of the cluster or more."""
     low, high = risk.share
-    most = None if high is None else f"{math.ceil(100 * high - _HAIR)}"
+    if high is None:
+        most = None
+    else:
+        most = f"{math.ceil(100 * high - _HAIR)}"
     # Never 100 %: a month may always be lucky.
     return _between(f"{min(math.floor(100 * low + _HAIR), 99)}" if low else "", most, " %")
 
@@ -157,12 +174,17 @@ def losses_words(risk: ClusterRisk) -> str:
 def _between(low: str, high: str | None, unit: str) -> str:
     if high is None:
         return f"at least {low}{unit}"
-    return f"{low} to {high}{unit}" if low else f"at most {high}{unit}"
+    if low:
+        return f"{low} to {high}{unit}"
+    return f"at most {high}{unit}"
 
 
 def _digits(value: float, *, up: bool = False) -> str:
     """Two significant digits, rounded down or up; ``2.0``, ``16``, ``150``."""
     last = math.floor(math.log10(value)) - 1
     unit = 10.0**last
-    whole = math.ceil(value / unit - _HAIR) if up else math.floor(value / unit + _HAIR)
+    if up:
+        whole = math.ceil(value / unit - _HAIR)
+    else:
+        whole = math.floor(value / unit + _HAIR)
     return f"{whole * unit:.{max(0, -last)}f}"

@@ -18,10 +18,14 @@ def brief_line(catalogs: Sequence[Catalog]) -> str:
     asked_for = (c for c in catalogs if c.provenance.not_asked)
     # What is said of a cloud that could have been asked comes before what is said of others.
     first_told = sorted(asked_for, key=lambda c: not cloud_of(c.name).has_api)
-    why = first_told[0].provenance.not_asked if first_told else ""
+    why = ""
+    if first_told:
+        why = first_told[0].provenance.not_asked
     if not why:
         first, more, _ = next(text for about in told for text in about.usual).partition(":")
-        return f"{first})" if more else first
+        if more:
+            return f"{first})"
+        return first
     prices = [o for about in told for o in about.origins if base(o.signal) in PRICES]
     days = sorted({f"{o.observed_at.date()}" for o in prices})
     later = "" if all(o.dated for o in prices) else " or later"
@@ -31,10 +35,11 @@ def brief_line(catalogs: Sequence[Catalog]) -> str:
     files = dict.fromkeys(o.source for about in told for o in about.origins if o.source in TITLES)
     source = f", from {joined(files)}" if files else ""
     # That a cloud without a way to ask it is not asked is no news.
-    reason = (
-        ""
-        if all(not cloud_of(c.name).has_api for c in catalogs)
-        else f"{why.replace(' were found', '')}: "
-    )
+    if all(not cloud_of(c.name).has_api for c in catalogs):
+        reason = ""
+    else:
+        reason = f"{why.replace(' were found', '')}: "
     line = f"{reason}{listed(places, 3)} prices are of {between}{source}"
-    return f"{line}; see 'deepvm doctor'" if "credentials" in reason else line
+    if "credentials" in reason:
+        return f"{line}; see 'deepvm doctor'"
+    return line

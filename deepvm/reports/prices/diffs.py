@@ -66,7 +66,9 @@ def _rows(diff: CatalogDiff) -> Iterator[dict[str, Any]]:
 
 
 def _text(price: Decimal | None) -> str | None:
-    return None if price is None else f"{price:f}"
+    if price is None:
+        return None
+    return f"{price:f}"
 
 
 def print_report(diff: CatalogDiff, old: str = "", new: str = "") -> None:

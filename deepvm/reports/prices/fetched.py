@@ -17,7 +17,10 @@ def print_outcomes(outcomes: Sequence[Outcome], now: datetime) -> None:
     """Write the table of what a cloud was asked for."""
     rows = []
     for outcome in outcomes:
-        signals = [] if outcome.signal is None else [outcome.signal]
+        if outcome.signal is None:
+            signals = []
+        else:
+            signals = [outcome.signal]
         result = "fetched" if signals else _failed(outcome.error)
         rows.append({"outcome": outcome, "result": result, **_about(signals, now)})
     print_text("catalog_refresh_cloud", rows=rows)
@@ -28,7 +31,9 @@ def print_files(results: Sequence[tuple[PublicCatalog, list[Signal]]], now: date
     rows = []
     for catalog, signals in results:
         types = {name for s in signals if s.kind == SPECS for name in s.data}
-        result = _failed(catalog.error) if catalog.error else "fetched"
+        result = "fetched"
+        if catalog.error:
+            result = _failed(catalog.error)
         counts = {"regions": len({s.region for s in signals}) or "-", "types": len(types) or "-"}
         rows.append({"catalog": catalog, "result": result, **counts, **_about(signals, now)})
     print_text("catalog_refresh_files", rows=rows)

@@ -38,7 +38,9 @@ class Change:
         """Which kind of change."""
         if self.old is None:
             return "added"
-        return "removed" if self.new is None else "changed"
+        if self.new is None:
+            return "removed"
+        return "changed"
 
 
 def changes(old: Tables, new: Tables) -> list[Change]:

@@ -45,7 +45,9 @@ class Comparison:
         tolerance = self.figure.tolerance
         if difference is None or printed.value is None or tolerance is None:
             return "differs"
-        return "close" if tolerance.allows(difference, printed.value) else "differs"
+        if tolerance.allows(difference, printed.value):
+            return "close"
+        return "differs"
 
     @property
     def expected(self) -> bool:

@@ -97,7 +97,9 @@ def interval(part: Part, name: str) -> Value:
     )
     if what == "emergency save":
         fits = replace(facts, grace_s=job.grace_s.mean).emergency_fits
-        return "yes" if fits else "no"
+        if fits:
+            return "yes"
+        return "no"
     return float(whole_steps(parse_policy("thesis"), facts))
 
 
@@ -123,7 +125,9 @@ def sentence(part: Part, name: str) -> Value:
 def closed_form(part: Part, name: str) -> Value:
     """Expected seconds from the request to the end, without a simulation."""
     job, policy = columns()[name]
-    rate = 1 / job.mttp_s[0] if job.market is Market.SPOT else 0.0
+    rate = 0.0
+    if job.market is Market.SPOT:
+        rate = 1 / job.mttp_s[0]
     step_s = np.array(job.step_s.mean)
     vms = np.array(float(job.vms))
     expected = forecast(job, policy, per_second=np.array(rate), step_s=step_s, vms=vms)

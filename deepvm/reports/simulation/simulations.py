@@ -41,7 +41,10 @@ def csv_rows(results: Sequence[Results]) -> tuple[list[str], list[list[Any]]]:
     several = len(by_job(results)) > 1
     rows = []
     for result in results:
-        row: dict[str, Any] = {"job": result.job.name} if several else {}
+        if several:
+            row: dict[str, Any] = {"job": result.job.name}
+        else:
+            row = {}
         row |= result.sweep
         if "vms" in row:
             row["vms"] = int(row["vms"])
@@ -90,7 +93,9 @@ def _cheapest(results: Sequence[Results]) -> tuple[Results, float, float]:
 
 def _on_demand(job: Job) -> tuple[float, float]:
     """Seconds and dollars on demand: allocation, preparation, steps and the user's own saves."""
-    saves = job.steps // job.save_every_steps if job.save_every_steps else 0
+    saves = 0
+    if job.save_every_steps:
+        saves = job.steps // job.save_every_steps
     seconds = job.allocation_s.mean + job.preparation_s.mean
     seconds += job.steps * job.step_s.mean + saves * job.blocked_s.mean
     return seconds, job.on_demand_usd_per_hour / 3600 * job.vms * seconds
@@ -100,7 +105,9 @@ def sweep_value(key: str, number: float) -> str:
     """A value of a sweep, for people."""
     if key == "vms":
         return f"{number:.0f}"
-    return f"{number:g}" if key == "missed" else format_seconds(number)
+    if key == "missed":
+        return f"{number:g}"
+    return format_seconds(number)
 
 
 # The palette of the other pictures, in the roles of the thesis's figures: red, green, blue, purple;
@@ -117,7 +124,9 @@ _COLORS = {
 def results_figure(results: Sequence[Results]) -> Figure:
     """Lines for a sweep of one key of one job, else bars."""
     lines = len(results[0].sweep) == 1 and len(by_job(results)) == 1
-    return lines_figure(results) if lines else bars_figure(results)
+    if lines:
+        return lines_figure(results)
+    return bars_figure(results)
 
 
 def _bar_name(result: Results, *, several: bool) -> str:
@@ -133,7 +142,10 @@ def bars_figure(results: Sequence[Results]) -> Figure:
     jobs = by_job(results)
     count = len(results)
     names = [_bar_name(result, several=len(jobs) > 1) for result in results]
-    steps = "" if len(jobs) > 1 else f"{results[0].job.steps} steps, "
+    if len(jobs) > 1:
+        steps = ""
+    else:
+        steps = f"{results[0].job.steps} steps, "
     with drawing(max(6.0, 2.2 + 1.1 * count), 4.6) as (figure, axes):
         base = np.zeros(count)
         parts = [shares(result) for result in results]

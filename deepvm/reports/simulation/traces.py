@@ -189,7 +189,10 @@ def traces_figure(
     with drawing(8.6, upper + 4.4, 2, height_ratios=[upper, 4.0]) as (figure, (above, below)):
         _availability(above, shown)
         _survival(below, pools, fits)
-        more = "" if len(shown) == len(traces) else f", the first {MOST} of {len(traces)} traces"
+        if len(shown) == len(traces):
+            more = ""
+        else:
+            more = f", the first {MOST} of {len(traces)} traces"
         figure.suptitle(f"When the machines were there{more}, and how long they lived")
     return figure
 

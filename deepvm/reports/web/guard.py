@@ -68,4 +68,6 @@ class TokenAuth:
         # A page of another site whose name resolves to this machine has no cookie of this name.
         cookie = request.cookies.get(self._cookie, "")
         known = hmac.compare_digest(cookie.encode(), self._proof.encode())
-        return None if known else Response(status_code=403)
+        if known:
+            return None
+        return Response(status_code=403)

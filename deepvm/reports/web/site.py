@@ -93,7 +93,9 @@ class Site:
         name = request.path_params.get("name", "")
         await asyncio.to_thread(self._reader.page, name)
         after = request.headers.get("last-event-id") or request.query_params.get("after", "")
-        number = int(after) if after.isascii() and after.isdigit() else 0
+        number = 0
+        if after.isascii() and after.isdigit():
+            number = int(after)
         return StreamingResponse(
             self._news(name, number),
             media_type="text/event-stream",

@@ -200,7 +200,9 @@ def models_of(names: list[str], *also: str) -> tuple[str, ...]:
 
 def sizes_of(text: str) -> tuple[int, ...]:
     """The numbers of VMs that ``--sizes`` names; none for the default. Raises RequestError."""
-    return numbers_of("sizes", text, "1,2,4,8") if text else ()
+    if text:
+        return numbers_of("sizes", text, "1,2,4,8")
+    return ()
 
 
 def numbers_of(option: str, text: str, example: str) -> tuple[int, ...]:
@@ -217,4 +219,6 @@ def _language(name: str, sequence: int | None) -> Model | None:
         return None
     if model.transformer is None or not model.transformer.vocabulary:
         return None
-    return model if sequence is None else model.with_sequence(sequence)
+    if sequence is None:
+        return model
+    return model.with_sequence(sequence)

@@ -63,7 +63,9 @@ def entry_from(
     """
     kind = _kind(document, name)
     machine = document.get("machine")
-    own = machine.get("instance_type") if isinstance(machine, Mapping) else None
+    own = None
+    if isinstance(machine, Mapping):
+        own = machine.get("instance_type")
     given = types.get("instance_type")
     if given and own and own != given:
         say(f"Note: {name}: the document says that it was measured on {own}; saved as {given}")

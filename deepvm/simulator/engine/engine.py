@@ -84,12 +84,21 @@ class _Engine:
         self._job = job
         self._lives = lives
         self._random = random
-        self._markets = None if deadline is None else Markets(job, policy, deadline)
+        if deadline is None:
+            self._markets = None
+        else:
+            self._markets = Markets(job, policy, deadline)
         self._spot = job.market is Market.SPOT
         self._elastic = job.elastic and job.vms > 1
         self._rigid = job.vms > 1 and not job.elastic
-        self._warm = job.preparation_s if job.warm_preparation_s is None else job.warm_preparation_s
-        behind = ZERO if job.stall_s is None else remainder(job.save_s, job.stall_s)
+        if job.warm_preparation_s is None:
+            self._warm = job.preparation_s
+        else:
+            self._warm = job.warm_preparation_s
+        if job.stall_s is None:
+            behind = ZERO
+        else:
+            behind = remainder(job.save_s, job.stall_s)
         self._backups = Backups(job.durable_s, behind)
         self._policy = PolicyAdapter(job, policy, behind.mean, deadline=deadline is not None)
         self._uneven = uneven(job.step_s) or uneven(job.blocked_s)
@@ -219,11 +228,9 @@ class _Engine:
         if not self._spot:
             return
         death = np.minimum(when + self._lives.draw(random, r.start[rows], r.lives[rows]), NEVER)
-        listed = (
-            self._lives.graces_s(r.lives[rows])
-            if isinstance(self._lives, ListedLifetimes)
-            else None
-        )
+        listed = None
+        if isinstance(self._lives, ListedLifetimes):
+            listed = self._lives.graces_s(r.lives[rows])
         r.lives[rows] += ~r.on_demand[rows]
         notice = death - (job.grace_s.draw(random, count) if listed is None else listed)
         if job.missed_notice_rate:
@@ -237,11 +244,10 @@ class _Engine:
     def _lose(self, r: Runs, which: Rows, machine: Rows | int, when: Array) -> None:
         """In the rows ``which`` a machine is lost or released at ``when``; replace it."""
         rows = self._plain(which, len(r.number))
-        with_it = (
-            self._noticed(r, which, machine, when)
-            if self._rigid and not isinstance(machine, int)
-            else []
-        )
+        if self._rigid and not isinstance(machine, int):
+            with_it = self._noticed(r, which, machine, when)
+        else:
+            with_it = []
         again = self._observe(
             r, rows, machine, when, r.asked[rows, 0] if self._job.vms == 1 else r.asked[rows].max(1)
         )
@@ -308,7 +314,9 @@ class _Engine:
 
     def _plain(self, which: Rows, rows: int) -> Rows | slice:
         """All rows as a slice, which numpy does not copy; pairs with machines need two arrays."""
-        return slice(None) if len(which) == rows and self._job.vms == 1 else which
+        if len(which) == rows and self._job.vms == 1:
+            return slice(None)
+        return which
 
     def _wait(self, r: Runs, which: Rows) -> None:
         """Wait for machines and prepare them; rows that lose one meanwhile wait again."""
@@ -320,8 +328,12 @@ class _Engine:
             ends = np.minimum(np.maximum(r.notice[rows], r.ready[rows]), ends)
         first: Any = 0 if job.vms == 1 else ends.argmin(1)
         now = r.now[rows]
-        death = ends[:, 0] if job.vms == 1 else ends[np.arange(count), first]
-        ready = r.ready[rows, 0] if job.vms == 1 else r.ready[rows].max(1)
+        if job.vms == 1:
+            death = ends[:, 0]
+            ready = r.ready[rows, 0]
+        else:
+            death = ends[np.arange(count), first]
+            ready = r.ready[rows].max(1)
         if self._elastic:  # once all have trained together, those that are there go on
             ready = np.where(r.furthest[rows] > 0, r.ready[rows].min(1), ready)
         there = np.maximum(now, ready)
@@ -416,7 +428,10 @@ class _Engine:
             saving = at_stop.saving | ended
             rest = np.where(ended, 0.0, at_stop.rest_s)
             last = reached + ~saving
-            joining = stop == joins if joins is not None else np.zeros(len(now), dtype=bool)
+            if joins is not None:
+                joining = stop == joins
+            else:
+                joining = np.zeros(len(now), dtype=bool)
             busy = np.where(
                 saving, delay, total(random, job.save_s, cut) + total(random, job.durable_s, cut)
             )
@@ -440,7 +455,10 @@ class _Engine:
             gone = cut & ~(made & (joining | (reached >= job.steps)))
         self._backups.reorder(random, safe, past + (full - newest) * segment_s, segment_s, newest)
         durable = np.where(safe > 0, step + safe * steps, r.durable)
-        durable = durable if made is None else np.where(made, reached, durable)
+        if made is None:
+            durable = durable
+        else:
+            durable = np.where(made, reached, durable)
 
         fresh = np.minimum(np.maximum(reached - r.furthest, 0.0) * each, trained)
         np.maximum(r.furthest, reached, out=r.furthest)

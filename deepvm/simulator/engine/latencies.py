@@ -62,7 +62,9 @@ class Backups:
     def draw(self, random: np.random.Generator, saved: Mask) -> Array:
         """One latency per row."""
         drawn = total(random, self._durable, saved)
-        return drawn + total(random, self._behind, saved) if self._behind.high else drawn
+        if self._behind.high:
+            return drawn + total(random, self._behind, saved)
+        return drawn
 
     def chance(self, age: Array) -> Array:
         """Probability that a version is durable ``age`` seconds after its stall."""
@@ -72,7 +74,10 @@ class Backups:
         if narrow > 1e-6 * wide:  # the mean of the wide one's law over the narrow one
             found = (self._ramp(x) - self._ramp(x - narrow)) / narrow
         else:  # the narrow one is a mere shift, if not both
-            found = (x - narrow / 2) / wide if wide else np.zeros(len(x))
+            if wide:
+                found = (x - narrow / 2) / wide
+            else:
+                found = np.zeros(len(x))
         return np.where(age >= self.high, 1.0, np.clip(found, 0.0, 1.0))
 
     def _ramp(self, x: Array) -> Array:

@@ -115,15 +115,16 @@ class ListedLifetimes:
     def __init__(self, lives: Sequence[float], graces_s: Sequence[float] | None = None) -> None:
         """``lives``: seconds from the request (infinite: kept); ``graces_s``: 0: no notice."""
         self._lives = np.array([*lives, math.inf], dtype=float)
-        self._graces = None if graces_s is None else np.array([*graces_s, 0.0], dtype=float)
+        if graces_s is None:
+            self._graces = None
+        else:
+            self._graces = np.array([*graces_s, 0.0], dtype=float)
 
     def graces_s(self, numbers: Whole) -> Array | None:
         """(N,) seconds from the notice of each to its end; None: as the job says."""
-        return (
-            None
-            if self._graces is None
-            else self._graces[np.minimum(numbers, len(self._graces) - 1)]
-        )
+        if self._graces is None:
+            return None
+        return self._graces[np.minimum(numbers, len(self._graces) - 1)]
 
     def starts(self, random: np.random.Generator, runs: int) -> Whole:
         return np.zeros(runs, dtype=np.int64)

@@ -33,7 +33,10 @@ class PolicyAdapter:
         self._weighing = policy if policy.has_interval and (spot or self._everywhere) else None
         self._prior_s = min(job.mttp_s[0], NEVER) / job.vms  # of the cluster
         self._history = LomaxHistory.around(self._prior_s) if policy.by_age and spot else None
-        warm = job.preparation_s if job.warm_preparation_s is None else job.warm_preparation_s
+        if job.warm_preparation_s is None:
+            warm = job.preparation_s
+        else:
+            warm = job.warm_preparation_s
         self._measured = SaveFacts(
             save_s=job.blocked_s.mean,
             backup_s=job.durable_s.mean + behind_s,
@@ -60,7 +63,10 @@ class PolicyAdapter:
         if self._history is None:
             return
         # Several times as fast as [rows]
-        logs = r.logs if isinstance(rows, slice) else r.logs.take(rows, axis=0)
+        if isinstance(rows, slice):
+            logs = r.logs
+        else:
+            logs = r.logs.take(rows, axis=0)
         known = replace(self._history, ended=r.preemptions[rows], logs=logs).after(life_s, True)
         r.logs[rows] = known.logs
         r.shape[rows], r.scale[rows] = known.most_probable()
@@ -74,13 +80,18 @@ class PolicyAdapter:
         step_s = self._measured.step_s * slow
         missed = notices.missed_rate
         facts = replace(self._measured, step_s=step_s, mttp_s=seen.mean_s, missed_rate=missed)
-        return facts if self._history is None else replace(facts, shape=r.shape, scale_s=r.scale)
+        if self._history is None:
+            return facts
+        return replace(facts, shape=r.shape, scale_s=r.scale)
 
     def growing_intervals(self, r: Runs, facts: SaveFacts | None) -> GrowingIntervals | None:
         """The next intervals if they grow with the age of the newest machine, else None."""
         if self._history is None or self._weighing is None or facts is None:
             return None
-        asked = r.asked[:, 0] if self._job.vms == 1 else r.asked.max(1)
+        if self._job.vms == 1:
+            asked = r.asked[:, 0]
+        else:
+            asked = r.asked.max(1)
         age_s = np.maximum(r.now - asked, 0.0)  # elastic clusters may request a machine in advance
         return GrowingIntervals.of(self._weighing, replace(facts, age_s=age_s))
 
@@ -90,7 +101,9 @@ class PolicyAdapter:
             return None
         # The grace period of this notice counts, not the usual one.
         saves = np.asarray(self._weighing.emergency(replace(facts, grace_s=grace_s)))
-        return saves if saves.any() else None
+        if saves.any():
+            return saves
+        return None
 
     def stretch(
         self,

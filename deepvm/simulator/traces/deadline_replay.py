@@ -86,7 +86,9 @@ class DeadlineJob:
     @property
     def cycle_s(self) -> float:
         """From one version to the next, the stall included; 0: no versions."""
-        return self.save_every_s + self.save_s if self.save_every_s else 0.0
+        if self.save_every_s:
+            return self.save_every_s + self.save_s
+        return 0.0
 
     @property
     def total_s(self) -> float:
@@ -199,11 +201,10 @@ def replay(
         took = np.where(finished, tick * gap_s + used, took)
         open_ &= ~finished
         done = done + run
-        kept = (
-            np.maximum(kept, np.floor((done - job.backup_s) / cycle_s) * cycle_s)
-            if cycle_s
-            else done
-        )
+        if cycle_s:
+            kept = np.maximum(kept, np.floor((done - job.backup_s) / cycle_s) * cycle_s)
+        else:
+            kept = done
         tick += 1
     spot_s, on_demand_s = paid.values()
     cost = (job.price_ratio * spot_s + on_demand_s) / job.on_demand_s
@@ -294,7 +295,10 @@ def replay_traces(
         raise RequestError("work", format_seconds(job.work_s), allowed)
     rows: list[DeadlineRow] = []
     bounds = len(slacks) * sum(len(p.begin) for own in pools.values() for p in own)
-    tell = None if progress is None else partial(progress, total=bounds)
+    if progress is None:
+        tell = None
+    else:
+        tell = partial(progress, total=bounds)
     for number, (gap_s, own) in enumerate(pools.items(), start=1):
         if say:
             say(f"[{number}/{len(pools)}] {len(own)} traces with a tick each {gap_s:g} s")

@@ -102,7 +102,10 @@ def fit_lives(pools: Sequence[TraceLives]) -> tuple[Fitted, ...]:
     """
     ended = sum(pool.preemptions for pool in pools)
     if ended < FEWEST:
-        names = pools[0].name if len(pools) == 1 else f"{len(pools)} traces together"
+        if len(pools) == 1:
+            names = pools[0].name
+        else:
+            names = f"{len(pools)} traces together"
         raise DataError(
             f"{names}: {ended} lifetimes ended, a fit needs {FEWEST}; add traces of like machines"
         )
@@ -126,7 +129,9 @@ def log_likelihood(
         # to 0.
         own = above + np.where(np.isinf(high), 0.0, np.log(-np.expm1(beyond - above)))
         found = float(np.sum(times * own))
-    return found if not math.isnan(found) else -math.inf
+    if not math.isnan(found):
+        return found
+    return -math.inf
 
 
 def survival_curve(pools: Sequence[TraceLives]) -> tuple[Array, Array]:
@@ -155,7 +160,9 @@ def _fit(law: Law, low: Array, high: Array, times: Array, unit: float) -> Fitted
 
     def loss(logs: Array) -> float:
         found = log_likelihood(law, np.exp(logs).tolist(), low, high, times)
-        return -found if math.isfinite(found) else 1e300
+        if math.isfinite(found):
+            return -found
+        return 1e300
 
     best: Any = None
     for shape in law.shapes or (None,):
@@ -169,7 +176,10 @@ def _fit(law: Law, low: Array, high: Array, times: Array, unit: float) -> Fitted
             bounds=bounds,
             options={"xatol": 1e-7, "fatol": 1e-9, "maxiter": 2000},
         )
-        best = found if best is None or found.fun < best.fun else best
+        if best is None or found.fun < best.fun:
+            best = found
+        else:
+            best = best
     logs = best.x
     at_bound = bool(law.shapes) and bool(min(abs(logs[1] - b) for b in bounds[1]) < _AT_BOUND)
     time, *shape_ = np.exp(logs).tolist()

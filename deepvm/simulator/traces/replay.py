@@ -196,7 +196,10 @@ def best_fixed(lives: TraceLives, save_s: float, *, step_s: float = STEP_S) -> C
     )
     best = int(np.argmin(saves + lost))
     # An interval longer than every lifetime is none.
-    interval = float(work[best]) if work[best] < high.max() else math.inf
+    if work[best] < high.max():
+        interval = float(work[best])
+    else:
+        interval = math.inf
     return Cost(lives.seen_s, float(saves[best]), float(lost[best]), lives.preemptions, interval)
 
 

@@ -86,7 +86,9 @@ class TraceLives:
     @property
     def mean_s(self) -> float | None:
         """Machine time for each lifetime that ended; None without any."""
-        return self.seen_s / self.preemptions if self.preemptions else None
+        if self.preemptions:
+            return self.seen_s / self.preemptions
+        return None
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,10 @@ def read_trace(path: str | os.PathLike[str]) -> Trace:
     tree = read_object(file, _A_TRACE, json.load)
     metadata = tree.value.get("metadata")
     data = tree.value.get("data")
-    gap: Any = metadata.get("gap_seconds") if isinstance(metadata, dict) else None
+    if isinstance(metadata, dict):
+        gap: Any = metadata.get("gap_seconds")
+    else:
+        gap = None
     wrong: list[tuple[KeyPath, object, str]] = []
     if type(gap) not in (int, Decimal) or not 0 < gap <= LONGEST_GAP_S:
         wrong.append((("metadata", "gap_seconds"), gap, _GAP))

@@ -31,7 +31,10 @@ _TABLE = (
 
 QUOTA_NAMES: dict[tuple[str, Market], QuotaName] = {}
 for _name, _on_demand, _spot, _ in _TABLE:
-    _covers = f"{_name} (A, C, D, H, I, M, R, T, Z)" if _name == _STANDARD else _name
+    if _name == _STANDARD:
+        _covers = f"{_name} (A, C, D, H, I, M, R, T, Z)"
+    else:
+        _covers = _name
     if _spot:
         QUOTA_NAMES[_name, Market.SPOT] = QuotaName(_spot, f"All {_covers} Spot Instance Requests")
     QUOTA_NAMES[_name, Market.ON_DEMAND] = QuotaName(

@@ -116,7 +116,10 @@ def read_running(reservations: Iterable[Row]) -> list[tuple[str, Market, int | N
     """
     running = []
     for name, lifecycle, cores, threads in _RUNNING.search(list(reservations)):
-        market = Market.SPOT if lifecycle == "spot" else Market.ON_DEMAND
+        if lifecycle == "spot":
+            market = Market.SPOT
+        else:
+            market = Market.ON_DEMAND
         running.append((name, market, (cores or 0) * (threads or 0) or None))
     return running
 
@@ -211,7 +214,9 @@ def _gpu(gpus: Sequence[Row]) -> dict[str, Any]:
     count = sum(int(gpu["Count"]) for gpu in gpus)
     gpu = {"name": first["Name"], "manufacturer": first.get("Manufacturer", ""), "count": count}
     mib = (first.get("MemoryInfo") or {}).get("SizeInMiB")
-    return gpu | {"memory_gib": _gib(mib)} if mib else gpu
+    if mib:
+        return gpu | {"memory_gib": _gib(mib)}
+    return gpu
 
 
 def _gib(mib: float) -> float:
@@ -230,12 +235,18 @@ def _bandwidths(network: Row) -> dict[str, float]:
         gbps = int(words[2] or 1) * float(words[3])
         if words[4].lower() == "megabit":
             gbps /= 1000
-        worded = {"Peak": gbps} if words[1] else {"Baseline": gbps, "Peak": gbps}
+        if words[1]:
+            worded = {"Peak": gbps}
+        else:
+            worded = {"Baseline": gbps, "Peak": gbps}
     bandwidths = {}
     cards = network.get("NetworkCards") or ()
     for which in ("Baseline", "Peak"):
         figures = [card.get(f"{which}BandwidthInGbps") for card in cards]
-        total = sum(figures) if figures and all(figures) else worded.get(which)
+        if figures and all(figures):
+            total = sum(figures)
+        else:
+            total = worded.get(which)
         if total and len(figures) > 1:
             total = min(total, worded.get(which, total))
         if total:
@@ -269,7 +280,9 @@ def _product(row: Any) -> tuple[str, list[Decimal]] | None:
     if not isinstance(name, str) or not name or not prices:
         raise ValueError("no type, or no price per hour in US dollars")
     # RunInstances:0002 and the like are Windows, SQL Server or BYOL under the same name.
-    return (name, [_amount(text) for text in prices]) if operation == "RunInstances" else None
+    if operation == "RunInstances":
+        return (name, [_amount(text) for text in prices])
+    return None
 
 
 def _change(row: Row, zone_ids: Mapping[str, str]) -> tuple[tuple[str, str], int, Decimal] | None:

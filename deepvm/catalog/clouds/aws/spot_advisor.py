@@ -51,7 +51,9 @@ class AdvisorProvider(Provider):
         if isinstance(self._regions, CloudError):
             raise self._regions
         tables = self._regions.get(region)
-        types = tables.get("Linux") if isinstance(tables, dict) else None
+        types = None
+        if isinstance(tables, dict):
+            types = tables.get("Linux")
         if not isinstance(types, dict):
             raise self.file.unreadable(f"the file has no table for Linux in {region}")
         # type() and not isinstance(): True is no band.
