@@ -28,7 +28,7 @@ from pathlib import Path
 from types import TracebackType
 
 from deepvm.errors import CheckpointError
-from deepvm.io.agent_board import SaveReason, Scheduled
+from deepvm.io.agent_board import SaveReason, ScheduledSave
 from deepvm.io.agent_link import SAVE_EVERY, AgentLink
 
 __all__ = ["backup", "check_save", "enter_step", "exit_step", "latest", "step_context"]
@@ -53,8 +53,8 @@ class _Training:
 
         Below 0: unknown, or it was a save.
         """
-        self.due: Scheduled | None = None
-        self.current: Scheduled | None = None
+        self.due: ScheduledSave | None = None
+        self.current: ScheduledSave | None = None
         """The save that the script was told of, or that its backup answers; for one step."""
         self.current_step = self.saved_step = -1
         self.due_ns = 0
@@ -72,11 +72,11 @@ class _Training:
                 self.every = 0
         return self.link
 
-    def wanted(self) -> Scheduled | None:
+    def wanted(self) -> ScheduledSave | None:
         """The save that was asked for after the last step, whether the script has looked or not."""
         return self.due or (self.current if self.current_step == self.steps else None)
 
-    def told(self, save: Scheduled) -> None:
+    def told(self, save: ScheduledSave) -> None:
         """The script saves now because of this."""
         self.current = save
         self.current_step = self.steps
@@ -165,7 +165,7 @@ def exit_step() -> None:
         state.steps, took_ns, between_ns if known else 0, between_ns + took_ns if known else 0
     )
     if due is None and state.every and not (state.base + state.steps) % state.every:
-        due = Scheduled(SaveReason.NONE)
+        due = ScheduledSave(SaveReason.NONE)
     if due is not None:
         state.due = due
     state.ended_ns = time.perf_counter_ns()
@@ -207,7 +207,7 @@ def backup(path: str | Path) -> None:
     state.due = None
     if due is not None and due.reason.holds:  # the script saves here by itself, and did not look
         state.told(due)
-    save = Scheduled(SaveReason.NONE)
+    save = ScheduledSave(SaveReason.NONE)
     stall_s = 0.0
     if state.current is not None and state.current_step == state.steps:
         save = state.current

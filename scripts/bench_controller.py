@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from deepvm.jobs.cloud import Listing, Start
-from deepvm.jobs.controller.controller import Controller, Submitted
+from deepvm.jobs.controller.controller import ControlledJob, Controller
 from deepvm.jobs.decisions.world import JobLimits, JobState, MachineRecord, Pool
 from deepvm.jobs.history.history import PLACE, History
 from deepvm.jobs.wire import HEADER, Sender, new_secret, secret_of
@@ -71,7 +71,7 @@ def control(folder: Path, secret: str, agents: int) -> None:
     history = History.open({PLACE: str(folder / "history.db")})
     history.add_job("bench", time.time(), folder, {}, world)
     spec = {"per_machine": 1, "tiers": [], "orphan_after_s": 1e9}
-    job = Submitted("bench", folder, secret, spec, list_s=10.0)
+    job = ControlledJob("bench", folder, secret, spec, list_s=10.0)
     asyncio.run(Controller(job, world, InstantCloud(), history).run())
 
 

@@ -37,7 +37,7 @@ from deepvm.checkpoint.format.shard import Shard
 from deepvm.checkpoint.tiers.base import Tier
 from deepvm.checkpoint.tiers.registry import open_tier
 from deepvm.errors import CheckpointError
-from deepvm.io.agent_board import AGENT, BOARD, Board, Flag, SaveReason, Scheduled
+from deepvm.io.agent_board import AGENT, BOARD, Board, Flag, SaveReason, ScheduledSave
 from deepvm.io.host_info import processor
 from deepvm.jobs.agent.trainer_socket import TrainerSocket
 from deepvm.reports.tables import Column, print_table
@@ -212,7 +212,7 @@ class Ranks:
         if message.get("ask") == "schedule":
             reason, limit_ms, request = message["save"]
             self.board.schedule(
-                int(message["step"]), Scheduled(SaveReason(reason), int(limit_ms), int(request))
+                int(message["step"]), ScheduledSave(SaveReason(reason), int(limit_ms), int(request))
             )
         return {}
 

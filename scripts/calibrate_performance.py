@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from deepvm.catalog.published.calibration import CALIBRATION, Calibration, key_of
-from deepvm.catalog.published.rows import SPLIT_LAYERS, Published, published
+from deepvm.catalog.published.rows import SPLIT_LAYERS, PublishedRun, published
 from deepvm.core.training.evidence import Evidence, learn
 from deepvm.io.atomic_write import write_bytes
 from deepvm.io.user_dirs import data_folder
@@ -45,12 +45,12 @@ def only(evidence: Evidence, wanted: Callable[[str], bool]) -> Evidence:
     return Evidence({name: i for i, name in enumerate(kept)}, evidence.mean[rows], root)
 
 
-def _splits_layers(run: Published) -> bool:
+def _splits_layers(run: PublishedRun) -> bool:
     """Whether it says something of its GPU, but is no run of its method: layers are split too."""
     return run.source == SPLIT_LAYERS and run.workload.batch < run.passes
 
 
-def _key(run: Published) -> tuple[str, str, str, str]:
+def _key(run: PublishedRun) -> tuple[str, str, str, str]:
     return key_of(run.workload, run.machine.accelerator, run.precision)
 
 

@@ -16,7 +16,7 @@ from support.jobs.agents import BareAgent
 
 import deepvm.training as dt
 from deepvm.errors import CheckpointError
-from deepvm.io.agent_board import AGENT, Flag, RankFlag, SaveReason, Scheduled
+from deepvm.io.agent_board import AGENT, Flag, RankFlag, SaveReason, ScheduledSave
 
 
 @pytest.fixture
@@ -246,7 +246,7 @@ def test_a_rank_that_saves_nothing_says_so(
         (3, SaveReason.INSURANCE),
         (5, SaveReason.EMERGENCY),
     ):
-        agent.board.schedule(step, Scheduled(reason, 0, step))
+        agent.board.schedule(step, ScheduledSave(reason, 0, step))
     for step in range(1, 7):
         with dt.step_context():
             pass

@@ -17,7 +17,7 @@ import torch
 from deepvm.checkpoint import arguments
 from deepvm.checkpoint.loading.resumable_loader import ResumableLoader
 from deepvm.checkpoint.loading.streams import warn_of_incomplete
-from deepvm.checkpoint.snapshot.copying import Copying, LayerSlots
+from deepvm.checkpoint.snapshot.copying import LayerSlots, SnapshotCopy
 from deepvm.checkpoint.snapshot.pipeline import Pipeline
 from deepvm.checkpoint.snapshot.snapshotter import COMPARE_EVERY, WAIT_S, Snapshotter
 from deepvm.checkpoint.training.accumulation import AccumulatedGradients
@@ -32,7 +32,7 @@ from deepvm.checkpoint.training.save_handle import Handle
 from deepvm.checkpoint.training.state import TrainingState
 from deepvm.core.preemption.savepolicy import SaveContext, SaveFacts, SavePolicy
 from deepvm.errors import CheckpointError, RequestError
-from deepvm.io.agent_board import Scheduled
+from deepvm.io.agent_board import ScheduledSave
 
 _HURRY_S = 10.0
 """With less time left than this, a version does not wait for a step."""
@@ -101,7 +101,7 @@ class Boundaries:
         self._between = BetweenSteps(
             self._state, looks=not self._loaders, switches=self._ranks.world == 1
         )
-        self._due: tuple[float | None, Scheduled | None] | None = None
+        self._due: tuple[float | None, ScheduledSave | None] | None = None
         """Deadline and agent request of a checkpoint that waits for the next batch or step."""
         self._due_at = 0
         self._warned_unfetched = False
@@ -319,7 +319,7 @@ class Boundaries:
             with without_autograd():
                 self._between.next_forward(set() if in_step else snapshots.changed)
 
-    def _before_layer(self, copies: Sequence[Copying]) -> None:
+    def _before_layer(self, copies: Sequence[SnapshotCopy]) -> None:
         self._end_pass(in_step=True)
         self._snapshotter.gate(*copies)
         if self._agent is not None:
@@ -404,7 +404,7 @@ class Boundaries:
             )
 
     def _begin(
-        self, deadline: float | None, scheduled: Scheduled | None, at_boundary: bool = False
+        self, deadline: float | None, scheduled: ScheduledSave | None, at_boundary: bool = False
     ) -> None:
         handle = self._requests.begun()
         handle = self._snapshotter.begin(
@@ -412,7 +412,7 @@ class Boundaries:
         )
         self._notify_agent(handle, scheduled)
 
-    def _take(self, deadline: float | None, scheduled: Scheduled | None) -> None:
+    def _take(self, deadline: float | None, scheduled: ScheduledSave | None) -> None:
         """Save the state between two iterations."""
         self._warn_of_gradients()
         self._begin(deadline, scheduled, at_boundary=True)
@@ -420,7 +420,7 @@ class Boundaries:
         if self._agent is not None:
             self._agent.sent()
 
-    def _await_batch(self, deadline: float | None, scheduled: Scheduled | None) -> None:
+    def _await_batch(self, deadline: float | None, scheduled: ScheduledSave | None) -> None:
         self._changed = False
         if self._due is None:
             self._due_at = self._version
@@ -459,7 +459,7 @@ class Boundaries:
             CheckpointError(f"version {self._version} was not saved: {reason}")
         )
 
-    def _notify_agent(self, handle: Handle, scheduled: Scheduled | None) -> None:
+    def _notify_agent(self, handle: Handle, scheduled: ScheduledSave | None) -> None:
         if self._agent is not None:
             self._agent.begun(handle, scheduled)
 

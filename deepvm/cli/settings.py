@@ -41,7 +41,7 @@ _FORMS = {
 Value = str | bool | list[str]  # of a setting; numbers stay text, because the planner reads them
 
 
-class Settable(NamedTuple):
+class SettableOption(NamedTuple):
     """An option that may be set: the forms of its values, and its default."""
 
     about: Option
@@ -49,9 +49,9 @@ class Settable(NamedTuple):
     default: Any
 
 
-def _settable() -> dict[str, Settable]:
+def _settable() -> dict[str, SettableOption]:
     """The options that may be set, as fields of RankFlags, which has all of them."""
-    found: dict[str, Settable] = {}
+    found: dict[str, SettableOption] = {}
     for field in fields(RankFlags):
         about = option_of(field)
         default = default_of(field)
@@ -60,7 +60,7 @@ def _settable() -> dict[str, Settable]:
         form = about.kind
         if isinstance(default, list):
             form = list
-        found[field.name] = Settable(about, {form}, default)
+        found[field.name] = SettableOption(about, {form}, default)
     found["policy"].forms.add(list)  # of sweep
     return found
 

@@ -92,7 +92,7 @@ class SaveReason(IntEnum):
         return self.holds or self is SaveReason.INSURANCE
 
 
-class Scheduled(NamedTuple):
+class ScheduledSave(NamedTuple):
     """A save at the end of a step. ``request``: its number, 0 for one by the save policy."""
 
     reason: SaveReason
@@ -104,7 +104,7 @@ class Scheduled(NamedTuple):
         return [int(self.reason), max(self.limit_ms - int(time.time() * 1000), 0), self.request]
 
     @classmethod
-    def of_others(cls, told: Sequence[int]) -> Scheduled:
+    def of_others(cls, told: Sequence[int]) -> ScheduledSave:
         """What another machine has told."""
         reason, left_ms, request = told
         return cls(SaveReason(reason), int(time.time() * 1000) + int(left_ms), int(request))
@@ -163,14 +163,14 @@ class Board:
         self.words[Flag.RESUMED] = 2**63
         self.words[Flag.TAKEN] = self.words[Flag.REQUEST]
 
-    def schedule(self, step: int, save: Scheduled, *, by_peers: bool = False) -> None:
+    def schedule(self, step: int, save: ScheduledSave, *, by_peers: bool = False) -> None:
         """Have all local ranks save at the end of a step; may be repeated at any time."""
         place = (_PEERS_RING_AT if by_peers else _RING_AT) + step % _RING * _ENTRY_WORDS
         words = self.words
         words[place + 1], words[place + 2], words[place + 3] = save
         words[place] = step  # last, and never taken back: ranks may be reading
 
-    def scheduled(self, step: int) -> Scheduled | None:
+    def scheduled(self, step: int) -> ScheduledSave | None:
         """The save at the end of a step, if any."""
         words = self.words
         place = _RING_AT + step % _RING * _ENTRY_WORDS
@@ -180,7 +180,7 @@ class Board:
                 return None
         if not step:
             return None
-        return Scheduled(SaveReason(words[place + 1]), words[place + 2], words[place + 3])
+        return ScheduledSave(SaveReason(words[place + 1]), words[place + 2], words[place + 3])
 
     def of_rank(self, local_rank: int, word: RankFlag) -> int:
         """A number of a local rank."""

@@ -18,7 +18,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from deepvm.io.agent_board import AGENT, BOARD, SOCKET, Board, Flag, RankFlag, SaveReason, Scheduled
+from deepvm.io.agent_board import (
+    AGENT,
+    BOARD,
+    SOCKET,
+    Board,
+    Flag,
+    RankFlag,
+    SaveReason,
+    ScheduledSave,
+)
 from deepvm.io.agent_peers import Peers, distributed
 
 EPOCH = "DEEPVM_EPOCH"
@@ -112,7 +121,7 @@ class AgentLink:
 
     def stepped(
         self, step: int, took_ns: int, between_ns: int = 0, of_ns: int = 0
-    ) -> Scheduled | None:
+    ) -> ScheduledSave | None:
         """Report the end of a step; returns the save that is due there, the same on all ranks.
 
         Of the ``of_ns`` since the end of the step before it, ``between_ns`` passed until this one
@@ -145,7 +154,7 @@ class AgentLink:
         due = self.board.scheduled(step)
         return due is None or not due.reason.holds
 
-    def _announce(self, step: int, save: Scheduled) -> None:
+    def _announce(self, step: int, save: ScheduledSave) -> None:
         """Announce a save to all ranks; until all machines have it, this rank waits.
 
         Tries one way after the other; if the first order arrives late, it repeats the second.
@@ -164,14 +173,16 @@ class AgentLink:
         self.announced_s = time.perf_counter() - began_s
 
     @property
-    def unseen(self) -> Scheduled | None:
+    def unseen(self) -> ScheduledSave | None:
         """The request that a single rank has not seen."""
         words = self._words
         if self.world > 1 or words[Flag.REQUEST] == self._request:
             return None
-        return Scheduled(SaveReason(words[Flag.REASON]), words[Flag.LIMIT_MS], words[Flag.REQUEST])
+        return ScheduledSave(
+            SaveReason(words[Flag.REASON]), words[Flag.LIMIT_MS], words[Flag.REQUEST]
+        )
 
-    def asked(self) -> Scheduled | None:
+    def asked(self) -> ScheduledSave | None:
         """The request that a single rank has not seen, outside of steps; from now on it has."""
         if self.unseen is None:
             return None
@@ -201,7 +212,7 @@ class AgentLink:
         alone = self._words[Flag.ALONE] and self.world > 1
         return not alone or self.world == self._local_world or self._peers is not None
 
-    def asked_here(self) -> Scheduled | None:
+    def asked_here(self) -> ScheduledSave | None:
         """A request that this machine alone has received; once."""
         if self._words[Flag.REQUEST] != self._request:
             return self._asked()
@@ -215,14 +226,14 @@ class AgentLink:
         # With several ranks it is announced a step ahead.
         return due != self._due and due > 0 and step >= due - (self.world > 1)
 
-    def _asked(self) -> Scheduled:
+    def _asked(self) -> ScheduledSave:
         """What is asked for; from now on it is known."""
         words = self._words
         self._due = self._words[Flag.DUE]
         if words[Flag.REQUEST] == self._request:
-            return Scheduled(SaveReason.INSURANCE)
+            return ScheduledSave(SaveReason.INSURANCE)
         self._request = words[Flag.REQUEST]
-        found = Scheduled(SaveReason(words[Flag.REASON]), words[Flag.LIMIT_MS], self._request)
+        found = ScheduledSave(SaveReason(words[Flag.REASON]), words[Flag.LIMIT_MS], self._request)
         words[Flag.TAKEN] = self._request  # last: until then its reason stays
         return found
 
@@ -230,7 +241,7 @@ class AgentLink:
         """Report that the state after a step is being saved."""
         self.board.set_of_rank(self.local_rank, RankFlag.VERSION, step)
 
-    def hold(self, step: int, save: Scheduled) -> None:
+    def hold(self, step: int, save: ScheduledSave) -> None:
         """Wait at the end of a saved step, while what is done next would be lost."""
         if not save.reason.holds:
             return
@@ -241,7 +252,7 @@ class AgentLink:
             time.sleep(_POLL_S)
         board.set_of_rank(self.local_rank, RankFlag.HELD, 0)
 
-    def is_resumed(self, save: Scheduled) -> bool:
+    def is_resumed(self, save: ScheduledSave) -> bool:
         """Whether no rank need hold for a save any more."""
         return self._words[Flag.RESUMED] >= save.request
 

@@ -17,7 +17,7 @@ import threading
 import time
 from typing import Any
 
-from deepvm.io.agent_board import Board, Flag, SaveReason, Scheduled
+from deepvm.io.agent_board import Board, Flag, SaveReason, ScheduledSave
 
 _LOOK_S = 0.1
 _SELDOM = 10
@@ -76,7 +76,7 @@ class Peers:
         store = torch_distributed.PrefixStore("deepvm", store)
         return cls(board, store, rank=rank, local_rank=local_rank, world=world)
 
-    def schedule(self, step: int, save: Scheduled) -> None:
+    def schedule(self, step: int, save: ScheduledSave) -> None:
         """Have all ranks save at the end of a step, by rank 0, which takes part only then."""
         store = self._store
         try:
@@ -132,21 +132,21 @@ class Peers:
         store = self._store
         if words[Flag.REQUEST] != self._wished:
             self._wished = words[Flag.REQUEST]
-            wish = Scheduled(SaveReason(words[Flag.REASON]), words[Flag.LIMIT_MS], self._wished)
+            wish = ScheduledSave(SaveReason(words[Flag.REASON]), words[Flag.LIMIT_MS], self._wished)
             words[Flag.TAKEN] = self._wished
             place = store.add("wishes", 1)
             store.set(f"wish/{place}", json.dumps(wish.for_others()))
         while store.check([f"save/{self._saves + 1}"]):
             self._saves += 1
             step, *save = json.loads(store.get(f"save/{self._saves}"))
-            self._board.schedule(step, Scheduled.of_others(save), by_peers=True)
+            self._board.schedule(step, ScheduledSave.of_others(save), by_peers=True)
             store.add(f"seen/{self._saves}", 1)
 
     def _collect(self) -> None:
         """What other machines' agents want."""
         while self._store.check([f"wish/{self._heard + 1}"]):
             self._heard += 1
-            wish = Scheduled.of_others(json.loads(self._store.get(f"wish/{self._heard}")))
+            wish = ScheduledSave.of_others(json.loads(self._store.get(f"wish/{self._heard}")))
             self._board.request(wish.reason, wish.limit_ms)
 
     def close(self) -> None:

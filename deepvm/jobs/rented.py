@@ -21,7 +21,7 @@ from deepvm.jobs.static_hosts import StaticHosts, pool_of
 
 
 @dataclass(frozen=True)
-class Rented:
+class RentalPlan:
     """Machines of one type, some on demand, and anchors.
 
     ``others``, ``other_anchors``: the types of the next-ranked clusters, for when none of this one
@@ -40,13 +40,13 @@ class Rented:
     usd_per_hour: float | None = None
 
 
-def rented_of(job: JobFile, beside: Path) -> Rented:
+def rented_of(job: JobFile, beside: Path) -> RentalPlan:
     """What the job file in the folder ``beside`` asks for. Raises RequestError."""
     machines = job.machines
     if machines.type is not None:
         least, most = _counts(job, 1)
         steadies = most if machines.market == "on-demand" else 0
-        rented = Rented(machines.type, least, most, steadies)
+        rented = RentalPlan(machines.type, least, most, steadies)
     elif machines.plan is not None:
         rented = _planned(beside / machines.plan, machines.plan)
     else:
@@ -60,7 +60,7 @@ def rented_of(job: JobFile, beside: Path) -> Rented:
     return rented
 
 
-def taken_of(job: JobFile, own: StaticHosts) -> Rented:
+def taken_of(job: JobFile, own: StaticHosts) -> RentalPlan:
     """The hosts that a job takes: all that train, or ``count`` of them.
 
     Raises RequestError: there are not so many.
@@ -76,7 +76,7 @@ def taken_of(job: JobFile, own: StaticHosts) -> Rented:
     least, most = _counts(job, len(train))
     if not 1 <= most <= len(train):
         raise RequestError("machines.count", most, f"at most {len(train)}, the hosts that train")
-    return Rented(train[0].instance_type, least, most, most, anchor, 1 if anchor else 0)
+    return RentalPlan(train[0].instance_type, least, most, most, anchor, 1 if anchor else 0)
 
 
 def _counts(job: JobFile, default: int) -> tuple[int, int]:
@@ -86,7 +86,7 @@ def _counts(job: JobFile, default: int) -> tuple[int, int]:
     return (count, count)
 
 
-def _planned(file: Path, name: str) -> Rented:
+def _planned(file: Path, name: str) -> RentalPlan:
     """The first configuration of a plan. Raises RequestError."""
     try:
         plan = load_plan(file)
@@ -112,16 +112,16 @@ def _planned(file: Path, name: str) -> Rented:
     return replace(rented, usd_per_hour=None if plan.budget is None else float(plan.budget))
 
 
-def _of_plan(plan: Plan) -> Rented:
+def _of_plan(plan: Plan) -> RentalPlan:
     count = plan.training_count
-    rented = Rented(plan.training.instance_type, count, count, plan.training.on_demand_count)
+    rented = RentalPlan(plan.training.instance_type, count, count, plan.training.on_demand_count)
     memory = plan.memory
     if memory is None:
         return rented
     return replace(rented, anchor=memory.instance_type, anchors=memory.on_demand_count)
 
 
-def _recommended(usd_per_hour: float) -> Rented:
+def _recommended(usd_per_hour: float) -> RentalPlan:
     """The best cluster for a budget, as ``deepvm recommend`` names it.
 
     Raises RequestError: it buys none.
@@ -139,16 +139,16 @@ def _recommended(usd_per_hour: float) -> Rented:
     return _with_fallbacks(best, others)
 
 
-def _of_cluster(cluster: Cluster) -> Rented:
+def _of_cluster(cluster: Cluster) -> RentalPlan:
     count = cluster.gpu_count
-    rented = Rented(cluster.gpu.name, count, count, cluster.on_demand_count)
+    rented = RentalPlan(cluster.gpu.name, count, count, cluster.on_demand_count)
     memory = cluster.memory
     if memory is None:
         return rented
     return replace(rented, anchor=memory.instance.name, anchors=memory.count)
 
 
-def _with_fallbacks(best: Rented, others: Iterable[Rented]) -> Rented:
+def _with_fallbacks(best: RentalPlan, others: Iterable[RentalPlan]) -> RentalPlan:
     """With the types of other clusters that can replace those of the best one."""
     known = load_catalog().by_name
 

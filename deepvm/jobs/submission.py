@@ -28,7 +28,7 @@ from deepvm.errors import DataError, Issue, JobFormatError, RequestError
 from deepvm.io.atomic_write import write_private
 from deepvm.jobs.cloud import Cloud, HostsController, RefusedError, RemoteCloud
 from deepvm.jobs.clouds.registry import find_cloud, open_cloud
-from deepvm.jobs.controller.controller import Submitted
+from deepvm.jobs.controller.controller import ControlledJob
 from deepvm.jobs.decisions.injection import Injection
 from deepvm.jobs.decisions.markets import is_on_demand, least_usd_per_hour, most_of, within_budget
 from deepvm.jobs.decisions.pool_choice import in_order, record_of
@@ -348,7 +348,7 @@ def head_pool(cloud: Cloud) -> Pool | None:
 
 def submit(
     job: JobFile, file: Path, history: History, *, detach: bool = False
-) -> tuple[Submitted, JobState]:
+) -> tuple[ControlledJob, JobState]:
     """Write a new job down: from now on it can be resumed.
 
     ``detach``: not here, if its machines cannot reach this computer.
@@ -456,7 +456,7 @@ _TOLD = (
 """Keys of a job file that agents get as they are."""
 
 
-def submitted(name: str, folder: Path, spec: JsonObject) -> Submitted:
+def submitted(name: str, folder: Path, spec: JsonObject) -> ControlledJob:
     """A job as its controller runs it, from what was written down. Raises DataError."""
     inject = spec["inject"]
     hosts = StaticHosts.load(folder)
@@ -488,7 +488,7 @@ def submitted(name: str, folder: Path, spec: JsonObject) -> Submitted:
         injection = Injection.of(inject)
     code = folder / CODE if (folder / CODE).exists() else None
     list_s = 1.0 if cloud.near else 5.0
-    return Submitted(name, folder, secret_in(folder), told, code, injection, list_s)
+    return ControlledJob(name, folder, secret_in(folder), told, code, injection, list_s)
 
 
 def _gpus(instance_type: str, *, known: bool) -> int:
@@ -511,7 +511,7 @@ def resumed(
     deadline_s: float | None = None,
     timeouts: JsonObject = MappingProxyType({}),
     max_price: float | None = None,
-) -> tuple[Submitted, JobState]:
+) -> tuple[ControlledJob, JobState]:
     """A job without a live controller, maybe stopped or failed, with new limits if given.
 
     ``timeouts``: those to change, of :class:`JobLimits`; ``max_price``: a new price limit, $/h;

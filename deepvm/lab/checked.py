@@ -27,7 +27,7 @@ class GateFailure(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckedRuns:
     """The runs of a folder.
 
     Attributes:
@@ -76,7 +76,7 @@ class Checked:
         return [(run, gates[ARTEFACTS]) for run, gates in self.runs.items() if gates.get(ARTEFACTS)]
 
 
-def check(out: Path, *, published: bool = False) -> tuple[Checked, list[tuple[Records, bool]]]:
+def check(out: Path, *, published: bool = False) -> tuple[CheckedRuns, list[tuple[Records, bool]]]:
     """All runs of a folder, and the records of those that are whole, with whether they have passed.
 
     Args:
@@ -113,7 +113,7 @@ def check(out: Path, *, published: bool = False) -> tuple[Checked, list[tuple[Re
             gates[name][ARTEFACTS] = gates[name][ARTEFACTS] or missing
             gates[name][STORIES] = gates[name][STORIES] or wrong
     judged = [(one, not any(gates[one.folder.name].values())) for one in whole]
-    return Checked(gates, [name for name in planned.runs if name not in gates]), judged
+    return CheckedRuns(gates, [name for name in planned.runs if name not in gates]), judged
 
 
 def _listed(row: Row, run: Records, *, passed: bool) -> str:

@@ -21,11 +21,11 @@ from deepvm.lab.faults.fault import (
     LIMIT,
     DiskFault,
     Fault,
+    FaultInjection,
     FaultSchedule,
     FromOne,
     FromZero,
     MachineFault,
-    Strike,
     random_steps,
 )
 from deepvm.lab.faults.fault_registry import FAULTS, find_fault
@@ -197,7 +197,7 @@ class Run:
     strategy: str | None
     seed: int
     worlds: tuple[tuple[int, int], ...]
-    strikes: tuple[Strike, ...] = ()
+    strikes: tuple[FaultInjection, ...] = ()
     disk: dict[str, FaultSchedule] = field(default_factory=dict)
 
     @property
@@ -254,7 +254,7 @@ def _run(matrix: MatrixFile, suite: Suite, variant: str, seed: int) -> Run:
     strategy = SHORT.get(variant, variant)
     if suite.failure == CALM:
         return Run(suite, variant, strategy, seed, worlds)
-    strikes: list[Strike] = []
+    strikes: list[FaultInjection] = []
     disk: dict[str, FaultSchedule] = {}
     world = matrix.least
     for name, schedule in _faults(matrix.failures[suite.failure]):

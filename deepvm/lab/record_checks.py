@@ -55,25 +55,25 @@ class Event(TypedDict):
     attempt: Count
 
 
-class Started(Event):
+class StartEvent(Event):
     """A process."""
 
     pid: Count
 
 
-class Timed(Event):
+class TimedEvent(Event):
     """Something that took time."""
 
     seconds: Seconds
 
 
-class Restored(Timed):
+class RestoreEvent(TimedEvent):
     """A checkpoint; 0 without one."""
 
     step: Count
 
 
-class Stalled(Restored):
+class StallEvent(RestoreEvent):
     """Training has waited for a checkpoint."""
 
     in_step: bool
@@ -81,19 +81,19 @@ class Stalled(Restored):
     write_s: Seconds
 
 
-class Warned(Event):
+class WarningEvent(Event):
     """A warning."""
 
     text: str
 
 
 _EVENTS = {
-    "started": Started,
-    "restored": Restored,
-    "closed": Timed,
-    "slowed": Timed,
-    "warned": Warned,
-    "stalled": Stalled,
+    "started": StartEvent,
+    "restored": RestoreEvent,
+    "closed": TimedEvent,
+    "slowed": TimedEvent,
+    "warned": WarningEvent,
+    "stalled": StallEvent,
 }
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from deepvm.io.atomic_write import write_bytes
 from deepvm.lab.audit.gates import verdicts
 from deepvm.lab.audit.references import with_references
-from deepvm.lab.faults.fault import Strike
+from deepvm.lab.faults.fault import FaultInjection
 from deepvm.lab.launchers.launcher_registry import find_launcher
 from deepvm.lab.matrix import CALM, NONE, Dataset, MatrixFile, Model, Run, Suite
 from deepvm.lab.matrix_runner import config_of
@@ -43,7 +43,7 @@ class Control:
     gate: str
     strategy: str = "blocking"
     world: int = 2
-    strikes: Sequence[Strike] = field(default_factory=lambda: (Strike("exit", 40),))
+    strikes: Sequence[FaultInjection] = field(default_factory=lambda: (FaultInjection("exit", 40),))
     dropout: float = 0.1
     everywhere: bool = False
     steps: int = STEPS
@@ -80,7 +80,7 @@ CONTROLS: Mapping[str, Control] = {
     "noised-loss": Control(
         "a step that is done again is logged with another loss",
         "replays",
-        strikes=(Strike("exit", 42),),
+        strikes=(FaultInjection("exit", 42),),
         spoil=_noise,
     ),
     "uncloned": Control(
@@ -88,7 +88,7 @@ CONTROLS: Mapping[str, Control] = {
         "a snapshot shares memory with the optimizer",
         "parameters",
         "overlapped",
-        strikes=(Strike("exit", 41),),
+        strikes=(FaultInjection("exit", 41),),
         steps=STEPS - 1,
     ),
     "one-rank-random": Control("only rank 0's random states are saved", "parameters"),
@@ -96,18 +96,18 @@ CONTROLS: Mapping[str, Control] = {
         "gradients of 4 ranks are added in another order", "parameters", world=4, dropout=0.0
     ),
     "vacuous": Control(
-        "a kill strikes before training has begun", "failures", strikes=(Strike("kill", 0),)
+        "a kill strikes before training has begun", "failures", strikes=(FaultInjection("kill", 0),)
     ),
     "orphan": Control(
         "a process that is given up goes on writing",
         "leftovers",
         world=1,
-        strikes=(Strike("kill", 21),),
+        strikes=(FaultInjection("kill", 21),),
     ),
     "early-commit": Control(
         "a checkpoint is committed before its data",
         "stories",
-        strikes=(Strike("kill", 39, target="write"),),
+        strikes=(FaultInjection("kill", 39, target="write"),),
     ),
     "never-restores": Control("an attempt begins anew, though there are checkpoints", "stories"),
     "lost-record": Control("the log of checkpoints is not there", "artefacts", spoil=_lose),

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deepvm.core.cluster.cluster import (
-    Binding,
+    BindingConstraint,
     Cluster,
     JobEstimate,
     NodeGroup,
@@ -82,7 +82,7 @@ def describe(
     choice: Choice,
     candidates: Candidates,
     rank: int = 1,
-    binding: tuple[Binding, ...] = (),
+    binding: tuple[BindingConstraint, ...] = (),
     *,
     elsewhere: bool = False,
 ) -> Recommendation:
@@ -335,7 +335,7 @@ def improvement(old: Choice, new: Choice, request: PlanRequest) -> float | None:
     return None
 
 
-def binding(choice: Choice, candidates: Candidates) -> tuple[Binding, ...]:
+def binding(choice: Choice, candidates: Candidates) -> tuple[BindingConstraint, ...]:
     """The constraints that stop the next larger cluster of the same types that is better.
 
     It is searched without limits, and each limit that it breaks is binding. So is saturation, if
@@ -375,14 +375,14 @@ def binding(choice: Choice, candidates: Candidates) -> tuple[Binding, ...]:
     if count > now.gpu_count + 1:
         cluster += ", the next number that is better,"
 
-    def broken_with(nodes: int) -> list[Binding]:
+    def broken_with(nodes: int) -> list[BindingConstraint]:
         """Budget and quotas that so many memory nodes break."""
         found = []
         micro_usd = int(sizes.price[row]) + nodes * node_price
         if micro_usd > request.budget_micro_usd:
             over = format_usd(micro_usd - request.budget_micro_usd)
             reason = f"{cluster} would cost {format_usd(micro_usd)} $/h, {over} over the budget"
-            found.append(Binding("budget", reason))
+            found.append(BindingConstraint("budget", reason))
         used = [
             (now.gpu, Market.SPOT, int(sizes.spot[row])),
             (now.gpu, Market.ON_DEMAND, int(sizes.on_demand[row])),
@@ -395,7 +395,7 @@ def binding(choice: Choice, candidates: Candidates) -> tuple[Binding, ...]:
                 name = "reservation"
                 if instance.reserved is None:
                     name = "quota"
-                found.append(Binding(name, reason))
+                found.append(BindingConstraint(name, reason))
         return found
 
     broken = broken_with(more)
@@ -406,47 +406,51 @@ def binding(choice: Choice, candidates: Candidates) -> tuple[Binding, ...]:
         needs = f"{count} senders need {more} memory nodes"
         if most is not None and more > most:
             reason = f"{needs} (n/m < {pair}); a version is split over at most {most}"
-            broken.append(Binding("saturation", reason))
+            broken.append(BindingConstraint("saturation", reason))
         elif more > memory.count and len(broken_with(memory.count)) < len(broken):
             reason = f"{needs}, not {memory.count} (n/m < {pair})"
-            broken.append(Binding("saturation", reason))
+            broken.append(BindingConstraint("saturation", reason))
         elif senders < more <= memory.count and len(broken_with(senders)) < len(broken):
             holds = f"{more} x {memory.instance.name} hold {request.held} together (eq. 6)"
             reason = f"{holds} and receive them in time; {count} senders need {senders}"
-            broken.append(Binding("memory", reason))
+            broken.append(BindingConstraint("memory", reason))
     if count > request.max_nodes:
         reason = f"{count} VMs would train; the limit is {request.max_nodes}"
-        broken.append(Binding("max-nodes", reason))
+        broken.append(BindingConstraint("max-nodes", reason))
     if request.work is not None:
         total_s = float(sizes.total_s[row])
         once_usd = float(request.work.besides_usd)
         bill = float(sizes.billed_s[row]) / 3600 * int(price[row]) / MICRO_USD + once_usd
         if total_s > (request.work.deadline_s or math.inf):
             reason = f"{what} would be expected to take {format_seconds(total_s)}"
-            broken.append(Binding("deadline", reason))
+            broken.append(BindingConstraint("deadline", reason))
         if bill > (request.work.total_budget or math.inf):
             reason = f"{what} would be expected to cost {bill:.2f} $ in all"
-            broken.append(Binding("total-budget", reason))
+            broken.append(BindingConstraint("total-budget", reason))
     if not broken and request.weighs_doubt:
         broken.append(_by_the_ranking(choice, sizes, row, cluster))
     return tuple(broken)
 
 
-def _by_the_ranking(choice: Choice, sizes: TrainingTable, row: int, larger: str) -> Binding:
+def _by_the_ranking(
+    choice: Choice, sizes: TrainingTable, row: int, larger: str
+) -> BindingConstraint:
     """Why a better, allowed larger cluster is not first: not trusted, or hardly better."""
     count = int(sizes.count[row])
     curve = sizes.curves[int(sizes.type_index[row])]
     law = law_of(curve)
     if sizes.trusted[row] or not choice.block.sizes.trusted[choice.size]:
-        return Binding("worth", f"{larger} is allowed, and too little better for its price")
+        return BindingConstraint(
+            "worth", f"{larger} is allowed, and too little better for its price"
+        )
     if law is not None and count > law.known.proven_vms:
         reason = f"with {larger} {law.known.too_many(count)}: '--global-batch' sets it"
-        return Binding("batch-size", reason)
+        return BindingConstraint("batch-size", reason)
     reason = (
         f"{larger} is more than 1.5 times the {curve.fitted_to or 0:g} that such clusters were"
         " checked with; '--extrapolate' believes it"
     )
-    return Binding("extrapolation", reason)
+    return BindingConstraint("extrapolation", reason)
 
 
 def _all_sizes(choice: Choice, candidates: Candidates) -> TrainingTable:
@@ -462,17 +466,19 @@ def _all_sizes(choice: Choice, candidates: Candidates) -> TrainingTable:
 
 def _late(
     choice: Choice, request: PlanRequest, sizes: TrainingTable, better: npt.NDArray[np.int64]
-) -> Iterator[Binding]:
+) -> Iterator[BindingConstraint]:
     """The deadline, if it forbids a better smaller cluster, such as one with a lower bill."""
     if request.work is None or request.work.deadline_s is None:
         return
     for row in better[sizes.total_s[better] > request.work.deadline_s][-1:].tolist():
         took = format_seconds(float(sizes.total_s[row]))
         what = f"{sizes.count[row]} x {choice.cluster.gpu.name} would be better"
-        yield Binding("deadline", f"{what}, but expected to take {took}")
+        yield BindingConstraint("deadline", f"{what}, but expected to take {took}")
 
 
-def _endless(choice: Choice, request: PlanRequest, sizes: TrainingTable) -> Iterator[Binding]:
+def _endless(
+    choice: Choice, request: PlanRequest, sizes: TrainingTable
+) -> Iterator[BindingConstraint]:
     """Preemptions, if a faster, larger cluster would never finish because of them."""
     if request.work is None or request.needs_work:
         return
@@ -489,4 +495,4 @@ def _endless(choice: Choice, request: PlanRequest, sizes: TrainingTable) -> Iter
             f"{sizes.count[row]} x {gpu.name} would be stopped every {each}, and the job would"
             " never end"
         )
-        yield Binding("preemptions", reason)
+        yield BindingConstraint("preemptions", reason)

@@ -31,7 +31,7 @@ _LITTLE_MORE = Decimal("1.1")  # times the budget
 
 
 @dataclass(frozen=True)
-class Placed:
+class RankedPlan:
     """A recommendation, with its rank among all regions, and its region's answer."""
 
     answer: Recommendations
@@ -43,7 +43,7 @@ class Comparison(Answer):
     """The answers of several regions, the best region first, and the best clusters of all."""
 
     answers: tuple[Recommendations, ...]
-    ranked: tuple[Placed, ...]
+    ranked: tuple[RankedPlan, ...]
 
     @property
     def of_several_clouds(self) -> bool:
@@ -57,18 +57,18 @@ class Comparison(Answer):
         return catalog.region
 
     @property
-    def first_for_more(self) -> tuple[Decimal, Placed] | None:
+    def first_for_more(self) -> tuple[Decimal, RankedPlan] | None:
         """The lowest budget up to 10 % higher, $/h, at which another answer comes first; which.
 
         By the rules of :func:`compare`, with what that budget buys in each of them.
         """
         request = self.answers[0].request
         changes = [
-            (c.budget, Placed(a, c.recommendation))
+            (c.budget, RankedPlan(a, c.recommendation))
             for a in self.answers
             if (c := a.next_change) is not None
         ]
-        firsts = [Placed(a, a[0]) for a in self.answers if a]
+        firsts = [RankedPlan(a, a[0]) for a in self.answers if a]
         most = request.budget * _LITTLE_MORE
         for budget in sorted({budget for budget, _ in changes if budget <= most}):
             bought = [placed for least, placed in changes if least <= budget]
@@ -92,9 +92,9 @@ class Comparison(Answer):
 def compare(answers: Sequence[Recommendations]) -> Comparison:
     """Rank the clusters of all answers by the rules within one region, then by region name."""
     if len(answers) == 1:
-        return Comparison(tuple(answers), tuple(Placed(answers[0], r) for r in answers[0]))
-    left = sorted((Placed(a, r) for a in answers for r in a), key=_tie_break)
-    ranked: list[Placed] = []
+        return Comparison(tuple(answers), tuple(RankedPlan(answers[0], r) for r in answers[0]))
+    left = sorted((RankedPlan(a, r) for a in answers for r in a), key=_tie_break)
+    ranked: list[RankedPlan] = []
     while left:
         best = left.pop(_first(left, answers[0].request))
         ranked.append(
@@ -120,7 +120,7 @@ def _where(catalog: Catalog) -> tuple[str, str]:
     return catalog.region, catalog.name
 
 
-def _first(left: Sequence[Placed], request: PlanRequest) -> int:
+def _first(left: Sequence[RankedPlan], request: PlanRequest) -> int:
     """Which comes first of those that are left.
 
     One that perhaps cannot be had, or whose whole bill is not known, comes after the best of the
@@ -141,7 +141,7 @@ def _first(left: Sequence[Placed], request: PlanRequest) -> int:
     return best
 
 
-def _is_sure(placed: Placed, request: PlanRequest) -> bool:
+def _is_sure(placed: RankedPlan, request: PlanRequest) -> bool:
     """Whether it is known to be available, with rates for all that users ask of the bill."""
     bill = placed.recommendation.bill
     extras = request.extras
@@ -152,7 +152,7 @@ def _is_sure(placed: Placed, request: PlanRequest) -> bool:
     return not placed.answer.catalog.unsure and not (unknown & set(extras.given)) - extras.excluded
 
 
-def _best(left: Sequence[Placed], request: PlanRequest) -> int:
+def _best(left: Sequence[RankedPlan], request: PlanRequest) -> int:
     """The best as if each could be had, of equals the first."""
     worth = [_worth(p.recommendation, request) for p in left]
     if not request.weighs_doubt:
@@ -203,7 +203,7 @@ def _doubt(cluster: Cluster, request: PlanRequest) -> SpeedUncertainty | None:
     return speed.doubt
 
 
-def _tie_break(placed: Placed) -> tuple[object, ...]:
+def _tie_break(placed: RankedPlan) -> tuple[object, ...]:
     cluster = placed.recommendation.cluster
     where = _where(placed.answer.catalog)
     if cluster.memory:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -403,7 +404,7 @@ def open_quotas(name: str | None, catalog: Catalog, say: Say) -> tuple[Quota, ..
 
     None for the catalog's own, none at all for ``none``, else a file's.
 
-    Raises DataError.
+    Raises DataError, or RequestError for a number of vCPUs, which lacks family and market.
     """
     if name is None:
         return None
@@ -411,6 +412,9 @@ def open_quotas(name: str | None, catalog: Catalog, say: Say) -> tuple[Quota, ..
         return ()
     from deepvm.catalog.store import load_quotas
 
+    if name[:1].isdigit() and not os.path.exists(name):
+        allowed = "none, or a JSON file of limits by family and market"
+        raise RequestError("quota", name, allowed)
     quotas = load_quotas(name)
     families = sorted({i.quota_family for i in catalog})
     for family in dict.fromkeys(q.family for q in quotas if q.family not in families):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from deepvm.core.cluster.cluster import Binding, JobEstimate, Recommendation, Spread
+from deepvm.core.cluster.cluster import BindingConstraint, JobEstimate, Recommendation, Spread
 from deepvm.core.options import whole
 from deepvm.core.units import format_seconds
 from deepvm.errors import RequestError, SimulationError
@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     from deepvm.simulator.results import Results
 
 Say: TypeAlias = Callable[[str], None]
-LeftOut: TypeAlias = tuple[Recommendation, Binding]  # a cluster, and the limit that it breaks
+LeftOut: TypeAlias = tuple[
+    Recommendation, BindingConstraint
+]  # a cluster, and the limit that it breaks
 
 RUNS = 400  # where the closed form does not hold: the mean is then known to a few per mille
 MAX_RUNS = 100_000  # of --simulate; more add no information
@@ -120,7 +122,7 @@ def with_traced_lifetimes(answer: Recommendations) -> Recommendations:
     return replace(answer, traced_lifetimes=found)
 
 
-def _nothing_left(answer: Recommendations, limit: Binding) -> Recommendations:
+def _nothing_left(answer: Recommendations, limit: BindingConstraint) -> Recommendations:
     advice = "raise the total budget"
     if limit.constraint == "deadline":
         advice = "allow more time"
@@ -246,7 +248,7 @@ def simulate_rows(
     """
     simulators: dict[str, _Simulator] = {}
     simulated: list[SweepRow] = []
-    broken: list[Binding] = []
+    broken: list[BindingConstraint] = []
     for row in rows:
         if row.recommendation is not None and row.reference is not None:
             simulator = simulators.setdefault(
@@ -348,7 +350,7 @@ def _outlook(found: Results, r: Recommendation, deadline_s: float | None) -> Job
     )
 
 
-def _broken(work: Work, r: Recommendation) -> list[Binding]:
+def _broken(work: Work, r: Recommendation) -> list[BindingConstraint]:
     """The job's limits that the simulated means break."""
     outlook = r.outlook
     found = []
@@ -356,9 +358,11 @@ def _broken(work: Work, r: Recommendation) -> list[Binding]:
     if work.deadline_s is not None and outlook.total_s > work.deadline_s:
         took = format_seconds(outlook.total_s, up=True)
         found.append(
-            Binding("deadline", f"{r.cluster} takes {took} when simulated, more than the deadline")
+            BindingConstraint(
+                "deadline", f"{r.cluster} takes {took} when simulated, more than the deadline"
+            )
         )
     if work.total_budget is not None and outlook.cost_usd > work.total_budget:
         bill = f"{outlook.cost_usd:.2f} $ when simulated, more than the total budget"
-        found.append(Binding("total-budget", f"{r.cluster} costs {bill}"))
+        found.append(BindingConstraint("total-budget", f"{r.cluster} costs {bill}"))
     return found

@@ -167,12 +167,6 @@ def test_a_number_is_no_file_of_quotas(
     code, out, err = run("recommend", "--pw", "3", *PAPER, "--quota", name)
     assert (code, out) == (2, "")
     assert f"--quota: '{name}' cannot be used; allowed: none, or a JSON file of limits" in err
-    # The example is one: what it shows can be read back, and has the number that was meant.
-    example = err[err.index('{"schema') :]
-    assert json.loads(example)["quotas"][0]["vcpus"] == (int(name) if name.isdigit() else 64)
-    Path("mine.json").write_text(example)
-    code, _, err = run("recommend", "--pw", "3", *PAPER, "--quota", "mine.json")
-    assert code in (0, 3) and "no type of catalog" not in err
 
 
 def test_a_file_whose_name_is_a_number_is_read(
@@ -226,7 +220,7 @@ def test_an_unmeasured_gpu_leads_to_its_estimate(output: str, run: Run) -> None:
         else next(t for t in err.splitlines() if "GPU" in t)
     )
     assert said.lower().startswith(
-        "no gpu type can be used: without measured eflops (h100): p5.48xlarge"
+        "no gpu type can be used: without measured eflops (h100): p5.4xlarge, p5.48xlarge"
     )
     assert (
         "To change that: allow the estimates of these types with --estimates, or measure their"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from deepvm.io import agent_board
-from deepvm.io.agent_board import AGENT, BOARD, Board, Flag, RankFlag, SaveReason, Scheduled
+from deepvm.io.agent_board import AGENT, BOARD, Board, Flag, RankFlag, SaveReason, ScheduledSave
 from deepvm.io.agent_link import AgentLink
 
 STEPS = 300
@@ -22,7 +22,7 @@ class Direct(AgentLink):
 
     def ask(self, message: Any, limit_s: float = 30.0) -> Any:
         reason, limit_ms, request = message["save"]
-        self.board.schedule(message["step"], Scheduled(SaveReason(reason), limit_ms, request))
+        self.board.schedule(message["step"], ScheduledSave(SaveReason(reason), limit_ms, request))
         return {}
 
 
@@ -68,15 +68,15 @@ def test_an_entry_that_a_rank_has_not_read_is_not_overwritten(
 ) -> None:
     board = Board.create(tmp_path / BOARD)
     for step in (4, 5, 6):  # rank 0 may be a step ahead of the slowest
-        board.schedule(step, Scheduled(SaveReason.USER))
+        board.schedule(step, ScheduledSave(SaveReason.USER))
     assert (
         all(board.scheduled(step) for step in (4, 5, 6))
         and not board.scheduled(7)
         and not board.scheduled(8)
     )
     monkeypatch.setattr(agent_board, "_RING", 1)
-    board.schedule(4, Scheduled(SaveReason.USER))
-    board.schedule(5, Scheduled(SaveReason.USER))
+    board.schedule(4, ScheduledSave(SaveReason.USER))
+    board.schedule(5, ScheduledSave(SaveReason.USER))
     assert not board.scheduled(4)  # this is what one entry alone would lose
 
 
@@ -85,11 +85,11 @@ def test_a_single_rank_saves_at_once_and_once(tmp_path: Path) -> None:
     link = AgentLink(tmp_path, rank=0, local_rank=0, world=1, local_world=1)
     assert link.stepped(1, 5) is None
     number = board.request(SaveReason.EMERGENCY, 77)
-    assert link.stepped(2, 5) == Scheduled(SaveReason.EMERGENCY, 77, number)
+    assert link.stepped(2, 5) == ScheduledSave(SaveReason.EMERGENCY, 77, number)
     assert link.stepped(3, 5) is None and link.asked() is None
     assert board.of_rank(0, RankFlag.STEP) == 3
     board.request(SaveReason.USER, 0)
-    assert link.asked() == Scheduled(SaveReason.USER, 0, number + 1)  # outside of steps as well
+    assert link.asked() == ScheduledSave(SaveReason.USER, 0, number + 1)  # outside of steps as well
 
 
 def test_a_weaker_request_does_not_hide_one_that_nobody_has_taken(tmp_path: Path) -> None:
@@ -98,22 +98,22 @@ def test_a_weaker_request_does_not_hide_one_that_nobody_has_taken(tmp_path: Path
     soon, later = now_ms + 60_000, now_ms + 600_000
     board.request(SaveReason.EMERGENCY, soon)
     board.request(SaveReason.INSURANCE, 0)
-    assert link.stepped(1, 5) == Scheduled(SaveReason.EMERGENCY, soon, 2)
+    assert link.stepped(1, 5) == ScheduledSave(SaveReason.EMERGENCY, soon, 2)
     board.request(SaveReason.INSURANCE, 0)
-    assert link.stepped(2, 5) == Scheduled(SaveReason.INSURANCE, 0, 3), "that one was taken"
+    assert link.stepped(2, 5) == ScheduledSave(SaveReason.INSURANCE, 0, 3), "that one was taken"
     board.request(SaveReason.EMERGENCY, soon)
     board.request(SaveReason.STOP, later)
-    assert link.stepped(3, 5) == Scheduled(SaveReason.STOP, soon, 5), (
+    assert link.stepped(3, 5) == ScheduledSave(SaveReason.STOP, soon, 5), (
         "one machine goes before the others"
     )
     board.request(SaveReason.RESIZE, later)
     board.resume()
     board.words[Flag.RESUMED] = 0  # the next one is asked for
     board.request(SaveReason.USER, 0)
-    assert link.stepped(4, 5) == Scheduled(SaveReason.USER, 0, 7), "nobody waits for that any more"
+    assert link.stepped(4, 5) == ScheduledSave(SaveReason.USER, 0, 7), "nobody waits for that any more"
     board.request(SaveReason.RESIZE, now_ms - 1)
     board.request(SaveReason.USER, 0)
-    assert link.stepped(5, 5) == Scheduled(SaveReason.USER, 0, 9), "it came too late"
+    assert link.stepped(5, 5) == ScheduledSave(SaveReason.USER, 0, 9), "it came too late"
 
 
 def test_a_second_wish_waits_while_ranks_save_before_a_preemption(tmp_path: Path) -> None:
@@ -123,15 +123,15 @@ def test_a_second_wish_waits_while_ranks_save_before_a_preemption(tmp_path: Path
     board.request(SaveReason.STOP, 77)
     assert link.stepped(1, 5) is None
     board.request(SaveReason.STOP, 78)  # as another machine's agent, which has heard of it later
-    assert link.stepped(2, 5) == Scheduled(SaveReason.STOP, 77, 1)
+    assert link.stepped(2, 5) == ScheduledSave(SaveReason.STOP, 77, 1)
     assert board.scheduled(3) is None
     assert link.stepped(3, 5) is None  # training goes on all the same
-    assert link.stepped(4, 5) == Scheduled(SaveReason.STOP, 78, 2)
+    assert link.stepped(4, 5) == ScheduledSave(SaveReason.STOP, 78, 2)
     board.request(SaveReason.USER, 0)
     assert link.stepped(5, 5) is None
     board.request(SaveReason.EMERGENCY, 79)
-    assert link.stepped(6, 5) == Scheduled(SaveReason.USER, 0, 3)
-    assert link.stepped(7, 5) == Scheduled(SaveReason.EMERGENCY, 79, 4), (
+    assert link.stepped(6, 5) == ScheduledSave(SaveReason.USER, 0, 3)
+    assert link.stepped(7, 5) == ScheduledSave(SaveReason.EMERGENCY, 79, 4), (
         "nobody holds for that: it cannot wait"
     )
 
@@ -165,7 +165,7 @@ def test_the_save_policy_asks_once_for_each_step_that_it_names(tmp_path: Path) -
 def test_trainers_hold_until_they_may_go_on(tmp_path: Path) -> None:
     board = Board.create(tmp_path / BOARD)
     link = AgentLink(tmp_path, rank=0, local_rank=0, world=1, local_world=1)
-    save = Scheduled(SaveReason.EMERGENCY, 2**50, board.request(SaveReason.EMERGENCY, 2**50))
+    save = ScheduledSave(SaveReason.EMERGENCY, 2**50, board.request(SaveReason.EMERGENCY, 2**50))
     thread = threading.Thread(target=link.hold, args=(3, save))
     thread.start()
     thread.join(0.2)
@@ -173,8 +173,8 @@ def test_trainers_hold_until_they_may_go_on(tmp_path: Path) -> None:
     board.words[Flag.RESUMED] = save.request
     thread.join(5)
     assert not thread.is_alive() and board.of_rank(0, RankFlag.HELD) == 0
-    link.hold(4, Scheduled(SaveReason.EMERGENCY, 1, 9))  # a limit that has passed
-    link.hold(4, Scheduled(SaveReason.USER, 2**50, 9))  # nothing would be lost
+    link.hold(4, ScheduledSave(SaveReason.EMERGENCY, 1, 9))  # a limit that has passed
+    link.hold(4, ScheduledSave(SaveReason.USER, 2**50, 9))  # nothing would be lost
 
 
 def test_a_newer_generation_has_a_board_of_its_own(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 
 from deepvm.io import agent_peers
-from deepvm.io.agent_board import BOARD, Board, Flag, SaveReason, Scheduled
+from deepvm.io.agent_board import BOARD, Board, Flag, SaveReason, ScheduledSave
 from deepvm.io.agent_link import AgentLink
 from deepvm.io.agent_peers import Peers
 from deepvm.jobs.agent.liveness import ControllerLiveness
@@ -33,7 +33,7 @@ class Faulty:
         self.rng, self.late = random.Random(seed), list[threading.Timer]()
         self.outcomes = set[str]()
 
-    def schedule(self, step: int, save: Scheduled) -> dict[str, Any] | None:
+    def schedule(self, step: int, save: ScheduledSave) -> dict[str, Any] | None:
         """The answer to rank 0, after the order has come to some machines, or before."""
         outcome = self.rng.choice(["well", "dead before", "dead after", "half", "late", "no agent"])
         self.outcomes.add(outcome)
@@ -54,7 +54,7 @@ class Link(AgentLink):
     controller: Faulty
 
     def ask(self, message: Mapping[str, Any], limit_s: float = 30.0) -> Any:
-        return self.controller.schedule(message["step"], Scheduled(*message["save"]))
+        return self.controller.schedule(message["step"], ScheduledSave(*message["save"]))
 
 
 @pytest.fixture
@@ -114,9 +114,9 @@ def test_a_wish_of_another_machine(tmp_path: Path, stores: list[Any]) -> None:
     assert both.boards[0].words[Flag.REASON] == SaveReason.EMERGENCY
     # Told as the time that is left
     assert abs(both.boards[0].words[Flag.LIMIT_MS] - limit_ms) < 10_000
-    peers[0].schedule(5, Scheduled(SaveReason.EMERGENCY, limit_ms, 1))
+    peers[0].schedule(5, ScheduledSave(SaveReason.EMERGENCY, limit_ms, 1))
     here, there = (board.scheduled(5) for board in both.boards)
-    assert here == Scheduled(SaveReason.EMERGENCY, limit_ms, 1) and there is not None
+    assert here == ScheduledSave(SaveReason.EMERGENCY, limit_ms, 1) and there is not None
     assert (
         there == here._replace(limit_ms=there.limit_ms) and abs(there.limit_ms - limit_ms) < 10_000
     )
@@ -137,7 +137,7 @@ class Broken:
 def test_rank_0_saves_nothing_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     board = Board.create(tmp_path / BOARD)
     Peers(board, Broken(), rank=0, local_rank=1, world=2).schedule(
-        5, Scheduled(SaveReason.INSURANCE)
+        5, ScheduledSave(SaveReason.INSURANCE)
     )
     assert board.scheduled(5) is None and "step 5 is not saved" in caplog.text
 
@@ -151,14 +151,14 @@ def test_ranks_that_never_come_are_awaited_once(
     peers = Peers(board, torch.distributed.HashStore(), rank=0, local_rank=0, world=2)
     for step, least_s, most_s in ((5, 0.3, 5.0), (6, 0.0, 0.2)):
         began = time.monotonic()
-        peers.schedule(step, Scheduled(SaveReason.INSURANCE))
+        peers.schedule(step, ScheduledSave(SaveReason.INSURANCE))
         assert least_s <= time.monotonic() - began < most_s and board.scheduled(step)
     peers.close()
 
 
 def test_an_order_that_comes_late_hides_nothing(tmp_path: Path) -> None:
     board = Board.create(tmp_path / BOARD)
-    newer, older = Scheduled(SaveReason.EMERGENCY, 5, 2), Scheduled(SaveReason.INSURANCE)
+    newer, older = ScheduledSave(SaveReason.EMERGENCY, 5, 2), ScheduledSave(SaveReason.INSURANCE)
     board.schedule(8, newer, by_peers=True)
     board.schedule(4, older)  # in the same place
     assert (
@@ -167,10 +167,10 @@ def test_an_order_that_comes_late_hides_nothing(tmp_path: Path) -> None:
 
 
 def test_an_order_that_is_repeated_is_there_all_the_time(tmp_path: Path) -> None:
-    board, order = Board.create(tmp_path / BOARD), Scheduled(SaveReason.EMERGENCY, 5, 2)
+    board, order = Board.create(tmp_path / BOARD), ScheduledSave(SaveReason.EMERGENCY, 5, 2)
     board.schedule(8, order)
     reader = Board(tmp_path / BOARD)
-    seen = list[Scheduled | None]()
+    seen = list[ScheduledSave | None]()
 
     class Watched:
         """Looks as a rank does after each word that is written."""

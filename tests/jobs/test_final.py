@@ -13,7 +13,7 @@ from support.jobs import worlds
 from support.jobs.runs import Home
 
 from deepvm.cli.jobs import run
-from deepvm.jobs.controller.controller import Submitted
+from deepvm.jobs.controller.controller import ControlledJob
 from deepvm.jobs.decisions.events import Safe
 from deepvm.jobs.decisions.reconcile import react
 from deepvm.jobs.decisions.states import Job, Machine
@@ -292,7 +292,7 @@ def test_what_is_wrong_with_a_simulation_keeps_no_job_from_its_final_document(
         name = job.row.name
         history.commit(name, job.world, job.world, [])  # it has no result again
         run.control(
-            Submitted(name, tmp_path, "00" * 32, job.row.spec),
+            ControlledJob(name, tmp_path, "00" * 32, job.row.spec),
             job.world,
             history,
             "json",

@@ -8,7 +8,7 @@ import pytest
 from support.jobs.controllers import JOB, Messages
 
 from deepvm.errors import DataError
-from deepvm.jobs.controller.controller import Controller, Submitted
+from deepvm.jobs.controller.controller import ControlledJob, Controller
 from deepvm.jobs.decisions.world import JobLimits, JobState, Pool
 from deepvm.jobs.history.history import PLACE, History
 from deepvm.jobs.history.log_files import FOLDER, LogReader, add_line
@@ -71,7 +71,7 @@ def test_lines_that_could_not_be_written_are_counted(tmp_path: Path) -> None:
     spec = {"per_machine": 1, "tiers": [], "orphan_after_s": 1e9}
     with History.open({PLACE: str(tmp_path / "history.db")}) as history:
         world = JobState(JobLimits(1, 1), 1.0, pools=(Pool("g4dn.xlarge", "z", "spot", 0.3),))
-        job = Submitted(JOB, tmp_path, new_secret(), spec)
+        job = ControlledJob(JOB, tmp_path, new_secret(), spec)
         controller = Controller(job, world, Messages(), history)  # type: ignore[arg-type]
         (tmp_path / FOLDER).write_text("in the way")
         for line in ("a", "b"):

@@ -18,7 +18,7 @@ from deepvm.catalog.signals.cache import Cache
 from deepvm.catalog.signals.resolve import (
     CloudApi,
     PriceSource,
-    Resolved,
+    ResolvedSignals,
     Stored,
     requests_for,
 )
@@ -146,7 +146,7 @@ def together(
     now: datetime,
     progress: Any = lambda _: None,
     not_asked: str = "",
-) -> Resolved:
+) -> ResolvedSignals:
     """As ``open_markets`` puts sources in order."""
     sources: list[PriceSource] = [Stored(lambda r, k: snapshot(r).get(k), for_refetch=True)]
     if mode != "snapshot":
@@ -178,7 +178,7 @@ def get(
 
 def several(
     cache: Cache, cloud: Any, regions: Sequence[str], mode: str = "auto", **changes: Any
-) -> Resolved:
+) -> ResolvedSignals:
     """The signals of several regions; only :data:`REGION` has a snapshot."""
     settings: dict[str, Any] = {
         "kinds": KINDS,

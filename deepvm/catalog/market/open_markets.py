@@ -33,7 +33,7 @@ from deepvm.catalog.signals.cloud import Cloud
 from deepvm.catalog.signals.resolve import (
     CloudApi,
     PriceSource,
-    Resolved,
+    ResolvedSignals,
     Stored,
     Without,
     requests_for,
@@ -279,7 +279,7 @@ class _Market:
         about = replace(first.provenance, not_asked=resolved.not_asked)
         return (replace(first, provenance=about), *built[1:])
 
-    def _resolve(self, regions: Sequence[str]) -> Resolved:
+    def _resolve(self, regions: Sequence[str]) -> ResolvedSignals:
         kinds = self.cloud.kinds
         history = self.request.history
         if history and not self.request.price_history:
@@ -302,7 +302,7 @@ class _Market:
         return resolve(requests, sources, self.now, not_asked)
 
     def _catalog(
-        self, region: str, resolved: Resolved, past: StoredPrices | MissingDataError | None
+        self, region: str, resolved: ResolvedSignals, past: StoredPrices | MissingDataError | None
     ) -> Catalog:
         if region in resolved.not_live:
             raise resolved.not_live[region]

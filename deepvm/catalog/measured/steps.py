@@ -33,7 +33,7 @@ DTYPES = {"float32": Precision.FP32, "bfloat16": Precision.BF16, "float16": Prec
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedWorkload:
     """What was trained, in the words of ``recommend``; ``checkpointing``: None if unknown.
 
     ``by_cudnn``: whether float32 is what torch makes of it, TF32 in convolutions where the GPU has
@@ -75,7 +75,7 @@ class Trained:
         return f"measured {word} activation checkpointing"
 
 
-def trained_as(entry: Entry) -> Trained | str:
+def trained_as(entry: Entry) -> TrainedWorkload | str:
     """What an entry's steps are of, or why the planner cannot know."""
     raw = entry.document["workload"]
     name = str(raw.get("trains") or raw["model"])
@@ -95,7 +95,7 @@ def trained_as(entry: Entry) -> Trained | str:
     dtype = str(raw.get("dtype") or "float32")
     if raw.get("precision") is None and dtype not in DTYPES:
         return f"the precision of {dtype} is unknown"
-    return Trained(
+    return TrainedWorkload(
         model=model.name if model is not None else name,
         method=raw.get("method") or "ddp",
         sequence=int(length or (model.sequence if model is not None else 1)),
@@ -119,7 +119,7 @@ class StepTimes:
     """
 
     instance_type: str
-    trained: Trained
+    trained: TrainedWorkload
     gpu: Accelerator | None
     entries: tuple[Entry, ...] = field(repr=False)
 
@@ -184,7 +184,7 @@ def step_times(
     ``types``: known types by name, which say what a type's GPU is; else what the machine called it
     counts.
     """
-    found: dict[tuple[str, Trained], list[Entry]] = {}
+    found: dict[tuple[str, TrainedWorkload], list[Entry]] = {}
     unused = dict[str, str]()
     for entry in sorted((e for e in entries if e.steps), key=lambda e: e.measured_at):
         instance = types.get(entry.instance_type)

@@ -52,14 +52,14 @@ class PublicFile:
 
 
 @dataclass(frozen=True)
-class Downloaded:
+class DownloadedFile:
     """The bytes of a file, unpacked, and when the server says that it was written, if it does."""
 
     body: bytes
     written_at: datetime | None = None
 
 
-def download(file: PublicFile) -> Downloaded:
+def download(file: PublicFile) -> DownloadedFile:
     """The whole file; blocks for little more than ``total_s`` at most. Raises CloudError."""
     end = time.monotonic() + file.total_s
     timeout_s = min(file.total_s, _TIMEOUT_S)
@@ -68,7 +68,7 @@ def download(file: PublicFile) -> Downloaded:
         with request.build_opener(_SafeRedirects).open(
             _asking(file.url), timeout=timeout_s
         ) as reply:
-            return Downloaded(_body(reply, file, end), _written_at(reply))
+            return DownloadedFile(_body(reply, file, end), _written_at(reply))
     except HTTPError as error:
         error.close()
         why = "throttled" if error.code in (429, 503) else "reply"

@@ -15,7 +15,7 @@ from deepvm.catalog.public.offer import BadRowError, Cells, Offer, Rows, count, 
 from deepvm.catalog.public.source import PublicSource
 
 if TYPE_CHECKING:
-    from deepvm.catalog.public.download import Downloaded, PublicFile
+    from deepvm.catalog.public.download import DownloadedFile, PublicFile
 
 _NEEDED = (
     "instance_name",
@@ -51,7 +51,7 @@ class GpuHunt(PublicSource):
         "runpod": "runpod",
     }
 
-    def fetch(self, cloud: str, total_s: float) -> Downloaded:
+    def fetch(self, cloud: str, total_s: float) -> DownloadedFile:
         """See :meth:`PublicSource.fetch`: the newest version's number first, then its file."""
         from deepvm.catalog.public.download import download
 

@@ -12,7 +12,7 @@ from deepvm.catalog.price_sources import SOURCES, address_variable
 from deepvm.catalog.signals.signal import OFFERINGS, ON_DEMAND, SPECS, SPOT
 
 if TYPE_CHECKING:
-    from deepvm.catalog.public.download import Downloaded, PublicFile
+    from deepvm.catalog.public.download import DownloadedFile, PublicFile
     from deepvm.catalog.public.offer import Rows
 
 KINDS = (SPECS, OFFERINGS, ON_DEMAND, SPOT)
@@ -52,7 +52,7 @@ class PublicSource(ABC):
         """Where a cloud's prices are."""
         return f"{(os.environ.get(self.variable) or self.address).rstrip('/')}/{self.paths[cloud]}"
 
-    def fetch(self, cloud: str, total_s: float) -> Downloaded:
+    def fetch(self, cloud: str, total_s: float) -> DownloadedFile:
         """Download a cloud's prices. Raises CloudError."""
         from deepvm.catalog.public.download import download
 

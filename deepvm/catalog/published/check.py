@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from deepvm.catalog.published.rows import Published, published
+from deepvm.catalog.published.rows import PublishedRun, published
 from deepvm.core.interval import Z80
 from deepvm.core.training.evidence import leave_out
 
@@ -75,7 +75,7 @@ def check_published() -> PublishedCheck:
     )
 
 
-def _model(run: Published) -> str:
+def _model(run: PublishedRun) -> str:
     return run.workload.model.name
 
 

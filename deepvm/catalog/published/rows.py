@@ -30,7 +30,7 @@ SPLIT_LAYERS = "megatron-bridge"
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedRun:
     """A published run. ``batch``: samples of a step on each GPU; ``throughput``: units a second of all GPUs."""
 
     source: str
@@ -83,7 +83,7 @@ class Published:
         )
 
 
-def published() -> Iterator[Published]:
+def published() -> Iterator[PublishedRun]:
     """All published runs."""
     with (data_folder() / "performance" / "published.csv").open(
         encoding="utf-8", newline=""
@@ -102,7 +102,7 @@ def published() -> Iterator[Published]:
                 float(raw["batch"]),
                 checkpointing=raw["checkpointing"] == "1",
             )
-            yield Published(
+            yield PublishedRun(
                 source=raw["source"],
                 workload=workload,
                 # VMs of one run may have different numbers of GPUs.

@@ -151,9 +151,8 @@ class Cloud:
         raise RequestError(option, name, f"{allowed}; {meant}" if meant else allowed)
 
     def may_be_zone(self, zone: str, region: str) -> bool:
-        """Whether it has the form of a zone's name or AWS's id, where no zones are known."""
-        named = zone.startswith(region) and zone != region
-        return OFFERINGS in self.kinds and (named or "-az" in zone)
+        """Whether it has the form of a zone of the region, where no zones are known."""
+        return OFFERINGS in self.kinds and zone.startswith(region) and zone != region
 
     def own_region(self, profile: str, environ: Mapping[str, str]) -> Region:
         """The user's own region, else the cloud's default.

@@ -130,7 +130,7 @@ class Without(PriceSource):
 
 
 @dataclass(frozen=True)
-class Resolved:
+class ResolvedSignals:
     """The best signals, and why others are missing or old.
 
     Attributes:
@@ -159,7 +159,7 @@ def resolve(
     sources: Iterable[PriceSource],
     now: datetime,
     not_asked: str = "",
-) -> Resolved:
+) -> ResolvedSignals:
     """Get signals of one or more regions from sources in order.
 
     What is to be refetched are prices that must be live. ``not_asked``: why no cloud is asked,
@@ -194,10 +194,10 @@ def resolve(
     # That quotas and zones are missing without AWS is no news.
     missed = [r for r in kept if r not in settled and (r in best or r.kind in _ALWAYS_NEEDED)]
     if not missed or not not_asked:
-        return Resolved(best, errors, not_live, tuple(notes))
+        return ResolvedSignals(best, errors, not_live, tuple(notes))
     notes.append(f"{_titles(missed)}: {not_asked}; {_used(missed, best, now)}")
     silent = next((f", and {errors[r].what} gave no answer" for r in missed if r in errors), "")
-    return Resolved(best, errors, not_live, tuple(notes), not_asked + silent)
+    return ResolvedSignals(best, errors, not_live, tuple(notes), not_asked + silent)
 
 
 def _is_newer(signal: Signal, other: Signal | None, now: datetime) -> bool:

@@ -27,7 +27,13 @@ from deepvm.checkpoint.loading.random_states import (
     restore_counters,
 )
 from deepvm.checkpoint.loading.streams import digest, is_hugging_face, missing_from_state
-from deepvm.checkpoint.loading.worker_states import Collate, History, Indexes, Marked, StartWorker
+from deepvm.checkpoint.loading.worker_states import (
+    BatchWithState,
+    Collate,
+    History,
+    Indexes,
+    StartWorker,
+)
 from deepvm.checkpoint.training.state import pack, unpack
 from deepvm.errors import CheckpointError, RequestError
 
@@ -380,10 +386,10 @@ class ResumableLoader:
         drawn = None
         if self._indexes is not None:
             drawn = self._indexes.drawn
-        if isinstance(batch, Marked):
+        if isinstance(batch, BatchWithState):
             marked = batch
         else:
-            marked = Marked(batch, 0, None)
+            marked = BatchWithState(batch, 0, None)
         checksum = drawn.popleft() if drawn else 0
         self._history.add(marked, digest(marked.batch) if self._reads else checksum)
         return marked.batch

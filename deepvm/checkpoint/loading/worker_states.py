@@ -12,7 +12,7 @@ from torch.utils.data import get_worker_info
 from deepvm.checkpoint.loading.random_states import packed, restore
 
 
-class Marked(NamedTuple):
+class BatchWithState(NamedTuple):
     """A batch as it leaves a worker: with its random states after it, None if it drew nothing.
 
     A named tuple, because the loader's thread that pins memory looks into those.
@@ -40,7 +40,7 @@ class Collate:
         state = packed()
         changed = state != self._last
         self._last = state
-        return Marked(batch, worker.id, state if changed else None)
+        return BatchWithState(batch, worker.id, state if changed else None)
 
 
 class StartWorker:
@@ -123,7 +123,7 @@ class History:
         self._kept = kept
         self._states: dict[int, bytes] = {}
         self._crc = self._batch = 0
-        self._newer: deque[tuple[Marked, int]] = deque()
+        self._newer: deque[tuple[BatchWithState, int]] = deque()
 
     def begin(self, batch: int, states: Mapping[int, bytes]) -> None:
         """A pass continues with this batch."""
@@ -136,9 +136,9 @@ class History:
         """The checksum of all before that batch."""
         self._crc = crc
 
-    def add(self, found: Marked, checksum: int) -> None:
+    def add(self, found: BatchWithState, checksum: int) -> None:
         """One batch more; only its marks are kept."""
-        self._newer.append((Marked(None, found.worker, found.state), checksum))
+        self._newer.append((BatchWithState(None, found.worker, found.state), checksum))
         if len(self._newer) > self._kept:
             (_, worker, state), oldest = self._newer.popleft()
             self._crc = mixed(self._crc, oldest)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from deepvm.checkpoint.format.shard import Level
 from deepvm.checkpoint.network.client import Link
-from deepvm.checkpoint.network.protocol import BrokenError, Kind, Refused
+from deepvm.checkpoint.network.protocol import BrokenError, Kind, RequestRefused
 from deepvm.errors import CheckpointError, MemoryOnlyError, VersionGoneError
 
 _LOG = logging.getLogger(__name__)
@@ -22,7 +22,7 @@ _SLOWEST_S = 10.0
 
 
 @dataclass(eq=False)
-class Pending:
+class PendingVersion:
     """A version whose acknowledgements are awaited, from when the node has reserved room for it.
 
     Attributes:
@@ -95,18 +95,18 @@ class AckPoller:
         self._connect = connect
         self._greeting = greeting
         self._limit_s = limit_s
-        self._pending: set[Pending] = set()
+        self._pending: set[PendingVersion] = set()
         self._link: Link | None = None
         self._closed = threading.Event()
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="deepvm-tcp-poller", daemon=True)
         self._thread.start()
 
-    def add(self, pending: Pending) -> None:
+    def add(self, pending: PendingVersion) -> None:
         with self._changed:
             self._pending.add(pending)
 
-    def discard(self, pending: Pending) -> None:
+    def discard(self, pending: PendingVersion) -> None:
         with self._changed:
             self._pending.discard(pending)
             self._changed.notify_all()
@@ -169,15 +169,15 @@ class AckPoller:
         if not logged or not expected:
             text = "%s: acknowledgements cannot be received for now: %s"
             _LOG.warning(text, self._url, error, exc_info=not expected)
-        if isinstance(error, Refused) and error.code == "stale":
+        if isinstance(error, RequestRefused) and error.code == "stale":
             for pending in self._awaited():
                 self._give_up(pending, str(error))
 
-    def _awaited(self) -> list[Pending]:
+    def _awaited(self) -> list[PendingVersion]:
         with self._changed:
             return sorted(self._pending, key=lambda p: p.version)
 
-    def _acknowledge(self, asked: Mapping[Pending, bool], states: _States) -> bool:
+    def _acknowledge(self, asked: Mapping[PendingVersion, bool], states: _States) -> bool:
         """Pass on what the node reports of ``asked`` (value: its part was sent).
 
         Returns whether to ask again.
@@ -210,7 +210,7 @@ class AckPoller:
                 self._give_up(pending, f"it was not {levels} in {limit_s:.0f} s")
 
     def _give_up(
-        self, pending: Pending, why: str, kind: type[CheckpointError] = CheckpointError
+        self, pending: PendingVersion, why: str, kind: type[CheckpointError] = CheckpointError
     ) -> None:
         """Await a version no longer, and tell the trainer."""
         _LOG.warning("version %d: %s", pending.version, why)
@@ -220,7 +220,7 @@ class AckPoller:
 
 
 @contextlib.contextmanager
-def _logged(pending: Pending) -> Iterator[None]:
+def _logged(pending: PendingVersion) -> Iterator[None]:
     """Log what a trainer's callback raises, and continue."""
     try:
         yield

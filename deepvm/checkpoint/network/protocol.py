@@ -73,7 +73,7 @@ class Kind(IntEnum):
     ERROR = 60
 
 
-class Refused(CheckpointError):
+class RequestRefused(CheckpointError):
     """The other side refused, for good."""
 
     def __init__(self, code: str, message: str) -> None:
@@ -320,7 +320,7 @@ def admit(channel: Channel, token: bytes) -> str:
         right = "one the node was started with"
         if job:
             right = f"token of job {job!r}"
-        raise Refused("token", f"the token is wrong: it must be the {right}")
+        raise RequestRefused("token", f"the token is wrong: it must be the {right}")
     channel.send(Kind.PROVED, {"mac": _mac(secret, b"node", theirs, nonce).hex()}, limit_s=PROOF_S)
     return job
 
@@ -338,7 +338,7 @@ def introduce(channel: Channel, token: bytes, *, job: str = "", limit_s: float =
     channel.send(Kind.PROOF, {**proof, "job": job} if job else proof)
     _, mac, _ = _proof(channel, Kind.PROVED, deadline)
     if not hmac.compare_digest(mac, _mac(token, b"node", nonce, theirs)):
-        raise Refused(
+        raise RequestRefused(
             "token", "it does not know the token itself: it may not be the node that you mean"
         )
 
@@ -359,12 +359,12 @@ def _proof(channel: Channel, kind: Kind, deadline: float) -> tuple[bytes, bytes,
     return nonce, mac, str(frame.body.get("job", ""))
 
 
-def unexpected(frame: Frame) -> Refused | BrokenError:
+def unexpected(frame: Frame) -> RequestRefused | BrokenError:
     """The error for a frame instead of the expected one; an ``ERROR`` says it itself."""
     if frame.kind is not Kind.ERROR:
         return BrokenError(f"an unexpected {frame.kind.name}")
     body = frame.body
-    return Refused(str(body.get("code", "")), str(body.get("message", "it gave no reason")))
+    return RequestRefused(str(body.get("code", "")), str(body.get("message", "it gave no reason")))
 
 
 def _mac(token: bytes, who: bytes, first: bytes, second: bytes) -> bytes:

@@ -18,7 +18,7 @@ from deepvm.checkpoint.network.protocol import (
     Channel,
     Frame,
     Kind,
-    Refused,
+    RequestRefused,
     admit,
 )
 from deepvm.checkpoint.node.refusals import Refusals
@@ -79,7 +79,7 @@ class Connection:
         except (BrokenError, RequestError) as error:
             if "closed" not in str(error):  # a peer that closes is no event
                 self._refuse("request", error)
-        except Refused as error:
+        except RequestRefused as error:
             self._refuse(error.code, error)
         except CheckpointError as error:
             self._refuse("gone", error)
@@ -118,7 +118,7 @@ class Connection:
         if kind is Kind.LAYOUT:
             most = self._registry.most_document
             if length > most:
-                raise Refused(
+                raise RequestRefused(
                     "layout", f"a layout of {length} bytes; with its memory the node reads {most}"
                 )
         answer(self, self._channel.rest(kind, length, most=most))
@@ -129,7 +129,7 @@ class Connection:
         if self._role not in _ROLES:
             raise RequestError("role", self._role, ", ".join(_ROLES))
         if self._role == "status" and self._token_job:
-            raise Refused(
+            raise RequestRefused(
                 "token", f"the token is that of job {self._token_job!r}; this takes the node's own"
             )
         known = True
@@ -165,7 +165,7 @@ class Connection:
         job = check_job(_text(body, "job", 64))
         whole = whole_job(job)
         if self._token_job and self._token_job not in (job, whole[0] if whole is not None else job):
-            raise Refused(
+            raise RequestRefused(
                 "token", f"the token is that of job {self._token_job!r}, and this is {job!r}"
             )
         return job
@@ -175,7 +175,7 @@ class Connection:
         with self._registry.reading:
             layout = Layout.from_json(frame.raw)
         if layout.digest != self.digest or layout.world != self.world:
-            raise Refused("layout", "the layout is not the one that was announced")
+            raise RequestRefused("layout", "the layout is not the one that was announced")
         self._registry.learn(self, layout, len(frame.raw))
         self._channel.send(Kind.PONG)
 
@@ -233,7 +233,9 @@ class Connection:
     def _commit(self, frame: Frame) -> None:
         number = _whole(frame.body, "version")
         if self._reservation is None or self._reservation.version.number != number:
-            raise Refused("stale", f"version {number} of {self.job!r} is not being received here")
+            raise RequestRefused(
+                "stale", f"version {number} of {self.job!r} is not being received here"
+            )
         reply = self._registry.commit(self._reservation)
         point("node.before-ack")
         self._channel.send(Kind.ACK, reply)
@@ -314,7 +316,7 @@ class Connection:
             return
         stored, pieces = self._stored(version.job, version.number)
         if stored != version.manifest:
-            raise Refused(
+            raise RequestRefused(
                 "gone", f"version {version.number} of {version.job!r} is another one by now"
             )
         for piece in pieces:
@@ -328,7 +330,7 @@ class Connection:
                 return self._store.read(job, number)
         except FileNotFoundError:
             pass
-        raise Refused("gone", f"version {number} of {job!r} is not here")
+        raise RequestRefused("gone", f"version {number} of {job!r} is not here")
 
     _ANSWERS: ClassVar[Mapping[Kind, tuple[str, Callable[[Connection, Frame], None]]]] = {
         # kind: (role that may ask; empty: any, answer)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Container, Iterator
 from itertools import chain
 
-from deepvm.checkpoint.network.protocol import Refused
+from deepvm.checkpoint.network.protocol import RequestRefused
 from deepvm.checkpoint.node.versions import Job, State, Version
 
 _LEAST_SLOTS = 2  # the newest complete version stays while the next one arrives
@@ -34,7 +34,7 @@ class Pool:
         """Refuse an image of which fewer than two fit. Raises Refused."""
         count = self.limit // _pages(size)
         if count < _LEAST_SLOTS:
-            raise Refused(
+            raise RequestRefused(
                 "layout",
                 f"a version has {size} bytes and the node's memory of {self.limit} bytes holds"
                 f" {count} of that size; it needs room for {_LEAST_SLOTS}: start it with --memory"

@@ -15,7 +15,7 @@ from typing import Any
 
 from deepvm.checkpoint.files.retention import kept
 from deepvm.checkpoint.network.endpoint import Address, Endpoint, Listener
-from deepvm.checkpoint.network.protocol import PROOF_S, Channel, Refused, tune
+from deepvm.checkpoint.network.protocol import PROOF_S, Channel, RequestRefused, tune
 from deepvm.checkpoint.node.connection import Connection
 from deepvm.checkpoint.node.flusher import Flusher
 from deepvm.checkpoint.node.metrics_server import MetricsServer
@@ -301,11 +301,11 @@ class Node:
         with self._lock:
             self._strangers.pop(connection, None)
             if self._ended:
-                raise Refused("stopping", "the node is stopping")
+                raise RequestRefused("stopping", "the node is stopping")
             if len(self._connections) >= self.settings.connections:
                 self._refused["full"] += 1
                 advice = "start it with --connections N, 3 for each rank"
-                raise Refused(
+                raise RequestRefused(
                     "full",
                     f"the node has {self.settings.connections} connections already; {advice}",
                 )

@@ -13,7 +13,7 @@ from typing import Any
 from deepvm.checkpoint.format.crc_combine import CrcPiece, seal_by_parts
 from deepvm.checkpoint.format.layout import Layout
 from deepvm.checkpoint.format.manifest import CommitRecord
-from deepvm.checkpoint.network.protocol import MOST_DOCUMENT, Refused
+from deepvm.checkpoint.network.protocol import MOST_DOCUMENT, RequestRefused
 from deepvm.checkpoint.node.eviction import VersionMemory
 from deepvm.checkpoint.node.versions import (
     Claim,
@@ -65,7 +65,9 @@ class VersionRegistry(VersionMemory):
 
     def _refuse_older(self, job: str, epoch: int, known: int) -> None:
         if epoch < known:
-            raise Refused("stale", f"generation {epoch} of {job!r} is over: {known} has begun")
+            raise RequestRefused(
+                "stale", f"generation {epoch} of {job!r} is over: {known} has begun"
+            )
 
     def enter(self, sender: Sender) -> bool:
         """Register a sender; returns whether its layout is known.
@@ -79,7 +81,7 @@ class VersionRegistry(VersionMemory):
                 self._refuse_older(job, sender.epoch, self.epochs.get(job, 0))
             now = self._clock()
             if job not in self.jobs and len(self.jobs) >= _MOST_JOBS and not self._forget(now):
-                raise Refused(
+                raise RequestRefused(
                     "full", f"the node knows {_MOST_JOBS} jobs already, none of which it may forget"
                 )
             if job not in self.jobs:
@@ -87,7 +89,7 @@ class VersionRegistry(VersionMemory):
             here = self.jobs[job]
             if here.session.name != sender.session:
                 if here.session.alive(now, self.lease_s):
-                    raise Refused(
+                    raise RequestRefused(
                         "session",
                         f"another training run of the name {job!r} is sending to this node; give"
                         " this one another name, or stop the other: it is forgotten"
@@ -105,7 +107,7 @@ class VersionRegistry(VersionMemory):
                         f"rank {sender.rank} of {sender.world} does not fit a layout for"
                         f" {index.layout.world}"
                     )
-                    raise Refused("layout", misfit)
+                    raise RequestRefused("layout", misfit)
             return index is not None
 
     @property
@@ -144,7 +146,7 @@ class VersionRegistry(VersionMemory):
             while job.layouts and full():
                 job.layouts.popitem(last=False)
         if full():
-            raise Refused(
+            raise RequestRefused(
                 "full",
                 "the layouts of other jobs fill the node's memory for layouts; give it more"
                 " --memory",
@@ -195,14 +197,16 @@ class VersionRegistry(VersionMemory):
             run.reserved[rank] = max(number, run.reserved.get(rank, 0))
             index = here.layouts.get(sender.digest)
             if index is None:
-                raise Refused("layout", "its layout is not known here; say HELLO again")
+                raise RequestRefused("layout", "its layout is not known here; say HELLO again")
             for known in (here.partial.get(number), here.complete.get(number)):
                 if known is None or known.session != session:
                     continue
                 if known.attempt_ids.get(rank) == attempt_id:
                     return Reservation(known, rank, attempt_id)  # an answer was lost
                 if known.attempt_number > attempt_number:
-                    raise Refused("stale", f"version {number} of {job!r} is being saved again")
+                    raise RequestRefused(
+                        "stale", f"version {number} of {job!r} is being saved again"
+                    )
             found = here.partial.get(number)
             if found is not None:
                 if found.session != session or found.state is State.FINISHING:
@@ -210,7 +214,7 @@ class VersionRegistry(VersionMemory):
                 if found.attempt_number == attempt_number and rank in found.attempt_ids:
                     for claim in [c for c in found.claims if c.rank == rank]:
                         if not self._ended(claim):
-                            raise Refused("request", f"version {number} is being received")
+                            raise RequestRefused("request", f"version {number} is being received")
                     # It went on while the old connections ended
                     if found.state is not State.RECEIVING:
                         return _COMPLETING
@@ -231,7 +235,9 @@ class VersionRegistry(VersionMemory):
                     waiting = f"{len(self.queue)} complete versions wait for the disk"
                     return f"{used}; {waiting}; if it stays so, give the node more --memory"
             elif found.index.layout.digest != sender.digest:
-                raise Refused("layout", f"the ranks hold different layouts of version {number}")
+                raise RequestRefused(
+                    "layout", f"the ranks hold different layouts of version {number}"
+                )
             found.forget(rank)
             found.attempt_ids[rank] = attempt_id
             found.best = found.best or best
@@ -274,7 +280,7 @@ class VersionRegistry(VersionMemory):
             while True:
                 run = self._valid(reservation)
                 if end > version.index.run_end(rank, start):
-                    raise Refused(
+                    raise RequestRefused(
                         "request", f"bytes {start} to {end - 1} are not in the part of rank {rank}"
                     )
                 version.heard = run.heard = self._clock()
@@ -284,12 +290,12 @@ class VersionRegistry(VersionMemory):
                     return None
                 size = end - start
                 if size < LEAST_PIECE and end != version.index.run_end(rank, end - 1):
-                    raise Refused(
+                    raise RequestRefused(
                         "request",
                         f"{size} bytes at {start}; pieces have {LEAST_PIECE} or end their run",
                     )
                 if version.state is not State.RECEIVING or arrived.touches(start, end):
-                    raise Refused(
+                    raise RequestRefused(
                         "request",
                         f"bytes {start} to {end - 1} are here in part; ask what is missing",
                     )
@@ -297,7 +303,9 @@ class VersionRegistry(VersionMemory):
                 if other is None:
                     break
                 if not self._ended(other):
-                    raise Refused("request", f"bytes {start} to {end - 1} are being received")
+                    raise RequestRefused(
+                        "request", f"bytes {start} to {end - 1} are being received"
+                    )
             claim = Claim(version, rank, start, end, sender, version.image[start:end])
             version.claims.append(claim)
             return claim
@@ -360,7 +368,7 @@ class VersionRegistry(VersionMemory):
             version.state is State.DROPPED
             or version.attempt_ids.get(reservation.rank) != reservation.attempt_id
         ):
-            raise Refused(
+            raise RequestRefused(
                 "stale",
                 f"version {version.number} of {version.job!r} is not being received any more",
             )
@@ -380,7 +388,7 @@ class VersionRegistry(VersionMemory):
         with self.changed:
             if self.closed:
                 self._drop(version)
-                raise Refused("stopping", "the node is stopping")
+                raise RequestRefused("stopping", "the node is stopping")
             here.partial.pop(version.number, None)
             earlier = here.complete.pop(version.number, None)
             if earlier is not None:  # of an earlier run, which this one has done again
@@ -426,7 +434,7 @@ class VersionRegistry(VersionMemory):
     def _current(self, job: str, session: str) -> tuple[Job, Session]:
         here = self.jobs.get(job)
         if here is None or here.session.name != session:
-            raise Refused(
+            raise RequestRefused(
                 "stale",
                 f"this training run of {job!r} is over here: another one has taken its name",
             )

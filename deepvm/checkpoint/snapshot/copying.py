@@ -34,7 +34,7 @@ events each.
 """
 
 
-class Copying:
+class SnapshotCopy:
     """A copy that the training thread starts and the background finishes.
 
     Attributes:
@@ -231,7 +231,7 @@ class LayerSlots:
     def __init__(self, strategy: Strategy, pipeline: Pipeline, state: TrainingState) -> None:
         """Not layerwise yet."""
         self.updates: LayerUpdates | None = None
-        self.copies: dict[torch.Tensor, Copying] = {}
+        self.copies: dict[torch.Tensor, SnapshotCopy] = {}
         self.strategy = strategy
         self._pipeline = pipeline
         self._state = state
@@ -239,7 +239,7 @@ class LayerSlots:
         self.filled: LayerSlot | None = None
 
     def divide(
-        self, model: torch.nn.Module, world: int, before: Callable[[Sequence[Copying]], None]
+        self, model: torch.nn.Module, world: int, before: Callable[[Sequence[SnapshotCopy]], None]
     ) -> None:
         """Update and copy layer by layer; ``before`` gets the copies an update must wait for.
 
@@ -326,10 +326,10 @@ class LayerSlot:
             self._pieces.setdefault(piece.storage, []).append(number)
         self._copied: dict[int, list[tuple[torch.Tensor, int]]] = {}
         self._twice: set[int] = set()
-        self._copyings: list[Copying] = []
+        self._copyings: list[SnapshotCopy] = []
         self._lock = threading.Lock()
 
-    def copy(self, tensors: Sequence[torch.Tensor]) -> Copying:
+    def copy(self, tensors: Sequence[torch.Tensor]) -> SnapshotCopy:
         """Copy the memory of these tensors, which only their layer's update changes.
 
         Returns its gate.
@@ -347,7 +347,7 @@ class LayerSlot:
                     sources[number] = as_bytes(self._storages[number])
             self._copied |= found
         which = sorted(p for n in found if sources[n] is not None for p in self._pieces.get(n, ()))
-        copying = Copying(self._strategy, self.slot, sources, which, (), hold=False)
+        copying = SnapshotCopy(self._strategy, self.slot, sources, which, (), hold=False)
         self._copyings.append(copying)
         self._pipeline.background(lambda: copying.run(lambda end: None))
         return copying

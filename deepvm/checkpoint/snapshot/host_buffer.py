@@ -1,6 +1,6 @@
 """Host memory laid out as the file: page-aligned, one slot per checkpoint in flight.
 
-What is copied is sent while the rest is still being copied; :class:`Filling` tracks the progress.
+What is copied is sent while the rest is still being copied; :class:`FillProgress` tracks the progress.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ class Slot:
         reached(len(self.view))
 
 
-class Filling:
+class FillProgress:
     """How far a slot is filled: the copy reports, and senders wait for what they read next."""
 
     def __init__(self, image: memoryview, layout: Layout, *, shared: bool) -> None:

@@ -25,11 +25,11 @@ from deepvm.checkpoint.format.sharded import (
 )
 from deepvm.checkpoint.format.tensor_bytes import as_bytes
 from deepvm.checkpoint.format.torch_zip import Image, lay_out
-from deepvm.checkpoint.snapshot.copying import Copying
-from deepvm.checkpoint.snapshot.host_buffer import Filling, Piece, Slot, checksum, pieces_of
+from deepvm.checkpoint.snapshot.copying import SnapshotCopy
+from deepvm.checkpoint.snapshot.host_buffer import FillProgress, Piece, Slot, checksum, pieces_of
 from deepvm.checkpoint.training.ranks import Ranks, shards
 from deepvm.checkpoint.training.save_handle import Handle
-from deepvm.checkpoint.training.state import Owned, TrainingState, tensors_of
+from deepvm.checkpoint.training.state import StorageRoles, TrainingState, tensors_of
 
 log = logging.getLogger("deepvm.checkpoint")
 
@@ -144,13 +144,13 @@ class PendingSnapshot:
     early: Mapping[str, Any]
     patience_s: float
     parts: FlatState
-    owned: Owned
+    owned: StorageRoles
     seen: Seen = field(default_factory=list)
     samples: ByteSamples = field(default_factory=lambda: ByteSamples((), ()))
     at_boundary: bool = False
     slot: Slot | None = None
-    filling: Filling | None = None
-    copying: Copying | None = None
+    filling: FillProgress | None = None
+    copying: SnapshotCopy | None = None
     still: set[int] = field(default_factory=set)
     late: set[int] = field(default_factory=set)
 

@@ -15,7 +15,7 @@ from queue import SimpleQueue
 
 from deepvm.checkpoint.format.layout import Layout
 from deepvm.checkpoint.format.shard import Shard
-from deepvm.checkpoint.snapshot.host_buffer import Filling, Slot
+from deepvm.checkpoint.snapshot.host_buffer import FillProgress, Slot
 from deepvm.checkpoint.tiers.base import Tier
 from deepvm.checkpoint.training.save_handle import Handle
 from deepvm.errors import CheckpointError, MemoryOnlyError, TierBusyError
@@ -115,10 +115,10 @@ class Pipeline:
 
     def fill(
         self, slot: Slot, layout: Layout, copy: Callable[[Callable[[int], None]], None]
-    ) -> Filling:
+    ) -> FillProgress:
         """Fill a slot in the background; ``copy`` gets a function that reports progress."""
         # Where each rank has a part, whoever joins them fills in the checksums.
-        filling = Filling(slot.view, layout, shared=len(self.tiers) > 1 and layout.world == 1)
+        filling = FillProgress(slot.view, layout, shared=len(self.tiers) > 1 and layout.world == 1)
 
         def work() -> None:
             try:
@@ -135,7 +135,7 @@ class Pipeline:
         slot: Slot,
         shard: Shard,
         handle: Handle,
-        filling: Filling,
+        filling: FillProgress,
     ) -> None:
         """Send a slot to every tier while it is filled, then free it; ``shard``: its memory."""
         with self._change:
@@ -244,7 +244,7 @@ class _Sending:
         self._errors: list[CheckpointError] = []
         self._lost: dict[int, CheckpointError] = {}
 
-    def copied(self, filling: Filling) -> None:
+    def copied(self, filling: FillProgress) -> None:
         """The copy has ended."""
         if filling.error is None:
             self._handle.copied()

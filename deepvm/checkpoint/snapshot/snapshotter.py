@@ -23,7 +23,7 @@ from deepvm.checkpoint.format.flatten import FlatState, flatten
 from deepvm.checkpoint.format.shard import Shard
 from deepvm.checkpoint.format.sharded import storage_of
 from deepvm.checkpoint.format.tensor_bytes import as_bytes, bytes_of
-from deepvm.checkpoint.snapshot.copying import Copying, LayerSlots, StorageBytes
+from deepvm.checkpoint.snapshot.copying import LayerSlots, SnapshotCopy, StorageBytes
 from deepvm.checkpoint.snapshot.host_buffer import Slot, Sources, checksum
 from deepvm.checkpoint.snapshot.pending_snapshot import (
     PendingSnapshot,
@@ -98,7 +98,7 @@ class Snapshotter:
         self.last_s = time.monotonic()
         self.layout_s = 0.0
         self.stall_s = 0.0
-        self._copying: Copying | None = None
+        self._copying: SnapshotCopy | None = None
         self._records: list[torch.Tensor] = []
         self._record = b""
         self._reserved: Slot | None = None
@@ -106,7 +106,7 @@ class Snapshotter:
         self._seen = (0, 0, 0)
         self._fingerprint: Any = None
 
-    def gate(self, *copies: Copying) -> None:
+    def gate(self, *copies: SnapshotCopy) -> None:
         """Wait until the state may change: for the copy in progress, and for these.
 
         Raises CheckpointError.
@@ -259,7 +259,7 @@ class Snapshotter:
             if pending.at_boundary and not compare and _is_small(slot, sources, later):
                 now = sorted(now + later)
                 later = []
-            copying = self._copying = Copying(
+            copying = self._copying = SnapshotCopy(
                 strategy, slot, sources, later, now, hold=bool(compare)
             )
 

@@ -39,7 +39,7 @@ from deepvm.checkpoint.files.version_dir import VersionFolder
 from deepvm.checkpoint.format.manifest import CommitRecord, Damage, JoinedRecord
 from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.network.endpoint import endpoint_of
-from deepvm.checkpoint.network.protocol import Refused
+from deepvm.checkpoint.network.protocol import RequestRefused
 from deepvm.checkpoint.network.token import token_from_environment
 from deepvm.checkpoint.tiers.base import Tier, all_settled, fulfil
 from deepvm.checkpoint.tiers.node_group import NodeGroup, at_once
@@ -165,8 +165,8 @@ class StripedTier(NodeGroup):
             try:
                 parts = self._ask(_head, manifests)
                 problem = belong_together(parts)
-            except (DamagedError, Refused) as error:
-                if isinstance(error, Refused) and error.code != "gone":
+            except (DamagedError, RequestRefused) as error:
+                if isinstance(error, RequestRefused) and error.code != "gone":
                     raise
                 problem = str(error)  # a node removes old versions when it likes
             if problem:

@@ -21,7 +21,7 @@ from deepvm.checkpoint.files.file_names import check_job
 from deepvm.checkpoint.format.layout import CHUNK_BYTES, Ranges, runs
 from deepvm.checkpoint.format.manifest import CommitRecord, Damage
 from deepvm.checkpoint.format.shard import Level, Shard
-from deepvm.checkpoint.network.ack_poller import AckPoller, Pending
+from deepvm.checkpoint.network.ack_poller import AckPoller, PendingVersion
 from deepvm.checkpoint.network.client import Link, unreachable
 from deepvm.checkpoint.network.endpoint import Address, Endpoint
 from deepvm.checkpoint.network.protocol import (
@@ -164,7 +164,7 @@ class TcpTier(Tier):
         shard.check()
         # The bytes of this call: those of another one must not be mixed in
         attempt_id = secrets.token_hex(8)
-        pending: Pending | None = None
+        pending: PendingVersion | None = None
         try:
             for attempt in range(_TRIES):
                 try:
@@ -176,7 +176,7 @@ class TcpTier(Tier):
                                 lacks = ""
                             else:
                                 lacks = str(welcome.get("lacks") or "it has no disk")
-                            pending = Pending(
+                            pending = PendingVersion(
                                 shard.version, acknowledged, shard.lost, lacks, shard.moving_s
                             )
                         received = self._reserve(links, shard, attempt_id, deadline, barrier)

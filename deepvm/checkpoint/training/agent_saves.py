@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import wait
 
 from deepvm.checkpoint.training.save_handle import Handle
-from deepvm.io.agent_board import SaveReason, Scheduled
+from deepvm.io.agent_board import SaveReason, ScheduledSave
 from deepvm.io.agent_link import AgentLink
 
 _LOOK_S = 0.05
@@ -27,7 +27,7 @@ class AgentSaves:
         self._stepped = self._between = False
         """Whether the last step ended at ``_since_ns``, and whether no other has started since."""
         self._saved_ns = self._between_ns = 0
-        self._held: tuple[Handle, Scheduled] | None = None
+        self._held: tuple[Handle, ScheduledSave] | None = None
 
     @classmethod
     def find(cls) -> AgentSaves | None:
@@ -51,7 +51,7 @@ class AgentSaves:
             self._between = False
             self._between_ns = time.perf_counter_ns() - self._since_ns - self._saved_ns
 
-    def stepped(self, version: int, ask: Callable[[float | None], object]) -> Scheduled | None:
+    def stepped(self, version: int, ask: Callable[[float | None], object]) -> ScheduledSave | None:
         """A step has ended; returns the save that is due, the same on all ranks.
 
         ``ask``: asks the other ranks to save before a time, where neither a controller nor a store
@@ -73,9 +73,9 @@ class AgentSaves:
             version, took_ns, self._between_ns if known else 0, took_ns if known else 0
         )
 
-    def begun(self, handle: Handle, scheduled: Scheduled | None) -> None:
+    def begun(self, handle: Handle, scheduled: ScheduledSave | None) -> None:
         """A version is being saved; ``scheduled``: for what the agent asked, None if it did not."""
-        save = scheduled or Scheduled(SaveReason.NONE)
+        save = scheduled or ScheduledSave(SaveReason.NONE)
         self._link.saving(handle.version)
         self._saved_ns = time.perf_counter_ns() - self._since_ns
         if not self._link.rank:
@@ -90,7 +90,7 @@ class AgentSaves:
         if save.reason.holds:
             self._held = handle, save
 
-    def _tell(self, handle: Handle, save: Scheduled, announced_s: float) -> None:
+    def _tell(self, handle: Handle, save: ScheduledSave, announced_s: float) -> None:
         error = _why_unsafe(handle, ends=save.reason.ends)
         if error is not None and handle.superseded:
             return  # the report of the newer version counts
@@ -131,7 +131,7 @@ class AgentSaves:
             return math.inf
         return save.limit_ms / 1000 - time.time()
 
-    def asked(self) -> Scheduled | None:
+    def asked(self) -> ScheduledSave | None:
         """What is asked for outside of steps."""
         return self._link.asked()
 

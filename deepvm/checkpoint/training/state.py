@@ -44,7 +44,7 @@ _MOST_LINES = 3
 log = logging.getLogger("deepvm.checkpoint")
 
 
-class Owned(NamedTuple):
+class StorageRoles(NamedTuple):
     """Storages by their role, as ``_cdata``.
 
     Attributes:
@@ -197,7 +197,7 @@ class TrainingState:
         found = [self.optimizer.state[p] for p in parameters if p in self.optimizer.state]
         return [v for values in found for v in values.values() if isinstance(v, torch.Tensor)]
 
-    def owned(self, at_boundary: bool = False) -> Owned:
+    def owned(self, at_boundary: bool = False) -> StorageRoles:
         """The current roles of storages.
 
         ``at_boundary``: the next iteration may start by changing parameters that no optimizer has
@@ -217,7 +217,7 @@ class TrainingState:
             gated = self.updated()
         else:
             gated = self.updated().union(parameters)
-        return Owned(parameters, buffers, gated)
+        return StorageRoles(parameters, buffers, gated)
 
     def updated(self) -> set[int]:
         """Storages that steps change, by ``_cdata``: the optimizers' parameters and state."""

@@ -19,7 +19,7 @@ from deepvm.core.spelling import one_of
 from deepvm.errors import DataError, RequestError
 
 if TYPE_CHECKING:
-    from deepvm.jobs.controller.controller import Submitted
+    from deepvm.jobs.controller.controller import ControlledJob
     from deepvm.jobs.decisions.world import JobState
     from deepvm.jobs.history.history import History, JobRow
 
@@ -166,7 +166,7 @@ class ResumeFlags:
         None, "Time without a step, or none; default: as before.", "TIME"
     )
 
-    def resumed(self, row: JobRow, history: History) -> tuple[Submitted, JobState]:
+    def resumed(self, row: JobRow, history: History) -> tuple[ControlledJob, JobState]:
         """The job with these limits. Raises RequestError, DataError."""
         from deepvm.core.units import parse_seconds
         from deepvm.jobs.submission import resumed

@@ -17,7 +17,7 @@ from deepvm.errors import DataError, RequestError
 
 if TYPE_CHECKING:
     from deepvm.jobs.cloud import HostsController
-    from deepvm.jobs.controller.controller import Controller, Submitted
+    from deepvm.jobs.controller.controller import ControlledJob, Controller
     from deepvm.jobs.decisions.world import JobState
     from deepvm.jobs.head.mirror_keeper import StateReplicator
     from deepvm.jobs.history.history import EventRow, History, JobRow
@@ -201,7 +201,7 @@ def start_head(
     )
 
 
-def detached(job: Submitted, *options: str) -> None:
+def detached(job: ControlledJob, *options: str) -> None:
     """Start the controller of a job in the background; ``options``: of ``deepvm jobs resume``.
 
     Raises DataError: it has ended at once.
@@ -293,7 +293,7 @@ def _rate(world: JobState) -> float:
 
 
 def control(
-    job: Submitted,
+    job: ControlledJob,
     world: JobState,
     history: History,
     output: str,
@@ -352,7 +352,7 @@ def _leave(name: str, controller: Controller, world: JobState) -> NoReturn:
 
 
 def _conclude(
-    job: Submitted,
+    job: ControlledJob,
     controller: Controller,
     end: JobState,
     history: History,

@@ -15,7 +15,7 @@ from deepvm.cli.parameters import arg, flag, group, opt
 from deepvm.errors import DataError, MissingExtraError, RequestError
 
 if TYPE_CHECKING:
-    from deepvm.lab.checked import Checked
+    from deepvm.lab.checked import CheckedRuns
 
 app = group(
     "Prove that training resumes correctly: inject failures, audit the results, compare strategies."
@@ -46,7 +46,7 @@ def _make_folder(out: Path) -> None:
         raise RequestError("out", str(out), f"{allowed}; it has {theirs}")
 
 
-def _refuse_incomplete(out: Path, checked: Checked) -> None:
+def _refuse_incomplete(out: Path, checked: CheckedRuns) -> None:
     """Raises DataError: artefacts of runs are missing or damaged."""
     if found := checked.incomplete:
         run, reason = found[0]
@@ -113,7 +113,7 @@ def run(
         raise typer.Exit(1)
 
 
-def _report(out: Path, output: str) -> Checked:
+def _report(out: Path, output: str) -> CheckedRuns:
     """Print what the runs of a folder show, and write its files."""
     from deepvm.documents.build import document_of
     from deepvm.documents.outputs.lab import LabReport

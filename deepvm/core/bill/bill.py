@@ -47,7 +47,7 @@ class BillItem:
 
 
 @dataclass(frozen=True)
-class NotCounted:
+class UncountedCost:
     """A cost that the bill leaves out, and why.
 
     ``included``: because it is part of another figure. ``unknown``: there is such a cost, and
@@ -87,7 +87,7 @@ class Bill:
     """
 
     items: tuple[BillItem, ...]
-    not_counted: tuple[NotCounted, ...]
+    not_counted: tuple[UncountedCost, ...]
     vms_usd_per_hour: Decimal
     borrowed: str = ""
     counted: bool = False
@@ -223,7 +223,7 @@ def _disk(rates: Rates, extras: Extras) -> DiskRate | None:
 
 def _not_counted(
     vms: RentedVms, rates: Rates, extras: Extras, there: set[str]
-) -> Iterator[NotCounted]:
+) -> Iterator[UncountedCost]:
     """What the items lack; a cost of 0 and unused addresses or gateways are not named."""
     known = {
         DISK: _disk(rates, extras) is not None,
@@ -238,18 +238,18 @@ def _not_counted(
         if name in there or name in unneeded:
             continue
         if name in extras.excluded:
-            yield NotCounted(name, "excluded by --exclude-cost")
+            yield UncountedCost(name, "excluded by --exclude-cost")
         elif name == BOOT:
             if vms.hours is not None:
-                yield NotCounted(name, "in the job's time and bill already", included=True)
+                yield UncountedCost(name, "in the job's time and bill already", included=True)
         elif not known[name]:
             kind = ""
             if name == DISK and extras.disk_kind:
                 kind = f" of {extras.disk_kind}"
             asked = name == ADDRESSES or name in extras.given
-            yield NotCounted(name, f"no rate{kind} is known for {rates.cloud}", unknown=asked)
+            yield UncountedCost(name, f"no rate{kind} is known for {rates.cloud}", unknown=asked)
         else:
-            yield NotCounted(name, f"{_OPTIONS[name]} says how much")
+            yield UncountedCost(name, f"{_OPTIONS[name]} says how much")
 
 
 def _per_hour(usd_per_month: Decimal) -> Decimal:

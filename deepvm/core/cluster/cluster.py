@@ -84,7 +84,7 @@ class Cluster:
 
 
 @dataclass(frozen=True)
-class Binding:
+class BindingConstraint:
     """A constraint, such as ``budget``, that prevents a better cluster, and by how much."""
 
     constraint: str
@@ -192,7 +192,7 @@ class Recommendation:
     z: float
     usd_per_work: float | None
     speedup_kind: str
-    binding: tuple[Binding, ...] = ()
+    binding: tuple[BindingConstraint, ...] = ()
     warnings: tuple[str, ...] = ()
     outlook: JobEstimate | None = None
     prediction: Prediction | None = None

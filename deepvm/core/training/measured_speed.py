@@ -20,7 +20,7 @@ from deepvm.core.training.speed import (
     reading_s,
     waiting,
 )
-from deepvm.core.training.steptime import REACH, Measured, StepTimeFit, joined
+from deepvm.core.training.steptime import REACH, MeasuredRange, StepTimeFit, joined
 from deepvm.core.units import counted
 
 _OTHER_VM = 0.1
@@ -55,7 +55,7 @@ class OwnSteps:
     about: str = ""
 
     @property
-    def measured(self) -> Measured:
+    def measured(self) -> MeasuredRange:
         """What the law was fitted to."""
         assert self.fit.measured is not None  # laws without it are not saved
         return self.fit.measured

@@ -147,7 +147,7 @@ class Steps:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredRange:
     """What a law was fitted to, which says how far it is to be believed.
 
     Attributes:
@@ -217,7 +217,7 @@ class StepTimeFit:
     sd: float
     most_nodes: int
     most_gpus: int
-    measured: Measured | None = None
+    measured: MeasuredRange | None = None
 
     def deviation(self, nodes: FloatArray, gpus: FloatArray, batch: FloatArray) -> FloatArray:
         """Standard deviation of log T: of the nearest measured size, more outside the range.
@@ -247,7 +247,11 @@ class StepTimeFit:
             name: tuple(own[name]) for name in ("nodes", "scatter", "gpus", "batch", "local_gpus")
         }
         return cls(
-            **{**raw, "law": StepTimeLaw(**raw["law"]), "measured": Measured(**{**own, **lists})}
+            **{
+                **raw,
+                "law": StepTimeLaw(**raw["law"]),
+                "measured": MeasuredRange(**{**own, **lists}),
+            }
         )
 
 
@@ -282,14 +286,14 @@ def _spread(off: FloatArray, kinds: int, freedom: int, usual: float) -> float:
     return float(np.sqrt((free * own**2 + _USUAL_WEIGHT * usual**2) / (free + _USUAL_WEIGHT)))
 
 
-def _measured(steps: Steps, off: FloatArray, sd: float) -> Measured:
+def _measured(steps: Steps, off: FloatArray, sd: float) -> MeasuredRange:
     counts = np.unique(steps.nodes)
     scatter = []
     for count in counts:
         own = steps.nodes == count
         kinds = len({*zip(steps.gpus[own].tolist(), steps.batch[own].tolist(), strict=True)})
         scatter.append(_spread(off[own], kinds, kinds, sd))
-    return Measured(
+    return MeasuredRange(
         nodes=tuple(int(count) for count in counts),
         scatter=tuple(scatter),
         gpus=(int(steps.gpus.min()), int(steps.gpus.max())),

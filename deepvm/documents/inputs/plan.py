@@ -177,6 +177,9 @@ def _plan(document: _Document, name: str, rank: int) -> Plan:
     if chosen is None:
         ranks = ", ".join(str(c.rank) for c in document.configurations[:20])
         raise RequestError("rank", rank, f"the ranks of {name}: {ranks}")
+    problem = _contradiction(chosen)
+    if problem:
+        raise CatalogFormatError(name, [Issue(f"rank {rank}: {problem}")])
     source = _source_of(document, chosen)
     basis = source.price_basis
     if basis == "current":
@@ -200,6 +203,24 @@ def _plan(document: _Document, name: str, rank: int) -> Plan:
         disk=_disk(extras),
         nat=bool(extras.nat),
     )
+
+
+def _contradiction(chosen: _Configuration) -> str:
+    """Where counts and prices do not fit each other, as in a plan that was edited by hand."""
+    gpu = chosen.gpu
+    if gpu.count != gpu.spot_count + gpu.on_demand_count:
+        return f"gpu.count {gpu.count} is not spot_count + on_demand_count"
+    parts = [
+        (gpu.spot_count, gpu.spot_usd_per_hour),
+        (gpu.on_demand_count, gpu.on_demand_usd_per_hour),
+    ]
+    if chosen.memory is not None:
+        parts.append((chosen.memory.count, chosen.memory.on_demand_usd_per_hour))
+    prices = [count * price for count, price in parts if count and price is not None]
+    total = sum(prices, Decimal(0))
+    if len(prices) == sum(count > 0 for count, _ in parts) and total != chosen.usd_per_hour:
+        return f"usd_per_hour {chosen.usd_per_hour:f} is not the sum of counts x prices, {total:f}"
+    return ""
 
 
 def _source_of(document: _Document, chosen: _Configuration) -> _Source:

@@ -19,7 +19,7 @@ from functools import partial
 
 from deepvm.core.json_types import JsonObject
 from deepvm.core.preemption.savepolicy import Never, SaveFacts, parse_policy
-from deepvm.io.agent_board import BOARD, Board, Flag, RankFlag, SaveReason, Scheduled
+from deepvm.io.agent_board import BOARD, Board, Flag, RankFlag, SaveReason, ScheduledSave
 from deepvm.io.agent_link import EPOCH
 from deepvm.io.failpoints import point
 from deepvm.io.free_port import free_port
@@ -35,7 +35,12 @@ from deepvm.jobs.agent.group_watch import LATE_S, GroupWatch, explanation
 from deepvm.jobs.agent.liveness import ControllerLiveness, Progress
 from deepvm.jobs.agent.notices import Notice, NoticeSource, watch
 from deepvm.jobs.agent.planned_saves import PendingSave, PlannedSaves
-from deepvm.jobs.agent.preparation import ORPHAN_SAVE_S, AgentEnvironment, Orphaned, Preparation
+from deepvm.jobs.agent.preparation import (
+    ORPHAN_SAVE_S,
+    AgentEnvironment,
+    OrphanedError,
+    Preparation,
+)
 from deepvm.jobs.agent.trainer_socket import TrainerSocket
 from deepvm.jobs.agent.trainers import TORCHRUN, Command, ProcessLayout, Trainers
 from deepvm.jobs.wire import WireError
@@ -110,7 +115,7 @@ class Agent(TrainerRequests):
             threading.Thread(target=listen, daemon=True, name="notices").start()
         try:
             trainers, orphan_after_s = self._prepare()
-        except Orphaned:
+        except OrphanedError:
             log.warning(
                 "no controller was found for %.0f s: this machine ends",
                 self._preparation.orphan_after_s,
@@ -241,7 +246,7 @@ class Agent(TrainerRequests):
                 and board is not None
                 and schedule["generation"] == self._running
             ):
-                board.schedule(schedule["step"], Scheduled.of_others(schedule["save"]))
+                board.schedule(schedule["step"], ScheduledSave.of_others(schedule["save"]))
                 point("agent.scheduled")
                 self._scheduled = schedule["number"]
 
@@ -646,7 +651,7 @@ class Agent(TrainerRequests):
     def _schedule(self, message: JsonObject) -> JsonObject:
         reason, limit_ms, request = message["save"]
         step = int(message["step"])
-        save = Scheduled(SaveReason(reason), int(limit_ms), int(request))
+        save = ScheduledSave(SaveReason(reason), int(limit_ms), int(request))
         board = self._board
         if board is None:
             return {"error": "no generation runs here"}
@@ -661,7 +666,7 @@ class Agent(TrainerRequests):
             )
         return found
 
-    def _marked_everywhere(self, step: int, save: Scheduled, *, peers: bool) -> JsonObject:
+    def _marked_everywhere(self, step: int, save: ScheduledSave, *, peers: bool) -> JsonObject:
         """Have the controller mark a step on all machines."""
         if self._liveness.now:
             return {"error": "the controller does not answer"}

@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 
 from deepvm.core.json_types import JsonObject
 from deepvm.errors import CheckpointError, DamagedError, DataError, MissingExtraError
-from deepvm.io.agent_board import SaveReason, Scheduled
+from deepvm.io.agent_board import SaveReason, ScheduledSave
 from deepvm.io.failpoints import point
 from deepvm.jobs.agent.planned_saves import PlannedSaves
 from deepvm.jobs.storage.backup_store import (
@@ -407,7 +407,7 @@ class TrainerRequests:
 
     def _back_up(self, message: JsonObject) -> JsonObject:
         """Start a backup of what one rank has saved."""
-        save = Scheduled(*message["save"])
+        save = ScheduledSave(*message["save"])
         reason = SaveReason(save.reason)
         generation = self._running
 

@@ -63,7 +63,7 @@ class AgentEnvironment:
     orphan_after_s: float = 1800.0
 
 
-class Orphaned(Exception):
+class OrphanedError(Exception):
     """There was no sign of the controller for too long."""
 
 
@@ -233,5 +233,5 @@ class Preparation:
             except (ControllerUnreachable, WireError) as error:
                 log.debug("the controller does not answer: %s", error)
                 if self._liveness.lasts_s >= self.orphan_after_s:
-                    raise Orphaned from None
+                    raise OrphanedError from None
                 time.sleep(_RETRY_S)

@@ -29,7 +29,7 @@ from deepvm.io.agent_board import (
     Flag,
     RankFlag,
     SaveReason,
-    Scheduled,
+    ScheduledSave,
 )
 from deepvm.jobs.agent.backups import LAST_S, Backups, TrainerRequests
 from deepvm.jobs.agent.notices import Notice, NoticeSource, watch
@@ -222,7 +222,7 @@ class StandaloneAgent(TrainerRequests):
 
     def _schedule(self, message: JsonObject) -> JsonObject:
         reason, limit_ms, request = message["save"]
-        save = Scheduled(SaveReason(reason), int(limit_ms), int(request))
+        save = ScheduledSave(SaveReason(reason), int(limit_ms), int(request))
         self._board.schedule(int(message["step"]), save)
         return {}
 

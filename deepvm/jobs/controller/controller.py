@@ -77,7 +77,7 @@ log = logging.getLogger("deepvm.jobs")
 
 
 @dataclass(frozen=True)
-class Submitted:
+class ControlledJob:
     """A job as its controller runs it.
 
     Attributes:
@@ -99,7 +99,7 @@ class Submitted:
 class Controller:
     """Runs a job to its end; everything happens in one thread, but for the calls to the cloud."""
 
-    def __init__(self, job: Submitted, world: JobState, cloud: Cloud, history: History) -> None:
+    def __init__(self, job: ControlledJob, world: JobState, cloud: Cloud, history: History) -> None:
         """Start nothing yet.
 
         ``told`` is called with each event that is written down. ``kept`` returns once all that is

@@ -16,7 +16,7 @@ _TRAINS = (Job.RUNNING.value, Job.SAVING.value)
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainingTimeline:
     """When which machines trained, and when the job had no controller.
 
     ``runs``: (generation, from, to) of the times in which its trainers ran; ``members``: the
@@ -28,7 +28,9 @@ class Trained:
     without: Downtimes = ()
 
     @classmethod
-    def of(cls, events: Sequence[EventRow], end_s: float, without: Downtimes = ()) -> Trained:
+    def of(
+        cls, events: Sequence[EventRow], end_s: float, without: Downtimes = ()
+    ) -> TrainingTimeline:
         """By the events of a job."""
         runs = list[tuple[int, float, float]]()
         members = dict[int, set[str]]()
@@ -62,7 +64,7 @@ class Trained:
         yield from cut([("idle", at_s, to_s)], self.without)
 
 
-def phases(machine: MachineRecord, now_s: float, trained: Trained) -> Iterator[Phase]:
+def phases(machine: MachineRecord, now_s: float, trained: TrainingTimeline) -> Iterator[Phase]:
     """What a machine did from when to when, as far as it is known."""
     if machine.ended_s is None:
         end_s = now_s

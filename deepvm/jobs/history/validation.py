@@ -60,7 +60,7 @@ class _Generation:
 
 
 @dataclass(frozen=True)
-class Observed:
+class ObservedRun:
     """What happened, seconds and dollars.
 
     ``parts_s``: where the time went, as the simulator counts.
@@ -85,7 +85,7 @@ class Observed:
     parts_s: Mapping[str, float]
 
 
-def observed(created_s: float, world: JobState, events: Events) -> Observed | None:
+def observed(created_s: float, world: JobState, events: Events) -> ObservedRun | None:
     """What happened to a job that has trained to its end; None if too little of it is known."""
     generations = _generations(world, events)
     # When the last trainers had ended
@@ -123,7 +123,7 @@ def observed(created_s: float, world: JobState, events: Events) -> Observed | No
     lost_steps = _lost_steps(generations, step_s)
     recompute_s = min(lost_steps * step_s, trained_s - save_s)
     parts = (trained_s - save_s - recompute_s, recompute_s, save_s, sum(waits), sum(prepared))
-    return Observed(
+    return ObservedRun(
         steps=world.steps,
         step_s=step_s,
         stall_s=fmean(unhurried) if unhurried else 0.0,
@@ -252,7 +252,7 @@ def _needed_s(
 
 
 def validation(
-    seen: Observed, terms: JobLimits, policy: SavePolicy, usd_per_hour: float
+    seen: ObservedRun, terms: JobLimits, policy: SavePolicy, usd_per_hour: float
 ) -> JsonDict:
     """Forecast, fact and deviation as a document: dollars, seconds, shares of the fact."""
     from deepvm.simulator.engine.lifetimes import ListedLifetimes

@@ -17,7 +17,7 @@ from typing import Literal
 from deepvm.io.process_tree import follow_parent
 from deepvm.lab.certify import probe
 from deepvm.lab.certify.disk_room import check_room, log_incomplete
-from deepvm.lab.certify.logs import Logged, Row
+from deepvm.lab.certify.logs import AttemptLog, Row
 from deepvm.lab.certify.subject import Subject
 
 _POLL_S = 0.001
@@ -41,7 +41,7 @@ class Attempt:
     state: State
     code: int
     wall_s: float
-    logged: Logged
+    logged: AttemptLog
     last_lines: str = ""
     torn_file: str = ""
     left: int = 0
@@ -117,7 +117,7 @@ def run_attempt(
         torn = json.loads((logs / probe.KILLED).read_text())["file"]
     torn = torn.removeprefix(f"{run / 'out'}{os.sep}")
     return Attempt(
-        number, state, code, time.monotonic() - began, Logged.read(logs), text, torn, left
+        number, state, code, time.monotonic() - began, AttemptLog.read(logs), text, torn, left
     )
 
 

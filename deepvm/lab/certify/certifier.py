@@ -22,7 +22,7 @@ from deepvm.lab.certify.attempt import KillPoint, Trigger, guarded, run_attempt
 from deepvm.lab.certify.disk_room import own_files
 from deepvm.lab.certify.final_file import digest_of_file
 from deepvm.lab.certify.history import History, PlacedAttempt
-from deepvm.lab.certify.logs import Logged, Row
+from deepvm.lab.certify.logs import AttemptLog, Row
 from deepvm.lab.certify.script_gates import Evidence, Run, judge
 from deepvm.lab.certify.subject import Subject
 from deepvm.lab.verdict import Gate
@@ -296,7 +296,7 @@ class _Audit:
 
 
 def plan_of(
-    reference: Logged, kills: int, write_kills: int, chance: random.Random
+    reference: AttemptLog, kills: int, write_kills: int, chance: random.Random
 ) -> list[PlannedKill]:
     """One kill in each of equal parts of the steps, one of them halfway between two saves."""
     bursts = Counter(row["n"] for row in reference.writes)
@@ -395,7 +395,7 @@ def _kill(number: int, one: PlacedAttempt, following: PlacedAttempt | None, tota
     return Kill(number, attempt.number, kind, attempt.torn_file, steps, one.reached, resumed, total)
 
 
-def _notes(subject: Subject, reference: Logged, earlier: Sequence[Path]) -> Iterator[str]:
+def _notes(subject: Subject, reference: AttemptLog, earlier: Sequence[Path]) -> Iterator[str]:
     if not subject.in_place:
         yield (
             "each run had a copy of the current folder; with {out} in its arguments a script says"

@@ -7,13 +7,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from deepvm.lab.certify.logs import Logged
+from deepvm.lab.certify.logs import AttemptLog
 
 _NO_MODULE = re.compile(r"No module named '(torch|lightning|transformers|accelerate)\b")
 _MAX_NAMES = 3
 
 
-def earlier_checkpoints(files: Sequence[Path], logged: Logged) -> str:
+def earlier_checkpoints(files: Sequence[Path], logged: AttemptLog) -> str:
     """Warn of files copied with the script; empty if its samples show a fresh start."""
     if not files:
         return ""
@@ -33,7 +33,7 @@ def earlier_checkpoints(files: Sequence[Path], logged: Logged) -> str:
     )
 
 
-def failure(lines: str, files: Sequence[Path], logged: Logged) -> str:
+def failure(lines: str, files: Sequence[Path], logged: AttemptLog) -> str:
     """Why an undisturbed script may have failed, by its last lines and the files it found."""
     return _missing_module(lines) or _abort(lines) or earlier_checkpoints(files, logged)
 

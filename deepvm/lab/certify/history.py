@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from deepvm.lab.certify.attempt import Attempt
-from deepvm.lab.certify.logs import Logged, Row
+from deepvm.lab.certify.logs import AttemptLog, Row
 
 UNKNOWN = "its gradients are others: other samples, other buffers or random numbers of its own"
 _LOG_SAMPLES = "; log samples (deepvm.lab.SampleLog) to know which"
@@ -36,7 +36,7 @@ class PlacedAttempt:
 class History:
     """Of a run: the undisturbed one, and all attempts so far."""
 
-    def __init__(self, reference: Logged, again: Logged) -> None:
+    def __init__(self, reference: AttemptLog, again: AttemptLog) -> None:
         self._reference = reference
         self._seeded = seeded(reference, again)
         self._by_samples = 0 not in reference.steps
@@ -49,7 +49,7 @@ class History:
     def steps(self) -> int:
         return len(self._reference.progress)
 
-    def _remember(self, resumed: int, logged: Logged) -> None:
+    def _remember(self, resumed: int, logged: AttemptLog) -> None:
         self._known += [
             (resumed + number, row) for number, row in enumerate(logged.steps.get(0, ()), 1)
         ]
@@ -107,7 +107,7 @@ class History:
             return f"{attempt} ended at step {reached}, of {len(steps)}"
         return ""
 
-    def _cause(self, logged: Logged, index: int, at: int) -> str:
+    def _cause(self, logged: AttemptLog, index: int, at: int) -> str:
         """Why an attempt diverged at its step ``place``, on the first rank; ``at``: overall."""
         for rank, expected in self._reference.steps.items():
             rows = logged.steps.get(rank, ())
@@ -132,7 +132,7 @@ def values(row: Row) -> tuple[str, str]:
     return row["params"], row["buffers"]
 
 
-def seeded(first: Logged, second: Logged) -> frozenset[str]:
+def seeded(first: AttemptLog, second: AttemptLog) -> frozenset[str]:
     """Random states equal in two undisturbed runs; unseeded ones say nothing."""
     rows = first.steps.get(0, ())
     others = second.steps.get(0, ())

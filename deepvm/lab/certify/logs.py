@@ -15,7 +15,7 @@ _NAME = re.compile(r"(steps|samples)-(\d+)-(\d+)\.jsonl")
 
 
 @dataclass(frozen=True)
-class Logged:
+class AttemptLog:
     """Lines of one attempt, by rank, in the order in which they were written."""
 
     starts: Mapping[int, Sequence[Row]] = field(default_factory=dict)
@@ -25,7 +25,7 @@ class Logged:
     errors: Sequence[str] = ()
 
     @classmethod
-    def read(cls, folder: Path) -> Logged:
+    def read(cls, folder: Path) -> AttemptLog:
         """Of a folder; it may still grow. Raises DataError: a file is damaged."""
         rows: list[tuple[int, dict[str, Any]]] = []
         for path in folder.glob("*.jsonl"):

@@ -11,7 +11,7 @@ from itertools import islice
 from deepvm.lab import verdict
 from deepvm.lab.certify.attempt import Attempt
 from deepvm.lab.certify.history import History, cause, final_values, seeded, values
-from deepvm.lab.certify.logs import Logged, Row
+from deepvm.lab.certify.logs import AttemptLog, Row
 from deepvm.lab.verdict import Gate, NotJudgedError
 
 _MAX_NAMES = 3
@@ -48,7 +48,7 @@ class Evidence:
     hits: int = 0
 
     @property
-    def reference(self) -> Logged:
+    def reference(self) -> AttemptLog:
         return self.first.attempts[0].logged
 
     @property
@@ -79,7 +79,7 @@ def _repeats(evidence: Evidence) -> Iterator[str]:
         yield f"two undisturbed runs logged other samples: {_SEED}"
 
 
-def _all_samples(logged: Logged) -> list[tuple[int, int, int, list[str]]]:
+def _all_samples(logged: AttemptLog) -> list[tuple[int, int, int, list[str]]]:
     rows = [(rank, row) for rank, rows in logged.samples.items() for row in rows]
     return sorted((rank, row["global_step"], row["epoch"], row["sample_ids"]) for rank, row in rows)
 

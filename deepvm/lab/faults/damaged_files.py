@@ -6,14 +6,14 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from deepvm.lab.faults.fault import Fault, FaultTarget, Strike
+from deepvm.lab.faults.fault import Fault, FaultInjection, FaultTarget
 
 
 class _Damaged(Fault):
     damages = True
     options = frozenset()
 
-    def strike_from_outside(self, strike: Strike, attempt: FaultTarget) -> None:
+    def strike_from_outside(self, strike: FaultInjection, attempt: FaultTarget) -> None:
         """Kill all processes, then damage the largest file of the newest checkpoint."""
         attempt.kill_all()
         files = [path for path in newest_checkpoint(attempt.folder) if path.stat().st_size]

@@ -40,7 +40,7 @@ writes a checkpoint, in the middle of the write."""
 
 
 @dataclass(frozen=True)
-class Strike:
+class FaultInjection:
     """One failure of a run.
 
     Attributes:
@@ -70,7 +70,7 @@ class Strike:
         return {**asdict(self), "key": self.key, "ends": ends}
 
     @classmethod
-    def of(cls, document: dict[str, Any]) -> Strike:
+    def of(cls, document: dict[str, Any]) -> FaultInjection:
         return cls(**{field.name: document[field.name] for field in fields(cls)})
 
 
@@ -160,7 +160,7 @@ class Fault:
 
     def strikes(
         self, name: str, when: FaultSchedule, steps: int, world: int, first: int = 1
-    ) -> Iterator[Strike]:
+    ) -> Iterator[FaultInjection]:
         """The failures of a run; random ones are the same for the same seed.
 
         Those are drawn from step ``first`` to 80 % of the steps: after that training may end before
@@ -181,17 +181,17 @@ class Fault:
                 rank = rng.randrange(world)
             if drawn and self.moment is None:
                 delay_s = rng.random() * _MAX_DELAY_S
-            yield Strike(name, step, rank, when.target, seconds, delay_s)
+            yield FaultInjection(name, step, rank, when.target, seconds, delay_s)
 
-    def moment_of(self, strike: Strike) -> Moment | None:
+    def moment_of(self, strike: FaultInjection) -> Moment | None:
         """Where a failure is met with, if that depends on it."""
         return self.moment
 
-    def strike_in_worker(self, strike: Strike, disk: Disk) -> None:
+    def strike_in_worker(self, strike: FaultInjection, disk: Disk) -> None:
         """Do it in the process of a rank; for faults with a moment."""
         raise NotImplementedError
 
-    def strike_from_outside(self, strike: Strike, attempt: FaultTarget) -> None:
+    def strike_from_outside(self, strike: FaultInjection, attempt: FaultTarget) -> None:
         """Do it to a running attempt; for faults without a moment."""
         raise NotImplementedError
 
@@ -211,7 +211,7 @@ class DiskFault(Fault):
 
     def strikes(
         self, name: str, when: FaultSchedule, steps: int, world: int, first: int = 1
-    ) -> Iterator[Strike]:
+    ) -> Iterator[FaultInjection]:
         """None at a step."""
         return iter(())
 

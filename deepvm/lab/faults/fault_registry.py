@@ -5,7 +5,7 @@ from __future__ import annotations
 import pkgutil
 from typing import Any, cast
 
-from deepvm.lab.faults.fault import Fault, Strike
+from deepvm.lab.faults.fault import Fault, FaultInjection
 
 FAULTS = {
     "exit": "deepvm.lab.faults.rank_faults:Exit",
@@ -34,6 +34,6 @@ def find_fault(name: str) -> Fault:
     return cast("type[Fault]", pkgutil.resolve_name(FAULTS[name]))()
 
 
-def strike_document(strike: Strike) -> dict[str, Any]:
+def strike_document(strike: FaultInjection) -> dict[str, Any]:
     """For ``config.json``."""
     return strike.document(ends=find_fault(strike.fault).ends)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from deepvm.lab.faults.fault import FaultTarget, MachineFault, Strike
+from deepvm.lab.faults.fault import FaultInjection, FaultTarget, MachineFault
 
 
 class LostMachine(MachineFault):
     """A rank's machine ends at once; the orchestrator continues without it, then replaces it."""
 
-    def strike_from_outside(self, strike: Strike, attempt: FaultTarget) -> None:
+    def strike_from_outside(self, strike: FaultInjection, attempt: FaultTarget) -> None:
         attempt.preempt(None)
 
 
@@ -19,7 +19,7 @@ class Notice(MachineFault):
     seconds = 10.0
     announced = True
 
-    def strike_from_outside(self, strike: Strike, attempt: FaultTarget) -> None:
+    def strike_from_outside(self, strike: FaultInjection, attempt: FaultTarget) -> None:
         attempt.preempt(strike.seconds)
 
 
@@ -28,7 +28,7 @@ class Rebalance(MachineFault):
 
     ends = False
 
-    def strike_from_outside(self, strike: Strike, attempt: FaultTarget) -> None:
+    def strike_from_outside(self, strike: FaultInjection, attempt: FaultTarget) -> None:
         attempt.recommend()
 
 
@@ -39,5 +39,5 @@ class LostController(MachineFault):
     options = frozenset({"seconds"})
     seconds = 1.0
 
-    def strike_from_outside(self, strike: Strike, attempt: FaultTarget) -> None:
+    def strike_from_outside(self, strike: FaultInjection, attempt: FaultTarget) -> None:
         attempt.restart_controller(strike.seconds)

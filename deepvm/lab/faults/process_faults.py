@@ -7,7 +7,7 @@ import os
 import signal
 
 from deepvm.errors import RequestError
-from deepvm.lab.faults.fault import Disk, Fault, FaultTarget, Moment, Strike
+from deepvm.lab.faults.fault import Disk, Fault, FaultInjection, FaultTarget, Moment
 
 
 class Kill(Fault):
@@ -18,17 +18,17 @@ class Kill(Fault):
 
     options = frozenset({"rank", "target"})
 
-    def moment_of(self, strike: Strike) -> Moment | None:
+    def moment_of(self, strike: FaultInjection) -> Moment | None:
         """Only the writer itself knows when it is in mid-write."""
         if strike.target == "write":
             return Moment.BOUNDARY
         return None
 
-    def strike_in_worker(self, strike: Strike, disk: Disk) -> None:
+    def strike_in_worker(self, strike: FaultInjection, disk: Disk) -> None:
         """End the process in the middle of its next write of a checkpoint."""
         disk.kill_at_next_write(strike.key)
 
-    def strike_from_outside(self, strike: Strike, attempt: FaultTarget) -> None:
+    def strike_from_outside(self, strike: FaultInjection, attempt: FaultTarget) -> None:
         """Kill. Raises RequestError: the launcher has no process of its own to be killed."""
         if strike.target == "machine":
             attempt.kill_all()
@@ -48,7 +48,7 @@ class Stop(Fault):
     options = frozenset({"rank", "seconds"})
     seconds = 1.0
 
-    def strike_from_outside(self, strike: Strike, attempt: FaultTarget) -> None:
+    def strike_from_outside(self, strike: FaultInjection, attempt: FaultTarget) -> None:
         """Stop it, and let it continue after a while, in which it may be taken for dead."""
         process = attempt.workers()[strike.rank]
         _signal(process, signal.SIGSTOP)
@@ -62,7 +62,7 @@ class LostNode(Fault):
     options = frozenset({"seconds"})
     seconds = 0.5
 
-    def strike_from_outside(self, strike: Strike, attempt: FaultTarget) -> None:
+    def strike_from_outside(self, strike: FaultInjection, attempt: FaultTarget) -> None:
         """Kill it; the next one comes after ``seconds``."""
         attempt.restart_node(strike.seconds)
 

@@ -8,7 +8,7 @@ import resource
 import signal
 import time
 
-from deepvm.lab.faults.fault import Disk, Fault, Moment, Strike
+from deepvm.lab.faults.fault import Disk, Fault, FaultInjection, Moment
 
 CODE = 137
 _FOR_EVER_S = 10**6
@@ -19,7 +19,7 @@ class Exit(Fault):
 
     moment = Moment.BOUNDARY
 
-    def strike_in_worker(self, strike: Strike, disk: Disk) -> None:
+    def strike_in_worker(self, strike: FaultInjection, disk: Disk) -> None:
         os._exit(CODE)
 
 
@@ -28,7 +28,7 @@ class Segfault(Fault):
 
     moment = Moment.REDUCING
 
-    def strike_in_worker(self, strike: Strike, disk: Disk) -> None:
+    def strike_in_worker(self, strike: FaultInjection, disk: Disk) -> None:
         """Torch's or Python's own handler of the signal is put aside, and no core is dumped."""
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         signal.signal(signal.SIGSEGV, signal.SIG_DFL)
@@ -41,7 +41,7 @@ class HeldGil(Fault):
 
     moment = Moment.REDUCING
 
-    def strike_in_worker(self, strike: Strike, disk: Disk) -> None:
+    def strike_in_worker(self, strike: FaultInjection, disk: Disk) -> None:
         ctypes.PyDLL(None).sleep(_FOR_EVER_S)
 
 
@@ -50,7 +50,7 @@ class HungCollective(Fault):
 
     moment = Moment.REDUCING
 
-    def strike_in_worker(self, strike: Strike, disk: Disk) -> None:
+    def strike_in_worker(self, strike: FaultInjection, disk: Disk) -> None:
         time.sleep(_FOR_EVER_S)
 
 
@@ -63,5 +63,5 @@ class LoaderError(Fault):
 
     moment = Moment.LOADING
 
-    def strike_in_worker(self, strike: Strike, disk: Disk) -> None:
+    def strike_in_worker(self, strike: FaultInjection, disk: Disk) -> None:
         raise DamagedSampleError(f"a sample of step {strike.step} cannot be read")

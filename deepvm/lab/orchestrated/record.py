@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from deepvm.jobs.history.history import MACHINE, EventRow
-from deepvm.lab.faults.fault import STRUCK, Strike
+from deepvm.lab.faults.fault import STRUCK, FaultInjection
 from deepvm.lab.faults.fault_registry import find_fault
 from deepvm.lab.orchestrated.rank import PLACED
 from deepvm.lab.records import events_of, rows_in, steps_of
@@ -105,7 +105,7 @@ class JobRecord:
         last = number + 1 == self._generations
         if last and self.done:
             return "completed", []
-        faults = {key: find_fault(Strike.fault_in(key)) for key in struck}
+        faults = {key: find_fault(FaultInjection.fault_in(key)) for key in struck}
         causes = [key for key, fault in faults.items() if fault.ends]
         if number in self._hung:
             return "hung", causes or ["hang"]

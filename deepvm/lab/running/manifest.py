@@ -102,19 +102,19 @@ def read_manifest(folder: Path) -> list[Row]:
 
 
 @dataclass(frozen=True)
-class Planned:
+class RequestedRuns:
     """What was requested in a folder; ``runs``: of its matrices; ``wanted``: by ``--only``."""
 
     runs: tuple[str, ...] = ()
     wanted: tuple[str, ...] = ()
 
-    def and_also(self, runs: Iterable[str], wanted: Iterable[str]) -> Planned:
-        return Planned(
+    def and_also(self, runs: Iterable[str], wanted: Iterable[str]) -> RequestedRuns:
+        return RequestedRuns(
             tuple(dict.fromkeys((*self.runs, *runs))), tuple(dict.fromkeys((*self.wanted, *wanted)))
         )
 
 
-def write_planned(folder: Path, planned: Planned) -> None:
+def write_planned(folder: Path, planned: RequestedRuns) -> None:
     """Before the first run: what is never started must not look as if it had not been requested.
 
     Raises OSError.
@@ -122,13 +122,13 @@ def write_planned(folder: Path, planned: Planned) -> None:
     write_bytes(folder / PLANNED, json.dumps(asdict(planned), indent=1).encode())
 
 
-def read_planned(folder: Path) -> Planned:
+def read_planned(folder: Path) -> RequestedRuns:
     """What was asked for; nothing if there is no such file. Raises DataError: it is damaged."""
     if not (folder / PLANNED).exists():
-        return Planned()
+        return RequestedRuns()
     document = read_document(folder / PLANNED)
     try:
-        return Planned(tuple(map(str, document["runs"])), tuple(map(str, document["wanted"])))
+        return RequestedRuns(tuple(map(str, document["runs"])), tuple(map(str, document["wanted"])))
     except (KeyError, TypeError):
         raise DataError(f"{folder / PLANNED}: damaged: it has no lists of runs") from None
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deepvm.lab.faults.fault import Strike
+from deepvm.lab.faults.fault import FaultInjection
 from deepvm.lab.faults.fault_registry import find_fault
 from deepvm.lab.strategies.strategy_registry import find_strategy
 
@@ -36,11 +36,11 @@ class Plan:
         return strategy is not None and find_strategy(strategy).in_memory
 
     @property
-    def strikes(self) -> list[Strike]:
+    def strikes(self) -> list[FaultInjection]:
         """Failures in their order."""
-        return [Strike.of(one) for one in self.config["strikes"]]
+        return [FaultInjection.of(one) for one in self.config["strikes"]]
 
 
-def from_outside(strike: Strike) -> bool:
+def from_outside(strike: FaultInjection) -> bool:
     """Whether the supervisor strikes, not the rank that is hit."""
     return find_fault(strike.fault).moment_of(strike) is None

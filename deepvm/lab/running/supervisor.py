@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from deepvm.io.free_port import free_port
-from deepvm.lab.faults.fault import STRUCK, FaultTarget, Strike
+from deepvm.lab.faults.fault import STRUCK, FaultInjection, FaultTarget
 from deepvm.lab.faults.fault_registry import find_fault
 from deepvm.lab.records import events_of, rows_in, steps_of
 from deepvm.lab.running.launcher import Attempt, Launcher
@@ -242,14 +242,14 @@ class Supervisor:
             elif time.monotonic() - moved > limit_s:
                 watched.ends_as("hung")
 
-    def _strike(self, watched: _Watched, strike: Strike) -> None:
+    def _strike(self, watched: _Watched, strike: FaultInjection) -> None:
         watched.struck[strike.key] = time.time()
         if "orphan" in self._plan.config["controls"] and not self._given_up:
             watched.ends_as("failed")
         else:
             find_fault(strike.fault).strike_from_outside(strike, watched)
 
-    def _in_time(self, watched: _Watched, strike: Strike) -> bool:
+    def _in_time(self, watched: _Watched, strike: FaultInjection) -> bool:
         """Wait until a failure is due, at the latest near the end; are ranks still running?"""
         moment = time.monotonic() + strike.delay_s
         while watched.running:
@@ -291,7 +291,7 @@ class Supervisor:
         """Failures that have ended an attempt."""
         if watched.state == "completed":
             return []
-        causes = [key for key in struck if find_fault(Strike.fault_in(key)).ends]
+        causes = [key for key in struck if find_fault(FaultInjection.fault_in(key)).ends]
         if causes or watched.state == "failed":
             return causes
         # Of a hang also those that still last, such as a rank that stands still

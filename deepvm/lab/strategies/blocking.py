@@ -14,7 +14,7 @@ from deepvm.lab.strategies.state import GatheredRandomStates, State
 from deepvm.lab.strategies.strategy import CheckpointRow, Setting, Strategy
 
 
-class Blocking(Strategy):
+class BlockingStrategy(Strategy):
     """Rank 0 writes, and all wait."""
 
     def __init__(self, state: State, setting: Setting) -> None:

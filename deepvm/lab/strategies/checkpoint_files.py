@@ -23,7 +23,7 @@ _HIDDEN = (".step-*", ".last*")
 
 
 @dataclass(frozen=True)
-class Written:
+class WriteResult:
     """An attempted write: ``retries`` of it failed first; ``error`` if all of them did."""
 
     bytes: int
@@ -53,7 +53,7 @@ class CheckpointFiles:
         """
         return self._fence.current(self._attempt)
 
-    def write(self, step: int, data: bytes | memoryview, *, early: bool = False) -> Written:
+    def write(self, step: int, data: bytes | memoryview, *, early: bool = False) -> WriteResult:
         """Write a checkpoint, several times if need be.
 
         ``early``: the record first, which is a mistake.
@@ -85,8 +85,8 @@ class CheckpointFiles:
             finally:
                 hidden.unlink(missing_ok=True)
             self._forget()
-            return Written(len(view), number)
-        return Written(0, MOST_TRIES - 1, error)
+            return WriteResult(len(view), number)
+        return WriteResult(0, MOST_TRIES - 1, error)
 
     def _put(self, record: dict[str, object]) -> None:
         # And syncs the names

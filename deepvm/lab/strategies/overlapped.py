@@ -8,12 +8,12 @@ import time
 from typing import Any
 
 from deepvm.errors import CheckpointError
-from deepvm.lab.strategies.blocking import Blocking, barrier
+from deepvm.lab.strategies.blocking import BlockingStrategy, barrier
 from deepvm.lab.strategies.state import State
 from deepvm.lab.strategies.strategy import CheckpointRow, Setting
 
 
-class Overlapped(Blocking):
+class OverlappedStrategy(BlockingStrategy):
     """Snapshot, then background write; training blocks when the queue is full."""
 
     def __init__(self, state: State, setting: Setting) -> None:

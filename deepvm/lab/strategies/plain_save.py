@@ -9,11 +9,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from deepvm.lab.strategies.blocking import Blocking, barrier
+from deepvm.lab.strategies.blocking import BlockingStrategy, barrier
 from deepvm.lab.strategies.strategy import CheckpointRow
 
 
-class PlainSave(Blocking):
+class PlainSave(BlockingStrategy):
     """One file, no fsync, no checksum: a file that is damaged is the only one there was."""
 
     def save(self, step: int) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from deepvm.io.atomic_write import write_bytes
-from deepvm.lab.faults.fault import Strike
+from deepvm.lab.faults.fault import FaultInjection
 from deepvm.lab.records import CONFIG, read_document
 
 
@@ -36,9 +36,9 @@ class Order:
         return read_document(self.folder / CONFIG)
 
     @property
-    def strikes(self) -> list[Strike]:
+    def strikes(self) -> list[FaultInjection]:
         """Failures that are still to come."""
-        planned = [Strike.of(one) for one in self.config["strikes"]]
+        planned = [FaultInjection.of(one) for one in self.config["strikes"]]
         return [one for one in planned if one.key not in self.struck]
 
     @property

@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader
 
 from deepvm.io.atomic_write import write_bytes
 from deepvm.lab.faults.disk import FaultyDisk, combined
-from deepvm.lab.faults.fault import DiskFault, FaultSchedule, Moment, Strike
+from deepvm.lab.faults.fault import DiskFault, FaultInjection, FaultSchedule, Moment
 from deepvm.lab.faults.fault_registry import find_fault
 from deepvm.lab.geometry import ResumableSampler, ids_hash
 from deepvm.lab.records import CHECKPOINTS, FINAL, Events, Lines, steps_of
@@ -250,7 +250,7 @@ class Trainer:
 
     def _meet(self, moment: Moment, step: int) -> None:
         """Apply this moment's failures; ``step``: those done at the end of this one."""
-        here: list[Strike] = []
+        here: list[FaultInjection] = []
         for strike, fault in self._strikes:
             if strike.step == step and fault.moment_of(strike) is moment:
                 here.append(strike)

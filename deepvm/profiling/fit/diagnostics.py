@@ -8,7 +8,7 @@ import numpy as np
 
 from deepvm.core.cluster.speedup import FloatArray, HybridSpeedup
 from deepvm.core.spelling import joined
-from deepvm.profiling.fit.speedup_models import LAWS, LOGISTIC, Fitted, best_first, fit_law
+from deepvm.profiling.fit.speedup_models import LAWS, LOGISTIC, FittedLaw, best_first, fit_law
 
 ENOUGH_SIZES = 5
 REACH = 1.5  # a curve is trusted up to so many times the largest measured n
@@ -21,7 +21,7 @@ _NEAR_LINEAR = 0.9
 
 
 def doubts(
-    n: FloatArray, s: FloatArray, laws: Sequence[Fitted], best: Fitted, up_to: int
+    n: FloatArray, s: FloatArray, laws: Sequence[FittedLaw], best: FittedLaw, up_to: int
 ) -> tuple[str, ...]:
     """Warnings about using ``best`` up to n = ``up_to``, worst first; ``n``, ``s``: shape (m,)."""
     logistic = next(f for f in laws if f.law is LOGISTIC)
@@ -92,7 +92,7 @@ def _of_points(n: FloatArray, s: FloatArray) -> Iterator[str]:
             )
 
 
-def _of_fits(measurements: int, laws: Sequence[Fitted], best: Fitted) -> Iterator[str]:
+def _of_fits(measurements: int, laws: Sequence[FittedLaw], best: FittedLaw) -> Iterator[str]:
     for fitted in laws:
         if not fitted.converged:
             yield f"{fitted.law.name}: the search for its parameters was cut off; do not use them"
@@ -108,14 +108,14 @@ def _of_fits(measurements: int, laws: Sequence[Fitted], best: Fitted) -> Iterato
         yield _far(best)
 
 
-def _far(best: Fitted) -> str:
+def _far(best: FittedLaw) -> str:
     return (
         f"the nearest law, {best.law.name}, is {100 * best.mape:.0f} % off on average: "
         "use the points themselves (--speedup measured)"
     )
 
 
-def _of_logistic(n: FloatArray, logistic: Fitted) -> Iterator[str]:
+def _of_logistic(n: FloatArray, logistic: FittedLaw) -> Iterator[str]:
     largest = float(n.max())
     a, b, c = logistic.values
     if b >= largest:

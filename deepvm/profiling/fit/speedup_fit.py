@@ -18,7 +18,7 @@ from deepvm.profiling.fit.csv_table import MAX_NODES
 from deepvm.profiling.fit.diagnostics import ENOUGH_SIZES, OFF, REACH, doubts, is_near_linear
 from deepvm.profiling.fit.speedup_models import (
     LAWS,
-    Fitted,
+    FittedLaw,
     best_first,
     comparable,
     fit_law,
@@ -38,7 +38,7 @@ _LEAST_DRAWN = 0.1  # noise beyond 90 % would turn into speed-ups below 0
 class Band:
     """A band around a fitted curve; ``draws``: their parameters (resamples, parameters)."""
 
-    fitted: Fitted
+    fitted: FittedLaw
     draws: npt.NDArray[np.float64]
 
     def at(self, n: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -64,8 +64,8 @@ class Fit:
     """Four laws fitted to ``points`` (n, S(n)), sorted by n; ``best``: by AICc, up to ``up_to``."""
 
     points: Points
-    laws: tuple[Fitted, ...]
-    best: Fitted
+    laws: tuple[FittedLaw, ...]
+    best: FittedLaw
     band: Band
     up_to: int
     warnings: tuple[str, ...]
@@ -75,12 +75,12 @@ class Fit:
         """The measured n, each once, ascending."""
         return tuple(sorted({int(n) for n, _ in self.points}))
 
-    def law(self, name: str) -> Fitted:
+    def law(self, name: str) -> FittedLaw:
         """One of the laws by its name."""
         return next(f for f in self.laws if f.law.name == name)
 
     @property
-    def ranked(self) -> list[Fitted]:
+    def ranked(self) -> list[FittedLaw]:
         """The laws, the best first."""
         return best_first(self.laws)
 
@@ -225,7 +225,7 @@ def next_step(fit: Fit) -> str:
 
 
 def bootstrap(
-    fitted: Fitted, n: FloatArray, s: FloatArray, *, resamples: int = RESAMPLES, seed: int = 0
+    fitted: FittedLaw, n: FloatArray, s: FloatArray, *, resamples: int = RESAMPLES, seed: int = 0
 ) -> Band:
     """The band around a fit to sizes ``n`` in VMs and speed-ups ``s`` of shape (m,), given its law.
 

@@ -60,7 +60,7 @@ class Law:
 
 
 @dataclass(frozen=True)
-class Fitted:
+class FittedLaw:
     """A law with the parameters that fit best.
 
     ``mape``: mean absolute relative error over the measurements, 0.03 is 3 %; ``aicc``: see
@@ -89,7 +89,7 @@ class Fitted:
         }
 
 
-def fit_law(law: Law, n: FloatArray, s: FloatArray) -> Fitted:
+def fit_law(law: Law, n: FloatArray, s: FloatArray) -> FittedLaw:
     """Fit one law to sizes ``n`` in VMs and speed-ups ``s`` above 0, both of shape (m,)."""
     values: tuple[float, ...]
     if law is ALPHA_BETA:
@@ -110,7 +110,7 @@ def fit_law(law: Law, n: FloatArray, s: FloatArray) -> Fitted:
         converged = found is not None
     errors = residuals(law, values, n, s)
     score = aicc(float(np.mean(errors**2)), len(n), len(law.parameters))
-    return Fitted(law, values, float(np.mean(np.abs(errors))), score, converged)
+    return FittedLaw(law, values, float(np.mean(np.abs(errors))), score, converged)
 
 
 def search(
@@ -265,12 +265,12 @@ ALPHA_BETA = Law(
 LAWS = (LOGISTIC, AMDAHL, USL, ALPHA_BETA)  # in the order of documents and tables
 
 
-def comparable(laws: Sequence[Fitted]) -> bool:
+def comparable(laws: Sequence[FittedLaw]) -> bool:
     """Whether AICc can choose: a single law with a value would win whatever it is."""
     return sum(f.aicc is not None for f in laws) > 1
 
 
-def best_first(laws: Sequence[Fitted]) -> list[Fitted]:
+def best_first(laws: Sequence[FittedLaw]) -> list[FittedLaw]:
     """Laws by AICc, those without a value last; by their mean error where AICc cannot choose."""
     if not comparable(laws):
         return sorted(laws, key=lambda f: f.mape)

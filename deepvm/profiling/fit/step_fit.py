@@ -15,14 +15,14 @@ from deepvm.core.training.steptime import (
     FEWEST,
     REACH,
     FloatArray,
-    Measured,
+    MeasuredRange,
     Steps,
     StepTimeFit,
     fit_steps,
 )
 from deepvm.core.units import counted
 from deepvm.errors import RequestError
-from deepvm.profiling.fit.step_points import Asked
+from deepvm.profiling.fit.step_points import StepQuestion
 
 MOST_KEPT = 2_000
 """Steps that are saved with a law."""
@@ -33,7 +33,7 @@ OFF = 0.1  # a median error that is larger gets a warning
 class Prediction:
     """A cluster's step: seconds and samples/s; ``extrapolated``: nothing near was measured."""
 
-    asked: Asked
+    asked: StepQuestion
     step_s: Interval
     throughput: Interval
     extrapolated: bool
@@ -52,7 +52,7 @@ class Prediction:
 class Shares:
     """Parts of a cluster's step, in seconds; they overlap, so ``step_s`` is less than the sum."""
 
-    asked: Asked
+    asked: StepQuestion
     grad_s: float
     sync_s: float
     step_s: float
@@ -64,7 +64,7 @@ class StepFit:
 
     steps: Steps
     fitted: StepTimeFit
-    measured: Measured
+    measured: MeasuredRange
     predictions: tuple[Prediction, ...]
 
     @cached_property
@@ -87,7 +87,7 @@ class StepFit:
         """What a step consists of at the largest measured cluster, with this batch on each GPU."""
         law = self.fitted.law
         most = int(self.steps.nodes[self.steps.gpus == self.steps.gpus.max()].max())
-        asked = Asked(most, self.fitted.most_gpus, batch)
+        asked = StepQuestion(most, self.fitted.most_gpus, batch)
         nodes, gpus, own = _arrays(asked)
         parts = (law.grad_s(gpus, own), law.sync_s(nodes, gpus), law.step_s(nodes, gpus, own))
         return Shares(asked, *(float(part[0]) for part in parts))
@@ -130,7 +130,7 @@ class StepFit:
         }
 
 
-def fit_step_time(steps: Steps, asked: Sequence[Asked] = ()) -> StepFit:
+def fit_step_time(steps: Steps, asked: Sequence[StepQuestion] = ()) -> StepFit:
     """Fit the law and predict what is asked for.
 
     Raises a RequestError for fewer than four steps, or if neither clusters nor batches differ.
@@ -147,7 +147,7 @@ def fit_step_time(steps: Steps, asked: Sequence[Asked] = ()) -> StepFit:
     return StepFit(steps, fitted, fitted.measured, predictions)
 
 
-def _predicted(fitted: StepTimeFit, measured: Measured, asked: Asked) -> Prediction:
+def _predicted(fitted: StepTimeFit, measured: MeasuredRange, asked: StepQuestion) -> Prediction:
     step = fitted.predict(asked.nodes, asked.gpus, asked.batch)
     beyond = any(
         doubt(asked, measured) for doubt in (_is_beyond, _is_wide, _lacks_part, _is_far_batch)
@@ -155,35 +155,35 @@ def _predicted(fitted: StepTimeFit, measured: Measured, asked: Asked) -> Predict
     return Prediction(asked, step, step.inverse(asked.gpus * asked.batch), beyond)
 
 
-def _arrays(asked: Asked) -> tuple[FloatArray, FloatArray, FloatArray]:
+def _arrays(asked: StepQuestion) -> tuple[FloatArray, FloatArray, FloatArray]:
     return np.array([float(asked.nodes)]), np.array([float(asked.gpus)]), np.array([asked.batch])
 
 
-def _is_beyond(asked: Asked, measured: Measured) -> bool:
+def _is_beyond(asked: StepQuestion, measured: MeasuredRange) -> bool:
     return asked.nodes > REACH * measured.nodes[-1] or asked.gpus > REACH * measured.gpus[1]
 
 
-def _is_wide(asked: Asked, measured: Measured) -> bool:
+def _is_wide(asked: StepQuestion, measured: MeasuredRange) -> bool:
     return asked.gpus > REACH * asked.nodes * _most_on_each(asked, measured)
 
 
-def _most_on_each(asked: Asked, measured: Measured) -> int:
+def _most_on_each(asked: StepQuestion, measured: MeasuredRange) -> int:
     return int(measured.most_on_each(np.array(asked.nodes)))
 
 
-def _lacks_part(asked: Asked, measured: Measured) -> bool:
+def _lacks_part(asked: StepQuestion, measured: MeasuredRange) -> bool:
     """Whether it synchronises in a way that nothing was measured of."""
     if asked.nodes > 1:
         return not measured.several
     return asked.gpus > 1 and not measured.local
 
 
-def _is_far_batch(asked: Asked, measured: Measured) -> bool:
+def _is_far_batch(asked: StepQuestion, measured: MeasuredRange) -> bool:
     low, high = measured.batch
     return not low / REACH <= asked.batch <= REACH * high
 
 
-def _of_use(predictions: Sequence[Prediction], measured: Measured) -> Iterator[str]:
+def _of_use(predictions: Sequence[Prediction], measured: MeasuredRange) -> Iterator[str]:
     asked = [prediction.asked for prediction in predictions]
     if unknown := [one for one in asked if _lacks_part(one, measured)]:
         yield (
@@ -211,11 +211,11 @@ def _of_use(predictions: Sequence[Prediction], measured: Measured) -> Iterator[s
         yield f"{_named(small)}: smaller than what was measured, {least}"
 
 
-def _named(asked: Sequence[Asked]) -> str:
+def _named(asked: Sequence[StepQuestion]) -> str:
     return listed([str(one) for one in asked], 2)
 
 
-def _of_steps(steps: Steps, measured: Measured) -> Iterator[str]:
+def _of_steps(steps: Steps, measured: MeasuredRange) -> Iterator[str]:
     if not measured.several:
         yield "nothing was measured on several VMs: the law knows no network, that part of it is 0"
     elif measured.several == 1:

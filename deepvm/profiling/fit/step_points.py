@@ -37,7 +37,7 @@ _IS_INLINE = re.compile(r"[^=]*=", re.ASCII)
 
 
 @dataclass(frozen=True)
-class Asked:
+class StepQuestion:
     """A cluster and a batch: VMs, GPUs of all of them together, samples on each GPU."""
 
     nodes: int
@@ -95,18 +95,18 @@ def read_steps(path: str | os.PathLike[str]) -> Steps:
     return Steps(*(np.array([float(getattr(row, column)) for row in rows]) for column in _STEP))
 
 
-def read_asked(path: str | os.PathLike[str]) -> tuple[Asked, ...]:
+def read_asked(path: str | os.PathLike[str]) -> tuple[StepQuestion, ...]:
     """Read clusters to predict steps of, in the order of the file; raises as :func:`read_steps`."""
     return tuple(map(_asked, _CLUSTER_FILE.read(path).rows))
 
 
-def asked_of(texts: Iterable[str]) -> tuple[Asked, ...]:
+def asked_of(texts: Iterable[str]) -> tuple[StepQuestion, ...]:
     """What ``--predict`` requests, in order: ``nodes=8,gpus=32,batch=200``, or CSV files.
 
     Raises:
         RequestError: a text that is neither. CatalogFormatError: as :func:`read_steps`.
     """
-    found: list[Asked] = []
+    found: list[StepQuestion] = []
     for text in texts:
         if _IS_INLINE.match(text) and not text.lower().endswith(".csv"):
             found.append(_inline(text))
@@ -117,7 +117,7 @@ def asked_of(texts: Iterable[str]) -> tuple[Asked, ...]:
     return tuple(found)
 
 
-def _inline(text: str) -> Asked:
+def _inline(text: str) -> StepQuestion:
     pairs = [part.partition("=") for part in text.split(",")]
     values = {name.strip().lower(): value for name, _, value in pairs}
     if len(pairs) != 3 or set(values) != {"nodes", "gpus", "batch"}:
@@ -132,5 +132,5 @@ def _inline(text: str) -> Asked:
     return _asked(document.rows[0])
 
 
-def _asked(row: _Cluster) -> Asked:
-    return Asked(row.nodes, row.gpus, row.local_batch)
+def _asked(row: _Cluster) -> StepQuestion:
+    return StepQuestion(row.nodes, row.gpus, row.local_batch)

@@ -16,7 +16,7 @@ from deepvm.documents.outputs.jobs import iso_time
 from deepvm.jobs.decisions.world import LOST, PREEMPTED, REFUSED, UNREADY, MachineRecord
 from deepvm.jobs.history.downtime import DOWNTIME, Phase
 from deepvm.jobs.history.history import EventRow, Sample
-from deepvm.jobs.history.timeline import CostPoint, Trained, losses, paid, phases
+from deepvm.jobs.history.timeline import CostPoint, TrainingTimeline, losses, paid, phases
 from deepvm.jobs.standing import JobStatus
 from deepvm.reports.charts import Scale, Times
 from deepvm.reports.documents import to_yaml
@@ -129,7 +129,7 @@ class RunPage:
     def _bars(self) -> Iterator[Bar]:
         """Of the newest machines, if there are very many."""
         end_s = self.times.end_s
-        trained = Trained.of(self.job.events, end_s, self.job.without)
+        trained = TrainingTimeline.of(self.job.events, end_s, self.job.without)
         for machine in list(self.job.world.machines.values())[-_MAX_BARS:]:
             end = _ENDS.get(machine.end_reason, "")
             if end == "taken" and machine.ended_s is None:

@@ -16,7 +16,7 @@ OVERLAPPED = "ovl"
 
 
 @dataclass(frozen=True)
-class Accepted:
+class AcceptedSuite:
     """A suite whose reference, blocking and overlapped runs pass: these runs, of the same seeds."""
 
     suite: SuiteResult
@@ -72,7 +72,7 @@ def ratio_of(costs: Sequence[Cost], others: Sequence[Cost]) -> Estimate | None:
 class Group:
     """Suites that means are taken over; a mean is unknown if it is of one of them."""
 
-    suites: Sequence[Accepted]
+    suites: Sequence[AcceptedSuite]
 
     def mean(self, variant: str, name: str) -> float | None:
         return _mean([one.mean(variant, name) for one in self.suites])
@@ -112,10 +112,10 @@ def subtract(value: float | None, other: float | None) -> float | None:
     return value - other
 
 
-def accepted(summary: LabSummary) -> list[Accepted]:
+def accepted(summary: LabSummary) -> list[AcceptedSuite]:
     """Suites that means are taken over."""
     names = [name for name in (summary.reference, BLOCKING, OVERLAPPED) if name]
-    suites = [Accepted(suite, summary.complete(suite, names)) for suite in summary.suites]
+    suites = [AcceptedSuite(suite, summary.complete(suite, names)) for suite in summary.suites]
     return [one for one in suites if one.runs]
 
 

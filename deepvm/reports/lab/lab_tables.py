@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from deepvm.lab.audit.gates import GATES
 from deepvm.lab.certify.certifier import Certificate
-from deepvm.lab.checked import Checked
+from deepvm.lab.checked import CheckedRuns
 from deepvm.lab.listing import Entry
 from deepvm.lab.selftest import TestedControl
 from deepvm.reports.lab.summary import LabSummary
 from deepvm.reports.text import print_text
 
 
-def print_checked(checked: Checked) -> None:
+def print_checked(checked: CheckedRuns) -> None:
     """Each gate, and what is wrong."""
     print_text("lab_check", checked=checked, gates=GATES)
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from deepvm.errors import DataError
 from deepvm.io.times import format_time
-from deepvm.lab.checked import Checked
+from deepvm.lab.checked import CheckedRuns
 from deepvm.lab.matrix import CALM, SIZES
 from deepvm.lab.records import ENVIRONMENT, Records, read_document
 from deepvm.lab.results import Cost, SuiteResult, suites_of
@@ -34,12 +34,12 @@ REFERENCES = {
 class LabSummary:
     """Of the folder of a matrix; ``records``: with whether they pass all gates."""
 
-    checked: Checked
+    checked: CheckedRuns
     records: Sequence[tuple[Records, bool]]
     suites: Sequence[SuiteResult]
 
     @classmethod
-    def of(cls, checked: Checked, records: Sequence[tuple[Records, bool]]) -> LabSummary:
+    def of(cls, checked: CheckedRuns, records: Sequence[tuple[Records, bool]]) -> LabSummary:
         """Raises DataError: records are damaged."""
         return cls(checked, records, suites_of(records))
 

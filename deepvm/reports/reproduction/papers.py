@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias, get_args
 
 from deepvm.core.spelling import one_of
 from deepvm.errors import RequestError
-from deepvm.reports.reproduction.printed import Printed, Value
+from deepvm.reports.reproduction.printed import PrintedFigure, Value
 from deepvm.reports.reproduction.published_figures import Figure, Paper, Part, published_paper
 
 PAPERS = ("deepvm", "thesis", "scaling")
@@ -31,14 +31,14 @@ class Comparison:
     ours: Value
 
     @cached_property
-    def published(self) -> Printed:
-        return Printed.read(self.figure.published)
+    def published(self) -> PrintedFigure:
+        return PrintedFigure.read(self.figure.published)
 
     @cached_property
     def verdict(self) -> Verdict:
         return self._judge(self.published)
 
-    def _judge(self, printed: Printed) -> Verdict:
+    def _judge(self, printed: PrintedFigure) -> Verdict:
         if printed.agrees(self.ours):
             return "same"
         difference = printed.difference(self.ours)
@@ -52,7 +52,7 @@ class Comparison:
     @property
     def expected(self) -> bool:
         """False where ours differs and that is not known, or is not the known difference."""
-        known = Printed.read(self.figure.known)
+        known = PrintedFigure.read(self.figure.known)
         return self.verdict != "differs" or self._judge(known) != "differs"
 
     @property

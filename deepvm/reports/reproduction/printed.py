@@ -17,7 +17,7 @@ _SLACK = 1e-9
 
 
 @dataclass(frozen=True)
-class Printed:
+class PrintedFigure:
     """A printed figure.
 
     Attributes:
@@ -33,7 +33,7 @@ class Printed:
     unit: str = ""
 
     @classmethod
-    def read(cls, text: str) -> Printed:
+    def read(cls, text: str) -> PrintedFigure:
         """``2.8526``, ``66.3 %``, ``< 10 %``, ``> 75 %``, ``5d, 11:31:28``.
 
         Everything else is words.

@@ -32,7 +32,7 @@ from deepvm.profiling.fit.speedup_models import (
     LAWS,
     LOGISTIC,
     USL,
-    Fitted,
+    FittedLaw,
     best_first,
     fit_law,
 )
@@ -71,7 +71,7 @@ def ring_fit(part: Part, name: str) -> Value:
 
 
 @cache
-def fitted_laws(instance: str) -> list[Fitted]:
+def fitted_laws(instance: str) -> list[FittedLaw]:
     """Fitted to the measured speed-ups of a type."""
     n, s = np.array(measured_points(instance)).T
     return [fit_law(law, n, s) for law in LAWS]

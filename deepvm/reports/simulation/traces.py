@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from deepvm.simulator.traces.lifetime_fit import Fitted
-    from deepvm.simulator.traces.replay import Cost, Replayed
+    from deepvm.simulator.traces.lifetime_fit import FittedLifetimes
+    from deepvm.simulator.traces.replay import Cost, ReplayResult
     from deepvm.simulator.traces.trace import Trace, TraceLives
 
 Table = tuple[list[str], list[list[Any]]]
@@ -79,7 +79,9 @@ def print_show(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def fit_document(
-    pools: Sequence[TraceLives], fits: Sequence[Fitted], each: Sequence[Sequence[Fitted]]
+    pools: Sequence[TraceLives],
+    fits: Sequence[FittedLifetimes],
+    each: Sequence[Sequence[FittedLifetimes]],
 ) -> dict[str, Any]:
     """JSON of laws fitted to all pools together, and those of ``each``, if asked."""
     own = [
@@ -103,8 +105,8 @@ def fit_csv(document: Mapping[str, Any]) -> Table:
 
 def print_fit(
     pools: Sequence[TraceLives],
-    fits: Sequence[Fitted],
-    each: Sequence[Sequence[Fitted]],
+    fits: Sequence[FittedLifetimes],
+    each: Sequence[Sequence[FittedLifetimes]],
     *,
     alone: bool,
 ) -> None:
@@ -124,7 +126,7 @@ def print_fit(
 
 
 def replay_document(
-    pools: Sequence[TraceLives], found: Sequence[Replayed], *, step_s: float, mttp_s: float
+    pools: Sequence[TraceLives], found: Sequence[ReplayResult], *, step_s: float, mttp_s: float
 ) -> dict[str, Any]:
     """JSON of ``deepvm traces replay``."""
     own = names_of(pools)
@@ -152,7 +154,7 @@ def replay_csv(document: Mapping[str, Any]) -> Table:
     ]
 
 
-def print_replay(pools: Sequence[TraceLives], found: Sequence[Replayed]) -> None:
+def print_replay(pools: Sequence[TraceLives], found: Sequence[ReplayResult]) -> None:
     """A row for each policy, a column for each latency; then the gain over the first policy."""
     table: dict[str, list[float]] = {}
     for row in found:
@@ -178,7 +180,7 @@ def _about(pools: Sequence[TraceLives]) -> str:
 
 
 def traces_figure(
-    traces: Sequence[Trace], pools: Sequence[TraceLives], fits: Sequence[Fitted]
+    traces: Sequence[Trace], pools: Sequence[TraceLives], fits: Sequence[FittedLifetimes]
 ) -> Figure:
     """Availability of the first ``MOST`` traces, above the survival curve with the fits.
 
@@ -223,7 +225,7 @@ def _availability(axes: Axes, traces: Sequence[Trace]) -> None:
     )
 
 
-def _survival(axes: Axes, pools: Sequence[TraceLives], fits: Sequence[Fitted]) -> None:
+def _survival(axes: Axes, pools: Sequence[TraceLives], fits: Sequence[FittedLifetimes]) -> None:
     from deepvm.simulator.traces.lifetime_fit import survival_curve
 
     times, shares = survival_curve(pools)

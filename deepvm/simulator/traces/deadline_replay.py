@@ -124,7 +124,7 @@ class DeadlineJob:
 
 
 @dataclass(frozen=True)
-class Replayed:
+class DeadlineOutcomes:
     """Outcomes of N jobs, arrays (N,).
 
     Attributes:
@@ -148,7 +148,7 @@ def replay(
     starts: Whole,
     deadline_s: Floats,
     ends: Whole | None = None,
-) -> Replayed:
+) -> DeadlineOutcomes:
     """Run N jobs on a trace, or on several with the same gap, one after the other.
 
     ``up``: (ticks,) whether there is a spot VM. ``starts``, ``deadline_s``: (N,) the tick of each
@@ -208,7 +208,9 @@ def replay(
         tick += 1
     spot_s, on_demand_s = paid.values()
     cost = (job.price_ratio * spot_s + on_demand_s) / job.on_demand_s
-    return Replayed(took, cost, took > deadline_s + LATE_S, spot_s, on_demand_s, preemptions)
+    return DeadlineOutcomes(
+        took, cost, took > deadline_s + LATE_S, spot_s, on_demand_s, preemptions
+    )
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ class Law:
 
 
 @dataclass(frozen=True)
-class Fitted:
+class FittedLifetimes:
     """A law with its maximum-likelihood parameters.
 
     Attributes:
@@ -94,7 +94,7 @@ class Fitted:
         return dict(zip(self.law.parameters, self.values, strict=True))
 
 
-def fit_lives(pools: Sequence[TraceLives]) -> tuple[Fitted, ...]:
+def fit_lives(pools: Sequence[TraceLives]) -> tuple[FittedLifetimes, ...]:
     """The four laws, fitted to all lifetimes together, in the order of their AIC.
 
     Raises:
@@ -154,7 +154,7 @@ def _intervals(pools: Sequence[TraceLives]) -> tuple[Array, Array, Array]:
     return pairs[:, 0], pairs[:, 1], times.astype(float)
 
 
-def _fit(law: Law, low: Array, high: Array, times: Array, unit: float) -> Fitted:
+def _fit(law: Law, low: Array, high: Array, times: Array, unit: float) -> FittedLifetimes:
     """In units of the mean lifetime; log-parameters are searched, so none can be <= 0."""
     bounds = [_TIMES, *([tuple(map(math.log, law.bounds))] if law.shapes else [])]
 
@@ -183,7 +183,7 @@ def _fit(law: Law, low: Array, high: Array, times: Array, unit: float) -> Fitted
     logs = best.x
     at_bound = bool(law.shapes) and bool(min(abs(logs[1] - b) for b in bounds[1]) < _AT_BOUND)
     time, *shape_ = np.exp(logs).tolist()
-    return Fitted(law, (time * unit, *shape_), -float(best.fun), at_bound)
+    return FittedLifetimes(law, (time * unit, *shape_), -float(best.fun), at_bound)
 
 
 def _lognormal_log(t: Array, median: float, sigma: float) -> Array:

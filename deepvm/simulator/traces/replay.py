@@ -81,7 +81,7 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Replayed:
+class ReplayResult:
     """What one policy costs at one latency.
 
     Attributes:
@@ -227,7 +227,7 @@ def replay_all(
     *,
     step_s: float = STEP_S,
     mttp_s: float = MTTP_S,
-) -> tuple[Replayed, ...]:
+) -> tuple[ReplayResult, ...]:
     """Replay each policy at each latency of a save on each pool.
 
     Policies learn each pool from scratch.
@@ -247,7 +247,7 @@ def replay_all(
                 costs = tuple(cost_of(pool, save_s, step_s=step_s) for pool in pools)
             else:
                 costs = replay(pools, policy, save_s, step_s=step_s, mttp_s=mttp_s)
-            found.append(Replayed(name, save_s, costs))
+            found.append(ReplayResult(name, save_s, costs))
     return tuple(found)
 
 

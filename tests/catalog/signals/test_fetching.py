@@ -15,7 +15,7 @@ from support.catalog_signals import KINDS, NOW, REGION, Cloud, denied, resolve
 from deepvm.catalog.signals import fetching, signal
 from deepvm.catalog.signals.cache import Cache
 from deepvm.catalog.signals.fetching import SignalRequest, recent_failure, remember_failure
-from deepvm.catalog.signals.resolve import PATIENCE_S, Resolved
+from deepvm.catalog.signals.resolve import PATIENCE_S, ResolvedSignals
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def cache(tmp_path: Path) -> Cache:
     return Cache(tmp_path / "cache", "default")
 
 
-def signals(cache: Cache, cloud: Cloud, minutes: float = 0, mode: str = "auto") -> Resolved:
+def signals(cache: Cache, cloud: Cloud, minutes: float = 0, mode: str = "auto") -> ResolvedSignals:
     now = NOW + timedelta(minutes=minutes)
     return resolve(REGION, KINDS, mode, cache=cache, providers=cloud, snapshot={}, now=now)
 

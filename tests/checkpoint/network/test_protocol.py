@@ -18,7 +18,14 @@ from support.pace import soon
 
 from deepvm.checkpoint.format.layout import CHUNK_BYTES, Ranges, Segment, runs
 from deepvm.checkpoint.network import protocol
-from deepvm.checkpoint.network.protocol import BrokenError, Channel, Kind, Refused, admit, introduce
+from deepvm.checkpoint.network.protocol import (
+    BrokenError,
+    Channel,
+    Kind,
+    RequestRefused,
+    admit,
+    introduce,
+)
 
 
 @pytest.fixture
@@ -153,7 +160,7 @@ def run_both(first: Callable[[], object], second: Callable[[], object]) -> list[
 def node_side(channel: Channel, token: bytes) -> None:
     try:
         admit(channel, token)
-    except Refused as error:
+    except RequestRefused as error:
         channel.send(Kind.ERROR, {"code": error.code, "message": str(error)})
         raise
 
@@ -167,8 +174,8 @@ def test_both_know_the_token(pair: tuple[Channel, Channel]) -> None:
 
 def test_a_wrong_token_is_named_on_both_sides(pair: tuple[Channel, Channel]) -> None:
     node, trainer = run_both(lambda: node_side(pair[0], b"t"), lambda: introduce(pair[1], b"u"))
-    assert isinstance(node, Refused) and node.code == "token"
-    assert isinstance(trainer, Refused) and "token is wrong" in str(trainer)
+    assert isinstance(node, RequestRefused) and node.code == "token"
+    assert isinstance(trainer, RequestRefused) and "token is wrong" in str(trainer)
 
 
 def test_an_impostor_that_lets_everybody_in_is_found(pair: tuple[Channel, Channel]) -> None:
@@ -178,7 +185,7 @@ def test_an_impostor_that_lets_everybody_in_is_found(pair: tuple[Channel, Channe
         pair[0].send(Kind.PROVED, {"mac": proof.body["mac"]})  # reflects what it was sent
 
     _, trainer = run_both(impostor, lambda: introduce(pair[1], b"t"))
-    assert isinstance(trainer, Refused) and "does not know the token itself" in str(trainer)
+    assert isinstance(trainer, RequestRefused) and "does not know the token itself" in str(trainer)
 
 
 @pytest.mark.parametrize("job", ["", "resnet-7"])
@@ -221,7 +228,7 @@ def test_the_proof_is_hmac_over_both_nonces(pair: tuple[Channel, Channel], job: 
 )
 def test_strangers_get_little(wire: tuple[socket.socket, Channel], body: bytes) -> None:
     wire[0].sendall(HEAD.pack(b"DVM1", Kind.PROOF, len(body)) + body)
-    with pytest.raises((BrokenError, Refused)):
+    with pytest.raises((BrokenError, RequestRefused)):
         admit(wire[1], b"t")
 
 

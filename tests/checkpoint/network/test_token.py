@@ -13,7 +13,7 @@ from support.checkpoint.memory_nodes import TOKEN, make_image, make_layout, put,
 from deepvm.checkpoint.files.file_names import part_job
 from deepvm.checkpoint.format.shard import Level
 from deepvm.checkpoint.network.client import Link, node_status
-from deepvm.checkpoint.network.protocol import BrokenError, Channel, Kind, Refused
+from deepvm.checkpoint.network.protocol import BrokenError, Channel, Kind, RequestRefused
 from deepvm.checkpoint.network.token import Token, read_token, token_from_environment
 from deepvm.checkpoint.tiers.tcp import TcpTier
 from deepvm.errors import CheckpointError, RequestError
@@ -104,7 +104,7 @@ class TestJobs:
             link = Link(node.address, MASTER.of_job("one"))  # type: ignore[attr-defined]
             greeting = {"role": "sender", "session": "s", "world": 1, "rank": 0, "layout": "x"}
             link.hello({**greeting, "job": "one"})
-            with pytest.raises(Refused, match="this is 'two'"):
+            with pytest.raises(RequestRefused, match="this is 'two'"):
                 link.hello({**greeting, "job": "two"})
             link.close()
             assert "two" not in node.registry.jobs

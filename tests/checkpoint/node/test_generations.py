@@ -10,7 +10,7 @@ import pytest
 from support.checkpoint.memory_nodes import MIB, Peer, make_image, make_layout, put, running, tier
 
 from deepvm.checkpoint.format.shard import Level
-from deepvm.checkpoint.network.protocol import Refused
+from deepvm.checkpoint.network.protocol import RequestRefused
 from deepvm.checkpoint.node.version_registry import VersionRegistry
 from deepvm.errors import CheckpointError
 
@@ -82,6 +82,6 @@ def test_an_older_generation_that_was_about_to_enter_does_not_keep_the_newer_one
         old, new = (Peer(session=f"s{n}", epoch=n) for n in (1, 2))
         node.registry.begin("job", 1)
         node.registry.begin("job", 2)
-        with pytest.raises(Refused, match="generation 1 of 'job' is over"):
+        with pytest.raises(RequestRefused, match="generation 1 of 'job' is over"):
             node.registry.enter(old)
         assert node.registry.enter(new) is False  # its layout is not known yet

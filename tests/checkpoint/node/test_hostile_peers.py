@@ -38,7 +38,7 @@ from deepvm.checkpoint.format.manifest import CommitRecord
 from deepvm.checkpoint.format.shard import Level
 from deepvm.checkpoint.network import protocol
 from deepvm.checkpoint.network.client import Link
-from deepvm.checkpoint.network.protocol import Channel, Kind, Refused, admit, introduce
+from deepvm.checkpoint.network.protocol import Channel, Kind, RequestRefused, admit, introduce
 from deepvm.checkpoint.tiers import tcp
 from deepvm.errors import CheckpointError
 
@@ -162,7 +162,7 @@ def test_too_many_connections() -> None:
         assert until(lambda: node.metrics()["connections"] == 2)
         late = Link(node.address, TOKEN)  # type: ignore[attr-defined]
         with pytest.raises(
-            (Refused, OSError),
+            (RequestRefused, OSError),
             match=(
                 "2 connections already.*--connections N, 3 for each rank|closed|reset|Broken pipe"
             ),
@@ -205,7 +205,7 @@ def test_data_outside_the_part_is_refused() -> None:
         layout = make_layout(MIB)
         with running() as node:
             link = sender(node, layout)
-            with pytest.raises(Refused, match="not in the part of rank 0"):
+            with pytest.raises(RequestRefused, match="not in the part of rank 0"):
                 link.channel.send_data(offset, memoryview(bytes(length)), label="test")
                 link.answer()
             assert [v["received_bytes"] for v in node.metrics()["versions"]] == [0]
@@ -217,7 +217,7 @@ def test_data_of_another_rank_is_refused() -> None:
     with running() as node:
         link = sender(node, layout)
         start, length = layout.shards[1][0]
-        with pytest.raises(Refused, match="not in the part of rank 0"):
+        with pytest.raises(RequestRefused, match="not in the part of rank 0"):
             link.channel.send_data(start, memoryview(bytes(length)), label="test")
             link.answer()
         link.close()
@@ -238,7 +238,7 @@ def test_duplicates_are_thrown_away_and_overlaps_refused() -> None:
         assert bytes(version.image) == bytes(image)
         assert link.call(Kind.RESERVE, {"version": 2, "put": "p"}).kind is Kind.CREDIT
         link.channel.send_data(0, image[:5000], label="test")
-        with pytest.raises(Refused, match="here in part"):
+        with pytest.raises(RequestRefused, match="here in part"):
             link.channel.send_data(500, image[500:5500], label="test")
             link.answer()
         link.close()
@@ -258,7 +258,7 @@ def test_tiny_pieces_are_refused() -> None:
         link.channel.send_data(2 * MIB, memoryview(bytes(100)), label="test")  # a run of its own
         link.channel.send_data(MIB - 10, memoryview(bytes(10)), label="test")  # the end of one
         assert link.call(Kind.PING).kind is Kind.PONG
-        with pytest.raises(Refused, match="4095 bytes at 0; pieces have 4096 or end their run"):
+        with pytest.raises(RequestRefused, match="4095 bytes at 0; pieces have 4096 or end their run"):
             link.channel.send_data(0, memoryview(bytes(4095)), label="test")
             link.answer()
         link.close()
@@ -314,7 +314,7 @@ def test_a_strange_hello() -> None:
         }
         with running() as node:
             link = Link(node.address, TOKEN)  # type: ignore[attr-defined]
-            with pytest.raises(Refused, match=words):
+            with pytest.raises(RequestRefused, match=words):
                 link.hello({**body, **change})
             link.close()
             assert node.registry.jobs == {}
@@ -341,7 +341,7 @@ def test_a_strange_layout() -> None:
                 "layout": layout.digest,
             }
             assert not link.hello(body)["layout"]
-            with pytest.raises(Refused):
+            with pytest.raises(RequestRefused):
                 link.call(Kind.LAYOUT, raw)
             link.close()
 
@@ -396,17 +396,17 @@ def test_words_out_of_order() -> None:
             (Kind.STATUS, {}),
         ):
             link = raw_sender(node, layout)
-            with pytest.raises(Refused):
+            with pytest.raises(RequestRefused):
                 link.call(kind, body)
             link.close()
         link = raw_sender(node, layout)
-        with pytest.raises(Refused, match="DATA before CREDIT"):
+        with pytest.raises(RequestRefused, match="DATA before CREDIT"):
             link.channel.send_data(0, memoryview(b"x"), label="test")
             link.answer()
         link.close()
         link = raw_sender(node, layout)
         for body in ({}, {"version": -1}, {"version": 2**63}, {"version": "1"}):
-            with pytest.raises((Refused, OSError)):
+            with pytest.raises((RequestRefused, OSError)):
                 link.call(Kind.RESERVE, body)
                 link.close()
                 link = raw_sender(node, layout)
@@ -491,7 +491,7 @@ def test_a_layout_costs_little_beside_the_memory(tmp_path: Path) -> None:
                 "layout": layout.digest,
             }
         )
-        with pytest.raises(Refused, match="more --memory"):
+        with pytest.raises(RequestRefused, match="more --memory"):
             links[-1].call(Kind.LAYOUT, layout.to_json())
         assert node.rss - before < 64 * MIB, (node.rss - before) / MIB
         for link in links:
@@ -509,7 +509,7 @@ def test_a_layout_costs_little_beside_the_memory(tmp_path: Path) -> None:
         }
         link.hello(greeting)
         with pytest.raises(
-            Refused, match="a layout of 1048577 bytes; with its memory the node reads 1048576"
+            RequestRefused, match="a layout of 1048577 bytes; with its memory the node reads 1048576"
         ):
             link.call(Kind.LAYOUT, bytes(2**20 + 1))
         link.close()
@@ -522,7 +522,7 @@ def test_layouts_of_living_runs_are_not_forgotten_for_others() -> None:
             registry.enter(peer := Peer(job))
             registry.learn(peer, make_layout(1000), 2**20)
         registry.enter(last := Peer("c"))
-        with pytest.raises(Refused, match="more --memory"):
+        with pytest.raises(RequestRefused, match="more --memory"):
             registry.learn(last, make_layout(1000), 1)
         assert [len(registry.jobs[name].layouts) for name in "abc"] == [1, 1, 0]
         registry.jobs["a"].session.heard -= 60

@@ -10,7 +10,7 @@ import pytest
 from support.checkpoint.memory_nodes import make_layout, raw_sender, running, until
 
 from deepvm.checkpoint.network.client import Link
-from deepvm.checkpoint.network.protocol import Kind, Refused
+from deepvm.checkpoint.network.protocol import Kind, RequestRefused
 from deepvm.checkpoint.node.refusals import Refusals
 from deepvm.errors import CheckpointError
 
@@ -32,7 +32,7 @@ def test_strangers_do_not_fill_it(caplog: pytest.LogCaptureFixture) -> None:
         assert until(lambda: node.metrics()["refused"] == {"unproven": 300})
         assert len(lines(caplog)) == 1 and "refused" in lines(caplog)[0]
         link = raw_sender(node, make_layout(1000))  # one with the token is told of all the same
-        with pytest.raises(Refused):
+        with pytest.raises(RequestRefused):
             link.call(Kind.COMMIT, {"version": 1}, Kind.PONG)
         link.close()
         assert (

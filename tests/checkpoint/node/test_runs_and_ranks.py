@@ -25,7 +25,7 @@ from support.checkpoint.memory_nodes import (
 from deepvm.checkpoint.files.version_dir import VersionFolder
 from deepvm.checkpoint.format.layout import runs
 from deepvm.checkpoint.format.shard import Level, Shard
-from deepvm.checkpoint.network.protocol import Kind, Refused
+from deepvm.checkpoint.network.protocol import Kind, RequestRefused
 from deepvm.checkpoint.node.eviction import VersionMemory
 from deepvm.errors import CheckpointError, TierBusyError
 
@@ -59,7 +59,7 @@ def test_a_silent_run_loses_its_name_and_its_unfinished_versions() -> None:
         time.sleep(0.25)
         assert put(to, 6, layout, image).levels == [Level.REMOTE]
         assert [v["version"] for v in node.metrics()["versions"]] == [6]
-        with pytest.raises((OSError, Refused)):  # its connection was ended
+        with pytest.raises((OSError, RequestRefused)):  # its connection was ended
             old.call(Kind.COMMIT, {"version": 5})
         old.close()
         to.close()
@@ -74,10 +74,10 @@ def test_a_stale_commit_and_stale_data_are_refused() -> None:
         with node.registry.changed:
             node.registry.jobs["job"].session.senders.clear()
         new = raw_sender(node, layout, "new")
-        with pytest.raises(Refused, match="is over here") as error:
+        with pytest.raises(RequestRefused, match="is over here") as error:
             old.call(Kind.COMMIT, {"version": 5})
         assert error.value.code == "stale"
-        with pytest.raises(Refused, match="version 5 of 'job' is not being received here"):
+        with pytest.raises(RequestRefused, match="version 5 of 'job' is not being received here"):
             new.call(Kind.COMMIT, {"version": 5})
         old.close()
         new.close()
@@ -148,13 +148,13 @@ def test_parts_of_two_saves_of_a_number_are_no_version(tmp_path: Path) -> None:
 
         save(0, first, 1)
         save(0, second, 2)
-        with pytest.raises(Refused, match="saved again"):
+        with pytest.raises(RequestRefused, match="saved again"):
             save(1, first, 1)
         assert tiers[0].versions("job") == ()
         assert save(1, second, 2).levels == [Level.REMOTE]
         save(1, second, 3)
         assert save(0, second, 3).levels == [Level.REMOTE]
-        with pytest.raises(Refused, match="saved again"):
+        with pytest.raises(RequestRefused, match="saved again"):
             save(1, first, 2)
         path = tiers[0].fetch(tiers[0].versions("job")[0], tmp_path)
         assert path.read_bytes() == finished(second, layout)
@@ -176,7 +176,7 @@ def test_half_of_an_attempt_is_not_half_of_the_next(tmp_path: Path) -> None:
         assert all(isinstance(a, Acks) for a in put_all(tiers, 1, layout, second))
         path = tiers[0].fetch(tiers[0].versions("job")[0], tmp_path)
         assert path.read_bytes() == finished(second, layout)
-        with pytest.raises(Refused, match="not being received any more"):
+        with pytest.raises(RequestRefused, match="not being received any more"):
             links[0].call(Kind.COMMIT, {"version": 1})
         for one in (*tiers, *links):
             one.close()

@@ -25,7 +25,7 @@ from deepvm.checkpoint.format.layout import Layout, Segment  # noqa: E402
 from deepvm.checkpoint.format.tensor_bytes import as_bytes  # noqa: E402
 from deepvm.checkpoint.format.torch_zip import plan_image  # noqa: E402
 from deepvm.checkpoint.snapshot import host_buffer  # noqa: E402
-from deepvm.checkpoint.snapshot.copying import Copying  # noqa: E402
+from deepvm.checkpoint.snapshot.copying import SnapshotCopy  # noqa: E402
 from deepvm.checkpoint.snapshot.host_buffer import Slot  # noqa: E402
 from deepvm.checkpoint.snapshot.strategies import Cuda, DeviceCopyStrategy, Strategy  # noqa: E402
 from deepvm.errors import CheckpointError  # noqa: E402
@@ -166,15 +166,15 @@ def test_without_waiting_for_events_that_test_fails(
     def waits() -> bool:
         return begun[0] == (missing == "gate")
 
-    begin = Copying.__init__
+    begin = SnapshotCopy.__init__
 
-    def noted(self: Copying, *args: Any, **options: Any) -> None:
+    def noted(self: SnapshotCopy, *args: Any, **options: Any) -> None:
         begun[0] = True
         begin(self, *args, **options)
         begun[0] = False
 
     monkeypatch.setattr(host_buffer, "GROUP_BYTES", 2**19)
-    monkeypatch.setattr(Copying, "__init__", noted)
+    monkeypatch.setattr(SnapshotCopy, "__init__", noted)
     monkeypatch.setattr(Now, "wait_event", sometimes)
     found = fill_and_save(tmp_path, kind(Late()))
     assert any(values != {version} for version, values in found.items())
@@ -189,7 +189,7 @@ def test_progress_is_told_when_the_device_has_come_by(monkeypatch: pytest.Monkey
     strategy = Strategy(Late(0.005))
     slot = strategy.slot(image, image.layout(), 0)
     sources = [as_bytes(storage) for storage in parts.storages]
-    copying = Copying(strategy, slot, sources, range(len(slot.pieces)), (), hold=False)
+    copying = SnapshotCopy(strategy, slot, sources, range(len(slot.pieces)), (), hold=False)
     told = []
 
     def reached(end: int) -> None:
@@ -220,7 +220,7 @@ def test_the_end_of_a_ranks_part_waits_until_the_copy_is_known_to_be_right(rank:
     )
     strategy = Strategy()
     slot = strategy.slot(image, layout, rank)
-    copying = Copying(
+    copying = SnapshotCopy(
         strategy,
         slot,
         [as_bytes(s) for s in parts.storages],
@@ -254,7 +254,7 @@ def test_a_copy_is_queued_with_few_events(
     slot = strategy.slot(image, image.layout(), 0)
     pieces = range(len(slot.pieces))
     sources = [as_bytes(storage) for storage in parts.storages]
-    Copying(strategy, slot, sources, pieces, (), hold=False).run(lambda end: None)
+    SnapshotCopy(strategy, slot, sources, pieces, (), hold=False).run(lambda end: None)
     assert 10 < api.copies <= 25
     assert all(slot.targets[n].equal(slot.pieces[n].of(sources)) for n in pieces)
 

@@ -29,7 +29,7 @@ from deepvm.checkpoint.files import durable_write  # noqa: E402
 from deepvm.checkpoint.files.commit_record import verify  # noqa: E402
 from deepvm.checkpoint.files.durable_write import Medium  # noqa: E402
 from deepvm.checkpoint.files.version_dir import VersionFolder  # noqa: E402
-from deepvm.checkpoint.snapshot.copying import Copying  # noqa: E402
+from deepvm.checkpoint.snapshot.copying import SnapshotCopy  # noqa: E402
 from deepvm.checkpoint.snapshot.host_buffer import Slot  # noqa: E402
 from deepvm.checkpoint.snapshot.strategies import DeviceCopyStrategy  # noqa: E402
 from deepvm.checkpoint.tiers import file as file_tier  # noqa: E402
@@ -53,14 +53,14 @@ def test_without_the_gate_a_clone_mixes_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The mutation: nobody waits for the clones, which are slowed down."""
-    clone = Copying._clone
+    clone = SnapshotCopy._clone
 
-    def slow(self: Copying, clones: Any, sources: Any, which: Any) -> None:
+    def slow(self: SnapshotCopy, clones: Any, sources: Any, which: Any) -> None:
         for number in which:
             time.sleep(0.0005)
             clone(self, clones, sources, [number])
 
-    monkeypatch.setattr(Copying, "_clone", slow)
+    monkeypatch.setattr(SnapshotCopy, "_clone", slow)
     found = fill_and_save(tmp_path / "gate", 30, 5, strategy="G")
     assert found and all(values == {version} for version, values in found.items())
     monkeypatch.setattr(Checkpointer, "_before_step", Checkpointer._before_forward)

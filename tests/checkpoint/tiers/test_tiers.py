@@ -25,8 +25,8 @@ from deepvm.checkpoint.format.checksums import finish
 from deepvm.checkpoint.format.layout import CHUNK_BYTES
 from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.network.endpoint import Endpoint
-from deepvm.checkpoint.network.protocol import Refused
-from deepvm.checkpoint.snapshot.host_buffer import Filling
+from deepvm.checkpoint.network.protocol import RequestRefused
+from deepvm.checkpoint.snapshot.host_buffer import FillProgress
 from deepvm.checkpoint.tiers.base import Tier
 from deepvm.checkpoint.tiers.file import FileTier
 from deepvm.checkpoint.tiers.registry import TIERS
@@ -180,7 +180,7 @@ def node_bench(
         @contextmanager
         def breaking() -> Iterator[None]:
             def fail(*_: object) -> None:
-                raise Refused("full", "it broke when all bytes were there")
+                raise RequestRefused("full", "it broke when all bytes were there")
 
             with pytest.MonkeyPatch.context() as patch:
                 for node in running_nodes:
@@ -330,7 +330,7 @@ def test_a_put_that_fails_harms_nothing(bench: Bench, tmp_path: Path) -> None:
 def filled_slowly(shard: Shard, *, until: int | None = None) -> Iterator[Shard]:
     """The shard whose bytes come while it is put; after ``until`` bytes the copy fails."""
     data, image = bytes(shard.image), memoryview(bytearray(len(shard.image)))
-    filling = Filling(image, shard.layout, shared=False)
+    filling = FillProgress(image, shard.layout, shared=False)
 
     def fill() -> None:
         for start in range(0, len(data), 2**20):

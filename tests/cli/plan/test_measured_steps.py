@@ -301,7 +301,7 @@ def test_a_file_of_profile_scaling_is_fitted_and_saved_as_well(run: Run) -> None
     )
     Path("here.json").write_text(json.dumps(scaling_runs(sizes=(2, 4)) | {"local": True}))
     code, _, err = run("profile", "fit", "here.json", "--law", "step-time")
-    assert code == 4 and "runs: processes of one machine, which say nothing of several VMs" in err
+    assert code == 4 and "processes of one machine, which say nothing of several VMs" in err
     code, _, err = run("profile", "fit", "none.json", "--law", "step-time")
     assert code == 4 and "none.json: does not exist" in err
 

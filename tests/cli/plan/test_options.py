@@ -255,7 +255,7 @@ def test_help_lists_every_command_in_a_line_of_80(
 def test_a_command_that_is_typed_wrongly(run: Run) -> None:
     code, _, err = run("recomend")
     assert code == 2
-    assert "Did you mean 'deepvm recommend'?" in err
+    assert "Did you mean 'recommend'?" in err
 
 
 def test_help_and_one_command_load_nothing_of_the_others() -> None:

@@ -144,6 +144,12 @@ def test_stored_prices_and_a_limit(run: Run, tmp_path: Path) -> None:
     assert "the price stays at or below 0.3000 $/h" in out
 
 
+@pytest.mark.system
+def test_a_history_that_is_not_there(run: Run) -> None:
+    code, _, err = run(*ASK, "--count", "2", "--history", "none-such")
+    assert code == 4 and "none-such" in err
+
+
 def test_what_cannot_be_asked(run: Run) -> None:
     for words, code, text in [
         (["--count", "0"], 2, "count"),
@@ -151,7 +157,6 @@ def test_what_cannot_be_asked(run: Run) -> None:
         (["--count", "2", "--for", "4"], 2, "for"),
         (["--count", "2", "--instance-type", "g4dn.xlarg"], 2, "g4dn.xlarge"),
         (["--count", "2", "--max-price", "1"], 2, "--history"),
-        (["--count", "2", "--history", "none-such"], 4, "none-such"),
         (["--count", "2", "--catalog", "paper"], 2, "region"),
         (["--count", "2", "--catalog", "lambda"], 2, "Lambda"),
         (["--count", "2", "--catalog", "runpod", "-r", ""], 2, "spot market"),

@@ -105,6 +105,21 @@ def test_optional_fields_may_be_null_or_missing() -> None:
     )
 
 
+def test_counts_that_contradict_each_other() -> None:
+    changed = document()
+    changed["configurations"][0]["gpu"]["count"] = 18
+    assert "18 is not spot_count + on_demand_count" in only(changed)
+
+
+def test_a_price_that_is_not_the_sum_of_its_parts() -> None:
+    changed = document()
+    changed["configurations"][0]["memory"]["count"] = 500
+    assert "the sum of counts x prices, 8" in only(changed)
+    # Unknown, so nothing to compare with
+    changed["configurations"][0]["memory"]["on_demand_usd_per_hour"] = None
+    assert parse_plan(json.dumps(changed)).memory is not None
+
+
 def test_nothing_feasible_says_why() -> None:
     answer = recommend(paper(), "0.1")
     assert answer.infeasible is not None

@@ -14,7 +14,7 @@ from support.jobs.metadata_services import Imds
 from support.jobs.real_agents import Commander, running
 from support.jobs.runs import until
 
-from deepvm.io.agent_board import Flag, RankFlag, SaveReason, Scheduled
+from deepvm.io.agent_board import Flag, RankFlag, SaveReason, ScheduledSave
 from deepvm.io.agent_link import AgentLink
 from deepvm.jobs.agent.agent import Agent
 from deepvm.jobs.agent.backups import Backups
@@ -193,7 +193,7 @@ class Rank:
         self.agent._obey(replace(self.orders, save=save))
         self.agent._save(self.agent._orders, self.board)
 
-    def steps(self, scheduled: Scheduled | None = None) -> Scheduled | None:
+    def steps(self, scheduled: ScheduledSave | None = None) -> ScheduledSave | None:
         """Do a step; hold behind it if a version is due, as if it had been saved."""
         self.step += 1
         if scheduled is not None:
@@ -253,12 +253,12 @@ def test_ranks_of_other_machines_go_on_with_it(tmp_path: Path) -> None:
     rank = Rank(agent, 1, 2)
     rank.told(1.0)
     assert (
-        rank.steps(Scheduled(SaveReason.EMERGENCY, int((time.time() + 60) * 1000), 1)) is not None
+        rank.steps(ScheduledSave(SaveReason.EMERGENCY, int((time.time() + 60) * 1000), 1)) is not None
     )
     rank.told(3.0)
     assert rank.goes_on()
     assert (
-        rank.steps(Scheduled(SaveReason.EMERGENCY, int((time.time() + 60) * 1000), 2)) is not None
+        rank.steps(ScheduledSave(SaveReason.EMERGENCY, int((time.time() + 60) * 1000), 2)) is not None
     )
     assert not rank.goes_on()
     rank.close()
@@ -276,7 +276,7 @@ def test_steps_that_are_not_saved_in_time_are_named_in_the_logs(
     rank.board.set_of_rank(0, RankFlag.STEP, 7)
     if safe is not None:
         agent._save_reported(
-            {"version": safe, "save": list(Scheduled(SaveReason.NONE)), "took_s": 0, "stall_s": 0}
+            {"version": safe, "save": list(ScheduledSave(SaveReason.NONE)), "took_s": 0, "stall_s": 0}
         )
     rank.told(1.0)
     assert not caplog.messages
@@ -303,7 +303,7 @@ def test_a_backup_that_is_refused_at_once_has_failed(tmp_path: Path) -> None:
         "ask": "backup",
         "path": str(tmp_path),
         "step": 3,
-        "save": list(Scheduled(SaveReason.INSURANCE)),
+        "save": list(ScheduledSave(SaveReason.INSURANCE)),
     }
     found = agent._answer({**wrong, "epoch": 1, "rank": 0, "local_rank": 0, "world": 1})
     assert "none of the job's tiers takes backups" in found["error"]
@@ -321,7 +321,7 @@ def test_a_step_that_the_controller_does_not_have_saved_has_failed(tmp_path: Pat
     asked = {
         "ask": "schedule",
         "step": 3,
-        "save": list(Scheduled(SaveReason.INSURANCE)),
+        "save": list(ScheduledSave(SaveReason.INSURANCE)),
         "epoch": 1,
     }
     assert agent._answer({**asked, "peers": True})["error"]
@@ -339,7 +339,7 @@ def test_a_step_that_the_controller_does_not_have_saved_has_failed(tmp_path: Pat
 def test_a_rank_that_comes_late_to_a_save_that_has_failed_does_not_hold(tmp_path: Path) -> None:
     rank = Rank(agent_of(tmp_path, "m2"), 1, 2)
     rank.told(1.0)
-    failed = Scheduled(SaveReason.EMERGENCY, int((time.time() + 60) * 1000), 1)
+    failed = ScheduledSave(SaveReason.EMERGENCY, int((time.time() + 60) * 1000), 1)
     rank.board.schedule(1, failed)
     rank.told(3.0)
     assert rank.link.stepped(1, 1000) == failed

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from deepvm.core.preemption.savepolicy import parse_policy
-from deepvm.io.agent_board import BOARD, Board, Flag, SaveReason, Scheduled
+from deepvm.io.agent_board import BOARD, Board, Flag, SaveReason, ScheduledSave
 from deepvm.io.agent_link import AgentLink
 from deepvm.jobs.agent.agent import Agent
 from deepvm.jobs.agent.controller_client import DesiredState
@@ -27,7 +27,7 @@ class Link(AgentLink):
     """A trainer whose agent has a step scheduled at once."""
 
     def ask(self, message: Any, limit_s: float = 30.0) -> Any:
-        self.board.schedule(message["step"], Scheduled(*message["save"]))
+        self.board.schedule(message["step"], ScheduledSave(*message["save"]))
         return {}
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.jobs.controllers import Messages
 
-from deepvm.jobs.controller.controller import Controller, Submitted
+from deepvm.jobs.controller.controller import ControlledJob, Controller
 from deepvm.jobs.decisions.world import JobLimits, JobState, Pool
 from deepvm.jobs.history.history import PLACE, History
 from deepvm.jobs.wire import USER, new_secret
@@ -25,7 +25,7 @@ def test_inject_where_the_cloud_cannot(tmp_path: Path, *, can_preempt: bool) -> 
     cloud.can_preempt = can_preempt
     with History.open({PLACE: str(tmp_path / "history.db")}) as history:
         history.add_job("job", 0.0, tmp_path, {}, WORLD)
-        job = Submitted("job", tmp_path, new_secret(), {})
+        job = ControlledJob("job", tmp_path, new_secret(), {})
         controller = Controller(job, replace(WORLD), cloud, history)
         answer = asyncio.run(controller.command(USER, {"command": "inject", "inject": LIVES}))
         events = history.events("job")

@@ -19,7 +19,7 @@ from deepvm import __version__
 from deepvm.jobs.agent.agent import Agent
 from deepvm.jobs.agent.notices import Ec2Notices
 from deepvm.jobs.agent.preparation import AgentEnvironment
-from deepvm.jobs.controller.controller import Controller, Submitted
+from deepvm.jobs.controller.controller import ControlledJob, Controller
 from deepvm.jobs.decisions.states import Machine
 from deepvm.jobs.decisions.world import JobLimits, JobState, MachineRecord, Pool
 from deepvm.jobs.history.history import PLACE, EventRow, History
@@ -41,7 +41,7 @@ def test_it_is_written_down_once(tmp_path: Path) -> None:
         m1 = MachineRecord("m1", POOL, 1.0, Machine.WARMING, launched_s=1.0, heard_s=time.time())
         world = JobState(JobLimits(1, 1), time.time(), machines={"m1": m1}, pools=(POOL,))
         history.add_job(JOB, 1.0, tmp_path, {}, world)
-        job = Submitted(
+        job = ControlledJob(
             JOB, tmp_path, new_secret(), {"per_machine": 1, "tiers": [], "orphan_after_s": 1e9}
         )
         found = Controller(job, world, Messages(), history)  # type: ignore[arg-type]

@@ -21,7 +21,7 @@ from deepvm.cli.jobs.run import control
 from deepvm.errors import DataError
 from deepvm.jobs.cloud import Listing, UnknownError
 from deepvm.jobs.controller import controller
-from deepvm.jobs.controller.controller import Controller, Submitted
+from deepvm.jobs.controller.controller import ControlledJob, Controller
 from deepvm.jobs.decisions.states import Job, Machine
 from deepvm.jobs.decisions.world import JobLimits, JobState, MachineRecord, Pool
 from deepvm.jobs.history.downtime import DOWNTIME
@@ -57,7 +57,7 @@ def ended(folder: Path, cloud: Messages, list_s: float) -> list[EventRow]:
         )
         history.add_job(JOB, 1.0, folder, {}, world)
         spec = {"per_machine": 1, "tiers": [], "orphan_after_s": 1e9}
-        job = Submitted(JOB, folder, new_secret(), spec, list_s=list_s)
+        job = ControlledJob(JOB, folder, new_secret(), spec, list_s=list_s)
         found = Controller(job, world, cloud, history)  # type: ignore[arg-type]
         asyncio.run(asyncio.wait_for(found.run(), 10))
         return history.events(JOB)
@@ -119,7 +119,7 @@ def test_where_its_result_cannot_be_written_it_is_said_what_to_do(
             JobLimits(1, 1), 1.0, job=state, pools=(Pool("g4dn.xlarge", "z", "spot", 0.3),)
         )
         history.add_job(JOB, 1.0, tmp_path, spec(cloud="local"), world)
-        job = Submitted(JOB, tmp_path, new_secret(), {})
+        job = ControlledJob(JOB, tmp_path, new_secret(), {})
         said = f"the database is gone; the job is over; then 'deepvm jobs resume {JOB}' {cure}"
         with pytest.raises(DataError, match=re.escape(said)):
             control(job, world, history, "table")
@@ -162,7 +162,7 @@ def test_interrupted(
             pools=(Pool("g4dn.xlarge", "z", "spot", 0.3),),
         )
         history.add_job(JOB, 1.0, tmp_path, {}, world)
-        job = Submitted(
+        job = ControlledJob(
             JOB,
             tmp_path,
             new_secret(),
@@ -204,7 +204,7 @@ def test_machines_that_are_left_are_named(
     with History.open({PLACE: str(tmp_path / "history.db")}) as history:
         history.add_job(JOB, 1.0, tmp_path, spec(cloud="local"), world)
         with pytest.raises((SystemExit, typer.Exit)) as ended:
-            control(Submitted(JOB, tmp_path, new_secret(), {}), world, history, "table", keep=keeps)
+            control(ControlledJob(JOB, tmp_path, new_secret(), {}), world, history, "table", keep=keeps)
         row = history.job(JOB)
         assert row is not None and row.result is None
     assert getattr(ended.value, "exit_code", getattr(ended.value, "code", None)) == 143

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.jobs.controllers import JOB, Messages
 
-from deepvm.jobs.controller.controller import Controller, Submitted
+from deepvm.jobs.controller.controller import ControlledJob, Controller
 from deepvm.jobs.decisions.states import Job
 from deepvm.jobs.decisions.world import JobLimits, JobState, Pool
 from deepvm.jobs.head.mirror import FencedError
@@ -36,7 +36,7 @@ def controller(folder: Path, cloud: Cloud, job: Job) -> Controller:
     world = JobState(JobLimits(1, 1), 1.0, job=job, pools=(Pool("g4dn.xlarge", "z", "spot", 0.3),))
     history.add_job(JOB, 1.0, folder, {}, world)
     spec = {"per_machine": 1, "tiers": [], "orphan_after_s": 1e9}
-    return Controller(Submitted(JOB, folder, new_secret(), spec), world, cloud, history)  # type: ignore[arg-type]
+    return Controller(ControlledJob(JOB, folder, new_secret(), spec), world, cloud, history)  # type: ignore[arg-type]
 
 
 def test_at_its_end_it_removes_nothing(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from support.jobs.controllers import JOB, Messages
 
 from deepvm.jobs.cloud import UnknownError
 from deepvm.jobs.controller import controller
-from deepvm.jobs.controller.controller import Controller, Submitted
+from deepvm.jobs.controller.controller import ControlledJob, Controller
 from deepvm.jobs.controller.injector import STRUCK
 from deepvm.jobs.decisions.injection import Injection
 from deepvm.jobs.decisions.states import Job, Machine
@@ -60,7 +60,7 @@ def test_a_strike_that_the_cloud_did_not_make_comes_again(
         )
         history.add_job(JOB, now_s, tmp_path, {}, world)
         spec = {"per_machine": 1, "tiers": [], "orphan_after_s": 1e9}
-        job = Submitted(
+        job = ControlledJob(
             JOB, tmp_path, new_secret(), spec, injection=Injection(1e-9, count=1, grace_s=5.0)
         )
         found = Controller(job, world, cloud, history)  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ from typing import Any
 from support.lab.audit_logs import attempt, logged, samples, start, step, train
 
 from deepvm.lab.certify.history import History
-from deepvm.lab.certify.logs import Logged
+from deepvm.lab.certify.logs import AttemptLog
 
 REFERENCE = train(10)
 
@@ -117,9 +117,9 @@ def test_random_states_that_nobody_seeds_are_no_cause() -> None:
 
 
 def test_the_rank_that_shows_it_is_named() -> None:
-    def on_both(rows: list[Any], other: list[Any]) -> Logged:
+    def on_both(rows: list[Any], other: list[Any]) -> AttemptLog:
         one, two = logged(rows), logged(other)
-        return Logged({0: one.starts[0], 1: two.starts[0]}, {0: one.steps[0], 1: two.steps[0]})
+        return AttemptLog({0: one.starts[0], 1: two.starts[0]}, {0: one.steps[0], 1: two.steps[0]})
 
     found = History(on_both(REFERENCE, REFERENCE), on_both(REFERENCE, REFERENCE))
     wrong = [start("w5", "s5"), step(1, "x", "s")]

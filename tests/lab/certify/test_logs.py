@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from deepvm.errors import DataError
-from deepvm.lab.certify.logs import Logged
+from deepvm.lab.certify.logs import AttemptLog
 
 
 def line(kind: str, time: float, **more: object) -> str:
@@ -29,7 +29,7 @@ def test_lines_of_several_processes_are_in_their_order(tmp_path: Path) -> None:
         line("samples", 1, global_step=0) + line("error", 2, why="no")
     )
     (tmp_path / "others.jsonl").write_text("x")
-    found = Logged.read(tmp_path)
+    found = AttemptLog.read(tmp_path)
     assert [row["time"] for row in found.steps[0]] == [2, 3, 4] and len(found.steps[1]) == 1
     assert [row["file"] for row in found.writes] == ["a"] and found.errors == ["no"]
     assert found.progress == found.steps[0]
@@ -37,13 +37,13 @@ def test_lines_of_several_processes_are_in_their_order(tmp_path: Path) -> None:
 
 def test_without_optimizers_samples_are_progress(tmp_path: Path) -> None:
     (tmp_path / "samples-0-7.jsonl").write_text(line("samples", 1, global_step=0))
-    assert len(Logged.read(tmp_path).progress) == 1
-    assert not Logged.read(tmp_path / "nothing").progress
+    assert len(AttemptLog.read(tmp_path).progress) == 1
+    assert not AttemptLog.read(tmp_path / "nothing").progress
 
 
 def test_only_the_last_line_may_be_torn(tmp_path: Path) -> None:
     (tmp_path / "steps-0-7.jsonl").write_text(line("step", 1, n=1) + '{"kind": "st')
-    assert len(Logged.read(tmp_path).steps[0]) == 1
+    assert len(AttemptLog.read(tmp_path).steps[0]) == 1
     (tmp_path / "steps-0-7.jsonl").write_text('{"kind": "st\n' + line("step", 1, n=1))
     with pytest.raises(DataError, match="line 1: damaged"):
-        Logged.read(tmp_path)
+        AttemptLog.read(tmp_path)

@@ -13,7 +13,7 @@ from support.effort import sampled
 from support.lab.trainings import Ran, ran
 
 from deepvm.errors import RequestError
-from deepvm.lab.faults.fault import DiskFault, FaultSchedule, MachineFault, Strike
+from deepvm.lab.faults.fault import DiskFault, FaultInjection, FaultSchedule, MachineFault
 from deepvm.lab.faults.fault_registry import FAULTS, find_fault, strike_document
 from deepvm.lab.launchers.forkserver import Forkserver
 from deepvm.lab.running.launcher import Launcher
@@ -97,8 +97,8 @@ def test_disks_strike_at_no_step() -> None:
 
 
 def test_an_order_is_the_same_from_its_file(tmp_path: Path) -> None:
-    strike = Strike("kill", 7, 1, "machine", 0.5, 0.125)
-    assert Strike.of(strike_document(strike)) == strike
+    strike = FaultInjection("kill", 7, 1, "machine", 0.5, 0.125)
+    assert FaultInjection.of(strike_document(strike)) == strike
     order = Order(tmp_path, 2, ["kill-7-1"], 5, ["tcp://a"])
     assert Order.read(order.write()) == order
 
@@ -122,7 +122,7 @@ def test_bad_disks_draw_by_the_seed_of_the_matrix_and_of_the_run(name: str) -> N
 def test_it_ends_the_attempt_and_the_next_one_is_right(
     name: str, launcher: Launcher, calm: Ran, tmp_path: Path
 ) -> None:
-    one = ran(tmp_path / "run", launcher, "blocking", Strike(name, AT), hang_s=1.5)
+    one = ran(tmp_path / "run", launcher, "blocking", FaultInjection(name, AT), hang_s=1.5)
     assert one.ended and one.wrong(calm) == {}
     first, second = one.supervisor["attempts"]
     assert list(first["struck"]) == first["causes"] == [f"{name}-{AT}-0"]
@@ -139,18 +139,18 @@ def test_it_ends_the_attempt_and_the_next_one_is_right(
 
 @pytest.mark.parametrize("name", ["torn", "flip"])
 def test_nothing_to_damage_is_recorded_too(name: str, launcher: Launcher, tmp_path: Path) -> None:
-    one = ran(tmp_path / "run", launcher, "blocking", Strike(name, AT), checkpoint_every=12)
+    one = ran(tmp_path / "run", launcher, "blocking", FaultInjection(name, AT), checkpoint_every=12)
     assert one.ended and [attempt["broken"] for attempt in one.supervisor["attempts"]] == [[], []]
 
 
 def test_a_launcher_without_an_agent_cannot_lose_it(launcher: Launcher, tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="this launcher has no process besides the ranks"):
-        ran(tmp_path / "run", launcher, "blocking", Strike("kill", AT, target="agent"))
+        ran(tmp_path / "run", launcher, "blocking", FaultInjection("kill", AT, target="agent"))
 
 
 @pytest.mark.parametrize("target", ["worker", "machine", "write"])
 def test_kills_hit_their_target(target: Any, launcher: Launcher, calm: Ran, tmp_path: Path) -> None:
-    one = ran(tmp_path / "run", launcher, "blocking", Strike("kill", AT, target=target))
+    one = ran(tmp_path / "run", launcher, "blocking", FaultInjection("kill", AT, target=target))
     assert one.ended and one.wrong(calm) == {}
     first, second = one.supervisor["attempts"]
     assert first["exits"] == [-9]
@@ -167,7 +167,7 @@ def test_kills_hit_their_target(target: Any, launcher: Launcher, calm: Ran, tmp_
 
 
 def test_a_straggler_is_waited_for(launcher: Launcher, calm: Ran, tmp_path: Path) -> None:
-    one = ran(tmp_path / "run", launcher, "blocking", Strike("stop", AT, seconds=0.5))
+    one = ran(tmp_path / "run", launcher, "blocking", FaultInjection("stop", AT, seconds=0.5))
     (only,) = one.supervisor["attempts"]
     assert one.ended and one.wrong(calm) == {} and only["struck"]
     times = [row["time"] for row in one.records.steps[0]]
@@ -179,8 +179,8 @@ def test_a_lost_node_ends_nothing(launcher: Launcher, calm: Ran, tmp_path: Path)
         tmp_path / "run",
         launcher,
         "deepvm-tcp",
-        Strike("node", AT, seconds=0.1),
-        Strike("exit", 10),
+        FaultInjection("node", AT, seconds=0.1),
+        FaultInjection("exit", 10),
     )
     assert one.ended and one.wrong(calm) == {}
     assert one.supervisor["attempts"][0]["struck"].keys() == {"node-6-0", "exit-10-0"}

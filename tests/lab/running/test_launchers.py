@@ -21,7 +21,7 @@ import pytest
 from support.lab.trainings import config
 
 from deepvm.io.process_tree import descendants
-from deepvm.lab.faults.fault import Strike
+from deepvm.lab.faults.fault import FaultInjection
 from deepvm.lab.launchers.launcher_registry import LAUNCHERS, find_launcher
 from deepvm.lab.records import CONFIG, events_of, read_lines
 from deepvm.lab.running.launcher import Attempt
@@ -45,7 +45,7 @@ def launcher(request: pytest.FixtureRequest) -> Iterator[RankLauncher]:
     made.close()
 
 
-def order(folder: Path, *strikes: Strike, world: int = 2, steps: int = 8) -> Path:
+def order(folder: Path, *strikes: FaultInjection, world: int = 2, steps: int = 8) -> Path:
     """The file of a first attempt."""
     folder.mkdir(exist_ok=True)
     made = config("blocking", strikes, world=world, steps=steps)
@@ -106,7 +106,7 @@ def test_ranks_that_end_well(launcher: RankLauncher, tmp_path: Path) -> None:
 @pytest.mark.system
 @pytest.mark.parametrize("launcher", NAMES, indirect=True)
 def test_a_rank_that_fails_is_seen(launcher: RankLauncher, tmp_path: Path) -> None:
-    attempt = launcher.start(order(tmp_path / "run", Strike("exit", 3, rank=1)), 2, free_port())
+    attempt = launcher.start(order(tmp_path / "run", FaultInjection("exit", 3, rank=1)), 2, free_port())
     until(lambda: any(code not in (None, 0) for code in attempt.exits()))
     if "Fork" in type(launcher).__name__:
         assert attempt.exits()[1] == 137
@@ -159,7 +159,7 @@ def test_exits_are_not_lost_while_another_run_starts_ranks(
         time.sleep(0.5)
         return int(code)
 
-    first = launcher.start(order(tmp_path / "one", Strike("exit", 1)), 1, free_port())
+    first = launcher.start(order(tmp_path / "one", FaultInjection("exit", 1)), 1, free_port())
     until(lambda: not any(map(alive, first.workers())))
     monkeypatch.setattr(multiprocessing.forkserver, "read_signed", slow)
     file = order(tmp_path / "two", steps=1)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from deepvm.lab.faults.fault import Strike
+from deepvm.lab.faults.fault import FaultInjection
 from deepvm.lab.faults.fault_registry import strike_document
 from deepvm.lab.launchers.forkserver import Forkserver
 from deepvm.lab.records import SUPERVISOR, Events, Lines, events_of, steps_of
@@ -28,7 +28,7 @@ CONFIG: dict[str, Any] = {
     "strategy": None,
     "world": 1,
     "worlds": [[0, 1]],
-    "strikes": [strike_document(Strike("exit", 4))],
+    "strikes": [strike_document(FaultInjection("exit", 4))],
 }
 LOADS_S, RESTORES_S, STEP_S = 3.0, 0.5, 0.25
 

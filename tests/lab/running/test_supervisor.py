@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from support.lab.made_runs import CONFIG
 
-from deepvm.lab.faults.fault import Strike
+from deepvm.lab.faults.fault import FaultInjection
 from deepvm.lab.faults.fault_registry import strike_document
 from deepvm.lab.running.launcher import Attempt
 from deepvm.lab.running.memory_node import TOKEN
@@ -82,13 +82,13 @@ class _Ranks(Attempt):
             self._of.killed.append(one.pid)
 
 
-def plan_of(folder: Path, *strikes: Strike, hang_s: float = 5.0, **changes: Any) -> Plan:
+def plan_of(folder: Path, *strikes: FaultInjection, hang_s: float = 5.0, **changes: Any) -> Plan:
     planned = [strike_document(one) for one in strikes]
     return Plan(folder, {**CONFIG, "steps": 10, "strikes": planned, **changes}, hang_s)
 
 
 def supervised(
-    folder: Path, body: str, *strikes: Strike, **changes: Any
+    folder: Path, body: str, *strikes: FaultInjection, **changes: Any
 ) -> tuple[bool, dict[str, Any], Scripts]:
     """Whether the run has ended well, what the supervisor wrote, and the launcher."""
     folder.mkdir()
@@ -117,7 +117,7 @@ def test_a_planned_exit_is_a_restart_with_its_cause(
     monkeypatch.setenv("FIRST", "4")
     strikes = 'event("strike", key="exit-6-0"); os._exit(137)'
     body = f"if rank == 0 and attempt == 0 and step == 6:\n            {strikes}"
-    ended, found, _ = supervised(tmp_path / "run", body, Strike("exit", 6))
+    ended, found, _ = supervised(tmp_path / "run", body, FaultInjection("exit", 6))
     first, second = found["attempts"]
     assert ended and found["restarts"] == 1
     assert (
@@ -162,7 +162,7 @@ def test_a_run_that_hangs_again_is_given_up(tmp_path: Path) -> None:
 
 
 def test_kills_from_outside_strike_on_progress(tmp_path: Path) -> None:
-    ended, found, _ = supervised(tmp_path / "run", "time.sleep(0.05)", Strike("kill", 5, rank=1))
+    ended, found, _ = supervised(tmp_path / "run", "time.sleep(0.05)", FaultInjection("kill", 5, rank=1))
     first = found["attempts"][0]
     assert (
         ended
@@ -227,7 +227,7 @@ def test_a_strike_that_comes_too_late_is_not_booked(tmp_path: Path) -> None:
     """
     body = 'if (rank, attempt, step) == (0, 0, 6): event("strike", key="exit-6-0"); os._exit(137)'
     body += "\n    if (rank, attempt) == (1, 0): time.sleep(0.3)"
-    strikes = [Strike("kill", 2, rank=1, delay_s=1.8), Strike("exit", 6)]
+    strikes = [FaultInjection("kill", 2, rank=1, delay_s=1.8), FaultInjection("exit", 6)]
     _, found, _ = supervised(tmp_path / "run", body, *strikes)
     first = found["attempts"][0]
     assert set(first["struck"]) == {"exit-6-0"} and first["causes"] == ["exit-6-0"]
@@ -237,7 +237,7 @@ def test_a_strike_that_comes_too_late_is_not_booked(tmp_path: Path) -> None:
 def test_random_failures_strike_at_the_latest_near_the_end(tmp_path: Path) -> None:
     """Their moment would come when training has ended."""
     body = "time.sleep(0.1)"
-    ended, found, _ = supervised(tmp_path / "run", body, Strike("kill", 2, rank=1, delay_s=60.0))
+    ended, found, _ = supervised(tmp_path / "run", body, FaultInjection("kill", 2, rank=1, delay_s=60.0))
     first = found["attempts"][0]
     assert ended and first["causes"] == ["kill-2-1"] and first["reached_step"] >= 9
 
@@ -247,7 +247,7 @@ def test_a_kill_in_a_write_counts_from_the_write(tmp_path: Path) -> None:
     dies = 'time.sleep(1); event("killed-in-write", key="kill-2-0"); os._exit(9)'
     body = 'if (rank, attempt, step) == (0, 0, 2): event("armed", key="kill-2-0")'
     body += f"\n    if (rank, attempt, step) == (0, 0, 6): {dies}"
-    strike = Strike("kill", 2, target="write")
+    strike = FaultInjection("kill", 2, target="write")
     ended, found, _ = supervised(tmp_path / "run", body, strike)
     first = found["attempts"][0]
     assert ended and first["causes"] == ["kill-2-0"] and 0 <= first["detect_s"] < 0.9
@@ -255,14 +255,14 @@ def test_a_kill_in_a_write_counts_from_the_write(tmp_path: Path) -> None:
 
 def test_a_kill_that_only_waits_for_a_write_has_not_struck(tmp_path: Path) -> None:
     body = 'if rank == 0 and attempt == 0 and step == 2: event("armed", key="kill-2-0")'
-    ended, found, _ = supervised(tmp_path / "run", body, Strike("kill", 2, target="write"))
+    ended, found, _ = supervised(tmp_path / "run", body, FaultInjection("kill", 2, target="write"))
     assert ended and [one["struck"] for one in found["attempts"]] == [{}]
 
 
 def test_a_rank_that_stands_still_for_long_is_a_hang(tmp_path: Path) -> None:
     began = time.monotonic()
     ended, found, _ = supervised(
-        tmp_path / "run", "time.sleep(0.05)", Strike("stop", 3, seconds=1000.0), hang_s=0.7
+        tmp_path / "run", "time.sleep(0.05)", FaultInjection("stop", 3, seconds=1000.0), hang_s=0.7
     )
     first, second = found["attempts"]
     assert ended and time.monotonic() - began < 30
@@ -275,7 +275,7 @@ def test_a_rank_that_stands_still_for_long_is_a_hang(tmp_path: Path) -> None:
 def test_who_interrupts_need_not_wait_for_a_rank_that_stands_still(tmp_path: Path) -> None:
     folder, stopping, launcher = tmp_path / "run", threading.Event(), Scripts("time.sleep(0.05)")
     folder.mkdir()
-    strike = Strike("stop", 3, seconds=1000.0)
+    strike = FaultInjection("stop", 3, seconds=1000.0)
     timer = threading.Timer(1.5, stopping.set)
     timer.start()
     began = time.monotonic()

@@ -16,7 +16,7 @@ import pytest
 from support.effort import THOROUGH
 from support.lab.trainings import Ran, ran
 
-from deepvm.lab.faults.fault import FaultSchedule, Strike
+from deepvm.lab.faults.fault import FaultInjection, FaultSchedule
 from deepvm.lab.faults.fault_registry import find_fault
 from deepvm.lab.launchers.forkserver import Forkserver
 from deepvm.lab.running.launcher import Launcher
@@ -56,7 +56,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
     launcher: Launcher = Forkserver()
     folder, number = tmp_path_factory.mktemp("runs"), iter(range(10_000))
 
-    def make(world: str, strategy: str | None, *strikes: Strike, **changes: Any) -> Ran:
+    def make(world: str, strategy: str | None, *strikes: FaultInjection, **changes: Any) -> Ran:
         options = {"steps": STEPS, "checkpoint_every": EVERY, **WORLDS[world], **changes}
         return ran(folder / f"{next(number)}", launcher, strategy, *strikes, **options)
 
@@ -72,7 +72,7 @@ def wrong(made: Made, one: Ran, world: str, **changes: Any) -> dict[str, str]:
 @pytest.mark.system
 def test_two_ranks_come_back_after_a_rank_has_ended(made: Made) -> None:
     """The quick one of those below."""
-    one = made("two", "deepvm", Strike("exit", 8), Strike("kill", 15, 1))
+    one = made("two", "deepvm", FaultInjection("exit", 8), FaultInjection("kill", 15, 1))
     assert one.ended and wrong(made, one, "two") == {} and one.supervisor["restarts"] == 2
 
 
@@ -80,7 +80,7 @@ def test_two_ranks_come_back_after_a_rank_has_ended(made: Made) -> None:
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("world", WORLDS)
 def test_bit_for_bit_in_every_world(world: str, strategy: str, made: Made) -> None:
-    one = made(world, strategy, Strike("exit", 7), Strike("kill", 16, target="machine"))
+    one = made(world, strategy, FaultInjection("exit", 7), FaultInjection("kill", 16, target="machine"))
     assert one.ended and wrong(made, one, world) == {} and one.supervisor["restarts"] == 2
 
 
@@ -91,7 +91,7 @@ def test_bit_for_bit_in_every_world(world: str, strategy: str, made: Made) -> No
 )
 def test_every_failure(fault: str, strategy: str, made: Made) -> None:
     strike = (
-        Strike("kill", 11, target="write") if fault == "write" else Strike(fault, 15, seconds=0.3)
+        FaultInjection("kill", 11, target="write") if fault == "write" else FaultInjection(fault, 15, seconds=0.3)
     )
     one = made("two", strategy, strike, hang_s=4.0)
     found = wrong(made, one, "two")
@@ -109,7 +109,7 @@ def test_every_failure(fault: str, strategy: str, made: Made) -> None:
 @pytest.mark.parametrize("disk", ["eio", "enospc", "slow"])
 def test_every_bad_disk(disk: str, strategy: str, made: Made) -> None:
     when = FaultSchedule(mbps=MBPS) if disk == "slow" else FaultSchedule(share=0.3)
-    one = made("two", strategy, Strike("exit", 15), disk={disk: when}, checkpoint_every=3)
+    one = made("two", strategy, FaultInjection("exit", 15), disk={disk: when}, checkpoint_every=3)
     assert one.ended and wrong(made, one, "two") == {}
     if disk != "slow":
         assert any(attempt["disk_errors"] for attempt in one.supervisor["attempts"])
@@ -131,7 +131,7 @@ def test_who_writes_can_be_killed_in_a_write(strategy: str, made: Made) -> None:
 
     Where rank 0 alone does, the failure never happens, and the gate says so.
     """
-    one = made("two", strategy, Strike("kill", 11, 1, target="write"))
+    one = made("two", strategy, FaultInjection("kill", 11, 1, target="write"))
     found = wrong(made, one, "two")
     if find_strategy(strategy).all_ranks_write:
         assert one.ended and found == {} and one.supervisor["restarts"] == 1
@@ -142,7 +142,7 @@ def test_who_writes_can_be_killed_in_a_write(strategy: str, made: Made) -> None:
 @pytest.mark.slow
 def test_a_lost_node_among_exits(made: Made) -> None:
     one = made(
-        "two", "deepvm-tcp", Strike("exit", 7), Strike("node", 10, seconds=0.2), Strike("exit", 16)
+        "two", "deepvm-tcp", FaultInjection("exit", 7), FaultInjection("node", 10, seconds=0.2), FaultInjection("exit", 16)
     )
     assert one.ended and wrong(made, one, "two") == {} and one.supervisor["restarts"] == 2
 

@@ -10,7 +10,7 @@ import pytest
 from deepvm.core.training.steptime import FloatArray, Steps, StepTimeLaw
 from deepvm.errors import RequestError
 from deepvm.profiling.fit.step_fit import StepFit, fit_step_time
-from deepvm.profiling.fit.step_points import Asked
+from deepvm.profiling.fit.step_points import StepQuestion
 
 LAW = StepTimeLaw(0.05, 0.004, 0.04, 0.02, 0.3, 0.006, 3.0, 0.02)
 SIZES = [(1, 1), (1, 2), (1, 4), (2, 2), (2, 8), (3, 12), (4, 4), (4, 16)]
@@ -24,7 +24,7 @@ def steps(sizes: list[tuple[int, int]] = SIZES, batches: list[float] = BATCHES) 
 
 
 def fitted(*asked: tuple[int, int, float], **more: object) -> StepFit:
-    return fit_step_time(steps(**more), [Asked(*one) for one in asked])  # type: ignore[arg-type]
+    return fit_step_time(steps(**more), [StepQuestion(*one) for one in asked])  # type: ignore[arg-type]
 
 
 def test_the_document() -> None:
@@ -161,7 +161,7 @@ def test_what_is_said_of_little() -> None:
             "only 6 different clusters and batches were measured",
         ),
     ]:
-        found = fit_step_time(steps(sizes, batches), [Asked(*asked)] if asked else [])
+        found = fit_step_time(steps(sizes, batches), [StepQuestion(*asked)] if asked else [])
         assert any(warned in text for text in found.warnings), found.warnings
 
 
@@ -184,7 +184,7 @@ def test_too_little_names_the_file_and_what_to_measure() -> None:
 def test_a_small_batch_is_dominated_by_the_network() -> None:
     found = fitted()
     small, large = found.shares(8.0), found.shares(128.0)
-    assert small.asked == Asked(4, 16, 8.0)
+    assert small.asked == StepQuestion(4, 16, 8.0)
     assert small.sync_s > small.grad_s and large.grad_s > large.sync_s
     for one in (small, large):
         assert max(one.grad_s, one.sync_s) <= one.step_s <= one.grad_s + one.sync_s

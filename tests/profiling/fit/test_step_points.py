@@ -15,7 +15,7 @@ from deepvm.core.training.steptime import Steps
 from deepvm.errors import CatalogFormatError, RequestError
 from deepvm.profiling.fit.step_points import (
     MAX_ROWS,
-    Asked,
+    StepQuestion,
     asked_of,
     read_asked,
     read_steps,
@@ -113,16 +113,16 @@ def test_ten_thousand_rows_are_read_and_far_too_many_refused(tmp_path: Path) -> 
 
 def test_what_is_asked_keeps_its_order(tmp_path: Path) -> None:
     path = written(tmp_path, "gpus,nodes,local_batch,who\n8,2,20,me\n1,1,0.5,me\n", "asked.CSV")
-    assert read_asked(path) == (Asked(2, 8, 20.0), Asked(1, 1, 0.5))
+    assert read_asked(path) == (StepQuestion(2, 8, 20.0), StepQuestion(1, 1, 0.5))
     found = asked_of(["nodes=8,gpus=32,batch=200", str(path), " GPUS = 4 , batch=1e1, nodes=4"])
-    assert found == (Asked(8, 32, 200.0), Asked(2, 8, 20.0), Asked(1, 1, 0.5), Asked(4, 4, 10.0))
+    assert found == (StepQuestion(8, 32, 200.0), StepQuestion(2, 8, 20.0), StepQuestion(1, 1, 0.5), StepQuestion(4, 4, 10.0))
     assert asked_of([str(one) for one in found]) == found
     assert asked_of([]) == ()
 
 
 def test_a_file_may_have_an_equals_sign_in_its_name(tmp_path: Path) -> None:
     path = written(tmp_path, "nodes,gpus,local_batch\n2,8,20\n", "batch=20.csv")
-    assert asked_of([str(path)]) == (Asked(2, 8, 20.0),)
+    assert asked_of([str(path)]) == (StepQuestion(2, 8, 20.0),)
 
 
 def test_what_cannot_be_asked() -> None:

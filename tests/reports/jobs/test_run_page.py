@@ -20,7 +20,7 @@ from deepvm.jobs.decisions.world import Head, Role
 from deepvm.jobs.history.downtime import DOWNTIME, Downtime
 from deepvm.jobs.history.history import MACHINE, STATE, EventRow, Sample
 from deepvm.jobs.history.job_report import final_document
-from deepvm.jobs.history.timeline import Trained, losses, paid, phases
+from deepvm.jobs.history.timeline import TrainingTimeline, losses, paid, phases
 from deepvm.jobs.standing import GONE
 from deepvm.reports import charts
 from deepvm.reports.jobs.run_page import MAX_EVENTS, RunPage
@@ -214,7 +214,7 @@ def test_losses_are_where_steps_fall() -> None:
 
 def test_phases_follow_one_another() -> None:
     job = worlds.many(60)
-    trained = Trained.of(job.events, RunPage(job).times.end_s, job.without)
+    trained = TrainingTimeline.of(job.events, RunPage(job).times.end_s, job.without)
     for machine in job.world.machines.values():
         found = list(phases(machine, worlds.START_S + 1e6, trained))
         assert all(a[2] == b[1] for a, b in zip(found, found[1:], strict=False))
@@ -252,7 +252,7 @@ def test_a_machine_that_is_ready_is_drawn_as_waiting_until_it_trains() -> None:
         row(70, DOWNTIME, "running", 3),
         row(80, "ended", "done", 3, "m1"),
     ]
-    trained = Trained.of(
+    trained = TrainingTimeline.of(
         events, worlds.START_S + 90, [Downtime(worlds.START_S + 65, worlds.START_S + 70)]
     )
 
@@ -286,7 +286,7 @@ def test_a_machine_that_is_ready_is_drawn_as_waiting_until_it_trains() -> None:
     kinds = [kind for kind, *_ in phases(loads, worlds.START_S + 90, trained)]
     assert kinds == ["waits", "warms", "downtime", "warms", "idle"]
     assert drawn(4, 40) == [("idle", 40, 65), ("downtime", 65, 70), ("idle", 70, 90)]
-    assert Trained.of(events[:3], worlds.START_S + 20).runs == [
+    assert TrainingTimeline.of(events[:3], worlds.START_S + 20).runs == [
         (1, worlds.START_S + 14, worlds.START_S + 20)
     ]
 

@@ -14,7 +14,7 @@ import pytest
 from support.lab.made_folder import MACHINE
 from support.places import ROOT, SHARED
 
-from deepvm.lab.checked import Checked
+from deepvm.lab.checked import CheckedRuns
 from deepvm.lab.results import PARTS, Cost, SuiteResult, Variant
 from deepvm.reports.lab.comparison import analysis
 from deepvm.reports.lab.summary import LabSummary
@@ -72,7 +72,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[str]
     folder = tmp_path_factory.mktemp("run")
     (folder / "environment.json").write_text("{}")
     records: Any = [(record(one, folder), True) for one in SUITES]
-    text = analysis(LabSummary(Checked({}), records, suites))
+    text = analysis(LabSummary(CheckedRuns({}), records, suites))
     found: dict[str, list[list[str]]] = {}
     for part in text.split("\n## ")[1:]:
         rows = [

@@ -11,7 +11,7 @@ import pytest
 
 from deepvm.core.training.steptime import Steps, StepTimeLaw
 from deepvm.profiling.fit.step_fit import StepFit, fit_step_time
-from deepvm.profiling.fit.step_points import Asked
+from deepvm.profiling.fit.step_points import StepQuestion
 from deepvm.reports.pictures import render
 from deepvm.reports.profiling.measurements import print_step_fit, step_figure
 from deepvm.reports.text import format_step
@@ -21,7 +21,7 @@ SIZES = [(1, 1), (1, 2), (1, 4), (2, 2), (2, 8), (3, 12), (4, 4), (4, 16)]
 
 
 def fitted(
-    *asked: Asked, batches: tuple[float, ...] = (8.0, 32.0, 128.0), law: StepTimeLaw = LAW
+    *asked: StepQuestion, batches: tuple[float, ...] = (8.0, 32.0, 128.0), law: StepTimeLaw = LAW
 ) -> StepFit:
     rows = np.array([(n, gpus, batch) for n, gpus in SIZES for batch in batches], dtype=np.float64)
     nodes, gpus, batch = rows.T
@@ -42,7 +42,7 @@ def test_times_have_three_digits() -> None:
 
 
 def test_the_report_says_what_dominates(capsys: pytest.CaptureFixture[str]) -> None:
-    print_step_fit(fitted(Asked(8, 32, 32.0)), "a.csv")
+    print_step_fit(fitted(StepQuestion(8, 32, 32.0)), "a.csv")
     out = capsys.readouterr().out
     words = " ".join(out.split())
     assert "batch 8: " in words and "mostly synchronization" in words
@@ -102,9 +102,9 @@ def test_at_most_four_batches_are_drawn() -> None:
 
 
 def test_where_guessing_begins_is_marked_only_when_it_is_shown() -> None:
-    far = step_figure(fitted(Asked(8, 32, 8.0)), name="a")
+    far = step_figure(fitted(StepQuestion(8, 32, 8.0)), name="a")
     assert [text.get_text().strip() for text in far.axes[0].texts] == ["beyond: a guess"]
-    assert not step_figure(fitted(Asked(5, 20, 8.0)), name="a").axes[0].texts
+    assert not step_figure(fitted(StepQuestion(5, 20, 8.0)), name="a").axes[0].texts
 
 
 @pytest.mark.parametrize("form", ["png", "svg"])

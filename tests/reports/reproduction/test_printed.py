@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from deepvm.reports.reproduction.printed import Printed, show_time
+from deepvm.reports.reproduction.printed import PrintedFigure, show_time
 
 
 def test_what_is_printed_is_read() -> None:
@@ -25,7 +25,7 @@ def test_what_is_printed_is_read() -> None:
         ("2.", "words", None),
         ("٣", "words", None),
     ]:
-        found = Printed.read(text)
+        found = PrintedFigure.read(text)
         assert (found.text, found.kind, found.value) == (text, kind, value)
 
 
@@ -52,15 +52,15 @@ def test_same_is_to_the_printed_digits() -> None:
         ("1.6", math.nan, False),
         ("< 10 %", math.nan, False),
     ]:
-        assert Printed.read(text).agrees(ours) is same
+        assert PrintedFigure.read(text).agrees(ours) is same
 
 
 def test_differences_are_in_the_printed_unit() -> None:
-    assert Printed.read("66.3 %").difference(70.0) == pytest.approx(3.7)
-    assert Printed.read("0:34:11").difference(2000.0) == -51
-    assert Printed.read("< 10 %").difference(7.0) is None
-    assert Printed.read("yes").difference("no") is None
-    assert Printed.read("1.6").difference("never") is None
+    assert PrintedFigure.read("66.3 %").difference(70.0) == pytest.approx(3.7)
+    assert PrintedFigure.read("0:34:11").difference(2000.0) == -51
+    assert PrintedFigure.read("< 10 %").difference(7.0) is None
+    assert PrintedFigure.read("yes").difference("no") is None
+    assert PrintedFigure.read("1.6").difference("never") is None
 
 
 def test_ours_is_shown_as_theirs() -> None:
@@ -73,10 +73,10 @@ def test_ours_is_shown_as_theirs() -> None:
         ("1.6", "never", "never"),
         ("1.6", math.inf, "inf"),
     ]:
-        assert Printed.read(text).show(ours) == shown
+        assert PrintedFigure.read(text).show(ours) == shown
 
 
 def test_times_go_both_ways() -> None:
     for text in ["0:00:00", "7:04:57", "1d, 0:00:00", "25d, 16:35:27"]:
-        seconds = Printed.read(text).value
+        seconds = PrintedFigure.read(text).value
         assert seconds is not None and show_time(seconds) == text

@@ -8,7 +8,7 @@ from support.places import ROOT
 
 from deepvm.catalog.store import embedded_names
 from deepvm.reports.reproduction.papers import PAPERS
-from deepvm.reports.reproduction.printed import Printed
+from deepvm.reports.reproduction.printed import PrintedFigure
 from deepvm.reports.reproduction.published_figures import Figure, Part, Tolerance, published_paper
 
 FOLDER = ROOT / "data" / "reproduce"
@@ -47,7 +47,7 @@ def test_no_reason_is_missing() -> None:
             )
         if figure.known:
             assert figure.why and figure.published != figure.known
-            assert Printed.read(figure.known).kind == Printed.read(figure.published).kind
+            assert PrintedFigure.read(figure.known).kind == PrintedFigure.read(figure.published).kind
 
 
 def test_quotients_are_what_they_say() -> None:
@@ -56,7 +56,7 @@ def test_quotients_are_what_they_say() -> None:
     for _, _, figure in EVERY:
         if found := QUOTIENT.fullmatch(figure.source):
             seen += 1
-            assert Printed.read(figure.published).agrees(float(found[1]) / float(found[2])), (
+            assert PrintedFigure.read(figure.published).agrees(float(found[1]) / float(found[2])), (
                 figure.name
             )
     assert seen >= 9
@@ -73,7 +73,7 @@ def test_runs_behind_speed_ups_are_those_of_the_embedded_rows() -> None:
 
 
 def test_kinds_of_figures_in_use() -> None:
-    kinds = {Printed.read(figure.published).kind for _, _, figure in EVERY}
+    kinds = {PrintedFigure.read(figure.published).kind for _, _, figure in EVERY}
     assert kinds == {"", "<", ">", "time", "words"}
 
 

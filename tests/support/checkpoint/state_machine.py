@@ -27,7 +27,7 @@ from deepvm.checkpoint.files.commit_record import verify
 from deepvm.checkpoint.files.version_dir import VersionFolder
 from deepvm.checkpoint.format.layout import Layout
 from deepvm.checkpoint.format.manifest import CommitRecord
-from deepvm.checkpoint.network.protocol import Refused
+from deepvm.checkpoint.network.protocol import RequestRefused
 from deepvm.checkpoint.node.flusher import Flusher
 from deepvm.checkpoint.node.version_registry import VersionRegistry
 from deepvm.checkpoint.node.versions import Claim, Reservation, State, Version
@@ -254,7 +254,7 @@ class Protocol(RuleBasedStateMachine):
         )
         try:
             known = self.registry.enter(sender)
-        except Refused as error:
+        except RequestRefused as error:
             assert error.code == "session" and alive
             return None
         assert not alive, "a living run was pushed aside"
@@ -309,7 +309,7 @@ class Protocol(RuleBasedStateMachine):
         sender.ticket = None
         try:
             answer = self.registry.reserve(sender, number, f"{sender.put}")
-        except Refused as error:
+        except RequestRefused as error:
             assert error.code in ("request", "layout") or sender.session != self.current()
             self.end(sender)
             return
@@ -337,7 +337,7 @@ class Protocol(RuleBasedStateMachine):
         start, end = pieces[which % len(pieces)]
         try:
             claim = self.registry.claim(sender, sender.ticket, start, end)
-        except Refused:  # the connection ends
+        except RequestRefused:  # the connection ends
             self.end(sender)
             return
         if claim is None:
@@ -381,7 +381,7 @@ class Protocol(RuleBasedStateMachine):
         version = sender.ticket.version
         try:
             receipt = self.registry.commit(sender.ticket)
-        except Refused as error:
+        except RequestRefused as error:
             assert error.code == "stale"
             self.end(sender)
             return

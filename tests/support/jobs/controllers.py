@@ -73,7 +73,7 @@ def history_in(folder: Path, limit_s: float) -> History:
 
 def control(folder: Path, secret: str, machines: int) -> None:
     """Be the controller."""
-    from deepvm.jobs.controller.controller import Controller, Submitted
+    from deepvm.jobs.controller.controller import ControlledJob, Controller
 
     true_time = time.time
 
@@ -93,7 +93,7 @@ def control(folder: Path, secret: str, machines: int) -> None:
     cloud.alive = {
         m.id: m.launched_s or time.time() for m in world.machines.values() if not m.state.over
     }
-    controller = Controller(Submitted(JOB, folder, secret, spec), world, cloud, history)  # type: ignore[arg-type]
+    controller = Controller(ControlledJob(JOB, folder, secret, spec), world, cloud, history)  # type: ignore[arg-type]
     if (folder / "blind").exists():
         controller.told = _fail
     asyncio.run(controller.run())

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from deepvm.lab.certify.attempt import Attempt
-from deepvm.lab.certify.logs import Logged
+from deepvm.lab.certify.logs import AttemptLog
 
 Row = dict[str, Any]
 
@@ -68,7 +68,7 @@ def samples(ids: dict[int, list[int]], *, epoch: int = 0, loss: str = "") -> lis
     ]
 
 
-def logged(rows: Iterable[Row]) -> Logged:
+def logged(rows: Iterable[Row]) -> AttemptLog:
     """Of rank 0."""
     found = list(rows)
 
@@ -76,7 +76,7 @@ def logged(rows: Iterable[Row]) -> Logged:
         some = [row for row in found if row["kind"] == kind]
         return {0: some} if some else {}
 
-    return Logged(of("start"), of("step"), of("samples"), of("write").get(0, ()))
+    return AttemptLog(of("start"), of("step"), of("samples"), of("write").get(0, ()))
 
 
 def attempt(number: int, rows: Iterable[Row], state: str = "ended", **more: Any) -> Attempt:

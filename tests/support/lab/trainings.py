@@ -10,7 +10,7 @@ from typing import Any
 
 from deepvm.io.atomic_write import write_bytes
 from deepvm.lab.audit.gates import verdicts
-from deepvm.lab.faults.fault import FaultSchedule, Strike
+from deepvm.lab.faults.fault import FaultInjection, FaultSchedule
 from deepvm.lab.faults.fault_registry import strike_document
 from deepvm.lab.records import CONFIG, Records
 from deepvm.lab.running.launcher import Launcher
@@ -18,7 +18,7 @@ from deepvm.lab.running.plan import Plan
 from support.process_starts import leaves_ring_1
 
 
-def config(strategy: str | None, strikes: Sequence[Strike] = (), **changes: Any) -> dict[str, Any]:
+def config(strategy: str | None, strikes: Sequence[FaultInjection] = (), **changes: Any) -> dict[str, Any]:
     """Of a run on one rank, 12 steps with a checkpoint at each fourth."""
     world = changes.get("world", 1)
     made: dict[str, Any] = {
@@ -67,7 +67,7 @@ def ran(
     folder: Path,
     launcher: Launcher,
     strategy: str | None,
-    *strikes: Strike,
+    *strikes: FaultInjection,
     disk: dict[str, FaultSchedule] | None = None,
     hang_s: float = 15.0,
     **changes: Any,

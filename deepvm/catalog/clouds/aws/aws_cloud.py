@@ -34,6 +34,7 @@ _GUIDE = "https://docs.aws.amazon.com/AWSEC2/latest/UserGuide"
 _BURSTABLE = re.compile("t[0-9][a-z]*")
 # Previous generation instances, by AWS's page of that name (2026).
 _PREVIOUS = re.compile("a1|c[1-4]|cc2|cr1|d2|f1|g[23]|g3s|h1|hs1|i[23]|m[1-4]|p2|r[34]|t1|x1")
+_IN_SHORT = re.compile("north|south|east|west|central|gov")
 
 
 class AwsCloud(Cloud):
@@ -58,6 +59,12 @@ class AwsCloud(Cloud):
 
     def quota_family(self, type_name: str) -> str:
         return quota_family(type_name)
+
+    def may_be_zone(self, zone: str, region: str) -> bool:
+        # Names such as us-east-1a, ids such as use1-az4
+        short = _IN_SHORT.sub(lambda word: word[0][0], region).replace("-", "")
+        starts = (region, short)
+        return any(re.fullmatch(f"{re.escape(start)}-?[a-z].*", zone) for start in starts)
 
     def facts_of(self, type_name: str) -> Mapping[str, Any]:
         family, _, size = type_name.partition(".")
