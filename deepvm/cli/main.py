@@ -35,10 +35,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
         closed = "Error: standard output is closed; open it, or redirect it to a file or /dev/null"
         sys.exit(closed if sys.stderr else 1)
     if arguments is None:
+        import codecs
+
         # File names that are no text, and in some locales all but ASCII
+        codecs.register_error("deepvm", _escaped)
         for stream in (sys.stdout, sys.stderr):
-            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+            stream.reconfigure(errors="deepvm")  # type: ignore[union-attr]
     _leave(_run_reporting(words, debug, interrupts), ours=arguments is None)
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    """Letters that a stream cannot take, as JSON escapes them: a document remains one."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass").hex("-", 2)
+    return "".join(f"\\u{unit}" for unit in units.split("-")), error.end
 
 
 def _run_reporting(words: list[str], debug: bool, interrupts: Interrupts) -> int:

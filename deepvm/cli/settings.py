@@ -21,6 +21,7 @@ from deepvm.cli.parameters import key_of
 from deepvm.core.options import GROUPS, Option, default_of, option_of
 from deepvm.documents.tree import shown
 from deepvm.errors import DataError, DeepVMError, RequestError
+from deepvm.io.safe_read import read_text
 from deepvm.io.user_dirs import user_folder
 from deepvm.services.plan_options import RankFlags
 
@@ -316,11 +317,11 @@ def _user_file(environ: Mapping[str, str]) -> Path | None:
 def _read(path: Path) -> dict[str, Any] | None:
     """What a file says; None when there is no such file. Raises DataError."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_text(path, "settings in TOML", 2**20, may_be_empty=True)
     except FileNotFoundError:
+        if path.is_symlink():
+            raise DataError(f"{path}: is a link to a file that does not exist") from None
         return None
-    except (OSError, UnicodeError) as error:
-        raise DataError(f"{path}: cannot be read: {error}") from None
     if sys.version_info >= (3, 11):
         import tomllib
     else:
@@ -334,6 +335,8 @@ def _read(path: Path) -> dict[str, Any] | None:
 def _of_file(path: Path, values: Mapping[str, Any]) -> Iterator[Setting]:
     for key, value in values.items():
         name = _BY_KEY.get(key.replace("_", "-"))
+        if "_" in key and key.replace("_", "-") in values:
+            raise DataError(f"{path}: repeated key {key}")
         if name is None:
             near = difflib.get_close_matches(key.replace("_", "-"), _BY_KEY, 1)
             hint = "see 'deepvm config show'"

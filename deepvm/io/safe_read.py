@@ -13,7 +13,13 @@ MAX_BYTES = 64 * 2**20
 """Larger files are refused unread: the largest catalog of a real cloud is below 2 MiB."""
 
 
-def read_text(path: Path, expected: str = "a text file in UTF-8", limit: int = MAX_BYTES) -> str:
+def read_text(
+    path: Path,
+    expected: str = "a text file in UTF-8",
+    limit: int = MAX_BYTES,
+    *,
+    may_be_empty: bool = False,
+) -> str:
     """The text of a regular file of at most ``limit`` bytes, with or without a byte-order mark.
 
     Raises:
@@ -44,7 +50,7 @@ def read_text(path: Path, expected: str = "a text file in UTF-8", limit: int = M
     if size > limit:
         found = f"has {size / 2**20:.0f} MiB"
         raise _refused(path, found, f"at most {limit // 2**20} MiB")
-    if not data.strip():
+    if not (may_be_empty or data.strip()):
         raise _refused(path, "is empty", expected)
     return _decoded(path, data.removeprefix(codecs.BOM_UTF8), expected)
 

@@ -239,7 +239,10 @@ def check_script(job: JobFile, beside: Path) -> None:
 
     Raises RequestError.
     """
-    words = shlex.split(job.train)
+    try:
+        words = shlex.split(job.train)
+    except ValueError as error:
+        raise RequestError("train", job.train, f"a command of words and quotes: {error}") from None
     script = Path(next((word for word in words[1:] if not word.startswith("-")), ""))
     if (
         job.cloud == SSH

@@ -291,6 +291,7 @@ BAD_FILES = {
     "unknown key": ('checkpoint-sise = "1GB"', "(did you mean checkpoint-size?)"),
     "unknown key without a neighbour": ("\nxyzzy = 1", "unknown key 'xyzzy' (see 'deepvm config"),
     "section": ('[recommend]\nregion = "us-east-1"', "unknown key 'recommend'"),
+    "twice in two spellings": ("max-nodes = 3\nmax_nodes = 4", "repeated key max_nodes"),
     "switch": ("pw = 3\noffline = 1", "invalid value for offline: 1 (expected true or false)"),
     "text": ("pw = true", "invalid value for pw: true (expected text in quotes, or a number)"),
     "list for a text": ("pw = [1, 2]", "invalid value for pw: a list of 2"),
@@ -301,7 +302,7 @@ BAD_FILES = {
     "too deep": ("pw = " + "[" * 100_000, "not TOML"),
     "long value": (f'offline = "{"x" * 5000}"', "invalid value for offline"),
     "long key": ("x" * 5000 + " = 1", "unknown key"),
-    "binary": (b"\x7fELF\x02\x01\xff\xfe", "can't decode byte 0xff in position 6"),
+    "binary": (b"\x7fELF\x02\x01\xff\xfe", "byte 0xff at position 6 is not UTF-8"),
 }
 
 
@@ -322,11 +323,25 @@ def test_a_bad_file_is_named_with_the_place(name: str, where: str, run: Run) -> 
     assert run("catalog", "list")[0] == 0
 
 
-def test_a_folder_with_the_name_of_the_file(run: Run) -> None:
-    Path("deepvm.toml").mkdir()
-    code, out, err = run("recommend", "--pw", "3")
-    assert (code, out) == (4, "")
-    assert "deepvm.toml: cannot be read: " in err
+def test_bad_things_with_the_name_of_the_file(run: Run) -> None:
+    file = Path("deepvm.toml")
+
+    def error() -> str:
+        code, out, err = run("recommend", "--pw", "3")
+        assert (code, out) == (4, "")
+        return err
+
+    file.mkdir()
+    assert "deepvm.toml: is a folder" in error()
+    file.rmdir()
+    os.mkfifo(file)
+    assert "is a pipe, socket or device" in error()  # and it does not wait for a writer
+    file.unlink()
+    file.symlink_to("nowhere.toml")
+    assert "is a link to a file that does not exist" in error()
+    file.unlink()
+    file.symlink_to("/dev/zero")
+    assert "is a pipe, socket or device" in error()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")

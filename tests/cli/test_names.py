@@ -189,3 +189,9 @@ def test_letters_that_a_locale_lacks_are_escaped_and_stay_json(folder: Path) -> 
     assert "größe😀" in out
     _, plain, _ = deepvm(folder, "ascii", "traces", "show", "größe😀.trace.json", "-o", "json")
     assert plain.isascii() and json.dumps(json.loads(plain)).encode() and json.loads(plain)
+    show = ("catalog", "show", "paper.json", "-o", "json")
+    assert deepvm(folder, "utf-8", "catalog", "convert", "paper", "paper.json")[0] == 0
+    file = folder / "paper.json"
+    named = json.loads(file.read_text(encoding="utf-8")) | {"name": "größe😀"}
+    file.write_text(json.dumps(named), encoding="utf-8")
+    assert json.loads(deepvm(folder, "ascii", *show)[1])["name"] == "größe😀"

@@ -236,6 +236,7 @@ def test_any_values_are_read_or_refused(changes: dict[str, object]) -> None:
     ("text", "key", "said"),
     [
         ("train: python train.py\n", "train", "they get none without 'code'"),
+        ("train: python 'train.py\n", "train", "No closing quotation"),
         (
             "train: python3.12 -u trian.py --x 1\ncode: code\n",
             "train",

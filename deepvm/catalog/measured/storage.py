@@ -6,8 +6,8 @@
     <folder>/measured.previous.json    what they were before the last change
     <folder>/.measured.lock            held while a process changes them
 
-A change copies the old file, and renames the new one once it is whole and synced: a kill at any
-point leaves a whole ``measured.json``. ``recommend`` imports this module to see whether there
+A change writes the new file, copies the old one, and renames the new one: a full disk or a kill at
+any point leaves a whole ``measured.json``. ``recommend`` imports this module to see whether there
 are any tables, so it imports little.
 """
 
@@ -19,7 +19,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from deepvm.errors import DataError
-from deepvm.io.atomic_write import write_bytes
+from deepvm.io.atomic_write import hidden_path, sync_folder, write_bytes
+from deepvm.io.safe_read import os_reason
 from deepvm.io.user_dirs import user_folder
 
 CURRENT = "measured.json"
@@ -54,12 +55,18 @@ def nothing_measured(folder: Path) -> bool:
 def replace_file(folder: Path, data: bytes) -> None:
     """Replace the tables; the old ones become the previous ones.
 
-    At every moment a whole file has the name. Raises a DataError.
+    At every moment a whole file has the name. Raises a DataError: both are as they were.
     """
     current = folder / CURRENT
-    if os.path.lexists(current):
-        write_bytes(folder / PREVIOUS, current.read_bytes())
-    write_bytes(current, data)
+    try:
+        with hidden_path(current) as upcoming:
+            write_bytes(upcoming, data)  # all that needs room on the disk comes first
+            if os.path.lexists(current):
+                write_bytes(folder / PREVIOUS, current.read_bytes())
+            os.replace(upcoming, current)
+        sync_folder(folder)
+    except OSError as error:
+        raise DataError(f"{current}: cannot be written: {os_reason(error)}") from None
 
 
 @contextlib.contextmanager

@@ -53,7 +53,7 @@ class Ledger:
 
     @classmethod
     def from_json(cls, data: bytes) -> Ledger:
-        """Read a state. Raises ValueError: it is none."""
+        """Read a state. Raises TypeError or ValueError: it is none."""
         facts = json.loads(data)
         if not isinstance(facts, dict) or facts.pop("schema_version", None) != _SCHEMA:
             raise ValueError(f"no ledger of {_SCHEMA}")
@@ -140,7 +140,7 @@ class LedgerFile:
             return None
         try:
             return Ledger.from_json(found[0]), found[1]
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             where = f"{self._bucket.url}: {self._key}"
             raise CheckpointError(
                 f"{where} is damaged: {error}; without it, all versions there count"

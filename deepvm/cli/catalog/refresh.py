@@ -66,6 +66,10 @@ def refresh(
     anywhere = bool(cloud) and not (region or only or days or profile)
     public = [c for c in clouds if _is_public(c, wanted, anywhere)]
     if public:
+        given = {"--region": region, "--only": only, "--days": days, "--profile": profile}
+        options = [option for option, value in given.items() if value]
+        if options and len(public) == len(clouds):
+            note(f"no effect on public catalogs, which are fetched whole: {joined(options)}")
         _refresh_files(public, wanted, now)
     if len(public) < len(clouds):
         _refresh_aws(region or [], only or [], days, profile, now)
@@ -177,6 +181,8 @@ def _kinds(only: Sequence[str], days: str) -> tuple[str, ...]:
             raise RequestError("only", name, one_of(name, known))
     if HISTORY in only and not history:
         raise RequestError("only", HISTORY, f"{HISTORY} together with --days N")
+    if days and only and HISTORY not in only:
+        note(f"--days {days} has no effect without --only {HISTORY}")
     names = only or known
     kinds = (history if name == HISTORY else name for name in names)
     return tuple(dict.fromkeys(filter(None, kinds)))

@@ -35,6 +35,8 @@ def help_of(
     if names and names[0] not in root.commands:
         about = find_topic(names[0])
     if about is not None:
+        if names[1:]:
+            context.fail(f"Got unexpected extra argument(s) ({' '.join(names[1:])})")
         sys.stdout.write(about.text)
         return
     # Read by deepvm.cli.app.LazyGroup and deepvm.cli.settings.ConfiguredCommand

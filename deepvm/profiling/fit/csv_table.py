@@ -16,13 +16,13 @@ _COMMENT = re.compile(r"^[ \t]*#.*", re.MULTILINE)
 def load_rows(text: str, columns: Sequence[str]) -> Tree:
     """The rows as ``{"rows": [{column: text}, ...]}``.
 
-    Raises FileSyntaxError unless the header has each of ``columns`` once.
+    Raises FileSyntaxError unless the header has each of ``columns`` once, and others not twice.
     """
     # Comments become empty lines, so that line numbers remain the file's.
     table = load_table(_COMMENT.sub("", text))
     header_line, header = table.header
     names = [name.lower() for name in header]
-    for column in columns:
+    for column in dict.fromkeys((*columns, *filter(None, names))):
         if names.count(column) != 1:
             found = f"{names.count(column)} columns {column} in {','.join(header)[:40]!r}"
             raise FileSyntaxError(found, header_line)

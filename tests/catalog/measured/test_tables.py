@@ -201,8 +201,9 @@ def test_the_new_tables_are_on_the_disk_before_they_have_the_name(
     monkeypatch.setattr(os, "fsync", synced)
     monkeypatch.setattr(os, "replace", renamed)
     save_entries(tmp_path, [eflops("g5.xlarge")])
-    written, renamed_to, _ = steps[-3:]
-    assert written.startswith(f"fsync .{CURRENT}.") and renamed_to.endswith(f" to {CURRENT}")
+    assert steps[0].startswith("fsync ..measured.json.")
+    assert steps[-2].startswith(f".{CURRENT}.") and steps[-2].endswith(f" to {CURRENT}")
+    assert steps[-1] == f"fsync {tmp_path.name}"
 
 
 def save_many(folder: str, name: str, count: int, start: Any) -> None:
@@ -253,6 +254,7 @@ def leaves_the_old_tables(disk: Path) -> None:
     with pytest.raises(DataError, match=r"No space left on device"):
         save_entries(disk, [eflops("c.xlarge", notes="x" * 120_000)])
     assert load_tables(disk).entries == (first, second)
+    assert previous_tables(disk).entries == (first,)
     assert {p.name for p in disk.iterdir()} == {CURRENT, PREVIOUS, storage.LOCK}
 
 

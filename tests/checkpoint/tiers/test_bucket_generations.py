@@ -308,7 +308,7 @@ def test_a_damaged_ledger_is_an_error(store: Store) -> None:
     old = tier(store)
     old.begin("job", 1)
     put(old, 1, 1)
-    for data in (b"", b"[]", b"{}"):
+    for data in (b"", b"[]", b"{}", b'{"schema_version": "deepvm.ledger/1", "what": 1}'):
         store.client().put_object(Bucket=BUCKET, Key="run/.job.ledger", Body=data)
         with pytest.raises(CheckpointError, match=r"run/.job.ledger is damaged"):
             old.versions("job")

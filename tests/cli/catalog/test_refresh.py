@@ -329,6 +329,11 @@ def test_a_signal_that_fails_for_one_region(with_aws):
     assert err.splitlines()[-1].startswith("Error: nothing came from AWS for us-west-2: ")
 
 
+def test_a_note_about_days_without_effect(with_aws):
+    _, err = deepvm(with_aws, "refresh", "--only", "zones", "--days", "7")
+    assert "--days 7 has no effect" in err
+
+
 def test_an_interrupt_leaves_at_once(environment):
     """AWS takes the connection and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as server:
