@@ -1,1 +1,4 @@
-"""Instance types, prices and speeds: embedded catalogs, clouds, and the user's own files and measurements."""
+"""Instance types, prices and speeds.
+
+They come from embedded catalogs, clouds, and the user's own files and measurements.
+"""

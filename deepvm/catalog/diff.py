@@ -23,12 +23,18 @@ _NOT_FIGURES = frozenset(
     {"name", "on_demand_usd_per_hour", "spot_usd_per_hour", "spot_zones", "gpu", "speedups"}
 )
 _SIZES = (2, 4, 8, 16, 32)
-"""VMs for which a curve that changed shows S(n): its parameters and its source say little to a person."""
+"""VMs for which a curve that changed shows S(n).
+
+Its parameters and its source say little to a person.
+"""
 
 
 @dataclass(frozen=True)
 class PriceChange:
-    """One changed price: $/h before and now, None where it was or is not sold; ``zone`` is empty for the region."""
+    """One changed price: $/h before and now, None where it was or is not sold.
+
+    ``zone`` is empty for the region.
+    """
 
     instance_type: str
     market: Market
@@ -53,7 +59,10 @@ class PriceChange:
 
 @dataclass(frozen=True)
 class FigureChange:
-    """One changed figure, None where it is unknown or absent; ``instance_type`` is empty for the catalog's own."""
+    """One changed figure, None where it is unknown or absent.
+
+    ``instance_type`` is empty for the catalog's own.
+    """
 
     instance_type: str
     figure: str

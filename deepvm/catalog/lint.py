@@ -12,11 +12,14 @@ from deepvm.core.spelling import listed
 from deepvm.core.units import counted
 
 LARGEST_COUNT = 32
-"""Curves are examined for n = 1 to this many VMs, the largest cluster of the paper's experiments."""
+"""Curves are examined for n = 1 to this many VMs, the largest cluster in the paper."""
 
 
 def catalog_warnings(catalog: Catalog) -> tuple[str, ...]:
-    """Warnings about a valid catalog, one sentence each: what is never recommended, odd prices, clamped curves."""
+    """Warnings about a valid catalog, one sentence each.
+
+    They are about types that are never recommended, odd prices, and clamped curves.
+    """
     gpus = [i for i in catalog if i.gpu is not None]
     cpus = [i for i in catalog if i.gpu is None]
     kind = catalog.default_speedup
@@ -60,4 +63,6 @@ def _clamped(instance: InstanceType, curve: SpeedupCurve) -> Iterator[str]:
         (n[raw > 1], "above n, counted as n"),
     ):
         if sizes.size:
-            yield f"{instance.name}: the {which} is {meaning} from n = {sizes[0]:g} to {sizes[-1]:g}"
+            yield (
+                f"{instance.name}: the {which} is {meaning} from n = {sizes[0]:g} to {sizes[-1]:g}"
+            )

@@ -56,7 +56,10 @@ def build_catalog(document: Document, *, kind: str = "file", name: str = "") -> 
 
 
 def _rates(name: str, region: str) -> Rates | None:
-    """What comes besides VMs where a catalog is called after a cloud's market, as ``aws-us-east-1`` once converted."""
+    """What comes besides VMs where a catalog is called after a cloud's market.
+
+    Such a name is ``aws-us-east-1`` once converted.
+    """
     cloud = name.removesuffix(f"-{region}") if region else ""
     if cloud not in CLOUDS:
         return None

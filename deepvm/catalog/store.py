@@ -59,11 +59,12 @@ def embedded_names() -> tuple[str, ...]:
 def load_catalog(
     name_or_path: str | os.PathLike[str] = DEFAULT_CATALOG, **market: Unpack[MarketOptions]
 ) -> Catalog:
-    """Load AWS's market, an embedded catalog by its name, or a file that ends in ``.json`` or ``.csv``.
+    """Load AWS's market, an embedded catalog, or a file that ends in ``.json`` or ``.csv``.
 
     Args:
         name_or_path: ``aws`` for the user's region, ``aws-us-west-2`` for another, ``paper``,
-        ``simulated``, or a file. **market: for AWS only, by keyword, with their defaults:
+            ``simulated``, or a file.
+        **market: for AWS only, by keyword, with their defaults:
 
             - ``prices="auto"``: fresh cache, AWS if there are credentials, else expired cache or
               embedded snapshot, whichever is newer;
@@ -130,7 +131,10 @@ def _load(name: str) -> Catalog:
 
 
 def catalog_names() -> tuple[str, ...]:
-    """The catalogs that can be loaded without network: the embedded ones and the snapshots of clouds, sorted."""
+    """The catalogs that can be loaded without network, sorted.
+
+    They are the embedded ones and the snapshots of clouds.
+    """
     snapshots = (
         f"{cloud.name}-{r}" for cloud in REGISTRY.values() for r in cloud.snapshot_regions()
     )
@@ -138,7 +142,9 @@ def catalog_names() -> tuple[str, ...]:
 
 
 def load_quotas(path: str | os.PathLike[str]) -> tuple[Quota, ...]:
-    """Load limits from a JSON file ``{"schema_version": "deepvm.quotas/1", "quotas": [{family, market, vcpus}]}``.
+    """Load limits from a JSON file.
+
+    It holds ``{"schema_version": "deepvm.quotas/1", "quotas": [{family, market, vcpus}]}``.
 
     Raises:
         CatalogFormatError: the file is missing, cannot be read, or is not valid; lists every

@@ -1,4 +1,7 @@
-"""The commands of ``deepvm``, each loaded when it is used: ``--help`` and one command cost nothing of the others."""
+"""The commands of ``deepvm``, each loaded when it is used.
+
+``--help`` and one command cost nothing of the others.
+"""
 
 from __future__ import annotations
 
@@ -172,7 +175,10 @@ def load(entry: Entry) -> Any:
 
 
 def _keep_examples(command: Any) -> None:
-    """Let help texts show each example on a line of its own, however narrow the terminal: people copy them."""
+    """Let help texts show each example on a line of its own, however narrow the terminal.
+
+    People copy them.
+    """
     paragraphs = (command.help or "").split("\n\n")
     command.help = "\n\n".join(
         f"\b\n{' '.join(p.split())}" if _EXAMPLE.match(p) else p for p in paragraphs

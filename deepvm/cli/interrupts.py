@@ -20,7 +20,10 @@ INTERRUPTED = 130
 
 
 class _Interrupt(KeyboardInterrupt):
-    """Not Python's own: if that one passes through an ``exec()``, even caught, Python ends by the signal."""
+    """Not Python's own.
+
+    If that one passes through an ``exec()``, even caught, Python ends by the signal.
+    """
 
 
 class Interrupts:
@@ -80,7 +83,10 @@ def _end(_number: int = 0, _frame: FrameType | None = None) -> None:
 
 
 def _unraisable(what: sys.UnraisableHookArgs) -> None:
-    """Destructors and callbacks cannot raise: Python would show the interrupt and continue the command."""
+    """Destructors and callbacks cannot raise.
+
+    Python would show the interrupt and continue the command.
+    """
     if isinstance(what.exc_value, KeyboardInterrupt):
         _end()
     sys.__unraisablehook__(what)

@@ -1,4 +1,7 @@
-"""What long commands share: they tidy up when terminated, keep an output folder to themselves, show progress."""
+"""What long commands share.
+
+They tidy up when terminated, keep an output folder to themselves, and show progress.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,10 @@ _LINE_S = 15.0
 
 @contextlib.contextmanager
 def cleaning_up() -> Iterator[None]:
-    """Turn SIGTERM and SIGHUP into an exception, so that temporary files and processes are cleaned up."""
+    """Turn SIGTERM and SIGHUP into an exception.
+
+    Temporary files and processes are then cleaned up.
+    """
 
     def on_signal(number: int, _: object) -> None:
         raise SystemExit(128 + number)

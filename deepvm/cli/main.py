@@ -1,6 +1,7 @@
-"""The command ``deepvm``: its entry, its exit codes (see :mod:`deepvm.cli.app`), and the only place that prints errors.
+"""The command ``deepvm``: its entry, its exit codes, and the only place that prints errors.
 
-Imports are inside the functions: until :func:`main` runs, Ctrl-C is a traceback.
+The exit codes are in :mod:`deepvm.cli.app`. Imports are inside the functions: until :func:`main`
+runs, Ctrl-C is a traceback.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ PIPE_CLOSED = 141
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit; ``arguments`` None: those of this process, whose SIGINT handler is set, too."""
+    """Run the command line and exit.
+
+    ``arguments`` None: those of this process, whose SIGINT handler is set, too.
+    """
     interrupts = Interrupts()
     if arguments is None:
         interrupts.take()

@@ -48,7 +48,10 @@ def group(help: str) -> typer.Typer:
 
 
 def option_name(argument: str) -> str:
-    """What the command line calls an argument of the planner, without dashes in front: ``checkpoint-size``."""
+    """What the command line calls an argument of the planner, such as ``checkpoint-size``.
+
+    The name has no dashes in front.
+    """
     return _OPTIONS.get(argument, argument.replace("_", "-"))
 
 

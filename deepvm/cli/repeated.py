@@ -12,7 +12,10 @@ from deepvm.core.options import Option, default_of, option_of
 
 
 def command_of(command: str, flags: Any) -> str:
-    """``deepvm COMMAND`` with each option of a dataclass of options that is not at its default, for a shell."""
+    """``deepvm COMMAND`` with each option that is not at its default, for a shell.
+
+    ``flags`` is a dataclass of options.
+    """
     return shlex.join(["deepvm", command, *words_of(flags)])
 
 

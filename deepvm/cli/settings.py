@@ -104,7 +104,7 @@ class Setting:
 
 
 class Settings(NamedTuple):
-    """Each option's setting by precedence, and for each file that may hold some whether it exists."""
+    """Each option's setting by precedence, and whether each file that may hold some exists."""
 
     by_name: Mapping[str, Setting]
     files: Mapping[str, bool]
@@ -139,7 +139,7 @@ class _Defaults(dict[str, Any]):
 
 
 class ConfiguredCommand(TyperCommand):
-    """A command that reads options missing on the command line from the environment and from files."""
+    """A command that reads options missing on the command line from the environment and files."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the options; an error about a value names where it was set."""
@@ -232,7 +232,10 @@ class ConfiguredCommand(TyperCommand):
             formatter.write_text(f"{len(rare)} more options: deepvm help {command} --all")
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Show the help with the built-in defaults: the same everywhere, even with a broken settings file."""
+        """Show the help with the built-in defaults.
+
+        It is the same everywhere, even with a broken settings file.
+        """
         ctx.default_map = None
         super().format_help(ctx, formatter)
 

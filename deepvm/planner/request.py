@@ -141,7 +141,10 @@ class PlanRequest:
 
     @property
     def weighs_doubt(self) -> bool:
-        """Whether plans are ordered by :mod:`deepvm.planner.ranking`, and not to the last digit of their value."""
+        """Whether plans are ordered by :mod:`deepvm.planner.ranking`.
+
+        If so, they are not ordered to the last digit of their value.
+        """
         return self.ranks_machines or (self.training is not None and self.has_objective)
 
     def quotas_of(self, catalog: Catalog) -> tuple[Quota, ...]:
@@ -156,7 +159,10 @@ class PlanRequest:
         return (*limits, *(catalog.pool_quotas if self.pools_end else ()))
 
     def curves_of(self, catalog: Catalog) -> str:
-        """The kind of curve for types without a default of their own: the request's, else the catalog's."""
+        """The kind of curve for types without a default of their own.
+
+        It is the request's, else the catalog's.
+        """
         if self.speedup:
             return self.speedup.value
         return catalog.default_speedup
@@ -168,7 +174,10 @@ class PlanRequest:
 
     @property
     def memory_needed_bytes(self) -> int:
-        """Memory that checkpoints need: f x s (DeepVM eq. 6), of one memory node or of those that share versions."""
+        """Memory that checkpoints need: f x s (DeepVM eq. 6).
+
+        It is that of one memory node or of those that share versions.
+        """
         return self.checkpoint_bytes * self.buffers
 
     @property

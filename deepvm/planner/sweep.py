@@ -83,7 +83,7 @@ def solve_budgets(
     policies: Sequence[PolicyName],
     request: PlanRequest,
 ) -> Sweep:
-    """Answer every budget, $/h, for every policy: one row each, budgets first, in the order given."""
+    """Answer every budget, $/h, for every policy: one row each, budgets first, as given."""
     gathered = [gather(catalog, replace(request, policy=policy)) for policy in policies]
     enumerations = [Enumeration.build(blocks_of(candidates)) for candidates in gathered]
     rows = []

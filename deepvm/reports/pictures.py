@@ -34,7 +34,7 @@ MARK_ALL = 24
 
 @dataclass(frozen=True)
 class Style:
-    """A line that differs from the others in colour, dashes and marker, each enough to tell it apart."""
+    """A line that differs from the others in color, dashes and marker, each of which is enough."""
 
     color: str
     dashes: str | tuple[int, tuple[float, ...]]

@@ -113,7 +113,7 @@ def print_items(
 def _line(
     columns: Sequence[Column], cells: Sequence[str], widths: Sequence[int], *, bottom: bool
 ) -> str:
-    """A row, in as many lines as its highest cell; ``bottom``: lower cells stand at the last of them."""
+    """A row, in as many lines as its highest cell; ``bottom``: lower cells stand at the last."""
     blocks = [
         wrapped(c, w, "") if room_of(c) > w else [c] for c, w in zip(cells, widths, strict=True)
     ]

@@ -1,4 +1,7 @@
-"""What a terminal changes: lines fit its width, commands that people copy stay whole, and colour marks what matters."""
+"""What a terminal changes.
+
+Lines fit its width, commands that people copy stay whole, and color marks what matters.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,10 @@ from typing import TextIO
 
 USUAL_WIDTH = 80
 BEST, WARNING, ERROR = "1;32", "33", "1;31"
-"""Colours, as a terminal is told them: the first row of a ranking, what to be careful with, what went wrong."""
+"""Colors, as a terminal reads them.
+
+They mark the first row of a ranking, what to be careful with, and what went wrong.
+"""
 
 _COPIED = (
     r"\(?'(?:deepvm|pip|aws|-|\|)[^'\n]*'\S*",  # 'deepvm catalog refresh', '| less -S'
@@ -39,7 +45,10 @@ def width_of(stream: TextIO) -> int:
 
 
 def coloured(stream: TextIO) -> bool:
-    """Whether to use colour: on a terminal that can show it, or with ``FORCE_COLOR``, never with ``NO_COLOR``."""
+    """Whether to use color.
+
+    On a terminal that can show it, or with ``FORCE_COLOR``, never with ``NO_COLOR``.
+    """
     if os.environ.get("NO_COLOR"):
         return False
     if os.environ.get("FORCE_COLOR", "0") not in ("", "0"):
@@ -105,7 +114,10 @@ _SEQUENCE = re.compile(
 
 
 def without_controls(text: str) -> str:
-    """A text that a terminal only shows: no control sequence is left, and of a progress bar its last state."""
+    """A text that a terminal only shows.
+
+    No control sequence is left, and of a progress bar its last state.
+    """
     if text.isprintable():
         return text
     lines = _SEQUENCE.sub("", text).split("\n")

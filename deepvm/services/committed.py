@@ -1,4 +1,7 @@
-"""``--reserved`` and ``--savings-plan``: what the user has committed to, as types and prices of the catalogs."""
+"""``--reserved`` and ``--savings-plan``: what the user has committed to.
+
+It is given as types and prices of the catalogs.
+"""
 
 from __future__ import annotations
 

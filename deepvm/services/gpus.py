@@ -26,7 +26,7 @@ _HOUR_S = 3600
 
 @dataclass(frozen=True)
 class GpuRow:
-    """A GPU model in VMs of ``count``: the cheapest type of each market, and how fast one VM trains.
+    """A GPU model in VMs of ``count``: each market's cheapest type, and how fast one VM trains.
 
     ``speed`` is None where it is not known or the model does not fit; ``why`` says which.
     ``waits``: whether the GPUs may wait for the vCPUs of the type to read samples.

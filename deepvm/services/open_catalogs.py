@@ -209,7 +209,7 @@ class CatalogOpener:
         return catalogs
 
     def _other(self) -> Catalog:
-        """An embedded catalog or a file, for which most of the options about prices mean nothing."""
+        """An embedded catalog or a file, for which few of the options about prices matter."""
         from deepvm.catalog.store import load_catalog
 
         options = self.options
@@ -254,7 +254,7 @@ class CatalogOpener:
         refuse_unknown_disk(rates, Extras.parse(disk_type=disk_type))
 
     def _with_measurements(self, catalogs: Sequence[Catalog]) -> tuple[Catalog, ...]:
-        """The catalogs with the user's steps of the model, or with eFLOPS and curves where these count.
+        """The catalogs with the user's steps of the model, or eFLOPS and curves if these count.
 
         Without a named model: steps of the usual one, if there are any. Raises DataError,
         RequestError.
@@ -366,7 +366,10 @@ def trains_a_model(options: PlanFlags, catalog: Catalog) -> bool:
 
 
 def check(options: PlanFlags) -> None:
-    """Raise what is wrong with any prices, so that users do not wait for them: RequestError, DataError."""
+    """Raise what is wrong with any prices, so that users do not wait for them.
+
+    Raises RequestError or DataError.
+    """
     from deepvm.core.units import parse_seconds, to_decimal
     from deepvm.planner.request import PlanRequest
 

@@ -1,4 +1,7 @@
-"""``--mttp history``: how long the spot VMs of this user's own jobs lived, instead of a cloud's bands."""
+"""``--mttp history``: how long the spot VMs of this user's own jobs lived.
+
+This is used instead of a cloud's bands.
+"""
 
 from __future__ import annotations
 

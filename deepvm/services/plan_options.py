@@ -1,7 +1,7 @@
-"""The options of ``recommend``, ``explain`` and ``sweep``: those of the planner, and where catalogs come from.
+"""The options of ``recommend``, ``explain`` and ``sweep``.
 
-Light: ``--help`` loads it. Classes that only are inherited from have no ``__init__``, which
-takes longer to make than all else here.
+They are those of the planner, and where catalogs come from. Light: ``--help`` loads it. Classes
+that only are inherited from have no ``__init__``, which takes longer to make than all else here.
 """
 
 from __future__ import annotations

@@ -172,7 +172,10 @@ def _figure(answer: Recommendations, r: Recommendation) -> float:
 def _walk(
     answer: Recommendations, renew: Callable[[Recommendation], Recommendation]
 ) -> tuple[list[Recommendation], list[LeftOut]]:
-    """Go down the closed form's ranking until enough clusters keep to the limits and no better one is expected."""
+    """Go down the closed form's ranking.
+
+    Stop when enough clusters keep to the limits and no better one is expected.
+    """
     work = answer.request.work
     top = answer.request.top
     ordered = _ordered(answer)

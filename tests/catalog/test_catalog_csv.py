@@ -17,7 +17,10 @@ HEAD = """\
 # n_sat: 0.3, 3
 # n_sat: 10, 20
 """
-HEADER = "instance_type,vcpus,memory_gib,spot_usd_per_hour,gpu_name,gpu_count,hybrid_a,hybrid_b,hybrid_c,measured\n"
+HEADER = (
+    "instance_type,vcpus,memory_gib,spot_usd_per_hour,gpu_name,gpu_count,hybrid_a,hybrid_b,hybrid_c"
+    ",measured\n"
+)
 CPU = "c5.xlarge,4,8,0.1,,,,,,\n"
 GPU = "g5.xlarge,4,16,0.3018,A10G,1,0.085,20,5,1:1 2:0.473\n"
 GOOD = HEAD + HEADER + CPU + GPU

@@ -110,7 +110,7 @@ def test_a_weaker_request_does_not_hide_one_that_nobody_has_taken(tmp_path: Path
     board.resume()
     board.words[Flag.RESUMED] = 0  # the next one is asked for
     board.request(SaveReason.USER, 0)
-    assert link.stepped(4, 5) == ScheduledSave(SaveReason.USER, 0, 7), "nobody waits for that any more"
+    assert link.stepped(4, 5) == ScheduledSave(SaveReason.USER, 0, 7), "it is not needed any more"
     board.request(SaveReason.RESIZE, now_ms - 1)
     board.request(SaveReason.USER, 0)
     assert link.stepped(5, 5) == ScheduledSave(SaveReason.USER, 0, 9), "it came too late"

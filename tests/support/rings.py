@@ -30,8 +30,9 @@ _STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn"}
 
 
 def mark_rings(items: list[pytest.Item]) -> None:
-    """Add ``system`` to the tests that start processes by what their code says, ``slow`` to those in
-    a browser.
+    """Add rings to tests by what their code says.
+
+    ``system`` is for tests that start processes, ``slow`` for those in a browser.
     """
     for item in items:
         if item.get_closest_marker("browser"):

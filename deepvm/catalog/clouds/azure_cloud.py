@@ -31,7 +31,10 @@ class AzureCloud(Cloud):
     )
 
     def quota_words(self, instance: InstanceType, count: int, market: Market) -> str:
-        """See :meth:`Cloud.quota_words`: https://learn.microsoft.com/en-us/azure/virtual-machines/spot-vms, 2026."""
+        """See :meth:`Cloud.quota_words`.
+
+        From https://learn.microsoft.com/en-us/azure/virtual-machines/spot-vms, 2026.
+        """
         vcpus = count * instance.vcpus
         if market is Market.SPOT:
             return f"{vcpus} spot vCPUs in the region"

@@ -10,9 +10,11 @@ from deepvm.catalog.signals.cloud import WITH_ZONES, Cloud, CloudRules
 from deepvm.core.cluster.instances import InstanceType, Market
 
 _NOT_ON_DEMAND = re.compile(r"a3-highgpu-[124]g|a3-ultragpu-.*|a4-.*")
-"""What starts as Spot or Flex-start VMs, or is reserved, though catalogs have a price on demand: the notes at each type
-in https://docs.cloud.google.com/compute/docs/accelerator-optimized-machines, 2026; gpuhunt leaves
-out the same.
+"""What starts as Spot or Flex-start VMs, or is reserved, though catalogs have a price on demand.
+
+From the notes at each type in
+https://docs.cloud.google.com/compute/docs/accelerator-optimized-machines, 2026; gpuhunt leaves out
+the same.
 """
 
 
@@ -39,7 +41,10 @@ class GcpCloud(Cloud):
     )
 
     def quota_words(self, instance: InstanceType, count: int, market: Market) -> str:
-        """See :meth:`Cloud.quota_words`: https://docs.cloud.google.com/compute/resource-usage#gpu_quota, 2026."""
+        """See :meth:`Cloud.quota_words`.
+
+        From https://docs.cloud.google.com/compute/resource-usage#gpu_quota, 2026.
+        """
         if instance.gpu is None:
             return ""
         gpus = count * instance.gpu.count

@@ -1,4 +1,7 @@
-"""Lambda, as public catalogs list it: on demand only, and every type in every region, whether there are any or not."""
+"""Lambda, as public catalogs list it.
+
+On demand only, and every type in every region, whether there are any or not.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signals of a region joined into a catalog, each figure with the source and the age of its signal."""
+"""Signals of a region joined into a catalog, each figure with its signal's source and age."""
 
 from __future__ import annotations
 
@@ -89,7 +89,10 @@ class MarketRequest:
     price_history: str = ""
 
     def __post_init__(self) -> None:
-        """Check the values, else raise a RequestError; ``days`` becomes a number, ``price_basis`` a plain string."""
+        """Check the values, else raise a RequestError.
+
+        ``days`` becomes a number, ``price_basis`` a plain string.
+        """
         for option, value, allowed in (
             ("prices", self.prices, ["auto", "live", "snapshot"]),
             ("price_basis", self.price_basis, [b.value for b in PriceBasis]),

@@ -26,7 +26,7 @@ from deepvm.documents.formats.json import load_exact
 from deepvm.io.user_dirs import data_folder
 
 _FAR = 4
-"""How many times as fast as any measured GPU another may be before the scaling is called a guess."""
+"""How many times as fast as any measured GPU another may be; beyond, the scaling is a guess."""
 
 
 class Performance(NamedTuple):
@@ -42,10 +42,17 @@ class Performance(NamedTuple):
 
 
 class PerformanceTable:
-    """Profiled types by name (``measured``), why well-known types are gone, by glob (``absent``), and estimates."""
+    """Speeds by type: measured, absent and estimated.
+
+    ``measured`` has profiled types by name, ``absent`` says by glob why well-known types are gone.
+    """
 
     def __init__(self) -> None:
-        """Derive the scale from the references of AWS's ``performance.json``, as measured in the catalog ``paper``."""
+        """Derive the scale.
+
+        It comes from the references of AWS's ``performance.json``, as measured in the catalog
+        ``paper``.
+        """
         paper = load_exact((data_folder() / "paper.json").read_text(encoding="utf-8"))
         table = json.loads((data_folder() / "aws" / "performance.json").read_text(encoding="utf-8"))
         profiled = (build_instance(i) for i in paper["instances"] if i.get("eflops") is not None)
@@ -73,7 +80,7 @@ class PerformanceTable:
         self._fastest = max(row[-1] for row in rows)
 
     def of(self, name: str, gpu: Gpu | None, baseline_gbps: float | None) -> Performance:
-        """Speed of a type with these GPUs (None: a CPU type) and this sustained network, if known."""
+        """Speed of a type with these GPUs (None: a CPU type) and this sustained network."""
         if gpu is None:
             return Performance()
         own = self.measured.get(name)

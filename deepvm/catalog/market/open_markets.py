@@ -59,7 +59,10 @@ def _silent(_: str) -> None: ...
 
 @dataclass(frozen=True)
 class Placement:
-    """How likely the cloud can give ``count`` spot VMs of any of some types at once: 1 to 10 by zone id, best first."""
+    """How likely the cloud can give ``count`` spot VMs of any of some types at once.
+
+    Scores are 1 to 10 by zone id, best first.
+    """
 
     region: str
     instance_types: tuple[str, ...]
@@ -77,9 +80,9 @@ def placement(
     now: datetime | None = None,
     progress: Callable[[str], None] = _silent,
 ) -> Placement:
-    """How likely ``count`` spot VMs of a type, or of others with the same GPUs, are available in each zone.
+    """How likely ``count`` spot VMs of a type, or of similar ones, are available in each zone.
 
-    Others are named too, because AWS scores fewer than three types low.
+    Others with the same GPUs are named too, because AWS scores fewer than three types low.
 
     Raises:
         CloudError: no answer, or the cloud may not be asked.

@@ -1,7 +1,8 @@
-"""Past spot prices without an account: stored versions of skypilot-catalog in a clone of its repository.
+"""Past spot prices without an account.
 
-The repository (github.com/skypilot-org/skypilot-catalog) keeps ``catalogs/v8/CLOUD/vms.csv``, which
-is rewritten every few hours; each commit is a version. Versions are read and checked as the file of
+They are stored versions of skypilot-catalog in a clone of its repository
+(github.com/skypilot-org/skypilot-catalog), which keeps ``catalogs/v8/CLOUD/vms.csv``. That file is
+rewritten every few hours; each commit is a version. Versions are read and checked as the file of
 today is (:mod:`deepvm.catalog.public`). A zone in which a type has no spot price sold none on the
 spot market then. Nothing is fetched.
 """
@@ -196,7 +197,7 @@ def read_stored_prices(
 
 
 def _versions(folder: str, cloud: str) -> list[tuple[int, str]]:
-    """Time and object name of all versions, the oldest first: none of a schema that was replaced before."""
+    """Time and object name of all versions, the oldest first: none of a replaced schema."""
     shape = ["--format=@%ct", "--raw", "--root", "--no-renames", "--no-abbrev"]
     pattern = f":(top,glob)catalogs/v*/{cloud}/vms.csv"
     text = _git(folder, "log", "--no-show-signature", *shape, "--", pattern).decode()

@@ -91,9 +91,9 @@ def _measurement(entry: Entry, kind: str = "") -> Measurement:
 def apply_steps(
     tables: Iterable[Entry], catalog: Catalog, workload: Workload, software: str
 ) -> MeasuredCatalog:
-    """A catalog whose provenance names the measured steps of a workload, with measured saturation in it.
+    """A catalog whose provenance names the measured steps of a workload.
 
-    The steps themselves are for
+    Measured saturation is in it. The steps themselves are for
     :class:`deepvm.catalog.measured.measured_performance.MeasuredPerformance`; eFLOPS and curves say
     nothing about a workload.
     """
@@ -157,7 +157,10 @@ def _not_concerned(entry: Entry, catalog: Catalog, workloads: tuple[str, str]) -
 
 
 def _of_workload(entries: Sequence[Entry], workload: str) -> list[Entry]:
-    """The entries of the workload that begins so: a whole word of it, or the beginning of one model's name."""
+    """The entries of the workload that begins so.
+
+    What is given is a whole word of it, or the beginning of one model's name.
+    """
     found = [e for e in entries if f"{e.workload}/".startswith(f"{workload}/")]
     begins = [e for e in entries if e.workload.startswith(workload)]
     if found:
@@ -189,7 +192,10 @@ def _why_not(entry: Entry, instance: InstanceType) -> str:
     if gpu is None:
         if not entry.gpus:
             return ""
-        return f"{entry.instance_type} has no GPU, but {_what(entry)} measured on {entry.gpus[0]}; {cure}"
+        return (
+            f"{entry.instance_type} has no GPU, but {_what(entry)} measured on"
+            f" {entry.gpus[0]}; {cure}"
+        )
     if entry.on_cpu:
         return (
             f"{_what(entry)} measured on its processors, not on its {gpu.name}, for"
@@ -229,11 +235,12 @@ def _what(entry: Entry) -> str:
 
 
 def _apply_pairs(applied: MeasuredCatalog, entries: Sequence[Entry], all_types: Catalog) -> None:
-    """Merge n_sat measured between two types into a catalog's table of n_sat by bandwidth (DeepVM Table V).
+    """Merge n_sat measured between two types into a catalog's table of n_sat by bandwidth.
 
-    A pair's row is at the bandwidth by which the planner looks n_sat up, min(sender, receiver) in
-    the catalog, not at the bandwidth that was seen: one stream of a 25 Gbit/s VM may reach 5. For a
-    type that the catalog does not know, the document's bandwidth counts.
+    The table is DeepVM's Table V. A pair's row is at the bandwidth by which the planner looks n_sat
+    up, min(sender, receiver) in the catalog, not at the bandwidth that was seen: one stream of a
+    25 Gbit/s VM may reach 5. For a type that the catalog does not know, the document's bandwidth
+    counts.
 
     n_sat must not fall as bandwidth grows. A measured knee replaces the published row of its
     bandwidth, lowers larger rows of less bandwidth, and removes smaller rows of more bandwidth. Of

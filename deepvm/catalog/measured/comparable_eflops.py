@@ -157,7 +157,7 @@ def _following(
     here: Mapping[str, Entry],
     scale: _Scale,
 ) -> InstanceType:
-    """A type with the GPU of types that were measured: their figures in the catalog's own proportion."""
+    """A type with the GPU of measured types: their figures in the catalog's own proportion."""
     shares = []
     for other, its in same:
         share = gpu.count / its.count

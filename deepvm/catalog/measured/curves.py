@@ -28,7 +28,10 @@ from deepvm.core.spelling import listed
 from deepvm.core.units import counted
 
 FEWEST_SIZES = 3
-"""Sizes above 1 that a curve needs to become a type's own default: the ring beyond them has two parameters."""
+"""Sizes above 1 that a curve needs to become a type's own default.
+
+The ring beyond them has two parameters.
+"""
 
 _HERE = "measured here, "
 
@@ -36,11 +39,11 @@ _HERE = "measured here, "
 def apply_curves(
     applied: MeasuredCatalog, usable: Sequence[Entry], eflops_workload: str, all_types: Catalog
 ) -> tuple[str, dict[str, Entry]]:
-    """Put measured curves into a catalog's types, also into those that shared a measured type's curves.
+    """Put measured curves into a catalog's types.
 
-    ``eflops_workload`` is the workload of the measured eFLOPS, ``all_types`` all that are compared,
-    before any change. Returns the workload that counts by rule 1, empty without curves, and its
-    curves by type.
+    Types that shared a measured type's curves change as well. ``eflops_workload`` is the workload
+    of the measured eFLOPS, ``all_types`` all that are compared, before any change. Returns the
+    workload that counts by rule 1, empty without curves, and its curves by type.
     """
     wanted = _workload(usable, eflops_workload)
     by_type: dict[str, list[Entry]] = {}

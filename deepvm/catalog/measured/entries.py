@@ -1,6 +1,7 @@
-"""Entries of measured tables: documents of ``deepvm profile``, kept whole because later versions may use more of them.
+"""Entries of measured tables: documents of ``deepvm profile``.
 
-Validation is in :mod:`deepvm.documents.inputs.tables`.
+They are kept whole because later versions may use more of them. Validation is in
+:mod:`deepvm.documents.inputs.tables`.
 """
 
 from __future__ import annotations
@@ -178,10 +179,10 @@ class Entry:
 
     @property
     def steps(self) -> tuple[tuple[int, int, float, float], ...]:
-        """VMs, GPUs of all of them, samples on each, and seconds of a step, for each run of which these are known.
+        """VMs, GPUs, samples on each and seconds of a step, for each run.
 
-        A run on a single machine that stands for several VMs says nothing about VMs: it is
-        left out.
+        The GPUs are those of all VMs. Runs of which some of these are unknown are left out, and so
+        is a run on a single machine that stands for several VMs: it says nothing about VMs.
         """
         document = self.document
         if self.kind == "steptime":

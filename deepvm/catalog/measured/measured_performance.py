@@ -1,4 +1,7 @@
-"""How fast types of VMs train a workload: by the user's own steps where there are some, else by what is published."""
+"""How fast types of VMs train a workload.
+
+By the user's own steps where there are some, else by what is published.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,10 @@ FloatArray = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class MeasuredPerformance(PublishedPerformance):
-    """As :class:`PublishedPerformance`, with the user's own steps: measured beats published beats derived.
+    """As :class:`PublishedPerformance`, with the user's own steps.
 
-    A type that was measured goes by its law. Other types with its GPU take its gradients; the rest
-    is as published.
+    Measured beats published beats derived. A type that was measured goes by its law. Other types
+    with its GPU take its gradients; the rest is as published.
     """
 
     own: tuple[StepTimes, ...] = ()
@@ -46,7 +49,10 @@ class MeasuredPerformance(PublishedPerformance):
     def of_machine(
         self, machine: Machine, workload: Workload, vms: FloatArray
     ) -> TrainingSpeed | str:
-        """The speed of clusters of a machine of no named type: as many GPUs of a VM as were measured are that type."""
+        """The speed of clusters of a machine of no named type.
+
+        A VM with as many GPUs as were measured counts as that type.
+        """
         return self._with_own(machine, workload, vms, "")
 
     def _with_own(
@@ -75,7 +81,7 @@ def _is_machine(own: StepTimes, machine: Machine) -> bool:
 
 
 def _alone(own: StepTimes, machine: Machine) -> Machine:
-    """The VM of the smallest measured cluster, in the network of another type if its own is unknown."""
+    """The smallest measured cluster's VM, in the network of another type if its own is unknown."""
     vms, gpus = own.own.alone
     return replace(machine, gpus=gpus / vms)
 

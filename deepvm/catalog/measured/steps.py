@@ -1,9 +1,9 @@
-"""Measured steps in the planner's words: what was trained, on which type, and the law that the steps follow.
+"""Measured steps in the planner's words.
 
-``deepvm profile scaling`` names its workload by what it trains (images of 224 pixels, float32), the
-planner by what a user asks for (resnet50, tf32). Only steps of the very workload that is asked for
-count: model, method, sequence or resolution, precision and software. The batch may differ, as the
-law knows batches.
+What was trained, on which type, and the law that the steps follow. ``deepvm profile scaling`` names
+its workload by what it trains (images of 224 pixels, float32), the planner by what a user asks for
+(resnet50, tf32). Only steps of the very workload that is asked for count: model, method, sequence
+or resolution, precision and software. The batch may differ, as the law knows batches.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The user's measured tables: entries by name, and the file that profiling writes and the planner reads."""
+"""The user's measured tables.
+
+Entries by name, and the file that profiling writes and the planner reads.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Tables:
-    """Measured tables: one entry of each name, sorted by name; ``path`` is their file, empty without one."""
+    """Measured tables: one entry of each name, sorted by name.
+
+    ``path`` is their file, empty without one.
+    """
 
     entries: tuple[Entry, ...] = ()
     path: str = ""
@@ -84,7 +90,10 @@ class Tables:
     def speeds(
         self, published: PublishedPerformance, types: Mapping[str, InstanceType]
     ) -> PublishedPerformance:
-        """Speeds by these steps, else as published; ``types``: known types by name, for what their GPUs are."""
+        """Speeds by these steps, else as published.
+
+        ``types`` are the known types by name, for what their GPUs are.
+        """
         from deepvm.catalog.measured.measured_performance import MeasuredPerformance
         from deepvm.catalog.measured.steps import step_times
 
@@ -212,9 +221,9 @@ def entry_of(
 def save_entries(
     folder: str | os.PathLike[str], entries: Iterable[Entry], remove: Collection[str] = ()
 ) -> tuple[Tables, Tables]:
-    """Save measurements in a folder's tables (of one name the later wins) and remove others by name.
+    """Save measurements in a folder's tables, and remove others by name.
 
-    Returns the tables before and after.
+    Of several measurements of one name, the last is kept. Returns the tables before and after.
 
     Raises:
         DataError: the tables there cannot be read, locked or written; whatever was there is

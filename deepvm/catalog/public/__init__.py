@@ -1,1 +1,4 @@
-"""Public catalogs of prices, which need no account: downloaded, checked row by row, turned into signals."""
+"""Public catalogs of prices, which need no account.
+
+They are downloaded, checked row by row, and turned into signals.
+"""

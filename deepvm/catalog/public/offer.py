@@ -66,7 +66,7 @@ class Rows:
 
 @lru_cache(maxsize=4096)
 def price(text: str) -> str | None:
-    """A price in $/h, exact, with six decimals at most (rounded up); None unless it is above zero."""
+    """A price in $/h, exact, with six decimals at most (rounded up); None if not above zero."""
     try:
         value = Decimal(text.strip())
         if not value.is_finite() or value <= 0:

@@ -184,7 +184,7 @@ class PublicCatalog(PriceSource):
         remember_failure(self.failures, _FILE, error, self.now)
 
     def _completed(self, signal: Signal) -> Signal:
-        """Specifications with what vendors, a type's name and the snapshot say beyond the catalog."""
+        """Specifications with what vendors, the type's name and the snapshot add."""
         if signal.kind != SPECS:
             return signal
         known: dict[str, Any] = {}

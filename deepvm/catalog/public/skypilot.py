@@ -1,4 +1,7 @@
-"""The catalogs of skypilot-org/skypilot-catalog: one CSV file for each cloud, renewed every seven hours."""
+"""The catalogs of skypilot-org/skypilot-catalog.
+
+One CSV file for each cloud, renewed every seven hours.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,7 @@ _GCP_GPUS = (
 )
 _GCP_WITH_GPUS = re.compile(r"(a[2-9]x?|g[2-9])-.*")
 _GCP_SOLD_BY_GPU = "a4-"
-"""Whose host costs 0 in its own row: Google sells the VM by its GPUs, as gpuhunt's fetcher has it."""
+"""Whose host costs 0 in its own row: Google sells the VM by its GPUs, as in gpuhunt's fetcher."""
 _GCP_COUNTS = {
     # the name says vCPUs
     "g2-standard": ("L4", {4: 1, 8: 1, 12: 1, 16: 1, 32: 1, 24: 2, 48: 4, 96: 8}),

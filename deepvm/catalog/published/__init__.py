@@ -1,1 +1,1 @@
-"""What others have measured: models, GPUs, networks and published steps, from ``data/performance``."""
+"""What others have measured, from ``data/performance``: models, GPUs, networks and steps."""

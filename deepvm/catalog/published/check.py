@@ -21,7 +21,10 @@ PROMISED: dict[str, Any] = {"median_error": 0.12, "coverage": {"min": 0.75, "max
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that belong together: how many, the errors of their predictions, how often the interval held."""
+    """Runs that belong together.
+
+    How many, the errors of their predictions, and how often the interval held.
+    """
 
     name: str
     runs: int
@@ -81,7 +84,10 @@ def _model(run: PublishedRun) -> str:
 
 @dataclass(frozen=True)
 class _Left:
-    """Predictions of runs that were left out: how far off they are, and their doubt, on a logarithmic scale."""
+    """Predictions of runs that were left out.
+
+    How far off they are, and their doubt, on a logarithmic scale.
+    """
 
     off: FloatArray
     sd: FloatArray

@@ -1,4 +1,7 @@
-"""What clouds charge besides VMs, from ``data/rates/CLOUD.json``: one file for each cloud, found by its name."""
+"""What clouds charge besides VMs, from ``data/rates/CLOUD.json``.
+
+There is one file for each cloud, found by its name.
+"""
 
 from __future__ import annotations
 

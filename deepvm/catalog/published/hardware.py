@@ -1,4 +1,7 @@
-"""GPUs and networks from ``data/performance``: data sheets, and what an all-reduce sees of a network."""
+"""GPUs and networks from ``data/performance``.
+
+Data sheets, and what an all-reduce sees of a network.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,10 @@ from deepvm.core.training.hardware import Accelerator, Interconnect, Machine
 from deepvm.io.user_dirs import read_data
 
 ONE_FLOW_GBPS, IN_A_GROUP_GBPS = 5.0, 10.0
-"""What AWS gives one flow, and one in a cluster placement group (EC2 User Guide, network bandwidth)."""
+"""What AWS gives one flow, and one in a cluster placement group.
+
+From the EC2 User Guide, network bandwidth.
+"""
 _FLOW_SHARE = 0.85
 """Of a flow's bandwidth: published steps on g4dn.12xlarge give 0.53 GB/s of 5 Gbit/s."""
 _EC2 = re.compile(r"[a-z][a-z0-9-]*\.[a-z0-9-]+")
@@ -66,7 +72,10 @@ def find_accelerator(name: str, memory_gib: float | None = None) -> Accelerator 
 
 @lru_cache(maxsize=1)
 def _networks() -> Sequence[tuple[re.Pattern[str], dict[str, Any]]]:
-    """The networks, each with a pattern of the names that have it: catalogs may have thousands of names."""
+    """The networks, each with one pattern of the names that have it.
+
+    Catalogs may have thousands of names.
+    """
     networks = read_data("performance/networks.json")["networks"]
     return [(re.compile("|".join(map(translate, entry["machines"]))), entry) for entry in networks]
 

@@ -58,7 +58,10 @@ class InstanceNetwork:
 
 
 def network_of(cloud: str, instance_type: str) -> InstanceNetwork | None:
-    """The network of a type of a cloud (``aws``, ``gcp``, ``azure``, ``lambda``, ``nebius``, ``runpod``), if known."""
+    """The network of a type of a cloud, if known.
+
+    Clouds are ``aws``, ``gcp``, ``azure``, ``lambda``, ``nebius`` and ``runpod``.
+    """
     names, patterns = _table()
     if (cloud, instance_type) in names:
         return names[cloud, instance_type]
@@ -69,9 +72,10 @@ def network_of(cloud: str, instance_type: str) -> InstanceNetwork | None:
 
 
 def bandwidths(cloud: str, instance_type: str) -> dict[str, float]:
-    """What a type's network is for all but GPUs with cards of their own, as in the signal of specifications.
+    """What a type's network is, as in the signal of specifications.
 
-    Empty if unknown; else ``baseline_gbps``, what it sustains, and ``peak_gbps``.
+    That is for all but GPUs with cards of their own. Empty if unknown; else ``baseline_gbps``, what
+    it sustains, and ``peak_gbps``.
     """
     network = network_of(cloud, instance_type)
     if network is None:

@@ -22,7 +22,10 @@ FloatArray = npt.NDArray[np.float64]
 MOST_IN_A_VM = 16
 """GPUs of the largest VMs (p2.16xlarge); others have 8."""
 SOFTWARE = ("eager", "transformers", "compiled", "tuned")
-"""Plain PyTorch, Hugging Face Transformers (with PEFT for adapters), ``torch.compile``, what vendors tune."""
+"""Plain PyTorch, Hugging Face Transformers, ``torch.compile``, what vendors tune.
+
+Hugging Face Transformers train adapters with PEFT.
+"""
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,10 @@ class PublishedPerformance:
         )
 
     def parts(self, machine: Machine, workload: Workload, vms: FloatArray) -> Parts:
-        """What steps on clusters of a machine, which must compute in the workload's precision, consist of."""
+        """What steps on clusters of a machine consist of.
+
+        The machine must compute in the workload's precision.
+        """
         precision = machine.accelerator.precision(workload.precision)
         assert precision is not None
         software = self._software(precision)

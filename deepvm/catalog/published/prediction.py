@@ -47,8 +47,9 @@ def predict(
         gpu_memory: which of several with this name, such as ``"40GiB"``, or bytes.
         software: ``"eager"``, ``"transformers"``, ``"compiled"`` or ``"tuned"``.
         placement_group: whether the VMs are in a cluster placement group.
-        tables: measured on your own machines, ``deepvm.load_tables()``. **workload: what is
-        trained, see :class:`deepvm.core.training.workload_options.AmountOptions`.
+        tables: measured on your own machines, ``deepvm.load_tables()``.
+        **workload: what is trained, see
+            :class:`deepvm.core.training.workload_options.AmountOptions`.
 
     Raises:
         RequestError: an argument cannot be used. CatalogFormatError: a bad model file.
@@ -80,7 +81,9 @@ def workload(
     catalog: Catalog | None = None,
     **options: Any,
 ) -> Training:
-    """Say what is trained, for ``training=`` of :func:`deepvm.recommend`, ``explain`` and ``sweep``.
+    """Say what is trained.
+
+    This is for ``training=`` of :func:`deepvm.recommend`, ``explain`` and ``sweep``.
 
     Args:
         software: ``"eager"``, ``"transformers"``, ``"compiled"`` or ``"tuned"``.

@@ -31,7 +31,10 @@ SPLIT_LAYERS = "megatron-bridge"
 
 @dataclass(frozen=True)
 class PublishedRun:
-    """A published run. ``batch``: samples of a step on each GPU; ``throughput``: units a second of all GPUs."""
+    """A published run.
+
+    ``batch``: samples of a step on each GPU; ``throughput``: units a second of all GPUs.
+    """
 
     source: str
     workload: Workload

@@ -14,7 +14,10 @@ from deepvm.errors import RequestError
 
 AUTO = "auto"
 SHARDED_FROM = 1e9
-"""Parameters from which on ``auto`` shards: their state, 18 GB, leaves little room for activations on GPUs of 24 GB."""
+"""Parameters from which on ``auto`` shards.
+
+Their state, 18 GB, leaves little room for activations on GPUs of 24 GB.
+"""
 _MOST = 10_000_000
 _MOST_UNITS = 1e18
 

@@ -51,7 +51,7 @@ class QuotaName(NamedTuple):
 
 @dataclass(frozen=True)
 class Check:
-    """One result of ``deepvm doctor``; ``ok`` is None for a warning or what could not be checked."""
+    """One result of ``deepvm doctor``; ``ok`` is None for a warning or if it was not checked."""
 
     name: str
     ok: bool | None

@@ -145,7 +145,7 @@ class Signal:
 
 
 class FetchResult(NamedTuple):
-    """What a source says: the ``data`` of a signal, and rows that were refused, counted by reason."""
+    """What a source says: the ``data`` of a signal, and rows that were refused, by reason."""
 
     data: Any
     refused: Mapping[str, int] = {}

@@ -118,10 +118,7 @@ class SnapshotCopy:
 
             queued, plain = self._split(self._later)
             # What is queued is not there yet
-            if queued or self._events:
-                progress = lambda end: None
-            else:
-                progress = partly
+            progress = (lambda end: None) if queued or self._events else partly
             # On our stream: torch may hand out memory there that the training's stream still uses.
             with self._api.within([*self._streams.values()]):
                 clones = self._strategy.clones(self._slot.pieces, sources, self._later)

@@ -1,6 +1,7 @@
 """Host memory laid out as the file: page-aligned, one slot per checkpoint in flight.
 
-What is copied is sent while the rest is still being copied; :class:`FillProgress` tracks the progress.
+What is copied is sent while the rest is still being copied; :class:`FillProgress` tracks the
+progress.
 """
 
 from __future__ import annotations

@@ -41,10 +41,11 @@ def doctor(
     ] = "",
     output: Output = "table",
 ) -> None:
-    """Check what live prices need: the cache, credentials, the clock, each permission, quotas, the price feed.
+    """Check what live prices need.
 
-    Every check is a small read-only request; nothing is started or changed. Exit code 0 when
-    nothing failed, else 5.
+    That is the cache, credentials, the clock, each permission, quotas and the price feed. Every
+    check is a small read-only request; nothing is started or changed. Exit code 0 when nothing
+    failed, else 5.
     """
     from deepvm.catalog.clouds import DEFAULT_CLOUD
     from deepvm.catalog.signals.cloud import Region

@@ -45,7 +45,9 @@ def diff(
         bool, flag("--fail-on-change", "Exit code 1 when anything changed.")
     ] = False,
 ) -> None:
-    """Show what changed between two catalogs: types, prices (the largest change in % first) and figures.
+    """Show what changed between two catalogs: types, prices and figures.
+
+    Prices are sorted by their change in %, the largest first.
 
     Example: deepvm catalog diff yesterday.json today.json
     """
@@ -83,9 +85,10 @@ def show(
     flags: MeasuredOptions,
     output: OutputOrWide = "table",
 ) -> None:
-    """Show the types of a catalog with their prices and performance, including your own measurements.
+    """Show the types of a catalog with their prices and performance.
 
-    json and csv are the formats of catalog files: redirect, edit, use.
+    Your own measurements are included. json and csv are the formats of catalog files: redirect,
+    edit, use.
     """
     loaded = load_measured(catalog, flags)
     if output in ("table", "wide"):

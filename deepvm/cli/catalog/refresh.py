@@ -51,11 +51,11 @@ def refresh(
     ] = "",
     profile: Profile = "",
 ) -> None:
-    """Fetch prices, types and quotas into the cache now, however fresh it is: of AWS, or of public catalogs.
+    """Fetch prices, types and quotas into the cache now, however fresh it is.
 
-    Exit code 0 when something came from AWS for every region, else 5; 4 when the cache could not be
-    written. Signals fail independently. A public catalog needs no account, and is fetched for all
-    regions of a cloud; 5 if one fails.
+    They come from AWS, or from public catalogs. Exit code 0 when something came from AWS for every
+    region, else 5; 4 when the cache could not be written. Signals fail independently. A public
+    catalog needs no account, and is fetched for all regions of a cloud; 5 if one fails.
 
     Example: deepvm catalog refresh --region us-east-1 --only spot
     """

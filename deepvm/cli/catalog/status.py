@@ -15,9 +15,10 @@ def status(
     profile: Profile = "",
     output: Output = "table",
 ) -> None:
-    """Show the cache of prices and types: how much, how old, whether it is fresh, and what renews it.
+    """Show the cache of prices and types.
 
-    Sends no requests and changes nothing.
+    How much there is, how old it is, whether it is fresh, and what renews it. Sends no requests and
+    changes nothing.
     """
     from deepvm.catalog.clouds import DEFAULT_CLOUD
     from deepvm.catalog.public.public_market import AUTO, public_catalogs

@@ -230,7 +230,7 @@ def _memory(text: str) -> int:
 
 
 def _allow_files(connections: int) -> None:
-    """Raise the limit of open files to what the connections may need, where the system allows it."""
+    """Raise the limit of open files to what the connections may need, if the system allows it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     need = 2 * connections + 64
     if hard == resource.RLIM_INFINITY:

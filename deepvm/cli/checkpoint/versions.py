@@ -1,4 +1,7 @@
-"""The versions at a place (folder, memory node, bucket): find and check them, and ``deepvm ckpt gc``."""
+"""The versions at a place: a folder, a memory node or a bucket.
+
+This finds and checks them, and holds ``deepvm ckpt gc``.
+"""
 
 from __future__ import annotations
 

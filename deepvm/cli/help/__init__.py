@@ -1,1 +1,4 @@
-"""What helps people who do not know the commands yet: topics, other names of things, shell completion."""
+"""What helps people who do not know the commands yet.
+
+Topics, other names of things, and shell completion.
+"""

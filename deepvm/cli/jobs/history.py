@@ -12,7 +12,10 @@ app = group("Show how long machines lived, by type, zone and market.")
 
 @app.command("pools", short_help="Show mean lives, missed notices and allocation times by pool.")
 def list_pools(output: Output = "table") -> None:
-    """Show for each type, zone and market: mean time to preemption with its 80 % interval, notices that never came."""
+    """Show mean lives, missed notices and allocation times for each type, zone and market.
+
+    The mean time to preemption comes with its 80 % interval.
+    """
     from deepvm.documents.build import document_of
     from deepvm.documents.outputs.jobs import Pools
     from deepvm.jobs.history.history import History
@@ -28,7 +31,10 @@ def list_pools(output: Output = "table") -> None:
 
 @app.command(short_help="Print all machines and their lives.")
 def export(output: Output = "json") -> None:
-    """Print all machines of all jobs: when they were asked for, launched, ready, noticed, and how they ended."""
+    """Print all machines of all jobs.
+
+    When they were asked for, launched, ready and noticed, and how they ended.
+    """
     from deepvm.documents.build import document_of
     from deepvm.documents.outputs import jobs as documents
     from deepvm.jobs.history.history import History

@@ -140,7 +140,10 @@ def save(name: Name) -> None:
 
 @app.command(short_help="End a job after a version.")
 def stop(name: Name) -> None:
-    """End a job: it saves a version, then its machines are released. 'deepvm jobs resume' goes on with it."""
+    """End a job: it saves a version, then its machines are released.
+
+    'deepvm jobs resume' continues it.
+    """
     _command(name, {"command": "stop"})
     note(
         f"{name} saves a version and ends; 'deepvm jobs show {name}' says when, 'deepvm jobs resume"
@@ -194,10 +197,11 @@ def resume(
     keep: Keep = False,
     output: Output = "table",
 ) -> None:
-    """Go on with a job whose controller is gone, that was stopped or has failed, from its newest version.
+    """Go on with a job from its newest version.
 
-    Machines that live are adopted, others replaced. They train the code that was submitted: with
-    other code, start a new job.
+    The job's controller is gone, or the job was stopped or has failed. Machines that live are
+    adopted, others replaced. They train the code that was submitted: with other code, start a new
+    job.
 
     Example: deepvm jobs resume resnet-7 --total-usd 80
     """

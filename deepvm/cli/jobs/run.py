@@ -420,7 +420,7 @@ def _cured(cure: str) -> Iterator[None]:
 
 
 async def _run(controller: Controller, keeper: StateReplicator | None) -> JobState:
-    """On a head with its mirror, whose last writing is for the process that has started this one."""
+    """On a head with its mirror, whose last writing is for the process that started this one."""
     import asyncio
 
     if keeper is None:
@@ -433,7 +433,10 @@ async def _run(controller: Controller, keeper: StateReplicator | None) -> JobSta
 
 
 def _if_possible(what: str, make: Callable[[], dict[str, Any] | None]) -> dict[str, Any] | None:
-    """A part of the final document that can be missing: what is wrong with it must not keep the job from its end."""
+    """A part of the final document that can be missing.
+
+    What is wrong with it must not keep the job from its end.
+    """
     import logging
 
     try:

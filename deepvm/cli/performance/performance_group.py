@@ -1,4 +1,4 @@
-"""``deepvm performance``: predict steps, list models, check predictions against what was published."""
+"""``deepvm performance``: predict steps, list models, check predictions against published runs."""
 
 from __future__ import annotations
 
@@ -64,7 +64,9 @@ def predict(
 
 @app.command(short_help="Compare predictions with published runs, each left out.")
 def check(output: Output = "table") -> None:
-    """Predict each published run from the others, and count how far off that is and how often the interval holds.
+    """Predict each published run from the others.
+
+    Count how far off the predictions are and how often the interval holds.
 
     Example: deepvm performance check
     """

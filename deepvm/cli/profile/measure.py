@@ -106,11 +106,11 @@ def saturation(
     verbose: Verbose = False,
     output: Output = "table",
 ) -> None:
-    """Measure how many VMs may push to one memory node at once, before one more makes it no faster (n_sat).
+    """Measure how many VMs may push to one memory node at once (n_sat).
 
-    n senders push 1/n of a checkpoint each, for n = 1 to all of them; each n is measured once in
-    each repeat, in random order. Start it where all hosts can be reached, for MPI from a host in
-    their network.
+    One more than n_sat makes it no faster. n senders push 1/n of a checkpoint each, for n = 1 to
+    all of them; each n is measured once in each repeat, in random order. Start it where all hosts
+    can be reached, for MPI from a host in their network.
 
     Example: deepvm profile saturation --receiver mem1 --senders vm1,vm2,vm3,vm4 --sender-type
     g4dn.xlarge

@@ -54,9 +54,10 @@ def fit(
     plot: Annotated[str, plot_of("measurements and fit, with a band")] = "",
     output: Output = "table",
 ) -> None:
-    """Fit and rank logistic, Amdahl, USL and alpha-beta (ring) curves, with a band and what to measure next.
+    """Fit and rank logistic, Amdahl, USL and alpha-beta (ring) curves.
 
-    An n may be measured several times; seconds are those of the same work on n VMs.
+    They come with a band and what to measure next. An n may be measured several times; seconds are
+    those of the same work on n VMs.
 
     --law step-time takes a CSV with nodes,gpus,local_batch,step_time_s (VMs, GPUs of all of them,
     samples on each GPU, seconds; other columns are ignored) and predicts steps of other clusters
@@ -137,7 +138,7 @@ def everything(
     ] = False,
     output: Output = "table",
 ) -> None:
-    """Measure eFLOPS on the first host, the speed-up of all hosts, and the saturation of the receiver.
+    """Measure eFLOPS on the first host, the speed-up of all, and the receiver's saturation.
 
     Without hosts, only eFLOPS of this machine. JSON is one document for 'deepvm tables import' on
     another machine. A failing part does not stop the others: exit code 1 when one is missing. When

@@ -28,7 +28,10 @@ from deepvm.simulator.traces.trace import pools_of, read_traces
 def jobs_of(
     paths: list[Path], presets: list[str], market: str | None, *, replayed: bool
 ) -> list[Job]:
-    """The jobs; ``replayed``: on recorded lifetimes, for which policies need a prior until they have seen some."""
+    """The jobs.
+
+    ``replayed``: on recorded lifetimes, for which policies need a prior until they have seen some.
+    """
     found = [preset(name) for name in presets] + [read_job(path) for path in paths]
     if not found:
         raise RequestError("job", "", f"a job file, or --preset {' or '.join(PRESETS)}")
@@ -139,7 +142,9 @@ def simulated(
 
 
 def own_lives(text: str) -> LifeSource:
-    """Lives of the machines of this user's jobs: ``history``, ``history:TYPE`` or ``history:TYPE/ZONE``.
+    """Lives of the machines of this user's jobs.
+
+    ``text`` is ``history``, ``history:TYPE`` or ``history:TYPE/ZONE``.
 
     Raises:
         RequestError: another text, or a pool without a history. MissingExtraError: no SQLAlchemy.

@@ -65,7 +65,9 @@ def simulate(
     plot: Annotated[str, plot_of("the result")] = "",
     output: Output = "table",
 ) -> None:
-    """Simulate training runs on preemptible VMs: time, cost and what they go into, with the spread over many runs.
+    """Simulate training runs on preemptible VMs: time, cost and what they go into.
+
+    The spread over many runs is shown as well.
 
     Examples: deepvm simulate --preset gpt-1.3b --compare static:33,thesis,adaptive --plot bars.png
 

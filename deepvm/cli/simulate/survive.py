@@ -49,10 +49,10 @@ class SurviveFlags:
 
 @takes_flags
 def survive(flags: SurviveFlags, output: Output = "table") -> None:
-    """Say how probable it is that N spot VMs of a type can be had, and that all of them live for a time.
+    """Say how probable it is that N spot VMs of a type can be had and all live for a time.
 
-    It rests on public traces, the cloud's interruption band, your own jobs, and, where they are at
-    hand, stored prices and placement scores. Losses that come together are counted as such.
+    It rests on public traces, the cloud's interruption band, your own jobs, and, where they are
+    available, stored prices and placement scores. Losses that come together are counted as such.
 
     Example: deepvm survive --instance-type p4d.24xlarge --count 8 --for 4h
     """
@@ -181,7 +181,8 @@ def _own(name: str, region: str, zone: str) -> OwnPool | None:
             return None
         if not zone.startswith(region if zone else ""):
             note(
-                f"your own jobs are not asked: they know zones by name, and that of {zone} is unknown"
+                f"your own jobs are not asked: they know zones by name, and that of {zone} is"
+                " unknown"
             )
             return None
         with History.reader() as history:

@@ -1,4 +1,7 @@
-"""``deepvm traces``: recorded spot VMs, their lifetimes, and what saves and deadlines would have cost on them."""
+"""``deepvm traces``: recorded spot VMs and their lifetimes.
+
+Also what saves and deadlines would have cost on them.
+"""
 
 from __future__ import annotations
 
@@ -150,10 +153,10 @@ def fit(
     each: Annotated[bool, flag("--each", "Also fit each trace by itself.")] = False,
     output: Output = "table",
 ) -> None:
-    """Fit exponential, Weibull, Lomax and lognormal lifetimes to all traces together, and show which fits best.
+    """Fit exponential, Weibull, Lomax and lognormal lifetimes to all traces together.
 
-    A lifetime is known up to half a gap, and the last of a trace is censored; the likelihood
-    accounts for both.
+    Shows which fits best. A lifetime is known up to half a gap, and the last of a trace is
+    censored; the likelihood accounts for both.
 
     Example: deepvm traces fit traces/ --each
     """
@@ -200,7 +203,9 @@ def replay(
     ] = "3h",
     output: Output = "table",
 ) -> None:
-    """Replay save policies: what saves and lost work would have cost, each policy knowing only the past of the trace.
+    """Replay save policies: what saves and lost work would have cost.
+
+    Each policy knows only the past of the trace.
 
     Example: deepvm traces replay traces/ --policies thesis,hazard --save 2.55,19.5,120
     """

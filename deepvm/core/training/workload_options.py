@@ -1,4 +1,7 @@
-"""What is trained, as users write it, each option declared once; light, because ``--help`` loads it."""
+"""What is trained, as users write it, each option declared once.
+
+The module is light, because ``--help`` loads it.
+"""
 
 from __future__ import annotations
 

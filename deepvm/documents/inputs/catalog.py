@@ -57,7 +57,7 @@ class _FittedCurve(_Curve):
 
 
 class HybridDocument(_FittedCurve):
-    """S(n) = c / (1 + exp(-a (n - b))) for n > b and its tangent at b for n <= b (DeepVM eq. 12)."""
+    """S(n) = c / (1 + exp(-a (n - b))) for n > b, its tangent at b for n <= b (DeepVM eq. 12)."""
 
     kind: Literal["hybrid"]
     a: Number = number("steepness of the logistic, 1/VM", 1000)

@@ -1,7 +1,8 @@
-"""A job as a page for a browser: ``run.html`` once it is over, and the same live from ``deepvm jobs serve``.
+"""A job as a page for a browser.
 
-The page is complete without scripts; the script shows what the pointer is on, filters events and,
-where the page is served, replaces parts by newer ones.
+It is ``run.html`` once the job is over, and the same live from ``deepvm jobs serve``. The page is
+complete without scripts; the script shows what the pointer is on, filters events and, where the
+page is served, replaces parts by newer ones.
 """
 
 from __future__ import annotations
@@ -37,7 +38,10 @@ PARTS = [
     "file",
     "foot",
 ]
-"""Blocks of the template that may change while the job runs; :meth:`RunPage.event_rows` may, too."""
+"""Blocks of the template that may change while the job runs.
+
+:meth:`RunPage.event_rows` may, too.
+"""
 MAX_EVENTS = 4000
 """The newest, which a page shows; ``deepvm jobs show -o json`` has all."""
 _MAX_BARS = 1000

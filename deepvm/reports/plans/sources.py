@@ -197,7 +197,10 @@ def _of_its_type(warning: str, r: Recommendation) -> str:
 
 
 def _grouped(found: list[str]) -> list[str]:
-    """Doubts, those about unpublished GPUs in one: ``no published run of 7B on A100 or H100 ...``."""
+    """Doubts, with those about unpublished GPUs joined.
+
+    An example is ``no published run of 7B on A100 or H100 ...``.
+    """
     heads: dict[tuple[str, str], list[str]] = {}
     for doubt in found:
         head, on, rest = doubt.partition(" on ")

@@ -13,7 +13,10 @@ from deepvm.planner.regions import cloud_name
 
 
 def brief_line(catalogs: Sequence[Catalog]) -> str:
-    """Which prices are used, in a short line, where nothing is wrong with them but perhaps their age."""
+    """Which prices are used, in a short line.
+
+    It is for prices with which nothing is wrong but perhaps their age.
+    """
     told = [c.provenance for c in catalogs]
     asked_for = (c for c in catalogs if c.provenance.not_asked)
     # What is said of a cloud that could have been asked comes before what is said of others.

@@ -58,10 +58,10 @@ def bench_figure(bench: Bench) -> Figure:
 
 
 def fit_figure(fit: Fit, *, name: str) -> Figure:
-    """Measured speed-ups as points, the fitted laws as lines, the band of the best law as a shade (Figure 4).
+    """Measured speed-ups as points, the fitted laws as lines, the band of the best law as a shade.
 
-    The axes end a little above what was measured and above the best law's band; another law may
-    leave them.
+    This is Figure 4. The axes end a little above what was measured and above the best law's band;
+    another law may leave them.
     """
     # There are no clusters of 1.5 VMs, where the ring would dip
     n = np.arange(1.0, fit.up_to + 1.0)

@@ -58,8 +58,8 @@ class Figure:
 class Part:
     """A table, a figure or some sentences of a paper.
 
-    ``where``: the section. ``stated_by``: ``paper``, or ``deepvm`` of its own work. ``plans``: options of
-    ``recommend`` by the names that figures refer to.
+    ``where``: the section. ``stated_by``: ``paper``, or ``deepvm`` of its own work. ``plans``:
+    options of ``recommend`` by the names that figures refer to.
     """
 
     id: str

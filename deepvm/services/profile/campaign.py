@@ -1,4 +1,7 @@
-"""The parts of ``deepvm profile all``: measured in turn, kept in a folder, skipped when already there."""
+"""The parts of ``deepvm profile all``.
+
+They are measured in turn, kept in a folder, and skipped when already there.
+"""
 
 from __future__ import annotations
 

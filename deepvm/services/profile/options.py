@@ -1,4 +1,7 @@
-"""What ``deepvm profile`` measures, where and how, each option declared once; light, for ``--help``."""
+"""What ``deepvm profile`` measures, where and how, each option declared once.
+
+The module is light, for ``--help``.
+"""
 
 from __future__ import annotations
 
@@ -192,7 +195,7 @@ def _with_save(help: str, metavar: str | None = None, *names: str, **about: Any)
 
 @dataclass(frozen=True, kw_only=True)
 class StepsOptions:
-    """What the steps of ``profile fit --law step-time --save`` are of: the words of ``recommend``."""
+    """What the steps of ``profile fit --law step-time --save`` are of, as in ``recommend``."""
 
     save: bool = option(
         False, "Save the law, by which recommend plans. With --law step-time.", None, "--save"

@@ -231,7 +231,10 @@ def test_a_schema_that_was_replaced_no_longer_counts(clone: Clone) -> None:
 
 
 def test_hosts_of_google_cost_what_their_gpus_cost_too(clone: Clone) -> None:
-    head = "InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,GpuInfo,Price,SpotPrice,Region,AvailabilityZone"
+    head = (
+        "InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,GpuInfo,Price,SpotPrice,"
+        "Region,AvailabilityZone"
+    )
     host = "a2-highgpu-1g,,0,12,85,,0.73948,0.36975,us-central1,us-central1-a"
     gpu = ",A100,1,,,,2.9339,1.46,us-central1,us-central1-a"
     clone.store(1, text=f"{head}\n{host}\n{gpu}\n", path="catalogs/v8/gcp/vms.csv")

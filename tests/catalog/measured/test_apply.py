@@ -142,7 +142,7 @@ def test_an_estimate_links_only_where_estimates_are_allowed() -> None:
 
 
 def test_types_with_the_same_gpu_follow() -> None:
-    """Else a small measured type would stand beside a large one that still has a published figure."""
+    """Else a large type would keep a published figure next to a small one that was measured."""
     gpu = Gpu("T4")
     own = catalog(
         gpu_type("a.small", gpu=gpu, eflops=100.0),

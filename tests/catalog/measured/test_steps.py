@@ -1,4 +1,4 @@
-"""Measured steps in the planner's words: which workload they are of, and which speeds they replace."""
+"""Measured steps in the planner's words: of which workload, and which speeds they replace."""
 
 from __future__ import annotations
 

@@ -256,7 +256,7 @@ def silent(_: Any) -> None:
 
 @dataclass(frozen=True)
 class Form:
-    """How a source sends its file of AWS: ``text`` is the CSV, ``pack`` makes what is sent of it."""
+    """How a source sends its file of AWS: ``text`` is the CSV, ``pack`` makes what is sent."""
 
     path: str
     text: bytes

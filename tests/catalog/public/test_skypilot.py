@@ -1,4 +1,4 @@
-"""skypilot-catalog's rows: figures of each cloud worked out by hand from the rows of the samples."""
+"""skypilot-catalog's rows: figures of each cloud worked out by hand from the sample rows."""
 
 from __future__ import annotations
 
@@ -167,7 +167,8 @@ def test_a_doubled_row_of_gcp_is_one_offer() -> None:
 
 
 def test_an_h200_at_price_0_is_not_for_nothing() -> None:
-    row = f"p5en.48xlarge,H200,8.0,192.0,2048.0,{info('H200', 8, 144384)},0.0,,us-east-1,use1-az4,x86_64"
+    gpu = info("H200", 8, 144384)
+    row = f"p5en.48xlarge,H200,8.0,192.0,2048.0,{gpu},0.0,,us-east-1,use1-az4,x86_64"
     checked = check(source("skypilot").parse(skypilot_file("aws", row), "aws"))
     assert "p5en.48xlarge" not in {o.instance_type for o in checked.offers}
     assert checked.refused.total() == 1

@@ -1,4 +1,4 @@
-"""What ships of rates: each with its source and date, and against the bills of two clouds by hand."""
+"""What ships of rates: each with its source and date, and against two clouds' bills by hand."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def test_only_ec2_limits_a_flow() -> None:
 
 
 def test_half_of_ethernet_is_what_users_of_nccl_saw() -> None:
-    """Gbit/s of all-reduces over TCP: NVIDIA/nccl-tests issue 83, NVIDIA/nccl issues 209 and 450."""
+    """Gbit/s of all-reduces over TCP: NVIDIA/nccl-tests issue 83, NVIDIA/nccl issues 209, 450."""
     for line, least, most in [(25.0, 13.6, 13.6), (32.0, 14.5, 22.9), (100.0, 32.0, 48.0)]:
         assumed = interconnect("a2-highgpu-8g", line)
         assert least / 1.25 <= 8 * assumed.gb_per_s <= 1.25 * most and "is assumed" in assumed.basis

@@ -116,7 +116,10 @@ def progress(line):
     print(line, flush=True)
 try:
     cache = Cache(Path(sys.argv[1]), "me")
-    resolve("us-east-1", KINDS, "auto", cache=cache, providers=cloud, snapshot={{}}, now=NOW, progress=progress)
+    resolve(
+        "us-east-1", KINDS, "auto",
+        cache=cache, providers=cloud, snapshot={{}}, now=NOW, progress=progress,
+    )
 except KeyboardInterrupt:
     print("interrupted", flush=True)
     sys.exit(130)

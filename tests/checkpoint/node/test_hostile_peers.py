@@ -258,7 +258,9 @@ def test_tiny_pieces_are_refused() -> None:
         link.channel.send_data(2 * MIB, memoryview(bytes(100)), label="test")  # a run of its own
         link.channel.send_data(MIB - 10, memoryview(bytes(10)), label="test")  # the end of one
         assert link.call(Kind.PING).kind is Kind.PONG
-        with pytest.raises(RequestRefused, match="4095 bytes at 0; pieces have 4096 or end their run"):
+        with pytest.raises(
+            RequestRefused, match="4095 bytes at 0; pieces have 4096 or end their run"
+        ):
             link.channel.send_data(0, memoryview(bytes(4095)), label="test")
             link.answer()
         link.close()
@@ -509,7 +511,8 @@ def test_a_layout_costs_little_beside_the_memory(tmp_path: Path) -> None:
         }
         link.hello(greeting)
         with pytest.raises(
-            RequestRefused, match="a layout of 1048577 bytes; with its memory the node reads 1048576"
+            RequestRefused,
+            match="a layout of 1048577 bytes; with its memory the node reads 1048576",
         ):
             link.call(Kind.LAYOUT, bytes(2**20 + 1))
         link.close()

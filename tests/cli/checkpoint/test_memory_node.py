@@ -60,8 +60,9 @@ def test_status_shows_sizes_in_the_unit_of_ckpt_ls(capsys: pytest.CaptureFixture
         "state": "complete",
     }
     found = {
-        "uptime_s": 1.0, "stopping": False, "connections": 1, "connections_limit": 2, "refused": {}, "persist": None,
-        "memory": {"allocated_bytes": 2**27, "limit_bytes": 6 * 2**30}, "flush": {}, "versions": [version],
+        "uptime_s": 1.0, "stopping": False, "connections": 1, "connections_limit": 2,
+        "refused": {}, "persist": None, "flush": {}, "versions": [version],
+        "memory": {"allocated_bytes": 2**27, "limit_bytes": 6 * 2**30},
         "counts": {"complete": 1, "received_bytes": 999, "busy": 0},
     }  # fmt: skip
     print_text("memory_node", node=found)

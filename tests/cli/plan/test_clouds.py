@@ -1,4 +1,4 @@
-"""``recommend --cloud``: other clouds by their public catalogs, and several of them in one table."""
+"""``recommend --cloud``: other clouds by their public catalogs, and several in one table."""
 
 from __future__ import annotations
 

@@ -275,7 +275,7 @@ def test_what_is_too_dear_is_said_by_the_price_limit_or_else_by_what_was_asked_f
 
 
 def test_without_a_limit_to_write_what_was_asked_for_decides(tmp_path: Path) -> None:
-    """SkyPilot holds no VM to a price: all that keeps it within the budget is where it may start."""
+    """SkyPilot holds no VM to a price: only where it may start keeps it within the budget."""
     notes = good(
         "export", "-", "--to", "skypilot", "--output-dir", tmp_path, given=dear_zones()
     ).stderr

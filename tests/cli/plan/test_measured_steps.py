@@ -154,7 +154,7 @@ def test_what_was_measured_is_not_proposed_again(run: Run, ask: Ask) -> None:
 
 
 def options_of(command: str) -> dict[str, str]:
-    """The options of a proposed command, which must be one of this program, and all that it needs."""
+    """The options of a proposed command, which must be one of this program, and complete."""
     program, *words = shlex.split(command)
     assert program == "deepvm" and words[:2] == ["profile", "scaling"] and "--save" in words
     pairs = [w for w in words[2:] if w != "--save"]

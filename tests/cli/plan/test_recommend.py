@@ -612,7 +612,8 @@ def test_a_file_that_knows_zones_is_planned_within_the_one_asked_for(
         return {"zone": name, "usd_per_hour": price}
 
     gpu = {
-        "instance_type": "g", "vcpus": 4, "memory_gib": 16, "network_gbps": 10, "on_demand_usd_per_hour": 0.5,
+        "instance_type": "g", "vcpus": 4, "memory_gib": 16, "network_gbps": 10,
+        "on_demand_usd_per_hour": 0.5,
         "spot_usd_per_hour": 0.2, "gpu": {"name": "T4", "count": 1}, "eflops": 100,
         "speedups": [{"kind": "ring", "c": 0.5, "l": 0}],
         "spot_zones": [zone("a1", 0.2), zone("b2", 0.25)],

@@ -34,7 +34,7 @@ def short(job: str) -> str:
 
 
 def unannounced(job: str) -> None:
-    """Without notices: machines that go together make a cluster faster than the closed form says."""
+    """Without notices: machines that go together make a cluster faster than by the closed form."""
     Path(job).write_text(Path(job).read_text().replace("grace_s: 30", "grace_s: 0"))
 
 
@@ -144,8 +144,7 @@ def test_what_is_counted_for_a_job_is_said(job: str, run: Run) -> None:
     code, _, err = run(*ask, "--simulate", "100001")
     assert (
         code == 2
-        and "--simulate: '100001' cannot be used; allowed: a whole number from 1 to 100000"
-        in err
+        and "--simulate: '100001' cannot be used; allowed: a whole number from 1 to 100000" in err
     )
 
 

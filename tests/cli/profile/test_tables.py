@@ -1,4 +1,4 @@
-"""``deepvm tables`` and ``--tables`` as people meet them: save, recommend at once, undo, copy back."""
+"""``deepvm tables`` and ``--tables`` as people meet them: save, recommend, undo, copy back."""
 
 from __future__ import annotations
 
@@ -357,7 +357,8 @@ REFUSED = {
     "a fit": (
         ("fit.json",),
         4,
-        "fit.json: invalid value for schema_version: 'deepvm.fit/1' (expected deepvm.tables/1, deepvm.eflops/1",
+        "fit.json: invalid value for schema_version: 'deepvm.fit/1' (expected deepvm.tables/1,"
+        " deepvm.eflops/1",
     ),
     "a list": (("list.json",), 4, "list.json: not an object"),
     "not there": (("nowhere.json",), 4, "nowhere.json: does not exist"),

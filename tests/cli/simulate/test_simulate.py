@@ -210,7 +210,7 @@ def test_csv_and_json_hold_the_same(files: Path, run: Run) -> None:
 
 
 def test_a_trace_is_replayed(files: Path, run: Run) -> None:
-    """Lives of 1000 s each, of which 820 s are left for 50 steps and a save again and again, 105 s."""
+    """Lives of 1000 s each, of which 820 s are left for repeated 50 steps and a save, 105 s."""
     words = [
         "--job",
         "calm.yaml",

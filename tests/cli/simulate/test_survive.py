@@ -340,7 +340,8 @@ from deepvm.cli.main import main
 seen = []
 sys.addaudithook(lambda event, args: seen.append(event) if event.startswith("socket.") else None)
 try:
-    main(["survive", "--instance-type", "g4dn.xlarge", "--count", "8", "--for", "4h", "--offline", *sys.argv[1:]])
+    words = ["--instance-type", "g4dn.xlarge", "--count", "8", "--for", "4h", "--offline"]
+    main(["survive", *words, *sys.argv[1:]])
 except SystemExit as end:
     assert end.code in (0, None), end.code
 assert not seen, seen

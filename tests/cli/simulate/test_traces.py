@@ -170,7 +170,8 @@ def test_json_of_a_replay_adds_up(traces: Path, run: Run) -> None:
         (
             ["show", "bad.json"],
             4,
-            "bad.json:1: invalid value for data[2]: 'up' (expected the numbers of machines at each tick",
+            "bad.json:1: invalid value for data[2]: 'up'"
+            " (expected the numbers of machines at each tick",
         ),
         (
             ["fit", "quiet.json"],

@@ -253,12 +253,14 @@ def test_ranks_of_other_machines_go_on_with_it(tmp_path: Path) -> None:
     rank = Rank(agent, 1, 2)
     rank.told(1.0)
     assert (
-        rank.steps(ScheduledSave(SaveReason.EMERGENCY, int((time.time() + 60) * 1000), 1)) is not None
+        rank.steps(ScheduledSave(SaveReason.EMERGENCY, int((time.time() + 60) * 1000), 1))
+        is not None
     )
     rank.told(3.0)
     assert rank.goes_on()
     assert (
-        rank.steps(ScheduledSave(SaveReason.EMERGENCY, int((time.time() + 60) * 1000), 2)) is not None
+        rank.steps(ScheduledSave(SaveReason.EMERGENCY, int((time.time() + 60) * 1000), 2))
+        is not None
     )
     assert not rank.goes_on()
     rank.close()
@@ -276,7 +278,12 @@ def test_steps_that_are_not_saved_in_time_are_named_in_the_logs(
     rank.board.set_of_rank(0, RankFlag.STEP, 7)
     if safe is not None:
         agent._save_reported(
-            {"version": safe, "save": list(ScheduledSave(SaveReason.NONE)), "took_s": 0, "stall_s": 0}
+            {
+                "version": safe,
+                "save": list(ScheduledSave(SaveReason.NONE)),
+                "took_s": 0,
+                "stall_s": 0,
+            }
         )
     rank.told(1.0)
     assert not caplog.messages

@@ -204,7 +204,9 @@ def test_machines_that_are_left_are_named(
     with History.open({PLACE: str(tmp_path / "history.db")}) as history:
         history.add_job(JOB, 1.0, tmp_path, spec(cloud="local"), world)
         with pytest.raises((SystemExit, typer.Exit)) as ended:
-            control(ControlledJob(JOB, tmp_path, new_secret(), {}), world, history, "table", keep=keeps)
+            control(
+                ControlledJob(JOB, tmp_path, new_secret(), {}), world, history, "table", keep=keeps
+            )
         row = history.job(JOB)
         assert row is not None and row.result is None
     assert getattr(ended.value, "exit_code", getattr(ended.value, "code", None)) == 143

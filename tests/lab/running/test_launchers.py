@@ -106,7 +106,9 @@ def test_ranks_that_end_well(launcher: RankLauncher, tmp_path: Path) -> None:
 @pytest.mark.system
 @pytest.mark.parametrize("launcher", NAMES, indirect=True)
 def test_a_rank_that_fails_is_seen(launcher: RankLauncher, tmp_path: Path) -> None:
-    attempt = launcher.start(order(tmp_path / "run", FaultInjection("exit", 3, rank=1)), 2, free_port())
+    attempt = launcher.start(
+        order(tmp_path / "run", FaultInjection("exit", 3, rank=1)), 2, free_port()
+    )
     until(lambda: any(code not in (None, 0) for code in attempt.exits()))
     if "Fork" in type(launcher).__name__:
         assert attempt.exits()[1] == 137

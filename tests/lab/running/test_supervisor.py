@@ -162,7 +162,9 @@ def test_a_run_that_hangs_again_is_given_up(tmp_path: Path) -> None:
 
 
 def test_kills_from_outside_strike_on_progress(tmp_path: Path) -> None:
-    ended, found, _ = supervised(tmp_path / "run", "time.sleep(0.05)", FaultInjection("kill", 5, rank=1))
+    ended, found, _ = supervised(
+        tmp_path / "run", "time.sleep(0.05)", FaultInjection("kill", 5, rank=1)
+    )
     first = found["attempts"][0]
     assert (
         ended
@@ -237,7 +239,9 @@ def test_a_strike_that_comes_too_late_is_not_booked(tmp_path: Path) -> None:
 def test_random_failures_strike_at_the_latest_near_the_end(tmp_path: Path) -> None:
     """Their moment would come when training has ended."""
     body = "time.sleep(0.1)"
-    ended, found, _ = supervised(tmp_path / "run", body, FaultInjection("kill", 2, rank=1, delay_s=60.0))
+    ended, found, _ = supervised(
+        tmp_path / "run", body, FaultInjection("kill", 2, rank=1, delay_s=60.0)
+    )
     first = found["attempts"][0]
     assert ended and first["causes"] == ["kill-2-1"] and first["reached_step"] >= 9
 

@@ -80,7 +80,9 @@ def test_two_ranks_come_back_after_a_rank_has_ended(made: Made) -> None:
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("world", WORLDS)
 def test_bit_for_bit_in_every_world(world: str, strategy: str, made: Made) -> None:
-    one = made(world, strategy, FaultInjection("exit", 7), FaultInjection("kill", 16, target="machine"))
+    one = made(
+        world, strategy, FaultInjection("exit", 7), FaultInjection("kill", 16, target="machine")
+    )
     assert one.ended and wrong(made, one, world) == {} and one.supervisor["restarts"] == 2
 
 
@@ -91,7 +93,9 @@ def test_bit_for_bit_in_every_world(world: str, strategy: str, made: Made) -> No
 )
 def test_every_failure(fault: str, strategy: str, made: Made) -> None:
     strike = (
-        FaultInjection("kill", 11, target="write") if fault == "write" else FaultInjection(fault, 15, seconds=0.3)
+        FaultInjection("kill", 11, target="write")
+        if fault == "write"
+        else FaultInjection(fault, 15, seconds=0.3)
     )
     one = made("two", strategy, strike, hang_s=4.0)
     found = wrong(made, one, "two")
@@ -142,7 +146,11 @@ def test_who_writes_can_be_killed_in_a_write(strategy: str, made: Made) -> None:
 @pytest.mark.slow
 def test_a_lost_node_among_exits(made: Made) -> None:
     one = made(
-        "two", "deepvm-tcp", FaultInjection("exit", 7), FaultInjection("node", 10, seconds=0.2), FaultInjection("exit", 16)
+        "two",
+        "deepvm-tcp",
+        FaultInjection("exit", 7),
+        FaultInjection("node", 10, seconds=0.2),
+        FaultInjection("exit", 16),
     )
     assert one.ended and wrong(made, one, "two") == {} and one.supervisor["restarts"] == 2
 

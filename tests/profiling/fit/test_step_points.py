@@ -115,7 +115,12 @@ def test_what_is_asked_keeps_its_order(tmp_path: Path) -> None:
     path = written(tmp_path, "gpus,nodes,local_batch,who\n8,2,20,me\n1,1,0.5,me\n", "asked.CSV")
     assert read_asked(path) == (StepQuestion(2, 8, 20.0), StepQuestion(1, 1, 0.5))
     found = asked_of(["nodes=8,gpus=32,batch=200", str(path), " GPUS = 4 , batch=1e1, nodes=4"])
-    assert found == (StepQuestion(8, 32, 200.0), StepQuestion(2, 8, 20.0), StepQuestion(1, 1, 0.5), StepQuestion(4, 4, 10.0))
+    assert found == (
+        StepQuestion(8, 32, 200.0),
+        StepQuestion(2, 8, 20.0),
+        StepQuestion(1, 1, 0.5),
+        StepQuestion(4, 4, 10.0),
+    )
     assert asked_of([str(one) for one in found]) == found
     assert asked_of([]) == ()
 

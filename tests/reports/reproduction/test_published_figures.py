@@ -47,7 +47,9 @@ def test_no_reason_is_missing() -> None:
             )
         if figure.known:
             assert figure.why and figure.published != figure.known
-            assert PrintedFigure.read(figure.known).kind == PrintedFigure.read(figure.published).kind
+            assert (
+                PrintedFigure.read(figure.known).kind == PrintedFigure.read(figure.published).kind
+            )
 
 
 def test_quotients_are_what_they_say() -> None:

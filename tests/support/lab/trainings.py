@@ -18,7 +18,9 @@ from deepvm.lab.running.plan import Plan
 from support.process_starts import leaves_ring_1
 
 
-def config(strategy: str | None, strikes: Sequence[FaultInjection] = (), **changes: Any) -> dict[str, Any]:
+def config(
+    strategy: str | None, strikes: Sequence[FaultInjection] = (), **changes: Any
+) -> dict[str, Any]:
     """Of a run on one rank, 12 steps with a checkpoint at each fourth."""
     world = changes.get("world", 1)
     made: dict[str, Any] = {

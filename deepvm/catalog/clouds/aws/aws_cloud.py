@@ -44,7 +44,8 @@ class AwsCloud(Cloud):
     title = "AWS"
     has_api = True
     quota_names = QUOTA_NAMES
-    # Newer partitions have longer first words (eusc-de-east-1) or two in the middle (us-gov-west-1).
+    # Newer partitions have longer first words (eusc-de-east-1) or two in the middle
+    # (us-gov-west-1).
     region_form = r"[a-z]{2,4}(-[a-z]{2,9}){1,2}-[1-9][0-9]?"
     default_region = "us-east-1"
     region_variables = ("AWS_REGION", "AWS_DEFAULT_REGION")

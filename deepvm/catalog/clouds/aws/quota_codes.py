@@ -45,6 +45,9 @@ _BY_LETTERS = {letters: name for name, _, _, group in _TABLE for letters in grou
 
 
 def quota_family(name: str) -> str:
-    """The family whose quota a type's vCPUs count against, by AWS's naming: ``Standard``, ``G and VT``, ``P`` ..."""
+    """The family whose quota a type's vCPUs count against.
+
+    By AWS's naming: ``Standard``, ``G and VT``, ``P`` ...
+    """
     letters = re.match(r"[a-z]*", name)
     return _BY_LETTERS.get(letters[0] if letters else "", _STANDARD)

@@ -130,7 +130,7 @@ def read_vcpus(rows: Iterable[Row]) -> dict[str, int]:
 
 
 def price_text(price: Decimal) -> str:
-    """A positive price as signals carry it: six decimals at most, rounded up, no zeros at the end."""
+    """A positive price as in signals: six decimals at most, rounded up, no zeros at the end."""
     return f"{price.quantize(MICRO, rounding=ROUND_CEILING):f}".rstrip("0").rstrip(".")
 
 

@@ -1,4 +1,4 @@
-"""What AWS's replies say about types, zones, VMs and prices, with the quirks of the real service."""
+"""What AWS's replies say about types, zones, VMs and prices, with the real service's quirks."""
 
 from __future__ import annotations
 
