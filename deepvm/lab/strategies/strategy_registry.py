@@ -8,8 +8,8 @@ from typing import cast
 from deepvm.lab.strategies.strategy import Strategy
 
 STRATEGIES = {
-    "blocking": "deepvm.lab.strategies.blocking:Blocking",
-    "overlapped": "deepvm.lab.strategies.overlapped:Overlapped",
+    "blocking": "deepvm.lab.strategies.blocking:BlockingStrategy",
+    "overlapped": "deepvm.lab.strategies.overlapped:OverlappedStrategy",
     "deepvm": "deepvm.lab.strategies.checkpointer:Deepvm",
     "deepvm-tcp": "deepvm.lab.strategies.checkpointer:DeepvmTcp",
     "dcp": "deepvm.lab.strategies.dcp:Dcp",

@@ -421,7 +421,7 @@ REFRESH = """
 import sys
 from datetime import datetime, timezone
 from pathlib import Path
-from deepvm.catalog.public.download import Downloaded
+from deepvm.catalog.public.download import DownloadedFile
 from deepvm.catalog.clouds import REGISTRY
 from deepvm.catalog.public.public_market import PublicCatalog
 from deepvm.catalog.public.registry import source
@@ -430,7 +430,7 @@ folder, file = map(Path, sys.argv[1:])
 found = source("skypilot")
 cache = Cache(folder / "source_skypilot", "public", found.period_s)
 now = datetime.now(timezone.utc)
-found.fetch = lambda cloud, total_s: Downloaded(file.read_bytes())
+found.fetch = lambda cloud, total_s: DownloadedFile(file.read_bytes())
 market = PublicCatalog(found, REGISTRY["aws"], cache, cache, now)
 print("ready", flush=True)
 while True:
