@@ -86,9 +86,9 @@ class Plans:
         columns = {f.name: getattr(self, f.name)[:count] for f in fields(self) if f.name != "apart"}
         return replace(self, **columns)
 
-    def in_time(self, whatever: bool) -> Plans:
-        """As if none could miss the deadline, if ``whatever``."""
-        if whatever:
+    def in_time(self, unlimited: bool) -> Plans:
+        """As if none could miss the deadline, if ``unlimited``."""
+        if unlimited:
             return replace(self, late=np.zeros(len(self)))
         return self
 

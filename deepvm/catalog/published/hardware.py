@@ -133,6 +133,6 @@ def _elsewhere(name: str, sustained_gbps: float | None) -> Interconnect:
 def _ethernet(
     name: str, effective: float, sustained: float, basis: str, fitted_vms: int
 ) -> Interconnect:
-    known = f"{basis}; nobody has published more"
+    known = f"{basis}; no more is published"
     line = sustained / 8
     return Interconnect("ethernet", name, effective / 8, 0.02, fitted_vms, known, line)

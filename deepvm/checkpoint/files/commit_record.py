@@ -111,7 +111,7 @@ def _compare(path: Path, expected: CommitRecord) -> None:
     with durable_write.failing(path, "read", DamagedError), open(_open(path), "rb") as stream:
         size = os.fstat(stream.fileno()).st_size
         if size != expected.size:
-            raise DamagedError(f"{path}: it has {size} bytes in place of {expected.size}")
+            raise DamagedError(f"{path}: it has {size} bytes instead of {expected.size}")
         damaged = list(_damaged(stream, expected))
     if damaged:
         named = ", ".join(f"{start} to {end - 1}" for start, end in damaged[:_MOST_NAMED])

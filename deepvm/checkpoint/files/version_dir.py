@@ -303,7 +303,7 @@ class VersionFolder:
             problem = f"its commit record is that of {manifest.job}, version {manifest.version}"
             manifest = None
         elif manifest is not None and manifest.size != size:
-            problem = f"it has {size} bytes in place of {manifest.size}"
+            problem = f"it has {size} bytes instead of {manifest.size}"
         return Found(path, job, version, size, manifest, problem)
 
     def complete(self, job: str, version: int) -> CommitRecord | None:

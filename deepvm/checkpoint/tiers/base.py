@@ -276,6 +276,6 @@ def download(
             for piece in verified(pieces, manifest, name):
                 file.write(piece)
             if file.tell() != manifest.size:
-                raise DamagedError(f"{name}: {file.tell()} bytes came in place of {manifest.size}")
+                raise DamagedError(f"{name}: {file.tell()} bytes came instead of {manifest.size}")
         hidden.replace(path)
     return path

@@ -137,7 +137,7 @@ class Bucket(ObjectStore):
         head = self.s3.head_object(Bucket=self.name, Key=key)
         if head["ContentLength"] != size:
             raise DamagedError(
-                f"{self.url}: {key} has {head['ContentLength']} bytes in place of {size}"
+                f"{self.url}: {key} has {head['ContentLength']} bytes instead of {size}"
             )
         return lambda start, end: self.whole(
             key, Range=f"bytes={start}-{end - 1}", IfMatch=head["ETag"]

@@ -346,7 +346,7 @@ class CheckpointStore(Store):
                     f"its commit record is that of {record.job}, version {record.version}"
                 )
             if record.size != sizes[key]:
-                raise DamagedError(f"it has {sizes[key]} bytes in place of {record.size}")
+                raise DamagedError(f"it has {sizes[key]} bytes instead of {record.size}")
             return record
         except DamagedError as error:
             name = key[len(self._objects.prefix) :]

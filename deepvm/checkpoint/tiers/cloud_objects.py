@@ -85,7 +85,7 @@ class CloudObjects(ObjectStore):
             if self.creates_twice(f".deepvm-proof-{secrets.token_hex(4)}"):
                 raise CheckpointError(
                     f"{self.url}: this store, or this release of its library, replaces an object"
-                    " where it was told to create one, so nothing would keep an older generation"
+                    " where it had to create one, so nothing would keep an older generation"
                     " out; update gcsfs or adlfs"
                 )
 

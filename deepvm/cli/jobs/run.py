@@ -323,9 +323,7 @@ def control(
         try:
             with LiveView(job.name, lambda: controller.world, limits_of(row.spec)) as view:
                 controller.told = view.told
-                with _cured(
-                    f"training goes on; then 'deepvm jobs resume {job.name}' goes on with it"
-                ):
+                with _cured(f"training goes on; then 'deepvm jobs resume {job.name}' continues it"):
                     end = asyncio.run(_run(controller, keeper))
         except Exception:
             note(_rented(job.name, controller.world))
@@ -372,7 +370,7 @@ def _conclude(
 
     row = history.job(job.name)
     assert row is not None
-    does = "goes on with it"
+    does = "continues it"
     if end.job is Job.DONE:
         does = "writes down its result"
     with _cured(f"the job is over; then 'deepvm jobs resume {job.name}' {does}"):

@@ -205,7 +205,7 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
         )
         line = next(words, "")
         if line:
-            return f"; it said last: {line[:200]}"
+            return f"; its last line: {line[:200]}"
         return ""
 
     def silence(self, place: int, limit_s: float) -> str:

@@ -170,7 +170,7 @@ def doubts(answer: Recommendations) -> list[str]:
             if better:
                 hint = f"; '--speedup {better[0]}' does not"
             found.append(
-                f"the {r.speedup_kind} curve of {gpu.name} gives S(1) = {alone:.2f} in place of 1, "
+                f"the {r.speedup_kind} curve of {gpu.name} gives S(1) = {alone:.2f} instead of 1, "
                 f"so it misjudges small clusters{hint}"
             )
     return _grouped(list(dict.fromkeys(found)))

@@ -263,7 +263,7 @@ def test_two_who_change_a_ledger_at_once(store: CloudStore) -> None:
 
 def test_a_store_without_exclusive_creation_is_refused(store: CloudStore) -> None:
     store.exclusive = False
-    with pytest.raises(CheckpointError, match="replaces an object where it was told to create one"):
+    with pytest.raises(CheckpointError, match="replaces an object where it had to create one"):
         store.tier().prove()
     with pytest.raises(CheckpointError, match="ignores If-Match"):
         store.tier().begin("job", 1)

@@ -265,7 +265,7 @@ def test_what_is_not_complete_is_not_listed(
         1: "the object is not",
         2: "no commit record",
         3: "a commit record of",
-        4: "5 bytes in place of 100",
+        4: "5 bytes instead of 100",
         5: "version 9",
     }
     assert list(found) == [5, 4, 3, 2, 1] and all(
@@ -283,7 +283,7 @@ def test_an_object_of_another_size(tier: S3Tier, store: Store, tmp_path: Path) -
     put(tier)
     (manifest,) = tier.versions("job")
     store.client().put_object(Bucket=BUCKET, Key=NAME, Body=b"short")
-    with pytest.raises(DamagedError, match="5 bytes in place of 1000"):
+    with pytest.raises(DamagedError, match="5 bytes instead of 1000"):
         tier.fetch(manifest, tmp_path)
 
 

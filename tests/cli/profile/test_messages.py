@@ -256,7 +256,7 @@ def test_an_interface_that_is_not_there_is_named(run: Run) -> None:
     words = ["--launcher", "local", "--receiver", "m", "--senders", "a,b", "--transport", "mpi"]
     code, _, err = run("profile", "saturation", *words, "--interface", "nosuch")
     assert code == 1 and "with --interface nosuch all hosts must reach one another" in err
-    said = err.partition("it said last: ")[2].partition(";")[0]
+    said = err.partition("its last line: ")[2].partition(";")[0]
     assert any(map(str.isalpha, said)), err
 
 

@@ -91,7 +91,7 @@ def test_what_the_last_list_shows_is_released_first(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("state", "cure"),
-    [(Job.DONE, "writes down its result"), (Job.STOPPED, "goes on with it")],
+    [(Job.DONE, "writes down its result"), (Job.STOPPED, "continues it")],
     ids=str,
 )
 @pytest.mark.parametrize("method", ["samples", "finish"])

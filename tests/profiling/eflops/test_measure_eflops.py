@@ -334,7 +334,7 @@ def fault(
             "exit",
             1,
             MeasurementError,
-            "exit code 7; it said last: something last",
+            "exit code 7; its last line: something last",
             marks=pytest.mark.slow,
         ),
     ],

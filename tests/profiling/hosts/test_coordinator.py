@@ -40,7 +40,7 @@ def test_messages_and_ends_of_all_commands_are_heard() -> None:
         assert programs.next_message(time.monotonic() + 0.05) is None
         assert programs.tail(0) == ("two",)
     end = "its command ended with exit code {}"
-    ended = {"event": "ended", "reason": f"{end.format(3)}; it said last: two", "code": 3}
+    ended = {"event": "ended", "reason": f"{end.format(3)}; its last line: two", "code": 3}
     assert [m for m in found if m is not None and m[0] == 0] == [(0, {"event": "one"}), (0, ended)]
     ended = {"event": "ended", "reason": end.format(0), "code": 0}
     assert [m for m in found if m is not None and m[0] == 1] == [
@@ -78,7 +78,7 @@ def test_answers_of_all_and_reasons_of_the_others() -> None:
         answers, failed = programs.collect(range(4), 2)
     assert answers == {0: {"event": "ready"}}
     assert failed == {
-        1: "its command ended with exit code 7; it said last: no",
+        1: "its command ended with exit code 7; its last line: no",
         2: "nothing was heard from it for 2 s",
         3: "no torch",
     }

@@ -270,7 +270,7 @@ def test_a_sender_that_never_comes_is_named(tmp_path: Path) -> None:
     found = measure(setup)
     (text,) = [w for w in found.warnings if "bob" in w]
     assert "could not be used" in text
-    assert "its command ended with exit code 3; it said last: no route to bob" in text
+    assert "its command ended with exit code 3; its last line: no route to bob" in text
     assert sorted(found.times) == [1, 2]
 
 
@@ -279,7 +279,7 @@ def test_without_any_host_the_reason_is_said() -> None:
     nowhere = Launcher.parse("sh -c 'echo cannot reach $0 >&2; exit 255' {host}")
     setup = Setup(receiver=Host("memory"), senders=named("ann", "bob"), launcher=nowhere)
     with pytest.raises(
-        MeasurementError, match=r"receiver memory: .*code 255; it said last: cannot reach memory"
+        MeasurementError, match=r"receiver memory: .*code 255; its last line: cannot reach memory"
     ):
         measure(setup)
 
@@ -312,7 +312,7 @@ def test_a_receiver_that_says_nothing_is_not_waited_for_for_ever() -> None:
         receiver=Host("memory"), senders=named("ann", "bob"), launcher=silent, start_s=0.5
     )
     with pytest.raises(
-        MeasurementError, match=r"receiver memory: nothing was heard .*; it said last: hm"
+        MeasurementError, match=r"receiver memory: nothing was heard .*; its last line: hm"
     ):
         measure(setup)
 

@@ -360,7 +360,7 @@ def test_a_host_that_never_answers_ends_after_the_time_out(monkeypatch: pytest.M
         )
     refused = "sh -c 'echo ssh: connect to host: No route to host >&2; exit 255' {host}"
     with pytest.raises(
-        MeasurementError, match="exit code 255; it said last: ssh: connect to host: No route"
+        MeasurementError, match="exit code 255; its last line: ssh: connect to host: No route"
     ):
         measure_scaling(Task("m"), [Host("a")], Launcher.parse(refused), limits=Limits(20, 5))
 
