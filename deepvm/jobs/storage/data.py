@@ -7,7 +7,9 @@ that are whole have their own names; an agent that starts again continues with t
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
@@ -231,13 +233,22 @@ class BucketSource:
         return Item(name, int(row["Size"]), row["Key"], str(row.get("ETag", "")))
 
     def fetch(self, item: Item, target: Path) -> None:
-        """Write one to a new file; all pieces come from the listed object."""
+        """Write one to a new file; all pieces come from the listed object. Its MD5 is checked."""
         options = {"IfMatch": item.etag} if item.etag else {}
+        md5 = hashlib.md5(usedforsecurity=False)
         with self._bucket.errors(f"read {item.source}"), target.open("wb") as file:
             for start in range(0, item.size, _PIECE):
                 end = min(start + _PIECE, item.size) - 1
                 piece = f"bytes={start}-{end}"
-                file.write(self._bucket.whole(item.source, Range=piece, **options))
+                data = self._bucket.whole(item.source, Range=piece, **options)
+                md5.update(data)
+                file.write(data)
+            etag = item.etag.strip('"')
+            if re.fullmatch("[0-9a-f]{32}", etag) and etag != md5.hexdigest():
+                head = self._bucket.s3.head_object(Bucket=self._bucket.name, Key=item.source)
+                # Of an object that a key of the user's encrypts, the ETag is another digest
+                if head.get("ServerSideEncryption", "AES256") == "AES256":
+                    raise DataError(f"{self.url}: {item.source} came with other bytes than it has")
 
 
 Source: TypeAlias = FolderSource | BucketSource

@@ -90,6 +90,18 @@ def test_replies_that_break_off_and_servers_that_fail(filled: Store, tmp_path: P
     )
 
 
+def test_bytes_that_change_on_their_way(
+    filled: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = data.Bucket.whole
+    monkeypatch.setattr(
+        data.Bucket, "whole", lambda *a, **options: whole(*a, **options).replace(b"t", b"x", 1)
+    )
+    with pytest.raises(DataError, match=r"s3://bucket/train: train/\S+ came with other bytes"):
+        have(filled, tmp_path, train=f"s3://{BUCKET}/train")
+    assert not (tmp_path / "train").exists()
+
+
 def test_an_object_that_changes_while_it_is_fetched(filled: Store, tmp_path: Path) -> None:
     def change(method: str, path: str) -> None:
         if method == "GET" and "/deep/b" in path and not changed.is_set():
