@@ -12,7 +12,7 @@
     │   └── MissingDataError       4  a valid catalog lacks what the request needs
     ├── CloudError                 5  the cloud or the network failed: names the call and what to do
     ├── CheckpointError            1  a checkpoint could not be saved, sent or read
-    │   ├── Refused (protocol)     1  a memory node refuses: ``code`` says why
+    │   ├── RequestRefused (protocol)  1  a memory node refuses: ``code`` says why
     │   ├── TierBusyError          1  a tier has no room now: this version is skipped
     │   ├── VersionGoneError       1  a memory node lost, or gave up, what it had of a version
     │   ├── MemoryOnlyError        1  a memory node has a version, and no disk to write it to

@@ -235,7 +235,8 @@ def _survival(axes: Axes, pools: Sequence[TraceLives], fits: Sequence[FittedLife
         label = f"{fit.law.name} (AIC {fit.aic:,.0f})"
         axes.plot(t / 3600, fit.survival(t), label=label, **style.line)
     x = np.concatenate([t[:1], times, [life.max()]])
-    y = np.concatenate([[1.0], shares, shares[-1:]])
+    lasting = np.append(1.0, shares)
+    y = np.append(lasting, lasting[-1])
     look: dict[str, Any] = {"color": "black", "linewidth": 1.3, "zorder": 5}
     axes.step(x / 3600, y, where="post", label="seen (Kaplan-Meier)", **look)
     axes.set_xscale("log")

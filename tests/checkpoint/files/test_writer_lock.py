@@ -38,6 +38,10 @@ def put(tier: FileTier, version: int, seed: int = 0) -> list[Level]:
     return levels
 
 
+def level_of(tier: FileTier) -> Level:
+    return Level.LOCAL if tier.volatile else Level.DURABLE
+
+
 class TestLocks:
     def test_a_regular_file_that_may_be_written(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -85,7 +89,7 @@ class TestLocks:
 
         monkeypatch.setattr(fcntl, "flock", refuse)
         tier = FileTier(tmp_path)
-        assert put(tier, 1) == put(tier, 2) == [tier._level]
+        assert put(tier, 1) == put(tier, 2) == [level_of(tier)]
         assert len([m for m in caplog.messages if "No locks available" in m]) == 1
         with pytest.raises(CheckpointError, match="No locks available"):
             FileTier(tmp_path).open_for_writing()
@@ -97,10 +101,10 @@ class TestLocks:
         monkeypatch.setattr(writer_lock, "_LIMIT_S", 0.05)
         with holder(tmp_path / WRITERS, "alone") as process:
             tier = FileTier(tmp_path)
-            assert put(tier, 1) == [tier._level]
+            assert put(tier, 1) == [level_of(tier)]
             process.kill()
         assert "for a long time" in caplog.text
-        assert put(tier, 2) == [tier._level]
+        assert put(tier, 2) == [level_of(tier)]
         with WriterLock(tmp_path).alone() as alone:
             assert not alone, "it has the lock by now"
         tier.close()
@@ -123,7 +127,7 @@ class TestSweeping:
         with monkeypatch.context() as patch:
             patch.setattr(folder_module, "point", node_starts)
             for version in (1, 2):  # in the place of another one, and new
-                assert put(tier, version, seed=9) == [tier._level]
+                assert put(tier, version, seed=9) == [level_of(tier)]
         assert len(starts) == 2
         assert [verify(tier.folder.file("job", v)).version for v in (1, 2)] == [1, 2]
         tier.close()
@@ -223,7 +227,7 @@ def test_two_writers_of_one_number(
 
     with monkeypatch.context() as patch:
         patch.setattr(folder_module, "point", between)
-        assert put(tier, 1, seed=2) == [tier._level]
+        assert put(tier, 1, seed=2) == [level_of(tier)]
     # The last to give its file the name
     stays = 3 if (label, other) == ("replaced.before-rename", "ends") else 2
     assert verify(tier.folder.file("job", 1)).crcs == manifest_of(noise(1000, stays)).crcs

@@ -29,7 +29,6 @@ from survival_calibration import (
 from survival_prior import Asked, asked, fit_prior, to_text, windows
 
 from deepvm.catalog.market.stored_prices import StoredPrices
-from deepvm.catalog.signals.signal import Signal
 from deepvm.catalog.store import load_catalog
 from deepvm.core.preemption.gang_survival import Lifetime, OwnPool
 from deepvm.errors import DataError, RequestError
@@ -170,12 +169,16 @@ def test_it_beats_the_band_on_public_traces() -> None:
 
 def stored(*points: tuple[float, str], zone: str = "use1-az1") -> StoredPrices:
     now = datetime(2026, 11, 20, tzinfo=timezone.utc)
-    changes: list[list[object]] = [
+    changes: list[list[int | str]] = [
         [int((now - timedelta(hours=h)).timestamp()), p] for h, p in points
     ]
-    signal = Signal("history:30", "us-east-1", now, "here", {"g4dn.xlarge": {zone: changes}})
+    hours = (40, *range(2, len(points)), 0)
     return StoredPrices(
-        signal, len(points), {"g4dn.xlarge": {zone: len(points)}}, now - timedelta(hours=40), now
+        "us-east-1",
+        30,
+        changes={"g4dn.xlarge": {zone: changes}},
+        times=[int((now - timedelta(hours=h)).timestamp()) for h in hours],
+        sold={"g4dn.xlarge": {zone: len(points)}},
     )
 
 
