@@ -29,7 +29,14 @@ from deepvm.catalog.signals.signal import (
     title,
 )
 from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType, Market, Quota, ZonePrice
-from deepvm.core.cluster.prices import IMPLAUSIBLE, PriceBasis, PricePoint, price_over_time
+from deepvm.core.cluster.prices import (
+    IMPLAUSIBLE,
+    PriceBasis,
+    PricedType,
+    PricePoint,
+    PriceSanityCheck,
+    price_over_time,
+)
 from deepvm.core.cluster.provenance import Origin, Provenance
 from deepvm.core.spelling import listed, one_of
 from deepvm.core.units import counted
@@ -141,6 +148,12 @@ def assemble(
         lacks, kinds = ("specifications", (SPECS,)) if SPECS not in signals else ("prices", _PRICES)
         raise SignalMissingError(f"no {lacks} of region {region}", kinds, region, cloud)
     zone = _zone_id(request.zone, region, signals, cloud)
+    doubted = []
+    if request.history in signals:
+        signals, count = _without_absurd_changes(signals, request.history)
+        if count:
+            what = f"{counted(count, 'price')} left out that cannot be true"
+            doubted.append(f"{title(request.history)} of {region}: {what}")
     spot = _spot_prices(region, signals, request, zone, now, cloud)
     offered = _data(signals, OFFERINGS)
     table = performance_table()
@@ -158,11 +171,11 @@ def assemble(
     for name in signals[SPECS].data:
         if name not in priced:
             absent.setdefault(name, f"{name} has no price in {region}")
-    doubted = []
     for kind, texts in refused.items():
         if kind == SPOT and request.history:
             kind = request.history
-        counts = {**signals[kind].refused, IMPLAUSIBLE: len(texts)}
+        before = signals[kind].refused
+        counts = {**before, IMPLAUSIBLE: before.get(IMPLAUSIBLE, 0) + len(texts)}
         signals = {**signals, kind: replace(signals[kind], refused=counts)}
         what = f"{counted(len(texts), 'price')} left out that cannot be true"
         doubted.append(f"{title(kind)} of {region}: {what}: {listed(texts, _NAMED)}")
@@ -261,6 +274,34 @@ def _zone_id(wanted: str, region: str, signals: Mapping[str, Signal], cloud: Clo
         known = ", ".join(f"{i} ({names[i]})" if i in names else i for i in sorted(ids))
         raise RequestError("zone", wanted, f"a zone of {region}: {known}")
     return found
+
+
+def _without_absurd_changes(
+    signals: Mapping[str, Signal], kind: str
+) -> tuple[dict[str, Signal], int]:
+    """A history without prices that cannot be true, and how many: the price before each holds."""
+    history = signals[kind]
+    on_demand = _data(signals, ON_DEMAND)
+    priced = {}
+    for name, spec in signals[SPECS].data.items():
+        changes = [c for zone in history.data.get(name, {}).values() for c in zone]
+        prices = sorted(Decimal(price) for _, price in changes)
+        usual = prices[len(prices) // 2] if prices else None
+        listed_price = Decimal(on_demand[name]) if name in on_demand else None
+        priced[name] = PricedType(spec["vcpus"], listed_price, usual)
+    judged = PriceSanityCheck(priced)
+    data: dict[str, dict[str, list[Any]]] = {}
+    refused = 0
+    for name, zones in history.data.items():
+        for zone, changes in zones.items():
+            kept = changes
+            if name in priced:
+                kept = [c for c in changes if judged.spot(name, Decimal(c[1])) is None]
+            refused += len(changes) - len(kept)
+            if kept:
+                data.setdefault(name, {})[zone] = kept
+    counts = {**history.refused, IMPLAUSIBLE: refused} if refused else history.refused
+    return {**signals, kind: replace(history, data=data, refused=counts)}, refused
 
 
 def _spot_prices(

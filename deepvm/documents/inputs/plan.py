@@ -159,7 +159,12 @@ def load_plan(path: str | os.PathLike[str], rank: int = 1) -> Plan:
 
 def decode_plan(data: bytes, rank: int = 1) -> Plan:
     """As :func:`load_plan`, from the bytes of standard input, in UTF-8."""
-    return parse_plan(data.decode("utf-8-sig", "replace"), rank)
+    try:
+        content = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        issue = Issue(f"byte 0x{data[error.start]:02x} is not UTF-8 (expected {PLAN.expected})")
+        raise CatalogFormatError(STANDARD_INPUT, [issue]) from None
+    return parse_plan(content, rank)
 
 
 def parse_plan(content: str, rank: int = 1, name: str = STANDARD_INPUT) -> Plan:

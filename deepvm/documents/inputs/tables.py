@@ -84,7 +84,8 @@ class _WorkloadDocument(Lenient):
 
 class _EflopsDocument(Lenient):
     schema_version: Literal["deepvm.eflops/1"] = Field(description="deepvm.eflops/1")
-    eflops: Number = schema.number("operations per second", MAX_EFLOPS)
+    # Less is another unit, such as TFLOP/s
+    eflops: Number = schema.number("operations per second", MAX_EFLOPS, least=1e6)
     images_per_s: Number | None = schema.number(
         "images per second", MAX_EFLOPS, null="when unknown"
     )

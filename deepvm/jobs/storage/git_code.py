@@ -122,6 +122,8 @@ def _git(code: GitCode, words: Sequence[str], limit_s: float) -> str:
         credentials, _, host = place.netloc.rpartition("@")
         if place.scheme != "ssh" and credentials:
             why = why.replace(f"{credentials}@{host}", host)
+            secret = place.password or place.username or ""
+            why = why.replace(secret, "***") if secret else why
         raise DataError(
             f"code: {code.shown}: {why}; nobody is asked for a password: use a credential helper,"
             " or an SSH key of an agent, or clone it and name the folder"

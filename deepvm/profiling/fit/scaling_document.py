@@ -191,7 +191,7 @@ def read_curve(path: Path) -> Curve | None:
             Run(**run | {"seconds_per_step": tuple(run["seconds_per_step"])})
             for run in found["runs"]
         ]
-        return Curve(
+        curve = Curve(
             found["workload"],
             tuple(found["hosts"]),
             found["plan"],
@@ -199,6 +199,8 @@ def read_curve(path: Path) -> Curve | None:
             tuple(runs),
             found["machine"],
         )
+        curve.document()  # fails where a file that was edited lacks times
+        return curve
     except FileNotFoundError:
         return None
     except (KeyError, TypeError, ValueError, RecursionError) as error:

@@ -152,6 +152,25 @@ def test_a_zone_with_a_bad_price_over_time_is_left_out() -> None:
     assert refused(catalog, "history:10") == 1
 
 
+def test_a_bad_change_of_a_history_is_as_if_it_had_not_been() -> None:
+    for basis in [PriceBasis.P50, PriceBasis.P95, PriceBasis.MAX]:
+        start = int((NOW - timedelta(days=10)).timestamp())
+        day = 86_400
+        good = [[start - 5, "0.20"], [start + 6 * day, "0.25"]]
+        bad = [[start + day, TINY], [start + 7 * day, "999999"]]
+        kept = {"g4dn.xlarge": {"use1-az1": good}}
+        spoilt = {"g4dn.xlarge": {"use1-az1": sorted(good + bad), "use1-az2": bad}}
+        prices = []
+        for history in (kept, spoilt):
+            found = signals() | {
+                "history:10": Signal("history:10", "us-east-1", NOW, "a history", history)
+            }
+            catalog = joined(found, price_basis=basis, days=10)
+            prices.append([(z.zone, z.usd_per_hour) for z in catalog["g4dn.xlarge"].spot_zones])
+        assert prices[0] == prices[1] and len(prices[0]) == 1
+        assert refused(catalog, "history:10") == 4
+
+
 def test_nothing_but_bad_prices_is_an_error_that_says_so() -> None:
     """With what was refused, the bound, and what helps: to ask the same server again does not."""
     with pytest.raises(MissingDataError) as caught:
