@@ -82,10 +82,17 @@ class _WorkloadDocument(Lenient):
     )
 
 
+def _in_flops(eflops: float) -> float:
+    if eflops < 1e6:  # of the slowest processor that trains
+        raise ValueError("expected FLOP/s, 1e6 or more; is it in TFLOP/s?")
+    return eflops
+
+
 class _EflopsDocument(Lenient):
     schema_version: Literal["deepvm.eflops/1"] = Field(description="deepvm.eflops/1")
-    # Less is another unit, such as TFLOP/s
-    eflops: Number = schema.number("operations per second", MAX_EFLOPS, least=1e6)
+    eflops: Annotated[Number, AfterValidator(_in_flops)] = schema.number(
+        "operations per second", MAX_EFLOPS
+    )
     images_per_s: Number | None = schema.number(
         "images per second", MAX_EFLOPS, null="when unknown"
     )
