@@ -67,7 +67,7 @@ def test_wrong_usage(run: Run) -> None:
         (
             ["--model", "no_such:model"],
             2,
-            "module:function that can be imported in the current folder (ModuleNotFound",
+            "whose operations can be counted without data (ModuleNotFound",
         ),
         (
             ["--windows", "2"],

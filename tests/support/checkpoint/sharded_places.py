@@ -12,7 +12,7 @@ import pytest
 
 from deepvm.checkpoint.format.manifest import SUFFIX
 from deepvm.checkpoint.node.server import Node
-from deepvm.checkpoint.tiers.s3 import S3Tier
+from deepvm.checkpoint.tiers.bucket import Bucket
 from support.checkpoint import object_store
 from support.checkpoint.disks import Disk, Folder, Objects
 from support.checkpoint.memory_nodes import running, until
@@ -42,7 +42,7 @@ def file_place(folder: Path) -> Iterator[Place]:
 def s3_place(folder: Path) -> Iterator[Place]:
     with object_store.running() as store, pytest.MonkeyPatch.context() as patch:
         patch.setenv("AWS_ENDPOINT_URL_S3", store.url)
-        patch.setitem(S3Tier.__init__.__kwdefaults__, "attempts", 1)
+        patch.setitem(Bucket.__init__.__kwdefaults__, "attempts", 1)
         yield Place(f"s3://{object_store.BUCKET}/run", [Objects(store)], store=store)
 
 
