@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from deepvm.catalog.published.calibration import CALIBRATION, Calibration, key_of
+from deepvm.catalog.published.performance import CALIBRATION, Calibration, key_of
 from deepvm.catalog.published.rows import SPLIT_LAYERS, PublishedRun, published
 from deepvm.core.training.evidence import Evidence, learn
 from deepvm.io.atomic_write import write_bytes

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deepvm.catalog.published.hardware import accelerators
-from deepvm.catalog.published.models import presets
+from deepvm.catalog.published.workloads import presets
 from deepvm.catalog.store import load_catalog
 from deepvm.core import meanings
 from deepvm.core.meanings import (

@@ -18,7 +18,7 @@ import numpy as np
 
 from deepvm.catalog.measured.entries import Entry
 from deepvm.catalog.published.hardware import accelerators, find_accelerator
-from deepvm.catalog.published.models import presets
+from deepvm.catalog.published.workloads import presets
 from deepvm.core.cluster.instances import InstanceType
 from deepvm.core.training.gpu_memory import usual_checkpointing
 from deepvm.core.training.hardware import Accelerator

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from decimal import Decimal
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 from deepvm.core.bill.rates import (
@@ -28,16 +28,13 @@ _PARTS = {"address": AddressRate, "nat": NatRate, "egress": EgressRate, "bucket"
 
 def rates_of(cloud: str, region: str = "") -> Rates | None:
     """The rates of a cloud for VMs in a region; None where no file says any."""
-    found = _read(cloud)
-    if found is None:
-        return None
-    return replace(found, asked_region=region)
-
-
-@lru_cache(maxsize=16)
-def _read(cloud: str) -> Rates | None:
     if not (data_folder() / "rates" / f"{cloud}.json").is_file():
         return None
+    return replace(_read(cloud), asked_region=region)
+
+
+@cache
+def _read(cloud: str) -> Rates:
     raw = read_data(f"rates/{cloud}.json")
     looked_up = raw["looked_up"]
     parts = {n: _rate(kind, raw[n], looked_up) for n, kind in _PARTS.items() if raw.get(n)}
@@ -46,16 +43,14 @@ def _read(cloud: str) -> Rates | None:
 
 
 def _rate(kind: Any, raw: Mapping[str, Any], looked_up: str) -> Any:
-    """A rate of its JSON object: texts that are amounts become numbers."""
-    values: dict[str, Any] = {}
-    for name, hint in kind.__annotations__.items():
-        value = raw.get(name)
-        if name == "source":
-            value = RateSource(raw["source"], raw["as_of"] or looked_up, raw["official"])
-        elif name == "tiers":
-            value = tuple(_rate(Tier, tier, looked_up) for tier in raw["tiers"])
-        elif isinstance(value, str) and "Decimal" in str(hint):
-            value = Decimal(value)
-        if name in raw:
-            values[name] = value
+    """A rate of its JSON object, in which amounts are texts."""
+    values = {name: raw[name] for name in kind._fields if name in raw}
+    for name, value in values.items():
+        if isinstance(value, str) and "Decimal" in str(kind.__annotations__[name]):
+            values[name] = Decimal(value)
+    if "tiers" in values:
+        values["tiers"] = tuple(_rate(Tier, tier, looked_up) for tier in raw["tiers"])
+    if "source" in values:
+        source = RateSource(raw["source"], raw["as_of"] or looked_up, raw["official"])
+        values["source"] = source
     return kind(**values)

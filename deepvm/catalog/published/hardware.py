@@ -6,9 +6,9 @@ Data sheets, and what an all-reduce sees of a network.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from dataclasses import replace
 from fnmatch import translate
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 from deepvm.core.training.hardware import Accelerator, Interconnect, Machine
@@ -35,26 +35,26 @@ _FEW_VMS = 4  # up to which a ring over a network of which nothing is published 
 _ONE_VM = 1
 
 
-@lru_cache(maxsize=1)
+@cache
+def _gpus() -> dict[Accelerator, dict[str, Any]]:
+    """Each GPU, and the VM that it is mostly rented in: ``vm``, ``gbps``, ``gpus``."""
+    gpus = {}
+    for row in read_data("performance/gpus.json")["gpus"]:
+        usual = {name: row.pop(f"usual_{name}") for name in ("vm", "gbps", "gpus")}
+        gpus[Accelerator(**row)] = usual
+    return gpus
+
+
 def accelerators() -> tuple[Accelerator, ...]:
     """All GPUs that are known."""
-    return tuple(
-        Accelerator(**{k: v for k, v in e.items() if not k.startswith("usual")}) for e in _gpus()
-    )
-
-
-@lru_cache(maxsize=1)
-def _gpus() -> Sequence[dict[str, Any]]:
-    gpus: Sequence[dict[str, Any]] = read_data("performance/gpus.json")["gpus"]
-    return gpus
+    return tuple(_gpus())
 
 
 def usual_machine(gpu: Accelerator, *, placement_group: bool = False) -> tuple[str, Machine]:
     """The VM that these GPUs are mostly rented in, by name."""
-    entry = _gpus()[accelerators().index(gpu)]
-    name: str = entry["usual_vm"]
-    network = interconnect(name, entry["usual_gbps"], placement_group=placement_group)
-    return name, Machine(gpu, entry["usual_gpus"], network)
+    usual = _gpus()[gpu]
+    network = interconnect(usual["vm"], usual["gbps"], placement_group=placement_group)
+    return usual["vm"], Machine(gpu, usual["gpus"], network)
 
 
 def find_accelerator(name: str, memory_gib: float | None = None) -> Accelerator | None:
@@ -62,22 +62,25 @@ def find_accelerator(name: str, memory_gib: float | None = None) -> Accelerator 
 
     None if unknown.
     """
-    named = [a for a in accelerators() if a.name.casefold() == name.casefold()]
+    named = [gpu for gpu in _gpus() if gpu.name.casefold() == name.casefold()]
     if memory_gib is None:
-        if named:
-            return named[-1]
-        return None
-    return min(named, key=lambda a: abs(a.memory_gib - memory_gib), default=None)
+        return next(reversed(named), None)
+    return min(named, key=lambda gpu: abs(gpu.memory_gib - memory_gib), default=None)
 
 
-@lru_cache(maxsize=1)
-def _networks() -> Sequence[tuple[re.Pattern[str], dict[str, Any]]]:
-    """The networks, each with one pattern of the names that have it.
+@cache
+def _networks() -> list[tuple[re.Pattern[str], Interconnect]]:
+    """The published networks, each with one pattern of the names that have it.
 
     Catalogs may have thousands of names.
     """
-    networks = read_data("performance/networks.json")["networks"]
-    return [(re.compile("|".join(map(translate, entry["machines"]))), entry) for entry in networks]
+    networks = []
+    for row in read_data("performance/networks.json")["networks"]:
+        names = row.pop("machines")
+        line = row.pop("nominal_gbps") / 8
+        network = Interconnect(machine=names[0], line_gb_per_s=line, **row)
+        networks.append((re.compile("|".join(map(translate, names))), network))
+    return networks
 
 
 def interconnect(
@@ -89,50 +92,24 @@ def interconnect(
     sustains; elsewhere, where no vendor limits a flow, half of what it sustains is assumed, and 50
     Gbit/s at most.
     """
-    for names, entry in _networks():
+    for names, network in _networks():
         if names.match(name):
-            faster = 1.0
-            if placement_group and entry["kind"] == "ethernet":
-                faster = 2.0
-            return Interconnect(
-                kind=entry["kind"],
-                machine=entry["machines"][0],
-                gb_per_s=entry["gb_per_s"] * faster,
-                per_gpu=entry.get("per_gpu", 0.0),
-                fitted_vms=entry["fitted_vms"],
-                basis=entry["basis"],
-                line_gb_per_s=entry["nominal_gbps"] / 8,
-            )
-    if _EC2.fullmatch(name):
-        return _on_ec2(name, sustained_gbps, placement_group)
-    return _elsewhere(name, sustained_gbps)
-
-
-def _on_ec2(name: str, sustained_gbps: float | None, placement_group: bool) -> Interconnect:
+            if placement_group and network.kind == "ethernet":
+                return replace(network, gb_per_s=2.0 * network.gb_per_s)
+            return network
     sustained = sustained_gbps or _UNKNOWN_GBPS
-    flow = min(IN_A_GROUP_GBPS if placement_group else ONE_FLOW_GBPS, sustained)
-    range_ = f"between one flow of {flow:g} Gbit/s and the {sustained:g} that it sustains"
-    if flow < sustained:
-        basis = range_
-    else:
+    fitted_vms = _FEW_VMS
+    if _EC2.fullmatch(name):
+        flow = min(IN_A_GROUP_GBPS if placement_group else ONE_FLOW_GBPS, sustained)
+        effective = _FLOW_SHARE * flow * (sustained / flow) ** 0.5
         basis = f"{flow:g} Gbit/s, one flow"
-    return _ethernet(
-        name, _FLOW_SHARE * flow * (sustained / flow) ** 0.5, sustained, basis, _FEW_VMS
-    )
-
-
-def _elsewhere(name: str, sustained_gbps: float | None) -> Interconnect:
-    if sustained_gbps is None:
-        basis = f"nobody says what network it has, {_UNKNOWN_GBPS:g} Gbit/s is a guess"
-        return _ethernet(name, _TCP_SHARE * _UNKNOWN_GBPS, _UNKNOWN_GBPS, basis, _ONE_VM)
-    effective = min(_TCP_SHARE * sustained_gbps, _MOST_TCP_GBPS)
-    basis = f"{effective:g} of its {sustained_gbps:g} Gbit/s over TCP is assumed"
-    return _ethernet(name, effective, sustained_gbps, basis, _FEW_VMS)
-
-
-def _ethernet(
-    name: str, effective: float, sustained: float, basis: str, fitted_vms: int
-) -> Interconnect:
-    known = f"{basis}; no more is published"
-    line = sustained / 8
-    return Interconnect("ethernet", name, effective / 8, 0.02, fitted_vms, known, line)
+        if flow < sustained:
+            basis = f"between one flow of {flow:g} Gbit/s and the {sustained:g} that it sustains"
+    else:
+        effective = min(_TCP_SHARE * sustained, _MOST_TCP_GBPS)
+        basis = f"{effective:g} of its {sustained:g} Gbit/s over TCP is assumed"
+        if sustained_gbps is None:
+            fitted_vms = _ONE_VM
+            basis = f"nobody says what network it has, {_UNKNOWN_GBPS:g} Gbit/s is a guess"
+    basis = f"{basis}; no more is published"
+    return Interconnect("ethernet", name, effective / 8, 0.02, fitted_vms, basis, sustained / 8)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
-from deepvm.catalog.published.calibration import calibration, key_of
 from deepvm.catalog.published.hardware import find_accelerator, interconnect, usual_machine
 from deepvm.core.cluster.instances import InstanceType
 from deepvm.core.spelling import one_of
+from deepvm.core.training.evidence import Evidence
 from deepvm.core.training.hardware import Accelerator, Machine
 from deepvm.core.training.speed import Parts, TrainingSpeed, parts_of, predict
 from deepvm.core.training.workload import Precision, Workload
 from deepvm.errors import RequestError
+from deepvm.io.user_dirs import read_data
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -26,6 +27,39 @@ SOFTWARE = ("eager", "transformers", "compiled", "tuned")
 
 Hugging Face Transformers train adapters with PEFT.
 """
+
+
+CALIBRATION = "performance/calibration.json"
+"""What the published steps teach; a test learns again and compares."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Evidence, and which runs it is from.
+
+    ``seen``: (model, GPU, precision, method) of the published runs. ``rows``: how many there are.
+    """
+
+    evidence: Evidence
+    seen: frozenset[tuple[str, str, str, str]]
+    rows: int
+
+
+def key_of(workload: Workload, gpu: Accelerator, precision: Precision) -> tuple[str, str, str, str]:
+    """What makes a run of the same: model, GPU, precision and method."""
+    return workload.model.name, gpu.name, precision.value, workload.method.value
+
+
+@cache
+def calibration() -> Calibration:
+    """The learned effects. Learning takes a fifth of a second, reading a hundredth."""
+    raw = read_data(CALIBRATION)
+    names = {name: number for number, name in enumerate(raw["names"])}
+    root = np.zeros((len(names), len(names)))
+    for number, row in enumerate(raw["root"]):
+        root[number, : len(row)] = row
+    evidence = Evidence(names, np.array(raw["mean"]), root)
+    return Calibration(evidence, frozenset(map(tuple, raw["seen"])), raw["rows"])
 
 
 @dataclass(frozen=True)

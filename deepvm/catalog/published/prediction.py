@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from deepvm.catalog.published.hardware import accelerators, find_accelerator
@@ -55,20 +56,18 @@ def predict(
         RequestError: an argument cannot be used. CatalogFormatError: a bad model file.
     """
     trained = read_workload(**workload)
-    if gpu_memory is None:
-        memory = None
-    else:
+    memory = None
+    if gpu_memory is not None:
         memory = parse_bytes(gpu_memory, "gpu_memory") / GIB
     accelerator = find_accelerator(gpu, memory)
     if accelerator is None:
         names = list(dict.fromkeys(known.name for known in accelerators()))
         raise RequestError("gpu", gpu, none_of(gpu, names, meant_gpu(gpu, names, "--gpu-memory")))
-    count = _whole(gpus, "gpus")
-    vms = None if nodes is None else _whole(nodes, "nodes")
+    whole = partial(to_whole, allowed="a whole number from 1 to 100000", least=1, most=100_000)
+    count = whole(gpus, "gpus")
+    vms = None if nodes is None else whole(nodes, "nodes")
     source = PublishedPerformance(software, placement_group)
-    if tables is None:
-        source = source
-    else:
+    if tables is not None:
         source = tables.speeds(source, {})
     return source.cluster(accelerator, trained, count, vms)
 
@@ -100,7 +99,3 @@ def workload(
     if tables is not None:
         source = tables.speeds(source, {} if catalog is None else catalog.by_name)
     return Training(read_workload(**options), source)
-
-
-def _whole(value: int, option: str) -> int:
-    return to_whole(value, option, "a whole number from 1 to 100000", least=1, most=100_000)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from deepvm.catalog.published.hardware import find_accelerator, interconnect
-from deepvm.catalog.published.models import presets
+from deepvm.catalog.published.workloads import presets
 from deepvm.core.training.effects import batch_effects, effects_of
 from deepvm.core.training.evidence import NOISE as NOISE_OF_A_RUN
 from deepvm.core.training.evidence import Row

@@ -1,25 +1,133 @@
-"""A workload read from what a user says: a preset, a size or a file, and how it is trained."""
+"""What is trained: models by name, by size or from a file, and how they are trained."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from functools import cache
+from pathlib import Path
 from typing import Any
 
-from deepvm.catalog.published.model_file import is_file_name, read_model
-from deepvm.catalog.published.models import find_model, model_of_size, parse_count
+from deepvm.core.meanings import meant_model
 from deepvm.core.options import one_of_kind, whole
-from deepvm.core.training.model import Model
+from deepvm.core.spelling import examples
+from deepvm.core.training.model import Model, Transformer
 from deepvm.core.training.workload import Method, Precision, Scaling, Workload
 from deepvm.errors import RequestError
+from deepvm.io.user_dirs import read_data
 
 AUTO = "auto"
+_COUNT = re.compile(
+    r"\s*([0-9]{1,3}(?:,[0-9]{3})+|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]{1,2})?)\s*([a-z]*)\s*",
+    re.ASCII | re.IGNORECASE,
+)
+_FACTORS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9, "t": 1e12}
+_FACTORS |= {"thousand": 1e3, "million": 1e6, "mio": 1e6}
+_FACTORS |= {"billion": 1e9, "bn": 1e9, "trillion": 1e12}
+_SEQUENCE = 2048
+"""Tokens of a sample unless the user says."""
+_TOKENS_AT_ONCE = 16_384
+"""Of each GPU and step for a model of which no batch is known."""
 SHARDED_FROM = 1e9
 """Parameters from which on ``auto`` shards.
 
 Their state, 18 GB, leaves little room for activations on GPUs of 24 GB.
 """
+_SHAPE = ("layers", "hidden", "vocabulary", "gated")
+"""Of a row of presets, or a file: the fields of :class:`Transformer`."""
 _MOST = 10_000_000
-_MOST_UNITS = 1e18
+
+
+@cache
+def presets() -> dict[str, Model]:
+    """The models by name, in the order of the file.
+
+    Other names of a model come after all of them.
+    """
+    models: dict[str, Model] = {}
+    aliases: dict[str, Model] = {}
+    for row in read_data("performance/models.json")["models"]:
+        other_names = row.pop("aliases", ())
+        shape = {key: row.pop(key) for key in _SHAPE if key in row}
+        model = Model(**row, transformer=Transformer(**shape) if shape else None)
+        models[model.name] = model
+        aliases |= dict.fromkeys(other_names, model)
+    return models | aliases
+
+
+def find_model(name: str) -> Model:
+    """A preset by name; raises a RequestError for an unknown one."""
+    known = presets()
+    wanted = name.strip().casefold()
+    if wanted not in known:
+        meant = meant_model(wanted, known)
+        which = examples(wanted, known, known[meant].name if meant in known else meant)
+        also = "--params 7B describes any other transformer by its size"
+        raise RequestError("model", name, f"a model of 'deepvm performance models'{which}; {also}")
+    return known[wanted]
+
+
+def model_of_size(text: str | float, sequence: int | None = None) -> Model:
+    """A language model of so many parameters, ``7B`` or a number; raises a RequestError."""
+    allowed = "parameters from 100k to 10T, such as 7B or 350M"
+    parameters = parse_count(text, "params", allowed, 1e5, 1e13)
+    length = sequence or _SEQUENCE
+    letters = {"T": 1e12, "B": 1e9, "M": 1e6, "k": 1e3}
+    letter, factor = next(item for item in letters.items() if parameters >= item[1])
+    return Model(
+        name=f"{parameters / factor:.4g}{letter} parameters",
+        family="transformer",
+        parameters=parameters,
+        unit="tokens",
+        sequence=length,
+        transformer=Transformer.of_size(parameters),
+        batch=max(1, _TOKENS_AT_ONCE // length),
+        source="the usual shape of a language model of this size, 12 layers x hidden^2",
+    )
+
+
+def parse_count(text: str | float, option: str, allowed: str, least: float, most: float) -> float:
+    """Read a number such as ``2e9``, ``2B``, ``2 billion`` or ``2,000,000``.
+
+    Raises a RequestError for anything else and outside the bounds.
+    """
+    value = 0.0
+    if isinstance(text, str):
+        if match := _COUNT.fullmatch(text):
+            factor = _FACTORS.get(match[2].lower().removesuffix("s"), 0.0)
+            value = float(match[1].replace(",", "")) * factor
+    elif not isinstance(text, bool):
+        value = float(text)
+    if not least <= value <= most:
+        raise RequestError(option, text, allowed)
+    return value
+
+
+def read_model(path: str) -> Model:
+    """Read a model of the user's from a YAML or JSON file. Raises CatalogFormatError."""
+    from deepvm.documents.inputs.model import MODEL  # pydantic is slow to load
+
+    file = Path(path)
+    document = MODEL.read(file)
+    values = document.model_dump(exclude_none=True, exclude=set(_SHAPE))
+    values.setdefault("name", file.stem)
+    if values["name"] in presets():
+        # What was published of that one says little about this one.
+        values["name"] += f" ({file.name})"
+    values.setdefault("unit", "tokens" if document.layers else "images")
+    values.setdefault("source", f"{file.name}, given by the user")
+    shape = None
+    gated = document.gated
+    if document.layers and document.hidden:
+        if values["unit"] == "tokens":
+            values.setdefault("sequence", _SEQUENCE)
+            values.setdefault("batch", max(1, _TOKENS_AT_ONCE // values["sequence"]))
+            # Nearly all language models are gated today; and they need more memory.
+            gated = gated is not False
+        vocabulary = document.vocabulary or 0
+        shape = Transformer(document.layers, document.hidden, vocabulary, bool(gated))
+    values.setdefault("family", "transformer" if shape else "convolution")
+    return Model(**values, transformer=shape)
 
 
 def read_workload(
@@ -48,10 +156,10 @@ def read_workload(
         raise RequestError("global_batch", global_batch, "either --batch-per-gpu or --global-batch")
     length = None if seq is None else whole(_MOST)(seq, "seq")
     if params is not None:
-        found = model_of_size(params, length)
+        trained = model_of_size(params, length)
     else:
-        found = _model(model, length)
-    batch: float = found.batch
+        trained = _model(model, length)
+    batch: float = trained.batch
     scaling = Scaling.WEAK
     if batch_per_gpu is not None:
         batch = whole(_MOST)(batch_per_gpu, "batch_per_gpu")
@@ -59,13 +167,13 @@ def read_workload(
         batch = whole(_MOST)(global_batch, "global_batch")
         scaling = Scaling.STRONG
     return Workload(
-        model=found,
-        method=_method(method, found),
+        model=trained,
+        method=_method(method, trained),
         precision=one_of_kind(Precision)(precision, "precision"),
         batch=batch,
         scaling=scaling,
         checkpointing=activation_checkpointing,
-        samples=_samples(found, **amount),
+        samples=_samples(trained, **amount),
     )
 
 
@@ -81,21 +189,16 @@ def _method(name: str, model: Model) -> Method:
 
 
 def _model(model: str | Model, length: int | None) -> Model:
-    if isinstance(model, Model):
-        found = model
-    else:
-        if is_file_name(model):
-            found = read_model(model)
-        else:
-            found = find_model(model)
-    if length is None or length == found.sequence:
-        return found
-    longer = found.with_sequence(length)
+    if isinstance(model, str):
+        is_file = Path(model).suffix.lower() in (".yaml", ".yml", ".json")
+        model = read_model(model) if is_file else find_model(model)
+    if length is None or length == model.sequence:
+        return model
+    longer = model.with_sequence(length)
+    if longer.unit != "tokens":
+        return longer
     # As many tokens at once: the model's batch is for its own sequence.
-    same = max(1, round(found.batch * found.sequence / length))
-    if longer.unit == "tokens":
-        return replace(longer, batch=same)
-    return longer
+    return replace(longer, batch=max(1, round(model.batch * model.sequence / length)))
 
 
 def _samples(
@@ -108,20 +211,17 @@ def _samples(
     """How many samples the job trains on in all, None if the user does not say."""
     amount = {"tokens": tokens, "samples": samples, "epochs": epochs, "dataset_size": dataset_size}
     given = {name: value for name, value in amount.items() if value is not None}
-    chosen: list[str] = [n for n in ("tokens", "samples", "epochs") if n in given]
-    first, *others = chosen or [""]
+    first, *others = [name for name in given if name != "dataset_size"] or [""]
     if others:
         raise RequestError(others[0], given[others[0]], f"either --{first} or --{others[0]}")
     if ("epochs" in given) != ("dataset_size" in given):
-        name, value = next((n, given[n]) for n in ("dataset_size", "epochs") if n in given)
-        raise RequestError(name, value, "--epochs and --dataset-size together")
+        name = "dataset_size" if "dataset_size" in given else "epochs"
+        raise RequestError(name, given[name], "--epochs and --dataset-size together")
     if first == "tokens" and model.unit != "tokens":
         allowed = f"--samples: {model.name} is trained on {model.unit}"
         raise RequestError(first, given[first], allowed)
     allowed = "a number above 0, such as 2.5, 300k, 50M or 2B"
-    counts = {n: parse_count(value, n, allowed, 1e-6, _MOST_UNITS) for n, value in given.items()}
-    if not first:
-        return None
-    if first == "samples":
-        return counts[first]
+    counts = {name: parse_count(value, name, allowed, 1e-6, 1e18) for name, value in given.items()}
+    if first in ("", "samples"):
+        return counts.get(first)
     return counts[first] * counts.get("dataset_size", 1.0) / model.units_per_sample

@@ -28,7 +28,7 @@ def _completes(values: Callable[[Any], Iterable[Any]]) -> Completion:
 
 
 TABLES = {
-    "models": "deepvm.catalog.published.models:presets",
+    "models": "deepvm.catalog.published.workloads:presets",
     "clouds": "deepvm.catalog.clouds:CLOUDS",
     "catalogs": "deepvm.catalog.store:catalog_names",
     "architectures": "deepvm.planner.architectures:REGISTRY",

@@ -90,7 +90,7 @@ def models_of(output: Output = "table") -> None:
 
     Example: deepvm performance models
     """
-    from deepvm.catalog.published.models import presets
+    from deepvm.catalog.published.workloads import presets
     from deepvm.documents.outputs.performance import Models
     from deepvm.reports.text import print_text
 

@@ -17,7 +17,7 @@ from torch.distributed import device_mesh
 from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
-from deepvm.catalog.published.models import find_model
+from deepvm.catalog.published.workloads import find_model
 from deepvm.core.training.model import Model
 from deepvm.profiling.workload.train_step import Batches
 

@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from deepvm.catalog.published.check import PublishedCheck, check_published
 from deepvm.catalog.published.hardware import find_accelerator, interconnect, usual_machine
-from deepvm.catalog.published.models import find_model
 from deepvm.catalog.published.performance import PublishedPerformance
 from deepvm.catalog.published.rows import published
+from deepvm.catalog.published.workloads import find_model
 from deepvm.core.cluster.speedup import (
     LogisticSpeedup,
     MeasuredSpeedup,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from deepvm.catalog.published.models import presets
+from deepvm.catalog.published.workloads import presets
 from deepvm.core.spelling import one_of
 from deepvm.core.training.model import Model
 from deepvm.core.units import parse_bytes

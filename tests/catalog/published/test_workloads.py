@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from deepvm.catalog.published.models import find_model, presets
-from deepvm.catalog.published.workloads import read_workload
+from deepvm.catalog.published.workloads import find_model, presets, read_workload
 from deepvm.core.training.workload import Method, Precision, Scaling
 from deepvm.errors import CatalogFormatError, RequestError
 

@@ -11,7 +11,7 @@ from support.effort import examples
 from support.places import TESTS
 
 from deepvm.catalog.published.hardware import find_accelerator
-from deepvm.catalog.published.models import find_model, model_of_size
+from deepvm.catalog.published.workloads import find_model, model_of_size
 from deepvm.core.training.gpu_memory import fit_memory, least_gpus, state_bytes
 from deepvm.core.training.hardware import Accelerator
 from deepvm.core.training.workload import Method, Precision, Scaling, Workload

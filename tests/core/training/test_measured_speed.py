@@ -10,8 +10,8 @@ from support.effort import examples
 from support.profiling.step_runs import LAW, seconds, steps_of
 
 from deepvm.catalog.published.hardware import find_accelerator, interconnect
-from deepvm.catalog.published.models import find_model
 from deepvm.catalog.published.performance import PublishedPerformance
+from deepvm.catalog.published.workloads import find_model
 from deepvm.core.training.hardware import Machine
 from deepvm.core.training.measured_speed import OwnSteps, of_alike, of_measured
 from deepvm.core.training.speed import Source, TrainingSpeed

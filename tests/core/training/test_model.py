@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from support.effort import examples
 from support.places import SHARED
 
-from deepvm.catalog.published.models import find_model, model_of_size
+from deepvm.catalog.published.workloads import find_model, model_of_size
 from deepvm.core.training.model import Model, Transformer
 from deepvm.core.training.workload import Method, Workload
 from deepvm.errors import RequestError

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from deepvm.catalog.published.hardware import find_accelerator, interconnect, usual_machine
-from deepvm.catalog.published.models import find_model
 from deepvm.catalog.published.performance import PublishedPerformance
+from deepvm.catalog.published.workloads import find_model
 from deepvm.core.interval import Z80
 from deepvm.core.training.hardware import Machine
 from deepvm.core.training.speed import READING_SD, Source, TrainingSpeed, waiting

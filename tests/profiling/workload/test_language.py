@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from torch.distributed.tensor import DTensor  # noqa: E402
 
-from deepvm.catalog.published.models import presets  # noqa: E402
+from deepvm.catalog.published.workloads import presets  # noqa: E402
 from deepvm.core.training.model import Model, Transformer  # noqa: E402
 from deepvm.profiling.scaling.scaling_host import _built  # noqa: E402
 from deepvm.profiling.workload import language  # noqa: E402
