@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from deepvm.core.bill.extras import Surcharge
 from deepvm.core.cluster.cluster import Rejection
 from deepvm.core.cluster.instances import Catalog, InstanceType, Market, Quota
-from deepvm.core.cluster.speedup import SpeedupCurve, scaling_factor
+from deepvm.core.cluster.speedup import STEP_TIME, SpeedupCurve, scaling_factor
 from deepvm.core.spelling import one_of
 from deepvm.core.units import MICRO_USD
 from deepvm.errors import MissingDataError, RequestError
-from deepvm.planner.architectures import REGISTRY, Architecture
 from deepvm.planner.columns import (
+    REGISTRY,
     UNLIMITED_USD,
+    Architecture,
     BoolArray,
     FloatArray,
     IntArray,
@@ -34,6 +36,10 @@ from deepvm.planner.rejections import (
     training_rejection,
 )
 from deepvm.planner.request import PlanRequest
+from deepvm.planner.search.enumeration import Block, Enumeration, scoring
+
+if TYPE_CHECKING:
+    from deepvm.core.training.speed import Training, TrainingSpeed
 
 
 @dataclass(frozen=True)
@@ -92,6 +98,29 @@ class Candidates:
                 np.array([t.name == name for t in self.tier.types], dtype=np.bool_)
             ),
         )
+
+    def plans(self, top: int = 1) -> Enumeration:
+        """All plans of the architectures that the request considers; ``top``: as in ``build``."""
+        return Enumeration.build([self.block(a) for a in self.architectures], top)
+
+    def block(self, architecture: Architecture) -> Block:
+        """The sizes of one architecture that can be feasible, with their scores."""
+        sizes = self.sizes(architecture)
+        request = self.request
+        sizes = sizes.take(sizes.lasting)
+        # Whether the others keep to the job's limits depends on the price of the whole plan.
+        if request.needs_work:
+            sizes = sizes.take(np.isfinite(sizes.total_s))
+        if request.work is not None and request.work.constrained:
+            sizes = sizes.take(sizes.price <= sizes.most_usd)
+        tier = self.tier
+        if request.work is not None:  # what is reserved must last to the job's end
+            left_s = np.array([t.left_s for t in sizes.types], dtype=np.float64)
+            sizes = sizes.take(sizes.total_s <= left_s[sizes.type_index])
+            sizes, tier = _with_lasting_nodes(sizes, tier)
+        if architecture.tiered:
+            sizes = sizes.take(np.asarray(tier.offered.any(axis=0))[sizes.memory_set])
+        return Block(architecture, sizes, tier, scoring(request, sizes))
 
     def sizes(self, architecture: Architecture) -> TrainingTable:
         """All (type, zone, n) of an architecture that scale within quotas and ``max_nodes``."""
@@ -155,7 +184,7 @@ class Candidates:
         )
         work = self.request.work
         if self.request.training is not None:
-            from deepvm.planner.workload.recovery import with_losses
+            from deepvm.planner.recovery import with_losses
 
             sizes = with_losses(sizes, architecture, self.request)
         if work is None:
@@ -167,6 +196,22 @@ class Candidates:
         if known:
             return np.full(len(counts), fill_value=True)
         return ~gpu.curve.extrapolated(counts.astype(np.float64))
+
+
+def _with_lasting_nodes(
+    sizes: TrainingTable, tier: MemoryNodeTable
+) -> tuple[TrainingTable, MemoryNodeTable]:
+    """Memory-node sets without pools that end before the job does, for the sizes concerned."""
+    for row, left_s in enumerate(t.left_s for t in tier.types):
+        late = sizes.total_s > left_s
+        if late.any():
+            without = tier.offered.copy()
+            without[row] = False
+            sizes = replace(
+                sizes, memory_set=sizes.memory_set + np.where(late, tier.offered.shape[1], 0)
+            )
+            tier = replace(tier, offered=np.hstack([tier.offered, without]))
+    return sizes, tier
 
 
 def architectures_of(request: PlanRequest) -> tuple[Architecture, ...]:
@@ -185,19 +230,6 @@ def architectures_of(request: PlanRequest) -> tuple[Architecture, ...]:
     )
 
 
-def _nodes_to_receive(request: PlanRequest, gbps: Sequence[float]) -> list[int]:
-    """The fewest memory nodes of each bandwidth that receive versions fast enough.
-
-    1 where no model is trained.
-    """
-    if request.training is None:
-        return [1] * len(gbps)
-    # Slow to import, and only models need it
-    from deepvm.planner.workload.recovery import nodes_to_receive
-
-    return [nodes_to_receive(each, request.checkpoint_bytes) for each in gbps]
-
-
 def gather(catalog: Catalog, request: PlanRequest) -> Candidates:
     """Split the catalog's types into candidates and rejections.
 
@@ -214,9 +246,6 @@ def gather(catalog: Catalog, request: PlanRequest) -> Candidates:
         work = replace(request.work.in_market(catalog.grace_s), besides_usd=surcharge.once_usd)
         request = replace(request, work=work)
     if request.training is not None:
-        # Not needed by catalogs that know their own speeds
-        from deepvm.planner.workload.trained import trained
-
         catalog = trained(catalog, request.training, request.max_nodes)
     refuse_unmatched_globs(request, catalog)
     gpu_types = [i for i in catalog if i.gpu is not None]
@@ -246,6 +275,12 @@ def gather(catalog: Catalog, request: PlanRequest) -> Candidates:
     sold = np.array(rows, dtype=np.bool_).reshape(len(memory), len(zones))
     gpus, offered = _in_zones(trains, zones, sold)
     gbps = [i.memory_node_gbps(rule) or 0.0 for i in memory]
+    for_speed = [1] * len(memory)
+    if request.training is not None:
+        # Slow to import, and only models need it
+        from deepvm.planner.recovery import nodes_to_receive
+
+        for_speed = [nodes_to_receive(each, request.checkpoint_bytes) for each in gbps]
     tier = MemoryNodeTable(
         types=tuple(memory),
         price=_ints(
@@ -261,7 +296,7 @@ def gather(catalog: Catalog, request: PlanRequest) -> Candidates:
             for i in memory
         ),
         needed_bytes=request.memory_needed_bytes,
-        for_speed=_ints(_nodes_to_receive(request, gbps)),
+        for_speed=_ints(for_speed),
         sold=sold,
         offered=offered,
     )
@@ -377,3 +412,40 @@ def _curve(instance: InstanceType, catalog: Catalog, request: PlanRequest) -> Sp
     if request.speedup is None:
         own = instance.default_speedup
     return (instance.curve(own) if own else None) or instance.curve(request.curves_of(catalog))
+
+
+def trained(catalog: Catalog, training: Training, most_vms: int) -> Catalog:
+    """The catalog with throughput in the workload's unit and curves by the step-time law.
+
+    Types of whose speed nothing is known lose their eFLOPS, and say why; what does not fit into a
+    type's memory has a curve that is 0 everywhere. ``most_vms``: the largest cluster that matters.
+    """
+    sizes = np.arange(1, most_vms + 1, dtype=np.float64)
+    return replace(
+        catalog,
+        instances=tuple(i if i.gpu is None else _trained(i, training, sizes) for i in catalog),
+        eflops_unit=training.workload.units,
+        default_speedup=STEP_TIME,
+    )
+
+
+def _trained(instance: InstanceType, training: Training, sizes: FloatArray) -> InstanceType:
+    from deepvm.core.training.curve import StepTimeSpeedup  # slow to load, and only models need it
+
+    def speed(vms: FloatArray) -> TrainingSpeed | str:
+        return training.speeds.speed(instance, training.workload, vms)
+
+    known = speed(sizes)
+    changes: dict[str, Any] = {"eflops": None, "eflops_source": known, "speedups": ()}
+    if not isinstance(known, str):
+        curve = StepTimeSpeedup.of(known, cast("Callable[[FloatArray], TrainingSpeed]", speed))
+        changes = {"eflops": curve.unit, "eflops_source": "", "speedups": (curve,)}
+    return replace(instance, eflops_basis="", speedup_basis="", default_speedup="", **changes)
+
+
+def speed_of_one(instance: InstanceType, training: Training) -> TrainingSpeed | str:
+    """The speed of one VM of a type, or why there is none."""
+    found = training.speeds.speed(instance, training.workload, np.ones(1))
+    if isinstance(found, str) or found.fits[0]:
+        return found
+    return found.needs

@@ -1,16 +1,27 @@
-"""The search space as columns: the VMs that train, and the memory nodes that may go with them."""
+"""The search space: how clusters are put together (DeepVM III-B3), and what they consist of.
+
+An architecture says how n training VMs are split over the markets and whether there are memory
+nodes. The integer program, the enumeration and the explanations follow from that. The VMs that
+train, and the memory nodes that may go with them, are columns of arrays.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from enum import Enum
 from functools import cached_property
 from itertools import pairwise
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from deepvm.core.cluster.instances import InstanceType, Quota
-from deepvm.core.cluster.speedup import SpeedupCurve
+from deepvm.core.cluster.instances import InstanceType, Market, Quota
+from deepvm.core.cluster.speedup import STEP_TIME, SpeedupCurve
+
+if TYPE_CHECKING:
+    from deepvm.core.training.curve import StepTimeSpeedup
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
@@ -22,6 +33,92 @@ LEAST_KEPT = 0.05
 A job that takes 20 times as long never ends in :mod:`deepvm.core.preemption.makespan` either.
 """
 UNLIMITED_USD = np.iinfo(np.int64).max  # in TrainingTable.most_usd: any price will do
+
+
+def law_of(curve: SpeedupCurve) -> StepTimeSpeedup | None:
+    """The curve, if it follows from the step-time law of a model."""
+    if curve.kind == STEP_TIME:
+        return cast("StepTimeSpeedup", curve)
+    return None
+
+
+class CheckpointLocation(str, Enum):
+    """Where an architecture keeps checkpoints."""
+
+    ANCHOR = "anchor"
+    MEMORY = "memory"
+    STORAGE = "storage"
+    NOWHERE = "nowhere"  # on-demand VMs are not preempted
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """How a cluster is put together.
+
+    Attributes:
+        name: as on the command line. smallest_count: the fewest VMs that train.
+        on_demand: how many of n training VMs are bought on demand, as an array of the shape of n.
+        known_to_baselines: whether the policies Cost-First and Performance-First consider it.
+        keeps: where checkpoints are kept. published: whether DeepVM describes it; the others are
+            used where a model is trained, or by name.
+        tiered: whether on-demand memory nodes hold the checkpoints. If GPU VMs are bought on demand
+            too, the two must be in different quota families: the enumeration checks their quotas
+            one by one.
+    """
+
+    name: str
+    on_demand: Callable[[IntArray], IntArray]
+    smallest_count: int = 1
+    tiered: bool = False
+    known_to_baselines: bool = False
+    keeps: CheckpointLocation = CheckpointLocation.NOWHERE
+    published: bool = True
+
+    @cached_property
+    def markets(self) -> frozenset[Market]:
+        """The markets in which training VMs are bought."""
+        count = np.array([self.smallest_count, self.smallest_count + 1], dtype=np.int64)
+        on_demand = self.on_demand(count)
+        used = ((Market.SPOT, count - on_demand), (Market.ON_DEMAND, on_demand))
+        return frozenset(market for market, vms in used if vms.any())
+
+    def lacks(self, instance: InstanceType) -> str:
+        """What the catalog lacks about a training type, such as ``no-spot-price``, or ""."""
+        for market in sorted(self.markets, key=lambda m: m.value):
+            if instance.usd_per_hour(market) is None:
+                return f"no-{market.value}-price"
+        if self.tiered and instance.network_gbps is None:
+            return "network-unknown"
+        return ""
+
+
+# One on-demand VM keeps the checkpoints: (n-1) spot(v) + on_demand(v) <= PW, n >= 2 (DeepVM eq. 3;
+# the text says "must not exceed", so <=).
+SINGLE_ANCHOR = Architecture(
+    "single-anchor",
+    np.ones_like,
+    smallest_count=2,
+    known_to_baselines=True,
+    keeps=CheckpointLocation.ANCHOR,
+)
+
+# m on-demand CPU VMs hold the checkpoints: n spot(v) + m on_demand(w) <= PW, MEM(w) >= f s, n/m <
+# n_sat(v, w) (DeepVM eq. 5, 6, 7), w offered where v is.
+TIERING = Architecture("tiering", np.zeros_like, tiered=True, keeps=CheckpointLocation.MEMORY)
+
+# n spot VMs and nothing else; versions are in a bucket, as most people train: n spot(v) <= PW.
+SPOT_STORAGE = Architecture(
+    "spot-storage", np.zeros_like, keeps=CheckpointLocation.STORAGE, published=False
+)
+
+# What is never preempted: n on_demand(v) <= PW. For comparison, and for accounts without a quota
+# for spot VMs.
+ON_DEMAND = Architecture("on-demand", np.copy, published=False)
+
+# In the order of the names, by which ties are broken.
+REGISTRY: dict[str, Architecture] = {
+    a.name: a for a in (ON_DEMAND, SINGLE_ANCHOR, SPOT_STORAGE, TIERING)
+}
 
 
 @dataclass(frozen=True)
@@ -40,7 +137,7 @@ class TrainingTable:
         without a job.
         billed_s: ``total_s``, and longer where replacements overlap with what they replace.
         kept: share of the throughput that preemptions leave, usually, at a bad and at a good time
-            (:mod:`deepvm.planner.workload.recovery`); 1 where no model is trained.
+            (:mod:`deepvm.planner.recovery`); 1 where no model is trained.
         lost_per_s: preemptions a second of the whole cluster, usually; 0 where no model is trained.
         trusted: whether the speed is believed: up to 1.5 x the largest cluster that was measured,
             and up to the batch that is known to train well.
@@ -132,7 +229,7 @@ class MemoryNodeTable:
         share_bytes: what one VM adds to the room for checkpoints, above 0; with needed_bytes, f x s
             (eq. 6), see :meth:`deepvm.core.cluster.memory_nodes.MemoryNodeRule.share_bytes`.
         for_speed: the fewest of them that receive a version fast enough
-            (:func:`deepvm.planner.workload.recovery.nodes_to_receive`); 1 where no model is
+            (:func:`deepvm.planner.recovery.nodes_to_receive`); 1 where no model is
             trained.
         sold: whether a type (row) may be sold in a zone (column).
         offered: whether a type (row) may go with the training VMs of a

@@ -22,60 +22,16 @@ from deepvm.core.cluster.instances import InstanceType, Market, flopp
 from deepvm.core.cluster.speedup import scaling_factor
 from deepvm.core.interval import Interval
 from deepvm.core.units import MICRO_USD, format_seconds, format_usd
-from deepvm.planner.architectures import Architecture
 from deepvm.planner.candidates import Candidates
-from deepvm.planner.columns import MemoryNodeTable, TrainingTable
+from deepvm.planner.columns import MemoryNodeTable, TrainingTable, law_of
 from deepvm.planner.options import MOST_NODES
 from deepvm.planner.rejections import quota_count, quota_too_small
 from deepvm.planner.request import PlanRequest, PolicyName
-from deepvm.planner.scoring import TIE, scoring
-from deepvm.planner.search.enumeration import Block, Choice
-from deepvm.planner.workload.laws import law_of
+from deepvm.planner.search.enumeration import TIE, Choice, scoring
 
 if TYPE_CHECKING:
     from deepvm.core.bill.bill import Bill
     from deepvm.core.training.speed import TrainingSpeed
-
-
-def blocks_of(candidates: Candidates) -> tuple[Block, ...]:
-    """One block for each architecture that the request considers."""
-    return tuple(block_of(architecture, candidates) for architecture in candidates.architectures)
-
-
-def block_of(architecture: Architecture, candidates: Candidates) -> Block:
-    """The sizes of one architecture that can be feasible, with their scores."""
-    sizes = candidates.sizes(architecture)
-    request = candidates.request
-    sizes = sizes.take(sizes.lasting)
-    # Whether the others keep to the job's limits depends on the price of the whole plan.
-    if request.needs_work:
-        sizes = sizes.take(np.isfinite(sizes.total_s))
-    if request.work is not None and request.work.constrained:
-        sizes = sizes.take(sizes.price <= sizes.most_usd)
-    tier = candidates.tier
-    if request.work is not None:  # what is reserved must last to the job's end
-        left_s = np.array([t.left_s for t in sizes.types], dtype=np.float64)
-        sizes = sizes.take(sizes.total_s <= left_s[sizes.type_index])
-        sizes, tier = _with_lasting_nodes(sizes, tier)
-    if architecture.tiered:
-        sizes = sizes.take(np.asarray(tier.offered.any(axis=0))[sizes.memory_set])
-    return Block(architecture, sizes, tier, scoring(request, sizes))
-
-
-def _with_lasting_nodes(
-    sizes: TrainingTable, tier: MemoryNodeTable
-) -> tuple[TrainingTable, MemoryNodeTable]:
-    """Memory-node sets without pools that end before the job does, for the sizes concerned."""
-    for row, left_s in enumerate(t.left_s for t in tier.types):
-        late = sizes.total_s > left_s
-        if late.any():
-            without = tier.offered.copy()
-            without[row] = False
-            sizes = replace(
-                sizes, memory_set=sizes.memory_set + np.where(late, tier.offered.shape[1], 0)
-            )
-            tier = replace(tier, offered=np.hstack([tier.offered, without]))
-    return sizes, tier
 
 
 def describe(
@@ -96,7 +52,7 @@ def describe(
     throughput = float(sizes.ideal_throughput[row]) * k
     gpu = cluster.gpu
     assert gpu.eflops is not None  # or it would not be a candidate
-    curve = next(g.curve for g in candidates.gpus if g.instance.name == gpu.name)
+    curve = choice.curve
     kind = curve.kind
     n = np.array([float(count)])
     warnings = list(_about(gpu))
@@ -437,7 +393,7 @@ def _by_the_ranking(
 ) -> BindingConstraint:
     """Why a better, allowed larger cluster is not first: not trusted, or hardly better."""
     count = int(sizes.count[row])
-    curve = sizes.curves[int(sizes.type_index[row])]
+    curve = choice.curve
     law = law_of(curve)
     if sizes.trusted[row] or not choice.block.sizes.trusted[choice.size]:
         return BindingConstraint(

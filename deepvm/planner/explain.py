@@ -14,13 +14,12 @@ from deepvm.core.spelling import examples, listed
 from deepvm.core.units import MICRO_USD, format_usd
 from deepvm.errors import RequestError
 from deepvm.planner.candidates import gather
-from deepvm.planner.describe import binding, blocks_of, describe, improvement
-from deepvm.planner.infeasible import rejection_of
+from deepvm.planner.describe import binding, describe, improvement
 from deepvm.planner.ranking import CLOSE, LITTLE, SELDOM, cheapest_reaching, first
+from deepvm.planner.recommend import rejection_of
 from deepvm.planner.rejections import why_absent
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
-from deepvm.planner.scoring import tie_floor
-from deepvm.planner.search.enumeration import Block, Choice, Enumeration
+from deepvm.planner.search.enumeration import Block, Choice, Enumeration, tie_floor
 
 
 @dataclass(frozen=True, repr=False)
@@ -77,10 +76,10 @@ def _why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
     if rejection is not None:
         verdict = f"{name} is not considered: {rejection.detail}"
         return WhyNot(catalog, name, verdict, rejection=rejection)
-    blocks = blocks_of(candidates)
-    winner = first(Enumeration.build(blocks), request, budget)
+    plans = candidates.plans()
+    winner = first(plans, request, budget)
     # The same blocks with fewer rows, so that values that are ranks stay comparable.
-    enumeration = Enumeration.build([_having(b, name) for b in blocks])
+    enumeration = Enumeration.build([_having(b, name) for b in plans.blocks])
     best = first(enumeration, request, budget)
     if best is None:
         verdict = "is in no cluster"

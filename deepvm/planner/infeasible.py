@@ -10,19 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deepvm.core.cluster.cluster import Rejection
 from deepvm.core.cluster.prices import IMPLAUSIBLE
 from deepvm.core.spelling import joined, listed
 from deepvm.core.units import MICRO_USD, MOST_USD, counted, format_bytes, format_seconds, format_usd
-from deepvm.planner.architectures import REGISTRY, Architecture
 from deepvm.planner.candidates import Candidates, gather, zone_ids
-from deepvm.planner.columns import MemoryNodeTable
-from deepvm.planner.describe import blocks_of
+from deepvm.planner.columns import REGISTRY, Architecture, MemoryNodeTable
 from deepvm.planner.ranking import most_valuable
-from deepvm.planner.rejections import UNLIMITED, too_little_memory
+from deepvm.planner.rejections import UNLIMITED
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
 from deepvm.planner.search.enumeration import Choice, Enumeration
-from deepvm.planner.workload.laws import law_of
 
 if TYPE_CHECKING:
     from deepvm.core.training.workload import Workload
@@ -103,70 +99,6 @@ def infeasible(candidates: Candidates, cheapest: Choice | None) -> Infeasible:
     return _without_quotas(replace(candidates, architectures=tuple(roomy)), trains)
 
 
-def rejection_of(
-    candidates: Candidates, name: str, cheapest: int | None, cluster: str = ""
-) -> Rejection:
-    """Why a type is in no cluster within the budget.
-
-    ``cheapest``: price of its cheapest cluster, micro-dollars/h, None if there is none;
-    ``cluster``: what that is.
-    """
-    request = candidates.request
-    reserved = candidates.catalog[name].reserved
-    if cheapest is None:
-        own = candidates.only(name)
-        left_s = None if reserved is None else reserved.left_s
-        if reserved is not None and left_s is not None and request.work is not None:
-            took_s = [float(s) for a in own.architectures for s in own.sizes(a).total_s]
-            least_s = min(took_s, default=0.0)
-            takes = "would never end"
-            if math.isfinite(least_s):
-                takes = f"would take {format_seconds(least_s)}"
-            if least_s > left_s:
-                ends = f"its pool ends at {reserved.until}, in {format_seconds(left_s)}"
-                return Rejection(name, "reserved", f"{ends}, and the job {takes}")
-        why = infeasible(own, None)
-        return Rejection(name, why.constraint, why.reason)
-    detail = f"its cheapest cluster{cluster} costs {format_usd(cheapest)} $/h{request.in_all}"
-    lack = lacks_memory(candidates, name)
-    if lack is None:
-        return Rejection(name, "budget", detail)
-    return replace(lack, detail=f"{lack.detail}; {detail}")
-
-
-def lacks_memory(candidates: Candidates, name: str) -> Rejection | None:
-    """What memory a type lacks, where nothing else keeps clusters with it above the budget."""
-    request = candidates.request
-    own = candidates.only(name)
-    instance = candidates.catalog[name]
-    if request.work is not None and request.work.constrained:
-        return None  # how long a cluster would take whose memory is too small is unknown
-    if instance.gpu is None:
-        enough = np.maximum(own.tier.share_bytes, own.tier.needed_bytes)
-        tiered = tuple(a for a in own.architectures if a.tiered)
-        own = replace(own, architectures=tiered, tier=replace(own.tier, share_bytes=enough))
-    elif request.training is None or all((g.k > 0).all() for g in own.gpus):
-        return None
-    else:
-        plain = replace(request, objective=Objective.THROUGHPUT, work=None, training=None)
-        gpus = tuple(replace(g, k=np.ones(len(g.k))) for g in own.gpus)
-        own = replace(own, request=plain, gpus=gpus)
-    plan = Enumeration.build(blocks_of(own)).cheapest()
-    if plan is None or plan.price > request.budget_micro_usd:
-        return None
-    if instance.gpu is None:
-        rule = candidates.catalog.memory_nodes
-        return Rejection(name, "memory", too_little_memory(instance, request, rule))
-    law = law_of(own.gpus[0].curve)
-    if law is None:
-        needs = ""
-    else:
-        needs = law.speed_of(np.array([float(plan.cluster.gpu_count)])).needs
-    if needs:
-        return Rejection(name, "gpu-memory", needs)
-    return None
-
-
 def _without_quotas(candidates: Candidates, trains: str) -> Infeasible:
     """What forbids all clusters even without quotas, else the quotas that some would need.
 
@@ -177,11 +109,11 @@ def _without_quotas(candidates: Candidates, trains: str) -> Infeasible:
     rule = candidates.catalog.memory_nodes
     plain = replace(candidates.request, objective=Objective.THROUGHPUT, work=None, quotas=())
     free = replace(candidates, request=plain, tier=_with_limit(tier, rule.most_nodes))
-    blocks = [b for b in blocks_of(free) if len(b.sizes)]
+    plans = free.plans()
+    blocks = [b for b in plans.blocks if len(b.sizes)]
     if not blocks:
         reason = f"{trains}, and no type trains on so many"
         return Infeasible("architecture", reason, "allow other architectures")
-    plans = Enumeration.build(blocks)
     if len(plans):
         # There are plans, and with quotas none at any price: the quotas of their parts together
         # forbid that.
@@ -276,7 +208,7 @@ def _never_trains(candidates: Candidates) -> Infeasible | None:
         return None
     if not _exists(candidates, work=None, life_s=math.inf):
         return None
-    from deepvm.planner.workload.recovery import lives_of
+    from deepvm.planner.recovery import lives_of
 
     life_s = max(lives_of(g.instance, request).usual_s for g in candidates.gpus)
     return _preempted(f"no cluster ever trains {request.training.workload.model.name}", life_s)
@@ -299,7 +231,7 @@ def _preempted(what: str, life_s: float) -> Infeasible:
 
 
 def _enumeration(candidates: Candidates, request: PlanRequest) -> Enumeration:
-    return Enumeration.build(blocks_of(replace(candidates, request=request)))
+    return replace(candidates, request=request).plans()
 
 
 def _no_gpu(candidates: Candidates) -> Infeasible:
@@ -351,7 +283,7 @@ def _cheaper_methods(candidates: Candidates) -> Iterator[str]:
             training=replace(training, workload=other),
             checkpoint_bytes=size,
         )
-        plan = Enumeration.build(blocks_of(gather(candidates.catalog, trained))).cheapest()
+        plan = gather(candidates.catalog, trained).plans().cheapest()
         if plan is not None and plan.price <= request.budget_micro_usd:
             yield f"{how} --method {method.value} (from {format_usd(plan.price)} $/h)"
 

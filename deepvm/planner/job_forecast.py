@@ -39,8 +39,7 @@ from deepvm.core.spelling import examples
 from deepvm.core.training.speed import Training
 from deepvm.core.units import MICRO_USD, Money, parse_hours, parse_seconds, to_decimal
 from deepvm.errors import RequestError
-from deepvm.planner.columns import UNLIMITED_USD, FloatArray, IntArray, TrainingTable
-from deepvm.planner.workload.laws import law_of
+from deepvm.planner.columns import UNLIMITED_USD, FloatArray, IntArray, TrainingTable, law_of
 
 # For --work: thesis 6.2.2, and AWS's two minutes of notice.
 SAVE_BYTES_PER_S = 0.55e9
@@ -91,15 +90,14 @@ class Work:
         job: Job | None = None,
         work: float | str | None = None,
         measured_on: str = "",
-        interruption_rate: str | float | None = None,
-        mttp: str | float | None = None,
+        life_s: float | None = None,
         save_policy: str | None = None,
         deadline: str | float | None = None,
         total_budget: Money | None = None,
         checkpoint_bytes: int = 300_000_000,
         training: Training | None = None,
     ) -> Work:
-        """Read options, of which there is a job or work.
+        """Read options, of which there is a job or work; ``life_s``: of a spot VM, if known.
 
         Raises a RequestError.
         """
@@ -129,11 +127,10 @@ class Work:
         if job.market is not Market.SPOT:
             allowed = "market: spot; 'deepvm simulate' shows the job on demand"
             raise RequestError("job", f"market: {job.market.value}", allowed)
-        mean = known_life_s(mttp, interruption_rate)
-        if mean is not None:
-            job = replace(job, mttp_s=(mean,))  # for every lifetime
+        if life_s is not None:
+            job = replace(job, mttp_s=(life_s,))  # for every lifetime
         elif job.mttp_s[0] < math.inf:
-            mean = job.mttp_s[0]
+            life_s = job.mttp_s[0]
         assumed = training is not None or work is not None
         name = save_policy or ("adaptive" if training is None else "young")
         return cls(
@@ -142,7 +139,7 @@ class Work:
             policy_name=name,
             measured_on=measured_on,
             unit=None if training is None else 1.0,
-            mttp_s=mean,
+            mttp_s=life_s,
             deadline_s=None if deadline is None else parse_seconds(deadline, "deadline"),
             total_budget=None if total_budget is None else to_decimal(total_budget, "total_budget"),
             assumed=assumed,
@@ -289,36 +286,6 @@ def _of_training(training: Training, checkpoint_bytes: int) -> Job:
         steps=steps,
         step_s=Span.of(units / steps),
     )
-
-
-def known_life_s(mttp: str | float | None, interruption_rate: str | float | None) -> float | None:
-    """Mean life of a spot VM known to the user, s (infinite: no losses); None if not given.
-
-    Raises a RequestError for both figures together, and for one that cannot be.
-    """
-    if mttp is not None and interruption_rate is not None:
-        raise RequestError(
-            "interruption_rate", interruption_rate, "either --mttp or --interruption-rate"
-        )
-    if mttp is not None:
-        return parse_seconds(mttp, "mttp")
-    if interruption_rate is None:
-        return None
-    return mean_life_s(_share(interruption_rate))
-
-
-def _share(value: str | float) -> float:
-    allowed = (
-        "the share of VMs that is preempted in a month, from 0 and below 100 %, such as 10% or 0.1"
-    )
-    text = str(value).strip()
-    try:
-        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        raise RequestError("interruption_rate", value, allowed) from None
-    if isinstance(value, bool) or not 0 <= share < 1:
-        raise RequestError("interruption_rate", value, allowed)
-    return share
 
 
 _USUAL_GPUS = 8

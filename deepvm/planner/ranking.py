@@ -28,16 +28,18 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from deepvm.core.cluster.instances import INTERRUPTION_BANDS, InstanceType
 from deepvm.core.units import MICRO_USD, MOST_USD
-from deepvm.planner.columns import BoolArray, FloatArray, IntArray, TrainingTable
+from deepvm.planner.columns import BoolArray, FloatArray, IntArray, TrainingTable, law_of
 from deepvm.planner.request import PlanRequest
-from deepvm.planner.scoring import TIE
-from deepvm.planner.search.enumeration import Choice, Enumeration
-from deepvm.planner.workload.laws import law_of
+from deepvm.planner.search.enumeration import TIE, Choice, Enumeration
+
+if TYPE_CHECKING:
+    from deepvm.core.training.speed import SpeedUncertainty
 
 # Factors have a hair more, so that rounding does not decide.
 # Prices up to this factor are about the same.
@@ -350,6 +352,22 @@ def _plans(enumeration: Enumeration, within: int) -> Plans:
         late=column(lambda s, rows: s.late[rows]).astype(np.float64),
         apart=apart,
     )
+
+
+def doubt_of(choice: Choice) -> SpeedUncertainty:
+    """In the speed of a plan that trains a model."""
+    law = law_of(choice.curve)
+    assert law is not None  # curves of a model follow from the law
+    return law.doubt(np.array([float(choice.cluster.gpu_count)]))
+
+
+def faster_probability(ahead: float, apart: float) -> float:
+    """Of a plan being more than 1 % faster than another.
+
+    ``ahead``: logarithm of its speed over that of the other; ``apart``: standard deviation of that.
+    """
+    sd = max(apart, 1e-6)
+    return 0.5 * (1 + math.erf((ahead - math.log(CLOSE)) / sd / math.sqrt(2)))
 
 
 def _vcpus(sizes: TrainingTable, rows: IntArray) -> IntArray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -14,19 +15,22 @@ from deepvm.core.answer import Rows
 from deepvm.core.cluster.cluster import Recommendation, Rejection
 from deepvm.core.cluster.instances import Catalog, InstanceType
 from deepvm.core.interval import Interval
-from deepvm.core.units import MICRO_USD, format_usd
-from deepvm.planner.architectures import ON_DEMAND
+from deepvm.core.units import MICRO_USD, format_seconds, format_usd
 from deepvm.planner.candidates import Candidates, gather
-from deepvm.planner.describe import binding, block_of, blocks_of, describe, improvement
-from deepvm.planner.infeasible import Infeasible, infeasible, rejection_of
+from deepvm.planner.columns import ON_DEMAND, law_of
+from deepvm.planner.describe import binding, describe, improvement
+from deepvm.planner.infeasible import Infeasible, infeasible
 from deepvm.planner.ranking import (
     CLOSE,
     cheapest_reaching,
+    doubt_of,
+    faster_probability,
     first,
     most_valuable,
     next_first,
     ranked,
 )
+from deepvm.planner.rejections import too_little_memory
 from deepvm.planner.request import (
     WORK_OBJECTIVES,
     Objective,
@@ -34,15 +38,12 @@ from deepvm.planner.request import (
     PolicyName,
     SolverName,
 )
-from deepvm.planner.scoring import scoring
-from deepvm.planner.search.enumeration import Choice, Enumeration
-from deepvm.planner.search.formulation import SolveStatus
+from deepvm.planner.search.enumeration import Choice, Enumeration, SolveStatus, scoring
 
 if TYPE_CHECKING:
+    from deepvm.planner.measurement import NextMeasurement
+    from deepvm.planner.recovery import Lives
     from deepvm.planner.search.frontier import Frontier
-    from deepvm.planner.workload.measurement import NextMeasurement
-    from deepvm.planner.workload.recovery import Lives
-    from deepvm.planner.workload.trained import WithoutRecomputing
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,22 @@ class TracedLifetimes:
     life_s: float
     factor: float
     first: Recommendation | None
+
+
+WORTH_AN_OPTION = 0.05
+"""A gain in speed."""
+
+
+@dataclass(frozen=True)
+class WithoutRecomputing:
+    """What a plan gains if its activations stay in memory: a share of its speed.
+
+    A batch is then computed in ``passes`` of at most so many ``samples`` on each GPU.
+    """
+
+    gain: float
+    passes: int
+    samples: int
 
 
 @dataclass(frozen=True, repr=False)
@@ -132,7 +149,7 @@ class Recommendations(Rows[Recommendation]):
         if self.request.training is None or not self.configurations:
             return None
         # Slow to import, and only models need it
-        from deepvm.planner.workload.measurement import measure_next
+        from deepvm.planner.measurement import measure_next
 
         return measure_next(self.catalog, self.request)
 
@@ -148,18 +165,35 @@ class Recommendations(Rows[Recommendation]):
         """How long spot VMs of the first plan live, where a model is trained."""
         if self.request.training is None:
             return None
-        from deepvm.planner.workload.recovery import lives_of
+        from deepvm.planner.recovery import lives_of
 
         return lives_of(self.configurations[0].cluster.gpu, self.request)
 
     @property
     def without_recomputing(self) -> WithoutRecomputing | None:
-        """What the first plan gains if it keeps activations, where that is worth an option."""
-        if self.request.training is None:
-            return None
-        from deepvm.planner.workload.trained import without_recomputing
+        """What the first plan gains if it keeps activations.
 
-        return without_recomputing(self.configurations[0], self.request.training)
+        None where they do not fit, that gains little, or was decided by the user.
+        """
+        training = self.request.training
+        if training is None:
+            return None
+        best = self.configurations[0]
+        predicted = best.prediction
+        workload = training.workload
+        if predicted is None or not predicted.checkpointing or workload.checkpointing is not None:
+            return None
+        plain = replace(workload, checkpointing=False)
+        vms = np.array([float(best.cluster.gpu_count)])
+        speed = training.speeds.speed(best.cluster.gpu, plain, vms)
+        if isinstance(speed, str) or not speed.fits[0]:
+            return None
+        gain = float(speed.throughput[0]) / predicted.throughput.value - 1
+        batch = workload.batch_on(speed.gpu_count)
+        passes = math.ceil(batch / float(speed.micro_batch[0]) - 1e-9)
+        if gain < WORTH_AN_OPTION:
+            return None
+        return WithoutRecomputing(gain, passes, math.ceil(batch / passes))
 
     def __repr__(self) -> str:
         """The best cluster and how many more are ranked, or why there are none."""
@@ -182,8 +216,7 @@ def solve(catalog: Catalog, request: PlanRequest) -> Recommendations:
     """Answer a validated request."""
     candidates = gather(catalog, request)
     request = candidates.request
-    blocks = blocks_of(candidates)
-    enumeration = Enumeration.build(blocks, request.plans_of_a_size)
+    enumeration = candidates.plans(request.plans_of_a_size)
     choices = ranked(enumeration, request, request.budget_micro_usd, request.top)
     status = SolveStatus.OPTIMAL
     solver = "frontier"
@@ -192,7 +225,9 @@ def solve(catalog: Catalog, request: PlanRequest) -> Recommendations:
         # Loads PuLP and HiGHS, which the enumeration does without
         from deepvm.planner.search import ilp
 
-        proof = ilp.prove(blocks, request.budget_micro_usd, time_limit_s=request.time_limit_s)
+        proof = ilp.prove(
+            enumeration.blocks, request.budget_micro_usd, time_limit_s=request.time_limit_s
+        )
         status = proof.status
         solver = proof.solver
         found = (proof.choice, enumeration.best(request.budget_micro_usd))
@@ -232,23 +267,24 @@ def _fastest(enumeration: Enumeration, request: PlanRequest, best: Choice) -> bo
 
 def _described(choices: Sequence[Choice], candidates: Candidates) -> Iterator[Recommendation]:
     """The ranked plans, each with the probability that it is faster than the first."""
-    odds: list[float | None] = [None] * len(choices)
-    if candidates.request.training is not None and len(choices) > 1:
-        from deepvm.planner.workload.measurement import doubts_of
-
-        doubts = doubts_of(choices, candidates)
-        odds[1:] = [doubts.better(place, 0) for place in range(1, len(choices))]
-    for rank, (choice, faster) in enumerate(zip(choices, odds, strict=True), start=1):
+    first_plan = choices[0] if choices else None
+    for rank, choice in enumerate(choices, start=1):
         found = describe(choice, candidates, rank, binding(choice, candidates), elsewhere=True)
-        if faster is not None and found.prediction is not None:
-            found = replace(found, prediction=replace(found.prediction, faster_than_first=faster))
+        if first_plan is not None and rank > 1 and found.prediction is not None:
+            speed, first_speed = (
+                float(c.block.sizes.effective[c.size]) for c in (choice, first_plan)
+            )
+            ahead = np.log(speed) - np.log(first_speed)
+            apart = doubt_of(choice).apart(doubt_of(first_plan))
+            odds = faster_probability(float(ahead), float(apart[0]))
+            found = replace(found, prediction=replace(found.prediction, faster_than_first=odds))
         yield found
 
 
 def ranking(catalog: Catalog, request: PlanRequest, count: int) -> Iterator[Recommendation]:
     """The best ``count`` clusters; at most ``request.top`` differ only in memory nodes."""
     candidates = gather(catalog, request)
-    enumeration = Enumeration.build(blocks_of(candidates), request.plans_of_a_size)
+    enumeration = candidates.plans(request.plans_of_a_size)
     choices = ranked(enumeration, request, request.budget_micro_usd, count)
     for place, choice in enumerate(choices, start=1):
         yield describe(choice, candidates, place, binding(choice, candidates))
@@ -283,7 +319,7 @@ def _alternatives(
             continue
         other = replace(request, objective=objective)
         if other.needs_work and not request.needs_work:  # by the others some jobs may never end
-            plans = Enumeration.build(blocks_of(replace(candidates, request=other)))
+            plans = replace(candidates, request=other).plans()
         else:
             plans = enumeration.scored(
                 [replace(b, scoring=scoring(other, b.sizes)) for b in enumeration.blocks]
@@ -303,6 +339,70 @@ def _rejections(candidates: Candidates, enumeration: Enumeration) -> Iterator[Re
         cheapest = prices.get(name)
         if cheapest is None or cheapest > budget:
             yield rejection_of(candidates, name, cheapest)
+
+
+def rejection_of(
+    candidates: Candidates, name: str, cheapest: int | None, cluster: str = ""
+) -> Rejection:
+    """Why a type is in no cluster within the budget.
+
+    ``cheapest``: price of its cheapest cluster, micro-dollars/h, None if there is none;
+    ``cluster``: what that is.
+    """
+    request = candidates.request
+    reserved = candidates.catalog[name].reserved
+    if cheapest is None:
+        own = candidates.only(name)
+        left_s = None if reserved is None else reserved.left_s
+        if reserved is not None and left_s is not None and request.work is not None:
+            took_s = [float(s) for a in own.architectures for s in own.sizes(a).total_s]
+            least_s = min(took_s, default=0.0)
+            takes = "would never end"
+            if math.isfinite(least_s):
+                takes = f"would take {format_seconds(least_s)}"
+            if least_s > left_s:
+                ends = f"its pool ends at {reserved.until}, in {format_seconds(left_s)}"
+                return Rejection(name, "reserved", f"{ends}, and the job {takes}")
+        why = infeasible(own, None)
+        return Rejection(name, why.constraint, why.reason)
+    detail = f"its cheapest cluster{cluster} costs {format_usd(cheapest)} $/h{request.in_all}"
+    lack = lacks_memory(candidates, name)
+    if lack is None:
+        return Rejection(name, "budget", detail)
+    return replace(lack, detail=f"{lack.detail}; {detail}")
+
+
+def lacks_memory(candidates: Candidates, name: str) -> Rejection | None:
+    """What memory a type lacks, where nothing else keeps clusters with it above the budget."""
+    request = candidates.request
+    own = candidates.only(name)
+    instance = candidates.catalog[name]
+    if request.work is not None and request.work.constrained:
+        return None  # how long a cluster would take whose memory is too small is unknown
+    if instance.gpu is None:
+        enough = np.maximum(own.tier.share_bytes, own.tier.needed_bytes)
+        tiered = tuple(a for a in own.architectures if a.tiered)
+        own = replace(own, architectures=tiered, tier=replace(own.tier, share_bytes=enough))
+    elif request.training is None or all((g.k > 0).all() for g in own.gpus):
+        return None
+    else:
+        plain = replace(request, objective=Objective.THROUGHPUT, work=None, training=None)
+        gpus = tuple(replace(g, k=np.ones(len(g.k))) for g in own.gpus)
+        own = replace(own, request=plain, gpus=gpus)
+    plan = own.plans().cheapest()
+    if plan is None or plan.price > request.budget_micro_usd:
+        return None
+    if instance.gpu is None:
+        rule = candidates.catalog.memory_nodes
+        return Rejection(name, "memory", too_little_memory(instance, request, rule))
+    law = law_of(own.gpus[0].curve)
+    if law is None:
+        needs = ""
+    else:
+        needs = law.speed_of(np.array([float(plan.cluster.gpu_count)])).needs
+    if needs:
+        return Rejection(name, "gpu-memory", needs)
+    return None
 
 
 NEARLY = 0.95
@@ -346,8 +446,8 @@ def _on_demand(enumeration: Enumeration, candidates: Candidates) -> Recommendati
         if ON_DEMAND not in candidates.architectures:
             gathered = gather(candidates.catalog, request)
             candidates = replace(gathered, reference=candidates.reference or gathered.reference)
-        candidates = replace(candidates, request=request)
-        plans = Enumeration.build([block_of(ON_DEMAND, candidates)])
+        candidates = replace(candidates, request=request, architectures=(ON_DEMAND,))
+        plans = candidates.plans()
     choice = first(plans, request, request.budget_micro_usd)
     if choice is None:
         return None

@@ -21,7 +21,7 @@ from deepvm.planner.columns import FloatArray, IntArray
 from deepvm.planner.ranking import QUARTER, Plans, band_of
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
-from deepvm.planner.scoring import tie_floor
+from deepvm.planner.search.enumeration import tie_floor
 
 if TYPE_CHECKING:
     from deepvm.core.training.speed import SpeedUncertainty

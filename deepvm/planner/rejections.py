@@ -20,8 +20,8 @@ from deepvm.core.meanings import meant_gpu, not_rented
 from deepvm.core.spelling import examples
 from deepvm.core.units import GIB
 from deepvm.errors import RequestError
+from deepvm.planner.columns import law_of
 from deepvm.planner.request import ANY_NUMBER, Generation, PlanRequest, Range
-from deepvm.planner.workload.laws import law_of
 
 UNLIMITED = 2**31  # stands for "no quota" in a column of counts
 

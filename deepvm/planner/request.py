@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from deepvm.core.bill.extras import Extras
 from deepvm.core.cluster.instances import Catalog, Quota, refuse_twice
 from deepvm.core.options import option_of
-from deepvm.core.units import Money, budget_micro_usd, format_bytes, to_decimal
+from deepvm.core.units import Money, budget_micro_usd, format_bytes, parse_seconds, to_decimal
 from deepvm.errors import RequestError
 from deepvm.planner.options import CpuArchitecture as CpuArchitecture
 from deepvm.planner.options import Generation as Generation
@@ -265,11 +265,12 @@ def _with_work(request: PlanRequest, options: PlanOptions) -> PlanRequest:
     given = _part("work", options)
     if options.job is not None:
         given = {"job": options.job, **given}
-    if training is not None:
-        from deepvm.planner.job_forecast import known_life_s
 
-        life_s = known_life_s(given.pop("mttp", None), given.pop("interruption_rate", None))
-        request = replace(request, life_s=life_s)
+    def taken_life_s() -> float | None:
+        return known_life_s(given.pop("mttp", None), given.pop("interruption_rate", None))
+
+    if training is not None:
+        request = replace(request, life_s=taken_life_s())
     amount = training is not None and training.workload.samples is not None
     if not given and not amount and not request.needs_work:
         return request
@@ -282,10 +283,45 @@ def _with_work(request: PlanRequest, options: PlanOptions) -> PlanRequest:
         raise RequestError(option, value, allowed)
     from deepvm.planner.job_forecast import Work  # slow to import, and only needed for jobs
 
-    work = Work.parse(**given, checkpoint_bytes=request.checkpoint_bytes, training=training)
+    life_s = taken_life_s()
+    work = Work.parse(
+        **given, life_s=life_s, checkpoint_bytes=request.checkpoint_bytes, training=training
+    )
     if training is None and options.objective is None:
         request = replace(request, objective=Objective.MAKESPAN)
     return replace(request, work=work)
+
+
+def known_life_s(mttp: str | float | None, interruption_rate: str | float | None) -> float | None:
+    """Mean life of a spot VM known to the user, s (infinite: no losses); None if not given.
+
+    Raises a RequestError for both figures together, and for one that cannot be.
+    """
+    if mttp is not None and interruption_rate is not None:
+        raise RequestError(
+            "interruption_rate", interruption_rate, "either --mttp or --interruption-rate"
+        )
+    if mttp is not None:
+        return parse_seconds(mttp, "mttp")
+    if interruption_rate is None:
+        return None
+    from deepvm.core.preemption.interruption_bands import mean_life_s
+
+    return mean_life_s(_share(interruption_rate))
+
+
+def _share(value: str | float) -> float:
+    allowed = (
+        "the share of VMs that is preempted in a month, from 0 and below 100 %, such as 10% or 0.1"
+    )
+    text = str(value).strip()
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        raise RequestError("interruption_rate", value, allowed) from None
+    if isinstance(value, bool) or not 0 <= share < 1:
+        raise RequestError("interruption_rate", value, allowed)
+    return share
 
 
 class MeasuredTables(Protocol):

@@ -13,10 +13,9 @@ from deepvm.core.cluster.instances import Catalog, InstanceType
 from deepvm.core.units import budget_micro_usd, counted, to_decimal
 from deepvm.errors import RequestError
 from deepvm.planner.candidates import gather
-from deepvm.planner.describe import blocks_of, describe
+from deepvm.planner.describe import describe
 from deepvm.planner.ranking import first
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
-from deepvm.planner.search.enumeration import Enumeration
 
 if TYPE_CHECKING:
     from deepvm.core.training.workload import Workload
@@ -85,7 +84,7 @@ def solve_budgets(
 ) -> Sweep:
     """Answer every budget, $/h, for every policy: one row each, budgets first, as given."""
     gathered = [gather(catalog, replace(request, policy=policy)) for policy in policies]
-    enumerations = [Enumeration.build(blocks_of(candidates)) for candidates in gathered]
+    enumerations = [candidates.plans() for candidates in gathered]
     rows = []
     for budget in budgets:
         for candidates, enumeration in zip(gathered, enumerations, strict=True):

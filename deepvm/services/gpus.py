@@ -18,8 +18,8 @@ from deepvm.core.training.hardware import WITHOUT_WHEELS
 from deepvm.core.training.speed import Source, Training, TrainingSpeed
 from deepvm.core.training.workload import Workload
 from deepvm.errors import RequestError
+from deepvm.planner.candidates import speed_of_one
 from deepvm.planner.request import with_tables
-from deepvm.planner.workload.trained import speed_of_one
 
 _HOUR_S = 3600
 

@@ -371,7 +371,7 @@ def check(options: PlanFlags) -> None:
     Raises RequestError or DataError.
     """
     from deepvm.core.units import parse_seconds, to_decimal
-    from deepvm.planner.request import PlanRequest
+    from deepvm.planner.request import PlanRequest, known_life_s
 
     # What needs a catalog, and what means something only with it.
     names = ("mttp", "interruption_rate", "work", "save_policy", "deadline", "total_budget")
@@ -384,8 +384,6 @@ def check(options: PlanFlags) -> None:
     if options.total_budget is not None:
         to_decimal(options.total_budget, "total_budget")
     if options.mttp not in (None, HISTORY) or options.interruption_rate is not None:
-        from deepvm.planner.job_forecast import known_life_s  # slow to import
-
         known_life_s(options.mttp, options.interruption_rate)
     if options.simulate is not None:
         from deepvm.services.simulated_ranking import read_runs

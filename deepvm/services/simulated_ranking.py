@@ -21,7 +21,7 @@ from deepvm.planner.recommend import (
     first_if_lives_change,
     ranking,
 )
-from deepvm.planner.search.formulation import SolveStatus
+from deepvm.planner.search.enumeration import SolveStatus
 
 if TYPE_CHECKING:
     from deepvm.core.cluster.instances import InstanceType
@@ -296,7 +296,7 @@ class _Simulator:
     def _job(self, r: Recommendation, work: Work) -> Job:
         job = work.job_on(r.cluster, r.throughput, self.reference)
         if self.request.training is not None:
-            from deepvm.planner.workload.recovery import as_counted
+            from deepvm.planner.recovery import as_counted
 
             job = as_counted(job, r.cluster, self.request)
         return replace(job, spot_usd_per_hour=1 / job.vms)  # a cluster of 1 $/h

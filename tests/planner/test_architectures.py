@@ -17,12 +17,10 @@ from support.planner.strategies import Case, cases
 from support.planning import explain, recommend
 
 from deepvm.core.cluster.instances import Catalog, Market, Quota, ZonePrice
-from deepvm.planner.architectures import REGISTRY, Architecture
+from deepvm.planner.columns import REGISTRY, Architecture
 from deepvm.planner.request import PlanRequest
-from deepvm.planner.search.enumeration import Block
-from deepvm.planner.search.formulation import Formulation, SolveStatus, formulate
-from deepvm.planner.search.ilp import decode
-from deepvm.planner.search.solver import IntegerProgram
+from deepvm.planner.search.enumeration import Block, SolveStatus
+from deepvm.planner.search.ilp import Formulation, IntegerProgram, decode, formulate
 from deepvm.services.recommend import sweep
 
 UNDER_CONTRACT = {

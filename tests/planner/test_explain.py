@@ -22,7 +22,7 @@ from deepvm.errors import RequestError
 from deepvm.planner.explain import WhyNot, why_not
 from deepvm.planner.recommend import Recommendations, solve
 from deepvm.planner.request import PlanRequest, PolicyName, SolverName
-from deepvm.planner.search.formulation import SolveStatus
+from deepvm.planner.search.enumeration import SolveStatus
 
 SCALING = (RingSpeedup(0.0, 0.0),)
 CPUS = set(PAPER_CPUS)

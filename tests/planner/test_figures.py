@@ -17,8 +17,7 @@ from support.planning import recommend
 from deepvm.core.cluster.instances import Catalog
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.request import WORK_OBJECTIVES, Objective, PlanRequest, PolicyName, SolverName
-from deepvm.planner.search.enumeration import Enumeration
-from deepvm.planner.search.formulation import SolveStatus
+from deepvm.planner.search.enumeration import Enumeration, SolveStatus
 from deepvm.planner.sweep import parse_budgets
 from deepvm.services.recommend import sweep
 

@@ -32,7 +32,7 @@ from deepvm.core.preemption.savepolicy import parse_policy
 from deepvm.errors import RequestError
 from deepvm.planner.job_forecast import Work
 from deepvm.planner.recommend import solve
-from deepvm.planner.request import Objective, PlanRequest, PolicyName
+from deepvm.planner.request import Objective, PlanRequest, PolicyName, known_life_s
 from deepvm.reports.documents import to_json
 from deepvm.reports.plans.recommendation_documents import document
 from deepvm.simulator.monte_carlo import simulate
@@ -57,8 +57,11 @@ class Asked:
     work: Work
 
 
-def work(**options: object) -> Work:
-    found = Work.parse(job=JOB, **options)  # type: ignore[arg-type]
+def work(
+    mttp: str | float | None = None, interruption_rate: str | float | None = None, **options: object
+) -> Work:
+    life_s = known_life_s(mttp, interruption_rate)
+    found = Work.parse(job=JOB, life_s=life_s, **options)  # type: ignore[arg-type]
     assert found is not None
     return found
 
@@ -228,7 +231,7 @@ def test_how_often_machines_are_taken_away() -> None:
     assert known is not None and known.life_s(slow) == 7200
     # A list of lives is the job's own; what is said beside it is said of all of them.
     many = replace(JOB, mttp_s=(3600.0, 7200.0))
-    listed, told = Work.parse(job=many), Work.parse(job=many, mttp="1h")
+    listed, told = Work.parse(job=many), Work.parse(job=many, life_s=3600.0)
     assert listed is not None and listed.job.mttp_s == (3600.0, 7200.0)
     assert told is not None and told.job.mttp_s == (3600.0,)
 

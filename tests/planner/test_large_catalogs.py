@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from deepvm.catalog.store import load_catalog
-from deepvm.planner.architectures import REGISTRY
+from deepvm.planner.columns import REGISTRY
 from deepvm.planner.recommend import solve
 from deepvm.planner.request import PlanRequest, SolverName
 

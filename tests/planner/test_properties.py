@@ -21,8 +21,7 @@ from deepvm.core.cluster.cluster import Cluster, Recommendation
 from deepvm.core.cluster.instances import Catalog, Market
 from deepvm.planner.recommend import Recommendations, solve
 from deepvm.planner.request import Objective, PlanOptions, PlanRequest, PolicyName, SolverName
-from deepvm.planner.search.enumeration import Enumeration
-from deepvm.planner.search.formulation import SolveStatus
+from deepvm.planner.search.enumeration import Enumeration, SolveStatus
 from deepvm.planner.sweep import parse_budgets
 from deepvm.services.recommend import sweep
 

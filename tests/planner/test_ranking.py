@@ -13,8 +13,7 @@ from support.planning import recommend
 from deepvm.core.cluster.instances import Market, Quota
 from deepvm.core.cluster.speedup import HybridSpeedup, MeasuredSpeedup
 from deepvm.planner.request import PlanRequest
-from deepvm.planner.search.enumeration import Enumeration
-from deepvm.planner.search.formulation import SolveStatus
+from deepvm.planner.search.enumeration import Enumeration, SolveStatus
 
 
 def test_it_is_a_sequence() -> None:

@@ -14,7 +14,7 @@ from support.planning import recommend
 from deepvm.catalog.store import load_catalog
 from deepvm.core.cluster.instances import Catalog, Gpu
 from deepvm.core.cluster.speedup import RingSpeedup
-from deepvm.planner.search.formulation import SolveStatus
+from deepvm.planner.search.enumeration import SolveStatus
 
 SOURCE = SHARED / "data" / "aws" / "catalog_us-east-1.csv"
 # Invented ratios, good enough to make types differ; the measured ones are T4 377 and A10G 696.

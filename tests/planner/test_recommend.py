@@ -12,7 +12,7 @@ from deepvm.core.cluster.instances import Quota
 from deepvm.core.cluster.speedup import MeasuredSpeedup, RingSpeedup
 from deepvm.errors import MissingDataError, RequestError
 from deepvm.planner.request import PolicyName
-from deepvm.planner.search.formulation import SolveStatus
+from deepvm.planner.search.enumeration import SolveStatus
 from deepvm.planner.sweep import parse_budgets
 
 

@@ -31,7 +31,7 @@ TABLES = {
     "models": "deepvm.catalog.published.workloads:presets",
     "clouds": "deepvm.catalog.clouds:CLOUDS",
     "catalogs": "deepvm.catalog.store:catalog_names",
-    "architectures": "deepvm.planner.architectures:REGISTRY",
+    "architectures": "deepvm.planner.columns:REGISTRY",
     "save policies": "deepvm.core.preemption.savepolicy:POLICIES",
     "profiled models": "deepvm.services.profile.options:MODELS",
 }

@@ -13,7 +13,7 @@ from deepvm.core.cluster.instances import Catalog
 from deepvm.core.units import MICRO_USD
 from deepvm.planner.candidates import Candidates, gather
 from deepvm.planner.columns import BoolArray, FloatArray, IntArray
-from deepvm.planner.describe import blocks_of, describe, improvement
+from deepvm.planner.describe import describe, improvement
 from deepvm.planner.ranking import first, firsts
 from deepvm.planner.request import PlanRequest
 from deepvm.planner.search.enumeration import Choice, Enumeration
@@ -95,7 +95,7 @@ def frontier_of(
     ``rejections``: types that are in no feasible cluster.
     """
     candidates = gather(catalog, request)
-    enumeration = Enumeration.build(blocks_of(candidates))
+    enumeration = candidates.plans()
     cheapest = enumeration.cheapest()
     most = AS_FAR_AS * max(request.budget_micro_usd, 0 if cheapest is None else cheapest.price)
     found = list(firsts(enumeration, most) if request.weighs_doubt else _bests(enumeration, most))

@@ -5,25 +5,302 @@ below the solver's tolerance, and the solver returns a dearer memory tier even a
 plan is found lexicographically: the best value, then the lowest price, then the fewest memory nodes
 and the first names. Each solution is checked in whole numbers. A wrong one is reported, not
 repaired: the enumeration has the answer anyway.
+
+All coefficients are whole numbers (micro-dollars, bytes, vCPUs, VMs), so that a solver's
+floating-point solution can be checked exactly.
+
+The variables are x (one-hot over (v, n)) and, in a tiered architecture, y (one-hot over w) and m
+(memory nodes of each w, 0 where y is 0). Saturation (eq. 7) stays linear without a big M: n_sat(v,
+w) is the smaller of the two VMs' own values, so n < n_sat m splits into one row each. For v, m >=
+floor(n/n_sat(v)) + 1 is a constant of (v, n); for w, all m but the chosen one are 0, so n + 1 <=
+sum of n_sat(w) m(w) says the same as n < n_sat(w) m(w) in whole numbers.
+
+Memory (eq. 6, of nodes that share a version): share(w) m >= f s. In whole numbers that is m >=
+ceil(f s / share(w)), so the row is: sum of m(w) >= sum of ceil(f s / share(w)) y(w). In bytes its
+coefficients would be 1e11, and a byte that is lacking would drown in the solver's tolerance.
+
+PuLP builds the program, HiGHS solves it in process; no other module uses them.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
+import pulp
 
-from deepvm.planner.columns import UNLIMITED_USD, IntArray
-from deepvm.planner.scoring import tie_floor
-from deepvm.planner.search.enumeration import Block, Choice, price_order, skyband, useful_tier
-from deepvm.planner.search.formulation import SolveStatus, formulate
-from deepvm.planner.search.solver import SOLVER, IntegerProgram, NoProof
+from deepvm.core.cluster.instances import Market, quota_limit
+from deepvm.errors import SolverError
+from deepvm.planner.columns import UNLIMITED_USD, IntArray, MemoryNodeTable, TrainingTable
+from deepvm.planner.options import MOST_NODES
+from deepvm.planner.search.enumeration import (
+    Block,
+    Choice,
+    SolveStatus,
+    price_order,
+    skyband,
+    tie_floor,
+    useful_tier,
+)
 
+SOLVER = "highs"
+_Terms = tuple[tuple[int, float], ...]
 # Solutions that break a row within the solver's tolerance before the solver is given up
 _MOST_TRIES = 50
 _LOOSE = 1e-6  # relative slack in the row that keeps a value
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """Sum of coefficient x variable, compared with a bound.
+
+    ``terms`` are (variable, coefficient) pairs.
+
+    ``name``: ``budget``, ``quota``, ``memory``, ``saturation`` ...; ``choose`` for what makes a
+    solution a plan.
+    """
+
+    name: str
+    terms: tuple[tuple[int, int], ...]
+    sense: Literal["<=", "=="]
+    bound: int
+
+    def holds(self, values: Sequence[int]) -> bool:
+        """Whether it holds, exactly."""
+        left = sum(coefficient * values[variable] for variable, coefficient in self.terms)
+        if self.sense == "<=":
+            return left <= self.bound
+        return left == self.bound
+
+
+@dataclass(frozen=True)
+class Formulation:
+    """An integer program without its objective, which changes from stage to stage.
+
+    ``upper``: whole-number variables by name, from 0 to this bound; ``prices``: micro-dollars an
+    hour of each.
+    """
+
+    upper: Mapping[str, int]
+    constraints: tuple[Constraint, ...]
+    prices: tuple[int, ...]
+
+    def violated(self, values: Sequence[int]) -> tuple[str, ...]:
+        """Names of the constraints that these values break."""
+        return tuple(dict.fromkeys(c.name for c in self.constraints if not c.holds(values)))
+
+
+def formulate(sizes: TrainingTable, tier: MemoryNodeTable | None, budget: int) -> Formulation:
+    """The integer program for a budget in micro-dollars/h; ``tier``: None without memory nodes."""
+    upper = {f"x_{row}": 1 for row in range(len(sizes))}
+    prices = tuple(sizes.price.tolist())
+    counts = range(0)
+    rows = [Constraint("choose", tuple((x, 1) for x in range(len(sizes))), "==", 1)]
+    if tier is not None:
+        needed = tier.needed(sizes.count, sizes.n_sat).max(axis=0)
+        most = np.minimum(np.minimum(needed, tier.max_count), budget // tier.price).tolist()
+        upper |= {f"y_{w}": 1 for w in range(len(tier))} | {
+            f"m_{w}": limit for w, limit in enumerate(most)
+        }
+        prices += (*([0] * len(tier)), *tier.price.tolist())
+        counts = range(len(sizes) + len(tier), len(upper))
+        rows += _memory_rows(sizes, tier, most)
+    # DeepVM eq. 3, 5
+    rows.append(
+        Constraint("budget", tuple((v, p) for v, p in enumerate(prices) if p), "<=", budget)
+    )
+    rows += [*_total_budget_row(prices, sizes), *_quota_rows(sizes, tier, counts)]
+    return Formulation(upper, tuple(rows), prices)
+
+
+def _memory_rows(
+    sizes: TrainingTable, tier: MemoryNodeTable, most: Sequence[int]
+) -> Iterator[Constraint]:
+    """One type of memory nodes, enough for f x s (eq. 6) and n (eq. 7), in the size's zone."""
+    types = range(len(sizes), len(sizes) + len(tier))
+    counts = range(types.stop, types.stop + len(tier))
+    yield Constraint("choose", tuple((y, 1) for y in types), "==", 1)
+    for y, m, limit in zip(types, counts, most, strict=True):
+        yield Constraint("choose", ((m, 1), (y, -limit)), "<=", 0)
+    for_versions = zip(types, tier.for_versions.tolist(), strict=True)
+    yield Constraint("memory", (*for_versions, *((m, -1) for m in counts)), "<=", 0)
+    for_senders = (sizes.count // sizes.n_sat + 1).tolist()
+    yield Constraint("saturation", (*enumerate(for_senders), *((m, -1) for m in counts)), "<=", 0)
+    served = ((m, -limit) for m, limit in zip(counts, tier.n_sat.tolist(), strict=True))
+    yield Constraint("saturation", (*enumerate(sizes.count.tolist()), *served), "<=", -1)
+    for w, y in enumerate(types):
+        apart = np.flatnonzero(~tier.offered[w, sizes.memory_set]).tolist()
+        if apart:
+            yield Constraint("zone", ((y, 1), *((x, 1) for x in apart)), "<=", 1)
+
+
+def _total_budget_row(prices: Sequence[int], sizes: TrainingTable) -> Iterator[Constraint]:
+    """Price x expected time <= total budget: price of size and nodes, less its limit, <= 0."""
+    limits = sizes.most_usd.tolist()
+    nodes = prices[len(sizes) :]
+    # The dearest plan: one size, and at most one node more than VMs train. A higher limit is none.
+    most = max(prices[: len(sizes)], default=0) + (MOST_NODES + 1) * max(nodes, default=0)
+    if limits and min(limits) < most:
+        terms = tuple(
+            (v, p - (min(limits[v], most) if v < len(limits) else 0)) for v, p in enumerate(prices)
+        )
+        yield Constraint("total-budget", terms, "<=", 0)
+
+
+def _quota_rows(
+    sizes: TrainingTable, tier: MemoryNodeTable | None, counts: Sequence[int]
+) -> Iterator[Constraint]:
+    """VCPUs per family and market within quotas (DeepVM V-A); ``counts``: of memory nodes."""
+    for market, used in ((Market.SPOT, sizes.spot), (Market.ON_DEMAND, sizes.on_demand)):
+        chosen = zip(sizes.type_index.tolist(), used.tolist(), strict=True)
+        units = [(x, sizes.types[t], n) for x, (t, n) in enumerate(chosen)]
+        if tier is not None and market is Market.ON_DEMAND:
+            units += [(m, t, 1) for m, t in zip(counts, tier.types, strict=True)]
+        for family in dict.fromkeys(t.quota_family for _, t, _ in units):
+            limit = quota_limit(sizes.quotas, family, market)
+            terms = tuple((v, n * t.vcpus) for v, t, n in units if n and t.quota_family == family)
+            if limit is not None and terms:
+                yield Constraint("quota", terms, "<=", limit)
+
+
+class NoProof(Exception):
+    """The solver has no proven answer; ``status`` says why."""
+
+    def __init__(self, status: SolveStatus) -> None:
+        """Keep the status."""
+        super().__init__(status.value)
+        self.status = status
+
+
+def _backend(seconds: float) -> Any:
+    # Gaps of 0: the default relative gap of 1e-4 would accept a plan that is not the best. One
+    # thread: the programs are small, and starting a thread pool costs more than solving them. No
+    # feasibility jump, which takes half the time of a small program to find a first solution that
+    # presolve and rounding find as well. Releases before 1.11 ignore the option.
+    return _Highs(
+        msg=False,
+        gapRel=0.0,
+        gapAbs=0.0,
+        threads=1,
+        timeLimit=seconds,
+        mip_heuristic_run_feasibility_jump=False,
+    )
+
+
+class _Highs(pulp.HiGHS):  # type: ignore[misc]  # PuLP is not typed
+    """HiGHS with all variables made integer at once: PuLP does it one by one, in quadratic time."""
+
+    def buildSolverModel(self, lp: Any) -> None:  # noqa: N802  the name is PuLP's
+        from highspy import HighsVarType
+
+        self.mip = False
+        super().buildSolverModel(lp)
+        count = lp.solverModel.getNumCol()
+        columns = np.arange(count, dtype=np.int32)
+        kinds = np.full(count, HighsVarType.kInteger)
+        lp.solverModel.changeColsIntegrality(count, columns, kinds)
+
+
+class IntegerProgram:
+    """A formulation that is narrowed and solved for several objectives in turn; not thread-safe."""
+
+    def __init__(self, formulation: Formulation, *, deadline: float) -> None:
+        """Load a formulation; ``deadline``: a ``time.monotonic()``.
+
+        Raises a SolverError if HiGHS cannot run here.
+        """
+        if not _backend(1.0).available():
+            raise SolverError(
+                "HiGHS cannot be run here: pip install highspy, or plan with --solver frontier"
+            )
+        self._deadline = deadline
+        self._upper = list(formulation.upper.items())
+        self._rows = [_reduced(c.terms, c.bound, c.sense) for c in formulation.constraints]
+
+    def add(self, terms: Iterable[tuple[int, float]], bound: float) -> None:
+        """Add a ``<=`` row with whole or real coefficients."""
+        self._rows.append(_reduced(tuple(terms), bound, "<="))
+
+    def close(self, variables: Iterable[int]) -> None:
+        """Fix variables at 0."""
+        for variable in variables:
+            self._upper[variable] = (self._upper[variable][0], 0)
+
+    def minimise(self, objective: Mapping[int, float]) -> tuple[int, ...]:
+        """Solve for one objective: the values of the variables, rounded and unchecked.
+
+        Raises :class:`NoProof`.
+        """
+        seconds = self._deadline - time.monotonic()
+        if seconds <= 0:
+            raise NoProof(SolveStatus.TIME_LIMIT)
+        problem, variables = self._build(objective)
+        try:
+            problem.solve(_backend(seconds))
+        except (pulp.PulpSolverError, IndexError):
+            # IndexError: HiGHS refuses a row with a coefficient of 1e15 or more, and PuLP looks for
+            # its value.
+            raise NoProof(SolveStatus.NUMERICAL) from None
+        if problem.status == pulp.LpStatusInfeasible:
+            raise NoProof(SolveStatus.INFEASIBLE)
+        if problem.status != pulp.LpStatusOptimal or problem.sol_status != pulp.LpSolutionOptimal:
+            late = time.monotonic() >= self._deadline
+            raise NoProof(SolveStatus.TIME_LIMIT if late else SolveStatus.NUMERICAL)
+        found = {index: v.varValue for index, v in variables.items()}
+        if all(x is None for x in found.values()):
+            raise NoProof(SolveStatus.NUMERICAL)
+        # A variable in no row and no objective never reaches the solver; any value will do.
+        return tuple(round(found.get(i) or 0) for i in range(len(self._upper)))
+
+    def _build(self, objective: Mapping[int, float]) -> tuple[Any, dict[int, Any]]:
+        """The whole PuLP problem, and its variables that are not fixed at 0."""
+        with warnings.catch_warnings():
+            # PuLP 3.3 warns of PuLP 4 at nearly every call; the dependency is pinned below 4.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            problem = pulp.LpProblem("deepvm", pulp.LpMinimize)
+            variables = {
+                index: problem.add_variable(name, 0, upper, pulp.LpInteger)
+                for index, (name, upper) in enumerate(self._upper)
+                if upper
+            }
+
+            def expression(terms: Iterable[tuple[int, float]]) -> Any:
+                return pulp.LpAffineExpression(
+                    [(variables[v], c) for v, c in terms if v in variables]
+                )
+
+            problem.setObjective(expression(objective.items()))
+            for number, (terms, bound, sense) in enumerate(self._rows):
+                if sense == "<=":
+                    compare = pulp.LpConstraintLE
+                else:
+                    compare = pulp.LpConstraintEQ
+                problem.addConstraint(
+                    pulp.LpConstraint(expression(terms), compare, f"r_{number}", bound)
+                )
+        return problem, variables
+
+
+def _reduced(terms: _Terms, bound: float, sense: str) -> tuple[_Terms, float, str]:
+    """A row divided by the greatest common divisor of its coefficients, if they are whole.
+
+    Micro-dollars become small.
+
+    A bound of ``<=`` is rounded down, which loses no whole-number solution.
+    """
+    whole = [c for _, c in terms if isinstance(c, int)]
+    divisor = 0
+    if len(whole) == len(terms):
+        divisor = math.gcd(*whole)
+    if not divisor:
+        return terms, bound, sense
+    reduced = tuple((v, int(c) // divisor) for v, c in terms)
+    return reduced, bound // divisor if sense == "<=" else bound / divisor, sense
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from deepvm.catalog.published.workloads import presets
 from deepvm.core.training.speed import Training
-from deepvm.planner.workload.measurement import REPEATS, NextMeasurement
+from deepvm.planner.measurement import REPEATS, NextMeasurement
 from deepvm.profiling.workload.spec import DTYPES, PRESETS
 from deepvm.reports.pages import sentences
 

@@ -16,7 +16,7 @@ from deepvm.core.units import counted, format_seconds, format_usd
 from deepvm.planner.ranking import LITTLE
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
-from deepvm.planner.search.formulation import SolveStatus
+from deepvm.planner.search.enumeration import SolveStatus
 from deepvm.reports.plans.sources import quota_needs, refresh_command
 from deepvm.reports.plans.words import (
     about,

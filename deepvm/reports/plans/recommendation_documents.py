@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from deepvm.core.training.speed import Training
     from deepvm.planner.explain import WhyNot
     from deepvm.planner.job_forecast import Work
-    from deepvm.planner.workload.measurement import NextMeasurement
+    from deepvm.planner.measurement import NextMeasurement
 
 EXPLAIN_VERSION = "deepvm.explain/1"
 

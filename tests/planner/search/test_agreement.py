@@ -10,7 +10,7 @@ from support.planner.agreement import NumericalTrouble, assert_agree, blocks_for
 from support.planner.strategies import Case, cases
 
 from deepvm.planner.recommend import solve
-from deepvm.planner.search.formulation import SolveStatus
+from deepvm.planner.search.enumeration import SolveStatus
 
 
 @settings(max_examples=examples(1200))

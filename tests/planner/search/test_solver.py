@@ -32,10 +32,9 @@ from deepvm.core.cluster.speedup import RingSpeedup
 from deepvm.errors import SolverError
 from deepvm.planner.recommend import Recommendations, solve
 from deepvm.planner.request import PlanRequest
-from deepvm.planner.search import ilp, solver
-from deepvm.planner.search.enumeration import Block
-from deepvm.planner.search.formulation import Constraint, Formulation, SolveStatus
-from deepvm.planner.search.solver import IntegerProgram, NoProof
+from deepvm.planner.search import ilp
+from deepvm.planner.search.enumeration import Block, SolveStatus
+from deepvm.planner.search.ilp import Constraint, Formulation, IntegerProgram, NoProof
 
 NEVER = float("inf")
 
@@ -106,7 +105,7 @@ class TestProgram:
 
 class TestBackend:
     def test_it_is_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(solver, "_backend", lambda seconds: pulp.COIN_CMD(path="/nowhere/cbc"))
+        monkeypatch.setattr(ilp, "_backend", lambda seconds: pulp.COIN_CMD(path="/nowhere/cbc"))
         with pytest.raises(SolverError, match="pip install highspy"):
             recommend(paper(), 3)
         assert len(recommend(paper(), 3, solver="frontier")) == 3
@@ -114,7 +113,7 @@ class TestBackend:
     def test_it_cannot_be_run(self, monkeypatch: pytest.MonkeyPatch) -> None:
         p = program(row({0: 1}, "<=", 3))
         monkeypatch.setattr(
-            solver, "_backend", lambda seconds: pulp.COIN_CMD(path="/nowhere/cbc", msg=False)
+            ilp, "_backend", lambda seconds: pulp.COIN_CMD(path="/nowhere/cbc", msg=False)
         )
         assert stop(p, {0: -1.0}) is SolveStatus.NUMERICAL  # COIN_CMD raises PulpSolverError
 
@@ -207,7 +206,7 @@ class Liar:
 def deceived(
     monkeypatch: pytest.MonkeyPatch, answer: Callable[[dict[str, Any]], dict[str, float] | None]
 ) -> None:
-    monkeypatch.setattr(solver, "_backend", lambda seconds: Liar(answer))
+    monkeypatch.setattr(ilp, "_backend", lambda seconds: Liar(answer))
 
 
 class TestLies:
@@ -258,7 +257,7 @@ class TestLies:
                 return status
 
         options = {"msg": False, "gapRel": 0.0, "gapAbs": 0.0, "threads": 1}
-        monkeypatch.setattr(solver, "_backend", lambda seconds: Wrong(timeLimit=60, **options))
+        monkeypatch.setattr(ilp, "_backend", lambda seconds: Wrong(timeLimit=60, **options))
         self.assert_right_and_in_doubt(recommend(paper(), 3), "numerical trouble")
         assert lies
 
@@ -276,7 +275,7 @@ class TestLies:
                 lp.assignStatus(pulp.LpStatusInfeasible, pulp.LpSolutionInfeasible)
                 return pulp.LpStatusInfeasible
 
-        monkeypatch.setattr(solver, "_backend", lambda seconds: Forgetful(msg=False))
+        monkeypatch.setattr(ilp, "_backend", lambda seconds: Forgetful(msg=False))
         blocks = blocks_for(paper(), PlanRequest(budget=Decimal(3), architectures=("tiering",)))
         assert ilp.prove(blocks, 3_000_000, time_limit_s=60) == ilp.SolverResult(
             SolveStatus.NUMERICAL, None, "highs"
@@ -424,5 +423,5 @@ def test_nothing_is_written_to_stdout(capfd: pytest.CaptureFixture[str]) -> None
     """HiGHS 1.16 prints a banner from C++ whatever its options say: before the JSON of `recommend
     -o json`.
     """
-    assert recommend(paper(), 3).solver == solver.SOLVER
+    assert recommend(paper(), 3).solver == ilp.SOLVER
     assert capfd.readouterr() == ("", "")

@@ -7,16 +7,15 @@ from collections.abc import Sequence
 
 from deepvm.core.cluster.instances import Catalog
 from deepvm.planner.candidates import gather
-from deepvm.planner.describe import blocks_of
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
 from deepvm.planner.search import ilp
-from deepvm.planner.search.enumeration import Block, Choice, Enumeration
-from deepvm.planner.search.formulation import SolveStatus
+from deepvm.planner.search.enumeration import Block, Choice, Enumeration, SolveStatus
 from support.oracle import Plan
 
 
 def blocks_for(shop: Catalog, request: PlanRequest) -> tuple[Block, ...]:
-    return blocks_of(gather(shop, request))
+    candidates = gather(shop, request)
+    return tuple(map(candidates.block, candidates.architectures))
 
 
 def enumerated(blocks: Sequence[Block], request: PlanRequest) -> list[Choice]:

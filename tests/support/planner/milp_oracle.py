@@ -18,7 +18,7 @@ import pulp
 
 TOLERANCE = 1e-4  # rows may be broken by 1e-6
 OPTIONS: dict[str, Any] = {"msg": False, "gapRel": 0.0, "gapAbs": 0.0, "threads": 1}
-OPTIONS["mip_heuristic_run_feasibility_jump"] = False  # as in deepvm.planner.search.solver
+OPTIONS["mip_heuristic_run_feasibility_jump"] = False  # as in deepvm.planner.search.ilp
 
 
 class Program(NamedTuple):

@@ -14,8 +14,9 @@ from deepvm.catalog.published.performance import PublishedPerformance
 from deepvm.catalog.published.workloads import read_workload
 from deepvm.core.training.evidence import NOISE
 from deepvm.core.training.speed import Training
+from deepvm.planner.measurement import Doubts, measure_next, next_measurement, rivals
+from deepvm.planner.ranking import faster_probability
 from deepvm.planner.request import PlanRequest
-from deepvm.planner.workload.measurement import Doubts, measure_next, next_measurement, rivals
 
 
 @st.composite
@@ -54,12 +55,14 @@ def test_probabilities_add_up(found: Doubts) -> None:
     c, ahead = found.causes @ found.causes.T, float(found.median[0] - found.median[1])
     apart = NormalDist(ahead, max(float(c[0, 0] + c[1, 1] - 2 * c[0, 1]), 1e-12) ** 0.5)
     as_good = apart.cdf(log(1.01)) - apart.cdf(-log(1.01))
-    assert found.better(0, 1) + found.better(1, 0) + as_good == pytest.approx(1)
+    distance = float(np.linalg.norm(found.causes[0] - found.causes[1]))
+    odds = faster_probability(ahead, distance) + faster_probability(-ahead, distance)
+    assert odds + as_good == pytest.approx(1)
 
 
 def test_what_is_known_needs_no_measurement() -> None:
     sure = Doubts(np.array([0.0, -0.1]), np.zeros((2, 3)))
-    assert sure.gain_of(0) == (0.0, 0.0) and sure.better(0, 1) == pytest.approx(1)
+    assert sure.gain_of(0) == (0.0, 0.0) and faster_probability(0.1, 0.0) == pytest.approx(1)
 
 
 def test_doubt_that_plans_share_changes_nothing() -> None:
@@ -67,7 +70,7 @@ def test_doubt_that_plans_share_changes_nothing() -> None:
     shared = Doubts(np.array([0.1, 0.0]), np.array([[0.5], [0.5]]))
     gain, changes = shared.gain_of(0)
     assert gain == pytest.approx(0, abs=1e-12) and changes == 0
-    assert shared.better(1, 0) < 1e-6
+    assert faster_probability(-0.1, 0.0) < 1e-6
 
 
 def test_a_cheap_gpu_of_which_nothing_is_published_is_worth_a_run() -> None:

@@ -16,7 +16,6 @@ for z ~ N(0, 1): an integral over one variable, done at equally likely values of
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -31,12 +30,11 @@ from deepvm.core.training.evidence import NOISE
 from deepvm.core.training.speed import READING, SpeedUncertainty, TrainingSpeed
 from deepvm.core.training.steptime import REACH
 from deepvm.core.training.workload import Precision
-from deepvm.planner.candidates import Candidates, gather
+from deepvm.planner.candidates import gather
 from deepvm.planner.columns import FloatArray
-from deepvm.planner.describe import blocks_of
-from deepvm.planner.ranking import CLOSE, weighed
+from deepvm.planner.ranking import CLOSE, doubt_of, weighed
 from deepvm.planner.request import PlanRequest
-from deepvm.planner.search.enumeration import Choice, Enumeration
+from deepvm.planner.search.enumeration import Choice
 
 # Plans that are compared: the best of each machine.
 RIVALS = 24
@@ -90,12 +88,6 @@ class Doubts:
     causes: FloatArray
     observed: FloatArray = field(default_factory=lambda: np.ones(()))
 
-    def better(self, one: int, other: int) -> float:
-        """Probability that one plan is more than 1 % faster than another (see the ranking)."""
-        sd = max(float(np.linalg.norm(self.causes[one] - self.causes[other])), 1e-6)
-        ahead = float(self.median[one] - self.median[other]) - math.log(CLOSE)
-        return 0.5 * (1 + math.erf(ahead / sd / math.sqrt(2)))
-
     def gain_of(self, measured: int) -> tuple[float, float]:
         """Expected gain of measuring a plan's machine, and probability that the first changes."""
         observed = self.causes[measured] * self.observed
@@ -127,22 +119,13 @@ def measure_next(catalog: Catalog, request: PlanRequest) -> NextMeasurement | No
 def rivals(catalog: Catalog, request: PlanRequest) -> tuple[list[Choice], Doubts]:
     """The best plans of each machine within the budget, in order, and their uncertainty."""
     candidates = gather(catalog, request)
-    choices = weighed(Enumeration.build(blocks_of(candidates)), request.budget_micro_usd, RIVALS)
-    return choices, doubts_of(choices, candidates)
+    choices = weighed(candidates.plans(), request.budget_micro_usd, RIVALS)
+    return choices, _doubts_of(choices)
 
 
-def doubts_of(choices: Sequence[Choice], candidates: Candidates) -> Doubts:
-    """The doubts in some plans."""
-    median = list[float]()
-    doubts = list[SpeedUncertainty]()
-    for choice in choices:
-        sizes = choice.block.sizes
-        row = choice.size
-        curve = next(g.curve for g in candidates.gpus if g.instance.name == choice.cluster.gpu.name)
-        assert isinstance(curve, StepTimeSpeedup)
-        doubts.append(curve.doubt(np.array([float(choice.cluster.gpu_count)])))
-        median.append(float(np.log(sizes.effective[row])))
-    return Doubts(np.array(median), *_joined(doubts))
+def _doubts_of(choices: Sequence[Choice]) -> Doubts:
+    median = [float(np.log(c.block.sizes.effective[c.size])) for c in choices]
+    return Doubts(np.array(median), *_joined([doubt_of(choice) for choice in choices]))
 
 
 def _joined(doubts: Sequence[SpeedUncertainty]) -> tuple[FloatArray, FloatArray]:

@@ -15,11 +15,10 @@ from deepvm.core.preemption.goodput import kept_share
 from deepvm.core.preemption.interruption_bands import MONTH_S
 from deepvm.core.preemption.job import Job, Span
 from deepvm.core.preemption.savepolicy import parse_policy
-from deepvm.planner.architectures import ON_DEMAND, REGISTRY
 from deepvm.planner.candidates import gather
-from deepvm.planner.columns import TrainingTable
+from deepvm.planner.columns import ON_DEMAND, REGISTRY, TrainingTable
 from deepvm.planner.job_forecast import ALLOCATION_S
-from deepvm.planner.workload.recovery import (
+from deepvm.planner.recovery import (
     SHORT_LIFE_S,
     as_counted,
     lives_of,

@@ -27,8 +27,7 @@ from deepvm.core.preemption.goodput import Array, kept_share
 from deepvm.core.preemption.interruption_bands import BAND_SHARES, mean_life_s
 from deepvm.core.preemption.job import ZERO, Job, Span
 from deepvm.core.training.workload import Method
-from deepvm.planner.architectures import REGISTRY, Architecture, CheckpointLocation
-from deepvm.planner.columns import TrainingTable
+from deepvm.planner.columns import REGISTRY, Architecture, CheckpointLocation, TrainingTable
 from deepvm.planner.job_forecast import PREPARATION_S, START_S
 from deepvm.planner.request import PlanRequest
 

@@ -1,1 +1,0 @@
-"""What is trained, as the planner sees it: speeds of each type, and what preemptions cost."""
