@@ -461,7 +461,7 @@ class Boundaries:
 
     def _notify_agent(self, handle: Handle, scheduled: ScheduledSave | None) -> None:
         if self._agent is not None:
-            self._agent.begun(handle, scheduled)
+            self._agent.started(handle, scheduled)
 
     def _look_ahead(self) -> None:
         """Layerwise: take a slot for the next due checkpoint before backward starts; collective."""
@@ -566,5 +566,5 @@ class Boundaries:
                     handle = snapshots.begin(
                         self._number, 0.0, handle=self._requests.begun(), deadline=limit_s
                     )
-                agent.begun(handle, scheduled)
+                agent.started(handle, scheduled)
         self._send()

@@ -183,7 +183,7 @@ class TierWriter(FolderWriter):
             raise RequestError("planner", type(planner).__name__, allowed)
         _OPEN_TIERS.begun.append(ticket.exchange)
         if self._sending is not None:
-            self._sending.give_up("another save has begun")
+            self._sending.give_up("another save has started")
         try:
             rows, size = self.lay_out(plan, planner)
         except Exception as error:  # else the others would wait for its size

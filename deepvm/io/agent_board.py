@@ -60,7 +60,7 @@ class RankFlag(IntEnum):
 
     STEP = 0  # steps done, those of the restored version included
     STEP_NS = 1  # duration of the last one
-    VERSION = 2  # the newest version that it has begun to save
+    VERSION = 2  # the newest version that it has started to save
     HELD = 3  # the step at whose end it holds; 0: it does not
     BETWEEN_NS = 4  # in all, from the end of a step until the next begins
     OF_NS = 5  # of so long, from the end of a step to that of the next
@@ -104,9 +104,9 @@ class ScheduledSave(NamedTuple):
         return [int(self.reason), max(self.limit_ms - int(time.time() * 1000), 0), self.request]
 
     @classmethod
-    def of_others(cls, told: Sequence[int]) -> ScheduledSave:
-        """What another machine has told."""
-        reason, left_ms, request = told
+    def of_others(cls, fields: Sequence[int]) -> ScheduledSave:
+        """The save of a list of :meth:`for_others`."""
+        reason, left_ms, request = fields
         return cls(SaveReason(reason), int(time.time() * 1000) + int(left_ms), int(request))
 
 

@@ -45,8 +45,8 @@ class Peers:
         self._store = store
         self._rank = rank
         self._world = world
-        self._wished = 0
-        self._heard = 0
+        self._requested = 0
+        self._collected = 0
         self._saves = 0
         self._ranks_s = _ACK_S
         self._over = threading.Event()
@@ -123,31 +123,31 @@ class Peers:
     def _is_needed(self) -> bool:
         """Whether no controller answers, or this machine's agent requests a save nevertheless."""
         words = self._board.words
-        wishes = self._rank and words[Flag.REQUEST] != self._wished
-        return bool(words[Flag.ALONE] or words[Flag.UNHEARD] or wishes)
+        asks = self._rank and words[Flag.REQUEST] != self._requested
+        return bool(words[Flag.ALONE] or words[Flag.UNHEARD] or asks)
 
     def _pass_on(self) -> None:
         """What this machine's agent wants, and what rank 0 has decided."""
         words = self._board.words
         store = self._store
-        if words[Flag.REQUEST] != self._wished:
-            self._wished = words[Flag.REQUEST]
-            wish = ScheduledSave(SaveReason(words[Flag.REASON]), words[Flag.LIMIT_MS], self._wished)
-            words[Flag.TAKEN] = self._wished
+        if words[Flag.REQUEST] != self._requested:
+            number = self._requested = words[Flag.REQUEST]
+            save = ScheduledSave(SaveReason(words[Flag.REASON]), words[Flag.LIMIT_MS], number)
+            words[Flag.TAKEN] = number
             place = store.add("wishes", 1)
-            store.set(f"wish/{place}", json.dumps(wish.for_others()))
+            store.set(f"wish/{place}", json.dumps(save.for_others()))
         while store.check([f"save/{self._saves + 1}"]):
             self._saves += 1
-            step, *save = json.loads(store.get(f"save/{self._saves}"))
-            self._board.schedule(step, ScheduledSave.of_others(save), by_peers=True)
+            step, *fields = json.loads(store.get(f"save/{self._saves}"))
+            self._board.schedule(step, ScheduledSave.of_others(fields), by_peers=True)
             store.add(f"seen/{self._saves}", 1)
 
     def _collect(self) -> None:
         """What other machines' agents want."""
-        while self._store.check([f"wish/{self._heard + 1}"]):
-            self._heard += 1
-            wish = ScheduledSave.of_others(json.loads(self._store.get(f"wish/{self._heard}")))
-            self._board.request(wish.reason, wish.limit_ms)
+        while self._store.check([f"wish/{self._collected + 1}"]):
+            self._collected += 1
+            save = ScheduledSave.of_others(json.loads(self._store.get(f"wish/{self._collected}")))
+            self._board.request(save.reason, save.limit_ms)
 
     def close(self) -> None:
         """Look no more; twice is harmless."""

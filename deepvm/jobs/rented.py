@@ -40,15 +40,15 @@ class RentalPlan:
     usd_per_hour: float | None = None
 
 
-def rented_of(job: JobFile, beside: Path) -> RentalPlan:
-    """What the job file in the folder ``beside`` asks for. Raises RequestError."""
+def rented_of(job: JobFile, job_folder: Path) -> RentalPlan:
+    """What the job file in ``job_folder`` asks for. Raises RequestError."""
     machines = job.machines
     if machines.type is not None:
         least, most = _counts(job, 1)
         steadies = most if machines.market == "on-demand" else 0
         rented = RentalPlan(machines.type, least, most, steadies)
     elif machines.plan is not None:
-        rented = _planned(beside / machines.plan, machines.plan)
+        rented = _planned(job_folder / machines.plan, machines.plan)
     else:
         assert job.budget.usd_per_hour is not None
         rented = _recommended(job.budget.usd_per_hour)

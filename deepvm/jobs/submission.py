@@ -81,19 +81,19 @@ def instance_of(name: str, option: str = "machines.type") -> InstanceType:
 
 
 def world_of(
-    job: JobFile, beside: Path, now_s: float, lives: Iterable[JsonObject] = ()
+    job: JobFile, job_folder: Path, now_s: float, lives: Iterable[JsonObject] = ()
 ) -> JobState:
     """What the controller knows before anything has happened.
 
-    ``beside``: the job file's folder. ``lives``: the history's machines, by which zones are put in
-    order.
+    ``job_folder``: where the job file is. ``lives``: the history's machines, by which zones are
+    put in order.
 
     Raises RequestError, RefusedError, UnknownError, or what reading its plan raises.
     """
-    hosts = hosts_of(job, beside)
+    hosts = hosts_of(job, job_folder)
     budget = job.budget
     if hosts is None:
-        wanted = rented_of(job, beside)
+        wanted = rented_of(job, job_folder)
     else:
         wanted = taken_of(job, hosts)
     grace_s = job.inject.grace if job.inject else _GRACE_S
@@ -234,7 +234,7 @@ def plausible_prices(
     return found
 
 
-def check_script(job: JobFile, beside: Path) -> None:
+def check_script(job: JobFile, job_folder: Path) -> None:
     """Refuse a command whose script no machine would find, before one is paid for.
 
     Raises RequestError.
@@ -260,15 +260,15 @@ def check_script(job: JobFile, beside: Path) -> None:
     if (
         git_code.parse(job.code) is None
         and job.setup is None
-        and not (beside / job.code / script).exists()
+        and not (job_folder / job.code / script).exists()
     ):
         raise RequestError(
             "train", job.train, f"a script that 'code: {job.code}' has; there is no {script} in it"
         )
 
 
-def hosts_of(job: JobFile, beside: Path) -> StaticHosts | None:
-    """The hosts of a job file in the folder ``beside``; None if it has none.
+def hosts_of(job: JobFile, job_folder: Path) -> StaticHosts | None:
+    """The hosts of a job file in ``job_folder``; None if it has none.
 
     Raises:
         RequestError: no such file, no host in it, one twice; a launcher that cannot be; nothing
@@ -285,7 +285,7 @@ def hosts_of(job: JobFile, beside: Path) -> StaticHosts | None:
         return None
     hosts = [
         replace(h, type=h.type or machines.type or "")
-        for h in read_hosts(beside / machines.hosts, "machines.hosts")
+        for h in read_hosts(job_folder / machines.hosts, "machines.hosts")
     ]
     tag = f"{job.name}-{secrets.token_hex(4)}"
     found = StaticHosts(tag, machines.launcher or SSH, machines.python or "", tuple(hosts))
@@ -360,11 +360,11 @@ def submit(
     used.
     """
     now_s = time.time()
-    beside = file.parent
+    job_folder = file.parent
     world, _ = checked(job, file, now_s, history.machines(), detach=detach)
     folder = jobs_folder() / job.name
     with about(file):
-        hosts = hosts_of(job, beside)
+        hosts = hosts_of(job, job_folder)
     known = history.job(job.name)
     if known is not None:
         raise RequestError("name", job.name, _other_name(known, history))
@@ -375,7 +375,7 @@ def submit(
         code = job.code
         if job.code is not None:
             with about(file):
-                code = _packed(job.code, beside, folder / CODE)
+                code = _packed(job.code, job_folder, folder / CODE)
         if hosts is not None:
             hosts.save(folder)
     except OSError as error:
@@ -424,14 +424,14 @@ def _with_lives(job: JobFile, world: JobState, history: History) -> JobState:
     )
 
 
-def _packed(code: str, beside: Path, target: Path) -> str:
+def _packed(code: str, job_folder: Path, target: Path) -> str:
     """Pack a job's code.
 
     Returns what it is: a folder, or a repository with the commit, and without a password.
     """
     found = git_code.parse(code)
     if found is None:
-        pack(beside / code, target)
+        pack(job_folder / code, target)
         return code
     return replace(found, ref=git_code.fetch_code(found, target)).shown
 
@@ -446,7 +446,7 @@ def secret_in(folder: Path) -> str:
         ) from None
 
 
-_TOLD = (
+_FOR_AGENTS = (
     "train",
     "launcher",
     "env",
@@ -473,8 +473,8 @@ def submitted(name: str, folder: Path, spec: JsonObject) -> ControlledJob:
         own = [(folder / "versions").as_uri()]
     # A folder of this computer is of no use to other hosts.
     tiers = list(spec["tiers"]) or ([] if hosts and not hosts.reach.local else own)
-    told = {
-        **{key: spec[key] for key in _TOLD},
+    agent_spec = {
+        **{key: spec[key] for key in _FOR_AGENTS},
         "tiers": tiers,
         "grace_s": inject["grace"] if inject is not None else _GRACE_S,
         "per_machine": (gpus or 1) if processes == "gpus" else processes,
@@ -491,7 +491,7 @@ def submitted(name: str, folder: Path, spec: JsonObject) -> ControlledJob:
         injection = Injection.of(inject)
     code = folder / CODE if (folder / CODE).exists() else None
     list_s = 1.0 if cloud.near else 5.0
-    return ControlledJob(name, folder, secret_in(folder), told, code, injection, list_s)
+    return ControlledJob(name, folder, secret_in(folder), agent_spec, code, injection, list_s)
 
 
 def _gpus(instance_type: str, *, known: bool) -> int:

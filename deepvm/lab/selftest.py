@@ -96,7 +96,9 @@ CONTROLS: Mapping[str, Control] = {
         "gradients of 4 ranks are added in another order", "parameters", world=4, dropout=0.0
     ),
     "vacuous": Control(
-        "a kill strikes before training has begun", "failures", strikes=(FaultInjection("kill", 0),)
+        "a kill strikes before training has started",
+        "failures",
+        strikes=(FaultInjection("kill", 0),),
     ),
     "orphan": Control(
         "a process that is given up goes on writing",

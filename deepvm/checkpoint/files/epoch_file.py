@@ -61,7 +61,7 @@ class EpochFile:
         newest = self.read()
         if epoch < newest:
             raise CheckpointError(
-                f"{self._path.parent}: generation {epoch} is over: {newest} has begun"
+                f"{self._path.parent}: generation {epoch} is over: {newest} has started"
             )
 
     @contextlib.contextmanager

@@ -35,7 +35,7 @@ MOST_BODY = 64 * 2**10  # bytes of a JSON body
 MOST_DOCUMENT = 64 * 2**20  # bytes of a layout or a manifest
 _MOST_STRANGER = 512  # bytes of a body before the proof
 PROOF_S = 10.0  # for the whole proof of both sides
-FRAME_S = 30.0  # for a frame that has begun: to arrive, or to be accepted by the other side
+FRAME_S = 30.0  # for a frame that has started: to arrive, or to be accepted by the other side
 
 _MAGIC = b"DVM1"
 _HEADER = struct.Struct("!4sBI")

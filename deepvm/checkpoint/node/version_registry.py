@@ -66,7 +66,7 @@ class VersionRegistry(VersionMemory):
     def _refuse_older(self, job: str, epoch: int, known: int) -> None:
         if epoch < known:
             raise RequestRefused(
-                "stale", f"generation {epoch} of {job!r} is over: {known} has begun"
+                "stale", f"generation {epoch} of {job!r} is over: {known} has started"
             )
 
     def enter(self, sender: Sender) -> bool:

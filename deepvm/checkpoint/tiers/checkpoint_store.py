@@ -125,7 +125,7 @@ class CheckpointStore(Store):
                 log.debug("%s", error)
         try:
             self._write_whole(shard, self._parts.joined(shard, names))
-        finally:  # by which the others know that it is over, also when it has failed
+        finally:  # so that the other ranks stop waiting, also after a failure
             self._discard(names)
 
     def _is_there(self, shard: Shard) -> bool:

@@ -181,7 +181,7 @@ class LedgerFile:
     def _refuse(self, found: Ledger, epoch: int | None) -> None:
         if epoch is not None and epoch < found.epoch:
             raise StaleError(
-                f"{self._bucket.url}: generation {epoch} is over: {found.epoch} has begun"
+                f"{self._bucket.url}: generation {epoch} is over: {found.epoch} has started"
             )
 
     def _prove(self) -> None:

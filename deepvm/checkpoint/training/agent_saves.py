@@ -73,7 +73,7 @@ class AgentSaves:
             version, took_ns, self._between_ns if known else 0, took_ns if known else 0
         )
 
-    def begun(self, handle: Handle, scheduled: ScheduledSave | None) -> None:
+    def started(self, handle: Handle, scheduled: ScheduledSave | None) -> None:
         """A version is being saved; ``scheduled``: for what the agent asked, None if it did not."""
         save = scheduled or ScheduledSave(SaveReason.NONE)
         self._link.saving(handle.version)

@@ -323,7 +323,9 @@ def control(
         try:
             with LiveView(job.name, lambda: controller.world, limits_of(row.spec)) as view:
                 controller.told = view.told
-                with _cured(f"training goes on; then 'deepvm jobs resume {job.name}' continues it"):
+                with _cured(
+                    f"training keeps running; then 'deepvm jobs resume {job.name}' continues it"
+                ):
                     end = asyncio.run(_run(controller, keeper))
         except Exception:
             note(_rented(job.name, controller.world))

@@ -231,7 +231,7 @@ class Backups:
 
     def _check(self, part: Part) -> None:
         if part.epoch < self._oldest:
-            raise CheckpointError(f"generation {part.epoch} is over: {self._oldest} has begun")
+            raise CheckpointError(f"generation {part.epoch} is over: {self._oldest} has started")
 
     def _say_failed(self, part: Part) -> bool:
         """Tell the other ranks that this one's part will not come.

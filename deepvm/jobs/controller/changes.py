@@ -98,38 +98,38 @@ def _facts(event: d.Event) -> JsonDict:
 
 def rows_of(before: JobState, world: JobState, inbox: Iterable[Reported]) -> list[EventRow]:
     """What is written down of events and of what follows from them."""
-    told = [(_name(type(e)), {**_facts(e), **facts}) for e, facts in inbox]
+    rows = [(_name(type(e)), {**_facts(e), **facts}) for e, facts in inbox]
     for key, machine in world.machines.items():
         known = before.machines.get(key)
         if machine.state in _ENDS and (known is None or known.state is not machine.state):
             ends = {"id": key, "state": machine.state.value, "why": machine.end_reason}
-            told.append((MACHINE, ends))
+            rows.append((MACHINE, ends))
     news = world.preparing.items() - before.preparing.items()
-    told += [
+    rows += [
         ("preparing", {"id": key, "doing": doing}) for key, (doing, _) in sorted(news) if doing
     ]
     if before.pulse.hung_s != world.pulse.hung_s:
         hung = {"why": world.pulse.why, "version": world.version, "again": not world.job.over}
-        told.append(
+        rows.append(
             ("hung", {**hung, "since_s": before.pulse.since_s, "generation": before.generation})
         )
     failed = world.counts.failed
     if failed.total != before.counts.failed.total and not any(
-        kind == _name(d.Unsaved) for kind, _ in told
+        kind == _name(d.Unsaved) for kind, _ in rows
     ):
         if before.save is not None:
             asked = {"reason": before.save.reason.value}
         else:
             asked = {}
-        told.append((_name(d.Unsaved), {**asked, "why": failed.why}))
+        rows.append((_name(d.Unsaved), {**asked, "why": failed.why}))
     if before.on_demand != world.on_demand:
-        told.append((MARKET, market_facts(world)))
-    if before.job is not world.job and not told:
-        told.append((STATE, {}))
+        rows.append((MARKET, market_facts(world)))
+    if before.job is not world.job and not rows:
+        rows.append((STATE, {}))
     state = world.job.value
     now = {"generation": world.generation, "steps": world.steps}
-    if told:
+    if rows:
         paid = {"step_s": float(world.facts.step_s), "usd": round(world.usd, 8)}
     else:
         paid = {}
-    return [EventRow(world.now_s, kind, state, {**now, **paid, **facts}) for kind, facts in told]
+    return [EventRow(world.now_s, kind, state, {**now, **paid, **facts}) for kind, facts in rows]

@@ -83,7 +83,7 @@ class ControlledJob:
     Attributes:
         name: of the job. folder: its own, with the code and logs. secret: from which its machines'
             secrets follow.
-        spec: what agents are told. code: an archive, None without any. list_s: between looks at the
+        spec: what agents get. code: an archive, None without any. list_s: between looks at the
             cloud's list.
     """
 

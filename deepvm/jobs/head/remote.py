@@ -155,7 +155,7 @@ def _fence(
             copy = decoded(found.data)
             history.put_copy(copy, row.folder)
             if copy["head"] == number and copy["writer"]:
-                return found.tag  # it has begun
+                return found.tag  # it has started
         if resumed is not None:
             history.commit(row.name, history.world(row.name), resumed(), [])
         data = encoded(history.copy(row.name), number, "", 0)

@@ -186,7 +186,7 @@ class Trainer:
         inputs, targets, ids = self._mistaken(step, *next(loader))
         began_s = time.perf_counter()
         loss = self._gradients(step, inputs, targets)
-        if "orphan" in self.config["controls"]:  # it must live until the next attempt has begun
+        if "orphan" in self.config["controls"]:  # it must live until the next attempt has started
             time.sleep(_ORPHAN_S)
         self._sampler.step()
         self.state.optimizer.step()

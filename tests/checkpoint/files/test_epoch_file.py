@@ -25,7 +25,7 @@ def test_a_newer_generation_shuts_out_older_ones(tmp_path: Path) -> None:
     old.begin("job", 1)
     write(old, 1)
     new.begin("job", 2)
-    with pytest.raises(CheckpointError, match="generation 1 is over: 2 has begun"):
+    with pytest.raises(CheckpointError, match="generation 1 is over: 2 has started"):
         write(old, 2)
     with pytest.raises(CheckpointError, match="generation 1 is over"):
         VersionFolder(tmp_path).begin("job", 1)

@@ -25,7 +25,7 @@ def test_a_newer_generation_takes_over_at_once() -> None:
         new.begin("job", 2)
         assert put(new, 2, layout, make_image(layout, 2)).levels == [Level.REMOTE]
         assert time.monotonic() - began < 1.0  # a run without a number waits 30 s for the name
-        with pytest.raises(CheckpointError, match="generation 1 of 'job' is over: 2 has begun"):
+        with pytest.raises(CheckpointError, match="generation 1 of 'job' is over: 2 has started"):
             put(old, 3, layout, make_image(layout, 3))
         with pytest.raises(CheckpointError, match="generation 1 of 'job' is over"):
             tier(node, "three").begin("job", 1)
@@ -38,13 +38,13 @@ def test_a_node_that_is_started_again_remembers(tmp_path: Path) -> None:
     with running(persist=tmp_path) as node:
         tier(node, "one").begin("job", 5)
     with running(persist=tmp_path) as node:
-        with pytest.raises(CheckpointError, match="generation 4 of 'job' is over: 5 has begun"):
+        with pytest.raises(CheckpointError, match="generation 4 of 'job' is over: 5 has started"):
             tier(node, "two").begin("job", 4)
         tier(node, "two").begin("job", 5)
 
 
 def fenced() -> None:
-    """A machine that was thought lost saves on after the next generation has begun.
+    """A machine that was thought lost saves on after the next generation has started.
 
     Also under its own name again.
     """
@@ -75,7 +75,7 @@ def test_without_the_fence_it_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_older_generation_that_was_about_to_enter_does_not_keep_the_newer_one_out() -> None:
-    """Between its word and its entry the newer one has begun: it would be a living run of the name,
+    """Between its word and its entry the newer one starts: it would be a living run of the name,
     for a lease.
     """
     with running() as node:

@@ -1,4 +1,4 @@
-"""Generations in a bucket: nothing of an older one becomes visible once a newer one has begun,
+"""Generations in a bucket: nothing of an older one becomes visible once a newer one has started,
 whenever it arrives.
 
 Two writers meet at every single request of the older one: the newer begins before it, after it, or
@@ -264,7 +264,7 @@ def test_it_refuses_and_says_why(store: Store, tmp_path: Path) -> None:
     put(old, 1, 1)
     new.begin("job", 2)
     assert new.epoch("job") == 2 == old.epoch("job")
-    with pytest.raises(StaleError, match="s3://bucket/run: generation 1 is over: 2 has begun"):
+    with pytest.raises(StaleError, match="s3://bucket/run: generation 1 is over: 2 has started"):
         put(old, 2, 2)
     with pytest.raises(StaleError):
         tier(store).begin("job", 1)

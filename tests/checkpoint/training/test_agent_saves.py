@@ -563,7 +563,7 @@ def test_a_trainer_of_an_older_generation_ends(
     monkeypatch.setenv("DEEPVM_EPOCH", "2")
     with Checkpointer(model=model, optimizer=Fill(model.parameters()), tiers=tmp_path) as newer:
         monkeypatch.setenv("DEEPVM_EPOCH", "1")
-        with pytest.raises(CheckpointError, match="generation 1 is over: 2 has begun"):
+        with pytest.raises(CheckpointError, match="generation 1 is over: 2 has started"):
             Checkpointer(model=model, optimizer=Fill(model.parameters()), tiers=tmp_path)
         newer.save(block=True)
     monkeypatch.setenv("DEEPVM_EPOCH", "two")

@@ -70,7 +70,7 @@ def test_old_ones_are_removed_and_a_damaged_one_is_skipped(tmp_path: Path) -> No
 def test_an_older_generation_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "mine"
     file.write_text("1")
-    assert backups(tmp_path).latest(0, 2) is None  # generation 2 has begun
+    assert backups(tmp_path).latest(0, 2) is None  # generation 2 has started
     assert "generation 1 is over" in upload(backups(tmp_path), file, 9, epoch=1)
     assert backups(tmp_path).latest(0, 2) is None
 
@@ -192,7 +192,7 @@ def test_a_generation_that_is_over_is_waited_for_no_more(tmp_path: Path) -> None
     )
     assert not _wait(lambda: bool(said), 0.2)
     one.forget(2)
-    assert _wait(lambda: said == ["generation 1 is over: 2 has begun"]) and not one.failure
+    assert _wait(lambda: said == ["generation 1 is over: 2 has started"]) and not one.failure
 
 
 def test_without_a_place(tmp_path: Path) -> None:

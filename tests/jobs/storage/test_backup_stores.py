@@ -192,7 +192,7 @@ def test_a_save_raises_the_number_of_the_generation(make: Make, tmp_path: Path) 
     """Also of a script that never asks for the newest one."""
     (tmp_path / "mine").write_text("1")
     make().save(tmp_path / "mine", Part(1, 0, 2))
-    with pytest.raises(CheckpointError, match="generation 1 is over: 2 has begun"):
+    with pytest.raises(CheckpointError, match="generation 1 is over: 2 has started"):
         make().save(tmp_path / "mine", Part(2, 0, 1))
 
 
@@ -248,7 +248,7 @@ def test_removal(make: Make, tmp_path: Path) -> None:
     store.remove(store.whole()[1], 1)
     assert fetched(make(), tmp_path) == [(2, "2")]
     store.begin(2)
-    with pytest.raises(CheckpointError, match="generation 1 is over: 2 has begun"):
+    with pytest.raises(CheckpointError, match="generation 1 is over: 2 has started"):
         make().remove(store.whole()[0], 1)
     assert fetched(make(), tmp_path) == [(2, "2")]
 
@@ -259,7 +259,7 @@ def test_an_older_generation_is_refused(make: Make, tmp_path: Path) -> None:
     old.begin(1)
     put(old, file, Part(1, 0, 1))
     new.begin(2)
-    with pytest.raises(CheckpointError, match="generation 1 is over: 2 has begun"):
+    with pytest.raises(CheckpointError, match="generation 1 is over: 2 has started"):
         put(old, file, Part(2, 0, 1))
     with pytest.raises(CheckpointError, match="generation 1 is over"):
         make().begin(1)

@@ -121,6 +121,10 @@ class TestAccountTag:
         assert re.fullmatch(r"[A-Za-z0-9_-]{1,60}", tag)
         assert (tag == account_tag(other, {})) == (one == other)
 
+    def test_a_profile_cannot_pass_for_a_key(self):
+        key = account_tag("", {"AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE"})
+        assert account_tag(key, {}) != key
+
 
 class TestRegionOf:
     def test_the_order(self, home):
