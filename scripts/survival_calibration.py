@@ -27,10 +27,9 @@ import numpy as np
 import numpy.typing as npt
 from survival_prior import EVERY_S, HOURS, Asked, Windows, asked, fit_prior, windows
 
-from deepvm.core.interval import Interval
+from deepvm.core.lifetimes import BAND_SHARES, mean_life_s
 from deepvm.core.preemption.gang_survival import ClusterSurvival, LifetimePosterior, OwnPool
-from deepvm.core.preemption.interruption_bands import BAND_SHARES, mean_life_s
-from deepvm.core.units import counted
+from deepvm.core.units import Interval, counted
 from deepvm.errors import DataError
 from deepvm.reports.pictures import STYLES, drawing
 from deepvm.simulator.survival.prior import Prior

@@ -20,7 +20,7 @@ from deepvm.core.cluster.speedup import HybridSpeedup, MeasuredSpeedup, RingSpee
 from deepvm.errors import RequestError
 
 if TYPE_CHECKING:
-    from deepvm.core.bill.rates import Rates
+    from deepvm.core.bill import Rates
 
 CATALOG_VERSION = "deepvm.catalog/1"
 """``schema_version`` of a catalog."""

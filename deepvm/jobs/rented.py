@@ -13,7 +13,7 @@ from deepvm.catalog.store import load_catalog
 from deepvm.core.cluster.cluster import Cluster
 from deepvm.core.cluster.instances import InstanceType
 from deepvm.core.cluster.plan import Plan
-from deepvm.core.training.usual_model import USUAL_MODEL
+from deepvm.core.options import USUAL_MODEL
 from deepvm.documents.inputs.plan import load_plan
 from deepvm.errors import DataError, RequestError
 from deepvm.jobs.jobfile import Anchor, JobFile, Range

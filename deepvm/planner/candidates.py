@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from deepvm.core.bill.extras import Surcharge
+from deepvm.core.bill import Surcharge
 from deepvm.core.cluster.cluster import Rejection
 from deepvm.core.cluster.instances import Catalog, InstanceType, Market, Quota
 from deepvm.core.cluster.speedup import STEP_TIME, SpeedupCurve, scaling_factor
@@ -239,7 +239,7 @@ def gather(catalog: Catalog, request: PlanRequest) -> Candidates:
     architectures = architectures_of(request)
     surcharge = Surcharge()
     if request.extras.counted:
-        from deepvm.core.bill.bill import surcharge_of  # few requests count more than VMs
+        from deepvm.core.bill import surcharge_of  # few requests count more than VMs
 
         surcharge = surcharge_of(catalog.rates, request.extras)
     if request.work is not None:
@@ -430,7 +430,7 @@ def trained(catalog: Catalog, training: Training, most_vms: int) -> Catalog:
 
 
 def _trained(instance: InstanceType, training: Training, sizes: FloatArray) -> InstanceType:
-    from deepvm.core.training.curve import StepTimeSpeedup  # slow to load, and only models need it
+    from deepvm.core.training.speed import StepTimeSpeedup  # slow to load, and only models need it
 
     def speed(vms: FloatArray) -> TrainingSpeed | str:
         return training.speeds.speed(instance, training.workload, vms)

@@ -21,7 +21,7 @@ from deepvm.core.cluster.instances import InstanceType, Market, Quota
 from deepvm.core.cluster.speedup import STEP_TIME, SpeedupCurve
 
 if TYPE_CHECKING:
-    from deepvm.core.training.curve import StepTimeSpeedup
+    from deepvm.core.training.speed import StepTimeSpeedup
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]

@@ -20,8 +20,7 @@ from deepvm.core.cluster.cluster import (
 )
 from deepvm.core.cluster.instances import InstanceType, Market, flopp
 from deepvm.core.cluster.speedup import scaling_factor
-from deepvm.core.interval import Interval
-from deepvm.core.units import MICRO_USD, format_seconds, format_usd
+from deepvm.core.units import MICRO_USD, Interval, format_seconds, format_usd
 from deepvm.planner.candidates import Candidates
 from deepvm.planner.columns import MemoryNodeTable, TrainingTable, law_of
 from deepvm.planner.options import MOST_NODES
@@ -30,7 +29,7 @@ from deepvm.planner.request import PlanRequest, PolicyName
 from deepvm.planner.search.enumeration import TIE, Choice, scoring
 
 if TYPE_CHECKING:
-    from deepvm.core.bill.bill import Bill
+    from deepvm.core.bill import Bill
     from deepvm.core.training.speed import TrainingSpeed
 
 
@@ -145,7 +144,7 @@ def _bill(cluster: Cluster, total_s: float | None, candidates: Candidates) -> Bi
     rates = candidates.catalog.rates
     if rates is None:
         return None
-    from deepvm.core.bill.bill import RentedVms, bill_of  # not for catalogs that are no cloud's
+    from deepvm.core.bill import RentedVms, bill_of  # not for catalogs that are no cloud's
 
     if total_s is None or math.isinf(total_s):
         hours = None

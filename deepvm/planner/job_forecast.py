@@ -10,7 +10,7 @@ with 12 bytes a parameter.
 cluster. Any loss stops the training, so a cluster is hit spot-count times as often as one VM.
 
 **How often.** The mean time to preemption of one VM is the user's, else the job's, else that of
-AWS's Spot Advisor band (:mod:`deepvm.core.preemption.interruption_bands`). AWS averages over all
+AWS's Spot Advisor band (:mod:`deepvm.core.lifetimes`). AWS averages over all
 zones and the last month; a GPU type at a busy hour may last for hours where its band says years, so
 users with histories of their own should give ``--mttp``: with ``--mttp history`` each type counts
 at the low end of its own interval, so that a thin history ranks lower.
@@ -32,7 +32,7 @@ import numpy as np
 
 from deepvm.core.cluster.cluster import Cluster
 from deepvm.core.cluster.instances import InstanceType, Market
-from deepvm.core.preemption.interruption_bands import BAND_SHARES, mean_life_s
+from deepvm.core.lifetimes import BAND_SHARES, mean_life_s
 from deepvm.core.preemption.job import Job, Span
 from deepvm.core.preemption.savepolicy import SavePolicy, parse_policy
 from deepvm.core.spelling import examples

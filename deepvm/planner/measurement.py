@@ -25,10 +25,9 @@ import numpy as np
 
 from deepvm.core.cluster.cluster import Cluster
 from deepvm.core.cluster.instances import Catalog
-from deepvm.core.training.curve import StepTimeSpeedup
 from deepvm.core.training.evidence import NOISE
-from deepvm.core.training.speed import READING, SpeedUncertainty, TrainingSpeed
-from deepvm.core.training.steptime import REACH
+from deepvm.core.training.roofline import REACH
+from deepvm.core.training.speed import READING, SpeedUncertainty, StepTimeSpeedup, TrainingSpeed
 from deepvm.core.training.workload import Precision
 from deepvm.planner.candidates import gather
 from deepvm.planner.columns import FloatArray

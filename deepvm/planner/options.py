@@ -251,7 +251,7 @@ class RankOptions(PlanOptions):
     nat: Any = option(False, "VMs without public addresses, behind a NAT gateway.", part="extras")
     exclude_cost: Any = option(
         [],
-        # Names of deepvm.core.bill.extras.COSTS, which would load five modules to show a help text.
+        # Names of deepvm.core.bill.COSTS, which would load five modules to show a help text.
         "Costs not to count: disk, addresses, nat, egress, bucket, boot or all; repeatable.",
         "NAME,...",
         part="extras",

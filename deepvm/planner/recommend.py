@@ -14,8 +14,7 @@ import numpy as np
 from deepvm.core.answer import Rows
 from deepvm.core.cluster.cluster import Recommendation, Rejection
 from deepvm.core.cluster.instances import Catalog, InstanceType
-from deepvm.core.interval import Interval
-from deepvm.core.units import MICRO_USD, format_seconds, format_usd
+from deepvm.core.units import MICRO_USD, Interval, format_seconds, format_usd
 from deepvm.planner.candidates import Candidates, gather
 from deepvm.planner.columns import ON_DEMAND, law_of
 from deepvm.planner.describe import binding, describe, improvement

@@ -22,9 +22,13 @@ import numpy as np
 
 from deepvm.core.cluster.cluster import Cluster
 from deepvm.core.cluster.instances import InstanceType
-from deepvm.core.cluster.known_lives import SHORT_LIFE_S
-from deepvm.core.preemption.goodput import Array, kept_share
-from deepvm.core.preemption.interruption_bands import BAND_SHARES, mean_life_s
+from deepvm.core.lifetimes import (
+    BAND_SHARES,
+    SHORT_LIFE_S,
+    Array,
+    kept_share,
+    mean_life_s,
+)
 from deepvm.core.preemption.job import ZERO, Job, Span
 from deepvm.core.training.workload import Method
 from deepvm.planner.columns import REGISTRY, Architecture, CheckpointLocation, TrainingTable

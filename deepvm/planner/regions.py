@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from deepvm.core.answer import Answer
-from deepvm.core.bill.extras import COSTS
+from deepvm.core.bill import COSTS
 from deepvm.core.cluster.cluster import Cluster, Recommendation
 from deepvm.core.cluster.instances import Catalog
 from deepvm.core.units import MICRO_USD, format_usd

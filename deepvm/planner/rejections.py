@@ -142,7 +142,7 @@ def _training_reasons(instance: InstanceType, request: PlanRequest) -> Iterator[
 
 def _without_wheels(instance: InstanceType, gpu: Gpu, request: PlanRequest) -> str:
     """Why PyTorch as installed does not run there; empty if it does, or the user named it."""
-    from deepvm.core.training.hardware import WITHOUT_WHEELS
+    from deepvm.core.training.roofline import WITHOUT_WHEELS
 
     own_names = {instance.name, instance.type_name}
     named = own_names & set(request.instance_types) or gpu.name.casefold() in {

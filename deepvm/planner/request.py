@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Protocol
 
-from deepvm.core.bill.extras import Extras
+from deepvm.core.bill import Extras
 from deepvm.core.cluster.instances import Catalog, Quota, refuse_twice
 from deepvm.core.options import option_of
 from deepvm.core.units import Money, budget_micro_usd, format_bytes, parse_seconds, to_decimal
@@ -305,7 +305,7 @@ def known_life_s(mttp: str | float | None, interruption_rate: str | float | None
         return parse_seconds(mttp, "mttp")
     if interruption_rate is None:
         return None
-    from deepvm.core.preemption.interruption_bands import mean_life_s
+    from deepvm.core.lifetimes import mean_life_s
 
     return mean_life_s(_share(interruption_rate))
 

@@ -18,9 +18,8 @@ from functools import lru_cache
 from itertools import groupby
 from typing import Any
 
-from deepvm.core.interval import Interval
 from deepvm.core.spelling import printable
-from deepvm.core.units import format_bytes, format_usd
+from deepvm.core.units import Interval, format_bytes, format_usd
 from deepvm.io.times import format_time
 from deepvm.reports.compiled_templates import compiled_templates
 from deepvm.reports.pages import new_environment

@@ -12,11 +12,11 @@ from deepvm.catalog.published.prediction import OwnSteps
 from deepvm.catalog.published.workloads import read_workload
 from deepvm.core.answer import Rows
 from deepvm.core.cluster.instances import Catalog, InstanceType
-from deepvm.core.interval import Interval
 from deepvm.core.meanings import meant_gpu, none_of
-from deepvm.core.training.hardware import WITHOUT_WHEELS
+from deepvm.core.training.roofline import WITHOUT_WHEELS
 from deepvm.core.training.speed import Source, Training, TrainingSpeed
 from deepvm.core.training.workload import Workload
+from deepvm.core.units import Interval
 from deepvm.errors import RequestError
 from deepvm.planner.candidates import speed_of_one
 from deepvm.planner.request import with_tables

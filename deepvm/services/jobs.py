@@ -9,9 +9,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deepvm.core.bill.bill import Bill, RentedVms, bill_of
-from deepvm.core.bill.extras import Extras
-from deepvm.core.bill.rates import Rates
+from deepvm.core.bill import Bill, Extras, Rates, RentedVms, bill_of
 from deepvm.core.cluster.instances import Market
 from deepvm.jobs.decisions.price_caps import most_usd_per_hour
 from deepvm.jobs.decisions.world import JobState, Pool, Role

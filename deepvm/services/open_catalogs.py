@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 # each of thousands of calls, which maps and unmaps it every time (60 ms of `recommend`).
 import numpy  # noqa: F401
 
-from deepvm.core.training.usual_model import USUAL_MODEL
-from deepvm.core.training.workload_options import workload_keywords
+from deepvm.core.options import USUAL_MODEL, workload_keywords
 from deepvm.errors import CloudError, DeepVMError, MissingDataError, RequestError
 from deepvm.services.measurements import announced, has_steps, own_tables, with_figures
 from deepvm.services.plan_options import DEFAULT_CATALOG, HISTORY, NO_MODEL, PlanFlags
@@ -247,8 +246,7 @@ class CatalogOpener:
         disk_type = getattr(options, "disk_type", None)
         if not disk_type:
             return
-        from deepvm.core.bill.bill import refuse_unknown_disk
-        from deepvm.core.bill.extras import Extras
+        from deepvm.core.bill import Extras, refuse_unknown_disk
 
         rates = [catalog.rates for catalog in catalogs if catalog.rates is not None]
         refuse_unknown_disk(rates, Extras.parse(disk_type=disk_type))

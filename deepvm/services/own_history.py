@@ -26,7 +26,7 @@ def with_history(catalogs: Sequence[Catalog], say: Callable[[str], None]) -> tup
     """
     import time
 
-    from deepvm.core.cluster.known_lives import FEWEST, history_words
+    from deepvm.core.lifetimes import FEWEST, history_words
     from deepvm.jobs.history.history import History
     from deepvm.jobs.history.pools import lives_by_type
 

@@ -10,8 +10,7 @@ from dataclasses import MISSING, dataclass
 from typing import TYPE_CHECKING, Any
 
 from deepvm.catalog.price_sources import SOURCES
-from deepvm.core.options import BUDGET, OUTPUT, PRICES, RENTED, TRAINING, option
-from deepvm.core.training.workload_options import AmountOptions
+from deepvm.core.options import BUDGET, OUTPUT, PRICES, RENTED, TRAINING, AmountOptions, option
 from deepvm.errors import RequestError
 from deepvm.planner.options import PlanOptions, RankOptions
 

@@ -25,10 +25,10 @@ from deepvm.core.cluster.instances import (
     Reservation,
     ZonePrice,
 )
-from deepvm.core.cluster.known_lives import KnownLifetime
 from deepvm.core.cluster.memory_nodes import REAL_NODES, SaturationTable
 from deepvm.core.cluster.provenance import Provenance
 from deepvm.core.cluster.speedup import HybridSpeedup, MeasuredSpeedup, RingSpeedup
+from deepvm.core.lifetimes import KnownLifetime
 from deepvm.reports import documents
 from deepvm.reports.prices import diffs
 

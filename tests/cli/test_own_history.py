@@ -112,7 +112,7 @@ def test_no_history_at_all(run: Run, place: str) -> None:
 
 def test_doubt_is_part_of_it(run: Run, place: str) -> None:
     """The same mean life of few machines and of many: the fewer are known, the worse it counts."""
-    from deepvm.core.cluster.known_lives import known_life
+    from deepvm.core.lifetimes import known_life
 
     few, many = known_life(3 * 36_000.0, 3, 3, 0.0), known_life(300 * 36_000.0, 300, 300, 0.0)
     assert few is not None and many is not None

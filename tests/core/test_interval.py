@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.lognormal import probability_above
 
-from deepvm.core.interval import Interval
+from deepvm.core.units import Interval
 
 values = st.floats(1e-3, 1e9)
 

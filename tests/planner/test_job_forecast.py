@@ -26,7 +26,7 @@ from support.planning import explain, recommend
 from deepvm.core.cluster.instances import Catalog, Market
 from deepvm.core.cluster.memory_nodes import SaturationTable
 from deepvm.core.cluster.speedup import RingSpeedup
-from deepvm.core.preemption.interruption_bands import BAND_SHARES, MONTH_S, mean_life_s
+from deepvm.core.lifetimes import BAND_SHARES, MONTH_S, mean_life_s
 from deepvm.core.preemption.job import Job, Span
 from deepvm.core.preemption.savepolicy import parse_policy
 from deepvm.errors import RequestError

@@ -11,8 +11,7 @@ from support.builders import gpu_type
 from support.planner.trained_cases import catalog_of, plain_gpu, plain_shop, request_of
 
 from deepvm.core.cluster.cluster import Cluster
-from deepvm.core.preemption.goodput import kept_share
-from deepvm.core.preemption.interruption_bands import MONTH_S
+from deepvm.core.lifetimes import MONTH_S, kept_share
 from deepvm.core.preemption.job import Job, Span
 from deepvm.core.preemption.savepolicy import parse_policy
 from deepvm.planner.candidates import gather

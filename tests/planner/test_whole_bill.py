@@ -11,17 +11,20 @@ import pytest
 from support.builders import catalog, cpu_type, gpu_type, hybrid
 
 from deepvm import recommend
-from deepvm.core.bill.bill import RentedVms, Surcharge, items_for, surcharge_of
-from deepvm.core.bill.extras import Extras
-from deepvm.core.bill.rates import (
+from deepvm.core.bill import (
     AddressRate,
     BucketRate,
     DiskRate,
     EgressRate,
+    Extras,
     NatRate,
     Rates,
     RateSource,
+    RentedVms,
+    Surcharge,
     Tier,
+    items_for,
+    surcharge_of,
 )
 from deepvm.core.cluster.cluster import Recommendation
 from deepvm.core.cluster.instances import Catalog

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from deepvm.core.interval import Z80, Interval
+from deepvm.core.units import Z80, Interval
 
 
 def probability_above(interval: Interval, value: float) -> float:

@@ -13,8 +13,8 @@ import numpy.typing as npt
 from deepvm.catalog.measured.steps import StepTimes
 from deepvm.catalog.published.performance import PublishedPerformance
 from deepvm.core.cluster.instances import InstanceType
-from deepvm.core.training.hardware import Machine
 from deepvm.core.training.measured_speed import of_alike, of_measured
+from deepvm.core.training.roofline import Machine
 from deepvm.core.training.speed import TrainingSpeed
 from deepvm.core.training.workload import Workload
 

@@ -20,12 +20,10 @@ from deepvm.catalog.measured.entries import Entry
 from deepvm.catalog.published.hardware import accelerators, find_accelerator
 from deepvm.catalog.published.workloads import presets
 from deepvm.core.cluster.instances import InstanceType
-from deepvm.core.training.gpu_memory import usual_checkpointing
-from deepvm.core.training.hardware import Accelerator
 from deepvm.core.training.measured_speed import OwnSteps
-from deepvm.core.training.model import Model
+from deepvm.core.training.roofline import Accelerator, usual_checkpointing
 from deepvm.core.training.steptime import ENOUGH, FEWEST, Steps, StepTimeFit, fit_steps
-from deepvm.core.training.workload import Precision, Workload
+from deepvm.core.training.workload import Model, Precision, Workload
 from deepvm.core.units import counted
 from deepvm.errors import missing_extra
 

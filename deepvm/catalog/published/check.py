@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from deepvm.catalog.published.rows import published
-from deepvm.core.interval import Z80
 from deepvm.core.training.evidence import leave_out
+from deepvm.core.units import Z80
 
 FloatArray = npt.NDArray[np.float64]
 

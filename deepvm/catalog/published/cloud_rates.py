@@ -11,7 +11,7 @@ from decimal import Decimal
 from functools import cache
 from typing import Any
 
-from deepvm.core.bill.rates import (
+from deepvm.core.bill import (
     AddressRate,
     BucketRate,
     DiskRate,

@@ -11,7 +11,7 @@ from fnmatch import translate
 from functools import cache
 from typing import Any
 
-from deepvm.core.training.hardware import Accelerator, Interconnect, Machine
+from deepvm.core.training.roofline import Accelerator, Interconnect, Machine
 from deepvm.io.user_dirs import read_data
 
 ONE_FLOW_GBPS, IN_A_GROUP_GBPS = 5.0, 10.0

@@ -12,8 +12,9 @@ from deepvm.catalog.published.hardware import find_accelerator, interconnect, us
 from deepvm.core.cluster.instances import InstanceType
 from deepvm.core.spelling import one_of
 from deepvm.core.training.evidence import Evidence
-from deepvm.core.training.hardware import Accelerator, Machine
-from deepvm.core.training.speed import Parts, TrainingSpeed, parts_of, predict
+from deepvm.core.training.prediction import parts_of, predict
+from deepvm.core.training.roofline import Accelerator, Machine
+from deepvm.core.training.speed import Parts, TrainingSpeed
 from deepvm.core.training.workload import Precision, Workload
 from deepvm.errors import RequestError
 from deepvm.io.user_dirs import read_data

@@ -50,7 +50,7 @@ def predict(
         placement_group: whether the VMs are in a cluster placement group.
         tables: measured on your own machines, ``deepvm.load_tables()``.
         **workload: what is trained, see
-            :class:`deepvm.core.training.workload_options.AmountOptions`.
+            :class:`deepvm.core.options.AmountOptions`.
 
     Raises:
         RequestError: an argument cannot be used. CatalogFormatError: a bad model file.
@@ -90,7 +90,7 @@ def workload(
         tables: measured on your own machines, ``deepvm.load_tables()``.
         catalog: of the types that the tables name.
         **options: such as ``model="llama-8b", method="fsdp", tokens="2B"``; see
-            :class:`deepvm.core.training.workload_options.AmountOptions`.
+            :class:`deepvm.core.options.AmountOptions`.
 
     Raises:
         RequestError: an argument cannot be used. CatalogFormatError: a bad model file.

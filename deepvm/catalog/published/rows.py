@@ -11,12 +11,10 @@ import numpy as np
 
 from deepvm.catalog.published.hardware import find_accelerator, interconnect
 from deepvm.catalog.published.workloads import presets
-from deepvm.core.training.effects import batch_effects, effects_of
 from deepvm.core.training.evidence import NOISE as NOISE_OF_A_RUN
 from deepvm.core.training.evidence import Row
-from deepvm.core.training.gpu_memory import MemoryFit
-from deepvm.core.training.hardware import Machine
-from deepvm.core.training.roofline import Steps, nominal_steps
+from deepvm.core.training.prediction import batch_effects, effects_of
+from deepvm.core.training.roofline import Machine, MemoryFit, Steps, nominal_steps
 from deepvm.core.training.workload import Method, Precision, Workload
 from deepvm.io.user_dirs import data_folder
 

@@ -11,8 +11,7 @@ from typing import Any
 from deepvm.core.meanings import meant_model
 from deepvm.core.options import one_of_kind, whole
 from deepvm.core.spelling import examples
-from deepvm.core.training.model import Model, Transformer
-from deepvm.core.training.workload import Method, Precision, Scaling, Workload
+from deepvm.core.training.workload import Method, Model, Precision, Scaling, Transformer, Workload
 from deepvm.errors import RequestError
 from deepvm.io.user_dirs import read_data
 
@@ -142,7 +141,7 @@ def read_workload(
     activation_checkpointing: bool | None = None,
     **amount: Any,
 ) -> Workload:
-    """Read options of :class:`deepvm.core.training.workload_options.AmountOptions`.
+    """Read options of :class:`deepvm.core.options.AmountOptions`.
 
     Raises a RequestError, and a CatalogFormatError for a bad model file.
     """

@@ -9,8 +9,7 @@ import typer
 
 from deepvm.cli.output import Output, print_as, say
 from deepvm.cli.parameters import again, group, takes_flags
-from deepvm.core.options import option
-from deepvm.core.training.workload_options import WorkloadOptions, workload_keywords
+from deepvm.core.options import WorkloadOptions, option, workload_keywords
 from deepvm.documents.build import document_of
 from deepvm.services.plan_options import PlanFlags
 

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from deepvm.cli.output import Output, print_as
 from deepvm.cli.parameters import again, takes_flags
 from deepvm.cli.plan.options import load
-from deepvm.core.options import option
-from deepvm.core.training.usual_model import USUAL_MODEL
-from deepvm.core.training.workload_options import WorkloadOptions, workload_keywords
+from deepvm.core.options import USUAL_MODEL, WorkloadOptions, option, workload_keywords
 from deepvm.documents.build import document_of
 from deepvm.services.plan_options import PlanFlags, SourceOptions, catalog_option
 

@@ -8,11 +8,10 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from deepvm.core.cluster.instances import InstanceType, Market, ZonePrice
-from deepvm.core.interval import Interval
-from deepvm.core.units import MICRO_USD
+from deepvm.core.units import MICRO_USD, Interval
 
 if TYPE_CHECKING:
-    from deepvm.core.bill.bill import Bill
+    from deepvm.core.bill import Bill
 
 
 @dataclass(frozen=True)

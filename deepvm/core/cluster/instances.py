@@ -10,7 +10,6 @@ from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from deepvm.core.cluster.known_lives import KnownLifetime
 from deepvm.core.cluster.memory_nodes import (
     PAPER_TABLE,
     REAL_NODES,
@@ -19,11 +18,12 @@ from deepvm.core.cluster.memory_nodes import (
 )
 from deepvm.core.cluster.provenance import Provenance
 from deepvm.core.cluster.speedup import SpeedupCurve
+from deepvm.core.lifetimes import KnownLifetime
 from deepvm.core.units import GIB, Money, to_decimal, to_micro_usd, to_positive, to_whole
 from deepvm.errors import MissingDataError, RequestError
 
 if TYPE_CHECKING:
-    from deepvm.core.bill.rates import Rates
+    from deepvm.core.bill import Rates
 
 INTERRUPTION_BANDS = ("below 5 %", "5 to 10 %", "10 to 15 %", "15 to 20 %", "above 20 %")
 """Share of the VMs of a type that are preempted in a month, by AWS's band."""

@@ -21,7 +21,7 @@ FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
 STEP_TIME = "step-time"
-"""The kind of the curves of models, :class:`deepvm.core.training.curve.StepTimeSpeedup`."""
+"""The kind of the curves of models, :class:`deepvm.core.training.speed.StepTimeSpeedup`."""
 
 
 def _require(option: str, value: float, low: float, *, inclusive: bool) -> None:

@@ -31,8 +31,8 @@ from statistics import fmean
 import numpy as np
 import numpy.typing as npt
 
-from deepvm.core.interval import Interval
-from deepvm.core.preemption.interruption_bands import BAND_SHARES
+from deepvm.core.lifetimes import BAND_SHARES
+from deepvm.core.units import Interval
 from deepvm.errors import RequestError
 
 Array = npt.NDArray[np.float64]

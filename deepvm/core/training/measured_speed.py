@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from deepvm.core.training.evidence import COMPUTE, PARTS
-from deepvm.core.training.roofline import OVERLAP
+from deepvm.core.training.roofline import OVERLAP, REACH, joined
 from deepvm.core.training.speed import (
     BoolArray,
     FloatArray,
@@ -20,7 +20,7 @@ from deepvm.core.training.speed import (
     reading_s,
     waiting,
 )
-from deepvm.core.training.steptime import REACH, MeasuredRange, StepTimeFit, joined
+from deepvm.core.training.steptime import MeasuredRange, StepTimeFit
 from deepvm.core.units import counted
 
 _OTHER_VM = 0.1

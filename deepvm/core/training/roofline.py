@@ -1,4 +1,6 @@
-"""The step time by data sheets: parameters of the law where nothing was measured.
+"""GPUs by their data sheets: what fits into their memory, and how long a step takes.
+
+This is the step-time law (:mod:`deepvm.core.training.steptime`) where nothing was measured.
 
 T_grad: operations over a nominal share of what matrix products reach, and bytes over a nominal
 share of the memory's bandwidth, of which the longer counts (the roofline, Williams et al. 2009), of
@@ -9,22 +11,264 @@ exchanged over the *effective* bandwidth. Nominal shares are corrected by publis
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from deepvm.core.training.gpu_memory import MemoryFit, fit_memory
-from deepvm.core.training.hardware import Accelerator, Machine
-from deepvm.core.training.steptime import joined
-from deepvm.core.training.workload import Method, Precision, Workload
+from deepvm.core.spelling import a_or_an
+from deepvm.core.training.workload import (
+    FROZEN_BYTES,
+    STATE_BYTES,
+    Method,
+    Precision,
+    Scaling,
+    Workload,
+)
+from deepvm.core.units import GIB, format_bytes
+
+USUAL_MATMUL = 0.75
+"""Share of peak that large matrix products reach: mostly 0.65 to 0.97 (L4, 72 W: 0.43 to 0.47)."""
+
+WITHOUT_WHEELS: Mapping[str, str] = {"T4g": "PyTorch's wheels for Arm have no kernels for the T4g"}
+"""GPUs that the PyTorch which most people install cannot use.
+
+Torch 2.9.1 for aarch64 has kernels for sm_80, 90, 100 and 120 (``torch.cuda.get_arch_list()``); a
+T4g is sm_75.
+"""
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """A GPU model.
+
+    Attributes:
+        chip: the die; an H100 and an H200 are both a GH100.
+        generation: GPUs of one use their peaks alike, such as ``ampere``; small ones apart, as
+            their power and memory limit them differently.
+        peak_tflops: dense peak by precision, without sparsity. matmul_tflops: what large matrix
+            products reach on tensor cores, where that is published: boards with little power are
+            far from their peak.
+        memory_gib: of each GPU. memory_gb_per_s: of its own memory. ecc_share: of it that holds
+            error correction.
+        link: ``nvlink`` or ``pcie``. link_gb_per_s: what an all-reduce sees between GPUs of one VM.
+        cache_mb: its last cache, which spares part of the traffic.
+    """
+
+    name: str
+    chip: str
+    generation: str
+    memory_gib: float
+    memory_gb_per_s: float
+    link_gb_per_s: float
+    link: str
+    cache_mb: float
+    peak_tflops: Mapping[str, float] = field(hash=False)
+    source: str = ""
+    ecc_share: float = 0.0
+    matmul_tflops: Mapping[str, float] = field(default_factory=dict, hash=False)
+
+    def precision(self, wanted: Precision) -> Precision | None:
+        """The precision that is used; None if the GPU does not have it."""
+        order = (
+            (Precision.BF16, Precision.FP16, Precision.FP32)
+            if wanted is Precision.AUTO
+            else (wanted,)
+        )
+        return next((p for p in order if p.value in self.peak_tflops), None)
+
+    @property
+    def traffic_gb_per_s(self) -> float:
+        """Effective bandwidth with caches: 5 % more for each doubling of the last one from 4 MB."""
+        return self.memory_gb_per_s * (1.0 + 0.05 * math.log2(self.cache_mb / 4.0))
+
+    def peak_flops(self, precision: Precision) -> float:
+        """FLOP/s at most."""
+        return self.peak_tflops[precision.value] * 1e12
+
+    def matmul_flops(self, precision: Precision) -> float:
+        """FLOP/s of large matrix products; if unpublished, the usual share of the peak."""
+        shares = [reached / self.peak_tflops[p] for p, reached in self.matmul_tflops.items()]
+        usual = self.peak_tflops[precision.value] * min([USUAL_MATMUL, *shares])
+        return self.matmul_tflops.get(precision.value, usual) * 1e12
+
+    @property
+    def memory_bytes(self) -> float:
+        """Bytes that a program has on one GPU: about 96 %, less the driver and ECC."""
+        return self.memory_gib * GIB * (0.96 - self.ecc_share)
+
+
+@dataclass(frozen=True)
+class Interconnect:
+    """How the VMs of a cluster reach one another.
+
+    Attributes:
+        kind: ``efa``, ``rdma`` or ``ethernet``; errors of one kind go together. machine: errors of
+            one type of VM, too.
+        gb_per_s: what an all-reduce sees of one VM's network. line_gb_per_s: the nominal figure,
+            never exceeded.
+        per_gpu: by which share synchronisation grows with every further GPU.
+        fitted_vms: the largest cluster that the figure was checked against. basis: where it comes
+            from, in words.
+    """
+
+    kind: str
+    machine: str
+    gb_per_s: float
+    per_gpu: float = 0.0
+    fitted_vms: int = 8
+    basis: str = ""
+    line_gb_per_s: float = math.inf
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A training VM: its GPUs (a mean if VMs differ), network, and vCPUs if they may limit it."""
+
+    accelerator: Accelerator
+    gpus: float
+    interconnect: Interconnect
+    vcpus: int | None = None
+
 
 FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
+
+_CONTEXT_BYTES = 1.2e9
+"""CUDA's context, NCCL's buffers, cuBLAS' workspace."""
+_FRAGMENTS = 1.1
+"""What the allocator takes for a byte of activations."""
+_LAYERS_AT_ONCE = 3
+"""Layers whose full weights FSDP holds: one computing, one arriving, one leaving."""
+_FEW_PASSES = 4
+MOST_GPUS = 4096
+LARGE = 3e9
+"""Parameters from which the usual recipes (torchtune, torchtitan...) checkpoint activations."""
+
+
+@dataclass(frozen=True)
+class MemoryFit:
+    """How a workload fits on clusters of K GPUs; arrays of the shape of K.
+
+    Attributes:
+        fits: whether at least one sample fits on each GPU. checkpointing: whether activations are
+            checkpointed.
+        micro_batch: samples that are computed at once. passes: micro-batches of a step (gradient
+            accumulation).
+        free_bytes: what state and context leave of a GPU, negative where not even they fit.
+            sample_bytes: activations of the smallest batch, one sample.
+    """
+
+    fits: BoolArray
+    checkpointing: BoolArray
+    micro_batch: FloatArray
+    passes: FloatArray
+    free_bytes: FloatArray
+    sample_bytes: FloatArray
+    sharded: BoolArray
+
+    @classmethod
+    def known(
+        cls, *, micro_batch: float, passes: int, checkpointing: bool, sharded: bool
+    ) -> MemoryFit:
+        """Of one run that is known to fit."""
+        one = np.ones(1)
+        yes = np.ones(1, dtype=np.bool_)
+        return cls(
+            yes, yes & checkpointing, one * micro_batch, one * passes, one, one, yes & sharded
+        )
+
+
+def state_bytes(
+    workload: Workload, precision: Precision, gpus: FloatArray, *, sharded: bool
+) -> FloatArray:
+    """Bytes of weights, gradients, optimizer (and gathered layers) on each of K GPUs."""
+    parameters = workload.model.parameters
+    mixed = precision not in (Precision.FP32, Precision.TF32)
+    shards = gpus if sharded else np.ones(gpus.shape)
+    layers = 16
+    if workload.model.transformer:
+        layers = workload.model.transformer.layers
+    shape = workload.model.transformer
+    # The first and the last layer, gathered together
+    ends = 0.0
+    if shape:
+        ends = 2.0 * shape.vocabulary * shape.hidden
+    in_use = np.minimum(parameters, max(parameters * _LAYERS_AT_ONCE / layers, ends))
+    at_once = (2.0 if mixed else 4.0) * in_use * (shards > 1)
+    if workload.method is Method.LORA:
+        return np.asarray(
+            FROZEN_BYTES * parameters / shards + at_once + STATE_BYTES * workload.trained
+        )
+    copies = 2.0 if mixed and not sharded else 0.0  # autocast keeps the weights in 16 bits as well
+    return np.asarray((STATE_BYTES + copies) * parameters / shards + at_once)
+
+
+def usual_checkpointing(workload: Workload) -> bool | None:
+    """Whether activations are checkpointed, by the user or recipes; None: memory decides."""
+    model = workload.model
+    if workload.checkpointing is not None:
+        return workload.checkpointing
+    if model.transformer is None:
+        return False  # convolutions are trained in smaller micro-batches instead
+    if workload.method is not Method.DDP and model.parameters >= LARGE:
+        return True
+    return None
+
+
+def fit_memory(
+    workload: Workload, accelerator: Accelerator, precision: Precision, gpus: FloatArray
+) -> MemoryFit:
+    """How a workload fits on clusters of these numbers of GPUs."""
+    share = workload.samples_of_step(gpus) / gpus
+    batch = np.ceil(share - 1e-9)  # samples are whole, and a step waits for the GPU that has most
+    whole_state, shared_state = (
+        state_bytes(workload, precision, gpus, sharded=s) for s in (False, True)
+    )
+    full_precision = precision in (Precision.FP32, Precision.TF32)
+    whole, less = (
+        _FRAGMENTS * workload.model.kept_bytes(checkpointing=c, full_precision=full_precision)
+        for c in (False, True)
+    )
+    room = accelerator.memory_bytes - _CONTEXT_BYTES
+    # Frozen weights are cheap to hold and dear to gather: they are split only where they must be.
+    sharded = np.full(gpus.shape, workload.method is Method.FSDP)
+    if workload.method is Method.LORA:
+        kept = {None: min(whole, less), True: less, False: whole}[workload.checkpointing]
+        sharded = (gpus > 1) & (room - whole_state < kept)
+    free = room - np.where(sharded, shared_state, whole_state)
+    chosen = usual_checkpointing(workload)
+    # Computing activations again takes a third longer; a few more passes hardly do, unless each
+    # gathers the weights.
+    least = np.where(sharded, batch, np.ceil(batch / _FEW_PASSES))
+    if chosen is None:
+        checkpointing = np.asarray(free < whole * least)
+    else:
+        checkpointing = np.full(gpus.shape, chosen)
+    sample = np.where(checkpointing, less, whole)
+    most = np.floor(np.maximum(free, 0.0) / sample)
+    fits = (most >= 1) & (share >= 1 - 1e-9)
+    passes = np.ceil(np.maximum(batch, 1.0) / np.maximum(most, 1.0) - 1e-9)
+    return MemoryFit(fits, checkpointing, batch / passes, passes, free, sample, sharded)
+
+
+def least_gpus(workload: Workload, accelerator: Accelerator, precision: Precision) -> int | None:
+    """The fewest GPUs that hold the workload, None if no number up to :data:`MOST_GPUS` does."""
+    sizes = np.arange(1, MOST_GPUS + 1, dtype=np.float64)
+    fits = fit_memory(workload, accelerator, precision, sizes).fits
+    if fits.any():
+        return int(sizes[np.argmax(fits)])
+    return None
+
 
 COMPUTE_SHARE, MEMORY_SHARE = 0.55, 0.42
 """Nominal: of what large matrix products reach, and of the memory's peak."""
+REACH = 1.5
+"""How far beyond the largest measured cluster the law is to be believed, as a factor."""
 OVERLAP = 2.5
 """Nominal g of the step-time law: fits to published rows give 1.4 to 3.3."""
 STRAGGLING = 0.02
@@ -46,6 +290,14 @@ _BETWEEN_VMS = 1.5
 published steps 2, 4 and 8 VMs take about the same time for it.
 """
 GRADIENT_BYTES = 4
+
+
+def joined(grad_s: FloatArray, sync_s: FloatArray, overlap: float) -> FloatArray:
+    """(T_grad^g + T_sync^g)^(1/g), without overflow (Pollux eq. 10)."""
+    longer = np.maximum(grad_s, sync_s)
+    shorter = np.minimum(grad_s, sync_s)
+    ratio = np.divide(shorter, longer, out=np.zeros_like(longer), where=longer > 0)
+    return np.asarray(longer * (1.0 + ratio**overlap) ** (1.0 / overlap))
 
 
 @dataclass(frozen=True)
@@ -201,3 +453,44 @@ def exchanged_bytes(workload: Workload, precision: Precision, memory: MemoryFit)
         return np.asarray(0.5 * 3.0 * wide * parameters * memory.passes)
     adapters = GRADIENT_BYTES * workload.trained
     return np.asarray(adapters + memory.sharded * 0.5 * 2.0 * wide * parameters * memory.passes)
+
+
+def memory_needed(
+    workload: Workload, machine: Machine, precision: Precision, least_vms: int, most_vms: int
+) -> str:
+    """What a workload lacks on so many VMs of this machine, in words."""
+    gpu = machine.accelerator
+    name = workload.model.name
+    per_vm = round(machine.gpus)
+    gpus = least_vms * per_vm
+    if workload.scaling is Scaling.STRONG and workload.batch < gpus:
+        return (
+            f"a global batch of {workload.batch:g} has no sample for each of {gpus} GPUs; give a"
+            " larger one"
+        )
+    least = least_gpus(workload, gpu, precision)
+    most = fit_memory(
+        workload, gpu, precision, np.array([float(most_vms * per_vm if least else MOST_GPUS)])
+    )
+    state = gpu.memory_bytes - float(most.free_bytes[0])
+    sample = float(most.sample_bytes[0])
+    has = (
+        f"{a_or_an(gpu.name)} of {gpu.memory_gib:g} GiB has {format_bytes(round(gpu.memory_bytes))}"
+        " for a program"
+    )
+    if least is not None:
+        least = -(-least // per_vm) * per_vm
+        return (
+            f"{has}, {name} needs {format_bytes(round(state + sample))} of each; it fits on {least}"
+            " or more of them"
+        )
+    each = (
+        f"{name} needs {format_bytes(round(state))} of each and {format_bytes(round(sample))} for a"
+        " sample"
+    )
+    cure = "fsdp splits it, lora trains less of it"
+    if workload.method is not Method.DDP:
+        cure = "the layers in use are too large for it"
+        if sample > state:
+            cure = "a shorter --seq needs less"
+    return f"{has}; {each}, however many there are: {cure}"

@@ -4,37 +4,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
-from functools import cached_property, lru_cache, partial
-from itertools import product
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from deepvm.core.answer import Answer
-from deepvm.core.interval import Interval
-from deepvm.core.spelling import a_or_an
-from deepvm.core.training.doubts import NO_FIT, PLAIN, UNPUBLISHED
-from deepvm.core.training.effects import MACHINE, batch_effects, effects_of
-from deepvm.core.training.evidence import (
-    ACROSS,
-    COMPUTE,
-    LOCAL,
-    NETWORK,
-    NOISE,
-    PARTS,
-    Evidence,
-    Loading,
-    weights,
+from deepvm.core.cluster.speedup import STEP_TIME, SpeedupCurve
+from deepvm.core.training.evidence import NOISE, PARTS, Evidence, Loading, weights
+from deepvm.core.training.roofline import (
+    OVERLAP,
+    REACH,
+    WITHOUT_WHEELS,
+    Machine,
+    Steps,
+    fit_memory,
+    joined,
+    memory_needed,
+    state_bytes,
 )
-from deepvm.core.training.gpu_memory import MOST_GPUS, fit_memory, least_gpus, state_bytes
-from deepvm.core.training.hardware import WITHOUT_WHEELS, Interconnect, Machine
-from deepvm.core.training.roofline import OVERLAP, STRAGGLING, Steps, fitted, nominal_steps
-from deepvm.core.training.steptime import REACH, joined
-from deepvm.core.training.workload import Method, Precision, Scaling, Workload
-from deepvm.core.units import format_bytes
+from deepvm.core.training.workload import Precision, Workload
+from deepvm.core.units import Interval
 
 if TYPE_CHECKING:
     from deepvm.core.cluster.instances import InstanceType
@@ -42,12 +35,15 @@ if TYPE_CHECKING:
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
+NO_FIT = "it cannot be trained so"
+UNPUBLISHED = "no published run of "
+PLAIN = "plain PyTorch is counted"
+"""How those doubts about a speed begin that reports group, name once or leave out."""
+
 READING = "reading"
 """The cause of doubt that is how fast samples are read."""
 READING_SD = 0.3
 """Standard deviation of log(samples read per vCPU): photographs and processors differ by half."""
-_PUBLISHED_SD, _DERIVED_SD = 0.22, 0.28
-"""The same of a step, roughly: exact values take long to compute and decide little here."""
 
 
 class Source(str, Enum):
@@ -106,6 +102,45 @@ class SpeedUncertainty:
         named = {name: cause * left for name, cause in self.named.items()}
         rest = np.sqrt(np.maximum(waits.sd**2 - (left * waits.computed_sd) ** 2, 0.0))
         return SpeedUncertainty(shared, {**named, READING: rest}, self.own)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Parts of a step on n VMs by data sheets and published runs, (sizes,), seconds.
+
+    ``straggling``: logarithm of how much longer gradients take than on one GPU. ``loadings``: what
+    published runs say of them, each for some of the sizes.
+    """
+
+    steps: Steps
+    grad_s: FloatArray
+    sync_s: FloatArray
+    straggling: FloatArray
+    per_vm: float
+    evidence: Evidence
+    loadings: Callable[[], Iterator[tuple[npt.NDArray[np.int64], Loading]]] = field(repr=False)
+
+    def share(self, grad_s: FloatArray) -> FloatArray:
+        """By how much per cent a step with these gradients grows with 1 % more synchronisation."""
+        return np.asarray((self.sync_s / joined(grad_s, self.sync_s, OVERLAP)) ** OVERLAP)
+
+    def doubt(
+        self, share: FloatArray | None = None, kept: Sequence[bool] = (True,) * PARTS
+    ) -> SpeedUncertainty:
+        """Uncertainty of the steps due to the ``kept`` parts of :mod:`.evidence` and the run."""
+        sizes = len(self.grad_s)
+        many = np.log(self.steps.vms)
+        local = np.full(sizes, math.log(self.per_vm))
+        parts = weights(
+            self.share(self.grad_s) if share is None else share, local, many
+        ) * np.array(kept)
+        shared = np.zeros((sizes, len(self.evidence.names)))
+        named = dict[str, FloatArray]()
+        for rows, loading in self.loadings():
+            shared[rows] = loading.shared(parts[rows])
+            for effect, deviation in loading.alone(parts[rows]).items():
+                named.setdefault(effect, np.zeros(sizes))[rows] = deviation
+        return SpeedUncertainty(shared, named, np.full(sizes, NOISE**2))
 
 
 @dataclass(frozen=True, repr=False)
@@ -299,229 +334,6 @@ class Training:
     speeds: SpeedSource
 
 
-@dataclass(frozen=True)
-class Parts:
-    """Parts of a step on n VMs by data sheets and published runs, (sizes,), seconds.
-
-    ``straggling``: logarithm of how much longer gradients take than on one GPU. ``loadings``: what
-    published runs say of them, each for some of the sizes.
-    """
-
-    steps: Steps
-    grad_s: FloatArray
-    sync_s: FloatArray
-    straggling: FloatArray
-    per_vm: float
-    evidence: Evidence
-    loadings: Callable[[], Iterator[tuple[npt.NDArray[np.int64], Loading]]] = field(repr=False)
-
-    def share(self, grad_s: FloatArray) -> FloatArray:
-        """By how much per cent a step with these gradients grows with 1 % more synchronisation."""
-        return np.asarray((self.sync_s / joined(grad_s, self.sync_s, OVERLAP)) ** OVERLAP)
-
-    def doubt(
-        self, share: FloatArray | None = None, kept: Sequence[bool] = (True,) * PARTS
-    ) -> SpeedUncertainty:
-        """Uncertainty of the steps due to the ``kept`` parts of :mod:`.evidence` and the run."""
-        sizes = len(self.grad_s)
-        many = np.log(self.steps.vms)
-        local = np.full(sizes, math.log(self.per_vm))
-        parts = weights(
-            self.share(self.grad_s) if share is None else share, local, many
-        ) * np.array(kept)
-        shared = np.zeros((sizes, len(self.evidence.names)))
-        named = dict[str, FloatArray]()
-        for rows, loading in self.loadings():
-            shared[rows] = loading.shared(parts[rows])
-            for effect, deviation in loading.alone(parts[rows]).items():
-                named.setdefault(effect, np.zeros(sizes))[rows] = deviation
-        return SpeedUncertainty(shared, named, np.full(sizes, NOISE**2))
-
-
-def parts_of(
-    workload: Workload,
-    machine: Machine,
-    precision: Precision,
-    vms: FloatArray,
-    evidence: Evidence,
-    *,
-    software: str,
-) -> Parts:
-    """The nominal steps, corrected by what was published."""
-    steps = nominal_steps(workload, machine, precision, vms)
-    network = machine.interconnect
-    # Many types differ in nothing that published runs tell apart.
-    known = _published_name(machine, evidence)
-    same = replace(machine, interconnect=Interconnect(network.kind, known, 0.0), vcpus=None)
-    corrections = _corrections(workload, same, precision, tuple(vms.tolist()), evidence, software)
-    sync = steps.sync_s * corrections.sync
-    # Corrections for links and for networks are learnt apart: no network is faster than the links
-    # behind it.
-    between = np.maximum(np.maximum(sync, steps.local_s * corrections.links), steps.line_s)
-    return Parts(
-        steps=steps,
-        grad_s=steps.grad_s * corrections.grad,
-        sync_s=np.where(vms > 1, between, sync),
-        straggling=corrections.slower + STRAGGLING * np.log(steps.gpus),
-        per_vm=machine.gpus,
-        evidence=evidence,
-        loadings=partial(_loadings, workload, machine, precision, vms, evidence, software),
-    )
-
-
-def _published_name(machine: Machine, evidence: Evidence) -> str:
-    """The name of a type of VM on whose network runs were published; empty for all others."""
-    name = machine.interconnect.machine
-    if f"{MACHINE}={name}" in evidence.names:
-        return name
-    return ""
-
-
-def _loadings(
-    workload: Workload,
-    machine: Machine,
-    precision: Precision,
-    vms: FloatArray,
-    evidence: Evidence,
-    software: str,
-) -> Iterator[tuple[npt.NDArray[np.int64], Loading]]:
-    """What published runs say of steps on one VM and several, with and without checkpointing."""
-    memory = fitted(
-        workload, machine.accelerator, precision, tuple((vms * machine.gpus).tolist())
-    ).memory
-    for several, checkpointing in product((False, True), repeat=2):
-        rows = np.flatnonzero(((vms > 1) == several) & (memory.checkpointing == checkpointing))
-        if len(rows):
-            effects = effects_of(
-                workload,
-                machine,
-                precision,
-                software=software,
-                checkpointing=checkpointing,
-                several_vms=several,
-            )
-            yield (
-                rows,
-                evidence.loading(
-                    effects, batch_effects(workload, machine, precision, memory.micro_batch[rows])
-                ),
-            )
-
-
-class _Corrections(NamedTuple):
-    """How many times as long as nominal, by published runs; arrays of shape (sizes,).
-
-    ``slower``: the logarithm for gradients on several GPUs, which ``grad`` includes. ``links``: of
-    those within a VM.
-    """
-
-    slower: FloatArray
-    grad: FloatArray
-    sync: FloatArray
-    links: float
-
-
-@lru_cache(maxsize=256)
-def _corrections(
-    workload: Workload,
-    machine: Machine,
-    precision: Precision,
-    vms: tuple[float, ...],
-    evidence: Evidence,
-    software: str,
-) -> _Corrections:
-    """Corrections of nominal steps: equal for machines that published runs do not distinguish."""
-    sizes = np.array(vms)
-    slower, grad, sync = (np.zeros(len(sizes)) for _ in range(3))
-    for rows, loading in _loadings(workload, machine, precision, sizes, evidence, software):
-        mean = loading.mean.T
-        # More GPUs never make gradients faster, whatever noise says.
-        within, across = (np.maximum(mean[part], -STRAGGLING) for part in (LOCAL, ACROSS))
-        slower[rows] = within * math.log(machine.gpus) + across * np.log(sizes[rows])
-        grad[rows] = np.exp(slower[rows] - mean[COMPUTE])
-        sync[rows] = np.exp(-mean[NETWORK])
-    one = effects_of(
-        workload, machine, precision, software=software, checkpointing=False, several_vms=False
-    )
-    return _Corrections(
-        slower, grad, sync, math.exp(-float(evidence.loading(one, {}).mean[0, NETWORK]))
-    )
-
-
-def predict(
-    workload: Workload,
-    machine: Machine,
-    precision: Precision,
-    vms: FloatArray,
-    evidence: Evidence,
-    *,
-    software: str,
-    published: bool,
-) -> TrainingSpeed:
-    """Nominal steps, corrected by published ones; ``published``: of this model, GPU, precision."""
-    network = machine.interconnect
-    same = replace(
-        machine, interconnect=replace(network, machine=_published_name(machine, evidence), basis="")
-    )
-    found = _timed(workload, same, precision, tuple(vms.tolist()), evidence, software, published)
-    loadings = partial(_loadings, workload, machine, precision, vms, evidence, software)
-    parts = replace(found.parts, loadings=loadings)
-    waits = found.waits
-    steps = parts.steps
-    doubt_of: Callable[[], SpeedUncertainty] = parts.doubt
-    if waits is not None:
-        doubt_of = lambda: parts.doubt().where_reading(waits)  # noqa: E731  of what is shown only
-    return TrainingSpeed(
-        machine=machine,
-        workload=workload,
-        precision=precision,
-        vms=vms,
-        fits=steps.memory.fits,
-        step_s=found.step_s,
-        throughput=found.throughput,
-        checkpointing=steps.memory.checkpointing,
-        micro_batch=steps.memory.micro_batch,
-        batch=steps.batch,
-        doubt_of=doubt_of,
-        source=Source.PUBLISHED if published else Source.DERIVED,
-        fitted_vms=machine.interconnect.fitted_vms,
-        parts=parts,
-        software=software,
-    )
-
-
-class _Timed(NamedTuple):
-    """What speeds share across machines that differ only by name; arrays of shape (sizes,)."""
-
-    parts: Parts
-    waits: InputStall | None
-    step_s: FloatArray
-    throughput: FloatArray
-
-
-@lru_cache(maxsize=256)
-def _timed(
-    workload: Workload,
-    machine: Machine,
-    precision: Precision,
-    vms: tuple[float, ...],
-    evidence: Evidence,
-    software: str,
-    published: bool,  # noqa: FBT001  a key of the cache
-) -> _Timed:
-    parts = parts_of(workload, machine, precision, np.array(vms), evidence, software=software)
-    waits = None
-    step = joined(parts.grad_s, parts.sync_s, OVERLAP)
-    reading = reading_s(workload, machine, parts.steps.batch)
-    if reading.any():
-        waits = waiting(
-            step, np.full(len(step), _PUBLISHED_SD if published else _DERIVED_SD), reading
-        )
-        step = waits.step_s
-    throughput = workload.samples_of_step(parts.steps.gpus) * workload.model.units_per_sample / step
-    return _Timed(parts, waits, step, throughput)
-
-
 def reading_s(workload: Workload, machine: Machine, batch: FloatArray) -> FloatArray:
     """Seconds in which a VM's processors prepare a step's samples; 0 if that is no limit."""
     rate = workload.model.reads_per_vcpu
@@ -570,42 +382,53 @@ def waiting(computed_s: FloatArray, sd: FloatArray, reading_s: FloatArray) -> In
     )
 
 
-def memory_needed(
-    workload: Workload, machine: Machine, precision: Precision, least_vms: int, most_vms: int
-) -> str:
-    """What a workload lacks on so many VMs of this machine, in words."""
-    gpu = machine.accelerator
-    name = workload.model.name
-    per_vm = round(machine.gpus)
-    gpus = least_vms * per_vm
-    if workload.scaling is Scaling.STRONG and workload.batch < gpus:
-        return (
-            f"a global batch of {workload.batch:g} has no sample for each of {gpus} GPUs; give a"
-            " larger one"
+@dataclass(frozen=True)
+class StepTimeSpeedup(SpeedupCurve):
+    """S(n) of a type for one workload: throughput of n VMs over that of one.
+
+    Attributes:
+        speed_of: throughput of clusters of these sizes. known: on 1, 2 ... VMs.
+        unit: units a second of one VM; where sharding makes several VMs faster than that many
+            single ones, a share of the best, so that K(n) <= 1 as eq. 13 has it.
+        needs: what the workload needs where it fits on no number of these VMs; else empty.
+    """
+
+    kind: ClassVar[str] = STEP_TIME
+    speed_of: Callable[[FloatArray], TrainingSpeed] = field(repr=False)
+    known: TrainingSpeed = field(repr=False, compare=False)
+    unit: float
+    needs: str = ""
+
+    @classmethod
+    def of(
+        cls, known: TrainingSpeed, speed_of: Callable[[FloatArray], TrainingSpeed]
+    ) -> StepTimeSpeedup:
+        """The curve of a type, given its speeds on 1, 2 ... VMs and how to get others."""
+        share = (known.throughput / known.vms)[known.fits if known.fits.any() else ...]
+        source = known.source.value
+        fitted_to = float(known.fitted_vms)
+        return cls(
+            speed_of, known, float(share.max()), known.needs, source=source, fitted_to=fitted_to
         )
-    least = least_gpus(workload, gpu, precision)
-    most = fit_memory(
-        workload, gpu, precision, np.array([float(most_vms * per_vm if least else MOST_GPUS)])
-    )
-    state = gpu.memory_bytes - float(most.free_bytes[0])
-    sample = float(most.sample_bytes[0])
-    has = (
-        f"{a_or_an(gpu.name)} of {gpu.memory_gib:g} GiB has {format_bytes(round(gpu.memory_bytes))}"
-        " for a program"
-    )
-    if least is not None:
-        least = -(-least // per_vm) * per_vm
-        return (
-            f"{has}, {name} needs {format_bytes(round(state + sample))} of each; it fits on {least}"
-            " or more of them"
+
+    def speedup(self, n: FloatArray) -> FloatArray:
+        """Throughput over the unit; 0 where the workload does not fit."""
+        sizes = np.atleast_1d(np.asarray(n, dtype=np.float64))
+        if np.array_equal(sizes, self.known.vms):
+            found = self.known
+        else:
+            found = self.speed_of(sizes)
+        return np.asarray((found.throughput * found.fits / self.unit).reshape(np.shape(n)))
+
+    def doubt(self, n: FloatArray) -> SpeedUncertainty:
+        """The doubt in the speeds of n VMs."""
+        rows = np.searchsorted(self.known.vms, n)
+        if np.array_equal(self.known.vms.take(rows, mode="clip"), n):
+            return self.known.doubt.at(rows)
+        return self.speed_of(np.asarray(n, dtype=np.float64)).doubt
+
+    def extrapolated(self, n: FloatArray) -> BoolArray:
+        """Beyond 1.5 x the largest measured cluster, or the batch known to train well."""
+        return np.asarray(
+            np.asarray(n) > min(REACH * (self.fitted_to or np.inf), self.known.proven_vms)
         )
-    each = (
-        f"{name} needs {format_bytes(round(state))} of each and {format_bytes(round(sample))} for a"
-        " sample"
-    )
-    cure = "fsdp splits it, lora trains less of it"
-    if workload.method is not Method.DDP:
-        cure = "the layers in use are too large for it"
-        if sample > state:
-            cure = "a shorter --seq needs less"
-    return f"{has}; {each}, however many there are: {cure}"

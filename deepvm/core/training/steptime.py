@@ -25,7 +25,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from deepvm.core.interval import Z80, Interval
+from deepvm.core.training.roofline import joined
+from deepvm.core.units import Z80, Interval
 from deepvm.errors import RequestError
 
 FloatArray = npt.NDArray[np.float64]
@@ -33,8 +34,6 @@ FloatArray = npt.NDArray[np.float64]
 FEWEST = 4
 """Rows that a fit needs, of at least two sizes or batches."""
 ENOUGH = f"at least {FEWEST} measured steps, of at least two clusters or batches"
-REACH = 1.5
-"""How far beyond the largest measured cluster the law is to be believed, as a factor."""
 _WIDEST = np.log(1e9)  # of each part of a step over the median step, either way
 _MOST_OVERLAP = 10.0
 _MOST_STRAGGLING = 0.3
@@ -107,14 +106,6 @@ class StepTimeLaw:
             network_fixed=self.network_fixed * network,
             network_per_gpu=self.network_per_gpu * network,
         )
-
-
-def joined(grad_s: FloatArray, sync_s: FloatArray, overlap: float) -> FloatArray:
-    """(T_grad^g + T_sync^g)^(1/g), without overflow (Pollux eq. 10)."""
-    longer = np.maximum(grad_s, sync_s)
-    shorter = np.minimum(grad_s, sync_s)
-    ratio = np.divide(shorter, longer, out=np.zeros_like(longer), where=longer > 0)
-    return np.asarray(longer * (1.0 + ratio**overlap) ** (1.0 / overlap))
 
 
 @dataclass(frozen=True)

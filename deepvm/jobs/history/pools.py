@@ -13,18 +13,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from deepvm.core.cluster.known_lives import (
+from deepvm.core.json_types import JsonObject
+from deepvm.core.lifetimes import (
+    BAND_SHARES,
     SHORT_LIFE_S,
     KnownLifetime,
     gamma_quantile,
     known_life,
+    mean_life_s,
     share_interval,
 )
-from deepvm.core.interval import Z80
-from deepvm.core.json_types import JsonObject
 from deepvm.core.preemption.gang_survival import Lifetime, OwnPool
-from deepvm.core.preemption.interruption_bands import BAND_SHARES, mean_life_s
 from deepvm.core.preemption.preemption_estimators import Lifetimes, Notices
+from deepvm.core.units import Z80
 from deepvm.jobs.clouds.registry import CLOUDS, find_cloud
 from deepvm.jobs.decisions.markets import is_on_demand
 from deepvm.jobs.decisions.world import LOST, PREEMPTED, REFUSED, JobState, Pool, Role

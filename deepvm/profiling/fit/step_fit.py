@@ -9,18 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from deepvm.core.interval import Interval
 from deepvm.core.spelling import listed
+from deepvm.core.training.roofline import REACH
 from deepvm.core.training.steptime import (
     FEWEST,
-    REACH,
     FloatArray,
     MeasuredRange,
     Steps,
     StepTimeFit,
     fit_steps,
 )
-from deepvm.core.units import counted
+from deepvm.core.units import Interval, counted
 from deepvm.errors import RequestError
 from deepvm.profiling.fit.step_points import StepQuestion
 

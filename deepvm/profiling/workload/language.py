@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
 from deepvm.catalog.published.workloads import find_model
-from deepvm.core.training.model import Model
+from deepvm.core.training.workload import Model
 from deepvm.profiling.workload.train_step import Batches
 
 

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from deepvm.catalog.published.check import PublishedCheck
-from deepvm.core.training.doubts import NO_FIT
-from deepvm.core.training.speed import TrainingSpeed
+from deepvm.core.training.speed import NO_FIT, TrainingSpeed
 from deepvm.documents.build import With, document_of
 from deepvm.documents.outputs.performance import Errors, Prediction
 from deepvm.reports.text import print_text, short

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from deepvm.core.cluster.cluster import Recommendation
-from deepvm.core.interval import Interval
+from deepvm.core.units import Interval
 from deepvm.planner.search.frontier import Frontier, Machines
 from deepvm.reports.charts import Scale, round_up
 

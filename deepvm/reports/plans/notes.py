@@ -11,7 +11,7 @@ from deepvm.catalog.clouds import cloud_of
 from deepvm.catalog.signals.signal import PRICES, base
 from deepvm.core.cluster.cluster import Recommendation
 from deepvm.core.cluster.instances import Catalog
-from deepvm.core.training.doubts import PLAIN, UNPUBLISHED
+from deepvm.core.training.speed import PLAIN, UNPUBLISHED
 from deepvm.core.units import counted, format_seconds, format_usd
 from deepvm.planner.ranking import LITTLE
 from deepvm.planner.recommend import Recommendations

@@ -98,7 +98,7 @@ def _request(answer: Recommendations, catalog: Catalog) -> With:
 
 def _work(work: Work, reference: InstanceType | None) -> dict[str, Any]:
     """What is to be trained."""
-    from deepvm.core.preemption.interruption_bands import share_over
+    from deepvm.core.lifetimes import share_over
 
     spans = ("step_s", "save_s", "durable_s", "allocation_s", "preparation_s", "grace_s")
     known = work.unit is None  # with a model they differ from cluster to cluster

@@ -7,8 +7,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from deepvm.core.cluster.instances import INTERRUPTION_BANDS
-from deepvm.core.cluster.known_lives import history_words
-from deepvm.core.preemption.interruption_bands import BAND_SHARES, hits
+from deepvm.core.lifetimes import BAND_SHARES, history_words, hits
 from deepvm.core.spelling import listed
 from deepvm.core.units import format_usd
 from deepvm.planner.infeasible import ALLOWED_BY, BY_NAME

@@ -15,7 +15,7 @@ from deepvm.core.cluster.cluster import Cluster, Recommendation
 from deepvm.core.cluster.instances import Catalog, Market, find_quota
 from deepvm.core.cluster.provenance import Measurement, Origin
 from deepvm.core.spelling import joined, listed
-from deepvm.core.training.doubts import PLAIN, UNPUBLISHED
+from deepvm.core.training.speed import PLAIN, UNPUBLISHED
 from deepvm.core.units import counted
 from deepvm.planner.recommend import Recommendations
 from deepvm.reports.pages import sentences

@@ -11,12 +11,12 @@ from decimal import ROUND_CEILING, Decimal
 from typing import TYPE_CHECKING
 
 from deepvm.core.cluster.cluster import Cluster, JobEstimate, Recommendation
-from deepvm.core.preemption.interruption_bands import ClusterRisk
+from deepvm.core.lifetimes import ClusterRisk
 from deepvm.core.units import format_seconds, format_usd
 from deepvm.planner.request import Objective
 
 if TYPE_CHECKING:
-    from deepvm.core.bill.bill import Bill, BillItem
+    from deepvm.core.bill import Bill, BillItem
 
 _MANY_DIGITS = 1e8
 _DAY_S = 86_400

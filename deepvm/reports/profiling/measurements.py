@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deepvm.core.interval import Z80
-from deepvm.core.training.steptime import REACH, FloatArray
-from deepvm.core.units import counted, format_bytes
+from deepvm.core.training.roofline import REACH, FloatArray
+from deepvm.core.units import Z80, counted, format_bytes
 from deepvm.reports.pictures import MEASURED, STYLES, drawing, legend, mark_guess, short
 from deepvm.reports.text import format_step, print_text
 

@@ -22,7 +22,7 @@ from deepvm.core.cluster.speedup import (
     RingSpeedup,
     SpeedupCurve,
 )
-from deepvm.core.training.hardware import Accelerator, Machine
+from deepvm.core.training.roofline import Accelerator, Machine
 from deepvm.core.training.speed import TrainingSpeed
 from deepvm.core.training.steptime import Steps, StepTimeLaw, fit_steps
 from deepvm.core.training.workload import Method, Precision, Workload

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from deepvm.core.preemption.interruption_bands import BANDS
+from deepvm.core.lifetimes import BANDS
 from deepvm.reports.text import print_text
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Any
 
 from deepvm.catalog.published.workloads import presets
 from deepvm.core.spelling import one_of
-from deepvm.core.training.model import Model
+from deepvm.core.training.workload import Model
 from deepvm.core.units import parse_bytes
 from deepvm.errors import RequestError
 from deepvm.profiling.eflops.measure_eflops import Eflops, measure_eflops

@@ -7,13 +7,13 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from deepvm.core.cluster.prices import PriceBasis, PricePoint, price_over_time, windows_below
-from deepvm.core.interval import Interval
 from deepvm.core.preemption.gang_survival import (
     ClusterSurvival,
     OwnPool,
     life_for_work,
     windows_kept,
 )
+from deepvm.core.units import Interval
 from deepvm.errors import RequestError
 from deepvm.simulator.survival.prior import Prior, public_prior
 

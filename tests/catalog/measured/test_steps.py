@@ -23,11 +23,11 @@ from deepvm.catalog.published.hardware import find_accelerator
 from deepvm.catalog.published.performance import PublishedPerformance
 from deepvm.catalog.published.workloads import read_workload
 from deepvm.core.cluster.instances import Catalog, InstanceType
-from deepvm.core.interval import Z80
 from deepvm.core.training.measured_speed import OwnSteps, of_measured
 from deepvm.core.training.speed import Source, TrainingSpeed
 from deepvm.core.training.steptime import Steps, StepTimeFit, fit_steps
 from deepvm.core.training.workload import Workload
+from deepvm.core.units import Z80
 from deepvm.errors import CatalogFormatError
 from deepvm.profiling.fit.step_fit import fit_step_time
 

@@ -10,8 +10,7 @@ from typing import Any
 
 from deepvm import load_catalog, recommend
 from deepvm.catalog.published.cloud_rates import rates_of
-from deepvm.core.bill.bill import RentedVms, bill_of, items_for
-from deepvm.core.bill.extras import Extras
+from deepvm.core.bill import Extras, RentedVms, bill_of, items_for
 from deepvm.io.user_dirs import data_folder
 
 FILES = sorted((data_folder() / "rates").glob("*.json"))

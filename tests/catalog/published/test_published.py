@@ -15,11 +15,11 @@ from deepvm.catalog.published.hardware import accelerators, find_accelerator, in
 from deepvm.catalog.published.performance import PublishedPerformance, calibration
 from deepvm.catalog.published.rows import published
 from deepvm.catalog.published.workloads import presets
-from deepvm.core.interval import Z80
 from deepvm.core.training.evidence import leave_out
-from deepvm.core.training.hardware import Machine
+from deepvm.core.training.roofline import Machine
 from deepvm.core.training.speed import TrainingSpeed
 from deepvm.core.training.workload import Precision, Workload
+from deepvm.core.units import Z80
 
 DATA = ROOT / "data" / "performance"
 OTHERS = SHARED / "data" / "perf" / "lambda_gpu_train_throughput.csv"

@@ -24,8 +24,7 @@ from support.stored_catalog import Clone, row
 
 import deepvm
 from deepvm.catalog.store import load_catalog
-from deepvm.core.cluster.known_lives import KnownLifetime
-from deepvm.core.preemption.interruption_bands import BAND_SHARES, mean_life_s
+from deepvm.core.lifetimes import BAND_SHARES, KnownLifetime, mean_life_s
 from deepvm.jobs.decisions.states import Machine
 from deepvm.jobs.decisions.world import JobLimits, JobState, MachineRecord, Pool
 from deepvm.jobs.history.history import PLACE, History

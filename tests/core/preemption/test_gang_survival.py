@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.integrate import quad
 
-from deepvm.core.interval import Interval
 from deepvm.core.preemption.gang_survival import (
     Availability,
     Lifetime,
@@ -24,6 +23,7 @@ from deepvm.core.preemption.gang_survival import (
     none_lost,
     windows_kept,
 )
+from deepvm.core.units import Interval
 from deepvm.errors import RequestError
 
 HOUR = 3600.0

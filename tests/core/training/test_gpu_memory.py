@@ -12,8 +12,7 @@ from support.places import TESTS
 
 from deepvm.catalog.published.hardware import find_accelerator
 from deepvm.catalog.published.workloads import find_model, model_of_size
-from deepvm.core.training.gpu_memory import fit_memory, least_gpus, state_bytes
-from deepvm.core.training.hardware import Accelerator
+from deepvm.core.training.roofline import Accelerator, fit_memory, least_gpus, state_bytes
 from deepvm.core.training.workload import Method, Precision, Scaling, Workload
 
 SIZES = np.arange(1.0, 65.0)

@@ -12,8 +12,8 @@ from support.profiling.step_runs import LAW, seconds, steps_of
 from deepvm.catalog.published.hardware import find_accelerator, interconnect
 from deepvm.catalog.published.performance import PublishedPerformance
 from deepvm.catalog.published.workloads import find_model
-from deepvm.core.training.hardware import Machine
 from deepvm.core.training.measured_speed import OwnSteps, of_alike, of_measured
+from deepvm.core.training.roofline import Machine
 from deepvm.core.training.speed import Source, TrainingSpeed
 from deepvm.core.training.steptime import StepTimeFit, StepTimeLaw, fit_steps
 from deepvm.core.training.workload import Scaling, Workload

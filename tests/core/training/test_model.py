@@ -9,8 +9,7 @@ from support.effort import examples
 from support.places import SHARED
 
 from deepvm.catalog.published.workloads import find_model, model_of_size
-from deepvm.core.training.model import Model, Transformer
-from deepvm.core.training.workload import Method, Workload
+from deepvm.core.training.workload import Method, Model, Transformer, Workload
 from deepvm.errors import RequestError
 
 RUNS = SHARED / "data" / "perf" / "llm_foundry_throughput.csv"

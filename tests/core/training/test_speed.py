@@ -10,10 +10,10 @@ import pytest
 from deepvm.catalog.published.hardware import find_accelerator, interconnect, usual_machine
 from deepvm.catalog.published.performance import PublishedPerformance
 from deepvm.catalog.published.workloads import find_model
-from deepvm.core.interval import Z80
-from deepvm.core.training.hardware import Machine
+from deepvm.core.training.roofline import Machine
 from deepvm.core.training.speed import READING_SD, Source, TrainingSpeed, waiting
 from deepvm.core.training.workload import Method, Precision, Scaling, Workload
+from deepvm.core.units import Z80
 from deepvm.errors import RequestError
 
 LLAMA = Workload(find_model("llama-8b"), Method.FSDP, batch=8)

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from torch.distributed.tensor import DTensor  # noqa: E402
 
 from deepvm.catalog.published.workloads import presets  # noqa: E402
-from deepvm.core.training.model import Model, Transformer  # noqa: E402
+from deepvm.core.training.workload import Model, Transformer  # noqa: E402
 from deepvm.profiling.scaling.scaling_host import _built  # noqa: E402
 from deepvm.profiling.workload import language  # noqa: E402
 from deepvm.profiling.workload.spec import Workload  # noqa: E402

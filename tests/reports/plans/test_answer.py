@@ -17,8 +17,8 @@ from deepvm.catalog.published.performance import PublishedPerformance
 from deepvm.catalog.published.workloads import read_workload
 from deepvm.catalog.store import load_catalog
 from deepvm.core.cluster.cluster import JobEstimate
-from deepvm.core.interval import Interval
 from deepvm.core.training.speed import Training
+from deepvm.core.units import Interval
 from deepvm.planner.job_forecast import START_S
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import compare

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deepvm.core.preemption.interruption_bands import ClusterRisk
+from deepvm.core.lifetimes import ClusterRisk
 from deepvm.documents.build import document_of
 from deepvm.documents.outputs.plans import Interruptions
 from deepvm.reports.plans.words import losses_words, share_words

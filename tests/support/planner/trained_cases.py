@@ -14,10 +14,9 @@ import numpy as np
 
 from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType, Market, Quota, ZonePrice
 from deepvm.core.cluster.memory_nodes import PAPER_NODES, REAL_NODES, SaturationTable
-from deepvm.core.training.hardware import Accelerator, Interconnect, Machine
-from deepvm.core.training.model import Model
+from deepvm.core.training.roofline import Accelerator, Interconnect, Machine
 from deepvm.core.training.speed import FloatArray, Source, SpeedUncertainty, Training, TrainingSpeed
-from deepvm.core.training.workload import Method, Precision, Workload
+from deepvm.core.training.workload import Method, Model, Precision, Workload
 from deepvm.planner.request import PlanRequest
 from support.builders import cpu_type, gpu_type
 from support.planner import trained_oracle

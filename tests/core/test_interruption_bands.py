@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deepvm.core.cluster.instances import INTERRUPTION_BANDS
-from deepvm.core.preemption.interruption_bands import (
+from deepvm.core.lifetimes import (
     BAND_SHARES,
     BANDS,
     MONTH_S,

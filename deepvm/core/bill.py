@@ -1,4 +1,4 @@
-"""The bill besides VMs: which items there are, what each costs, and what is not counted, and why.
+"""The bill besides VMs: which costs there are, the rate of each, and what is not counted.
 
 One place counts it, so that every answer, document and page says the same. Clouds bill a month as
 730 hours. Traffic is counted as if nothing of an account's free allowance were left.
@@ -6,25 +6,217 @@ One place counts it, so that every answer, document and page says the same. Clou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
+from typing import NamedTuple
 
-from deepvm.core.bill.extras import (
-    ADDRESSES,
-    BOOT,
-    BUCKET,
-    COSTS,
-    DISK,
-    EGRESS,
-    NAT,
-    Extras,
-    Surcharge,
-)
-from deepvm.core.bill.rates import HOURS_A_MONTH, DiskRate, Rates, RateSource
 from deepvm.core.spelling import one_of
-from deepvm.core.units import MICRO, MICRO_USD, counted, format_seconds
+from deepvm.core.units import MICRO, MICRO_USD, counted, format_seconds, parse_bytes
 from deepvm.errors import RequestError
+
+HOURS_A_MONTH = 730
+"""By which clouds divide monthly prices."""
+
+
+class RateSource(NamedTuple):
+    """A rate's source; ``date``: ISO 8601; ``official``: by the cloud itself, not a copy."""
+
+    url: str
+    date: str
+    official: bool = False
+
+    def __str__(self) -> str:
+        """``https://..., 2026-10-16, not the cloud's own page``."""
+        return f"{self.url}, {self.date}" + ("" if self.official else ", not the cloud's own page")
+
+
+class DiskRate(NamedTuple):
+    """One kind of disk, by the size that is provided."""
+
+    kind: str
+    usd_per_gb_month: Decimal
+    source: RateSource
+
+
+class AddressRate(NamedTuple):
+    """A public IPv4 address of a VM, $/h; ``spot_usd_per_hour``: of a spot VM, where it differs."""
+
+    usd_per_hour: Decimal
+    source: RateSource
+    spot_usd_per_hour: Decimal | None = None
+
+    @property
+    def of_spot(self) -> Decimal:
+        """Of a spot VM, $/h."""
+        if self.spot_usd_per_hour is None:
+            return self.usd_per_hour
+        return self.spot_usd_per_hour
+
+
+class NatRate(NamedTuple):
+    """A NAT gateway: $/h in all, per VM (for at most ``most_vms`` VMs), and per GB."""
+
+    usd_per_hour: Decimal
+    usd_per_gb: Decimal
+    source: RateSource
+    usd_per_vm_hour: Decimal = Decimal(0)
+    most_vms: int = 0
+
+    def usd_per_hour_of(self, vms: int) -> Decimal:
+        """With so many VMs behind it, $/h."""
+        return self.usd_per_hour + min(vms, self.most_vms) * self.usd_per_vm_hour
+
+
+class Tier(NamedTuple):
+    """Traffic of a month up to ``up_to_gb`` in all, None for all the rest."""
+
+    up_to_gb: Decimal | None
+    usd_per_gb: Decimal
+
+
+class EgressRate(NamedTuple):
+    """Traffic to the internet; ``free_gb_per_month``: shared by the whole account."""
+
+    tiers: tuple[Tier, ...]
+    source: RateSource
+    free_gb_per_month: Decimal = Decimal(0)
+
+    def usd(self, gb: Decimal) -> Decimal:
+        """What so much in a month costs where nothing is free."""
+        total = Decimal(0)
+        below = Decimal(0)
+        for tier in self.tiers:
+            if tier.up_to_gb is None:
+                upper = gb
+            else:
+                upper = min(gb, tier.up_to_gb)
+            total += max(upper - below, Decimal(0)) * tier.usd_per_gb
+            below = max(below, upper)
+        return total
+
+
+class BucketRate(NamedTuple):
+    """Objects in a bucket, by what they take; requests come on top."""
+
+    usd_per_gb_month: Decimal
+    source: RateSource
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What a cloud charges besides VMs.
+
+    ``region``: where the rates hold, empty for everywhere. ``asked_region``: that of the VMs.
+    ``disks``: the usual kind first.
+    """
+
+    cloud: str
+    region: str = ""
+    asked_region: str = ""
+    disks: tuple[DiskRate, ...] = ()
+    address: AddressRate | None = None
+    nat: NatRate | None = None
+    egress: EgressRate | None = None
+    bucket: BucketRate | None = None
+
+    @property
+    def borrowed(self) -> str:
+        """The region whose rates these are, if the VMs are in another one; else empty."""
+        if self.region and self.asked_region and self.region != self.asked_region:
+            return self.region
+        return ""
+
+
+DISK = "disk"
+ADDRESSES = "addresses"
+NAT = "nat"
+EGRESS = "egress"
+BUCKET = "bucket"
+BOOT = "boot"
+COSTS = (DISK, ADDRESSES, NAT, EGRESS, BUCKET, BOOT)
+"""The costs that are counted besides VMs, in the order in which bills name them."""
+GB = Decimal(10**9)
+"""Bytes; most clouds bill by 2**30, so that a bill may be 7 % lower."""
+
+
+_NOTHING = re.compile(r"\s*0+(\.0+)?\s*([kKMGT]i?)?B?\s*", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Extras:
+    """What users set; sizes in GB, None where nothing was said."""
+
+    disk_gb: Decimal | None = None
+    disk_kind: str = ""
+    egress_gb: Decimal | None = None
+    bucket_gb: Decimal | None = None
+    nat: bool = False
+    excluded: frozenset[str] = frozenset()
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The costs of which users have said something."""
+        said = {
+            DISK: self.disk_gb,
+            EGRESS: self.egress_gb,
+            BUCKET: self.bucket_gb,
+            NAT: self.nat or None,
+        }
+        return tuple(name for name, value in said.items() if value is not None)
+
+    @property
+    def counted(self) -> bool:
+        """Whether budgets and ranking use the whole bill: only if the user sets some of it."""
+        return bool(self.given)
+
+    @classmethod
+    def parse(
+        cls,
+        disk: str | int | None = None,
+        disk_type: str | None = None,
+        egress: str | int | None = None,
+        bucket: str | int | None = None,
+        nat: bool = False,
+        exclude_cost: str | Sequence[str] = (),
+    ) -> Extras:
+        """Read options of :class:`deepvm.planner.options.RankOptions`. Raises a RequestError."""
+        words = (exclude_cost,) if isinstance(exclude_cost, str) else tuple(exclude_cost)
+        names = [name.strip() for text in words for name in text.split(",") if name.strip()]
+        for name in names:
+            if name not in (*COSTS, "all"):
+                raise RequestError("exclude_cost", name, one_of(name, (*COSTS, "all")))
+        return cls(
+            disk_gb=_gb(disk, "disk"),
+            disk_kind=disk_type or "",
+            egress_gb=_gb(egress, "egress"),
+            bucket_gb=_gb(bucket, "bucket"),
+            nat=bool(nat),
+            excluded=frozenset(COSTS if "all" in names else names),
+        )
+
+
+class Surcharge(NamedTuple):
+    """Micro-dollars/h that the bill adds per VM of a market and per cluster; once per job."""
+
+    spot: int = 0
+    on_demand: int = 0
+    cluster: int = 0
+    once_usd: Decimal = Decimal(0)
+
+
+def _gb(size: str | int | None, option: str) -> Decimal | None:
+    """A size; 0 is one, too: nothing of the kind is needed."""
+    if size is None or size == "":
+        return None
+    if _NOTHING.fullmatch(str(size)):
+        return Decimal(0)
+    try:
+        return parse_bytes(size, option) / GB
+    except RequestError as error:
+        raise RequestError(option, size, f"0, or {error.allowed}") from None
+
 
 BOOT_S = 163.2
 """From when a VM is billed until it trains: the mean of the Spotify thesis, 6.2.2."""
@@ -154,7 +346,7 @@ def _items(vms: RentedVms, rates: Rates, extras: Extras) -> Iterator[BillItem]:
     disk = _disk(rates, extras)
     if disk is not None and extras.disk_gb:
         each_usd = _per_hour(extras.disk_gb * disk.usd_per_gb_month)
-        what = f"{counted(vms.count, 'disk')} of {_gb(extras.disk_gb)} {disk.kind}"
+        what = f"{counted(vms.count, 'disk')} of {_in_gb(extras.disk_gb)} {disk.kind}"
         yield BillItem(
             DISK,
             f"{what}, {disk.usd_per_gb_month:f} $ a GB and month",
@@ -185,12 +377,12 @@ def _items(vms: RentedVms, rates: Rates, extras: Extras) -> Iterator[BillItem]:
         allowance = ""
         if free:
             allowance = f"; an account's free {free:f} GB a month may be used up"
-        what = f"{_gb(extras.egress_gb)} to the internet{allowance}"
+        what = f"{_in_gb(extras.egress_gb)} to the internet{allowance}"
         yield BillItem(EGRESS, what, usd_once=_exact(usd), source=rates.egress.source)
     if rates.bucket is not None and extras.bucket_gb is not None:
         month = extras.bucket_gb * rates.bucket.usd_per_gb_month
         what = (
-            f"{_gb(extras.bucket_gb)} in a bucket, {rates.bucket.usd_per_gb_month:f} $ a GB and"
+            f"{_in_gb(extras.bucket_gb)} in a bucket, {rates.bucket.usd_per_gb_month:f} $ a GB and"
             " month"
         )
         yield BillItem(
@@ -260,6 +452,6 @@ def _exact(usd: Decimal) -> Decimal:
     return usd.quantize(MICRO, rounding=ROUND_HALF_UP)
 
 
-def _gb(gb: Decimal) -> str:
+def _in_gb(gb: Decimal) -> str:
     rounded = float(f"{float(gb):.4g}")
     return f"{rounded:g} GB"

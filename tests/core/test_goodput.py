@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.effort import THOROUGH, examples
 
-from deepvm.core.preemption.goodput import kept_share
+from deepvm.core.lifetimes import kept_share
 from deepvm.core.preemption.job import Job, Span
 from deepvm.core.preemption.savepolicy import parse_policy
 from deepvm.simulator.monte_carlo import simulate

@@ -7,17 +7,23 @@ from typing import Any
 
 import pytest
 
-from deepvm.core.bill.bill import BOOT_S, Bill, RentedVms, bill_of, items_for, refuse_unknown_disk
-from deepvm.core.bill.extras import COSTS, Extras
-from deepvm.core.bill.rates import (
+from deepvm.core.bill import (
+    BOOT_S,
+    COSTS,
     AddressRate,
+    Bill,
     BucketRate,
     DiskRate,
     EgressRate,
+    Extras,
     NatRate,
     Rates,
     RateSource,
+    RentedVms,
     Tier,
+    bill_of,
+    items_for,
+    refuse_unknown_disk,
 )
 from deepvm.errors import RequestError
 from deepvm.planner.job_forecast import PREPARATION_S

@@ -1,0 +1,170 @@
+"""How long spot VMs live, by the cloud's bands and by a user's history, and what that costs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import datetime, timezone
+
+import numpy as np
+import numpy.typing as npt
+
+from deepvm.core.units import Z80, counted, format_seconds
+from deepvm.errors import RequestError
+
+MONTH_S = 365.25 / 12 * 86400
+# Share of the VMs of a type that is preempted in a month, from and to, by AWS's band; and as one
+# figure.
+BANDS: tuple[tuple[float, float | None], ...] = (
+    (0.0, 0.05),
+    (0.05, 0.1),
+    (0.1, 0.15),
+    (0.15, 0.2),
+    (0.2, None),
+)
+BAND_SHARES = (0.025, 0.075, 0.125, 0.175, 0.25)  # the open band's is a guess
+
+
+def mean_life_s(share: float) -> float:
+    """Mean lifetime, s, if a share has ended after a month: -month / ln(1 - share)."""
+    if share:
+        return -MONTH_S / math.log1p(-share)
+    return math.inf
+
+
+def share_over(mean_life_s: float) -> float:
+    """Share of lifetimes that are over after a month."""
+    return -math.expm1(-MONTH_S / mean_life_s)
+
+
+def cluster_share(share: float, vms: int) -> float:
+    """Probability that a month hits at least one of n independent VMs: 1 - (1 - share)^n."""
+    if share < 1:
+        return -math.expm1(vms * math.log1p(-share))
+    return 1.0
+
+
+def hits(share: float, vms: int) -> str:
+    """A monthly share of single VMs in words for several, as a sentence's end; empty for one."""
+    if vms == 1:
+        return ""
+    return (
+        f", which takes one or more of {vms} in {100 * cluster_share(share, vms):.0f} % of the"
+        " months"
+    )
+
+
+@dataclass(frozen=True)
+class ClusterRisk:
+    """How often a cluster of spot VMs is hit, as ranges; None is an unknown upper end.
+
+    ``vm_share``: share of single VMs that is preempted in a month. ``share``: probability that it
+    hits the cluster.
+    ``between_s``: mean time between losses, seconds, shortest first, 0 to infinite.
+    """
+
+    vms: int
+    vm_share: tuple[float, float | None]
+    share: tuple[float, float | None]
+    losses_per_month: tuple[float, float | None]
+    between_s: tuple[float, float]
+
+    @classmethod
+    def of_band(cls, band: int, vms: int) -> ClusterRisk:
+        """By AWS's band, 0 to 4; raises a RequestError for another one, and below one VM."""
+        if vms < 1:
+            raise RequestError("vms", vms, "a number of VMs from 1")
+        if band not in range(len(BANDS)):
+            raise RequestError("interruption_band", band, f"0 to {len(BANDS) - 1}")
+        low, high = BANDS[band]
+        share = (cluster_share(low, vms), None if high is None else cluster_share(high, vms))
+        longest = mean_life_s(low) / vms
+        shortest = 0.0 if high is None else mean_life_s(high) / vms
+        losses = (MONTH_S / longest, MONTH_S / shortest if shortest else None)
+        return cls(vms, (low, high), share, losses, (shortest, longest))
+
+
+SHORT_LIFE_S = 4 * 3600.0
+"""Of a spot VM with GPUs at a busy time, by public traces."""
+FEWEST = 3
+
+
+@dataclass(frozen=True)
+class KnownLifetime:
+    """Mean life of a spot VM of a type, seconds, with the ends of its 80 % interval.
+
+    ``preemptions`` of ``machines``, the newest seen at ``newest_s``, seconds since the epoch.
+    """
+
+    low_s: float
+    mean_s: float
+    high_s: float
+    preemptions: int
+    machines: int
+    newest_s: float
+
+
+def known_life(
+    lived_s: float, preemptions: int, machines: int, newest_s: float
+) -> KnownLifetime | None:
+    """By all lives together, None if the history is too thin; see the module."""
+    if preemptions < FEWEST:
+        return None
+    seen_s = SHORT_LIFE_S + lived_s
+    shape = 1.0 + preemptions
+    low_s = seen_s / gamma_quantile(shape, Z80)
+    high_s = seen_s / gamma_quantile(shape, -Z80)
+    return KnownLifetime(low_s, seen_s / shape, high_s, preemptions, machines, newest_s)
+
+
+def gamma_quantile(shape: float, z: float) -> float:
+    """Quantile of a gamma distribution with scale 1, by Wilson and Hilferty (1931)."""
+    return shape * max(1.0 - 1.0 / (9.0 * shape) + z / (3.0 * math.sqrt(shape)), 1e-3) ** 3
+
+
+def share_interval(count: int, of: int) -> tuple[float, float]:
+    """80 % interval of a share, after Wilson (1927); all from 0 to 1 where nothing was seen."""
+    if not of:
+        return 0.0, 1.0
+    share = count / of
+    z2 = Z80**2 / of
+    middle = share + z2 / 2
+    half = Z80 * math.sqrt((share * (1 - share) + z2 / 4) / of)
+    return max((middle - half) / (1 + z2), 0.0), min((middle + half) / (1 + z2), 1.0)
+
+
+def history_words(name: str, known: KnownLifetime) -> str:
+    """How long VMs of a type lived by the user's history: with its doubt and its age."""
+    low, mean, high = (
+        format_seconds(s, digits=3) for s in (known.low_s, known.mean_s, known.high_s)
+    )
+    seen = counted(known.preemptions, "preemption")
+    newest = datetime.fromtimestamp(known.newest_s, timezone.utc).date()
+    return (
+        f"a spot {name} lives {mean} on average (80 %: {low} to {high}; {seen} of {known.machines}"
+        f" until {newest})"
+    )
+
+
+Array = npt.NDArray[np.float64]
+
+_NEVER, _ALWAYS = 1e-15, 1e6
+"""Rates at which nothing happens and at which nothing is left; beyond, exp() overflows."""
+_LEAST_STALL_S = 0.01
+
+
+def kept_share(rate: Array, stall_s: Array, durable_s: Array, restart_s: Array) -> Array:
+    """Share of the time, restarts and lost work included, that is training kept; 0 to 1.
+
+    ``rate``: preemptions a second of the whole cluster. ``stall_s``: D. ``durable_s``: d.
+    ``restart_s``: R; seconds.
+    """
+    rate, stall_s, durable_s, restart_s = np.broadcast_arrays(rate, stall_s, durable_s, restart_s)
+    rate = np.clip(rate, _NEVER, _ALWAYS)
+    stall = np.maximum(stall_s, _LEAST_STALL_S)
+    tau = stall + np.maximum(np.sqrt(2 * stall / rate), durable_s)
+    with np.errstate(over="ignore"):
+        kept = (
+            rate * (tau - stall) / (np.exp(rate * (restart_s + durable_s)) * np.expm1(rate * tau))
+        )
+    return np.asarray(np.clip(kept, 0.0, 1.0))
