@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
 from deepvm.catalog.clouds import DEFAULT_CLOUD
 from deepvm.catalog.market.eflops_estimates import PerformanceTable, performance_table
-from deepvm.catalog.market.price_filter import drop_implausible_prices
+from deepvm.catalog.market.price_filter import (
+    drop_implausible_changes,
+    drop_implausible_prices,
+    refuse,
+)
 from deepvm.catalog.public.public_market import wanted_source
 from deepvm.catalog.published.cloud_rates import rates_of
 from deepvm.catalog.signals.cloud import Cloud
@@ -29,14 +33,7 @@ from deepvm.catalog.signals.signal import (
     title,
 )
 from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType, Market, Quota, ZonePrice
-from deepvm.core.cluster.prices import (
-    IMPLAUSIBLE,
-    PriceBasis,
-    PricedType,
-    PricePoint,
-    PriceSanityCheck,
-    price_over_time,
-)
+from deepvm.core.cluster.prices import PriceBasis, PricePoint, price_over_time
 from deepvm.core.cluster.provenance import Origin, Provenance
 from deepvm.core.spelling import listed, one_of
 from deepvm.core.units import counted
@@ -150,7 +147,11 @@ def assemble(
     zone = _zone_id(request.zone, region, signals, cloud)
     doubted = []
     if request.history in signals:
-        signals, count = _without_absurd_changes(signals, request.history)
+        specs = signals[SPECS].data
+        history, count = drop_implausible_changes(
+            signals[request.history], specs, _data(signals, ON_DEMAND)
+        )
+        signals = {**signals, request.history: history}
         if count:
             what = f"{counted(count, 'price')} left out that cannot be true"
             doubted.append(f"{title(request.history)} of {region}: {what}")
@@ -174,9 +175,7 @@ def assemble(
     for kind, texts in refused.items():
         if kind == SPOT and request.history:
             kind = request.history
-        before = signals[kind].refused
-        counts = {**before, IMPLAUSIBLE: before.get(IMPLAUSIBLE, 0) + len(texts)}
-        signals = {**signals, kind: replace(signals[kind], refused=counts)}
+        signals = {**signals, kind: refuse(signals[kind], len(texts))}
         what = f"{counted(len(texts), 'price')} left out that cannot be true"
         doubted.append(f"{title(kind)} of {region}: {what}: {listed(texts, _NAMED)}")
     if not instances and zone:
@@ -274,34 +273,6 @@ def _zone_id(wanted: str, region: str, signals: Mapping[str, Signal], cloud: Clo
         known = ", ".join(f"{i} ({names[i]})" if i in names else i for i in sorted(ids))
         raise RequestError("zone", wanted, f"a zone of {region}: {known}")
     return found
-
-
-def _without_absurd_changes(
-    signals: Mapping[str, Signal], kind: str
-) -> tuple[dict[str, Signal], int]:
-    """A history without prices that cannot be true, and how many: the price before each holds."""
-    history = signals[kind]
-    on_demand = _data(signals, ON_DEMAND)
-    priced = {}
-    for name, spec in signals[SPECS].data.items():
-        changes = [c for zone in history.data.get(name, {}).values() for c in zone]
-        prices = sorted(Decimal(price) for _, price in changes)
-        usual = prices[len(prices) // 2] if prices else None
-        listed_price = Decimal(on_demand[name]) if name in on_demand else None
-        priced[name] = PricedType(spec["vcpus"], listed_price, usual)
-    judged = PriceSanityCheck(priced)
-    data: dict[str, dict[str, list[Any]]] = {}
-    refused = 0
-    for name, zones in history.data.items():
-        for zone, changes in zones.items():
-            kept = changes
-            if name in priced:
-                kept = [c for c in changes if judged.spot(name, Decimal(c[1])) is None]
-            refused += len(changes) - len(kept)
-            if kept:
-                data.setdefault(name, {})[zone] = kept
-    counts = {**history.refused, IMPLAUSIBLE: refused} if refused else history.refused
-    return {**signals, kind: replace(history, data=data, refused=counts)}, refused
 
 
 def _spot_prices(
