@@ -52,7 +52,7 @@ from deepvm.core.cluster.speedup import RingSpeedup
 from deepvm.io.host_info import cores, processor
 from deepvm.planner.recommend import solve
 from deepvm.planner.request import PlanRequest
-from deepvm.reports.tables import Column, print_table
+from deepvm.reports.terminal import Column, print_table
 
 FLOOR = "import typer, rich.table, numpy, pulp, highspy"
 POLICIES = "static:10,static:33,static:100,thesis,adaptive"

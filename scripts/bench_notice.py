@@ -40,7 +40,7 @@ from deepvm.errors import CheckpointError
 from deepvm.io.agent_board import AGENT, BOARD, Board, Flag, SaveReason, ScheduledSave
 from deepvm.io.host_info import processor
 from deepvm.jobs.agent.trainer_socket import TrainerSocket
-from deepvm.reports.tables import Column, print_table
+from deepvm.reports.terminal import Column, print_table
 
 GOALS_S = {"notice, 1 rank": 0.3, "notice, 2 ranks": 0.5, "takeover": 0.2}
 STATE_BYTES = 139_000_000

@@ -40,7 +40,7 @@ from recovery_runs import STEP_S, TUNED, Late, Run, Torchrun
 from deepvm.io.host_info import cores, processor
 from deepvm.jobs.clouds.local import LocalCloud
 from deepvm.jobs.clouds.netns import NetnsCloud
-from deepvm.reports.tables import Column, print_table
+from deepvm.reports.terminal import Column, print_table
 
 SILENT_S = 4.0
 """Without a heartbeat for so long a local machine is suspect (``deepvm/jobs/submission.py``)."""

@@ -28,7 +28,7 @@ import numpy as np
 from deepvm.lab.audit.gates import verdicts
 from deepvm.lab.geometry import Geometry, ids_hash
 from deepvm.lab.records import Records
-from deepvm.reports.tables import Column, print_lines, print_table
+from deepvm.reports.terminal import Column, print_lines, print_table
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "build" / "proof-lab"

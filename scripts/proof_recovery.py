@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
-from deepvm.reports.tables import Column, print_table
+from deepvm.reports.terminal import Column, print_table
 
 ROOT = Path(__file__).resolve().parent.parent
 BENCH = ("bench_recovery.py", "--only", "notice", "--cloud", "netns", "--repeats", "50", "--check")

@@ -296,9 +296,9 @@ def test_a_load_by_name_is_seen() -> None:
 def test_a_wrong_entry_of_a_table_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     table = "checkpoint/tiers/registry.py"
     monkeypatch.setitem(
-        REGISTRIES, table, {*REGISTRIES[table], "deepvm.reports.tables", "requests"}
+        REGISTRIES, table, {*REGISTRIES[table], "deepvm.reports.terminal", "requests"}
     )
-    assert wrong_arrows() == [(table, "deepvm.reports.tables")] and wrong_places() == [
+    assert wrong_arrows() == [(table, "deepvm.reports.terminal")] and wrong_places() == [
         (table, "requests")
     ]
 

@@ -287,6 +287,14 @@ def counted(count: int, word: str, words: str = "") -> str:
     return f"{count} {words or f'{word}s'}"
 
 
+def format_short(value: float) -> str:
+    """Three digits with k, M or G; thousands up to 9 990 in full."""
+    for letter, size, least in (("G", 1e9, 999.5e6), ("M", 1e6, 999.5e3), ("k", 1e3, 9995)):
+        if value >= least:
+            return f"{float(f'{value / size:.3g}'):g}{letter}"
+    return f"{float(f'{value:.3g}'):g}"
+
+
 Z80 = 1.2815515655446004
 """Standard deviations on either side of the mean that hold 80 % of a normal distribution."""
 
@@ -324,6 +332,12 @@ class Interval:
         if self.low > 0:
             return math.sqrt(self.high / self.low) - 1
         return math.inf
+
+    @property
+    def in_short(self) -> str:
+        """Such as ``330 (184-593)``."""
+        low, value, high = map(format_short, (self.low, self.value, self.high))
+        return f"{value} ({low}-{high})"
 
     def as_document(self) -> dict[str, Any]:
         """For programs."""

@@ -19,11 +19,11 @@ from itertools import groupby
 from typing import Any
 
 from deepvm.core.spelling import printable
-from deepvm.core.units import Interval, format_bytes, format_usd
+from deepvm.core.units import format_bytes, format_short, format_usd
 from deepvm.io.times import format_time
 from deepvm.reports.compiled_templates import compiled_templates
 from deepvm.reports.pages import new_environment
-from deepvm.reports.tables import Column, print_lines, print_table
+from deepvm.reports.terminal import Column, Table, print_lines, print_table
 
 _HEADER = re.compile(r"(>?)(~?)(.*?) ?(?:!(\d+))?")
 # Bars and line ends in values, as long as bars and line ends of templates have a meaning
@@ -39,7 +39,8 @@ def print_text(template: str, *, also: str = "-o json", **data: Any) -> None:
         if not is_table:
             print_lines([line.translate(_VISIBLE) for line in lines])
             continue
-        print_table(*table_of(lines), also=also)
+        table = table_of(lines)
+        print_table(table.columns, table.rows, also=also)
 
 
 def text_blocks(template: str, names: Iterable[str], **data: Any) -> list[str]:
@@ -50,10 +51,10 @@ def text_blocks(template: str, names: Iterable[str], **data: Any) -> list[str]:
     return [line.translate(_VISIBLE) for line in text.split("\n") if line]
 
 
-def table_of(lines: Iterable[str]) -> tuple[list[Column], list[list[str]]]:
-    """Columns and rows of the lines of a table."""
+def table_of(lines: Iterable[str]) -> Table:
+    """The table of the lines that describe it."""
     header, *rows = map(_cells, lines)
-    return list(map(_column, header)), rows
+    return Table(list(map(_column, header)), rows)
 
 
 def _cells(line: str) -> list[str]:
@@ -79,7 +80,7 @@ def _environment() -> Any:
         median=_median,
         printable=printable,
         scaled=scaled,
-        short=short,
+        short=format_short,
         step=format_step,
         time=format_time,
         usd=format_usd,
@@ -111,19 +112,6 @@ def scaled(number: float) -> str:
         power = power + 1
     digits = f"{number:#.3g}".rstrip(".")
     return f"{digits} {_SIZES[power]}"
-
-
-def short(value: float) -> str:
-    """Three digits with k, M or G; thousands up to 9 990 in full."""
-    for letter, size, least in (("G", 1e9, 999.5e6), ("M", 1e6, 999.5e3), ("k", 1e3, 9995)):
-        if value >= least:
-            return f"{float(f'{value / size:.3g}'):g}{letter}"
-    return f"{float(f'{value:.3g}'):g}"
-
-
-def in_short(interval: Interval) -> str:
-    """Such as ``330 (184-593)``."""
-    return f"{short(interval.value)} ({short(interval.low)}-{short(interval.high)})"
 
 
 def format_step(seconds: float) -> str:

@@ -162,37 +162,32 @@ def test_what_is_misread_alone_is_never_shown_alone(
     """A share of one VM without that of the cluster, a type without the number of VMs ..., whatever
     the width.
     """
-    from deepvm.reports import tables
+    from deepvm.reports.terminal import Table
 
-    asked: list[tuple[list[tables.Column], list[list[str]]]] = []
-    real = tables.fitting
+    asked: list[Table] = []
+    real = Table.fitting
 
-    def fitting(
-        columns: list[tables.Column], rows: list[list[str]], width: int
-    ) -> list[int] | None:
-        asked.append((columns, rows))
-        return real(columns, rows, width)
+    def fitting(table: Table, width: int) -> Table | None:
+        asked.append(table)
+        return real(table, width)
 
-    monkeypatch.setattr(tables, "fitting", fitting)
+    monkeypatch.setattr(Table, "fitting", fitting)
     narrow(80, run, words)
-    (columns, rows), seen = asked[0], set()
+    seen = set()
     for width in range(40, 201):
-        kept = real(columns, rows, width)
+        kept = real(asked[0], width)
         assert kept is not None
-        heads = [columns[i].header for i in kept]
+        heads = [column.header for column in kept.columns]
         alone, other = (
             next((h for h in heads if h.startswith(name)), "") for name in (first, then)
         )
         assert other or not alone, (width, heads)
         seen.add(bool(alone))
         if other.startswith("cluster"):
-            place = next(i for i, c in enumerate(columns) if c.header == other)
-            widths = tables._widths(
-                [columns[i] for i in kept], [[row[i] for i in kept] for row in rows], width
-            )
-            assert widths is not None and widths[kept.index(place)] >= max(
-                len(row[place]) for row in rows
-            )
+            place = heads.index(other)
+            widths = kept.widths(width)
+            assert widths is not None
+            assert widths[place] >= max(len(row[place]) for row in kept.rows)
     assert seen == {True, False}
 
 

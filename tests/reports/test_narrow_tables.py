@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deepvm.reports.tables import Column, print_table
+from deepvm.reports.terminal import Column, print_table
 
 COLUMNS = [
     Column("rank", "right"),

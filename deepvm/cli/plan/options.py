@@ -56,6 +56,6 @@ def say_notes(catalogs: Sequence[Catalog], *, details: bool = False) -> None:
         if details or text not in usual:
             note(text)
     if usual and not details:
-        from deepvm.reports.prices.brief import brief_line
+        from deepvm.reports.plans.sources import brief_line
 
         note(brief_line(catalogs))

@@ -13,7 +13,6 @@ from deepvm.jobs.decisions.world import JobState
 from deepvm.jobs.history.history import EventRow
 from deepvm.reports.jobs.events import clock, event_line
 from deepvm.reports.pages import sentences
-from deepvm.reports.tables import fitting, picked, table_lines
 from deepvm.reports.terminal import without_controls
 from deepvm.reports.text import table_of
 
@@ -124,9 +123,8 @@ def _table(world: JobState, width: int) -> Iterator[str]:
     ended.sort(key=lambda m: m.ended_s or m.requested_s, reverse=True)
     shown = [*alive, *ended][:_MACHINES]
     text = sentences("job_live.txt.j2").table(shown, world)
-    columns, rows = table_of(text.splitlines())
-    places = fitting(columns, rows, width) or [0, 2, 4]
-    yield from table_lines(*picked(columns, rows, places))
+    table = table_of(text.splitlines())
+    yield from (table.fitting(width) or table.only([0, 2, 4])).lines()
     if len(world.machines) > len(shown):
         more = counted(len(world.machines) - len(shown), "machine")
         yield f"and {more} more, {len(alive)} alive in all"

@@ -7,9 +7,10 @@ from typing import Any
 
 from deepvm.catalog.published.check import PublishedCheck
 from deepvm.core.training.speed import NO_FIT, TrainingSpeed
+from deepvm.core.units import format_short
 from deepvm.documents.build import With, document_of
 from deepvm.documents.outputs.performance import Errors, Prediction
-from deepvm.reports.text import print_text, short
+from deepvm.reports.text import print_text
 from deepvm.services.rows import rows_as
 
 _ROUGH = 0.3
@@ -26,7 +27,7 @@ def doubts(speed: TrainingSpeed) -> Iterator[str]:
     yield from speed.doubts(0)
     interval = speed.interval(0)
     if interval.relative > _ROUGH:
-        ends = f"{short(interval.low)} and {short(interval.high)}"
+        ends = f"{format_short(interval.low)} and {format_short(interval.high)}"
         yield f"rough: four runs in five lie between {ends}"
 
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 from datetime import datetime
 
 from deepvm.catalog.clouds import REGISTRY, cloud_of
-from deepvm.catalog.signals.signal import PRICES, age, base
+from deepvm.catalog.signals.signal import age
 from deepvm.core.cluster.cluster import Recommendation
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import cloud_name
 from deepvm.reports.plans import words
 from deepvm.reports.plans.plan_view import PlanView
-from deepvm.reports.plans.report import sentences
+from deepvm.reports.plans.sources import price_origins
 from deepvm.reports.plans.words import cluster_words, lost_words, time_and_bill
-from deepvm.reports.tables import Column, print_items, print_lines
-from deepvm.reports.text import in_short, print_text
+from deepvm.reports.terminal import Column, print_lines, print_table
 
 Cells = dict[Column, str]
 
@@ -22,18 +21,16 @@ Cells = dict[Column, str]
 def print_answer(view: PlanView) -> None:
     """At most 16 lines on stdout for one region, where a model is trained."""
     found = view.found
-    place = ""
-    if len(found.answers) > 1:
-        place = f"; {found.place(view.catalog)}"
+    several = len(found.answers) > 1
+    place = f"; {found.place(view.catalog)}" if several else ""
     print_lines([f"{view.title}{place}", ""])
-    print_items([_cells(label, r, view) for label, r in view.rows], also="-o json")
+    rows = [_cells(label, r, view) for label, r in view.rows]
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    cells = [[row.get(column, "-") for column in columns] for row in rows]
+    print_table(columns, cells, also="-o json")
     print_lines(["", *map(str, view.notes)])
-    if view.placement is not None:
-        print_lines(sentences(view, "placement"))
-    if found.of_several_clouds:
-        _print_clouds(view)
-    elif len(found.answers) > 1:
-        print_lines(sentences(view, "regions"))
+    if several or view.placement is not None:
+        _print_places(view)
     print_lines(_next_steps(view))
 
 
@@ -43,7 +40,7 @@ def _cells(label: str, r: Recommendation, view: PlanView) -> Cells:
         Column(""): label,
         Column("cluster", wrap=False): cluster_words(r.cluster),
         Column("$/h", "right"): f"{r.usd_per_hour:.2f}",
-        Column(view.workload.units, "right"): in_short(r.prediction.throughput),
+        Column(view.workload.units, "right"): r.prediction.throughput.in_short,
     }
     if r.outlook is not None:
         time, bill = time_and_bill(r.outlook)
@@ -53,8 +50,15 @@ def _cells(label: str, r: Recommendation, view: PlanView) -> Cells:
     return cells
 
 
-def _print_clouds(view: PlanView) -> None:
-    """The best that each cloud has for the request."""
+def _print_places(view: PlanView) -> None:
+    """The cloud's scores, and the best that each cloud or region has for the request."""
+    from deepvm.reports.plans.report import sentences  # jinja2 is slow to load
+    from deepvm.reports.text import print_text
+
+    print_lines(sentences(view, "placement"))
+    if not view.found.of_several_clouds:
+        print_lines(sentences(view, "regions"))
+        return
     assert view.workload is not None
     print_text(
         "plan_clouds",
@@ -62,7 +66,6 @@ def _print_clouds(view: PlanView) -> None:
         units=view.workload.units,
         title=_title,
         age=lambda answer: _prices_age(answer, view.now),
-        in_short=in_short,
         w=words,
     )
 
@@ -75,11 +78,11 @@ def _title(answer: Recommendations) -> str:
 
 
 def _prices_age(answer: Recommendations, now: datetime) -> str:
-    prices = [o for o in answer.catalog.provenance.origins if base(o.signal) in PRICES]
-    oldest = min(prices, key=lambda o: o.observed_at, default=None)
-    if oldest:
-        return f"{age(oldest.observed_at, now, oldest.dated)} old"
-    return "-"
+    origins = price_origins(answer.catalog)
+    if not origins:
+        return "-"
+    oldest = min(origins, key=lambda origin: origin.observed_at)
+    return f"{age(oldest.observed_at, now, oldest.dated)} old"
 
 
 def _next_steps(view: PlanView) -> list[str]:

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from deepvm.catalog.signals.signal import age
-from deepvm.core.units import format_usd
+from deepvm.core.units import format_short, format_usd
 from deepvm.io.times import format_time
 from deepvm.planner.search.frontier import TypeOutcome
 from deepvm.reports.pages import render
@@ -15,7 +15,6 @@ from deepvm.reports.plans.frontier_chart import FrontierChart
 from deepvm.reports.plans.plan_view import PlanView
 from deepvm.reports.plans.report import sentences
 from deepvm.reports.plans.sources import source_lines
-from deepvm.reports.text import in_short, short
 
 
 def plan_page(view: PlanView, command: str, version: str = "") -> str:
@@ -35,9 +34,8 @@ def plan_page(view: PlanView, command: str, version: str = "") -> str:
         w=words,
         age=age,
         format_usd=format_usd,
-        in_short=in_short,
         say=partial(sentences, view),
-        short=short,
+        short=format_short,
         sources=source_lines(view.catalog, view.now),
         time=format_time,
         types=sorted(answer.frontier.types, key=_by_gap),

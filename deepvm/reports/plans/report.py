@@ -14,7 +14,7 @@ from deepvm.planner.infeasible import ALLOWED_BY, BY_NAME
 from deepvm.reports.plans import words
 from deepvm.reports.plans.plan_view import PlanView
 from deepvm.reports.plans.sources import known_age, source_lines
-from deepvm.reports.text import in_short, print_text, text_blocks
+from deepvm.reports.text import print_text, text_blocks
 
 if TYPE_CHECKING:
     from deepvm.planner.explain import WhyNot
@@ -28,7 +28,6 @@ _WORDS: dict[str, Any] = {
     "format_usd": format_usd,
     "history_words": history_words,
     "hits": hits,
-    "in_short": in_short,
     "inf": inf,
     "known_age": known_age,
     "listed": listed,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 
@@ -18,6 +19,7 @@ from deepvm.core.spelling import joined, listed
 from deepvm.core.training.speed import PLAIN, UNPUBLISHED
 from deepvm.core.units import counted
 from deepvm.planner.recommend import Recommendations
+from deepvm.planner.regions import cloud_name
 from deepvm.reports.pages import sentences
 
 ODD_START = 0.1
@@ -37,9 +39,43 @@ _OF_A_FILE = {"live": "", "cache": ", from the cache", "expired": ", from the ca
 """The same for public catalogs, behind their names."""
 
 
+def price_origins(catalog: Catalog) -> list[Origin]:
+    """Where the prices of a catalog come from."""
+    return [o for o in catalog.provenance.origins if base(o.signal) in PRICES]
+
+
+def brief_line(catalogs: Sequence[Catalog]) -> str:
+    """Which prices are used, in a short line.
+
+    It is for prices with which nothing is wrong but perhaps their age.
+    """
+    not_asked = [c for c in catalogs if c.provenance.not_asked]
+    if not not_asked:
+        line, more, _ = next(t for c in catalogs for t in c.provenance.usual).partition(":")
+        return f"{line})" if more else line
+    # What is said of a cloud that could have been asked comes before what is said of others.
+    not_asked.sort(key=lambda catalog: not cloud_of(catalog.name).has_api)
+    reason = f"{not_asked[0].provenance.not_asked.replace(' were found', '')}: "
+    # That a cloud without a way to ask it is not asked is no news.
+    if not any(cloud_of(catalog.name).has_api for catalog in catalogs):
+        reason = ""
+    prices = [origin for catalog in catalogs for origin in price_origins(catalog)]
+    days = sorted({f"{o.observed_at.date()}" for o in prices})
+    between = " to ".join(dict.fromkeys([*days[:1], *days[-1:]]))
+    if not all(origin.dated for origin in prices):
+        between += " or later"
+    several = len({cloud_name(c) for c in catalogs}) > 1
+    regions = [f"{cloud_name(c)} {c.region}" if several else c.region for c in catalogs]
+    origins = (origin for catalog in catalogs for origin in catalog.provenance.origins)
+    files = dict.fromkeys(o.source for o in origins if o.source in TITLES)
+    source = f", from {joined(files)}" if files else ""
+    line = f"{reason}{listed(regions, 3)} prices are of {between}{source}"
+    return f"{line}; see 'deepvm doctor'" if "credentials" in reason else line
+
+
 def source_line(catalog: Catalog, now: datetime) -> str:
     """Where the prices come from, how old they are, and what to do about it."""
-    prices = [o for o in catalog.provenance.origins if base(o.signal) in PRICES]
+    prices = price_origins(catalog)
     current = all(o.kind in ("live", "cache") or (now - o.observed_at).days < 1 for o in prices)
     as_of = catalog.provenance.prices_as_of
     text: str = sentences("sources.j2").prices(
@@ -79,27 +115,24 @@ def source_lines(catalog: Catalog, now: datetime) -> list[str]:
 def measured_lines(catalog: Catalog) -> list[str]:
     """Which figures were measured on the user's own machines, or are of a named file, and when."""
     about = catalog.provenance
+    if not about.measured:
+        return []
     parts = []
     for kind, name in _KINDS.items():
-        found = [m for m in about.measured if m.kind == kind]
-        said = [f"{m.subject} {m.measured_at.date()}{_with(m)}" for m in found]
-        if found:
-            parts.append(f"{name} of {listed(said, _NAMED)}")
-    where = "Measured here"
-    if about.measured_file:
-        where = f"Measured ({about.measured_file})"
-    if parts:
-        return [f"{where}: {'; '.join(parts)}. '--tables paper' ignores them."]
-    return []
+        figures = [_measured(m) for m in about.measured if m.kind == kind]
+        if figures:
+            parts.append(f"{name} of {listed(figures, _NAMED)}")
+    where = f"({about.measured_file})" if about.measured_file else "here"
+    return [f"Measured {where}: {'; '.join(parts)}. '--tables paper' ignores them."]
 
 
-def _with(measured: Measurement) -> str:
-    workload = ""
-    if measured.workload:
-        workload = f" with {measured.workload}"
-    if measured.kind == "steps":
-        return f"{workload} ({counted(measured.runs, 'run')})"
-    return workload
+def _measured(figure: Measurement) -> str:
+    text = f"{figure.subject} {figure.measured_at.date()}"
+    if figure.workload:
+        text += f" with {figure.workload}"
+    if figure.kind == "steps":
+        text += f" ({counted(figure.runs, 'run')})"
+    return text
 
 
 def known_age(origin: Origin, now: datetime) -> str:
@@ -141,11 +174,9 @@ def quota_needs(cluster: Cluster, catalog: Catalog) -> list[QuotaNeed]:
     for (family, market), vcpus in needed.items():
         quota = find_quota(catalog.quotas, family, market)
         code, title = names.get((family, market), ("", ""))
+        limit = in_use = None
         if quota:
-            limit, in_use = (quota.vcpus, quota.in_use)
-        else:
-            limit, in_use = (None, None)
-        code = quota.code if quota and quota.code else code
+            limit, in_use, code = quota.vcpus, quota.in_use, quota.code or code
         needs.append(QuotaNeed(family, market, vcpus, limit, in_use, code, title))
     return needs
 
@@ -166,9 +197,7 @@ def doubts(answer: Recommendations) -> list[str]:
         alone = speedup_of_one(r)
         if r.prediction is None and abs(alone - 1) > ODD_START:
             better = [k for k in ("ring", "measured") if gpu.curve(k)]
-            hint = ""
-            if better:
-                hint = f"; '--speedup {better[0]}' does not"
+            hint = f"; '--speedup {better[0]}' does not" if better else ""
             found.append(
                 f"the {r.speedup_kind} curve of {gpu.name} gives S(1) = {alone:.2f} instead of 1, "
                 f"so it misjudges small clusters{hint}"

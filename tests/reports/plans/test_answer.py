@@ -22,7 +22,7 @@ from deepvm.core.units import Interval
 from deepvm.planner.job_forecast import START_S
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import compare
-from deepvm.reports.plans import notes, words
+from deepvm.reports.plans import plan_view, words
 from deepvm.reports.plans.answer import print_answer
 from deepvm.reports.plans.plan_view import PlanView
 from deepvm.reports.plans.report import print_report
@@ -84,12 +84,12 @@ def test_the_best_value_is_the_first_where_others_save_little(
     cheapest = answered("0.32", "bert-base")[0]
     assert 0.95 * best[0].usd_per_work < cheapest.usd_per_work < best[0].usd_per_work  # type: ignore[operator]
     assert cheapest.throughput < best[0].throughput / 1.5
-    assert [label for label, _ in notes.rows_of(best)] == ["fastest, best value", "no spot"]
+    assert [label for label, _ in plan_view.rows_of(best)] == ["fastest, best value", "no spot"]
 
 
 def test_a_baseline_has_no_best_value() -> None:
     found = answered("30", "resnet50", policy="performance-first")
-    assert [label for label, _ in notes.rows_of(found)][0] == "first by performance-first"
+    assert [label for label, _ in plan_view.rows_of(found)][0] == "first by performance-first"
     each = [r.cluster.gpu.eflops for r in found]
     assert each == sorted(each, reverse=True), "5 % of a rank is no share of a speed"  # type: ignore[type-var]
 
@@ -161,16 +161,16 @@ def test_the_next_budget_is_no_trap() -> None:
     change = answered("1", "qwen2.5-1.5b", "100M").next_change
     assert change is not None and change.gain is not None and change.gain > 10 and change.budget < 2
     asked = answered("1", "qwen2.5-1.5b")
-    assert "times the speed" in notes.limits_note(asked, notes.rows_of(asked)).text
+    assert "times the speed" in plan_view.limits_note(asked, plan_view.rows_of(asked)).text
 
 
 def test_a_bad_time_is_called_out_from_five_per_cent_on() -> None:
     best = answered("3", "resnet50")
-    assert list(notes.bad_time_note(notes.rows_of(best))) == []
+    assert list(plan_view.bad_time_note(plan_view.rows_of(best))) == []
     first = best[0]
     assert first.prediction is not None
     bad = replace(first, prediction=replace(first.prediction, kept=Interval(0.48, 0.9, 1.0)))
-    (note,) = notes.bad_time_note([("fastest", bad), *notes.rows_of(best)[1:]])
+    (note,) = plan_view.bad_time_note([("fastest", bad), *plan_view.rows_of(best)[1:]])
     assert str(note) == "! at a bad time, when spot VMs live for hours, 'no spot' is faster"
 
 
@@ -256,7 +256,7 @@ def test_one_screen_names_the_fastest_rival_that_nobody_can_tell_apart() -> None
     fast = replace(
         fast, prediction=replace(alike[1], throughput=first.prediction.throughput.scaled(1.1))
     )
-    (note,) = notes.rival_note(replace(best, configurations=(first, slow, fast)))
+    (note,) = plan_view.rival_note(replace(best, configurations=(first, slow, fast)))
     assert str(note).startswith(f"~ {words.cluster_words(fast.cluster)} at ")
 
 

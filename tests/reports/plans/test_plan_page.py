@@ -25,6 +25,7 @@ from deepvm.catalog.store import load_catalog
 from deepvm.core.cluster.instances import Gpu
 from deepvm.core.cluster.provenance import Origin, Provenance
 from deepvm.core.training.speed import Training
+from deepvm.core.units import format_short
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import compare
 from deepvm.planner.search.frontier import Frontier
@@ -32,7 +33,6 @@ from deepvm.reports.pages import TEMPLATES
 from deepvm.reports.plans.plan_page import plan_page
 from deepvm.reports.plans.plan_view import PlanView
 from deepvm.reports.plans.words import cluster_words
-from deepvm.reports.text import short
 from deepvm.services.recommend import recommend
 
 NOW = datetime(2026, 11, 25, tzinfo=timezone.utc)
@@ -134,7 +134,7 @@ def test_a_reader_without_scripts_has_the_answer(page: Page, trained: Recommenda
     best = trained[0]
     assert best.prediction is not None
     interval = best.prediction.throughput
-    assert f"{short(interval.value)} ({short(interval.low)}-{short(interval.high)})" in answer
+    assert interval.in_short in answer
     assert cluster_words(best.cluster) in page.all("h1")[0].text
     hidden = {e.attributes.get("id") for e in page.elements if "hidden" in e.attributes}
     assert hidden == {"tip", "choose", "searching"}  # what scripts alone can fill
@@ -329,7 +329,7 @@ def test_the_script_shows_numbers_as_the_page_does() -> None:
         2.34e9,
         5651.2,
     ]
-    assert in_node("v[0].map(p.short)", values) == [short(v) for v in values]
+    assert in_node("v[0].map(p.short)", values) == [format_short(v) for v in values]
     assert (
         in_node("p.machineWords(['g5'], v[0])", [0, 3, 1, 1.0, 2.0]) == "3 x g5 spot + 1 on demand"
     )

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from deepvm.catalog.store import load_catalog
 from deepvm.core.cluster.instances import Catalog
 from deepvm.core.cluster.provenance import Origin, Provenance
-from deepvm.reports.prices.brief import brief_line
+from deepvm.reports.plans.sources import brief_line
 
 
 def catalog(
