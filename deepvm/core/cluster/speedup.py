@@ -49,7 +49,7 @@ class SpeedupCurve(ABC):
 
     def extrapolated(self, n: FloatArray) -> BoolArray:
         """Where the curve is used beyond what was measured, as far as it knows."""
-        return np.asarray(np.asarray(n) > (np.inf if self.fitted_to is None else self.fitted_to))
+        return np.asarray(n) > (np.inf if self.fitted_to is None else self.fitted_to)
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class LogisticSpeedup(SpeedupCurve):
         """DeepVM eq. 10."""
         # The clip only keeps exp() from overflowing; at 700 the logistic is 0 or c to every digit.
         exponent = np.clip(-self.a * (np.asarray(n, dtype=np.float64) - self.b), -700.0, 700.0)
-        return np.asarray(self.c / (1.0 + np.exp(exponent)))
+        return self.c / (1.0 + np.exp(exponent))
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class HybridSpeedup(LogisticSpeedup):
         """DeepVM eq. 12."""
         n = np.asarray(n, dtype=np.float64)
         tangent = self.c / 2 + (self.c * self.a / 4) * (n - self.b)
-        return np.asarray(np.where(n <= self.b, tangent, super().speedup(n)))
+        return np.where(n <= self.b, tangent, super().speedup(n))
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class RingSpeedup(SpeedupCurve):
     def speedup(self, n: FloatArray) -> FloatArray:
         """The ring all-reduce model; S(1) = 1."""
         n = np.asarray(n, dtype=np.float64)
-        return np.asarray(n / (1.0 + self.c * (n - 1.0) / n + self.l * (n - 1.0)))
+        return n / (1.0 + self.c * (n - 1.0) / n + self.l * (n - 1.0))
 
     @classmethod
     def fit(cls, points: Sequence[tuple[float, float]]) -> RingSpeedup:
@@ -206,10 +206,10 @@ class MeasuredSpeedup(SpeedupCurve):
 
     def extrapolated(self, n: FloatArray) -> BoolArray:
         """True past the last measured point."""
-        return np.asarray(np.asarray(n) > self.points[-1][0])
+        return np.asarray(n) > self.points[-1][0]
 
 
 def scaling_factor(curve: SpeedupCurve, n: FloatArray) -> FloatArray:
     """K(n) = S(n)/n, clamped to [0, 1], dimensionless (DeepVM eq. 13); same shape as n."""
     n = np.asarray(n, dtype=np.float64)
-    return np.asarray(np.clip(curve.speedup(n) / n, 0.0, 1.0))
+    return np.clip(curve.speedup(n) / n, 0.0, 1.0)

@@ -89,12 +89,12 @@ class DeadlineProgress:
     def safety_net(self) -> Array:
         """Whether it must run on-demand from now on; see the module."""
         start = np.where(self.on == SPOT, 0.0, self.restart_s + self.version_s)
-        return np.asarray(self.spare_s <= self.horizon_s + start)
+        return self.spare_s <= self.horizon_s + start
 
     @property
     def until_safety_net_s(self) -> Array:
         """How long a job may stay on spot before it must run on-demand."""
-        return np.asarray(np.maximum(self.spare_s - self.horizon_s, 0.0))
+        return np.maximum(self.spare_s - self.horizon_s, 0.0)
 
     @property
     def ahead_s(self) -> Number:

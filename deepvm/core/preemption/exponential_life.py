@@ -20,7 +20,7 @@ def effective(mean: Array, width: Array, rate: Array) -> Array:
     log = np.where(
         x > 1e-4, np.log(np.sinh(np.clip(x, 1e-4, 500.0)) / np.clip(x, 1e-4, 500.0)), x**2 / 6
     )
-    return np.asarray(mean - log / rate)
+    return mean - log / rate
 
 
 def truncated_mean(rate: Array, most: Array, end: Array) -> Array:
@@ -33,7 +33,7 @@ def remaining(span: Span, head: Array) -> Array:
     """What is left on average of a latency that began ``head`` seconds earlier, seconds."""
     width = max(span.high - span.low, 1e-9)
     inside = np.clip(span.high - head, 0.0, width)
-    return np.asarray(inside**2 / (2 * width) + np.maximum(span.low - head, 0.0))
+    return inside**2 / (2 * width) + np.maximum(span.low - head, 0.0)
 
 
 def remaining_after(span: Span, head: Span) -> float:
@@ -68,7 +68,7 @@ def learnt_spread(preemptions: Array) -> Array:
     job.
     """
     n = preemptions
-    return np.asarray(((np.log1p(n) + 1 / (1 + n) - 1) / (n * -np.expm1(-n))) ** 0.5)
+    return ((np.log1p(n) + 1 / (1 + n) - 1) / (n * -np.expm1(-n))) ** 0.5
 
 
 def in_time(job: Job, step: Array) -> Array:
@@ -125,9 +125,8 @@ def lost_age(rate: Array, delay: Array, segment: Array) -> Array:
     The age is the delay until a version is durable and a uniform part of a segment.
     """
     none = -np.expm1(-rate * segment)
-    return np.asarray(
-        -np.expm1(-rate * delay) / rate
-        + np.exp(-rate * delay) * (1 / rate - none / (rate**2 * segment))
+    return -np.expm1(-rate * delay) / rate + np.exp(-rate * delay) * (
+        1 / rate - none / (rate**2 * segment)
     )
 
 

@@ -215,7 +215,7 @@ def none_lost(share: Array, correlation: float, vms: int) -> Array:
     if correlation >= 1:
         return share
     if correlation <= 0:
-        return np.asarray(share**vms)
+        return share**vms
     strength = 1 / correlation - 1
     kept = np.clip(share, 1e-300, 1.0)[..., None] * strength
     others = np.arange(vms)
@@ -267,7 +267,7 @@ def _rates(shape: float, rests: tuple[tuple[float, float], ...], per_sqrt_h: flo
     log_density = shape * logs - rates
     for root, n in rests:
         log_density += n * np.log1p(rates * (root / per_sqrt_h))
-    return np.asarray(np.exp(_inverted(logs, log_density, _middles())) / per_sqrt_h)
+    return np.exp(_inverted(logs, log_density, _middles())) / per_sqrt_h
 
 
 def _beta_quantiles(a: float, b: float, at: Array) -> Array:
@@ -276,13 +276,13 @@ def _beta_quantiles(a: float, b: float, at: Array) -> Array:
     width = 40 / min(a, b, 1.0)
     odds = np.linspace(middle - width, middle + width, _FINE)
     quantile = _inverted(odds, -a * np.logaddexp(0, -odds) - b * np.logaddexp(0, odds), at)
-    return np.asarray(1 / (1 + np.exp(-quantile)))
+    return 1 / (1 + np.exp(-quantile))
 
 
 def _inverted(x: Array, log_density: Array, at: Array) -> Array:
     density = np.exp(log_density - log_density.max())
     passed = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2)])
-    return np.asarray(np.interp(at, passed / passed[-1], x))
+    return np.interp(at, passed / passed[-1], x)
 
 
 def _grid(shares: Array, correlations: Sequence[float], vms: int) -> Array:

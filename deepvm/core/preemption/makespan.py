@@ -228,7 +228,7 @@ class _ClosedForm:
     def _delay(self, segment: Array) -> Array:
         """Seconds from a stall's end until its checkpoint, or a newer one, is durable."""
         width = self.job.durable_s.high - self.job.durable_s.low
-        return np.asarray(self.delay - lives.overtaken(width, segment))
+        return self.delay - lives.overtaken(width, segment)
 
     def _without_emergency(self, facts: SaveFacts) -> tuple[Array, ...]:
         job = self.job
@@ -280,7 +280,7 @@ class _ClosedForm:
         if by_luck.any():
             some = step[by_luck]
             covered[by_luck] = np.where(acts(some, grace.high), lives.in_time(job, some), 0.0)
-        return np.asarray(1 - (1 - job.missed_notice_rate) * covered)
+        return 1 - (1 - job.missed_notice_rate) * covered
 
     def _by_luck(self) -> Mask:
         """Where an emergency save is in time for some notices and late for others."""

@@ -116,7 +116,7 @@ class LomaxHistory:
             seen = self.logs - self.watched_logs
         else:
             seen = self.logs
-        rates = np.asarray(self.strength / self.shape0 + self.logs)
+        rates = self.strength / self.shape0 + self.logs
         shapes = (self.strength + ended)[..., None] * np.log(rates, out=rates)
         scales = np.stack([np.ones_like(ended), -ended], -1) @ np.stack(
             [self.prior, np.log(self.scale_s)]
@@ -127,7 +127,7 @@ class LomaxHistory:
     def shape(self) -> Array:
         """(..., K) mean of alpha for each scale."""
         ended = np.asarray(self.ended)[..., None]
-        return np.asarray((self.strength + ended) / (self.strength / self.shape0 + self.logs))
+        return (self.strength + ended) / (self.strength / self.shape0 + self.logs)
 
     def most_probable(self) -> tuple[Array, Array]:
         """Shape and scale (seconds) at the most probable scale; arrays without K."""

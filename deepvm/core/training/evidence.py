@@ -143,7 +143,7 @@ class Evidence:
     @property
     def covariance(self) -> FloatArray:
         """(effects, effects)."""
-        return np.asarray(self.root @ self.root.T)
+        return self.root @ self.root.T
 
     def loading(self, effects: Effects, varying: Mapping[str, FloatArray]) -> Loading:
         """How much the effects of steps count; ``varying``: those with a value per step."""
@@ -187,7 +187,7 @@ class Loading:
 
     def shared(self, weights: FloatArray) -> FloatArray:
         """How much independent causes count, (steps, effects), given :func:`weights` of each."""
-        found = np.asarray(weights @ (self.known @ self.evidence.root))
+        found = weights @ (self.known @ self.evidence.root)
         for effect, values in self.varying.items():
             if effect in self.evidence.names:
                 count = (weights @ _unit(effect)) * values
@@ -214,9 +214,7 @@ def learn(rows: Sequence[Row]) -> Evidence:
     y = np.array([row.error for row in rows])
     certainty = 1.0 / np.array([row.noise for row in rows]) ** 2
     covariance = np.linalg.inv((x.T * certainty) @ x + np.diag(1.0 / sd**2))
-    return Evidence(
-        names, covariance @ (x.T @ (certainty * y)), np.asarray(np.linalg.cholesky(covariance))
-    )
+    return Evidence(names, covariance @ (x.T @ (certainty * y)), np.linalg.cholesky(covariance))
 
 
 def leave_out(
@@ -252,7 +250,7 @@ def _covariance(rows: Sequence[Row]) -> FloatArray:
     """Of the rows' errors before any is known, (rows, rows)."""
     names = _names(rows)
     x = design(rows, names) * _deviations(names)
-    return np.asarray(x @ x.T + np.diag([row.noise**2 for row in rows]))
+    return x @ x.T + np.diag([row.noise**2 for row in rows])
 
 
 def _deviations(names: Mapping[str, int]) -> FloatArray:

@@ -246,7 +246,7 @@ def fit_memory(
     # gathers the weights.
     least = np.where(sharded, batch, np.ceil(batch / _FEW_PASSES))
     if chosen is None:
-        checkpointing = np.asarray(free < whole * least)
+        checkpointing = free < whole * least
     else:
         checkpointing = np.full(gpus.shape, chosen)
     sample = np.where(checkpointing, less, whole)
@@ -297,7 +297,7 @@ def joined(grad_s: FloatArray, sync_s: FloatArray, overlap: float) -> FloatArray
     longer = np.maximum(grad_s, sync_s)
     shorter = np.minimum(grad_s, sync_s)
     ratio = np.divide(shorter, longer, out=np.zeros_like(longer), where=longer > 0)
-    return np.asarray(longer * (1.0 + ratio**overlap) ** (1.0 / overlap))
+    return longer * (1.0 + ratio**overlap) ** (1.0 / overlap)
 
 
 @dataclass(frozen=True)
@@ -325,7 +325,7 @@ class Steps:
     @property
     def sync_share(self) -> FloatArray:
         """Growth of a step, in %, per 1 % more synchronization; the rest is the gradients'."""
-        return np.asarray((self.sync_s / self.step_s) ** OVERLAP)
+        return (self.sync_s / self.step_s) ** OVERLAP
 
 
 def nominal_steps(
@@ -431,7 +431,7 @@ def _gradients_s(
     launched = _LAUNCH_S * memory.passes * np.where(memory.checkpointing, twice, 1.0)
     own = workload.trained / (gpus if workload.method is Method.FSDP else 1.0)
     optimizer = own * _OPTIMIZER_BYTES / (gpu.memory_gb_per_s * 1e9 * MEMORY_SHARE)
-    return np.asarray(joined(computed, launched, _LAUNCHING) + optimizer)
+    return joined(computed, launched, _LAUNCHING) + optimizer
 
 
 def exchanged_bytes(workload: Workload, precision: Precision, memory: MemoryFit) -> FloatArray:
@@ -450,9 +450,9 @@ def exchanged_bytes(workload: Workload, precision: Precision, memory: MemoryFit)
     if workload.method is Method.DDP:
         return np.full(memory.passes.shape, GRADIENT_BYTES * parameters)
     if workload.method is Method.FSDP:
-        return np.asarray(0.5 * 3.0 * wide * parameters * memory.passes)
+        return 0.5 * 3.0 * wide * parameters * memory.passes
     adapters = GRADIENT_BYTES * workload.trained
-    return np.asarray(adapters + memory.sharded * 0.5 * 2.0 * wide * parameters * memory.passes)
+    return adapters + memory.sharded * 0.5 * 2.0 * wide * parameters * memory.passes
 
 
 def memory_needed(

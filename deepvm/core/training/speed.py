@@ -122,7 +122,7 @@ class Parts:
 
     def share(self, grad_s: FloatArray) -> FloatArray:
         """By how much per cent a step with these gradients grows with 1 % more synchronisation."""
-        return np.asarray((self.sync_s / joined(grad_s, self.sync_s, OVERLAP)) ** OVERLAP)
+        return (self.sync_s / joined(grad_s, self.sync_s, OVERLAP)) ** OVERLAP
 
     def doubt(
         self, share: FloatArray | None = None, kept: Sequence[bool] = (True,) * PARTS
@@ -418,7 +418,7 @@ class StepTimeSpeedup(SpeedupCurve):
             found = self.known
         else:
             found = self.speed_of(sizes)
-        return np.asarray((found.throughput * found.fits / self.unit).reshape(np.shape(n)))
+        return (found.throughput * found.fits / self.unit).reshape(np.shape(n))
 
     def doubt(self, n: FloatArray) -> SpeedUncertainty:
         """The doubt in the speeds of n VMs."""
@@ -429,6 +429,4 @@ class StepTimeSpeedup(SpeedupCurve):
 
     def extrapolated(self, n: FloatArray) -> BoolArray:
         """Beyond 1.5 x the largest measured cluster, or the batch known to train well."""
-        return np.asarray(
-            np.asarray(n) > min(REACH * (self.fitted_to or np.inf), self.known.proven_vms)
-        )
+        return np.asarray(n) > min(REACH * (self.fitted_to or np.inf), self.known.proven_vms)

@@ -78,7 +78,7 @@ class StepTimeLaw:
 
     def grad_s(self, gpus: FloatArray, batch: FloatArray) -> FloatArray:
         """T_grad in seconds; arrays of one shape, ``batch``: samples on each GPU."""
-        return np.asarray((self.grad_fixed + self.grad_per_sample * batch) * gpus**self.straggling)
+        return (self.grad_fixed + self.grad_per_sample * batch) * gpus**self.straggling
 
     def sync_s(self, nodes: FloatArray, gpus: FloatArray) -> FloatArray:
         """T_sync in seconds on ``gpus`` GPUs of ``nodes`` VMs together."""
@@ -93,7 +93,7 @@ class StepTimeLaw:
 
     def throughput(self, nodes: FloatArray, gpus: FloatArray, batch: FloatArray) -> FloatArray:
         """Samples a second of all GPUs."""
-        return np.asarray(gpus * batch / self.step_s(nodes, gpus, batch))
+        return gpus * batch / self.step_s(nodes, gpus, batch)
 
     def slower(self, compute: float, network: float) -> StepTimeLaw:
         """The law with T_grad and T_sync multiplied by these factors."""
@@ -190,7 +190,7 @@ class MeasuredRange:
 
 def _outside(value: FloatArray, low: float, high: float) -> FloatArray:
     """How far a value is outside a range, as a logarithm; 0 within."""
-    return np.asarray(np.maximum(0.0, np.maximum(np.log(value / high), np.log(low / value))))
+    return np.maximum(0.0, np.maximum(np.log(value / high), np.log(low / value)))
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,7 @@ class StepTimeFit:
         if self.measured:
             return self.measured.deviation(nodes, gpus, batch)
         size = np.maximum(np.log(gpus / self.most_gpus), np.log(nodes / self.most_nodes))
-        return np.asarray(self.sd * (1.0 + np.maximum(0.0, size)))
+        return self.sd * (1.0 + np.maximum(0.0, size))
 
     def predict(self, nodes: int, gpus: int, batch: float) -> Interval:
         """Seconds of a step, 80 % interval; see :meth:`deviation`."""
@@ -375,9 +375,7 @@ def _search(
 
     def off(free: FloatArray) -> FloatArray:
         values[used] = free
-        return np.asarray(
-            np.log(_law(values, used).step_s(steps.nodes, steps.gpus, steps.batch)) - measured
-        )
+        return np.log(_law(values, used).step_s(steps.nodes, steps.gpus, steps.batch)) - measured
 
     found = least_squares(
         off, start[used], bounds=(low[used], high[used]), loss="soft_l1", f_scale=_ROBUST, **_EXACT

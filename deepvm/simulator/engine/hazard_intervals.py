@@ -66,16 +66,14 @@ class GrowingIntervals:
         """Whole steps in the next ``count`` intervals: the sum of floor(first + j growth)."""
         low = np.maximum(self.first - self.growth / 2, 1.0)
         over = np.maximum(count, 1.0) * self.growth
-        return np.asarray(np.rint(count * (_floors(low + over) - _floors(low)) / over))
+        return np.rint(count * (_floors(low + over) - _floors(low)) / over)
 
     def within(self, room: Array, step: Number, save: Number) -> Array:
         """How many intervals fit (fractional); a step takes ``step``, a save ``save``."""
         room = np.maximum(room, 0.0)
         half = self.growth * step / 2
         rest = self.first * step + save - half
-        return np.asarray(
-            2 * room / np.maximum(rest + np.sqrt(rest * rest + 4 * half * room), TINY)
-        )
+        return 2 * room / np.maximum(rest + np.sqrt(rest * rest + 4 * half * room), TINY)
 
 
 def _floors(to: Array) -> Array:

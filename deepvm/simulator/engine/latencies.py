@@ -27,7 +27,7 @@ def total(random: np.random.Generator, span: Span, count: Array | Mask) -> Array
     drawn = random.random(len(count)) * (span.high - span.low)
     if count.dtype == bool:
         return drawn + span.low
-    return np.asarray(span.mean * count + (drawn - (span.high - span.low) / 2) * np.sqrt(count))
+    return span.mean * count + (drawn - (span.high - span.low) / 2) * np.sqrt(count)
 
 
 def remainder(whole: Span, part: Span) -> Span:

@@ -166,7 +166,7 @@ class Cut:
 
 def _all_at(at: Cut, of: Stretch, step_s: Number, save_s: float) -> Array:
     """Seconds that all whole steps and saves take at these durations."""
-    return np.asarray((at.full * of.steps + at.done) * step_s + at.full * of.saved * save_s)
+    return (at.full * of.steps + at.done) * step_s + at.full * of.saved * save_s
 
 
 def _either(which: Mask, one: Cut, other: Cut) -> Cut:

@@ -186,7 +186,7 @@ def replay(
             on=on,
             spot_up=there,
         )
-        chosen = np.asarray(policy.choose(standing))
+        chosen = policy.choose(standing)
         changed = chosen != on
         done = np.where(changed, kept, done)
         starting = np.where(changed, restart_s, starting)

@@ -48,6 +48,4 @@ class ResampledLifetimes:
         place = np.searchsorted(-self._above, -share)
         beyond = place == len(self._times)
         life = self._times[np.minimum(place, len(self._times) - 1)]
-        return np.asarray(
-            life + np.where(beyond, random.exponential(self.mean_s, len(numbers)), 0.0)
-        )
+        return life + np.where(beyond, random.exponential(self.mean_s, len(numbers)), 0.0)
