@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 
 import numpy as np
-import numpy.typing as npt
 
+from deepvm.core.arrays import FloatArray
 from deepvm.core.units import Z80, counted, format_seconds
 from deepvm.errors import RequestError
 
@@ -146,14 +146,14 @@ def history_words(name: str, known: KnownLifetime) -> str:
     )
 
 
-Array = npt.NDArray[np.float64]
-
 _NEVER, _ALWAYS = 1e-15, 1e6
 """Rates at which nothing happens and at which nothing is left; beyond, exp() overflows."""
 _LEAST_STALL_S = 0.01
 
 
-def kept_share(rate: Array, stall_s: Array, durable_s: Array, restart_s: Array) -> Array:
+def kept_share(
+    rate: FloatArray, stall_s: FloatArray, durable_s: FloatArray, restart_s: FloatArray
+) -> FloatArray:
     """Share of the time, restarts and lost work included, that is training kept; 0 to 1.
 
     ``rate``: preemptions a second of the whole cluster. ``stall_s``: D. ``durable_s``: d.

@@ -20,15 +20,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from deepvm.core.arrays import FloatArray
 from deepvm.core.cluster.cluster import Cluster
 from deepvm.core.cluster.instances import InstanceType
-from deepvm.core.lifetimes import (
-    BAND_SHARES,
-    SHORT_LIFE_S,
-    Array,
-    kept_share,
-    mean_life_s,
-)
+from deepvm.core.lifetimes import BAND_SHARES, SHORT_LIFE_S, kept_share, mean_life_s
 from deepvm.core.preemption.job import ZERO, Job, Span
 from deepvm.core.training.workload import Method
 from deepvm.planner.columns import REGISTRY, Architecture, CheckpointLocation, TrainingTable
@@ -82,7 +77,7 @@ def with_losses(
         return sizes
     lives = [lives_of(t, request) for t in sizes.types]
 
-    def of_size(values: Iterable[float]) -> Array:
+    def of_size(values: Iterable[float]) -> FloatArray:
         return np.array(list(values))[sizes.type_index]
 
     gbps = of_size(map(_gbps, sizes.types))
@@ -92,7 +87,7 @@ def with_losses(
     good_s = of_size(life.good_s for life in lives)
     stall, moved = _saving(sizes.count.astype(np.float64), gpus, gbps, architecture, request)
 
-    def kept(life_s: Array) -> Array:
+    def kept(life_s: FloatArray) -> FloatArray:
         share = kept_share(sizes.spot / life_s, stall, moved, START_S + moved)
         return np.where(sizes.spot > 0, share, 1.0)
 
@@ -124,8 +119,12 @@ def as_counted(job: Job, cluster: Cluster, request: PlanRequest) -> Job:
 
 
 def _saving(
-    count: Array, gpus: Array, gbps: Array, architecture: Architecture, request: PlanRequest
-) -> tuple[Array, Array]:
+    count: FloatArray,
+    gpus: FloatArray,
+    gbps: FloatArray,
+    architecture: Architecture,
+    request: PlanRequest,
+) -> tuple[FloatArray, FloatArray]:
     """Seconds that a save stalls VMs, and seconds to move it, by VMs, GPUs, Gbit/s of each."""
     assert request.training is not None
     size = float(request.checkpoint_bytes)

@@ -8,16 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from deepvm.core.answer import Answer
+from deepvm.core.arrays import FloatArray
 from deepvm.core.preemption.job import Job
 from deepvm.core.units import counted, format_seconds
 from deepvm.simulator.engine.markets import Deadline
 from deepvm.simulator.engine.state import PARTS, Outcome
 from deepvm.simulator.jobfile import job_document
 
-Array = npt.NDArray[np.float64]
 FIGURES = ("total_s", "cost_usd", "preemptions")
 """Results of each run of which documents hold the spread."""
 
@@ -33,7 +32,7 @@ class Spread:
     p95: float
 
     @classmethod
-    def of(cls, values: Array) -> Spread:
+    def of(cls, values: FloatArray) -> Spread:
         """Of (runs,) values; the standard error of one run is taken as 0."""
         p5, p50, p95 = np.percentile(values, (5, 50, 95))
         sem = 0.0
@@ -59,9 +58,9 @@ class Results(Answer):
     policy: str
     runs: int
     seed: int
-    total_s: Array
-    cost_usd: Array
-    preemptions: Array
+    total_s: FloatArray
+    cost_usd: FloatArray
+    preemptions: FloatArray
     breakdown_s: dict[str, float]
     on_demand_share: float
     deadline: Deadline | None = None

@@ -8,17 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from deepvm.catalog.measured.steps import StepTimes
 from deepvm.catalog.published.performance import PublishedPerformance
+from deepvm.core.arrays import FloatArray
 from deepvm.core.cluster.instances import InstanceType
 from deepvm.core.training.measured_speed import of_alike, of_measured
 from deepvm.core.training.roofline import Machine
 from deepvm.core.training.speed import TrainingSpeed
 from deepvm.core.training.workload import Workload
-
-FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from deepvm.catalog.published.rows import published
+from deepvm.core.arrays import FloatArray
 from deepvm.core.training.evidence import leave_out
 from deepvm.core.units import Z80
-
-FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

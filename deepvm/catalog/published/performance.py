@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
 from deepvm.catalog.published.hardware import find_accelerator, interconnect, usual_machine
+from deepvm.core.arrays import FloatArray
 from deepvm.core.cluster.instances import InstanceType
 from deepvm.core.spelling import one_of
 from deepvm.core.training.evidence import Evidence
@@ -18,8 +18,6 @@ from deepvm.core.training.speed import Parts, TrainingSpeed
 from deepvm.core.training.workload import Precision, Workload
 from deepvm.errors import RequestError
 from deepvm.io.user_dirs import read_data
-
-FloatArray = npt.NDArray[np.float64]
 
 MOST_IN_A_VM = 16
 """GPUs of the largest VMs (p2.16xlarge); others have 8."""

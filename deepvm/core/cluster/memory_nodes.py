@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-import numpy.typing as npt
 
+from deepvm.core.arrays import FloatArray, IntArray
 from deepvm.errors import RequestError
 
 KERNEL_BYTES = 300_000_000
@@ -101,7 +101,7 @@ class SaturationTable:
         ordered = sorted(rows)
         return cls(tuple(g for g, _ in ordered), tuple(n for _, n in ordered))
 
-    def lookup(self, network_gbps: float | npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+    def lookup(self, network_gbps: float | FloatArray) -> IntArray:
         """n_sat of bandwidths in Gbit/s, same shape; for a pair of VMs the smaller one counts."""
         row = np.searchsorted(np.asarray(self.network_gbps), network_gbps, side="right") - 1
         return np.asarray(self.n_sat, dtype=np.int64)[np.maximum(row, 0)]

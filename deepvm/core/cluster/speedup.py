@@ -13,12 +13,9 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
+from deepvm.core.arrays import BoolArray, FloatArray
 from deepvm.errors import RequestError
-
-FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
 
 STEP_TIME = "step-time"
 """The kind of the curves of models, :class:`deepvm.core.training.speed.StepTimeSpeedup`."""

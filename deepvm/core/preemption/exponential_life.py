@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from deepvm.core.arrays import FloatArray
 from deepvm.core.preemption.job import Job, Span
-
-Array = npt.NDArray[np.float64]
 
 _PARTS = 12
 _MOST_OVERLAP = 200
 
 
-def effective(mean: Array, width: Array, rate: Array) -> Array:
+def effective(mean: FloatArray, width: FloatArray, rate: FloatArray) -> FloatArray:
     """Effective length of a latency uniform around a mean, seconds: -log(E exp(-rate x))/rate."""
     x = rate * width / 2
     # log(sinh(x)/x) loses its digits near 0, where it is x^2/6.
@@ -23,13 +21,13 @@ def effective(mean: Array, width: Array, rate: Array) -> Array:
     return mean - log / rate
 
 
-def truncated_mean(rate: Array, most: Array, end: Array) -> Array:
+def truncated_mean(rate: FloatArray, most: FloatArray, end: FloatArray) -> FloatArray:
     """E[min(life, most); life < end] of an exponential life, most <= end, seconds."""
     lives = np.exp(-rate * most)
     return np.asarray((1 - lives) / rate - most * lives + most * (lives - np.exp(-rate * end)))
 
 
-def remaining(span: Span, head: Array) -> Array:
+def remaining(span: Span, head: FloatArray) -> FloatArray:
     """What is left on average of a latency that began ``head`` seconds earlier, seconds."""
     width = max(span.high - span.low, 1e-9)
     inside = np.clip(span.high - head, 0.0, width)
@@ -42,7 +40,7 @@ def remaining_after(span: Span, head: Span) -> float:
     return float(remaining(span, points).mean())
 
 
-def learnt_missed_rate(bad: Array, preemptions: Array) -> Array:
+def learnt_missed_rate(bad: FloatArray, preemptions: FloatArray) -> FloatArray:
     """A job's mean estimate of its missed rate, from 0.1 on; averages its root, as intervals do."""
     at = np.array([0.1127, 0.5, 0.8873])  # Gauss-Legendre on (0, 1)
     seen = preemptions[..., None] * at
@@ -61,7 +59,7 @@ def merged_segments(steps: int, every: int, period: int) -> tuple[list[tuple[flo
     return pieces, float(steps - at[-1])
 
 
-def learnt_spread(preemptions: Array) -> Array:
+def learnt_spread(preemptions: FloatArray) -> FloatArray:
     """Relative deviation of a learned mean lifetime, in jobs that see any lifetime end.
 
     A mean of n lifetimes and the prior one has the relative variance n/(1+n)^2, averaged over a
@@ -71,7 +69,7 @@ def learnt_spread(preemptions: Array) -> Array:
     return ((np.log1p(n) + 1 / (1 + n) - 1) / (n * -np.expm1(-n))) ** 0.5
 
 
-def in_time(job: Job, step: Array) -> Array:
+def in_time(job: Job, step: FloatArray) -> FloatArray:
     """Share of the notices whose emergency save is done in time, for each of the steps, (S,).
 
     Over the middles of equal parts of the rest of the step and of the save. The uniform grace
@@ -92,8 +90,13 @@ def in_time(job: Job, step: Array) -> Array:
 
 
 def attempt(
-    rate: Array, grace: float, newest: Array, needed: Array, bad: Array, step: Array | None
-) -> tuple[Array, Array]:
+    rate: FloatArray,
+    grace: float,
+    newest: FloatArray,
+    needed: FloatArray,
+    bad: FloatArray,
+    step: FloatArray | None,
+) -> tuple[FloatArray, FloatArray]:
     """Probability that a lifetime ends before training begins, and the time until either.
 
     The newest VM's notice comes g before the end of its life, which began with the request; the
@@ -119,7 +122,7 @@ def attempt(
     return 1 - begins, needed * begins + wasted
 
 
-def lost_age(rate: Array, delay: Array, segment: Array) -> Array:
+def lost_age(rate: FloatArray, delay: FloatArray, segment: FloatArray) -> FloatArray:
     """E[min(life, age)] of an exponential life and the age of the newest durable version, seconds.
 
     The age is the delay until a version is durable and a uniform part of a segment.
@@ -130,7 +133,7 @@ def lost_age(rate: Array, delay: Array, segment: Array) -> Array:
     )
 
 
-def overtaken(width: float, segment: Array) -> Array:
+def overtaken(width: float, segment: FloatArray) -> FloatArray:
     """How much sooner than its own mean delay a version or a newer one is durable, seconds.
 
     Delays are uniform with a width, and a new version comes each segment s. Where t is the age of a
@@ -156,8 +159,8 @@ def overtaken(width: float, segment: Array) -> Array:
 
 
 def segments(
-    steps: int, every: Array, period: int, fixed: int | None
-) -> tuple[list[tuple[Array, Array]], Array]:
+    steps: int, every: FloatArray, period: int, fixed: int | None
+) -> tuple[list[tuple[FloatArray, FloatArray]], FloatArray]:
     """Steps between saves with their counts, most common first, and steps after the last.
 
     ``every``: steps between two saves of the policy. ``period``: between two of the user's own;

@@ -29,13 +29,11 @@ from functools import lru_cache
 from statistics import fmean
 
 import numpy as np
-import numpy.typing as npt
 
+from deepvm.core.arrays import FloatArray
 from deepvm.core.lifetimes import BAND_SHARES
 from deepvm.core.units import Interval
 from deepvm.errors import RequestError
-
-Array = npt.NDArray[np.float64]
 
 MOST_VMS = 10_000
 _POINTS = 40
@@ -97,7 +95,7 @@ class LossRate:
                 rests[root] = rests.get(root, 0.0) + 1 / design_effect
         return LossRate(shape, per_sqrt_h, tuple(sorted(rests.items())))
 
-    def quantiles(self) -> Array:
+    def quantiles(self) -> FloatArray:
         """(Q,) rates, each as probable."""
         return _rates(self.shape, self.rests, self.per_sqrt_h)
 
@@ -113,7 +111,7 @@ class Availability:
         """Update with VMs that came on request and ones that did not (:meth:`LossRate.after`)."""
         return Availability(self.had + had / design_effect, self.missed + missed / design_effect)
 
-    def quantiles(self) -> Array:
+    def quantiles(self) -> FloatArray:
         """(Q,) shares, each as probable."""
         return _beta_quantiles(self.had, self.missed, _middles())
 
@@ -210,7 +208,7 @@ class LifetimePosterior:
         )
 
 
-def none_lost(share: Array, correlation: float, vms: int) -> Array:
+def none_lost(share: FloatArray, correlation: float, vms: int) -> FloatArray:
     """Probability that none of n VMs is lost, for shares kept: B(a, b + n) / B(a, b)."""
     if correlation >= 1:
         return share
@@ -249,7 +247,7 @@ def windows_kept(kept: int, windows: int) -> Interval:
     return _ordered(low, a / (a + b), high)
 
 
-def _middles() -> Array:
+def _middles() -> FloatArray:
     return (np.arange(_POINTS) + 0.5) / _POINTS
 
 
@@ -257,7 +255,7 @@ _FINE = 20_001
 
 
 @lru_cache(maxsize=256)
-def _rates(shape: float, rests: tuple[tuple[float, float], ...], per_sqrt_h: float) -> Array:
+def _rates(shape: float, rests: tuple[tuple[float, float], ...], per_sqrt_h: float) -> FloatArray:
     """Quantiles of a belief about r, to three digits; without scipy, an optional dependency."""
     # On a logarithmic scale the density is r^shape exp(-r): smooth, however small the shape is.
     most = shape + sum(n for _, n in rests)
@@ -270,7 +268,7 @@ def _rates(shape: float, rests: tuple[tuple[float, float], ...], per_sqrt_h: flo
     return np.exp(_inverted(logs, log_density, _middles())) / per_sqrt_h
 
 
-def _beta_quantiles(a: float, b: float, at: Array) -> Array:
+def _beta_quantiles(a: float, b: float, at: FloatArray) -> FloatArray:
     """Of a Beta distribution, likewise, on the scale of log-odds: x^a (1 - x)^b."""
     middle = math.log(a / b)
     width = 40 / min(a, b, 1.0)
@@ -279,13 +277,13 @@ def _beta_quantiles(a: float, b: float, at: Array) -> Array:
     return 1 / (1 + np.exp(-quantile))
 
 
-def _inverted(x: Array, log_density: Array, at: Array) -> Array:
+def _inverted(x: FloatArray, log_density: FloatArray, at: FloatArray) -> FloatArray:
     density = np.exp(log_density - log_density.max())
     passed = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2)])
     return np.interp(at, passed / passed[-1], x)
 
 
-def _grid(shares: Array, correlations: Sequence[float], vms: int) -> Array:
+def _grid(shares: FloatArray, correlations: Sequence[float], vms: int) -> FloatArray:
     """(S x C,) probabilities for all VMs, each as probable."""
     if vms == 1:
         return np.repeat(shares, len(correlations))
@@ -295,7 +293,7 @@ def _grid(shares: Array, correlations: Sequence[float], vms: int) -> Array:
 _SCORE_STRENGTH = 4.0
 
 
-def _agreeing(had: Array, score: int | None) -> Array:
+def _agreeing(had: FloatArray, score: int | None) -> FloatArray:
     """Weights of probabilities given a placement score, as if requests had been answered.
 
     AWS says that a score is no guarantee, and no public record pairs scores with answers: strength
@@ -311,7 +309,7 @@ def _agreeing(had: Array, score: int | None) -> Array:
     return np.asarray(weights / weights.sum())
 
 
-def _interval(values: Array, weights: Array | None = None) -> Interval:
+def _interval(values: FloatArray, weights: FloatArray | None = None) -> Interval:
     """The mean, and the quantiles of 10 and 90 %."""
     if weights is None:
         weights = np.full(values.shape, 1 / values.size)

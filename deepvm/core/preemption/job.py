@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from deepvm.core.arrays import FloatArray
 from deepvm.core.cluster.instances import Market
 from deepvm.errors import RequestError
 
@@ -41,7 +41,7 @@ class Span:
         """Variance, square seconds."""
         return (self.high - self.low) ** 2 / 12
 
-    def draw(self, random: np.random.Generator, count: int) -> npt.NDArray[np.float64]:
+    def draw(self, random: np.random.Generator, count: int) -> FloatArray:
         """(count,) latencies."""
         if self.low == self.high:
             return np.full(count, self.low)

@@ -66,14 +66,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from deepvm.core.arrays import BoolArray, FloatArray
 from deepvm.core.preemption import exponential_life as lives
 from deepvm.core.preemption.job import Job, Span
 from deepvm.core.preemption.savepolicy import SaveFacts, SavePolicy, whole_steps
-
-Array = npt.NDArray[np.float64]
-Mask = npt.NDArray[np.bool_]
 
 MOST_OF_A_LIFE = 0.5  # of the mean lifetime: restart, backup and twice the grace period together
 MOST_OF_A_CLUSTERS_LIFE = 0.43  # the same with several machines, of which some go together
@@ -99,14 +96,14 @@ class Forecast:
         sound: whether the closed form holds within 2 %; elsewhere simulate.
     """
 
-    total_s: Array
-    preemptions: Array
-    overlap_s: Array
-    sound: Mask
+    total_s: FloatArray
+    preemptions: FloatArray
+    overlap_s: FloatArray
+    sound: BoolArray
 
 
 def forecast(
-    job: Job, policy: SavePolicy, *, per_second: Array, step_s: Array, vms: Array
+    job: Job, policy: SavePolicy, *, per_second: FloatArray, step_s: FloatArray, vms: FloatArray
 ) -> Forecast:
     """Expectations for a job on several clusters, by preemptions/s, seconds/step and spot VMs."""
     rate = np.asarray(per_second, dtype=float)
@@ -119,7 +116,9 @@ def forecast(
 class _ClosedForm:
     """The quantities of the docstring above, as arrays over clusters."""
 
-    def __init__(self, job: Job, policy: SavePolicy, rate: Array, step: Array, vms: Array) -> None:
+    def __init__(
+        self, job: Job, policy: SavePolicy, rate: FloatArray, step: FloatArray, vms: FloatArray
+    ) -> None:
         self.job = job
         self.policy = policy
         self.mean_step = step
@@ -162,7 +161,7 @@ class _ClosedForm:
             missed_rate=job.missed_notice_rate,
         )
 
-    def _length(self, span: Span) -> Array:
+    def _length(self, span: Span) -> FloatArray:
         return lives.effective(np.asarray(span.mean), np.asarray(span.high - span.low), self.rate)
 
     def forecast(self) -> Forecast:
@@ -187,7 +186,7 @@ class _ClosedForm:
         total = np.where(total <= MOST_STRETCH * undisturbed, total, np.inf)
         return Forecast(total, preemptions, overlap, sound & np.isfinite(total))
 
-    def _expected(self, facts: SaveFacts) -> tuple[Array, Array, Array, Mask]:
+    def _expected(self, facts: SaveFacts) -> tuple[FloatArray, FloatArray, FloatArray, BoolArray]:
         """Time, preemptions, overlap, and whether the formulas are too coarse."""
         unlucky = self._uncovered_share(facts)
         saved = unlucky < 1
@@ -204,7 +203,7 @@ class _ClosedForm:
             coarse & saved,
         )
 
-    def _doubt(self, total: Array) -> Array:
+    def _doubt(self, total: FloatArray) -> FloatArray:
         """How far a different estimate of the mean lifetime would change the total time."""
         seen = np.clip(self.rate * total, 1e-3, 1e9)
         likely = -np.expm1(-seen)
@@ -220,17 +219,17 @@ class _ClosedForm:
             change += np.abs(self._expected(believed)[0] / total - 1) / 4
         return np.where(np.isfinite(change), likely * change, np.inf)
 
-    def _interval(self, missed: Array | float, facts: SaveFacts) -> Array:
+    def _interval(self, missed: FloatArray | float, facts: SaveFacts) -> FloatArray:
         """Steps between two saves of the policy's own; more than all steps: none."""
         steps = whole_steps(self.policy, replace(facts, missed_rate=missed))
         return np.broadcast_to(np.minimum(steps, self.job.steps + 1.0), self.rate.shape)
 
-    def _delay(self, segment: Array) -> Array:
+    def _delay(self, segment: FloatArray) -> FloatArray:
         """Seconds from a stall's end until its checkpoint, or a newer one, is durable."""
         width = self.job.durable_s.high - self.job.durable_s.low
         return self.delay - lives.overtaken(width, segment)
 
-    def _without_emergency(self, facts: SaveFacts) -> tuple[Array, ...]:
+    def _without_emergency(self, facts: SaveFacts) -> tuple[FloatArray, ...]:
         job = self.job
         rate = self.rate
         again = self.again
@@ -263,7 +262,7 @@ class _ClosedForm:
         ) / rate
         return total, rate * total, rate * total * lead
 
-    def _uncovered_share(self, facts: SaveFacts) -> Array:
+    def _uncovered_share(self, facts: SaveFacts) -> FloatArray:
         """Share of preemptions that no emergency save covers; 1 where the policy makes none."""
         job = self.job
         step = self.mean_step
@@ -271,7 +270,7 @@ class _ClosedForm:
         if not self.policy.has_interval or grace.high <= 0:
             return np.ones(self.rate.shape)
 
-        def acts(step: Array, grace_s: float) -> Mask:
+        def acts(step: FloatArray, grace_s: float) -> BoolArray:
             return np.asarray(self.policy.emergency(replace(facts, step_s=step, grace_s=grace_s)))
 
         always = step + job.save_s.high + job.durable_s.high <= grace.low
@@ -282,7 +281,7 @@ class _ClosedForm:
             covered[by_luck] = np.where(acts(some, grace.high), lives.in_time(job, some), 0.0)
         return 1 - (1 - job.missed_notice_rate) * covered
 
-    def _by_luck(self) -> Mask:
+    def _by_luck(self) -> BoolArray:
         """Where an emergency save is in time for some notices and late for others."""
         job = self.job
         step = self.mean_step
@@ -290,7 +289,9 @@ class _ClosedForm:
         never = step + self.urgent_s >= grace.high
         return ~(never | (step + job.save_s.high + job.durable_s.high <= grace.low))
 
-    def _with_emergency(self, unlucky: Array, facts: SaveFacts) -> tuple[Array, Array, Array, Mask]:
+    def _with_emergency(
+        self, unlucky: FloatArray, facts: SaveFacts
+    ) -> tuple[FloatArray, FloatArray, FloatArray, BoolArray]:
         """As :meth:`_without_emergency`, and where it is too coarse, with emergency saves."""
         job = self.job
         rate = self.rate
@@ -336,7 +337,7 @@ class _ClosedForm:
         coarse |= self._by_luck() & (bad * rate * lost > MOST_BY_LUCK)
         return total, stops * (1 + more) + fails, stops * good * lead, coarse
 
-    def _attempt(self, unlucky: Array, needed: Array) -> tuple[Array, Array]:
+    def _attempt(self, unlucky: FloatArray, needed: FloatArray) -> tuple[FloatArray, FloatArray]:
         grace = self.job.grace_s.mean
         if self.job.proactive_replacement:
             late = None
@@ -344,7 +345,7 @@ class _ClosedForm:
             late = np.minimum(self.mean_step + self.urgent_s, grace)
         return lives.attempt(self.rate, grace, 1 / self.vms, needed, unlucky, late)
 
-    def _worked_and_lost(self, unlucky: Array, facts: SaveFacts) -> tuple[Array, ...]:
+    def _worked_and_lost(self, unlucky: FloatArray, facts: SaveFacts) -> tuple[FloatArray, ...]:
         """Share of time that is work, and work that bad and good preemptions lose or still do."""
         rate = self.rate
         steps = self.job.steps

@@ -11,18 +11,16 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 
+from deepvm.core.arrays import BoolArray, FloatArray
 from deepvm.errors import RequestError
-
-Costs = npt.NDArray[np.float64]
 
 MOST_CELLS = 1_000_000  # of the table of one start; more would take hours
 CELLS_AT_ONCE = 50_000  # of several starts, so that their tables stay in the processor's cache
 
 
 def least_cost(
-    up: npt.NDArray[np.bool_],
+    up: BoolArray,
     gap_s: float,
     *,
     work_s: float,
@@ -30,7 +28,7 @@ def least_cost(
     restart_s: float,
     spot_price: float,
     progress: Callable[[int], object] | None = None,
-) -> Costs:
+) -> FloatArray:
     """(starts,) costs in on-demand seconds, by dynamic programming.
 
     Infinite where even on-demand would be late.
@@ -69,7 +67,7 @@ def least_cost(
 
 
 def _least(
-    up: npt.NDArray[np.bool_],
+    up: BoolArray,
     gap_s: float,
     unit_s: float,
     cells: int,
@@ -77,7 +75,7 @@ def _least(
     deadline_s: float,
     restart_s: float,
     spot_price: float,
-) -> Costs:
+) -> FloatArray:
     ticks = math.ceil(deadline_s / gap_s - 1e-9)
     count = len(up)
     least = np.full(count, np.inf)

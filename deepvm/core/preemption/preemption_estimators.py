@@ -13,12 +13,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
+
+from deepvm.core.arrays import FloatArray
 
 if TYPE_CHECKING:
     from deepvm.core.preemption.save_intervals import Number, Truth
-
-Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -77,9 +76,9 @@ class LomaxHistory:
             over all lifetimes, and over the censored ones.
     """
 
-    scale_s: Array
-    prior: Array
-    logs: Array
+    scale_s: FloatArray
+    prior: FloatArray
+    logs: FloatArray
     shape0: float = 2.0
     strength: float = 5.0
     ended: Number = 0.0
@@ -109,7 +108,7 @@ class LomaxHistory:
             return more
         return replace(more, watched_logs=self.watched_logs + log * (1 - ended)[..., None])
 
-    def log_weights(self) -> Array:
+    def log_weights(self) -> FloatArray:
         """(..., K) logarithms of the posterior weights of the scales, up to a constant."""
         ended = np.asarray(self.ended, dtype=float)
         if np.ndim(self.watched_logs):
@@ -124,12 +123,12 @@ class LomaxHistory:
         found = np.subtract(scales, shapes, out=shapes)
         return np.asarray(np.subtract(found, seen, out=found))
 
-    def shape(self) -> Array:
+    def shape(self) -> FloatArray:
         """(..., K) mean of alpha for each scale."""
         ended = np.asarray(self.ended)[..., None]
         return (self.strength + ended) / (self.strength / self.shape0 + self.logs)
 
-    def most_probable(self) -> tuple[Array, Array]:
+    def most_probable(self) -> tuple[FloatArray, FloatArray]:
         """Shape and scale (seconds) at the most probable scale; arrays without K."""
         best = self.log_weights().argmax(axis=-1)
         return np.take_along_axis(self.shape(), best[..., None], -1)[..., 0], self.scale_s[best]

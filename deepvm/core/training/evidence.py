@@ -19,9 +19,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-FloatArray = npt.NDArray[np.float64]
+from deepvm.core.arrays import FloatArray
 
 COMPUTE, NETWORK, LOCAL, ACROSS = range(4)
 """Parts of a step that an effect is on.

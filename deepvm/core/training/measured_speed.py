@@ -8,11 +8,10 @@ from functools import partial
 
 import numpy as np
 
+from deepvm.core.arrays import BoolArray, FloatArray
 from deepvm.core.training.evidence import COMPUTE, PARTS
 from deepvm.core.training.roofline import OVERLAP, REACH, joined
 from deepvm.core.training.speed import (
-    BoolArray,
-    FloatArray,
     Parts,
     Source,
     SpeedUncertainty,

@@ -10,8 +10,8 @@ from itertools import product
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from deepvm.core.arrays import FloatArray, IntArray
 from deepvm.core.training.evidence import (
     ACROSS,
     COMPUTE,
@@ -32,7 +32,6 @@ from deepvm.core.training.roofline import (
     nominal_steps,
 )
 from deepvm.core.training.speed import (
-    FloatArray,
     InputStall,
     Parts,
     Source,
@@ -205,7 +204,7 @@ def _loadings(
     vms: FloatArray,
     evidence: Evidence,
     software: str,
-) -> Iterator[tuple[npt.NDArray[np.int64], Loading]]:
+) -> Iterator[tuple[IntArray, Loading]]:
     """What published runs say of steps on one VM and several, with and without checkpointing."""
     memory = fitted(
         workload, machine.accelerator, precision, tuple((vms * machine.gpus).tolist())

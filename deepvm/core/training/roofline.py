@@ -18,8 +18,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from deepvm.core.arrays import BoolArray, FloatArray
 from deepvm.core.spelling import a_or_an
 from deepvm.core.training.workload import (
     FROZEN_BYTES,
@@ -134,9 +134,6 @@ class Machine:
     interconnect: Interconnect
     vcpus: int | None = None
 
-
-FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
 
 _CONTEXT_BYTES = 1.2e9
 """CUDA's context, NCCL's buffers, cuBLAS' workspace."""

@@ -10,9 +10,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from deepvm.core.answer import Answer
+from deepvm.core.arrays import BoolArray, FloatArray, IntArray
 from deepvm.core.cluster.speedup import STEP_TIME, SpeedupCurve
 from deepvm.core.training.evidence import NOISE, PARTS, Evidence, Loading, weights
 from deepvm.core.training.roofline import (
@@ -32,8 +32,6 @@ from deepvm.core.units import Interval
 if TYPE_CHECKING:
     from deepvm.core.cluster.instances import InstanceType
 
-FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
 
 NO_FIT = "it cannot be trained so"
 UNPUBLISHED = "no published run of "
@@ -76,7 +74,7 @@ class SpeedUncertainty:
         named = sum((cause**2 for cause in self.named.values()), np.zeros_like(self.own))
         return np.asarray(np.sqrt((self.shared**2).sum(axis=1) + named + self.own))
 
-    def at(self, rows: npt.NDArray[np.int64]) -> SpeedUncertainty:
+    def at(self, rows: IntArray) -> SpeedUncertainty:
         """The doubt in some of the speeds."""
         return SpeedUncertainty(
             self.shared[rows],
@@ -118,7 +116,7 @@ class Parts:
     straggling: FloatArray
     per_vm: float
     evidence: Evidence
-    loadings: Callable[[], Iterator[tuple[npt.NDArray[np.int64], Loading]]] = field(repr=False)
+    loadings: Callable[[], Iterator[tuple[IntArray, Loading]]] = field(repr=False)
 
     def share(self, grad_s: FloatArray) -> FloatArray:
         """By how much per cent a step with these gradients grows with 1 % more synchronisation."""

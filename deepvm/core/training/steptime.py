@@ -23,13 +23,11 @@ from dataclasses import asdict, astuple, dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from deepvm.core.arrays import BoolArray, FloatArray
 from deepvm.core.training.roofline import joined
 from deepvm.core.units import Z80, Interval
 from deepvm.errors import RequestError
-
-FloatArray = npt.NDArray[np.float64]
 
 FEWEST = 4
 """Rows that a fit needs, of at least two sizes or batches."""
@@ -340,7 +338,7 @@ def _starts(steps: Steps) -> list[FloatArray]:
     return starts
 
 
-def _used(steps: Steps) -> npt.NDArray[np.bool_]:
+def _used(steps: Steps) -> BoolArray:
     """Which of the eight parameters the steps say something about.
 
     Two GPUs say nothing of each GPU more: its time is multiplied by 0, and a search may leave it
@@ -356,15 +354,13 @@ def _used(steps: Steps) -> npt.NDArray[np.bool_]:
     )
 
 
-def _law(values: FloatArray, used: npt.NDArray[np.bool_]) -> StepTimeLaw:
+def _law(values: FloatArray, used: BoolArray) -> StepTimeLaw:
     """The law of all eight values, without the parts that are not used."""
     times = np.where(used[:6], np.exp(values[:6]), 0.0).tolist()
     return StepTimeLaw(*times, *np.where(used[6:], values[6:], [1.0, 0.0]).tolist())
 
 
-def _search(
-    steps: Steps, start: FloatArray, used: npt.NDArray[np.bool_]
-) -> tuple[float, FloatArray]:
+def _search(steps: Steps, start: FloatArray, used: BoolArray) -> tuple[float, FloatArray]:
     """The cost of the best law near a start, and its values."""
     from scipy.optimize import least_squares  # slow to import, and only fits need it
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
-import numpy.typing as npt
 
+from deepvm.core.arrays import FloatArray
 from deepvm.errors import RequestError
 
 FAMILIES = ("transformer", "convolution", "diffusion")
@@ -174,9 +174,6 @@ class Model:
         if checkpointing:
             layers = 2.0 * shape.layers * shape.hidden + layers / shape.layers
         return self.sequence * (layers * wide + shape.logit_bytes)
-
-
-FloatArray = npt.NDArray[np.float64]
 
 
 class Method(str, Enum):

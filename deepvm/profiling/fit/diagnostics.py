@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from deepvm.core.cluster.speedup import FloatArray, HybridSpeedup
+from deepvm.core.arrays import FloatArray
+from deepvm.core.cluster.speedup import HybridSpeedup
 from deepvm.core.spelling import joined
 from deepvm.profiling.fit.speedup_models import LAWS, LOGISTIC, FittedLaw, best_first, fit_law
 

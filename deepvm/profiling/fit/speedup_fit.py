@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import stdtrit
 
-from deepvm.core.cluster.speedup import FloatArray
+from deepvm.core.arrays import FloatArray
 from deepvm.errors import RequestError
 from deepvm.profiling.fit.csv_table import MAX_NODES
 from deepvm.profiling.fit.diagnostics import ENOUGH_SIZES, OFF, REACH, doubts, is_near_linear

@@ -22,7 +22,8 @@ import numpy as np
 from scipy.optimize import OptimizeWarning, curve_fit, leastsq
 from scipy.special import expit
 
-from deepvm.core.cluster.speedup import FloatArray, RingSpeedup
+from deepvm.core.arrays import FloatArray
+from deepvm.core.cluster.speedup import RingSpeedup
 
 SMALLEST_RESIDUAL = 1e-6
 """Relative.

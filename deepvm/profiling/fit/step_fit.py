@@ -9,16 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from deepvm.core.arrays import FloatArray
 from deepvm.core.spelling import listed
 from deepvm.core.training.roofline import REACH
-from deepvm.core.training.steptime import (
-    FEWEST,
-    FloatArray,
-    MeasuredRange,
-    Steps,
-    StepTimeFit,
-    fit_steps,
-)
+from deepvm.core.training.steptime import FEWEST, MeasuredRange, Steps, StepTimeFit, fit_steps
 from deepvm.core.units import Interval, counted
 from deepvm.errors import RequestError
 from deepvm.profiling.fit.step_points import StepQuestion

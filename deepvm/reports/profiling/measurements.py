@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deepvm.core.training.roofline import REACH, FloatArray
+from deepvm.core.arrays import FloatArray
+from deepvm.core.training.roofline import REACH
 from deepvm.core.units import Z80, counted, format_bytes
 from deepvm.reports.pictures import MEASURED, STYLES, drawing, legend, mark_guess, short
 from deepvm.reports.text import format_step, print_text

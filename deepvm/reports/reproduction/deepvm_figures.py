@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from deepvm.catalog.store import load_catalog
+from deepvm.core.arrays import FloatArray
 from deepvm.core.cluster.cluster import Cluster, Recommendation
 from deepvm.core.cluster.instances import Catalog, InstanceType, Market
-from deepvm.core.cluster.speedup import FloatArray, HybridSpeedup, MeasuredSpeedup
+from deepvm.core.cluster.speedup import HybridSpeedup, MeasuredSpeedup
 from deepvm.core.units import MICRO_USD
 from deepvm.errors import DeepVMError
 from deepvm.planner.recommend import Recommendations

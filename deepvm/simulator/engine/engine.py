@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from deepvm.core.arrays import FloatArray, IntArray
 from deepvm.core.cluster.instances import Market
 from deepvm.core.preemption.job import ZERO, Job
 from deepvm.core.preemption.savepolicy import SavePolicy
@@ -30,7 +31,7 @@ from deepvm.simulator.engine.latencies import Backups, remainder, total
 from deepvm.simulator.engine.lifetimes import LifeSource, ListedLifetimes
 from deepvm.simulator.engine.markets import Deadline, Markets
 from deepvm.simulator.engine.policy_adapter import PolicyAdapter
-from deepvm.simulator.engine.state import NEVER, PARTS, Array, Outcome, Rows, Runs
+from deepvm.simulator.engine.state import NEVER, PARTS, Outcome, Runs
 from deepvm.simulator.engine.stretch_cut import FEW, Cut, Stretch, uneven
 
 HOPELESS, HOPELESS_LIVES = 100.0, 10_000
@@ -60,7 +61,9 @@ def run(
     return _Engine(job, policy, lives, random, deadline).run(runs)
 
 
-def _in_order(gone: list[tuple[Rows, Any, Array]], runs: int) -> Iterator[tuple[Rows, Any, Array]]:
+def _in_order(
+    gone: list[tuple[IntArray, Any, FloatArray]], runs: int
+) -> Iterator[tuple[IntArray, Any, FloatArray]]:
     """(rows, machine, when) of requests, in order relative to the first of their row."""
     at = np.zeros(runs)
     at[gone[0][0]] = gone[0][2]
@@ -201,7 +204,9 @@ class _Engine:
             self._ask(r, slice(None), machine, np.zeros(runs))  # one machine of each row
         return r
 
-    def _ask(self, r: Runs, rows: Rows | slice, machine: Rows | int, when: Array) -> None:
+    def _ask(
+        self, r: Runs, rows: IntArray | slice, machine: IntArray | int, when: FloatArray
+    ) -> None:
         """Request one machine per row; elastic clusters re-request what is lost before arrival."""
         self._ask_once(r, rows, machine, when)
         while self._elastic:  # the others train on meanwhile
@@ -219,7 +224,9 @@ class _Engine:
             self._refuse_hopeless(r)
             self._ask_once(r, rows, machine, death)
 
-    def _ask_once(self, r: Runs, rows: Rows | slice, machine: Rows | int, when: Array) -> None:
+    def _ask_once(
+        self, r: Runs, rows: IntArray | slice, machine: IntArray | int, when: FloatArray
+    ) -> None:
         job = self._job
         random = self._random
         count = len(when)
@@ -241,7 +248,7 @@ class _Engine:
         r.death[rows, machine] = death
         r.notice[rows, machine] = notice
 
-    def _lose(self, r: Runs, which: Rows, machine: Rows | int, when: Array) -> None:
+    def _lose(self, r: Runs, which: IntArray, machine: IntArray | int, when: FloatArray) -> None:
         """In the rows ``which`` a machine is lost or released at ``when``; replace it."""
         rows = self._plain(which, len(r.number))
         if self._rigid and not isinstance(machine, int):
@@ -272,8 +279,13 @@ class _Engine:
             )
 
     def _observe(
-        self, r: Runs, rows: Rows | slice, machine: Rows | int, when: Array, newest: Array
-    ) -> Array:
+        self,
+        r: Runs,
+        rows: IntArray | slice,
+        machine: IntArray | int,
+        when: FloatArray,
+        newest: FloatArray,
+    ) -> FloatArray:
         """Count a machine that is lost or released; returns when its replacement is asked for."""
         death, notice, asked = (a[rows, machine] for a in (r.death, r.notice, r.asked))
         before = r.now[rows] - when
@@ -289,7 +301,7 @@ class _Engine:
             r.extra_s[rows] -= np.maximum(before, 0.0)
         return again
 
-    def _ahead_s(self, r: Runs, rows: Rows) -> Array:
+    def _ahead_s(self, r: Runs, rows: IntArray) -> FloatArray:
         """How long replacements have been paid for whose machines are noticed, and not gone yet."""
         if not self._job.proactive_replacement:
             return np.zeros(len(rows))
@@ -297,14 +309,16 @@ class _Engine:
         noticed = (r.notice[rows] < r.death[rows]) & (since < r.now[rows, None])
         return np.asarray(np.where(noticed, r.now[rows, None] - since, 0.0).sum(1))
 
-    def _noticed(self, r: Runs, which: Rows, machine: Rows, when: Array) -> list[tuple[Rows, int]]:
-        """Rows and machine of each that trained with a lost one and has a notice."""
+    def _noticed(
+        self, r: Runs, which: IntArray, machine: IntArray, when: FloatArray
+    ) -> list[tuple[IntArray, int]]:
+        """IntArray and machine of each that trained with a lost one and has a notice."""
         end = np.maximum(when, r.now[which])[:, None]
         noticed = r.training[which, None] & (r.notice[which] <= end) & (r.death[which] > end)
         noticed[np.arange(len(which)), machine] = False
         return [(which[noticed[:, m]], m) for m in np.flatnonzero(noticed.any(0)).tolist()]
 
-    def _change(self, r: Runs, rows: Rows) -> None:
+    def _change(self, r: Runs, rows: IntArray) -> None:
         """Release all machines of these rows and request others in the other market."""
         r.on_demand[rows] = ~r.on_demand[rows]
         r.training[rows] = False
@@ -312,13 +326,13 @@ class _Engine:
         for machine in range(self._job.vms):
             self._ask(r, rows, machine, r.now[rows])
 
-    def _plain(self, which: Rows, rows: int) -> Rows | slice:
+    def _plain(self, which: IntArray, rows: int) -> IntArray | slice:
         """All rows as a slice, which numpy does not copy; pairs with machines need two arrays."""
         if len(which) == rows and self._job.vms == 1:
             return slice(None)
         return which
 
-    def _wait(self, r: Runs, which: Rows) -> None:
+    def _wait(self, r: Runs, which: IntArray) -> None:
         """Wait for machines and prepare them; rows that lose one meanwhile wait again."""
         rows = self._plain(which, len(r.number))
         count = len(which)

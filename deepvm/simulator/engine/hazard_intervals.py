@@ -18,10 +18,11 @@ from deepvm.simulator.engine.latencies import total
 from deepvm.simulator.engine.state import TINY, rest_of
 
 if TYPE_CHECKING:
+    from deepvm.core.arrays import FloatArray
     from deepvm.core.preemption.job import Job
     from deepvm.core.preemption.save_intervals import Number
     from deepvm.core.preemption.savepolicy import SaveFacts, SavePolicy
-    from deepvm.simulator.engine.state import Array, Runs
+    from deepvm.simulator.engine.state import Runs
 
 ALIKE = 0.1
 """Intervals that differ by less count as equal: the cost is flat around the optimum."""
@@ -42,8 +43,8 @@ class GrowingIntervals:
             one before, above 0.
     """
 
-    first: Array
-    growth: Array
+    first: FloatArray
+    growth: FloatArray
 
     @classmethod
     def of(cls, policy: SavePolicy, facts: SaveFacts) -> GrowingIntervals:
@@ -53,7 +54,7 @@ class GrowingIntervals:
         growth = np.maximum(policy.interval_s(then) / facts.step_s, 1.0) - first
         return cls(first, np.maximum(growth, SLOWEST * first))
 
-    def alike(self, most: Array, random: np.random.Generator) -> tuple[Array, Array]:
+    def alike(self, most: FloatArray, random: np.random.Generator) -> tuple[FloatArray, FloatArray]:
         """One of the next intervals that hardly differ, of ``most`` at most, and how many they are.
 
         Each is as likely: over many lives their mean and their spread are those of intervals that
@@ -62,13 +63,13 @@ class GrowingIntervals:
         count = np.minimum(np.floor(1 + ALIKE * self.first / self.growth), np.floor(1 + most))
         return self.first + self.growth * np.floor(random.random(len(self.first)) * count), count
 
-    def steps(self, count: Array) -> Array:
+    def steps(self, count: FloatArray) -> FloatArray:
         """Whole steps in the next ``count`` intervals: the sum of floor(first + j growth)."""
         low = np.maximum(self.first - self.growth / 2, 1.0)
         over = np.maximum(count, 1.0) * self.growth
         return np.rint(count * (_floors(low + over) - _floors(low)) / over)
 
-    def within(self, room: Array, step: Number, save: Number) -> Array:
+    def within(self, room: FloatArray, step: Number, save: Number) -> FloatArray:
         """How many intervals fit (fractional); a step takes ``step``, a save ``save``."""
         room = np.maximum(room, 0.0)
         half = self.growth * step / 2
@@ -76,14 +77,19 @@ class GrowingIntervals:
         return 2 * room / np.maximum(rest + np.sqrt(rest * rest + 4 * half * room), TINY)
 
 
-def _floors(to: Array) -> Array:
+def _floors(to: FloatArray) -> FloatArray:
     """The integral of floor from 0."""
     whole = np.floor(to)
     return np.asarray(whole * (whole - 1) / 2 + whole * (to - whole))
 
 
 def pass_over(
-    r: Runs, gaps: GrowingIntervals, end: Array, job: Job, slow: Number, random: np.random.Generator
+    r: Runs,
+    gaps: GrowingIntervals,
+    end: FloatArray,
+    job: Job,
+    slow: Number,
+    random: np.random.Generator,
 ) -> None:
     """Train each row over the saves that are surely made before ``end`` (R,).
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from deepvm.core.arrays import BoolArray, FloatArray, IntArray
 from deepvm.core.preemption.job import Span
-from deepvm.simulator.engine.state import TINY, Array, Mask, Rows
+from deepvm.simulator.engine.state import TINY
 
 AT_ONCE = 4096
 """Backups in flight tracked one by one; beyond it neighbors are merged to bound look-back."""
@@ -20,7 +21,7 @@ GRID = 1000
 """Points of the numerical integral."""
 
 
-def total(random: np.random.Generator, span: Span, count: Array | Mask) -> Array:
+def total(random: np.random.Generator, span: Span, count: FloatArray | BoolArray) -> FloatArray:
     """Sum of ``count`` latencies per row; a mask counts as 0 or 1."""
     if span.low == span.high:
         return np.asarray(span.low * count)
@@ -59,14 +60,14 @@ class Backups:
         widths = (span.high - span.low for span in (durable, behind))
         self._narrow, self._wide = sorted(width if width > TINY else 0.0 for width in widths)
 
-    def draw(self, random: np.random.Generator, saved: Mask) -> Array:
+    def draw(self, random: np.random.Generator, saved: BoolArray) -> FloatArray:
         """One latency per row."""
         drawn = total(random, self._durable, saved)
         if self._behind.high:
             return drawn + total(random, self._behind, saved)
         return drawn
 
-    def chance(self, age: Array) -> Array:
+    def chance(self, age: FloatArray) -> FloatArray:
         """Probability that a version is durable ``age`` seconds after its stall."""
         x = age - self._low
         narrow = self._narrow
@@ -80,13 +81,18 @@ class Backups:
                 found = np.zeros(len(x))
         return np.where(age >= self.high, 1.0, np.clip(found, 0.0, 1.0))
 
-    def _ramp(self, x: Array) -> Array:
+    def _ramp(self, x: FloatArray) -> FloatArray:
         """The integral of the wide latency's law from its beginning."""
         within = np.clip(x, 0.0, self._wide)
         return within * within / (2 * self._wide) + np.maximum(x - self._wide, 0.0)
 
     def reorder(
-        self, random: np.random.Generator, safe: Array, age: Array, apart: Array, made: Array
+        self,
+        random: np.random.Generator,
+        safe: FloatArray,
+        age: FloatArray,
+        apart: FloatArray,
+        made: FloatArray,
     ) -> None:
         """Correct the number of the newest durable save if a later one may be first; arrays (R,).
 
@@ -99,7 +105,7 @@ class Backups:
         overlap = apart < width
         if not overlap.any():
             return
-        rows: Rows = np.flatnonzero(overlap & (age < self.high) & (made > 0))
+        rows: IntArray = np.flatnonzero(overlap & (age < self.high) & (made > 0))
         if not len(rows):
             return
         age = age[rows]

@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from deepvm.core.arrays import FloatArray, IntArray
 from deepvm.errors import RequestError
 
-Array = npt.NDArray[np.float64]
-Whole = npt.NDArray[np.int64]
 LAWS = ("exponential", "weibull:SHAPE", "lomax:SHAPE", "lognormal:SIGMA")
 SHAPES = "shapes above 0.01, of lomax above 1, sigma above 0 and below 30"
 
@@ -21,10 +19,10 @@ SHAPES = "shapes above 0.01, of lomax above 1, sigma above 0 and below 30"
 class LifeSource(Protocol):
     """Draws lifetimes, counted from the request for a machine to its preemption."""
 
-    def starts(self, random: np.random.Generator, runs: int) -> Whole:
+    def starts(self, random: np.random.Generator, runs: int) -> IntArray:
         """(runs,) cursors: where each run begins; passed back to :meth:`draw`."""
 
-    def draw(self, random: np.random.Generator, starts: Whole, numbers: Whole) -> Array:
+    def draw(self, random: np.random.Generator, starts: IntArray, numbers: IntArray) -> FloatArray:
         """(N,) seconds; ``starts``: cursor of each run; ``numbers``: machine of its run, from 0."""
 
 
@@ -66,10 +64,10 @@ class DrawnLifetimes:
             raise RequestError("lifetime", self.law, f"{', '.join(LAWS)}; {SHAPES}")
         return name, shape
 
-    def starts(self, random: np.random.Generator, runs: int) -> Whole:
+    def starts(self, random: np.random.Generator, runs: int) -> IntArray:
         return np.zeros(runs, dtype=np.int64)
 
-    def draw(self, random: np.random.Generator, starts: Whole, numbers: Whole) -> Array:
+    def draw(self, random: np.random.Generator, starts: IntArray, numbers: IntArray) -> FloatArray:
         name, shape = self._unit()
         count = len(numbers)
         if name == "exponential":
@@ -100,11 +98,11 @@ class ObservedLifetimes:
         self._first = np.repeat(np.cumsum([0, *sizes[:-1]]), sizes)
         self._size = np.repeat(sizes, sizes)
 
-    def starts(self, random: np.random.Generator, runs: int) -> Whole:
+    def starts(self, random: np.random.Generator, runs: int) -> IntArray:
         """See :class:`LifeSource`; a pool is as probable as it has lives."""
         return random.integers(len(self._lives), size=runs)
 
-    def draw(self, random: np.random.Generator, starts: Whole, numbers: Whole) -> Array:
+    def draw(self, random: np.random.Generator, starts: IntArray, numbers: IntArray) -> FloatArray:
         first = self._first[starts]
         return np.asarray(self._lives[first + (starts - first + numbers) % self._size[starts]])
 
@@ -120,16 +118,16 @@ class ListedLifetimes:
         else:
             self._graces = np.array([*graces_s, 0.0], dtype=float)
 
-    def graces_s(self, numbers: Whole) -> Array | None:
+    def graces_s(self, numbers: IntArray) -> FloatArray | None:
         """(N,) seconds from the notice of each to its end; None: as the job says."""
         if self._graces is None:
             return None
         return self._graces[np.minimum(numbers, len(self._graces) - 1)]
 
-    def starts(self, random: np.random.Generator, runs: int) -> Whole:
+    def starts(self, random: np.random.Generator, runs: int) -> IntArray:
         return np.zeros(runs, dtype=np.int64)
 
-    def draw(self, random: np.random.Generator, starts: Whole, numbers: Whole) -> Array:
+    def draw(self, random: np.random.Generator, starts: IntArray, numbers: IntArray) -> FloatArray:
         return np.asarray(self._lives[np.minimum(numbers, len(self._lives) - 1)])
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from deepvm.core.arrays import BoolArray, FloatArray, IntArray
 from deepvm.core.cluster.instances import Market
 from deepvm.core.preemption.deadlines import (
     ON_DEMAND,
@@ -29,7 +30,7 @@ from deepvm.core.preemption.job import Job
 from deepvm.core.preemption.savepolicy import SaveFacts, SavePolicy, whole_steps
 from deepvm.core.units import format_seconds
 from deepvm.errors import RequestError, SimulationError
-from deepvm.simulator.engine.state import NEVER, Array, Mask, Rows, Runs
+from deepvm.simulator.engine.state import NEVER, Runs
 
 
 @dataclass(frozen=True)
@@ -75,11 +76,11 @@ class Markets:
                 f" of {deadline.seconds / 3600:.2f} h; allow that time"
             )
 
-    def _work_s(self, step: Array) -> Array:
+    def _work_s(self, step: FloatArray) -> FloatArray:
         # One save more than the rate says: the first may come after any number of steps.
         return (self._job.steps - step) * self._step_s + 2 * self._job.blocked_s.high
 
-    def _standing(self, r: Runs, rows: Rows | slice) -> DeadlineProgress:
+    def _standing(self, r: Runs, rows: IntArray | slice) -> DeadlineProgress:
         return DeadlineProgress(
             work_s=self._work_s(r.step[rows]),
             left_s=self._deadline.seconds - r.now[rows],
@@ -89,11 +90,11 @@ class Markets:
             version_s=self._step_s + self._save_s,
         )
 
-    def on_demand_next(self, r: Runs, rows: Rows) -> Mask:
+    def on_demand_next(self, r: Runs, rows: IntArray) -> BoolArray:
         """(rows,) whether the next machines are on demand, after a preemption or at the start."""
         return on_demand_next(self._deadline.policy, self._standing(r, rows))
 
-    def keep(self, r: Runs) -> Rows:
+    def keep(self, r: Runs) -> IntArray:
         """Set ``r.cap``, the steps until the next save at most; returns rows to change market."""
         choice = np.where(r.on_demand, ON_DEMAND, SPOT).astype("int8")
         restart_s = np.where(r.on_demand, self._move_s, self._restart_s)

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from deepvm.core.arrays import BoolArray, FloatArray, IntArray
 from deepvm.core.cluster.instances import Market
 from deepvm.core.preemption.preemption_estimators import Lifetimes, LomaxHistory, Notices
 from deepvm.core.preemption.save_intervals import rounded_down
 from deepvm.core.preemption.savepolicy import SaveFacts, SavePolicy, whole_steps
 from deepvm.simulator.engine.hazard_intervals import GrowingIntervals
-from deepvm.simulator.engine.state import NEVER, Array, Mask, Rows, Runs, rest_of
+from deepvm.simulator.engine.state import NEVER, Runs, rest_of
 
 if TYPE_CHECKING:
     from deepvm.core.preemption.job import Job
@@ -52,7 +53,9 @@ class PolicyAdapter:
             r.logs = np.zeros((len(r.number), len(self._history.scale_s)))
             r.shape[:], r.scale[:] = self._history.most_probable()
 
-    def learn(self, r: Runs, rows: Rows | slice, life_s: Array, grace_s: Array) -> None:
+    def learn(
+        self, r: Runs, rows: IntArray | slice, life_s: FloatArray, grace_s: FloatArray
+    ) -> None:
         """Learn from an uncounted loss and its grace period; one too short to save is missed.
 
         A cluster counts as one machine that lives from the newest request to a loss.
@@ -71,7 +74,7 @@ class PolicyAdapter:
         r.logs[rows] = known.logs
         r.shape[rows], r.scale[rows] = known.most_probable()
 
-    def facts(self, r: Runs, slow: Array | float) -> SaveFacts | None:
+    def facts(self, r: Runs, slow: FloatArray | float) -> SaveFacts | None:
         """What the policy may know now, None if it asks nothing; ``slow``: of steps."""
         if self._weighing is None:
             return None
@@ -95,7 +98,7 @@ class PolicyAdapter:
         age_s = np.maximum(r.now - asked, 0.0)  # elastic clusters may request a machine in advance
         return GrowingIntervals.of(self._weighing, replace(facts, age_s=age_s))
 
-    def emergency_saves(self, facts: SaveFacts | None, grace_s: Array) -> Mask | None:
+    def emergency_saves(self, facts: SaveFacts | None, grace_s: FloatArray) -> BoolArray | None:
         """Whether a notice with this grace period leads to a save; None: none does."""
         if self._weighing is None or facts is None or not self._job.grace_s.high:
             return None
@@ -110,9 +113,9 @@ class PolicyAdapter:
         r: Runs,
         facts: SaveFacts | None,
         gaps: GrowingIntervals | None,
-        until: Array,
+        until: FloatArray,
         random: np.random.Generator,
-    ) -> tuple[Array, Array, Mask]:
+    ) -> tuple[FloatArray, FloatArray, BoolArray]:
         """Steps of a segment, number of segments, and whether each ends with a save.
 
         ``gaps``: of :meth:`growing_intervals`; ``until``: (R,) when something happens to the
@@ -150,11 +153,11 @@ class PolicyAdapter:
         r: Runs,
         facts: SaveFacts | None,
         gaps: GrowingIntervals | None,
-        until: Array,
+        until: FloatArray,
         random: np.random.Generator,
-    ) -> tuple[Array | float, Array | float]:
+    ) -> tuple[FloatArray | float, FloatArray | float]:
         """Steps between two saves, and for how many saves."""
-        most: Array | float = 1.0 if self._deadline else NEVER  # another cap after each save
+        most: FloatArray | float = 1.0 if self._deadline else NEVER  # another cap after each save
         if self._fixed is not None:
             return self._fixed, most
         if self._weighing is None or facts is None:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[np.float64]
-Mask = npt.NDArray[np.bool_]
-Rows = npt.NDArray[np.int64]
+from deepvm.core.arrays import BoolArray, FloatArray, IntArray
+
 PARTS = ("compute", "recompute", "save", "allocation", "preparation")
 NEVER = 1e30
 """Steps and seconds that are never reached; infinity does not survive arithmetic."""
@@ -29,53 +27,53 @@ class Outcome:
         parts_s: (5, runs) ``PARTS``; they add up to ``total_s``.
     """
 
-    total_s: Array
-    vm_s: Array
-    on_demand_s: Array
-    preemptions: Array
-    parts_s: Array
+    total_s: FloatArray
+    vm_s: FloatArray
+    on_demand_s: FloatArray
+    preemptions: FloatArray
+    parts_s: FloatArray
 
 
 @dataclass
 class Runs:
     """State of the runs that are not done; all arrays are (R,) or (R, ...)."""
 
-    number: npt.NDArray[np.int64]
-    start: npt.NDArray[np.int64]
-    now: Array
-    durable: Array  # steps in the newest version that survives the loss that comes next
-    step: Array
-    furthest: Array  # steps beyond are done for the first time
-    training: Mask  # else machines are waited for
-    compute: Array
-    recompute: Array
-    save: Array
-    allocation: Array
-    preparation: Array
-    extra_s: Array  # machine time in which a replacement overlapped the old machine
-    on_demand: Mask
-    on_demand_s: Array
-    cap: Array  # steps after which the deadline wants a version or another market
-    preemptions: Array
-    lives: npt.NDArray[np.int64]
-    asked: Array  # (R, n) when each machine was asked for
-    ready: Array  # (R, n) when it is there
-    death: Array  # (R, n) when it is preempted
-    notice: Array  # (R, n) when its notice comes; at the death: none
-    members: Mask  # (R, n) machines that take part
-    seen_s: Array
-    missed: Array
-    shape: Array  # of the hazard
-    scale: Array
-    logs: Array  # (R, K)
+    number: IntArray
+    start: IntArray
+    now: FloatArray
+    durable: FloatArray  # steps in the newest version that survives the loss that comes next
+    step: FloatArray
+    furthest: FloatArray  # steps beyond are done for the first time
+    training: BoolArray  # else machines are waited for
+    compute: FloatArray
+    recompute: FloatArray
+    save: FloatArray
+    allocation: FloatArray
+    preparation: FloatArray
+    extra_s: FloatArray  # machine time in which a replacement overlapped the old machine
+    on_demand: BoolArray
+    on_demand_s: FloatArray
+    cap: FloatArray  # steps after which the deadline wants a version or another market
+    preemptions: FloatArray
+    lives: IntArray
+    asked: FloatArray  # (R, n) when each machine was asked for
+    ready: FloatArray  # (R, n) when it is there
+    death: FloatArray  # (R, n) when it is preempted
+    notice: FloatArray  # (R, n) when its notice comes; at the death: none
+    members: BoolArray  # (R, n) machines that take part
+    seen_s: FloatArray
+    missed: FloatArray
+    shape: FloatArray  # of the hazard
+    scale: FloatArray
+    logs: FloatArray  # (R, K)
 
-    def keep(self, rows: Mask) -> None:
+    def keep(self, rows: BoolArray) -> None:
         """Keep these rows only."""
         kept = np.flatnonzero(rows)
         for f in fields(self):  # several times as fast as a mask for what has two dimensions
             setattr(self, f.name, getattr(self, f.name).take(kept, axis=0))
 
 
-def rest_of(steps: Array, by: Array | float) -> Array:
+def rest_of(steps: FloatArray, by: FloatArray | float) -> FloatArray:
     """Remainder of whole numbers held as floats; many times as fast as ``%``."""
     return steps - np.floor(steps / by) * by

@@ -27,9 +27,9 @@ import numpy as np
 from deepvm.simulator.engine.state import TINY
 
 if TYPE_CHECKING:
+    from deepvm.core.arrays import BoolArray, FloatArray
     from deepvm.core.preemption.job import Span
     from deepvm.core.preemption.save_intervals import Number
-    from deepvm.simulator.engine.state import Array, Mask
 
 UNEVEN = 1.5
 """Ratio of the longest latency to the shortest above which they are uneven.
@@ -55,11 +55,11 @@ class Stretch:
         segment_s: seconds of one. step_s: of one step.
     """
 
-    steps: Array
-    count: Array
-    saved: Mask
-    segment_s: Array
-    step_s: Array
+    steps: FloatArray
+    count: FloatArray
+    saved: BoolArray
+    segment_s: FloatArray
+    step_s: FloatArray
 
 
 @dataclass(frozen=True)
@@ -74,17 +74,17 @@ class Cut:
         trained_s: of all steps, the one that is cut included. step_s: of one that is done.
     """
 
-    cut: Mask
-    full: Array
-    done: Array
-    saving: Mask
-    since_s: Array
-    rest_s: Array
-    trained_s: Array
-    step_s: Array
+    cut: BoolArray
+    full: FloatArray
+    done: FloatArray
+    saving: BoolArray
+    since_s: FloatArray
+    rest_s: FloatArray
+    trained_s: FloatArray
+    step_s: FloatArray
 
     @classmethod
-    def even(cls, of: Stretch, left: Array) -> Cut:
+    def even(cls, of: Stretch, left: FloatArray) -> Cut:
         """Position on the even timeline, ``left`` seconds from its start."""
         full = np.floor(left / of.segment_s)
         cut = full < of.count
@@ -101,7 +101,7 @@ class Cut:
     def uneven(
         cls,
         of: Stretch,
-        left: Array,
+        left: FloatArray,
         step: Span,
         save: Span,
         slow: Number,
@@ -164,12 +164,12 @@ class Cut:
         return _either(plain.cut & (left > 0), found, plain)
 
 
-def _all_at(at: Cut, of: Stretch, step_s: Number, save_s: float) -> Array:
+def _all_at(at: Cut, of: Stretch, step_s: Number, save_s: float) -> FloatArray:
     """Seconds that all whole steps and saves take at these durations."""
     return (at.full * of.steps + at.done) * step_s + at.full * of.saved * save_s
 
 
-def _either(which: Mask, one: Cut, other: Cut) -> Cut:
+def _either(which: BoolArray, one: Cut, other: Cut) -> Cut:
     return Cut(
         *(
             np.where(which, a, b)

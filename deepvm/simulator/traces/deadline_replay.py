@@ -18,8 +18,8 @@ from pathlib import Path
 from statistics import fmean
 
 import numpy as np
-import numpy.typing as npt
 
+from deepvm.core.arrays import BoolArray, FloatArray, IntArray
 from deepvm.core.preemption.deadlines import (
     DEADLINE_POLICIES,
     ON_DEMAND,
@@ -33,10 +33,6 @@ from deepvm.core.preemption.offline_optimum import least_cost
 from deepvm.core.units import format_seconds
 from deepvm.errors import RequestError
 from deepvm.simulator.traces.trace import Trace, check_nodes
-
-Floats = npt.NDArray[np.float64]
-Whole = npt.NDArray[np.int64]
-Up = npt.NDArray[np.bool_]
 
 LATE_S = 1e-6
 """Tolerance: sums of a million ticks are not exact."""
@@ -132,22 +128,22 @@ class DeadlineOutcomes:
         deadline. spot_s, on_demand_s: paid machine time. preemptions: spot VMs lost.
     """
 
-    took_s: Floats
-    cost: Floats
-    late: Up
-    spot_s: Floats
-    on_demand_s: Floats
-    preemptions: Whole
+    took_s: FloatArray
+    cost: FloatArray
+    late: BoolArray
+    spot_s: FloatArray
+    on_demand_s: FloatArray
+    preemptions: IntArray
 
 
 def replay(
     policy: DeadlinePolicy,
-    up: Up,
+    up: BoolArray,
     gap_s: float,
     job: DeadlineJob,
-    starts: Whole,
-    deadline_s: Floats,
-    ends: Whole | None = None,
+    starts: IntArray,
+    deadline_s: FloatArray,
+    ends: IntArray | None = None,
 ) -> DeadlineOutcomes:
     """Run N jobs on a trace, or on several with the same gap, one after the other.
 
@@ -328,8 +324,8 @@ class _Pool:
 
     path: Path
     gap_s: float
-    up: Up
-    begin: Whole
+    up: BoolArray
+    begin: IntArray
 
 
 def _rows(
@@ -366,7 +362,7 @@ def _rows(
     return found
 
 
-def _cost(cost: Floats) -> tuple[float, float]:
+def _cost(cost: FloatArray) -> tuple[float, float]:
     return float(cost.mean()), float(np.percentile(cost, 95))
 
 

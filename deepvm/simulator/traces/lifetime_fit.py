@@ -22,14 +22,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy.optimize import minimize
 from scipy.special import log_ndtr
 
+from deepvm.core.arrays import FloatArray
 from deepvm.errors import DataError
 from deepvm.simulator.traces.trace import TraceLives
-
-Array = npt.NDArray[np.float64]
 
 FEWEST = 5
 """Fewest observed ends from which a shape can be fitted."""
@@ -53,7 +51,7 @@ class Law:
 
     name: str
     parameters: tuple[str, ...]
-    log_survival: Callable[..., Array]
+    log_survival: Callable[..., FloatArray]
     mean_s: Callable[..., float]
     shapes: tuple[float, ...] = ()
     bounds: tuple[float, float] = (1.0, 1.0)
@@ -84,7 +82,7 @@ class FittedLifetimes:
         """Mean lifetime, seconds; infinite for a heavy tail."""
         return self.law.mean_s(*self.values)
 
-    def survival(self, t_s: Array) -> Array:
+    def survival(self, t_s: FloatArray) -> FloatArray:
         """Survival function at ``t_s``, same shape."""
         return np.exp(self.law.log_survival(np.asarray(t_s, dtype=float), *self.values))
 
@@ -116,7 +114,7 @@ def fit_lives(pools: Sequence[TraceLives]) -> tuple[FittedLifetimes, ...]:
 
 
 def log_likelihood(
-    law: Law, values: Sequence[float], low: Array, high: Array, times: Array
+    law: Law, values: Sequence[float], low: FloatArray, high: FloatArray, times: FloatArray
 ) -> float:
     """Lives between ``low`` and ``high`` (infinite: censored), seen ``times`` times.
 
@@ -134,7 +132,7 @@ def log_likelihood(
     return -math.inf
 
 
-def survival_curve(pools: Sequence[TraceLives]) -> tuple[Array, Array]:
+def survival_curve(pools: Sequence[TraceLives]) -> tuple[FloatArray, FloatArray]:
     """Kaplan-Meier estimate for all lifetimes: times, seconds, and the share that lasts longer.
 
     An interval counts as its middle. At a tie, a censored lifetime outlasts one that ended.
@@ -146,7 +144,7 @@ def survival_curve(pools: Sequence[TraceLives]) -> tuple[Array, Array]:
     return times, np.asarray(np.cumprod(1 - deaths / alive))
 
 
-def _intervals(pools: Sequence[TraceLives]) -> tuple[Array, Array, Array]:
+def _intervals(pools: Sequence[TraceLives]) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Lives of the same length once: a trace counts in ticks, so there are few lengths."""
     low = np.concatenate([pool.low_s for pool in pools])
     high = np.concatenate([pool.high_s for pool in pools])
@@ -154,11 +152,13 @@ def _intervals(pools: Sequence[TraceLives]) -> tuple[Array, Array, Array]:
     return pairs[:, 0], pairs[:, 1], times.astype(float)
 
 
-def _fit(law: Law, low: Array, high: Array, times: Array, unit: float) -> FittedLifetimes:
+def _fit(
+    law: Law, low: FloatArray, high: FloatArray, times: FloatArray, unit: float
+) -> FittedLifetimes:
     """In units of the mean lifetime; log-parameters are searched, so none can be <= 0."""
     bounds = [_TIMES, *([tuple(map(math.log, law.bounds))] if law.shapes else [])]
 
-    def loss(logs: Array) -> float:
+    def loss(logs: FloatArray) -> float:
         found = log_likelihood(law, np.exp(logs).tolist(), low, high, times)
         if math.isfinite(found):
             return -found
@@ -186,7 +186,7 @@ def _fit(law: Law, low: Array, high: Array, times: Array, unit: float) -> Fitted
     return FittedLifetimes(law, (time * unit, *shape_), -float(best.fun), at_bound)
 
 
-def _lognormal_log(t: Array, median: float, sigma: float) -> Array:
+def _lognormal_log(t: FloatArray, median: float, sigma: float) -> FloatArray:
     with np.errstate(divide="ignore"):  # everything lasts longer than 0 s
         return np.asarray(log_ndtr(-np.log(t / median) / sigma))
 

@@ -20,11 +20,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
+from deepvm.core.arrays import FloatArray
 from deepvm.core.preemption.preemption_estimators import Lifetimes, LomaxHistory
 from deepvm.core.preemption.savepolicy import SaveFacts, SavePolicy, parse_policy, whole_steps
 from deepvm.errors import RequestError
@@ -33,7 +33,6 @@ from deepvm.simulator.traces.trace import TraceLives
 if TYPE_CHECKING:
     from deepvm.core.preemption.save_intervals import Number
 
-Array: TypeAlias = npt.NDArray[np.float64]
 
 STEP_S = 4.6
 """One step of GPT-117M in the Spotify thesis, table 6.2."""
@@ -180,7 +179,7 @@ def best_fixed(lives: TraceLives, save_s: float, *, step_s: float = STEP_S) -> C
     work = np.ceil(np.geomspace(step_s, longest, CANDIDATES) / step_s - 1e-9) * step_s
     work = np.append(np.unique(work), 2 * longest)
 
-    def up_to(end: Array) -> tuple[Array, Array]:
+    def up_to(end: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Integrals over ends from 0 to ``end`` of save time and of lost work: (lives, work)."""
         cycle = work + save_s
         over = lives.ended[:, None]
@@ -251,7 +250,7 @@ def replay_all(
     return tuple(found)
 
 
-def _known(lives: TraceLives, mttp_s: float) -> tuple[Array, Array, Array]:
+def _known(lives: TraceLives, mttp_s: float) -> tuple[FloatArray, FloatArray, FloatArray]:
     """(lives,) knowledge at each start, from earlier lives: mean life, Lomax shape and scale."""
     mean = Lifetimes(mttp_s).after(lives.life_s, lives.ended)
     law = LomaxHistory.around(mttp_s).after(lives.life_s, lives.ended)
@@ -265,13 +264,13 @@ def _known(lives: TraceLives, mttp_s: float) -> tuple[Array, Array, Array]:
     return np.asarray(mean.mean_s), *law.most_probable()
 
 
-def _before(each: Number) -> Array:
+def _before(each: Number) -> FloatArray:
     """(lives, ...) sums over the lives before each."""
     values = np.asarray(each, dtype=float)
     return np.asarray(np.cumsum(values, axis=0) - values)
 
 
-def _ends(lives: TraceLives) -> tuple[Array, Array]:
+def _ends(lives: TraceLives) -> tuple[FloatArray, FloatArray]:
     """(lives,) from when to when a life may have ended, or was watched: (n,) and (n,)."""
     return lives.low_s, lives.life_s + lives.gap_s / 2
 

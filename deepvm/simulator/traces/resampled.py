@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from deepvm.core.arrays import FloatArray, IntArray
 from deepvm.errors import DataError
 from deepvm.simulator.traces.lifetime_fit import survival_curve
 from deepvm.simulator.traces.trace import TraceLives
-
-Array = npt.NDArray[np.float64]
-Whole = npt.NDArray[np.int64]
 
 
 class ResampledLifetimes:
@@ -39,10 +36,10 @@ class ResampledLifetimes:
         )
         self.mean_s = float(seen_s.sum() / ended.sum())
 
-    def starts(self, random: np.random.Generator, runs: int) -> Whole:
+    def starts(self, random: np.random.Generator, runs: int) -> IntArray:
         return np.zeros(runs, dtype=np.int64)
 
-    def draw(self, random: np.random.Generator, starts: Whole, numbers: Whole) -> Array:
+    def draw(self, random: np.random.Generator, starts: IntArray, numbers: IntArray) -> FloatArray:
         share = random.random(len(numbers))
         # The first time that fewer than this share outlast
         place = np.searchsorted(-self._above, -share)

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from deepvm.core.arrays import BoolArray, FloatArray, IntArray
 from deepvm.documents.files import read_object
 from deepvm.documents.formats import json
 from deepvm.documents.tree import KeyPath
@@ -55,16 +55,16 @@ class TraceLives:
 
     name: str
     gap_s: float
-    life_s: npt.NDArray[np.float64]
-    ended: npt.NDArray[np.bool_]
+    life_s: FloatArray
+    ended: BoolArray
 
     @property
-    def low_s(self) -> npt.NDArray[np.float64]:
+    def low_s(self) -> FloatArray:
         """(n,) the shortest that each lifetime may have been."""
         return np.maximum(self.life_s - self.gap_s / 2, 0.0)
 
     @property
-    def high_s(self) -> npt.NDArray[np.float64]:
+    def high_s(self) -> FloatArray:
         """(n,) the longest that each lifetime may have been; infinite if censored."""
         return np.where(self.ended, self.life_s + self.gap_s / 2, np.inf)
 
@@ -101,7 +101,7 @@ class Trace:
 
     path: Path
     gap_s: float
-    counts: npt.NDArray[np.int64]
+    counts: IntArray
 
     @property
     def nodes(self) -> int:

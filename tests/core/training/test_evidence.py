@@ -9,16 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.effort import examples
 
-from deepvm.core.training.evidence import (
-    NOISE,
-    PRIOR,
-    FloatArray,
-    Loading,
-    Row,
-    kind,
-    learn,
-    leave_out,
-)
+from deepvm.core.arrays import FloatArray
+from deepvm.core.training.evidence import NOISE, PRIOR, Loading, Row, kind, learn, leave_out
 
 GPUS, MODELS = ["a", "b", "c"], ["m", "n"]
 

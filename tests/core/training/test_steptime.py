@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.places import SHARED
 
-from deepvm.core.training.steptime import FloatArray, Steps, StepTimeFit, StepTimeLaw, fit_steps
+from deepvm.core.arrays import FloatArray
+from deepvm.core.training.steptime import Steps, StepTimeFit, StepTimeLaw, fit_steps
 from deepvm.errors import RequestError
 
 PUBLISHED = SHARED / "data" / "perf" / "pollux_t4_aws_step_times.csv"

@@ -7,7 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from deepvm.core.training.steptime import FloatArray, Steps, StepTimeLaw
+from deepvm.core.arrays import FloatArray
+from deepvm.core.training.steptime import Steps, StepTimeLaw
 from deepvm.errors import RequestError
 from deepvm.profiling.fit.step_fit import StepFit, fit_step_time
 from deepvm.profiling.fit.step_points import StepQuestion

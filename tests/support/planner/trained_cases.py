@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from deepvm.core.arrays import FloatArray
 from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType, Market, Quota, ZonePrice
 from deepvm.core.cluster.memory_nodes import PAPER_NODES, REAL_NODES, SaturationTable
 from deepvm.core.training.roofline import Accelerator, Interconnect, Machine
-from deepvm.core.training.speed import FloatArray, Source, SpeedUncertainty, Training, TrainingSpeed
+from deepvm.core.training.speed import Source, SpeedUncertainty, Training, TrainingSpeed
 from deepvm.core.training.workload import Method, Model, Precision, Workload
 from deepvm.planner.request import PlanRequest
 from support.builders import cpu_type, gpu_type
