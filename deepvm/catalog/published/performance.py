@@ -12,7 +12,7 @@ from deepvm.core.arrays import FloatArray
 from deepvm.core.cluster.instances import InstanceType
 from deepvm.core.spelling import one_of
 from deepvm.core.training.evidence import Evidence
-from deepvm.core.training.prediction import parts_of, predict
+from deepvm.core.training.prediction import TrainingSetup, parts_of, predict
 from deepvm.core.training.roofline import Accelerator, Machine
 from deepvm.core.training.speed import Parts, TrainingSpeed
 from deepvm.core.training.workload import Precision, Workload
@@ -107,9 +107,8 @@ class PublishedPerformance:
         precision = gpu.precision(workload.precision)
         if precision is None:
             return f"{gpu.name} does not compute in {workload.precision.value}"
-        return _predicted(
-            workload, machine, precision, tuple(vms.tolist()), self._software(precision)
-        )
+        setup = TrainingSetup(workload, machine, precision, self._software(precision))
+        return _predicted(setup, tuple(vms.tolist()))
 
     def parts(self, machine: Machine, workload: Workload, vms: FloatArray) -> Parts:
         """What steps on clusters of a machine consist of.
@@ -118,10 +117,8 @@ class PublishedPerformance:
         """
         precision = machine.accelerator.precision(workload.precision)
         assert precision is not None
-        software = self._software(precision)
-        return parts_of(
-            workload, machine, precision, vms, calibration().evidence, software=software
-        )
+        setup = TrainingSetup(workload, machine, precision, self._software(precision))
+        return parts_of(setup, vms, calibration().evidence)
 
     def _software(self, precision: Precision) -> str:
         """Training in fp8 needs a compiler: casts that are not fused cost more than they save."""
@@ -164,17 +161,9 @@ class PublishedPerformance:
 
 
 @lru_cache(maxsize=1000)
-def _predicted(
-    workload: Workload,
-    machine: Machine,
-    precision: Precision,
-    vms: tuple[float, ...],
-    software: str,
-) -> TrainingSpeed:
+def _predicted(setup: TrainingSetup, vms: tuple[float, ...]) -> TrainingSpeed:
     """The prediction: regions and commands ask for the same ones again."""
     known = calibration()
-    published = key_of(workload, machine.accelerator, precision) in known.seen
+    key = key_of(setup.workload, setup.machine.accelerator, setup.precision)
     sizes = np.array(vms, dtype=np.float64)
-    return predict(
-        workload, machine, precision, sizes, known.evidence, software=software, published=published
-    )
+    return predict(setup, sizes, known.evidence, published=key in known.seen)

@@ -13,7 +13,7 @@ from deepvm.catalog.published.hardware import find_accelerator, interconnect
 from deepvm.catalog.published.workloads import presets
 from deepvm.core.training.evidence import NOISE as NOISE_OF_A_RUN
 from deepvm.core.training.evidence import Row
-from deepvm.core.training.prediction import batch_effects, effects_of
+from deepvm.core.training.prediction import TrainingSetup, batch_effects, effects_of
 from deepvm.core.training.roofline import Machine, MemoryFit, Steps, nominal_steps
 from deepvm.core.training.workload import Method, Precision, Workload
 from deepvm.io.user_dirs import data_folder
@@ -63,17 +63,15 @@ class PublishedRun:
         steps = self.nominal()
         several = self.vms > 1
         units = float(steps.gpus[0]) * self.workload.batch * self.workload.model.units_per_sample
+        setup = TrainingSetup(self.workload, self.machine, self.precision, self.software)
         effects = effects_of(
-            self.workload,
-            self.machine,
-            self.precision,
-            software=self.software,
+            setup,
             checkpointing=bool(self.workload.checkpointing),
             several_vms=several,
             site=self.source,
         )
         micro_batch = np.array([self.workload.batch / self.passes])
-        of_batch = batch_effects(self.workload, self.machine, self.precision, micro_batch)
+        of_batch = batch_effects(setup, micro_batch)
         return Row(
             {**effects, **{name: float(values[0]) for name, values in of_batch.items()}},
             sync_share=float(steps.sync_share[0]),

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 
 from deepvm.core.arrays import BoolArray, FloatArray
-from deepvm.core.training.evidence import COMPUTE, PARTS
 from deepvm.core.training.roofline import OVERLAP, REACH, joined
 from deepvm.core.training.speed import (
     Parts,
     Source,
     SpeedUncertainty,
     TrainingSpeed,
-    reading_s,
-    waiting,
+    timing_of,
 )
 from deepvm.core.training.steptime import MeasuredRange, StepTimeFit
 from deepvm.core.units import counted
@@ -56,13 +53,27 @@ class OwnSteps:
     @property
     def measured(self) -> MeasuredRange:
         """What the law was fitted to."""
-        assert self.fit.measured is not None  # laws without it are not saved
         return self.fit.measured
 
     @property
     def alone(self) -> tuple[int, int]:
         """VMs and GPUs of the measured cluster that says most about gradients: the smallest."""
         return self.measured.nodes[0], self.measured.gpus[0]
+
+    @property
+    def cause(self) -> str:
+        """Of doubt in speeds that follow from these steps."""
+        return f"measured on {self.where}"
+
+    def batch_doubts(self, batch: float) -> Iterator[str]:
+        """That a batch was not measured, nor one near it."""
+        low, high = self.measured.batch
+        if not low / REACH <= batch <= REACH * high:
+            known = f"{low:g} to {high:g}" if high > low else f"{low:g}"
+            yield (
+                f"a batch of {batch:g} is more than 1.5 times off what was measured on"
+                f" {self.where}, {known} a GPU"
+            )
 
 
 def of_measured(own: OwnSteps, base: TrainingSpeed, reference: Parts) -> TrainingSpeed:
@@ -88,6 +99,12 @@ def of_measured(own: OwnSteps, base: TrainingSpeed, reference: Parts) -> Trainin
         return law
     apart = _with_network(own, base, reference, other=False)
     alone = base.vms <= 1
+
+    def doubts(place: int) -> Iterator[str]:
+        why = f"derived, because only single VMs of {own.where} were measured; "
+        yield from base.network_doubts(place, why)
+        yield from own.batch_doubts(float(base.batch[place]))
+
     return replace(
         apart,
         fits=law.fits,
@@ -96,30 +113,42 @@ def of_measured(own: OwnSteps, base: TrainingSpeed, reference: Parts) -> Trainin
         doubt_of=lambda: _either(alone, law.doubt, apart.doubt),
         source=Source.MEASURED,
         covered=alone,
-        said=lambda place: _of_single(own, base, place),
+        said=doubts,
     )
 
 
 def _of_law(own: OwnSteps, base: TrainingSpeed) -> TrainingSpeed:
     assert base.parts is not None
-    gpus = base.parts.steps.gpus
-    batch = base.parts.steps.batch
+    steps = base.parts.steps
     measured = own.measured
-    sd = own.fit.deviation(base.vms, gpus, batch)
-
+    sd = measured.deviation(base.vms, steps.gpus, steps.batch)
+    fitted = max(1, int(min(measured.nodes[-1], measured.gpus[1] / base.machine.gpus)))
     nothing = np.zeros((len(sd), len(base.parts.evidence.names)))
 
-    def doubt() -> SpeedUncertainty:
-        return SpeedUncertainty(nothing, {_cause(own): sd}, np.zeros(len(sd)))
+    def doubts(place: int) -> Iterator[str]:
+        vms = int(base.vms[place])
+        if vms > int(REACH * fitted):
+            yield (
+                f"{vms} VMs are more than 1.5 times the {fitted} that were measured on {own.where}"
+            )
+        elif vms == 1 and base.machine.gpus > 1 and not measured.local:
+            yield (
+                f"no single VM of {own.where} was measured with several GPUs: what they"
+                " synchronise is not known"
+            )
+        yield from own.batch_doubts(float(base.batch[place]))
 
-    found = _timed(own, base, own.fit.law.step_s(base.vms, gpus, batch), doubt)
-    fitted = max(1, int(min(own.fit.most_nodes, own.fit.most_gpus / base.machine.gpus)))
     return replace(
-        found,
+        _timed(
+            own,
+            base,
+            own.fit.law.step_s(base.vms, steps.gpus, steps.batch),
+            lambda: SpeedUncertainty(nothing, {own.cause: sd}, np.zeros(len(sd))),
+        ),
         source=Source.MEASURED,
         fitted_vms=fitted,
         covered=(base.vms <= int(REACH * fitted)) & ((base.vms <= 1) | (measured.several > 0)),
-        said=lambda place: _of_extent(own, found, fitted, place),
+        said=doubts,
     )
 
 
@@ -128,10 +157,21 @@ def of_alike(own: OwnSteps, base: TrainingSpeed, reference: Parts) -> TrainingSp
 
     ``reference``: as for :func:`of_measured`.
     """
+
+    def doubts(place: int) -> Iterator[str]:
+        vms, gpus = own.alone
+        yield (
+            f"gradients are those measured on {own.where} ({counted(vms, 'VM')},"
+            f" {counted(gpus, 'GPU')}), which has the same GPU; what another size of VM adds is"
+            " derived, and the interval is wider"
+        )
+        yield from base.network_doubts(place)
+        yield from own.batch_doubts(float(base.batch[place]))
+
     return replace(
         _with_network(own, base, reference, other=True),
         covered=np.zeros(len(base.vms), dtype=np.bool_),
-        said=lambda place: _of_alike(own, base, place),
+        said=doubts,
     )
 
 
@@ -141,8 +181,8 @@ def _with_network(
     """Measured gradients plus synchronization by data sheets; ``other``: another type of VM."""
     assert base.parts is not None
     parts = base.parts
-    batch = base.parts.steps.batch
     cluster = own.alone
+    batch = parts.steps.batch
     nodes, gpus = (np.full(len(batch), float(value)) for value in cluster)
     step = own.fit.law.step_s(nodes, gpus, batch)
     # A step of several GPUs has synchronised; what that took is taken away, most of it at most.
@@ -151,18 +191,20 @@ def _with_network(
     grad = grad * np.exp(parts.straggling - reference.straggling[0])
     share = parts.share(grad)
     hidden = (took / step) ** OVERLAP
-    known = np.sqrt(own.fit.deviation(nodes, gpus, batch) ** 2 + (_TOLD_APART * hidden) ** 2) * (
-        1 - share
-    )
+    sd = np.sqrt(own.measured.deviation(nodes, gpus, batch) ** 2 + (_TOLD_APART * hidden) ** 2)
 
     def doubt() -> SpeedUncertainty:
-        rest = parts.doubt(share, [part != COMPUTE for part in range(PARTS)])
-        more = np.where(parts.steps.gpus > cluster[1], _NO_SYNC, 0.0)
-        named = {**rest.named, _cause(own): known, f"{_cause(own)}, without synchronisation": more}
+        rest = parts.doubt(share, gradients=False)
+        named = {
+            **rest.named,
+            own.cause: sd * (1 - share),
+            f"{own.cause}, without synchronisation": np.where(
+                parts.steps.gpus > cluster[1], _NO_SYNC, 0.0
+            ),
+        }
         if other:
-            named[f"{_cause(own)}, on {base.machine.interconnect.machine}"] = _OTHER_VM * (
-                1 - share
-            )
+            vm = base.machine.interconnect.machine
+            named[f"{own.cause}, on {vm}"] = _OTHER_VM * (1 - share)
         return replace(rest, named=named)
 
     return _timed(own, base, joined(grad, parts.sync_s, OVERLAP), doubt)
@@ -173,23 +215,10 @@ def _timed(
 ) -> TrainingSpeed:
     """The speed with these steps, which wait for input unless measured ones did."""
     assert base.parts is not None
-    steps = base.parts.steps
-    workload = base.workload
-    if own.reads:
-        reading = np.zeros_like(step_s)
-    else:
-        reading = reading_s(workload, base.machine, steps.batch)
-    if reading.any():
-        computed = doubt()
-        waits = waiting(step_s, computed.sd, reading)
-        step_s = waits.step_s
-        doubt = partial(computed.where_reading, waits)
-    throughput = workload.samples_of_step(steps.gpus) * workload.model.units_per_sample / step_s
-    return replace(base, step_s=step_s, throughput=throughput, measured=own.about, doubt_of=doubt)
-
-
-def _cause(own: OwnSteps) -> str:
-    return f"measured on {own.where}"
+    timing = timing_of(
+        base.workload, base.machine, base.parts.steps, step_s, doubt, reads=not own.reads
+    )
+    return replace(base, **timing._asdict(), measured=own.about)
 
 
 def _either(first: BoolArray, one: SpeedUncertainty, other: SpeedUncertainty) -> SpeedUncertainty:
@@ -201,62 +230,3 @@ def _either(first: BoolArray, one: SpeedUncertainty, other: SpeedUncertainty) ->
         n: np.where(first, one.named.get(n, nothing), other.named.get(n, nothing)) for n in names
     }
     return SpeedUncertainty(shared, named, np.where(first, one.own, other.own))
-
-
-def _of_extent(own: OwnSteps, speed: TrainingSpeed, fitted: int, place: int) -> Iterator[str]:
-    """How far a size lies outside what was measured."""
-    measured = own.measured
-    vms = int(speed.vms[place])
-    gpus = vms * speed.machine.gpus
-    if vms > int(REACH * fitted):
-        yield f"{vms} VMs are more than 1.5 times the {fitted} that were measured on {own.where}"
-    elif gpus > 1 and vms == 1 and not measured.local:
-        yield (
-            f"no single VM of {own.where} was measured with several GPUs: what they synchronise is"
-            " not known"
-        )
-    yield from _of_batch(own, speed, place)
-
-
-def _of_batch(own: OwnSteps, speed: TrainingSpeed, place: int) -> Iterator[str]:
-    (low, high) = own.measured.batch
-    batch = float(speed.batch[place])
-    if not low / REACH <= batch <= REACH * high:
-        if high > low:
-            known = f"{low:g} to {high:g}"
-        else:
-            known = f"{low:g}"
-        yield (
-            f"a batch of {batch:g} is more than 1.5 times off what was measured on {own.where},"
-            f" {known} a GPU"
-        )
-
-
-def _of_single(own: OwnSteps, base: TrainingSpeed, place: int) -> Iterator[str]:
-    yield from _of_network(
-        base,
-        int(base.vms[place]),
-        f"derived, because only single VMs of {own.where} were measured; ",
-    )
-    yield from _of_batch(own, base, place)
-
-
-def _of_alike(own: OwnSteps, base: TrainingSpeed, place: int) -> Iterator[str]:
-    vms, gpus = own.alone
-    yield (
-        f"gradients are those measured on {own.where} ({counted(vms, 'VM')},"
-        f" {counted(gpus, 'GPU')}), which has the same GPU; what another size of VM adds is"
-        " derived, and the interval is wider"
-    )
-    yield from _of_network(base, int(base.vms[place]), "")
-    yield from _of_batch(own, base, place)
-
-
-def _of_network(base: TrainingSpeed, vms: int, why: str) -> Iterator[str]:
-    if vms > base.trusted_vms:
-        yield (
-            f"{vms} VMs are more than 1.5 times the {base.fitted_vms} that such networks were"
-            " checked with"
-        )
-    if vms > 1:
-        yield f"network: {why}{base.machine.interconnect.basis}"

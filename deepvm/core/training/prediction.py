@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import product
 from typing import NamedTuple
@@ -32,13 +32,10 @@ from deepvm.core.training.roofline import (
     nominal_steps,
 )
 from deepvm.core.training.speed import (
-    InputStall,
     Parts,
     Source,
-    SpeedUncertainty,
     TrainingSpeed,
-    reading_s,
-    waiting,
+    timing_of,
 )
 from deepvm.core.training.workload import Precision, Workload
 
@@ -65,26 +62,41 @@ _HALF = "half"
 """fp16 and bf16 run at one speed on tensor cores, so results of one hold for the other."""
 
 
-def effects_of(
-    workload: Workload,
-    machine: Machine,
-    precision: Precision,
-    *,
-    software: str,
-    checkpointing: bool,
-    several_vms: bool,
-    site: str = "",
-) -> Effects:
-    """The effects on a step of a workload on one or several VMs, but :func:`batch_effects`.
+@dataclass(frozen=True)
+class TrainingSetup:
+    """What is trained on which VMs.
 
-    ``software``: ``eager``, ``transformers``, ``compiled`` or ``tuned``. ``site``: where it was
-    measured, empty for a prediction, as nobody knows how well that code is written.
+    ``software``: ``eager``, ``transformers``, ``compiled`` or ``tuned``.
     """
-    gpu = machine.accelerator
+
+    workload: Workload
+    machine: Machine
+    precision: Precision
+    software: str
+
+    @property
+    def model_and_gpu(self) -> str:
+        """The kind of effects that only this model on this GPU has."""
+        gpu = self.machine.accelerator
+        return f"{self.workload.model.name}/{gpu.chip}/{WIDTHS[self.precision]}"
+
+
+def effects_of(
+    setup: TrainingSetup, *, checkpointing: bool, several_vms: bool, site: str = ""
+) -> Effects:
+    """The effects on a step on one or several VMs, but :func:`batch_effects`.
+
+    ``site``: where it was measured, empty for a prediction: how well that code is written is
+    unknown.
+    """
+    workload = setup.workload
+    precision = setup.precision
+    software = setup.software
+    gpu = setup.machine.accelerator
     model = workload.model
-    net = machine.interconnect
+    net = setup.machine.interconnect
     width = WIDTHS[precision]
-    one = _one(workload, machine, precision)
+    one = setup.model_and_gpu
     number = width if width == _HALF else precision.value
     # How fast units compute says nothing of a step that waits for memory.
     computing = computing_share(workload, gpu, precision, checkpointing=checkpointing)
@@ -136,12 +148,10 @@ def effects_of(
     return found
 
 
-def batch_effects(
-    workload: Workload, machine: Machine, precision: Precision, micro_batch: FloatArray
-) -> dict[str, FloatArray]:
+def batch_effects(setup: TrainingSetup, micro_batch: FloatArray) -> dict[str, FloatArray]:
     """The effects of how many samples a GPU computes at once, ``micro_batch``, (sizes,) each."""
-    model = workload.model
-    one = _one(workload, machine, precision)
+    model = setup.workload.model
+    one = setup.model_and_gpu
     if model.transformer is not None:
         return {
             "log tokens": np.log(np.maximum(micro_batch * model.sequence, 1.0) / REFERENCE_TOKENS)
@@ -154,26 +164,17 @@ def batch_effects(
     }
 
 
-def _one(workload: Workload, machine: Machine, precision: Precision) -> str:
-    return f"{workload.model.name}/{machine.accelerator.chip}/{WIDTHS[precision]}"
-
-
-def parts_of(
-    workload: Workload,
-    machine: Machine,
-    precision: Precision,
-    vms: FloatArray,
-    evidence: Evidence,
-    *,
-    software: str,
-) -> Parts:
+def parts_of(setup: TrainingSetup, vms: FloatArray, evidence: Evidence) -> Parts:
     """The nominal steps, corrected by what was published."""
-    steps = nominal_steps(workload, machine, precision, vms)
-    network = machine.interconnect
+    machine = setup.machine
+    steps = nominal_steps(setup.workload, machine, setup.precision, vms)
+    name = machine.interconnect.machine
+    if f"{MACHINE}={name}" not in evidence.names:
+        name = ""
     # Many types differ in nothing that published runs tell apart.
-    known = _published_name(machine, evidence)
-    same = replace(machine, interconnect=Interconnect(network.kind, known, 0.0), vcpus=None)
-    corrections = _corrections(workload, same, precision, tuple(vms.tolist()), evidence, software)
+    network = Interconnect(machine.interconnect.kind, name, 0.0)
+    same = replace(setup, machine=replace(machine, interconnect=network, vcpus=None))
+    corrections = _corrections(same, tuple(vms.tolist()), evidence)
     sync = steps.sync_s * corrections.sync
     # Corrections for links and for networks are learnt apart: no network is faster than the links
     # behind it.
@@ -185,47 +186,23 @@ def parts_of(
         straggling=corrections.slower + STRAGGLING * np.log(steps.gpus),
         per_vm=machine.gpus,
         evidence=evidence,
-        loadings=partial(_loadings, workload, machine, precision, vms, evidence, software),
+        loadings=partial(_loadings, setup, vms, evidence),
     )
 
 
-def _published_name(machine: Machine, evidence: Evidence) -> str:
-    """The name of a type of VM on whose network runs were published; empty for all others."""
-    name = machine.interconnect.machine
-    if f"{MACHINE}={name}" in evidence.names:
-        return name
-    return ""
-
-
 def _loadings(
-    workload: Workload,
-    machine: Machine,
-    precision: Precision,
-    vms: FloatArray,
-    evidence: Evidence,
-    software: str,
+    setup: TrainingSetup, vms: FloatArray, evidence: Evidence
 ) -> Iterator[tuple[IntArray, Loading]]:
     """What published runs say of steps on one VM and several, with and without checkpointing."""
-    memory = fitted(
-        workload, machine.accelerator, precision, tuple((vms * machine.gpus).tolist())
-    ).memory
+    machine = setup.machine
+    gpus = tuple((vms * machine.gpus).tolist())
+    memory = fitted(setup.workload, machine.accelerator, setup.precision, gpus).memory
     for several, checkpointing in product((False, True), repeat=2):
         rows = np.flatnonzero(((vms > 1) == several) & (memory.checkpointing == checkpointing))
         if len(rows):
-            effects = effects_of(
-                workload,
-                machine,
-                precision,
-                software=software,
-                checkpointing=checkpointing,
-                several_vms=several,
-            )
-            yield (
-                rows,
-                evidence.loading(
-                    effects, batch_effects(workload, machine, precision, memory.micro_batch[rows])
-                ),
-            )
+            effects = effects_of(setup, checkpointing=checkpointing, several_vms=several)
+            by_batch = batch_effects(setup, memory.micro_batch[rows])
+            yield rows, evidence.loading(effects, by_batch)
 
 
 class _Corrections(NamedTuple):
@@ -242,101 +219,45 @@ class _Corrections(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def _corrections(
-    workload: Workload,
-    machine: Machine,
-    precision: Precision,
-    vms: tuple[float, ...],
-    evidence: Evidence,
-    software: str,
-) -> _Corrections:
+def _corrections(setup: TrainingSetup, vms: tuple[float, ...], evidence: Evidence) -> _Corrections:
     """Corrections of nominal steps: equal for machines that published runs do not distinguish."""
     sizes = np.array(vms)
     slower, grad, sync = (np.zeros(len(sizes)) for _ in range(3))
-    for rows, loading in _loadings(workload, machine, precision, sizes, evidence, software):
+    for rows, loading in _loadings(setup, sizes, evidence):
         mean = loading.mean.T
         # More GPUs never make gradients faster, whatever noise says.
         within, across = (np.maximum(mean[part], -STRAGGLING) for part in (LOCAL, ACROSS))
-        slower[rows] = within * math.log(machine.gpus) + across * np.log(sizes[rows])
+        slower[rows] = within * math.log(setup.machine.gpus) + across * np.log(sizes[rows])
         grad[rows] = np.exp(slower[rows] - mean[COMPUTE])
         sync[rows] = np.exp(-mean[NETWORK])
-    one = effects_of(
-        workload, machine, precision, software=software, checkpointing=False, several_vms=False
-    )
-    return _Corrections(
-        slower, grad, sync, math.exp(-float(evidence.loading(one, {}).mean[0, NETWORK]))
-    )
+    one = effects_of(setup, checkpointing=False, several_vms=False)
+    links = math.exp(-float(evidence.loading(one, {}).mean[0, NETWORK]))
+    return _Corrections(slower, grad, sync, links)
 
 
 def predict(
-    workload: Workload,
-    machine: Machine,
-    precision: Precision,
-    vms: FloatArray,
-    evidence: Evidence,
-    *,
-    software: str,
-    published: bool,
+    setup: TrainingSetup, vms: FloatArray, evidence: Evidence, *, published: bool
 ) -> TrainingSpeed:
     """Nominal steps, corrected by published ones; ``published``: of this model, GPU, precision."""
-    network = machine.interconnect
-    same = replace(
-        machine, interconnect=replace(network, machine=_published_name(machine, evidence), basis="")
-    )
-    found = _timed(workload, same, precision, tuple(vms.tolist()), evidence, software, published)
-    loadings = partial(_loadings, workload, machine, precision, vms, evidence, software)
-    parts = replace(found.parts, loadings=loadings)
-    waits = found.waits
+    parts = parts_of(setup, vms, evidence)
     steps = parts.steps
-    doubt_of: Callable[[], SpeedUncertainty] = parts.doubt
-    if waits is not None:
-        doubt_of = lambda: parts.doubt().where_reading(waits)  # noqa: E731  of what is shown only
+    sd = _PUBLISHED_SD if published else _DERIVED_SD
+    computed_s = joined(parts.grad_s, parts.sync_s, OVERLAP)
+    timing = timing_of(setup.workload, setup.machine, steps, computed_s, parts.doubt, sd=sd)
     return TrainingSpeed(
-        machine=machine,
-        workload=workload,
-        precision=precision,
+        machine=setup.machine,
+        workload=setup.workload,
+        precision=setup.precision,
         vms=vms,
         fits=steps.memory.fits,
-        step_s=found.step_s,
-        throughput=found.throughput,
+        step_s=timing.step_s,
+        throughput=timing.throughput,
         checkpointing=steps.memory.checkpointing,
         micro_batch=steps.memory.micro_batch,
         batch=steps.batch,
-        doubt_of=doubt_of,
+        doubt_of=timing.doubt_of,
         source=Source.PUBLISHED if published else Source.DERIVED,
-        fitted_vms=machine.interconnect.fitted_vms,
+        fitted_vms=setup.machine.interconnect.fitted_vms,
         parts=parts,
-        software=software,
+        software=setup.software,
     )
-
-
-class _Timed(NamedTuple):
-    """What speeds share across machines that differ only by name; arrays of shape (sizes,)."""
-
-    parts: Parts
-    waits: InputStall | None
-    step_s: FloatArray
-    throughput: FloatArray
-
-
-@lru_cache(maxsize=256)
-def _timed(
-    workload: Workload,
-    machine: Machine,
-    precision: Precision,
-    vms: tuple[float, ...],
-    evidence: Evidence,
-    software: str,
-    published: bool,  # noqa: FBT001  a key of the cache
-) -> _Timed:
-    parts = parts_of(workload, machine, precision, np.array(vms), evidence, software=software)
-    waits = None
-    step = joined(parts.grad_s, parts.sync_s, OVERLAP)
-    reading = reading_s(workload, machine, parts.steps.batch)
-    if reading.any():
-        waits = waiting(
-            step, np.full(len(step), _PUBLISHED_SD if published else _DERIVED_SD), reading
-        )
-        step = waits.step_s
-    throughput = workload.samples_of_step(parts.steps.gpus) * workload.model.units_per_sample / step
-    return _Timed(parts, waits, step, throughput)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
 from deepvm.core.answer import Answer
 from deepvm.core.arrays import BoolArray, FloatArray, IntArray
 from deepvm.core.cluster.speedup import STEP_TIME, SpeedupCurve
-from deepvm.core.training.evidence import NOISE, PARTS, Evidence, Loading, weights
+from deepvm.core.training.evidence import COMPUTE, NOISE, Evidence, Loading, weights
 from deepvm.core.training.roofline import (
     OVERLAP,
     REACH,
@@ -122,16 +122,19 @@ class Parts:
         """By how much per cent a step with these gradients grows with 1 % more synchronisation."""
         return (self.sync_s / joined(grad_s, self.sync_s, OVERLAP)) ** OVERLAP
 
-    def doubt(
-        self, share: FloatArray | None = None, kept: Sequence[bool] = (True,) * PARTS
-    ) -> SpeedUncertainty:
-        """Uncertainty of the steps due to the ``kept`` parts of :mod:`.evidence` and the run."""
+    def doubt(self, share: FloatArray | None = None, *, gradients: bool = True) -> SpeedUncertainty:
+        """Uncertainty of the steps due to :mod:`.evidence` and the run.
+
+        ``share``: of synchronisation, if not that of these steps. Without ``gradients``: only that
+        of what more GPUs add.
+        """
+        if share is None:
+            share = self.share(self.grad_s)
         sizes = len(self.grad_s)
-        many = np.log(self.steps.vms)
         local = np.full(sizes, math.log(self.per_vm))
-        parts = weights(
-            self.share(self.grad_s) if share is None else share, local, many
-        ) * np.array(kept)
+        parts = weights(share, local, np.log(self.steps.vms))
+        if not gradients:
+            parts[:, COMPUTE] = 0.0
         shared = np.zeros((sizes, len(self.evidence.names)))
         named = dict[str, FloatArray]()
         for rows, loading in self.loadings():
@@ -302,17 +305,22 @@ class TrainingSpeed(Answer):
                 f"{self.too_many(vms)}; with more, the same accuracy may take more of them: say"
                 " --global-batch"
             )
-        if vms > self.trusted_vms and not self.said:
-            what = f"{vms} VMs of {self.machine.gpus:g} x {self.machine.accelerator.name}"
-            yield (
-                f"{what} are more than 1.5 times the {self.fitted_vms} that such networks were"
-                " checked with"
-            )
-        if vms > 1 and not self.said:
-            yield f"network: {self.machine.interconnect.basis}"
+        if not self.said:
+            yield from self.network_doubts(place)
         shape = self.workload.model.transformer
         if self.software == "eager" and shape is not None and shape.vocabulary and not self.said:
             yield f"{PLAIN}; Hugging Face Transformers and PEFT are slower: --software transformers"
+
+    def network_doubts(self, place: int, why: str = "") -> Iterator[str]:
+        """How the network between ``vms[place]`` is known, and ``why`` by that."""
+        vms = int(self.vms[place])
+        if vms > self.trusted_vms:
+            yield (
+                f"{vms} VMs are more than 1.5 times the {self.fitted_vms} that such networks were"
+                " checked with"
+            )
+        if vms > 1:
+            yield f"network: {why}{self.machine.interconnect.basis}"
 
 
 class SpeedSource(Protocol):
@@ -332,13 +340,37 @@ class Training:
     speeds: SpeedSource
 
 
-def reading_s(workload: Workload, machine: Machine, batch: FloatArray) -> FloatArray:
-    """Seconds in which a VM's processors prepare a step's samples; 0 if that is no limit."""
+class Timing(NamedTuple):
+    """How long steps take; arrays of shape (sizes,)."""
+
+    step_s: FloatArray
+    throughput: FloatArray
+    doubt_of: Callable[[], SpeedUncertainty]
+
+
+def timing_of(
+    workload: Workload,
+    machine: Machine,
+    steps: Steps,
+    computed_s: FloatArray,
+    doubt_of: Callable[[], SpeedUncertainty],
+    *,
+    sd: float | None = None,
+    reads: bool = True,
+) -> Timing:
+    """Steps whose samples a VM's processors prepare during the step before, if it ``reads``.
+
+    ``sd``: of the logarithm of ``computed_s``, roughly: exact values, those of ``doubt_of``, take
+    long to compute and decide little.
+    """
+    units = workload.samples_of_step(steps.gpus) * workload.model.units_per_sample
     rate = workload.model.reads_per_vcpu
-    vcpus = machine.vcpus
-    if rate and vcpus:
-        return batch * machine.gpus / (rate * vcpus)
-    return np.zeros_like(batch)
+    if not (reads and rate and machine.vcpus):
+        return Timing(computed_s, units / computed_s, doubt_of)
+    reading_s = steps.batch * machine.gpus / (rate * machine.vcpus)
+    spread = doubt_of().sd if sd is None else np.full(len(computed_s), sd)
+    waits = waiting(computed_s, spread, reading_s)
+    return Timing(waits.step_s, units / waits.step_s, lambda: doubt_of().where_reading(waits))
 
 
 @dataclass(frozen=True)

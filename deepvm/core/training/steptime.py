@@ -197,51 +197,45 @@ class StepTimeFit:
 
     ``error``: median absolute relative error over them. ``sd``: robust standard deviation of the
     logarithm of a measured step around the law, a sixth of which or more is due to the run and not
-    to the law. ``most_nodes``, ``most_gpus``: the largest cluster among them. ``measured``: all
-    that is known of where the law holds, if it is.
+    to the law. ``measured``: where the law holds.
     """
 
     law: StepTimeLaw
     error: float
     sd: float
-    most_nodes: int
-    most_gpus: int
-    measured: MeasuredRange | None = None
-
-    def deviation(self, nodes: FloatArray, gpus: FloatArray, batch: FloatArray) -> FloatArray:
-        """Standard deviation of log T: of the nearest measured size, more outside the range.
-
-        Arrays of one shape. Without :attr:`measured`, it grows beyond the largest cluster in
-        proportion to the logarithm.
-        """
-        if self.measured:
-            return self.measured.deviation(nodes, gpus, batch)
-        size = np.maximum(np.log(gpus / self.most_gpus), np.log(nodes / self.most_nodes))
-        return self.sd * (1.0 + np.maximum(0.0, size))
+    measured: MeasuredRange
 
     def predict(self, nodes: int, gpus: int, batch: float) -> Interval:
-        """Seconds of a step, 80 % interval; see :meth:`deviation`."""
+        """Seconds of a step, 80 % interval; see :meth:`MeasuredRange.deviation`."""
         at = [np.array([float(value)]) for value in (nodes, gpus, batch)]
-        return Interval.of_log(float(self.law.step_s(*at)[0]), float(self.deviation(*at)[0]))
+        sd = self.measured.deviation(*at)
+        return Interval.of_log(float(self.law.step_s(*at)[0]), float(sd[0]))
 
     def as_document(self) -> dict[str, Any]:
         """The fit as JSON has it; :meth:`of_document` reads it."""
-        return asdict(self)
+        measured = self.measured
+        return {
+            "law": asdict(self.law),
+            "error": self.error,
+            "sd": self.sd,
+            "most_nodes": measured.nodes[-1],
+            "most_gpus": measured.gpus[1],
+            "measured": asdict(measured),
+        }
 
     @classmethod
     def of_document(cls, raw: Mapping[str, Any]) -> StepTimeFit:
-        """The fit of a valid object."""
+        """The fit of an object; raises an error of Python's own for one that is none."""
         own = raw["measured"]
         lists = {
             name: tuple(own[name]) for name in ("nodes", "scatter", "gpus", "batch", "local_gpus")
         }
-        return cls(
-            **{
-                **raw,
-                "law": StepTimeLaw(**raw["law"]),
-                "measured": MeasuredRange(**{**own, **lists}),
-            }
-        )
+        measured = MeasuredRange(**{**own, **lists})
+        fit = cls(StepTimeLaw(**raw["law"]), raw["error"], raw["sd"], measured)
+        known = fit.as_document() | {"law": raw["law"], "measured": own}
+        if known != raw:
+            raise ValueError("the largest cluster is not the measured one, or a key is unknown")
+        return fit
 
 
 def fit_steps(steps: Steps) -> StepTimeFit:
@@ -258,9 +252,7 @@ def fit_steps(steps: Steps) -> StepTimeFit:
     off = np.abs(np.log(steps.step_s) - np.log(law.step_s(steps.nodes, steps.gpus, steps.batch)))
     sd = _spread(off, kinds, kinds - int(_used(steps).sum()), _USUAL)
     error = float(np.median(np.expm1(off)))
-    return StepTimeFit(
-        law, error, sd, int(steps.nodes.max()), int(steps.gpus.max()), _measured(steps, off, sd)
-    )
+    return StepTimeFit(law, error, sd, _measured(steps, off, sd))
 
 
 def _spread(off: FloatArray, kinds: int, freedom: int, usual: float) -> float:

@@ -146,8 +146,7 @@ def _as_fit(value: dict[str, Any]) -> dict[str, Any]:
     try:
         fit = StepTimeFit.of_document(value)
         measured = fit.measured
-        assert measured is not None and min(astuple(fit.law)) >= 0 and fit.law.overlap >= 1
-        assert (fit.most_nodes, fit.most_gpus) == (measured.nodes[-1], measured.gpus[1])
+        assert min(astuple(fit.law)) >= 0 and fit.law.overlap >= 1
         for end in (0, -1):
             step = fit.predict(measured.nodes[end], measured.gpus[end], measured.batch[end])
             assert 0 < step.low <= step.high < math.inf

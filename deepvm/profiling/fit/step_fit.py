@@ -57,8 +57,12 @@ class StepFit:
 
     steps: Steps
     fitted: StepTimeFit
-    measured: MeasuredRange
     predictions: tuple[Prediction, ...]
+
+    @property
+    def measured(self) -> MeasuredRange:
+        """Where the law holds."""
+        return self.fitted.measured
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
@@ -80,7 +84,7 @@ class StepFit:
         """What a step consists of at the largest measured cluster, with this batch on each GPU."""
         law = self.fitted.law
         most = int(self.steps.nodes[self.steps.gpus == self.steps.gpus.max()].max())
-        asked = StepQuestion(most, self.fitted.most_gpus, batch)
+        asked = StepQuestion(most, self.measured.gpus[1], batch)
         nodes, gpus, own = _arrays(asked)
         parts = (law.grad_s(gpus, own), law.sync_s(nodes, gpus), law.step_s(nodes, gpus, own))
         return Shares(asked, *(float(part[0]) for part in parts))
@@ -92,7 +96,10 @@ class StepFit:
             "law": asdict(self.fitted.law),
             "row_count": len(self.steps),
             "error": self.fitted.error,
-            "measured_to": {"nodes": self.fitted.most_nodes, "gpus": self.fitted.most_gpus},
+            "measured_to": {
+                "nodes": self.measured.nodes[-1],
+                "gpus": self.measured.gpus[1],
+            },
             "predictions": [prediction.as_document() for prediction in self.predictions],
             "warnings": list(self.warnings),
         }
@@ -133,17 +140,16 @@ def fit_step_time(steps: Steps, asked: Sequence[StepQuestion] = ()) -> StepFit:
     except RequestError as error:
         few = "measure several batches and several sizes of the cluster, the larger the better"
         raise RequestError(
-            "POINTS", f"{counted(len(steps), 'row')}", f"{error.allowed}; {few}"
+            "POINTS", counted(len(steps), "row"), f"{error.allowed}; {few}"
         ) from None
-    assert fitted.measured is not None
-    predictions = tuple(_predicted(fitted, fitted.measured, one) for one in asked)
-    return StepFit(steps, fitted, fitted.measured, predictions)
+    return StepFit(steps, fitted, tuple(_predicted(fitted, one) for one in asked))
 
 
-def _predicted(fitted: StepTimeFit, measured: MeasuredRange, asked: StepQuestion) -> Prediction:
+def _predicted(fitted: StepTimeFit, asked: StepQuestion) -> Prediction:
     step = fitted.predict(asked.nodes, asked.gpus, asked.batch)
     beyond = any(
-        doubt(asked, measured) for doubt in (_is_beyond, _is_wide, _lacks_part, _is_far_batch)
+        doubt(asked, fitted.measured)
+        for doubt in (_is_beyond, _is_wide, _lacks_part, _is_far_batch)
     )
     return Prediction(asked, step, step.inverse(asked.gpus * asked.batch), beyond)
 

@@ -181,7 +181,7 @@ def _draw_batch(
     at = np.full_like(gpus, batch)
     line = fit.fitted.law.step_s(nodes, gpus, at)
     if shade:
-        factor = np.exp(Z80 * np.asarray(fit.fitted.deviation(nodes, gpus, at)))
+        factor = np.exp(Z80 * np.asarray(fit.fitted.measured.deviation(nodes, gpus, at)))
         look: dict[str, Any] = {"color": style.color, "alpha": 0.18, "linewidth": 0}
         axes.fill_between(
             gpus, line / factor, line * factor, label=f"80 % of batch {batch:g}", **look

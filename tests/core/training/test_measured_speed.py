@@ -61,7 +61,7 @@ def test_its_interval_is_that_of_its_own_residuals() -> None:
     for fitted in (calm, noisy):
         found = measured(fitted, [1, 4])
         at = [np.array(v, dtype=np.float64) for v in ([1, 4], [1, 4], [64, 64])]
-        assert found.sd == pytest.approx(fitted.fit.deviation(*at))
+        assert found.sd == pytest.approx(fitted.fit.measured.deviation(*at))
     assert (measured(noisy, [1, 4]).sd > 2 * measured(calm, [1, 4]).sd).all()
 
 
@@ -214,7 +214,7 @@ def test_more_measurements_of_the_same_widen_nothing_beyond_noise(
     many = fit_steps(steps_of(law, ALONE, BATCHES, noise=0.02, seed=seed))
     for nodes, batch in ((1, 64), (4, 128), (8, 64), (16, 32)):
         at = [np.array([float(v)]) for v in (nodes, nodes, batch)]
-        assert many.deviation(*at)[0] <= 1.3 * few.deviation(*at)[0]
+        assert many.measured.deviation(*at)[0] <= 1.3 * few.measured.deviation(*at)[0]
 
 
 def test_a_batch_of_all_gpus_is_shared_however_it_divides() -> None:

@@ -209,12 +209,6 @@ def test_few_rows_do_not_make_a_sure_law() -> None:
     assert few.predict(2, 8, 32.0).relative > 0.05 > many.predict(2, 8, 32.0).relative
 
 
-def test_interval_without_ranges_grows_with_the_cluster() -> None:
-    fit = StepTimeFit(LAW, 0.01, 0.05, most_nodes=4, most_gpus=16)
-    assert fit.predict(1, 1, 8.0).relative == pytest.approx(fit.predict(4, 16, 8.0).relative)
-    assert fit.predict(8, 32, 8.0).relative > fit.predict(4, 16, 8.0).relative
-
-
 def test_too_little_to_fit() -> None:
     for nodes, step in [
         ([1, 2], [1.0, 2.0]),
