@@ -40,7 +40,8 @@ def point_doubts(points: Sequence[tuple[float, float]]) -> tuple[str, ...]:
     found = [text for text in _of_points(n, s) if not text.startswith("only")]
     if len(np.unique(n)) > len(LOGISTIC.parameters):
         best = best_first([fit_law(law, n, s) for law in LAWS])[0]
-        found += [_far(best)] if best.mape > OFF else []
+        if best.mape > OFF:
+            found.append(_far(best))
     return tuple(found)
 
 
