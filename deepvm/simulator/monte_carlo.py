@@ -173,8 +173,6 @@ class _Case:
         job = self.job
         if lives is None:
             lives = DrawnLifetimes(job.lifetime, job.mttp_s, job.vms)
-        else:
-            lives = lives
         for number, first in enumerate(range(0, runs, self.size)):
             if self.failed is not None:
                 return

@@ -79,9 +79,10 @@ def in_time(job: Job, step: FloatArray) -> FloatArray:
     grace = job.grace_s
     points = (np.arange(_PARTS) + 0.5) / _PARTS
     spread = (job.save_s.variance + job.durable_s.variance) ** 0.5 * 12**0.5
-    urgent = job.save_s.mean + job.durable_s.mean
     every = step[:, None, None]
-    needed = np.maximum(every + urgent, every * points[:, None] + urgent + spread * (points - 0.5))
+    needed = np.maximum(
+        every + job.urgent_s, every * points[:, None] + job.urgent_s + spread * (points - 0.5)
+    )
     return np.asarray(
         np.clip((grace.high - needed) / max(grace.high - grace.low, 1e-9), 0.0, 1.0).mean(
             axis=(1, 2)

@@ -9,6 +9,7 @@ import numpy as np
 
 from deepvm.core.arrays import FloatArray
 from deepvm.core.cluster.instances import Market
+from deepvm.core.preemption.savepolicy import SaveFacts
 from deepvm.errors import RequestError
 
 
@@ -105,13 +106,31 @@ class Job:
     @property
     def durable_s(self) -> Span:
         """From the end of writing a version until it is durable."""
-        if self.memory_node_s is None:
-            return self.backup_s
-        return self.memory_node_s
+        return self.memory_node_s or self.backup_s
 
     @property
     def blocked_s(self) -> Span:
         """How long training stalls for a version that is not urgent."""
-        if self.stall_s is None:
-            return self.save_s
-        return self.stall_s
+        return self.stall_s or self.save_s
+
+    @property
+    def replacement_s(self) -> Span:
+        """Preparation of a replacement."""
+        return self.warm_preparation_s or self.preparation_s
+
+    @property
+    def urgent_s(self) -> float:
+        """From the end of a step until an emergency save is safe, mean."""
+        return self.save_s.mean + self.durable_s.mean
+
+    @property
+    def save_facts(self) -> SaveFacts:
+        """What a save policy knows of it by its means, but for preemptions."""
+        return SaveFacts(
+            save_s=self.blocked_s.mean,
+            backup_s=self.durable_s.mean,
+            step_s=self.step_s.mean,
+            emergency_s=self.urgent_s,
+            grace_s=self.grace_s.mean,
+            restart_s=self.allocation_s.mean + self.replacement_s.mean,
+        )

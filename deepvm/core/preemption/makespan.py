@@ -131,30 +131,19 @@ class _ClosedForm:
             relative = (job.step_s.high - job.step_s.low) / job.step_s.mean
         self.step = lives.effective(step, relative * step, self.rate)
         self.stall = self._length(job.blocked_s)
-        if job.stall_s is None:
-            self.writing = self.stall
-        else:
-            self.writing = np.maximum(self.stall, self._length(job.save_s))
-        self.delay = self.writing - self.stall + self._length(job.durable_s)
-        self.urgent_s = job.save_s.mean + job.durable_s.mean
-        if job.warm_preparation_s is None:
-            warm = job.preparation_s
-        else:
-            warm = job.warm_preparation_s
+        # The rest of the write happens while training goes on.
+        writing = np.maximum(self.stall, self._length(job.save_s))
+        self.delay = writing - self.stall + self._length(job.durable_s)
         # The job begins when the last of the VMs is there: the largest of n uniform latencies lies
         # n/(n+1) up its span.
         last = (job.allocation_s.high - job.allocation_s.low) * (0.5 - 1 / (vms + 1))
         self.first = self._length(job.allocation_s) + last + self._length(job.preparation_s)
-        self.again = self._length(job.allocation_s) + self._length(warm)
+        self.again = self._length(job.allocation_s) + self._length(job.replacement_s)
         # Steps between two of the user's own saves; more than all steps: none.
         self.period = min(job.save_every_steps or job.steps + 1, job.steps + 1)
-        self.facts = SaveFacts(
-            save_s=job.blocked_s.mean,
-            backup_s=job.durable_s.mean,
+        self.facts = replace(
+            job.save_facts,
             step_s=self.mean_step,
-            emergency_s=self.urgent_s,
-            grace_s=job.grace_s.mean,
-            restart_s=job.allocation_s.mean + warm.mean,
             mttp_s=1 / self.rate,
             shape=1.0,  # together a hazard of 1/mttp at any age
             scale_s=1 / self.rate,
@@ -286,7 +275,7 @@ class _ClosedForm:
         job = self.job
         step = self.mean_step
         grace = self.job.grace_s
-        never = step + self.urgent_s >= grace.high
+        never = step + self.job.urgent_s >= grace.high
         return ~(never | (step + job.save_s.high + job.durable_s.high <= grace.low))
 
     def _with_emergency(
@@ -297,7 +286,7 @@ class _ClosedForm:
         rate = self.rate
         step = self.step
         grace = job.grace_s.mean
-        urgent = self.urgent_s
+        urgent = job.urgent_s
         working, lost, finished = self._worked_and_lost(unlucky, facts)
         # Of the lives that come to training, those with a notice are rarer: they had to live g
         # longer. In a cluster a notice is of no use if another VM goes without one meanwhile.
@@ -342,7 +331,7 @@ class _ClosedForm:
         if self.job.proactive_replacement:
             late = None
         else:
-            late = np.minimum(self.mean_step + self.urgent_s, grace)
+            late = np.minimum(self.mean_step + self.job.urgent_s, grace)
         return lives.attempt(self.rate, grace, 1 / self.vms, needed, unlucky, late)
 
     def _worked_and_lost(self, unlucky: FloatArray, facts: SaveFacts) -> tuple[FloatArray, ...]:

@@ -185,7 +185,7 @@ def state_bytes(
 ) -> FloatArray:
     """Bytes of weights, gradients, optimizer (and gathered layers) on each of K GPUs."""
     parameters = workload.model.parameters
-    mixed = precision not in (Precision.FP32, Precision.TF32)
+    mixed = not precision.is_full
     shards = gpus if sharded else np.ones(gpus.shape)
     layers = 16
     if workload.model.transformer:
@@ -226,9 +226,8 @@ def fit_memory(
     whole_state, shared_state = (
         state_bytes(workload, precision, gpus, sharded=s) for s in (False, True)
     )
-    full_precision = precision in (Precision.FP32, Precision.TF32)
     whole, less = (
-        _FRAGMENTS * workload.model.kept_bytes(checkpointing=c, full_precision=full_precision)
+        _FRAGMENTS * workload.model.kept_bytes(checkpointing=c, full_precision=precision.is_full)
         for c in (False, True)
     )
     room = accelerator.memory_bytes - _CONTEXT_BYTES
@@ -350,24 +349,12 @@ def nominal_steps(
     return Steps(vms, gpus, batch, grad, sync, local, line, memory)
 
 
-def _sample_s(
-    workload: Workload, gpu: Accelerator, precision: Precision, memory: MemoryFit
-) -> FloatArray:
-    """Seconds of forward and backward for one sample on one GPU."""
-    sharp = _ROOFS[workload.model.family]
-    without, again = (
-        float(np.linalg.norm(roofs_s(workload, gpu, precision, checkpointing=c), sharp))
-        for c in (False, True)
-    )
-    return np.where(memory.checkpointing, again, without)
-
-
 def roofs_s(
     workload: Workload, gpu: Accelerator, precision: Precision, *, checkpointing: bool
 ) -> tuple[float, float]:
     """Least seconds per sample on one GPU: for operations, and for the bytes they move."""
     wide = 1.0
-    if precision in (Precision.FP32, Precision.TF32):
+    if precision.is_full:
         wide = 2.0
     flop = workload.flop_of_step(checkpointing=checkpointing)
     # What is done twice moves them twice
@@ -423,7 +410,13 @@ def _gradients_s(
     workload: Workload, gpu: Accelerator, precision: Precision, gpus: FloatArray, memory: MemoryFit
 ) -> FloatArray:
     """Seconds of a step on one GPU: passes, overlapped with kernel launches, and optimizer."""
-    computed = _sample_s(workload, gpu, precision, memory) * memory.micro_batch * memory.passes
+    sharp = _ROOFS[workload.model.family]
+    without, again = (
+        float(np.linalg.norm(roofs_s(workload, gpu, precision, checkpointing=c), sharp))
+        for c in (False, True)
+    )
+    sample_s = np.where(memory.checkpointing, again, without)  # forward and backward
+    computed = sample_s * memory.micro_batch * memory.passes
     twice = workload.flop_of_step(checkpointing=True) / workload.useful_flop()
     launched = _LAUNCH_S * memory.passes * np.where(memory.checkpointing, twice, 1.0)
     own = workload.trained / (gpus if workload.method is Method.FSDP else 1.0)
@@ -442,7 +435,7 @@ def exchanged_bytes(workload: Workload, precision: Precision, memory: MemoryFit)
     """
     parameters = workload.model.parameters
     wide = 2.0
-    if precision in (Precision.FP32, Precision.TF32):
+    if precision.is_full:
         wide = 4.0
     if workload.method is Method.DDP:
         return np.full(memory.passes.shape, GRADIENT_BYTES * parameters)

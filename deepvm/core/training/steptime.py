@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from deepvm.core.arrays import BoolArray, FloatArray
+from deepvm.core.arrays import BoolArray, FloatArray, IntArray
 from deepvm.core.training.roofline import joined
 from deepvm.core.units import Z80, Interval
 from deepvm.errors import RequestError
@@ -131,8 +131,11 @@ class Steps:
         if len(self) <= most:
             return self
         order = np.lexsort((self.step_s, self.batch, self.gpus, self.nodes))
-        kept = order[np.linspace(0, len(order) - 1, most).astype(int)]
-        return Steps(self.nodes[kept], self.gpus[kept], self.batch[kept], self.step_s[kept])
+        return self.at(order[np.linspace(0, len(order) - 1, most).astype(int)])
+
+    def at(self, rows: IntArray | BoolArray) -> Steps:
+        """Some of the steps, by their numbers or a mask."""
+        return Steps(self.nodes[rows], self.gpus[rows], self.batch[rows], self.step_s[rows])
 
 
 @dataclass(frozen=True)
@@ -272,7 +275,7 @@ def _measured(steps: Steps, off: FloatArray, sd: float) -> MeasuredRange:
     scatter = []
     for count in counts:
         own = steps.nodes == count
-        kinds = len({*zip(steps.gpus[own].tolist(), steps.batch[own].tolist(), strict=True)})
+        kinds = steps.at(own).kinds
         scatter.append(_spread(off[own], kinds, kinds, sd))
     return MeasuredRange(
         nodes=tuple(int(count) for count in counts),

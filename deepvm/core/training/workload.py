@@ -196,6 +196,11 @@ class Precision(str, Enum):
     FP8 = "fp8"
     FP4 = "fp4"
 
+    @property
+    def is_full(self) -> bool:
+        """Whether weights and activations have 32 bits: no mixed precision."""
+        return self in (Precision.FP32, Precision.TF32)
+
 
 class Scaling(str, Enum):
     """What stays the same when GPUs are added."""

@@ -94,10 +94,6 @@ class _Engine:
         self._spot = job.market is Market.SPOT
         self._elastic = job.elastic and job.vms > 1
         self._rigid = job.vms > 1 and not job.elastic
-        if job.warm_preparation_s is None:
-            self._warm = job.preparation_s
-        else:
-            self._warm = job.warm_preparation_s
         if job.stall_s is None:
             behind = ZERO
         else:
@@ -160,9 +156,8 @@ class _Engine:
         life = min(self._job.mttp_s)
         longer = "take machines that live longer"
         remedy = f"save more often (another policy), or {longer}"
-        trains_s = job.allocation_s.mean + self._warm.mean
-        safe_s = job.save_s.mean + job.durable_s.mean
-        for what, needed in (("until a save is safe", safe_s), ("until it trains", trains_s)):
+        trains_s = job.allocation_s.mean + self._job.replacement_s.mean
+        for what, needed in (("until a save is safe", job.urgent_s), ("until it trains", trains_s)):
             if needed > life:
                 remedy = (
                     f"{longer} than {format_seconds(life)} on average: one takes"
@@ -351,8 +346,8 @@ class _Engine:
         if self._elastic:  # once all have trained together, those that are there go on
             ready = np.where(r.furthest[rows] > 0, r.ready[rows].min(1), ready)
         there = np.maximum(now, ready)
-        preparation = self._warm.draw(self._random, count)
-        if self._warm is not job.preparation_s:
+        preparation = job.replacement_s.draw(self._random, count)
+        if job.replacement_s is not job.preparation_s:
             cold = job.preparation_s.draw(self._random, count)
             begins = r.preemptions[rows] == 0
             if self._markets is not None:
@@ -469,9 +464,7 @@ class _Engine:
             gone = cut & ~(made & (joining | (reached >= job.steps)))
         self._backups.reorder(random, safe, past + (full - newest) * segment_s, segment_s, newest)
         durable = np.where(safe > 0, step + safe * steps, r.durable)
-        if made is None:
-            durable = durable
-        else:
+        if made is not None:
             durable = np.where(made, reached, durable)
 
         fresh = np.minimum(np.maximum(reached - r.furthest, 0.0) * each, trained)

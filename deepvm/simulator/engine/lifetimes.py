@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -16,18 +16,20 @@ LAWS = ("exponential", "weibull:SHAPE", "lomax:SHAPE", "lognormal:SIGMA")
 SHAPES = "shapes above 0.01, of lomax above 1, sigma above 0 and below 30"
 
 
-class LifeSource(Protocol):
+class LifeSource(ABC):
     """Draws lifetimes, counted from the request for a machine to its preemption."""
 
     def starts(self, random: np.random.Generator, runs: int) -> IntArray:
         """(runs,) cursors: where each run begins; passed back to :meth:`draw`."""
+        return np.zeros(runs, dtype=np.int64)
 
+    @abstractmethod
     def draw(self, random: np.random.Generator, starts: IntArray, numbers: IntArray) -> FloatArray:
         """(N,) seconds; ``starts``: cursor of each run; ``numbers``: machine of its run, from 0."""
 
 
 @dataclass(frozen=True)
-class DrawnLifetimes:
+class DrawnLifetimes(LifeSource):
     """Lifetimes drawn from a law.
 
     Attributes:
@@ -64,9 +66,6 @@ class DrawnLifetimes:
             raise RequestError("lifetime", self.law, f"{', '.join(LAWS)}; {SHAPES}")
         return name, shape
 
-    def starts(self, random: np.random.Generator, runs: int) -> IntArray:
-        return np.zeros(runs, dtype=np.int64)
-
     def draw(self, random: np.random.Generator, starts: IntArray, numbers: IntArray) -> FloatArray:
         name, shape = self._unit()
         count = len(numbers)
@@ -83,7 +82,7 @@ class DrawnLifetimes:
         return np.asarray(unit * means[np.minimum(later, len(means) - 1)])
 
 
-class ObservedLifetimes:
+class ObservedLifetimes(LifeSource):
     """Observed lifetimes: each run follows one pool from a random start and wraps around."""
 
     def __init__(self, pools: Sequence[Sequence[float]]) -> None:
@@ -107,7 +106,7 @@ class ObservedLifetimes:
         return np.asarray(self._lives[first + (starts - first + numbers) % self._size[starts]])
 
 
-class ListedLifetimes:
+class ListedLifetimes(LifeSource):
     """Lifetimes in order of requests, the same in each run; later machines live forever."""
 
     def __init__(self, lives: Sequence[float], graces_s: Sequence[float] | None = None) -> None:
@@ -123,9 +122,6 @@ class ListedLifetimes:
         if self._graces is None:
             return None
         return self._graces[np.minimum(numbers, len(self._graces) - 1)]
-
-    def starts(self, random: np.random.Generator, runs: int) -> IntArray:
-        return np.zeros(runs, dtype=np.int64)
 
     def draw(self, random: np.random.Generator, starts: IntArray, numbers: IntArray) -> FloatArray:
         return np.asarray(self._lives[np.minimum(numbers, len(self._lives) - 1)])

@@ -61,8 +61,7 @@ class Markets:
         saves = sum(1 / k for k in (every, fixed) if k)
         self._step_s = job.step_s.high + saves * job.blocked_s.high
         self._save_s = job.save_s.high + job.durable_s.high + job.blocked_s.high
-        warm = job.warm_preparation_s or job.preparation_s
-        preparation_s = max(job.preparation_s.high, warm.high)
+        preparation_s = max(job.preparation_s.high, job.replacement_s.high)
         self._restart_s = job.allocation_s.high + preparation_s
         # Leaving on-demand waits until the version is durable; after a loss there is no version to
         # wait for.

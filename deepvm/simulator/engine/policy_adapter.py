@@ -34,18 +34,7 @@ class PolicyAdapter:
         self._weighing = policy if policy.has_interval and (spot or self._everywhere) else None
         self._prior_s = min(job.mttp_s[0], NEVER) / job.vms  # of the cluster
         self._history = LomaxHistory.around(self._prior_s) if policy.by_age and spot else None
-        if job.warm_preparation_s is None:
-            warm = job.preparation_s
-        else:
-            warm = job.warm_preparation_s
-        self._measured = SaveFacts(
-            save_s=job.blocked_s.mean,
-            backup_s=job.durable_s.mean + behind_s,
-            step_s=job.step_s.mean,
-            emergency_s=job.save_s.mean + job.durable_s.mean,
-            grace_s=job.grace_s.mean,
-            restart_s=job.allocation_s.mean + warm.mean,
-        )
+        self._measured = replace(job.save_facts, backup_s=job.durable_s.mean + behind_s)
 
     def begin(self, r: Runs) -> None:
         """Start without observations."""

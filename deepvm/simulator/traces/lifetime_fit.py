@@ -178,8 +178,6 @@ def _fit(
         )
         if best is None or found.fun < best.fun:
             best = found
-        else:
-            best = best
     logs = best.x
     at_bound = bool(law.shapes) and bool(min(abs(logs[1] - b) for b in bounds[1]) < _AT_BOUND)
     time, *shape_ = np.exp(logs).tolist()

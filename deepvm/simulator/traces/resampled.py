@@ -8,11 +8,12 @@ import numpy as np
 
 from deepvm.core.arrays import FloatArray, IntArray
 from deepvm.errors import DataError
+from deepvm.simulator.engine.lifetimes import LifeSource
 from deepvm.simulator.traces.lifetime_fit import survival_curve
 from deepvm.simulator.traces.trace import TraceLives
 
 
-class ResampledLifetimes:
+class ResampledLifetimes(LifeSource):
     """Independent lives, drawn from Kaplan and Meier's curve of those that were seen.
 
     Where the longest were censored, the curve ends above 0: beyond it nothing was seen, and lives
@@ -35,9 +36,6 @@ class ResampledLifetimes:
             [TraceLives("history", 0.0, np.maximum(seen_s, 1e-3), ended)]
         )
         self.mean_s = float(seen_s.sum() / ended.sum())
-
-    def starts(self, random: np.random.Generator, runs: int) -> IntArray:
-        return np.zeros(runs, dtype=np.int64)
 
     def draw(self, random: np.random.Generator, starts: IntArray, numbers: IntArray) -> FloatArray:
         share = random.random(len(numbers))
