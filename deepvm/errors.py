@@ -68,10 +68,10 @@ class RequestError(DeepVMError, ValueError):
         """
         found = f"{self.shown} cannot be used"
         # No value that could be shown
-        if self.value is None or self.value is False or self.value == "":
+        if self.value is None or self.value is False:
             found = "not given"
-            if self.value == "":
-                found = "not given or empty"
+        elif self.value == "":
+            found = "not given or empty"
         return f"{name}: {found}; allowed: {self._allowed_for(name)}"
 
     def _allowed_for(self, name: str) -> str:
@@ -155,16 +155,26 @@ class Issue:
         return self.message
 
 
-class JobFormatError(DeepVMError):
+class FileFormatError(DeepVMError):
+    """A file is invalid; the message lists ``FILE:LINE: message`` of the first ten problems."""
+
+    def __init__(self, path: Path | str, problems: Sequence[Issue]) -> None:
+        self.path = str(path)
+        self.problems = tuple(problems)
+        shown = 10
+        lines = []
+        for problem in problems[:shown]:
+            place = f"{path}:{problem.line}" if problem.line else path
+            lines.append(f"{place}: {problem}")
+        if len(problems) > shown:
+            lines.append(f"... and {len(problems) - shown} more problems in {path}")
+        super().__init__("\n".join(lines))
+
+
+class JobFormatError(FileFormatError):
     """A job file or a matrix file is invalid."""
 
     exit_code = 2
-
-    def __init__(self, path: Path | str, problems: Sequence[Issue]) -> None:
-        """Show the first ten problems."""
-        self.path = str(path)
-        self.problems = tuple(problems)
-        super().__init__(_listed(self.path, problems))
 
 
 class DataError(DeepVMError):
@@ -187,26 +197,8 @@ class CatalogNotFoundError(DataError):
         )
 
 
-class CatalogFormatError(DataError):
+class CatalogFormatError(FileFormatError, DataError):
     """A file of data is invalid: a catalog, a plan, a trace, a model."""
-
-    def __init__(self, path: Path | str, problems: Sequence[Issue]) -> None:
-        """Show the first ten problems."""
-        self.path = str(path)
-        self.problems = tuple(problems)
-        super().__init__(_listed(self.path, problems))
-
-
-def _listed(path: str, problems: Sequence[Issue]) -> str:
-    """``FILE:LINE: message`` of the first ten."""
-    shown = 10
-    lines = []
-    for problem in problems[:shown]:
-        place = f"{path}:{problem.line}" if problem.line else path
-        lines.append(f"{place}: {problem}")
-    if len(problems) > shown:
-        lines.append(f"... and {len(problems) - shown} more problems in {path}")
-    return "\n".join(lines)
 
 
 class MissingDataError(DataError):

@@ -50,9 +50,7 @@ class AddressRate(NamedTuple):
     @property
     def of_spot(self) -> Decimal:
         """Of a spot VM, $/h."""
-        if self.spot_usd_per_hour is None:
-            return self.usd_per_hour
-        return self.spot_usd_per_hour
+        return self.usd_per_hour if self.spot_usd_per_hour is None else self.spot_usd_per_hour
 
 
 class NatRate(NamedTuple):
@@ -63,10 +61,6 @@ class NatRate(NamedTuple):
     source: RateSource
     usd_per_vm_hour: Decimal = Decimal(0)
     most_vms: int = 0
-
-    def usd_per_hour_of(self, vms: int) -> Decimal:
-        """With so many VMs behind it, $/h."""
-        return self.usd_per_hour + min(vms, self.most_vms) * self.usd_per_vm_hour
 
 
 class Tier(NamedTuple):
@@ -88,10 +82,7 @@ class EgressRate(NamedTuple):
         total = Decimal(0)
         below = Decimal(0)
         for tier in self.tiers:
-            if tier.up_to_gb is None:
-                upper = gb
-            else:
-                upper = min(gb, tier.up_to_gb)
+            upper = gb if tier.up_to_gb is None else min(gb, tier.up_to_gb)
             total += max(upper - below, Decimal(0)) * tier.usd_per_gb
             below = max(below, upper)
         return total
@@ -311,8 +302,9 @@ class Bill:
 
 def bill_of(vms: RentedVms, rates: Rates, extras: Extras) -> Bill:
     """The bill of a cluster besides its VMs."""
-    items = items_for(vms, rates, extras)
-    left = tuple(_not_counted(vms, rates, extras, {item.name for item in items}))
+    lines = tuple(_lines(vms, rates, extras))
+    items = tuple(line for line in lines if isinstance(line, BillItem))
+    left = tuple(line for line in lines if isinstance(line, UncountedCost))
     return Bill(items, left, vms.usd_per_hour, rates.borrowed, extras.counted)
 
 
@@ -324,75 +316,98 @@ def surcharge_of(rates: Rates | None, extras: Extras) -> Surcharge:
     """
     if rates is None or not extras.counted:
         return Surcharge()
-
-    def hourly(spot: int, on_demand: int) -> int:
-        found = items_for(RentedVms(spot, on_demand, Decimal(0), hours=1), rates, extras)
-        return int(sum(item.usd_per_hour for item in found) * MICRO_USD)
-
-    alone = hourly(0, 0)
-    once = sum(
-        (i.usd_once for i in items_for(RentedVms(0, 0, Decimal(0), hours=1), rates, extras)),
-        Decimal(0),
+    # Of no VM, of one spot VM, of one on demand
+    none, spot, on_demand = (
+        bill_of(RentedVms(*vms, Decimal(0), hours=1), rates, extras)
+        for vms in ((0, 0), (1, 0), (0, 1))
     )
-    return Surcharge(hourly(1, 0) - alone, hourly(0, 1) - alone, alone, once)
+    alone, with_spot, with_on_demand = (
+        int(bill.usd_per_hour * MICRO_USD) for bill in (none, spot, on_demand)
+    )
+    return Surcharge(with_spot - alone, with_on_demand - alone, alone, none.usd_once)
 
 
-def items_for(vms: RentedVms, rates: Rates, extras: Extras) -> tuple[BillItem, ...]:
-    """The items with known rates and sufficient user input, without the excluded ones."""
-    return tuple(item for item in _items(vms, rates, extras) if item.name not in extras.excluded)
-
-
-def _items(vms: RentedVms, rates: Rates, extras: Extras) -> Iterator[BillItem]:
+def _lines(vms: RentedVms, rates: Rates, extras: Extras) -> Iterator[BillItem | UncountedCost]:
+    """Each cost, or why it is not counted; those of 0 and unused gateways are not named."""
     disk = _disk(rates, extras)
-    if disk is not None and extras.disk_gb:
-        each_usd = _per_hour(extras.disk_gb * disk.usd_per_gb_month)
-        what = f"{counted(vms.count, 'disk')} of {_in_gb(extras.disk_gb)} {disk.kind}"
-        yield BillItem(
-            DISK,
-            f"{what}, {disk.usd_per_gb_month:f} $ a GB and month",
-            vms.count * each_usd,
-            source=disk.source,
+    known = {
+        DISK: disk,
+        ADDRESSES: rates.address,
+        NAT: rates.nat,
+        EGRESS: rates.egress,
+        BUCKET: rates.bucket,
+    }
+    unneeded = {ADDRESSES if extras.nat else NAT, DISK if extras.disk_gb == 0 else ""}
+    for name in COSTS:
+        if name in unneeded:
+            continue
+        if name in extras.excluded:
+            yield UncountedCost(name, "excluded by --exclude-cost")
+        elif name == BOOT:
+            yield _boot(vms)
+        elif known[name] is None:
+            kind = f" of {extras.disk_kind}" if name == DISK and extras.disk_kind else ""
+            asked = name == ADDRESSES or name in extras.given
+            yield UncountedCost(name, f"no rate{kind} is known for {rates.cloud}", unknown=asked)
+        elif name in _OPTIONS and name not in extras.given:
+            yield UncountedCost(name, f"{_OPTIONS[name]} says how much")
+        else:
+            yield _item(name, vms, rates, extras)
+
+
+def _item(name: str, vms: RentedVms, rates: Rates, extras: Extras) -> BillItem:
+    """A cost whose rate and amount are known."""
+    if name == DISK:
+        disk = _disk(rates, extras)
+        assert disk is not None and extras.disk_gb is not None
+        usd = vms.count * _per_hour(extras.disk_gb * disk.usd_per_gb_month)
+        what = (
+            f"{counted(vms.count, 'disk')} of {_in_gb(extras.disk_gb)} {disk.kind},"
+            f" {disk.usd_per_gb_month:f} $ a GB and month"
         )
-    if rates.address is not None and not extras.nat:
+        return BillItem(name, what, usd, source=disk.source)
+    if name == ADDRESSES:
         address = rates.address
-        usd = vms.spot * address.of_spot + vms.on_demand * address.usd_per_hour
+        assert address is not None
         prices = [(vms.spot, address.of_spot), (vms.on_demand, address.usd_per_hour)]
+        usd = sum((count * price for count, price in prices), Decimal(0))
         each = " or ".join(dict.fromkeys(f"{price:f}" for count, price in prices if count))
         what = counted(vms.count, "public IPv4 address", "public IPv4 addresses")
-        yield BillItem(ADDRESSES, f"{what}, {each} $/h each", usd, source=address.source)
-    if rates.nat is not None and extras.nat:
-        through = (extras.egress_gb or Decimal(0)) * rates.nat.usd_per_gb
+        return BillItem(name, f"{what}, {each} $/h each", usd, source=address.source)
+    if name == NAT:
+        nat = rates.nat
+        assert nat is not None
+        usd = nat.usd_per_hour + min(vms.count, nat.most_vms) * nat.usd_per_vm_hour
         if rates.address is not None:
-            own = rates.address.usd_per_hour
-        else:
-            own = Decimal(0)
-        what = f"a NAT gateway with its address, {rates.nat.usd_per_gb:f} $ a GB"
-        yield BillItem(
-            NAT, what, rates.nat.usd_per_hour_of(vms.count) + own, _exact(through), rates.nat.source
-        )
-    if rates.egress is not None and extras.egress_gb is not None:
+            usd += rates.address.usd_per_hour
+        through = (extras.egress_gb or Decimal(0)) * nat.usd_per_gb
+        what = f"a NAT gateway with its address, {nat.usd_per_gb:f} $ a GB"
+        return BillItem(name, what, usd, _exact(through), nat.source)
+    if name == EGRESS:
+        egress = rates.egress
+        assert egress is not None and extras.egress_gb is not None
         months = Decimal(str(max((vms.hours or 0.0) / HOURS_A_MONTH, 1.0)))
-        usd = months * rates.egress.usd(extras.egress_gb / months)
-        free = rates.egress.free_gb_per_month
-        allowance = ""
-        if free:
-            allowance = f"; an account's free {free:f} GB a month may be used up"
-        what = f"{_in_gb(extras.egress_gb)} to the internet{allowance}"
-        yield BillItem(EGRESS, what, usd_once=_exact(usd), source=rates.egress.source)
-    if rates.bucket is not None and extras.bucket_gb is not None:
-        month = extras.bucket_gb * rates.bucket.usd_per_gb_month
-        what = (
-            f"{_in_gb(extras.bucket_gb)} in a bucket, {rates.bucket.usd_per_gb_month:f} $ a GB and"
-            " month"
-        )
-        yield BillItem(
-            BUCKET, f"{what}, without requests", _per_hour(month), source=rates.bucket.source
-        )
-    if vms.hours is None:
-        once = _exact(vms.usd_per_hour * Decimal(str(BOOT_S)) / 3600)
-        yield BillItem(
-            BOOT, f"all VMs for {format_seconds(BOOT_S, digits=2)} before they train", usd_once=once
-        )
+        usd = months * egress.usd(extras.egress_gb / months)
+        what = f"{_in_gb(extras.egress_gb)} to the internet"
+        if free := egress.free_gb_per_month:
+            what += f"; an account's free {free:f} GB a month may be used up"
+        return BillItem(name, what, usd_once=_exact(usd), source=egress.source)
+    bucket = rates.bucket
+    assert bucket is not None and extras.bucket_gb is not None
+    what = (
+        f"{_in_gb(extras.bucket_gb)} in a bucket, {bucket.usd_per_gb_month:f} $ a GB and month,"
+        " without requests"
+    )
+    usd = _per_hour(extras.bucket_gb * bucket.usd_per_gb_month)
+    return BillItem(name, what, usd, source=bucket.source)
+
+
+def _boot(vms: RentedVms) -> BillItem | UncountedCost:
+    if vms.hours is not None:
+        return UncountedCost(BOOT, "in the job's time and bill already", included=True)
+    once = _exact(vms.usd_per_hour * Decimal(str(BOOT_S)) / 3600)
+    what = f"all VMs for {format_seconds(BOOT_S, digits=2)} before they train"
+    return BillItem(BOOT, what, usd_once=once)
 
 
 def refuse_unknown_disk(every: Iterable[Rates], extras: Extras) -> None:
@@ -411,37 +426,6 @@ def refuse_unknown_disk(every: Iterable[Rates], extras: Extras) -> None:
 def _disk(rates: Rates, extras: Extras) -> DiskRate | None:
     """The kind of disk that is wanted, None where no rate is known."""
     return next((d for d in rates.disks if extras.disk_kind in ("", d.kind)), None)
-
-
-def _not_counted(
-    vms: RentedVms, rates: Rates, extras: Extras, there: set[str]
-) -> Iterator[UncountedCost]:
-    """What the items lack; a cost of 0 and unused addresses or gateways are not named."""
-    known = {
-        DISK: _disk(rates, extras) is not None,
-        ADDRESSES: rates.address is not None,
-        NAT: rates.nat is not None,
-        EGRESS: rates.egress is not None,
-        BUCKET: rates.bucket is not None,
-        BOOT: True,
-    }
-    unneeded = {ADDRESSES if extras.nat else NAT, DISK if extras.disk_gb == 0 else ""}
-    for name in COSTS:
-        if name in there or name in unneeded:
-            continue
-        if name in extras.excluded:
-            yield UncountedCost(name, "excluded by --exclude-cost")
-        elif name == BOOT:
-            if vms.hours is not None:
-                yield UncountedCost(name, "in the job's time and bill already", included=True)
-        elif not known[name]:
-            kind = ""
-            if name == DISK and extras.disk_kind:
-                kind = f" of {extras.disk_kind}"
-            asked = name == ADDRESSES or name in extras.given
-            yield UncountedCost(name, f"no rate{kind} is known for {rates.cloud}", unknown=asked)
-        else:
-            yield UncountedCost(name, f"{_OPTIONS[name]} says how much")
 
 
 def _per_hour(usd_per_month: Decimal) -> Decimal:

@@ -32,13 +32,15 @@ def did_you_mean(name: str, known: Iterable[str], meant: str = "") -> str:
     ``meant``: what the name means (:mod:`deepvm.core.meanings`); without it :func:`nearest`
     decides.
     """
-    if meant:
-        near = [meant]
-    else:
-        near = [for_a_shell(n) for n in nearest(name, known)]
+    near = _meant(name, known, meant, 1)
     if near:
-        return f"did you mean {near[0]}?"
+        return f"did you mean {near}?"
     return ""
+
+
+def _meant(name: str, known: Iterable[str], meant: str, most: int) -> str:
+    """What is meant, else the nearest names, as they are typed in a shell."""
+    return meant or " or ".join(map(for_a_shell, nearest(name, known, most)))
 
 
 def one_of(
@@ -55,12 +57,9 @@ def one_of(
 def examples(name: str, known: Iterable[str], meant: str = "") -> str:
     """The end of a sentence about many names: the probable one, else the first eight."""
     names = list(known)
-    if meant:
-        near = [meant]
-    else:
-        near = [for_a_shell(n) for n in nearest(name, names, 3)]
+    near = _meant(name, names, meant, 3)
     if near:
-        return f"; did you mean {' or '.join(near)}?"
+        return f"; did you mean {near}?"
     return f", such as {', '.join(names[:8])}"
 
 

@@ -22,7 +22,6 @@ from deepvm.core.bill import (
     RentedVms,
     Tier,
     bill_of,
-    items_for,
     refuse_unknown_disk,
 )
 from deepvm.errors import RequestError
@@ -51,7 +50,7 @@ VMS = RentedVms(spot=7, on_demand=1, usd_per_hour=Decimal("3.00"))
 def items(
     rates: Rates = RATES, vms: RentedVms = VMS, **extras: Any
 ) -> dict[str, tuple[Decimal, Decimal]]:
-    found = items_for(vms, rates, Extras.parse(**extras))
+    found = bill_of(vms, rates, Extras.parse(**extras)).items
     return {i.name: (i.usd_per_hour, i.usd_once) for i in found}
 
 

@@ -23,7 +23,7 @@ from deepvm.core.bill import (
     RentedVms,
     Surcharge,
     Tier,
-    items_for,
+    bill_of,
     surcharge_of,
 )
 from deepvm.core.cluster.cluster import Recommendation
@@ -58,7 +58,7 @@ def test_what_is_added_to_prices_is_what_the_bill_says() -> None:
         said = Extras.parse(**extras)
         added = surcharge_of(RATES, said)
         for spot, on_demand in ((0, 1), (7, 1), (8, 0), (20, 12)):
-            items = items_for(RentedVms(spot, on_demand, Decimal(1), hours=1), RATES, said)
+            items = bill_of(RentedVms(spot, on_demand, Decimal(1), hours=1), RATES, said).items
             micro_usd = spot * added.spot + on_demand * added.on_demand + added.cluster
             assert sum(i.usd_per_hour for i in items) == Decimal(micro_usd) / 1_000_000
             assert sum(i.usd_once for i in items) == added.once_usd

@@ -81,14 +81,12 @@ class SaturationTable:
             raise RequestError(
                 "n_sat", (gbps, n_sat), "one n_sat for each bandwidth, at least one row"
             )
-        if not all(0 < g < float("inf") for g in gbps) or any(
-            a >= b for a, b in zip(gbps, gbps[1:], strict=False)
-        ):
+        if not all(0 < g < float("inf") for g in gbps) or list(gbps) != sorted({*gbps}):
             raise RequestError(
                 "network_gbps", gbps, "positive bandwidths in Gbit/s, strictly increasing"
             )
         whole = all(1 <= n < float("inf") and n == int(n) for n in n_sat)
-        if not whole or any(a > b for a, b in zip(n_sat, n_sat[1:], strict=False)):
+        if not whole or list(n_sat) != sorted(n_sat):
             raise RequestError(
                 "n_sat", n_sat, "whole numbers >= 1 that never decrease with bandwidth"
             )

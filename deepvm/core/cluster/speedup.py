@@ -166,12 +166,7 @@ class MeasuredSpeedup(SpeedupCurve):
     def __post_init__(self) -> None:
         """Raise a RequestError for points that are not a curve."""
         sizes = [p[0] for p in self.points]
-        if (
-            not sizes
-            or sizes[-1] <= 1
-            or sizes[0] < 1
-            or any(a >= b for a, b in zip(sizes, sizes[1:], strict=False))
-        ):
+        if not sizes or sizes[-1] <= 1 or sizes[0] < 1 or sizes != sorted({*sizes}):
             raise RequestError(
                 "points", self.points, "n >= 1, strictly increasing, at least one n above 1"
             )

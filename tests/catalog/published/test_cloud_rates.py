@@ -10,7 +10,7 @@ from typing import Any
 
 from deepvm import load_catalog, recommend
 from deepvm.catalog.published.cloud_rates import rates_of
-from deepvm.core.bill import Extras, RentedVms, bill_of, items_for
+from deepvm.core.bill import Extras, RentedVms, bill_of
 from deepvm.io.user_dirs import data_folder
 
 FILES = sorted((data_folder() / "rates").glob("*.json"))
@@ -118,7 +118,9 @@ def test_a_bill_of_aws_by_hand() -> None:
     rates = rates_of("aws", "us-east-1")
     assert rates is not None
     vms = RentedVms(8, 1, Decimal(10), hours=73)
-    found = {i.name: i for i in items_for(vms, rates, Extras.parse(disk="200GB", egress="50GB"))}
+    found = {
+        i.name: i for i in bill_of(vms, rates, Extras.parse(disk="200GB", egress="50GB")).items
+    }
     # 9 x 200 x 0.08 / 730, in whole micro-dollars for each
     assert found["disk"].usd_per_hour == Decimal("0.197262")
     assert found["addresses"].usd_per_hour == Decimal("0.045")  # 9 x 0.005
@@ -130,7 +132,7 @@ def test_a_bill_of_google_by_hand() -> None:
     rates = rates_of("gcp", "us-central1")
     assert rates is not None
     vms = RentedVms(40, 0, Decimal(10), hours=73)
-    found = {i.name: i for i in items_for(vms, rates, Extras.parse(egress="2048GB", nat=True))}
+    found = {i.name: i for i in bill_of(vms, rates, Extras.parse(egress="2048GB", nat=True)).items}
     assert found["nat"].usd_per_hour == Decimal("0.0498")  # 32 x 0.0014 + 0.005
     assert found["nat"].usd_once == Decimal("92.16")  # 2048 x 0.045
     assert found["egress"].usd_once == Decimal("235.52")  # 1024 x 0.12 + 1024 x 0.11
