@@ -193,9 +193,9 @@ def _prediction(speed: TrainingSpeed, kept: Interval) -> Prediction:
     """The only size of a speed, for the answer."""
     gpus = float(speed.vms[0]) * speed.machine.gpus
     return Prediction(
-        throughput=speed.interval(0),
-        step_s=speed.step_interval(0),
-        mfu=speed.mfu(0),
+        throughput=speed.interval,
+        step_s=speed.step_interval,
+        mfu=speed.mfu,
         source=speed.source.value,
         precision=speed.precision.value,
         batch_per_gpu=math.ceil(speed.workload.batch_on(round(gpus)) - 1e-9),
@@ -203,7 +203,7 @@ def _prediction(speed: TrainingSpeed, kept: Interval) -> Prediction:
         checkpointing=bool(speed.checkpointing[0]),
         fitted_vms=speed.fitted_vms,
         kept=kept,
-        state_bytes=speed.state_bytes(0),
+        state_bytes=speed.state_bytes,
     )
 
 

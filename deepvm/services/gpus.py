@@ -169,7 +169,7 @@ def _row(
     """
     found = [(t, speed_of_one(t, training)) for t in types]
     known = [
-        (t, s.interval(0), s.source.value, s.waits(0))
+        (t, s.interval, s.source.value, s.waits(0))
         for t, s in found
         if isinstance(s, TrainingSpeed)
     ]

@@ -181,7 +181,7 @@ class TrainingSpeed(Answer):
 
     def __repr__(self) -> str:
         """The speed of the first size, with its 80 % interval."""
-        found = self.interval(0)
+        found = self.interval
         speed = f"{found.value:.4g} ({found.low:.4g} to {found.high:.4g}) {self.workload.units}"
         if not self.fits[0]:
             speed = "it does not fit into their memory"
@@ -224,31 +224,34 @@ class TrainingSpeed(Answer):
             self.workload, self.machine, self.precision, int(self.vms.min()), int(self.vms.max())
         )
 
-    def interval(self, place: int) -> Interval:
-        """Throughput at ``vms[place]``, 80 % interval."""
-        return Interval.of_log(float(self.throughput[place]), float(self.sd[place]))
+    @property
+    def interval(self) -> Interval:
+        """Throughput of the first size, 80 % interval."""
+        return Interval.of_log(float(self.throughput[0]), float(self.sd[0]))
 
-    def step_interval(self, place: int) -> Interval:
-        """Seconds of a step at ``vms[place]``, 80 % interval."""
-        return Interval.of_log(float(self.step_s[place]), float(self.sd[place]))
+    @property
+    def step_interval(self) -> Interval:
+        """Seconds of a step of the first size, 80 % interval."""
+        return Interval.of_log(float(self.step_s[0]), float(self.sd[0]))
 
-    def state_bytes(self, place: int) -> float:
-        """Weights, gradients and optimizer on each GPU at ``vms[place]``, bytes."""
-        gpus = np.array([float(self.vms[place]) * self.machine.gpus])
+    @property
+    def state_bytes(self) -> float:
+        """Weights, gradients and optimizer on each GPU of the first size, bytes."""
+        gpus = self.vms[:1] * self.machine.gpus
         memory = fit_memory(self.workload, self.machine.accelerator, self.precision, gpus)
-        return float(
-            state_bytes(self.workload, self.precision, gpus, sharded=bool(memory.sharded[0]))[0]
-        )
+        sharded = bool(memory.sharded[0])
+        return float(state_bytes(self.workload, self.precision, gpus, sharded=sharded)[0])
 
-    def mfu(self, place: int) -> float:
-        """Model FLOP utilization: useful operations over the GPUs' peak (PaLM, appendix B)."""
-        gpu = self.machine.accelerator
-        flops = (
-            float(self.throughput[place])
-            / self.workload.model.units_per_sample
-            * self.workload.useful_flop()
-        )
-        return flops / (float(self.vms[place]) * self.machine.gpus * gpu.peak_flops(self.precision))
+    @property
+    def mfu(self) -> float:
+        """Model FLOP utilization of the first size (PaLM, appendix B).
+
+        Useful operations over the GPUs' peak.
+        """
+        samples = float(self.throughput[0]) / self.workload.model.units_per_sample
+        peak = self.machine.accelerator.peak_flops(self.precision)
+        flops = samples * self.workload.useful_flop()
+        return flops / (float(self.vms[0]) * self.machine.gpus * peak)
 
     def waits(self, place: int) -> bool:
         """Whether GPUs may wait for their samples at ``vms[place]``."""

@@ -25,13 +25,13 @@ class Prediction(TypedDict):
 
     schema_version: Literal["deepvm.performance/1"]
     unit: Annotated[Unit, At("workload.units")]
-    throughput: Annotated[Interval, At(lambda speed: speed.interval(0))]
+    throughput: Annotated[Interval, At("interval")]
     """of all GPUs together, in unit"""
-    per_gpu: Annotated[Interval, At(lambda speed: speed.interval(0).scaled(1 / speed.gpu_count))]
+    per_gpu: Annotated[Interval, At(lambda speed: speed.interval.scaled(1 / speed.gpu_count))]
     """of each GPU, in unit"""
-    step_s: Annotated[Interval, At(lambda speed: speed.step_interval(0))]
+    step_s: Annotated[Interval, At("step_interval")]
     """one step, seconds"""
-    mfu: Annotated[float, At(lambda speed: speed.mfu(0))]
+    mfu: float
     """model FLOP utilisation, 0 to 1"""
     source: Literal["measured", "published", "derived"]
     """where the speed comes from"""

@@ -25,7 +25,7 @@ def document(speed: TrainingSpeed) -> dict[str, Any]:
 def doubts(speed: TrainingSpeed) -> Iterator[str]:
     """Warnings, the most important first."""
     yield from speed.doubts(0)
-    interval = speed.interval(0)
+    interval = speed.interval
     if interval.relative > _ROUGH:
         ends = f"{format_short(interval.low)} and {format_short(interval.high)}"
         yield f"rough: four runs in five lie between {ends}"
