@@ -89,6 +89,12 @@ def to_positive(value: object, option: str) -> float:
     raise RequestError(option, value, "a finite number > 0, or None when unknown")
 
 
+def refuse_no_time(option: str, seconds: float, *, zero: bool = False) -> None:
+    """Raise a RequestError unless a time is finite and above 0, or 0 where that is allowed."""
+    if not 0 <= seconds < math.inf or (seconds == 0 and not zero):
+        raise RequestError(option, seconds, "a time from 0 s" if zero else "a time above 0 s")
+
+
 def _is_finite(value: object) -> TypeGuard[float]:
     """Whether it is of any numeric type, which text and booleans are not, and a float holds it."""
     try:

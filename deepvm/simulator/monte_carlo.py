@@ -29,6 +29,7 @@ import numpy as np
 
 from deepvm.core.preemption.job import Job
 from deepvm.core.preemption.savepolicy import SavePolicy, parse_policy
+from deepvm.core.units import to_whole
 from deepvm.errors import (
     CloudError,
     DeepVMError,
@@ -124,12 +125,9 @@ def simulate_each(
     Raises:
         RequestError, MissingExtraError, WorkerLostError, CloudError: as :func:`simulate`.
     """
-    if isinstance(runs, bool) or not 1 <= runs <= 10**8:
-        raise RequestError("runs", runs, "a whole number from 1 to 100000000")
-    if isinstance(seed, bool) or not 0 <= seed < 2**63:
-        raise RequestError("seed", seed, "a whole number from 0")
-    if isinstance(jobs, bool) or not 1 <= jobs <= 1024:
-        raise RequestError("jobs", jobs, "a number of processes from 1 to 1024")
+    runs = to_whole(runs, "runs", "a whole number from 1 to 100000000", least=1, most=10**8)
+    seed = to_whole(seed, "seed", "a whole number from 0", least=0, most=2**63 - 1)
+    jobs = to_whole(jobs, "jobs", "a number of processes from 1 to 1024", least=1, most=1024)
     address = _dask_address(executor) if executor else ""
     running = [
         _Case(job, policy, runs, max(1, min(CHUNK, MACHINES // job.vms))) for job, policy in cases

@@ -27,7 +27,7 @@ from deepvm.core.preemption.save_intervals import (
     young_s,
 )
 from deepvm.core.spelling import did_you_mean
-from deepvm.core.units import parse_seconds
+from deepvm.core.units import parse_seconds, refuse_no_time
 from deepvm.errors import RequestError
 
 if TYPE_CHECKING:
@@ -191,9 +191,7 @@ class EverySeconds(SavePolicy):
     seconds: float
 
     def __post_init__(self) -> None:
-        """Raise a RequestError unless the time is above 0."""
-        if not 0 < self.seconds < math.inf:
-            raise RequestError("every", self.seconds, "a time above 0 s")
+        refuse_no_time("every", self.seconds)
 
     @property
     def name(self) -> str:
@@ -229,17 +227,14 @@ class Auto(_Weighing):
 
     def __post_init__(self) -> None:
         """Raise a RequestError that names the attribute."""
-        if self.mtbf_s is not None and not 0 < self.mtbf_s < math.inf:
-            raise RequestError("mtbf_s", self.mtbf_s, "a time above 0 s")
+        if self.mtbf_s is not None:
+            refuse_no_time("mtbf_s", self.mtbf_s)
         if not 0 < self.overhead < 1:
             raise RequestError("overhead", self.overhead, "a share between 0 and 1")
 
     def interval_s(self, facts: SaveFacts) -> Number:
         """Young's, or the least."""
-        if self.mtbf_s is None:
-            mtbf_s = facts.mttp_s
-        else:
-            mtbf_s = self.mtbf_s
+        mtbf_s = self.mtbf_s or facts.mttp_s
         return maximum(young_s(facts.save_s, mtbf_s), self.least_s(facts))
 
     def least_s(self, facts: SaveFacts) -> Number:

@@ -30,7 +30,7 @@ from deepvm.core.preemption.deadlines import (
     parse_deadline_policy,
 )
 from deepvm.core.preemption.offline_optimum import least_cost
-from deepvm.core.units import format_seconds
+from deepvm.core.units import format_seconds, refuse_no_time
 from deepvm.errors import RequestError
 from deepvm.simulator.traces.trace import Trace, check_nodes
 
@@ -63,11 +63,9 @@ class DeadlineJob:
         Raises:
             RequestError: naming the attribute as the command line does.
         """
-        if not 0 < self.work_s < math.inf:
-            raise RequestError("work", self.work_s, "a time above 0")
+        refuse_no_time("work", self.work_s)
         for option in ("restart", "save_every", "save", "backup"):
-            if not 0 <= (value := getattr(self, f"{option}_s")) < math.inf:
-                raise RequestError(option, value, "a time from 0 s")
+            refuse_no_time(option, getattr(self, f"{option}_s"), zero=True)
         if not self.save_every_s and (self.save_s or self.backup_s):
             raise RequestError(
                 "save_every", self.save_every_s, "a time above 0 s with --save or --backup"

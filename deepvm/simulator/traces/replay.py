@@ -27,6 +27,7 @@ import numpy as np
 from deepvm.core.arrays import FloatArray
 from deepvm.core.preemption.preemption_estimators import Lifetimes, LomaxHistory
 from deepvm.core.preemption.savepolicy import SaveFacts, SavePolicy, parse_policy, whole_steps
+from deepvm.core.units import refuse_no_time
 from deepvm.errors import RequestError
 from deepvm.simulator.traces.trace import TraceLives
 
@@ -289,5 +290,4 @@ def _policy(name: str) -> SavePolicy | None:
 
 def _check(**times: float) -> None:
     for name, value in times.items():
-        if not 0 < value < math.inf:
-            raise RequestError(name, value, "a time above 0 s")
+        refuse_no_time(name, value)
