@@ -194,8 +194,3 @@ class Board:
         """Close it; twice is harmless."""
         self.words.release()
         self._map.close()
-
-
-def rank_place(local_rank: int) -> int:
-    """Index of the first number of a local rank."""
-    return _RANK_AT + local_rank * _RANK_WORDS

@@ -10,7 +10,7 @@ spot): an offer that is merely good stays.
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -86,22 +86,16 @@ def windows_below(
     known are left out.
     """
     points = sorted(changes, key=lambda c: c.at_s)
-    kept = count = place = 0
-    held: Decimal | None = None
+    moments = [c.at_s for c in points]
+    kept = count = 0
     for number in range(int((end_s - start_s) // for_s)):
         begins = start_s + number * for_s
         ends = start_s + (number + 1) * for_s
-        while place < len(points) and points[place].at_s <= begins:
-            held = points[place].usd_per_hour
-            place = place + 1
-        inside = [] if held is None else [held]
-        while place < len(points) and points[place].at_s < ends:
-            held = points[place].usd_per_hour
-            place = place + 1
-            inside.append(held)
+        first = max(bisect_right(moments, begins) - 1, 0)  # which holds when the window begins
+        inside = [c.usd_per_hour for c in points[first : bisect_left(moments, ends)]]
         if inside:
-            count = count + 1
-            kept = kept + (max(inside) <= most)
+            count += 1
+            kept += max(inside) <= most
     return kept, count
 
 

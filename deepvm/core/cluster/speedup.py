@@ -112,38 +112,31 @@ class RingSpeedup(SpeedupCurve):
 
     @classmethod
     def fit(cls, points: Sequence[tuple[float, float]]) -> RingSpeedup:
-        """Least squares of the relative error of S(n) for n > 1, with c, l >= 0, to 7 digits.
+        """Least squares of the relative error of S(n) for n > 1, with c, l >= 0, to 7 digits."""
+        # Slow to import, and only measurements need it
+        from scipy.optimize import least_squares
 
-        Starts from the least squares of n/S(n) - 1, which is linear in c and l; then Gauss-Newton
-        steps, halved until they help.
-        """
         n, s = np.array(points, dtype=np.float64).T
         basis = np.column_stack([(n - 1.0) / n, n - 1.0])
 
         def error(costs: FloatArray) -> FloatArray:
             return np.asarray(n / (1.0 + basis @ costs) / s - 1.0)
 
-        def improved(best: FloatArray, used: list[int]) -> FloatArray:
-            for _ in range(50):
-                now = error(best)
-                slope = (-basis * ((now + 1.0) ** 2 * s / n)[:, None])[:, used]
-                step = np.zeros(2)
-                step[used] = np.linalg.lstsq(slope, -now, rcond=None)[0]
-                for halving in range(20):
-                    moved = np.maximum(best + step / 2**halving, 0.0)
-                    if error(moved) @ error(moved) < now @ now:
-                        break
-                else:
-                    break
-                best = moved
-            return best
+        def slope(costs: FloatArray) -> FloatArray:
+            return np.asarray(-basis * ((error(costs) + 1.0) ** 2 * s / n)[:, None])
 
+        # n/S(n) - 1 is linear in both costs. There may be a best ring on an axis and another off
+        # it, so the search also starts from both axes.
         linear = np.maximum(np.linalg.lstsq(basis, n / s - 1.0, rcond=None)[0], 0.0)
-        # Steps can get stuck at 0, so each cost is also fitted alone, and both from there and from
-        # between: there may be a best ring on an axis and another off it.
-        found = [improved(linear, [0, 1]), improved(np.zeros(2), [0]), improved(np.zeros(2), [1])]
-        found += [improved(costs, [0, 1]) for costs in (*found[1:], (found[1] + found[2]) / 2)]
-        best = min(found, key=lambda costs: float(error(costs) @ error(costs)))
+        starts = [linear, *np.diag(np.maximum(linear, 0.1)), linear + 0.1]
+        fits = [
+            least_squares(
+                error, start, slope, (0, np.inf), "dogbox", ftol=1e-15, xtol=1e-15, gtol=1e-15
+            )
+            for start in starts
+        ]
+        # Of rings that are as good, as for a single point, the first
+        best = min(fits, key=lambda fit: round(float(fit.cost), 12)).x
         # Beyond seven digits the end of the search differs between processors.
         return cls(*(float(f"{cost:.7g}") for cost in best))
 

@@ -102,12 +102,12 @@ class Row:
     @property
     def weights(self) -> FloatArray:
         """How much 1 % of each part counts in the throughput, (parts,)."""
-        return np.asarray(
-            weights(*(np.array([v]) for v in (self.sync_share, self.log_local, self.log_vms)))[0]
-        )
+        return weights(self.sync_share, self.log_local, self.log_vms)
 
 
-def weights(sync_share: FloatArray, log_local: FloatArray, log_vms: FloatArray) -> FloatArray:
+def weights(
+    sync_share: FloatArray | float, log_local: FloatArray | float, log_vms: FloatArray | float
+) -> FloatArray:
     """By how many per cent the throughput changes with 1 % of each part, (n, parts).
 
     ``log_local``, ``log_vms``: logarithms of the GPUs of one VM and of the number of VMs.

@@ -93,17 +93,11 @@ class StepTimeLaw:
         """Samples a second of all GPUs."""
         return gpus * batch / self.step_s(nodes, gpus, batch)
 
-    def slower(self, compute: float, network: float) -> StepTimeLaw:
-        """The law with T_grad and T_sync multiplied by these factors."""
-        return replace(
-            self,
-            grad_fixed=self.grad_fixed * compute,
-            grad_per_sample=self.grad_per_sample * compute,
-            local_fixed=self.local_fixed * network,
-            local_per_gpu=self.local_per_gpu * network,
-            network_fixed=self.network_fixed * network,
-            network_per_gpu=self.network_per_gpu * network,
-        )
+    def slower(self, factor: float) -> StepTimeLaw:
+        """The law with all times multiplied by a factor."""
+        shape = {"overlap": self.overlap, "straggling": self.straggling}
+        times = {name: value * factor for name, value in asdict(self).items()}
+        return StepTimeLaw(**(times | shape))
 
 
 @dataclass(frozen=True)
@@ -304,7 +298,7 @@ def _fitted(steps: Steps) -> StepTimeLaw:
         found = sorted(
             (_search(scaled, values, used) for _, values in found[:2]), key=lambda pair: pair[0]
         )
-    law = _law(found[0][1], used).slower(second, second)
+    law = _law(found[0][1], used).slower(second)
     law = replace(law, grad_per_sample=law.grad_per_sample / sample)
     return StepTimeLaw(*(float(f"{value:.6g}") for value in astuple(law)))
 

@@ -78,7 +78,7 @@ def test_one_gpu_waits_for_none(law: StepTimeLaw, batch: float) -> None:
 @given(law=laws, factor=st.floats(0.01, 100.0))
 def test_units_do_not_matter(law: StepTimeLaw, factor: float) -> None:
     n, gpus, batch = grid((8.0, 64.0))
-    slow = law.slower(factor, factor).step_s(n, gpus, batch)
+    slow = law.slower(factor).step_s(n, gpus, batch)
     assert slow == pytest.approx(factor * law.step_s(n, gpus, batch))
 
 
@@ -101,7 +101,7 @@ def test_a_known_law_is_found_again_within_what_was_measured(
     law: StepTimeLaw, exponent: int
 ) -> None:
     unit = 10.0**exponent  # seconds or milliseconds: the search does not care
-    law = law.slower(unit, unit)
+    law = law.slower(unit)
     found = fit_steps(by_law(law, *grid((8.0, 32.0, 128.0, 512.0))))
     assert found.error < 0.02
     n, gpus, batch = (
