@@ -29,7 +29,10 @@ class UnreachableError(CheckpointError):
 
 
 class Link:
-    """An authenticated connection, for one thread at a time; ``welcome``: its last answer."""
+    """An authenticated connection, for one thread at a time.
+
+    ``welcome``: the node's last answer. ``reads_memory``: the node reads this process's memory.
+    """
 
     def __init__(
         self, address: Endpoint, token: Token | bytes, *, limit_s: float = _CONNECT_S
@@ -41,6 +44,7 @@ class Link:
         """
         self._greeting: Mapping[str, Any] = {}  # a pooled link is not introduced twice
         self.welcome: Mapping[str, Any] = {}
+        self.reads_memory = False
         known = token if isinstance(token, Token) else Token(token)
         try:
             sock = address.open(limit_s)

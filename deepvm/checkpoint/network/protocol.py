@@ -62,6 +62,7 @@ class Kind(IntEnum):
     STATE = 34
     PING = 35
     PONG = 36
+    READ = 37
     LIST = 40
     VERSIONS = 41
     MANIFEST = 42
@@ -148,6 +149,24 @@ class Channel:
         point(label)
         self._socket.sendall(payload)
 
+    def send_range(
+        self, offset: int, payload: memoryview, *, label: str, limit_s: float = FRAME_S
+    ) -> None:
+        """As :meth:`send_data`, to a node that reads the bytes from this process's memory."""
+        head = _DATA.pack(offset, len(payload), crc32(payload))
+        point(label)
+        self.send(Kind.READ, head, limit_s=limit_s)
+
+    def direct(self, seen: object) -> bool:
+        """Whether nothing stands between the two ends, which are on one machine.
+
+        ``seen``: the address of this end as the other one sees it. A proxy has another one.
+        """
+        with contextlib.suppress(OSError, ValueError):  # a stream over MPI has no port
+            host, port, *_ = self._socket.getsockname()
+            return self._plain and self.within_machine and seen == f"{host}:{port}"
+        return False
+
     def header(self, *, idle_s: float, frame_s: float = FRAME_S) -> tuple[Kind, int]:
         """Wait ``idle_s`` for a frame and then ``frame_s`` for the rest of its header.
 
@@ -186,8 +205,8 @@ class Channel:
         """Read a frame other than ``DATA``. Raises OSError."""
         return self.rest(*self.header(idle_s=idle_s), most=most)
 
-    def data_header(self, length: int) -> DataHeader:
-        """Read the binary part of a ``DATA`` frame.
+    def data_header(self, length: int, *, payload: bool = True) -> DataHeader:
+        """Read the binary part of a frame that ``payload`` follows: ``DATA``, else ``READ``.
 
         Raises OSError: its length is wrong, or more than a chunk.
         """
@@ -196,7 +215,8 @@ class Channel:
             raise BrokenError(f"DATA of {length} bytes")
         self.read_into(view, limit_s=FRAME_S)
         header = DataHeader(*_DATA.unpack(view))
-        if header.length != length - _DATA.size or not 0 < header.length <= CHUNK_BYTES:
+        following = header.length if payload else 0
+        if following != length - _DATA.size or not 0 < header.length <= CHUNK_BYTES:
             raise BrokenError(
                 f"DATA of {length} bytes that says it has {header.length}, of at most {CHUNK_BYTES}"
             )

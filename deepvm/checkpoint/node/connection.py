@@ -11,6 +11,7 @@ from deepvm.checkpoint.files.file_names import check_job, whole_job
 from deepvm.checkpoint.format.crc_combine import HASHED_BYTES, CrcPiece, total
 from deepvm.checkpoint.format.layout import Layout
 from deepvm.checkpoint.format.manifest import CommitRecord
+from deepvm.checkpoint.network.memory_file import TrainerMemory
 from deepvm.checkpoint.network.protocol import (
     FRAME_S,
     MOST_BODY,
@@ -67,6 +68,7 @@ class Connection:
         self.epoch = 0
         self._proven = False
         self._reservation: Reservation | None = None
+        self._memory: TrainerMemory | None = None
 
     def run(self, proven: Callable[[], None]) -> None:
         """Serve until the peer leaves or breaks the protocol; ``proven`` may raise Refused."""
@@ -90,7 +92,14 @@ class Connection:
                 _LOG.exception("%s: internal error", self.peer)
         finally:
             self._registry.leave(self)
+            self._forget_memory()
             self._channel.close()
+
+    def _forget_memory(self) -> None:
+        """Let the trainer's memory go, which may be freed only now."""
+        if self._memory is not None:
+            self._memory.close()
+            self._memory = None
 
     def _refuse(self, code: str, why: Exception | str) -> bool:
         """Tell the peer why, if it still listens, and the log at a limited rate.
@@ -108,8 +117,8 @@ class Connection:
 
     def _answer(self) -> None:
         kind, length = self._channel.header(idle_s=_IDLE_S)
-        if kind is Kind.DATA:
-            self._data(length)
+        if kind in (Kind.DATA, Kind.READ):
+            self._data(length, shared=kind is Kind.READ)
             return
         role, answer = self._ANSWERS.get(kind, ("nobody", None))
         if answer is None or role not in ("", self._role) or not (self._role or kind is Kind.HELLO):
@@ -152,7 +161,8 @@ class Connection:
         lease_s = self._registry.lease_s
         persists = self._registry.persists and not lacks
         answer = {"layout": known, "persists": persists, "lacks": lacks, "lease_s": lease_s}
-        self._channel.send(Kind.WELCOME, {**answer, "node": self._registry.identity})
+        answer |= {"node": self._registry.identity, "peer": self.peer}
+        self._channel.send(Kind.WELCOME, answer)
 
     def _begin(self, job: str, epoch: int) -> None:
         """A generation of a job speaks. Raises Refused: a newer one has started."""
@@ -188,6 +198,7 @@ class Connection:
         if "attempt" in body:
             attempt_number = _whole(body, "attempt")
         self._reservation = None
+        self._forget_memory()
         best = body.get("best") is True
         answer = self._registry.reserve(
             self, number, attempt_id, attempt_number=attempt_number, hold=hold, best=best
@@ -201,15 +212,23 @@ class Connection:
         with self._registry.changed:
             received = list(islice(answer.version.received[self.rank], MOST_MISSING))
         point("node.before-credit")
-        self._channel.send(Kind.CREDIT, {"version": number, "received": received})
+        if self._channel.within_machine:
+            self._memory = TrainerMemory.open(body.get("memory"))
+        memory = self._memory is not None
+        self._channel.send(Kind.CREDIT, {"version": number, "received": received, "memory": memory})
 
-    def _data(self, length: int) -> None:
-        header = self._channel.data_header(length)
+    def _data(self, length: int, *, shared: bool) -> None:
+        """Receive a piece; ``shared``: by reading it from the trainer's memory."""
+        header = self._channel.data_header(length, payload=not shared)
         if self._reservation is None:
             raise BrokenError("DATA before CREDIT")
+        if shared and self._memory is None:
+            raise BrokenError("READ of memory that was not named")
         claim = self._registry.claim(
             self, self._reservation, header.offset, header.offset + header.length
         )
+        if claim is None and shared:
+            return
         if claim is None:
             # Discarded through a small buffer: many connections may send what is here already.
             sink = memoryview(bytearray(min(header.length, _SINK_BYTES)))
@@ -218,7 +237,11 @@ class Connection:
             return
         verified: Sequence[CrcPiece] | None = None
         try:
-            reader = self._channel.reader(claim.view, HASHED_BYTES, limit_s=FRAME_S)
+            if shared:
+                assert self._memory is not None
+                reader = self._memory.reader(claim.view, header.offset, HASHED_BYTES)
+            else:
+                reader = self._channel.reader(claim.view, HASHED_BYTES, limit_s=FRAME_S)
             pieces = claim.version.index.cuts.pieces(claim.view, claim.start, reader)
             point("node.mid-chunk")
             verified = pieces if total(pieces) == header.crc else None
@@ -237,6 +260,7 @@ class Connection:
                 "stale", f"version {number} of {self.job!r} is not being received here"
             )
         reply = self._registry.commit(self._reservation)
+        self._forget_memory()
         point("node.before-ack")
         self._channel.send(Kind.ACK, reply)
         point("node.after-ack")

@@ -24,6 +24,7 @@ from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.network.ack_poller import AckPoller, PendingVersion
 from deepvm.checkpoint.network.client import Link, unreachable
 from deepvm.checkpoint.network.endpoint import Address, Endpoint
+from deepvm.checkpoint.network.memory_file import location_of
 from deepvm.checkpoint.network.protocol import (
     FRAME_S,
     MOST_DOCUMENT,
@@ -397,6 +398,9 @@ class TcpTier(Tier):
         }
         if barrier is not None and barrier.hold is not None:
             question["hold"] = barrier.hold
+        memory = location_of(shard.image)
+        if memory is not None and all(k.channel.direct(k.welcome.get("peer")) for k in links):
+            question["memory"] = memory
         received = []
         for link in links:
             answer = link.call(Kind.RESERVE, question, limit_s=_left(deadline, self._limit_s))
@@ -405,6 +409,7 @@ class TcpTier(Tier):
                 raise TierBusyError(f"{self.url}: no room for version {shard.version}: {why}")
             if answer.kind is not Kind.CREDIT:
                 raise unexpected(answer)
+            link.reads_memory = "memory" in question and answer.body.get("memory") is True
             received.append(_ranges(answer, "received"))
         return received[0]
 
@@ -463,7 +468,10 @@ class TcpTier(Tier):
                         break
                     shard.ready(end)
                     limit_s = _left(deadline, self._limit_s)
-                    link.channel.send_data(
+                    transmit = link.channel.send_data
+                    if link.reads_memory:
+                        transmit = link.channel.send_range
+                    transmit(
                         start, shard.image[start:end], label="sender.mid-chunk", limit_s=limit_s
                     )
                 # All of this connection is verified before the other one commits

@@ -17,6 +17,7 @@ import tempfile
 import threading
 import time
 import traceback
+import zlib
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
@@ -39,7 +40,7 @@ from deepvm.checkpoint.node.flusher import Flusher
 from deepvm.checkpoint.node.server import Node, NodeSettings
 from deepvm.checkpoint.snapshot import host_buffer, snapshotter
 from deepvm.checkpoint.snapshot.host_buffer import Slot
-from deepvm.checkpoint.tiers import replicated
+from deepvm.checkpoint.tiers import replicated, tcp
 from deepvm.checkpoint.tiers.base import Tier
 from deepvm.checkpoint.tiers.file import FileTier
 from deepvm.checkpoint.tiers.replicated import ReplicatedTier
@@ -137,6 +138,9 @@ def digest_of_file(path: Path) -> str:
 
 def tiers(order: dict[str, Any]) -> list[Tier]:
     made: list[Tier] = []
+    # Half of the jobs send their bytes, the nodes of the others read the trainer's memory
+    if zlib.crc32(order["job"].encode()) % 2:
+        tcp.location_of = lambda image: None
     session = order.get("session") or f"{os.getpid()}-{time.monotonic_ns()}"
     if order.get("url"):
         made.append(TcpTier(order["url"], session, TOKEN, wire_bytes=8192, limit_s=5.0))
