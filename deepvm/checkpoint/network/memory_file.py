@@ -48,8 +48,11 @@ class MemoryFile(mmap.mmap):
 
 
 def location_of(image: memoryview) -> Mapping[str, Any] | None:
-    """Where another process finds the bytes of an image; None: it cannot read them."""
-    return image.obj.location if isinstance(image.obj, MemoryFile) else None
+    """Where another process finds an image, which must be a whole file; None: nowhere."""
+    memory = getattr(image, "obj", None)  # the part of a striped version is no memoryview
+    if isinstance(memory, MemoryFile) and len(memory) == len(image):
+        return memory.location
+    return None
 
 
 class TrainerMemory:

@@ -42,8 +42,9 @@ def test_what_is_read_is_what_was_written(start: int, length: int) -> None:
 def test_an_image_knows_its_memory() -> None:
     memory = filled()
     view = memoryview(memory)
-    assert location_of(view) == location_of(view[5:10]) == memory.location
-    assert location_of(memoryview(bytearray(5))) is None
+    assert location_of(view) == memory.location
+    # Its bytes would be looked for at other places
+    assert location_of(view[5:10]) is None and location_of(memoryview(bytearray(5))) is None
     view.release()
 
 
