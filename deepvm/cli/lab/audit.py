@@ -68,7 +68,7 @@ def audit(
     from deepvm.errors import RequestError
     from deepvm.lab.certify.certifier import certify
     from deepvm.lab.certify.subject import Subject
-    from deepvm.reports.lab.lab_tables import print_certificate
+    from deepvm.reports.text import print_text
 
     words = list(arguments or ())
     try:
@@ -81,7 +81,11 @@ def audit(
         found = certify(
             subject, kills=kills, write_kills=write_kills, seed=seed, out=out, report=say
         )
-    print_as(output, lambda: print_certificate(found), lambda: document_of(Audit, found))
+    print_as(
+        output,
+        lambda: print_text("certificate", certificate=found),
+        lambda: document_of(Audit, found),
+    )
     for text in found.notes:
         note(text)
     if out is not None:  # last: a full disk hides no verdict

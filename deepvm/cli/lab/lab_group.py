@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -119,11 +120,12 @@ def _report(out: Path, output: str) -> CheckedRuns:
     from deepvm.documents.outputs.lab import LabReport
     from deepvm.lab.checked import check as check_runs
     from deepvm.reports.lab.files import PAGE, write_all
-    from deepvm.reports.lab.lab_tables import print_run
     from deepvm.reports.lab.summary import LabSummary
+    from deepvm.reports.text import print_text
 
     summary = LabSummary.of(*check_runs(out))
-    print_as(output, lambda: print_run(summary), lambda: document_of(LabReport, summary))
+    table = partial(print_text, "lab_run", also="-o csv", summary=summary)
+    print_as(output, table, lambda: document_of(LabReport, summary))
     missing = write_all(out, summary)  # last: a full disk hides no answer
     if missing:
         note(missing)
@@ -142,10 +144,12 @@ def check(folder: Dir, output: Output = "table") -> None:
     from deepvm.documents.build import document_of
     from deepvm.documents.outputs.lab import LabCheck
     from deepvm.lab import checked as audit
-    from deepvm.reports.lab.lab_tables import print_checked
+    from deepvm.lab.audit.gates import GATES
+    from deepvm.reports.text import print_text
 
     checked, _ = audit.check(folder, published=True)
-    print_as(output, lambda: print_checked(checked), lambda: document_of(LabCheck, checked))
+    table = partial(print_text, "lab_check", checked=checked, gates=GATES)
+    print_as(output, table, lambda: document_of(LabCheck, checked))
     _refuse_incomplete(folder, checked)
     if checked.failures:
         raise typer.Exit(1)
@@ -180,8 +184,9 @@ def selftest(output: Output = "table") -> None:
     _need_torch()
     from deepvm.documents.build import document_of
     from deepvm.documents.outputs.lab import LabSelftest
+    from deepvm.lab.audit.gates import GATES
     from deepvm.lab.selftest import CONTROLS, run_all
-    from deepvm.reports.lab.lab_tables import print_controls
+    from deepvm.reports.text import print_text
 
     with (
         cleaning_up(),
@@ -189,7 +194,8 @@ def selftest(output: Output = "table") -> None:
         Progress(len(CONTROLS), "negative controls") as progress,
     ):
         controls = run_all(Path(folder), lambda _: progress.advance(1))
-    print_as(output, lambda: print_controls(controls), lambda: document_of(LabSelftest, controls))
+    table = partial(print_text, "lab_selftest", controls=controls, gates=GATES)
+    print_as(output, table, lambda: document_of(LabSelftest, controls))
     if not all(one.right for one in controls):
         raise typer.Exit(1)
 
@@ -204,7 +210,8 @@ def list_all(output: Output = "table") -> None:
     from deepvm.documents.build import document_of
     from deepvm.documents.outputs.lab import LabList
     from deepvm.lab.listing import listing
-    from deepvm.reports.lab.lab_tables import print_listing
+    from deepvm.reports.text import print_text
 
     entries = listing()
-    print_as(output, lambda: print_listing(entries), lambda: document_of(LabList, entries))
+    table = partial(print_text, "lab_list", also="-o csv", entries=entries)
+    print_as(output, table, lambda: document_of(LabList, entries))

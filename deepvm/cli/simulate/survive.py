@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import MISSING, dataclass, replace
 from datetime import datetime, timezone
 from decimal import Decimal
+from functools import partial
 from typing import TYPE_CHECKING
 
 from deepvm.cli.output import Output, note, print_as, say
@@ -57,8 +58,9 @@ def survive(flags: SurviveFlags, output: Output = "table") -> None:
     Example: deepvm survive --instance-type p4d.24xlarge --count 8 --for 4h
     """
     from deepvm.catalog.market.build_catalog import MarketRequest
+    from deepvm.core.lifetimes import BANDS
     from deepvm.documents.outputs.simulation import Survive
-    from deepvm.reports.simulation.survive import print_answer
+    from deepvm.reports.text import print_text
     from deepvm.services.open_catalogs import market_of
     from deepvm.simulator.survival.evidence import answer
 
@@ -89,7 +91,9 @@ def survive(flags: SurviveFlags, output: Output = "table") -> None:
         score=_score(loaded, kind, flags.count, request, place.zone),
         prices=_prices(loaded, kind, folder, days, for_s, place.zone, most),
     )
-    print_as(output, lambda: print_answer(found), lambda: document_of(Survive, found))
+    band = None if found.band is None else BANDS[found.band]
+    table = partial(print_text, "survive", answer=found, band=band)
+    print_as(output, table, lambda: document_of(Survive, found))
 
 
 def _check_cloud(catalog: str, option: str) -> None:

@@ -124,6 +124,7 @@ def show(
     """
     from deepvm.documents.outputs.simulation import Traces
     from deepvm.reports.simulation import traces as report
+    from deepvm.reports.text import print_text
     from deepvm.simulator.traces.trace import check_nodes, pools_of, read_traces
 
     traces = read_traces(files, note)
@@ -131,7 +132,7 @@ def show(
     rows = report.show_rows(traces, nodes)
     print_as(
         output,
-        lambda: report.print_show(rows),
+        lambda: print_text("traces_show", also="-o csv", traces=rows),
         lambda: document_of(Traces, {"traces": rows}),
     )
     if plot:

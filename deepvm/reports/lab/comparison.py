@@ -26,27 +26,28 @@ class AcceptedSuite:
         """Of an attribute of :class:`Cost`, of the runs of which it is known."""
         values = [getattr(cost, name) for cost in self.runs.get(variant, ())]
         known = [value for value in values if value is not None]
-        if known:
-            return fmean(known)
-        return None
+        return fmean(known) if known else None
 
     def change(self, variant: str, other: str) -> float | None:
         """Of goodput, by seeds."""
-        ratio = ratio_of(self.runs.get(variant, ()), self.runs.get(other, ()))
-        if ratio is None:
+        if variant not in self.runs or other not in self.runs:
             return None
-        return ratio.mean - 1
+        return ratio_of(self.runs[variant], self.runs[other]).mean - 1
+
+    @property
+    def pairs(self) -> list[tuple[Cost, Cost]]:
+        """The overlapped and the blocking run of each seed."""
+        return list(zip(self.runs[OVERLAPPED], self.runs[BLOCKING], strict=True))
 
     @property
     def gains(self) -> dict[int, float]:
         """Goodput of overlapped over that of blocking, by seed."""
-        pairs = zip(self.runs[OVERLAPPED], self.runs[BLOCKING], strict=True)
-        return {one.seed: one.goodput / two.goodput for one, two in pairs}
+        return {one.seed: one.goodput / two.goodput for one, two in self.pairs}
 
     @property
     def gain(self) -> Estimate:
         """Over all seeds."""
-        return Estimate.of_ratios(list(self.gains.values()))
+        return ratio_of(self.runs[OVERLAPPED], self.runs[BLOCKING])
 
     @property
     def gain_percent(self) -> float:
@@ -55,17 +56,13 @@ class AcceptedSuite:
     @property
     def saved_stall_s(self) -> float:
         """By overlapped, a run."""
-        pairs = zip(self.runs[OVERLAPPED], self.runs[BLOCKING], strict=True)
-        return fmean(two.stall_s - one.stall_s for one, two in pairs)
+        return fmean(two.stall_s - one.stall_s for one, two in self.pairs)
 
 
-def ratio_of(costs: Sequence[Cost], others: Sequence[Cost]) -> Estimate | None:
+def ratio_of(costs: Sequence[Cost], others: Sequence[Cost]) -> Estimate:
     """Of the goodputs of runs, pair by pair."""
-    pairs = zip(costs, others, strict=False)
-    ratios = [cost.goodput / other.goodput for cost, other in pairs]
-    if ratios:
-        return Estimate.of_ratios(ratios)
-    return None
+    pairs = zip(costs, others, strict=True)
+    return Estimate.of_ratios([cost.goodput / other.goodput for cost, other in pairs])
 
 
 @dataclass(frozen=True)
@@ -88,10 +85,7 @@ class Group:
     def gain_by_seed(self) -> Estimate | None:
         """Per cent: suites are chosen, seeds are drawn."""
         gains = [one.gains for one in self.suites]
-        if gains:
-            seeds = set.intersection(*map(set, gains))
-        else:
-            seeds = set[int]()
+        seeds = set.intersection(*map(set, gains)) if gains else ()
         if len(seeds) < 2:
             return None
         means = [fmean(own[seed] for own in gains) for seed in sorted(seeds)]

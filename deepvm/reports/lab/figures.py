@@ -31,9 +31,7 @@ def over_reference(summary: LabSummary, suite: SuiteResult) -> Mapping[str, Esti
     for name in suite.variants:
         pair = summary.complete(suite, [summary.reference, name])
         if name != summary.reference and pair:
-            ratio = ratio_of(pair[name], pair[summary.reference])
-            assert ratio is not None
-            ratios[name] = ratio
+            ratios[name] = ratio_of(pair[name], pair[summary.reference])
     return ratios
 
 
@@ -43,8 +41,9 @@ def goodput_figure(summary: LabSummary) -> Figure:
     Raises MissingExtraError.
     """
     suites = [over_reference(summary, suite) for suite in summary.suites]
-    names = list(dict.fromkeys(name for ratios in suites for name in ratios))
-    names = [name for name in names if name not in REFERENCES]
+    names = [
+        n for n in dict.fromkeys(name for own in suites for name in own) if n not in REFERENCES
+    ]
     count = max(len(names), 1)
     with drawing(max(6.0, 1.2 + 0.4 * len(suites) * count), 3.8) as (figure, axes):
         width = _WIDTH / count
@@ -126,8 +125,10 @@ def write_figures(out: Path, summary: LabSummary) -> Sequence[str]:
 
     Raises MissingExtraError, DataError.
     """
-    figures = {name: draw(summary) for name, draw in FIGURES.items()}
-    files = {f"{name}.{form}": name for name in figures for form in ("png", "svg")}
-    for file, name in files.items():
-        save_picture(figures[name], out / file)
-    return list(files)
+    files = []
+    for name, draw in FIGURES.items():
+        figure = draw(summary)
+        for file in (f"{name}.png", f"{name}.svg"):
+            save_picture(figure, out / file)
+            files.append(file)
+    return files

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from deepvm.documents.build import document_of
-from deepvm.documents.outputs.lab import LabSuite, PublishedSuite, rounded
+from deepvm.documents.build import With, document_of
+from deepvm.documents.outputs.lab import PublishedSuite, rounded
 from deepvm.errors import MissingExtraError
 from deepvm.io.atomic_write import write_bytes
 from deepvm.lab.audit.publication import publishable
@@ -66,15 +66,12 @@ def _texts(summary: LabSummary) -> Iterator[tuple[str, str]]:
     for suite in summary.suites:
         document = suite_document(summary, suite)
         yield publishable(suite, "json"), f"{json.dumps(document, indent=1, allow_nan=False)}\n"
-        yield publishable(suite, "md"), _markdown(summary, suite)
+        config = summary.config_of(suite)
+        text = render_markdown("suite.md.j2", summary=summary, suite=suite, config=config)
+        yield publishable(suite, "md"), text
     yield "summary.csv", to_csv(*_summary(summary.suites))
     yield "detailed_table.csv", to_csv(*_detailed(summary))
     yield "analysis.md", analysis(summary)
-
-
-def _markdown(summary: LabSummary, suite: SuiteResult) -> str:
-    config = summary.config_of(suite)
-    return render_markdown("suite.md.j2", summary=summary, suite=suite, config=config)
 
 
 def suite_document(summary: LabSummary, suite: SuiteResult) -> dict[str, Any]:
@@ -89,9 +86,8 @@ def suite_document(summary: LabSummary, suite: SuiteResult) -> dict[str, Any]:
         }
         for cost in suite.costs
     ]
-    values: Mapping[str, Any] = {key: getattr(suite, key) for key in LabSuite.__annotations__}
     made = {"environment": summary.environment, "made": summary.made}
-    return document_of(PublishedSuite, {**values, **made, "config": config, "runs": runs})
+    return document_of(PublishedSuite, With(suite, **made, config=config, runs=runs))
 
 
 def _summary(suites: Sequence[SuiteResult]) -> tuple[Sequence[str], list[list[Any]]]:
@@ -102,19 +98,16 @@ def _summary(suites: Sequence[SuiteResult]) -> tuple[Sequence[str], list[list[An
     for suite in suites:
         for variant in suite.variants.values():
             names = [suite.dataset, suite.model, suite.failure, variant.name]
-            goodput = [rounded(value) for value in _values(variant.estimate("goodput"))]
-            means = [rounded(variant.mean(name)) for name in _MEASURED]
             runs = [len(variant.costs), len(variant.passing)]
+            figures = [*_values(variant.estimate("goodput")), *map(variant.mean, _MEASURED)]
             ratio = variant.over_blocking
-            pairs = None if ratio is None else ratio.n
-            rows.append([*names, *runs, *goodput, *means, *_values(ratio), pairs, variant.verdict])
+            over = [*_values(ratio), ratio and ratio.n]
+            rows.append([*names, *runs, *map(rounded, figures), *over, variant.verdict])
     return header, rows
 
 
 def _values(estimate: Estimate | None) -> list[float | None]:
-    if estimate is None:
-        return [None] * 3
-    return [estimate.mean, estimate.low, estimate.high]
+    return [None] * 3 if estimate is None else [estimate.mean, estimate.low, estimate.high]
 
 
 def _detailed(summary: LabSummary) -> tuple[Sequence[str], list[list[Any]]]:
@@ -124,7 +117,7 @@ def _detailed(summary: LabSummary) -> tuple[Sequence[str], list[list[Any]]]:
     for suite in summary.suites:
         for cost in suite.costs:
             names = [suite.dataset, suite.model, suite.failure, cost.variant, cost.seed, cost.run]
-            verdict = "pass" if cost.passed else "fail"
             values = [getattr(cost, name) for name in measured]
+            verdict = "pass" if cost.passed else "fail"
             rows.append([*names, *values, verdict, summary.reason(cost)])
     return [*_NAMES, "seed", "run", *measured, "audit", "reason"], rows

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from decimal import Decimal
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from deepvm.catalog.signals.signal import HISTORY, ON_DEMAND, SPOT, base
@@ -16,15 +17,14 @@ from deepvm.documents.outputs import plans as outputs
 from deepvm.io.times import format_time
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import Comparison, cloud_name
+from deepvm.reports.plans.measuring import measure_command
 from deepvm.reports.plans.sources import doubts, quota_needs
 from deepvm.reports.plans.words import risk_of
 
 if TYPE_CHECKING:
     from deepvm.catalog.market.open_markets import Placement
-    from deepvm.core.training.speed import Training
     from deepvm.planner.explain import WhyNot
     from deepvm.planner.job_forecast import Work
-    from deepvm.planner.measurement import NextMeasurement
 
 EXPLAIN_VERSION = "deepvm.explain/1"
 
@@ -34,9 +34,7 @@ def document(answer: Recommendations, why: WhyNot | None = None) -> dict[str, An
     request = answer.request
     catalog = _effective(answer)
     change = answer.next_change
-
-    def values(r: Recommendation | None) -> Any:
-        return _configuration(r, catalog)
+    values = partial(_configuration, catalog=catalog)
 
     more: dict[str, Any] = dict.fromkeys(_OPTIONAL, ABSENT)
     if request.training is not None or request.work is not None:
@@ -44,7 +42,10 @@ def document(answer: Recommendations, why: WhyNot | None = None) -> dict[str, An
     if answer.infeasible is not None:
         more["cheapest"] = values(answer.cheapest)
     if request.training is not None and answer:
-        more["next_measurement"] = _next_measurement(answer.next_measurement, request.training)
+        measurement = answer.next_measurement
+        more["next_measurement"] = measurement and With(
+            measurement, command=measure_command(measurement, request.training)
+        )
     if why is not None:
         more["explanation"] = _explanation(why, catalog)
     if change is not None:
@@ -119,9 +120,7 @@ def _work(work: Work, reference: InstanceType | None) -> dict[str, Any]:
 def _effective(answer: Recommendations) -> Catalog:
     """The catalog with the quotas that were applied."""
     quotas = answer.request.quotas
-    if quotas is None:
-        return answer.catalog
-    return replace(answer.catalog, quotas=quotas)
+    return answer.catalog if quotas is None else replace(answer.catalog, quotas=quotas)
 
 
 def _explanation(why: WhyNot, catalog: Catalog) -> With:
@@ -130,55 +129,49 @@ def _explanation(why: WhyNot, catalog: Catalog) -> With:
 
 def why_document(why: WhyNot) -> dict[str, Any]:
     """The JSON object of ``explain -o json``."""
-    explained = _explanation(why, why.catalog)
     written = document_of(outputs.Source, source(why.catalog))
     _add_runs(written, why.catalog)
-    unit = {"eflops_unit": why.units} if why.units else {}
+    if why.units:
+        written["eflops_unit"] = why.units
     return {
         "schema_version": EXPLAIN_VERSION,
-        **document_of(outputs.Explanation, explained),
-        "source": written | unit,
+        **document_of(outputs.Explanation, _explanation(why, why.catalog)),
+        "source": written,
     }
 
 
 def why_rows(why: WhyNot) -> tuple[list[str], list[list[Any]]]:
     """Header, and a row: the type that was asked about, its best cluster, and its gap."""
     best = why.best
-    more = {}
-    asked = {
+    more = dict(CSV_TRAINED) if why.units else {}
+    if best and best.outlook:
+        more = dict.fromkeys(CSV_EXPECTED, _EXPECTED) | more
+    row: dict[str, Any] = {
+        "asked_instance_type": why.instance_type,
+        "verdict": why.verdict,
+        **dict.fromkeys(CSV),
         "gap": why.gap,
         "matches_at_usd_per_hour": None if why.matches_at is None else float(why.matches_at),
         "reason": why.rejection.reason if why.rejection else None,
+        **dict.fromkeys(more),
     }
-    if best is not None and best.outlook is not None:
-        more = dict.fromkeys(CSV_EXPECTED, _EXPECTED)
-    trained = CSV_TRAINED if why.units else {}
     if best:
-        figures = row_of(CSV | more | trained, best)
-    else:
-        figures = {}
-    row: dict[str, Any] = {"asked_instance_type": why.instance_type, "verdict": why.verdict}
-    row |= dict.fromkeys(CSV) | asked | dict.fromkeys([*more, *trained]) | figures
+        row |= row_of(CSV | more, best)
     return list(row), [list(row.values())]
 
 
 def source(catalog: Catalog) -> With:
     """Where a catalog's figures come from, each kind of figure with when it was true."""
     about = catalog.provenance
-    names = ("measured", "measured_file", "measured_doubts")
-    more: dict[str, Any] = dict.fromkeys(names, ABSENT)
-    if about.measured:
-        more = {
-            "measured": about.measured,
-            "measured_file": about.measured_file or None,
-            "measured_doubts": about.doubts,
-        }
+    known = bool(about.measured)
     return With(
         about,
         catalog=catalog.name,
         region=catalog.region,
         eflops_unit=catalog.eflops_unit,
-        **more,
+        measured=about.measured if known else ABSENT,
+        measured_file=about.measured_file if known else ABSENT,
+        measured_doubts=about.doubts if known else ABSENT,
     )
 
 
@@ -186,47 +179,41 @@ def comparison(
     found: Comparison, why: WhyNot | None = None, placement: Placement | None = None
 ) -> dict[str, Any]:
     """Several regions: the object of the best one, with the clusters and what each region has."""
-    written = _of_regions(found, why)
+    written = document(found.answers[0], why)
+    if len(found.answers) > 1:
+        plans = [_plan_of(found, p.recommendation, p.answer) for p in found.ranked]
+        regions = [_region_of(found, answer) for answer in found.answers]
+        written |= {"configurations": plans, "regions": regions}
     if placement is not None:
         written["placement"] = document_of(outputs.Placement, placement)
     return written
 
 
-def _of_regions(found: Comparison, why: WhyNot | None) -> dict[str, Any]:
-    best = found.answers[0]
-    if len(found.answers) == 1:
-        return document(best, why)
+def _plan_of(found: Comparison, r: Recommendation, answer: Recommendations) -> dict[str, Any]:
+    values = _configuration(r, _effective(answer))
+    return _cloud(found, answer) | document_of(outputs.Configuration, values)
 
-    def of_cloud(kind: Any, item: Any, catalog: Catalog) -> Any:
-        if item is None:
-            return None
-        if found.of_several_clouds:
-            cloud = {"cloud": cloud_name(catalog)}
-        else:
-            cloud = {}
-        return cloud | document_of(kind, item)
 
-    def plan(r: Recommendation | None, answer: Recommendations) -> Any:
-        values = _configuration(r, _effective(answer))
-        return of_cloud(outputs.Configuration, values, answer.catalog)
+def _region_of(found: Comparison, answer: Recommendations) -> dict[str, Any]:
+    """What one region has."""
+    region = With(
+        answer,
+        region=answer.catalog.region,
+        source=source(answer.catalog),
+        best=None,
+        reason=answer.infeasible and answer.infeasible.reason,
+        cloud=ABSENT,
+    )
+    row = _cloud(found, answer) | document_of(outputs.RegionAnswer, region)
+    _add_runs(row["source"], answer.catalog)
+    if answer:
+        row["best"] = _plan_of(found, answer[0], answer)
+    return row
 
-    regions = []
-    for answer in found.answers:
-        region = With(
-            answer,
-            region=answer.catalog.region,
-            source=source(answer.catalog),
-            best=None,
-            reason=answer.infeasible and answer.infeasible.reason,
-            cloud=ABSENT,
-        )
-        row = of_cloud(outputs.RegionAnswer, region, answer.catalog)
-        _add_runs(row["source"], answer.catalog)
-        regions.append(row | {"best": plan(answer[0] if answer else None, answer)})
-    return document(best, why) | {
-        "configurations": [plan(p.recommendation, p.answer) for p in found.ranked],
-        "regions": regions,
-    }
+
+def _cloud(found: Comparison, answer: Recommendations) -> dict[str, Any]:
+    """The cloud of an answer, where several are compared."""
+    return {"cloud": cloud_name(answer.catalog)} if found.of_several_clouds else {}
 
 
 def _configuration(r: Recommendation | None, catalog: Catalog) -> With | None:
@@ -234,17 +221,15 @@ def _configuration(r: Recommendation | None, catalog: Catalog) -> With | None:
     if r is None:
         return None
     cluster = r.cluster
-    gpu = r.cluster.gpu
-    memory = r.cluster.memory
-    spot = _price(Market.SPOT, catalog)
+    memory = cluster.memory
     on_demand = _price(Market.ON_DEMAND, catalog)
     trainers = With(
-        gpu,
+        cluster.gpu,
         count=cluster.gpu_count,
         vm_count=cluster.gpu_count,
         spot_count=cluster.spot_count,
         on_demand_count=cluster.on_demand_count,
-        spot_price=spot,
+        spot_price=_price(Market.SPOT, catalog),
         on_demand_price=on_demand,
     )
     nodes = None
@@ -255,11 +240,10 @@ def _configuration(r: Recommendation | None, catalog: Catalog) -> With | None:
             vm_count=memory.count,
             on_demand_price=on_demand,
         )
-    next_zone = r.next_zone
     return With(
         r,
         region=catalog.region,
-        next_zone=next_zone if next_zone is not None and next_zone.zone else None,
+        next_zone=r.next_zone if r.next_zone and r.next_zone.zone else None,
         gpu=trainers,
         memory=nodes,
         quotas=quota_needs(cluster, catalog),
@@ -268,15 +252,6 @@ def _configuration(r: Recommendation | None, catalog: Catalog) -> With | None:
         bill=With(r.bill, total_usd=r.whole_usd) if r.bill else ABSENT,
         cloud=ABSENT,
     )
-
-
-def _next_measurement(found: NextMeasurement | None, training: Training) -> With | None:
-    """What to measure next, and the command that does."""
-    from deepvm.reports.plans.measuring import measure_command
-
-    if found is None:
-        return None
-    return With(found, command=measure_command(found, training))
 
 
 def _price(market: Market, catalog: Catalog) -> dict[str, Any]:
@@ -376,9 +351,6 @@ def row_of(sources: Mapping[str, At], r: Any) -> dict[str, Any]:
     expected = expected_document(r.outlook)
     row = {}
     for name, source in sources.items():
-        if source is _EXPECTED:
-            value = expected.get(name)
-        else:
-            value = source.read(r)
+        value = expected.get(name) if source is _EXPECTED else source.read(r)
         row[name] = float(value) if isinstance(value, Decimal) else value
     return row

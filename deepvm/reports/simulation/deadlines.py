@@ -21,15 +21,16 @@ if TYPE_CHECKING:
 
 def csv_rows(rows: Sequence[DeadlineRow]) -> tuple[list[str], list[list[Any]]]:
     """Header and a row for each trace, slack and policy; ``all`` are means over the traces."""
-    named = [With(row, trace=row.trace or "all") for row in rows]
-    documents = [document_of(outputs.DeadlineRow, row) for row in named]
+    documents = [
+        document_of(outputs.DeadlineRow, With(row, trace=row.trace or "all")) for row in rows
+    ]
     return rows_as(outputs.DeadlineMean, documents, "trace")
 
 
 def print_deadlines(rows: Sequence[DeadlineRow], job: DeadlineJob) -> None:
     """The means over all traces, and below them what was replayed."""
-    data = {"rows": rows, "job": job, "traces": _traces(rows), "bound": FORESIGHT}
-    print_text("traces_deadline", also="-o csv", **data)
+    traces = _traces(rows)
+    print_text("traces_deadline", also="-o csv", rows=rows, job=job, traces=traces, bound=FORESIGHT)
 
 
 def deadlines_figure(rows: Sequence[DeadlineRow], job: DeadlineJob) -> Figure:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
 
 def by_job(results: Sequence[Results]) -> dict[str, list[Results]]:
     """The results of each job, by its name."""
-    groups: dict[str, list[Results]] = {}
+    groups = defaultdict(list)
     for result in results:
-        groups.setdefault(result.job.name, []).append(result)
+        groups[result.job.name].append(result)
     return groups
 
 
@@ -41,10 +42,7 @@ def csv_rows(results: Sequence[Results]) -> tuple[list[str], list[list[Any]]]:
     several = len(by_job(results)) > 1
     rows = []
     for result in results:
-        if several:
-            row: dict[str, Any] = {"job": result.job.name}
-        else:
-            row = {}
+        row: dict[str, Any] = {"job": result.job.name} if several else {}
         row |= result.sweep
         if "vms" in row:
             row["vms"] = int(row["vms"])
@@ -82,7 +80,7 @@ def shares(result: Results) -> dict[str, float]:
     if result.job.elastic and result.job.vms > 1:
         work = result.job.steps * result.job.step_s.mean
         slower = {"fewer VMs": compute / work - 1}
-    return {**slower, **{part: result.breakdown_s[part] / work for part in PARTS[1:]}}
+    return slower | {part: result.breakdown_s[part] / work for part in PARTS[1:]}
 
 
 def _cheapest(results: Sequence[Results]) -> tuple[Results, float, float]:
@@ -93,9 +91,7 @@ def _cheapest(results: Sequence[Results]) -> tuple[Results, float, float]:
 
 def _on_demand(job: Job) -> tuple[float, float]:
     """Seconds and dollars on demand: allocation, preparation, steps and the user's own saves."""
-    saves = 0
-    if job.save_every_steps:
-        saves = job.steps // job.save_every_steps
+    saves = job.steps // job.save_every_steps if job.save_every_steps else 0
     seconds = job.allocation_s.mean + job.preparation_s.mean
     seconds += job.steps * job.step_s.mean + saves * job.blocked_s.mean
     return seconds, job.on_demand_usd_per_hour / 3600 * job.vms * seconds
@@ -124,28 +120,19 @@ _COLORS = {
 def results_figure(results: Sequence[Results]) -> Figure:
     """Lines for a sweep of one key of one job, else bars."""
     lines = len(results[0].sweep) == 1 and len(by_job(results)) == 1
-    if lines:
-        return lines_figure(results)
-    return bars_figure(results)
-
-
-def _bar_name(result: Results, *, several: bool) -> str:
-    parts = [f"{key} {sweep_value(key, value)}" for key, value in result.sweep.items()]
-    parts.append(result.policy)
-    if several:
-        parts.append(short(result.job.name, 12))
-    return "\n".join(parts)
+    return lines_figure(results) if lines else bars_figure(results)
 
 
 def bars_figure(results: Sequence[Results]) -> Figure:
     """Stacked bars of the overhead over the steps alone (Spotify thesis, Figures 6.1 and 6.2)."""
     jobs = by_job(results)
     count = len(results)
-    names = [_bar_name(result, several=len(jobs) > 1) for result in results]
-    if len(jobs) > 1:
-        steps = ""
-    else:
-        steps = f"{results[0].job.steps} steps, "
+    steps = f"{results[0].job.steps} steps, " if len(jobs) == 1 else ""
+    names = []
+    for result in results:
+        lines = [f"{key} {sweep_value(key, value)}" for key, value in result.sweep.items()]
+        job = [short(result.job.name, 12)] if len(jobs) > 1 else []
+        names.append("\n".join([*lines, result.policy, *job]))
     with drawing(max(6.0, 2.2 + 1.1 * count), 4.6) as (figure, axes):
         base = np.zeros(count)
         parts = [shares(result) for result in results]
@@ -184,9 +171,8 @@ def lines_figure(results: Sequence[Results]) -> Figure:
             own = [result for result in results if result.policy == policy]
             x = [result.sweep[key] / scale for result in own]
             spreads = [_overhead(result) for result in own]
-            axes.plot(x, [s.mean for s in spreads], label=policy, **style.marked)
-            low = [s.p5 for s in spreads]
-            high = [s.p95 for s in spreads]
+            mean, low, high = zip(*((s.mean, s.p5, s.p95) for s in spreads), strict=True)
+            axes.plot(x, mean, label=policy, **style.marked)
             axes.fill_between(x, low, high, color=style.color, alpha=0.15, lw=0)
         if key == "vms":
             axes.locator_params(axis="x", integer=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -49,33 +50,27 @@ def show_rows(traces: Sequence[Trace], nodes: int | None) -> list[dict[str, Any]
     ``available_share``: ticks with all nodes. The median is that of Kaplan and Meier's curve; there
     is none when more than half of the lifetimes are censored.
     """
-    own = names([str(trace.path) for trace in traces])
-    return [_show_row(name, trace, nodes) for name, trace in zip(own, traces, strict=True)]
-
-
-def _show_row(name: str, trace: Trace, nodes: int | None) -> dict[str, Any]:
     from deepvm.simulator.traces.lifetime_fit import survival_curve
 
-    vms = trace.nodes if nodes is None else nodes
-    lives = trace.lives(nodes)
-    times, shares = survival_curve([lives])
-    return {
-        "trace": name,
-        "vm_count": vms,
-        "gap_s": trace.gap_s,
-        "ticks": trace.counts.size,
-        "available_share": float(np.mean(trace.counts >= max(vms, 1))),
-        "lives": int(lives.life_s.size),
-        "preemptions": lives.preemptions,
-        "machine_s": lives.seen_s,
-        "mean_s": lives.mean_s,
-        "median_s": float(times[shares <= 0.5][0]) if (shares <= 0.5).any() else None,
-    }
-
-
-def print_show(rows: Sequence[Mapping[str, Any]]) -> None:
-    """A table of the traces."""
-    print_text("traces_show", also="-o csv", traces=rows)
+    rows = []
+    for name, trace in zip(names([str(t.path) for t in traces]), traces, strict=True):
+        vms = trace.nodes if nodes is None else nodes
+        lives = trace.lives(nodes)
+        times, shares = survival_curve([lives])
+        row = {
+            "trace": name,
+            "vm_count": vms,
+            "gap_s": trace.gap_s,
+            "ticks": trace.counts.size,
+            "available_share": float(np.mean(trace.counts >= max(vms, 1))),
+            "lives": lives.life_s.size,
+            "preemptions": lives.preemptions,
+            "machine_s": lives.seen_s,
+            "mean_s": lives.mean_s,
+            "median_s": next(iter(times[shares <= 0.5].tolist()), None),
+        }
+        rows.append(row)
+    return rows
 
 
 def fit_document(
@@ -156,9 +151,9 @@ def replay_csv(document: Mapping[str, Any]) -> Table:
 
 def print_replay(pools: Sequence[TraceLives], found: Sequence[ReplayResult]) -> None:
     """A row for each policy, a column for each latency; then the gain over the first policy."""
-    table: dict[str, list[float]] = {}
+    table = defaultdict(list)
     for row in found:
-        table.setdefault(row.policy, []).append(row.total.share)
+        table[row.policy].append(row.total.share)
     saves = list(dict.fromkeys(row.save_s for row in found))
     print_text("traces_replay", also="-o csv", about=_about(pools), table=table, saves=saves)
 
@@ -172,9 +167,8 @@ def _sums(pools: Sequence[TraceLives]) -> dict[str, Any]:
 
 
 def _about(pools: Sequence[TraceLives]) -> str:
-    own = names_of(pools)
     sums = _sums(pools)
-    about = own[0] if len(own) == 1 else f"{len(own)} traces"
+    about = names_of(pools)[0] if len(pools) == 1 else f"{len(pools)} traces"
     days = f"{sums['machine_s'] / 86_400:.1f} days of machine time"
     return f"{about}: {sums['lives']} lifetimes, {sums['preemptions']} of them ended, {days}"
 
@@ -191,10 +185,7 @@ def traces_figure(
     with drawing(8.6, upper + 4.4, 2, height_ratios=[upper, 4.0]) as (figure, (above, below)):
         _availability(above, shown)
         _survival(below, pools, fits)
-        if len(shown) == len(traces):
-            more = ""
-        else:
-            more = f", the first {MOST} of {len(traces)} traces"
+        more = f", the first {MOST} of {len(traces)} traces" if len(traces) > MOST else ""
         figure.suptitle(f"When the machines were there{more}, and how long they lived")
     return figure
 
@@ -210,11 +201,8 @@ def _availability(axes: Axes, traces: Sequence[Trace]) -> None:
         top = bottom - 0.8 * np.append(height, height[-1])
         axes.fill_between(day, bottom, top, step="post", color=colour, lw=0)
         axes.plot([0, day[-1]], [bottom, bottom], color="0.75", linewidth=0.6)
-    own = names([str(trace.path) for trace in traces])
-    labels = [
-        f"{short(name.removesuffix('.json'))} ({trace.nodes})"
-        for name, trace in zip(own, traces, strict=True)
-    ]
+    own = [short(name.removesuffix(".json")) for name in names([str(t.path) for t in traces])]
+    labels = [f"{name} ({trace.nodes})" for name, trace in zip(own, traces, strict=True)]
     axes.set_yticks(range(len(traces)), labels, fontsize="small")
     axes.grid(visible=False, axis="y")
     axes.set(
@@ -235,8 +223,7 @@ def _survival(axes: Axes, pools: Sequence[TraceLives], fits: Sequence[FittedLife
         label = f"{fit.law.name} (AIC {fit.aic:,.0f})"
         axes.plot(t / 3600, fit.survival(t), label=label, **style.line)
     x = np.concatenate([t[:1], times, [life.max()]])
-    lasting = np.append(1.0, shares)
-    y = np.append(lasting, lasting[-1])
+    y = np.concatenate([[1.0], shares, [1.0, *shares][-1:]])
     look: dict[str, Any] = {"color": "black", "linewidth": 1.3, "zorder": 5}
     axes.step(x / 3600, y, where="post", label="seen (Kaplan-Meier)", **look)
     axes.set_xscale("log")
