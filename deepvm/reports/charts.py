@@ -91,9 +91,8 @@ class Times:
 
     def ticks(self) -> list[tuple[float, str]]:
         """Shares to label, and the labels."""
-        step = next((s for s in _SPANS_S if self.span_s / s <= _TICKS), None)
-        if step is None:
-            step = _DAY_S * round_up(self.span_s / _TICKS / _DAY_S)
+        days_s = _DAY_S * round_up(self.span_s / _TICKS / _DAY_S)
+        step = next((s for s in _SPANS_S if self.span_s / s <= _TICKS), days_s)
         count = int(self.span_s / step * 1.0001) + 1
         return [(i * step / self.span_s, _tick(i * step, step)) for i in range(count)]
 

@@ -89,12 +89,12 @@ def picture_format(path: Path) -> Format:
     Raises:
         RequestError: neither .png nor .svg.
     """
-    match path.suffix.lower():
-        case ".png":
-            return "png"
-        case ".svg":
-            return "svg"
-    raise RequestError("plot", str(path), "a file name that ends in .png or .svg")
+    suffix = path.suffix.lower()
+    if suffix not in (".png", ".svg"):
+        raise RequestError("plot", str(path), "a file name that ends in .png or .svg")
+    if suffix == ".png":
+        return "png"
+    return "svg"
 
 
 def check_picture(path: Path) -> None:
@@ -126,10 +126,7 @@ def render(figure: Figure, form: Format = "png") -> bytes:
     In a notebook: ``IPython.display.Image(render(figure))``.
     """
     buffer = io.BytesIO()
-    if form == "svg":
-        metadata = {"Date": None, "Creator": "deepvm"}
-    else:
-        metadata = {"Software": "deepvm"}
+    metadata = {"Date": None, "Creator": "deepvm"} if form == "svg" else {"Software": "deepvm"}
     with _own_settings(), warnings.catch_warnings():
         # A name in a script that the font lacks becomes boxes; nothing that the user could act on.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
@@ -204,10 +201,7 @@ def step_line(
     """Draw the step line of a policy, the ``place``-th of ``places`` lines; its style."""
     style = STYLES[list(PolicyName).index(policy)]
     # Lines have their markers at different budgets, so that none hides another.
-    if len(x) <= MARK_ALL:
-        every = 1
-    else:
-        every = max(places, len(x) // 12)
+    every = 1 if len(x) <= MARK_ALL else max(places, len(x) // 12)
     axes.plot(
         x,
         y,
@@ -243,9 +237,7 @@ def sweep_figure(
     highest = max(
         (r.recommendation.throughput for r in reference if r.recommendation), default=math.nan
     )
-    whose = "the highest"
-    if PolicyName.DEEPVM in policies:
-        whose = "DeepVM's highest"
+    whose = "DeepVM's highest" if PolicyName.DEEPVM in policies else "the highest"
     with drawing(8.0, 4.9) as (figure, axes):
         for place, policy in enumerate(policies):
             own = sorted((r for r in rows if r.policy is policy), key=lambda r: r.budget)

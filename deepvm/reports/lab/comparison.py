@@ -26,7 +26,9 @@ class AcceptedSuite:
         """Of an attribute of :class:`Cost`, of the runs of which it is known."""
         values = [getattr(cost, name) for cost in self.runs.get(variant, ())]
         known = [value for value in values if value is not None]
-        return fmean(known) if known else None
+        if known:
+            return fmean(known)
+        return None
 
     def change(self, variant: str, other: str) -> float | None:
         """Of goodput, by seeds."""

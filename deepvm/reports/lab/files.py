@@ -107,7 +107,9 @@ def _summary(suites: Sequence[SuiteResult]) -> tuple[Sequence[str], list[list[An
 
 
 def _values(estimate: Estimate | None) -> list[float | None]:
-    return [None] * 3 if estimate is None else [estimate.mean, estimate.low, estimate.high]
+    if estimate is None:
+        return [None] * 3
+    return [estimate.mean, estimate.low, estimate.high]
 
 
 def _detailed(summary: LabSummary) -> tuple[Sequence[str], list[list[Any]]]:

@@ -120,7 +120,9 @@ def _work(work: Work, reference: InstanceType | None) -> dict[str, Any]:
 def _effective(answer: Recommendations) -> Catalog:
     """The catalog with the quotas that were applied."""
     quotas = answer.request.quotas
-    return answer.catalog if quotas is None else replace(answer.catalog, quotas=quotas)
+    if quotas is None:
+        return answer.catalog
+    return replace(answer.catalog, quotas=quotas)
 
 
 def _explanation(why: WhyNot, catalog: Catalog) -> With:
@@ -213,7 +215,9 @@ def _region_of(found: Comparison, answer: Recommendations) -> dict[str, Any]:
 
 def _cloud(found: Comparison, answer: Recommendations) -> dict[str, Any]:
     """The cloud of an answer, where several are compared."""
-    return {"cloud": cloud_name(answer.catalog)} if found.of_several_clouds else {}
+    if found.of_several_clouds:
+        return {"cloud": cloud_name(answer.catalog)}
+    return {}
 
 
 def _configuration(r: Recommendation | None, catalog: Catalog) -> With | None:

@@ -52,7 +52,9 @@ def brief_line(catalogs: Sequence[Catalog]) -> str:
     not_asked = [c for c in catalogs if c.provenance.not_asked]
     if not not_asked:
         line, more, _ = next(t for c in catalogs for t in c.provenance.usual).partition(":")
-        return f"{line})" if more else line
+        if more:
+            return f"{line})"
+        return line
     # What is said of a cloud that could have been asked comes before what is said of others.
     not_asked.sort(key=lambda catalog: not cloud_of(catalog.name).has_api)
     reason = f"{not_asked[0].provenance.not_asked.replace(' were found', '')}: "
@@ -70,7 +72,9 @@ def brief_line(catalogs: Sequence[Catalog]) -> str:
     files = dict.fromkeys(o.source for o in origins if o.source in TITLES)
     source = f", from {joined(files)}" if files else ""
     line = f"{reason}{listed(regions, 3)} prices are of {between}{source}"
-    return f"{line}; see 'deepvm doctor'" if "credentials" in reason else line
+    if "credentials" in reason:
+        return f"{line}; see 'deepvm doctor'"
+    return line
 
 
 def source_line(catalog: Catalog, now: datetime) -> str:

@@ -65,13 +65,18 @@ SIMULATED = (
 """Appended where it was simulated."""
 
 
-def header(rows: Sequence[SweepRow]) -> tuple[str, ...]:
+def header(rows: Sequence[SweepRow]) -> list[str]:
     """The names of the columns."""
     outlooks = _outlooks(rows)
-    job = (*(EXPECTED if outlooks else ()), *(SIMULATED if simulated(outlooks) else ()))
-    trained = any(r.recommendation and r.recommendation.prediction for r in rows)
-    # The older ones keep their places.
-    return ("pw", "policy", *CLUSTER, *job, *PROPER, *(CSV_TRAINED if trained else ()))
+    names = ["pw", "policy", *CLUSTER]  # the older ones keep their places
+    if outlooks:
+        names += EXPECTED
+    if simulated(outlooks):
+        names += SIMULATED
+    names += PROPER
+    if any(r.recommendation and r.recommendation.prediction for r in rows):
+        names += CSV_TRAINED
+    return names
 
 
 def outside(rows: Sequence[SweepRow]) -> int:
@@ -85,8 +90,8 @@ def simulated(outlooks: Sequence[JobEstimate]) -> bool:
 
 
 def _outlooks(rows: Sequence[SweepRow]) -> list[JobEstimate]:
-    found = (r.recommendation.outlook for r in rows if r.recommendation is not None)
-    return [outlook for outlook in found if outlook is not None]
+    plans = (row.recommendation for row in rows)
+    return [plan.outlook for plan in plans if plan is not None and plan.outlook is not None]
 
 
 def _values(rows: Sequence[SweepRow], budget: Callable[[Decimal], Any]) -> list[dict[str, Any]]:
@@ -104,15 +109,11 @@ def _values(rows: Sequence[SweepRow], budget: Callable[[Decimal], Any]) -> list[
     return found
 
 
-def _plain(budget: Decimal) -> str:
-    return f"{budget.normalize():f}"
-
-
 def rows_of(
-    rows: Sequence[SweepRow], budget: Callable[[Decimal], Any] = _plain
+    rows: Sequence[SweepRow], budget: Callable[[Decimal], Any] = words.plain_usd
 ) -> tuple[list[str], list[list[Any]]]:
     """Header, and one row for each budget and policy; None where nothing is feasible."""
-    return list(header(rows)), [list(values.values()) for values in _values(rows, budget)]
+    return header(rows), [list(values.values()) for values in _values(rows, budget)]
 
 
 def document(found: Sweep) -> dict[str, Any]:
@@ -133,15 +134,8 @@ def document(found: Sweep) -> dict[str, Any]:
 def print_rows(rows: Sequence[SweepRow], units: str = "") -> None:
     """A table on stdout; ``units``: of the throughput of a model, such as ``tokens/s``."""
     outlooks = _outlooks(rows)
-    print_text(
-        "sweep",
-        also="-o csv",
-        rows=rows,
-        units=units,
-        job=bool(outlooks),
-        spread=simulated(outlooks),
-        w=words,
-    )
+    data = {"rows": rows, "units": units, "job": bool(outlooks), "spread": simulated(outlooks)}
+    print_text("sweep", also="-o csv", w=words, **data)
 
 
 _TIME = ("total_s", "p5_s", "p95_s")
@@ -159,18 +153,12 @@ def outlooks_figure(rows: Sequence[SweepRow], work: Work, *, catalog_name: str) 
     """
     policies = policies_of(rows)
     ordered = sorted(rows, key=lambda r: r.budget)
-    if work.deadline_s is None:
-        deadline_h = None
-    else:
-        deadline_h = work.deadline_s / 3600
+    deadline_h = None if work.deadline_s is None else work.deadline_s / 3600
+    limit_usd = None if work.total_budget is None else float(work.total_budget)
     with drawing(8.0, 6.6, 2, sharex=True) as (figure, (time, bill)):
         figure.suptitle("What the job takes, and costs, on the best cluster of each budget")
         _panel(time, ordered, _figures(ordered, _TIME) / 3600, deadline_h, "deadline")
-        if work.total_budget is None:
-            most_usd = None
-        else:
-            most_usd = float(work.total_budget)
-        _panel(bill, ordered, _figures(ordered, _BILL), most_usd, "total budget")
+        _panel(bill, ordered, _figures(ordered, _BILL), limit_usd, "total budget")
         time.set(title=_title(ordered, work, catalog_name), ylabel="expected time (h)")
         x = "pricing willingness PW: the most that the cluster may cost an hour ($/h)"
         bill.set(xlabel=x, ylabel="expected bill ($)")
@@ -242,13 +230,10 @@ The axis has twice as many.
 
 def _outlook(row: SweepRow) -> JobEstimate | None:
     """None where nothing is to be drawn."""
-    if row.recommendation is None:
-        found = None
-    else:
-        found = row.recommendation.outlook
-    if found is None or not math.isfinite(found.total_s):
-        return None
-    return found
+    outlook = row.recommendation.outlook if row.recommendation else None
+    if outlook and math.isfinite(outlook.total_s):
+        return outlook
+    return None
 
 
 def _doubtful(outlook: JobEstimate | None) -> bool:
@@ -258,11 +243,10 @@ def _doubtful(outlook: JobEstimate | None) -> bool:
 def _title(rows: Sequence[SweepRow], work: Work, catalog_name: str) -> str:
     outlooks = [_outlook(r) for r in rows]
     reference = next((r.reference.name for r in rows if r.reference is not None), "")
-    alone = format_seconds(work.job.steps * work.job.step_s.mean)
+    job = short(work.job.name, 20)
     if reference:
-        job = f"job {short(work.job.name, 20)}, {alone} on one {reference}"
-    else:
-        job = short(work.job.name, 20)
+        alone = format_seconds(work.job.steps * work.job.step_s.mean)
+        job = f"job {job}, {alone} on one {reference}"
     runs = {o.spread.runs for o in outlooks if o is not None and o.spread is not None}
     how = "means by the closed form"
     if runs:

@@ -28,14 +28,11 @@ def cluster_words(cluster: Cluster) -> str:
     """``17 x g4dn.xlarge spot + c5.xlarge``: the shortest form that can still be rented."""
     spot = cluster.spot_count
     on_demand = cluster.on_demand_count
-    name = cluster.gpu.name
-    text = f"{spot or on_demand} x {name}{' spot' if spot else ''}"
+    text = f"{spot or on_demand} x {cluster.gpu.name}{' spot' if spot else ''}"
     if spot and on_demand:
         text += f" + {on_demand} on demand"
     if cluster.memory is not None:
-        count = ""
-        if cluster.memory.count > 1:
-            count = f"{cluster.memory.count} x "
+        count = f"{cluster.memory.count} x " if cluster.memory.count > 1 else ""
         text += f" + {count}{cluster.memory.instance.name}"
     return text
 
@@ -54,10 +51,8 @@ def dollars(usd: float) -> str:
 
 def bill_words(outlook: JobEstimate) -> str:
     """``193-202 $``: at a good and at a bad time for spot VMs."""
-    low, high = (dollars(usd) for usd in outlook.costs_usd or (outlook.cost_usd, outlook.cost_usd))
-    if low == high:
-        return f"{low} $"
-    return f"{low}-{high} $"
+    ends = dict.fromkeys(map(dollars, outlook.costs_usd or [outlook.cost_usd]))
+    return f"{'-'.join(ends)} $"
 
 
 def time_and_bill(outlook: JobEstimate | None) -> tuple[str, str]:
@@ -71,16 +66,9 @@ def lost_words(r: Recommendation) -> str:
     """The share that preemptions cost at a good and at a bad time."""
     if r.prediction is None or not r.cluster.spot_count:
         return "-"
-    good, bad = (_percent(1 - kept) for kept in (r.prediction.kept.high, r.prediction.kept.low))
-    if good == bad:
-        return f"{good} %"
-    return f"{good} to {bad} %"
-
-
-def _percent(share: float) -> str:
-    if share < 0.0995:
-        return f"{100 * share:.1f}"
-    return f"{100 * share:.0f}"
+    lost = (1 - r.prediction.kept.high, 1 - r.prediction.kept.low)
+    ends = dict.fromkeys(f"{100 * x:.1f}" if x < 0.0995 else f"{100 * x:.0f}" for x in lost)
+    return f"{' to '.join(ends)} %"
 
 
 def gain_words(gain: float, objective: Objective) -> str:
@@ -147,20 +135,17 @@ def risk_of(cluster: Cluster) -> ClusterRisk | None:
 def share_words(risk: ClusterRisk) -> str:
     """``at least 86 %``: the probability that a month takes one VM of the cluster or more."""
     low, high = risk.share
-    if high is None:
-        most = None
-    else:
-        most = f"{math.ceil(100 * high - _HAIR)}"
+    most = None if high is None else f"{math.ceil(100 * high - _HAIR)}"
     # Never 100 %: a month may always be lucky.
-    return _between(f"{min(math.floor(100 * low + _HAIR), 99)}" if low else "", most, " %")
+    least = f"{min(math.floor(100 * low + _HAIR), 99)}" if low else ""
+    return _between(least, most, " %")
 
 
 def losses_words(risk: ClusterRisk) -> str:
     """``0.75 to 2.3 a month, one every 13 to 41 d``."""
     least, most = risk.losses_per_month
-    losses = _between(
-        _digits(least) if least else "", None if most is None else _digits(most, up=True), ""
-    )
+    fewest = _digits(least) if least else ""
+    losses = _between(fewest, None if most is None else _digits(most, up=True), "")
     shortest, longest = (s / _DAY_S for s in risk.between_s)
     if math.isinf(longest):
         every = f"{_digits(shortest)} d or more rarely"
@@ -183,8 +168,5 @@ def _digits(value: float, *, up: bool = False) -> str:
     """Two significant digits, rounded down or up; ``2.0``, ``16``, ``150``."""
     last = math.floor(math.log10(value)) - 1
     unit = 10.0**last
-    if up:
-        whole = math.ceil(value / unit - _HAIR)
-    else:
-        whole = math.floor(value / unit + _HAIR)
+    whole = math.ceil(value / unit - _HAIR) if up else math.floor(value / unit + _HAIR)
     return f"{whole * unit:.{max(0, -last)}f}"

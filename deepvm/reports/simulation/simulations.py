@@ -120,7 +120,9 @@ _COLORS = {
 def results_figure(results: Sequence[Results]) -> Figure:
     """Lines for a sweep of one key of one job, else bars."""
     lines = len(results[0].sweep) == 1 and len(by_job(results)) == 1
-    return lines_figure(results) if lines else bars_figure(results)
+    if lines:
+        return lines_figure(results)
+    return bars_figure(results)
 
 
 def bars_figure(results: Sequence[Results]) -> Figure:
