@@ -34,7 +34,7 @@ def job(**limits: Any) -> Work:
 @pytest.fixture(scope="module")
 def rows() -> list[SweepRow]:
     return sweep(
-        paper(), parse_budgets("0:3:0.5"), ["deepvm", "cost-first"], work=100, life_s=43_200.0
+        paper(), parse_budgets("0:3:0.5"), ["deepvm", "cost-first"], work=100, mttp=43_200.0
     )
 
 
@@ -106,7 +106,7 @@ def test_each_simulated_budget_shows_its_range() -> None:
     for budgets in ["3", "0,1", "1,2,3"]:
         found = [
             spread_out(r)
-            for r in sweep(paper(), parse_budgets(budgets), ["deepvm"], work=100, life_s=43_200.0)
+            for r in sweep(paper(), parse_budgets(budgets), ["deepvm"], work=100, mttp=43_200.0)
         ]
         gap = JobEstimate(math.inf, math.inf, 1e9, sound=False)
         if budgets == "1,2,3":
