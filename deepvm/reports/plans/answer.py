@@ -22,7 +22,7 @@ def print_answer(view: PlanView) -> None:
     """At most 16 lines on stdout for one region, where a model is trained."""
     found = view.found
     several = len(found.answers) > 1
-    place = f"; {found.place(view.catalog)}" if several else ""
+    place = f"; {found.place(view.answer.catalog)}" if several else ""
     print_lines([f"{view.title}{place}", ""])
     rows = [_cells(label, r, view) for label, r in view.rows]
     columns = list(dict.fromkeys(column for row in rows for column in row))
@@ -87,10 +87,10 @@ def _prices_age(answer: Recommendations, now: datetime) -> str:
 
 def _next_steps(view: PlanView) -> list[str]:
     """What to do with the plan; ``run`` and most exports do not rent reserved VMs."""
-    cloud = cloud_of(view.catalog.name)
+    cloud = cloud_of(view.answer.catalog.name)
     export = "Next: add -o json > plan.json; deepvm export plan.json --to"
     more = "Reasons, doubts, rejected types: --why"
-    if any(group.instance.reserved for group in view.first.cluster.groups):
+    if any(group.instance.reserved for group in view.answer[0].cluster.groups):
         trains = "It trains on the reserved VMs as they are."
         return [f"{export} torchrun --output-dir launch", f"{trains} {more}"]
     if not cloud.has_api:

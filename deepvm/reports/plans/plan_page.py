@@ -14,7 +14,7 @@ from deepvm.reports.plans import words
 from deepvm.reports.plans.frontier_chart import FrontierChart
 from deepvm.reports.plans.plan_view import PlanView
 from deepvm.reports.plans.report import sentences
-from deepvm.reports.plans.sources import source_lines
+from deepvm.reports.plans.sources import doubts, source_lines
 
 
 def plan_page(view: PlanView, command: str, version: str = "") -> str:
@@ -31,12 +31,13 @@ def plan_page(view: PlanView, command: str, version: str = "") -> str:
         workload=view.workload,
         frontier=answer.frontier,
         chart=chart,
+        all_doubts=doubts(answer),
         w=words,
         age=age,
         format_usd=format_usd,
         say=partial(sentences, view),
         short=format_short,
-        sources=source_lines(view.catalog, view.now),
+        sources=source_lines(answer.catalog, view.now),
         time=format_time,
         types=sorted(answer.frontier.types, key=_by_gap),
         command=command,

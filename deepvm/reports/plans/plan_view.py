@@ -23,13 +23,10 @@ from deepvm.planner.regions import Comparison
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
 from deepvm.planner.search.enumeration import SolveStatus
 from deepvm.reports.plans.sources import (
-    QuotaNeed,
-    doubts,
     price_origins,
     quota_needs,
     refresh_command,
     source_lines,
-    speedup_of_one,
 )
 from deepvm.reports.plans.words import (
     about,
@@ -141,16 +138,6 @@ class PlanView:
         return self.found.answers[0]
 
     @property
-    def first(self) -> Recommendation:
-        """The first plan."""
-        return self.answer[0]
-
-    @property
-    def catalog(self) -> Catalog:
-        """The best region's."""
-        return self.answer.catalog
-
-    @property
     def workload(self) -> Workload | None:
         """What is trained; None where eFLOPS are counted."""
         training = self.answer.request.training
@@ -188,13 +175,9 @@ class PlanView:
         return f"{text}; state {state}" + (f", {each} a GPU" if each != state else "")
 
     @property
-    def speedup_of_one(self) -> float:
-        return speedup_of_one(self.first)
-
-    @property
     def steps(self) -> int | None:
         """Steps of the whole job."""
-        return steps_of(self.first, self.answer.request)
+        return steps_of(self.answer[0], self.answer.request)
 
     @property
     def left_out(self) -> dict[str, list[str]]:
@@ -204,24 +187,14 @@ class PlanView:
             reasons.setdefault(rejection.reason, []).append(rejection.instance_type)
         unprofiled = reasons.get("unprofiled", [])
         if len(unprofiled) > _NAMED:
-            reasons["unprofiled"] = _by_gpu(unprofiled, self.catalog)
+            reasons["unprofiled"] = _by_gpu(unprofiled, self.answer.catalog)
         return reasons
 
     @property
     def has_estimates(self) -> bool:
         """Whether eFLOPS of types that are left out are estimated."""
-        types = (self.catalog[r.instance_type] for r in self.answer.rejections)
+        types = (self.answer.catalog[r.instance_type] for r in self.answer.rejections)
         return any(instance.eflops_basis for instance in types)
-
-    @property
-    def quota_needs(self) -> list[QuotaNeed]:
-        """Quotas that the first plan counts against."""
-        return quota_needs(self.first.cluster, self.catalog)
-
-    @property
-    def doubts(self) -> list[str]:
-        """What should make a reader careful with the figures."""
-        return doubts(self.answer)
 
     @property
     def knows_lifetime(self) -> bool:
@@ -234,17 +207,6 @@ class PlanView:
         """Where the prices of all regions come from, and what was measured."""
         sources = [source_lines(answer.catalog, self.now) for answer in self.found.answers]
         return list(dict.fromkeys(line for lines in sources for line in lines))
-
-    @property
-    def measure_command(self) -> str:
-        """What makes the next measurement."""
-        from deepvm.reports.plans.measuring import measure_command  # only then
-
-        measurement = self.answer.next_measurement
-        training = self.answer.request.training
-        if measurement is None or training is None:
-            return ""
-        return measure_command(measurement, training)
 
 
 def _by_gpu(names: Sequence[str], catalog: Catalog) -> list[str]:

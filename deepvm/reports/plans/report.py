@@ -12,8 +12,15 @@ from deepvm.core.spelling import listed
 from deepvm.core.units import format_usd
 from deepvm.planner.infeasible import ALLOWED_BY, BY_NAME
 from deepvm.reports.plans import words
+from deepvm.reports.plans.measuring import measure_command
 from deepvm.reports.plans.plan_view import PlanView
-from deepvm.reports.plans.sources import known_age, source_lines
+from deepvm.reports.plans.sources import (
+    doubts,
+    known_age,
+    quota_needs,
+    source_lines,
+    speedup_of_one,
+)
 from deepvm.reports.text import print_text, text_blocks
 
 if TYPE_CHECKING:
@@ -29,8 +36,12 @@ _WORDS: dict[str, Any] = {
     "history_words": history_words,
     "hits": hits,
     "inf": inf,
+    "doubts_of": doubts,
     "known_age": known_age,
     "listed": listed,
+    "measure_command": measure_command,
+    "quota_needs": quota_needs,
+    "speedup_of_one": speedup_of_one,
 }
 
 
@@ -77,7 +88,7 @@ def _data(view: PlanView) -> dict[str, Any]:
         "view": view,
         "answer": answer,
         "first": answer[0] if answer else None,
-        "catalog": view.catalog,
+        "catalog": answer.catalog,
         "workload": view.workload,
         "known": False,
     }
