@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -124,8 +123,11 @@ def _report(out: Path, output: str) -> CheckedRuns:
     from deepvm.reports.text import print_text
 
     summary = LabSummary.of(*check_runs(out))
-    table = partial(print_text, "lab_run", also="-o csv", summary=summary)
-    print_as(output, table, lambda: document_of(LabReport, summary))
+    print_as(
+        output,
+        lambda: print_text("lab_run", also="-o csv", summary=summary),
+        lambda: document_of(LabReport, summary),
+    )
     missing = write_all(out, summary)  # last: a full disk hides no answer
     if missing:
         note(missing)
@@ -148,8 +150,11 @@ def check(folder: Dir, output: Output = "table") -> None:
     from deepvm.reports.text import print_text
 
     checked, _ = audit.check(folder, published=True)
-    table = partial(print_text, "lab_check", checked=checked, gates=GATES)
-    print_as(output, table, lambda: document_of(LabCheck, checked))
+    print_as(
+        output,
+        lambda: print_text("lab_check", checked=checked, gates=GATES),
+        lambda: document_of(LabCheck, checked),
+    )
     _refuse_incomplete(folder, checked)
     if checked.failures:
         raise typer.Exit(1)
@@ -194,8 +199,11 @@ def selftest(output: Output = "table") -> None:
         Progress(len(CONTROLS), "negative controls") as progress,
     ):
         controls = run_all(Path(folder), lambda _: progress.advance(1))
-    table = partial(print_text, "lab_selftest", controls=controls, gates=GATES)
-    print_as(output, table, lambda: document_of(LabSelftest, controls))
+    print_as(
+        output,
+        lambda: print_text("lab_selftest", controls=controls, gates=GATES),
+        lambda: document_of(LabSelftest, controls),
+    )
     if not all(one.right for one in controls):
         raise typer.Exit(1)
 
@@ -213,5 +221,8 @@ def list_all(output: Output = "table") -> None:
     from deepvm.reports.text import print_text
 
     entries = listing()
-    table = partial(print_text, "lab_list", also="-o csv", entries=entries)
-    print_as(output, table, lambda: document_of(LabList, entries))
+    print_as(
+        output,
+        lambda: print_text("lab_list", also="-o csv", entries=entries),
+        lambda: document_of(LabList, entries),
+    )

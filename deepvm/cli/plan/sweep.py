@@ -36,33 +36,24 @@ def sweep(
     from deepvm.services.recommend import sweep_budgets
 
     budgets = parse_budgets(flags.pw)
-    found = opened.one()
-    request = PlanRequest.parse(0, opened.planned(found))
+    catalog = opened.one()
+    request = PlanRequest.parse(0, opened.planned(catalog))
     policies = tuple(dict.fromkeys(flags.policy)) or None
-    rows = sweep_budgets(
-        found, budgets, policies, request, simulate=flags.simulate, say=note, track=_tracked
+    found = sweep_budgets(
+        catalog, budgets, policies, request, simulate=flags.simulate, say=note, track=_tracked
     )
-    units = ""
-    if request.training:
-        units = request.training.workload.units
     if plot:
-        from deepvm.reports.pictures import sweep_figure
-
-        if (work := request.work) is None:
-            about = {"catalog_name": found.name, "eflops_unit": found.eflops_unit, "units": units}
-            draw(plot, lambda: sweep_figure(rows, **about))
-        else:
-            draw(plot, lambda: report.outlooks_figure(rows, work, catalog_name=found.name))
+        draw(plot, lambda: report.figure_of(found, request.work))
         note(f"drew {plot}")
     print_as(
         output,
-        lambda: report.print_rows(rows, units),
-        lambda: report.document(rows),
-        lambda: report.rows_of(rows),
+        lambda: report.print_rows(found),
+        lambda: report.document(found),
+        lambda: report.rows_of(found),
     )
-    if outside := report.outside(rows):
-        note(f"the closed form does not hold in {outside} of {len(rows)} rows: --simulate 400")
-    for line in (*source_lines(found, datetime.now(timezone.utc)), *found.provenance.doubts):
+    if outside := report.outside(found):
+        note(f"the closed form does not hold in {outside} of {len(found)} rows: --simulate 400")
+    for line in (*source_lines(catalog, datetime.now(timezone.utc)), *catalog.provenance.doubts):
         note(line)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import MISSING, dataclass, replace
 from datetime import datetime, timezone
 from decimal import Decimal
-from functools import partial
 from typing import TYPE_CHECKING
 
 from deepvm.cli.output import Output, note, print_as, say
@@ -92,8 +91,11 @@ def survive(flags: SurviveFlags, output: Output = "table") -> None:
         prices=_prices(loaded, kind, folder, days, for_s, place.zone, most),
     )
     band = None if found.band is None else BANDS[found.band]
-    table = partial(print_text, "survive", answer=found, band=band)
-    print_as(output, table, lambda: document_of(Survive, found))
+    print_as(
+        output,
+        lambda: print_text("survive", answer=found, band=band),
+        lambda: document_of(Survive, found),
+    )
 
 
 def _check_cloud(catalog: str, option: str) -> None:

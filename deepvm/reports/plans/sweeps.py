@@ -22,6 +22,7 @@ from deepvm.reports.pictures import (
     short,
     show_budgets,
     step_line,
+    sweep_figure,
 )
 from deepvm.reports.plans import words
 from deepvm.reports.plans.recommendation_documents import (
@@ -125,17 +126,40 @@ def document(found: Sweep) -> dict[str, Any]:
         "catalog": catalog.name,
         "region": catalog.region,
         "model": workload and workload.model.name,
-        "unit": workload.units if workload else catalog.eflops_unit,
+        "unit": _units(found) or catalog.eflops_unit,
         "objective": found.objective.value,
         "rows": _values(found.rows, float),
     }
 
 
-def print_rows(rows: Sequence[SweepRow], units: str = "") -> None:
-    """A table on stdout; ``units``: of the throughput of a model, such as ``tokens/s``."""
-    outlooks = _outlooks(rows)
-    data = {"rows": rows, "units": units, "job": bool(outlooks), "spread": simulated(outlooks)}
-    print_text("sweep", also="-o csv", w=words, **data)
+def print_rows(found: Sweep) -> None:
+    """A table on stdout."""
+    outlooks = _outlooks(found)
+    print_text(
+        "sweep",
+        also="-o csv",
+        rows=found,
+        units=_units(found),
+        job=bool(outlooks),
+        spread=simulated(outlooks),
+        w=words,
+    )
+
+
+def _units(found: Sweep) -> str:
+    """Of the throughput of a model, such as ``tokens/s``; empty for eFLOPS."""
+    if found.workload is None:
+        return ""
+    return found.workload.units
+
+
+def figure_of(found: Sweep, work: Work | None) -> Figure:
+    """Figure 7, or the time and the bill of a job."""
+    name = found.catalog.name
+    if work is not None:
+        return outlooks_figure(found, work, catalog_name=name)
+    unit = found.catalog.eflops_unit
+    return sweep_figure(found, catalog_name=name, eflops_unit=unit, units=_units(found))
 
 
 _TIME = ("total_s", "p5_s", "p95_s")
