@@ -210,6 +210,7 @@ class Table:
         limit -= _GAP * (len(columns) - 1)
         if sum(widths) <= limit:
             return widths
+        # Only a table that is too wide is looked at word by word, which is slow.
         least = []
         for column, (header, *cells) in zip(self.columns, columns, strict=True):
             if column.wrap and column.align == "left":

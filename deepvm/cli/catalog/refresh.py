@@ -114,7 +114,7 @@ def _refresh_files(clouds: Sequence[Cloud], wanted: str, now: datetime) -> None:
 
     Raises CloudError: one gave no answer that can be used. DataError: the cache takes nothing.
     """
-    from deepvm.reports.prices.fetched import print_files
+    from deepvm.reports.prices.status import print_files
 
     catalogs = [_public_catalog(cloud, wanted, now) for cloud in clouds]
     results = []
@@ -151,7 +151,7 @@ def _refresh_aws(
 ) -> None:
     from deepvm.catalog.clouds import DEFAULT_CLOUD
     from deepvm.catalog.signals.fetching import SignalRequest, fetch
-    from deepvm.reports.prices.fetched import print_outcomes
+    from deepvm.reports.prices.status import print_outcomes
 
     kinds = _kinds(only, days)
     may_ask = DEFAULT_CLOUD.credentials_may_exist(profile, os.environ)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from deepvm.lab.audit.gates import GATES
 from deepvm.lab.audit.publication import publishable
@@ -11,9 +11,12 @@ from deepvm.lab.results import Estimate, SuiteResult, Variant
 from deepvm.reports.charts import Scale
 from deepvm.reports.lab.comparison import accepted
 from deepvm.reports.lab.figures import over_reference, suite_name
-from deepvm.reports.lab.scales import ratio_scale
 from deepvm.reports.lab.summary import REFERENCES, LabSummary
 from deepvm.reports.pages import render
+
+_SHOWN_FACTOR = 2.0
+"""Of an interval, what is within this factor of the means is drawn: those of two or three pairs
+would hide everything else."""
 
 
 def lab_page(summary: LabSummary, figures: Sequence[str] = (), version: str = "") -> str:
@@ -60,3 +63,13 @@ def seconds_of(variant: Variant) -> Mapping[str, float]:
     parts |= {part: variant.mean(name) or 0.0 for part, name in names.items()}
     rest_s = (variant.mean("wall_s") or 0.0) - sum(parts.values())
     return {**parts, "rest": max(rest_s, 0.0)}
+
+
+def ratio_scale(ratios: Iterable[Estimate]) -> Scale:
+    """An axis with all ratios, 1, and what is drawn of their intervals."""
+    estimates = list(ratios)
+    means = [1.0, *(one.mean for one in estimates)]
+    lowest = min(means) / _SHOWN_FACTOR
+    highest = max(means) * _SHOWN_FACTOR
+    ends = [end for one in estimates for end in (one.low, one.high) if end is not None]
+    return Scale.of([*means, *(min(max(end, lowest), highest) for end in ends)], around=1.0)

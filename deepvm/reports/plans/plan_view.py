@@ -229,6 +229,7 @@ def rows_of(answer: Recommendations) -> list[Row]:
         )
         labelled.append((BEST_VALUE, next(by_cost, first)))
     steady = answer.on_demand
+    # A plan that would take twenty times as long is no answer, however safe it is.
     if steady is not None and steady.throughput >= _USELESS_SPEED * first.throughput:
         labelled.append((NO_SPOT, steady))
     rows: dict[str, tuple[list[str], Recommendation]] = {}

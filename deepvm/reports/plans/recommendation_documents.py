@@ -208,6 +208,7 @@ def _region_of(found: Comparison, answer: Recommendations) -> dict[str, Any]:
     )
     row = _cloud(found, answer) | document_of(outputs.RegionAnswer, region)
     _add_runs(row["source"], answer.catalog)
+    # With its cloud, which a document inside another would not have
     if answer:
         row["best"] = _plan_of(found, answer[0], answer)
     return row

@@ -69,7 +69,8 @@ SIMULATED = (
 def header(rows: Sequence[SweepRow]) -> list[str]:
     """The names of the columns."""
     outlooks = _outlooks(rows)
-    names = ["pw", "policy", *CLUSTER]  # the older ones keep their places
+    # The older names keep their places: scripts may read columns by number.
+    names = ["pw", "policy", *CLUSTER]
     if outlooks:
         names += EXPECTED
     if simulated(outlooks):

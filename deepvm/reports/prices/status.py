@@ -1,18 +1,22 @@
-"""The cache of prices for people and programs: what is in it, and how fresh it is.
+"""The cache of prices for people and programs: what was fetched, and how fresh it is.
 
 Times in UTC, ages in seconds, null where there is nothing to say.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 from deepvm.catalog.public.public_market import PublicCatalog
 from deepvm.catalog.signals.cache import Cache, Entry
 from deepvm.catalog.signals.cloud import Cloud
-from deepvm.catalog.signals.signal import HISTORY, PLACEMENT, Signal, age, ttl_s
+from deepvm.catalog.signals.fetching import Outcome
+from deepvm.catalog.signals.signal import HISTORY, PLACEMENT, SPECS, Signal, age, reason, ttl_s
+from deepvm.errors import CloudError
+from deepvm.reports.text import print_text
 
 Row = dict[str, Any]
 
@@ -108,3 +112,38 @@ def _renewal(region: str, kind: str) -> str | None:
         return None
     days = f" --days {parameter}" if base == HISTORY else ""
     return f"deepvm catalog refresh --region {region} --only {base}{days}"
+
+
+def print_outcomes(outcomes: Sequence[Outcome], now: datetime) -> None:
+    """Write the table of what a cloud was asked for."""
+    rows = []
+    for outcome in outcomes:
+        result = "fetched" if outcome.signal else _failed(outcome.error)
+        signals = filter(None, [outcome.signal])
+        rows.append({"outcome": outcome, "result": result, **_about(signals, now)})
+    print_text("catalog_refresh_cloud", rows=rows)
+
+
+def print_files(results: Sequence[tuple[PublicCatalog, list[Signal]]], now: datetime) -> None:
+    """Write the table of what public catalogs were asked for."""
+    rows = []
+    for catalog, signals in results:
+        types = {name for s in signals if s.kind == SPECS for name in s.data}
+        result = _failed(catalog.error) if catalog.error else "fetched"
+        counts = {"regions": len({s.region for s in signals}) or "-", "types": len(types) or "-"}
+        rows.append({"catalog": catalog, "result": result, **counts, **_about(signals, now)})
+    print_text("catalog_refresh_files", rows=rows)
+
+
+def _failed(error: CloudError | None) -> str:
+    return f"failed: {reason(error.why if error else 'credentials')}"
+
+
+def _about(signals: Iterable[Signal], now: datetime) -> dict[str, str]:
+    refused: Counter[str] = Counter()
+    ages = []
+    for signal in signals:
+        refused.update(signal.refused)
+        ages.append(age(signal.observed_at, now, signal.dated))
+    counts = ", ".join(f"{count} {reason}" for reason, count in sorted(refused.items()))
+    return {"refused": counts or "-", "age": ages[0] if ages else "-"}
