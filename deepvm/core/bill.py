@@ -6,7 +6,6 @@ One place counts it, so that every answer, document and page says the same. Clou
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
@@ -132,9 +131,6 @@ GB = Decimal(10**9)
 """Bytes; most clouds bill by 2**30, so that a bill may be 7 % lower."""
 
 
-_NOTHING = re.compile(r"\s*0+(\.0+)?\s*([kKMGT]i?)?B?\s*", re.ASCII)
-
-
 @dataclass(frozen=True)
 class Extras:
     """What users set; sizes in GB, None where nothing was said."""
@@ -201,12 +197,7 @@ def _gb(size: str | int | None, option: str) -> Decimal | None:
     """A size; 0 is one, too: nothing of the kind is needed."""
     if size is None or size == "":
         return None
-    if _NOTHING.fullmatch(str(size)):
-        return Decimal(0)
-    try:
-        return parse_bytes(size, option) / GB
-    except RequestError as error:
-        raise RequestError(option, size, f"0, or {error.allowed}") from None
+    return parse_bytes(size, option, zero=True) / GB
 
 
 BOOT_S = 163.2

@@ -240,13 +240,16 @@ def elapsed(seconds: float) -> str:
     return text.removeprefix("0:").removeprefix("0")
 
 
-def parse_bytes(size: str | int, option: str = "checkpoint_size") -> int:
+def parse_bytes(size: str | int, option: str = "checkpoint_size", *, zero: bool = False) -> int:
     """Read a size: ``300MB``, ``0.3GB`` (powers of 1000), ``512MiB`` (of 1024), or a number.
 
-    Raises a RequestError for anything else, and for text without a unit below a million: ``300`` is
-    not meant as bytes.
+    ``zero``: whether 0 is allowed. Raises a RequestError for anything else, and for text without a
+    unit below a million: ``300`` is not meant as bytes.
     """
-    allowed = "a size above 0 with a unit of B, kB, MB, GB, TB, KiB, MiB, GiB or TiB, such as 300MB"
+    allowed = "0, or " if zero else ""
+    allowed += (
+        "a size above 0 with a unit of B, kB, MB, GB, TB, KiB, MiB, GiB or TiB, such as 300MB"
+    )
     if isinstance(size, int) and not isinstance(size, bool):
         exact = Fraction(size)
     else:
@@ -259,8 +262,10 @@ def parse_bytes(size: str | int, option: str = "checkpoint_size") -> int:
                 hint = f"; did you mean {match[1]}{unit}?"
             raise RequestError(option, size, allowed + hint)
         exact = Fraction(match[1]) * _BYTE_UNITS[match[2].upper()]
-        if not match[2] and exact < 1_000_000:
+        if not match[2] and 0 < exact < 1_000_000:
             raise RequestError(option, size, allowed)
+    if zero and exact == 0:
+        return 0
     if not 1 <= exact <= MOST_BYTES:
         raise RequestError(option, size, f"{allowed}, and at most {format_bytes(MOST_BYTES)}")
     return -int(-exact // 1)

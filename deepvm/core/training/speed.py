@@ -423,14 +423,17 @@ class StepTimeSpeedup(SpeedupCurve):
         speed_of: throughput of clusters of these sizes. known: on 1, 2 ... VMs.
         unit: units a second of one VM; where sharding makes several VMs faster than that many
             single ones, a share of the best, so that K(n) <= 1 as eq. 13 has it.
-        needs: what the workload needs where it fits on no number of these VMs; else empty.
     """
 
     kind: ClassVar[str] = STEP_TIME
     speed_of: Callable[[FloatArray], TrainingSpeed] = field(repr=False)
     known: TrainingSpeed = field(repr=False, compare=False)
     unit: float
-    needs: str = ""
+
+    @property
+    def needs(self) -> str:
+        """What the workload needs where it fits on no number of these VMs; else empty."""
+        return self.known.needs
 
     @classmethod
     def of(
@@ -438,10 +441,12 @@ class StepTimeSpeedup(SpeedupCurve):
     ) -> StepTimeSpeedup:
         """The curve of a type, given its speeds on 1, 2 ... VMs and how to get others."""
         share = (known.throughput / known.vms)[known.fits if known.fits.any() else ...]
-        source = known.source.value
-        fitted_to = float(known.fitted_vms)
         return cls(
-            speed_of, known, float(share.max()), known.needs, source=source, fitted_to=fitted_to
+            speed_of,
+            known,
+            float(share.max()),
+            source=known.source.value,
+            fitted_to=float(known.fitted_vms),
         )
 
     def speedup(self, n: FloatArray) -> FloatArray:
