@@ -20,7 +20,6 @@ import wording
 from support.imports import found_in, loads, parsed, statements
 
 import deepvm
-from deepvm.catalog.clouds import CLOUDS
 from deepvm.catalog.price_sources import SOURCES
 from deepvm.checkpoint import _HOMES as CHECKPOINT_HOMES
 from deepvm.checkpoint.tiers.registry import TIERS
@@ -124,10 +123,9 @@ PLACES = {
 REGISTRIES = {
     # module below deepvm/: what it loads by names that it keeps in a table
     "__init__.py": set(deepvm._HOMES.values()),
-    "catalog/clouds/__init__.py": {home.partition(":")[0] for home in CLOUDS.values()},
     "cli/app.py": {f"deepvm.cli.{entry.module}" for entry in COMMANDS},
     "cli/help/completion.py": {home.partition(":")[0] for home in NAME_TABLES.values()},
-    "catalog/public/registry.py": {f"deepvm.catalog.public.{name}" for name in SOURCES},
+    "catalog/public/public_market.py": {f"deepvm.catalog.public.{name}" for name in SOURCES},
     "checkpoint/__init__.py": set(CHECKPOINT_HOMES.values()),
     "checkpoint/tiers/registry.py": {home.partition(":")[0] for home in TIERS.values()},
     "exporters/registry.py": {

@@ -12,7 +12,7 @@ from dataclasses import fields
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
-from deepvm.catalog.clouds import CLOUDS, DEFAULT_CLOUD
+from deepvm.catalog.clouds import DEFAULT_CLOUD, REGISTRY
 from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType, Market, Quota, ZonePrice
 from deepvm.core.cluster.memory_nodes import PAPER_TABLE, REAL_NODES, RULES, SaturationTable
 from deepvm.core.cluster.provenance import Provenance
@@ -61,7 +61,7 @@ def _rates(name: str, region: str) -> Rates | None:
     Such a name is ``aws-us-east-1`` once converted.
     """
     cloud = name.removesuffix(f"-{region}") if region else ""
-    if cloud not in CLOUDS:
+    if cloud not in REGISTRY:
         return None
     from deepvm.catalog.published.cloud_rates import rates_of
 

@@ -1,24 +1,18 @@
-"""The registry of clouds: add a module or a folder beside this file and a line here."""
+"""The registry of clouds: add an entry to a table, or a folder, and a name here."""
 
 from __future__ import annotations
 
-import pkgutil
 from collections.abc import Sequence
 
+from deepvm.catalog.clouds.aws.aws_cloud import AwsCloud
+from deepvm.catalog.clouds.public_clouds import AZURE, GCP, LAMBDA, NEBIUS, RUNPOD
 from deepvm.catalog.signals.cloud import Cloud
 from deepvm.core.spelling import one_of
 from deepvm.errors import RequestError
 
-CLOUDS = {
-    "aws": "deepvm.catalog.clouds.aws.aws_cloud:AwsCloud",
-    "gcp": "deepvm.catalog.clouds.gcp_cloud:GcpCloud",
-    "azure": "deepvm.catalog.clouds.azure_cloud:AzureCloud",
-    "lambda": "deepvm.catalog.clouds.lambda_cloud:LambdaCloud",
-    "nebius": "deepvm.catalog.clouds.nebius_cloud:NebiusCloud",
-    "runpod": "deepvm.catalog.clouds.runpod_cloud:RunPodCloud",
+REGISTRY: dict[str, Cloud] = {
+    cloud.name: cloud for cloud in (AwsCloud(), GCP, AZURE, LAMBDA, NEBIUS, RUNPOD)
 }
-
-REGISTRY: dict[str, Cloud] = {name: pkgutil.resolve_name(home)() for name, home in CLOUDS.items()}
 
 DEFAULT_CLOUD = REGISTRY["aws"]
 """The cloud of commands that name none."""
@@ -32,14 +26,14 @@ def clouds_of(names: Sequence[str]) -> tuple[str, ...]:
 
     Raises RequestError about the option ``cloud``.
     """
-    known = (*CLOUDS, ALL)
+    known = (*REGISTRY, ALL)
     words = (word.strip() for name in names for word in name.lower().split(","))
     found = tuple(dict.fromkeys(filter(None, words)))
     for name in found:
         if name not in known:
             raise RequestError("cloud", name, one_of(name, known, ", "))
     if ALL in found:
-        return tuple(CLOUDS)
+        return tuple(REGISTRY)
     return found
 
 

@@ -28,7 +28,7 @@ from deepvm.catalog.public.public_market import (
     SLOW_S,
     public_catalogs,
 )
-from deepvm.catalog.public.source import KINDS as PUBLIC_KINDS
+from deepvm.catalog.public.public_market import KINDS as PUBLIC_KINDS
 from deepvm.catalog.signals.cloud import Cloud
 from deepvm.catalog.signals.resolve import (
     CloudApi,

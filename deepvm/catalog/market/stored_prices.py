@@ -19,7 +19,7 @@ from datetime import datetime, timedelta, timezone
 from typing import TypeVar
 
 from deepvm.catalog.public.integrity import check
-from deepvm.catalog.public.skypilot import SOURCE as CATALOG
+from deepvm.catalog.public.skypilot import parse
 from deepvm.catalog.signals.signal import HISTORY, Signal
 from deepvm.core.units import counted
 from deepvm.errors import DataError, MissingDataError
@@ -124,7 +124,7 @@ class StoredPrices:
         # To check a row takes a hundred times as long as to look for a region's name in it.
         region = self.region.encode()
         here = [line for line in lines[1:] if region in line.lower()]
-        table = CATALOG.parse(lines[0] + b"".join(here), cloud)
+        table = parse(lines[0] + b"".join(here), cloud)
         if not here:
             return {}
         table = check(table)

@@ -14,6 +14,7 @@ from urllib import request
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 
+from deepvm.catalog.price_sources import PublicSource
 from deepvm.catalog.signals.redaction import redact
 from deepvm.errors import CloudError, RequestError
 
@@ -49,6 +50,11 @@ class PublicFile:
         """The error for a file with other content."""
         advice = f"{self.again}; see that {self.variable} is right if it is set"
         return CloudError(self.what, "reply", detail, advice)
+
+
+def public_file(source: PublicSource, url: str, total_s: float) -> PublicFile:
+    """A file of a source. Raises RequestError: the setting names no web address."""
+    return PublicFile(url, f"{source.title} at {shown(url)}", source.variable, total_s=total_s)
 
 
 @dataclass(frozen=True)

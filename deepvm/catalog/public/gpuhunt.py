@@ -5,17 +5,25 @@ Its rows are of one market each.
 
 from __future__ import annotations
 
+import io
 import re
+import zipfile
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from deepvm.catalog.public.csv_rows import csv_rows
-from deepvm.catalog.public.gpu_names import gpu_name
-from deepvm.catalog.public.offer import BadRowError, Cells, Offer, Rows, count, number, price
-from deepvm.catalog.public.source import PublicSource
-
-if TYPE_CHECKING:
-    from deepvm.catalog.public.download import DownloadedFile, PublicFile
+from deepvm.catalog.price_sources import PublicSource
+from deepvm.catalog.public.download import DownloadedFile, PublicFile, download, public_file
+from deepvm.catalog.public.integrity import other_rates
+from deepvm.catalog.public.offers import (
+    BadRowError,
+    Cells,
+    Offer,
+    Rows,
+    count,
+    csv_rows,
+    gpu_name,
+    number,
+    price,
+)
 
 _NEEDED = (
     "instance_name",
@@ -35,52 +43,32 @@ _COUNTRY = re.compile(r"[a-z]{2}")
 _MAX_UNPACKED = 64 * 2**20
 
 
-class GpuHunt(PublicSource):
-    """See :class:`PublicSource`."""
+def fetch(source: PublicSource, cloud: str, total_s: float) -> DownloadedFile:
+    """Download a cloud's prices: the newest version's number, then its file. Raises CloudError."""
+    url = source.url(cloud)
+    newest = public_file(source, f"{url}/version", total_s)
+    version = download(newest).body.decode("ascii", "replace").strip()
+    if not _VERSION.fullmatch(version):
+        raise newest.unreadable("the file names no version of the catalog")
+    packed = public_file(source, f"{url}/{version}/catalog.zip", total_s)
+    archive = download(packed)
+    return replace(archive, body=_unpacked(archive.body, packed))
 
-    name = "gpuhunt"
-    licence = "the tool is under MPL-2.0; its catalog is fetched by each user, never part of deepvm"
-    address = "https://dstack-gpu-pricing.s3.eu-west-1.amazonaws.com/v3"
-    period_s = 3600
-    paths = {  # noqa: RUF012
-        "aws": "aws",
-        "gcp": "gcp",
-        "azure": "azure",
-        "lambda": "lambdalabs",
-        "nebius": "nebius",
-        "runpod": "runpod",
-    }
 
-    def fetch(self, cloud: str, total_s: float) -> DownloadedFile:
-        """See :meth:`PublicSource.fetch`: the newest version's number first, then its file."""
-        from deepvm.catalog.public.download import download
+def parse(body: bytes, cloud: str) -> Rows:
+    """Every row of the file: those of the two markets become one offer each, joined later.
 
-        url = self.url(cloud)
-        newest = self.file(f"{url}/version", total_s)
-        version = download(newest).body.decode("ascii", "replace").strip()
-        if not _VERSION.fullmatch(version):
-            raise newest.unreadable("the file names no version of the catalog")
-        packed = self.file(f"{url}/{version}/catalog.zip", total_s)
-        archive = download(packed)
-        return replace(archive, body=_unpacked(archive.body, packed))
-
-    def parse(self, body: bytes, cloud: str) -> Rows:
-        """See :meth:`PublicSource.parse`.
-
-        Rows of the two markets become one offer each, which are joined later.
-        """
-        table = Rows()
-        table.read(csv_rows(body, _NEEDED), lambda row, region: _offer(row, cloud, region))
-        if cloud == "gcp":
-            table.offers = _without_other_rates(table.offers)
-        return table
+    Raises DataError: this is no file of the source, or not the whole of it.
+    """
+    table = Rows()
+    table.read(csv_rows(body, _NEEDED), lambda row, region: _offer(row, cloud, region))
+    if cloud == "gcp":
+        table.offers = _without_other_rates(table.offers)
+    return table
 
 
 def _unpacked(body: bytes, file: PublicFile) -> bytes:
     """The only CSV file of an archive. Raises CloudError."""
-    import io
-    import zipfile
-
     try:
         with zipfile.ZipFile(io.BytesIO(body)) as archive:
             (name,) = [n for n in archive.namelist() if n.endswith(".csv")]
@@ -143,8 +131,6 @@ def _is_foreign(row: Cells, cloud: str, region: str) -> bool:
 
 
 def _without_other_rates(offers: list[Offer]) -> list[Offer]:
-    from deepvm.catalog.public.rates import other_rates
-
     per_gpu = {
         place: ((offer.gpu, offer.gpu_memory_gib), float(offer.on_demand) / offer.gpu_count)
         for place, offer in enumerate(offers)
@@ -152,6 +138,3 @@ def _without_other_rates(offers: list[Offer]) -> list[Offer]:
     }
     wrong = other_rates(per_gpu)
     return [offer for place, offer in enumerate(offers) if place not in wrong]
-
-
-SOURCE = GpuHunt()

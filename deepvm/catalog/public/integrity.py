@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from statistics import median_high
+from typing import TypeVar
 
-from deepvm.catalog.public.gpu_names import memory_fits
-from deepvm.catalog.public.offer import Offer, Rows
+from deepvm.catalog.public.offers import Offer, Rows, memory_fits
 from deepvm.core.units import counted
 from deepvm.errors import DataError
 
@@ -26,6 +26,13 @@ LEAST_SPOT_SHARE, MOST_SPOT_SHARE = 0.02, 10.0
 """A spot price, as a share of the type's on-demand price: a market is often below, rarely above."""
 MOST_BROKEN = 0.1
 """Share of a file's rows above which it is refused."""
+LEAST_SHARE = 0.6
+"""Of what one GPU costs on demand in the dearest region; less is what reserved GPUs cost.
+
+GCP's own prices of one model differ by 0.62 at most (L4);
+its calendar mode of the Dynamic Workload Scheduler costs 0.33 (H100) to 0.58 (A100) of the price in
+us-central1 (skypilot-catalog v8/gcp, 2026).
+"""
 _FEWEST_ROWS = 10
 """Below which a file is not judged by a share: one bad row of three says little."""
 
@@ -33,6 +40,8 @@ CONFLICT = "two prices for one type and place"
 WRONG_MEMORY = "GPU memory that the model does not have"
 FAR = "price far from its family's"
 FAR_SPOT = "spot price far from the type's others"
+
+Key = TypeVar("Key")
 
 # What a stranger's file says is printed and becomes the name of a folder.
 _REGION = re.compile(r"[a-z0-9][a-z0-9-]{0,62}", re.ASCII)
@@ -153,3 +162,16 @@ def _without_size(name: str) -> str:
     if cut > 0:
         return name[:cut]
     return name
+
+
+def other_rates(per_gpu: Mapping[Key, tuple[object, float]]) -> set[Key]:
+    """Which prices of a model, $/h for one GPU, are no on-demand prices next to those elsewhere."""
+    by_model: dict[object, dict[Key, float]] = defaultdict(dict)
+    for key, (model, price) in per_gpu.items():
+        by_model[model][key] = price
+    wrong: set[Key] = set()
+    for prices in by_model.values():
+        usual = median_high(prices.values())
+        dearest = max(p for p in prices.values() if p <= MOST_OF_MEDIAN * usual)
+        wrong |= {key for key, price in prices.items() if price < LEAST_SHARE * dearest}
+    return wrong

@@ -10,11 +10,10 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from deepvm.catalog.price_sources import SOURCES
-from deepvm.catalog.public.registry import source
-from deepvm.catalog.public.source import KINDS, PublicSource
+from deepvm.catalog.price_sources import SOURCES, PublicSource
 from deepvm.catalog.published.instance_networks import bandwidths
 from deepvm.catalog.signals.cache import Cache, default_folder
 from deepvm.catalog.signals.cloud import Cloud
@@ -26,8 +25,14 @@ from deepvm.catalog.signals.fetching import (
     remember_failure,
 )
 from deepvm.catalog.signals.resolve import PriceSource, Quotes
-from deepvm.catalog.signals.signal import REGIONS, SPECS, Signal
+from deepvm.catalog.signals.signal import OFFERINGS, ON_DEMAND, REGIONS, SPECS, SPOT, Signal
 from deepvm.errors import CloudError, DeepVMError, RequestError
+
+if TYPE_CHECKING:
+    from deepvm.catalog.public.download import DownloadedFile
+
+KINDS = (SPECS, OFFERINGS, ON_DEMAND, SPOT)
+"""The kinds of signals that a public catalog can give."""
 
 AUTO = "auto"
 NONE = "none"
@@ -139,11 +144,12 @@ class PublicCatalog(PriceSource):
 
     def _read(self, total_s: float) -> list[Signal]:
         # Most commands read the cache, and need nothing of this.
-        from deepvm.catalog.public.as_signals import signals_of
         from deepvm.catalog.public.integrity import check
+        from deepvm.catalog.public.offers import signals_of
 
-        file = self.source.fetch(self.cloud.name, total_s)
-        table = check(self.source.parse(file.body, self.cloud.name))
+        reader: Any = import_module(f"deepvm.catalog.public.{self.source.name}")
+        file: DownloadedFile = reader.fetch(self.source, self.cloud.name, total_s)
+        table = check(reader.parse(file.body, self.cloud.name))
         written = file.written_at or self.source.ended.get(self.cloud.name)
         # A file without a date may be due to be renewed.
         earliest = self.now - timedelta(seconds=self.source.period_s)
@@ -216,9 +222,9 @@ def public_catalogs(
     Raises RequestError: the wanted one is switched off.
     """
     names = {NONE: [], AUTO: [*SOURCES]}.get(wanted, [wanted])
-    known = [s for s in map(source, names) if os.environ.get(s.variable) != OFF]
+    known = [s for s in map(SOURCES.__getitem__, names) if os.environ.get(s.variable) != OFF]
     if names == [wanted] and not known:
-        variable = source(wanted).variable
+        variable = SOURCES[wanted].variable
         raise RequestError("source", wanted, f"one that {variable} does not switch off")
     # Sources that still renew their file are asked before others
     known.sort(key=lambda s: cloud.name in s.ended)

@@ -8,23 +8,25 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable
-from datetime import datetime, timezone
 from functools import lru_cache
 from typing import NamedTuple
 
-from deepvm.catalog.public.csv_rows import csv_rows
-from deepvm.catalog.public.gpu_names import gpu_name, memory_in_name
-from deepvm.catalog.public.offer import (
+from deepvm.catalog.price_sources import PublicSource
+from deepvm.catalog.public.download import DownloadedFile, download, public_file
+from deepvm.catalog.public.integrity import other_rates
+from deepvm.catalog.public.offers import (
     BadRowError,
     Cells,
     Offer,
     Rows,
     count,
+    csv_rows,
+    gpu_name,
+    memory_in_name,
     number,
     price,
     total,
 )
-from deepvm.catalog.public.source import PublicSource
 
 _NEEDED = (
     "InstanceType",
@@ -65,30 +67,22 @@ _GCP_COUNTS = {
 }
 
 
-class SkyPilotCatalog(PublicSource):
-    """See :class:`PublicSource`."""
+def fetch(source: PublicSource, cloud: str, total_s: float) -> DownloadedFile:
+    """Download a cloud's prices. Raises CloudError."""
+    return download(public_file(source, source.url(cloud), total_s))
 
-    name = "skypilot"
-    licence = "no licence was found (2026-11): fetched by each user, never part of deepvm"
-    address = "https://raw.githubusercontent.com/skypilot-org/skypilot-catalog/master/catalogs"
-    period_s = 7 * 3600
-    ended = {"azure": datetime(2025, 4, 28, tzinfo=timezone.utc)}  # noqa: RUF012  v7 took v6's place (pull request 116)
-    paths = {  # noqa: RUF012
-        "aws": "v8/aws/vms.csv",
-        "gcp": "v8/gcp/vms.csv",
-        "azure": "v6/azure/vms.csv",  # later versions have no file of Azure
-        "lambda": "v8/lambda/vms.csv",
-        "nebius": "v8/nebius/vms.csv",
-        "runpod": "v8/runpod/vms.csv",
-    }
 
-    def parse(self, body: bytes, cloud: str) -> Rows:
-        rows = csv_rows(body, _NEEDED)
-        if cloud == "gcp":
-            return _gcp(rows)
-        table = Rows()
-        table.read(rows, lambda row, region: _offer(row, cloud, region, _gpus(row), _prices(row)))
-        return table
+def parse(body: bytes, cloud: str) -> Rows:
+    """Every row of the file.
+
+    Raises DataError: this is no file of the source, or not the whole of it.
+    """
+    rows = csv_rows(body, _NEEDED)
+    if cloud == "gcp":
+        return _gcp(rows)
+    table = Rows()
+    table.read(rows, lambda row, region: _offer(row, cloud, region, _gpus(row), _prices(row)))
+    return table
 
 
 _Rate = tuple[str, int, str]
@@ -190,9 +184,6 @@ def _gcp(rows: Iterable[Cells]) -> Rows:
             rates.setdefault(rate, (gpus, _prices(row)))
 
     table.read(rows, sort)
-    # And with it statistics, only to read a file
-    from deepvm.catalog.public.rates import other_rates
-
     per_gpu = {
         rate: (rate[0], float(prices.on_demand) / gpus.in_vm)
         for rate, (gpus, prices) in rates.items()
@@ -238,6 +229,3 @@ def gcp_gpus(name: str) -> tuple[str, int]:
         return model, counts.get(int(vcpus), -1)
     # The host's price alone would make a new type with GPUs the cheapest of all CPU types.
     return "", -1 if _GCP_WITH_GPUS.fullmatch(name) else 0
-
-
-SOURCE = SkyPilotCatalog()

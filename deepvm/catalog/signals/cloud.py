@@ -1,18 +1,18 @@
 """What deepvm asks of a cloud.
 
-A cloud is a folder of ``catalog/clouds`` and a line of its registry.
+A cloud that deepvm asks itself is a folder of ``catalog/clouds``; others are an entry of a table.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from deepvm.catalog.signals.signal import (
     ADVISOR,
@@ -59,12 +59,6 @@ class Check:
     advice: str = ""
 
 
-WITH_ZONES = (SPECS, OFFERINGS, ON_DEMAND, SPOT)
-WITHOUT_ZONES = (SPECS, ON_DEMAND, SPOT)
-WITHOUT_SPOT = (SPECS, ON_DEMAND)
-"""The signals of a catalog by what the cloud's public catalogs tell apart."""
-
-
 @dataclass(frozen=True)
 class CloudRules:
     """How a cloud sells VMs and takes them back, as far as plans depend on it.
@@ -83,6 +77,11 @@ class CloudRules:
     regions_alike: bool = False
 
 
+def _no_words(instance: InstanceType, count: int, market: Market) -> str:
+    return ""
+
+
+@dataclass(eq=False)
 class Cloud:
     """One cloud. Nothing is loaded, read or sent until a method needs it.
 
@@ -92,27 +91,32 @@ class Cloud:
     Attributes:
         name: of its catalogs and of its folder in ``data/``: ``aws`` gives ``aws-us-east-1``.
         title: in messages. rules: how it sells and takes back machines.
+        region_form: of a region's name.
+        default_region: where most types are offered.
         has_api: whether deepvm can ask the cloud itself; else there are only public catalogs of its
             prices.
         kinds: the signals of its catalogs; a history of prices is added on request.
         quota_names: its vCPU quotas by ``InstanceType.quota_family`` and market; empty where
             nothing limits.
-        region_form: of a region's name.
-        default_region: where most types are offered.
+        quota_words: the quota that so many VMs of a type need where none of ``quota_names`` says
+            it, in words; empty where nothing is known.
         region_variables: of the environment; the first that is set names the user's own region.
         burstable: types that run at full speed only for a while, by name.
+        not_on_demand: types that nobody can rent on demand, though catalogs have such a price.
     """
 
-    name: ClassVar[str]
-    title: ClassVar[str]
-    rules: ClassVar[CloudRules]
-    has_api: ClassVar[bool] = False
-    kinds: ClassVar[tuple[str, ...]] = (SPECS, OFFERINGS, ZONES, ON_DEMAND, SPOT, ADVISOR, QUOTAS)
-    quota_names: Mapping[tuple[str, Market], QuotaName] = {}
-    region_form: ClassVar[str]
-    default_region: ClassVar[str]
-    region_variables: ClassVar[tuple[str, ...]] = ()
-    burstable: ClassVar[str] = "(?!)"  # none
+    name: str
+    title: str
+    rules: CloudRules
+    region_form: str
+    default_region: str
+    has_api: bool = False
+    kinds: tuple[str, ...] = (SPECS, OFFERINGS, ZONES, ON_DEMAND, SPOT, ADVISOR, QUOTAS)
+    quota_names: Mapping[tuple[str, Market], QuotaName] = field(default_factory=dict)
+    quota_words: Callable[[InstanceType, int, Market], str] = _no_words
+    region_variables: tuple[str, ...] = ()
+    burstable: str = "(?!)"  # none
+    not_on_demand: str = "(?!)"
 
     @property
     def has_spot(self) -> bool:
@@ -126,18 +130,14 @@ class Cloud:
             return type_name[:cut]
         return type_name
 
-    def quota_words(self, instance: InstanceType, count: int, market: Market) -> str:
-        """The quota that VMs need where none of ``quota_names`` says it, in words.
-
-        Empty where nothing is known.
-        """
-        return ""
-
     def facts_of(self, type_name: str) -> Mapping[str, Any]:
         """What a type's name says of it, as in the signal of specs: public catalogs lack it."""
+        facts = {}
         if re.fullmatch(self.burstable, type_name):
-            return {"burstable": True}
-        return {}
+            facts["burstable"] = True
+        if re.fullmatch(self.not_on_demand, type_name):
+            facts["on_demand"] = False
+        return facts
 
     def check_region(self, name: str, option: str = "region") -> str:
         """The name, if it has the form of a region's; only a catalog can tell whether there is one.

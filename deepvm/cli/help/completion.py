@@ -29,7 +29,7 @@ def _completes(values: Callable[[Any], Iterable[Any]]) -> Completion:
 
 TABLES = {
     "models": "deepvm.catalog.published.workloads:presets",
-    "clouds": "deepvm.catalog.clouds:CLOUDS",
+    "clouds": "deepvm.catalog.clouds:REGISTRY",
     "catalogs": "deepvm.catalog.store:catalog_names",
     "architectures": "deepvm.planner.columns:REGISTRY",
     "save policies": "deepvm.core.preemption.savepolicy:POLICIES",

@@ -54,13 +54,16 @@ CANNED = {
 class Mars(Cloud):
     """A cloud that answers from a dictionary."""
 
-    rules = DEFAULT_CLOUD.rules
-    name = "mars"
-    has_api = True
-    title = "Mars Cloud"
-    quota_names: Mapping[tuple[str, Market], QuotaName] = {
-        ("T4", Market.SPOT): QuotaName("Q1", "preemptible T4 vCPUs")
-    }
+    def __init__(self) -> None:
+        super().__init__(
+            name="mars",
+            title="Mars Cloud",
+            rules=DEFAULT_CLOUD.rules,
+            region_form="mars-[0-9]",
+            default_region="mars-1",
+            has_api=True,
+            quota_names={("T4", Market.SPOT): QuotaName("Q1", "preemptible T4 vCPUs")},
+        )
 
     def quota_family(self, type_name: str) -> str:
         return "T4" if type_name.endswith("t4") else "general"

@@ -19,8 +19,8 @@ from support.spot_advisor import say
 from deepvm.catalog.clouds import REGISTRY
 from deepvm.catalog.market.build_catalog import MarketRequest
 from deepvm.catalog.market.open_markets import open_markets
+from deepvm.catalog.price_sources import SOURCES
 from deepvm.catalog.public.public_market import cache_of, public_catalogs, wanted_source
-from deepvm.catalog.public.registry import source
 from deepvm.catalog.signals.cache import Cache, default_folder
 from deepvm.catalog.signals.signal import OFFERINGS, ON_DEMAND, SPECS, SPOT
 from deepvm.catalog.store import load_catalog
@@ -327,7 +327,7 @@ class TestOtherClouds:
 
     def test_each_source_has_its_own_cache(self) -> None:
         folders = {
-            str(cache_of(c, source(s)).folder)
+            str(cache_of(c, SOURCES[s]).folder)
             for c in ("aws", "gcp")
             for s in ("skypilot", "gpuhunt")
         }

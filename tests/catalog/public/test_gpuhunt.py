@@ -13,10 +13,10 @@ from support.public_catalogs import (
 )
 from support.spot_advisor import say
 
+from deepvm.catalog.price_sources import SOURCES
 from deepvm.catalog.public import gpuhunt
 from deepvm.catalog.public.integrity import check
-from deepvm.catalog.public.offer import Offer
-from deepvm.catalog.public.registry import source
+from deepvm.catalog.public.offers import Offer
 from deepvm.errors import CloudError
 
 BY_HAND = {
@@ -106,7 +106,7 @@ BY_HAND = {
 
 
 def offers(cloud: str, body: bytes) -> list[Offer]:
-    return list(check(source("gpuhunt").parse(body, cloud)).offers)
+    return list(check(gpuhunt.parse(body, cloud)).offers)
 
 
 @pytest.mark.parametrize("cloud", BY_HAND)
@@ -120,11 +120,11 @@ def test_figures_are_those_worked_out_by_hand(cloud: str) -> None:
 
 
 def test_every_cloud_has_a_sample_and_a_calculation() -> None:
-    assert {*source("gpuhunt").paths} == {*HUNT_ROWS} == {*BY_HAND}
+    assert {*SOURCES["gpuhunt"].paths} == {*HUNT_ROWS} == {*BY_HAND}
 
 
 def test_runpods_clusters_and_community_are_no_pods_of_its_data_centres() -> None:
-    checked = check(source("gpuhunt").parse(gpuhunt_csv("runpod"), "runpod"))
+    checked = check(gpuhunt.parse(gpuhunt_csv("runpod"), "runpod"))
     assert checked.refused.total() == 0
     assert {o.region for o in checked.offers} == {"us-tx-1"}
 
@@ -134,7 +134,7 @@ def test_a_market_that_is_neither_breaks_the_row() -> None:
         *HUNT_ROWS["aws"],
         "g5.2xlarge,us-east-1,1.212,8,32.0,1,A10G,24.0,perhaps,,nvidia,,x86,",
     )
-    assert check(source("gpuhunt").parse(csv_file(HUNT_HEAD, rows), "aws")).refused.total() == 1
+    assert check(gpuhunt.parse(csv_file(HUNT_HEAD, rows), "aws")).refused.total() == 1
 
 
 def fetched(monkeypatch: pytest.MonkeyPatch, path: str = "", answer: object = None) -> bytes:
@@ -143,7 +143,7 @@ def fetched(monkeypatch: pytest.MonkeyPatch, path: str = "", answer: object = No
         monkeypatch.setenv("DEEPVM_GPUHUNT_URL", server.url)
         if path:
             server.answers[path] = answer  # type: ignore[assignment]
-        return source("gpuhunt").fetch("aws", 2).body
+        return gpuhunt.fetch(SOURCES["gpuhunt"], "aws", 2).body
 
 
 def test_the_newest_version_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,16 +8,15 @@ from typing import Any
 
 import pytest
 
-from deepvm.catalog.public.as_signals import signals_of
 from deepvm.catalog.public.integrity import (
     CONFLICT,
     FAR,
     FAR_SPOT,
     WRONG_MEMORY,
     check,
+    other_rates,
 )
-from deepvm.catalog.public.offer import Offer, Rows, price, total
-from deepvm.catalog.public.rates import other_rates
+from deepvm.catalog.public.offers import Offer, Rows, price, signals_of, total
 from deepvm.catalog.signals.signal import OFFERINGS, ON_DEMAND, SPECS, SPOT, Signal
 from deepvm.errors import DataError
 

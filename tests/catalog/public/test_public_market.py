@@ -36,7 +36,6 @@ from deepvm.catalog.clouds import REGISTRY
 from deepvm.catalog.price_sources import SOURCES
 from deepvm.catalog.public import integrity
 from deepvm.catalog.public.public_market import QUICK_S, PublicCatalog, Signals
-from deepvm.catalog.public.registry import source
 from deepvm.catalog.signals.cache import Cache
 from deepvm.catalog.signals.fetching import SignalRequest
 from deepvm.catalog.signals.signal import ON_DEMAND, REGIONS, SPECS, SPOT, Signal, age
@@ -52,7 +51,7 @@ FILE = skypilot_file("aws")
 def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     for name in SOURCES:
-        monkeypatch.delenv(source(name).variable, raising=False)
+        monkeypatch.delenv(SOURCES[name].variable, raising=False)
 
 
 @pytest.fixture
@@ -70,8 +69,8 @@ def market(
     cloud: str = "aws",
     wait_s: float = QUICK_S,
 ) -> PublicCatalog:
-    cache = Cache(tmp_path / f"source_{name}", "public", source(name).period_s)
-    return PublicCatalog(source(name), REGISTRY[cloud], cache, cache, now, wait_s=wait_s)
+    cache = Cache(tmp_path / f"source_{name}", "public", SOURCES[name].period_s)
+    return PublicCatalog(SOURCES[name], REGISTRY[cloud], cache, cache, now, wait_s=wait_s)
 
 
 def prices(signals: Signals, region: str = "us-east-1") -> Any:
@@ -153,7 +152,7 @@ class TestAnAnswer:
 
 def test_every_source_says_what_it_must(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in SOURCES:
-        found = source(name)
+        found = SOURCES[name]
         monkeypatch.delenv(found.variable, raising=False)
         assert found.name == name and found.licence and found.period_s >= 3600
         assert found.address.startswith("https://")
@@ -421,16 +420,17 @@ REFRESH = """
 import sys
 from datetime import datetime, timezone
 from pathlib import Path
+from deepvm.catalog.price_sources import SOURCES
+from deepvm.catalog.public import skypilot
 from deepvm.catalog.public.download import DownloadedFile
 from deepvm.catalog.clouds import REGISTRY
 from deepvm.catalog.public.public_market import PublicCatalog
-from deepvm.catalog.public.registry import source
 from deepvm.catalog.signals.cache import Cache
 folder, file = map(Path, sys.argv[1:])
-found = source("skypilot")
+found = SOURCES["skypilot"]
 cache = Cache(folder / "source_skypilot", "public", found.period_s)
 now = datetime.now(timezone.utc)
-found.fetch = lambda cloud, total_s: DownloadedFile(file.read_bytes())
+skypilot.fetch = lambda source, cloud, total_s: DownloadedFile(file.read_bytes())
 market = PublicCatalog(found, REGISTRY["aws"], cache, cache, now)
 print("ready", flush=True)
 while True:
@@ -458,7 +458,9 @@ def test_a_refresh_killed_at_any_moment_leaves_whole_files(tmp_path: Path) -> No
         entries = cache.entries(now)
         assert all(e.state == "fresh" for e in entries), [e for e in entries if e.state != "fresh"]
         regions = [f"r-{n}" for n in range(20)]
-        kept = PublicCatalog(source("skypilot"), REGISTRY["aws"], cache, cache, now).latest(regions)
+        kept = PublicCatalog(SOURCES["skypilot"], REGISTRY["aws"], cache, cache, now).latest(
+            regions
+        )
         assert all(prices(kept, r) in (None, prices(kept, "r-0")) for r in regions)
         about = cache.read("all-regions", REGIONS, now)
         assert about is None or len([r for r in regions if prices(kept, r)]) == 20

@@ -8,9 +8,10 @@ import pytest
 from support.places import SHARED
 from support.public_catalogs import SKYPILOT, csv_file, gcp_info, info, skypilot_file
 
+from deepvm.catalog.price_sources import SOURCES
+from deepvm.catalog.public import skypilot
 from deepvm.catalog.public.integrity import check
-from deepvm.catalog.public.offer import Offer
-from deepvm.catalog.public.registry import source
+from deepvm.catalog.public.offers import Offer
 from deepvm.errors import DataError
 
 RECORDED = SHARED / "data" / "perf" / "catalog_samples.csv"
@@ -84,11 +85,7 @@ BY_HAND = {
 
 
 def offers(cloud: str, body: bytes | None = None) -> list[Offer]:
-    return list(
-        check(
-            source("skypilot").parse(skypilot_file(cloud) if body is None else body, cloud)
-        ).offers
-    )
+    return list(check(skypilot.parse(skypilot_file(cloud) if body is None else body, cloud)).offers)
 
 
 @pytest.mark.parametrize("cloud", BY_HAND)
@@ -126,14 +123,14 @@ def test_the_samples_are_as_the_files_were_recorded() -> None:
 
 
 def test_every_cloud_has_a_sample_and_a_calculation() -> None:
-    assert {*source("skypilot").paths} == {*SKYPILOT} == {*BY_HAND}
+    assert {*SOURCES["skypilot"].paths} == {*SKYPILOT} == {*BY_HAND}
 
 
 def test_what_is_no_vm_with_whole_gpus_of_nvidia_is_left_out() -> None:
-    checked = check(source("skypilot").parse(skypilot_file("aws"), "aws"))
+    checked = check(skypilot.parse(skypilot_file("aws"), "aws"))
     assert not {"trn1.2xlarge", "g6f.large"} & {o.instance_type for o in checked.offers}
     assert checked.refused.total() == 0
-    checked = check(source("skypilot").parse(skypilot_file("gcp"), "gcp"))
+    checked = check(skypilot.parse(skypilot_file("gcp"), "gcp"))
     assert "a3-edgegpu-8g" not in {o.instance_type for o in checked.offers}
     assert checked.refused.total() == 0
 
@@ -159,7 +156,7 @@ def test_a_type_with_unknown_gpus_is_not_sold_at_the_price_of_its_host(name: str
 def test_a_doubled_row_of_gcp_is_one_offer() -> None:
     host = "a2-highgpu-1g,12.0,85.0,,,,us-central1,us-central1-a,0.73948,0.36975"
     gpu = f",,,A100,1,{gcp_info(40960)},us-central1,us-central1-a,2.93391,1.4341"
-    checked = check(source("skypilot").parse(skypilot_file("gcp", host, gpu), "gcp"))
+    checked = check(skypilot.parse(skypilot_file("gcp", host, gpu), "gcp"))
     found = [
         o for o in checked.offers if (o.instance_type, o.zone) == ("a2-highgpu-1g", "us-central1-a")
     ]
@@ -169,7 +166,7 @@ def test_a_doubled_row_of_gcp_is_one_offer() -> None:
 def test_an_h200_at_price_0_is_not_for_nothing() -> None:
     gpu = info("H200", 8, 144384)
     row = f"p5en.48xlarge,H200,8.0,192.0,2048.0,{gpu},0.0,,us-east-1,use1-az4,x86_64"
-    checked = check(source("skypilot").parse(skypilot_file("aws", row), "aws"))
+    checked = check(skypilot.parse(skypilot_file("aws", row), "aws"))
     assert "p5en.48xlarge" not in {o.instance_type for o in checked.offers}
     assert checked.refused.total() == 1
 
@@ -232,7 +229,7 @@ def test_an_unreadable_cell_costs_its_row(column: int, value: str) -> None:
         "x86_64",
     ]
     cells[column] = value
-    checked = check(source("skypilot").parse(skypilot_file("aws", ",".join(cells)), "aws"))
+    checked = check(skypilot.parse(skypilot_file("aws", ",".join(cells)), "aws"))
     found = [o for o in checked.offers if o.instance_type == "g4dn.2xlarge"]
     if column == 6:  # a price costs only its market
         assert found[0].on_demand is None

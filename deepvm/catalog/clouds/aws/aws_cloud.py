@@ -37,26 +37,32 @@ _PREVIOUS = re.compile("a1|c[1-4]|cc2|cr1|d2|f1|g[23]|g3s|h1|hs1|i[23]|m[1-4]|p2
 _IN_SHORT = re.compile("north|south|east|west|central|gov")
 
 
+_RULES = CloudRules(
+    grace_s=120,
+    has_cpu_vms=True,
+    sources={
+        "grace_s": f"{_GUIDE}/spot-instance-termination-notices.html, 2026",
+        "has_cpu_vms": "https://aws.amazon.com/ec2/instance-types/, 2026",
+    },
+)
+
+
 class AwsCloud(Cloud):
     """See :class:`Cloud`. Methods that ask AWS import what they need: most commands ask nobody."""
 
-    name = "aws"
-    title = "AWS"
-    has_api = True
-    quota_names = QUOTA_NAMES
-    # Newer partitions have longer first words (eusc-de-east-1) or two in the middle
-    # (us-gov-west-1).
-    region_form = r"[a-z]{2,4}(-[a-z]{2,9}){1,2}-[1-9][0-9]?"
-    default_region = "us-east-1"
-    region_variables = ("AWS_REGION", "AWS_DEFAULT_REGION")
-    rules = CloudRules(
-        grace_s=120,
-        has_cpu_vms=True,
-        sources={
-            "grace_s": f"{_GUIDE}/spot-instance-termination-notices.html, 2026",
-            "has_cpu_vms": "https://aws.amazon.com/ec2/instance-types/, 2026",
-        },
-    )
+    def __init__(self) -> None:
+        super().__init__(
+            name="aws",
+            title="AWS",
+            rules=_RULES,
+            # Newer partitions have longer first words (eusc-de-east-1) or two in the middle
+            # (us-gov-west-1).
+            region_form=r"[a-z]{2,4}(-[a-z]{2,9}){1,2}-[1-9][0-9]?",
+            default_region="us-east-1",
+            has_api=True,
+            quota_names=QUOTA_NAMES,
+            region_variables=("AWS_REGION", "AWS_DEFAULT_REGION"),
+        )
 
     def quota_family(self, type_name: str) -> str:
         return quota_family(type_name)

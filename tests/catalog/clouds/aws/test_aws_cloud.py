@@ -143,7 +143,7 @@ class TestRegionOf:
 
     def test_the_default_says_so(self, home):
         found = region_of("", {"HOME": str(home)})
-        assert found.name == AwsCloud.default_region
+        assert found.name == AWS.default_region
         assert "default" in found.where
 
     def test_a_region_beside_the_keys(self, home):
@@ -152,7 +152,7 @@ class TestRegionOf:
 
     def test_a_file_that_cannot_be_read_has_no_region(self, home):
         write(home, config="[default\nregion = eu-west-3\n")
-        assert region_of("", {"HOME": str(home)}).name == AwsCloud.default_region
+        assert region_of("", {"HOME": str(home)}).name == AWS.default_region
 
     def test_wrong_names_say_where_they_stand(self, home):
         with pytest.raises(RequestError, match="^AWS_REGION: 'nowhere'"):
