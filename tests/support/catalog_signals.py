@@ -15,12 +15,12 @@ from typing import Any
 
 from deepvm.catalog.signals import signal as provider
 from deepvm.catalog.signals.cache import Cache
+from deepvm.catalog.signals.fetching import SignalRequest
 from deepvm.catalog.signals.resolve import (
     CloudApi,
     PriceSource,
     ResolvedSignals,
     Stored,
-    requests_for,
 )
 from deepvm.catalog.signals.resolve import resolve as resolve_requests
 from deepvm.catalog.signals.signal import Provider, Signal
@@ -148,13 +148,13 @@ def together(
     not_asked: str = "",
 ) -> ResolvedSignals:
     """As ``open_markets`` puts sources in order."""
-    sources: list[PriceSource] = [Stored(lambda r, k: snapshot(r).get(k), for_refetch=True)]
+    sources: list[PriceSource] = [Stored(lambda r, k: snapshot(r).get(k))]
     if mode != "snapshot":
         sources.insert(0, Stored(partial(cache.read, now=now)))
         if providers is not None:
             sources.insert(1, CloudApi(cache, providers, now, progress, patient=mode == "live"))
-    requests = requests_for(regions, kinds, live=mode == "live")
-    return resolve_requests(requests, sources, now, not_asked)
+    requests = [SignalRequest(r, k) for r in regions for k in kinds]
+    return resolve_requests(requests, sources, now, not_asked, live=mode == "live")
 
 
 SNAPSHOT = {

@@ -30,13 +30,13 @@ from deepvm.catalog.public.public_market import (
 )
 from deepvm.catalog.public.public_market import KINDS as PUBLIC_KINDS
 from deepvm.catalog.signals.cloud import Cloud
+from deepvm.catalog.signals.fetching import SignalRequest
 from deepvm.catalog.signals.resolve import (
     CloudApi,
+    Errors,
     PriceSource,
     ResolvedSignals,
     Stored,
-    Without,
-    requests_for,
     resolve,
 )
 from deepvm.catalog.signals.signal import ON_DEMAND, SPECS, SPOT
@@ -148,7 +148,12 @@ def open_markets(
 
 @dataclass
 class _Market:
-    """The catalogs that a request gets from a cloud."""
+    """The catalogs that a request gets from a cloud.
+
+    Attributes:
+        only_public: whether prices come from a public catalog alone.
+        not_asked: why the cloud is not asked for what is not fresh; empty if it is.
+    """
 
     cloud: Cloud
     request: MarketRequest
@@ -158,43 +163,35 @@ class _Market:
 
     def __post_init__(self) -> None:
         self.cache = self.cloud.cache(self.request.profile, os.environ)
-        if self.request.prices == "snapshot":
-            source = NONE
-        else:
-            source = self.request.source
+        source = NONE if self.request.prices == "snapshot" else self.request.source
+        named = source not in (AUTO, NONE)
+        self.only_public = named or not self.cloud.has_api
+        self.not_asked = self._reason_not_asked()
         self.public = public_catalogs(self.cloud, source, self.now, self.progress)
         if self.public and not self.request.offline:
-            self.public[0].wait_s = self._patience_s()
+            # How long the first one is waited for
+            others = self.others or self.cloud.snapshot_regions()
+            if named or self.request.prices == "live":
+                self.public[0].wait_s = SLOW_S
+            elif others or any(p.regions() for p in self.public):
+                self.public[0].wait_s = QUICK_S
+            else:
+                self.public[0].wait_s = ALONE_S
 
-    def _patience_s(self) -> float:
-        """How long to wait for the first public catalog."""
-        if self.request.source not in (AUTO, NONE) or self.request.prices == "live":
-            return SLOW_S
-        others = self.others or self.cloud.snapshot_regions()
-        if others or any(p.regions() for p in self.public):
-            return QUICK_S
-        return ALONE_S
-
-    @property
-    def not_asked(self) -> str:
-        """Why the cloud is not asked for what is not fresh; empty if it is."""
-        if self.request.offline:
+    def _reason_not_asked(self) -> str:
+        request = self.request
+        if request.offline:
             return "offline"
-        if self.request.prices == "snapshot":
+        if request.prices == "snapshot":
             return "only the snapshot is used"
         if not self.cloud.has_api:
             return f"{self.cloud.title} is not asked itself"
         if self.only_public:
-            return f"--source {self.request.source}"
-        must = self.request.prices == "live"
-        if must or self.cloud.credentials_may_exist(self.request.profile, os.environ):
+            return f"--source {request.source}"
+        live = request.prices == "live"
+        if live or self.cloud.credentials_may_exist(request.profile, os.environ):
             return ""
         return f"no {self.cloud.title} credentials were found"
-
-    @property
-    def only_public(self) -> bool:
-        """Whether prices come from a public catalog alone."""
-        return not self.cloud.has_api or self.request.source not in (AUTO, NONE)
 
     @property
     def unanswered(self) -> CloudError | None:
@@ -220,8 +217,10 @@ class _Market:
 
     def all_regions(self) -> tuple[tuple[str, ...], str]:
         """Every region of the account, or all with known prices and why only these."""
-        reason = "" if self.only_public else self.not_asked
-        if not reason and not self.only_public:
+        reason = self.not_asked
+        if self.only_public:
+            reason = ""
+        elif not reason:
             try:
                 return self.cloud.account_regions(self.request.profile), ""
             except CloudError as error:
@@ -273,7 +272,7 @@ class _Market:
             try:
                 built.append(self._catalog(region, resolved, past.get(region)))
             except (RequestError, MissingDataError, CloudError) as error:
-                failed.append(self._explained(error, region, resolved.errors_of(region)))
+                failed.append(self._explained(error, region, resolved.errors))
         if not built:
             raise failed[0]
         # All notes stand with the first catalog: they may concern several regions, or the cache.
@@ -287,22 +286,20 @@ class _Market:
         history = self.request.history
         if history and not self.request.price_history:
             kinds = (*kinds, history)
-        snapshot = Stored(lambda r, k: self.cloud.snapshot(r).get(k), for_refetch=True)
+        requests = [SignalRequest(r, k) for r in regions for k in kinds]
+        snapshot = Stored(lambda r, k: self.cloud.snapshot(r).get(k))
         if self.request.prices == "snapshot":
-            return resolve(requests_for(regions, kinds), [snapshot], self.now)
+            return resolve(requests, [snapshot], self.now)
+        without = PUBLIC_KINDS if self.only_public else ()
         live = self.request.prices == "live" and not self.only_public
-        not_asked = self.not_asked
-        own: list[PriceSource] = [Stored(partial(self.cache.read, now=self.now))]
-        if not not_asked:
+        sources: list[PriceSource] = [Stored(partial(self.cache.read, now=self.now), without)]
+        if not self.not_asked:
             providers = partial(self.cloud.providers, kinds, self.request.profile)
-            own.append(CloudApi(self.cache, providers, self.now, self.progress, patient=live))
-        public: list[PriceSource] = [] if live else [*self.public]
-        sources = [*own, *public, snapshot]
-        if self.only_public:
-            others = [Without(s, PUBLIC_KINDS) for s in (*own, snapshot)]
-            sources = [*public, *others]
-        requests = requests_for(regions, kinds, live=live)
-        return resolve(requests, sources, self.now, not_asked)
+            sources.append(CloudApi(self.cache, providers, self.now, self.progress, patient=live))
+        if not live:
+            sources += self.public
+        sources.append(replace(snapshot, without=without))
+        return resolve(requests, sources, self.now, self.not_asked, live=live)
 
     def _catalog(
         self, region: str, resolved: ResolvedSignals, past: StoredPrices | MissingDataError | None
@@ -331,21 +328,17 @@ class _Market:
 
         return read_stored_prices(folder, self.cloud.name, regions, days, self.now, self.progress)
 
-    def _explained(
-        self, error: DeepVMError, region: str, failures: Mapping[str, CloudError]
-    ) -> DeepVMError:
+    def _explained(self, error: DeepVMError, region: str, failures: Errors) -> DeepVMError:
         """Add why a signal is missing: what the cloud answered, or a region of a similar name."""
         if not isinstance(error, SignalMissingError):
             return error
-        refused = next((failures[k] for k in error.kinds if k in failures), None)
+        wanted = (SignalRequest(region, kind) for kind in error.kinds)
+        refused = next((failures[r] for r in wanted if r in failures), None)
         if refused is not None:
             detail = f"{refused.what}: {refused.detail}"
             return CloudError(error.what, refused.why, detail, refused.advice)
         regions = self.cloud.known_regions()
-        if region in regions:
-            meant = ""
-        else:
-            meant = did_you_mean(region, sorted(regions))
+        meant = "" if region in regions else did_you_mean(region, sorted(regions))
         if meant:
             return MissingDataError(f"{error}; {meant}")
         return error

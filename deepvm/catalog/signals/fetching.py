@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from deepvm.catalog.signals.cache import Cache
 from deepvm.catalog.signals.signal import ADVISOR, FAILURES, Provider, Signal, age, title
@@ -38,13 +39,11 @@ SLOW_REASONS = frozenset({"network", "timeout", "throttled"})
 Providers = Callable[[], Mapping[str, Provider]]
 
 
-@dataclass(frozen=True)
-class SignalRequest:
-    """A signal to fetch; ``refetch``: even if the cache is fresh."""
+class SignalRequest(NamedTuple):
+    """A signal that is wanted."""
 
     region: str
     kind: str
-    refetch: bool = False
 
 
 @dataclass(frozen=True)

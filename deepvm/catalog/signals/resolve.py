@@ -71,20 +71,15 @@ class PriceSource(ABC):
 class Stored(PriceSource):
     """Signals that lie ready: what was fetched before, or came with deepvm.
 
-    ``read``: the one of a region and of a kind. ``for_refetch``: whether it does where it must be
-    refetched, too.
+    ``read``: the one of a region and of a kind. ``without``: kinds that others have to answer.
     """
 
     read: Callable[[str, str], Signal | None]
-    for_refetch: bool = False
+    without: Collection[str] = ()
 
     def fetch(self, requests: Sequence[SignalRequest]) -> Quotes:
-        signals = {}
-        for request in requests:
-            signal = self.read(request.region, request.kind)
-            if signal is not None and (self.for_refetch or not request.refetch):
-                signals[request] = signal
-        return Quotes(signals)
+        signals = {r: self.read(*r) for r in requests if r.kind not in self.without}
+        return Quotes({r: s for r, s in signals.items() if s is not None})
 
 
 @dataclass(frozen=True)
@@ -119,17 +114,6 @@ class CloudApi(PriceSource):
 
 
 @dataclass(frozen=True)
-class Without(PriceSource):
-    """A source whose answers of some kinds do not count."""
-
-    source: PriceSource
-    kinds: Collection[str]
-
-    def fetch(self, requests: Sequence[SignalRequest]) -> Quotes:
-        return self.source.fetch([r for r in requests if r.kind not in self.kinds])
-
-
-@dataclass(frozen=True)
 class ResolvedSignals:
     """The best signals, and why others are missing or old.
 
@@ -149,21 +133,19 @@ class ResolvedSignals:
         """The signals of a region by kind."""
         return {r.kind: s for r, s in self.signals.items() if r.region == region}
 
-    def errors_of(self, region: str) -> dict[str, CloudError]:
-        """What failed of a region, by kind."""
-        return {r.kind: e for r, e in self.errors.items() if r.region == region}
-
 
 def resolve(
     requests: Sequence[SignalRequest],
     sources: Iterable[PriceSource],
     now: datetime,
     not_asked: str = "",
+    *,
+    live: bool = False,
 ) -> ResolvedSignals:
     """Get signals of one or more regions from sources in order.
 
-    What is to be refetched are prices that must be live. ``not_asked``: why no cloud is asked,
-    which becomes a note.
+    ``live``: prices that were fetched before do not settle anything. ``not_asked``: why no cloud is
+    asked, which becomes a note.
 
     Raises:
         RequestError: a region's name has the wrong form.
@@ -171,21 +153,25 @@ def resolve(
     best: dict[SignalRequest, Signal] = {}
     errors: dict[SignalRequest, CloudError] = {}
     settled: set[SignalRequest] = set()
+    must_be_live = {r for r in requests if live and base(r.kind) in PRICES}
     for source in sources:
-        missing = [r for r in requests if r not in settled]
-        quotes = source.fetch(missing) if missing else Quotes({})
+        quotes = source.fetch([r for r in requests if r not in settled])
         errors = {**quotes.errors, **errors}  # the first source that failed is the one to name
         for request, signal in quotes.signals.items():
-            if source.settles and signal.origin in ("live", "cache"):
+            fresh = ("live",) if request in must_be_live else ("live", "cache")
+            if source.settles and signal.origin in fresh:
                 settled.add(request)
                 best[request] = signal
             elif _is_newer(signal, best.get(request), now):
                 best[request] = signal
     not_live = {}
-    for region in dict.fromkeys(r.region for r in requests if r.refetch):
-        here = [r for r in requests if r.region == region]
-        refused = [r for r in here if r in errors and errors[r].why in CREDENTIAL_REASONS]
-        failed = [*refused, *(r for r in here if r.refetch and r not in settled)]
+    for region in dict.fromkeys(r.region for r in must_be_live):
+        refused = [
+            r
+            for r, error in errors.items()
+            if r.region == region and error.why in CREDENTIAL_REASONS
+        ]
+        failed = [*refused, *(r for r in must_be_live - settled if r.region == region)]
         if failed:
             error = next((errors[r] for r in failed if r in errors), None)
             not_live[region] = _not_live(region, error, not_asked)
@@ -272,10 +258,3 @@ def _not_live(region: str, error: CloudError | None, not_asked: str) -> CloudErr
     detail = f"{reason(error.why)} ({error.what}: {error.detail})"
     advice = f"{error.advice}; --prices auto continues with older prices"
     return CloudError(f"live prices of {region}", error.why, detail, advice)
-
-
-def requests_for(
-    regions: Sequence[str], kinds: Sequence[str], *, live: bool = False
-) -> list[SignalRequest]:
-    """Requests for kinds of signals; ``live``: prices must be refetched."""
-    return [SignalRequest(r, k, live and base(k) in PRICES) for r in regions for k in kinds]

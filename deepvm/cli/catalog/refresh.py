@@ -157,7 +157,7 @@ def _refresh_aws(
     may_ask = DEFAULT_CLOUD.credentials_may_exist(profile, os.environ)
     regions = _regions(DEFAULT_CLOUD, named, profile, may_ask)
     cache = DEFAULT_CLOUD.cache(profile, os.environ)
-    requests = [SignalRequest(r, k, refetch=True) for r in regions for k in kinds]
+    requests = [SignalRequest(r, k) for r in regions for k in kinds]
     providers = DEFAULT_CLOUD.public_providers
     if may_ask:
         providers = partial(DEFAULT_CLOUD.providers, kinds, profile)
