@@ -20,6 +20,7 @@ from deepvm.core.cluster.speedup import HybridSpeedup, MeasuredSpeedup, RingSpee
 from deepvm.errors import RequestError
 
 if TYPE_CHECKING:
+    from deepvm.catalog.signals.cloud import Cloud
     from deepvm.core.bill import Rates
 
 CATALOG_VERSION = "deepvm.catalog/1"
@@ -106,16 +107,14 @@ def build_saturation(rows: Iterable[Document]) -> SaturationTable:
     return SaturationTable.from_rows([(float(r["network_gbps"]), int(r["n_sat"])) for r in rows])
 
 
-def build_quotas(rows: Iterable[Document]) -> tuple[Quota, ...]:
+def build_quotas(rows: Iterable[Document], cloud: Cloud = DEFAULT_CLOUD) -> tuple[Quota, ...]:
     """Build quotas (vCPUs by family and market) from the rows of ``quotas``."""
-    return tuple(_quota(**row) for row in rows)
-
-
-def _quota(family: str, market: str, vcpus: int, in_use: int = 0) -> Quota:
-    sold = Market(market)
-    return Quota(
-        family, sold, vcpus, in_use, *DEFAULT_CLOUD.quota_names.get((family, sold), ("", ""))
-    )
+    quotas = []
+    for row in rows:
+        market = Market(row["market"])
+        code, title = cloud.quota_names.get((row["family"], market), ("", ""))
+        quotas.append(Quota(row["family"], market, row["vcpus"], row.get("in_use", 0), code, title))
+    return tuple(quotas)
 
 
 def document_of(catalog: Catalog) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -10,7 +11,7 @@ from decimal import Decimal
 from typing import Any
 
 from deepvm.catalog.clouds import DEFAULT_CLOUD
-from deepvm.catalog.market.eflops_estimates import PerformanceTable, performance_table
+from deepvm.catalog.market.eflops_estimates import performance_table
 from deepvm.catalog.market.price_filter import (
     drop_implausible_changes,
     drop_implausible_prices,
@@ -18,6 +19,7 @@ from deepvm.catalog.market.price_filter import (
 )
 from deepvm.catalog.public.public_market import wanted_source
 from deepvm.catalog.published.cloud_rates import rates_of
+from deepvm.catalog.serialization import build_quotas
 from deepvm.catalog.signals.cloud import Cloud
 from deepvm.catalog.signals.signal import (
     ADVISOR,
@@ -32,7 +34,7 @@ from deepvm.catalog.signals.signal import (
     base,
     title,
 )
-from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType, Market, Quota, ZonePrice
+from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType, ZonePrice
 from deepvm.core.cluster.prices import PriceBasis, PricePoint, price_over_time
 from deepvm.core.cluster.provenance import Origin, Provenance
 from deepvm.core.spelling import listed, one_of
@@ -53,19 +55,17 @@ _PRICES = (ON_DEMAND, SPOT)
 class SignalMissingError(MissingDataError):
     """A region's catalog lacks something (``what``) that signals of some ``kinds`` would tell."""
 
-    def __init__(
-        self, what: str, kinds: Sequence[str], region: str, cloud: Cloud = DEFAULT_CLOUD
-    ) -> None:
+    def __init__(self, what: str, kinds: Sequence[str], region: str, cloud: Cloud) -> None:
         """Make the message, which says how to fetch the signals."""
         self.what = what
         self.kinds = tuple(kinds)
         history = kinds[0].partition(":")[2]
-        command = f"deepvm catalog refresh --region {region}"
-        if history:
-            command = f"{command} --days {history}"
-        if not cloud.has_api:
-            command = f"deepvm catalog refresh --cloud {cloud.name}"
-        message = f"{what}: '{command}' fetches them"
+        command = f"--cloud {cloud.name}"
+        if cloud.has_api:
+            command = f"--region {region}"
+            if history:
+                command += f" --days {history}"
+        message = f"{what}: 'deepvm catalog refresh {command}' fetches them"
         if history and not cloud.has_api:
             message = f"{what}, and no public catalog has them"
         super().__init__(message)
@@ -141,43 +141,45 @@ def assemble(
             there.
         RequestError: the region has no such zone.
     """
-    if SPECS not in signals or not any(k in signals for k in _PRICES):
-        lacks, kinds = ("specifications", (SPECS,)) if SPECS not in signals else ("prices", _PRICES)
-        raise SignalMissingError(f"no {lacks} of region {region}", kinds, region, cloud)
-    zone = _zone_id(request.zone, region, signals, cloud)
+    if SPECS not in signals:
+        raise SignalMissingError(f"no specifications of region {region}", (SPECS,), region, cloud)
+    if not any(kind in signals for kind in _PRICES):
+        raise SignalMissingError(f"no prices of region {region}", _PRICES, region, cloud)
+    signals = dict(signals)
+    data: defaultdict[str, Any] = defaultdict(dict, {k: s.data for k, s in signals.items()})
+    zone = _zone_id(request.zone, region, data, cloud)
     doubted = []
     if request.history in signals:
-        specs = signals[SPECS].data
         history, count = drop_implausible_changes(
-            signals[request.history], specs, _data(signals, ON_DEMAND)
+            signals[request.history], data[SPECS], data[ON_DEMAND]
         )
-        signals = {**signals, request.history: history}
+        signals[request.history] = history
+        data[request.history] = history.data
         if count:
-            what = f"{counted(count, 'price')} left out that cannot be true"
-            doubted.append(f"{title(request.history)} of {region}: {what}")
-    spot = _spot_prices(region, signals, request, zone, now, cloud)
-    offered = _data(signals, OFFERINGS)
+            doubted.append(_left_out(request.history, region, count))
+    spot = _spot_prices(region, signals, data, request, now, cloud)
+    offered = data[OFFERINGS]
     table = performance_table()
     absent = dict(table.absent)
     instances: list[InstanceType] = []
-    for name, spec in sorted(signals[SPECS].data.items()):
+    for name, spec in sorted(data[SPECS].items()):
         if zone and offered and zone not in offered.get(name, ()):
             absent[name] = f"{name} is not offered in zone {zone}"
             continue
-        instance = _instance(name, spec, signals, spot.get(name, ()), table, cloud)
+        zones = tuple(z for z in spot.get(name, ()) if zone in ("", z.zone))
+        instance = _instance(name, spec, data, zones, cloud)
         if instance is not None:
             instances.append(instance)
     instances, refused = drop_implausible_prices(instances)
     priced = {i.name for i in instances}
-    for name in signals[SPECS].data:
+    for name in data[SPECS]:
         if name not in priced:
             absent.setdefault(name, f"{name} has no price in {region}")
     for kind, texts in refused.items():
         if kind == SPOT and request.history:
             kind = request.history
-        signals = {**signals, kind: refuse(signals[kind], len(texts))}
-        what = f"{counted(len(texts), 'price')} left out that cannot be true"
-        doubted.append(f"{title(kind)} of {region}: {what}: {listed(texts, _NAMED)}")
+        signals[kind] = refuse(signals[kind], len(texts))
+        doubted.append(f"{_left_out(kind, region, len(texts))}: {listed(texts, _NAMED)}")
     if not instances and zone:
         others = sorted({z for zones in offered.values() for z in zones} - {zone})
         sold = one_of(request.zone, others, ", ")
@@ -192,7 +194,7 @@ def assemble(
         name=f"{cloud.name}-{region}",
         instances=tuple(instances),
         region=region,
-        quotas=tuple(_quota(row, cloud) for row in _data(signals, QUOTAS)),
+        quotas=build_quotas(data[QUOTAS], cloud),
         default_speedup="ring",
         eflops_unit=table.eflops_unit,
         description=f"{cloud.title}'s types and prices in {region}",
@@ -204,24 +206,19 @@ def assemble(
     )
 
 
-def _data(signals: Mapping[str, Signal], kind: str) -> Any:
-    if kind in signals:
-        return signals[kind].data
-    return {}
+def _left_out(kind: str, region: str, count: int) -> str:
+    return f"{title(kind)} of {region}: {counted(count, 'price')} left out that cannot be true"
 
 
 def _instance(
     name: str,
     spec: Mapping[str, Any],
-    signals: Mapping[str, Signal],
+    data: Mapping[str, Any],
     zones: tuple[ZonePrice, ...],
-    table: PerformanceTable,
     cloud: Cloud,
 ) -> InstanceType | None:
     """One type with its spot prices by zone, cheapest first; None when it has no price."""
-    on_demand = None
-    if spec.get("on_demand", True):
-        on_demand = _data(signals, ON_DEMAND).get(name)
+    on_demand = data[ON_DEMAND].get(name) if spec.get("on_demand", True) else None
     zones = zones if spec.get("spot", True) else ()
     if on_demand is None and not zones:
         return None
@@ -230,106 +227,101 @@ def _instance(
     if not unusable and gpu is None and not cloud.rules.has_cpu_vms:
         unusable = f"{cloud.title} has no VMs without GPUs that could hold checkpoints"
     baseline = spec.get("baseline_gbps")
-    peak = spec.get("peak_gbps")
-    known = table.of(name, gpu, baseline)
     return InstanceType(
         name=name,
         vcpus=spec["vcpus"],
         memory_gib=spec.get("memory_gib"),
-        network_gbps=peak if peak is not None else baseline,
-        on_demand_usd_per_hour=None if on_demand is None else Decimal(on_demand),
+        network_gbps=spec.get("peak_gbps", baseline),
+        on_demand_usd_per_hour=on_demand,
         spot_usd_per_hour=zones[0].usd_per_hour if zones else None,
         gpu=gpu,
-        **known._asdict(),
+        **performance_table().of(name, gpu, baseline)._asdict(),
         quota_family=cloud.quota_family(name),
         network_baseline_gbps=baseline,
         cpu_architecture=spec.get("arch", ""),
         burstable=spec.get("burstable", False),
         current_generation=spec.get("current", True),
-        interruption_band=_data(signals, ADVISOR).get(name),
+        interruption_band=data[ADVISOR].get(name),
         spot_zones=zones if zones and zones[0].zone else (),
-        zones=tuple(_data(signals, OFFERINGS).get(name, ())),
+        zones=tuple(data[OFFERINGS].get(name, ())),
         unusable=unusable,
     )
 
 
-def _zone_id(wanted: str, region: str, signals: Mapping[str, Signal], cloud: Cloud) -> str:
+def _zone_id(wanted: str, region: str, data: Mapping[str, Any], cloud: Cloud) -> str:
     """The id of a zone, which may be given by name."""
     if not wanted:
         return ""
-    names: Mapping[str, str] = _data(signals, ZONES)
-    priced = [s.data for kind, s in signals.items() if base(kind) in (SPOT, HISTORY)]
-    ids = set(names) | {z for data in priced for zones in data.values() for z in zones if z}
+    names: Mapping[str, str] = data[ZONES]
+    priced = [types for kind, types in data.items() if base(kind) in (SPOT, HISTORY)]
+    ids = {*names, *(z for types in priced for zones in types.values() for z in zones if z)}
     if not ids and not {ZONES, OFFERINGS} & {*cloud.kinds}:
         raise RequestError("zone", wanted, f"none: no catalog tells zones of {cloud.title} apart")
     if not ids:
         what = f"--zone {wanted}: the prices of {region} at hand are not told apart by zone"
         raise SignalMissingError(what, (ZONES, SPOT), region, cloud)
     if wanted in ids:
-        found = wanted
-    else:
-        found = next((i for i, name in names.items() if name == wanted), "")
-    if not found:
-        known = ", ".join(f"{i} ({names[i]})" if i in names else i for i in sorted(ids))
-        raise RequestError("zone", wanted, f"a zone of {region}: {known}")
-    return found
+        return wanted
+    for zone, name in names.items():
+        if name == wanted:
+            return zone
+    known = ", ".join(f"{i} ({names[i]})" if i in names else i for i in sorted(ids))
+    raise RequestError("zone", wanted, f"a zone of {region}: {known}")
 
 
 def _spot_prices(
     region: str,
     signals: Mapping[str, Signal],
+    data: Mapping[str, Any],
     request: MarketRequest,
-    zone: str,
     now: datetime,
     cloud: Cloud,
-) -> dict[str, tuple[ZonePrice, ...]]:
+) -> dict[str, list[ZonePrice]]:
     """Each type's spot price by zone, cheapest first."""
-    prices: dict[str, dict[str, tuple[Decimal, str]]] = {}
-    if request.history:
-        if request.history not in signals:
-            needs = f"the spot prices of the last {_days(request)} in {region}"
-            what = f"--price-basis {request.price_basis} needs {needs}, which are not known"
-            raise SignalMissingError(what, (request.history,), region, cloud)
+    names: Mapping[str, str] = data[ZONES]
+    shuffled = ZONES in cloud.kinds  # else a zone's id is its name for everybody
+    prices: dict[str, list[ZonePrice]] = defaultdict(list)
+
+    def add(name: str, zone: str, price: Decimal, since: str = "") -> None:
+        own_name = names.get(zone, "" if shuffled else zone)
+        prices[name].append(ZonePrice(zone, price, own_name, since))
+
+    if not request.history:
+        for name, zones in data[SPOT].items():
+            for zone, (price, since) in zones.items():
+                add(name, zone, Decimal(price), since)
+    elif request.history not in signals:
+        needs = f"the spot prices of the last {_days(request)} in {region}"
+        what = f"--price-basis {request.price_basis} needs {needs}, which are not known"
+        raise SignalMissingError(what, (request.history,), region, cloud)
+    else:
         end = int(now.timestamp())
         start = int((now - timedelta(days=int(request.days))).timestamp())
         # A zone without a price today sells none, whatever it cost before.
         spot = signals.get(SPOT)
-        today = None
-        if spot is not None and spot.origin in ("live", "cache"):
-            today = spot.data
-        for name, zones in signals[request.history].data.items():
-            for z, changes in zones.items():
-                if today is not None and z not in today.get(name, ()):
+        today = spot.data if spot and spot.origin in ("live", "cache") else None
+        for name, zones in data[request.history].items():
+            for zone, changes in zones.items():
+                if today is not None and zone not in today.get(name, ()):
                     continue
                 points = [PricePoint(int(t), Decimal(p)) for t, p in changes]
-                price = price_over_time(points, start, end, PriceBasis(request.price_basis))
-                if price is not None:
-                    prices.setdefault(name, {})[z] = (price, "")
-    else:
-        for name, zones in _data(signals, SPOT).items():
-            prices[name] = {z: (Decimal(price), since) for z, (price, since) in zones.items()}
-    names: Mapping[str, str] = _data(signals, ZONES)
-    shuffled = ZONES in cloud.kinds  # else a zone's id is its name for everybody
-    return {
-        name: tuple(
-            ZonePrice(z, price, names.get(z, "" if shuffled else z), since)
-            for z, (price, since) in sorted(zones.items(), key=lambda item: (item[1][0], item[0]))
-            if not zone or z == zone
-        )
-        for name, zones in prices.items()
-    }
+                over_time = price_over_time(points, start, end, PriceBasis(request.price_basis))
+                if over_time is not None:
+                    add(name, zone, over_time)
+    for sold in prices.values():
+        sold.sort(key=lambda z: (z.usd_per_hour, z.zone))
+    return prices
 
 
 def _provenance(
     signals: Mapping[str, Signal], request: MarketRequest, notes: Sequence[str]
 ) -> Provenance:
-    used = [s for kind, s in signals.items() if not (kind == SPOT and request.history)]
     origins = []
-    for s in used:
-        kind = "embedded" if s.origin == "snapshot" else s.origin
-        origins.append(
-            Origin(s.kind, kind, s.observed_at, s.source, tuple(sorted(s.refused.items())), s.dated)
-        )
+    for kind, s in signals.items():
+        if kind != SPOT or not request.history:
+            origin = "embedded" if s.origin == "snapshot" else s.origin
+            refused = tuple(sorted(s.refused.items()))
+            origins.append(Origin(s.kind, origin, s.observed_at, s.source, refused, s.dated))
     prices = [o for o in origins if o.signal in (*_PRICES, request.history)]
     kinds = {o.kind for o in prices}
     return Provenance(
@@ -343,18 +335,4 @@ def _provenance(
 
 
 def _days(request: MarketRequest) -> str:
-    if request.days == 1:
-        return "day"
-    return f"{request.days} days"
-
-
-def _quota(row: Mapping[str, Any], cloud: Cloud) -> Quota:
-    name = cloud.quota_names.get((row["family"], Market(row["market"])))
-    return Quota(
-        row["family"],
-        row["market"],
-        row["vcpus"],
-        row["in_use"],
-        row["code"],
-        name.title if name else "",
-    )
+    return "day" if request.days == 1 else f"{request.days} days"
