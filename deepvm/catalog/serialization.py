@@ -191,14 +191,8 @@ _CURVES: dict[str, Callable[..., SpeedupCurve]] = {
     curve.kind: curve for curve in (HybridSpeedup, RingSpeedup, MeasuredSpeedup)
 }
 _DEFAULTS = {f.name: f.default for f in fields(InstanceType)}
-_AS_IT_STANDS = _DEFAULTS.keys() - {
-    "name",
-    "gpu",
-    "spot_zones",
-    "zones",
-    "speedups",
-    "quota_family",
-}
+_BUILT = {"name", "gpu", "spot_zones", "zones", "speedups", "quota_family"}
+_AS_IT_STANDS = _DEFAULTS.keys() - _BUILT
 _ALWAYS = (
     "vcpus",
     "memory_gib",
@@ -208,24 +202,21 @@ _ALWAYS = (
     "quota_family",
 )
 _WHERE_KNOWN = (
-    *(
-        "eflops",
-        "network_baseline_gbps",
-        "cpu_architecture",
-        "interruption_band",
-        "unusable",
-        "zones",
-        "spot_zones",
-    ),
-    *(
-        "burstable",
-        "current_generation",
-        "eflops_basis",
-        "eflops_source",
-        "speedups",
-        "speedup_basis",
-    ),
-    *("default_speedup", "note"),
+    "eflops",
+    "network_baseline_gbps",
+    "cpu_architecture",
+    "interruption_band",
+    "unusable",
+    "zones",
+    "spot_zones",
+    "burstable",
+    "current_generation",
+    "eflops_basis",
+    "eflops_source",
+    "speedups",
+    "speedup_basis",
+    "default_speedup",
+    "note",
 )
 
 

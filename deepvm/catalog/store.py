@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
-from deepvm.catalog.clouds import REGISTRY, cloud_of, region_in
+from deepvm.catalog.clouds import CATALOG_ENDINGS, REGISTRY, cloud_of, region_in
 from deepvm.catalog.serialization import build_catalog, build_quotas, document_of
 from deepvm.core.cluster.instances import Catalog, Quota
 from deepvm.core.spelling import did_you_mean
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from typing import Unpack
 
 DEFAULT_CATALOG = "aws"
-ENDINGS = (".json", ".csv")
-"""How the name of a catalog file may end, in any case."""
 
 
 class MarketOptions(TypedDict, total=False):
@@ -91,14 +89,13 @@ def load_catalog(
             with its place.
     """
     name = os.fspath(name_or_path)
-    if may_be_market(name):
+    region = region_in(name)
+    if region is not None:
         from deepvm.catalog.market.build_catalog import MarketRequest
         from deepvm.catalog.market.open_markets import open_markets
 
-        region = region_in(name)
-        if region is not None:
-            regions = [region] if region else []
-            return open_markets(regions, MarketRequest(**market), cloud=cloud_of(name))[0]
+        regions = [region] if region else []
+        return open_markets(regions, MarketRequest(**market), cloud=cloud_of(name))[0]
     network = market.get("network")
     if network not in (None, "peak", "baseline"):
         raise RequestError("network", network, "peak or baseline")
@@ -111,17 +108,12 @@ def load_catalog(
     return catalog
 
 
-def may_be_market(name: str) -> bool:
-    """Whether a catalog's name begins like that of a cloud's market and is no file."""
-    return name.partition("-")[0] in REGISTRY and not name.lower().endswith(ENDINGS)
-
-
 def _load(name: str) -> Catalog:
     if name in embedded_names():
         document = load_exact((data_folder() / f"{name}.json").read_text(encoding="utf-8"))
         return build_catalog(document, kind="embedded", name=name)
     path = Path(name)
-    if path.suffix.lower() not in ENDINGS:
+    if path.suffix.lower() not in CATALOG_ENDINGS:
         raise CatalogNotFoundError(name, _why_not(name), (*REGISTRY, *catalog_names()))
     try:
         text = read_text(path, _FILE)
@@ -178,7 +170,7 @@ def save_catalog(catalog: Catalog, path: str | os.PathLike[str]) -> tuple[str, .
     """
     file = Path(path)
     ending = file.suffix.lower()
-    if ending not in ENDINGS:
+    if ending not in CATALOG_ENDINGS:
         raise RequestError("path", str(file), "a file name that ends in .json or .csv")
     text, left_out = format_catalog(catalog, ending)
     write_bytes(file, text.encode())

@@ -138,7 +138,7 @@ class CatalogOpener:
 
     def _of_market(self) -> Sequence[Catalog]:
         """Catalogs of clouds' markets; none if ``--catalog`` names something else."""
-        from deepvm.catalog.store import may_be_market
+        from deepvm.catalog.clouds import cloud_of, region_in
 
         options = self.options
         regions = options.regions
@@ -147,10 +147,6 @@ class CatalogOpener:
                 allowed = f"either --cloud or --catalog {options.catalog}"
                 raise RequestError("cloud", options.cloud[0], allowed)
             return self._of_clouds(options.clouds, regions)
-        if not may_be_market(options.catalog):  # the market's modules are slow to load
-            return []
-        from deepvm.catalog.clouds import cloud_of, region_in
-
         named = region_in(options.catalog)
         if named is None:
             return []

@@ -17,8 +17,9 @@ REGISTRY: dict[str, Cloud] = {
 DEFAULT_CLOUD = REGISTRY["aws"]
 """The cloud of commands that name none."""
 
-
 ALL = "all"
+CATALOG_ENDINGS = (".json", ".csv")
+"""How the name of a catalog file may end, in any case."""
 
 
 def clouds_of(names: Sequence[str]) -> tuple[str, ...]:
@@ -46,13 +47,14 @@ def cloud_of(catalog_name: str) -> Cloud:
 
 
 def region_in(catalog_name: str) -> str | None:
-    """The region that a catalog's name means: empty for ``aws``, None when the name is no cloud's.
+    """The region that a catalog's name means: empty for ``aws``, None for files and other names.
 
     Raises:
         RequestError: ``aws-`` and something that is no region.
     """
     cloud, dash, region = catalog_name.partition("-")
-    if cloud not in REGISTRY or (dash and not region):
+    is_file = catalog_name.lower().endswith(CATALOG_ENDINGS)
+    if cloud not in REGISTRY or is_file or (dash and not region):
         return None
     if region:
         return REGISTRY[cloud].check_region(region, "catalog")

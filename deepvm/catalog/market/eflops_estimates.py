@@ -69,15 +69,21 @@ class PerformanceTable:
             ring = instance.curve("ring")
             eflops = instance.eflops
             assert instance.gpu is not None and eflops is not None and isinstance(ring, RingSpeedup)
-            gb_per_s = next(
-                float(r["gb_per_s"]) for r in self._gb_per_s if r["gpu"] == instance.gpu.name
-            )
+            gb_per_s = self._bandwidth(instance.gpu)
+            assert gb_per_s is not None
             c = ring.c * float(reference["baseline_gbps"]) / eflops
             rows.append((eflops / gb_per_s, c, ring.l / eflops, eflops))
         self._eflops, self._c, self._l, _ = (
             sum(column) / len(rows) for column in zip(*rows, strict=True)
         )
         self._fastest = max(row[-1] for row in rows)
+
+    def _bandwidth(self, gpu: Gpu) -> float | None:
+        """Of the memory of a model, GB/s; None where no data sheet is known."""
+        for row in self._gb_per_s:
+            if row["gpu"] == gpu.name and row.get("memory_gib") in (None, gpu.memory_gib):
+                return float(row["gb_per_s"])
+        return None
 
     def of(self, name: str, gpu: Gpu | None, baseline_gbps: float | None) -> Performance:
         """Speed of a type with these GPUs (None: a CPU type) and this sustained network."""
@@ -86,25 +92,16 @@ class PerformanceTable:
         own = self.measured.get(name)
         if own is not None:
             return Performance(own.eflops, "", own.speedups, "")
-        same = next((i for i in self.measured.values() if i.gpu and i.gpu.name == gpu.name), None)
-        if same is not None and same.eflops is not None:
-            curves = tuple(c for c in same.speedups if c.workload is None)
-            if gpu.count == 1:
-                basis = ""
-            else:
-                basis = f"{gpu.count} x one {gpu.name}'s"
-            return Performance(
-                gpu.count * same.eflops, basis, curves, f"those of {same.name}, the same GPU"
-            )
-        for row in self._gb_per_s:
-            memory = row.get("memory_gib")
-            if (
-                row["gpu"] == gpu.name
-                and gpu.manufacturer == "NVIDIA"
-                and memory in (None, gpu.memory_gib)
-            ):
-                return self._estimated(gpu, float(row["gb_per_s"]), baseline_gbps)
-        return Performance()
+        for same in self.measured.values():
+            if same.gpu and same.gpu.name == gpu.name and same.eflops is not None:
+                basis = f"{gpu.count} x one {gpu.name}'s" if gpu.count > 1 else ""
+                curves = tuple(c for c in same.speedups if c.workload is None)
+                curve_basis = f"those of {same.name}, the same GPU"
+                return Performance(gpu.count * same.eflops, basis, curves, curve_basis)
+        gb_per_s = self._bandwidth(gpu) if gpu.manufacturer == "NVIDIA" else None
+        if gb_per_s is None:
+            return Performance()
+        return self._estimated(gpu, gb_per_s, baseline_gbps)
 
     def _estimated(self, gpu: Gpu, gb_per_s: float, baseline_gbps: float | None) -> Performance:
         one = _rounded(gb_per_s * self._eflops)

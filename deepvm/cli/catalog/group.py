@@ -136,10 +136,11 @@ def convert(
     force: Annotated[bool, flag("--force", "Overwrite OUT if it exists.")] = False,
 ) -> None:
     """Write a catalog as JSON or as CSV."""
-    from deepvm.catalog.store import ENDINGS, save_catalog
+    from deepvm.catalog.clouds import CATALOG_ENDINGS
+    from deepvm.catalog.store import save_catalog
     from deepvm.reports.prices.types import type_counts
 
-    if os.path.splitext(target)[1].lower() not in ENDINGS:
+    if os.path.splitext(target)[1].lower() not in CATALOG_ENDINGS:
         raise RequestError("OUT", target, "a file name that ends in .json or .csv")
     if os.path.lexists(target) and not force:
         raise RequestError(

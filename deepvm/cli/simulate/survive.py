@@ -101,9 +101,8 @@ def survive(flags: SurviveFlags, output: Output = "table") -> None:
 def _check_cloud(catalog: str, option: str) -> None:
     """Raises RequestError: a cloud without a spot market, or one of which nothing is known."""
     from deepvm.catalog.clouds import cloud_of, region_in
-    from deepvm.catalog.store import may_be_market
 
-    if may_be_market(catalog) and region_in(catalog) is not None and not cloud_of(catalog).has_spot:
+    if region_in(catalog) is not None and not cloud_of(catalog).has_spot:
         title = cloud_of(catalog).title
         raise RequestError(
             option, catalog, f"a cloud with a spot market whose prices are known; {title} has none"
@@ -116,13 +115,10 @@ def _named(catalog: str, region: str) -> str:
     Raises RequestError: the catalog is that of another one, or of none.
     """
     from deepvm.catalog.clouds import region_in
-    from deepvm.catalog.store import may_be_market
 
     if not region:
         return catalog
-    own = None
-    if may_be_market(catalog):
-        own = region_in(catalog)
+    own = region_in(catalog)
     if own is None or own not in ("", region):
         raise RequestError(
             "region", region, f"no region beside --catalog {catalog}, or --catalog aws"

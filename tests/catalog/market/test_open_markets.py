@@ -23,7 +23,7 @@ from deepvm.catalog.clouds import DEFAULT_CLOUD, region_in
 from deepvm.catalog.market.build_catalog import MarketRequest
 from deepvm.catalog.market.open_markets import open_markets, placement
 from deepvm.catalog.signals.cache import Cache, default_folder
-from deepvm.catalog.store import load_catalog, may_be_market, save_catalog
+from deepvm.catalog.store import load_catalog, save_catalog
 from deepvm.core.cluster.instances import Catalog, Gpu
 from deepvm.core.cluster.prices import PriceBasis
 from deepvm.errors import (
@@ -168,19 +168,19 @@ def regions_of(found: Collection[Catalog]) -> list[str]:
 
 
 def test_names_of_the_market() -> None:
-    for name, maybe, region in [
-        ("aws", True, ""),
-        ("aws-us-west-2", True, "us-west-2"),
-        ("aws-us-gov-west-1", True, "us-gov-west-1"),
-        ("aws-eusc-de-east-1", True, "eusc-de-east-1"),
-        ("aws-", True, None),
-        ("AWS", False, None),
-        ("awsome", False, None),
-        ("my-aws", False, None),
-        ("paper", False, None),
-        ("", False, None),
+    for name, region in [
+        ("aws", ""),
+        ("aws-us-west-2", "us-west-2"),
+        ("aws-us-gov-west-1", "us-gov-west-1"),
+        ("aws-eusc-de-east-1", "eusc-de-east-1"),
+        ("aws-", None),
+        ("AWS", None),
+        ("awsome", None),
+        ("my-aws", None),
+        ("paper", None),
+        ("", None),
     ]:
-        assert (may_be_market(name), region_in(name)) == (maybe, region)
+        assert region_in(name) == region
 
 
 _REGIONS = st.builds(
@@ -201,7 +201,6 @@ def test_a_name_is_a_region_or_none_or_an_error_that_quotes_it(name: str) -> Non
         return
     assert (region == "") is (name == "aws")
     if region is not None:
-        assert may_be_market(name)
         assert name == (f"aws-{region}" if region else "aws")
 
 
@@ -211,7 +210,7 @@ def test_a_file_may_be_called_like_the_market(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     save_catalog(catalog(gpu_type("mine.xlarge"), cpu_type()), name)
-    assert not may_be_market(name)
+    assert region_in(name) is None
     assert "mine.xlarge" in load_catalog(name).by_name
 
 
