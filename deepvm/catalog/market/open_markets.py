@@ -265,7 +265,16 @@ class _Market:
             detail = f"{unanswered.what}: {unanswered.detail}"
             what = f"live prices of {joined(regions)}"
             raise CloudError(what, unanswered.why, detail, advice)
-        past = self._stored(regions)
+        past: dict[str, StoredPrices | MissingDataError] = {}
+        folder = self.request.price_history
+        if folder and self.request.history:
+            # Few runs start git
+            from deepvm.catalog.market.stored_prices import read_stored_prices
+
+            days = int(self.request.days)
+            past = read_stored_prices(
+                folder, self.cloud.name, regions, days, self.now, self.progress
+            )
         built: list[Catalog] = []
         failed: list[DeepVMError] = []
         for region in regions:
@@ -317,16 +326,6 @@ class _Market:
         if self.request.network == "baseline":
             return catalog.sustained()
         return catalog
-
-    def _stored(self, regions: Sequence[str]) -> dict[str, StoredPrices | MissingDataError]:
-        """Past prices by region from the clone that the request names; none without one."""
-        folder = self.request.price_history
-        days = int(self.request.days)
-        if not folder or not self.request.history:
-            return {}
-        from deepvm.catalog.market.stored_prices import read_stored_prices  # few runs start git
-
-        return read_stored_prices(folder, self.cloud.name, regions, days, self.now, self.progress)
 
     def _explained(self, error: DeepVMError, region: str, failures: Errors) -> DeepVMError:
         """Add why a signal is missing: what the cloud answered, or a region of a similar name."""

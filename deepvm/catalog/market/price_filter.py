@@ -50,9 +50,9 @@ def drop_implausible_changes(
     priced = {}
     for name, spec in specs.items():
         zones = history.data.get(name, {})
-        usual = _median([Decimal(price) for changes in zones.values() for _, price in changes])
+        prices = [Decimal(price) for changes in zones.values() for _, price in changes]
         own = Decimal(on_demand[name]) if name in on_demand else None
-        priced[name] = PricedType(spec["vcpus"], own, usual)
+        priced[name] = PricedType(spec["vcpus"], own, _median(prices))
     check = PriceSanityCheck(priced)
     data: dict[str, dict[str, list[Any]]] = defaultdict(dict)
     count = 0

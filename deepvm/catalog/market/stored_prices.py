@@ -12,11 +12,11 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
-from typing import TypeVar
+from typing import Any
 
 from deepvm.catalog.public.integrity import check
 from deepvm.catalog.public.skypilot import parse
@@ -39,12 +39,10 @@ _OFFLINE = {
     "LC_ALL": "C",
 }
 
-_Figure = TypeVar("_Figure")
-_ByZone = dict[str, dict[str, _Figure]]
-"""By type and zone."""
 
-
-def _quiet(_: str) -> None: ...
+def _by_zone() -> defaultdict[str, Any]:
+    """Lists by type and zone."""
+    return defaultdict(lambda: defaultdict(list))
 
 
 @dataclass
@@ -63,10 +61,10 @@ class StoredPrices:
 
     region: str
     days: int
-    changes: _ByZone[list[list[int | str]]] = field(default_factory=dict)
+    changes: dict[str, Any] = field(default_factory=_by_zone)
     times: list[int] = field(default_factory=list)
-    sold: _ByZone[int] = field(default_factory=dict)
-    gone: _ByZone[list[int]] = field(default_factory=dict)
+    sold: dict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(Counter))
+    gone: dict[str, Any] = field(default_factory=_by_zone)
     newest: dict[tuple[str, str], str] = field(default_factory=dict)
     refused: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
@@ -93,9 +91,9 @@ class StoredPrices:
     @property
     def sold_now(self) -> Signal:
         """The signal without types in zones that sold none when the newest version was stored."""
-        data: _ByZone[list[list[int | str]]] = {}
+        data = _by_zone()
         for name, zone in self.newest:
-            data.setdefault(name, {})[zone] = self.changes[name][zone]
+            data[name][zone] = self.changes[name][zone]
         return replace(self.signal, data=data)
 
     def add(self, lines: Sequence[bytes], cloud: str, at_s: int, *, counts: bool) -> None:
@@ -107,15 +105,14 @@ class StoredPrices:
             return
         for (name, zone), price in prices.items():
             if self.newest.get((name, zone)) != price:
-                self.changes.setdefault(name, {}).setdefault(zone, []).append([at_s, price])
+                self.changes[name][zone].append([at_s, price])
         for name, zone in self.newest.keys() - prices.keys():
-            self.gone.setdefault(name, {}).setdefault(zone, []).append(at_s)
+            self.gone[name][zone].append(at_s)
         self.newest = prices
         if counts:
             self.times.append(at_s)
             for name, zone in prices:
-                sold = self.sold.setdefault(name, {})
-                sold[zone] = sold.get(zone, 0) + 1
+                self.sold[name][zone] += 1
 
     def _prices(self, lines: Sequence[bytes], cloud: str) -> dict[tuple[str, str], str]:
         """Spot prices by type and zone. Raises DataError: it is no such file."""
@@ -154,7 +151,7 @@ def read_stored_prices(
     regions: Sequence[str],
     days: int,
     now: datetime,
-    progress: Callable[[str], None] = _quiet,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, StoredPrices | MissingDataError]:
     """The versions of the last ``days`` by region, or that none has spot prices of it.
 
@@ -185,9 +182,8 @@ def read_stored_prices(
             stored.add(lines, cloud, at_s, counts=at_s >= start_s)
     if not any(stored.times for stored in prices.values()):
         raise DataError(f"{folder}: none of {len(recent)} versions of {cloud}/vms.csv can be read")
-    results: dict[str, StoredPrices | MissingDataError] = {}
+    results: dict[str, StoredPrices | MissingDataError] = {**prices}
     for region, stored in prices.items():
-        results[region] = stored
         if stored.sold:
             stored.take_notes(folder, now, complete=bool(earlier))
         else:

@@ -10,7 +10,6 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from statistics import median_high
 from typing import TypeVar
 
@@ -45,6 +44,7 @@ Key = TypeVar("Key")
 
 # What a stranger's file says is printed and becomes the name of a folder.
 _REGION = re.compile(r"[a-z0-9][a-z0-9-]{0,62}", re.ASCII)
+_SIZE = re.compile("(?<=.)[._-][^._-]*$")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,99}", re.ASCII)
 
 
@@ -145,7 +145,7 @@ def _without_far(offers: Sequence[Offer], refused: Counter[tuple[str, str]]) -> 
 def _family(offer: Offer) -> str:
     if offer.gpu:
         return f"GPU {offer.gpu} {offer.gpu_memory_gib}"
-    return f"CPU {_without_size(offer.instance_type)}"
+    return f"CPU {_SIZE.sub('', offer.instance_type)}"
 
 
 def _unit_price(offer: Offer) -> float:
@@ -154,14 +154,6 @@ def _unit_price(offer: Offer) -> float:
     Sizes of a CPU family are priced in proportion to their memory.
     """
     return float(offer.on_demand or 0) / (offer.gpu_count or offer.memory_gib or offer.vcpus)
-
-
-@lru_cache(maxsize=4096)
-def _without_size(name: str) -> str:
-    cut = max(name.rfind(mark) for mark in ".-_")
-    if cut > 0:
-        return name[:cut]
-    return name
 
 
 def other_rates(per_gpu: Mapping[Key, tuple[object, float]]) -> set[Key]:

@@ -78,14 +78,10 @@ class PublicCatalog(PriceSource):
 
     def fetch(self, requests: Sequence[SignalRequest]) -> Quotes:
         requests = [r for r in requests if r.kind in KINDS]
-        if requests:
-            signals = self.latest([*dict.fromkeys(r.region for r in requests)])
-        else:
-            signals = {}
-        if self.error is not None:
-            errors = dict.fromkeys(requests, self.error)
-        else:
-            errors = {}
+        if not requests:
+            return Quotes({})
+        signals = self.latest([*dict.fromkeys(r.region for r in requests)])
+        errors = {r: self.error for r in requests if self.error is not None}
         return Quotes({r: self._completed(signals[r]) for r in requests if r in signals}, errors)
 
     def about(self) -> Signal | None:
@@ -94,22 +90,22 @@ class PublicCatalog(PriceSource):
 
     def regions(self) -> tuple[str, ...]:
         about = self.about()
-        if about is None:
-            return ()
-        return tuple(about.data)
+        return () if about is None else tuple(about.data)
 
     def latest(self, regions: Sequence[str]) -> Signals:
         """What is in the cache if that is fresh in every region, else what the source says."""
         kept = {}
         for request in (SignalRequest(r, k) for r in regions for k in KINDS):
-            signal = self.cache.read(request.region, request.kind, self.now)
+            signal = self.cache.read(*request, self.now)
             if signal is not None:
                 kept[request] = signal
-        about = self.about()
-        is_fresh = about is not None and about.origin == "cache"
-        known = {*regions}.intersection(self.regions())
-        if not self.wait_s or (is_fresh and all(SignalRequest(r, SPECS) in kept for r in known)):
+        if not self.wait_s:
             return kept
+        about = self.about()
+        if about is not None and about.origin == "cache":
+            known = {*regions}.intersection(about.data)
+            if all(SignalRequest(r, SPECS) in kept for r in known):
+                return kept
         failed = recent_failure(self.failures, _FILE, self.now)
         if failed is not None:
             self._fail(failed)
@@ -195,8 +191,7 @@ class PublicCatalog(PriceSource):
             return signal
         known: dict[str, Any] = {}
         for region in self.cloud.snapshot_regions():
-            embedded = self.cloud.snapshot(region).get(SPECS)
-            known |= embedded.data if embedded else {}
+            known |= self.cloud.snapshot(region)[SPECS].data
         data = {}
         for name, spec in signal.data.items():
             facts = {**bandwidths(self.cloud.name, name), **self.cloud.facts_of(name)}

@@ -77,6 +77,11 @@ class CloudRules:
     regions_alike: bool = False
 
 
+def _family(type_name: str) -> str:
+    """The name without the size, which most clouds write last."""
+    return re.sub("(?<=.)[-_][^-_]*$", "", type_name)
+
+
 def _no_words(instance: InstanceType, count: int, market: Market) -> str:
     return ""
 
@@ -98,6 +103,7 @@ class Cloud:
         kinds: the signals of its catalogs; a history of prices is added on request.
         quota_names: its vCPU quotas by ``InstanceType.quota_family`` and market; empty where
             nothing limits.
+        quota_family: the family whose quota a type's vCPUs count against, by its name.
         quota_words: the quota that so many VMs of a type need where none of ``quota_names`` says
             it, in words; empty where nothing is known.
         region_variables: of the environment; the first that is set names the user's own region.
@@ -113,6 +119,7 @@ class Cloud:
     has_api: bool = False
     kinds: tuple[str, ...] = (SPECS, OFFERINGS, ZONES, ON_DEMAND, SPOT, ADVISOR, QUOTAS)
     quota_names: Mapping[tuple[str, Market], QuotaName] = field(default_factory=dict)
+    quota_family: Callable[[str], str] = _family
     quota_words: Callable[[InstanceType, int, Market], str] = _no_words
     region_variables: tuple[str, ...] = ()
     burstable: str = "(?!)"  # none
@@ -122,13 +129,6 @@ class Cloud:
     def has_spot(self) -> bool:
         """Whether it sells spot VMs at prices that are known."""
         return SPOT in self.kinds
-
-    def quota_family(self, type_name: str) -> str:
-        """The family whose quota a type's vCPUs count against; here that of types."""
-        cut = max(type_name.rfind(mark) for mark in "-_")
-        if cut > 0:
-            return type_name[:cut]
-        return type_name
 
     def facts_of(self, type_name: str) -> Mapping[str, Any]:
         """What a type's name says of it, as in the signal of specs: public catalogs lack it."""
@@ -159,10 +159,9 @@ class Cloud:
 
         A RequestError if it cannot be a region's name.
         """
-        for variable in self.region_variables:
-            if environ.get(variable):
-                where = f"environment variable {variable}"
-                return Region(self.check_region(environ[variable], variable), where)
+        for variable in filter(environ.get, self.region_variables):
+            where = f"environment variable {variable}"
+            return Region(self.check_region(environ[variable], variable), where)
         named = " and no ".join(("--region", *self.region_variables))
         return Region(self.default_region, f"the default: no {named}")
 
@@ -239,14 +238,8 @@ class Cloud:
 @lru_cache(maxsize=1)
 def _read_snapshot(file: Path) -> Mapping[str, Signal]:
     document = json.loads(file.read_text(encoding="utf-8"))
-    return {
-        s["kind"]: Signal(
-            s["kind"],
-            file.stem,
-            parse_time(s["observed_at"]),
-            s["source"],
-            s["data"],
-            origin="snapshot",
-        )
-        for s in document["signals"]
-    }
+    signals = {}
+    for row in document["signals"]:
+        row["observed_at"] = parse_time(row["observed_at"])
+        signals[row["kind"]] = Signal(**row, region=file.stem, origin="snapshot")
+    return signals

@@ -159,10 +159,12 @@ def resolve(
         errors = {**quotes.errors, **errors}  # the first source that failed is the one to name
         for request, signal in quotes.signals.items():
             fresh = ("live",) if request in must_be_live else ("live", "cache")
+            known = best.get(request)
             if source.settles and signal.origin in fresh:
                 settled.add(request)
                 best[request] = signal
-            elif _is_newer(signal, best.get(request), now):
+            # One of the future only shows that the clock is wrong.
+            elif known is None or known.observed_at < signal.observed_at <= now:
                 best[request] = signal
     not_live = {}
     for region in dict.fromkeys(r.region for r in must_be_live):
@@ -176,7 +178,11 @@ def resolve(
             error = next((errors[r] for r in failed if r in errors), None)
             not_live[region] = _not_live(region, error, not_asked)
     kept = [r for r in requests if r.region not in not_live]
-    notes = _failure_notes({r: errors[r] for r in kept if r in errors}, best, now)
+    notes = []
+    for failed_alike in grouped({r: errors[r] for r in kept if r in errors}):
+        used = _used([*failed_alike], best, now)
+        note = f"{describe_failure(failed_alike)}; {used}; {advice_of(failed_alike)}"
+        notes.append(note.removesuffix("; "))
     # That quotas and zones are missing without AWS is no news.
     missed = [r for r in kept if r not in settled and (r in best or r.kind in _ALWAYS_NEEDED)]
     if not missed or not not_asked:
@@ -184,19 +190,6 @@ def resolve(
     notes.append(f"{_titles(missed)}: {not_asked}; {_used(missed, best, now)}")
     silent = next((f", and {errors[r].what} gave no answer" for r in missed if r in errors), "")
     return ResolvedSignals(best, errors, not_live, tuple(notes), not_asked + silent)
-
-
-def _is_newer(signal: Signal, other: Signal | None, now: datetime) -> bool:
-    # One of the future only shows that the clock is wrong.
-    return other is None or other.observed_at < signal.observed_at <= now
-
-
-def _failure_notes(errors: Errors, best: Signals, now: datetime) -> list[str]:
-    """What failed, and what is used instead."""
-    return [
-        "; ".join(filter(None, (describe_failure(g), _used([*g], best, now), advice_of(g))))
-        for g in grouped(errors)
-    ]
 
 
 def _used(requests: Sequence[SignalRequest], best: Signals, now: datetime) -> str:

@@ -62,11 +62,9 @@ class Mars(Cloud):
             region_form="mars-[0-9]",
             default_region="mars-1",
             has_api=True,
+            quota_family=lambda name: "T4" if name.endswith("t4") else "general",
             quota_names={("T4", Market.SPOT): QuotaName("Q1", "preemptible T4 vCPUs")},
         )
-
-    def quota_family(self, type_name: str) -> str:
-        return "T4" if type_name.endswith("t4") else "general"
 
     def check_region(self, name: str, option: str = "region") -> str:
         if not name.startswith("mars-"):

@@ -61,11 +61,9 @@ class AwsCloud(Cloud):
             default_region="us-east-1",
             has_api=True,
             quota_names=QUOTA_NAMES,
+            quota_family=quota_family,
             region_variables=("AWS_REGION", "AWS_DEFAULT_REGION"),
         )
-
-    def quota_family(self, type_name: str) -> str:
-        return quota_family(type_name)
 
     def may_be_zone(self, zone: str, region: str) -> bool:
         # Names such as us-east-1a, ids such as use1-az4

@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Mapping
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 from deepvm.catalog.public.download import PublicFile, download, shown
@@ -40,20 +41,15 @@ class AdvisorProvider(Provider):
         # The real file has about 10 MiB.
         self.file = PublicFile(url, f"Spot Advisor at {shown(url)}", URL_VARIABLE, _AGAIN)
         self._lock = threading.Lock()
-        self._now: datetime | None = None
-        self._regions: Mapping[str, Any] | CloudError = {}
+        self._regions = lru_cache(maxsize=1)(self._download)
 
     def _read_bands(self, region: str, now: datetime) -> FetchResult:
         with self._lock:
-            if self._now != now:
-                self._now = now
-                self._regions = self._download()
-        if isinstance(self._regions, CloudError):
-            raise self._regions
-        tables = self._regions.get(region)
-        types = None
-        if isinstance(tables, dict):
-            types = tables.get("Linux")
+            regions = self._regions(now)
+        if isinstance(regions, CloudError):
+            raise regions
+        tables = regions.get(region)
+        types = tables.get("Linux") if isinstance(tables, dict) else None
         if not isinstance(types, dict):
             raise self.file.unreadable(f"the file has no table for Linux in {region}")
         # type() and not isinstance(): True is no band.
@@ -69,7 +65,7 @@ class AdvisorProvider(Provider):
         lost = len(types) - len(bands)
         return FetchResult(bands, {"unknown band": lost} if lost else {})
 
-    def _download(self) -> Mapping[str, Any] | CloudError:
+    def _download(self, _: datetime) -> Mapping[str, Any] | CloudError:
         """The tables of all regions, by name, or why there are none."""
         try:
             regions = json.loads(download(self.file).body)["spot_advisor"]
