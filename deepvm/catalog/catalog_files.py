@@ -8,7 +8,6 @@ from deepvm.catalog import catalog_csv
 from deepvm.catalog.serialization import build_curve, build_saturation
 from deepvm.documents.inputs.catalog import (
     CatalogDocument,
-    Curve,
     InstanceDocument,
     QuotaDocument,
     QuotaRow,
@@ -42,14 +41,10 @@ def _instance_rules(path: KeyPath, instance: InstanceDocument) -> Rules:
     for row, _ in repeats((curve.kind, curve.workload) for curve in instance.speedups):
         yield (*path, "speedups", row), "expected one curve of each kind and workload"
     for row, curve in enumerate(instance.speedups):
-        yield from _curve_rules((*path, "speedups", row), curve)
-
-
-def _curve_rules(path: KeyPath, curve: Curve) -> Rules:
-    try:
-        build_curve(curve.model_dump())
-    except RequestError as error:
-        yield (*path, error.option), f"expected {error.allowed}"
+        try:
+            build_curve(curve.model_dump())
+        except RequestError as error:
+            yield (*path, "speedups", row, error.option), f"expected {error.allowed}"
 
 
 def _zone_rules(path: KeyPath, instance: InstanceDocument) -> Rules:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import inf
 
 import numpy as np
 
@@ -35,7 +36,10 @@ def catalog_warnings(catalog: Catalog) -> tuple[str, ...]:
             [i for i in gpus if i.curve(kind) is None],
         ),
         ("without memory, network or on-demand price, no memory nodes", no_nodes),
-        ("dearer on the spot market than on demand", [i for i in catalog if _spot_is_dearer(i)]),
+        (
+            "dearer on the spot market than on demand",
+            [i for i in catalog if (i.spot_usd_per_hour or 0) > (i.on_demand_usd_per_hour or inf)],
+        ),
     )
     named = [
         f"{counted(len(types), 'type')} {what}: {listed([i.name for i in types])}"
@@ -43,12 +47,6 @@ def catalog_warnings(catalog: Catalog) -> tuple[str, ...]:
         if types
     ]
     return tuple([*named, *(w for i in gpus for c in i.speedups for w in _clamped(i, c))])
-
-
-def _spot_is_dearer(instance: InstanceType) -> bool:
-    spot = instance.spot_usd_per_hour
-    on_demand = instance.on_demand_usd_per_hour
-    return spot is not None and on_demand is not None and spot > on_demand
 
 
 def _clamped(instance: InstanceType, curve: SpeedupCurve) -> Iterator[str]:

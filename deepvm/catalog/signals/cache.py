@@ -126,7 +126,11 @@ class Cache:
             self._cannot_write("there is no home folder to keep it in")
             return False
         try:
-            self._make_folders(path.parent)
+            assert self.folder is not None
+            self.folder.parent.mkdir(parents=True, exist_ok=True)
+            # Only the user may read the cache; the folders above it get the usual permissions.
+            for folder in (self.folder, path.parent.parent, path.parent):
+                folder.mkdir(mode=0o700, exist_ok=True)
             write_bytes(path, encode(signal, fetched_at))
             path.chmod(0o600)
         except (OSError, DataError) as error:
@@ -181,13 +185,6 @@ class Cache:
         if KINDS[base(kind)].of_account:
             folder /= f"{_ACCOUNT}{self.account}"
         return folder / f"{kind.replace(':', '-')}.json"
-
-    def _make_folders(self, folder: Path) -> None:
-        assert self.folder is not None
-        self.folder.parent.mkdir(parents=True, exist_ok=True)
-        # Only the user may read the cache; the folders above it get the usual permissions.
-        for part in (self.folder, folder.parent, folder):
-            part.mkdir(mode=0o700, exist_ok=True)
 
     def _note(self, text: str) -> None:
         self._notes[text] = None

@@ -20,8 +20,9 @@ from deepvm.core.cluster.instances import Market
 PRICING_REGION = "us-east-1"
 """Few regions serve the price list, each of them for all."""
 
-_TYPES_IN_A_CHUNK = 8
+_PRICED_TYPES_IN_A_CALL = 8
 _TYPES_IN_A_CALL = 100
+_LINUX_SPOT = {"ProductDescriptions": [responses.LINUX], "MaxResults": 1000}
 _NO_QUOTA = "NoSuchResourceException"
 _LINUX_ON_DEMAND = {
     "operatingSystem": "Linux",
@@ -105,19 +106,9 @@ def _on_demand(aws: Aws, region: str, _: datetime) -> FetchResult:
 def _spot(aws: Aws, region: str, now: datetime) -> FetchResult:
     """The current price of every type in every zone where it has one."""
     question = ApiCall("ec2", "DescribeSpotPriceHistory", region)
-    rows = _price_changes(aws, question, StartTime=now)
+    rows = aws.pages(question, "SpotPriceHistory", StartTime=now, **_LINUX_SPOT)
     return _whole(
         responses.read_spot(rows, _zone_ids(aws, region, rows)), question, "no spot price"
-    )
-
-
-def _price_changes(aws: Aws, question: ApiCall, **which: Any) -> list[Any]:
-    return aws.pages(
-        question,
-        "SpotPriceHistory",
-        ProductDescriptions=[responses.LINUX],
-        MaxResults=1000,
-        **which,
     )
 
 
@@ -129,17 +120,20 @@ def _history(aws: Aws, period: timedelta, region: str, now: datetime) -> FetchRe
         if spec["spot"] and spec.get("gpu", {}).get("manufacturer") == "NVIDIA"
     ]
     question = ApiCall("ec2", "DescribeSpotPriceHistory", region)
-
-    def ask(first: int) -> list[Any]:
-        chunk = types[first : first + _TYPES_IN_A_CHUNK]
-        return _price_changes(
-            aws, question, StartTime=now - period, EndTime=now, InstanceTypes=chunk
-        )
-
-    rows = [
-        row for found in aws.each(ask, range(0, len(types), _TYPES_IN_A_CHUNK)) for row in found
-    ]
+    window = {"StartTime": now - period, "EndTime": now, **_LINUX_SPOT}
+    rows = _rows_of_types(
+        aws, question, "SpotPriceHistory", types, _PRICED_TYPES_IN_A_CALL, **window
+    )
     return responses.read_history(rows, _zone_ids(aws, region, rows))
+
+
+def _rows_of_types(
+    aws: Aws, question: ApiCall, key: str, types: Sequence[str], at_once: int, **which: Any
+) -> list[Any]:
+    """The rows of a list that is asked for by types, so many in a call."""
+    chunks = [types[first : first + at_once] for first in range(0, len(types), at_once)]
+    answers = aws.each(lambda c: aws.pages(question, key, InstanceTypes=c, **which), chunks)
+    return [row for rows in answers for row in rows]
 
 
 def _quotas(aws: Aws, region: str, _: datetime) -> FetchResult:
@@ -183,13 +177,8 @@ def _in_use(aws: Aws, region: str) -> Counter[tuple[str, Market]]:
     )
     types = sorted({name for name, _, vcpus in running if vcpus is None})
     question = ApiCall("ec2", "DescribeInstanceTypes", region)
-    found = aws.each(
-        lambda first: aws.pages(
-            question, "InstanceTypes", InstanceTypes=types[first : first + _TYPES_IN_A_CALL]
-        ),
-        range(0, len(types), _TYPES_IN_A_CALL),
-    )
-    vcpus_of = responses.read_vcpus(row for rows in found for row in rows)
+    rows = _rows_of_types(aws, question, "InstanceTypes", types, _TYPES_IN_A_CALL)
+    vcpus_of = {row["InstanceType"]: int(row["VCpuInfo"]["DefaultVCpus"]) for row in rows}
     used: Counter[tuple[str, Market]] = Counter()
     for name, market, vcpus in running:
         used[quota_family(name), market] += vcpus or vcpus_of.get(name, 0)

@@ -124,11 +124,6 @@ def read_running(reservations: Iterable[Row]) -> list[tuple[str, Market, int | N
     return running
 
 
-def read_vcpus(rows: Iterable[Row]) -> dict[str, int]:
-    """VCPUs by type, of rows of DescribeInstanceTypes."""
-    return {row["InstanceType"]: int(row["VCpuInfo"]["DefaultVCpus"]) for row in rows}
-
-
 def price_text(price: Decimal) -> str:
     """A positive price as in signals: six decimals at most, rounded up, no zeros at the end."""
     return f"{price.quantize(MICRO, rounding=ROUND_CEILING):f}".rstrip("0").rstrip(".")

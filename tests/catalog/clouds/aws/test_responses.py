@@ -22,7 +22,6 @@ from deepvm.catalog.clouds.aws.responses import (
     read_running,
     read_specs,
     read_spot,
-    read_vcpus,
     read_zones,
 )
 from deepvm.catalog.signals.signal import FetchResult
@@ -242,9 +241,6 @@ class TestUsage:
     def test_stopped_vms_do_not_count(self):
         row = {"InstanceType": "c5.xlarge", "State": {"Name": "stopped"}, "CpuOptions": None}
         assert read_running([{"Instances": [row]}, {}]) == []
-
-    def test_vcpus(self):
-        assert read_vcpus([a_type()]) == {"g4dn.xlarge": 4}
 
 
 class TestOnDemand:
