@@ -17,7 +17,7 @@ class PublicSource(NamedTuple):
         address: where it is. variable: of the environment, which names a copy.
         period_s: how often its publisher renews it: asking more often brings nothing new.
         paths: by cloud, the part of the address that is the cloud's own.
-        ended: clouds whose file nobody renews, and since when.
+        ended: clouds whose file is no longer renewed, and since when.
     """
 
     name: str

@@ -26,7 +26,7 @@ class Offer:
     """A type of VM in one zone, or in a region where the cloud or the source tells no zones apart.
 
     Attributes:
-        zone: empty where zones are not told apart. memory_gib: main memory, None if unknown.
+        zone: empty where zones are not distinguished. memory_gib: main memory, None if unknown.
         gpu: the model as AWS calls it (``A100``, ``L40S``), empty for a CPU type; gpu_memory_gib:
             of each.
         arch: ``x86_64``, ``arm64``, or empty where the source does not say.

@@ -106,11 +106,15 @@ class PublicCatalog(PriceSource):
             known = {*regions}.intersection(about.data)
             if all(SignalRequest(r, SPECS) in kept for r in known):
                 return kept
-        failed = recent_failure(self.failures, _FILE, self.now)
-        if failed is not None:
-            self._fail(failed)
-            return kept
-        return self._fetch_within(self.wait_s, regions) or kept
+        signals: Signals = {}
+        self.error = recent_failure(self.failures, _FILE, self.now)
+        if self.error is None:
+            signals = self._fetch_within(self.wait_s, regions)
+        if self.error is not None and self.error.why in SLOW_REASONS:
+            named = f"--source {self.source.name} --cloud {self.cloud.name}"
+            advice = f"'deepvm catalog refresh {named}' waits longer"
+            self.error = CloudError(self.source.title, self.error.why, self.error.detail, advice)
+        return signals or kept
 
     def refresh(self, first: Sequence[str] = (), total_s: float = 60.0) -> Signals:
         """Download the file and keep all its regions, those named ``first`` before the others."""
@@ -169,16 +173,8 @@ class PublicCatalog(PriceSource):
             late = f"no answer within {wait_s:g} s"
             self._remember(CloudError(self.source.title, "timeout", late, ""))
             return {}
-        self._fail(other.error)
+        self.error = other.error
         return signals
-
-    def _fail(self, error: CloudError | None) -> None:
-        """Set the error; of a slow one, say which command waits longer."""
-        if error is not None and error.why in SLOW_REASONS:
-            named = f"--source {self.source.name} --cloud {self.cloud.name}"
-            advice = f"'deepvm catalog refresh {named}' waits longer"
-            error = CloudError(self.source.title, error.why, error.detail, advice)
-        self.error = error
 
     def _remember(self, error: CloudError) -> None:
         """What fails slowly is remembered for a while: not every command waits for it."""

@@ -108,7 +108,7 @@ class Cloud:
             it, in words; empty where nothing is known.
         region_variables: of the environment; the first that is set names the user's own region.
         burstable: types that run at full speed only for a while, by name.
-        not_on_demand: types that nobody can rent on demand, though catalogs have such a price.
+        not_on_demand: types that cannot be rented on demand, though catalogs have such a price.
     """
 
     name: str
