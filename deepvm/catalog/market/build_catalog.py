@@ -184,12 +184,8 @@ def assemble(
         others = sorted({z for zones in offered.values() for z in zones} - {zone})
         sold = one_of(request.zone, others, ", ")
         raise RequestError("zone", request.zone, f"a zone in which something is offered: {sold}")
-    none = f"no type has a price in region {region}"
-    if not instances and doubted:  # to fetch the same prices again would not help
-        others_have = "'--prices snapshot' has others, and in a --catalog file any price counts"
-        raise MissingDataError(f"{none} that can be true; {'; '.join(doubted)}; {others_have}")
     if not instances:
-        raise SignalMissingError(none, _PRICES, region, cloud)
+        raise _no_price(region, doubted, cloud)
     return Catalog(
         name=f"{cloud.name}-{region}",
         instances=tuple(instances),
@@ -204,6 +200,15 @@ def assemble(
         grace_s=cloud.rules.grace_s,
         unsure=f"{cloud.title} is listed with {LISTED_ALIKE}" if cloud.rules.regions_alike else "",
     )
+
+
+def _no_price(region: str, doubted: Sequence[str], cloud: Cloud) -> MissingDataError:
+    none = f"no type has a price in region {region}"
+    if not doubted:
+        return SignalMissingError(none, _PRICES, region, cloud)
+    # To fetch the same prices again would not help.
+    others_have = "'--prices snapshot' has others, and in a --catalog file any price counts"
+    return MissingDataError(f"{none} that can be true; {'; '.join(doubted)}; {others_have}")
 
 
 def _left_out(kind: str, region: str, count: int) -> str:

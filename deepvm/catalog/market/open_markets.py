@@ -47,9 +47,6 @@ from deepvm.errors import CloudError, DeepVMError, MissingDataError, RequestErro
 if TYPE_CHECKING:
     from deepvm.catalog.market.stored_prices import StoredPrices
 
-KINDS = DEFAULT_CLOUD.kinds
-"""The signals of the default cloud's catalogs; a history of prices is added on request."""
-
 _TYPES_ASKED = 5
 _NAMED = 6
 
