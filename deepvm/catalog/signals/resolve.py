@@ -153,7 +153,7 @@ def resolve(
     best: dict[SignalRequest, Signal] = {}
     errors: dict[SignalRequest, CloudError] = {}
     settled: set[SignalRequest] = set()
-    must_be_live = {r for r in requests if live and base(r.kind) in PRICES}
+    must_be_live = [r for r in requests if live and base(r.kind) in PRICES]
     for source in sources:
         quotes = source.fetch([r for r in requests if r not in settled])
         errors = {**quotes.errors, **errors}  # the first source that failed is the one to name
@@ -168,12 +168,9 @@ def resolve(
                 best[request] = signal
     not_live = {}
     for region in dict.fromkeys(r.region for r in must_be_live):
-        refused = [
-            r
-            for r, error in errors.items()
-            if r.region == region and error.why in CREDENTIAL_REASONS
-        ]
-        failed = [*refused, *(r for r in must_be_live - settled if r.region == region)]
+        here = [r for r in requests if r.region == region]
+        refused = [r for r in here if r in errors and errors[r].why in CREDENTIAL_REASONS]
+        failed = [*refused, *(r for r in here if r in must_be_live and r not in settled)]
         if failed:
             error = next((errors[r] for r in failed if r in errors), None)
             not_live[region] = _not_live(region, error, not_asked)
