@@ -113,13 +113,19 @@ def _load(name: str) -> Catalog:
         document = load_exact((data_folder() / f"{name}.json").read_text(encoding="utf-8"))
         return build_catalog(document, kind="embedded", name=name)
     path = Path(name)
-    if path.suffix.lower() not in CATALOG_ENDINGS:
-        raise CatalogNotFoundError(name, _why_not(name), (*REGISTRY, *catalog_names()))
-    try:
-        text = read_text(path, _FILE)
-    except FileNotFoundError:
-        raise CatalogNotFoundError(name, "no such file", (*REGISTRY, *catalog_names())) from None
-    return _catalog_of(text, path)
+    if path.suffix.lower() in CATALOG_ENDINGS:
+        try:
+            return _catalog_of(read_text(path, _FILE), path)
+        except FileNotFoundError:
+            reason = "no such file"
+    elif os.path.isdir(name):
+        reason = "this is a folder"
+    elif os.path.basename(name) != name or os.path.exists(name):
+        reason = "this file ends neither in .json nor in .csv"
+    else:
+        meant = did_you_mean(name, (*REGISTRY, *catalog_names()))
+        reason = f"no embedded catalog has this name{f' ({meant})' if meant else ''}"
+    raise CatalogNotFoundError(name, reason, (*REGISTRY, *catalog_names()))
 
 
 def catalog_names() -> tuple[str, ...]:
@@ -196,12 +202,3 @@ def _catalog_of(text: str, path: Path) -> Catalog:
     if len(warnings) > _MOST_DOUBTS:
         warnings[_MOST_DOUBTS:] = [f"{path}: {len(warnings) - _MOST_DOUBTS} more prices like these"]
     return replace(catalog, provenance=replace(catalog.provenance, doubts=tuple(warnings)))
-
-
-def _why_not(name: str) -> str:
-    if os.path.isdir(name):
-        return "this is a folder"
-    if os.path.basename(name) != name or os.path.exists(name):
-        return "this file ends neither in .json nor in .csv"
-    meant = did_you_mean(name, (*REGISTRY, *catalog_names()))
-    return f"no embedded catalog has this name{f' ({meant})' if meant else ''}"

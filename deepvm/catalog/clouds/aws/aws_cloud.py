@@ -193,6 +193,6 @@ def _region_of(profile: str, file: Path) -> str:
 
 def _on_ec2() -> bool:
     """Whether this is an EC2 machine, which may have a role: only its metadata service can tell."""
-    vendors = [_text(_SYSTEM / f"class/dmi/id/{name}") for name in ("sys_vendor", "board_vendor")]
-    on_xen = _text(_SYSTEM / "hypervisor/uuid").startswith("ec2")
-    return on_xen or any("amazon ec2" in vendor.lower() for vendor in vendors)
+    # The last one is of older machines, on Xen.
+    files = ("class/dmi/id/sys_vendor", "class/dmi/id/board_vendor", "hypervisor/uuid")
+    return any(re.match("(amazon )?ec2", _text(_SYSTEM / file).lower()) for file in files)
