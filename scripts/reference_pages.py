@@ -190,8 +190,7 @@ def columns_of_documents() -> Iterator[tuple[str, Sequence[str]]]:
     from deepvm.reports.reproduction import comparisons
     from deepvm.reports.simulation import deadlines
     from deepvm.reports.simulation.traces import FIT_HEADER, REPLAY_HEADER
-    from deepvm.services.rows import header_of
-    from deepvm.services.schemas import DOCUMENTS, OutputSpec
+    from deepvm.services.schemas import DOCUMENTS, OutputSpec, header_of
 
     yield "diff", CSV_HEADER
     yield "reproduce", comparisons.CSV_HEADER

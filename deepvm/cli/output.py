@@ -81,7 +81,7 @@ def print_as(
     elif csv and output == "csv":
         print_document(csv(), "csv")
     elif output == "csv":
-        from deepvm.services.rows import rows_of
+        from deepvm.services.schemas import rows_of
 
         print_document(rows_of(document(), name), "csv")
     else:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import groupby
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -29,11 +28,12 @@ from deepvm.planner.columns import (
 )
 from deepvm.planner.rejections import (
     UNLIMITED,
-    memory_rejection,
+    first_rejection,
+    memory_reasons,
     quota_count,
     quota_too_small,
     refuse_unmatched_globs,
-    training_rejection,
+    training_reasons,
 )
 from deepvm.planner.request import PlanRequest
 from deepvm.planner.search.enumeration import Block, Enumeration, scoring
@@ -78,26 +78,14 @@ class Candidates:
 
     @property
     def quotas(self) -> tuple[Quota, ...]:
-        """The account limits that apply."""
         return self.request.quotas_of(self.catalog)
-
-    @cached_property
-    def _by_name(self) -> dict[str, tuple[GpuCandidate, ...]]:
-        ordered = groupby(
-            sorted(self.gpus, key=lambda g: g.instance.name), lambda g: g.instance.name
-        )
-        return {name: tuple(gpus) for name, gpus in ordered}
 
     def only(self, name: str) -> Candidates:
         """Only one GPU type, or only one type of memory node."""
-        if name in self._by_name:
-            return replace(self, gpus=self._by_name[name])
-        return replace(
-            self,
-            tier=self.tier.take(
-                np.array([t.name == name for t in self.tier.types], dtype=np.bool_)
-            ),
-        )
+        gpus = tuple(gpu for gpu in self.gpus if gpu.instance.name == name)
+        if gpus:
+            return replace(self, gpus=gpus)
+        return replace(self, tier=self.tier.only(name))
 
     def plans(self, top: int = 1) -> Enumeration:
         """All plans of the architectures that the request considers; ``top``: as in ``build``."""
@@ -115,8 +103,7 @@ class Candidates:
             sizes = sizes.take(sizes.price <= sizes.most_usd)
         tier = self.tier
         if request.work is not None:  # what is reserved must last to the job's end
-            left_s = np.array([t.left_s for t in sizes.types], dtype=np.float64)
-            sizes = sizes.take(sizes.total_s <= left_s[sizes.type_index])
+            sizes = sizes.take(sizes.total_s <= sizes.by_type(lambda t: t.left_s))
             sizes, tier = _with_lasting_nodes(sizes, tier)
         if architecture.tiered:
             sizes = sizes.take(np.asarray(tier.offered.any(axis=0))[sizes.memory_set])
@@ -133,18 +120,21 @@ class Candidates:
         on_demand = architecture.on_demand(count)
         spot = count - on_demand
 
-        def limits(market: Market) -> IntArray:
-            return _ints(quota_count(self.quotas, t, market) for t in types)[type_index]
-
         def prices(market: Market) -> IntArray:
             return _ints(t.micro_usd_per_hour(market) or 0 for t in types)[type_index]
+
+        def per_usd(price: IntArray) -> FloatArray:
+            # The price in a market that the architecture does not use may be missing.
+            return np.asarray(eflops / np.where(price > 0, price, 1) * MICRO_USD)
 
         more = self.surcharge
         spot_price = prices(Market.SPOT)
         on_demand_price = prices(Market.ON_DEMAND)
         eflops = np.array([t.eflops or 0.0 for t in types])[type_index]
         nothing = np.zeros(len(count))
-        one = np.ones(len(count))
+        one = nothing + 1
+        # Without a model, or if the user asks for that, every size may come first
+        believed = self.request.training is None or self.request.extrapolate
         sizes = TrainingTable(
             types=types,
             type_index=type_index,
@@ -157,9 +147,7 @@ class Candidates:
             + more.cluster,
             k=np.concatenate([np.zeros(0), *(g.k[counts - 1] for g in allowed)]),
             ideal_throughput=eflops * count,
-            # The price in a market that the architecture does not use may be missing.
-            ideal_z=spot * (eflops / np.where(spot_price > 0, spot_price, 1) * MICRO_USD)
-            + on_demand * (eflops / np.where(on_demand_price > 0, on_demand_price, 1) * MICRO_USD),
+            ideal_z=spot * per_usd(spot_price) + on_demand * per_usd(on_demand_price),
             n_sat=_ints(g.n_sat for g in allowed)[type_index],
             memory_set=_ints(g.memory_set for g in allowed)[type_index],
             quotas=self.quotas,
@@ -174,14 +162,17 @@ class Candidates:
             kept_good=one,
             lost_per_s=nothing,
             trusted=np.concatenate(
-                [np.zeros(0, dtype=np.bool_), *(self._trusted(g, counts) for g in allowed)]
+                [
+                    np.zeros(0, dtype=np.bool_),
+                    *(believed | ~g.curve.extrapolated(counts.astype(float)) for g in allowed),
+                ]
             ),
         )
         # Where the model does not fit nothing trains, whatever a policy thinks of scaling.
         trains = (sizes.k > 0) | (self.request.ignores_scaling and self.request.training is None)
-        sizes = sizes.take(
-            trains & (spot <= limits(Market.SPOT)) & (on_demand <= limits(Market.ON_DEMAND))
-        )
+        for market, vms in ((Market.SPOT, spot), (Market.ON_DEMAND, on_demand)):
+            trains &= vms <= sizes.by_type(partial(quota_count, self.quotas, market=market))
+        sizes = sizes.take(trains)
         work = self.request.work
         if self.request.training is not None:
             from deepvm.planner.recovery import with_losses
@@ -190,12 +181,6 @@ class Candidates:
         if work is None:
             return sizes
         return work.forecast(sizes, self.reference)
-
-    def _trusted(self, gpu: GpuCandidate, counts: IntArray) -> BoolArray:
-        known = self.request.training is None or self.request.extrapolate
-        if known:
-            return np.full(len(counts), fill_value=True)
-        return ~gpu.curve.extrapolated(counts.astype(np.float64))
 
 
 def _with_lasting_nodes(
@@ -267,7 +252,7 @@ def gather(catalog: Catalog, request: PlanRequest) -> Candidates:
     rule = catalog.memory_nodes
     tiered = any(a.tiered for a in architectures)
     cpu_types = sorted((i for i in catalog if i.gpu is None and tiered), key=lambda i: i.name)
-    refused = [memory_rejection(i, request, quotas, rule) for i in cpu_types]
+    refused = [first_rejection(i, memory_reasons(i, request, quotas, rule)) for i in cpu_types]
     memory = [i for i, why in zip(cpu_types, refused, strict=True) if why is None]
     rejections = tuple(f for f in (*found, *refused) if isinstance(f, Rejection))
     zones = sorted({zone for g in trains for zone in zone_ids(g.instance)})
@@ -300,9 +285,8 @@ def gather(catalog: Catalog, request: PlanRequest) -> Candidates:
         sold=sold,
         offered=offered,
     )
-    if request.work is None:
-        reference = None
-    else:
+    reference = None
+    if request.work is not None:
         reference = request.work.reference([g.instance for g in gpus], gpu_types)
     return Candidates(catalog, request, architectures, gpus, tier, rejections, reference, surcharge)
 
@@ -360,7 +344,7 @@ def _gpu_candidate(
     request: PlanRequest,
     architectures: Sequence[Architecture],
 ) -> GpuCandidate | Rejection:
-    left_out = training_rejection(instance, request)
+    left_out = first_rejection(instance, training_reasons(instance, request))
     if left_out is not None:
         return left_out
     curve = _curve(instance, catalog, request)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 from enum import Enum
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -27,17 +27,15 @@ IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
+# Share of the throughput: where preemptions leave less, nothing is trained. A job that takes 20
+# times as long never ends in :mod:`deepvm.core.preemption.makespan` either.
 LEAST_KEPT = 0.05
-"""Share of the throughput: where preemptions leave less, nothing is trained.
-
-A job that takes 20 times as long never ends in :mod:`deepvm.core.preemption.makespan` either.
-"""
 UNLIMITED_USD = np.iinfo(np.int64).max  # in TrainingTable.most_usd: any price will do
 
 
-def law_of(curve: SpeedupCurve) -> StepTimeSpeedup | None:
+def law_of(curve: SpeedupCurve | None) -> StepTimeSpeedup | None:
     """The curve, if it follows from the step-time law of a model."""
-    if curve.kind == STEP_TIME:
+    if curve is not None and curve.kind == STEP_TIME:
         return cast("StepTimeSpeedup", curve)
     return None
 
@@ -173,8 +171,12 @@ class TrainingTable:
     trusted: BoolArray
 
     def __len__(self) -> int:
-        """Number of rows."""
         return len(self.count)
+
+    def by_type(self, of: Callable[[InstanceType], Any]) -> npt.NDArray[Any]:
+        """A value of the type of each row."""
+        values = [of(instance) for instance in self.types] or np.zeros(0, dtype=np.int64)
+        return np.asarray(np.asarray(values)[self.type_index])
 
     @property
     def throughput(self) -> FloatArray:
@@ -204,7 +206,6 @@ class TrainingTable:
         return np.asarray(names[self.type_index] * most + self.count, dtype=np.int64)
 
     def take(self, rows: BoolArray | IntArray) -> TrainingTable:
-        """Some of the rows."""
         # Most masks keep all rows, and there may be 100 000
         if rows.dtype == np.bool_ and rows.all():
             return self
@@ -247,11 +248,12 @@ class MemoryNodeTable:
     offered: BoolArray
 
     def __len__(self) -> int:
-        """Number of rows."""
         return len(self.types)
 
+    def only(self, name: str) -> MemoryNodeTable:
+        return self.take(np.array([t.name == name for t in self.types], dtype=np.bool_))
+
     def take(self, rows: BoolArray | IntArray) -> MemoryNodeTable:
-        """Some of the rows."""
         kept = tuple(self.types[row] for row in np.arange(len(self))[rows].tolist())
         columns = ("price", "n_sat", "max_count", "share_bytes", "for_speed", "sold", "offered")
         return replace(self, types=kept, **{c: getattr(self, c)[rows] for c in columns})
@@ -262,14 +264,10 @@ class MemoryNodeTable:
         return np.array([t.vcpus for t in self.types], dtype=np.int64)
 
     @property
-    def for_memory(self) -> IntArray:
-        """Fewest memory nodes that hold f x s (eq. 6), (types,); 1 if one node does."""
-        return np.asarray(np.maximum(1, -(-self.needed_bytes // np.maximum(self.share_bytes, 1))))
-
-    @property
     def for_versions(self) -> IntArray:
         """Fewest memory nodes that hold f x s and receive fast enough, of shape (types,)."""
-        return np.maximum(self.for_memory, self.for_speed)
+        for_memory = -(-self.needed_bytes // np.maximum(self.share_bytes, 1))  # eq. 6, rounded up
+        return np.asarray(np.maximum(np.maximum(for_memory, 1), self.for_speed))
 
     def needed(self, count: IntArray, sender_n_sat: IntArray) -> IntArray:
         """Fewest memory nodes for n senders and their checkpoints (:meth:`for_senders`)."""

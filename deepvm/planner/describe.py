@@ -63,13 +63,12 @@ def describe(
             f" {k * count:g}"
         )
     prediction = None
-    if (law := law_of(curve)) is not None:
-        speed = law.speed_of(n)
+    if (speed := choice.speed) is not None:
         warnings += [*speed.doubts(0), *_not_believed(choice, candidates, speed)]
         kept = Interval(
             float(sizes.kept_bad[row]), float(sizes.kept[row]), float(sizes.kept_good[row])
         )
-        prediction = replace(_prediction(speed, kept), trusted=bool(sizes.trusted[row]))
+        prediction = _prediction(speed, kept, trusted=bool(sizes.trusted[row]))
     elif curve.extrapolated(n)[0]:
         warnings.append(
             f"the {kind} speed-up of {gpu.name} at n = {count} lies beyond its measurements"
@@ -79,17 +78,14 @@ def describe(
         offer = "offer" if len(both) > 1 else "offers"
         types = f"{gpu.name} and {cluster.memory.instance.name}"
         warnings.append(f"only {', '.join(both)} {offer} both {types}: start the cluster there")
-    if work is None:
-        total_s = None
-    else:
+    total_s = None
+    if work is not None:
         total_s = float(sizes.total_s[row])
     bill = _bill(cluster, total_s, candidates)
     outlook = None
     slow_s = 0.0
     if work is not None and total_s is not None:
-        once_usd = 0.0
-        if bill is not None and bill.counted:
-            once_usd = float(bill.usd_once)
+        once_usd = counted_once_usd(bill)
         usd_per_hour = choice.price / MICRO_USD
         costs_usd = None
         if prediction is not None and prediction.kept.low:
@@ -139,6 +135,13 @@ def describe(
     )
 
 
+def counted_once_usd(bill: Bill | None) -> float:
+    """What is paid once besides VMs, where the bill counts it."""
+    if bill is None or not bill.counted:
+        return 0.0
+    return float(bill.usd_once)
+
+
 def _bill(cluster: Cluster, total_s: float | None, candidates: Candidates) -> Bill | None:
     """What a cluster costs besides its VMs; None if no rates are known."""
     rates = candidates.catalog.rates
@@ -146,9 +149,8 @@ def _bill(cluster: Cluster, total_s: float | None, candidates: Candidates) -> Bi
         return None
     from deepvm.core.bill import RentedVms, bill_of  # not for catalogs that are no cloud's
 
-    if total_s is None or math.isinf(total_s):
-        hours = None
-    else:
+    hours = None
+    if total_s is not None and math.isfinite(total_s):
         hours = total_s / 3600
     on_demand = cluster.on_demand_count + (cluster.memory.count if cluster.memory else 0)
     vms = RentedVms(cluster.spot_count, on_demand, cluster.usd_per_hour, hours)
@@ -189,7 +191,7 @@ def _not_believed(choice: Choice, candidates: Candidates, speed: TrainingSpeed) 
         )
 
 
-def _prediction(speed: TrainingSpeed, kept: Interval) -> Prediction:
+def _prediction(speed: TrainingSpeed, kept: Interval, *, trusted: bool) -> Prediction:
     """The only size of a speed, for the answer."""
     gpus = float(speed.vms[0]) * speed.machine.gpus
     return Prediction(
@@ -204,6 +206,7 @@ def _prediction(speed: TrainingSpeed, kept: Interval) -> Prediction:
         fitted_vms=speed.fitted_vms,
         kept=kept,
         state_bytes=speed.state_bytes,
+        trusted=trusted,
     )
 
 
@@ -265,23 +268,28 @@ def _next_zone(cluster: Cluster, tier: MemoryNodeTable, sender_n_sat: int) -> Cl
         for group in nodes
         if group is None or not group.instance.zones or zone in group.instance.zones
     ]
-    return min(moved, key=_by_price, default=None)
+    return min(
+        moved,
+        key=lambda c: (c.micro_usd_per_hour, *by_memory_nodes(c), c.zone.zone if c.zone else ""),
+        default=None,
+    )
 
 
-def _by_price(cluster: Cluster) -> tuple[int, int, str, str]:
-    if cluster.memory:
-        nodes = (cluster.memory.count, cluster.memory.instance.name)
-    else:
-        nodes = (0, "")
-    return (cluster.micro_usd_per_hour, *nodes, cluster.zone.zone if cluster.zone else "")
+def by_memory_nodes(cluster: Cluster) -> tuple[int, str]:
+    """Orders clusters of one price: how many memory nodes, then their type."""
+    if cluster.memory is None:
+        return (0, "")
+    return (cluster.memory.count, cluster.memory.instance.name)
 
 
-def improvement(old: Choice, new: Choice, request: PlanRequest) -> float | None:
+def improvement(old: Choice | None, new: Choice, request: PlanRequest) -> float | None:
     """By what share ``new`` is better than ``old``; None when the old throughput is 0.
 
     Under DeepVM's own policy in terms of the objective, else of throughput: the baselines' values
     are ranks, or ignore scaling.
     """
+    if old is None:
+        return None
     if request.policy is PolicyName.DEEPVM:
         return (new.value - old.value) / abs(old.value)
     before, after = (float(c.block.sizes.throughput[c.size]) for c in (old, new))

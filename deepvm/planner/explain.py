@@ -50,20 +50,14 @@ class WhyNot(Answer):
     units: str = ""
 
     def __repr__(self) -> str:
-        """The verdict."""
         return f"<WhyNot: {self.verdict}>"
 
 
 def why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
     """Answer a validated request; see :func:`deepvm.explain`."""
-    if request.training is None:
-        units = ""
-    else:
-        units = request.training.workload.units
-    return replace(_why_not(catalog, request, name), units=units)
-
-
-def _why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
+    units = ""
+    if request.workload is not None:
+        units = request.workload.units
     if name not in catalog.by_name:
         raise RequestError("explain", name, _allowed(catalog, name))
     budget = request.budget_micro_usd
@@ -75,7 +69,7 @@ def _why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
         rejection = Rejection(name, "excluded", f"{names} clusters have no memory nodes")
     if rejection is not None:
         verdict = f"{name} is not considered: {rejection.detail}"
-        return WhyNot(catalog, name, verdict, rejection=rejection)
+        return WhyNot(catalog, name, verdict, rejection=rejection, units=units)
     plans = candidates.plans()
     winner = first(plans, request, budget)
     # The same blocks with fewer rows, so that values that are ranks stay comparable.
@@ -93,7 +87,7 @@ def _why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
             if short:
                 verdict = "has too little memory"
         text = f"{name} {verdict}: {rejection.detail}"
-        return WhyNot(catalog, name, text, rejection=rejection)
+        return WhyNot(catalog, name, text, rejection=rejection, units=units)
     assert winner is not None  # if any plan has this type
     why = WhyNot(
         catalog,
@@ -103,6 +97,7 @@ def _why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
         0.0,
         Decimal(best.price) / MICRO_USD,
         reference=candidates.reference,
+        units=units,
     )
     if best.cluster == winner.cluster:
         return why
@@ -129,11 +124,10 @@ def _allowed(catalog: Catalog, name: str) -> str:
 def _having(block: Block, name: str) -> Block:
     """The plans of a block with a type."""
     sizes = block.sizes
-    tier = block.tier
-    nodes = np.array([t.name == name for t in tier.types], dtype=np.bool_)
-    if block.architecture.tiered and nodes.any():
-        return replace(block, tier=tier.take(nodes))
-    rows = np.array([t.name == name for t in sizes.types], dtype=np.bool_)[sizes.type_index]
+    nodes = block.tier.only(name)
+    if block.architecture.tiered and len(nodes):
+        return replace(block, tier=nodes)
+    rows = sizes.by_type(lambda t: t.name == name).astype(np.bool_)
     return replace(block, sizes=sizes.take(rows), scoring=block.scoring.take(rows))
 
 

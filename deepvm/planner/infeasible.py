@@ -41,7 +41,6 @@ class Infeasible:
 
     @property
     def sentence(self) -> str:
-        """Why, and what to change."""
         return f"{self.reason[:1].upper()}{self.reason[1:]}. To change that: {self.advice}."
 
 
@@ -136,7 +135,6 @@ def _without_quotas(candidates: Candidates, trains: str) -> Infeasible:
 
 
 def _quotas_of(plan: Choice) -> str:
-    """The quotas that a plan needs."""
     parts = [
         f"{g.count * g.instance.vcpus} {g.market.value} vCPUs of {g.instance.quota_family}"
         for g in plan.cluster.groups
@@ -306,13 +304,13 @@ def _more_memory(workload: Workload, candidates: Candidates) -> Iterator[str]:
     yield "allow GPUs with more memory"
 
 
+# Of the rejections that rule out all GPU types: what is in the way
 _CONSTRAINTS = {
     "quota": "quota",
     "gpu-memory": "gpu-memory",
     "global-batch": "gpu-memory",
     "not-scaling": "max-nodes",
 }
-"""Of the rejections that rule out all GPU types: what is in the way."""
 
 # What users can do alone comes first; what they excluded on purpose comes last.
 _CURES = {

@@ -80,7 +80,6 @@ class Work:
 
     @property
     def constrained(self) -> bool:
-        """Whether it has limits."""
         return self.deadline_s is not None or self.total_budget is not None
 
     @classmethod
@@ -210,7 +209,7 @@ class Work:
             return self._trained(sizes)
         from deepvm.core.preemption.makespan import forecast
 
-        lives = np.array([self.life_s(t) for t in sizes.types])[sizes.type_index]
+        lives = sizes.by_type(self.life_s)
         work = sizes.throughput
         trains = work > 0
         step = self.job.step_s.mean * self.throughput_of(reference) / np.where(trains, work, 1.0)

@@ -27,7 +27,7 @@ from deepvm.core.cluster.cluster import Cluster
 from deepvm.core.cluster.instances import Catalog
 from deepvm.core.training.evidence import NOISE
 from deepvm.core.training.roofline import REACH
-from deepvm.core.training.speed import READING, SpeedUncertainty, StepTimeSpeedup, TrainingSpeed
+from deepvm.core.training.speed import READING, SpeedUncertainty, TrainingSpeed
 from deepvm.core.training.workload import Precision
 from deepvm.planner.candidates import gather
 from deepvm.planner.columns import FloatArray
@@ -37,10 +37,10 @@ from deepvm.planner.search.enumeration import Choice
 
 # Plans that are compared: the best of each machine.
 RIVALS = 24
+# Minutes until VMs are there and can train; seconds that a training run needs beside its steps
 START_MIN, RUN_S = 8.0, 25.0
-"""Minutes until VMs are there and can train; seconds that a training run needs beside its steps."""
+# Training runs per size and batch, steps per run (including untimed), and batches
 REPEATS, STEPS, BATCHES = 2, 35, 2
-"""Training runs per size and batch, steps per run (including untimed), and batches."""
 # A smaller expected gain is not worth a run.
 LEAST_GAIN = 0.01
 # Minutes that a run may take to be proposed: who waits longer might as well train.
@@ -124,7 +124,9 @@ def rivals(catalog: Catalog, request: PlanRequest) -> tuple[list[Choice], Doubts
 
 def _doubts_of(choices: Sequence[Choice]) -> Doubts:
     median = [float(np.log(c.block.sizes.effective[c.size])) for c in choices]
-    return Doubts(np.array(median), *_joined([doubt_of(choice) for choice in choices]))
+    return Doubts(
+        np.array(median), *_joined([d for c in choices if (d := doubt_of(c)) is not None])
+    )
 
 
 def _joined(doubts: Sequence[SpeedUncertainty]) -> tuple[FloatArray, FloatArray]:
@@ -141,21 +143,23 @@ def _joined(doubts: Sequence[SpeedUncertainty]) -> tuple[FloatArray, FloatArray]
 
 def next_measurement(choices: Sequence[Choice], doubts: Doubts) -> NextMeasurement | None:
     """The measurement with the highest expected gain; None where none is worth a run."""
-    found = []
+    runs = []
     for place, choice in enumerate(choices):
-        if _measured(choice):
+        speed = choice.speed
+        # What was measured already is not worth a run
+        if speed is None or (speed.covered is not None and speed.covered[0]):
             continue
         gain, changes = doubts.gain_of(place)
-        if gain >= LEAST_GAIN and (run := _run_of(choice, gain, changes)).minutes <= MOST_MIN:
-            found.append(run)
-    return max(found, key=lambda run: (round(run.gain, 3), -run.usd), default=None)
+        run = _run_of(choice, speed, gain, changes)
+        if gain >= LEAST_GAIN and run.minutes <= MOST_MIN:
+            runs.append(run)
+    return max(runs, key=lambda run: (round(run.gain, 3), -run.usd), default=None)
 
 
-def _run_of(choice: Choice, gain: float, changes: float) -> NextMeasurement:
-    gpu = choice.cluster.gpu
-    speed = _speed_of(choice)
+def _run_of(choice: Choice, speed: TrainingSpeed, gain: float, changes: float) -> NextMeasurement:
+    gpu = choice.gpu
     # The fewest VMs from which what was measured says something of as many as the plan has.
-    count = next(n for n in itertools.count(1) if int(REACH * n) >= choice.cluster.gpu_count)
+    count = next(n for n in itertools.count(1) if int(REACH * n) >= choice.gpu_count)
     runs = (count.bit_length() + (count & (count - 1) > 0)) * BATCHES * REPEATS
     minutes = START_MIN + runs * (RUN_S + STEPS * float(speed.step_s[0])) / 60
     price = gpu.spot_usd_per_hour or gpu.on_demand_usd_per_hour or Decimal(0)
@@ -171,14 +175,3 @@ def _run_of(choice: Choice, gain: float, changes: float) -> NextMeasurement:
         gain=gain,
         changes=changes,
     )
-
-
-def _measured(choice: Choice) -> bool:
-    covered = _speed_of(choice).covered
-    return covered is not None and bool(covered[0])
-
-
-def _speed_of(choice: Choice) -> TrainingSpeed:
-    curve = choice.cluster.gpu.curve(StepTimeSpeedup.kind)
-    assert isinstance(curve, StepTimeSpeedup)
-    return curve.speed_of(np.array([float(choice.cluster.gpu_count)]))

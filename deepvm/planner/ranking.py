@@ -32,9 +32,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from deepvm.core.cluster.cluster import Cluster
 from deepvm.core.cluster.instances import INTERRUPTION_BANDS, InstanceType
+from deepvm.core.cluster.speedup import STEP_TIME
 from deepvm.core.units import MICRO_USD, MOST_USD
-from deepvm.planner.columns import BoolArray, FloatArray, IntArray, TrainingTable, law_of
+from deepvm.planner.columns import BoolArray, FloatArray, IntArray, law_of
 from deepvm.planner.request import PlanRequest
 from deepvm.planner.search.enumeration import TIE, Choice, Enumeration
 
@@ -48,12 +50,12 @@ ABOUT = 1.1 + TIE
 CLOSE = 1.01 + TIE
 # A larger difference in value decides, whatever the price.
 LITTLE = 1.05 + TIE
+# A smaller gain counts this many times its share in price or time: 5 % speed for 50 % price
 WORTH = 10.0
-"""A smaller gain counts this many times its share in price or time: 5 % speed for 50 % price."""
+# What doubt may cost at most: a plan comes before one that is up to so many times as fast
 QUARTER = 1.25 + TIE
-"""What doubt may cost at most: a plan comes before one that is up to so many times as fast."""
+# Standard deviations that a plan must be ahead to be the faster one in two cases of three
 SURE = 0.4307272992954576
-"""Standard deviations that a plan must be ahead to be the faster one in two cases of three."""
 # How often a plan may miss the deadline before one that hardly does comes first.
 SELDOM = 0.1
 # Where all plans may miss the deadline: a difference in probability that does not matter.
@@ -67,7 +69,7 @@ class Plans:
     """Plans within the budget: values, prices, number of the training type, and tie-breakers.
 
     ``late``: the probability of missing the deadline. ``apart``: standard deviation of the
-    logarithm of a plan's speed over those of some others.
+    logarithm of a plan's speed over that of another.
     """
 
     value: FloatArray
@@ -77,33 +79,19 @@ class Plans:
     band: IntArray
     trusted: BoolArray
     late: FloatArray
-    apart: Callable[[int, IntArray], FloatArray]
+    apart: Callable[[int, int], float]
 
     def __len__(self) -> int:
-        """Number of plans."""
         return len(self.value)
 
     def up_to(self, count: int) -> Plans:
-        """The first ``count`` plans, which are the cheapest."""
         columns = {f.name: getattr(self, f.name)[:count] for f in fields(self) if f.name != "apart"}
         return replace(self, **columns)
 
-    def in_time(self, unlimited: bool) -> Plans:
-        """As if none could miss the deadline, if ``unlimited``."""
-        if unlimited:
-            return replace(self, late=np.zeros(len(self)))
-        return self
-
-    @property
-    def sound(self) -> BoolArray:
-        """Whether a plan is believed, and in time nine times in ten."""
-        return np.asarray(self.trusted & (self.late <= SELDOM))
-
     def eligible(self, left: BoolArray) -> BoolArray:
         """Of those that are left, what may come first."""
-        if (left & self.trusted).any():
-            believed = left & self.trusted
-        else:
+        believed = left & self.trusted
+        if not believed.any():
             believed = left
         in_time = believed & (self.late <= SELDOM)
         if in_time.any():
@@ -147,15 +135,17 @@ class Plans:
             return False
         if times > QUARTER or times * (1.0 + TIE) >= price:
             return True
-        apart = SURE * self.apart(row, np.array([other]))[0]
+        apart = SURE * self.apart(row, other)
         return times >= CLOSE and math.log(times / CLOSE) >= apart
 
     def firsts(self, above: int) -> Iterator[tuple[int, int]]:
         """The first row of the cheapest n plans, for each n > ``above`` where it may change."""
-        sound = self.sound
-        numbers = _ends(self.price)
+        sound = self.trusted & (self.late <= SELDOM)  # believed, and in time nine times in ten
+        # Of prices that never fall: how many are up to each different one
+        numbers = np.flatnonzero(np.diff(self.price, append=-1)) + 1
+        numbers = numbers[numbers > above]
         start = int(np.argmax(sound)) if sound.any() else len(self)
-        early = numbers[(numbers > above) & (numbers <= start)]
+        early = numbers[numbers <= start]
         # Until one is in time, what may come first changes with the budget
         if self.late[:start].any():
             yield from (
@@ -163,7 +153,7 @@ class Plans:
             )
         else:
             yield from self._shown_of(early, np.arange(len(self)) < start)
-        yield from self._shown_of(numbers[(numbers > above) & (numbers > start)], sound)
+        yield from self._shown_of(numbers[numbers > start], sound)
 
     def _shown_of(self, numbers: IntArray, eligible: BoolArray) -> Iterator[tuple[int, int]]:
         """As :meth:`firsts`, where more money does not change what is eligible."""
@@ -194,11 +184,6 @@ class Plans:
         # The band is in the value already: it decides between plans of about one price.
         order = np.lexsort((rows, self.price[rows], self.band[rows], self.vcpus[rows]))
         return int(rows[order[0]])
-
-
-def _ends(prices: IntArray) -> IntArray:
-    """Of prices that never fall: how many are up to each different one."""
-    return np.asarray(np.flatnonzero(np.diff(prices, append=-1)) + 1)
 
 
 def _times(value: FloatArray | float, other: FloatArray | float) -> FloatArray:
@@ -266,9 +251,10 @@ def most_valuable(
     within = enumeration.affordable(budget)
     if not request.weighs_doubt or not within:
         return enumeration.best(budget)
-    plans = _plans(enumeration, within).in_time(late)
-    eligible = plans.eligible(np.ones(within, dtype=np.bool_))
-    return enumeration.choice(int(np.argmax(np.where(eligible, plans.value, -np.inf))))
+    eligible = _eligible(enumeration, within, late)
+    return enumeration.choice(
+        int(np.argmax(np.where(eligible, enumeration.value[:within], -np.inf)))
+    )
 
 
 def cheapest_reaching(
@@ -277,13 +263,18 @@ def cheapest_reaching(
     """The cheapest plan of at least this value; with uncertainty as in :func:`most_valuable`."""
     if not request.weighs_doubt:
         return enumeration.reaching(value)
-    plans = _plans(enumeration, len(enumeration)).in_time(late)
-    rows = np.flatnonzero(
-        plans.eligible(np.ones(len(plans), dtype=np.bool_)) & (plans.value >= value)
-    )
-    if len(rows):
-        return enumeration.choice(int(rows[0]))
+    rows = _eligible(enumeration, len(enumeration), late) & (enumeration.value >= value)
+    if rows.any():
+        return enumeration.choice(int(np.argmax(rows)))
     return None
+
+
+def _eligible(enumeration: Enumeration, within: int, late: bool) -> BoolArray:
+    """Of so many cheapest plans, what may come first; as if none was ``late``, if that is true."""
+    plans = _plans(enumeration, within)
+    if late:
+        plans = replace(plans, late=np.zeros(within))
+    return plans.eligible(np.ones(within, dtype=np.bool_))
 
 
 def weighed(
@@ -291,7 +282,7 @@ def weighed(
 ) -> list[Choice]:
     """The best ``count`` plans within a budget in order; ``machines``: one per VM type."""
     plans = _plans(enumeration, enumeration.affordable(budget))
-    left = np.ones(len(plans.value), dtype=np.bool_)
+    left = np.ones(len(plans), dtype=np.bool_)
     chosen = list[Choice]()
     while len(chosen) < count and left.any():
         row = plans.first(left)
@@ -319,46 +310,40 @@ def _plans(enumeration: Enumeration, within: int) -> Plans:
     enumeration = enumeration.only(np.arange(within))
     column = enumeration.column
     _, memory, nodes, price = enumeration.plans
-    count = column(lambda s, rows: s.count[rows])
-    vcpus = count * column(_vcpus)
+    count = column(lambda sizes: sizes.count)
+    vcpus = count * column(lambda sizes: sizes.by_type(lambda t: t.vcpus))
     for index, block in enumerate(enumeration.blocks):
         rows = np.flatnonzero((enumeration.block == index) & (memory >= 0))
         vcpus[rows] += block.tier.vcpus[memory[rows]] * nodes[rows]
-    curves = [curve for block in enumeration.blocks for curve in block.sizes.curves]
-    before = np.cumsum([0, *(len(block.sizes.curves) for block in enumeration.blocks)])
-    scales = column(lambda s, rows: s.type_index[rows]) + before[enumeration.block]
 
-    def apart(row: int, others: IntArray) -> FloatArray:
-        found = np.zeros(len(others))
-        law = law_of(curves[scales[row]])
-        if law is None:
-            return found
-        mine = law.doubt(count[[row]].astype(np.float64))
-        for scale in set(scales[others].tolist()):
-            other = law_of(curves[scale])
-            if other is not None:
-                places = np.flatnonzero(scales[others] == scale)
-                theirs = other.doubt(count[others[places]].astype(np.float64))
-                found[places] = theirs.apart(mine)
-        return found
+    def apart(row: int, other: int) -> float:
+        return distance(doubt_of(enumeration.choice(row)), doubt_of(enumeration.choice(other)))
 
     return Plans(
         value=enumeration.value,
         price=price,
         type_number=enumeration.trains[1],
         vcpus=vcpus,
-        band=column(_bands),
-        trusted=column(lambda s, rows: s.trusted[rows]).astype(np.bool_),
-        late=column(lambda s, rows: s.late[rows]).astype(np.float64),
+        band=column(lambda sizes: np.where(sizes.spot > 0, sizes.by_type(band_of), -1)),
+        trusted=column(lambda sizes: sizes.trusted).astype(np.bool_),
+        late=column(lambda sizes: sizes.late).astype(np.float64),
         apart=apart,
     )
 
 
-def doubt_of(choice: Choice) -> SpeedUncertainty:
+def doubt_of(plan: Choice | Cluster) -> SpeedUncertainty | None:
     """In the speed of a plan that trains a model."""
-    law = law_of(choice.curve)
-    assert law is not None  # curves of a model follow from the law
-    return law.doubt(np.array([float(choice.cluster.gpu_count)]))
+    law = law_of(plan.gpu.curve(STEP_TIME))
+    if law is None:
+        return None
+    return law.doubt(np.array([float(plan.gpu_count)]))
+
+
+def distance(doubt: SpeedUncertainty | None, other: SpeedUncertainty | None) -> float:
+    """Standard deviation of the logarithm of one speed over another; 0 without a model."""
+    if doubt is None or other is None:
+        return 0.0
+    return doubt.apart(other)
 
 
 def faster_probability(ahead: float, apart: float) -> float:
@@ -368,16 +353,6 @@ def faster_probability(ahead: float, apart: float) -> float:
     """
     sd = max(apart, 1e-6)
     return 0.5 * (1 + math.erf((ahead - math.log(CLOSE)) / sd / math.sqrt(2)))
-
-
-def _vcpus(sizes: TrainingTable, rows: IntArray) -> IntArray:
-    return np.array([t.vcpus for t in sizes.types], dtype=np.int64)[sizes.type_index[rows]]
-
-
-def _bands(sizes: TrainingTable, rows: IntArray) -> IntArray:
-    """Interruption bands; -1 for VMs that are bought on demand, which are not interrupted."""
-    bands = np.array([band_of(t) for t in sizes.types], dtype=np.int64)
-    return np.where(sizes.spot[rows] > 0, bands[sizes.type_index[rows]], -1)
 
 
 def band_of(instance: InstanceType) -> int:

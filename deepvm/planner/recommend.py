@@ -16,12 +16,13 @@ from deepvm.core.cluster.cluster import Recommendation, Rejection
 from deepvm.core.cluster.instances import Catalog, InstanceType
 from deepvm.core.units import MICRO_USD, Interval, format_seconds, format_usd
 from deepvm.planner.candidates import Candidates, gather
-from deepvm.planner.columns import ON_DEMAND, law_of
+from deepvm.planner.columns import ON_DEMAND
 from deepvm.planner.describe import binding, describe, improvement
 from deepvm.planner.infeasible import Infeasible, infeasible
 from deepvm.planner.ranking import (
     CLOSE,
     cheapest_reaching,
+    distance,
     doubt_of,
     faster_probability,
     first,
@@ -82,8 +83,8 @@ class TracedLifetimes:
     first: Recommendation | None
 
 
+# A gain in speed
 WORTH_AN_OPTION = 0.05
-"""A gain in speed."""
 
 
 @dataclass(frozen=True)
@@ -175,12 +176,12 @@ class Recommendations(Rows[Recommendation]):
         None where they do not fit, that gains little, or was decided by the user.
         """
         training = self.request.training
-        if training is None:
-            return None
         best = self.configurations[0]
         predicted = best.prediction
+        if training is None or predicted is None or not predicted.checkpointing:
+            return None
         workload = training.workload
-        if predicted is None or not predicted.checkpointing or workload.checkpointing is not None:
+        if workload.checkpointing is not None:
             return None
         plain = replace(workload, checkpointing=False)
         vms = np.array([float(best.cluster.gpu_count)])
@@ -195,7 +196,6 @@ class Recommendations(Rows[Recommendation]):
         return WithoutRecomputing(gain, passes, math.ceil(batch / passes))
 
     def __repr__(self) -> str:
-        """The best cluster and how many more are ranked, or why there are none."""
         if self.infeasible is not None:
             return f"<Recommendations: {self.infeasible.reason}>"
         best, *others = self.configurations
@@ -207,7 +207,6 @@ class Recommendations(Rows[Recommendation]):
 
     @property
     def rows(self) -> tuple[Recommendation, ...]:  # type: ignore[override]
-        """The ranked clusters."""
         return self.configurations
 
 
@@ -216,7 +215,9 @@ def solve(catalog: Catalog, request: PlanRequest) -> Recommendations:
     candidates = gather(catalog, request)
     request = candidates.request
     enumeration = candidates.plans(request.plans_of_a_size)
-    choices = ranked(enumeration, request, request.budget_micro_usd, request.top)
+    budget = request.budget_micro_usd
+    choices = ranked(enumeration, request, budget, request.top)
+    best = next(iter(choices), None)
     status = SolveStatus.OPTIMAL
     solver = "frontier"
     doubt = ""
@@ -224,15 +225,15 @@ def solve(catalog: Catalog, request: PlanRequest) -> Recommendations:
         # Loads PuLP and HiGHS, which the enumeration does without
         from deepvm.planner.search import ilp
 
-        proof = ilp.prove(
-            enumeration.blocks, request.budget_micro_usd, time_limit_s=request.time_limit_s
-        )
+        proof = ilp.prove(enumeration.blocks, budget, time_limit_s=request.time_limit_s)
         status = proof.status
         solver = proof.solver
-        found = (proof.choice, enumeration.best(request.budget_micro_usd))
-        proven, best = ((c.cluster, c.price) if c else None for c in found)
-        doubt = _DOUBTS.get(status, "" if proven == best else _DISAGREES)
-        if doubt == _DISAGREES:
+        doubt = _DOUBTS.get(status, "")
+        proven, found = (
+            c and (c.cluster, c.price) for c in (proof.choice, enumeration.best(budget))
+        )
+        if not doubt and proven != found:
+            doubt = _DISAGREES
             status = SolveStatus.NUMERICAL
     catalog = candidates.catalog
     cheapest = enumeration.cheapest()
@@ -243,10 +244,10 @@ def solve(catalog: Catalog, request: PlanRequest) -> Recommendations:
         catalog=catalog,
         request=request,
         configurations=tuple(_described(choices, candidates)),
-        alternatives=tuple(_alternatives(enumeration, candidates, choices[0])) if choices else (),
+        alternatives=tuple(_alternatives(enumeration, candidates, best)),
         rejections=tuple(_rejections(candidates, enumeration)),
-        next_change=_next_change(enumeration, candidates, choices[0] if choices else None),
-        nearly=_nearly(enumeration, candidates, choices[0]) if choices else None,
+        next_change=_next_change(enumeration, candidates, best),
+        nearly=_nearly(enumeration, candidates, best),
         on_demand=_on_demand(enumeration, candidates),
         status=status,
         solver=solver,
@@ -255,27 +256,24 @@ def solve(catalog: Catalog, request: PlanRequest) -> Recommendations:
         infeasible=why,
         cheapest=None if cheapest is None else describe(cheapest, candidates),
         reference=candidates.reference,
-        fastest=_fastest(enumeration, request, choices[0]) if choices else True,
+        fastest=_fastest(enumeration, request, best),
     )
 
 
-def _fastest(enumeration: Enumeration, request: PlanRequest, best: Choice) -> bool:
+def _fastest(enumeration: Enumeration, request: PlanRequest, best: Choice | None) -> bool:
     most = most_valuable(enumeration, request, request.budget_micro_usd, late=True)
-    return most is None or most.value <= best.value + abs(best.value) * (CLOSE - 1)
+    return best is None or most is None or most.value <= best.value + abs(best.value) * (CLOSE - 1)
 
 
 def _described(choices: Sequence[Choice], candidates: Candidates) -> Iterator[Recommendation]:
     """The ranked plans, each with the probability that it is faster than the first."""
-    first_plan = choices[0] if choices else None
+    speeds = [float(c.block.sizes.effective[c.size]) for c in choices]
     for rank, choice in enumerate(choices, start=1):
         found = describe(choice, candidates, rank, binding(choice, candidates), elsewhere=True)
-        if first_plan is not None and rank > 1 and found.prediction is not None:
-            speed, first_speed = (
-                float(c.block.sizes.effective[c.size]) for c in (choice, first_plan)
-            )
-            ahead = np.log(speed) - np.log(first_speed)
-            apart = doubt_of(choice).apart(doubt_of(first_plan))
-            odds = faster_probability(float(ahead), float(apart[0]))
+        if rank > 1 and found.prediction is not None:
+            ahead = float(np.log(speeds[rank - 1]) - np.log(speeds[0]))
+            apart = distance(doubt_of(choices[0]), doubt_of(choice))
+            odds = faster_probability(ahead, apart)
             found = replace(found, prediction=replace(found.prediction, faster_than_first=odds))
         yield found
 
@@ -307,11 +305,13 @@ def first_if_lives_change(answer: Recommendations, factor: float) -> Recommendat
 
 
 def _alternatives(
-    enumeration: Enumeration, candidates: Candidates, best: Choice
+    enumeration: Enumeration, candidates: Candidates, best: Choice | None
 ) -> Iterator[Alternative]:
     """The best clusters by the other objectives; the baselines have none."""
     request = candidates.request
-    for objective in Objective if request.has_objective else ():
+    if best is None or not request.has_objective:
+        return
+    for objective in Objective:
         if objective is request.objective or (
             request.work is None and objective in WORK_OBJECTIVES
         ):
@@ -333,7 +333,10 @@ def _rejections(candidates: Candidates, enumeration: Enumeration) -> Iterator[Re
     """Types that are no candidates, and GPU types without a feasible cluster."""
     yield from candidates.rejections
     budget = candidates.request.budget_micro_usd
-    prices = enumeration.cheapest_of_each_type()
+    names, number = enumeration.trains
+    types, first_rows = np.unique(number, return_index=True)
+    cheapest_of = dict(zip(types.tolist(), enumeration.price[first_rows].tolist(), strict=True))
+    prices = {names[index]: price for index, price in cheapest_of.items()}
     for name in dict.fromkeys(g.instance.name for g in candidates.gpus):
         cheapest = prices.get(name)
         if cheapest is None or cheapest > budget:
@@ -394,13 +397,9 @@ def lacks_memory(candidates: Candidates, name: str) -> Rejection | None:
     if instance.gpu is None:
         rule = candidates.catalog.memory_nodes
         return Rejection(name, "memory", too_little_memory(instance, request, rule))
-    law = law_of(own.gpus[0].curve)
-    if law is None:
-        needs = ""
-    else:
-        needs = law.speed_of(np.array([float(plan.cluster.gpu_count)])).needs
-    if needs:
-        return Rejection(name, "gpu-memory", needs)
+    speed = plan.speed
+    if speed is not None and speed.needs:
+        return Rejection(name, "gpu-memory", speed.needs)
     return None
 
 
@@ -409,19 +408,18 @@ WORTH_SAVING = 0.10
 
 
 def _nearly(
-    enumeration: Enumeration, candidates: Candidates, best: Choice
+    enumeration: Enumeration, candidates: Candidates, best: Choice | None
 ) -> Recommendation | None:
     """The cheapest cluster that is nearly as fast, if it saves enough."""
     request = candidates.request
     fastest = request.objective in (Objective.THROUGHPUT, Objective.MAKESPAN)
-    if not fastest or request.policy is not PolicyName.DEEPVM:
+    if best is None or not fastest or request.policy is not PolicyName.DEEPVM:
         return None
     enumeration = enumeration.only(np.arange(enumeration.affordable(best.price)))
     choice = cheapest_reaching(enumeration, request, best.value * NEARLY)
-    cheaper = choice is not None and choice.price <= (1 - WORTH_SAVING) * best.price
-    if choice is not None and cheaper:
-        return describe(choice, candidates)
-    return None
+    if choice is None or choice.price > (1 - WORTH_SAVING) * best.price:
+        return None
+    return describe(choice, candidates)
 
 
 def _on_demand(enumeration: Enumeration, candidates: Candidates) -> Recommendation | None:
@@ -460,8 +458,5 @@ def _next_change(
     change = next_first(enumeration, request, request.budget_micro_usd, now)
     if change is None:
         return None
-    if now is None:
-        gain = None
-    else:
-        gain = improvement(now, change, request)
+    gain = improvement(now, change, request)
     return NextChange(Decimal(change.price) / MICRO_USD, describe(change, candidates), gain)

@@ -15,8 +15,7 @@ long.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 
 import numpy as np
 
@@ -76,16 +75,14 @@ def with_losses(
     if not len(sizes):
         return sizes
     lives = [lives_of(t, request) for t in sizes.types]
-
-    def of_size(values: Iterable[float]) -> FloatArray:
-        return np.array(list(values))[sizes.type_index]
-
-    gbps = of_size(map(_gbps, sizes.types))
-    gpus = of_size(map(_gpus, sizes.types))
-    usual_s = of_size(life.usual_s for life in lives)
-    bad_s = of_size(life.bad_s for life in lives)
-    good_s = of_size(life.good_s for life in lives)
-    stall, moved = _saving(sizes.count.astype(np.float64), gpus, gbps, architecture, request)
+    bad_s, usual_s, good_s = np.array([*map(astuple, lives)]).T[:, sizes.type_index]
+    stall, moved = _saving(
+        sizes.count.astype(np.float64),
+        sizes.by_type(_gpus),
+        sizes.by_type(_gbps),
+        architecture,
+        request,
+    )
 
     def kept(life_s: FloatArray) -> FloatArray:
         share = kept_share(sizes.spot / life_s, stall, moved, START_S + moved)

@@ -14,17 +14,17 @@ import numpy as np
 
 from deepvm.core.answer import Answer
 from deepvm.core.bill import COSTS
-from deepvm.core.cluster.cluster import Cluster, Recommendation
+from deepvm.core.cluster.cluster import Recommendation
 from deepvm.core.cluster.instances import Catalog
 from deepvm.core.units import MICRO_USD, format_usd
-from deepvm.planner.columns import FloatArray, IntArray
-from deepvm.planner.ranking import QUARTER, Plans, band_of
+from deepvm.planner.describe import by_memory_nodes
+from deepvm.planner.ranking import QUARTER, Plans, band_of, distance, doubt_of
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
 from deepvm.planner.search.enumeration import tie_floor
 
 if TYPE_CHECKING:
-    from deepvm.core.training.speed import SpeedUncertainty
+    pass
 
 
 _LITTLE_MORE = Decimal("1.1")  # times the budget
@@ -47,7 +47,6 @@ class Comparison(Answer):
 
     @property
     def of_several_clouds(self) -> bool:
-        """Whether the catalogs are of more than one cloud."""
         return len({cloud_name(a.catalog) for a in self.answers}) > 1
 
     def place(self, catalog: Catalog) -> str:
@@ -79,7 +78,6 @@ class Comparison(Answer):
         return None
 
     def __repr__(self) -> str:
-        """The best cluster and its region."""
         regions = ", ".join(self.place(a.catalog) for a in self.answers)
         if not self.ranked:
             return f"<Comparison of {regions}: nothing is feasible>"
@@ -162,12 +160,7 @@ def _best(left: Sequence[RankedPlan], request: PlanRequest) -> int:
         )
     clusters = [p.recommendation.cluster for p in left]
     predictions = [p.recommendation.prediction for p in left]
-    doubts = [_doubt(c, request) for c in clusters]
-
-    def apart(row: int, others: IntArray) -> FloatArray:
-        mine = doubts[row]
-        theirs = [doubts[other] for other in others.tolist()]
-        return np.array([0.0 if mine is None or d is None else d.apart(mine)[0] for d in theirs])
+    doubts = [doubt_of(cluster) for cluster in clusters]
 
     plans = Plans(
         value=np.array([value for (value,) in worth]),
@@ -186,30 +179,15 @@ def _best(left: Sequence[RankedPlan], request: PlanRequest) -> int:
         late=np.array(
             [o.late_probability or 0.0 if (o := p.recommendation.outlook) else 0.0 for p in left]
         ),
-        apart=apart,
+        apart=lambda row, other: distance(doubts[row], doubts[other]),
     )
     return plans.first(np.ones(len(left), dtype=np.bool_))
-
-
-def _doubt(cluster: Cluster, request: PlanRequest) -> SpeedUncertainty | None:
-    """In the speed of a cluster, where it trains a model."""
-    if request.training is None:
-        return None
-    speed = request.training.speeds.speed(
-        cluster.gpu, request.training.workload, np.array([float(cluster.gpu_count)])
-    )
-    if isinstance(speed, str):
-        return None
-    return speed.doubt
 
 
 def _tie_break(placed: RankedPlan) -> tuple[object, ...]:
     cluster = placed.recommendation.cluster
     where = _where(placed.answer.catalog)
-    if cluster.memory:
-        nodes, node = (cluster.memory.count, cluster.memory.instance.name)
-    else:
-        nodes, node = (0, "")
+    nodes, node = by_memory_nodes(cluster)
     names = (cluster.architecture, cluster.gpu.name, cluster.gpu_count, node, *where)
     return (placed.recommendation.counted_usd_per_hour, nodes, *names)
 

@@ -70,7 +70,7 @@ def refuse_unmatched_globs(request: PlanRequest, catalog: Catalog) -> None:
         ("exclude", request.exclude, gpu_names + cpu_names),
         ("memory_node", request.memory_nodes, cpu_names),
     ):
-        # GPU models match in any case ("a10g"), here and in training_rejection.
+        # GPU models match in any case ("a10g"), here and in training_reasons.
         fold = str.casefold if option == "gpu" else str
         for glob in globs:
             if not any(matches(fold(n), (fold(glob),)) for n in names):
@@ -102,17 +102,13 @@ def why_absent(catalog: Catalog, glob: str, *, training: bool = False) -> str:
     return ""
 
 
-def training_rejection(instance: InstanceType, request: PlanRequest) -> Rejection | None:
-    """Why a GPU type may not train in any architecture, or None."""
-    return _first(instance, _training_reasons(instance, request))
-
-
-def _first(instance: InstanceType, reasons: Iterable[tuple[str, str]]) -> Rejection | None:
-    """A rejection for the first reason with a detail."""
+def first_rejection(instance: InstanceType, reasons: Iterable[tuple[str, str]]) -> Rejection | None:
+    """A rejection for the first reason with a detail; None without any."""
     return next((Rejection(instance.name, why, detail) for why, detail in reasons if detail), None)
 
 
-def _training_reasons(instance: InstanceType, request: PlanRequest) -> Iterator[tuple[str, str]]:
+def training_reasons(instance: InstanceType, request: PlanRequest) -> Iterator[tuple[str, str]]:
+    """Why a GPU type may not train in any architecture; what does not apply has no detail."""
     gpu = instance.gpu
     assert gpu is not None
     yield "excluded", _excluded(instance, request, "instance-type", request.instance_types)
@@ -203,16 +199,10 @@ def _shown(bounds: Range, show: Callable[[int], str]) -> str:
     return " and ".join(f"{which} {show(end)}" for which, end in ends if end is not None)
 
 
-def memory_rejection(
-    instance: InstanceType, request: PlanRequest, quotas: Sequence[Quota], rule: MemoryNodeRule
-) -> Rejection | None:
-    """Why a CPU type cannot be a memory node, or None."""
-    return _first(instance, _memory_reasons(instance, request, quotas, rule))
-
-
-def _memory_reasons(
+def memory_reasons(
     instance: InstanceType, request: PlanRequest, quotas: Sequence[Quota], rule: MemoryNodeRule
 ) -> Iterator[tuple[str, str]]:
+    """Why a CPU type cannot be a memory node; what does not apply has no detail."""
     yield "excluded", _excluded(instance, request, "memory-node", request.memory_nodes)
     yield "unusable", instance.unusable
     if instance.name not in request.memory_nodes:

@@ -22,6 +22,7 @@ from deepvm.planner.options import SpeedupKind as SpeedupKind
 
 if TYPE_CHECKING:
     from deepvm.core.training.speed import Training
+    from deepvm.core.training.workload import Workload
     from deepvm.planner.job_forecast import Work
 
 WORK_OBJECTIVES = (Objective.MAKESPAN, Objective.TOTAL_COST)
@@ -35,7 +36,6 @@ class Range:
     most: int | None = None
 
     def __contains__(self, number: int) -> bool:
-        """Whether a number lies within the bounds."""
         return (self.least is None or number >= self.least) and (
             self.most is None or number <= self.most
         )
@@ -106,6 +106,13 @@ class PlanRequest:
     pools_end: bool = True
 
     @property
+    def workload(self) -> Workload | None:
+        """What is trained, where that is a model."""
+        if self.training is None:
+            return None
+        return self.training.workload
+
+    @property
     def needs_work(self) -> bool:
         """Whether the objective needs a job."""
         return self.objective in WORK_OBJECTIVES
@@ -169,7 +176,6 @@ class PlanRequest:
 
     @property
     def budget_micro_usd(self) -> int:
-        """The budget in whole micro-dollars an hour."""
         return budget_micro_usd(self.budget)
 
     @property
@@ -204,9 +210,10 @@ class PlanRequest:
         if training is not None and not hasattr(training, "workload"):
             allowed = "what deepvm.workload returns, such as deepvm.workload(model='llama-8b')"
             raise RequestError("training", training, allowed)
-        values = _values_of(options)
+        parts = _values_of(options)
+        values = parts[""]
         values["budget"] = to_decimal(budget, "budget", zero=True, unit="$/h")
-        values["extras"] = Extras.parse(**_part("extras", options))
+        values["extras"] = Extras.parse(**parts["extras"])
         if options.quotas is not None:
             values["quotas"] = tuple(options.quotas)
             refuse_twice("quotas", (f"{q.family} {q.market.value}" for q in values["quotas"]))
@@ -220,18 +227,21 @@ class PlanRequest:
         if options.objective is not None and not request.has_objective:
             allowed = f"none with the policy {request.policy.value}, which has a rule of its own"
             raise RequestError("objective", request.objective.value, allowed)
-        return _with_work(request, options)
+        return _with_work(request, options, parts["work"])
 
 
-def _values_of(options: PlanOptions) -> dict[str, Any]:
-    """The values for a request of the options that are set."""
-    values: dict[str, Any] = {}
+def _values_of(options: PlanOptions) -> dict[str, dict[str, Any]]:
+    """The values of the options that are set, by the part that reads them; "": the request."""
+    parts: dict[str, dict[str, Any]] = {"": {}, "work": {}, "extras": {}}
     for field in fields(options):
         about = option_of(field)
         value = getattr(options, field.name)
-        if about is None or about.read is None:
+        if about is None or (value is None and field.default is None):
             continue
-        if value is None and field.default is None:
+        values = parts[about.part]
+        if about.part and value not in (None, ""):
+            values[field.name] = value
+        if about.read is None:
             continue
         name = about.into or field.name
         read = about.read(value, field.name)
@@ -245,24 +255,12 @@ def _values_of(options: PlanOptions) -> dict[str, Any]:
             values[name] = Range(least, read)
         else:
             values[name] = read
-    return values
+    return parts
 
 
-def _part(part: str, options: PlanOptions) -> dict[str, Any]:
-    """The options that a part of the request reads, of those that are set."""
-    values: dict[str, Any] = {}
-    for field in fields(options):
-        about = option_of(field)
-        value = getattr(options, field.name)
-        if about is not None and about.part == part and value not in (None, ""):
-            values[field.name] = value
-    return values
-
-
-def _with_work(request: PlanRequest, options: PlanOptions) -> PlanRequest:
+def _with_work(request: PlanRequest, options: PlanOptions, given: dict[str, Any]) -> PlanRequest:
     """The request with what is to be trained, if that is given. Raises a RequestError."""
     training = request.training
-    given = _part("work", options)
     if options.job is not None:
         given = {"job": options.job, **given}
 

@@ -44,7 +44,6 @@ class Sweep(Rows[SweepRow]):
     workload: Workload | None = None
 
     def __repr__(self) -> str:
-        """How many rows, and in how many nothing is feasible."""
         budgets = [row.budget for row in self.rows]
         asked = ""
         if budgets:
@@ -89,13 +88,6 @@ def solve_budgets(
     for budget in budgets:
         for candidates, enumeration in zip(gathered, enumerations, strict=True):
             choice = first(enumeration, candidates.request, budget_micro_usd(budget))
-            if choice is None:
-                best = None
-            else:
-                best = describe(choice, candidates)
+            best = None if choice is None else describe(choice, candidates)
             rows.append(SweepRow(budget, candidates.request.policy, best, candidates.reference))
-    if request.training is None:
-        workload = None
-    else:
-        workload = request.training.workload
-    return Sweep(catalog, request.objective, tuple(rows), workload)
+    return Sweep(catalog, request.objective, tuple(rows), request.workload)

@@ -96,7 +96,7 @@ def _sweep(found: Sweep) -> Views:
 
 def _prediction(found: TrainingSpeed) -> Views:
     from deepvm.reports.performance.predictions import document
-    from deepvm.services.rows import rows_of
+    from deepvm.services.schemas import rows_of
 
     return Views(lambda: document(found), lambda: rows_of(document(found)))
 
@@ -104,7 +104,7 @@ def _prediction(found: TrainingSpeed) -> Views:
 def _gpus(found: Gpus) -> Views:
     from deepvm.documents.build import document_of
     from deepvm.documents.outputs import performance
-    from deepvm.services.rows import rows_of
+    from deepvm.services.schemas import rows_of
 
     document = partial(document_of, performance.Gpus, found)
     return Views(document, lambda: rows_of(document()))

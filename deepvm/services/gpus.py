@@ -89,7 +89,6 @@ class Gpus(Rows[GpuRow]):
         return counts
 
     def __repr__(self) -> str:
-        """How many rows, and the first."""
         best = self.rows[0]
         unit = self.workload.units
         if best.speed is None:
@@ -124,9 +123,7 @@ def gpus(
     """
     with_tables(catalog, None)  # refuses what is no catalog
     speeds = PublishedPerformance(software)
-    if tables is None:
-        speeds = speeds
-    else:
+    if tables is not None:
         speeds = tables.speeds(speeds, catalog.by_name)
     training = Training(read_workload(**workload), speeds)
     found = [
@@ -141,7 +138,6 @@ def gpus(
 
 
 def _rows_of(catalog: Catalog, training: Training) -> list[GpuRow]:
-    """One row for each GPU model and number of them."""
     kinds: dict[tuple[str, int, float | None], list[InstanceType]] = {}
     for instance in catalog:
         if instance.gpu is not None and not instance.unusable:
@@ -167,20 +163,18 @@ def _row(
 
     Types with the same GPUs differ in vCPUs and networks.
     """
-    found = [(t, speed_of_one(t, training)) for t in types]
-    known = [
-        (t, s.interval, s.source.value, s.waits(0))
-        for t, s in found
-        if isinstance(s, TrainingSpeed)
-    ]
+    speeds = [(t, speed_of_one(t, training)) for t in types]
+    known = [(t, s) for t, s in speeds if isinstance(s, TrainingSpeed)]
     if not known:
-        why = next(s for _, s in found if isinstance(s, str))
-        shown = min(types, key=lambda t: (_lowest(t), t.name))
-        return GpuRow(name, count, memory, *_sold(shown), None, "", why)
-    measured = [k for k in known if k[2] == Source.MEASURED.value]
-    known = measured or known
-    shown, speed, source, waits = min(known, key=lambda k: (_lowest(k[0]) / k[1].value, k[0].name))
-    return GpuRow(name, count, memory, *_sold(shown), speed, source, "", waits)
+        why = next(s for _, s in speeds if isinstance(s, str))
+        cheapest = min(types, key=lambda t: (_lowest(t), t.name))
+        return GpuRow(name, count, memory, *_sold(cheapest), None, "", why)
+    measured = [k for k in known if k[1].source is Source.MEASURED]
+    best, speed = min(
+        measured or known, key=lambda k: (_lowest(k[0]) / k[1].interval.value, k[0].name)
+    )
+    source = speed.source.value
+    return GpuRow(name, count, memory, *_sold(best), speed.interval, source, "", speed.waits(0))
 
 
 def _lowest(instance: InstanceType) -> float:

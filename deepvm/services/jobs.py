@@ -17,8 +17,8 @@ from deepvm.jobs.decisions.world import JobState, Pool, Role
 if TYPE_CHECKING:
     from deepvm.jobs.jobfile import JobFile
 
+# The role of the machine that runs the controller of a detached job
 HEAD = "head"
-"""The role of the machine that runs the controller of a detached job."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,6 @@ class MachineGroup:
 
     @property
     def max_usd_per_hour(self) -> float:
-        """All of them, in the dearest pool."""
         return self.most * max(pool.usd_per_hour for pool in self.pools)
 
 

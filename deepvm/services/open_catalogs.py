@@ -14,11 +14,11 @@ import numpy  # noqa: F401
 
 from deepvm.core.options import USUAL_MODEL, workload_keywords
 from deepvm.errors import CloudError, DeepVMError, MissingDataError, RequestError
-from deepvm.services.measurements import announced, has_steps, own_tables, with_figures
 from deepvm.services.plan_options import DEFAULT_CATALOG, HISTORY, NO_MODEL, PlanFlags
 
 if TYPE_CHECKING:
     from deepvm.catalog.market.open_markets import Placement
+    from deepvm.catalog.measured.tables import Tables
     from deepvm.catalog.signals.cloud import Cloud
     from deepvm.core.cluster.instances import Catalog, Quota
     from deepvm.core.preemption.job import Job
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from deepvm.planner.regions import Comparison
 
 Say = Callable[[str], None]
+# Options that say something of a model
 _OF_A_MODEL = (
     "seq",
     "batch_per_gpu",
@@ -41,9 +42,8 @@ _OF_A_MODEL = (
     "software",
     "placement_group",
 )
-"""Options that say something of a model."""
+# Options that say something of a cloud's prices
 _OF_A_MARKET = ("profile", "price_basis", "prices", "days", "price_history", "placement_scores")
-"""Options that say something of a cloud's prices."""
 
 
 def _nowhere(name: str) -> str:
@@ -76,13 +76,13 @@ class CatalogOpener:
         check(options)
         found = self._with_measurements(self._of_market() or [self._other()])
         if options.mttp == HISTORY:
-            from deepvm.services.own_history import with_history
+            from deepvm.services.own_vms import with_history
 
             found = with_history(found, self.say)
         self._check_extras(found)
         if not options.reserved and not options.savings_plan:
             return found
-        from deepvm.services.committed import with_commitments
+        from deepvm.services.own_vms import with_commitments
 
         return with_commitments(found, options.reserved, options.savings_plan, self.say)
 
@@ -302,6 +302,66 @@ class CatalogOpener:
         if job.spot_usd_per_hour or job.on_demand_usd_per_hour:
             self.say(f"{self.options.job_file}: its prices are not used, the catalog's are")
         return job
+
+
+def own_tables(tables: str, workload: str = "") -> Tables | None:
+    """The measurements that ``--tables`` names.
+
+    None where there are none, and no workload asks for some.
+    """
+    if tables == "auto" and not workload:
+        from deepvm.catalog.measured.storage import default_folder, nothing_measured
+
+        folder = default_folder(os.environ)
+        if folder is None or nothing_measured(folder):  # the tables' modules are slow to load
+            return None
+    from deepvm.catalog.measured.tables import open_tables
+
+    found = open_tables(tables)
+    if found or workload:
+        return found
+    return None
+
+
+def with_figures(
+    catalogs: Sequence[Catalog], tables: str, workload: str, say: Say
+) -> tuple[Catalog, ...]:
+    """Catalogs with measured eFLOPS and curves; says which cannot be used.
+
+    Raises DataError, RequestError.
+    """
+    found = own_tables(tables, workload)
+    if found is None:
+        if workload:
+            say(f"--workload {workload} has no effect with --tables paper")
+        return tuple(catalogs)
+    applied = [found.apply(c, workload, among=catalogs) for c in catalogs]
+    return announced(catalogs, applied, tables, found.path, say)
+
+
+def has_steps(catalog: Catalog) -> bool:
+    """Whether steps of the user are in a catalog."""
+    return any(m.kind == "steps" for m in catalog.provenance.measured)
+
+
+def announced(
+    catalogs: Sequence[Catalog], applied: Sequence[Catalog], tables: str, path: str, say: Say
+) -> tuple[Catalog, ...]:
+    """Catalogs to which measurements were applied; tables of others are named in them."""
+    before = {text for catalog in catalogs for text in catalog.provenance.notes}
+    notes = [text for catalog in applied for text in catalog.provenance.notes]
+    for text in dict.fromkeys(notes):
+        if text not in before:
+            say(text)
+    if tables == "auto":
+        return tuple(applied)
+    named = []
+    for catalog in applied:
+        if catalog.provenance.measured:
+            provenance = replace(catalog.provenance, measured_file=path)
+            catalog = replace(catalog, provenance=provenance)
+        named.append(catalog)
+    return tuple(named)
 
 
 def _regions_of(clouds: Sequence[Cloud], names: Sequence[str]) -> dict[Cloud, list[str]]:

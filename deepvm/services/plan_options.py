@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from deepvm.catalog.market.build_catalog import MarketRequest
 
 DEFAULT_CATALOG = "aws"
+# The value of --mttp that asks the user's own jobs
 HISTORY = "history"
-"""The value of --mttp that asks the user's own jobs."""
+# ``--model none`` counts eFLOPS
 NO_MODEL = "none"
-"""``--model none`` counts eFLOPS."""
 MAX_DAYS = 90  # of spot prices that AWS keeps; MarketRequest checks
 
 
@@ -204,3 +204,22 @@ class RankFlags(PlanFlags, RankOptions):
     """The options of ``recommend``, which ranks."""
 
     simulate: str | None = runs_option("Also simulate the job on the ranked clusters: median, p95.")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class SweepFlags(PlanFlags):
+    """The options of ``sweep``, which takes several budgets and several policies."""
+
+    pw: str = option(
+        MISSING,
+        "Budgets in $/h: 0:10:0.1, or a comma-separated list.",
+        "LOW:HIGH:STEP",
+        group=BUDGET,
+    )
+    policy: Any = option(
+        [],
+        "Only this policy of 'recommend'; repeatable; default: all.",
+        "NAME",
+        complete="complete_policy",
+    )
+    simulate: str | None = runs_option("Also simulate the best clusters: p5, p50, p95.")

@@ -1,13 +1,17 @@
-"""The documents by name, as ``deepvm schema`` lists them."""
+"""The documents by name, as ``deepvm schema`` lists them, and their rows as tables.
+
+The header follows from the type of a row, whatever the rows hold: values of objects have dotted
+names, such as ``step_s.low``; lists, and objects whose keys vary, are in one field, as JSON in CSV.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args, get_origin, get_type_hints
 
 from deepvm.core.spelling import one_of
-from deepvm.documents.json_schema import json_schema
+from deepvm.documents.json_schema import columns, json_schema
 from deepvm.documents.outputs import audits as audits
 from deepvm.documents.outputs import checkpoints as checkpoints
 from deepvm.documents.outputs import jobs as jobs
@@ -43,7 +47,6 @@ class OutputSpec:
 
     @property
     def row(self) -> Any:
-        """The type of a row of its CSV."""
         kind = self.kind
         if self.rows:
             kind = get_type_hints(kind)[self.rows]
@@ -55,7 +58,6 @@ class OutputSpec:
         return kind
 
     def schema(self, name: str) -> dict[str, Any]:
-        """Its JSON Schema."""
         return json_schema(self.kind, name, self.text, required=self.required, more=self.more)
 
 
@@ -105,6 +107,7 @@ def _tables(name: str) -> dict[str, Any]:
 
 _JOB_NEEDS = ("steps", "step_s")
 _MODEL_NEEDS = ("parameters",)
+# By the name in ``schema_version``, ``deepvm.NAME/1``, where the document has one.
 DOCUMENTS: dict[str, OutputSpec | InputSpec] = {
     "recommend": OutputSpec(
         "recommend", "The clusters that train fastest for a budget", plans.Recommendation
@@ -280,7 +283,6 @@ DOCUMENTS: dict[str, OutputSpec | InputSpec] = {
         "settings.json of profile all --out", "How parts were measured", profiling.Campaign
     ),
 }
-"""By the name in ``schema_version``, ``deepvm.NAME/1``, where the document has one."""
 
 
 def described(name: str) -> OutputSpec | InputSpec:
@@ -296,3 +298,46 @@ def name_of(document: Any) -> str:
     if isinstance(document, dict):
         version = document.get("schema_version", "")
     return str(version).removeprefix("deepvm.").partition("/")[0]
+
+
+def rows_of(document: Any, name: str = "") -> tuple[list[str], list[list[Any]]]:
+    """Header and rows of a document; ``name``: of one without a ``schema_version``."""
+    if isinstance(document, list) and document:
+        first = document[0]
+    else:
+        first = document
+    found = described(name or name_of(first))
+    assert isinstance(found, OutputSpec)  # files that are validated have a CSV of their own
+    return rows_as(found.row, _listed(document, found), found.key)
+
+
+def rows_as(
+    kind: Any, rows: Iterable[Mapping[str, Any]], key: str = ""
+) -> tuple[list[str], list[list[Any]]]:
+    """Header and rows of objects of a type; ``key``: of a column in front of what the type says."""
+    paths = [
+        *([(key,)] if key else []),
+        *(path for path in columns(kind) if path != ("schema_version",)),
+    ]
+    return [".".join(path) for path in paths], [
+        [_cell(row, path) for path in paths] for row in rows
+    ]
+
+
+def header_of(found: OutputSpec) -> list[str]:
+    """The header of the CSV of a document that has none of its own."""
+    return rows_as(found.row, (), found.key)[0]
+
+
+def _listed(document: Any, found: OutputSpec) -> Iterator[Mapping[str, Any]]:
+    rows = document[found.rows] if found.rows else document
+    if found.key:
+        yield from ({found.key: name, **row} for name, row in rows.items())
+    else:
+        yield from rows if isinstance(rows, list) else [rows]
+
+
+def _cell(row: Any, path: Sequence[str]) -> Any:
+    for key in path:
+        row = row.get(key) if isinstance(row, Mapping) else None
+    return row

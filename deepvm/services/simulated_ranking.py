@@ -14,6 +14,7 @@ from deepvm.core.cluster.cluster import BindingConstraint, JobEstimate, Recommen
 from deepvm.core.options import whole
 from deepvm.core.units import format_seconds
 from deepvm.errors import RequestError, SimulationError
+from deepvm.planner.describe import counted_once_usd
 from deepvm.planner.infeasible import Infeasible
 from deepvm.planner.recommend import (
     Recommendations,
@@ -333,9 +334,6 @@ def _outlook(found: Results, r: Recommendation, deadline_s: float | None) -> Job
     assert r.outlook is not None
     old = r.outlook
     usd_per_hour = float(r.counted_usd_per_hour)
-    once_usd = 0.0
-    if r.bill is not None and r.bill.counted:
-        once_usd = float(r.bill.usd_once)
     from deepvm.simulator.results import Spread as Quantiles
 
     if deadline_s is None:
@@ -343,7 +341,7 @@ def _outlook(found: Results, r: Recommendation, deadline_s: float | None) -> Job
     else:
         late = float((found.total_s > deadline_s).mean())
     time = Quantiles.of(found.total_s)
-    bill = Quantiles.of(found.cost_usd * usd_per_hour + once_usd)
+    bill = Quantiles.of(found.cost_usd * usd_per_hour + counted_once_usd(r.bill))
     return replace(
         old,
         total_s=time.mean,

@@ -27,8 +27,7 @@ from deepvm.cli.repeated import _flag
 from deepvm.cli.settings import NAMES, SETTABLE, ConfiguredCommand, read_settings, variable_of
 from deepvm.core.options import option_of
 from deepvm.errors import DataError, RequestError
-from deepvm.services.plan_options import PlanFlags, RankFlags
-from deepvm.services.sweep_options import SweepFlags
+from deepvm.services.plan_options import PlanFlags, RankFlags, SweepFlags
 
 SECRET = "wJalrXUtnFEMI-K7MDENG-bPxRfiCYEXAMPLEKEY"
 

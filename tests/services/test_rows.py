@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from deepvm.documents.outputs.prices import Setting
 from deepvm.reports.documents import to_csv
-from deepvm.services.rows import rows_as, rows_of
+from deepvm.services.schemas import rows_as, rows_of
 
 
 def test_the_header_does_not_need_rows() -> None:

@@ -8,8 +8,7 @@ from typing import Any
 
 import jsonschema
 
-from deepvm.services.rows import header_of
-from deepvm.services.schemas import DOCUMENTS, OutputSpec, described
+from deepvm.services.schemas import DOCUMENTS, OutputSpec, described, header_of
 
 
 def check(document: Any, name: str) -> None:

@@ -43,7 +43,7 @@ def predict(
     """
     from deepvm.catalog.published.prediction import predict as predicted
     from deepvm.reports.performance import predictions as report
-    from deepvm.services.measurements import own_tables
+    from deepvm.services.open_catalogs import own_tables
 
     found = predicted(
         flags.gpu,

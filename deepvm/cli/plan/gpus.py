@@ -35,8 +35,7 @@ def gpus(flags: GpuFlags, output: Output = "table") -> None:
     from deepvm.documents.outputs import performance
     from deepvm.reports.text import print_text
     from deepvm.services.gpus import gpus as rentable
-    from deepvm.services.measurements import own_tables
-    from deepvm.services.open_catalogs import market_of
+    from deepvm.services.open_catalogs import market_of, own_tables
 
     market = market_of(flags.cloud, flags.catalog)
     found = rentable(

@@ -40,7 +40,7 @@ def load(name: str, flags: SourceOptions) -> Catalog:
 
 def load_measured(name: str, flags: MeasuredOptions) -> Catalog:
     """As :func:`load`, with the user's measurements. Raises RequestError, too."""
-    from deepvm.services.measurements import with_figures
+    from deepvm.services.open_catalogs import with_figures
 
     return with_figures([load(name, flags)], flags.tables, flags.workload, note)[0]
 

@@ -82,16 +82,15 @@ class SpeedUncertainty:
             self.own[rows],
         )
 
-    def apart(self, other: SpeedUncertainty) -> FloatArray:
-        """Standard deviation of the logarithm of each speed over the first of others, (sizes,).
+    def apart(self, other: SpeedUncertainty) -> float:
+        """Standard deviation of the logarithm of the first speed over the first of others.
 
         Without what no other speed shares: the noise of a run makes no machine faster.
         """
-        variance = ((self.shared - other.shared[0]) ** 2).sum(axis=1)
         none = np.zeros(1)
-        for name in {**self.named, **other.named}:
-            variance += (self.named.get(name, none) - other.named.get(name, none)[0]) ** 2
-        return np.asarray(np.sqrt(variance))
+        names = {**self.named, **other.named}
+        named = [self.named.get(n, none)[0] - other.named.get(n, none)[0] for n in names]
+        return float(np.linalg.norm([*(self.shared[0] - other.shared[0]), *named]))
 
     def where_reading(self, waits: InputStall) -> SpeedUncertainty:
         """Uncertainty of steps that may wait for input: the GPUs', as far as they decide."""

@@ -14,13 +14,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property, lru_cache
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from deepvm.core.cluster.cluster import Cluster, NodeGroup
-from deepvm.core.cluster.instances import Market
+from deepvm.core.cluster.instances import InstanceType, Market
 from deepvm.core.cluster.speedup import SpeedupCurve
 from deepvm.planner.columns import (
     Architecture,
@@ -29,8 +29,12 @@ from deepvm.planner.columns import (
     IntArray,
     MemoryNodeTable,
     TrainingTable,
+    law_of,
 )
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
+
+if TYPE_CHECKING:
+    from deepvm.core.training.speed import TrainingSpeed
 
 _ROWS_AT_ONCE = 256
 Array: TypeAlias = npt.NDArray[Any]
@@ -43,8 +47,8 @@ class SolveStatus(str, Enum):
     OPTIMAL = "optimal"
     TIME_LIMIT = "time-limit"
     INFEASIBLE = "infeasible"
+    # The solver gave up, or its answer did not pass the exact check
     NUMERICAL = "numerical-trouble"
-    """The solver gave up, or its answer did not pass the exact check."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,6 @@ class Scoring:
     per_dollar: bool = False
 
     def take(self, rows: BoolArray | IntArray) -> Scoring:
-        """Some of the rows."""
         return Scoring(self.scores[rows], self.per_dollar)
 
     def values(self, rows: IntArray, prices: IntArray) -> FloatArray:
@@ -133,21 +136,35 @@ class Choice:
         return sizes.curves[int(sizes.type_index[self.size])]
 
     @property
-    def cluster(self) -> Cluster:
-        """The cluster of this plan."""
+    def gpu(self) -> InstanceType:
         sizes = self.block.sizes
-        row = self.size
+        return sizes.types[int(sizes.type_index[self.size])]
+
+    @property
+    def gpu_count(self) -> int:
+        return int(self.block.sizes.count[self.size])
+
+    @property
+    def speed(self) -> TrainingSpeed | None:
+        """How fast it trains a model, where it does."""
+        law = law_of(self.curve)
+        if law is None:
+            return None
+        return law.speed_of(np.array([float(self.gpu_count)]))
+
+    @property
+    def cluster(self) -> Cluster:
+        sizes = self.block.sizes
         memory = None
         if self.memory is not None:
             memory = NodeGroup(
                 self.block.tier.types[self.memory], Market.ON_DEMAND, self.memory_count
             )
-        gpu = sizes.types[int(sizes.type_index[row])]
         return Cluster(
             self.block.architecture.name,
-            gpu,
-            int(sizes.spot[row]),
-            int(sizes.on_demand[row]),
+            self.gpu,
+            int(sizes.spot[self.size]),
+            int(sizes.on_demand[self.size]),
             memory,
         )
 
@@ -156,15 +173,13 @@ class Choice:
 class Enumeration:
     """All plans of several blocks: cheapest first, then fewest memory nodes, then by name.
 
-    ``plans`` is (4, plans), see :func:`_plans`; ``best_so_far`` is the running maximum of
-    ``value``.
+    ``plans`` is (4, plans), see :func:`_plans`; ``block`` and ``value``: of each plan.
     """
 
     blocks: tuple[Block, ...]
     block: IntArray
     plans: IntArray
     value: FloatArray
-    best_so_far: FloatArray
 
     @classmethod
     def build(cls, blocks: Sequence[Block], top: int = 1) -> Enumeration:
@@ -177,22 +192,13 @@ class Enumeration:
         parts = [_plans(block, top) for block in blocks]
         plans = np.concatenate([np.zeros((4, 0), dtype=np.int64), *parts], axis=1)
         block = np.repeat(np.arange(len(blocks)), [part.shape[1] for part in parts])
-        pairs = list(zip(blocks, parts, strict=True))
-        value = np.concatenate([np.zeros(0), *(b.scoring.values(p[0], p[3]) for b, p in pairs)])
-        # Blocks and tiers are sorted by name, so their indices sort like names.
-        named = np.concatenate(
-            [np.zeros(0, dtype=np.int64), *(b.sizes.order[p[0]] for b, p in pairs)]
-        )
-        _, memory, memory_count, price = plans
-        # One key after the price: sorting by each column takes five times as long.
-        ties = memory_count
-        for column in (block, named, memory + 1):
+        unsorted = cls(tuple(blocks), block, plans, np.zeros(len(block)))
+        _, memory, ties, price = plans
+        # Blocks and tiers are sorted by name, so their indices sort like names. One key after the
+        # price: sorting by each column takes five times as long.
+        for column in (block, unsorted.column(lambda sizes: sizes.order), memory + 1):
             ties = ties * (int(column.max(initial=0)) + 1) + column
-        order = np.lexsort((ties, price))
-        value = value[order]
-        return cls(
-            tuple(blocks), block[order], plans[:, order], value, np.maximum.accumulate(value)
-        )
+        return unsorted.only(np.lexsort((ties, price))).scored(blocks)
 
     def scored(self, blocks: Sequence[Block]) -> Enumeration:
         """The same plans by the scores of other blocks of the same sizes."""
@@ -200,9 +206,11 @@ class Enumeration:
         for index, block in enumerate(blocks):
             rows = np.flatnonzero(self.block == index)
             value[rows] = block.scoring.values(self.plans[0, rows], self.plans[3, rows])
-        return replace(
-            self, blocks=tuple(blocks), value=value, best_so_far=np.maximum.accumulate(value)
-        )
+        return replace(self, blocks=tuple(blocks), value=value)
+
+    @cached_property
+    def best_so_far(self) -> FloatArray:
+        return np.maximum.accumulate(self.value)
 
     @property
     def price(self) -> IntArray:
@@ -210,11 +218,9 @@ class Enumeration:
         return np.asarray(self.plans[3])
 
     def __len__(self) -> int:
-        """Number of plans."""
         return len(self.price)
 
     def choice(self, row: int) -> Choice:
-        """One plan."""
         size, memory, memory_count, price = self.plans[:, row].tolist()
         block = self.blocks[int(self.block[row])]
         value = float(self.value[row])
@@ -222,10 +228,7 @@ class Enumeration:
 
     def only(self, rows: BoolArray | IntArray) -> Enumeration:
         """Some of the plans, in the same order."""
-        value = self.value[rows]
-        return Enumeration(
-            self.blocks, self.block[rows], self.plans[:, rows], value, np.maximum.accumulate(value)
-        )
+        return Enumeration(self.blocks, self.block[rows], self.plans[:, rows], self.value[rows])
 
     def affordable(self, budget: int) -> int:
         """How many plans cost at most ``budget`` micro-dollars an hour: the first ones."""
@@ -239,7 +242,6 @@ class Enumeration:
         return None
 
     def best(self, budget: int) -> Choice | None:
-        """The best plan within a budget, if any."""
         within = self.affordable(budget)
         if within:
             return self.reaching(tie_floor(float(self.best_so_far[within - 1])))
@@ -258,40 +260,27 @@ class Enumeration:
         return chosen
 
     def cheapest(self) -> Choice | None:
-        """The cheapest plan of all, if any."""
-        if len(self):
-            return self.choice(0)
-        return None
+        return self.reaching(-np.inf)
 
-    def column(self, of: Callable[[TrainingTable, IntArray], Array]) -> Array:
-        """What ``of`` says of the size of each plan, given sizes and rows of them."""
-        parts = [np.zeros(0, dtype=np.int64)]
-        for index, block in enumerate(self.blocks):
-            parts.append(of(block.sizes, self.plans[0, self.block == index]))
-        return np.asarray(np.concatenate(parts)[self._place])
+    def column(self, of: Callable[[TrainingTable], Array]) -> Array:
+        """What ``of`` says of the size of each plan, given all sizes of a block."""
+        columns = [np.zeros(0, dtype=np.int64), *(of(block.sizes) for block in self.blocks)]
+        return np.asarray(np.concatenate(columns)[self._row])
 
     @cached_property
-    def _place(self) -> IntArray:
-        """The place of each plan if they are ordered by block."""
-        return np.argsort(np.argsort(self.block, kind="stable"))
+    def _row(self) -> IntArray:
+        """The row of each plan's size, in the sizes of all blocks together."""
+        before = np.cumsum([0, *(len(block.sizes) for block in self.blocks)])
+        return np.asarray(before[self.block] + self.plans[0])
 
     @cached_property
     def trains(self) -> tuple[tuple[str, ...], IntArray]:
         """The names of the types that train, and for each plan the place of its type in them."""
         numbers: dict[str, int] = {}
-
-        def numbered(sizes: TrainingTable, rows: IntArray) -> IntArray:
-            own = [numbers.setdefault(t.name, len(numbers)) for t in sizes.types]
-            return np.array(own, dtype=np.int64)[sizes.type_index[rows]]
-
-        column = self.column(numbered)
+        column = self.column(
+            lambda sizes: sizes.by_type(lambda t: numbers.setdefault(t.name, len(numbers)))
+        )
         return tuple(numbers), column
-
-    def cheapest_of_each_type(self) -> dict[str, int]:
-        """The lowest price of a plan with each GPU type, micro-dollars an hour, by name."""
-        names, number = self.trains
-        types, first = np.unique(number, return_index=True)
-        return {names[t]: int(self.price[row]) for t, row in zip(types, first, strict=True)}
 
     def next_change(self, budget: int) -> Choice | None:
         """The best plan at the next budget that buys a better one, if any."""
@@ -309,15 +298,12 @@ class Enumeration:
 def _plans(block: Block, top: int) -> IntArray:
     """(4, plans): row of the size, of the memory tier or -1, memory nodes, micro-dollars/h."""
     sizes = block.sizes
-    none = np.zeros((4, 0), dtype=np.int64)
+    plans = np.zeros((4, 0), dtype=np.int64)
     if not block.architecture.tiered:
         rows = np.arange(len(sizes), dtype=np.int64)
         plans = np.stack([rows, np.full_like(rows, -1), np.zeros_like(rows), sizes.price])
-    else:
-        if len(sizes) and len(block.tier):
-            plans = _with_tiers(sizes, block.tier, top)
-        else:
-            plans = none
+    elif len(sizes) and len(block.tier):
+        plans = _with_tiers(sizes, block.tier, top)
     return np.asarray(plans[:, plans[3] <= sizes.most_usd[plans[0]]])
 
 

@@ -50,7 +50,6 @@ class Machines:
     trusted: BoolArray
 
     def __len__(self) -> int:
-        """Number of rows."""
         return len(self.usd_per_hour)
 
 
@@ -130,7 +129,7 @@ def _machines(enumeration: Enumeration, within: int) -> Machines:
     names, number = enumeration.trains
     column = enumeration.column
     machines = np.stack(
-        [number, column(lambda s, rows: s.spot[rows]), column(lambda s, rows: s.on_demand[rows])]
+        [number, column(lambda sizes: sizes.spot), column(lambda sizes: sizes.on_demand)]
     )
     rows = np.sort(np.unique(machines[:, :within], axis=1, return_index=True)[1])
     kind, spot, on_demand = machines[:, rows]
@@ -140,8 +139,8 @@ def _machines(enumeration: Enumeration, within: int) -> Machines:
         spot,
         on_demand,
         enumeration.price[rows] / MICRO_USD,
-        column(lambda s, rows: s.effective[rows])[rows],
-        column(lambda s, rows: s.trusted[rows])[rows],
+        column(lambda sizes: sizes.effective)[rows],
+        column(lambda sizes: sizes.trusted)[rows],
     )
 
 
@@ -166,9 +165,6 @@ def _outcomes(
         if choice is None:
             yield TypeOutcome(name, model, rejection=reasons.get(name))
             continue
-        if winner is None:
-            better = None
-        else:
-            better = improvement(winner, choice, request)
+        better = improvement(winner, choice, request)
         gap = None if better is None else 0.0 - better
         yield TypeOutcome(name, model, describe(choice, candidates), gap)

@@ -71,7 +71,6 @@ class Constraint:
     bound: int
 
     def holds(self, values: Sequence[int]) -> bool:
-        """Whether it holds, exactly."""
         left = sum(coefficient * values[variable] for variable, coefficient in self.terms)
         if self.sense == "<=":
             return left <= self.bound
@@ -172,7 +171,6 @@ class NoProof(Exception):
     """The solver has no proven answer; ``status`` says why."""
 
     def __init__(self, status: SolveStatus) -> None:
-        """Keep the status."""
         super().__init__(status.value)
         self.status = status
 
@@ -429,7 +427,6 @@ class _Search:
                 return found
 
     def _keep_value(self, floor: float) -> None:
-        """Exclude plans of lower value."""
         self._worst_value = floor
         scores = self._block.scoring.scores
         if not self._block.scoring.per_dollar:

@@ -11,7 +11,7 @@ from deepvm.core.units import format_short
 from deepvm.documents.build import With, document_of
 from deepvm.documents.outputs.performance import Errors, Prediction
 from deepvm.reports.text import print_text
-from deepvm.services.rows import rows_as
+from deepvm.services.schemas import rows_as
 
 _ROUGH = 0.3
 """Half width of an interval from where on a prediction is called rough."""

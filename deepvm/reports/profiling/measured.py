@@ -10,7 +10,7 @@ from deepvm.catalog.measured.entries import Entry
 from deepvm.catalog.measured.tables import Tables
 from deepvm.documents.build import With, document_of
 from deepvm.documents.outputs import profiling as outputs
-from deepvm.services.rows import rows_as
+from deepvm.services.schemas import rows_as
 
 
 def list_document(tables: Tables, reasons: Mapping[str, str]) -> dict[str, Any]:

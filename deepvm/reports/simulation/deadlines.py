@@ -12,7 +12,7 @@ from deepvm.documents.build import With, document_of
 from deepvm.documents.outputs import simulation as outputs
 from deepvm.reports.pictures import STYLES, drawing, legend
 from deepvm.reports.text import print_text
-from deepvm.services.rows import rows_as
+from deepvm.services.schemas import rows_as
 from deepvm.simulator.traces.deadline_replay import FORESIGHT, DeadlineJob, DeadlineRow
 
 if TYPE_CHECKING:

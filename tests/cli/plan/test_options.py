@@ -27,8 +27,7 @@ from deepvm.errors import RequestError
 from deepvm.planner.options import RankOptions
 from deepvm.planner.request import PlanRequest
 from deepvm.services.open_catalogs import CatalogOpener
-from deepvm.services.plan_options import PlanFlags, RankFlags
-from deepvm.services.sweep_options import SweepFlags
+from deepvm.services.plan_options import PlanFlags, RankFlags, SweepFlags
 
 GOLDEN = GOLDEN_FOLDER
 PLANNING = {"recommend": RankFlags, "explain": PlanFlags, "sweep": SweepFlags}

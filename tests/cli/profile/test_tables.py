@@ -29,7 +29,7 @@ from deepvm.catalog.measured.tables import (
 from deepvm.cli.output import say
 from deepvm.core.cluster.instances import Gpu
 from deepvm.errors import DataError, RequestError
-from deepvm.services.measurements import with_figures
+from deepvm.services.open_catalogs import with_figures
 from deepvm.services.profile.saving import check_save, entry_from
 from deepvm.services.profile.saving import save as save_measurements
 
