@@ -69,7 +69,7 @@ def deadline(
     --restart 300
     """
     from deepvm.documents.outputs.simulation import TracesDeadline
-    from deepvm.reports.simulation import deadlines as report
+    from deepvm.reports.simulation import traces as report
     from deepvm.simulator.traces.deadline_replay import DeadlineJob, replay_traces
     from deepvm.simulator.traces.trace import read_traces
 
@@ -106,7 +106,7 @@ def deadline(
         output,
         lambda: report.print_deadlines(found, job),
         lambda: document_of(TracesDeadline, {"job": job, "rows": found}),
-        lambda: report.csv_rows(found),
+        lambda: report.deadline_rows(found),
     )
     draw(plot, lambda: report.deadlines_figure(found, job))
 

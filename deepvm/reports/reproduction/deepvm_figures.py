@@ -23,8 +23,7 @@ from deepvm.errors import DeepVMError
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.request import Objective, PolicyName
 from deepvm.planner.sweep import parse_budgets
-from deepvm.reports.reproduction.printed import Value
-from deepvm.reports.reproduction.published_figures import Part
+from deepvm.reports.reproduction.published_figures import Part, Value
 from deepvm.services.recommend import recommend, sweep
 
 PROFILED = ("g3s.xlarge", "g4dn.xlarge", "g5.xlarge")

@@ -14,8 +14,14 @@ from typing import Literal, TypeAlias, get_args
 
 from deepvm.core.spelling import one_of
 from deepvm.errors import RequestError
-from deepvm.reports.reproduction.printed import PrintedFigure, Value
-from deepvm.reports.reproduction.published_figures import Figure, Paper, Part, published_paper
+from deepvm.reports.reproduction.published_figures import (
+    Figure,
+    Paper,
+    Part,
+    PrintedFigure,
+    Value,
+    published_paper,
+)
 
 PAPERS = ("deepvm", "thesis", "scaling")
 Verdict = Literal["same", "close", "differs"]

@@ -37,8 +37,7 @@ from deepvm.profiling.fit.speedup_models import (
     fit_law,
 )
 from deepvm.reports.reproduction.deepvm_figures import PROFILED, measured_points, workload_curve
-from deepvm.reports.reproduction.printed import Value
-from deepvm.reports.reproduction.published_figures import Part
+from deepvm.reports.reproduction.published_figures import Part, Value
 
 HELD_OUT = (12, 20, 24, 28)
 """Sizes of Figure 5 that a curve is not fitted to; the others are 1, 2, 4, 8, 16 and 32."""

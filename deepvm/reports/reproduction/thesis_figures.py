@@ -13,8 +13,7 @@ from deepvm.core.preemption.job import Job
 from deepvm.core.preemption.makespan import forecast
 from deepvm.core.preemption.savepolicy import SaveFacts, SavePolicy, parse_policy, whole_steps
 from deepvm.errors import SimulationError
-from deepvm.reports.reproduction.printed import Value
-from deepvm.reports.reproduction.published_figures import Part
+from deepvm.reports.reproduction.published_figures import Part, Value
 from deepvm.simulator.jobfile import preset
 from deepvm.simulator.monte_carlo import simulate_each
 from deepvm.simulator.results import Results

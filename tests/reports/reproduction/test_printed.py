@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from deepvm.reports.reproduction.printed import PrintedFigure, show_time
+from deepvm.reports.reproduction.published_figures import PrintedFigure, show_time
 
 
 def test_what_is_printed_is_read() -> None:

@@ -8,8 +8,13 @@ from support.places import ROOT
 
 from deepvm.catalog.store import embedded_names
 from deepvm.reports.reproduction.papers import PAPERS
-from deepvm.reports.reproduction.printed import PrintedFigure
-from deepvm.reports.reproduction.published_figures import Figure, Part, Tolerance, published_paper
+from deepvm.reports.reproduction.published_figures import (
+    Figure,
+    Part,
+    PrintedFigure,
+    Tolerance,
+    published_paper,
+)
 
 FOLDER = ROOT / "data" / "reproduce"
 EVERY = [

@@ -6,8 +6,7 @@ A known difference is pinned, and everything else is not expected.
 from __future__ import annotations
 
 from deepvm.reports.reproduction.papers import Comparison, Reproduction
-from deepvm.reports.reproduction.printed import Value
-from deepvm.reports.reproduction.published_figures import Figure, Paper, Part, Tolerance
+from deepvm.reports.reproduction.published_figures import Figure, Paper, Part, Tolerance, Value
 
 SAME, CLOSE, DIFFERS = "same", "close", "differs"
 

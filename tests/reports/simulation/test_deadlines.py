@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from deepvm.reports.simulation.deadlines import print_deadlines
+from deepvm.reports.simulation.traces import print_deadlines
 from deepvm.simulator.traces.deadline_replay import FORESIGHT, DeadlineJob, DeadlineRow
 
 JOB = DeadlineJob(work_s=7200.0, restart_s=300.0, price_ratio=0.33)

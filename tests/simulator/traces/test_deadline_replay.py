@@ -246,7 +246,7 @@ def test_the_picture_of_deadlines() -> None:
     """A line for each policy at its means, a dot for each trace, and the two levels between which
     costs lie.
     """
-    from deepvm.reports.simulation.deadlines import deadlines_figure
+    from deepvm.reports.simulation.traces import deadlines_figure
 
     traces = [pool("110" * 40), pool("10" * 60, 300.0)]
     job = DeadlineJob(4 * 3600.0, price_ratio=0.3)
