@@ -21,7 +21,7 @@ from survival_prior import fit_prior, to_text
 from deepvm.io.atomic_write import write_bytes
 from deepvm.io.user_dirs import data_folder
 from deepvm.reports.pictures import save_picture
-from deepvm.simulator.survival.prior import PRIOR
+from deepvm.simulator.survival.evidence import PRIOR
 from deepvm.simulator.traces.trace import read_traces
 
 SOURCE = "https://github.com/skypilot-org/spot-traces: AWS and Google, 2022 and 2023"

@@ -32,7 +32,7 @@ from deepvm.core.preemption.gang_survival import ClusterSurvival, LifetimePoster
 from deepvm.core.units import Interval, counted
 from deepvm.errors import DataError
 from deepvm.reports.pictures import STYLES, drawing
-from deepvm.simulator.survival.prior import Prior
+from deepvm.simulator.survival.evidence import Prior
 from deepvm.simulator.traces.trace import Trace
 
 if TYPE_CHECKING:

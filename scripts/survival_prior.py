@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from deepvm.core.preemption.gang_survival import Availability, Lifetime, LifetimePosterior, LossRate
 from deepvm.errors import DataError
-from deepvm.simulator.survival.prior import Prior
+from deepvm.simulator.survival.evidence import Prior
 from deepvm.simulator.traces.trace import Trace
 
 FEWEST_POOLS = 3

@@ -77,7 +77,7 @@ _THESIS = Job(
     spot_usd_per_hour=2.3048,
     on_demand_usd_per_hour=6.2049,
 )
-_PRESETS = {
+PRESETS = {
     "gpt-117m": _THESIS,
     "gpt-1.3b": replace(
         _THESIS,
@@ -89,7 +89,6 @@ _PRESETS = {
         save_every_steps=None,
     ),
 }
-PRESETS = tuple(_PRESETS)
 
 
 def preset(name: str) -> Job:
@@ -98,9 +97,9 @@ def preset(name: str) -> Job:
     Raises:
         RequestError: there is none of this name.
     """
-    if name not in _PRESETS:
-        raise RequestError("preset", name, one_of(name, _PRESETS))
-    return _PRESETS[name]
+    if name not in PRESETS:
+        raise RequestError("preset", name, one_of(name, PRESETS))
+    return PRESETS[name]
 
 
 def job_document(job: Job) -> dict[str, Any]:

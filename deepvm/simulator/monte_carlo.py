@@ -42,7 +42,7 @@ from deepvm.simulator.engine.engine import run
 from deepvm.simulator.engine.lifetimes import DrawnLifetimes, LifeSource
 from deepvm.simulator.engine.markets import Deadline
 from deepvm.simulator.engine.state import Outcome
-from deepvm.simulator.jobfile import PRESETS, preset, read_job
+from deepvm.simulator.jobfile import PRESETS, read_job
 from deepvm.simulator.results import Results
 
 CHUNK = 10_000
@@ -99,9 +99,7 @@ def simulate(
 def _job(job: Job | str | Path) -> Job:
     if isinstance(job, Job):
         return job
-    if str(job) in PRESETS:
-        return preset(str(job))
-    return read_job(Path(job))
+    return PRESETS.get(str(job)) or read_job(Path(job))
 
 
 def simulate_each(

@@ -4,22 +4,61 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from deepvm.core.cluster.prices import PriceBasis, PricePoint, price_over_time, windows_below
 from deepvm.core.preemption.gang_survival import (
+    Availability,
     ClusterSurvival,
+    LifetimePosterior,
+    LossRate,
     OwnPool,
     life_for_work,
     windows_kept,
 )
 from deepvm.core.units import Interval
 from deepvm.errors import RequestError
-from deepvm.simulator.survival.prior import Prior, public_prior
+from deepvm.io.user_dirs import read_data
 
 if TYPE_CHECKING:
     from deepvm.catalog.market.stored_prices import StoredPrices
     from deepvm.core.cluster.instances import Catalog, InstanceType
+
+
+PRIOR = "survival/public_traces.json"
+"""Written by ``scripts/calibrate_survival.py``."""
+
+
+@dataclass(frozen=True)
+class Prior:
+    """A belief, and which traces it is from.
+
+    ``pools``: traces of one machine with a life that began in them. ``gangs``: traces of several.
+    ``lives``, ``days``: of the pools.
+    """
+
+    belief: LifetimePosterior
+    pools: int
+    gangs: int
+    lives: int
+    days: float
+    source: str = ""
+    as_of: str = ""
+
+
+@lru_cache(maxsize=1)
+def public_prior() -> Prior:
+    """What public traces have taught: the file that comes with deepvm."""
+    raw = read_data(PRIOR)
+    belief = LifetimePosterior(
+        LossRate(**raw["rate"]),
+        Availability(**raw["availability"]),
+        tuple(raw["loss_correlations"]),
+        tuple(raw["had_correlations"]),
+    )
+    about = {key: raw[key] for key in ("pools", "gangs", "lives", "days", "source", "as_of")}
+    return Prior(belief, **about)
 
 
 @dataclass(frozen=True)

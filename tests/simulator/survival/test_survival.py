@@ -32,8 +32,7 @@ from deepvm.catalog.market.stored_prices import StoredPrices
 from deepvm.catalog.store import load_catalog
 from deepvm.core.preemption.gang_survival import Lifetime, OwnPool
 from deepvm.errors import DataError, RequestError
-from deepvm.simulator.survival.evidence import answer, price_evidence
-from deepvm.simulator.survival.prior import PRIOR, public_prior
+from deepvm.simulator.survival.evidence import PRIOR, answer, price_evidence, public_prior
 from deepvm.simulator.traces.trace import Trace, read_traces
 
 HOUR = 3600.0
