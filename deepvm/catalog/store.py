@@ -139,6 +139,13 @@ def catalog_names() -> tuple[str, ...]:
     return tuple(sorted((*embedded_names(), *snapshots)))
 
 
+def every_type() -> Catalog:
+    """All types that come with deepvm; AWS's definition of a type wins."""
+    names = sorted(catalog_names(), key=lambda n: not n.startswith("aws"))
+    types = {i.name: i for name in reversed(names) for i in load_catalog(name, prices="snapshot")}
+    return Catalog("all that come with deepvm", tuple(types.values()))
+
+
 def load_quotas(path: str | os.PathLike[str]) -> tuple[Quota, ...]:
     """Load limits from a JSON file.
 

@@ -76,8 +76,6 @@ def check_tiers(tiers: Any) -> list[str | Tier]:
     """
     if tiers is None:
         tiers = os.environ.get(PLACES, "").split()
-    else:
-        tiers = tiers
     rows = _as_list(tiers)
     if not rows:
         allowed = (

@@ -41,7 +41,7 @@ def _print_settings(rows: Sequence[Mapping[str, Any]], files: Mapping[str, bool]
     from deepvm.reports.text import print_text
 
     print_text("config", settings=rows)
-    looked = []
-    for path, there in files.items():
-        looked.append(f"{printable(path)} ({'read' if there else 'not there'})")
+    looked = [
+        f"{printable(path)} ({'read' if there else 'not there'})" for path, there in files.items()
+    ]
     say(f"Files: {', '.join(looked)}")

@@ -58,11 +58,10 @@ class GpuRow:
 
         None where the speed is not known.
         """
-        offers = [offer for offer in (self.spot_offer, self.on_demand_offer) if offer]
-        lowest = min((float(offer["price"]) for offer in offers), default=None)
-        if lowest is None or self.speed is None:
+        sold = self.spot or self.on_demand  # the same type, if both are there
+        if sold is None or self.speed is None:
             return None
-        return self.speed.value * _HOUR_S / lowest
+        return self.speed.value * _HOUR_S / _lowest(sold)
 
 
 def _offer(instance: InstanceType | None, market: str) -> dict[str, Any] | None:
@@ -90,11 +89,9 @@ class Gpus(Rows[GpuRow]):
 
     def __repr__(self) -> str:
         best = self.rows[0]
-        unit = self.workload.units
-        if best.speed is None:
-            speed = "speed unknown"
-        else:
-            speed = f"{best.speed.value:.3g} {unit}"
+        speed = "speed unknown"
+        if best.speed is not None:
+            speed = f"{best.speed.value:.3g} {self.workload.units}"
         return (
             f"<Gpus for {self.workload.model.name}: {best.count} x {best.name}, {speed};"
             f" {len(self.rows) - 1} more>"

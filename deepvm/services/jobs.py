@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -57,17 +57,17 @@ class JobPlan:
 
     @property
     def machines(self) -> list[MachineGroup]:
-        return [group for group in self._groups() if group.pools]
-
-    def _groups(self) -> Iterator[MachineGroup]:
         terms = self.world.terms
         least = terms.least - terms.steadies
         most = terms.most - terms.steadies
-        yield self._group(Role.TRAINER, self.world.pools, least, most)
-        yield self._group(Role.TRAINER, terms.steady, terms.steadies, terms.steadies)
-        yield self._group(Role.ANCHOR, terms.anchor, terms.anchors, terms.anchors)
+        groups = [
+            self._group(Role.TRAINER, self.world.pools, least, most),
+            self._group(Role.TRAINER, terms.steady, terms.steadies, terms.steadies),
+            self._group(Role.ANCHOR, terms.anchor, terms.anchors, terms.anchors),
+        ]
         if self.head is not None:
-            yield MachineGroup(HEAD, (self.head,), 1, 1)
+            groups.append(MachineGroup(HEAD, (self.head,), 1, 1))
+        return [group for group in groups if group.pools]
 
     def _group(self, role: Role, pools: Sequence[Pool], least: int, most: int) -> MachineGroup:
         limit = None

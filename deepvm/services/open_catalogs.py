@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from deepvm.catalog.measured.tables import Tables
     from deepvm.catalog.signals.cloud import Cloud
     from deepvm.core.cluster.instances import Catalog, Quota
-    from deepvm.core.preemption.job import Job
     from deepvm.core.training.speed import Training
     from deepvm.core.training.workload import Workload
     from deepvm.planner.regions import Comparison
@@ -88,14 +88,10 @@ class CatalogOpener:
 
     def one(self) -> Catalog:
         """The catalog, for a command that takes only one. Raises RequestError."""
-        regions = self.options.regions
-        clouds = self.options.clouds
-        if len(regions) > 1 or "all" in regions:
-            allowed = "one region; 'deepvm recommend' compares several"
-            raise RequestError("region", " ".join(regions), allowed)
-        if len(clouds) > 1:
-            allowed = "one cloud; 'deepvm recommend' compares several"
-            raise RequestError("cloud", " ".join(clouds), allowed)
+        for option, names in (("region", self.options.regions), ("cloud", self.options.clouds)):
+            if len(names) > 1 or "all" in names:
+                allowed = f"one {option}; 'deepvm recommend' compares several"
+                raise RequestError(option, " ".join(names), allowed)
         return self.all()[0]
 
     def planned(self, catalog: Catalog) -> PlanFlags:
@@ -106,12 +102,15 @@ class CatalogOpener:
                 allowed = "either --mttp or --interruption-rate"
                 raise RequestError("interruption_rate", options.interruption_rate, allowed)
             options = replace(options, mttp=None)
-        return replace(
-            options,
-            quotas=open_quotas(options.quota, catalog, self.say),
-            job=self._job(),
-            training=self._training(catalog),
-        )
+        job = None
+        if options.job_file:
+            from deepvm.simulator.jobfile import read_job
+
+            job = read_job(Path(options.job_file))
+            if job.spot_usd_per_hour or job.on_demand_usd_per_hour:
+                self.say(f"{options.job_file}: its prices are not used, the catalog's are")
+        quotas = open_quotas(options.quota, catalog, self.say)
+        return replace(options, quotas=quotas, job=job, training=self._training(catalog))
 
     def placement(self, found: Comparison) -> Placement | None:
         """AWS's scores for the best cluster's spot VMs, if wanted and available."""
@@ -122,19 +121,19 @@ class CatalogOpener:
         best = found.ranked[0]
         cluster = best.recommendation.cluster
         catalog = best.answer.catalog
-        if not catalog.provenance.origins:
-            self.say("no placement scores: prices are not read from AWS")
-            return None
-        if not cluster.spot_count:
-            self.say("no placement scores: the best cluster has no spot VMs")
-            return None
-        market = self.options.market()
         count = cluster.spot_count
-        try:
-            return placement(catalog, cluster.gpu, count, market, progress=self.progress)
-        except CloudError as error:
-            self.say(f"no placement scores: {error}")
-            return None
+        if not catalog.provenance.origins:
+            reason = "prices are not read from AWS"
+        elif not count:
+            reason = "the best cluster has no spot VMs"
+        else:
+            market = self.options.market()
+            try:
+                return placement(catalog, cluster.gpu, count, market, progress=self.progress)
+            except CloudError as error:
+                reason = str(error)
+        self.say(f"no placement scores: {reason}")
+        return None
 
     def _of_market(self) -> Sequence[Catalog]:
         """Catalogs of clouds' markets; none if ``--catalog`` names something else."""
@@ -143,9 +142,7 @@ class CatalogOpener:
         options = self.options
         regions = options.regions
         if options.clouds:
-            if options.catalog != DEFAULT_CATALOG and not self.set_by("catalog"):
-                allowed = f"either --cloud or --catalog {options.catalog}"
-                raise RequestError("cloud", options.cloud[0], allowed)
+            _refuse_both(options.cloud[0], options.catalog, self.set_by)
             return self._of_clouds(options.clouds, regions)
         named = region_in(options.catalog)
         if named is None:
@@ -221,7 +218,7 @@ class CatalogOpener:
                 f"--zone {options.zone} has no effect: catalog {catalog.name} does not tell zones"
                 " apart"
             )
-        ignored = [name for name in _OF_A_MARKET if getattr(options, name) != _usual(name)]
+        ignored = _given(options, _OF_A_MARKET)
         if options.source not in ("auto", "none") and not self.set_by("source"):
             ignored.append("source")
         for name in ignored:
@@ -242,6 +239,8 @@ class CatalogOpener:
         disk_type = getattr(options, "disk_type", None)
         if not disk_type:
             return
+        if not getattr(options, "disk", None) and not self.set_by("disk_type"):
+            self.say(f"--disk-type {disk_type} has no effect without --disk")
         from deepvm.core.bill import Extras, refuse_unknown_disk
 
         rates = [catalog.rates for catalog in catalogs if catalog.rates is not None]
@@ -274,10 +273,9 @@ class CatalogOpener:
         """
         options = self.options
         if not trains_a_model(options, catalog):
-            for name in _OF_A_MODEL:
-                if getattr(options, name) != _usual(name):
-                    allowed = "only together with --model or --params"
-                    raise RequestError(name, getattr(options, name), allowed)
+            for name in _given(options, _OF_A_MODEL):
+                allowed = "only together with --model or --params"
+                raise RequestError(name, getattr(options, name), allowed)
             return None
         if options.estimates:
             self.say(
@@ -292,16 +290,6 @@ class CatalogOpener:
         if tables is not None:
             speeds = tables.speeds(speeds, catalog.by_name)
         return Training(trained(options), speeds)
-
-    def _job(self) -> Job | None:
-        if not self.options.job_file:
-            return None
-        from deepvm.simulator.jobfile import read_job
-
-        job = read_job(Path(self.options.job_file))
-        if job.spot_usd_per_hour or job.on_demand_usd_per_hour:
-            self.say(f"{self.options.job_file}: its prices are not used, the catalog's are")
-        return job
 
 
 def own_tables(tables: str, workload: str = "") -> Tables | None:
@@ -382,9 +370,9 @@ def _regions_of(clouds: Sequence[Cloud], names: Sequence[str]) -> dict[Cloud, li
     return regions
 
 
-def _usual(name: str) -> object:
-    """What an option is unless given."""
-    return getattr(PlanFlags, name)
+def _given(options: PlanFlags, names: Sequence[str]) -> list[str]:
+    """Those of the options that are not at their defaults."""
+    return [name for name in names if getattr(options, name) != getattr(PlanFlags, name)]
 
 
 def trained(options: PlanFlags) -> Workload:
@@ -468,7 +456,12 @@ def open_quotas(name: str | None, catalog: Catalog, say: Say) -> tuple[Quota, ..
     from deepvm.catalog.store import load_quotas
 
     if name[:1].isdigit() and not os.path.exists(name):
-        allowed = "none, or a JSON file of limits by family and market"
+        # A number of vCPUs lacks family and market: the example shows where they stand.
+        family = next((i.quota_family for i in catalog if i.gpu is not None), "G and VT")
+        vcpus = int(name) if name.isdecimal() and len(name) < 9 else 64
+        row = {"family": family, "market": "spot", "vcpus": vcpus}
+        example = json.dumps({"schema_version": "deepvm.quotas/1", "quotas": [row]})
+        allowed = f"none, or a JSON file of limits by family and market, such as {example}"
         raise RequestError("quota", name, allowed)
     quotas = load_quotas(name)
     families = sorted({i.quota_family for i in catalog})
@@ -480,6 +473,12 @@ def open_quotas(name: str | None, catalog: Catalog, say: Say) -> tuple[Quota, ..
     return quotas
 
 
+def _refuse_both(cloud: str, catalog: str, set_by: Callable[[str], str]) -> None:
+    """Raise RequestError for ``--cloud`` and ``--catalog`` on one command line."""
+    if catalog != DEFAULT_CATALOG and not set_by("catalog"):
+        raise RequestError("cloud", cloud, f"either --cloud or --catalog {catalog}")
+
+
 def market_of(cloud: str, catalog: str, set_by: Callable[[str], str] = _nowhere) -> str:
     """The catalog that ``--cloud`` names, for a command that takes only one; else ``catalog``.
 
@@ -489,8 +488,7 @@ def market_of(cloud: str, catalog: str, set_by: Callable[[str], str] = _nowhere)
         return catalog
     from deepvm.catalog.clouds import clouds_of
 
-    if catalog != DEFAULT_CATALOG and not set_by("catalog"):
-        raise RequestError("cloud", cloud, f"either --cloud or --catalog {catalog}")
+    _refuse_both(cloud, catalog, set_by)
     first, *others = clouds_of([cloud])
     if others:
         raise RequestError("cloud", cloud, "one cloud; 'deepvm recommend' compares several")

@@ -12,15 +12,17 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from deepvm.core.spelling import one_of
 from deepvm.documents.json_schema import columns, json_schema
-from deepvm.documents.outputs import audits as audits
-from deepvm.documents.outputs import checkpoints as checkpoints
-from deepvm.documents.outputs import jobs as jobs
-from deepvm.documents.outputs import lab as lab
-from deepvm.documents.outputs import performance as performance
-from deepvm.documents.outputs import plans as plans
-from deepvm.documents.outputs import prices as prices
-from deepvm.documents.outputs import profiling as profiling
-from deepvm.documents.outputs import simulation as simulation
+from deepvm.documents.outputs import (
+    audits,
+    checkpoints,
+    jobs,
+    lab,
+    performance,
+    plans,
+    prices,
+    profiling,
+    simulation,
+)
 from deepvm.errors import RequestError
 
 

@@ -138,10 +138,9 @@ def _with_others(answer: Recommendations, work: Work, simulator: _Simulator) -> 
     others = (
         replace(a, recommendation=simulator.simulate(a.recommendation)) for a in answer.alternatives
     )
-    nearly = answer.nearly
     change = answer.next_change
     cheapest = answer.cheapest
-    nearly = nearly and simulator.simulate(nearly)
+    nearly = answer.nearly and simulator.simulate(answer.nearly)
     doubtful = replace(simulator, runs=None)
     if change is not None:
         change = replace(change, recommendation=doubtful.simulate(change.recommendation))
@@ -192,10 +191,9 @@ def _walk(
     ):
         assert r.outlook is not None
         if len(kept) >= top:
+            last = -1.0
             if ordered:
                 last = sorted(_figure(answer, k) for k in kept)[top - 1]
-            else:
-                last = -1.0
             if not _figure(answer, r) <= last * MARGIN:
                 break
         training = (r.cluster.gpu.name, r.cluster.spot_count, r.cluster.on_demand_count)
@@ -336,9 +334,8 @@ def _outlook(found: Results, r: Recommendation, deadline_s: float | None) -> Job
     usd_per_hour = float(r.counted_usd_per_hour)
     from deepvm.simulator.results import Spread as Quantiles
 
-    if deadline_s is None:
-        late = None
-    else:
+    late = None
+    if deadline_s is not None:
         late = float((found.total_s > deadline_s).mean())
     time = Quantiles.of(found.total_s)
     bill = Quantiles.of(found.cost_usd * usd_per_hour + counted_once_usd(r.bill))

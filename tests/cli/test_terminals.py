@@ -145,6 +145,7 @@ def test_errors_keep_to_the_width_and_commands_stay_whole(run: Run) -> None:
     for words, kept in (
         (["recommend", "--pw", "3", "--gpu", "a100-80gb"], "--gpu A100 --gpu-memory-min 80GB?"),
         (["recomend", "--pw", "3"], "'recommend'?"),
+        (["recommend", "--pw", "3", "--quota", "64"], '{"schema_version"'),
     ):
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("COLUMNS", "60")

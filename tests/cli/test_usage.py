@@ -167,6 +167,12 @@ def test_a_number_is_no_file_of_quotas(
     code, out, err = run("recommend", "--pw", "3", *PAPER, "--quota", name)
     assert (code, out) == (2, "")
     assert f"--quota: '{name}' cannot be used; allowed: none, or a JSON file of limits" in err
+    # The example is one: what it shows can be read back, and has the number that was meant.
+    example = err[err.index('{"schema') :]
+    assert json.loads(example)["quotas"][0]["vcpus"] == (int(name) if name.isdigit() else 64)
+    Path("mine.json").write_text(example)
+    code, _, err = run("recommend", "--pw", "3", *PAPER, "--quota", "mine.json")
+    assert code in (0, 3) and "no type of catalog" not in err
 
 
 def test_a_file_whose_name_is_a_number_is_read(

@@ -33,7 +33,7 @@ from deepvm.catalog.measured.storage import (
 )
 from deepvm.core.cluster.instances import Catalog
 from deepvm.documents.tree import dotted
-from deepvm.errors import CatalogFormatError, DataError, RequestError
+from deepvm.errors import CatalogFormatError, DataError, Issue, RequestError
 
 if TYPE_CHECKING:
     from deepvm.catalog.published.performance import PublishedPerformance
@@ -216,6 +216,17 @@ def entry_of(
     tree.label = lambda path: dotted(path[3:])
     TABLES.validated(tree, name)
     return entry
+
+
+def kind_of(document: Mapping[str, Any], name: str) -> str:
+    """The kind of entry that a profiling command's document makes. Raises CatalogFormatError."""
+    version = str(document.get("schema_version"))
+    for kind, known in DOCUMENT_VERSIONS.items():
+        if version.partition("/")[0] == known.partition("/")[0]:
+            return kind
+    versions = ", ".join(("deepvm.tables/1", *DOCUMENT_VERSIONS.values()))
+    message = f"invalid value for schema_version: {version[:60]!r} (expected {versions})"
+    raise CatalogFormatError(name, [Issue(message)])
 
 
 def save_entries(

@@ -233,9 +233,7 @@ def _allow_files(connections: int) -> None:
     """Raise the limit of open files to what the connections may need, if the system allows it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     need = 2 * connections + 64
-    if hard == resource.RLIM_INFINITY:
-        need = need
-    else:
+    if hard != resource.RLIM_INFINITY:
         need = min(need, hard)
     if soft != resource.RLIM_INFINITY and soft < need:
         resource.setrlimit(resource.RLIMIT_NOFILE, (need, hard))

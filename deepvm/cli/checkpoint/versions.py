@@ -52,10 +52,7 @@ def existing(path: Path) -> Path:
 
 def open_folder(place: str | Path) -> VersionFolder:
     """A folder of versions on this machine. Raises DataError, RequestError."""
-    if isinstance(place, str):
-        folder = path_or_url(place)
-    else:
-        folder = place
+    folder = path_or_url(str(place))
     if not isinstance(folder, Path):
         raise RequestError("PLACE", place, "a file or a folder on this machine, or file:///folder")
     if not existing(folder).is_dir():

@@ -68,9 +68,10 @@ def show(name: Name, output: JobOutput = "table") -> None:
         _look_at_head(history, _row(history, name))
         job = standing_of(history, _row(history, name), time.time())
     if output == "html":
+        from deepvm import __version__
         from deepvm.reports.jobs.run_page import RunPage
 
-        typer.echo(RunPage(job, _version()).render(), nl=False)
+        typer.echo(RunPage(job, __version__).render(), nl=False)
         return
     print_as(output, lambda: listing.print_job(job.document, job.events), lambda: job.document)
 
@@ -333,12 +334,6 @@ def _row(history: History, name: str) -> JobRow:
             "NAME", name, one_of(name, [job.name for job in history.jobs()]) or "the name of a job"
         )
     return row
-
-
-def _version() -> str:
-    from deepvm import __version__
-
-    return __version__
 
 
 def _command(name: str, message: Mapping[str, Any]) -> None:

@@ -32,10 +32,9 @@ def list_tables(
 ) -> None:
     """List measurements: kind, type, workload, day, whether recommend uses it, and the result."""
     from deepvm.catalog.measured.apply import reasons
-    from deepvm.catalog.store import load_catalog
+    from deepvm.catalog.store import every_type, load_catalog
     from deepvm.reports.profiling import measured as report
     from deepvm.reports.text import print_text
-    from deepvm.services.profile.saving import every_type
 
     folder, tables = _own()
     why: dict[str, str] = {}

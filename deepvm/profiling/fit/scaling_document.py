@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -199,6 +200,8 @@ def read_curve(path: Path) -> Curve | None:
             tuple(runs),
             found["machine"],
         )
+        if not all(0 < s < math.inf for run in curve.good for s in run.seconds_per_step):
+            raise ValueError("seconds_per_step")
         curve.document()  # fails where a file that was edited lacks times
         return curve
     except FileNotFoundError:

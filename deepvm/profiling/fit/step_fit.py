@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from deepvm.core.arrays import FloatArray
 from deepvm.core.spelling import listed
 from deepvm.core.training.roofline import REACH
 from deepvm.core.training.steptime import FEWEST, MeasuredRange, Steps, StepTimeFit, fit_steps
@@ -84,8 +83,9 @@ class StepFit:
         """What a step consists of at the largest measured cluster, with this batch on each GPU."""
         law = self.fitted.law
         most = int(self.steps.nodes[self.steps.gpus == self.steps.gpus.max()].max())
-        asked = StepQuestion(most, self.measured.gpus[1], batch)
-        nodes, gpus, own = _arrays(asked)
+        gpu_count = self.measured.gpus[1]
+        asked = StepQuestion(most, gpu_count, batch)
+        nodes, gpus, own = np.array([[most], [gpu_count], [batch]], np.float64)
         parts = (law.grad_s(gpus, own), law.sync_s(nodes, gpus), law.step_s(nodes, gpus, own))
         return Shares(asked, *(float(part[0]) for part in parts))
 
@@ -152,10 +152,6 @@ def _predicted(fitted: StepTimeFit, asked: StepQuestion) -> Prediction:
         for doubt in (_is_beyond, _is_wide, _lacks_part, _is_far_batch)
     )
     return Prediction(asked, step, step.inverse(asked.gpus * asked.batch), beyond)
-
-
-def _arrays(asked: StepQuestion) -> tuple[FloatArray, FloatArray, FloatArray]:
-    return np.array([float(asked.nodes)]), np.array([float(asked.gpus)]), np.array([asked.batch])
 
 
 def _is_beyond(asked: StepQuestion, measured: MeasuredRange) -> bool:

@@ -93,11 +93,10 @@ class Folder:
         """Record the settings before measuring, and the moment when it is complete."""
         if self.path is None:
             return
-        measured_at = format_time(moment) if moment else None
         self._parts[part.title] = {
             "settings": dict(part.settings),
             "hosts": list(part.hosts),
-            "measured_at": measured_at,
+            "measured_at": format_time(moment) if moment else None,
         }
         _write(self.path / SETTINGS, {"schema_version": SETTINGS_VERSION, "parts": self._parts})
 
@@ -157,8 +156,13 @@ class Campaign:
                 self._add(part, *kept)
                 continue
             self._folder.record(part)
+            self._say(f"{part.title}:")
             try:
-                self._measure(part)
+                document, missing = part.work()
+                moment = datetime.now(timezone.utc)
+                self.failed += [f"{part.title}: {text}" for text in missing]
+                self._add(part, document, moment)
+                self._folder.finish(part, document, None if missing else moment)
             except DeepVMError as error:
                 self.failed.append(f"{part.title} is missing: {error}")
                 self._say(f"{part.title} failed: {error}")
@@ -180,14 +184,6 @@ class Campaign:
             save(entries, self._say, force_spread=force_spread)
         except MeasurementError as error:
             self.failed.append(str(error))
-
-    def _measure(self, part: Part) -> None:
-        self._say(f"{part.title}:")
-        document, missing = part.work()
-        moment = datetime.now(timezone.utc)
-        self.failed += [f"{part.title}: {text}" for text in missing]
-        self._add(part, document, moment)
-        self._folder.finish(part, document, None if missing else moment)
 
     def _add(self, part: Part, document: Mapping[str, Any], moment: datetime) -> None:
         self.entries.append(

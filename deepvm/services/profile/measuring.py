@@ -45,8 +45,17 @@ def eflops(options: EflopsOptions, model: str, say: Say) -> Eflops:
     """The training speed of this machine with one model; raises as :func:`measure_eflops`."""
     found = measure_eflops(
         model,
-        **chosen(options, "batch", "resolution", "windows", "device", "dtype", "optimizer"),
-        **chosen(options, "processes", "seconds"),
+        **chosen(
+            options,
+            "batch",
+            "resolution",
+            "windows",
+            "device",
+            "dtype",
+            "optimizer",
+            "processes",
+            "seconds",
+        ),
         data=Path(options.data) if options.data else None,
         timeout_s=options.timeout,
         say=say,
@@ -65,10 +74,11 @@ def scaling(options: ScalingOptions, say: Say, hear: Say | None) -> Curve:
         allowed = "one of --hosts NAMES, --hosts-file FILE and --local N"
         raise RequestError("hosts", " and ".join(given), allowed)
     if options.local:
+        name = "local"
         hosts = tuple(Host(f"local-{i + 1}") for i in range(options.local))
     else:
+        name = options.launcher
         hosts = hosts_of("hosts", options.hosts, options.hosts_file)
-    name = "local" if options.local else options.launcher
     launcher = Launcher.parse(name, options.python, options.workdir)
     if options.save:
         check_save(
@@ -114,8 +124,17 @@ def _task(options: ScalingOptions) -> Task:
     return Task(
         name,
         first,
-        **chosen(options, "resolution", "device", "dtype", "trains"),
-        **chosen(options, "repeats", "warmup", "windows", "steps"),
+        **chosen(
+            options,
+            "resolution",
+            "device",
+            "dtype",
+            "trains",
+            "repeats",
+            "warmup",
+            "windows",
+            "steps",
+        ),
         sizes=sizes_of(options.sizes),
         batches=tuple(others),
         sequence=text.sequence if text else options.seq,
@@ -144,8 +163,17 @@ def saturation(
         checkpoint_bytes=parse_bytes(options.checkpoint_size),
         start_s=options.start_timeout,
         limit_s=options.timeout,
-        **chosen(options, "transport", "repeats", "seed", "interface"),
-        **chosen(options, "sender_type", "receiver_type", "sender_gbps", "receiver_gbps"),
+        **chosen(
+            options,
+            "transport",
+            "repeats",
+            "seed",
+            "interface",
+            "sender_type",
+            "receiver_type",
+            "sender_gbps",
+            "receiver_gbps",
+        ),
     )
     return measure(setup, say, hear, allow_one_machine=force_local or not save)
 

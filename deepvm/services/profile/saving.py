@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from deepvm.catalog.measured.apply import reasons
-from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS, FUTURE, TYPES, Entry
-from deepvm.catalog.measured.tables import entry_of, own_folder, save_entries
+from deepvm.catalog.measured.entries import FUTURE, TYPES, Entry
+from deepvm.catalog.measured.tables import entry_of, kind_of, own_folder, save_entries
 from deepvm.catalog.published.hardware import find_accelerator
+from deepvm.catalog.published.performance import PublishedPerformance
 from deepvm.catalog.published.workloads import read_workload
-from deepvm.catalog.store import catalog_names, load_catalog
-from deepvm.core.cluster.instances import Catalog
+from deepvm.catalog.store import every_type
+from deepvm.core.cluster.instances import Catalog, InstanceType
 from deepvm.core.spelling import did_you_mean
+from deepvm.core.training.workload import Scaling
 from deepvm.core.units import counted
-from deepvm.errors import CatalogFormatError, DataError, Issue, MeasurementError, RequestError
+from deepvm.errors import DataError, MeasurementError, RequestError
 from deepvm.io.times import format_time
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 Say = Callable[[str], None]
 
+FAR_OFF = 20.0
+"""Times longer or shorter than published steps: another unit, or another workload."""
 USELESS_SPREAD = 0.5
 """Of the median: VM types differ by less than eFLOPS whose windows differ by more."""
 
@@ -61,7 +65,7 @@ def entry_from(
     Raises:
         RequestError: a type is missing. CatalogFormatError: the document is not valid.
     """
-    kind = _kind(document, name)
+    kind = kind_of(document, name)
     machine = document.get("machine")
     own = None
     if isinstance(machine, Mapping):
@@ -74,16 +78,6 @@ def entry_from(
         known = {name: types.get(name) or str(document.get(name) or "") for name in TYPES[kind]}
     moment = measured_at or datetime.now(timezone.utc)
     return entry_of(kind, document, measured_at=moment, name=name, **known)
-
-
-def _kind(document: Mapping[str, Any], name: str) -> str:
-    version = str(document.get("schema_version"))
-    for kind, known in DOCUMENT_VERSIONS.items():
-        if version.partition("/")[0] == known.partition("/")[0]:
-            return kind
-    versions = ", ".join(("deepvm.tables/1", *DOCUMENT_VERSIONS.values()))
-    message = f"invalid value for schema_version: {version[:60]!r} (expected {versions})"
-    raise CatalogFormatError(name, [Issue(message)])
 
 
 def steps_workload(options: StepsOptions) -> Workload | None:
@@ -124,6 +118,7 @@ def save_law(fit: StepFit, workload: Workload, software: str, instance_type: str
         machine["gpus"] = [f"{instance.gpu.name} {instance.gpu.memory_gib or 0:.0f}GB"]
         gpu = find_accelerator(instance.gpu.name, instance.gpu.memory_gib)
         precision = (gpu and gpu.precision(precision)) or precision
+        _check_unit(fit, workload, instance, say)
     trained = {
         "model": model.name,
         "method": workload.method.value,
@@ -134,6 +129,24 @@ def save_law(fit: StepFit, workload: Workload, software: str, instance_type: str
     }
     document = fit.saved(trained, machine)
     save([entry_from(document, say, instance_type=instance_type)], say)
+
+
+def _check_unit(fit: StepFit, workload: Workload, instance: InstanceType, say: Say) -> None:
+    """Note steps that are far from what is published of a model and a GPU, as milliseconds are."""
+    batch = fit.measured.batch[1]
+    nodes = fit.steps.nodes.min(keepdims=True)
+    measured = replace(workload, batch=batch, scaling=Scaling.WEAK)
+    published = PublishedPerformance().speed(instance, measured, nodes)
+    if isinstance(published, str):  # nothing is known to compare with
+        return
+    step = fit.fitted.predict(fit.measured.nodes[0], fit.measured.gpus[0], batch)
+    ratio = step.value / float(published.step_s[0])
+    if not 1 / FAR_OFF < ratio < FAR_OFF:
+        say(
+            f"Note: a step takes {ratio:.3g} times as long as published runs of"
+            f" {workload.model.name} on {instance.name}; is step_time_s in seconds, and local_batch"
+            " of each GPU?"
+        )
 
 
 def save(
@@ -148,8 +161,20 @@ def save(
             are saved.
     """
     new = tuple(entries)
+    now = datetime.now(timezone.utc)
     for entry in new:
-        _check(entry, force_local=force_local)
+        if entry.measured_at - now > FUTURE:  # it would win over every later measurement
+            raise DataError(
+                f"{entry.name} is not saved: measured at {format_time(entry.measured_at)}, and now"
+                f" it is {format_time(now)}; correct measured_at, or this machine's clock"
+            )
+        if entry.local and not force_local:
+            allowed = (
+                f"this option, or a run over real hosts: {entry.name} was measured with processes"
+                " of one machine, which says nothing about the network between"
+                f" {entry.subject} VMs"
+            )
+            raise RequestError("force_local", False, allowed)
     useless = () if force_spread else tuple(e for e in new if e.spread > USELESS_SPREAD)
     if saved := tuple(e for e in new if e not in useless):
         _save(saved, say)
@@ -163,51 +188,41 @@ def save(
         raise MeasurementError("\n".join(lines))
 
 
-def _check(entry: Entry, *, force_local: bool) -> None:
-    now = datetime.now(timezone.utc)
-    if entry.measured_at - now > FUTURE:  # it would win over every later measurement
-        raise DataError(
-            f"{entry.name} is not saved: measured at {format_time(entry.measured_at)}, and now it"
-            f" is {format_time(now)}; correct measured_at, or this machine's clock"
-        )
-    if entry.local and not force_local:
-        allowed = (
-            f"this option, or a run over real hosts: {entry.name} was measured with processes of"
-            f" one machine, which says nothing about the network between {entry.subject} VMs"
-        )
-        raise RequestError("force_local", False, allowed)
-
-
 def _save(new: Sequence[Entry], say: Say) -> None:
     known = every_type()
     note_unknown_types((name for entry in new for name in entry.types), known, say)
-    _, tables = save_entries(own_folder(), new)
+    earlier, tables = save_entries(own_folder(), new)
+    before = {e.name: e for e in earlier}
     kept = {e.name: e for e in tables}
-    why = reasons(tables, known)
+    unused = reasons(tables, known)
     for entry in new:
-        newest = kept[entry.name]
+        name = entry.name
+        old = before.get(name)
+        newest = kept[name]
         if newest != entry:
-            day = newest.measured_at.date()
-            say(f"Note: {entry.name} is not saved: there is a later measurement, of {day}")
+            say(
+                f"Note: {name} is not saved: there is a later measurement, of"
+                f" {newest.measured_at.date()};"
+                f" 'deepvm tables remove {name}' makes room for this one"
+            )
             continue
-        say(f"saved: {entry.name}, {entry.value}")
-        if why[entry.name]:
-            say(f"Note: {entry.name} is not used: {why[entry.name]}")
+        if old in (None, entry):
+            say(f"saved: {name}, {entry.value}")
         else:
-            say(f"'deepvm recommend' uses {entry.name} from now on")
-    say(f"{tables.path}: {counted(len(tables), 'measurement')}")
-
-
-def every_type() -> Catalog:
-    """All types that come with deepvm; AWS's definition of a type wins."""
-    names = sorted(catalog_names(), key=lambda n: not n.startswith("aws"))
-    types = {i.name: i for name in reversed(names) for i in load_catalog(name, prices="snapshot")}
-    return Catalog("all that come with deepvm", tuple(types.values()))
+            say(f"replaced: {name}, {entry.value}\n  before: {old.described}")
+        if unused[name]:
+            say(f"Note: {name} is not used: {unused[name]}")
+        else:
+            say(f"'deepvm recommend' uses {name} from now on")
+    # Where nothing changed, an undo would take away what was saved before.
+    undo = "nothing changed"
+    if tables.entries != earlier.entries:
+        undo = "'deepvm tables restore' undoes this"
+    say(f"{tables.path}: {counted(len(tables), 'measurement')}; {undo}")
 
 
 def note_unknown_types(types: Iterable[str], catalog: Catalog, say: Say) -> None:
     """A mistyped type would never be used."""
     for name in sorted(set(types) - set(catalog.by_name)):
-        meant = did_you_mean(name, catalog.by_name)
-        text = f"no catalog that comes with deepvm has a type {name}"
-        say(f"Note: {text}; {meant}" if meant else f"Note: {text}")
+        text = f"Note: no catalog that comes with deepvm has a type {name}"
+        say("; ".join(filter(None, (text, did_you_mean(name, catalog.by_name)))))

@@ -316,6 +316,11 @@ def test_nobody_waits_for_prices_to_be_told_of_a_slip(
     assert not server.asked
 
 
+def test_a_kind_of_disk_without_a_size_is_noted(run: Run) -> None:
+    code, _, err = run("recommend", "--pw", "3", "--disk-type", "gp3")
+    assert code == 0 and "--disk-type gp3 has no effect without --disk" in err
+
+
 def test_clouds_may_be_listed_with_commas(run: Run) -> None:
     both = ("--cloud", "gcp", "--cloud", "nebius")
     listed, repeated = (

@@ -306,6 +306,26 @@ def test_a_file_of_profile_scaling_is_fitted_and_saved_as_well(run: Run) -> None
     assert code == 4 and "none.json: does not exist" in err
 
 
+@pytest.mark.parametrize(
+    ("factor", "said"),
+    [
+        (1000, "times as long as published runs"),
+        (1 / 1000, "0.0013 times as long as published runs"),
+    ],
+)
+def test_milliseconds_are_doubted(run: Run, factor: float, said: str) -> None:
+    rows = [
+        f"{n},{n},{b},{factor * seconds(LAW, n, n, b)}"
+        for n in (1, 2)
+        for b in (64, 128)
+        for _ in range(2)
+    ]
+    Path("steps.csv").write_text("\n".join(["nodes,gpus,local_batch,step_time_s", *rows]))
+    words = ("--save", "--instance-type", "g4dn.xlarge", "--model", "resnet50")
+    code, _, err = run("profile", "fit", "steps.csv", "--law", "step-time", *words)
+    assert code == 0 and said in err and "is step_time_s in seconds" in err
+
+
 TEXT = {
     "float16 in shards": (
         ("--model", "gpt2", "--method", "fsdp", "--dtype", "float16"),

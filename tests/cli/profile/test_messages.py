@@ -277,5 +277,5 @@ def test_a_closed_standard_output_is_said() -> None:
 def test_one_measurement_is_one(run: Run) -> None:
     Path("g.csv").write_text("n,speedup\n1,1\n2,1.9\n4,3.5\n8,6.1\n")
     words = ["--kind", "scaling", "--instance-type", "g4dn.xlarge", "--workload", "resnet50"]
-    assert ": 1 measurement\n" in run("tables", "import", "g.csv", *words)[2]
+    assert ": 1 measurement; " in run("tables", "import", "g.csv", *words)[2]
     assert run("tables", "export", "home.json")[2] == "home.json: written, 1 measurement\n"

@@ -442,7 +442,9 @@ def test_a_clock_that_was_ahead_does_not_win_for_ever(
     save_entries(own_folder(), [ahead])
     assert "g4dn.xlarge 2150-01-01 with" in good("recommend", *PAPER)
     save(eflops(), instance_type="g4dn.xlarge")
-    assert "there is a later measurement, of 2150-01-01" in capsys.readouterr().err
+    assert (
+        f"of 2150-01-01; 'deepvm tables remove {ahead.name}' makes room" in capsys.readouterr().err
+    )
     good("tables", "remove", ahead.name)
     save(eflops(), instance_type="g4dn.xlarge")
     assert [e.value for e in load_tables()] == ["1.2e+12 FLOP/s (spread 2.0%)"]
@@ -584,24 +586,31 @@ def test_without_measurements_recommend_does_not_load_what_reads_them() -> None:
     assert loaded == {"deepvm.catalog.measured.storage"}
 
 
-def test_a_first_save_is_undone(run: Run, good: Good) -> None:
+def test_a_first_save_is_undone_and_a_second_one_says_what_it_replaces(
+    capsys: pytest.CaptureFixture[str], run: Run, good: Good
+) -> None:
     save(eflops(), instance_type="g4dn.xlarge")
     err = run("tables", "restore")[2]
     assert "measured.json: nothing measured; another restore undoes this" in err
     assert "Measured" not in good("recommend", *PAPER)
     assert "measured.json: 1 measurement; another restore" in run("tables", "restore")[2]
+    save(eflops(1.3e12), instance_type="g4dn.xlarge")
+    err = capsys.readouterr().err
+    assert "replaced: eflops:g4dn.xlarge:resnet50/224px/b64/float32/adam, 1.3e+12" in err
+    assert "before: 1.2e+12" in err
 
 
-def test_an_import_that_changes_nothing(run: Run, good: Good) -> None:
+def test_an_import_that_changes_nothing_advises_no_undo(run: Run, good: Good) -> None:
+    """The undo would take away what was saved before."""
     day = ("--measured-at", "2026-03-01")
     for name, value in (("g4dn.xlarge", 1.2e12), ("g5.xlarge", 3e12)):
         err = run(
             "tables", "import", written("e.json", eflops(value)), "--instance-type", name, *day
         )[2]
-        assert "saved: eflops:" in err
+        assert "'deepvm tables restore' undoes this" in err
     good("tables", "export", "all.json")
     err = run("tables", "import", "all.json")[2]
-    assert "measured.json: 2 measurements\n" in err
+    assert "measured.json: 2 measurements; nothing changed\n" in err and "restore" not in err
     Path("none.json").write_text('{"schema_version": "deepvm.tables/1", "entries": []}')
     assert run("tables", "import", "none.json")[::2] == (0, "none.json holds no measurement\n")
     own = eflops(machine={"instance_type": "p2.xlarge", "gpus": ["K80"]})

@@ -16,6 +16,7 @@ from support.small_disk import small_disk
 
 from deepvm.core.training.steptime import StepTimeFit
 from deepvm.errors import DataError, MeasurementError, RequestError
+from deepvm.io.atomic_write import write_bytes
 from deepvm.profiling.fit.scaling_document import (
     Curve,
     Run,
@@ -240,6 +241,15 @@ def test_files_that_hold_no_curve(tmp_path: Path, text: str, said: str) -> None:
     file.write_text(text)
     with pytest.raises(DataError, match=said):
         read_curve(file)
+
+
+@pytest.mark.parametrize("seconds", [[], [0.0], ["x"], [float("inf")]])
+def test_times_that_are_none_are_refused(tmp_path: Path, seconds: list[Any]) -> None:
+    document: dict[str, Any] = CURVE.document()
+    document["runs"][3]["seconds_per_step"] = seconds
+    write_bytes(tmp_path / "curve.json", json.dumps(document).encode())
+    with pytest.raises(DataError, match="not as this program writes it"):
+        read_curve(tmp_path / "curve.json")
 
 
 def test_other_measurements_are_not_mixed() -> None:
