@@ -160,7 +160,7 @@ class Object:
 
 
 class ChangedError(DeepVMError):
-    """Somebody else has written the object meanwhile."""
+    """Another process has written the object meanwhile."""
 
     exit_code = CloudError.exit_code
 

@@ -44,7 +44,7 @@ _NAME = r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$"
 def _seconds(value: object) -> float:
     if isinstance(value, float):  # read before
         return value
-    if not isinstance(value, str):  # 12 is nobody's deadline
+    if not isinstance(value, str):  # 12 without a unit is no deadline
         raise ValueError("no time with a unit")
     return parse_seconds(value, "time")
 

@@ -211,7 +211,7 @@ def plausible_prices(
 
     None for one that cannot be true next to those of the catalog, which is logged.
 
-    Of two zones the one with the wrong price would come first, whatever it costs.
+    Of two zones the one with the wrong price would come first at any price.
     """
     catalog = load_catalog()
     found = dict(prices)
@@ -396,7 +396,7 @@ def _other_name(known: JobRow, history: History) -> str:
     name = known.name
     cure = f"'--name {free_name(name, history)}' starts a new job"
     if known.result is None or known.result["state"] != "done":
-        cure = f"'deepvm jobs resume {name}' goes on with the job of this name, {cure}"
+        cure = f"'deepvm jobs resume {name}' continues the job of this name, {cure}"
     return f"a name that no job has had; {cure}"
 
 

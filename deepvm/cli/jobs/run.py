@@ -322,7 +322,7 @@ def control(
     with controller.signals:
         try:
             with LiveView(job.name, lambda: controller.world, limits_of(row.spec)) as view:
-                controller.told = view.told
+                controller.on_event = view.told
                 with _cured(
                     f"training keeps running; then 'deepvm jobs resume {job.name}' continues it"
                 ):

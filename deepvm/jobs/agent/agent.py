@@ -153,10 +153,10 @@ class Agent(TrainerRequests):
         here = self._around.folder / "backups"
         self._backups = Backups.at(spec["tiers"], spec["name"], here, int(spec["keep"]))
         preparation.set_up(
-            spec["setup"], code, {**environ, **spec["env"]}, lambda text: self._said(0, text)
+            spec["setup"], code, {**environ, **spec["env"]}, lambda text: self._report_line(0, text)
         )
-        preparation.have_data(spec["data"], lambda text: self._said(0, text))
-        self._trainers = Trainers(command, environ, self._said)
+        preparation.have_data(spec["data"], lambda text: self._report_line(0, text))
+        self._trainers = Trainers(command, environ, self._report_line)
         preparation.load(self._trainers.warm_up)
         self._prepared.set()
         return self._trainers, preparation.orphan_after_s
@@ -169,7 +169,7 @@ class Agent(TrainerRequests):
             try:
                 self._beat()
             except Exception:
-                # A silent machine is given up, whatever else happens there
+                # A silent machine is given up, even if its trainers run
                 log.exception("a heartbeat failed")
                 self._over.wait(_RETRY_S)
             if (
@@ -177,7 +177,8 @@ class Agent(TrainerRequests):
                 and self._liveness.lasts_s >= self._preparation.orphan_after_s
             ):
                 log.warning(
-                    "nobody has answered for %.0f s: this machine ends", self._liveness.lasts_s
+                    "no controller has answered for %.0f s: this machine ends",
+                    self._liveness.lasts_s,
                 )
                 self._preparation.stop()
                 # The main thread waits for a setup or for data, and has nothing to save
@@ -267,7 +268,7 @@ class Agent(TrainerRequests):
     # --- trainers ---------------------------------------------------------------------------------
 
     def _loop(self, trainers: Trainers, orphan_after_s: float) -> None:
-        saved_for_nobody_s = None
+        last_save_limit_s = None
         wanted = 0
         while True:
             orders = self._orders
@@ -275,12 +276,13 @@ class Agent(TrainerRequests):
                 return
             silent_s = self._liveness.lasts_s
             if silent_s >= orphan_after_s:
-                if saved_for_nobody_s is None:
+                if last_save_limit_s is None:
                     log.warning(
-                        "nobody has answered for %.0f s: trainers save, and this machine ends",
+                        "no controller has answered for %.0f s: trainers save, and this machine"
+                        " ends",
                         silent_s,
                     )
-                    saved_for_nobody_s = time.monotonic() + ORPHAN_SAVE_S
+                    last_save_limit_s = time.monotonic() + ORPHAN_SAVE_S
                     if self._board is not None:
                         wanted = self._base + self._board.of_rank(0, RankFlag.STEP)
                         self._board.request(
@@ -288,11 +290,11 @@ class Agent(TrainerRequests):
                         )
                 if self._has_saved(wanted):
                     return
-                if time.monotonic() > saved_for_nobody_s:
+                if time.monotonic() > last_save_limit_s:
                     self._warn_of_unsaved("this machine ends")
                     return
             else:
-                saved_for_nobody_s = None
+                last_save_limit_s = None
             with self._lock:
                 if orders.generation != self._running:
                     self._change(orders)
@@ -402,7 +404,7 @@ class Agent(TrainerRequests):
             trainers.start(each)
             point("agent.after-trainers")
         except OSError as error:
-            self._said(0, reason := trainers.command.start_problem(error))
+            self._report_line(0, reason := trainers.command.start_problem(error))
             self._reporter.add("ended", generation=self._running, code=127, step=0, lines=[reason])
             return
         self._reporter.add("started", generation=self._running, done=done)
@@ -475,7 +477,7 @@ class Agent(TrainerRequests):
         else:
             wanted = plan.policy.saves
         if wanted and not self._reporter.is_heard(pending.report):
-            log.warning("the controller does not hear of it: the ranks save by themselves")
+            log.warning("the controller does not get it: the ranks save by themselves")
             board.request(pending.reason, int(pending.limit_s * 1000))
 
     def _check_group(self, board: Board) -> None:
@@ -498,19 +500,19 @@ class Agent(TrainerRequests):
         text = explanation(
             self._layout.processes, self._around.machine, len(self._orders.ranks), when
         )
-        self._said(0, text)
+        self._report_line(0, text)
         return text
 
     def _follow(self, board: Board) -> None:
         """See whether trainers make progress, or wait for a version that they have started."""
         save = self._orders.save
         steps = tuple(board.of_rank(rank, RankFlag.STEP) for rank in range(self._layout.processes))
-        begun = any(
+        started = any(
             step and step == board.of_rank(rank, RankFlag.VERSION)
             for rank, step in enumerate(steps)
         )
         waits_for = self._ended_s  # the last backups, behind the end
-        if waits_for is None and begun and save is not None and SaveReason(save["reason"]).holds:
+        if waits_for is None and started and save is not None and SaveReason(save["reason"]).holds:
             waits_for = None
             if time.time() < save["limit_s"]:
                 waits_for = save["asked_s"]
@@ -579,7 +581,7 @@ class Agent(TrainerRequests):
 
     # --- what trainers say ------------------------------------------------------------------------
 
-    def _said(self, local_rank: int, line: str) -> None:
+    def _report_line(self, local_rank: int, line: str) -> None:
         self._progress.printed()
         self._reporter.add(LINE, local_rank=local_rank, text=line, generation=self._running)
 
@@ -613,7 +615,7 @@ class Agent(TrainerRequests):
     def _save_reported(self, message: JsonObject) -> None:
         reason = SaveReason(message["save"][0])
         if message.get("error"):
-            self._plan.told_of_failure()
+            self._plan.record_failure()
             self._reporter.add(
                 "unsaved", generation=self._running, reason=reason, why=message["error"]
             )
@@ -621,7 +623,7 @@ class Agent(TrainerRequests):
         took_s = float(message["took_s"])
         stall_s = float(message["stall_s"])
         self._safe = int(message["version"])
-        self._plan.told(self._safe - self._base, stall_s, took_s)
+        self._plan.record_save(self._safe - self._base, stall_s, took_s)
         # As backups of scripts do
         if message.get("lasts", True):
             self._lasts = self._safe

@@ -103,13 +103,15 @@ class _Upload:
     since_s: float = 0.0
     limit_s: float = 0.0
 
-    def missing(self, said: Mapping[int, PartStatus]) -> list[int]:
+    def missing(self, statuses: Mapping[int, PartStatus]) -> list[int]:
         """The ranks that have not decided, or whose parts are not whole yet."""
         if self.others.waits_for_all:
-            silent = set(range(self.others.world)) - said.keys()
+            undecided = set(range(self.others.world)) - statuses.keys()
         else:
-            silent = set()
-        return sorted(silent | {rank for rank, word in said.items() if word is PartStatus.BEGUN})
+            undecided = set()
+        return sorted(
+            undecided | {rank for rank, status in statuses.items() if status is PartStatus.BEGUN}
+        )
 
 
 class Backups:
@@ -159,7 +161,7 @@ class Backups:
         why = "" if path.exists() else f"there is no {path}"
         if part.rank and not why:
             try:
-                if store.say(part, PartStatus.BEGUN):
+                if store.set_status(part, PartStatus.BEGUN):
                     self._late.add(part)
             except _TROUBLE as error:
                 why = str(error)
@@ -183,7 +185,7 @@ class Backups:
         """Tell the other ranks that one here does not save this step."""
         try:
             if self._store is not None and part.rank:
-                self._store.say(part, PartStatus.NOTHING)
+                self._store.set_status(part, PartStatus.NOTHING)
         except _TROUBLE as error:
             log.warning("other ranks wait for rank %d in vain: %s", part.rank, error)
 
@@ -203,7 +205,7 @@ class Backups:
             self._untold = [
                 part
                 for part in self._untold
-                if part.epoch >= self._oldest and not self._say_failed(part)
+                if part.epoch >= self._oldest and not self._report_failure(part)
             ]
             for waiting in list(self._waiting):
                 if self._is_over(waiting):
@@ -233,7 +235,7 @@ class Backups:
         if part.epoch < self._oldest:
             raise CheckpointError(f"generation {part.epoch} is over: {self._oldest} has started")
 
-    def _say_failed(self, part: Part) -> bool:
+    def _report_failure(self, part: Part) -> bool:
         """Tell the other ranks that this one's part will not come.
 
         Returns whether they can know.
@@ -241,8 +243,8 @@ class Backups:
         assert self._store is not None
         try:
             # If rank 0 has sealed it meanwhile it is sealed no more
-            self._store.say(part, PartStatus.BEGUN)
-            self._store.say(part, PartStatus.FAILED)
+            self._store.set_status(part, PartStatus.BEGUN)
+            self._store.set_status(part, PartStatus.FAILED)
         except _TROUBLE as error:
             log.debug("%s", error)
             return False
@@ -260,21 +262,21 @@ class Backups:
             if others.world > 1:
                 if not part.rank and not others.waits_for_all and not others.went_on():
                     return False
-                said = store.said(part)
-                failed = [rank for rank, word in said.items() if word is PartStatus.FAILED]
-                missing = waiting.missing(said)
+                statuses = store.statuses(part)
+                failed = [rank for rank, status in statuses.items() if status is PartStatus.FAILED]
+                missing = waiting.missing(statuses)
                 if failed or (missing and time.time() > waiting.limit_s):
                     raise CheckpointError(
                         f"step {part.step}: no parts of ranks {failed or missing}"
                     )
                 if missing:
                     return False
-                ranks = {rank for rank, word in said.items() if word is PartStatus.WHOLE}
+                ranks = {rank for rank, status in statuses.items() if status is PartStatus.WHOLE}
                 store.seal(part, len(ranks))
                 if {
                     r
-                    for r, word in store.said(part).items()
-                    if word in (PartStatus.WHOLE, PartStatus.BEGUN)
+                    for r, status in store.statuses(part).items()
+                    if status in (PartStatus.WHOLE, PartStatus.BEGUN)
                 } != ranks:
                     # One has started meanwhile
                     store.set_aside(StoredBackup(part.step, name_of(part)), part.epoch)

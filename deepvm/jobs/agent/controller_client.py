@@ -159,7 +159,7 @@ class Reporter:
         self._lost = lost
         self._events: list[JsonDict] = []
         self._change = threading.Condition()
-        self._number = time.time_ns()  # an agent that is started again goes on counting
+        self._number = time.time_ns()  # an agent that is started again continues to count
         self._thread = threading.Thread(target=self._run, name="report", daemon=True)
         self._thread.start()
 
@@ -226,7 +226,7 @@ class Reporter:
                     continue
                 log.warning("a report is too large, and is dropped: %s", some[0]["event"])
             except (ControllerUnreachable, WireError) as error:
-                log.debug("the controller does not hear: %s", error)
+                log.debug("the controller does not answer: %s", error)
                 self._lost.wait(pause_s)
                 pause_s = min(2 * pause_s, _MOST_RETRY_S)
                 continue

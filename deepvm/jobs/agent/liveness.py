@@ -23,7 +23,7 @@ class Progress:
         self.begin()
 
     def begin(self) -> None:
-        self._begun_s = self._since_s = self._clock()
+        self._started_s = self._since_s = self._clock()
         self._steps: Sequence[int] = ()
         self._waits_for: float | None = None
         self._printed_s: float | None = None
@@ -39,7 +39,7 @@ class Progress:
         now_s = self._clock()
         if steps != self._steps and any(steps):
             if self.longest_s is None:
-                self._first_s = now_s - self._begun_s
+                self._first_s = now_s - self._started_s
             if self.longest_s is None:
                 self.longest_s = 0.0
             else:

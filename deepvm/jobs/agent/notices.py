@@ -200,7 +200,7 @@ class AzureNotices:
         self._name_url = f"{base}/instance/compute/name?api-version=2021-02-01&format=text"
         self._name: str | None = None
         self._limit_s = _AZURE_FIRST_S
-        self._begun: dict[str, Notice] = {}
+        self._first_notices: dict[str, Notice] = {}
         """Events without a time, by their id: they have started when they were first seen."""
 
     def poll(self) -> Notice | None:
@@ -241,7 +241,7 @@ class AzureNotices:
             return Notice(parsedate_to_datetime(event.get("NotBefore") or "").timestamp(), action)
         except (ValueError, TypeError):
             key = str(event.get("EventId"))
-            return self._begun.setdefault(key, Notice(time.time() + _AZURE_GRACE_S, action))
+            return self._first_notices.setdefault(key, Notice(time.time() + _AZURE_GRACE_S, action))
 
 
 class NoNotices:

@@ -9,11 +9,11 @@ from deepvm.core.preemption.savepolicy import SaveContext, SaveFacts, SavePolicy
 from deepvm.core.units import counted
 from deepvm.io.agent_board import Board, Flag, RankFlag, SaveReason
 
-_BEGUN_STEPS = 3
-"""So many steps after it is due a version is begun, at the latest, if the trainers save at all."""
+_START_STEPS = 3
+"""So many steps after it is due a version starts, at the latest, if the trainers save at all."""
 _MOST_DOUBLED = 6
 """Who does not save, or cannot, is asked less and less often, but at least once in 192 steps."""
-_UNTOLD_S = 600.0
+_UNREPORTED_S = 600.0
 """For how long the first version is waited for before another one is to show what versions cost."""
 
 
@@ -40,7 +40,7 @@ class PlannedSaves:
         self.policy = policy
         self.facts = SaveFacts(grace_s=grace_s)
         self._board: Board | None = None
-        self._last, self._told_s = (0, time.monotonic()), 0.0
+        self._last, self._reported_s = (0, time.monotonic()), 0.0
         """The newest started checkpoint and its time; when trainers last reported a result."""
         self._step = self._version = 0
         self.safe: int | None = None
@@ -57,16 +57,16 @@ class PlannedSaves:
         self._last = (version, time.monotonic())
         self.safe = version
 
-    def told(self, version: int, stall_s: float, took_s: float) -> None:
-        self._look_for_begun()
+    def record_save(self, version: int, stall_s: float, took_s: float) -> None:
+        self._look_for_started()
         self.safe = max(version, self.safe or 0)
-        self._told_s = time.monotonic()
+        self._reported_s = time.monotonic()
         self._vain = 0
         self.facts = replace(self.facts, save_s=stall_s, backup_s=took_s, emergency_s=took_s)
 
-    def told_of_failure(self) -> None:
-        self._look_for_begun()
-        self._told_s = time.monotonic()
+    def record_failure(self) -> None:
+        self._look_for_started()
+        self._reported_s = time.monotonic()
         self._vain = self._vain + 1
 
     def unsaved_steps(self, board: Board, base: int) -> str:
@@ -85,7 +85,7 @@ class PlannedSaves:
             )
         return f"no checkpoint is safe; not saved: {unsaved}"
 
-    def _look_for_begun(self) -> None:
+    def _look_for_started(self) -> None:
         if self._board is None:
             version = 0
         else:
@@ -108,11 +108,11 @@ class PlannedSaves:
             self._version = 0
             words[Flag.DUE] = 0
         self._step = step
-        self._look_for_begun()
+        self._look_for_started()
         if policy.fixed_steps:
             words[Flag.EVERY] = policy.fixed_steps
             return
-        patience = _BEGUN_STEPS << min(self._vain, _MOST_DOUBLED)
+        patience = _START_STEPS << min(self._vain, _MOST_DOUBLED)
         due = words[Flag.DUE]
         if version < due:
             if step < due + patience:
@@ -125,10 +125,12 @@ class PlannedSaves:
             facts = replace(known, grace_s=self.facts.grace_s)
         if self._vain and not facts.save_s and version <= step < version + patience:
             return  # where costs are known the policy says when to try again
-        untold = (
-            bool(version) and self._told_s < self._last[1] and now_s - self._last[1] < _UNTOLD_S
+        unreported = (
+            bool(version)
+            and self._reported_s < self._last[1]
+            and now_s - self._last[1] < _UNREPORTED_S
         )
-        if untold and policy.shows_cost_first and not facts.save_s:
+        if unreported and policy.shows_cost_first and not facts.save_s:
             words[Flag.DUE] = 0  # it will show what one costs
             return
         step_s = board.of_rank(0, RankFlag.STEP_NS) / 1e9

@@ -149,11 +149,11 @@ class Preparation:
         done.touch()
         point("agent.after-setup")
 
-    def have_data(self, wanted: JsonObject, said: Doing) -> None:
+    def have_data(self, wanted: JsonObject, report: Doing) -> None:
         """Fetch the job's data; without all of it the controller ends the job."""
 
         def both(text: str) -> None:
-            said(text)
+            report(text)
             self.doing = f"fetches {text}"
 
         try:
@@ -191,7 +191,7 @@ class Preparation:
         Raises OSError.
 
         Each line changes what it is doing: a setup that prints nothing for ``JobLimits.start_s``
-        hangs, as far as anybody sees.
+        hangs, as far as can be seen.
         """
         self.doing = "runs setup"
         self._setup = process = subprocess.Popen(

@@ -59,15 +59,15 @@ class ProcessGroup:
 
 
 @contextmanager
-def caught(numbers: Iterable[int], heard: list[int]) -> Iterator[None]:
+def caught(numbers: Iterable[int], received: list[int]) -> Iterator[None]:
     """Add each signal that is caught to a list, until the end of the context."""
 
-    def hear(number: int, _: FrameType | None) -> None:
-        heard.append(number)
+    def receive(number: int, _: FrameType | None) -> None:
+        received.append(number)
 
     # What is ignored, as under nohup, stays ignored: the command has inherited that.
     wanted = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, hear) for number in wanted}
+    before = {number: signal.signal(number, receive) for number in wanted}
     try:
         yield
     finally:

@@ -2,7 +2,7 @@
 
 A machine goes in one of three ways. The cloud's metadata service says so, or the engine sends
 SIGTERM, as Slurm, Kubernetes and SkyPilot do: then the trainers save the same step on all ranks,
-and wait for the end. Or nobody says so, and what the save policy had saved is there.
+and wait for the end. Or no notice comes, and what the save policy had saved is there.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from deepvm.jobs.agent.trainer_socket import TrainerSocket
 from deepvm.jobs.storage.backup_store import KEEP
 
 GRACE_S = 25.0
-"""Slurm and Kubernetes kill 30 s after SIGTERM, unless told otherwise."""
+"""Slurm and Kubernetes kill 30 s after SIGTERM, by default."""
 _LOOK_S = 0.01
 _CONFIRM_S, _BEFORE_END_S = 1.0, 1.0
 """How long ranks hold without a confirmed checkpoint, and how long before the machine's end the
@@ -213,7 +213,7 @@ class StandaloneAgent(TrainerRequests):
 
     def _rebalanced(self) -> None:
         log.warning(
-            "the cloud may take this machine back sooner than others: trainers save, and go on"
+            "the cloud may preempt this machine sooner than others: trainers save, and continue"
         )
         self._board.request(SaveReason.INSURANCE, 0)
 
@@ -229,10 +229,10 @@ class StandaloneAgent(TrainerRequests):
     def _save_reported(self, message: JsonObject) -> None:
         if message.get("error"):
             log.warning("a checkpoint is not safe: %s", message["error"])
-            self._plan.told_of_failure()
+            self._plan.record_failure()
             return
         version = int(message["version"]) - self._base
-        self._plan.told(version, float(message["stall_s"]), float(message["took_s"]))
+        self._plan.record_save(version, float(message["stall_s"]), float(message["took_s"]))
 
     def _has_gone_on(self, local_rank: int, step: int) -> bool:
         return self._ended.is_set() or self._board.of_rank(local_rank, RankFlag.STEP) > step

@@ -192,12 +192,12 @@ class Trainers:
     """The trainers of one machine: those that wait, and those of one generation."""
 
     def __init__(
-        self, command: Command, environ: Environ, said: Callable[[int, str], None]
+        self, command: Command, environ: Environ, on_line: Callable[[int, str], None]
     ) -> None:
-        """``said`` is called with the local rank and each line that a trainer prints."""
+        """``on_line`` is called with the local rank and each line that a trainer prints."""
         self.command = command
         self._environ = dict(environ)
-        self._said = said
+        self._on_line = on_line
         self._lock = threading.Lock()
         self._warm: list[_Waiting] = []
         self._cannot_wait = False
@@ -221,7 +221,7 @@ class Trainers:
             for _ in range(self.command.processes - len(self._warm)):
                 try:
                     self._warm.append(self._waiting())
-                except OSError as error:  # who starts trainers hears of it
+                except OSError as error:  # reported by the one that starts trainers
                     log.warning("no trainer can be started beforehand: %s", error)
                     self._cannot_wait = True
                     return
@@ -321,7 +321,7 @@ class Trainers:
         with source:
             for text in lines_of(source):
                 trainer.last = [*trainer.last[1 - _LAST_LINES :], text]
-                self._said(trainer.local_rank, text)
+                self._on_line(trainer.local_rank, text)
 
     def ended(self) -> int | None:
         """The worst exit code if all have ended, or one has failed; else None."""

@@ -115,7 +115,7 @@ def main() -> None:
     gc.freeze()
     tells = int(sys.argv[1])
     point("warm.loaded")
-    # It was told before it was ready, and nobody waits for the word
+    # The order came before it was ready, and no one waits for its answer
     with suppress(BrokenPipeError):
         os.write(tells, READY)
     os.close(tells)

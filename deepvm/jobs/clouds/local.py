@@ -116,7 +116,7 @@ class LocalCloud:
             words = [*self.words(record, start.job), *first]
             write_json(place / MACHINE, {"launched_s": launched_s})
             point("local.before-launch")
-            # Nobody's child: it outlives this process, which need not wait for it.
+            # It has no parent: it outlives this process, which need not wait for it.
             begin = 'log=$1; shift; "$@" >>"$log" 2>&1 & echo $!'
             started = subprocess.run(
                 ["/bin/sh", "-c", begin, "sh", str(place / LOG), *words],

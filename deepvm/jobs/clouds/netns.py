@@ -93,8 +93,8 @@ class NetnsCloud(LocalCloud):
             )
         except subprocess.SubprocessError as error:
             _remove(space)
-            said = (getattr(error, "stderr", b"") or b"").decode(errors="replace").strip()
-            raise RefusedError(f"no network namespace could be made: {said or error}") from None
+            output = (getattr(error, "stderr", b"") or b"").decode(errors="replace").strip()
+            raise RefusedError(f"no network namespace could be made: {output or error}") from None
         return ["ip", "netns", "exec", space, *jail()]
 
     def release(self, job: str, machine: str) -> None:

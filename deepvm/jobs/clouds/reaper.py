@@ -1,6 +1,6 @@
 """The parent of a local machine where ``unshare`` is refused: ends its processes with it.
 
-It starts the words behind its name, waits for their end, ends whatever they have left, and ends
+It starts the words after its name, waits for their end, ends all that they have left, and ends
 itself. The machine's first process does the same if the keeper is killed, so that nothing is left
 unless both are killed at once.
 """

@@ -329,8 +329,8 @@ class SshCloud:
             reach = own.reach
             # Standard input, as a command's words can be seen by everybody there.
             words = reach.reach(host, [reach.python, "-c", _bootstrap()])
-            said = json.dumps(order).encode() + b"\n"
-            out, err = _run(words, said + behind)
+            line = json.dumps(order).encode() + b"\n"
+            out, err = _run(words, line + behind)
         except (OSError, subprocess.SubprocessError, RequestError) as error:
             self._deaf[host.name] = time.monotonic()
             why = (
@@ -352,7 +352,7 @@ class SshCloud:
         self._deaf[host.name] = time.monotonic()
         last = [line for line in err.decode("utf-8", "replace").splitlines() if line.strip()][-1:]
         raise UnknownError(
-            f"{host.name} does not answer: {last[0][:300] if last else 'it said nothing'}"
+            f"{host.name} does not answer: {last[0][:300] if last else 'it printed nothing'}"
         )
 
 

@@ -131,7 +131,7 @@ def _towards(controller: str) -> str:
 
 
 def _tell(job: Path, controller: str, *, made: bool = False) -> None:
-    """Have agents know where the controller is now: one that was killed goes on at another port."""
+    """Have agents know where the controller is: one that was killed continues at another port."""
     if made:
         job.mkdir(parents=True, exist_ok=True)
     file = job / "controller"

@@ -20,7 +20,7 @@ _BODY_S = 30.0
 
 
 class BusyError(DeepVMError):
-    """What was said is not written down; it must be said again."""
+    """The message is not recorded; it must be sent again."""
 
 
 MESSAGES = ("job", "code", "beat", "report", "schedule", "command")

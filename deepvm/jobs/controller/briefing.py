@@ -51,7 +51,7 @@ class HeartbeatResponder:
     def splits(self, orders: Decisions) -> bool:
         """Whether some machines have a rendezvous that others will not get; asked once.
 
-        A controller before this one has told them, and did not record it.
+        An earlier controller has sent them, and did not record it.
         """
         generation = orders.generation
         if (
@@ -85,7 +85,7 @@ class HeartbeatResponder:
             return "serving"
         return f"{nonce[:8]} {orders.shutdown:d} {orders.generation} {asked_s} {number}"
 
-    def told(self, orders: Decisions, nonce: str, world: JobState) -> JsonDict:
+    def response(self, orders: Decisions, nonce: str, world: JobState) -> JsonDict:
         found: JsonDict = {
             "digest": self.digest(orders, nonce),
             "shutdown": orders.shutdown,

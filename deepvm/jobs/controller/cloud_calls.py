@@ -28,7 +28,7 @@ class CloudCalls:
     """For one job and one event loop; unexpected errors are logged with their location."""
 
     def __init__(self, cloud: Cloud, job: str, feed: Callable[[d.Event], None]) -> None:
-        """Call nothing yet; ``feed`` is told what became of each call."""
+        """Call nothing yet; ``feed`` gets the outcome of each call."""
         self._cloud = cloud
         self._job = job
         self._feed = feed

@@ -102,7 +102,7 @@ class Controller:
     def __init__(self, job: ControlledJob, world: JobState, cloud: Cloud, history: History) -> None:
         """Start nothing yet.
 
-        ``told`` is called with each event that is written down. ``kept`` returns once all that is
+        ``on_event`` is called with each recorded event. ``kept`` returns once all that is
         written down is safe wherever else it must be; nothing follows from it before. ``signals``:
         those that interrupt the job. ``keeps``: they end only the controller; machines train on,
         and another controller adopts them.
@@ -115,7 +115,7 @@ class Controller:
         self._clock = clock_of(job.folder, world.now_s)
         self._unwritten_s: float | None = None
         """Since when the history cannot be written."""
-        self.told: Callable[[EventRow], None] = lambda event: None
+        self.on_event: Callable[[EventRow], None] = lambda event: None
         self.kept: Callable[[], Awaitable[None]] = _nowhere_else
         self._receiver = Receiver(job.secret)
         self.signals = StopSignals()
@@ -202,8 +202,8 @@ class Controller:
     def _tell(self, row: EventRow) -> None:
         """Show an event; nothing else depends on whether it can be displayed."""
         try:
-            self.told(row)
-        except Exception as error:  # a terminal that was closed, a pipe that nobody reads
+            self.on_event(row)
+        except Exception as error:  # a terminal that was closed, a pipe without a reader
             log.debug("%s is not shown: %s", row.kind, error)
 
     def _put_off(self, inbox: list[Reported], error: DataError) -> None:
@@ -291,7 +291,7 @@ class Controller:
                 if self._wrong is not None:
                     raise self._wrong
                 last_s, stalled_s = self._clock.now_s(), self._clock.now_s() - last_s - _TICK_S
-                if stalled_s >= _STALL_S:  # nobody was there to hear anybody
+                if stalled_s >= _STALL_S:  # no heartbeat could be received
                     self._forgive(stalled_s)
                 if self._unwritten_s is not None:
                     self._hear()
@@ -480,7 +480,7 @@ class Controller:
         return self._told(orders)
 
     def _told(self, orders: Decisions) -> JsonDict:
-        return self._briefing.told(orders, self.nonce, self.world)
+        return self._briefing.response(orders, self.nonce, self.world)
 
     async def _safe(self) -> None:
         """Wait until what follows cannot be forgotten. Raises BusyError."""

@@ -271,7 +271,7 @@ def _of_generation(
         world = replace(world, peak=max(world.peak, event.done))
     if event.version is not None and event.id == world.members[0]:
         world = hangs.restored(world)
-        # The newest that there is, whatever was heard of: all tiers were looked into
+        # The newest that there is, no matter which was reported: all tiers were looked into
         if world.peak is not None:
             if world.anchors:
                 lasts = min(world.lasts, event.version)

@@ -79,7 +79,7 @@ def _may_be_done(world: JobState, step: int) -> bool:
 
 
 def restored(world: JobState) -> JobState:
-    """With a generation that has said from which version it continues."""
+    """With a generation that has reported from which version it continues."""
     return replace(world, pulse=replace(world.pulse, restored=True))
 
 

@@ -324,7 +324,7 @@ def _cheapest(world: JobState) -> Pool | None:
 
 
 def fixed_rate(world: JobState) -> tuple[float, int]:
-    """$/h whatever the market of the others: anchors, and machines always bought on demand."""
+    """$/h for any market of the others: anchors, and machines always bought on demand."""
     terms = world.terms
     if world.on_demand or not terms.steady:
         steadies = 0

@@ -54,7 +54,7 @@ def rested_after_losses(before: JobState, world: JobState) -> JobState:
 def free_pools(world: JobState, of: Sequence[Pool] | None = None) -> list[Pool]:
     """Pools to ask now, the best first: the available ones, else those that merely rest.
 
-    ``of``: which ones; else those of spot machines, or of all where nothing else is said.
+    ``of``: which ones; else those of spot machines, or of all by default.
     """
     pools = world.pools if of is None else of
     left = {pool for pool, (until_s, _) in world.blocked.items() if until_s > world.now_s}
@@ -85,7 +85,9 @@ def usd_per_useful_hour(world: JobState, pools: Iterable[Pool]) -> dict[Pool, fl
             own[place] = own[place].seen(
                 m.requested_s, m.launched_s, m.ended_s, taken=taken, refused=no
             )
-    known = {pool: own[pool.place].beside(world.priors.get(pool, PoolRecord())) for pool in pools}
+    known = {
+        pool: own[pool.place].with_earlier(world.priors.get(pool, PoolRecord())) for pool in pools
+    }
     return {pool: record.usd_per_useful_hour(pool.usd_per_hour) for pool, record in known.items()}
 
 

@@ -45,7 +45,7 @@ class PoolRecord:
             1.0 + self.preemptions_per_hour * (_LOST_H + self.refusals * _WAIT_H)
         )
 
-    def beside(self, earlier: PoolRecord) -> PoolRecord:
+    def with_earlier(self, earlier: PoolRecord) -> PoolRecord:
         """Add what was looked up earlier, of other machines, as far as it is not stale."""
         stale = self.at_s - earlier.at_s > _FRESH_S
         if stale:

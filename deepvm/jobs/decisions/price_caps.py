@@ -1,7 +1,7 @@
 """Price caps: the most a machine may cost, passed to its cloud so that bills cannot rise.
 
-Only where the user said so, by ``max_price``, which holds for all machines together: a limit that
-nobody asked for would end machines, or keep them from starting, at a price that the user may well
+Only if the user sets ``max_price``, which holds for all machines together: a limit that
+was not asked for would end machines, or keep them from starting, at a price that the user may well
 pay. AWS's own limit of spot machines, the on-demand price, holds in any case.
 
 Each machine's share is in proportion to its price, as in exports: on-demand prices may be other

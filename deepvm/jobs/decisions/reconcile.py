@@ -10,7 +10,7 @@ docs/explain/orchestrator.md):
   that is gone does not;
 - replacements are asked for at a notice, and after a loss when the cloud or a second deadline
   confirms it;
-- whatever is not needed is released, and whatever was asked for has its record first.
+- what is not needed is released, and what is requested has its record first.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class Decisions:
     """An agent's desired state: the answer to each heartbeat, so none is lost with a controller.
 
     Attributes:
-        shutdown: nobody needs the machine any more. serve: keep versions in its memory. generation,
-        members: what to run there, 0 for nothing, and where its ranks are; anything older is
-        killed.
+        shutdown: the machine is not needed any more. serve: keep versions in its memory.
+        generation, members: what to run there, 0 for nothing, and where its ranks are; anything
+        older is killed.
         save: a version is wanted of that generation: save the same step on all ranks, and hold
             until the next orders, or until ``save.limit_s``.
     """
@@ -486,7 +486,7 @@ def _may_last(world: JobState) -> bool:
 
 
 def _done_unheard(world: JobState) -> int:
-    """The last step of a generation nobody can report: extrapolated from its last report."""
+    """The last step of a generation whose machines are gone: extrapolated from its last report."""
     step_s = markets.step_s_of(world)
     ends = [
         min(t for t in (m.silent_s, m.ended_s, m.taken_s, world.now_s) if t is not None)
@@ -553,7 +553,7 @@ def _ended(world: JobState) -> _Step:
 def _adds_nothing(world: JobState) -> bool:
     """Whether the generation has no known step, and its starting checkpoint is durable.
 
-    Nobody knows what scripts do that report no steps: they may react to a save all the same.
+    It is unknown what scripts do that report no steps: they may react to a save all the same.
     """
     return not world.pulse.stepped and world.reached <= world.version <= world.lasts
 

@@ -2,9 +2,9 @@
 
 Each table decides every pair of a state and an event; a pair that is not listed changes nothing,
 because it comes too late or is known already: a heartbeat that was under way when its machine was
-released, a notice that is told twice.
+released, a notice that comes twice.
 
-Agents have none: orders say what should be so now, and an agent makes it so, whatever it did
+Agents have none: orders say what should be so now, and an agent makes it so, no matter what it did
 before.
 """
 
@@ -56,7 +56,7 @@ class MachineEvent(Enum):
     NOTICE = "notice"  # the cloud says when it will take it back
     SILENT = "silent"  # three heartbeats are missing
     OVERDUE = "overdue"  # it has been booting, warming or silent for too long
-    RELEASE = "release"  # nobody needs it any more
+    RELEASE = "release"  # it is not needed any more
     GONE = "gone"  # the cloud says that it has ended
 
 
@@ -84,7 +84,7 @@ class JobEvent(Enum):
     STARTED = "started"  # its trainers run
     SAVE = "save"  # a version is wanted before something else: a notice, a newcomer, the end
     GO_ON = "go-on"  # that version will not come, or nothing waits for it any more
-    BROKEN = "broken"  # its trainers must begin anew: a member is gone, they have failed, or hang
+    BROKEN = "broken"  # its trainers must start again: a member is gone, they have failed, or hang
     TRAINED = "trained"  # all trainers ended well
     CRASHED = "crashed"  # trainers failed, or hang, again and again, and no machine is to blame
     STOP = "stop"  # money, time or the user end it; a version is safe, or cannot be

@@ -2,7 +2,7 @@
 
 Each is paid for, so none waits without end. The clock runs while nothing is trained, or a newcomer
 waits; it stands while a machine says how far its preparation is, which may take hours, and starts
-anew with each generation.
+again with each generation.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _doing(world: JobState, machine: MachineRecord) -> str:
     return world.preparing.get(machine.id, ("", 0.0))[0]
 
 
-# --- nobody was there -----------------------------------------------------------------------------
+# --- a pause of the controller --------------------------------------------------------------------
 
 
 def adopted(world: JobState, now_s: float) -> JobState:

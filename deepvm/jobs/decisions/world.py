@@ -49,7 +49,7 @@ class Pool:
 
     @property
     def place(self) -> tuple[str, str, str]:
-        """What it is, whatever it costs at the moment."""
+        """What it is, without its price of the moment."""
         return self.instance_type, self.zone, self.market
 
 
@@ -64,7 +64,7 @@ class MachineRecord:
         id: the token of the request, and the machine's tag in the cloud.
         trained_s: when its first trainers were ready. taken_s: when the cloud takes it back, by its
             notice.
-        epoch: the newest generation that it was told to run. reported: the newest report of its
+        epoch: the newest generation that it was ordered to run. reported: the newest report of its
             agent that has reported.
     """
 
@@ -157,8 +157,8 @@ class GenerationProgress:
 
     Attributes:
         formed_s: when the generation was formed. since_s: when the newest was. Both None before the
-        first generation. restored, stepped: whether it has said from which version it continues,
-        and made a step.
+        first generation. restored, stepped: whether it has reported from which version it
+        continues, and made a step.
         longest_s: the longest time between two steps of the job, with all that came between them.
         hangs, version: how often training restarted because it hung, and since which safe version.
         hung_s, why: when it last did, and what was seen.
@@ -301,8 +301,8 @@ class JobState:
         machines: by id, in the order of their requests.
         generation: the newest; 0 before the first. members: its machines, in the order of their
             ranks. anchors: those that keep its versions, in the order of their parts.
-        formed: whether its trainers were told to start, and not to stop since. started: where they
-            run.
+        formed: whether its trainers were ordered to start, and not to stop since. started: where
+            they run.
         exits: the worst exit code of the trainers on each machine where all have ended.
         suspected_s: since when an exit is looked into. crashed_at, crashes: the last step before
             trainers failed for no reason that is known, and how often they have without getting
@@ -312,13 +312,13 @@ class JobState:
             which trainers may still say so.
         version: the newest that is safe. reached: the last step of this generation that is known,
             reached_s: when it was, None where training stands still, or if unknown. peak: that of
-            those before it, until it is known from which version this one goes on.
+            those before it, until it is known from which version this one continues.
         lasts: the newest version that is known to survive the loss of the anchors, too. lasting_s:
             how long it took from the end of its step until then, 0 if unknown. pending: the newest
             that is on its way to where it does, 0 if none is. alone: why the newest will not get
             there, else empty.
         pools: where machines are asked for, the best first when the job was submitted. priors: what
-            the history said of them then. blocked: until when a pool is left alone, and how often
+            the history knew of them then. blocked: until when a pool is left alone, and how often
             it refused in a row. idle_s, idled_s: since when machines wait, None if none does or one
             prepares; and for how long they had before (:mod:`deepvm.jobs.decisions.waiting`).
         facts: what is known of steps, versions and lives.

@@ -22,7 +22,7 @@ class HeadState:
 
     Attributes:
         number: its number. asked_s: when it was asked for. here: this computer is it.
-        launched, refused: what the cloud has said to that, if it is known.
+        launched, refused: the cloud's answer to that, if it is known.
         begun: its controller has written the mirror. heard_s: when it last had, as far as is known.
         read: whether the mirror could be read the last time. tag: of that mirror. nonce: of its
             controller.

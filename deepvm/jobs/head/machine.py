@@ -19,7 +19,7 @@ from deepvm.jobs.head.mirror_keeper import PULSE, StateReplicator
 from deepvm.jobs.history.history import History
 
 CRASHES = "controller.log"
-"""What the controller has said, if it has ended with an error: an object for the user to read."""
+"""The controller's output, if it has ended with an error: an object for the user to read."""
 _PAUSE_S = 2.0
 _MOST_PAUSE_S = 15.0
 _STEADY_S, _GIVE_UP_S = 60.0, 1800.0
@@ -148,7 +148,7 @@ class HeadMachine:
                 return False
 
     def _pulse(self) -> int | None:
-        """When the controller's loop has turned last; None: it has not begun, or is over."""
+        """When the controller's loop has turned last; None: it has not started, or is over."""
         try:
             return (self._folder / PULSE).stat().st_mtime_ns
         except OSError:
@@ -159,9 +159,9 @@ class HeadMachine:
         try:
             with (self._folder / CRASHES).open("rb") as file:
                 file.seek(max(file.seek(0, os.SEEK_END) - _TAIL, 0))
-                said = file.read()
-            log.warning("the controller has ended: %s", said[-300:].decode("utf-8", "replace"))
-            self._objects.put(CRASHES, said)
+                output = file.read()
+            log.warning("the controller has ended: %s", output[-300:].decode("utf-8", "replace"))
+            self._objects.put(CRASHES, output)
         except (RefusedError, UnknownError, OSError) as error:
             log.warning("%s", error)
 

@@ -225,7 +225,7 @@ class StateReplicator:
                         each.set_result(None)
 
     def _turn(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Say that the loop turns, again and again; whatever the bucket does meanwhile."""
+        """Say that the loop turns, again and again, also while the bucket is slow."""
         with self._change:
             if self._over:
                 return

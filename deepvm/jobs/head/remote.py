@@ -112,11 +112,11 @@ def start(
             if lives_on and job is not None and job.result is None:
                 raise DataError(f"{name} runs the controller of {row.name}, or is about to")
         if resumed is not None:
-            resumed()  # what is wrong with it is said before anything is done
+            resumed()  # its errors come before anything is done
         numbers = [int(name.rpartition("-")[2]) for name in (*lives.alive, *lives.ended)]
         known = state is None or state.launched or state.refused or state.begun
         if state is not None and not known and state.number > max(numbers, default=0):
-            number = state.number  # whatever became of that request, it is the same one again
+            number = state.number  # no matter what became of that request, it is the same one again
         else:
             number = max([0, *numbers, *([state.number] if state else [])]) + 1
         logs = "" if state is None else state.logs
@@ -233,10 +233,10 @@ def _refreshed(row: JobRow, history: History, objects: Objects, state: HeadState
 def refresh_all(
     history: History,
     cloud_of: Callable[[str], Cloud],
-    said: Callable[[str], None],
+    report: Callable[[str], None],
     at_end: AtEnd = lambda row: None,
 ) -> None:
-    """The same for all jobs that have a head; what cannot be read is ``said``."""
+    """The same for all jobs that have a head; what cannot be read is passed to ``report``."""
     for row in history.jobs():
         if is_to_be_read(row):
             try:
@@ -244,7 +244,7 @@ def refresh_all(
                 assert isinstance(cloud, HostsController)
                 refresh(row, history, cloud, at_end=at_end)
             except DeepVMError as error:
-                said(f"{row.name}: what is shown may be old: {error}")
+                report(f"{row.name}: what is shown may be old: {error}")
 
 
 # --- command --------------------------------------------------------------------------------------

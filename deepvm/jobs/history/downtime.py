@@ -1,7 +1,7 @@
 """Downtime of the controller: the computer slept, or it was gone until ``deepvm jobs resume``.
 
-Machines may have trained on, saved and ended meanwhile, or have slept, too; nobody was there to see
-it. A controller writes down for how long nobody was; how many steps were done in that time follows
+Machines may have trained on, saved and ended meanwhile, or have slept, too; no controller saw
+it. The next one records for how long; how many steps were done in that time follows
 from the job's samples.
 """
 
@@ -17,7 +17,7 @@ from deepvm.jobs.history.history import EventRow, Sample
 DOWNTIME = "downtime"
 """The kind of event for controller downtime, and the cause it is counted under."""
 LEAST_S = 5.0
-"""Shorter ones are not told: another controller was started at once, or the computer was busy."""
+"""Shorter ones do not count: another controller was started at once, or the computer was busy."""
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
-"""What could be expected of a job before it began, beside what came out: for the report at its end.
+"""What could be expected of a job before it started, next to what came out: for its final report.
 
 It is what ``deepvm simulate`` says of the job by what was known at its submission: steps, prices,
 policy, the mean life of its machines, and how long earlier machines of their kind took to start.
-Only the time of a step is measured, as nobody knows it before; and where nobody said how many steps
-there are, those of a job that is done. A job that may change its size or its market has no
+Only the time of a step is measured, as it is unknown before; and, where their number is not given,
+the steps of a job that is done. A job that may change its size or its market has no
 forecast: of those the simulator has no like.
 """
 

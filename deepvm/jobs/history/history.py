@@ -406,12 +406,12 @@ class History:
             query = sa.select(_EVENTS.c.job, _EVENTS.c.at_s, _EVENTS.c.facts).where(
                 _EVENTS.c.kind == REBALANCED
             )
-            told = {
+            rebalanced_s = {
                 (job, json.loads(facts).get("id")): at_s
                 for job, at_s, facts in connection.execute(query)
             }
             rows = _dicts(connection, sa.select(_MACHINES))
-        return [{**row, "rebalanced_s": told.get((row["job"], row["id"]))} for row in rows]
+        return [{**row, "rebalanced_s": rebalanced_s.get((row["job"], row["id"]))} for row in rows]
 
     def copy(self, name: str, after: int = 0) -> JsonDict:
         """A job's rows for another history; ``after``: only events with a larger number."""

@@ -117,12 +117,12 @@ def final_document(
 
 def phases_s(events: Events) -> dict[str, float | None]:
     """Mean time of each startup phase: preparation, and a generation's first step."""
-    told: dict[str, list[float]] = {phase: [] for phase in _PHASES}
+    seconds: dict[str, list[float]] = {phase: [] for phase in _PHASES}
     for event in events:
         for phase, (kind, fact) in _PHASES.items():
             if event.kind == kind:
-                told[phase].append(float(event.facts[fact]))
-    return {phase: round(fmean(found), 3) if found else None for phase, found in told.items()}
+                seconds[phase].append(float(event.facts[fact]))
+    return {phase: round(fmean(found), 3) if found else None for phase, found in seconds.items()}
 
 
 def exit_code(world: JobState) -> int | None:

@@ -1,6 +1,6 @@
 """Statistics of pools: lifetimes, missing notices, time to launch.
 
-It takes plain rows, and is told the time. Machines that were preempted on purpose, on clouds that
+It takes plain rows, and the time. Machines that were preempted on purpose, on clouds that
 can, say nothing of the market: they are pools of their own for people, and left out of what is
 planned with.
 """
@@ -100,7 +100,7 @@ def pools_of(machines: Iterable[JsonObject], now_s: float) -> list[PoolHistory]:
 def _pool_of(key: tuple[str, str, str], rows: list[JsonObject], now_s: float) -> PoolHistory:
     taken = [m for m in rows if is_taken(m)]
     waits = sorted(max(m["launched_s"] - m["requested_s"], 0.0) for m in rows)
-    told = [
+    leads_s = [
         m["ended_s"] - m["noticed_s"]
         for m in taken
         if m["noticed_s"] is not None and m["ended_s"] is not None
@@ -113,7 +113,7 @@ def _pool_of(key: tuple[str, str, str], rows: list[JsonObject], now_s: float) ->
         lived_s=sum(lived_s(m, now_s) for m in rows),
         allocation_s=fmean(waits),
         allocations_s=tuple(waits[min(int(q * len(waits)), len(waits) - 1)] for q in _QUANTILES),
-        leads_s=fmean(told) if told else None,
+        leads_s=fmean(leads_s) if leads_s else None,
         newest_s=max(now_s if m["ended_s"] is None else m["ended_s"] for m in rows),
         rebalances=sum(m.get("rebalanced_s") is not None for m in rows),
     )

@@ -1,10 +1,10 @@
 """What all places for backups share; :mod:`deepvm.jobs.agent.backups` opens one.
 
 A backup is what one step's ranks saved, each a file or folder with the checksums of all its files.
-Ranks on different machines see each other's parts here alone: each but rank 0 says that it begins
-before it uploads, or, before a preemption, that it saves nothing. When all parts that were begun
-are whole the backup is sealed with their number, and is visible from then on. Where rank 0 alone
-saved, its part is everybody's; else each rank has its own, or none. Nothing that a generation sends
+Ranks on different machines see each other's parts only here: each but rank 0 says that it starts
+before it uploads, or, before a preemption, that it saves nothing. When all parts that were started
+are whole the backup is sealed with their number, and is visible from then on. Where only rank 0
+saved, its part is that of all; else each rank has its own, or none. Nothing that a generation sends
 becomes visible once a newer one has started.
 """
 
@@ -45,7 +45,7 @@ class Part:
 
 
 class PartStatus(str, Enum):
-    """What a rank says of its part of a backup."""
+    """The state of a rank's part of a backup."""
 
     BEGUN = "begun"
     WHOLE = "whole"

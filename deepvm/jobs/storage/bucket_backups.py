@@ -70,21 +70,21 @@ class BucketBackups:
         self.url = self._bucket.url
         self._ledger = LedgerFile(self._bucket, f"{self._bucket.prefix}.ledger", self._all_there)
         self._lock = threading.Lock()
-        self._begun: int | None = None
+        self._generation: int | None = None
         self._cleared = False
 
     def begin(self, epoch: int) -> None:
         with self._lock:
-            if epoch != self._begun:
+            if epoch != self._generation:
                 self._ledger.begin(epoch)
-                self._begun = epoch
+                self._generation = epoch
 
-    def say(self, part: Part, word: PartStatus) -> bool:
-        """See :class:`FolderBackups`; the word first: who seals looks for it afterwards."""
+    def set_status(self, part: Part, status: PartStatus) -> bool:
+        """See :class:`FolderBackups`; the status first: who seals looks for it afterwards."""
         self.begin(part.epoch)
-        key = f"{self._bucket.prefix}{name_of(part)}/rank-{part.rank}.{word.value}"
+        key = f"{self._bucket.prefix}{name_of(part)}/rank-{part.rank}.{status.value}"
         self._put(key, b"")
-        return word is PartStatus.BEGUN and self._unseal(name_of(part), part.epoch)
+        return status is PartStatus.BEGUN and self._unseal(name_of(part), part.epoch)
 
     def _put(self, key: str, data: bytes) -> None:
         with self._bucket.errors(f"write {key}"):
@@ -96,7 +96,7 @@ class BucketBackups:
             self._ledger.drop(seals, epoch)
         return bool(seals)
 
-    def said(self, part: Part) -> Mapping[int, PartStatus]:
+    def statuses(self, part: Part) -> Mapping[int, PartStatus]:
         place = f"{self._bucket.prefix}{name_of(part)}/"
         found = dict[int, PartStatus]()
         with self._bucket.errors(f"list {place}"):

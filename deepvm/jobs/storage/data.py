@@ -30,7 +30,7 @@ _PIECE = 4 << 20
 _SPARE = 64 << 20
 """Bytes of the disk that data leave free."""
 
-Said = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,10 @@ class Item:
         return self.name or "data"
 
 
-def have_data(wanted: JsonObject, folder: Path, said: Said, endpoint: str = "") -> None:
+def have_data(wanted: JsonObject, folder: Path, report: Report, endpoint: str = "") -> None:
     """Have each of a job's data below ``folder`` by its name.
 
-    ``said`` is called with lines of progress.
+    ``report`` is called with lines of progress.
 
     Raises DataError: one of them is not there, or not whole; it says why, and what to do.
     """
@@ -62,7 +62,7 @@ def have_data(wanted: JsonObject, folder: Path, said: Said, endpoint: str = "") 
             if isinstance(where, Mapping):
                 _mount(Path(where["mount"]), target)
             elif not target.exists():
-                _fetch(name, source_of(where, endpoint), target, said)
+                _fetch(name, source_of(where, endpoint), target, report)
         except (CheckpointError, DataError) as error:
             raise DataError(f"{name}: {error}") from error
         except OSError as error:
@@ -100,7 +100,7 @@ _CURES = {
 }
 
 
-def _fetch(name: str, source: Source, target: Path, said: Said) -> None:
+def _fetch(name: str, source: Source, target: Path, report: Report) -> None:
     items = source.items()
     if not items:
         raise DataError(
@@ -124,7 +124,7 @@ def _fetch(name: str, source: Source, target: Path, said: Said) -> None:
     def say() -> None:
         # A large file takes a while: count what there is of it
         here = sum(item.size for item in whole) + sum(max(_size(p), 0) for p in tuple(coming))
-        said(
+        report(
             f"data {name}: {format_bytes(here)} of {total}, {len(whole)} of {len(items)} files of"
             f" {source.url}"
         )

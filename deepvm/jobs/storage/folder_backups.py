@@ -51,8 +51,8 @@ class FolderBackups:
         self._root.mkdir(parents=True, exist_ok=True)
         self._epochs.begin(epoch)
 
-    def say(self, part: Part, word: PartStatus) -> bool:
-        """Tell the other ranks; a backup that a rank begins to save is not sealed any more.
+    def set_status(self, part: Part, status: PartStatus) -> bool:
+        """Tell the other ranks; a backup that a rank starts to save is not sealed any more.
 
         Returns whether it was.
 
@@ -62,15 +62,15 @@ class FolderBackups:
         folder = self._root / name_of(part)
         with self._epochs.current(part.epoch):
             folder.mkdir(exist_ok=True)
-            (folder / f"rank-{part.rank}.{word.value}").touch()
-            sealed = word is PartStatus.BEGUN and (folder / _SEAL).exists()
+            (folder / f"rank-{part.rank}.{status.value}").touch()
+            sealed = status is PartStatus.BEGUN and (folder / _SEAL).exists()
             if sealed:
                 (folder / _SEAL).unlink(missing_ok=True)
                 sync(folder)
         return sealed
 
-    def said(self, part: Part) -> Mapping[int, PartStatus]:
-        """What each rank has said of the same backup, and whose part is whole.
+    def statuses(self, part: Part) -> Mapping[int, PartStatus]:
+        """The status of each rank's part of the same backup.
 
         Raises CheckpointError, OSError.
         """

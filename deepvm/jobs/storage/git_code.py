@@ -125,7 +125,7 @@ def _git(code: GitCode, words: Sequence[str], limit_s: float) -> str:
             secret = place.password or place.username or ""
             why = why.replace(secret, "***") if secret else why
         raise DataError(
-            f"code: {code.shown}: {why}; nobody is asked for a password: use a credential helper,"
+            f"code: {code.shown}: {why}; no password is asked for: use a credential helper,"
             " or an SSH key of an agent, or clone it and name the folder"
         )
     return done.stdout.decode("utf-8", "replace")

@@ -325,7 +325,7 @@ def test_a_rebalance_recommendation_saves_once_and_training_goes_on(
     reached(tmp_path, 5)
     imds.recommend_rebalance()
     code, said = ended(agent)
-    assert code == 0 and said.count("may take this machine back sooner") == 1
+    assert code == 0 and said.count("may preempt this machine sooner") == 1
     assert len((tmp_path / "saved").read_text().split()) == 1 and reached(tmp_path) == 200
 
 

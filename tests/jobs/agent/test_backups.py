@@ -128,14 +128,14 @@ def test_a_rank_that_cannot_begin_is_not_left_out(
     (tmp_path / "r").write_text("0")
     store, there = other._store, threading.Event()
     assert store is not None
-    say = store.say
+    set_status = store.set_status
 
-    def said(part: Part, word: PartStatus) -> bool:
+    def set_if_there(part: Part, status: PartStatus) -> bool:
         if not there.is_set():
             raise OSError("the network is gone")
-        return say(part, word)
+        return set_status(part, status)
 
-    monkeypatch.setattr(store, "say", said)
+    monkeypatch.setattr(store, "set_status", set_if_there)
     path = tmp_path / ("r" if trouble == "no place" else "missing")
     found = other.add(path, Part(5, 1, 1), lambda *_: None, Others(2))
     assert ("the network is gone" if trouble == "no place" else "there is no ") in found["error"]

@@ -143,26 +143,26 @@ def test_ranks_hear_of_each_other(make: Make, tmp_path: Path) -> None:
     one, other, file = make(), make(), tmp_path / "mine"
     file.write_text("1")
     one.save(file, Part(5, 0, 1))
-    assert not other.say(Part(5, 1, 1), PartStatus.BEGUN) and not other.say(
+    assert not other.set_status(Part(5, 1, 1), PartStatus.BEGUN) and not other.set_status(
         Part(5, 2, 1), PartStatus.NOTHING
     )
-    assert one.said(Part(5, 0, 1)) == {
+    assert one.statuses(Part(5, 0, 1)) == {
         0: PartStatus.WHOLE,
         1: PartStatus.BEGUN,
         2: PartStatus.NOTHING,
     }
     other.save(file, Part(5, 1, 1))
-    assert one.said(Part(5, 0, 1)) == {
+    assert one.statuses(Part(5, 0, 1)) == {
         0: PartStatus.WHOLE,
         1: PartStatus.WHOLE,
         2: PartStatus.NOTHING,
     }
     one.seal(Part(5, 0, 1), 2)
-    assert other.say(Part(5, 3, 1), PartStatus.BEGUN), "it was sealed without this rank"
-    assert make().whole() == [] and one.said(Part(5, 0, 1))[3] is PartStatus.BEGUN
+    assert other.set_status(Part(5, 3, 1), PartStatus.BEGUN), "it was sealed without this rank"
+    assert make().whole() == [] and one.statuses(Part(5, 0, 1))[3] is PartStatus.BEGUN
     one.begin(2)
     with pytest.raises(CheckpointError, match="generation 1 is over"):
-        make().say(Part(5, 3, 1), PartStatus.BEGUN)
+        make().set_status(Part(5, 3, 1), PartStatus.BEGUN)
 
 
 def test_what_was_never_sealed_is_swept(make: Make, tmp_path: Path) -> None:
@@ -176,13 +176,13 @@ def test_what_was_never_sealed_is_swept(make: Make, tmp_path: Path) -> None:
     file.write_text("1")
     put(store, file, Part(1, 0, 1))
     for part in (Part(2, 1, 1), Part(4, 0, 1), Part(9, 1, 1)):
-        store.say(part, PartStatus.BEGUN)
+        store.set_status(part, PartStatus.BEGUN)
         store.save(file, part)
     put(store, file, Part(5, 0, 1))
     store.sweep(4, 1)
     store.seal(Part(4, 0, 1), 1)  # it is still under way
     assert [k.step for k in make().whole()] == [5, 4, 1]
-    assert make().said(Part(9, 1, 1)) == {1: PartStatus.WHOLE}
+    assert make().statuses(Part(9, 1, 1)) == {1: PartStatus.WHOLE}
     store.seal(Part(9, 1, 1), 1)
     assert [k.step for k in make().whole()] == [9, 5, 4, 1]
     assert not [name for name in listing() if "000000000002-" in name]

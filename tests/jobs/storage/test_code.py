@@ -149,7 +149,7 @@ def test_a_server_that_asks_for_a_password_is_not_answered(
     Thread(target=server.serve_forever, daemon=True).start()
     monkeypatch.setattr(git_code, "_ASK_S", 20.0)
     try:
-        with pytest.raises(DataError, match="nobody is asked for a password"):
+        with pytest.raises(DataError, match="no password is asked for"):
             fetch_code(
                 GitCode(f"http://127.0.0.1:{server.server_port}/it", "main"), tmp_path / "code"
             )

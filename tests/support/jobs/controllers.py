@@ -95,7 +95,7 @@ def control(folder: Path, secret: str, machines: int) -> None:
     }
     controller = Controller(ControlledJob(JOB, folder, secret, spec), world, cloud, history)  # type: ignore[arg-type]
     if (folder / "blind").exists():
-        controller.told = _fail
+        controller.on_event = _fail
     asyncio.run(controller.run())
 
 

@@ -177,7 +177,7 @@ class Ec2Cloud:
 
     def request(self, record: MachineRecord, start: Start) -> Launch:
         self._controlled.add(start.job)
-        # Whatever became of an earlier request of this name: it counts.
+        # An earlier request of this name counts, no matter what became of it.
         there = self._instances(start.job)
         known = kept(there).get(record.id)
         if known is not None:

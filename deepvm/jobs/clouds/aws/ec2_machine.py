@@ -19,7 +19,7 @@ from deepvm.jobs.wire import FAR_BEAT_S
 
 _LOOK_S = 1.0
 _REFRESH_S = 5.0
-_UNHEARD_S = 1800.0
+_NO_CONTROLLER_S = 1800.0
 _WATCHDOG_MIN = 30
 PUT_OFF_S = 300.0
 MACHINE_TAG = "deepvm:machine"
@@ -55,9 +55,9 @@ def main() -> None:
     while agent.poll() is None:
         time.sleep(_LOOK_S)
         now_s = time.monotonic()
-        # Until an agent has found its controller, it waits for ever; the token is what it is told
+        # Until an agent has found its controller, it waits for ever; the token is what it gets
         # first.
-        if now_s - began_s > _UNHEARD_S and not (here / "agent" / "token").exists():
+        if now_s - began_s > _NO_CONTROLLER_S and not (here / "agent" / "token").exists():
             agent.kill()
         if now_s - refreshed_s > _REFRESH_S:
             refreshed_s = now_s

@@ -165,8 +165,8 @@ def refusal(pool: Pool, codes: Iterable[str], most_usd_per_hour: float | None = 
             f" {limit} $/h"
         )
     found = dict.fromkeys(code for code in codes if code) or {none: None}
-    said = "; ".join(f"{_MEANT[code]} ({code})" if code in _MEANT else code for code in found)
-    return f"{pool.instance_type} in {pool.zone}, {pool.market}: {said}"
+    reasons = "; ".join(f"{_MEANT[code]} ({code})" if code in _MEANT else code for code in found)
+    return f"{pool.instance_type} in {pool.zone}, {pool.market}: {reasons}"
 
 
 ALIVE = ("pending", "running", "stopping", "stopped")

@@ -10,7 +10,7 @@ Their user data runs ``python -m deepvm.jobs.clouds.aws.meeting --job JOB``:
   whether it is this one;
 - ``fetch``: reads the code from a bucket.
 
-What is told is written into the file that the command line names last.
+What comes is written into the file that the command line names last.
 
 Parameters that an earlier cluster has left do no harm: an address counts only if something answers
 there.
@@ -162,15 +162,15 @@ class Rendezvous:
             time.sleep(self._look_s)
 
     def _patiently(self, ask: Callable[[], _T]) -> _T:
-        said = ""
+        reported = ""
         while True:
             try:
                 return ask()
             except (CloudError, OSError, ValueError, LookupError) as error:
                 # A permission that is missing looks like a role that is not known yet
-                if str(error) != said:
-                    said = str(error)
-                    log.warning("%s: %s; trying again", self._path, said)
+                if str(error) != reported:
+                    reported = str(error)
+                    log.warning("%s: %s; trying again", self._path, reported)
                 if time.monotonic() > self._end_s:
                     sys.exit(f"after {self._wait_s:.0f} s: {self._path}: {error}")
                 time.sleep(self._look_s)

@@ -58,7 +58,7 @@ class S3Objects:
             **condition,
         )
         if found in _CHANGED:
-            raise ChangedError(f"{self._prefix}{key} was written by somebody else")
+            raise ChangedError(f"{self._prefix}{key} was written by another process")
         return str(found["ETag"])
 
     def keys(self, prefix: str, after: str = "") -> list[str]:
