@@ -58,7 +58,7 @@ def check(
         )
     _whole("slots", slots, 1, "2 overlap one version with the next")
     _whole("keep", keep, 0, "0 keeps all")
-    _whole("keep_every", keep_every, 0, "0 keeps none beside the newest")
+    _whole("keep_every", keep_every, 0, "0 keeps none besides the newest")
     for place in journals(journal):
         if not (isinstance(place, (str, os.PathLike)) or callable(place)):
             raise RequestError(

@@ -232,7 +232,7 @@ class Boundaries:
         handles = [asked] if asked is not None else []
         if self._due is not None:
             self._due = None
-            handles.append(self._requests.begun())
+            handles.append(self._requests.take_handle())
         for handle in handles:
             handle.version = self._version
             handle.failed(CheckpointError(problem))
@@ -255,7 +255,7 @@ class Boundaries:
             if same and last is not None and (last.best or not best):
                 return last
             if self._due is not None:  # this is the version that was due
-                self._due, request = None, self._requests.begun()
+                self._due, request = None, self._requests.take_handle()
                 handle = handle or request
             self._warn_of_gradients()
             handle = snapshots.begin(
@@ -406,7 +406,7 @@ class Boundaries:
     def _begin(
         self, deadline: float | None, scheduled: ScheduledSave | None, at_boundary: bool = False
     ) -> None:
-        handle = self._requests.begun()
+        handle = self._requests.take_handle()
         handle = self._snapshotter.begin(
             self._version, 0.0, handle=handle, deadline=deadline, at_boundary=at_boundary
         )
@@ -455,7 +455,7 @@ class Boundaries:
         if self._changed:
             reason = "the state was changed since"
         log.warning("version %d was due and is not saved: %s", self._version, reason)
-        self._requests.begun().failed(
+        self._requests.take_handle().failed(
             CheckpointError(f"version {self._version} was not saved: {reason}")
         )
 
@@ -564,7 +564,7 @@ class Boundaries:
                 ):
                     limit_s = scheduled.limit_ms / 1000
                     handle = snapshots.begin(
-                        self._number, 0.0, handle=self._requests.begun(), deadline=limit_s
+                        self._number, 0.0, handle=self._requests.take_handle(), deadline=limit_s
                     )
                 agent.started(handle, scheduled)
         self._send()

@@ -76,7 +76,7 @@ class Checkpointer(Boundaries):
                 of ranks resumes from it.
             optimizer: any optimizer of its parameters; of several, the one that steps last in an
                 iteration.
-            extra: by name, whatever else has ``state_dict`` and ``load_state_dict``: schedulers,
+            extra: by name, other objects with ``state_dict`` and ``load_state_dict``: schedulers,
                 GradScaler, samplers, other optimizers. Samplers and iterables are read right after
                 the step, on each rank; everything else before the next forward, once for all ranks.
             tiers: where versions go: ``file:///folder``, ``tcp://host:port`` (several nodes share

@@ -80,7 +80,7 @@ class _OpenTiers:
         self._lock = threading.Lock()
         self._open: dict[tuple[str, str], tuple[str, Tier]] = {}
         self.attempts = 0
-        self.begun: deque[str] = deque(maxlen=100)
+        self.started: deque[str] = deque(maxlen=100)
         """Tickets of the newest saves: a planner with a cached plan reuses its ticket."""
         self.spent: list[str] = []
         """Rank 0's: keys of the save before in the store."""
@@ -178,10 +178,10 @@ class TierWriter(FolderWriter):
         Raises CheckpointError, RequestError.
         """
         ticket = plan.storage_data
-        if not isinstance(ticket, _Ticket) or ticket.exchange in _OPEN_TIERS.begun:
+        if not isinstance(ticket, _Ticket) or ticket.exchange in _OPEN_TIERS.started:
             allowed = "a planner that makes a new plan for each save, without enable_plan_caching"
             raise RequestError("planner", type(planner).__name__, allowed)
-        _OPEN_TIERS.begun.append(ticket.exchange)
+        _OPEN_TIERS.started.append(ticket.exchange)
         if self._sending is not None:
             self._sending.give_up("another save has started")
         try:

@@ -1,4 +1,4 @@
-"""Events of versions for TensorBoard, or for whatever else a training logs to.
+"""Events of versions for TensorBoard, or another logger.
 
 ``Checkpointer(journal=...)`` takes the name of a file, a function of this kind, or several of both.
 Functions are called by a thread of their own: however long one takes, the training does not wait,

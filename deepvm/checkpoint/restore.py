@@ -298,7 +298,7 @@ def _candidates(tiers: Sequence[Tier], job: str) -> list[tuple[CommitRecord, int
             f"{silent[0]}; a version may be there, so this training run does not start over"
         )
     for problem in silent:
-        log.warning("a newer version may exist where nobody answers: %s", problem)
+        log.warning("a newer version may exist where no tier answers: %s", problem)
     return sorted(found, key=lambda pair: -pair[0].version)
 
 

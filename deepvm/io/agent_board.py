@@ -168,7 +168,7 @@ class Board:
         place = (_PEERS_RING_AT if by_peers else _RING_AT) + step % _RING * _ENTRY_WORDS
         words = self.words
         words[place + 1], words[place + 2], words[place + 3] = save
-        words[place] = step  # last, and never taken back: ranks may be reading
+        words[place] = step  # last, and never undone: ranks may be reading
 
     def scheduled(self, step: int) -> ScheduledSave | None:
         """The save at the end of a step, if any."""

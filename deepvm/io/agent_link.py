@@ -84,7 +84,7 @@ class AgentLink:
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self._reader: Any = None
-        self._told: queue.SimpleQueue[Mapping[str, Any] | None] = queue.SimpleQueue()
+        self._messages: queue.SimpleQueue[Mapping[str, Any] | None] = queue.SimpleQueue()
         self._teller: threading.Thread | None = None
 
     @classmethod
@@ -113,7 +113,7 @@ class AgentLink:
             )
         except (OSError, ValueError) as error:
             log.warning(
-                "the agent at %s cannot be used: %s; nobody saves before a preemption",
+                "the agent at %s cannot be used: %s; nothing is saved before a preemption",
                 folder,
                 error,
             )
@@ -291,10 +291,10 @@ class AgentLink:
                     target=self._tell_all, name="deepvm-agent", daemon=True
                 )
                 self._teller.start()
-        self._told.put(message)
+        self._messages.put(message)
 
     def _tell_all(self) -> None:
-        for message in iter(self._told.get, None):
+        for message in iter(self._messages.get, None):
             self.ask(message)
 
     def _connect(self) -> None:
@@ -318,7 +318,7 @@ class AgentLink:
     def close(self) -> None:
         """Send what is left to tell, and close all; twice is harmless."""
         if self._teller is not None:
-            self._told.put(None)
+            self._messages.put(None)
             self._teller.join(_LAST_S)
             self._teller = None
         if self._peers is not None:

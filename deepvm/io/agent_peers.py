@@ -1,9 +1,9 @@
 """Trainers on several machines link agents without a controller, by torch.distributed's store.
 
 It serves agents that have no controller, and those whose controller is dead or cut off. Whichever
-agent hears of a preemption, its first trainer writes the wish into the store; the trainer of rank 0
-finds it, and has the step after next marked on every machine's board before it takes part in it
-(:mod:`deepvm.io.agent_board`). Threads look into the store now and then, and seldom while a
+agent receives a preemption notice, its first trainer writes the request into the store; the trainer
+of rank 0 finds it, and has the step after next marked on every machine's board before it takes part
+in it (:mod:`deepvm.io.agent_board`). Threads look into the store now and then, and seldom while a
 controller answers; a step costs nothing.
 """
 
@@ -83,16 +83,19 @@ class Peers:
             self._await_ranks()
             self._saves += 1
             store.set(f"save/{self._saves}", json.dumps([step, *save.for_others()]))
-        except (RuntimeError, OSError) as error:  # nobody has it: rank 0 must not save alone
+        except (
+            RuntimeError,
+            OSError,
+        ) as error:  # no rank has it: rank 0 must not save without them
             log.warning("the ranks' store cannot be used: %s; step %d is not saved", error, step)
             return
         until_s = time.monotonic() + _ACK_S
         try:
             others = store.add("boards", 0) - 1
             while store.add(f"seen/{self._saves}", 0) < others:
-                # Who does not answer trains no more, and nobody continues without it
+                # A machine that does not answer trains no more, and none continues without it
                 if time.monotonic() > until_s:
-                    log.warning("not all machines have heard that step %d is to be saved", step)
+                    log.warning("not all machines know that step %d is to be saved", step)
                     break
                 time.sleep(_ACK_LOOK_S)
         except (RuntimeError, OSError) as error:

@@ -1,4 +1,4 @@
-"""A TCP port to listen at, for programs that must be told one beforehand."""
+"""A TCP port to listen at, for programs that need to know it beforehand."""
 
 from __future__ import annotations
 

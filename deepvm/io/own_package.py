@@ -59,10 +59,10 @@ def own_package() -> OwnPackage:
         found = metadata.distribution(_NAME)
     except metadata.PackageNotFoundError:
         return OwnPackage("", str(Path(__file__).parents[2]))
-    told = found.read_text("direct_url.json")
-    if told is None:  # of an index, whose releases have names
+    text = found.read_text("direct_url.json")
+    if text is None:  # of an index, whose releases have names
         return OwnPackage(f"=={found.version}")
-    origin = json.loads(told)
+    origin = json.loads(text)
     place = str(origin.get("url", ""))
     if url := _url(origin):
         return OwnPackage(f"@{url}", place)

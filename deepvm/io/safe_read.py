@@ -1,4 +1,4 @@
-"""Read files that users name, whatever they turn out to be; never blocks on a pipe or a device."""
+"""Read files that users name, of any kind; never blocks on a pipe or a device."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from deepvm.lab.records import CONFIG, ENVIRONMENT, RUNS, SUPERVISOR, Records, r
 from deepvm.lab.results import suites_of
 from deepvm.lab.running.manifest import NAME, Row, RunState, key_of, read_manifest, read_planned
 
-NOT_RUN = "not run yet; 'deepvm lab run' goes on with what is missing"
+NOT_RUN = "not run yet; 'deepvm lab run' continues with what is missing"
 
 
 class GateFailure(NamedTuple):

@@ -1,4 +1,4 @@
-"""The files that a run leaves behind: whole lines of JSON, whatever is killed when.
+"""The files that a run leaves behind: whole lines of JSON, even if a process is killed.
 
 A line is one write to a file that is open for appending, so it survives the process; only a machine
 that fails can tear the last one, and readers accept that and nothing else.

@@ -101,7 +101,7 @@ CONTROLS: Mapping[str, Control] = {
         strikes=(FaultInjection("kill", 0),),
     ),
     "orphan": Control(
-        "a process that is given up goes on writing",
+        "a process that is given up continues to write",
         "leftovers",
         world=1,
         strikes=(FaultInjection("kill", 21),),
@@ -111,7 +111,9 @@ CONTROLS: Mapping[str, Control] = {
         "stories",
         strikes=(FaultInjection("kill", 39, target="write"),),
     ),
-    "never-restores": Control("an attempt begins anew, though there are checkpoints", "stories"),
+    "never-restores": Control(
+        "an attempt starts from step 0, though there are checkpoints", "stories"
+    ),
     "lost-record": Control("the log of checkpoints is not there", "artefacts", spoil=_lose),
 }
 

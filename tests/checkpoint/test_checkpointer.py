@@ -199,7 +199,7 @@ def test_where_nobody_answers_a_run_does_not_begin_anew(
         optimizer.step()
         saver.save(block=True)
         assert saver.restore_latest() == 1  # better than nothing, and the log says so
-        assert "a newer version may exist where nobody answers" in caplog.text
+        assert "a newer version may exist where no tier answers" in caplog.text
 
 
 def test_training_does_not_wait_for_a_slow_tier_but_skips() -> None:

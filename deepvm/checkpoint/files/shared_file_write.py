@@ -82,7 +82,7 @@ def put_part(folder: VersionFolder, shard: Shard, session: str, limit_s: float =
             point("shared-file.before-commit")
             folder.adopt(hidden, _complete(hidden, shard, parts))
     finally:
-        # Either the file was renamed, or this rank gives the version up: nobody else would remove
+        # Either the file was renamed, or this rank gives the version up: no other rank would remove
         # these. Only rank 0 removes a refusal, once it has seen it.
         discard(hidden)
         for rank, part in enumerate(parts):

@@ -197,7 +197,7 @@ class VersionFolder:
                 self._sync("replaced")
             except BaseException:
                 if not replaces:
-                    self._take_back(target)
+                    self._remove_unsafe(target)
                 raise
 
     def _promote(self, upcoming: Path, target: Path, manifest: Callable[[], CommitRecord]) -> None:
@@ -209,8 +209,8 @@ class VersionFolder:
             except DamagedError:
                 self._commit(record_of(target), manifest())
 
-    def _take_back(self, target: Path) -> None:
-        """Remove a version that may not last: its writer is told that it is not there."""
+    def _remove_unsafe(self, target: Path) -> None:
+        """Remove a version that may not last: its writer gets an error."""
         for record in (upcoming_of(target), record_of(target)):
             with contextlib.suppress(OSError):
                 self._withdraw(record)

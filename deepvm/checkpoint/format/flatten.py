@@ -219,7 +219,7 @@ def _problem(tensor: torch.Tensor) -> tuple[str, str] | None:
     if tensor.is_quantized:
         return (
             str(tensor.dtype),
-            ".int_repr() with scale and zero point beside it, or .dequantize()",
+            ".int_repr() with scale and zero point next to it, or .dequantize()",
         )
     if tensor._is_zerotensor():
         return "a tensor of zeros without memory", "torch.zeros(...) makes one of it"

@@ -1,6 +1,6 @@
 """The commit record: a small JSON file next to each version.
 
-A version without one is not complete, whatever its bytes.
+A version without one is not complete, even with all its bytes.
 
 ``torch.load`` and safetensors accept flipped bits silently; these checksums are verified before
 anything is loaded.

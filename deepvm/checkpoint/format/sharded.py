@@ -84,7 +84,7 @@ class Region(NamedTuple):
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
-"""Types that are surely not sharded: most tensors, told at a glance."""
+"""Types that are surely not sharded: most tensors, recognized at a glance."""
 
 
 def is_sharded(tensor: Any) -> bool:
@@ -102,7 +102,7 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
 
 def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage:
     """The memory of this rank behind a tensor."""
-    # Training stalls for thousands of these calls: most tensors are told by one look.
+    # Training stalls for thousands of these calls: one look recognizes most tensors.
     if type(tensor) in _PLAIN:
         return tensor.untyped_storage()
     return local(tensor).untyped_storage()

@@ -246,13 +246,13 @@ def _continue(trainer: Any, first: int, batch: int) -> None:
     """Make the Trainer skip finished epochs and, in the next one, finished batches."""
     run = trainer._run_epoch
     handler = trainer.callback_handler
-    begun = 0
+    started = 0
     begin = handler.on_epoch_begin
 
     def on_epoch_begin(args: Any, state: Any, control: Any) -> Any:
-        nonlocal begun
-        begun += 1
-        if begun <= first:  # it is over: its callbacks have seen it
+        nonlocal started
+        started += 1
+        if started <= first:  # it is over: its callbacks have seen it
             return control
         del handler.on_epoch_begin
         return begin(args, state, control)

@@ -74,7 +74,7 @@ class GeneratorStates(NamedTuple):
 
 
 def generators_of(loader: DataLoader[Any]) -> list[torch.Generator]:
-    """The generators that the loader and its samplers, in whatever they are wrapped, draw from."""
+    """The generators that the loader and its samplers, however they are wrapped, draw from."""
     found: list[torch.Generator] = []
     for _, sampler in _samplers("", loader):
         generator = getattr(sampler, "generator", None)

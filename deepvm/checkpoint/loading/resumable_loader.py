@@ -65,8 +65,8 @@ class ResumableLoader:
 
     A resumed pass has the samples that were left of it, in the same order, each once; random
     changes of samples (augmentation) are the same, in workers too; and random states are those of
-    the version when the first batch is there, whatever a loader draws on its way, so dropout goes
-    on as it would have.
+    the version when the first batch is there, no matter what a loader draws on its way, so dropout
+    continues as it would have.
 
     To get there, the sampler is drawn from again, which takes microseconds a batch. A dataset is
     only read where it has no places to skip: what an ``IterableDataset`` yields is read again and
@@ -471,7 +471,7 @@ class ResumableLoader:
         return copy.deepcopy(self._copy.state_dict())  # type: ignore[attr-defined]
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a position with the next ``iter()``.
+        """Continue from a position with the next ``iter()``.
 
         Raises CheckpointError: it is no position of a loader.
         """
@@ -480,7 +480,7 @@ class ResumableLoader:
             batch = int(state_dict["batch"])
             record = unpack(state_dict["record"])
             resume = _Resume.of(batch, record)
-        except Exception as error:  # whatever unpickling raises
+        except Exception as error:  # unpickling may raise anything
             reason = (str(error).splitlines() or [""])[0]
             raise CheckpointError(
                 f"this is no position of a data loader: {type(error).__name__}: {reason}"
@@ -658,7 +658,7 @@ def _nothing() -> None:
 
 
 def _weak(method: Callable[..., None], *first: Any) -> Callable[..., None]:
-    """A call through a weak reference: workers freed with a cycle are never told to end."""
+    """A call through a weak reference: workers freed with a cycle never get an order to end."""
     found = weakref.WeakMethod(method)
 
     def call(*others: Any) -> None:

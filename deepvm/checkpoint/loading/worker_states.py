@@ -119,7 +119,7 @@ class History:
     """Random states of the workers and the checksum of the order, for the newest batches."""
 
     def __init__(self, kept: int) -> None:
-        """``kept``: how many batches can be taken back."""
+        """``kept``: how many batches can be undone."""
         self._kept = kept
         self._states: dict[int, bytes] = {}
         self._crc = self._batch = 0

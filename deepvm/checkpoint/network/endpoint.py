@@ -160,7 +160,7 @@ class MpiEndpoint:
         return self.url
 
     def open(self, limit_s: float) -> socket.socket:
-        """Connect; only using the socket shows whether anybody serves there. Raises OSError."""
+        """Connect; only using the socket shows whether a node serves there. Raises OSError."""
         return carrier().connect(self.rank)
 
     def listen(self, *, secure: bool = False) -> MpiListener:

@@ -306,7 +306,7 @@ class MpiTransport:
                 return False
             self._handle(self.status.Get_source(), *_MESSAGE.unpack(self._control))
         except self._mpi.Exception as error:
-            # A receive from anybody is held up by each death until that is acknowledged (ULFM).
+            # A receive from any rank is held up by each death until that is acknowledged (ULFM).
             failed = self.comm.Get_failed()
             ranks = self._mpi.Group.Translate_ranks(failed, None, self.comm.Get_group())
             self._gone |= {int(rank) for rank in ranks}

@@ -40,7 +40,7 @@ _ROLES = ("sender", "reader", "status")
 
 
 class Connection:
-    """A peer, in a thread of its own; once it has said ``HELLO`` as one, also a :class:`Sender`."""
+    """A peer, in a thread of its own; once it has sent ``HELLO`` as one, also a :class:`Sender`."""
 
     def __init__(
         self,

@@ -247,7 +247,7 @@ class VersionMemory:
     def _slot(self, here: Job, size: int) -> memoryview | None:
         if (slot := self.pool.reuse(size)) is not None:
             return slot
-        # Used memory takes half the time of fresh memory, and nobody who has newer versions wants
+        # Used memory takes half the time of fresh memory, and no one with newer versions wants
         # an older one.
         plenty = next(
             (v for v in self._victims() if len(self.jobs[v.job].complete) > _PLENTY), None

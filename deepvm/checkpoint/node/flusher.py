@@ -1,8 +1,8 @@
 """Write complete versions to the store, oldest first, and delete what retention lets go.
 
 While none waits, a large one is written as it arrives, so that the disk has most of it when its
-last byte comes. This is given up for whatever needs the disk or the memory more; the version is
-then written once it is complete.
+last byte comes. This is given up for anything that needs the disk or the memory more; the version
+is then written once it is complete.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from deepvm.errors import CheckpointError
 _LOG = logging.getLogger(__name__)
 _FIRST_RETRY_S, _LAST_RETRY_S, _DOUBLINGS = 0.5, 30.0, 16  # more doublings would overflow one day
 _MOST_JOBS = 10_000
-# Failures in a row after which a job's senders are told not to wait for the disk; one may be an
+# Failures in a row after which a job's senders need not wait for the disk; one may be an
 # accident
 _STUCK = 3
 LEAST_BYTES = 32 * 2**20  # smaller versions are not written early: it would save too little
 _SILENCE_S = 1.0
-_POLL_S = 0.004  # settling a piece wakes nobody: that would cost more than the piece
+_POLL_S = 0.004  # settling a piece wakes no thread: that would cost more than the piece
 
 
 class Flusher(threading.Thread):

@@ -87,7 +87,7 @@ class _Server(ThreadingMixIn, HTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A peer that breaks off is no event; anything else is a bug."""
         if not isinstance(sys.exc_info()[1], OSError):
-            log.exception("the metrics cannot be told")
+            log.exception("the metrics cannot be rendered")
 
 
 class _Handler(BaseHTTPRequestHandler):

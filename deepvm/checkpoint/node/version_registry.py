@@ -32,7 +32,7 @@ _MOST_DOCUMENTS = 2  # layouts of the largest size that are kept at a time; most
 _MOST_JOBS = 1000
 # Bytes, unless it ends a run: each piece is remembered until its version is complete
 LEAST_PIECE = 4096
-# Ranges in one answer; a sender that is not told of a range sends it again, and it is discarded
+# Ranges in one answer; a sender that misses a range here sends it again, and it is discarded
 MOST_MISSING = 1000
 _ABORT_S = 5.0
 _COMPLETING = "this version is being completed from an earlier attempt"

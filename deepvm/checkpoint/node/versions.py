@@ -36,7 +36,7 @@ class Sender(Protocol):
     epoch: int
 
     def abort(self) -> None:
-        """Close it now; whatever waits on it fails."""
+        """Close it now; pending calls fail."""
 
     def gone(self) -> bool:
         """Whether its peer has closed it, perhaps unnoticed by its own thread."""
@@ -153,10 +153,10 @@ class Session:
     """One training run.
 
     Attributes:
-        name: its random id. senders: its connections. heard: when one of them last said something,
+        name: its random id. senders: its connections. heard: when one of them last sent something,
             monotonic.
         reserved: the newest version that each rank began. skipped: versions for which there was no
-            room, and who was told: all ranks must get the same answer, or some would wait in vain
+            room, and which ranks know: all must get the same answer, or some would wait in vain
             for the parts of the others.
         complete, durable: the last numbers whose latest attempt is complete or durable.
     """
@@ -171,9 +171,9 @@ class Session:
 
     def skips(self, number: int, rank: int) -> bool:
         """Whether a rank must skip a checkpoint as another did; a second request is let through."""
-        told = self.skipped.get(number, {rank})
-        if rank not in told:
-            told.add(rank)
+        answered = self.skipped.get(number, {rank})
+        if rank not in answered:
+            answered.add(rank)
             return True
         self.skipped.pop(number, None)
         while len(self.skipped) > _REMEMBERED:

@@ -29,7 +29,7 @@ GROUP_BYTES = 8 * 2**20
 """Bytes per piece and usually per group: tiers start early, and overhead stays hidden."""
 _COPY_S = 600.0
 _NO_RESERVE = 0x4000 if sys.platform == "linux" else 0
-"""MAP_NORESERVE: address space, whatever memory there is."""
+"""MAP_NORESERVE: address space, however little memory there is."""
 
 Sources = Sequence[torch.Tensor | None]
 """Each storage as a tensor of bytes, None where it has none."""
@@ -182,7 +182,7 @@ class Slot:
         self.on_release()
         self.on_release = lambda: None
         self.targets = []
-        with contextlib.suppress(BufferError):  # somebody still reads it
+        with contextlib.suppress(BufferError):  # it is still being read
             self.view.release()
             self._memory.close()
 
@@ -248,7 +248,7 @@ class FillProgress:
         with self._sealing:
             while self._sealed < end:
                 sealed = next(self._seal, None)
-                if sealed is None:  # an earlier tier was told why, which ended the generator
+                if sealed is None:  # an earlier tier got the error, which ended the generator
                     raise CheckpointError(f"the copy of the version failed: {self.error}")
                 self._sealed = sealed
 

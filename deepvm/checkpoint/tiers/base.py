@@ -55,7 +55,7 @@ class Tier(ABC):
         streams: whether :meth:`put` calls ``shard.ready`` for what it reads, so that a version can
             be sent while it is still being copied. Other tiers get finished copies only.
         volatile: whether it never gets beyond :attr:`Level.LOCAL`.
-        away: whether what it keeps cannot be lost with this machine. Beside such a tier, others do
+        away: whether what it keeps cannot be lost with this machine. Next to such a tier, others do
             not count as safe.
     """
 
@@ -80,7 +80,7 @@ class Tier(ABC):
         raise NotImplementedError(f"{cls.__name__} has no URL")
 
     def prove(self) -> None:  # noqa: B027  some places can only be tried
-        """Make sure that versions can be written, as far as that can be told now.
+        """Make sure that versions can be written, as far as that can be known now.
 
         Raises CheckpointError.
         """

@@ -189,10 +189,10 @@ class Bucket(ObjectStore):
         self.s3.copy({"Bucket": self.name, "Key": key}, self.name, new)
         self.remove(key)
 
-    def begun(self, key: str) -> dict[str, str]:
+    def open_upload(self, key: str) -> dict[str, str]:
         where = {"Bucket": self.name, "Key": key}
-        begun = self.s3.create_multipart_upload(**where, ChecksumAlgorithm="CRC32")
-        return {**where, "UploadId": begun["UploadId"]}
+        created = self.s3.create_multipart_upload(**where, ChecksumAlgorithm="CRC32")
+        return {**where, "UploadId": created["UploadId"]}
 
     def send_parts(
         self,
@@ -229,7 +229,7 @@ class Bucket(ObjectStore):
     def upload(
         self, key: str, size: int, read: Callable[[int, int], bytes], final: Iterable[int]
     ) -> None:
-        upload = self.begun(key)
+        upload = self.open_upload(key)
         try:
             parts = self.send_parts(upload, size, read, final)
             self.s3.complete_multipart_upload(**upload, MultipartUpload={"Parts": parts})

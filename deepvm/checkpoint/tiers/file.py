@@ -59,7 +59,7 @@ class FileTier(Store):
 
     form = "file:///folder"
     streams = fills = True
-    away = False  # nobody can tell a volume that outlives the machine from one that does not
+    away = False  # nothing tells a volume that outlives the machine from one that does not
 
     def __init__(self, folder: Path, *, keep: int = 0, every: int = 0, session: str = "") -> None:
         """Nothing is created before the first save. For the arguments see :class:`Store`."""

@@ -395,10 +395,10 @@ class ReplicatedTier(NodeGroup):
 
 
 class _Copies:
-    """What became of one version on the nodes, and what the trainer was told of it.
+    """What became of one version on the nodes, and what the trainer knows of it.
 
     Attributes:
-        put: counts them. remote: it is acknowledged. over: nothing more will be told.
+        put: counts them. remote: it is acknowledged. over: no more reports follow.
     """
 
     def __init__(
@@ -435,7 +435,7 @@ class _Copies:
 
     @property
     def awaited(self) -> set[int]:
-        """Nodes that took their part and have not said that they have the version."""
+        """Nodes that took their part and have not confirmed the version."""
         with self._change:
             return self._taken - self._remote - self._ended.keys()
 
@@ -493,7 +493,9 @@ class _Copies:
     def sent(self, errors: Sequence[Exception]) -> None:
         """No node is being sent to any more. Raises CheckpointError: too few took this part."""
         with self._telling():
-            there = self.there  # of an answer that was lost the node may have told in another way
+            there = (
+                self.there
+            )  # of an answer that was lost the node may have reported in another way
             if len(there) < self._needed:
                 if errors and all(isinstance(e, TierBusyError) for e in errors):
                     raise errors[0]
@@ -511,7 +513,7 @@ class _Copies:
             self._sent_s = time.monotonic()
 
     def wait(self, limit_s: float) -> bool:
-        """Wait until nothing more will be told; False on timeout."""
+        """Wait until no more reports follow; False on timeout."""
         with self._change:
             return self._change.wait_for(lambda: self.over, limit_s)
 

@@ -100,7 +100,7 @@ class S3Tier(CheckpointStore):
     ) -> None:
         key = self._key(job, version)
         with self._bucket.errors(f"write {key}"):
-            upload = self._bucket.begun(key)
+            upload = self._bucket.open_upload(key)
             announced = False
             try:
                 parts = self._bucket.send_parts(upload, len(image), reader(image), final)

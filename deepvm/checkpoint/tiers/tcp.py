@@ -90,7 +90,7 @@ class CommitBarrier:
 class TcpTier(Tier):
     """A memory node.
 
-    ``identity``: of its process, as it said when it was last asked; empty before that, and of a
+    ``identity``: of its process, as it answered last; empty before that, and of a
     node that says none.
     """
 
@@ -492,7 +492,7 @@ class TcpTier(Tier):
             if thread.is_alive():
                 raise BrokenError("a connection hangs")
         if errors:
-            # What the node said is worth more than a connection that broke beside it.
+            # The node's answer is worth more than the error of a connection that broke with it.
             raise next((e for e in errors if not isinstance(e, OSError)), errors[0])
 
 

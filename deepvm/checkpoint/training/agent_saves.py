@@ -112,12 +112,12 @@ class AgentSaves:
             handle.lasting.add_done_callback(lambda _: self._tell_whether_it_lasts(handle))
 
     def _tell_whether_it_lasts(self, handle: Handle) -> None:
-        told = {"tell": "lasts", "version": handle.version}
+        report = {"tell": "lasts", "version": handle.version}
         if handle.lasting.exception() is None:
-            self._link.tell({**told, "took_s": handle.times["lasting"]})
+            self._link.tell({**report, "took_s": handle.times["lasting"]})
         else:
             self._link.tell(
-                {**told, "error": "" if handle.refused is None else str(handle.refused)}
+                {**report, "error": "" if handle.refused is None else str(handle.refused)}
             )
 
     @property

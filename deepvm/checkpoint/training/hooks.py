@@ -104,7 +104,7 @@ def callers() -> Iterator[FrameType]:
 
 @contextmanager
 def without_autograd() -> Iterator[None]:
-    """No gradients and no inference tensors inside, whatever mode the training is in."""
+    """No gradients and no inference tensors inside, in any mode of the training."""
     with torch.inference_mode(False), torch.no_grad():
         yield
 

@@ -158,8 +158,8 @@ class SaveRequests:
         self._asked = max(self._asked, 1 + (deadline is not None))
         return handle
 
-    def begun(self) -> Handle:
-        """The handle of a version that begins now; what is asked for later is of the next."""
+    def take_handle(self) -> Handle:
+        """The handle of a version that starts now; later requests are of the next."""
         handle = self.handle
         self.handle = Handle(0)
         return handle

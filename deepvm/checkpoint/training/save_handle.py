@@ -77,7 +77,7 @@ class Handle:
 
         Durable is remote too, if ``away`` from here, and both are local.
         """
-        self._tell_timed(level.value)  # before anybody who waits for it goes on
+        self._tell_timed(level.value)  # before those who wait for it continue
         if level is Level.DURABLE:
             self._resolve("durable", self.durable)
             if away:

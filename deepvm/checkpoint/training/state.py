@@ -266,7 +266,7 @@ class TrainingState:
                 self._take(tree, back)
                 if own:
                     restore_random(tree["extra"][RANDOM])
-            except Exception as error:  # load_state_dict of an extra is anybody's code
+            except Exception as error:  # load_state_dict of an extra is foreign code
                 reason = _shortened(f"{type(error).__name__}: {error}")
                 raise CheckpointError(
                     f"it is of another model, optimizer or extra: {reason}; {_NEXT}"

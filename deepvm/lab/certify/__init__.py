@@ -1,1 +1,1 @@
-"""``deepvm audit``: does anybody's training script resume correctly when it is killed?"""
+"""``deepvm audit``: does a training script resume correctly when it is killed?"""

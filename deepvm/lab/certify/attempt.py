@@ -78,7 +78,7 @@ def run_attempt(
 ) -> Attempt:
     """Run the script until it ends, or is killed as ``trigger`` says.
 
-    Leaves no process, whatever is raised.
+    Leaves no process, also after an error.
 
     Raises:
         DataError: the folder of the audit is full, so that a failure says nothing of the script.

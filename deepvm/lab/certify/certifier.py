@@ -127,7 +127,7 @@ def certify(
             ``safetensors.torch.save_file``, if the script uses them.
         seed: of what is random about kills.
         out: folder that keeps all runs; None: a temporary one.
-        report: is told what happens, for people.
+        report: gets what happens, for people.
 
     Raises:
         RequestError: an argument is impossible.

@@ -110,8 +110,8 @@ def _nothing() -> None:
 
 
 def _follow(pipe: Connection) -> None:
-    """Be killed when the other end of a pipe is closed, whatever this process does then."""
-    # Else only one rank is told
+    """Be killed when the other end of a pipe is closed, no matter what this process does then."""
+    # Else only one rank gets it
     own = os.open(f"/proc/self/fd/{pipe.fileno()}", os.O_RDONLY | os.O_NONBLOCK)
     fcntl.fcntl(own, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(own, fcntl.F_SETSIG, signal.SIGKILL)

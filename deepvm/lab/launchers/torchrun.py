@@ -47,7 +47,7 @@ class Torchrun(RankLauncher):
 
 
 class _Launched(Attempt):
-    """torchrun's workers lead their own sessions, and outlive it unless they are told to end."""
+    """torchrun's workers lead their own sessions, and outlive it unless they are ordered to end."""
 
     def __init__(
         self, process: subprocess.Popen[bytes], folder: Path, attempt: int, world: int

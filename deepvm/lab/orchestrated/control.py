@@ -46,7 +46,7 @@ def main() -> None:
     """Keep the job's controller, until the job is over or it is not wanted any more."""
     logging.basicConfig(format="%(asctime)s %(message)s")
     place = JobPlace(Path(sys.argv[1]))
-    # Machines are nobody's children otherwise, and outlive all that could end them
+    # Machines have no parent otherwise, and outlive all that could end them
     become_subreaper()
     controller = _started(place)
     code = 1

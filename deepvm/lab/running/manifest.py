@@ -55,7 +55,7 @@ _COLUMNS = [column.name for column in fields(Row)]
 
 
 def key_of(config: Mapping[str, Any], environment: Mapping[str, str]) -> str:
-    """16 hex digits that change with whatever may change a run."""
+    """16 hex digits that change with anything that may change a run."""
     facts = [config, dict(environment)]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 

@@ -26,7 +26,7 @@ from deepvm.lab.strategies.state import State, cloned, random_states, set_random
 from deepvm.lab.strategies.strategy import CheckpointRow, Setting, Strategy
 
 _ERRORS = (Exception, CheckpointException)
-"""Whatever DCP raises: its own exception is no Exception (torch 2.13)."""
+"""What DCP raises: its own exception is no Exception (torch 2.13)."""
 
 
 class Dcp(Strategy):

@@ -1,4 +1,4 @@
-"""A thread writes copies while training goes on (ECRL 4.4): barrier, capture, barrier, enqueue."""
+"""Training continues while a thread writes copies (ECRL 4.4): barrier, capture, barrier, put."""
 
 from __future__ import annotations
 

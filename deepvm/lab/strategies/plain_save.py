@@ -54,7 +54,7 @@ class PlainSave(BlockingStrategy):
             saved = None
             if target.exists():
                 saved = torch.load(target, weights_only=False)
-        except Exception as error:  # whatever torch raises at a damaged file
+        except Exception as error:  # torch may raise anything at a damaged file
             self.setting.note("damaged", checkpoints=int(not self.state.rank), why=str(error)[:200])
             saved = None
         steps = [0 if saved is None else int(saved["step"])]

@@ -332,7 +332,7 @@ def test_an_interrupted_matrix_can_be_resumed(
     )
     assert not subprocess.run(["pgrep", "-f", str(out)], capture_output=True, text=True).stdout
     code, _, err = run("lab", "check", out)
-    assert code == 4 and "not run yet; 'deepvm lab run' goes on with what is missing" in err
+    assert code == 4 and "not run yet; 'deepvm lab run' continues with what is missing" in err
 
 
 def test_the_listing_names_what_matrix_files_can(run: Run) -> None:
