@@ -1,5 +1,5 @@
-"""The house keeps its plan: floors, rooms for third-party libraries, a fast front door, tests that
-mirror it.
+"""The structure of deepvm: layers, places of third-party libraries, a light public API, and tests
+that mirror the packages.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.xdist_group("house")  # one process reads all files, on
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "deepvm"
 
-FLOORS = {
+LAYERS = {
     "errors": 1,
     "core": 2,
     "io": 2,
@@ -173,7 +173,7 @@ def imports(path: Path) -> Iterator[tuple[str, bool]]:
     yield from ((name, False) for name in (*loaded, *REGISTRIES.get(below(path), ())) if name)
 
 
-def room(parts: tuple[str, ...]) -> str:
+def package_of(parts: tuple[str, ...]) -> str:
     return parts[0].removesuffix(".py")
 
 
@@ -182,14 +182,14 @@ def arrow_is_wrong(source: Path, name: str) -> bool:
     deepvm/.
     """
     parts = name.split(".")
-    here = room(source.parts)
+    here = package_of(source.parts)
     if parts[0] != "deepvm" or len(parts) == 1 or here == "__init__":
-        # The front door may name everything, because it imports a name when it is first used
+        # The public API may name everything, because it imports a name when it is first used
         return False
     there = parts[1]
-    if there not in FLOORS:
-        return there in deepvm._HOMES  # a public name is a way up from any floor
-    return here != there and FLOORS[there] >= FLOORS[here]
+    if there not in LAYERS:
+        return there in deepvm._HOMES  # a public name is a way up from any layer
+    return here != there and LAYERS[there] >= LAYERS[here]
 
 
 def place_is_wrong(source: Path, name: str) -> bool:
@@ -231,12 +231,12 @@ def unused(places: Mapping[str, Collection[str]]) -> list[tuple[str, str]]:
     ]
 
 
-def test_every_room_has_a_floor() -> None:
-    rooms = {room(p.relative_to(PACKAGE).parts) for p in modules()} - {"__init__"}
-    assert rooms <= set(FLOORS)
+def test_every_package_has_a_layer() -> None:
+    packages = {package_of(p.relative_to(PACKAGE).parts) for p in modules()} - {"__init__"}
+    assert packages <= set(LAYERS)
 
 
-def test_the_front_door_imports_nothing_by_itself() -> None:
+def test_the_public_api_imports_nothing_by_itself() -> None:
     """Until the command line hears Ctrl-C, it is a traceback."""
     first = [PACKAGE / "__init__.py", PACKAGE / "cli" / "__init__.py", PACKAGE / "cli" / "main.py"]
     found = {
@@ -431,16 +431,14 @@ def test_banned_words_are_found() -> None:
         assert wording.banned_words(line) == words
 
 
-BESIDE_THE_ROOMS = {"docs", "golden", "recorded", "support"}
+NO_PACKAGES = {"docs", "golden", "recorded", "support"}
 """Folders of tests that mirror no folder of the package."""
 
 
 def unmirrored(tests: Path) -> set[str]:
     """Folders that have tests of no folder of the package."""
     folders = {p.parent.relative_to(tests) for p in tests.rglob("*.py")} - {Path()}
-    return {
-        str(f) for f in folders if f.parts[0] not in BESIDE_THE_ROOMS and not (PACKAGE / f).is_dir()
-    }
+    return {str(f) for f in folders if f.parts[0] not in NO_PACKAGES and not (PACKAGE / f).is_dir()}
 
 
 def test_tests_mirror_the_package() -> None:
@@ -459,9 +457,11 @@ def test_folders_stay_small() -> None:
     assert not {str(folder): n for folder, n in counts.items() if n > 15}
 
 
-def test_no_two_modules_of_a_room_have_one_name() -> None:
+def test_no_two_modules_of_a_package_have_one_name() -> None:
     names = Counter(
-        (room(p.relative_to(PACKAGE).parts), p.stem) for p in modules() if p.name != "__init__.py"
+        (package_of(p.relative_to(PACKAGE).parts), p.stem)
+        for p in modules()
+        if p.name != "__init__.py"
     )
     assert not [pair for pair, n in names.items() if n > 1]
 
@@ -487,7 +487,7 @@ def arrows() -> dict[str, set[str]]:
             source,
             "deepvm",
         }
-    # The front door, and that of checkpointing, name what is behind them and load it on first use.
+    # The public API, and that of checkpointing, name what they offer and load it on first use.
     return {
         source: targets
         for source, targets in found.items()
@@ -522,7 +522,7 @@ def test_a_cycle_is_seen() -> None:
     assert cycles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == [{"b", "c"}]
 
 
-def test_the_folders_of_a_room_have_no_import_cycle() -> None:
+def test_the_folders_of_a_package_have_no_import_cycle() -> None:
     graph: dict[str, set[str]] = {}
     for source, targets in arrows().items():
         folder = _folder(source)
@@ -531,16 +531,16 @@ def test_the_folders_of_a_room_have_no_import_cycle() -> None:
             for t in targets
             if t.split(".")[1] == source.split(".")[1] and _folder(t) != folder
         )
-    # What stands at the top of a room is its front or its ground: it counts by module, above.
-    rooms = {f"deepvm.{r}" for r in FLOORS}
-    assert not cycles({f: ts - rooms for f, ts in graph.items() if f not in rooms})
+    # What stands at the top of a package is its API or its base: it counts by module, above.
+    packages = {f"deepvm.{r}" for r in LAYERS}
+    assert not cycles({f: ts - packages for f, ts in graph.items() if f not in packages})
 
 
 Arrows = set[tuple[str, str]]
 
 
 def drawn(text: str) -> dict[str, Arrows]:
-    """The arrows between the parts of each room in a picture: a room's name, then chains ``a, b ->
+    """The arrows between the parts of each package in a picture: its name, then chains ``a, b ->
     c -> d``.
     """
     found: dict[str, Arrows] = {}
@@ -557,19 +557,19 @@ def drawn(text: str) -> dict[str, Arrows]:
 
 
 def picture() -> dict[str, Arrows]:
-    """What docs/architecture.md draws of the directions inside rooms."""
+    """What docs/architecture.md draws of the directions inside packages."""
     page = (ROOT / "docs" / "architecture.md").read_text()
     return drawn(
-        page.partition("Sub-rooms also import in one direction")[2]
+        page.partition("Subpackages also import in one direction")[2]
         .split("```")[1]
         .removeprefix("text\n")
     )
 
 
 def inside(name: str) -> Arrows:
-    """The imports between the parts of a room: its folders, and its modules outside them.
+    """The imports between the parts of a package: its folders, and its modules outside them.
 
-    Its front has no name.
+    Its `__init__` has no name.
     """
 
     def part(module: str) -> str:
@@ -593,13 +593,13 @@ def downstream(pairs: Arrows) -> Arrows:
 
 
 @pytest.mark.parametrize("name", ["checkpoint", "catalog"])
-def test_sub_rooms_import_as_the_page_draws(name: str) -> None:
+def test_subpackages_import_as_the_page_draws(name: str) -> None:
     lines = picture()[name]
     assert not inside(name) - downstream(lines), "imports that docs/architecture.md does not draw"
     assert not lines - inside(name), "arrows of docs/architecture.md that no import follows"
 
 
-def test_the_page_draws_no_cycle_and_no_other_room() -> None:
+def test_the_page_draws_no_cycle_and_no_other_package() -> None:
     assert set(picture()) == {"checkpoint", "catalog"}
     assert not [(a, b) for lines in picture().values() for a, b in downstream(lines) if a == b]
 
@@ -656,7 +656,7 @@ def meaning(node: ast.expr, names: Mapping[str, str]) -> str:
 
 
 def private_uses(source: Path, tree: ast.Module) -> set[str]:
-    """Private names of other rooms that a module (its path below deepvm/) imports, or reads from
+    """Private names of other packages that a module (its path below deepvm/) imports, or reads from
     what it imports.
     """
     names = bound(tree)
@@ -667,16 +667,16 @@ def private_uses(source: Path, tree: ast.Module) -> set[str]:
     return {
         name
         for name, (_, there, *rest) in parts
-        if there != room(source.parts) and any(map(is_private, rest))
+        if there != package_of(source.parts) and any(map(is_private, rest))
     }
 
 
-def test_private_names_stay_in_their_room() -> None:
+def test_private_names_stay_in_their_package() -> None:
     found = {below(p): private_uses(p.relative_to(PACKAGE), parsed(p)) for p in modules()}
     assert not {name: uses for name, uses in found.items() if uses}
 
 
-def test_private_access_to_another_room_is_seen() -> None:
+def test_private_access_to_another_package_is_seen() -> None:
     for code, seen in [
         ("from deepvm.io.times import _now", "deepvm.io.times._now"),
         ("from deepvm.io import times\ntimes._now()", "deepvm.io.times._now"),
@@ -693,15 +693,15 @@ def test_private_access_to_another_room_is_seen() -> None:
         assert seen in found if seen else not found
 
 
-def test_every_room_has_tests() -> None:
-    rooms = {p.name for p in PACKAGE.iterdir() if (p / "__init__.py").exists()}
-    assert not {r for r in rooms if not list((ROOT / "tests" / r).rglob("test_*.py"))}
+def test_every_package_has_tests() -> None:
+    packages = {p.name for p in PACKAGE.iterdir() if (p / "__init__.py").exists()}
+    assert not {r for r in packages if not list((ROOT / "tests" / r).rglob("test_*.py"))}
 
 
 def test_there_is_one_way_up() -> None:
     """Answers show themselves.
 
-    Only the floor of reports can write them, and the front door knows it.
+    Only the layer of reports can write them, and the public API knows it.
     """
     assert {below(p) for p in modules() if "deepvm.forms_of" in p.read_text()} == {"core/answer.py"}
 
@@ -712,7 +712,7 @@ def test_only_the_command_line_prints() -> None:
     writers = [
         p
         for p in modules()
-        if "sys.std" in p.read_text() and room(p.relative_to(PACKAGE).parts) not in allowed
+        if "sys.std" in p.read_text() and package_of(p.relative_to(PACKAGE).parts) not in allowed
     ]
     assert not writers
 
