@@ -134,9 +134,11 @@ class Receiver:
         if message.get("nonce") != self.nonce:
             raise WireError("a message for another controller")
         seen = self._seen.setdefault(machine, {})
+        # Numbers grow within a session; a session that was forgotten is older than all kept
         if number <= seen.get(session, 0) or session <= self._over.get(machine, ""):
             raise WireError("a message that was seen before")
         seen[session] = number
+        # An agent that restarts again and again must not fill the controller's memory.
         if len(seen) > _SESSIONS:
             oldest = self._over[machine] = min(seen)
             del seen[oldest]
@@ -160,6 +162,7 @@ class Receiver:
 
 
 def _no_number(name: str) -> Any:
+    # Python's JSON takes NaN and infinities, with which comparisons of times go wrong
     raise ValueError(f"{name} is not JSON")
 
 

@@ -82,6 +82,7 @@ class Parts:
             yield share.size + _CRC_BYTES
 
         def read(start: int, end: int) -> bytes:
+            # The checksum follows the bytes: it is known once the last of them was final.
             own = b"".join(shard.image[a:b] for a, b in share.places(start, min(end, share.size)))
             return (
                 own
@@ -99,6 +100,7 @@ class Parts:
         Raises CheckpointError: it has not.
         """
         otherwise = f"{name}: rank 0 did not commit it"
+        # Rank 0 removes parts after a failure, too: that the part is gone does not mean success.
         self._until(lambda: not self._bucket.sizes(name), shard, otherwise)
         if not is_there():
             raise CheckpointError(f"{self._bucket.url}: {otherwise}")

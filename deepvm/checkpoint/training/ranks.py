@@ -47,6 +47,7 @@ class Ranks:
         ):
             self.rank = distributed.get_rank()
             self.world = distributed.get_world_size()
+            # Gloo: NCCL would need the GPUs, in the order of the training's own collectives.
             self._group = distributed.new_group(backend="gloo", timeout=timedelta(seconds=WAIT_S))
 
     def minimum(self, values: Sequence[int]) -> list[int]:
@@ -81,6 +82,7 @@ class Ranks:
             except BaseException as error:
                 done.set_exception(error)
 
+        # In a thread, so that this rank meets the others meanwhile and the group does not time out.
         threading.Thread(target=run, name="deepvm-work", daemon=True).start()
         while not self.minimum([_ended(done, WAIT_S / MEETINGS)])[0]:
             pass
@@ -100,6 +102,7 @@ class Ranks:
         problems = self.gather_objects(None if error is None else f"rank {self.rank}: {error}")
         if error is not None:
             raise error
+        # This rank has succeeded, and must not continue alone.
         for problem in filter(None, problems):
             raise CheckpointError(problem)
         return cast("T", found)
@@ -119,6 +122,7 @@ class Ranks:
         except CheckpointError as error:
             found = error
         except Exception as error:
+            # Other errors may not pickle, or name classes that another rank has not loaded.
             found = CheckpointError(f"{type(error).__name__}: {error}")
             found.__cause__ = error
         found = self.broadcast(found)
@@ -184,9 +188,11 @@ class SaveRequests:
         now = time.monotonic()
         step_ms = int(1000 * (now - self._since_s) / max(version - self._since, 1))
         own = max(asked, int(by_policy and not self._ranks.rank))
+        # Negative, because one collective that finds the minimum then finds both maxima.
         wanted, slowest = self._ranks.minimum([-own, -step_ms])
         self.urgent = wanted < -1
         steps = int(1000 * _SHARE_S) // max(-slowest, 1)
+        # Counted in steps, which all ranks share; their clocks differ.
         self._next = version + min(max(steps, 1), _MOST_STEPS)
         self._since = version
         self._since_s = now

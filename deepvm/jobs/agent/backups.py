@@ -159,6 +159,7 @@ class Backups:
         if store is None:
             return {"error": f"none of the job's tiers takes backups; give it one such as {_FORMS}"}
         why = "" if path.exists() else f"there is no {path}"
+        # Rank 0 says nothing: it seals, and does so only after its own part is whole.
         if part.rank and not why:
             try:
                 if store.set_status(part, PartStatus.BEGUN):
@@ -193,8 +194,10 @@ class Backups:
         look_s = _LOOK_S
         while True:
             try:
+                # Without anything to look for the thread sleeps: it must cost a training nothing.
                 item = self._queue.get(timeout=look_s if self._waiting or self._untold else None)
             except queue.Empty:
+                # Each look lists a folder or a bucket, which costs money there.
                 look_s = min(2 * look_s, _SELDOM_S)
             else:
                 look_s = _LOOK_S
@@ -224,6 +227,7 @@ class Backups:
                 self._untold.append(part)
             return
         one.since_s = time.monotonic()
+        # Rank 0 seals, unless this part has unsealed what rank 0 had sealed before
         if part.rank and part not in self._late:
             self._end(one, "", one.since_s - one.began_s)
         else:
@@ -317,6 +321,7 @@ class Backups:
                 if kept.step < part.step and kept.name not in stay:
                     point("backup.before-prune")
                     self._store.remove(kept, part.epoch)
+            # Backups that still wait for parts stay
             self._store.sweep(min([part.step, *(w.part.step for w in self._waiting)]), part.epoch)
         except (OSError, CheckpointError, DataError) as error:
             log.warning("old backups stay: %s", error)
@@ -343,6 +348,7 @@ class Backups:
                         kept.step, store.fetch(kept, rank, self._here / f"{kept.name}-{rank}")
                     )
                 except DamagedError as error:
+                    # Other ranks have read their parts of this step: skipping it here would split them
                     if kept.ranks > 1:
                         store.set_aside(kept, epoch)
                         raise CheckpointError(
@@ -414,6 +420,7 @@ class TrainerRequests:
         generation = self._running
 
         def done(version: int, error: str, took_s: float) -> None:
+            # Rank 0 reports for all; a result of an earlier generation says nothing of this one
             if generation == self._running and not message["rank"]:
                 stall_s = float(message.get("stall_s", 0.0))
                 facts = {"stall_s": stall_s, "took_s": took_s, "error": error or None}

@@ -105,6 +105,7 @@ class Preparation:
     def environ(self, spec: JsonObject) -> dict[str, str]:
         """The variables of everything that the job runs here, without the job's own."""
         folder = self._around.folder
+        # Those of another agent, below which this process may have been started
         found = {k: v for k, v in os.environ.items() if k not in (AGENT, EPOCH)}
         found |= {"PYTHONUNBUFFERED": "1", AGENT: str(folder), "DEEPVM_JOB": spec["name"]}
         found |= {"DEEPVM_TOKEN_FILE": str(self._token), "DEEPVM_DATA": str(folder / "data")}
@@ -146,6 +147,7 @@ class Preparation:
             self.give_up("unusable", why=f"setup: {error}")
         if failed:
             self.give_up("setup-failed", code=failed, lines=last)
+        # Only after a success: an agent that is started again repeats a setup that was cut off.
         done.touch()
         point("agent.after-setup")
 
@@ -180,6 +182,7 @@ class Preparation:
 
     def stop(self) -> None:
         if self._setup is not None:
+            # The whole group: what the shell has started would outlive the shell.
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._setup.pid, signal.SIGKILL)
 

@@ -109,6 +109,7 @@ class BucketBackups:
     def save(self, path: Path, part: Part) -> None:
         """See :class:`FolderBackups`. S3 checks each piece's checksum; readers check the whole."""
         self.begin(part.epoch)
+        # Before all of it is uploaded in vain; the ledger checks again when the part is added.
         self._ledger.check(part.epoch)
         self._clear(part.epoch)
         label = new_label(part.epoch)
@@ -132,6 +133,7 @@ class BucketBackups:
         except (StaleError, OSError):
             self._discard(place)
             raise
+        # Readers follow the ledger, which lists the new label by now: the older object is garbage.
         earlier = before.entries.get(name, "")
         if earlier not in ("", label):
             self._discard(self._place(name, earlier))
@@ -161,6 +163,7 @@ class BucketBackups:
         found: dict[str, str] = {}
         for match in self._sent():
             if match["file"] == RECORD:
+                # Of several uploads of one name the newest generation's has counted
                 found[match["name"]] = max(
                     found.get(match["name"], ""), match["label"], key=epoch_of
                 )
@@ -215,6 +218,7 @@ class BucketBackups:
         self._ledger.drop(
             {entry for entry in self._entries() if entry.startswith(f"{name}/")}, epoch
         )
+        # Only now: readers must not find an entry whose objects are partly gone.
         self._discard(f"{self._bucket.prefix}{name}/")
 
     def sweep(self, step: int, epoch: int) -> None:

@@ -63,6 +63,7 @@ class FolderBackups:
         with self._epochs.current(part.epoch):
             folder.mkdir(exist_ok=True)
             (folder / f"rank-{part.rank}.{status.value}").touch()
+            # After the status file: a rank that seals looks for new statuses afterwards, and sees it
             sealed = status is PartStatus.BEGUN and (folder / _SEAL).exists()
             if sealed:
                 (folder / _SEAL).unlink(missing_ok=True)
@@ -79,6 +80,7 @@ class FolderBackups:
             match = _RANK.fullmatch(place.name)
             if match and match[2]:
                 found[int(match[1])] = PartStatus(match[2])
+        # Parts last: one that is whole counts, also if its rank has reported a failure before.
         return {**found, **dict.fromkeys(self._parts(name_of(part)), PartStatus.WHOLE)}
 
     def _parts(self, name: str) -> list[int]:
@@ -98,6 +100,7 @@ class FolderBackups:
         """
         self.begin(part.epoch)
         folder = self._root / name_of(part)
+        # A name of its own: a process that was thought dead may still write the same part
         hidden = folder / f".rank-{part.rank}.{os.getpid()}-{threading.get_ident()}"
         emptied(hidden)
         try:
@@ -107,10 +110,12 @@ class FolderBackups:
                     sums[name] = copy(reader, hidden / name)
             point("backup.before-record")
             write_bytes(hidden / RECORD, Record(path.name, sums, part.automatic).to_json())
+            # Files are synced as they are copied; their names last once the folders are, too
             for made in {hidden, *(p for p in hidden.rglob("*") if p.is_dir())}:
                 sync(made)
             final = folder / f"rank-{part.rank}"
             with self._epochs.current(part.epoch):
+                # Of a step that is saved again: os.replace() needs an empty folder there
                 shutil.rmtree(final, ignore_errors=True)
                 point("backup.before-rename")
                 os.replace(hidden, final)
@@ -142,6 +147,7 @@ class FolderBackups:
                 kept = StoredBackup(
                     place_of(name)[0], name, bool(facts["automatic"]), int(facts["ranks"])
                 )
+            # Another machine may be removing it at this moment: what cannot be read is not whole.
             except (OSError, ValueError, KeyError, TypeError):
                 continue
             if len(self._parts(name)) >= kept.ranks:
