@@ -146,6 +146,7 @@ def _entangled(fields: Sequence[ChecksumField]) -> bool:
     ):
         return True
     for offset, length in {(f.offset, f.length) for f in fields if f.length}:
+        # A field has four bytes: one that starts three before the range reaches into it.
         first = bisect_left(places, offset - 3)
         if first < len(places) and places[first] < offset + length:
             return True

@@ -138,6 +138,7 @@ class History:
 
     def add(self, found: BatchWithState, checksum: int) -> None:
         """One batch more; only its marks are kept."""
+        # Without the batch, whose tensors would stay in memory.
         self._newer.append((BatchWithState(None, found.worker, found.state), checksum))
         if len(self._newer) > self._kept:
             (_, worker, state), oldest = self._newer.popleft()

@@ -74,6 +74,7 @@ class Address:
                 raise CheckpointError(
                     f"{why}; name the authority's file in {CA_VARIABLE}"
                 ) from None
+            # An end of file is no answer in plain text: the node may just have ended.
             if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
                 plain = replace(self, secure=False).url
                 raise BrokenError(
@@ -101,6 +102,7 @@ class TcpListener:
         )
         family = found[0][0]
         where = found[0][4]
+        # So that [::] takes IPv4 peers, too
         both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
         self._socket = socket.create_server(where, family=family, backlog=64, dualstack_ipv6=both)
         host, port, *_ = self._socket.getsockname()

@@ -66,6 +66,7 @@ class Fingerprint:
         ]
         if built != self._built:
             self._built = built
+            # Those seen first win: schedulers change settings, such as betas, as they go.
             self.settings = {**self._settings(), **self.settings}
             document = {
                 "settings": self.settings,
@@ -85,6 +86,7 @@ class Fingerprint:
         own = json.loads(self.text())
         for label, names in saved.get("parameters", {}).items():
             here = own["parameters"].get(label, [])
+            # Optimizer states are saved by number; other names show that it is another model.
             if names != here and sorted(names) == sorted(here):
                 old, new = next(
                     pair for pair in zip(names, here, strict=True) if pair[0] != pair[1]
@@ -164,6 +166,7 @@ def _tied(tensors: Mapping[str, torch.Tensor]) -> set[frozenset[str]]:
     """The names of tensors that are the same memory."""
     names_by_memory: dict[Any, set[str]] = {}
     for name, tensor in tensors.items():
+        # Empty tensors have no memory that they could share.
         if tensor.numel():
             key = (
                 tensor.untyped_storage()._cdata,

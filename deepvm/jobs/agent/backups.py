@@ -348,7 +348,7 @@ class Backups:
                         kept.step, store.fetch(kept, rank, self._here / f"{kept.name}-{rank}")
                     )
                 except DamagedError as error:
-                    # Other ranks have read their parts of this step: skipping it here would split them
+                    # Other ranks have read their parts of this step: skipping it would split them
                     if kept.ranks > 1:
                         store.set_aside(kept, epoch)
                         raise CheckpointError(

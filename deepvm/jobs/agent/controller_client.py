@@ -169,6 +169,7 @@ class Reporter:
         with self._change:
             self._number += 1
             self._events.append({"event": kind, "of": self._number, "at": time.time(), **facts})
+            # Only lines may go missing: each other report changes what the controller does.
             if len(self._events) > _MOST_WAITING and kind == LINE:
                 self._drop_line()
             self._change.notify()
@@ -221,6 +222,7 @@ class Reporter:
                 self._client.ask("/report", {"events": some})
                 point("agent.after-report")
             except MessageTooLarge:
+                # One of them is too large: they go one by one, so that only that one is dropped.
                 if len(some) > 1:
                     together = 1
                     continue
@@ -233,6 +235,7 @@ class Reporter:
             pause_s = RETRY_S
             together = _MOST_TOGETHER
             with self._change:
+                # By number, as forget() may have dropped some of them while they were sent.
                 self._events = [e for e in self._events if e["of"] > some[-1]["of"]]
 
 

@@ -126,6 +126,7 @@ def _towards(controller: str) -> str:
     """The address of this host on its way to the controller; the others reach it by that."""
     parts = urlsplit(controller)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
+        # UDP: nothing is sent, the kernel only chooses a route.
         asker.connect((parts.hostname or "", parts.port or 80))
         return str(asker.getsockname()[0])
 
@@ -150,6 +151,7 @@ def _finish(cloud: HostCloud, root: Path, folder: Path, job: str, lock: int) -> 
     logs = folder / _LOGS
     logs.mkdir(exist_ok=True)
     for log in place.glob("machines/*/machine.log"):
+        # Logs outlive the job: they say why its machines ended.
         log.replace(logs / f"{job}-{log.parent.name}.log")
     shutil.rmtree(place)
     # An order under way may need the code: the next end of a job removes it

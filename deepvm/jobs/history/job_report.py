@@ -56,6 +56,7 @@ def final_document(
     unknown = unpriced(world, prices)
     same = None
     work = None
+    # With a type of unknown price a sum would look like the whole, and be too low.
     if not unknown:
         same = on_demand_usd(world, prices)
         work = same_work_usd(where, world, prices, without)
@@ -68,6 +69,7 @@ def final_document(
     (restart_s, restart_usd) = where.restarted
     (before_s, before_usd) = where.before_restart
     if not unknown_reason:
+        # Where progress is known, repeated work is counted as such, not as uncertain.
         before_s = before_usd = 0.0
     return {
         "schema_version": SCHEMA,

@@ -135,6 +135,7 @@ def _fetch(name: str, source: Source, target: Path, report: Report) -> None:
         with hidden_path(path) as new:
             coming.add(new)
             source.fetch(item, new)
+            # The source may have changed since it was listed: its parts would be of two files.
             size = _size(new)
             if size != item.size:
                 raise DataError(
@@ -152,16 +153,19 @@ def _fetch(name: str, source: Source, target: Path, report: Report) -> None:
         try:
             waiting = {pool.submit(fetch, item) for item in missing}
             while waiting:
+                # In time for a line of progress: a machine that reports nothing counts as hung
                 done, waiting = wait(waiting, _SAY_S, FIRST_EXCEPTION)
                 for one in done:
                     one.result()
                 if waiting:
                     say()
         except BaseException:
+            # One file has failed: the others would only delay the error.
             pool.shutdown(cancel_futures=True)
             raise
     for made in (hidden, *(p for p in hidden.rglob("*") if p.is_dir())):
         sync(made)
+    # A single object or file is the data itself, not a folder with one file.
     if items[0].name:
         hidden.replace(target)
     else:

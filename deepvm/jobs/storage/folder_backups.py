@@ -63,7 +63,7 @@ class FolderBackups:
         with self._epochs.current(part.epoch):
             folder.mkdir(exist_ok=True)
             (folder / f"rank-{part.rank}.{status.value}").touch()
-            # After the status file: a rank that seals looks for new statuses afterwards, and sees it
+            # After the status file: a rank that seals looks for statuses afterwards, and sees it
             sealed = status is PartStatus.BEGUN and (folder / _SEAL).exists()
             if sealed:
                 (folder / _SEAL).unlink(missing_ok=True)
