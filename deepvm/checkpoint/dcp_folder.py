@@ -215,9 +215,9 @@ class FolderWriter(StorageWriter):
         name: str,
         view: memoryview,
         planner: SavePlanner,
-        found: list[WriteResult],
+        results: list[WriteResult],
     ) -> Iterator[int]:
-        """Put the items in place, each with its checksum in ``found``.
+        """Put the items in place, each with its checksum in ``results``.
 
         Yields where what is final ends.
         """
@@ -227,7 +227,8 @@ class FolderWriter(StorageWriter):
                 _fill(part, made, planner.resolve_data(item), item)
             else:
                 part[:] = made
-            found.append(WriteResult(item.index, length, Piece(name, offset, length, crc32(part))))
+            piece = Piece(name, offset, length, crc32(part))
+            results.append(WriteResult(item.index, length, piece))
             yield offset + length
         yield len(view)
 
@@ -278,16 +279,16 @@ class FolderWriter(StorageWriter):
             self._memory = mmap.mmap(-1, size)
         return memoryview(self._memory)[:size]
 
-    def _place(self, target: Path, data: memoryview, final: Any, what: str) -> None:
+    def _place(self, target: Path, data: memoryview, final: Any, label: str) -> None:
         with failing(target):
             make_folder(target.parent)
             with hidden_path(target) as hidden:
-                write_file(hidden, data, final, direct=self._direct, what=what)
-                point(f"{what}.before-rename")
+                write_file(hidden, data, final, direct=self._direct, label=label)
+                point(f"{label}.before-rename")
                 os.replace(hidden, target)
-            point(f"{what}.before-folder-sync")
+            point(f"{label}.before-folder-sync")
             sync(target.parent)
-            point(f"{what}.after-folder-sync")
+            point(f"{label}.after-folder-sync")
 
     def _sweep(self, used: Collection[str]) -> None:
         """Remove data files of other saves, including killed ones, that no metadata refers to."""

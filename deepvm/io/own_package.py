@@ -88,12 +88,12 @@ def _url(origin: dict[str, Any]) -> str:
     return whole
 
 
-def _wheel(found: metadata.Distribution) -> tuple[str, bytes]:
+def _wheel(distribution: metadata.Distribution) -> tuple[str, bytes]:
     """Name and bytes of a wheel: the same bytes each time, as long as the files are the same."""
     files = {name: file.read_bytes() for file, name in _files(data=True)}
-    info = f"{_NAME}-{found.version}.dist-info"
-    files[f"{info}/METADATA"] = (found.read_text("METADATA") or "").encode()
-    files[f"{info}/entry_points.txt"] = (found.read_text("entry_points.txt") or "").encode()
+    info = f"{_NAME}-{distribution.version}.dist-info"
+    files[f"{info}/METADATA"] = (distribution.read_text("METADATA") or "").encode()
+    files[f"{info}/entry_points.txt"] = (distribution.read_text("entry_points.txt") or "").encode()
     files[f"{info}/WHEEL"] = (
         b"Wheel-Version: 1.0\nGenerator: deepvm\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
     )
@@ -106,7 +106,7 @@ def _wheel(found: metadata.Distribution) -> tuple[str, bytes]:
             member.external_attr = 0o644 << 16
             member.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(member, data)
-    return f"{_NAME}-{found.version}-py3-none-any.whl", raw.getvalue()
+    return f"{_NAME}-{distribution.version}-py3-none-any.whl", raw.getvalue()
 
 
 def _digest(data: bytes) -> str:

@@ -67,8 +67,8 @@ def _decoded(path: Path, data: bytes, expected: str) -> str:
     raise _refused(path, found, f"{expected}, saved as UTF-8")
 
 
-def _refused(path: Path, found: str, expected: str) -> CatalogFormatError:
-    return CatalogFormatError(path, [Issue(f"{found} (expected {expected})")])
+def _refused(path: Path, problem: str, expected: str) -> CatalogFormatError:
+    return CatalogFormatError(path, [Issue(f"{problem} (expected {expected})")])
 
 
 def os_reason(error: OSError | ValueError) -> str:

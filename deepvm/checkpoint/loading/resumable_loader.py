@@ -370,14 +370,14 @@ class ResumableLoader:
             return None
         return self._history.at(batch)[1]
 
-    def _fetch(self, found: Iterator[Any], silent: bool) -> Any:
+    def _fetch(self, batches: Iterator[Any], silent: bool) -> Any:
         """The next batch; :data:`_END` after the last."""
         if not silent and not self._is_over():
             self.before_batch()
         if self._ahead and (self._stateful or not self._workers):
             own = self._own_state() if self._stateful else None
             self._fetches.append((GeneratorStates.now(self._generators), own))
-        batch = next(found, _END)
+        batch = next(batches, _END)
         if batch is _END:
             if not silent:
                 self._ended()

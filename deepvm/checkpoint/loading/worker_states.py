@@ -136,10 +136,10 @@ class History:
         """The checksum of all before that batch."""
         self._crc = crc
 
-    def add(self, found: BatchWithState, checksum: int) -> None:
+    def add(self, batch: BatchWithState, checksum: int) -> None:
         """One batch more; only its marks are kept."""
         # Without the batch, whose tensors would stay in memory.
-        self._newer.append((BatchWithState(None, found.worker, found.state), checksum))
+        self._newer.append((BatchWithState(None, batch.worker, batch.state), checksum))
         if len(self._newer) > self._kept:
             (_, worker, state), oldest = self._newer.popleft()
             self._crc = mixed(self._crc, oldest)

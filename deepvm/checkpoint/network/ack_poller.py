@@ -210,12 +210,12 @@ class AckPoller:
                 self._give_up(pending, f"it was not {levels} in {limit_s:.0f} s")
 
     def _give_up(
-        self, pending: PendingVersion, why: str, kind: type[CheckpointError] = CheckpointError
+        self, pending: PendingVersion, reason: str, kind: type[CheckpointError] = CheckpointError
     ) -> None:
         """Await a version no longer, and tell the trainer."""
-        _LOG.warning("version %d: %s", pending.version, why)
+        _LOG.warning("version %d: %s", pending.version, reason)
         with _logged(pending):
-            pending.lost(kind(f"version {pending.version}: {why}"))
+            pending.lost(kind(f"version {pending.version}: {reason}"))
         self.discard(pending)
 
 

@@ -101,12 +101,12 @@ class Connection:
             self._memory.close()
             self._memory = None
 
-    def _refuse(self, code: str, why: Exception | str) -> bool:
+    def _refuse(self, code: str, reason: Exception | str) -> bool:
         """Tell the peer why, if it still listens, and the log at a limited rate.
 
         Returns whether it was logged.
         """
-        message = str(why)[:_LONGEST_PROBLEM]
+        message = str(reason)[:_LONGEST_PROBLEM]
         logged = self._refusals.tell(code if self._proven else "unproven", self.peer, message)
         try:
             self._channel.send(Kind.ERROR, {"code": code, "message": message}, limit_s=1.0)
@@ -374,10 +374,10 @@ class Connection:
     }
 
 
-def _text(body: Mapping[str, Any], name: str, most: int) -> str:
+def _text(body: Mapping[str, Any], name: str, limit: int) -> str:
     value = body.get(name)
-    if not isinstance(value, str) or not 0 < len(value) <= most:
-        raise RequestError(name, type(value).__name__, f"a string of 1 to {most} characters")
+    if not isinstance(value, str) or not 0 < len(value) <= limit:
+        raise RequestError(name, type(value).__name__, f"a string of 1 to {limit} characters")
     return value
 
 

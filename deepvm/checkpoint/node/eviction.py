@@ -185,12 +185,12 @@ class VersionMemory:
                 self.queue.remove(version)
             self.changed.notify_all()
 
-    def disk_fails(self, job: str, why: str) -> None:
+    def disk_fails(self, job: str, reason: str) -> None:
         """Tell waiting senders why the disk fails for a job; empty: it works again."""
         with self.changed:
             here = self.jobs.get(job)
             if here is not None:
-                here.trouble = why
+                here.trouble = reason
                 here.sequence += 1
                 self.changed.notify_all()
 

@@ -31,17 +31,17 @@ class Refusals:
         self._kinds: dict[str, _Window] = {}
         self._lock = threading.Lock()
 
-    def tell(self, kind: str, peer: str, why: str) -> bool:
+    def tell(self, kind: str, peer: str, reason: str) -> bool:
         """Log that a peer was refused, or count it; returns whether it was logged."""
         with self._lock:
             known = self._kinds.setdefault(kind, _Window())
             if self._clock() < known.since + self._window_s:
                 known.count = known.count + 1
-                known.last = f"{peer}: {why}"
+                known.last = f"{peer}: {reason}"
                 return False
             self._sum_up(known)
             known.since = self._clock()
-        _LOG.warning("%s: refused: %s", peer, why)
+        _LOG.warning("%s: refused: %s", peer, reason)
         return True
 
     def sum_up(self) -> None:

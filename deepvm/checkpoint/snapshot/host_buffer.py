@@ -81,18 +81,18 @@ def pieces_of(image: Image, layout: Layout, rank: int) -> tuple[Piece, ...]:
 
 
 def groups(
-    pieces: Sequence[Piece], sources: Sources, which: Sequence[int], most: int | None = None
+    pieces: Sequence[Piece], sources: Sources, which: Sequence[int], limit: int | None = None
 ) -> Iterator[tuple[list[int], list[torch.Tensor]]]:
     """Consecutive pieces of one device, together no larger than a group: their numbers and bytes.
 
-    ``most``: make at most this many groups for one device, and one more; groups grow where more
+    ``limit``: make at most this many groups for one device, and one more; groups grow where more
     would be needed.
     """
     largest = GROUP_BYTES
     whole = sum(pieces[number].length for number in which)
     # Each group may end just before a piece that fills it
-    if most is not None and 2 * whole > most * GROUP_BYTES:
-        largest += whole // most
+    if limit is not None and 2 * whole > limit * GROUP_BYTES:
+        largest += whole // limit
     numbers: list[int] = []
     parts: list[torch.Tensor] = []
     size = 0

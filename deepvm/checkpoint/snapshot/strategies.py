@@ -183,11 +183,11 @@ class DeviceCopyStrategy(Strategy):
                 int(row.split()[1]) * 1024 for row in file if row.startswith("MemAvailable")
             )
 
-    def _none(self, why: str) -> Sources | None:
+    def _none(self, reason: str) -> Sources | None:
         if not self._warned:
             self._warned = True
             log.warning(
-                "strategy G has no room for a copy on the device, C is used: it needs %s", why
+                "strategy G has no room for a copy on the device, C is used: it needs %s", reason
             )
         return None
 

@@ -242,9 +242,9 @@ class Store(Tier):
     def delete(self, job: str, version: int) -> None:
         """Remove a version; nothing happens if it is not there. Raises CheckpointError."""
 
-    def expired(self, job: str, found: Iterable[CommitRecord], keep: int, every: int) -> set[int]:
-        """The checkpoints in ``found``, and files without a record, that retention drops."""
-        rows = list(found)
+    def expired(self, job: str, records: Iterable[CommitRecord], keep: int, every: int) -> set[int]:
+        """The checkpoints in ``records``, and files without a record, that retention drops."""
+        rows = list(records)
         numbers = {m.version for m in rows}
         return numbers - kept_of(rows, keep, every) | outdated(
             numbers, self.unrecorded(job), keep, every

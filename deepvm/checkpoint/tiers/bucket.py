@@ -83,7 +83,7 @@ class Bucket(ObjectStore):
             self.s3.abort_multipart_upload(**where, UploadId=upload)
 
     @contextlib.contextmanager
-    def errors(self, what: str) -> Iterator[None]:
+    def errors(self, action: str) -> Iterator[None]:
         from botocore.exceptions import BotoCoreError, ClientError
 
         try:
@@ -97,7 +97,7 @@ class Bucket(ObjectStore):
                 )
                 text = f"{name}: {message}"
             advice = f"; {_ADVICE[name]}" if name in _ADVICE else ""
-            raise CheckpointError(f"{self.url}: cannot {what}: {text}{advice}") from error
+            raise CheckpointError(f"{self.url}: cannot {action}: {text}{advice}") from error
 
     def _list(self, operation: str, rows: str, prefix: str) -> Iterator[Mapping[str, Any]]:
         for page in self.s3.get_paginator(operation).paginate(Bucket=self.name, Prefix=prefix):

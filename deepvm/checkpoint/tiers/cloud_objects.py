@@ -40,7 +40,7 @@ class CloudObjects(ObjectStore):
         return self._make()
 
     @contextlib.contextmanager
-    def errors(self, what: str) -> Iterator[None]:
+    def errors(self, action: str) -> Iterator[None]:
         try:
             yield
         except DeepVMError:
@@ -50,7 +50,7 @@ class CloudObjects(ObjectStore):
                 text = f"{type(error).__name__}: {error}"
             else:
                 text = type(error).__name__
-            raise CheckpointError(f"{self.url}: cannot {what}: {text}") from error
+            raise CheckpointError(f"{self.url}: cannot {action}: {text}") from error
 
     def path(self, key: str) -> str:
         return f"{self._root}/{key}"

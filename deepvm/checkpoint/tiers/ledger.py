@@ -178,10 +178,10 @@ class LedgerFile:
             return False
         return found is not None and held(found[0])
 
-    def _refuse(self, found: Ledger, epoch: int | None) -> None:
-        if epoch is not None and epoch < found.epoch:
+    def _refuse(self, ledger: Ledger, epoch: int | None) -> None:
+        if epoch is not None and epoch < ledger.epoch:
             raise StaleError(
-                f"{self._bucket.url}: generation {epoch} is over: {found.epoch} has started"
+                f"{self._bucket.url}: generation {epoch} is over: {ledger.epoch} has started"
             )
 
     def _prove(self) -> None:

@@ -31,8 +31,8 @@ class ObjectStore(ABC):
         self._counting = threading.Lock()
 
     @abstractmethod
-    def errors(self, what: str) -> AbstractContextManager[None]:
-        """Turn the store's errors into ``CheckpointError``: ``what`` could not be done."""
+    def errors(self, action: str) -> AbstractContextManager[None]:
+        """Turn the store's errors into ``CheckpointError``: ``action`` could not be done."""
 
     @abstractmethod
     def prove(self) -> None:

@@ -196,18 +196,22 @@ class S3Tier(CheckpointStore):
             return error
 
     def _fits(
-        self, key: str, size: int, upcoming: CommitRecord, found: CommitRecord | DamagedError | None
+        self,
+        key: str,
+        size: int,
+        upcoming: CommitRecord,
+        record: CommitRecord | DamagedError | None,
     ) -> bool:
         """Whether the object is what the upcoming record says, and not what the usual one does."""
         if size != upcoming.size:
             return False
         numbers = list(range(len(upcoming.crcs)))  # without another record all of it counts
         with self._bucket.errors(f"read {key}"):
-            if isinstance(found, CommitRecord):
-                if found.size != size:
+            if isinstance(record, CommitRecord):
+                if record.size != size:
                     return True
-                if found.chunk_bytes == upcoming.chunk_bytes:
-                    numbers = [n for n in numbers if found.crcs[n] != upcoming.crcs[n]][:1]
+                if record.chunk_bytes == upcoming.chunk_bytes:
+                    numbers = [n for n in numbers if record.crcs[n] != upcoming.crcs[n]][:1]
             else:
                 # If the parts were chunks, which they mostly are, the store's checksum is made of
                 # the record's.

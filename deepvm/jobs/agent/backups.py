@@ -296,8 +296,8 @@ class Backups:
         self._prune(part)
         return True
 
-    def _fail(self, one: _Upload, what: str, error: Exception) -> None:
-        log.warning("%s: %s", what, error, exc_info=not isinstance(error, _TROUBLE))
+    def _fail(self, one: _Upload, problem: str, error: Exception) -> None:
+        log.warning("%s: %s", problem, error, exc_info=not isinstance(error, _TROUBLE))
         self._end(one, str(error) or type(error).__name__, 0.0)
 
     def _end(self, one: _Upload, error: str, took_s: float) -> None:

@@ -271,11 +271,11 @@ def _start_of(text: str) -> str:
     return f"{text[:_LONGEST]} [{cut} characters cut]"
 
 
-def _first(events: list[JsonDict], most: int) -> list[JsonDict]:
+def _first(events: list[JsonDict], limit: int) -> list[JsonDict]:
     """The first events, as many as fit into one message; at least one if there are any."""
     size = 0
-    for number, event in enumerate(events[:most]):
+    for number, event in enumerate(events[:limit]):
         size += len(json.dumps(event)) + 2
         if number and size > _MOST_BYTES:
             return events[:number]
-    return events[:most]
+    return events[:limit]

@@ -161,12 +161,12 @@ class LocalCloud:
     def now_s(self, job: str) -> float:
         return clock_of(self._folder / job).now_s()
 
-    def _end(self, job: str, machine: str, why: str) -> JsonDict:
+    def _end(self, job: str, machine: str, reason: str) -> JsonDict:
         """When and why a machine that is gone ended; written down if it is not yet."""
         place = self._machine(job, machine)
         if not (place / ENDED).exists():
             point("local.before-ended")
-            end = self._ends.setdefault(place, {"ended_s": self.now_s(job), "why": why})
+            end = self._ends.setdefault(place, {"ended_s": self.now_s(job), "why": reason})
             try:
                 write_json(place / ENDED, end)
             except DataError:  # a full disk, which may be what ended it
@@ -252,11 +252,11 @@ def _is_alive(place: Path) -> bool:
         os.close(descriptor)
 
 
-def _kill(place: Path, why: str) -> None:
+def _kill(place: Path, reason: str) -> None:
     """End a machine, and return when it is gone."""
     # Its first process reads this, also where nothing was left to record its pid.
     with suppress(DataError):  # a full disk must not keep it alive
-        write_json(place / ORDER, {"end": why})
+        write_json(place / ORDER, {"end": reason})
     process = int(_read(place / MACHINE).get("process", 0))
     if not process:
         return _await_end(place)

@@ -76,10 +76,10 @@ def _reap(spared: int) -> None:
             os.waitpid(found.si_pid, os.WNOHANG)
 
 
-def _end(place: Path, why: str) -> None:
+def _end(place: Path, reason: str) -> None:
     point("machine.before-end")
     ended_s = clock_of(place.parents[1]).now_s()
-    write_json(place / "ended.json", {"ended_s": ended_s, "why": why})
+    write_json(place / "ended.json", {"ended_s": ended_s, "why": reason})
     if os.getpid() == 1:
         os._exit(0)  # and all processes with numbers of its own kind
     end_descendants()

@@ -362,8 +362,8 @@ class Controller:
         if count > 1 and before < 2:
             self.feed(d.Stop("interrupted again", at_once=True))
 
-    def stop(self, why: str) -> None:
-        self._stop = why
+    def stop(self, reason: str) -> None:
+        self._stop = reason
 
     def give_up(self, error: Exception) -> None:
         """End :meth:`run` with this error and keep all machines: another controller has the job."""

@@ -281,15 +281,15 @@ class Counts:
         saves = {**self.saves, reason: self.saves.get(reason, 0) + 1}
         return replace(self, saves=saves, failed=replace(self.failed, in_a_row=0, why=""))
 
-    def unsaved(self, why: str) -> Counts:
+    def unsaved(self, reason: str) -> Counts:
         return replace(
-            self, failed=FailedSaves(self.failed.total + 1, self.failed.in_a_row + 1, why)
+            self, failed=FailedSaves(self.failed.total + 1, self.failed.in_a_row + 1, reason)
         )
 
-    def explained(self, why: str) -> Counts:
+    def explained(self, reason: str) -> Counts:
         """The reason why the last one did not come, unless another has since."""
         if self.failed.in_a_row:
-            return replace(self, failed=replace(self.failed, why=why))
+            return replace(self, failed=replace(self.failed, why=reason))
         return self
 
 
@@ -440,11 +440,11 @@ class JobState:
             machines + sum(head.usd_per_hour for head in self.heads if head.ended_s is None)
         ) / 3600
 
-    def to_end(self, why: str) -> JobState:
+    def to_end(self, reason: str) -> JobState:
         """With the reason why the job is to stop; the first one counts."""
         if self.ending:
             return self
-        return replace(self, ending=why, ending_s=self.now_s)
+        return replace(self, ending=reason, ending_s=self.now_s)
 
     def has_waited(self, pause_s: float) -> bool:
         """Whether a version may be asked for: after a pause where the last one did not come."""

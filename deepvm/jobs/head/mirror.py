@@ -54,9 +54,9 @@ def decoded(data: bytes) -> JsonDict:
     return found
 
 
-def packed(found: JsonObject) -> bytes:
+def packed(document: JsonObject) -> bytes:
     """An object of the bucket."""
-    return gzip.compress(json.dumps(found).encode(), 5, mtime=0)
+    return gzip.compress(json.dumps(document).encode(), 5, mtime=0)
 
 
 def unpacked(data: bytes) -> JsonDict:

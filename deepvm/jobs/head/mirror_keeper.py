@@ -342,6 +342,6 @@ def _answer_to(data: bytes, handle: Handle) -> dict[str, str]:
         return {"refused": str(error)}
 
 
-def _warn(what: str, error: Exception) -> None:
+def _warn(message: str, error: Exception) -> None:
     """Log what ends nothing; with its location if unexpected."""
-    log.warning("%s: %s", what, error, exc_info=not isinstance(error, (DeepVMError, OSError)))
+    log.warning("%s: %s", message, error, exc_info=not isinstance(error, (DeepVMError, OSError)))

@@ -201,7 +201,7 @@ def on_demand_usd(world: JobState, prices: Prices) -> float:
 
 
 def same_work_usd(
-    found: CostBreakdown,
+    breakdown: CostBreakdown,
     world: JobState,
     prices: Prices,
     without: Downtimes = (),
@@ -214,16 +214,16 @@ def same_work_usd(
     if world.progress_unknown:
         return None
     seen = world.steps - sum(one.steps for one in without)
-    if not found.seconds["compute"] or (without and seen <= 0):
+    if not breakdown.seconds["compute"] or (without and seen <= 0):
         return None
     loads_usd = [
-        (max(m.trained_s, min(found.first_s, m.ended_s or math.inf)) - m.launched_s)
+        (max(m.trained_s, min(breakdown.first_s, m.ended_s or math.inf)) - m.launched_s)
         * _on_demand(m, prices)
         / 3600
         for m in world.machines.values()
         if m.role is Role.TRAINER and m.launched_s is not None and m.trained_s is not None
     ]
-    steps_usd = found.on_demand_usd["compute"] * (world.steps / seen if without else 1.0)
+    steps_usd = breakdown.on_demand_usd["compute"] * (world.steps / seen if without else 1.0)
     return steps_usd + sum(loads_usd[: world.terms.most])
 
 

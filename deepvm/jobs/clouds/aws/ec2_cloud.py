@@ -315,9 +315,9 @@ class Ec2Cloud:
         """See :class:`Cloud`. If names repeat, the oldest machine counts; the others are ended."""
         return self._listing(job, self._instances(job))
 
-    def _listing(self, job: str, found: list[Instance]) -> Listing:
-        one = kept(found)
-        surplus = [i.id for i in found if i.alive and one[i.machine] is not i]
+    def _listing(self, job: str, instances: list[Instance]) -> Listing:
+        one = kept(instances)
+        surplus = [i.id for i in instances if i.alive and one[i.machine] is not i]
         if surplus and job in self._controlled:
             with suppress(RefusedError, UnknownError):  # the next look tries again
                 self._terminate(surplus)
