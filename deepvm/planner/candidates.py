@@ -87,6 +87,10 @@ class Candidates:
             return replace(self, gpus=gpus)
         return replace(self, tier=self.tier.only(name))
 
+    def asked(self, **changes: Any) -> Candidates:
+        """The same candidates for a request with some changes."""
+        return replace(self, request=replace(self.request, **changes))
+
     def plans(self, top: int = 1) -> Enumeration:
         """All plans of the architectures that the request considers; ``top``: as in ``build``."""
         return Enumeration.build([self.block(a) for a in self.architectures], top)

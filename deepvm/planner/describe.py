@@ -421,10 +421,8 @@ def _all_sizes(choice: Choice, candidates: Candidates) -> TrainingTable:
     chosen = choice.cluster.gpu
     gpu = next(g for g in candidates.gpus if g.instance == chosen)
     k = scaling_factor(gpu.curve, np.arange(1, MOST_NODES + 2, dtype=np.float64))
-    free = replace(candidates.request, quotas=(), pools_end=False, max_nodes=MOST_NODES + 1)
-    return replace(candidates, gpus=(replace(gpu, k=k),), request=free).sizes(
-        choice.block.architecture
-    )
+    free = candidates.asked(quotas=(), pools_end=False, max_nodes=MOST_NODES + 1)
+    return replace(free, gpus=(replace(gpu, k=k),)).sizes(choice.block.architecture)
 
 
 def _late(

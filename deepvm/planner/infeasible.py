@@ -17,8 +17,8 @@ from deepvm.planner.candidates import Candidates, gather, zone_ids
 from deepvm.planner.columns import REGISTRY, Architecture, MemoryNodeTable
 from deepvm.planner.ranking import most_valuable
 from deepvm.planner.rejections import UNLIMITED
-from deepvm.planner.request import Objective, PlanRequest, PolicyName
-from deepvm.planner.search.enumeration import Choice, Enumeration
+from deepvm.planner.request import Objective, PolicyName
+from deepvm.planner.search.enumeration import Choice
 
 if TYPE_CHECKING:
     from deepvm.core.training.workload import Workload
@@ -106,8 +106,8 @@ def _without_quotas(candidates: Candidates, trains: str) -> Infeasible:
     """
     tier = candidates.tier
     rule = candidates.catalog.memory_nodes
-    plain = replace(candidates.request, objective=Objective.THROUGHPUT, work=None, quotas=())
-    free = replace(candidates, request=plain, tier=_with_limit(tier, rule.most_nodes))
+    free = candidates.asked(objective=Objective.THROUGHPUT, work=None, quotas=())
+    free = replace(free, tier=_with_limit(tier, rule.most_nodes))
     plans = free.plans()
     blocks = [b for b in plans.blocks if len(b.sizes)]
     if not blocks:
@@ -154,22 +154,22 @@ def _job_limits(candidates: Candidates, cheapest: Choice | None) -> Infeasible |
     work = request.work
     if work is None:
         return None
-    if cheapest is None:
-        instead = ""
-    else:
+    instead = ""
+    if cheapest is not None:
         instead = f", or pay at least {format_usd(cheapest.price)} $/h"
-    patient = replace(
-        request, policy=PolicyName.DEEPVM, work=replace(work, deadline_s=None, total_budget=None)
+    quickly = candidates.asked(
+        policy=PolicyName.DEEPVM,
+        objective=Objective.MAKESPAN,
+        work=replace(work, deadline_s=None, total_budget=None),
     )
-    quickly = replace(patient, objective=Objective.MAKESPAN)
     within = f"for at most {request.budget.normalize():f} $/h"
     budget = request.budget_micro_usd
-    fast = _enumeration(candidates, quickly)
-    fastest = most_valuable(fast, quickly, budget)
+    plans = quickly.plans()
+    fastest = most_valuable(plans, quickly.request, budget)
     if fastest is None and cheapest is None:  # more money alone would not do
         within = "at any price"
         budget = MOST_USD * MICRO_USD
-        fastest = most_valuable(fast, quickly, budget)
+        fastest = most_valuable(plans, quickly.request, budget)
     if fastest is None:
         if cheapest is not None or not _exists(candidates, work=None):
             return None
@@ -183,8 +183,8 @@ def _job_limits(candidates: Candidates, cheapest: Choice | None) -> Infeasible |
         )
         return Infeasible("deadline", reason, f"allow more time{instead}")
     in_time = replace(work, total_budget=None)
-    cheaply = replace(patient, objective=Objective.TOTAL_COST, work=in_time)
-    thrifty = _enumeration(candidates, cheaply).best(budget)
+    cheaply = quickly.asked(objective=Objective.TOTAL_COST, work=in_time)
+    thrifty = cheaply.plans().best(budget)
     if thrifty is None or work.total_budget is None:
         return None
     that = " that ends in time"
@@ -214,8 +214,8 @@ def _never_trains(candidates: Candidates) -> Infeasible | None:
 
 def _exists(candidates: Candidates, **changes: Any) -> bool:
     """Whether there is any cluster at any price, by throughput."""
-    plain = {"objective": Objective.THROUGHPUT, "policy": PolicyName.DEEPVM, **changes}
-    return len(_enumeration(candidates, replace(candidates.request, **plain))) > 0
+    plain = candidates.asked(objective=Objective.THROUGHPUT, policy=PolicyName.DEEPVM, **changes)
+    return len(plain.plans()) > 0
 
 
 def _preempted(what: str, life_s: float) -> Infeasible:
@@ -226,10 +226,6 @@ def _preempted(what: str, life_s: float) -> Infeasible:
     return Infeasible(
         "preemptions", reason, "plan with a longer --mttp, save more often, or rent VMs on demand"
     )
-
-
-def _enumeration(candidates: Candidates, request: PlanRequest) -> Enumeration:
-    return replace(candidates, request=request).plans()
 
 
 def _no_gpu(candidates: Candidates) -> Infeasible:

@@ -316,16 +316,16 @@ def _alternatives(
             request.work is None and objective in WORK_OBJECTIVES
         ):
             continue
-        other = replace(request, objective=objective)
+        asked = candidates.asked(objective=objective)
+        other = asked.request
         if other.needs_work and not request.needs_work:  # by the others some jobs may never end
-            plans = replace(candidates, request=other).plans()
+            plans = asked.plans()
         else:
             plans = enumeration.scored(
                 [replace(b, scoring=scoring(other, b.sizes)) for b in enumeration.blocks]
             )
         choice = first(plans, other, request.budget_micro_usd)
         if choice is not None and choice.cluster != best.cluster:
-            asked = replace(candidates, request=other)
             yield Alternative(objective, describe(choice, asked, binding=binding(choice, asked)))
 
 
@@ -388,9 +388,9 @@ def lacks_memory(candidates: Candidates, name: str) -> Rejection | None:
     elif request.training is None or all((g.k > 0).all() for g in own.gpus):
         return None
     else:
-        plain = replace(request, objective=Objective.THROUGHPUT, work=None, training=None)
         gpus = tuple(replace(g, k=np.ones(len(g.k))) for g in own.gpus)
-        own = replace(own, request=plain, gpus=gpus)
+        own = own.asked(objective=Objective.THROUGHPUT, work=None, training=None)
+        own = replace(own, gpus=gpus)
     plan = own.plans().cheapest()
     if plan is None or plan.price > request.budget_micro_usd:
         return None
