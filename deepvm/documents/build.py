@@ -1,57 +1,17 @@
-"""Documents made of the objects that hold their values, as the type of the document says.
-
-A key is read from the attribute (or the key) of the same name, or from where ``At`` says::
-
-    class Zone(TypedDict):
-        zone: str | None
-        usd_per_hour: Annotated[float, At("newest")]
-        sold_share: Annotated[float, At(lambda zone: zone.sold / zone.versions)]
-
-    document_of(Zone, zone_prices)
-"""
+"""Documents made of the objects that hold their values, as :class:`Document` says."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
 from enum import Enum
-from functools import cache
+from functools import cache, partial
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from typing_extensions import is_typeddict
-
-from deepvm.documents.json_schema import fields_of
+from deepvm.documents.document import FIRST, At, attribute, fields_of, is_object, source_of
 from deepvm.io.times import format_time
-
-FIRST = "^"
-"""In place of a key that comes before."""
-
-
-@dataclass(frozen=True)
-class At:
-    """Where the value of a key is: a path of attributes, or a function of the object.
-
-    ``exact``: a number stays int where it is one, though the type says float. ``after``: the key
-    that it follows, or :data:`FIRST`.
-    """
-
-    source: str | Callable[[Any], Any]
-    exact: bool = False
-    after: str = ""
-
-    def read(self, item: Any) -> Any:
-        if callable(self.source):
-            return self.source(item)
-        for name in self.source.split("."):
-            if item is None:
-                return None
-            item = _attribute(item, name)
-        return item
-
 
 ABSENT: Any = object()
 """The value of a key that is left out."""
@@ -67,11 +27,11 @@ class With:
     def __getattr__(self, name: str) -> Any:
         if name in self.values:
             return self.values[name]
-        return _attribute(self.item, name)
+        return attribute(self.item, name)
 
 
 def document_of(kind: Any, item: Any) -> dict[str, Any]:
-    """The document of type ``kind`` (a TypedDict) with the values of ``item``.
+    """The document of type ``kind`` with the values of ``item``.
 
     Numbers become float where the type says float, enums their values, dates ISO 8601. Where the
     type allows null, "" and numbers that are not finite become null. Keys that are not required
@@ -81,7 +41,7 @@ def document_of(kind: Any, item: Any) -> dict[str, Any]:
     """
     document = {}
     for key, (hint, source) in _sources(kind).items():
-        raw = source.read(item) if source else get_args(hint)[0]
+        raw = source.read(item)
         if raw is ABSENT:
             continue
         value = _value(hint, raw)
@@ -92,30 +52,36 @@ def document_of(kind: Any, item: Any) -> dict[str, Any]:
 
 
 @cache
-def _sources(kind: Any) -> dict[str, tuple[Any, At | None]]:
-    """Type and source of each key; a constant has no source."""
-    sources: dict[str, tuple[Any, At | None]] = {}
+def _sources(kind: Any) -> dict[str, tuple[Any, At]]:
+    """Type and source of each key."""
+    sources: dict[str, tuple[Any, At]] = {}
     fields = fields_of(kind)
     order = sorted(fields, key=lambda key: key not in kind.__required_keys__)
-    for key, hint in ((key, fields[key]) for key in order):
-        bare = hint
-        source = At(key)
-        while get_origin(bare) is Annotated:
-            bare, *marks = get_args(bare)
-            source = next((mark for mark in marks if isinstance(mark, At)), source)
+    moved = []
+    for key in order:
+        hint = fields[key]
+        while get_origin(hint) is Annotated:
+            hint = get_args(hint)[0]
+        source = source_of(kind, key)
         if source.exact:
-            bare = Any
-        constant = _is_constant(bare) and key in kind.__required_keys__
-        sources[key] = (bare, None if constant else source)
-    moved = [(key, source.after) for key, (_, source) in sources.items() if source and source.after]
+            hint = Any
+        elif (
+            get_origin(hint) is Literal
+            and len(get_args(hint)) == 1
+            and key in kind.__required_keys__
+        ):
+            source = At(partial(_constant, get_args(hint)[0]))
+        sources[key] = (hint, source)
+        if source.after:
+            moved.append((key, source.after))
     for key, earlier in reversed(moved):
         order.remove(key)
         order.insert(0 if earlier == FIRST else order.index(earlier) + 1, key)
     return {key: sources[key] for key in order}
 
 
-def _is_constant(hint: Any) -> bool:
-    return get_origin(hint) is Literal and len(get_args(hint)) == 1
+def _constant(value: Any, item: Any) -> Any:
+    return value
 
 
 def _value(hint: Any, value: Any) -> Any:
@@ -126,12 +92,12 @@ def _value(hint: Any, value: Any) -> Any:
         return _optional(hint, value)
     if value is None:
         return None
-    if is_typeddict(hint):
+    if is_object(hint):
         return document_of(hint, value)
     if origin is list:
         return [_value(get_args(hint)[0], element) for element in value]
     if origin is dict:
-        return {key: _value(get_args(hint)[1], element) for key, element in value.items()}
+        return {key: _value(get_args(hint)[1], element) for key, element in dict(value).items()}
     return _scalar(hint, value)
 
 
@@ -157,12 +123,6 @@ def _scalar(hint: Any, value: Any) -> Any:
         return format_time(value)
     if isinstance(value, date):
         return value.isoformat()
-    if hint is float or isinstance(value, Decimal):
-        return float(value)
-    return value
-
-
-def _attribute(item: Any, name: str) -> Any:
-    if isinstance(item, Mapping):
-        return item.get(name)
-    return getattr(item, name)
+    if hint in (bool, float, str):
+        return hint(value)
+    return float(value) if isinstance(value, Decimal) else value

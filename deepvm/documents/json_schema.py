@@ -1,21 +1,9 @@
-"""JSON Schemas (draft 2020-12) and columns of CSV, both of the types that describe documents.
-
-Types are TypedDicts, and what they are made of. A string below a key describes its value, with its
-unit. A type adds a text of its own: with ``UsdPerHour = Annotated[float, "US dollars an hour"]``,
-
-    usd_per_hour: UsdPerHour
-    "spot price of one VM"
-
-is described as "spot price of one VM, US dollars an hour".
-"""
+"""JSON Schemas (draft 2020-12) and columns of CSV, both of the types that describe documents."""
 
 from __future__ import annotations
 
-import ast
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
-from inspect import getdoc, getsource
+from collections.abc import Iterator, Sequence
+from inspect import getdoc
 from types import NoneType, UnionType
 from typing import (
     Annotated,
@@ -24,10 +12,9 @@ from typing import (
     Union,
     get_args,
     get_origin,
-    get_type_hints,
 )
 
-from typing_extensions import is_typeddict
+from deepvm.documents.document import described_fields, fields_of, is_object
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _PLAIN = {str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null"}
@@ -42,7 +29,7 @@ def json_schema(
     whether objects may hold what their type does not say.
     """
     writer = _Writer(more)
-    found = writer.object_of(kind) if is_typeddict(kind) else writer.of(kind)
+    found = writer.object_of(kind) if is_object(kind) else writer.of(kind)
     if required is not None:
         found["required"] = sorted(required)
     definitions = {"$defs": dict(sorted(writer.definitions.items()))} if writer.definitions else {}
@@ -73,7 +60,7 @@ class _Writer:
             return self.of(arguments[0]) | described
         if kind in _PLAIN:
             return {"type": _PLAIN[kind]}
-        if is_typeddict(kind):
+        if is_object(kind):
             return self._reference(kind)
         if origin is Literal:
             return {"const": arguments[0]} if len(arguments) == 1 else {"enum": list(arguments)}
@@ -111,48 +98,11 @@ class _Writer:
         }
 
 
-def fields_of(kind: Any) -> Mapping[str, Any]:
-    """The keys of a TypedDict with their types."""
-    return get_type_hints(kind, include_extras=True)
-
-
-def described_fields(kind: Any) -> dict[str, Any]:
-    """The keys of a TypedDict with their types, each with the text below it."""
-    texts = _texts_below(kind)
-    fields = dict(fields_of(kind))
-    for key in fields.keys() & texts.keys():
-        fields[key] = Annotated[fields[key], texts[key]]
-    return fields
-
-
-def _texts_below(kind: Any) -> dict[str, str]:
-    """The texts below the keys of a TypedDict and of those that it extends."""
-    module = sys.modules[kind.__module__]
-    body = _classes_in(module.__name__).get(kind.__name__)
-    if body is None:
-        return {}
-    texts: dict[str, str] = {}
-    for base in body.bases:
-        if isinstance(base, ast.Name) and is_typeddict(getattr(module, base.id)):
-            texts |= _texts_below(getattr(module, base.id))
-    for key, text in zip(body.body, body.body[1:], strict=False):
-        if isinstance(key, ast.AnnAssign) and isinstance(text, ast.Expr):
-            texts[ast.unparse(key.target)] = " ".join(ast.literal_eval(text.value).split())
-    return texts
-
-
-@cache
-def _classes_in(module: str) -> dict[str, ast.ClassDef]:
-    """The source of the classes of a module: Python keeps no texts below keys."""
-    tree = ast.parse(getsource(sys.modules[module]))
-    return {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
-
-
 def columns(kind: Any) -> Iterator[tuple[str, ...]]:
     """Columns of a CSV of such objects: the keys to each value that is no object itself."""
     for key, hint in fields_of(kind).items():
         inner = _bare(hint)
-        if is_typeddict(inner):
+        if is_object(inner):
             yield from ((key, *below) for below in columns(inner))
         else:
             yield (key,)

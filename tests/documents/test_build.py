@@ -3,37 +3,36 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Annotated, Literal, TypedDict
 
 import pytest
 
 from deepvm.core.cluster.instances import Market
-from deepvm.documents.build import At, document_of
+from deepvm.documents.build import document_of
+from deepvm.documents.document import Document, at
 from deepvm.documents.json_schema import json_schema
 
 
-class Price(TypedDict):
+class Price(Document):
     """A price."""
 
-    usd_per_hour: Annotated[float, At("price")]
+    usd_per_hour: float = at("price")
     """$/h"""
     market: str
     """where it is sold"""
 
 
-class _Optional(TypedDict, total=False):
+class _Optional(Document, total=False):
     note: str
 
 
-class Offer(_Optional):
+class Offer(_Optional, schema_version="deepvm.offer/1"):
     """An offer."""
 
-    schema_version: Literal["deepvm.offer/1"]
     zone: str | None
     """null for any"""
     mean_s: float | None
     prices: list[Price]
-    first_price: Annotated[float, At(lambda offer: offer.prices[0].price)]
+    first_price: float = at("prices.0.price")
     named: dict[str, Price]
 
 

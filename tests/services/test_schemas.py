@@ -16,9 +16,9 @@ import yaml
 from support.checkpoint.images import manifest_of, noise
 from support.schemas import check
 
+from deepvm.documents.document import fields_of
 from deepvm.documents.inputs.job import JobDocument
 from deepvm.documents.inputs.model import ModelDocument
-from deepvm.documents.json_schema import fields_of
 from deepvm.documents.outputs.performance import ModelFile
 from deepvm.documents.outputs.simulation import Job
 from deepvm.errors import RequestError

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypedDict
+from typing import Literal
 
-from deepvm.documents.build import At
+from deepvm.documents.document import Document, at
 
 
-class AuditGate(TypedDict):
+class AuditGate(Document):
     """What was asked of a script."""
 
-    gate: Annotated[
-        Literal["repeats", "ends", "kills", "resumed", "parameters", "samples", "replays"],
-        At("name"),
-    ]
+    gate: Literal["repeats", "ends", "kills", "resumed", "parameters", "samples", "replays"] = at(
+        "name"
+    )
     """what was asked"""
     state: Literal["passed", "failed", "skipped"]
     """the answer; skipped: it could not be judged"""
@@ -21,7 +20,7 @@ class AuditGate(TypedDict):
     """why, empty if passed"""
 
 
-class AuditKill(TypedDict):
+class AuditKill(Document):
     """A kill that has happened."""
 
     run: int
@@ -32,28 +31,27 @@ class AuditKill(TypedDict):
     """after a logged step, or in the middle of a write"""
     file: str
     """that was being written, below the folder of the run; empty after a step"""
-    logged_steps: Annotated[int, At("steps")]
+    logged_steps: int = at("steps")
     """steps that the attempt had made"""
-    reached_step: Annotated[int | None, At("reached")]
+    reached_step: int | None = at("reached")
     """the last of them, counted from the start of training, null if unknown"""
-    resumed_step: Annotated[int | None, At("resumed")]
+    resumed_step: int | None = at("resumed")
     """step after which the next attempt has gone on, null if unknown"""
     hit: bool
     """whether steps were made and some were left, or a file was being written: else it proves
     nothing"""
 
 
-class Audit(TypedDict):
+class Audit(Document, schema_version="deepvm.audit/1"):
     """Whether a training script resumes correctly when it is killed."""
 
-    schema_version: Literal["deepvm.audit/1"]
     certified: bool
     """whether no gate has failed"""
-    script: Annotated[str, At(lambda audit: str(audit.subject.script))]
+    script: str = at("subject.script")
     """its path"""
-    arguments: Annotated[list[str], At("subject.arguments")]
+    arguments: list[str] = at("subject.arguments")
     """of the script"""
-    resume_arguments: Annotated[list[str], At("subject.resume_arguments")]
+    resume_arguments: list[str] = at("subject.resume_arguments")
     """added when it was started again"""
     compared: Literal["optimizers", "file", "both"]
     """which final parameters: those that the optimizers hold, those in --final, or both"""
@@ -63,13 +61,13 @@ class Audit(TypedDict):
     """that train"""
     gates: list[AuditGate]
     """in the order in which they were judged"""
-    planned_kills: Annotated[int, At("planned")]
+    planned_kills: int = at("planned")
     """that were to happen; none if two undisturbed runs differ"""
     kills: list[AuditKill]
     """that have happened"""
     notes: list[str]
     """what a reader should know besides"""
-    wall_s: Annotated[float, At(lambda audit: round(audit.wall_s, 3))]
+    wall_s: float = at(digits=3)
     """of all runs together, s"""
     versions: dict[str, str]
     """of Python and of libraries that are installed, by name"""

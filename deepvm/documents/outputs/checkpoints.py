@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypedDict
+from typing import Annotated
+
+from deepvm.documents.document import Document
 
 Version = Annotated[int, "iterations that it contains; without Checkpointer.steps optimizer steps"]
 
 
-class StoredVersion(TypedDict):
+class StoredVersion(Document):
     """A version of a job's state, complete or not."""
 
     job: str
@@ -28,10 +30,9 @@ class StoredVersion(TypedDict):
 StoredVersions = Annotated[list[StoredVersion], "The versions at a place, the newest first."]
 
 
-class Verified(TypedDict):
+class Verified(Document, schema_version="deepvm.ckpt-verify/1"):
     """Versions compared with their commit records, every byte."""
 
-    schema_version: Literal["deepvm.ckpt-verify/1"]
     place: str
     """the file, folder or URL"""
     good: int
@@ -40,7 +41,7 @@ class Verified(TypedDict):
     """what is damaged or missing, and why"""
 
 
-class NodeMemory(TypedDict):
+class NodeMemory(Document):
     """The memory of a node."""
 
     limit_bytes: int
@@ -53,7 +54,7 @@ class NodeMemory(TypedDict):
     """slots with one"""
 
 
-class HeldVersion(TypedDict):
+class HeldVersion(Document):
     """A version that a node holds."""
 
     job: str
@@ -71,7 +72,7 @@ class HeldVersion(TypedDict):
     """when it was complete, ISO 8601, UTC; null before"""
 
 
-class NodeCounts(TypedDict):
+class NodeCounts(Document):
     """What happened since the node began."""
 
     complete: int
@@ -88,7 +89,7 @@ class NodeCounts(TypedDict):
     """bytes that arrived"""
 
 
-class _MoreOfFlush(TypedDict, total=False):
+class _MoreOfFlush(Document, total=False):
     flushed: int
     """versions written; as all below where the node writes them somewhere only"""
     failed: int
@@ -110,10 +111,9 @@ class NodeFlush(_MoreOfFlush):
     """versions that wait"""
 
 
-class MemoryNode(TypedDict):
+class MemoryNode(Document, schema_version="deepvm.memory-node/1"):
     """What a memory node holds, and its counters."""
 
-    schema_version: Literal["deepvm.memory-node/1"]
     uptime_s: float
     """since it began, seconds"""
     stopping: bool
@@ -138,10 +138,9 @@ class MemoryNode(TypedDict):
     """connections that were refused, by reason"""
 
 
-class CommitRecord(TypedDict):
+class CommitRecord(Document, schema_version="deepvm.checkpoint/1"):
     """The commit record next to the file of a version, ``*.json``."""
 
-    schema_version: Literal["deepvm.checkpoint/1"]
     job: str
     """whose it is"""
     version: Version

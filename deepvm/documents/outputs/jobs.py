@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from typing import Annotated, Literal, TypedDict
+from typing import Annotated
 
-from deepvm.documents.build import At, With
+from deepvm.documents.build import With
+from deepvm.documents.document import Document, at
 from deepvm.documents.outputs.plans import Bill
 from deepvm.documents.outputs.simulation import Spread
 
@@ -28,7 +29,7 @@ def iso_time(at_s: float) -> str:
     return moment.isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-class RunSaves(TypedDict):
+class RunSaves(Document):
     """Versions that were saved, by reason."""
 
     emergency: int
@@ -43,7 +44,7 @@ class RunSaves(TypedDict):
     """before the end"""
 
 
-class RunFailedSaves(TypedDict):
+class RunFailedSaves(Document):
     """Versions that did not come."""
 
     total: int
@@ -54,7 +55,7 @@ class RunFailedSaves(TypedDict):
     """why the last of those did not come, empty without any"""
 
 
-class RunParts(TypedDict):
+class RunParts(Document):
     """What the time went into, as the simulator counts."""
 
     allocation: float
@@ -76,7 +77,7 @@ class RunBreakdown(RunParts):
     """from the last sign of life until a hang was noticed, seconds"""
 
 
-class RunSpent(TypedDict):
+class RunSpent(Document):
     """What the money went into; it adds up to cost_usd."""
 
     allocation: Usd
@@ -97,7 +98,7 @@ class RunSpent(TypedDict):
     """from the last step until all machines were gone"""
 
 
-class RunMachine(TypedDict):
+class RunMachine(Document):
     """A machine of a job."""
 
     id: str
@@ -120,7 +121,7 @@ class RunMachine(TypedDict):
     """what it has cost"""
 
 
-class RunOff(TypedDict):
+class RunOff(Document):
     """By how much means of the forecast are off, as shares of the fact."""
 
     total_s: float | None
@@ -129,7 +130,7 @@ class RunOff(TypedDict):
     """of the cost, null where the fact is 0"""
 
 
-class RunFact(TypedDict):
+class RunFact(Document):
     """What came out, but for the time in which there was no controller and nothing was trained."""
 
     total_s: float
@@ -140,7 +141,7 @@ class RunFact(TypedDict):
     """machines that were preempted or lost"""
 
 
-class RunForecast(TypedDict):
+class RunForecast(Document):
     """What ``simulate`` predicted with what was known at the start, except the time of a step."""
 
     runs: int
@@ -166,7 +167,7 @@ class RunForecast(TypedDict):
     """null for a job that has not trained to its end"""
 
 
-class RunFigures(TypedDict):
+class RunFigures(Document):
     """Figures of a job, as the simulator counts."""
 
     total_s: float
@@ -180,7 +181,7 @@ class RunFigures(TypedDict):
     breakdown_s: RunParts
 
 
-class RunMeasured(TypedDict):
+class RunMeasured(Document):
     """Means of latencies that were measured, seconds."""
 
     step_s: float
@@ -195,7 +196,7 @@ class RunMeasured(TypedDict):
     """from then until training resumes"""
 
 
-class _RunValidation(TypedDict):
+class RunValidation(Document):
     """What ``simulate`` says, given the lives and latencies that the job had."""
 
     fact: RunFigures
@@ -204,16 +205,11 @@ class _RunValidation(TypedDict):
     deviation: RunOff | None
     """null where there is no forecast"""
     measured: RunMeasured
-
-
-class RunValidation(_RunValidation, total=False):
-    """What ``simulate`` says, given the lives and latencies that the job had."""
-
-    why: str
+    why: str = at(optional=True)
     """why there is no forecast"""
 
 
-class RunRestartCauses(TypedDict):
+class RunRestartCauses(Document):
     """Restarts by cause."""
 
     preemption: int
@@ -228,7 +224,7 @@ class RunRestartCauses(TypedDict):
     """the job was resumed after its end"""
 
 
-class RunRestarts(TypedDict):
+class RunRestarts(Document):
     """How often trainers were restarted, and what that cost besides repeated steps."""
 
     count: int
@@ -245,7 +241,7 @@ class RunRestarts(TypedDict):
     """the same in money"""
 
 
-class RunPhases(TypedDict):
+class RunPhases(Document):
     """What comes before the steps on a machine, on average, in seconds; null if no machine has said so."""  # noqa: E501
 
     code: float | None
@@ -260,10 +256,9 @@ class RunPhases(TypedDict):
     """from the start of a generation's trainers to its first step"""
 
 
-class Run(TypedDict):
+class Run(Document, schema_version="deepvm.run/1"):
     """A job: what was trained, what was lost, and what it cost; of one that runs, until now."""
 
-    schema_version: Literal["deepvm.run/1"]
     name: Name
     state: str
     """done, stopped or failed; before the end pending, forming, running or saving"""
@@ -318,30 +313,30 @@ class Run(TypedDict):
     machines: list[RunMachine]
 
 
-class PlannedMachines(TypedDict):
+class PlannedMachines(Document):
     """Machines of one kind that a job would rent."""
 
     role: str
     """trainer, anchor, or head, which runs the controller of a detached job"""
-    type: Annotated[str, At("pool.instance_type")]
+    type: str = at("pool.instance_type")
     """instance type"""
-    zone: Annotated[str, At("pool.zone")]
+    zone: str = at("pool.zone")
     """where the first is asked for"""
-    market: Annotated[Market, At("pool.market")]
+    market: Market = at("pool.market")
     least: int
     """without so many nothing is trained"""
     most: int
     """so many are asked for"""
-    usd_per_hour: Annotated[float, At("pool.usd_per_hour")]
+    usd_per_hour: float = at("pool.usd_per_hour")
     """the price of one, US dollars an hour"""
     most_usd_per_hour: float | None
     """what one may cost when prices rise, US dollars an hour, null for no limit"""
 
 
-class AskedPool(TypedDict):
+class AskedPool(Document):
     """Where training machines are asked for."""
 
-    type: Annotated[str, At("instance_type")]
+    type: str = at("instance_type")
     """instance type"""
     zone: str
     """zone, or what covers several, among which the cloud chooses"""
@@ -350,39 +345,35 @@ class AskedPool(TypedDict):
     """the price of one, US dollars an hour"""
 
 
-class MadeName(TypedDict):
+class MadeName(Document):
     """How things that a job makes can be found."""
 
-    what: str
+    what: str = at("0")
     """kind of thing, such as instances"""
-    name: str
+    name: str = at("1")
     """its names or tags"""
 
 
-class RunPlan(TypedDict):
+class RunPlan(Document, schema_version="deepvm.run-plan/1"):
     """What a job would rent."""
 
-    schema_version: Literal["deepvm.run-plan/1"]
     name: Name
     usd_per_hour: float
     """with the most machines, in the dearest of the pools, US dollars an hour"""
-    total_usd: Annotated[float | None, At("world.terms.total_usd")]
+    total_usd: float | None = at("world.terms.total_usd")
     """what may be paid in all, US dollars, null without a limit"""
-    max_price: Annotated[float | None, At("world.terms.max_price")]
+    max_price: float | None = at("world.terms.max_price")
     """what all machines may cost when prices rise, US dollars an hour, null if unsaid"""
     machines: list[PlannedMachines]
-    pools: Annotated[list[AskedPool], At("world.pools")]
+    pools: list[AskedPool] = at("world.pools")
     """in the order in which they are asked"""
-    bill: Annotated[Bill | None, At(lambda plan: plan.bill and With(plan.bill, total_usd=None))]
+    bill: Bill | None = at(lambda plan: plan.bill and With(plan.bill, total_usd=None))
     """what comes besides machines, null where no rates are known"""
-    names: Annotated[
-        list[MadeName],
-        At(lambda plan: [{"what": kind, "name": name} for kind, name in plan.names.items()]),
-    ]
+    names: list[MadeName] = at(lambda plan: plan.names.items())
     """of all that is made in the cloud; empty where machines are simulated or yours"""
 
 
-class ListedJob(TypedDict):
+class ListedJob(Document):
     """A job in short."""
 
     name: Name
@@ -390,7 +381,7 @@ class ListedJob(TypedDict):
     """of the job"""
     controller: str
     """alive, gone, elsewhere (its folder is not here), or over where none is needed"""
-    created: Annotated[Time, At(lambda job: iso_time(job.created_s))]
+    created: Time = at(lambda job: iso_time(job.created_s))
     """when it was submitted"""
     steps: int | None
     """steps done, null if unknown"""
@@ -398,43 +389,41 @@ class ListedJob(TypedDict):
     """machines that were preempted or lost"""
     machines: int
     """that cost something now"""
-    cost_usd: Annotated[Usd, At("cost_usd", exact=True)]
+    cost_usd: Usd = at(exact=True)
     """what was paid until now"""
     failed_saves: int
     """since the newest version that is safe"""
 
 
-class Jobs(TypedDict):
+class Jobs(Document, schema_version="deepvm.jobs/1"):
     """The jobs of a history, the newest first."""
 
-    schema_version: Literal["deepvm.jobs/1"]
     jobs: list[ListedJob]
 
 
-class OrphanMachine(TypedDict):
+class OrphanMachine(Document):
     """A machine that no controller watches."""
 
     job: str
     """whose it is"""
     machine: str
     """its name within the job"""
-    since: Annotated[Time, At(lambda machine: iso_time(machine.since_s))]
+    since: Time = at(lambda machine: iso_time(machine.since_s))
     """since when it lives"""
     known: bool
     """whether the history has its job; if not, another may, and need it"""
 
 
-class Orphans(TypedDict):
+class Orphans(Document, schema_version="deepvm.orphans/1"):
     """Machines that live although no controller watches them."""
 
-    schema_version: Literal["deepvm.orphans/1"]
     orphans: list[OrphanMachine]
 
 
-class Pool(TypedDict):
+class Pool(Document):
     """The machines of one type in one zone and market."""
 
-    type: Annotated[str, At("instance_type")]
+    type: str = at("instance_type")
     """instance type"""
     zone: str
     """where"""
@@ -443,40 +432,39 @@ class Pool(TypedDict):
     """that were launched"""
     preemptions: int
     """of those, how many were preempted or lost"""
-    missed_notices: Annotated[int, At("missed")]
+    missed_notices: int = at("missed")
     """preemptions without a notice"""
-    missed_low: Annotated[float, At(lambda pool: pool.missed_interval[0])]
+    missed_low: float = at("missed_interval.0")
     """lower end of the 80 % interval of the share without a notice"""
-    missed_high: Annotated[float, At(lambda pool: pool.missed_interval[1])]
+    missed_high: float = at("missed_interval.1")
     """upper end"""
-    lead_s: Annotated[float | None, At("leads_s")]
+    lead_s: float | None = at("leads_s")
     """from a notice to its preemption, mean, seconds, null without any"""
     rebalances: int
     """machines that the cloud had recommended to replace, preempted or not"""
     mttp_s: float | None
     """mean time to preemption, seconds, null before the first"""
-    mttp_low_s: Annotated[float, At(lambda pool: pool.mttp_interval_s[0])]
+    mttp_low_s: float = at("mttp_interval_s.0")
     """lower end of its 80 % interval, seconds"""
-    mttp_high_s: Annotated[float | None, At(lambda pool: pool.mttp_interval_s[1])]
+    mttp_high_s: float | None = at("mttp_interval_s.1")
     """upper end, seconds, null before the first preemption"""
     allocation_s: float
     """from the request to the launch, mean, seconds"""
-    allocation_p10_s: Annotated[float, At(lambda pool: pool.allocations_s[0])]
+    allocation_p10_s: float = at("allocations_s.0")
     """its 10 % quantile"""
-    allocation_p50_s: Annotated[float, At(lambda pool: pool.allocations_s[1])]
+    allocation_p50_s: float = at("allocations_s.1")
     """its median"""
-    allocation_p90_s: Annotated[float, At(lambda pool: pool.allocations_s[2])]
+    allocation_p90_s: float = at("allocations_s.2")
     """its 90 % quantile"""
 
 
-class Pools(TypedDict):
+class Pools(Document, schema_version="deepvm.pools/1"):
     """How long machines lived, by type, zone and market."""
 
-    schema_version: Literal["deepvm.pools/1"]
     pools: list[Pool]
 
 
-class RecordedMachine(TypedDict):
+class RecordedMachine(Document):
     """A machine as the history has it."""
 
     job: str
@@ -525,8 +513,7 @@ class RecordedMachine(TypedDict):
     """when the cloud recommended to replace it"""
 
 
-class History(TypedDict):
+class History(Document, schema_version="deepvm.history/1"):
     """All machines of all jobs."""
 
-    schema_version: Literal["deepvm.history/1"]
     machines: list[RecordedMachine]

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt, Len, Lt
 from typing_extensions import TypedDict  # of which pydantic makes a validator
 
-from deepvm.documents.build import At
+from deepvm.documents.build import With
+from deepvm.documents.document import Document, at
 
 Count = Annotated[int, Ge(0)]
 Positive = Annotated[int, Ge(1)]
@@ -17,19 +18,27 @@ Seconds = Annotated[float, Ge(0), Lt(inf)]
 Worlds = Annotated[list[Annotated[list[Count], Len(2, 2)]], Len(1)]
 
 Verdict = Literal["pass", "fail"]
-
-
-def rounded(value: float | None) -> float | None:
-    """To microseconds, and what has no unit alike."""
-    return None if value is None else round(value, 6)
-
-
-def _rounded(name: str) -> At:
-    return At(lambda item: rounded(getattr(item, name)))
-
-
-def _mean(name: str) -> At:
-    return At(lambda variant: rounded(variant.mean(name)))
+MEANS = (
+    "restarts",
+    "wall_s",
+    "compute_s",
+    "repeated_s",
+    "snapshot_s",
+    "write_s",
+    "background_s",
+    "drain_s",
+    "stall_s",
+    "checkpoints",
+    "skipped",
+    "detect_s",
+    "restart_s",
+    "restore_s",
+    "replay_s",
+    "loss_difference",
+)
+"""What a variant has means of, over its runs that pass all gates."""
+_ROUNDED = at(digits=6)
+"""To microseconds, and what has no unit alike."""
 
 
 class _NoRuns:
@@ -39,7 +48,7 @@ class _NoRuns:
     n = 0
 
 
-class GateCounts(TypedDict):
+class GateCounts(Document):
     """Runs at a gate."""
 
     passed: int
@@ -48,7 +57,7 @@ class GateCounts(TypedDict):
     """runs that do not"""
 
 
-class GateFailure(TypedDict):
+class GateFailure(Document):
     """What is wrong with a run."""
 
     run: str
@@ -58,11 +67,10 @@ class GateFailure(TypedDict):
     reason: str
 
 
-class LabCheck(TypedDict):
+class LabCheck(Document, schema_version="deepvm.lab/1"):
     """Every run of a folder against every gate."""
 
-    schema_version: Literal["deepvm.lab/1"]
-    runs: Annotated[int, At(lambda checked: len(checked.runs))]
+    runs: int = at(lambda checked: len(checked.runs))
     """runs of the folder"""
     passed: int
     """of them that pass all gates"""
@@ -73,84 +81,88 @@ class LabCheck(TypedDict):
     failures: list[GateFailure]
 
 
-class MeanOfRuns(TypedDict):
+class MeanOfRuns(Document):
     """A mean over the runs that pass all gates, one for each seed."""
 
-    mean: Annotated[float | None, _rounded("mean")]
+    mean: float | None = _ROUNDED
     """null if no run passes"""
-    low: Annotated[float | None, _rounded("low")]
+    low: float | None = _ROUNDED
     """of the 95 % interval of Student's t; null with less than two runs"""
-    high: Annotated[float | None, _rounded("high")]
+    high: float | None = _ROUNDED
     """of the same"""
     n: int
     """runs that pass"""
 
 
-class PairedRatio(TypedDict):
+class PairedRatio(Document):
     """A ratio of goodputs of runs with the same seed: the geometric mean."""
 
-    ratio: Annotated[float, _rounded("mean")]
+    ratio: float = at("mean", digits=6)
     """geometric mean"""
-    low: Annotated[float | None, _rounded("low")]
+    low: float | None = _ROUNDED
     """of the 95 % interval, of logarithms; null with less than two pairs"""
-    high: Annotated[float | None, _rounded("high")]
+    high: float | None = _ROUNDED
     """of the same"""
     n: int
     """pairs"""
 
 
-class RecoveryParts(TypedDict):
+class RecoveryParts(Document):
     """What the recovery from all failures of a run took, a mean over runs."""
 
-    detect: Annotated[float | None, _mean("detect_s")]
+    detect: float | None = at("detect_s", digits=6)
     """from the failure until the supervisor sees it, seconds"""
-    restart: Annotated[float | None, _mean("restart_s")]
+    restart: float | None = at("restart_s", digits=6)
     """until ranks are back, with data and model, and begin to restore, seconds"""
-    restore: Annotated[float | None, _mean("restore_s")]
+    restore: float | None = at("restore_s", digits=6)
     """reading the checkpoint, seconds"""
-    replay: Annotated[float | None, _mean("replay_s")]
+    replay: float | None = at("replay_s", digits=6)
     """until training is where it was, seconds"""
 
 
-class LabVariant(TypedDict):
+class LabVariant(Document):
     """A variant of a suite: means over its runs that pass all gates; null if none does."""
 
-    goodput: Annotated[MeanOfRuns, At(lambda variant: variant.estimate("goodput") or _NoRuns)]
+    goodput: MeanOfRuns = at(lambda variant: variant.estimate("goodput") or _NoRuns)
     """steps a second, each counted once"""
-    restarts: Annotated[float | None, _mean("restarts")]
+    restarts: float | None = _ROUNDED
     """a run"""
-    wall_s: Annotated[float | None, _mean("wall_s")]
+    wall_s: float | None = _ROUNDED
     """of a run, seconds"""
-    compute_s: Annotated[float | None, _mean("compute_s")]
+    compute_s: float | None = _ROUNDED
     """of steps, those done again included, seconds"""
-    repeated_s: Annotated[float | None, _mean("repeated_s")]
+    repeated_s: float | None = _ROUNDED
     """of steps that another attempt did again, seconds"""
-    snapshot_s: Annotated[float | None, _mean("snapshot_s")]
+    snapshot_s: float | None = _ROUNDED
     """for copies of the state, seconds"""
-    write_s: Annotated[float | None, _mean("write_s")]
+    write_s: float | None = _ROUNDED
     """for writing while training waited, seconds"""
-    background_s: Annotated[float | None, _mean("background_s")]
+    background_s: float | None = _ROUNDED
     """for writing during training, seconds"""
-    drain_s: Annotated[float | None, _mean("drain_s")]
+    drain_s: float | None = _ROUNDED
     """after the last step, until the last write was done, seconds; not in stall_s"""
-    stall_s: Annotated[float | None, _mean("stall_s")]
+    stall_s: float | None = _ROUNDED
     """held up by checkpoints, complete or not, until the last step, seconds"""
-    checkpoints: Annotated[float | None, _mean("checkpoints")]
+    checkpoints: float | None = _ROUNDED
     """that were made, a run"""
-    skipped: Annotated[float | None, _mean("skipped")]
+    skipped: float | None = _ROUNDED
     """checkpoints that were due, and skipped or given up, a run"""
-    recovery_s: Annotated[RecoveryParts, At(lambda variant: variant)]
-    loss_difference: Annotated[float | None, _mean("loss_difference")]
+    recovery_s: RecoveryParts = at("")
+    loss_difference: float | None = _ROUNDED
     """mean absolute difference of losses from an undisturbed run's"""
     diverged: int
     """of the runs that pass, those with losses that are not numbers"""
-    runs: Annotated[int, At(lambda variant: len(variant.costs))]
+    runs: int = at(lambda variant: len(variant.costs))
     """all runs, those that do not pass included"""
-    audit: Annotated[Verdict, At("verdict")]
+    audit: Verdict = at("verdict")
     """whether all runs pass all gates"""
 
 
-class LabSuite(TypedDict):
+def _with_means(variant: Any) -> With:
+    return With(variant, **{name: variant.mean(name) for name in MEANS})
+
+
+class LabSuite(Document):
     """What variants are compared on: a data set, a model and its failures."""
 
     dataset: str
@@ -159,20 +171,21 @@ class LabSuite(TypedDict):
     """name of the model"""
     failure: str
     """name of the failures in the matrix"""
-    variants: dict[str, LabVariant]
+    variants: dict[str, LabVariant] = at(
+        lambda suite: {name: _with_means(one) for name, one in suite.variants.items()}
+    )
     """by name; those without failures stand in each suite of their model"""
     paired: dict[str, PairedRatio]
     """goodput over that of another variant, such as ovl_over_blk"""
 
 
-class LabReport(TypedDict):
+class LabReport(Document, schema_version="deepvm.lab-report/1"):
     """What a matrix has shown."""
 
-    schema_version: Literal["deepvm.lab-report/1"]
     suites: list[LabSuite]
 
 
-class LabEntry(TypedDict):
+class LabEntry(Document):
     """What a matrix file can name."""
 
     kind: str
@@ -182,14 +195,13 @@ class LabEntry(TypedDict):
     """in a line"""
 
 
-class LabList(TypedDict):
+class LabList(Document, schema_version="deepvm.lab-list/1"):
     """All that a matrix file can name."""
 
-    schema_version: Literal["deepvm.lab-list/1"]
-    entries: Annotated[list[LabEntry], At(lambda entries: entries)]
+    entries: list[LabEntry] = at("")
 
 
-class TestedControl(TypedDict):
+class TestedControl(Document):
     """A mistake that was made on purpose."""
 
     name: str
@@ -203,11 +215,10 @@ class TestedControl(TypedDict):
     """whether that gate has failed, and no other"""
 
 
-class LabSelftest(TypedDict):
+class LabSelftest(Document, schema_version="deepvm.lab-selftest/1"):
     """Negative controls: each must fail its gate and no other."""
 
-    schema_version: Literal["deepvm.lab-selftest/1"]
-    controls: Annotated[list[TestedControl], At(lambda controls: controls)]
+    controls: list[TestedControl] = at("")
 
 
 class LabModel(TypedDict):
@@ -222,7 +233,7 @@ class LabModel(TypedDict):
     """from 0 to below 1"""
 
 
-class SuiteConfig(TypedDict):
+class SuiteConfig(Document):
     """How the runs of a suite were made."""
 
     matrix: str
@@ -250,7 +261,7 @@ class SuiteConfig(TypedDict):
     """what fails when, in words"""
 
 
-class SuiteRun(TypedDict):
+class SuiteRun(Document):
     """A run of a suite."""
 
     run: str
@@ -266,10 +277,9 @@ class SuiteRun(TypedDict):
     """hex SHA-256 of the final parameters; null if there are none"""
 
 
-class PublishedSuite(LabSuite):
+class PublishedSuite(LabSuite, schema_version="deepvm.lab-suite/1"):
     """One suite, with all that others need to judge it; ``*_publishable.json``."""
 
-    schema_version: Literal["deepvm.lab-suite/1"]
     config: SuiteConfig
     environment: dict[str, str]
     """machine and versions"""
@@ -425,7 +435,7 @@ class LabSupervisor(_MoreOfSupervisor):
     attempts: list[LabAttempt]
 
 
-class LabAudit(TypedDict):
+class LabAudit(Document):
     """Results of the gates at the end of the run: ``audit.json`` in its folder."""
 
     key: str

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypedDict
+from typing import Annotated, Literal
 
-from deepvm.documents.build import At
+from deepvm.documents.document import Document, at
 
 Unit = Annotated[str, "what throughput counts, such as tokens/s"]
 
 
-class Interval(TypedDict):
+class Interval(Document):
     """A figure with its doubt: an 80 % interval."""
 
     low: float
@@ -20,16 +20,15 @@ class Interval(TypedDict):
     """upper end"""
 
 
-class Prediction(TypedDict):
+class Prediction(Document, schema_version="deepvm.performance/1"):
     """How fast GPUs train a model."""
 
-    schema_version: Literal["deepvm.performance/1"]
-    unit: Annotated[Unit, At("workload.units")]
-    throughput: Annotated[Interval, At("interval")]
+    unit: Unit = at("workload.units")
+    throughput: Interval = at("interval")
     """of all GPUs together, in unit"""
-    per_gpu: Annotated[Interval, At(lambda speed: speed.interval.scaled(1 / speed.gpu_count))]
+    per_gpu: Interval = at(lambda speed: speed.interval.scaled(1 / speed.gpu_count))
     """of each GPU, in unit"""
-    step_s: Annotated[Interval, At("step_interval")]
+    step_s: Interval = at("step_interval")
     """one step, seconds"""
     mfu: float
     """model FLOP utilisation, 0 to 1"""
@@ -39,105 +38,104 @@ class Prediction(TypedDict):
     """where, when and how often you measured it, null where you did not"""
     doubts: list[str]
     """what to doubt, the gravest first"""
-    fits: Annotated[bool, At(lambda speed: bool(speed.fits[0]))]
+    fits: bool = at("fits.0")
     """whether the model fits into the GPUs' memory"""
-    model: Annotated[str, At("workload.model.name")]
+    model: str = at("workload.model.name")
     """name of the model"""
-    method: Annotated[str, At("workload.method")]
+    method: str = at("workload.method")
     """ddp, fsdp or lora"""
     precision: str
     """number format of a step"""
-    sequence: Annotated[int, At("workload.model.sequence")]
+    sequence: int = at("workload.model.sequence")
     """tokens of a sample, 1 where samples are not sequences"""
-    gpu_name: Annotated[str, At("machine.accelerator.name")]
+    gpu_name: str = at("machine.accelerator.name")
     """GPU model, such as H100"""
     gpu_count: int
     """GPUs of all VMs together"""
-    vm_count: Annotated[int, At(lambda speed: int(speed.vms[0]))]
+    vm_count: int = at(lambda speed: int(speed.vms[0]))
     """number of VMs"""
-    batch_per_gpu: Annotated[float, At(lambda speed: speed.workload.batch_on(speed.gpu_count))]
+    batch_per_gpu: float = at(lambda speed: speed.workload.batch_on(speed.gpu_count))
     """samples of a step on each GPU"""
-    micro_batch: Annotated[float, At(lambda speed: speed.micro_batch[0])]
+    micro_batch: float = at("micro_batch.0")
     """of them computed at once"""
-    activation_checkpointing: Annotated[bool, At(lambda speed: bool(speed.checkpointing[0]))]
+    activation_checkpointing: bool = at("checkpointing.0")
     """whether activations are computed again in the backward pass"""
-    checkpoint_bytes: Annotated[int, At("workload.saved_bytes")]
+    checkpoint_bytes: int = at("workload.saved_bytes")
     """size of one checkpoint, bytes"""
 
 
-class Offer(TypedDict):
+class Offer(Document):
     """The cheapest VM type of one market."""
 
-    instance_type: Annotated[str, At("name")]
+    instance_type: str = at("name")
     """the provider's name of the VM type"""
-    usd_per_hour: Annotated[float, At("price")]
+    usd_per_hour: float = at("price")
     """price of one VM, US dollars an hour"""
 
 
-class Gpu(TypedDict):
+class Gpu(Document):
     """A GPU model in VMs of one size."""
 
-    gpu_name: Annotated[str, At("name")]
+    gpu_name: str = at("name")
     """GPU model, such as T4"""
-    gpus_per_vm: Annotated[int, At("count")]
+    gpus_per_vm: int = at("count")
     """GPUs in one VM"""
-    gpu_memory_gib: Annotated[float | None, At("memory_gib")]
+    gpu_memory_gib: float | None = at("memory_gib")
     """memory of each GPU in GiB, null when unknown"""
-    spot: Annotated[Offer | None, At("spot_offer")]
+    spot: Offer | None = at("spot_offer")
     """the cheapest as spot VM, null if not sold"""
-    on_demand: Annotated[Offer | None, At("on_demand_offer")]
+    on_demand: Offer | None = at("on_demand_offer")
     """the cheapest on demand, null if not sold"""
-    throughput: Annotated[Interval | None, At("speed")]
+    throughput: Interval | None = at("speed")
     """of one VM, in unit, null when unknown or if the model does not fit"""
-    waits_for_vcpus: Annotated[bool, At("waits", after="source")]
+    waits_for_vcpus: bool = at("waits", after="source")
     """whether the GPUs may wait for the VM's vCPUs to read samples"""
     units_per_usd: float | None
     """units that a US dollar trains at the lowest price, null when unknown"""
     source: str | None
     """measured, published or derived, null without a speed"""
-    reason: Annotated[str | None, At("why")]
+    reason: str | None = at("why")
     """why there is no speed, null when there is one"""
 
 
-class Gpus(TypedDict):
+class Gpus(Document, schema_version="deepvm.gpus/1"):
     """What can be rented to train a model."""
 
-    schema_version: Literal["deepvm.gpus/1"]
-    catalog: Annotated[str, At("catalog.name")]
+    catalog: str = at("catalog.name")
     """name of the catalog"""
-    region: Annotated[str, At("catalog.region")]
+    region: str = at("catalog.region")
     """region of the prices"""
-    prices_as_of: Annotated[str | None, At("catalog.provenance.prices_as_of")]
+    prices_as_of: str | None = at("catalog.provenance.prices_as_of")
     """date of the on-demand prices, ISO 8601, null when unknown"""
-    model: Annotated[str, At("workload.model.name")]
+    model: str = at("workload.model.name")
     """name of the model"""
-    unit: Annotated[Unit, At("workload.units")]
-    gpus: Annotated[list[Gpu], At("rows")]
+    unit: Unit = at("workload.units")
+    gpus: list[Gpu] = at("rows")
     """the most work for a US dollar first"""
 
 
-class ModelPreset(TypedDict):
+class ModelPreset(Document):
     """A model that can be named."""
 
-    model: Annotated[str, At("name")]
+    model: str = at("name")
     """its name"""
     family: str
     """what it is built of"""
-    parameters: Annotated[float, At("parameters", exact=True)]
+    parameters: float = at(exact=True)
     """number of parameters"""
     unit: str
     """what throughput counts: tokens, images or samples a second"""
     sequence: int
     """tokens of a sample, 1 where samples are not sequences"""
-    forward_flop: Annotated[float, At("flop")]
+    forward_flop: float = at("flop")
     """operations of the forward pass of one sample"""
-    batch_per_gpu: Annotated[int, At("batch")]
+    batch_per_gpu: int = at("batch")
     """samples of a step on each GPU unless the user says"""
     source: str
     """where the figures come from, in words"""
 
 
-class ModelFile(TypedDict):
+class ModelFile(Document):
     """A user's model: parameters, and layers and hidden or forward_flop and activation_bytes."""
 
     name: str
@@ -172,31 +170,30 @@ class ModelFile(TypedDict):
     """where the figures come from"""
 
 
-class Models(TypedDict):
+class Models(Document, schema_version="deepvm.models/1"):
     """The models that can be named."""
 
-    schema_version: Literal["deepvm.models/1"]
     models: list[ModelPreset]
 
 
-class Errors(TypedDict):
+class Errors(Document):
     """How far predictions of published runs are off; shares, not per cent."""
 
     name: str
     """the GPU, model or source"""
     runs: int
     """published runs"""
-    median_error: Annotated[float, At("median")]
+    median_error: float = at("median")
     """median of |predicted / published - 1|"""
-    p90_error: Annotated[float, At("p90")]
+    p90_error: float = at("p90")
     """90th percentile of the same"""
     coverage: float
     """share of the runs inside the 80 % interval, 0 to 1"""
-    half_width: Annotated[float, At("width")]
+    half_width: float = at("width")
     """half width of the interval as a share of the value, median"""
 
 
-class Shares(TypedDict):
+class Shares(Document):
     """A range of shares."""
 
     min: float
@@ -205,7 +202,7 @@ class Shares(TypedDict):
     """the most, 0 to 1"""
 
 
-class Promise(TypedDict):
+class Promise(Document):
     """What is promised of predictions."""
 
     median_error: float
@@ -214,10 +211,9 @@ class Promise(TypedDict):
     """share of all runs inside the 80 % interval"""
 
 
-class PredictionCheck(TypedDict):
+class PredictionCheck(Document, schema_version="deepvm.performance-check/1"):
     """Each published run predicted from all others."""
 
-    schema_version: Literal["deepvm.performance-check/1"]
     promised: Promise
     kept: bool
     """whether it is as promised"""
@@ -233,7 +229,7 @@ class PredictionCheck(TypedDict):
     """over all runs"""
 
 
-class Tolerance(TypedDict):
+class Tolerance(Document):
     """How far a figure may be off and still be close."""
 
     relative: float | None
@@ -243,36 +239,25 @@ class Tolerance(TypedDict):
     reason: str
 
 
-# `from` is a keyword of Python.
-_From = TypedDict(
-    "_From",
-    {
-        "from": Annotated[
-            str | None,
-            At("figure.source", after="published"),
-            "where in the paper, null where the part says so",
-        ]
-    },
-)
-
-
-class Figure(_From):
+class Figure(Document):
     """A published figure and ours."""
 
-    name: Annotated[str, At("figure.name")]
-    published: Annotated[str, At("figure.published")]
+    from_: str | None = at("figure.source", after="published")
+    """where in the paper, null where the part says so"""
+    name: str = at("figure.name")
+    published: str = at("figure.published")
     """as printed"""
-    published_value: Annotated[float | None, At("published.value")]
+    published_value: float | None = at("published.value")
     """as a number in the printed unit, seconds for times, null for a word"""
     ours: float | str | None
     """computed again, in the same unit"""
-    ours_printed: Annotated[str, At("shown")]
+    ours_printed: str = at("shown")
     """the same with the printed digits"""
     difference: float | None
     """ours - published, in the same unit, null for words"""
-    relative_difference: Annotated[float | None, At("relative")]
+    relative_difference: float | None = at("relative")
     """the same as a share of the published value, null for words and at 0"""
-    tolerance: Annotated[Tolerance | None, At("figure.tolerance")]
+    tolerance: Tolerance | None = at("figure.tolerance")
     """null where the figure must be the same"""
     verdict: Literal["same", "close", "differs"]
     expected: bool
@@ -281,7 +266,7 @@ class Figure(_From):
     """why it differs, null where that is not known"""
 
 
-class PaperPart(TypedDict):
+class PaperPart(Document):
     """A table or figure of a paper."""
 
     id: str
@@ -293,7 +278,7 @@ class PaperPart(TypedDict):
     figures: list[Figure]
 
 
-class Paper(TypedDict):
+class Paper(Document):
     """A paper, computed again."""
 
     paper: str
@@ -307,8 +292,7 @@ class Paper(TypedDict):
     parts: list[PaperPart]
 
 
-class Reproduction(TypedDict):
+class Reproduction(Document, schema_version="deepvm.reproduce/1"):
     """Figures of the papers, computed again."""
 
-    schema_version: Literal["deepvm.reproduce/1"]
     papers: list[Paper]

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, Literal
 
-from deepvm.documents.build import FIRST, At
+from deepvm.documents.document import FIRST, Document, at
 from deepvm.documents.outputs.performance import Interval
-from deepvm.io.times import format_time
 
 Usd = Annotated[float, "US dollars"]
 UsdPerHour = Annotated[float, "US dollars an hour"]
@@ -18,16 +17,8 @@ InstanceType = Annotated[str, "the provider's name of a VM type, such as g4dn.xl
 Time = Annotated[str, "ISO 8601, UTC"]
 
 
-def _observed_at(origin: Any) -> str:
-    return format_time(origin.observed_at)
-
-
 def _discount(instance: Any) -> Any:
     return instance.discount or None
-
-
-def _ends(low: float | None, high: float | None) -> dict[str, float | None]:
-    return {"min": low, "max": high}
 
 
 def _if_it_ends(job: Any, value: float) -> float | None:
@@ -42,25 +33,25 @@ def _cost_range(job: Any) -> Any:
     return {"low": low, "high": high}
 
 
-class Bounds(TypedDict):
+class Bounds(Document):
     """A range, both ends included."""
 
-    min: Annotated[int | None, At("least")]
+    min: int | None = at("least")
     """the least, null for no limit"""
-    max: Annotated[int | None, At("most")]
+    max: int | None = at("most")
     """the most, null for no limit"""
 
 
-class Range(TypedDict):
+class Range(Document):
     """A range of a figure that is known roughly."""
 
-    min: float | None
+    min: float | None = at("0")
     """lower end, null if there is none"""
-    max: float | None
+    max: float | None = at("1")
     """upper end, null if there is none"""
 
 
-class Quota(TypedDict):
+class Quota(Document):
     """A limit of the account."""
 
     family: str
@@ -74,7 +65,7 @@ class Quota(TypedDict):
     """the provider's code of the quota, empty when unknown"""
 
 
-class QuotaNeed(TypedDict):
+class QuotaNeed(Document):
     """What a cluster needs of a quota."""
 
     family: str
@@ -90,38 +81,38 @@ class QuotaNeed(TypedDict):
     """the provider's code of the quota, empty when unknown"""
 
 
-class TrainedModel(TypedDict):
+class TrainedModel(Document):
     """What is trained."""
 
-    model: Annotated[str, At("workload.model.name")]
+    model: str = at("workload.model.name")
     """name of the model"""
-    parameters: Annotated[float, At("workload.model.parameters", exact=True)]
+    parameters: float = at("workload.model.parameters", exact=True)
     """number of parameters"""
-    unit: Annotated[str, At("workload.units")]
+    unit: str = at("workload.units")
     """what throughput counts, such as tokens/s"""
-    method: Annotated[str, At("workload.method")]
+    method: str = at("workload.method")
     """ddp, fsdp or lora"""
-    precision: Annotated[str, At("workload.precision")]
+    precision: str = at("workload.precision")
     """number format of a step, auto for the best that a GPU has"""
-    sequence: Annotated[int, At("workload.model.sequence")]
+    sequence: int = at("workload.model.sequence")
     """tokens of a sample, 1 where samples are not sequences"""
-    scaling: Annotated[str, At("workload.scaling")]
+    scaling: str = at("workload.scaling")
     """weak: batch is that of each GPU; strong: of all GPUs together"""
-    batch: Annotated[float, At("workload.batch", exact=True)]
+    batch: float = at("workload.batch", exact=True)
     """samples of a step, see scaling"""
-    samples: Annotated[float | None, At("workload.samples", exact=True)]
+    samples: float | None = at("workload.samples", exact=True)
     """samples that the job trains on in all, null when unknown"""
-    activation_checkpointing: Annotated[bool | None, At("workload.checkpointing")]
+    activation_checkpointing: bool | None = at("workload.checkpointing")
     """as asked, null: as usual, and where memory needs it"""
-    software: Annotated[str | None, At(lambda training: getattr(training.speeds, "software", None))]
+    software: str | None = at(lambda training: getattr(training.speeds, "software", None))
     """eager, transformers, compiled or tuned"""
-    placement_group: Annotated[
-        bool | None, At(lambda training: getattr(training.speeds, "placement_group", None))
-    ]
+    placement_group: bool | None = at(
+        lambda training: getattr(training.speeds, "placement_group", None)
+    )
     """whether the VMs are in a cluster placement group"""
 
 
-class Work(TypedDict):
+class Work(Document):
     """The job."""
 
     job: str
@@ -154,7 +145,7 @@ class Work(TypedDict):
     """the most that the job may cost, US dollars, null for no limit"""
 
 
-class Extras(TypedDict):
+class Extras(Document):
     """What bills count besides VMs, as asked for."""
 
     disk_gb: float | None
@@ -163,15 +154,15 @@ class Extras(TypedDict):
     """traffic to the internet in all, GB"""
     bucket_gb: float | None
     """what a bucket keeps meanwhile, GB"""
-    disk_type: Annotated[str | None, At("disk_kind")]
+    disk_type: str | None = at("disk_kind")
     """kind of disk, null for the cloud's usual"""
     nat: bool
     """whether VMs are behind a NAT gateway"""
-    excluded: Annotated[list[str], At(lambda extras: sorted(extras.excluded))]
+    excluded: list[str] = at(lambda extras: sorted(extras.excluded))
     """costs that are not counted"""
 
 
-class _MoreOfRequest(TypedDict, total=False):
+class _MoreOfRequest(Document, total=False):
     training: TrainedModel
     """what is trained, with --model or --params only"""
     work: Work
@@ -181,7 +172,7 @@ class _MoreOfRequest(TypedDict, total=False):
 class Request(_MoreOfRequest):
     """What was asked for, defaults included."""
 
-    pw_usd_per_hour: Annotated[UsdPerHour, At("budget")]
+    pw_usd_per_hour: UsdPerHour = at("budget")
     """the most that the cluster may cost"""
     catalog: str
     """name of the catalog"""
@@ -203,7 +194,7 @@ class Request(_MoreOfRequest):
     """whether rows differ in what trains, or in anything"""
     extrapolate: bool
     """whether clusters beyond what was checked may come first"""
-    mttp_s: Annotated[float | None, At("life_s")]
+    mttp_s: float | None = at("life_s")
     """mean time to preemption of a spot VM, as given for a model, seconds"""
     architectures: list[str]
     """only these, empty for all of the default"""
@@ -237,27 +228,24 @@ class Request(_MoreOfRequest):
     """memory of all GPUs of a VM, bytes"""
 
 
-class _UndatedSignal(TypedDict, total=False):
-    dated: Annotated[Literal[False], At(lambda origin: None if origin.dated else False)]
-    """only where the source bears no date: observed_at is the earliest that it can be"""
-
-
-class Signal(_UndatedSignal):
+class Signal(Document):
     """One kind of figure and where it comes from."""
 
+    dated: Literal[False] = at(lambda origin: None if origin.dated else False, optional=True)
+    """only where the source bears no date: observed_at is the earliest that it can be"""
     signal: str
     """such as specs, spot or on-demand"""
     kind: str
     """live, cache, expired or embedded"""
-    observed_at: Annotated[Time, At(_observed_at)]
+    observed_at: Time
     """when the figures were true"""
     source: str
     """who published them"""
-    refused: Annotated[dict[str, int], At(lambda origin: dict(origin.refused))]
+    refused: dict[str, int]
     """implausible rows that were left out, by reason"""
 
 
-class Measured(TypedDict):
+class Measured(Document):
     """A figure that was measured on the user's own machines."""
 
     kind: str
@@ -266,12 +254,12 @@ class Measured(TypedDict):
     """the VM type, or 'sender to receiver'"""
     workload: str | None
     """what was trained, null for saturation"""
-    measured_at: Annotated[Time, At(lambda figure: format_time(figure.measured_at))]
+    measured_at: Time
     value: str
     """the result, in words"""
 
 
-class _MoreOfSource(TypedDict, total=False):
+class _MoreOfSource(Document, total=False):
     measured: list[Measured]
     """own measurements that were used, where there are any only"""
     measured_file: str | None
@@ -295,15 +283,15 @@ class Source(_MoreOfSource):
     """the publication or service, in words"""
     eflops_unit: str
     """what eflops and throughput count, in words"""
-    price_basis: Annotated[str, At(lambda about: about.basis or "current")]
+    price_basis: str = at(lambda about: about.basis or "current")
     """which spot price is meant, in words: current, or one over time"""
-    signals: Annotated[list[Signal], At("origins")]
+    signals: list[Signal] = at("origins")
     """by kind of figure, where they differ"""
     notes: list[str]
     """what went wrong in fetching"""
 
 
-class Solution(TypedDict):
+class Solution(Document):
     """How the search ended."""
 
     status: str
@@ -314,7 +302,7 @@ class Solution(TypedDict):
     """why it is not proven, empty if it is"""
 
 
-class PriceSource(TypedDict):
+class PriceSource(Document):
     """Where a price comes from."""
 
     kind: str
@@ -323,12 +311,12 @@ class PriceSource(TypedDict):
     """when it was true, a day or ISO 8601 in UTC, null when unknown"""
 
 
-class ZonePrice(TypedDict):
+class ZonePrice(Document):
     """The spot price in one zone."""
 
     zone: str
     """id of the zone, such as use1-az4"""
-    zone_name: Annotated[str | None, At("name")]
+    zone_name: str | None = at("name")
     """what the account calls it, such as us-east-1a, null when unknown"""
     usd_per_hour: UsdPerHour
     """spot price of one VM"""
@@ -336,7 +324,7 @@ class ZonePrice(TypedDict):
     """since when this price holds, ISO 8601, UTC, null when unknown"""
 
 
-class KnownLife(TypedDict):
+class KnownLife(Document):
     """How long spot VMs of the type live, by the user's own history."""
 
     low_s: float
@@ -353,7 +341,7 @@ class KnownLife(TypedDict):
     """when the newest of them ended, or was last alive, seconds since 1970"""
 
 
-class Reservation(TypedDict):
+class Reservation(Document):
     """A pool of reserved VMs."""
 
     pool: str
@@ -369,23 +357,21 @@ class Reservation(TypedDict):
     """that moment in words, empty for no end"""
 
 
-class _MoreOfTrainers(TypedDict, total=False):
-    reserved: Annotated[Reservation, At("reserved", after="eflops_source")]
+class _MoreOfTrainers(Document, total=False):
+    reserved: Reservation = at(after="eflops_source")
     """the pool that its VMs are of, with --reserved only"""
-    on_demand_discount: Annotated[float, At(_discount, after="eflops_source")]
+    on_demand_discount: float = at(_discount, after="eflops_source")
     """share of the list price that a savings plan saves, with one only"""
-    known_life: Annotated[KnownLife, At("known_life", after="eflops_source")]
+    known_life: KnownLife = at(after="eflops_source")
     """with --mttp history, where it says enough of the type"""
-    eflops_source: Annotated[
-        str, At(lambda gpu: gpu.eflops_source or None, after="on_demand_count")
-    ]
+    eflops_source: str = at(lambda gpu: gpu.eflops_source or None, after="on_demand_count")
     """who measured eflops, where it was not the catalog's own source only"""
 
 
 class Trainers(_MoreOfTrainers):
     """The VMs that train."""
 
-    instance_type: Annotated[InstanceType, At("type_name")]
+    instance_type: InstanceType = at("type_name")
     count: VmCount
     """count of training VMs; kept for older readers, see vm_count"""
     vm_count: VmCount
@@ -394,13 +380,13 @@ class Trainers(_MoreOfTrainers):
     """of them spot VMs"""
     on_demand_count: VmCount
     """of them on-demand VMs"""
-    gpu_name: Annotated[str | None, At("gpu.name")]
+    gpu_name: str | None = at("gpu.name")
     """GPU model, such as T4, null when unknown"""
-    gpus_per_vm: Annotated[int | None, At("gpu.count")]
+    gpus_per_vm: int | None = at("gpu.count")
     """GPUs in one VM, null when unknown"""
     cpu_architecture: str | None
     """x86_64 or arm64, null when unknown"""
-    eflops: Annotated[float | None, At("eflops", exact=True)]
+    eflops: float | None = at(exact=True)
     """operations a second of one VM in the catalog's eflops_unit, null when unprofiled"""
     eflops_basis: str
     """how eflops was estimated, empty when it was measured"""
@@ -415,21 +401,21 @@ class Trainers(_MoreOfTrainers):
     """on-demand price of one VM, US dollars an hour, null if not sold"""
     on_demand_price: PriceSource
     """where the on-demand price comes from"""
-    zones: Annotated[list[ZonePrice], At("spot_zones")]
+    zones: list[ZonePrice] = at("spot_zones")
     """spot prices by zone, the cheapest first"""
 
 
-class _MoreOfMemoryNodes(TypedDict, total=False):
-    reserved: Annotated[Reservation, At("reserved", after="cpu_architecture")]
+class _MoreOfMemoryNodes(Document, total=False):
+    reserved: Reservation = at(after="cpu_architecture")
     """the pool that its VMs are of, with --reserved only"""
-    on_demand_discount: Annotated[float, At(_discount, after="cpu_architecture")]
+    on_demand_discount: float = at(_discount, after="cpu_architecture")
     """share of the list price that a savings plan saves, with one only"""
 
 
 class MemoryNodes(_MoreOfMemoryNodes):
     """The on-demand VMs that hold checkpoints."""
 
-    instance_type: Annotated[InstanceType, At("type_name")]
+    instance_type: InstanceType = at("type_name")
     count: VmCount
     """count of memory nodes; kept for older readers, see vm_count"""
     vm_count: VmCount
@@ -444,22 +430,22 @@ class MemoryNodes(_MoreOfMemoryNodes):
     """ids of the zones that offer the type, empty when unknown"""
 
 
-class MemoryNodesElsewhere(TypedDict):
+class MemoryNodesElsewhere(Document):
     """The memory nodes of a cluster in another zone."""
 
-    instance_type: Annotated[InstanceType, At("instance.name")]
-    vm_count: Annotated[VmCount, At("count")]
+    instance_type: InstanceType = at("instance.name")
+    vm_count: VmCount = at("count")
     """VMs that hold checkpoints"""
 
 
-class NextZone(TypedDict):
+class NextZone(Document):
     """The next-best zone for a cluster."""
 
-    zone: Annotated[str, At("zone.zone")]
+    zone: str = at("zone.zone")
     """id of the zone"""
-    zone_name: Annotated[str | None, At("zone.name")]
+    zone_name: str | None = at("zone.name")
     """what the account calls it, null when unknown"""
-    spot_usd_per_hour: Annotated[UsdPerHour, At("zone.usd_per_hour")]
+    spot_usd_per_hour: UsdPerHour = at("zone.usd_per_hour")
     """spot price of one training VM there"""
     memory: MemoryNodesElsewhere | None
     """the memory nodes there, null without any"""
@@ -467,26 +453,26 @@ class NextZone(TypedDict):
     """price of all VMs there"""
 
 
-class Interruptions(TypedDict):
+class Interruptions(Document):
     """How often spot VMs of a cluster are preempted, by the band of their type."""
 
-    vm_count: Annotated[VmCount, At("vms")]
+    vm_count: VmCount = at("vms")
     """spot VMs of the cluster"""
-    independent: Annotated[bool, At(lambda risk: True)]
+    independent: bool = at(lambda risk: True)
     """whether preemptions of single VMs are taken as independent"""
-    vm_monthly_share: Annotated[Range, At(lambda risk: _ends(*risk.vm_share))]
+    vm_monthly_share: Range = at("vm_share")
     """share of single VMs preempted in a month, 0 to 1"""
-    cluster_monthly_share: Annotated[Range, At(lambda risk: _ends(*risk.share))]
+    cluster_monthly_share: Range = at("share")
     """share of months in which the cluster loses a VM, 0 to 1"""
-    preemptions_per_month: Annotated[Range, At(lambda risk: _ends(*risk.losses_per_month))]
+    preemptions_per_month: Range = at("losses_per_month")
     """VMs that the cluster loses in a month"""
-    mean_time_between_preemptions_s: Annotated[
-        Range, At(lambda risk: _ends(risk.between_s[0] or None, risk.between_s[1]))
-    ]
+    mean_time_between_preemptions_s: Range = at(
+        lambda risk: (risk.between_s[0] or None, risk.between_s[1])
+    )
     """from one preemption in the cluster to the next, seconds"""
 
 
-class PredictedTraining(TypedDict):
+class PredictedTraining(Document):
     """How fast a cluster trains the model."""
 
     throughput: Interval
@@ -499,23 +485,23 @@ class PredictedTraining(TypedDict):
     """measured, published or derived"""
     precision: str
     """number format of a step"""
-    batch_per_gpu: Annotated[float, At("batch_per_gpu", exact=True)]
+    batch_per_gpu: float = at(exact=True)
     """samples of a step on each GPU"""
-    micro_batch: Annotated[float, At("micro_batch", exact=True)]
+    micro_batch: float = at(exact=True)
     """of them computed at once"""
-    activation_checkpointing: Annotated[bool, At("checkpointing")]
+    activation_checkpointing: bool = at("checkpointing")
     """whether activations are computed again in the backward pass"""
-    checked_up_to_vms: Annotated[int, At("fitted_vms")]
+    checked_up_to_vms: int = at("fitted_vms")
     """the largest cluster that the source has seen, VMs"""
-    state_bytes_per_gpu: Annotated[float, At("state_bytes", exact=True)]
+    state_bytes_per_gpu: float = at("state_bytes", exact=True)
     """weights, gradients and optimizer on each GPU, bytes"""
-    kept_share: Annotated[Interval, At("kept")]
+    kept_share: Interval = at("kept")
     """share of the throughput that preemptions leave, 0 to 1; low: at a bad time"""
     faster_than_first: float | None
     """probability that it trains faster than the first plan, 0 to 1, null for that one"""
 
 
-class UsdRange(TypedDict):
+class UsdRange(Document):
     """A bill at both ends of what is known, US dollars."""
 
     low: float
@@ -524,77 +510,76 @@ class UsdRange(TypedDict):
     """the speed's lower end, and spot VMs that live for hours"""
 
 
-class _MoreOfExpected(TypedDict, total=False):
-    total_cost_range_usd: Annotated[UsdRange, At(_cost_range)]
+class _MoreOfExpected(Document, total=False):
+    total_cost_range_usd: UsdRange = at(_cost_range)
     """the bill at both ends, with a model only"""
     late_probability: float
     """of missing the deadline, 0 to 1, by what is known of a model's speed"""
-    runs: Annotated[int, At("spread.runs")]
+    runs: int = at("spread.runs")
     """simulated runs, as the percentiles after simulation only"""
-    makespan_p5_s: Annotated[Seconds, At("spread.p5_s")]
+    makespan_p5_s: Seconds = at("spread.p5_s")
     """5th percentile"""
-    makespan_p50_s: Annotated[Seconds, At("spread.p50_s")]
+    makespan_p50_s: Seconds = at("spread.p50_s")
     """median"""
-    makespan_p95_s: Annotated[Seconds, At("spread.p95_s")]
+    makespan_p95_s: Seconds = at("spread.p95_s")
     """95th percentile"""
-    total_cost_p5_usd: Annotated[Usd, At("spread.p5_usd")]
+    total_cost_p5_usd: Usd = at("spread.p5_usd")
     """5th percentile"""
-    total_cost_p50_usd: Annotated[Usd, At("spread.p50_usd")]
+    total_cost_p50_usd: Usd = at("spread.p50_usd")
     """median"""
-    total_cost_p95_usd: Annotated[Usd, At("spread.p95_usd")]
+    total_cost_p95_usd: Usd = at("spread.p95_usd")
     """95th percentile"""
-    late_share: Annotated[float | None, At("spread.late")]
+    late_share: float | None = at("spread.late")
     """share of the runs that miss the deadline, 0 to 1, null without one"""
 
 
 class Expected(_MoreOfExpected):
     """Expected time and bill of the job, null where it never ends."""
 
-    makespan_s: Annotated[float | None, At("total_s")]
+    makespan_s: float | None = at("total_s")
     """from the first request for VMs to the last step, seconds"""
-    total_cost_usd: Annotated[float | None, At(lambda job: _if_it_ends(job, job.cost_usd))]
+    total_cost_usd: float | None = at(lambda job: _if_it_ends(job, job.cost_usd))
     """bill of all VMs, US dollars"""
-    preemptions: Annotated[float | None, At(lambda job: _if_it_ends(job, job.preemptions))]
+    preemptions: float | None = at(lambda job: _if_it_ends(job, job.preemptions))
     """VMs lost"""
-    by: Annotated[
-        Literal["closed form", "simulation"],
-        At(lambda job: "closed form" if job.spread is None else "simulation"),
-    ]
+    by: Literal["closed form", "simulation"] = at(
+        lambda job: "closed form" if job.spread is None else "simulation"
+    )
     """how it was computed"""
-    closed_form_holds: Annotated[bool, At("sound")]
+    closed_form_holds: bool = at("sound")
     """whether the closed form is within 2 % here"""
 
 
-class BillItem(TypedDict):
+class BillItem(Document):
     """A cost besides VMs."""
 
     name: str
     """disk, addresses, nat, egress, bucket or boot"""
     usd_per_hour: UsdPerHour
     usd_once: Usd
-    counted: Annotated[str, At("what")]
+    counted: str = at("what")
     """how it was counted, in words"""
-    source: Annotated[str | None, At("source.url")]
+    source: str | None = at("source.url")
     """who says what it costs, a URL; null where it follows from prices of VMs"""
-    as_of: Annotated[str | None, At("source.date")]
+    as_of: str | None = at("source.date")
     """the day of that figure, or when it was looked up"""
-    official: Annotated[bool | None, At("source.official")]
+    official: bool | None = at("source.official")
     """whether the cloud itself says so; null without a source"""
 
 
-class NotCounted(TypedDict):
+class NotCounted(Document):
     """A cost that is left out."""
 
     name: str
     """as of an item"""
-    reason: Annotated[str, At("why")]
+    reason: str = at("why")
     """why, in words"""
 
 
-class Bill(TypedDict):
+class Bill(Document):
     """What a cluster costs besides its VMs."""
 
-    in_budget: Annotated[bool, At("counted")]
+    in_budget: bool = at("counted")
     """whether budgets, the ranking and the job's expected cost are of all of it, or of VMs alone"""
     items: list[BillItem]
     """what was counted"""
@@ -608,16 +593,16 @@ class Bill(TypedDict):
     """VMs and all items by the hour"""
     total_usd: float | None
     """the expected bill of the job, US dollars, null without a job"""
-    rates_of_region: Annotated[str | None, At("borrowed")]
+    rates_of_region: str | None = at("borrowed")
     """the region whose rates were taken, if it is another one"""
 
 
-class _MoreOfConfiguration(TypedDict, total=False):
-    bill: Annotated[Bill, At("bill", after="expected")]
+class _MoreOfConfiguration(Document, total=False):
+    bill: Bill = at(after="expected")
     """what it costs besides its VMs, where the rates of the cloud are known only"""
-    training: Annotated[PredictedTraining, At("prediction")]
+    training: PredictedTraining = at("prediction")
     """how fast it trains the model, with --model or --params only"""
-    expected: Annotated[Expected, At("outlook")]
+    expected: Expected = at("outlook")
     """time and bill of the job, where one was given only"""
     cloud: str
     """the cloud, such as gcp, where several are compared only"""
@@ -628,11 +613,11 @@ class Configuration(_MoreOfConfiguration):
 
     rank: int
     """1 is the best"""
-    architecture: Annotated[str, At("cluster.architecture")]
+    architecture: str = at("cluster.architecture")
     """such as tiering or single-anchor"""
     region: str
     """the provider's region, empty when there is none"""
-    zone: Annotated[str | None, At("cluster.zone.zone")]
+    zone: str | None = at("cluster.zone.zone")
     """id of the zone that it is priced in, null when unknown"""
     next_zone: NextZone | None
     """the next-best zone, null when none is known"""
@@ -662,9 +647,9 @@ class Configuration(_MoreOfConfiguration):
     """quotas that it counts against"""
     interruptions: Interruptions | None
     """null without spot VMs, or when nothing is known"""
-    binding: Annotated[list[str], At(lambda plan: [limit.constraint for limit in plan.binding])]
+    binding: list[str] = at(lambda plan: [limit.constraint for limit in plan.binding])
     """constraints that keep a cluster of these types from being better"""
-    binding_reasons: Annotated[list[str], At(lambda plan: [limit.reason for limit in plan.binding])]
+    binding_reasons: list[str] = at(lambda plan: [limit.reason for limit in plan.binding])
     """the same in words, in this order"""
     warnings: list[str]
     """reasons to doubt the figures"""
@@ -673,14 +658,14 @@ class Configuration(_MoreOfConfiguration):
 class Alternative(Configuration):
     """The best cluster by another objective."""
 
-    objective: Annotated[str, At("objective", after=FIRST)]
+    objective: str = at(after=FIRST)
     """that objective"""
 
 
-class NextChange(TypedDict):
+class NextChange(Document):
     """What more money buys."""
 
-    pw_usd_per_hour: Annotated[UsdPerHour, At("budget")]
+    pw_usd_per_hour: UsdPerHour = at("budget")
     """the next budget that buys a better cluster"""
     gain: float | None
     """by which share it is better, null if nothing is feasible now"""
@@ -688,7 +673,7 @@ class NextChange(TypedDict):
     """that cluster"""
 
 
-class Rejection(TypedDict):
+class Rejection(Document):
     """A VM type that is in no feasible cluster."""
 
     instance_type: InstanceType
@@ -698,7 +683,7 @@ class Rejection(TypedDict):
     """for people, with the figures"""
 
 
-class Relax(TypedDict):
+class Relax(Document):
     """What to change where nothing is feasible."""
 
     constraint: str
@@ -707,25 +692,25 @@ class Relax(TypedDict):
     """what to do"""
 
 
-class NextMeasurement(TypedDict):
+class NextMeasurement(Document):
     """What to measure next: most likely to change the decision."""
 
-    instance_type: Annotated[InstanceType, At("cluster.gpu.name")]
-    vm_count: Annotated[VmCount, At("count")]
+    instance_type: InstanceType = at("cluster.gpu.name")
+    vm_count: VmCount = at("count")
     """VMs to measure"""
     minutes: float
     """minutes that it takes"""
-    cost_usd: Annotated[Usd, At("usd")]
+    cost_usd: Usd = at("usd")
     """what it costs"""
-    expected_gain: Annotated[float, At("gain")]
+    expected_gain: float = at("gain")
     """expected gain in throughput as a share"""
-    changes_the_choice: Annotated[float, At("changes")]
+    changes_the_choice: float = at("changes")
     """probability that another cluster is chosen, 0 to 1"""
     command: str
     """the command that measures it"""
 
 
-class WhyRejected(TypedDict):
+class WhyRejected(Document):
     """Why a VM type is in no feasible cluster."""
 
     reason: str
@@ -734,7 +719,7 @@ class WhyRejected(TypedDict):
     """for people, with the figures"""
 
 
-class Explanation(TypedDict):
+class Explanation(Document):
     """Why a VM type is not in the best cluster."""
 
     instance_type: InstanceType
@@ -744,44 +729,38 @@ class Explanation(TypedDict):
     """its best cluster within the budget, null when there is none"""
     gap: float | None
     """how far that is below the winner as a share, null without one"""
-    matches_at_usd_per_hour: Annotated[float | None, At("matches_at")]
+    matches_at_usd_per_hour: float | None = at("matches_at")
     """the lowest budget at which it would equal the winner, US dollars an hour, null if never"""
     rejection: WhyRejected | None
     """null when it is in a feasible cluster"""
 
 
-class PlacementScore(TypedDict):
+class PlacementScore(Document):
     """The provider's score of a zone."""
 
-    zone: str
+    zone: str = at("0")
     """id of the zone"""
-    score: int
+    score: int = at("1")
     """1 to 10; 10: most likely to get the VMs"""
 
 
-class Placement(TypedDict):
+class Placement(Document):
     """How likely the provider says it is to get the VMs."""
 
     region: str
     """the provider's region"""
     instance_types: list[InstanceType]
-    vm_count: Annotated[VmCount, At("count")]
+    vm_count: VmCount = at("count")
     """VMs that were asked about"""
-    scores: Annotated[
-        list[PlacementScore],
-        At(lambda placement: [{"zone": z, "score": n} for z, n in placement.scores.items()]),
-    ]
-    observed_at: Annotated[Time, At(_observed_at)]
+    scores: list[PlacementScore] = at(lambda placement: placement.scores.items())
+    observed_at: Time
 
 
-class _MoreOfRegion(TypedDict, total=False):
-    cloud: str
-    """the cloud, such as gcp, where several are compared only"""
-
-
-class RegionAnswer(_MoreOfRegion):
+class RegionAnswer(Document):
     """What one region has."""
 
+    cloud: str = at(optional=True)
+    """the cloud, such as gcp, where several are compared only"""
     region: str
     """the provider's region"""
     source: Source
@@ -791,12 +770,12 @@ class RegionAnswer(_MoreOfRegion):
     """why nothing is feasible, null when something is"""
 
 
-class _MoreOfRecommendation(TypedDict, total=False):
+class _MoreOfRecommendation(Document, total=False):
     on_demand: Configuration | None
     """the best cluster without spot VMs, with a model or a job only"""
-    reason: Annotated[str, At("infeasible.reason")]
+    reason: str = at("infeasible.reason")
     """why nothing is feasible, only then"""
-    relax: Annotated[Relax, At("infeasible")]
+    relax: Relax = at("infeasible")
     """what to change, where nothing is feasible only"""
     cheapest: Configuration | None
     """the cheapest feasible cluster, where nothing is within the budget only"""
@@ -810,13 +789,12 @@ class _MoreOfRecommendation(TypedDict, total=False):
     """each region, where several were asked for only"""
 
 
-class Recommendation(_MoreOfRecommendation):
+class Recommendation(_MoreOfRecommendation, schema_version="deepvm.recommend/1"):
     """The clusters that train fastest for a budget."""
 
-    schema_version: Literal["deepvm.recommend/1"]
     request: Request
     source: Source
-    solution: Annotated[Solution, At(lambda answer: answer)]
+    solution: Solution = at("")
     doubts: list[str]
     """what to doubt, one sentence each"""
     configurations: list[Configuration]
@@ -827,17 +805,16 @@ class Recommendation(_MoreOfRecommendation):
     """null when no budget buys a better cluster"""
     nearly_as_good: Configuration | None
     """a cheaper cluster that is nearly as good, null without one"""
-    rejected: Annotated[list[Rejection], At("rejections")]
+    rejected: list[Rejection] = at("rejections")
 
 
-class ExplanationDocument(Explanation):
+class ExplanationDocument(Explanation, schema_version="deepvm.explain/1"):
     """The answer to "why not this VM type?"."""
 
-    schema_version: Literal["deepvm.explain/1"]
     source: Source
 
 
-class _MoreOfSweepRow(TypedDict, total=False):
+class _MoreOfSweepRow(Document, total=False):
     makespan_s: float | None
     """expected time of the job, seconds, with a job only"""
     total_cost_usd: float | None
@@ -899,10 +876,9 @@ class SweepRow(_MoreOfSweepRow):
     """VMs that hold checkpoints"""
 
 
-class Sweep(TypedDict):
+class Sweep(Document, schema_version="deepvm.sweep/1"):
     """The best cluster of every budget under several policies."""
 
-    schema_version: Literal["deepvm.sweep/1"]
     catalog: str
     """name of the catalog"""
     region: str

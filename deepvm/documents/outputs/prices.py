@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, Literal
 
-from deepvm.documents.build import At
+from deepvm.documents.document import Document, at
 
 InstanceType = Annotated[str, "the provider's name of a VM type, such as g4dn.xlarge"]
 Price = Annotated[float | None, "US dollars an hour, null if not sold"]
@@ -18,56 +18,55 @@ def rounded_percent(change: Any) -> float | None:
     return None if change.percent is None else float(round(change.percent, 4))
 
 
-class EmbeddedCatalog(TypedDict):
+class EmbeddedCatalog(Document):
     """A catalog that comes with deepvm."""
 
-    catalog: Annotated[str, At("name")]
+    catalog: str = at("name")
     """its name"""
-    gpu_type_count: Annotated[int, At(lambda types: sum(i.gpu is not None for i in types))]
+    gpu_type_count: int = at(lambda types: sum(i.gpu is not None for i in types))
     """VM types with GPUs"""
-    cpu_type_count: Annotated[int, At(lambda types: sum(i.gpu is None for i in types))]
+    cpu_type_count: int = at(lambda types: sum(i.gpu is None for i in types))
     """VM types without"""
     region: str | None
     """the provider's region, null when there is none"""
-    prices_as_of: Annotated[str | None, At("provenance.prices_as_of")]
+    prices_as_of: str | None = at("provenance.prices_as_of")
     """the day the prices were true, YYYY-MM-DD, null when there is none"""
     description: str
     """what it is"""
 
 
-class Catalogs(TypedDict):
+class Catalogs(Document, schema_version="deepvm.catalogs/1"):
     """The catalogs that come with deepvm."""
 
-    schema_version: Literal["deepvm.catalogs/1"]
     catalogs: list[EmbeddedCatalog]
 
 
-class DiffSide(TypedDict):
+class DiffSide(Document):
     """One of the catalogs that were compared."""
 
-    catalog: Annotated[str, At("name")]
+    catalog: str = at("name")
     """its name"""
     region: str
     """the provider's region, empty when there is none"""
-    prices_as_of: Annotated[str | None, At("provenance.prices_as_of")]
+    prices_as_of: str | None = at("provenance.prices_as_of")
     """the day the prices were true, YYYY-MM-DD, null when there is none"""
-    kind: Annotated[str, At("provenance.kind")]
+    kind: str = at("provenance.kind")
     """embedded, file, live, cache or mixed"""
-    type_count: Annotated[int, At(len)]
+    type_count: int = at(len)
     """VM types"""
 
 
-class PricedType(TypedDict):
+class PricedType(Document):
     """A VM type that was added or removed."""
 
-    instance_type: Annotated[InstanceType, At("name")]
+    instance_type: InstanceType = at("name")
     on_demand_usd_per_hour: Price
     """on-demand price"""
     spot_usd_per_hour: Price
     """spot price"""
 
 
-class PriceChange(TypedDict):
+class PriceChange(Document):
     """A price that changed."""
 
     instance_type: InstanceType
@@ -75,32 +74,31 @@ class PriceChange(TypedDict):
     """how the VM is bought"""
     zone: str | None
     """id of the zone, null for the region"""
-    old_usd_per_hour: Annotated[Price, At("old")]
-    new_usd_per_hour: Annotated[Price, At("new")]
-    change_usd_per_hour: Annotated[float | None, At("difference")]
+    old_usd_per_hour: Price = at("old")
+    new_usd_per_hour: Price = at("new")
+    change_usd_per_hour: float | None = at("difference")
     """new - old, US dollars an hour, null where one is missing"""
-    change_percent: Annotated[float | None, At(rounded_percent)]
+    change_percent: float | None = at(rounded_percent)
     """the same in per cent of the old price"""
 
 
-class FigureChange(TypedDict):
+class FigureChange(Document):
     """A figure that changed."""
 
     instance_type: str | None
     """the VM type, null for a figure of the catalog itself"""
     figure: str
     """its name in the catalog file"""
-    old: Annotated[Figure, At("old", exact=True)]
-    new: Annotated[Figure, At("new", exact=True)]
+    old: Figure = at(exact=True)
+    new: Figure = at(exact=True)
 
 
-class CatalogDiff(TypedDict):
+class CatalogDiff(Document, schema_version="deepvm.diff/1"):
     """What changed between two catalogs."""
 
-    schema_version: Literal["deepvm.diff/1"]
     old: DiffSide
     new: DiffSide
-    changed: Annotated[bool, At(lambda diff: not diff.empty)]
+    changed: bool = at(lambda diff: not diff.empty)
     """whether anything did"""
     added: list[PricedType]
     removed: list[PricedType]
@@ -109,16 +107,16 @@ class CatalogDiff(TypedDict):
     figures: list[FigureChange]
 
 
-class Cache(TypedDict):
+class Cache(Document):
     """Where answers of the cloud are kept."""
 
-    folder: Annotated[str | None, At(lambda cache: cache.folder and str(cache.folder))]
+    folder: str | None
     """its path, null when there is no place for it"""
     account: str
     """whose prices these are, a fingerprint of the credentials"""
 
 
-class CachedSignal(TypedDict):
+class CachedSignal(Document):
     """One kind of figure of a region, and how fresh it is."""
 
     region: str
@@ -149,7 +147,7 @@ class CachedSignal(TypedDict):
     """the command that renews it, null when there is nothing to do"""
 
 
-class PublicFile(TypedDict):
+class PublicFile(Document):
     """What is kept of a public catalog's file of a cloud."""
 
     cloud: str
@@ -174,10 +172,9 @@ class PublicFile(TypedDict):
     """the command that renews it, null when there is nothing to do"""
 
 
-class CatalogStatus(TypedDict):
+class CatalogStatus(Document, schema_version="deepvm.catalog-status/1"):
     """The cache of the cloud's prices and types."""
 
-    schema_version: Literal["deepvm.catalog-status/1"]
     now: str
     """when ages were computed, ISO 8601, UTC"""
     cache: Cache
@@ -186,7 +183,7 @@ class CatalogStatus(TypedDict):
     """files of public catalogs that are kept"""
 
 
-class Check(TypedDict):
+class Check(Document):
     """One thing that live prices need."""
 
     name: str
@@ -198,10 +195,9 @@ class Check(TypedDict):
     """what to do, empty when there is nothing to do"""
 
 
-class Doctor(TypedDict):
+class Doctor(Document, schema_version="deepvm.doctor/1"):
     """Whether live prices can be had."""
 
-    schema_version: Literal["deepvm.doctor/1"]
     ok: bool
     """whether nothing failed"""
     regions: list[str]
@@ -209,7 +205,7 @@ class Doctor(TypedDict):
     checks: list[Check]
 
 
-class Setting(TypedDict):
+class Setting(Document):
     """An option, its value, and who set it."""
 
     key: str
@@ -222,7 +218,7 @@ class Setting(TypedDict):
     """the file or the variable"""
 
 
-class SettingsFile(TypedDict):
+class SettingsFile(Document):
     """A file that settings are read from."""
 
     path: str
@@ -230,9 +226,8 @@ class SettingsFile(TypedDict):
     """whether it is there"""
 
 
-class Config(TypedDict):
+class Config(Document, schema_version="deepvm.config/1"):
     """What is set outside the command line."""
 
-    schema_version: Literal["deepvm.config/1"]
     settings: list[Setting]
     files: list[SettingsFile]

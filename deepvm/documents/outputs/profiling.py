@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypedDict
 
+from deepvm.documents.document import Document
 from deepvm.documents.outputs.performance import Interval
 
 Vms = Annotated[int, "number of VMs"]
@@ -31,7 +32,7 @@ class Machine(TypedDict):
     """the provider's name of the VM type, empty when unknown"""
 
 
-class Trained(TypedDict):
+class Trained(Document):
     """What was trained."""
 
     model: str
@@ -61,7 +62,7 @@ class TrainedOnVms(Trained):
     """steps of a window"""
 
 
-class Window(TypedDict):
+class Window(Document):
     """Steps that were timed together."""
 
     images: int
@@ -69,10 +70,9 @@ class Window(TypedDict):
     seconds: Seconds
 
 
-class Eflops(TypedDict):
+class Eflops(Document, schema_version="deepvm.eflops/1"):
     """The training speed of a machine."""
 
-    schema_version: Literal["deepvm.eflops/1"]
     eflops: float
     """operations per second in training, FLOP/s"""
     images_per_s: float
@@ -104,7 +104,7 @@ OneOrMoreEflops = Annotated[
 ]
 
 
-class Plan(TypedDict):
+class Plan(Document):
     """What was to be measured."""
 
     sizes: list[Vms]
@@ -112,7 +112,7 @@ class Plan(TypedDict):
     """runs of each size"""
 
 
-class Run(TypedDict):
+class Run(Document):
     """One training run, or why it failed."""
 
     n: Vms
@@ -127,7 +127,7 @@ class Run(TypedDict):
     """why, null if it did not"""
 
 
-class Point(TypedDict):
+class Point(Document):
     """The median run of a size."""
 
     n: Vms
@@ -138,7 +138,7 @@ class Point(TypedDict):
     """S(n) = seconds(1) / seconds(n), null while n = 1 is not measured"""
 
 
-class RingParameters(TypedDict):
+class RingParameters(Document):
     """S(n) = n / (1 + c (n-1)/n + l (n-1))."""
 
     c: float
@@ -147,7 +147,7 @@ class RingParameters(TypedDict):
     """latency per hop, in step times of one VM"""
 
 
-class BandPoint(TypedDict):
+class BandPoint(Document):
     """The best law at one size, and its 95 % band."""
 
     n: Vms
@@ -160,10 +160,9 @@ class BandPoint(TypedDict):
     """upper end of S(n)"""
 
 
-class SpeedupFit(TypedDict):
+class SpeedupFit(Document, schema_version="deepvm.fit/1"):
     """Speed-up curves fitted to measurements."""
 
-    schema_version: Literal["deepvm.fit/1"]
     law: str
     """the law that fits best: logistic, amdahl, usl or alpha-beta"""
     model: str
@@ -190,7 +189,7 @@ class SpeedupFit(TypedDict):
     """at the measured sizes, and beyond them as far as asked"""
 
 
-class Cell(TypedDict):
+class Cell(Document):
     """All good runs of one size with one batch."""
 
     n: Vms
@@ -207,10 +206,9 @@ class Cell(TypedDict):
     """slowest less fastest window of all runs, over step_s"""
 
 
-class Scaling(TypedDict):
+class Scaling(Document, schema_version="deepvm.scaling/1"):
     """A measured speed-up curve."""
 
-    schema_version: Literal["deepvm.scaling/1"]
     workload: TrainedOnVms
     hosts: list[str]
     """names of the VMs"""
@@ -232,7 +230,7 @@ class Scaling(TypedDict):
     """the first VM, empty before it was asked"""
 
 
-class Pushes(TypedDict):
+class Pushes(Document):
     """The times that n senders took."""
 
     n: int
@@ -241,7 +239,7 @@ class Pushes(TypedDict):
     """until the whole checkpoint was there, for each push, seconds"""
 
 
-class Knee(TypedDict):
+class Knee(Document):
     """The fitted t(n) = t(1) / min(n, k)."""
 
     senders: float
@@ -254,10 +252,9 @@ class Knee(TypedDict):
     """root mean square of log(fitted / measured)"""
 
 
-class Saturation(TypedDict):
+class Saturation(Document, schema_version="deepvm.saturation/1"):
     """How many VMs may push to one memory node before one more makes it no faster."""
 
-    schema_version: Literal["deepvm.saturation/1"]
     local: bool
     """whether one machine stood for all VMs"""
     transport: str
@@ -288,7 +285,7 @@ class Saturation(TypedDict):
     """the receiver"""
 
 
-class Law(TypedDict):
+class Law(Document):
     """The step-time law: (T_grad^g + T_sync^g)^(1/g)."""
 
     grad_fixed: Seconds
@@ -309,7 +306,7 @@ class Law(TypedDict):
     """d: gradients take K^d times as long on K GPUs"""
 
 
-class MeasuredTo(TypedDict):
+class MeasuredTo(Document):
     """The largest cluster that was measured."""
 
     nodes: Vms
@@ -317,7 +314,7 @@ class MeasuredTo(TypedDict):
     """GPUs of all VMs together"""
 
 
-class StepPrediction(TypedDict):
+class StepPrediction(Document):
     """A step of a cluster."""
 
     nodes: Vms
@@ -334,10 +331,9 @@ class StepPrediction(TypedDict):
     """whether it is beyond what was measured"""
 
 
-class StepTimeFit(TypedDict):
+class StepTimeFit(Document, schema_version="deepvm.steptime/1"):
     """The step-time law fitted to measured steps, and what it predicts."""
 
-    schema_version: Literal["deepvm.steptime/1"]
     law: Law
     row_count: int
     """measured steps"""
@@ -350,7 +346,7 @@ class StepTimeFit(TypedDict):
     """what to doubt, the gravest first"""
 
 
-class MeasuredEntry(TypedDict):
+class MeasuredEntry(Document):
     """A measurement in short."""
 
     name: str
@@ -376,16 +372,15 @@ class ListedEntry(MeasuredEntry):
     """null if it does"""
 
 
-class TablesList(TypedDict):
+class TablesList(Document, schema_version="deepvm.tables-list/1"):
     """What was measured on your own machines."""
 
-    schema_version: Literal["deepvm.tables-list/1"]
     path: str | None
     """the file of the tables, null when there is none"""
     entries: list[ListedEntry]
 
 
-class TablesChange(TypedDict):
+class TablesChange(Document):
     """A measurement that changed."""
 
     name: str
@@ -397,16 +392,15 @@ class TablesChange(TypedDict):
     """null where it was removed"""
 
 
-class TablesDiff(TypedDict):
+class TablesDiff(Document, schema_version="deepvm.tables-diff/1"):
     """What the last change did to the measured tables."""
 
-    schema_version: Literal["deepvm.tables-diff/1"]
     changed: bool
     """whether anything did"""
     changes: list[TablesChange]
 
 
-class CampaignPart(TypedDict):
+class CampaignPart(Document):
     """How one document of ``profile all`` was measured."""
 
     settings: dict[str, Any]
@@ -417,14 +411,13 @@ class CampaignPart(TypedDict):
     """ISO 8601, UTC, null while it is measured"""
 
 
-class Campaign(TypedDict):
+class Campaign(Document, schema_version="deepvm.profile/1"):
     """The record of ``profile all --out DIR``: settings.json in that folder."""
 
-    schema_version: Literal["deepvm.profile/1"]
     parts: dict[str, CampaignPart]
 
 
-class BenchMachine(TypedDict):
+class BenchMachine(Document):
     """The machine and the disk that were measured."""
 
     processor: str
@@ -445,7 +438,7 @@ class BenchMachine(TypedDict):
     """version"""
 
 
-class Method(TypedDict):
+class Method(Document):
     """Medians of one way to save; ratios are over torch.save with fsync."""
 
     stall_s: Seconds
@@ -466,7 +459,7 @@ class Method(TypedDict):
     """of extra_s, null where torch.save's is not above 0"""
 
 
-class NodeBenchMachine(TypedDict):
+class NodeBenchMachine(Document):
     """The machine that was measured."""
 
     processor: str
@@ -483,7 +476,7 @@ class NodeBenchMachine(TypedDict):
     """when it began, UTC"""
 
 
-class NodeBenchLimits(TypedDict):
+class NodeBenchLimits(Document):
     """What the machine can do."""
 
     memory_copy_bytes_s: float
@@ -492,7 +485,7 @@ class NodeBenchLimits(TypedDict):
     """writing to the disk by O_DIRECT, bytes/s; null where that fails"""
 
 
-class NodeBenchRow(TypedDict):
+class NodeBenchRow(Document):
     """So many trainers that send at once; figures are null where that was not measured."""
 
     trainers: int
@@ -517,10 +510,9 @@ class NodeBenchRow(TypedDict):
     """why it was not measured, empty if it was"""
 
 
-class NodeBench(TypedDict):
+class NodeBench(Document, schema_version="deepvm.ckpt-bench-node/1"):
     """A memory node on this machine, with trainers that send at once."""
 
-    schema_version: Literal["deepvm.ckpt-bench-node/1"]
     reps: int
     """rounds that were timed"""
     machine: NodeBenchMachine
@@ -528,10 +520,9 @@ class NodeBench(TypedDict):
     rows: list[NodeBenchRow]
 
 
-class Bench(TypedDict):
+class Bench(Document, schema_version="deepvm.ckpt-bench/1"):
     """How long a checkpoint blocks training, for several ways to save."""
 
-    schema_version: Literal["deepvm.ckpt-bench/1"]
     model: str
     """name of the model"""
     bytes: int

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypedDict
+from typing import Annotated, Literal
 
-from deepvm.documents.build import FIRST, At
+from deepvm.documents.document import FIRST, Document, at
 
 Span = Annotated[float | list[float], "seconds, or [low, high] for any time between"]
 MaybeSpan = Annotated[
@@ -13,7 +13,7 @@ MaybeSpan = Annotated[
 Trace = Annotated[str, "its file, relative to the common folder"]
 
 
-class Job(TypedDict):
+class Job(Document):
     """A training job and the VMs it runs on."""
 
     name: str
@@ -60,7 +60,7 @@ class Job(TypedDict):
     """law of the VMs' lifetimes"""
 
 
-class Spread(TypedDict):
+class Spread(Document):
     """A figure over all runs."""
 
     mean: float
@@ -75,7 +75,7 @@ class Spread(TypedDict):
     """95th percentile"""
 
 
-class Breakdown(TypedDict):
+class Breakdown(Document):
     """What the time went into; means that add up to that of total_s."""
 
     compute: float
@@ -90,12 +90,12 @@ class Breakdown(TypedDict):
     """preparing them, seconds"""
 
 
-class Deadline(TypedDict):
+class Deadline(Document):
     """How the deadline was kept."""
 
-    deadline_s: Annotated[float, At("deadline.seconds")]
+    deadline_s: float = at("deadline.seconds")
     """the longest that the job may take, seconds"""
-    policy: Annotated[str, At("deadline.policy.name")]
+    policy: str = at("deadline.policy.name")
     """what decides between spot and on-demand VMs"""
     late_share: float
     """share of the runs that missed it, 0 to 1"""
@@ -103,48 +103,44 @@ class Deadline(TypedDict):
     """share of on-demand VMs in the machine time, 0 to 1"""
 
 
-class _MoreOfSimulation(TypedDict, total=False):
-    deadline: Annotated[Deadline, At(lambda run: run if run.deadline else None)]
+class _MoreOfSimulation(Document, total=False):
+    deadline: Deadline = at(lambda run: run if run.deadline else None)
     """with --deadline only"""
 
 
-class SimulationRow(_MoreOfSimulation):
+class SimulationRow(_MoreOfSimulation, schema_version="deepvm.simulate/1"):
     """Simulated training runs of a job under a save policy."""
 
-    schema_version: Literal["deepvm.simulate/1"]
-    job: Annotated[Job, At("job_values")]
+    job: Job = at("job_values")
     policy: str
     """when the job saves"""
     runs: int
     """simulated training runs"""
     seed: int
     """random seed"""
-    total_s: Annotated[Spread, At("spreads.total_s")]
+    total_s: Spread = at("spreads.total_s")
     """from the first request to the last step, seconds; called makespan_s in recommend"""
-    cost_usd: Annotated[Spread, At("spreads.cost_usd")]
+    cost_usd: Spread = at("spreads.cost_usd")
     """bill of all VMs, US dollars; called total_cost_usd in recommend"""
-    preemptions: Annotated[Spread, At("spreads.preemptions")]
+    preemptions: Spread = at("spreads.preemptions")
     """VMs lost"""
     breakdown_s: Breakdown
 
 
-class _MoreOfSwept(TypedDict, total=False):
-    sweep: Annotated[dict[str, float], At(lambda run: run.sweep or None, after=FIRST)]
+class SweptRow(SimulationRow):
+    """One row of a comparison."""
+
+    sweep: dict[str, float] = at(lambda run: run.sweep or None, after=FIRST, optional=True)
     """values of --sweep by key, seconds for times; with --sweep only"""
 
 
-class SweptRow(SimulationRow, _MoreOfSwept):
-    """One row of a comparison."""
-
-
-class SimulationComparison(TypedDict):
+class SimulationComparison(Document, schema_version="deepvm.simulate-comparison/1"):
     """Simulated training runs of several jobs, policies or values of a sweep."""
 
-    schema_version: Literal["deepvm.simulate-comparison/1"]
     rows: list[SweptRow]
 
 
-class Probability(TypedDict):
+class Probability(Document):
     """A probability with its 80 % interval, 0 to 1."""
 
     low: float
@@ -155,7 +151,7 @@ class Probability(TypedDict):
     """10 % of what may be is above"""
 
 
-class LifeForWork(TypedDict):
+class LifeForWork(Document):
     """A mean life with its 80 % interval, seconds."""
 
     low: float
@@ -166,7 +162,7 @@ class LifeForWork(TypedDict):
     """seconds"""
 
 
-class PublicTraces(TypedDict):
+class PublicTraces(Document):
     """What is believed before anything is known of a pool."""
 
     pools: int
@@ -183,14 +179,14 @@ class PublicTraces(TypedDict):
     """when this was learnt from them"""
 
 
-class OwnJobs(TypedDict):
+class OwnJobs(Document):
     """What your own jobs saw of the type."""
 
-    machines: Annotated[int, At(lambda own: len(own.lives))]
+    machines: int = at(lambda own: len(own.lives))
     """spot VMs that were had"""
     preemptions: int
     """of them preempted or lost"""
-    machine_s: Annotated[float, At(lambda own: sum(life.seconds for life in own.lives))]
+    machine_s: float = at(lambda own: sum(life.seconds for life in own.lives))
     """time that they lived, seconds"""
     gang: float
     """VMs that were had together, mean"""
@@ -198,28 +194,28 @@ class OwnJobs(TypedDict):
     """VMs that were asked for in vain"""
 
 
-class ZoneStoredPrices(TypedDict):
+class ZoneStoredPrices(Document):
     """Stored spot prices in a zone."""
 
     zone: str
     """its id"""
-    usd_per_hour: Annotated[float, At("newest")]
+    usd_per_hour: float = at("newest")
     """the newest, US dollars an hour"""
-    p95_usd_per_hour: Annotated[float, At("p95")]
+    p95_usd_per_hour: float = at("p95")
     """not exceeded for 95 % of the time, US dollars an hour"""
     versions: int
     """stored versions in all"""
-    versions_sold: Annotated[int, At("sold")]
+    versions_sold: int = at("sold")
     """of them with a price in this zone"""
     windows: int
     """windows of the wanted time"""
-    windows_below_limit: Annotated[int, At("kept")]
+    windows_below_limit: int = at("kept")
     """of them at or below the limit throughout"""
-    stays_below_limit: Annotated[Probability, At("stays")]
+    stays_below_limit: Probability = at("stays")
     """probability of that"""
 
 
-class StoredPrices(TypedDict):
+class StoredPrices(Document):
     """What the stored versions of a public catalog say, the best zone first."""
 
     source: str
@@ -230,55 +226,54 @@ class StoredPrices(TypedDict):
     """how far back they were read"""
     limit_usd_per_hour: float
     """--max-price, else the on-demand price, US dollars an hour"""
-    limit_counts: Annotated[bool, At("asked")]
+    limit_counts: bool = at("asked")
     """whether the limit is the user's, and is part of both"""
     zones: list[ZoneStoredPrices]
 
 
-class SurviveEvidence(TypedDict):
+class SurviveEvidence(Document):
     """What the probabilities rest on."""
 
-    interruption_band: Annotated[int | None, At("band")]
+    interruption_band: int | None = at("band")
     """of the cloud, 0 to 4, null if unknown"""
-    placement_score: Annotated[int | None, At("score")]
+    placement_score: int | None = at("score")
     """of the cloud, 1 to 10, null if not asked"""
-    public_traces: Annotated[PublicTraces, At("prior")]
-    own_jobs: Annotated[OwnJobs | None, At("own")]
+    public_traces: PublicTraces = at("prior")
+    own_jobs: OwnJobs | None = at("own")
     """null if there are none of this type"""
     prices: StoredPrices | None
     """with --history only"""
 
 
-class Survive(TypedDict):
+class Survive(Document, schema_version="deepvm.survive/1"):
     """Whether spot VMs can be had, and all live for a time."""
 
-    schema_version: Literal["deepvm.survive/1"]
     instance_type: str
     """the type of the VMs"""
     region: str
     """their region"""
     zone: str | None
     """their zone, null for any"""
-    vm_count: Annotated[int, At("forecast.vms")]
+    vm_count: int = at("forecast.vms")
     """VMs at once"""
-    for_s: Annotated[float, At("forecast.for_s")]
+    for_s: float = at("forecast.for_s")
     """how long all have to live, seconds"""
-    had: Annotated[Probability, At("forecast.had")]
+    had: Probability = at("forecast.had")
     """that all can be had when they are asked for"""
-    lasts: Annotated[Probability, At("forecast.lasts")]
+    lasts: Probability = at("forecast.lasts")
     """that all live for the time, once they are had"""
     both: Probability
     """both, and that the price stays below --max-price"""
-    lasts_after_wait: Annotated[Probability, At("forecast.waited")]
+    lasts_after_wait: Probability = at("forecast.waited")
     """that all live, if they came only after a wait"""
-    lasts_if_independent: Annotated[float, At("forecast.independent")]
+    lasts_if_independent: float = at("forecast.independent")
     """that all live, if losses did not come together, 0 to 1"""
     life_for_work_s: LifeForWork
     """the mean time to preemption for --work at this number of VMs"""
-    evidence: Annotated[SurviveEvidence, At(lambda answer: answer)]
+    evidence: SurviveEvidence = at("")
 
 
-class TraceRow(TypedDict):
+class TraceRow(Document):
     """How often the VMs of a trace were available, and how long they lived."""
 
     trace: Trace
@@ -302,17 +297,16 @@ class TraceRow(TypedDict):
     """median lifetime, seconds, null when more than half had not ended"""
 
 
-class Traces(TypedDict):
+class Traces(Document, schema_version="deepvm.traces/1"):
     """Recorded spot VMs."""
 
-    schema_version: Literal["deepvm.traces/1"]
     traces: list[TraceRow]
 
 
-class FittedLaw(TypedDict):
+class FittedLaw(Document):
     """A law fitted to lifetimes."""
 
-    law: Annotated[Literal["exponential", "weibull", "lomax", "lognormal"], At("law.name")]
+    law: Literal["exponential", "weibull", "lomax", "lognormal"] = at("law.name")
     """its name"""
     parameters: dict[str, float]
     """by name; scales in seconds, shapes without a unit"""
@@ -326,7 +320,7 @@ class FittedLaw(TypedDict):
     """whether a parameter is at the edge of what is searched"""
 
 
-class FittedTrace(TypedDict):
+class FittedTrace(Document):
     """The laws of one trace."""
 
     trace: Trace
@@ -338,15 +332,14 @@ class FittedTrace(TypedDict):
     """the best first, empty with too few lifetimes"""
 
 
-class _MoreOfTracesFit(TypedDict, total=False):
+class _MoreOfTracesFit(Document, total=False):
     each: list[FittedTrace]
     """by trace, with --each only"""
 
 
-class TracesFit(_MoreOfTracesFit):
+class TracesFit(_MoreOfTracesFit, schema_version="deepvm.traces-fit/1"):
     """Lifetime distributions fitted to all traces together."""
 
-    schema_version: Literal["deepvm.traces-fit/1"]
     traces: list[Trace]
     lives: int
     """number of lifetimes"""
@@ -358,47 +351,43 @@ class TracesFit(_MoreOfTracesFit):
     """the best first"""
 
 
-class _MoreOfCost(TypedDict, total=False):
-    interval_s: float | None
-    """of best-fixed, seconds, null for no saves; with that policy only"""
-
-
-class Cost(_MoreOfCost):
+class Cost(Document):
     """What saves and lost work cost."""
 
+    interval_s: float | None = at(optional=True)
+    """of best-fixed, seconds, null for no saves; with that policy only"""
     machine_s: float
     """time that the VMs were there, seconds"""
     saves_s: float
     """of it for saves, seconds"""
     lost_s: float
     """of it for work that was lost, seconds"""
-    preemptions: Annotated[float, At("preemptions", exact=True)]
+    preemptions: float = at(exact=True)
     """lifetimes that ended"""
-    cost_share: Annotated[float, At("share")]
+    cost_share: float = at("share")
     """saves and lost work over the machine time, 0 to 1"""
 
 
 class CostOfTrace(Cost):
     """The same on one trace."""
 
-    trace: Annotated[Trace, At("trace", after=FIRST)]
+    trace: Trace = at(after=FIRST)
 
 
 class ReplayRow(Cost):
     """A save policy and a latency over all traces."""
 
-    policy: Annotated[str, At("policy", after=FIRST)]
+    policy: str = at(after=FIRST)
     """when the job saves"""
-    save_s: Annotated[float, At("save_s", after=FIRST)]
+    save_s: float = at(after=FIRST)
     """how long a save blocks training, seconds"""
-    pools: Annotated[list[CostOfTrace], At("pools", after="interval_s")]
+    pools: list[CostOfTrace] = at(after="interval_s")
     """by trace"""
 
 
-class TracesReplay(TypedDict):
+class TracesReplay(Document, schema_version="deepvm.traces-replay/1"):
     """Save policies replayed on traces."""
 
-    schema_version: Literal["deepvm.traces-replay/1"]
     step_s: float
     """one training step, seconds"""
     mttp_prior_s: float
@@ -407,7 +396,7 @@ class TracesReplay(TypedDict):
     rows: list[ReplayRow]
 
 
-class DeadlineJob(TypedDict):
+class DeadlineJob(Document):
     """The job that was replayed."""
 
     work_s: float
@@ -424,7 +413,7 @@ class DeadlineJob(TypedDict):
     """spot price over on-demand price"""
 
 
-class DeadlineMean(TypedDict):
+class DeadlineMean(Document):
     """A policy at one slack, the mean over all traces."""
 
     slack: float
@@ -435,44 +424,41 @@ class DeadlineMean(TypedDict):
     """replayed jobs"""
     missed: int
     """of them late"""
-    cost_ratio: Annotated[float, At("cost")]
+    cost_ratio: float = at("cost")
     """cost over that of on-demand alone, mean"""
-    cost_ratio_p95: Annotated[float, At("cost_p95")]
+    cost_ratio_p95: float = at("cost_p95")
     """the same, 95th percentile of the starts"""
-    on_demand_share: Annotated[float | None, At("on_demand")]
+    on_demand_share: float | None = at("on_demand")
     """share of on-demand VMs in the machine time, 0 to 1, null for foresight"""
     preemptions: float | None
     """mean, null for foresight"""
-    end_ratio: Annotated[float | None, At("took")]
+    end_ratio: float | None = at("took")
     """time from start to end over the deadline, mean, null for foresight"""
 
 
 class DeadlineRow(DeadlineMean):
     """The same on one trace."""
 
-    trace: Annotated[str, At(lambda row: str(row.trace), after=FIRST)]
+    trace: str = at(after=FIRST)
     """its file"""
 
 
-class TracesDeadline(TypedDict):
+class TracesDeadline(Document, schema_version="deepvm.traces-deadline/1"):
     """Jobs with a deadline replayed on traces."""
 
-    schema_version: Literal["deepvm.traces-deadline/1"]
     job: DeadlineJob
-    means: Annotated[
-        list[DeadlineMean], At(lambda replay: [r for r in replay["rows"] if not r.trace])
-    ]
-    traces: Annotated[list[DeadlineRow], At(lambda replay: [r for r in replay["rows"] if r.trace])]
+    means: list[DeadlineMean] = at(lambda replay: [r for r in replay["rows"] if not r.trace])
+    traces: list[DeadlineRow] = at(lambda replay: [r for r in replay["rows"] if r.trace])
 
 
-class TraceMetadata(TypedDict):
+class TraceMetadata(Document):
     """How a trace was recorded."""
 
     gap_seconds: float
     """between two observations, seconds"""
 
 
-class TraceFile(TypedDict):
+class TraceFile(Document):
     """A recorded trace of spot VMs."""
 
     metadata: TraceMetadata

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from deepvm.documents.build import With, document_of
-from deepvm.documents.outputs.lab import PublishedSuite, rounded
+from deepvm.documents.outputs.lab import MEANS, PublishedSuite
 from deepvm.errors import MissingExtraError
 from deepvm.io.atomic_write import write_bytes
 from deepvm.lab.audit.publication import publishable
-from deepvm.lab.results import PARTS, Estimate, SuiteResult
+from deepvm.lab.results import Estimate, SuiteResult
 from deepvm.reports.documents import to_csv
 from deepvm.reports.lab.comparison import analysis
 from deepvm.reports.lab.figures import write_figures
@@ -22,21 +22,6 @@ from deepvm.reports.pages import render_markdown
 
 PAGE = "report.html"
 _NAMES = ("dataset", "model", "failure", "variant")
-_MEASURED = (
-    "restarts",
-    "wall_s",
-    "compute_s",
-    "repeated_s",
-    "snapshot_s",
-    "write_s",
-    "background_s",
-    "drain_s",
-    "stall_s",
-    "checkpoints",
-    "skipped",
-    *(f"{part}_s" for part in PARTS),
-    "loss_difference",
-)
 
 
 def write_all(out: Path, summary: LabSummary) -> str:
@@ -92,18 +77,22 @@ def suite_document(summary: LabSummary, suite: SuiteResult) -> dict[str, Any]:
 
 def _summary(suites: Sequence[SuiteResult]) -> tuple[Sequence[str], list[list[Any]]]:
     """A row for each variant of a suite: means over the runs that pass."""
-    header = [*_NAMES, "runs", "passed", "goodput", "goodput_low", "goodput_high", *_MEASURED]
+    header = [*_NAMES, "runs", "passed", "goodput", "goodput_low", "goodput_high", *MEANS]
     header += ["over_blocking", "over_blocking_low", "over_blocking_high", "pairs", "audit"]
     rows = []
     for suite in suites:
         for variant in suite.variants.values():
             names = [suite.dataset, suite.model, suite.failure, variant.name]
             runs = [len(variant.costs), len(variant.passing)]
-            figures = [*_values(variant.estimate("goodput")), *map(variant.mean, _MEASURED)]
+            figures = [*_values(variant.estimate("goodput")), *map(variant.mean, MEANS)]
             ratio = variant.over_blocking
             over = [*_values(ratio), ratio and ratio.n]
-            rows.append([*names, *runs, *map(rounded, figures), *over, variant.verdict])
+            rows.append([*names, *runs, *map(_rounded, figures), *over, variant.verdict])
     return header, rows
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 6)
 
 
 def _values(estimate: Estimate | None) -> list[float | None]:
@@ -114,7 +103,7 @@ def _values(estimate: Estimate | None) -> list[float | None]:
 
 def _detailed(summary: LabSummary) -> tuple[Sequence[str], list[list[Any]]]:
     """A row for each run, with the reason if it does not pass."""
-    measured = ("goodput", *_MEASURED)
+    measured = ("goodput", *MEANS)
     rows = []
     for suite in summary.suites:
         for cost in suite.costs:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from deepvm.catalog.signals.signal import HISTORY, ON_DEMAND, SPOT, base
 from deepvm.core.cluster.cluster import JobEstimate, Recommendation
 from deepvm.core.cluster.instances import Catalog, InstanceType, Market
-from deepvm.documents.build import ABSENT, At, With, document_of
+from deepvm.documents.build import ABSENT, With, document_of
+from deepvm.documents.document import At
 from deepvm.documents.outputs import plans as outputs
 from deepvm.io.times import format_time
 from deepvm.planner.recommend import Recommendations

@@ -1,0 +1,136 @@
+"""How documents are declared: a key for each value, its type, its description, and its source.
+
+    class Zone(Document, schema_version="deepvm.zone/1"):
+        zone: str | None
+        usd_per_hour: float = at("newest")
+        sold_share: float = at(lambda zone: zone.sold / zone.versions)
+        '''share of the versions in which it was sold, 0 to 1'''
+
+A string below a key describes its value, with its unit. A type adds a text of its own: with
+``UsdPerHour = Annotated[float, "US dollars an hour"]`` a value of it that is described as "spot
+price of one VM" becomes "spot price of one VM, US dollars an hour".
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from inspect import getsource
+from typing import Annotated, Any, Literal, get_type_hints
+
+from typing_extensions import is_typeddict
+
+FIRST = "^"
+"""In place of a key that comes before."""
+
+
+@dataclass(frozen=True)
+class At:
+    """Where the value of a key is: a path of attributes and positions, or a function of the object.
+
+    An empty path: the object itself. ``exact``: a number stays int where it is one, though the type
+    says float. ``digits``: it is rounded to so many. ``after``: the key that it follows, or
+    :data:`FIRST`. ``optional``: the key may be left out.
+    """
+
+    source: str | Callable[[Any], Any] | None
+    exact: bool = False
+    digits: int | None = None
+    after: str = ""
+    optional: bool = False
+
+    def read(self, item: Any) -> Any:
+        if callable(self.source):
+            return self.source(item)
+        for name in filter(None, (self.source or "").split(".")):
+            if item is None:
+                return None
+            item = attribute(item, name)
+        if self.digits is None or item is None:
+            return item
+        return round(item, self.digits)
+
+
+def at(source: str | Callable[[Any], Any] | None = None, **how: Any) -> Any:
+    """See :class:`At`; without a source the value is where the key says."""
+    return At(source, **how)
+
+
+def attribute(item: Any, name: str) -> Any:
+    """A value of an object, a mapping or a sequence."""
+    if isinstance(item, Mapping):
+        return item.get(name)
+    if name.isdigit():
+        return item[int(name)]
+    return getattr(item, name)
+
+
+class Document:
+    """What programs read. Keys of ``total=False`` may be left out, as may optional ones."""
+
+    __required_keys__ = frozenset[str]()
+
+    def __init_subclass__(cls, schema_version: str = "", total: bool = True) -> None:
+        own = cls.__annotations__
+        if schema_version:
+            own = {"schema_version": Literal[schema_version], **own}
+        # `from_`: words of Python cannot be names.
+        cls.__annotations__ = {key.rstrip("_"): hint for key, hint in own.items()}
+        required = {key for key in own if total and not source_of(cls, key).optional}
+        cls.__required_keys__ |= {key.rstrip("_") for key in required}
+
+
+def is_object(kind: Any) -> bool:
+    """Whether a type describes an object by its keys."""
+    return is_typeddict(kind) or (isinstance(kind, type) and issubclass(kind, Document))
+
+
+def source_of(kind: Any, key: str) -> At:
+    """Where the value of a key is."""
+    for name in (key, f"{key}_"):
+        source = getattr(kind, name, None)
+        if isinstance(source, At):
+            return replace(source, source=key) if source.source is None else source
+    return At(key)
+
+
+def fields_of(kind: Any) -> Mapping[str, Any]:
+    """The keys of an object with their types."""
+    return get_type_hints(kind, include_extras=True)
+
+
+def described_fields(kind: Any) -> dict[str, Any]:
+    """The same, each with the text below it."""
+    texts = _texts_below(kind)
+    fields = dict(fields_of(kind))
+    for key in fields.keys() & texts.keys():
+        fields[key] = Annotated[fields[key], texts[key]]
+    return fields
+
+
+def _texts_below(kind: Any) -> dict[str, str]:
+    """The texts below the keys of an object and of those that it extends."""
+    module = sys.modules[kind.__module__]
+    body = _classes_in(module.__name__).get(kind.__name__)
+    if body is None:
+        return {}
+    texts: dict[str, str] = {}
+    for base in body.bases:
+        if isinstance(base, ast.Name) and is_object(getattr(module, base.id)):
+            texts |= _texts_below(getattr(module, base.id))
+    for key, text in zip(body.body, body.body[1:], strict=False):
+        if isinstance(key, ast.AnnAssign) and isinstance(text, ast.Expr):
+            texts[ast.unparse(key.target).rstrip("_")] = " ".join(
+                ast.literal_eval(text.value).split()
+            )
+    return texts
+
+
+@cache
+def _classes_in(module: str) -> dict[str, ast.ClassDef]:
+    """The source of the classes of a module: Python keeps no texts below keys."""
+    tree = ast.parse(getsource(sys.modules[module]))
+    return {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
