@@ -98,17 +98,6 @@ class Exporter:
         return self.options.memory_image or shared
 
     @property
-    def origin(self) -> str:
-        """Which prices these are and of which day, in words."""
-        source = self.plan.source
-        kind = f" ({source.kind})" if source.kind else ""
-        dated = "undated"
-        if source.prices_as_of:
-            dated = f"as of {source.prices_as_of}"
-        catalog = f"catalog {source.catalog or 'unnamed'}{kind}"
-        return ", ".join(filter(None, (catalog, self.plan.region, dated)))
-
-    @property
     def network(self) -> str:
         """The kind of network on which the predicted speed of several VMs rests."""
         from deepvm.catalog.published.hardware import interconnect
@@ -143,7 +132,7 @@ class Exporter:
             "Name": f"deepvm-{group.role}",
             "deepvm:plan": tag(f"{self.plan} {self.plan.architecture} rank {self.plan.rank}"),
             "deepvm:usd-per-hour": format_usd(self.plan.usd_per_hour),
-            "deepvm:prices": tag(self.origin),
+            "deepvm:prices": tag(self.text("origin.txt")),
         }
 
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Iterator
 
-from deepvm.core.cluster.instances import Market
 from deepvm.core.cluster.plan import MEMORY, PlannedGroup
 from deepvm.errors import RequestError
 from deepvm.exporters.aws import OPTIONS, AwsExporter
@@ -52,11 +51,6 @@ class Ec2Fleet(AwsExporter):
         yield ExportFile("role-policy.json", self.policy)
         yield self.file("start.sh")
 
-    @property
-    def ordered(self) -> list[PlannedGroup]:
-        """Memory nodes first: the VMs that train wait for them."""
-        return sorted(self.plan.groups, key=lambda g: g.market is Market.SPOT)
-
     def own_template(self, group: PlannedGroup) -> str:
         """The name of the user's launch template for a group, empty without one."""
         training = self.options.launch_template
@@ -72,6 +66,3 @@ class Ec2Fleet(AwsExporter):
             )
             raise RequestError("launch_template", training, allowed)
         return memory
-
-    def template_name(self, group: PlannedGroup) -> str:
-        return self.own_template(group) or f"{self.role}-{group.role}"

@@ -71,11 +71,6 @@ class SkyPilot(survival.SurvivingExporter):
         """The groups in the order in which they start."""
         return sorted(self.plan.groups, key=lambda g: _START_ORDER.index(g.role))
 
-    @property
-    def one_cluster(self) -> bool:
-        """Whether all VMs that train are one SkyPilot cluster."""
-        return all(group.role != ANCHOR for group in self.plan.groups)
-
     def cluster(self, group: PlannedGroup) -> str:
         """The name of a group's SkyPilot cluster or job."""
         return f"{_NOT_IN_A_NAME.sub('-', self.options.job).strip('-') or 'deepvm'}-{group.role}"
@@ -89,21 +84,6 @@ class SkyPilot(survival.SurvivingExporter):
             for g in self.plan.groups
             if _START_ORDER.index(g.role) < order
         ]
-
-    @property
-    def infra(self) -> list[str]:
-        """Clouds, regions and zones, as SkyPilot names them, in which the VMs may start."""
-        cloud = self.cloud.name
-        region = self.plan.region
-        zones = self.plan.training.zones
-        # RunPod's regions are countries to SkyPilot, and data centers here.
-        if region and cloud != "runpod":
-            where = f"{cloud}/{region}"
-        else:
-            where = cloud
-        if not region or not zones or not all(zone.name for zone in zones):
-            return [where]
-        return [f"{where}/{zone.name}" for zone in zones]
 
     def accelerators(self, group: PlannedGroup) -> tuple[str, int] | None:
         """The GPUs of a type as SkyPilot calls them, if it needs them next to the type."""

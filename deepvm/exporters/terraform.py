@@ -33,10 +33,6 @@ class TerraformExporter(Exporter):
         yield self.file("main.tf.json")
 
     @property
-    def header(self) -> list[str]:
-        return self.text("header.txt").splitlines()
-
-    @property
     def asked(self) -> list[str]:
         """The variables that Terraform asks for."""
         (file,) = self.files()

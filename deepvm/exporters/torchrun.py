@@ -33,10 +33,3 @@ class Torchrun(survival.SurvivingExporter):
             yield self.file("memory-hosts", "hostfile", groups=memory, slots=None)
         yield self.file("launch.sh")
         yield from self.wheels
-
-    @property
-    def meeting_file(self) -> str:
-        """The host file whose first VM is the meeting point."""
-        if self.plan.rendezvous.role == MEMORY:
-            return "memory-hosts"
-        return "hostfile"
