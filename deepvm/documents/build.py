@@ -6,11 +6,10 @@ import math
 from datetime import date, datetime
 from decimal import Decimal
 from enum import Enum
-from functools import cache, partial
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from functools import cache
+from typing import Any, get_args, get_origin
 
-from deepvm.documents.document import FIRST, At, attribute, fields_of, is_object, source_of
+from deepvm.documents.document import FIRST, At, attribute, bare, fields_of, is_object, may_be_null
 from deepvm.io.times import format_time
 
 ABSENT: Any = object()
@@ -40,11 +39,12 @@ def document_of(kind: Any, item: Any) -> dict[str, Any]:
     Raises AttributeError: ``item`` lacks a value.
     """
     document = {}
-    for key, (hint, source) in _sources(kind).items():
-        raw = source.read(item)
+    hints = fields_of(kind)
+    for key, source in _sources(kind).items():
+        raw = source.read(item, key)
         if raw is ABSENT:
             continue
-        value = _value(hint, raw)
+        value = _scalar(Any, raw) if source.exact else _value(hints[key], raw)
         given = isinstance(item, With) and key in item.values
         if value is not None or given or key in kind.__required_keys__:
             document[key] = value
@@ -52,63 +52,28 @@ def document_of(kind: Any, item: Any) -> dict[str, Any]:
 
 
 @cache
-def _sources(kind: Any) -> dict[str, tuple[Any, At]]:
-    """Type and source of each key."""
-    sources: dict[str, tuple[Any, At]] = {}
-    fields = fields_of(kind)
-    order = sorted(fields, key=lambda key: key not in kind.__required_keys__)
-    moved = []
-    for key in order:
-        hint = fields[key]
-        while get_origin(hint) is Annotated:
-            hint = get_args(hint)[0]
-        source = source_of(kind, key)
-        if source.exact:
-            hint = Any
-        elif (
-            get_origin(hint) is Literal
-            and len(get_args(hint)) == 1
-            and key in kind.__required_keys__
-        ):
-            source = At(partial(_constant, get_args(hint)[0]))
-        sources[key] = (hint, source)
-        if source.after:
-            moved.append((key, source.after))
-    for key, earlier in reversed(moved):
+def _sources(kind: Any) -> dict[str, At]:
+    """Where the value of each key is, in the order of the document."""
+    known = getattr(kind, "__sources__", {})
+    sources = {key: known.get(key, At()) for key in fields_of(kind)}
+    order = sorted(sources, key=lambda key: key not in kind.__required_keys__)
+    for key in [key for key in reversed(order) if sources[key].after]:
+        earlier = sources[key].after
         order.remove(key)
         order.insert(0 if earlier == FIRST else order.index(earlier) + 1, key)
     return {key: sources[key] for key in order}
 
 
-def _constant(value: Any, item: Any) -> Any:
-    return value
-
-
 def _value(hint: Any, value: Any) -> Any:
-    origin = get_origin(hint)
-    if origin is Annotated:
-        return _value(get_args(hint)[0], value)
-    if origin in (Union, UnionType):
-        return _optional(hint, value)
-    if value is None:
+    if value is None or (may_be_null(hint) and (value == "" or _is_not_finite(value))):
         return None
+    hint = bare(hint)
     if is_object(hint):
         return document_of(hint, value)
-    if origin is list:
+    if get_origin(hint) is list:
         return [_value(get_args(hint)[0], element) for element in value]
-    if origin is dict:
+    if get_origin(hint) is dict:
         return {key: _value(get_args(hint)[1], element) for key, element in dict(value).items()}
-    return _scalar(hint, value)
-
-
-def _optional(hint: Any, value: Any) -> Any:
-    """A value that may be null, or of one of several types."""
-    others = [option for option in get_args(hint) if option is not NoneType]
-    nullable = len(others) < len(get_args(hint))
-    if nullable and (value is None or value == "" or _is_not_finite(value)):
-        return None
-    if len(others) == 1:
-        return _value(others[0], value)
     return _scalar(hint, value)
 
 

@@ -16,10 +16,11 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from inspect import getsource
-from typing import Annotated, Any, Literal, get_type_hints
+from types import NoneType
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from typing_extensions import is_typeddict
 
@@ -36,16 +37,17 @@ class At:
     :data:`FIRST`. ``optional``: the key may be left out.
     """
 
-    source: str | Callable[[Any], Any] | None
+    source: str | Callable[[Any], Any] | None = None
     exact: bool = False
     digits: int | None = None
     after: str = ""
     optional: bool = False
 
-    def read(self, item: Any) -> Any:
+    def read(self, item: Any, key: str = "") -> Any:
         if callable(self.source):
             return self.source(item)
-        for name in filter(None, (self.source or "").split(".")):
+        path = key if self.source is None else self.source
+        for name in filter(None, path.split(".")):
             if item is None:
                 return None
             item = attribute(item, name)
@@ -72,15 +74,19 @@ class Document:
     """What programs read. Keys of ``total=False`` may be left out, as may optional ones."""
 
     __required_keys__ = frozenset[str]()
+    __sources__ = dict[str, At]()
 
     def __init_subclass__(cls, schema_version: str = "", total: bool = True) -> None:
         own = cls.__annotations__
-        if schema_version:
-            own = {"schema_version": Literal[schema_version], **own}
         # `from_`: words of Python cannot be names.
-        cls.__annotations__ = {key.rstrip("_"): hint for key, hint in own.items()}
-        required = {key for key in own if total and not source_of(cls, key).optional}
-        cls.__required_keys__ |= {key.rstrip("_") for key in required}
+        hints = {name.rstrip("_"): hint for name, hint in own.items()}
+        sources = {name.rstrip("_"): vars(cls).get(name, At()) for name in own}
+        if schema_version:
+            hints = {"schema_version": Literal[schema_version], **hints}
+            sources["schema_version"] = At(lambda item: schema_version)
+        cls.__annotations__ = hints
+        cls.__sources__ = cls.__sources__ | sources
+        cls.__required_keys__ |= {key for key in sources if total and not sources[key].optional}
 
 
 def is_object(kind: Any) -> bool:
@@ -88,15 +94,23 @@ def is_object(kind: Any) -> bool:
     return is_typeddict(kind) or (isinstance(kind, type) and issubclass(kind, Document))
 
 
-def source_of(kind: Any, key: str) -> At:
-    """Where the value of a key is."""
-    for name in (key, f"{key}_"):
-        source = getattr(kind, name, None)
-        if isinstance(source, At):
-            return replace(source, source=key) if source.source is None else source
-    return At(key)
+def bare(hint: Any) -> Any:
+    """A type without its texts, and without null if that leaves one."""
+    while get_origin(hint) is Annotated:
+        hint = get_args(hint)[0]
+    if may_be_null(hint) and len(get_args(hint)) == 2:
+        return bare(next(kind for kind in get_args(hint) if kind is not NoneType))
+    return hint
 
 
+def may_be_null(hint: Any) -> bool:
+    """Whether null is one of the types of a union."""
+    while get_origin(hint) is Annotated:
+        hint = get_args(hint)[0]
+    return NoneType in get_args(hint)
+
+
+@cache
 def fields_of(kind: Any) -> Mapping[str, Any]:
     """The keys of an object with their types."""
     return get_type_hints(kind, include_extras=True)

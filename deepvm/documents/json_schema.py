@@ -14,7 +14,7 @@ from typing import (
     get_origin,
 )
 
-from deepvm.documents.document import described_fields, fields_of, is_object
+from deepvm.documents.document import bare, described_fields, fields_of, is_object
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _PLAIN = {str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null"}
@@ -101,18 +101,8 @@ class _Writer:
 def columns(kind: Any) -> Iterator[tuple[str, ...]]:
     """Columns of a CSV of such objects: the keys to each value that is no object itself."""
     for key, hint in fields_of(kind).items():
-        inner = _bare(hint)
+        inner = bare(hint)
         if is_object(inner):
             yield from ((key, *below) for below in columns(inner))
         else:
             yield (key,)
-
-
-def _bare(hint: Any) -> Any:
-    """A type without its description and without null."""
-    if get_origin(hint) is Annotated:
-        return _bare(get_args(hint)[0])
-    if get_origin(hint) in (Union, UnionType):
-        others = [argument for argument in get_args(hint) if argument is not NoneType]
-        return _bare(others[0]) if len(others) == 1 else hint
-    return hint
