@@ -96,17 +96,18 @@ def is_object(kind: Any) -> bool:
 
 def bare(hint: Any) -> Any:
     """A type without its texts, and without null if that leaves one."""
-    while get_origin(hint) is Annotated:
-        hint = get_args(hint)[0]
-    if may_be_null(hint) and len(get_args(hint)) == 2:
-        return bare(next(kind for kind in get_args(hint) if kind is not NoneType))
+    kinds = get_args(hint)
+    if get_origin(hint) is Annotated:
+        return bare(kinds[0])
+    if NoneType in kinds and len(kinds) == 2:
+        return bare(next(kind for kind in kinds if kind is not NoneType))
     return hint
 
 
 def may_be_null(hint: Any) -> bool:
     """Whether null is one of the types of a union."""
-    while get_origin(hint) is Annotated:
-        hint = get_args(hint)[0]
+    if get_origin(hint) is Annotated:
+        return may_be_null(get_args(hint)[0])
     return NoneType in get_args(hint)
 
 

@@ -57,6 +57,9 @@ class StaticHosts:
             sorted(dict.fromkeys(map(pool_of, self.hosts)), key=lambda pool: pool.usd_per_hour)
         )
 
+    def host(self, name: str) -> Host:
+        return next(host for host in self.hosts if host.name == name)
+
     def of(self, pool: Pool) -> tuple[Host, ...]:
         same = (pool.instance_type, pool.usd_per_hour)
         return tuple(

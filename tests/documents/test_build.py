@@ -86,3 +86,21 @@ def test_a_missing_value_is_an_error() -> None:
 def test_sources_are_no_part_of_the_schema() -> None:
     properties = json_schema(Price, "price", "A price")["properties"]
     assert properties["usd_per_hour"] == {"type": "number", "description": "$/h"}
+
+
+class Spell(Document):
+    """A time."""
+
+    from_: float = at("span.0", digits=1)
+    """its begin, seconds"""
+    until: float | None = at("span.1")
+    note: str = at(after="from", optional=True)
+
+
+def test_positions_digits_and_words_of_python() -> None:
+    assert document_of(Spell, {"span": (1.26, math.inf)}) == {"from": 1.3, "until": None}
+    whole = document_of(Spell, {"span": (1, 2), "note": "short"})
+    assert list(whole) == ["from", "note", "until"]
+    schema = json_schema(Spell, "spell", "A time")
+    assert schema["properties"]["from"]["description"] == "its begin, seconds"
+    assert schema["required"] == ["from", "until"]

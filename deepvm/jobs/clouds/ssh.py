@@ -147,7 +147,7 @@ class SshCloud:
         with self._choosing:
             placed = self._placed(job)
             if record.id in placed:
-                return next(h for h in own.hosts if h.name == placed[record.id].host)
+                return own.host(placed[record.id].host)
             taken = {
                 p.host for p in placed.values() if p.launched_s is not None and p.ended_s is None
             }
@@ -229,7 +229,7 @@ class SshCloud:
         placed = self._placed(job).get(machine)
         if own is None or placed is None:
             return []
-        host = next(h for h in own.hosts if h.name == placed.host)
+        host = own.host(placed.host)
         return [
             str(line) for line in self._ask(own, host, {"do": "read", "machine": machine})["lines"]
         ]
@@ -249,7 +249,7 @@ class SshCloud:
             return
         if released_s is not None and placed.released_s is None:
             self._change(job, machine, placed.host, released_s=released_s)
-        host = next(h for h in own.hosts if h.name == placed.host)
+        host = own.host(placed.host)
         self._note(job, host, self._ask(own, host, order))
 
     def finish(self, job: str) -> None:

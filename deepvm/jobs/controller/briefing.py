@@ -8,17 +8,10 @@ from deepvm.core.json_types import JsonDict, JsonObject
 from deepvm.io.agent_board import SaveReason
 from deepvm.jobs.controller.messages import AgentStatus
 from deepvm.jobs.decisions.reconcile import Decisions
-from deepvm.jobs.decisions.world import JobState, Reason
+from deepvm.jobs.decisions.world import JobState
 from deepvm.jobs.history.pools import learnt
 from deepvm.jobs.steady_clock import SteadyClock
 
-_REASONS = {
-    Reason.EMERGENCY: SaveReason.EMERGENCY,
-    Reason.RESIZE: SaveReason.RESIZE,
-    Reason.STOP: SaveReason.STOP,
-    Reason.INSURANCE: SaveReason.INSURANCE,
-    Reason.PERIODIC: SaveReason.USER,
-}
 _UNHEARD = AgentStatus()
 
 
@@ -115,9 +108,11 @@ class HeartbeatResponder:
                 for m in orders.members
             ]
             if (save := orders.save) is not None:
+                # Periodic saves that the controller wants are the user's: `deepvm jobs save`
+                reason = SaveReason.__members__.get(save.reason.name, SaveReason.USER)
                 left_s = max(save.limit_s - self._clock.now_s(), 0.0)
                 found["save"] = {
-                    "reason": int(_REASONS[save.reason]),
+                    "reason": int(reason),
                     "asked_s": save.asked_s,
                     "left_s": left_s,
                 }

@@ -16,20 +16,13 @@ from deepvm.jobs.decisions.world import JobState, Reason
 _MAX_LINES = 100
 _MAX_TEXT = 10_000
 _MAX_DOING = 200
-_REASONS = {
-    SaveReason.NONE: Reason.PERIODIC,
-    SaveReason.USER: Reason.PERIODIC,
-    SaveReason.INSURANCE: Reason.INSURANCE,
-    SaveReason.EMERGENCY: Reason.EMERGENCY,
-    SaveReason.RESIZE: Reason.RESIZE,
-    SaveReason.STOP: Reason.STOP,
-}
 
 
 def _reason(value: object) -> Reason:
     if type(value) is not int:
         raise ValueError("not the number of a reason")
-    return _REASONS[SaveReason(value)]
+    # The training's own saves and those of `jobs save` have other names on boards
+    return Reason.__members__.get(SaveReason(value).name, Reason.PERIODIC)
 
 
 def _whole(limit: int) -> Any:

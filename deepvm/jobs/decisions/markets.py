@@ -260,7 +260,7 @@ def anchor_of(world: JobState) -> Pool | None:
 def most_of(world: JobState) -> int:
     """Most machines of a generation that the hourly budget buys in the wanted market."""
     terms = world.terms
-    pool = _cheapest(world)
+    pool = cheapest(world)
     # Machines the user owns cost nothing
     if terms.usd_per_hour is None or pool is None or not pool.usd_per_hour:
         return terms.most
@@ -273,7 +273,7 @@ def most_of(world: JobState) -> int:
 def least_usd_per_hour(world: JobState) -> float:
     """Smallest hourly budget that buys a generation's fewest machines in the wanted market."""
     (rate, steadies) = fixed_rate(world)
-    pool = _cheapest(world)
+    pool = cheapest(world)
     return rate + max(world.terms.least - steadies, 0) * (pool.usd_per_hour if pool else 0.0)
 
 
@@ -315,7 +315,8 @@ def _usd(which: Callable[..., float], pools: Pools) -> float:
     return which((pool.usd_per_hour for pool in pools), default=0.0)
 
 
-def _cheapest(world: JobState) -> Pool | None:
+def cheapest(world: JobState) -> Pool | None:
+    """The cheapest pool of the market in which machines are bought now."""
     if world.on_demand:
         pools = world.terms.bought
     else:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from deepvm.jobs.decisions.markets import fixed_rate, is_on_demand, most_of
+from deepvm.jobs.decisions.markets import cheapest, fixed_rate, is_on_demand, most_of
 from deepvm.jobs.decisions.world import JobState, Pool, Role
 
 
@@ -48,8 +48,6 @@ def most_usd_per_hour(world: JobState, pool: Pool, role: Role) -> float | None:
 def _planned_usd(world: JobState) -> float:
     """What all machines cost where each is the cheapest of its kind, $/h."""
     rate, steadies = fixed_rate(world)
-    if world.on_demand:
-        pools = world.terms.bought
-    else:
-        pools = world.pools
-    return rate + (most_of(world) - steadies) * min((p.usd_per_hour for p in pools), default=0.0)
+    pool = cheapest(world)
+    each = pool.usd_per_hour if pool else 0.0
+    return rate + (most_of(world) - steadies) * each

@@ -95,11 +95,7 @@ class MachineRecord:
         """The part of it in a time."""
         if self.launched_s is None:
             return 0.0
-        if self.ended_s is None:
-            end_s = to_s
-        else:
-            end_s = min(self.ended_s, to_s)
-        return max(end_s - max(self.launched_s, from_s), 0.0)
+        return _overlap_s(self.launched_s, self.ended_s, from_s, to_s)
 
     def usd(self, now_s: float) -> float:
         return self.pool.usd_per_hour * self.lived_s(now_s) / 3600
@@ -118,11 +114,13 @@ class Head:
         return self.usd_between(self.launched_s, now_s)
 
     def usd_between(self, from_s: float, to_s: float) -> float:
-        if self.ended_s is None:
-            end_s = to_s
-        else:
-            end_s = min(self.ended_s, to_s)
-        return self.usd_per_hour * max(end_s - max(self.launched_s, from_s), 0.0) / 3600
+        return self.usd_per_hour * _overlap_s(self.launched_s, self.ended_s, from_s, to_s) / 3600
+
+
+def _overlap_s(launched_s: float, ended_s: float | None, from_s: float, to_s: float) -> float:
+    """The part of a machine's life that is in a time; without an end it lives on."""
+    end_s = to_s if ended_s is None else min(ended_s, to_s)
+    return max(end_s - max(launched_s, from_s), 0.0)
 
 
 @dataclass(frozen=True)

@@ -353,10 +353,8 @@ class History:
 
     def job(self, name: str) -> JobRow | None:
         with self._reading() as connection:
-            rows = _dicts(connection, sa.select(_JOBS).where(_JOBS.c.name == name))
-            if rows:
-                return _job(rows[0])
-            return None
+            row = _row_of(connection, name)
+        return _job(row) if row else None
 
     def world(self, name: str) -> JobState:
         """What its controller knew last."""
@@ -364,14 +362,9 @@ class History:
             document = connection.execute(
                 sa.select(_JOBS.c.world).where(_JOBS.c.name == name)
             ).scalar_one()
-            found = self._machines(connection, name)
-        order = {
-            m["id"]: m
-            for m in sorted(found, key=lambda m: (m["requested_s"], len(m["id"]), m["id"]))
-        }
-        return from_document(
-            json.loads(document), {key: from_row(row) for key, row in order.items()}
-        )
+            rows = self._machines(connection, name)
+        rows.sort(key=lambda m: (m["requested_s"], len(m["id"]), m["id"]))
+        return from_document(json.loads(document), {m["id"]: from_row(m) for m in rows})
 
     def events(self, name: str, after: int = 0) -> list[EventRow]:
         """What happened to a job, in order; ``after``: only what has a larger number."""
@@ -416,7 +409,7 @@ class History:
     def copy(self, name: str, after: int = 0) -> JsonDict:
         """A job's rows for another history; ``after``: only events with a larger number."""
         with self._reading() as connection, connection.begin():
-            job = _dicts(connection, sa.select(_JOBS).where(_JOBS.c.name == name))[0]
+            job = _row_of(connection, name)
             del job["folder"]
             return {
                 "job": job,
@@ -435,16 +428,14 @@ class History:
         job = copy["job"]
         name = job["name"]
         with self._writing() as connection:
-            known = connection.execute(
-                sa.select(_JOBS.c.world).where(_JOBS.c.name == name)
-            ).scalar()
+            known = _row_of(connection, name)
             events = sa.select(sa.func.count()).select_from(_EVENTS).where(_EVENTS.c.job == name)
             count = connection.execute(events).scalar_one()
-            if known is None:
+            if not known:
                 connection.execute(_JOBS.insert().values(**job, folder=str(folder)))
             elif (
                 count > len(copy["events"])
-                or json.loads(known)["now_s"] > json.loads(job["world"])["now_s"]
+                or json.loads(known["world"])["now_s"] > json.loads(job["world"])["now_s"]
             ):
                 return False
             else:
@@ -541,6 +532,12 @@ def _numbered(table: sa.Table, job: str, after: int = 0) -> sa.Select[Any]:
 
 def _dicts(connection: sa.Connection, query: sa.Select[Any]) -> list[JsonDict]:
     return [dict(row) for row in connection.execute(query).mappings()]
+
+
+def _row_of(connection: sa.Connection, name: str) -> JsonDict:
+    """The row of a job, empty if there is none."""
+    rows = _dicts(connection, sa.select(_JOBS).where(_JOBS.c.name == name))
+    return rows[0] if rows else {}
 
 
 def _job_update(name: str) -> sa.Update:
