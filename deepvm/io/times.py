@@ -28,7 +28,7 @@ def format_time(moment: datetime) -> str:
     return moment.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def utc_text(seconds: float, timespec: str = "milliseconds") -> str:
+def utc_text(seconds: float, timespec: str = "seconds") -> str:
     """A time since the epoch as ISO 8601 in UTC, with ``Z``."""
     text = datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec=timespec)
     return text.replace("+00:00", "Z")

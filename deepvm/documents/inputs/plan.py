@@ -68,12 +68,12 @@ class _Vms(Lenient):
     on_demand_discount: Share = Decimal(0)
     reserved: _Reserved | None = None
 
-    def known(self) -> dict[str, Any]:
-        """The fields of :class:`PlannedVms`; what is null has its default."""
-        fields = self.model_dump(exclude={"count", "zones", "reserved"}, exclude_none=True)
+    def planned(self, **values: Any) -> PlannedVms:
+        """With these values; what is null has its default."""
+        known = self.model_dump(exclude={"count", "zones", "reserved"}, exclude_none=True)
         if self.reserved is not None:
-            fields["reserved"] = self.reserved.pool
-        return fields
+            known["reserved"] = self.reserved.pool
+        return PlannedVms(**known, **values)
 
 
 class _GpuVms(_Vms):
@@ -186,26 +186,31 @@ def _plan(document: _Document, name: str, rank: int) -> Plan:
     if problem:
         raise CatalogFormatError(name, [Issue(f"rank {rank}: {problem}")])
     source = _source_of(document, chosen)
-    basis = source.price_basis
-    if basis == "current":
-        basis = ""
     request = document.request or _Request()
     extras = request.extras or _Extras()
+    memory = None
+    if chosen.memory is not None:
+        offered_in = tuple(chosen.memory.zones or ())
+        count = chosen.memory.count
+        memory = chosen.memory.planned(on_demand_count=count, offered_in=offered_in)
+    disk = None
+    if extras.disk_gb:
+        disk = PlannedDisk(ceil(extras.disk_gb), extras.disk_type or "")
     return Plan(
         rank=chosen.rank,
         architecture=chosen.architecture,
-        training=PlannedVms(**chosen.gpu.known(), zones=tuple(_zones(chosen.gpu))),
-        memory=_nodes(chosen.memory),
+        training=chosen.gpu.planned(zones=tuple(_zones(chosen.gpu))),
+        memory=memory,
         usd_per_hour=chosen.usd_per_hour,
         region=chosen.region or source.region or "",
         zone=chosen.zone or "",
         budget=request.pw_usd_per_hour,
         source=PlanSource(
             **source.model_dump(exclude={"region", "price_basis"}, exclude_none=True),
-            basis=basis,
+            basis="" if source.price_basis == "current" else source.price_basis,
         ),
         warnings=tuple(chosen.warnings),
-        disk=_disk(extras),
+        disk=disk,
         nat=bool(extras.nat),
     )
 
@@ -239,16 +244,3 @@ def _source_of(document: _Document, chosen: _Configuration) -> _Source:
 def _zones(gpu: _GpuVms) -> Iterator[ZonePrice]:
     for zone in sorted(gpu.zones or (), key=lambda each: (each.usd_per_hour, each.zone)):
         yield ZonePrice(zone.zone, zone.usd_per_hour, zone.zone_name or "")
-
-
-def _nodes(memory: _MemoryVms | None) -> PlannedVms | None:
-    if memory is None:
-        return None
-    offered_in = tuple(memory.zones or ())
-    return PlannedVms(**memory.known(), on_demand_count=memory.count, offered_in=offered_in)
-
-
-def _disk(extras: _Extras) -> PlannedDisk | None:
-    if not extras.disk_gb:
-        return None
-    return PlannedDisk(ceil(extras.disk_gb), extras.disk_type or "")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
 from typing import Annotated
 
 from deepvm.documents.build import With
 from deepvm.documents.document import Document, at
 from deepvm.documents.outputs.plans import Bill
 from deepvm.documents.outputs.simulation import Spread
+from deepvm.io.times import utc_text
 
 Name = Annotated[str, "of the job"]
 Market = Annotated[str, "spot or on-demand"]
@@ -21,12 +21,6 @@ EndReason = Annotated[
     " lives",
 ]
 Epoch = Annotated[float | None, "seconds since 1970, null if it has not happened"]
-
-
-def iso_time(at_s: float) -> str:
-    """A time in seconds since 1970 as ISO 8601, UTC."""
-    moment = datetime.fromtimestamp(at_s, timezone.utc)
-    return moment.isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 class RunSaves(Document):
@@ -381,7 +375,7 @@ class ListedJob(Document):
     """of the job"""
     controller: str
     """alive, gone, elsewhere (its folder is not here), or over where none is needed"""
-    created: Time = at(lambda job: iso_time(job.created_s))
+    created: Time = at(lambda job: utc_text(job.created_s))
     """when it was submitted"""
     steps: int | None
     """steps done, null if unknown"""
@@ -408,7 +402,7 @@ class OrphanMachine(Document):
     """whose it is"""
     machine: str
     """its name within the job"""
-    since: Time = at(lambda machine: iso_time(machine.since_s))
+    since: Time = at(lambda machine: utc_text(machine.since_s))
     """since when it lives"""
     known: bool
     """whether the history has its job; if not, another may, and need it"""

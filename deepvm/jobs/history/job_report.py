@@ -154,4 +154,4 @@ def _machine(machine: MachineRecord, now_s: float) -> JsonDict:
 def _time(at_s: float | None) -> str | None:
     if at_s is None:
         return None
-    return utc_text(at_s)
+    return utc_text(at_s, "milliseconds")

@@ -28,7 +28,7 @@ def add_line(folder: Path, machine: str, text: str, now_s: float) -> None:
     place = folder / FOLDER
     place.mkdir(exist_ok=True)
     with (place / f"{machine}.log").open("a", encoding="utf-8", errors="replace") as file:
-        file.write(f"{utc_text(now_s)} {text}\n")
+        file.write(f"{utc_text(now_s, 'milliseconds')} {text}\n")
 
 
 class LogReader:

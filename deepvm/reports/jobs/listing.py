@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from deepvm.documents.outputs.jobs import iso_time
+from deepvm.io.times import utc_text
 from deepvm.jobs.history.history import EventRow
 from deepvm.jobs.history.pools import PoolHistory
 from deepvm.jobs.orphans import Orphan
@@ -18,7 +18,7 @@ _LAST = 12
 
 def print_jobs(jobs: Sequence[JobLine]) -> None:
     """The jobs as a table."""
-    print_text("jobs_ls", also="-o csv", jobs=jobs, state=state_words, time=iso_time)
+    print_text("jobs_ls", also="-o csv", jobs=jobs, state=state_words, time=utc_text)
 
 
 def state_words(job: JobLine) -> str:
@@ -40,7 +40,7 @@ def print_plan(document: Mapping[str, Any]) -> None:
 
 def print_orphans(orphans: Sequence[Orphan]) -> None:
     """Machines without a controller, as a table."""
-    print_text("jobs_orphans", orphans=orphans, time=iso_time)
+    print_text("jobs_orphans", orphans=orphans, time=utc_text)
 
 
 def print_pools(pools: Sequence[PoolHistory]) -> None:

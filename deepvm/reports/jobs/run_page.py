@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
-from deepvm.documents.outputs.jobs import iso_time
+from deepvm.io.times import utc_text
 from deepvm.jobs.decisions.world import LOST, PREEMPTED, REFUSED, UNREADY, MachineRecord
 from deepvm.jobs.history.downtime import DOWNTIME, Phase
 from deepvm.jobs.history.history import EventRow, Sample
@@ -82,7 +82,7 @@ class RunPage:
 
     def _events(self, after: int) -> dict[str, Any]:
         newest = [e for e in self.job.events[-MAX_EVENTS:] if e.number > after]
-        return {"events": newest[::-1], "times": self.times, "iso": iso_time}
+        return {"events": newest[::-1], "times": self.times, "iso": utc_text}
 
     @property
     def last_event(self) -> int:
