@@ -12,6 +12,7 @@ import ctypes
 import os
 import signal
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 _DEATH_SIGNAL, _SUBREAPER = 1, 36  # PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER
@@ -45,12 +46,9 @@ def end_descendants(limit_s: float = 10.0) -> bool:
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
         _reap()
-        found = _stopped()
-        if not found:
+        if not (left := _stopped()):
             return True
-        for pid in found:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
+        send_signal(signal.SIGKILL, left)
         time.sleep(_PAUSE_S)
     return False
 
@@ -58,14 +56,17 @@ def end_descendants(limit_s: float = 10.0) -> bool:
 def _stopped() -> set[int]:
     """The descendants of this process, all stopped: walks until nothing new is found."""
     found = set[int]()
-    while True:
-        new = descendants(os.getpid()) - found
-        if not new:
-            return found
-        for pid in new:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGSTOP)
+    while new := descendants(os.getpid()) - found:
+        send_signal(signal.SIGSTOP, new)
         found |= new
+    return found
+
+
+def send_signal(number: signal.Signals, pids: Iterable[int]) -> None:
+    """Send a signal to those of these processes that are still there."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
 
 
 def is_alive(pid: int) -> bool:

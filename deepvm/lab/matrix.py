@@ -238,20 +238,21 @@ def runs_of(matrix: MatrixFile) -> list[Run]:
 
 def _meets(matrix: MatrixFile, failure: str, variant: str) -> bool:
     """Whether a variant can meet all faults of a suite, so that comparisons are fair."""
-    if failure == CALM or variant == NONE or variant in REFERENCES:
+    strategy = _strategy_of(variant)
+    if failure == CALM or strategy is None:
         return True
     faults = {name for name, _ in _faults(matrix.failures[failure])}
-    return _NODE not in faults or find_strategy(SHORT.get(variant, variant)).in_memory
+    return _NODE not in faults or find_strategy(strategy).in_memory
 
 
 def _run(matrix: MatrixFile, suite: Suite, variant: str, seed: int) -> Run:
     worlds = tuple(matrix.worlds)
     calm = Suite(suite.dataset, suite.model, CALM)
     if variant == NONE:  # it could not go on where the number of ranks changes
-        return Run(calm, variant, None, seed, worlds[:1])
-    if variant in REFERENCES:
-        return Run(calm, variant, REFERENCES[variant], seed, worlds)
-    strategy = SHORT.get(variant, variant)
+        worlds = worlds[:1]
+    strategy = _strategy_of(variant)
+    if strategy is None:
+        return Run(calm, variant, REFERENCES.get(variant), seed, worlds)
     if suite.failure == CALM:
         return Run(suite, variant, strategy, seed, worlds)
     strikes: list[FaultInjection] = []

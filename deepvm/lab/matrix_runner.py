@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from deepvm.errors import DataError, RequestError
-from deepvm.io.atomic_write import write_bytes
 from deepvm.lab.audit.gates import verdicts
 from deepvm.lab.audit.references import with_references
 from deepvm.lab.faults.fault_registry import strike_document
@@ -28,6 +27,7 @@ from deepvm.lab.records import (
     RUNS,
     Records,
     read_document,
+    write_document,
 )
 from deepvm.lab.running.environment import environment
 from deepvm.lab.running.launcher import Launcher
@@ -101,9 +101,7 @@ class MatrixRunner:
         self._matrix = matrix
         self._out = out
         self._jobs = jobs
-        self._sizes = {
-            one.name: len(load(one.name, _path(one.path), one.size)) for one in matrix.datasets
-        }
+        self._sizes = {one.name: len(load(one.name, one.path, one.size)) for one in matrix.datasets}
         for size in self._sizes.values():
             Geometry(size, matrix.global_batch)
         every = runs_of(matrix)
@@ -179,8 +177,8 @@ class MatrixRunner:
             wait_for_writers(folder, self._stopping)
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
-            write_bytes(folder / CONFIG, json.dumps(config, indent=1).encode())
-            write_bytes(folder / ENVIRONMENT, json.dumps(machine, indent=1).encode())
+            write_document(folder / CONFIG, config)
+            write_document(folder / ENVIRONMENT, machine)
             ended = launcher.run(Plan(folder, config), self._stopping)
             records = with_references(Records.read(folder), folder.parent)
             if ended:
@@ -202,8 +200,7 @@ class MatrixRunner:
 def _judged(records: Records, key: str) -> str:
     """Write what the gates say; returns the first that fails, with its reason."""
     gates = verdicts(records)
-    document = json.dumps({"key": key, "gates": gates}, indent=1)
-    write_bytes(records.folder / AUDIT, document.encode())
+    write_document(records.folder / AUDIT, {"key": key, "gates": gates})
     return next((f"{gate}: {reason}" for gate, reason in gates.items() if reason), "")
 
 
@@ -280,9 +277,3 @@ def _with_references(chosen: Sequence[Run], every: Sequence[Run]) -> list[Run]:
     for reference in map(reference_of, chosen):
         runs.setdefault(reference.name, known.get(reference.name, reference))
     return list(runs.values())
-
-
-def _path(text: str | None) -> Path | None:
-    if text is None:
-        return None
-    return Path(text)

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
-from deepvm.documents.outputs.lab import Count, LabRun, LabSupervisor, Seconds, Time
+from deepvm.documents.outputs.lab import Count, LabRun, Seconds, Time
 from deepvm.errors import DataError
 
 
@@ -99,7 +99,7 @@ _EVENTS = {
 
 def check_config(config: Mapping[str, Any], where: object) -> None:
     """Of a run. Raises DataError."""
-    _check(LabRun, config, where)
+    check(LabRun, config, where)
     batch = config["global_batch"]
     size = config["dataset_size"]
     worlds = config["worlds"]
@@ -111,35 +111,26 @@ def check_config(config: Mapping[str, Any], where: object) -> None:
         raise DataError(f"{where}: damaged: worlds is {worlds}; expected {allowed}")
 
 
-def check_supervisor(document: Mapping[str, Any], where: object) -> None:
-    """Of a run. Raises DataError."""
-    _check(LabSupervisor, document, where)
-
-
 def check_steps(rows: Sequence[Mapping[str, Any]], path: object) -> None:
     """Of a rank's log: both forms of a loss are one number. Raises DataError."""
-    _check_lines(Step, rows, path)
+    check_lines(Step, rows, path)
     for number, row in enumerate(rows, 1):
         if float(row["loss"]).hex() != row["loss_hex"]:
             loss = f"{row['loss']}, not {row['loss_hex']}"
             raise DataError(f"{path}, line {number}: damaged: loss is {loss}")
 
 
-def check_checkpoints(rows: Sequence[Mapping[str, Any]], path: object) -> None:
-    """Of the log of checkpoints. Raises DataError."""
-    _check_lines(Checkpoint, rows, path)
-
-
 def check_events(rows: Sequence[Mapping[str, Any]], path: object) -> None:
     """Of a rank's other log. Raises DataError."""
-    _check_lines(Event, rows, path)
+    check_lines(Event, rows, path)
     for number, row in enumerate(rows, 1):
-        _check(_EVENTS.get(row["event"], Event), row, f"{path}, line {number}")
+        check(_EVENTS.get(row["event"], Event), row, f"{path}, line {number}")
 
 
-def _check_lines(kind: Any, rows: Sequence[Mapping[str, Any]], path: object) -> None:
+def check_lines(kind: Any, rows: Sequence[Mapping[str, Any]], path: object) -> None:
+    """Of a log whose lines are of one kind. Raises DataError."""
     for number, row in enumerate(rows, 1):
-        _check(kind, row, f"{path}, line {number}")
+        check(kind, row, f"{path}, line {number}")
 
 
 @cache
@@ -147,7 +138,8 @@ def _validator(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-def _check(kind: Any, document: Mapping[str, Any], where: object) -> None:
+def check(kind: Any, document: Mapping[str, Any], where: object) -> None:
+    """Of a document of a kind. Raises DataError."""
     try:
         _validator(kind).validate_python(document, strict=True)
     except ValidationError as error:

@@ -6,6 +6,7 @@ that fails can tear the last one, and readers accept that and nothing else.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -17,13 +18,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from deepvm.documents.outputs.lab import LabSupervisor
 from deepvm.errors import DataError
+from deepvm.io.atomic_write import write_bytes
 from deepvm.lab.record_checks import (
-    check_checkpoints,
+    Checkpoint,
+    check,
     check_config,
     check_events,
+    check_lines,
     check_steps,
-    check_supervisor,
 )
 
 CONFIG = "config.json"
@@ -40,6 +44,8 @@ ORCHESTRATED = "deepvm-run"
 """The launcher whose runs are jobs of ``deepvm run``."""
 EVENTS = "orchestrator.jsonl"
 """The events of a run that was a job, of which its supervisor's record was made."""
+
+_TAIL_BYTES = 20_000
 
 
 class MissingFileError(DataError):
@@ -86,17 +92,33 @@ class Events:
         self._lines.add({"event": event, "time": time.time(), **self._facts, **facts})
 
 
+def write_document(path: Path, document: Mapping[str, Any]) -> None:
+    """Write a JSON object whole, or not at all. Raises DataError."""
+    write_bytes(path, json.dumps(document, indent=1).encode())
+
+
+def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write all lines of a file anew. Raises DataError."""
+    write_bytes(path, "".join(f"{json.dumps(row)}\n" for row in rows).encode())
+
+
+def last_lines(path: Path, most: int) -> list[str]:
+    """The end of a text that processes have printed; nothing where it cannot be read."""
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+        return file.read().decode(errors="replace").splitlines()[-most:]
+    return []
+
+
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     """All whole lines of a file, none if it is not there.
 
     Raises DataError: one is damaged that is not the last.
     """
     try:
-        text = path.read_bytes()
-    except FileNotFoundError:
+        text = _read(path)
+    except MissingFileError:
         return
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror}") from None
     lines = text.split(b"\n")
     for number, line in enumerate(lines, 1):
         if not line:
@@ -120,17 +142,23 @@ def rows_in(folder: Path, names: Iterable[str], attempt: int | None = None) -> l
 
 def read_document(path: Path) -> dict[str, Any]:
     """A JSON object. Raises DataError: it is not there, or damaged."""
+    data = _read(path)
     try:
-        document = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise MissingFileError(path) from None
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror}") from None
+        document = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: damaged: {error}") from None
     if not isinstance(document, dict):
         raise DataError(f"{path}: damaged: no object")
     return document
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise MissingFileError(path) from None
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}") from None
 
 
 @dataclass(frozen=True)
@@ -211,13 +239,13 @@ class Records:
     @cached_property
     def supervisor(self) -> dict[str, Any]:
         document = read_document(self.folder / SUPERVISOR)
-        check_supervisor(document, self.folder / SUPERVISOR)
+        check(LabSupervisor, document, self.folder / SUPERVISOR)
         return document
 
     @cached_property
     def checkpoints(self) -> list[dict[str, Any]]:
         rows = list(read_lines(self.folder / CHECKPOINTS))
-        check_checkpoints(rows, self.folder / CHECKPOINTS)
+        check_lines(Checkpoint, rows, self.folder / CHECKPOINTS)
         return rows
 
     @cached_property
@@ -236,17 +264,11 @@ class Records:
     @property
     def final(self) -> str:
         """Hex digest of the final parameters. Raises DataError."""
+        data = _read(self.folder / FINAL)
         try:
-            text = (self.folder / FINAL).read_text(encoding="ascii").split()
-        except FileNotFoundError:
-            raise MissingFileError(self.folder / FINAL) from None
-        except OSError as error:
-            raise DataError(f"{self.folder / FINAL}: {error.strerror}") from None
+            return next(iter(data.decode("ascii").split()), "")
         except ValueError as error:
             raise DataError(f"{self.folder / FINAL}: damaged: {error}") from None
-        if text:
-            return text[0]
-        return ""
 
     def _ranks(self, kind: str) -> list[tuple[int, Path]]:
         """The logs of a kind, by rank; what else people put next to them is none."""

@@ -7,21 +7,28 @@ replays and by its parameters.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from deepvm.io.atomic_write import write_bytes
 from deepvm.lab.audit.gates import verdicts
 from deepvm.lab.audit.references import with_references
 from deepvm.lab.faults.fault import FaultInjection
 from deepvm.lab.launchers.launcher_registry import find_launcher
 from deepvm.lab.matrix import CALM, NONE, Dataset, MatrixFile, Model, Run, Suite
 from deepvm.lab.matrix_runner import config_of
-from deepvm.lab.records import CHECKPOINTS, CONFIG, Records, read_document, read_lines, steps_of
+from deepvm.lab.records import (
+    CHECKPOINTS,
+    CONFIG,
+    Records,
+    read_document,
+    read_lines,
+    steps_of,
+    write_document,
+    write_lines,
+)
 from deepvm.lab.running.launcher import Launcher
 from deepvm.lab.running.plan import Plan
 
@@ -56,7 +63,7 @@ def _noise(folder: Path) -> None:
     again = next(row for row in rows if row["attempt"] and row["global_step"] == EVERY * 2)
     again["loss"] = math.nextafter(again["loss"], math.inf)
     again["loss_hex"] = again["loss"].hex()
-    write_bytes(folder / steps_of(0), "".join(f"{json.dumps(row)}\n" for row in rows).encode())
+    write_lines(folder / steps_of(0), rows)
 
 
 def _ask_for_more(folder: Path) -> None:
@@ -64,7 +71,7 @@ def _ask_for_more(folder: Path) -> None:
     for path in folder.parent.glob(f"*/{CONFIG}"):
         config = read_document(path)
         config["steps"] += 5
-        write_bytes(path, json.dumps(config).encode())
+        write_document(path, config)
 
 
 def _lose(folder: Path) -> None:
@@ -156,7 +163,7 @@ def _run_both(runs: Path, name: str, control: Control, launcher: Launcher) -> Re
         folder = runs / ("disturbed" if disturbed else "calm")
         folder.mkdir(parents=True)
         config = config_of_control(name, control, disturbed=disturbed)
-        write_bytes(folder / CONFIG, json.dumps(config, indent=1).encode())
+        write_document(folder / CONFIG, config)
         launcher.run(Plan(folder, config))
     control.spoil(folder)
     return Records.read(folder)

@@ -19,11 +19,11 @@ from deepvm.lab.certify import probe
 from deepvm.lab.certify.disk_room import check_room, log_incomplete
 from deepvm.lab.certify.logs import AttemptLog, Row
 from deepvm.lab.certify.subject import Subject
+from deepvm.lab.records import last_lines
 
 _POLL_S = 0.001
 _IDLE_POLL_S = 0.01
 _TAIL_LINES = 15
-_TAIL_BYTES = 20_000
 State = Literal["ended", "failed", "killed", "hung"]
 
 
@@ -111,7 +111,7 @@ def run_attempt(
     text = ""
     if state in ("failed", "hung"):
         check_room(run.parent)
-        text = _last_lines(run / f"output-{number}.txt")
+        text = "\n".join(last_lines(run / f"output-{number}.txt", _TAIL_LINES))
     torn = ""
     if state == "killed":
         torn = json.loads((logs / probe.KILLED).read_text())["file"]
@@ -175,10 +175,3 @@ def guarded(folder: Path) -> Iterator[None]:
     finally:
         guard.stdin.close()
         guard.wait()
-
-
-def _last_lines(path: Path) -> str:
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
-        text = file.read().decode(errors="replace")
-    return "\n".join(text.splitlines()[-_TAIL_LINES:])

@@ -116,13 +116,17 @@ def processes_of(folder: str) -> set[int]:
     return pids
 
 
+def _send(number: signal.Signals, pids: Iterable[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):  # it has ended
+            os.kill(pid, number)
+
+
 def _stop(folder: str, without: set[int]) -> set[int]:
     """Stop processes: what is stopped starts no others."""
     stopped = set[int]()
     while new := processes_of(folder) - without - stopped:
-        for pid in new:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGSTOP)
+        _send(signal.SIGSTOP, new)
         stopped |= new
     return stopped
 
@@ -132,9 +136,7 @@ def kill_processes(folder: str) -> int:
     _stop(folder, set())
     until_s = time.monotonic() + _KILL_LIMIT_S
     while left := processes_of(folder):
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        _send(signal.SIGKILL, left)
         if time.monotonic() > until_s:
             return len(left)
         time.sleep(0.01)
@@ -221,9 +223,7 @@ class Killer:
             mark_incomplete(self._folder)
         else:
             own = os.getpid()
-            for pid in _stop(self._folder, {own}):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            _send(signal.SIGKILL, _stop(self._folder, {own}))
             os.kill(own, signal.SIGKILL)
         while True:  # until another process, or the audit, kills this one
             time.sleep(1)

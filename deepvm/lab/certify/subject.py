@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import sys
@@ -159,12 +160,8 @@ class Subject:
 
 
 def _too_large(folder: Path) -> bool:
-    total = 0
-    for size in _sizes(folder):
-        total += size
-        if total > _MOST_BYTES:
-            return True
-    return False
+    # Stops at the first file that is too much: the folder may be anything
+    return any(total > _MOST_BYTES for total in itertools.accumulate(_sizes(folder)))
 
 
 def _sizes(folder: Path) -> Iterator[int]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import signal
 
 from deepvm.errors import RequestError
+from deepvm.io.process_tree import send_signal
 from deepvm.lab.faults.fault import Disk, Fault, FaultInjection, FaultTarget, Moment
 
 
@@ -33,9 +32,9 @@ class Kill(Fault):
         if strike.target == "machine":
             attempt.kill_all()
         elif strike.target == "worker":
-            _signal(attempt.workers()[strike.rank], signal.SIGKILL)
+            send_signal(signal.SIGKILL, [attempt.workers()[strike.rank]])
         elif (agent := attempt.agent()) is not None:
-            _signal(agent, signal.SIGKILL)
+            send_signal(signal.SIGKILL, [agent])
         else:
             allowed = "another target: this launcher has no process besides the ranks"
             raise RequestError("target", "agent", allowed)
@@ -50,9 +49,9 @@ class Stop(Fault):
 
     def strike_from_outside(self, strike: FaultInjection, attempt: FaultTarget) -> None:
         """Stop it, and let it continue after a while, in which it may be taken for dead."""
-        process = attempt.workers()[strike.rank]
-        _signal(process, signal.SIGSTOP)
-        attempt.later(strike.seconds, lambda: _signal(process, signal.SIGCONT))
+        process = [attempt.workers()[strike.rank]]
+        send_signal(signal.SIGSTOP, process)
+        attempt.later(strike.seconds, lambda: send_signal(signal.SIGCONT, process))
 
 
 class LostNode(Fault):
@@ -65,9 +64,3 @@ class LostNode(Fault):
     def strike_from_outside(self, strike: FaultInjection, attempt: FaultTarget) -> None:
         """Kill it; the next one comes after ``seconds``."""
         attempt.restart_node(strike.seconds)
-
-
-def _signal(process: int, number: signal.Signals) -> None:
-    """Send it, unless the process is gone."""
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(process, number)

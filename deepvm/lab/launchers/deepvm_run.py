@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -13,7 +12,7 @@ import threading
 import time
 
 from deepvm.errors import DataError
-from deepvm.io.atomic_write import write_bytes
+from deepvm.io.process_tree import send_signal
 from deepvm.jobs.decisions.states import Job
 from deepvm.lab.audit.job_leftovers import left_by
 from deepvm.lab.faults.fault_registry import find_fault
@@ -22,9 +21,9 @@ from deepvm.lab.orchestrated.job import JobPlace, job_document, write_job
 from deepvm.lab.orchestrated.machines import JobMachines
 from deepvm.lab.orchestrated.rank import PLACED
 from deepvm.lab.orchestrated.record import JobRecord
-from deepvm.lab.records import EVENTS, events_of, rows_in, steps_of
+from deepvm.lab.records import EVENTS, events_of, rows_in, steps_of, write_lines
 from deepvm.lab.running.launcher import Launcher
-from deepvm.lab.running.plan import Plan, StoppedError, from_outside
+from deepvm.lab.running.plan import Plan, from_outside
 from deepvm.lab.running.progress import Later, StepLog
 from deepvm.lab.running.recovery import write_supervisor
 
@@ -45,14 +44,13 @@ class _JobSupervisor:
 
     def __init__(self, plan: Plan, stopping: threading.Event) -> None:
         self._plan = plan
-        self._stopping = stopping
         self._place = JobPlace(plan.folder)
         self._ranks = range(plan.config["world"])
         self._logs = [StepLog(plan.folder / steps_of(rank)) for rank in self._ranks]
         self._outside = list(filter(from_outside, plan.strikes))
         self._struck: dict[str, tuple[float, int]] = {}
         self._broken: dict[int, list[str]] = {}
-        self._later = Later()
+        self._later = Later(stopping)
         self._ending = -1
         """The newest attempt that a failure was to end."""
 
@@ -88,15 +86,9 @@ class _JobSupervisor:
         """Strike on logged progress, until the job is over, or nothing moves any more."""
         moved = time.monotonic()
         while process.poll() is None and time.monotonic() - moved < _STUCK_S:
-            self._wait(_POLL_S)
+            self._later.wait(_POLL_S)
             if any([log.look() for log in self._logs]) or self._strike(process):
                 moved = time.monotonic()
-
-    def _wait(self, seconds: float) -> None:
-        """Raises StoppedError."""
-        if self._stopping.wait(seconds):
-            raise StoppedError
-        self._later.do_due()
 
     def _strike(self, process: subprocess.Popen[bytes]) -> bool:
         """Have the next failure happen, if it is time; one generation meets one that ends it."""
@@ -112,7 +104,7 @@ class _JobSupervisor:
             return False
         rows = rows_in(self._plan.folder, map(events_of, self._ranks), attempt)
         placed = {row["rank"]: row["machine"] for row in rows if row["event"] == PLACED}
-        self._wait(strike.delay_s)
+        self._later.wait(strike.delay_s)
         if process.poll() is not None:  # it comes too late, and stays planned
             return False
         self._struck[strike.key] = time.time(), attempt
@@ -141,9 +133,7 @@ class _JobSupervisor:
         process.wait()
         until = time.monotonic() + _GONE_S
         while (left := left_by(self._plan.folder)) and time.monotonic() < until:
-            for pid in left:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            send_signal(signal.SIGKILL, left)
             time.sleep(_POLL_S)
 
     def _write(self, began: float, ended: float, *, done: bool) -> None:
@@ -157,7 +147,7 @@ class _JobSupervisor:
             events = []
             reason = str(error)
         rows = [{"time": e.at_s, "event": e.kind, "job": e.state, **e.facts} for e in events]
-        write_bytes(folder / EVENTS, "".join(f"{json.dumps(row)}\n" for row in rows).encode())
+        write_lines(folder / EVENTS, rows)
         with (folder / "workers.log").open("ab") as log:
             for path in place.logs:
                 log.write(path.read_bytes())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -12,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from deepvm.io.process_tree import descendants, follow_parent, is_alive
+from deepvm.io.process_tree import descendants, follow_parent, is_alive, send_signal
 from deepvm.lab.records import events_of, rows_in
 from deepvm.lab.running.launcher import Attempt
 from deepvm.lab.running.supervisor import RankLauncher
@@ -86,9 +85,7 @@ class _Launched(Attempt):
 
     def kill_all(self) -> None:
         self._known |= descendants(self._process.pid)
-        for pid in [self._process.pid, *self._alive()]:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        send_signal(signal.SIGKILL, [self._process.pid, *self._alive()])
         until_s = time.monotonic() + _GONE_S
         self._process.wait(_GONE_S)
         while self._alive() and time.monotonic() < until_s:

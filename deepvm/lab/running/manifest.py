@@ -15,7 +15,7 @@ from typing import Any
 
 from deepvm.errors import DataError
 from deepvm.io.atomic_write import write_bytes
-from deepvm.lab.records import read_document
+from deepvm.lab.records import read_document, write_document
 
 NAME = "manifest.csv"
 PLANNED = "planned.json"
@@ -119,7 +119,7 @@ def write_planned(folder: Path, planned: RequestedRuns) -> None:
 
     Raises OSError.
     """
-    write_bytes(folder / PLANNED, json.dumps(asdict(planned), indent=1).encode())
+    write_document(folder / PLANNED, asdict(planned))
 
 
 def read_planned(folder: Path) -> RequestedRuns:

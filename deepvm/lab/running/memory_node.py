@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 from deepvm.errors import DataError
+from deepvm.io.atomic_write import write_private
 from deepvm.io.free_port import free_port
 from deepvm.io.process_tree import follow_parent
 
@@ -44,9 +45,7 @@ class MemoryNode:
         token = self._folder / TOKEN
         parent = os.getpid()
         if not token.exists():
-            descriptor = os.open(token, os.O_WRONLY | os.O_CREAT, 0o600)
-            os.write(descriptor, secrets.token_hex(32).encode())
-            os.close(descriptor)
+            write_private(token, secrets.token_hex(32))
         words = [sys.executable, "-m", "deepvm", "memory-node", "serve", "--memory", "256MiB"]
         words += ["--token-file", str(token), "--listen", f"127.0.0.1:{self._port}"]
         with (self._folder / "memory-node.log").open("ab") as log:

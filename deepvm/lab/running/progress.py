@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from deepvm.io.line_tail import LineTail
+from deepvm.lab.running.plan import StoppedError
 
 
 class StepLog:
@@ -32,13 +34,17 @@ class StepLog:
 class Later:
     """Delayed actions, without a sleep: the supervisor keeps watching and answers Ctrl-C."""
 
-    def __init__(self) -> None:
+    def __init__(self, stopping: threading.Event) -> None:
+        self._stopping = stopping
         self._actions: list[tuple[float, Callable[[], None]]] = []
 
     def add(self, seconds: float, action: Callable[[], None]) -> None:
         self._actions.append((time.monotonic() + seconds, action))
 
-    def do_due(self) -> None:
+    def wait(self, seconds: float) -> None:
+        """Wait, then do what is due. Raises StoppedError: the run is given up."""
+        if self._stopping.wait(seconds):
+            raise StoppedError
         now = time.monotonic()
         due = [action for at, action in self._actions if at <= now]
         self._actions = [one for one in self._actions if one[0] > now]

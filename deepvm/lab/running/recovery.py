@@ -5,13 +5,11 @@ Of a recovery nothing is left out, and nothing counts twice.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from deepvm.io.atomic_write import write_bytes
-from deepvm.lab.records import SUPERVISOR
+from deepvm.lab.records import SUPERVISOR, write_document
 
 Row = Mapping[str, Any]
 
@@ -81,4 +79,4 @@ def write_supervisor(
         "attempts": attempts,
         **more,
     }
-    write_bytes(folder / SUPERVISOR, json.dumps(document, indent=1).encode())
+    write_document(folder / SUPERVISOR, document)

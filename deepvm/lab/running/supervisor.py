@@ -7,7 +7,6 @@ rank has logged.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from abc import abstractmethod
@@ -19,10 +18,10 @@ from typing import Any
 from deepvm.io.free_port import free_port
 from deepvm.lab.faults.fault import STRUCK, FaultInjection, FaultTarget
 from deepvm.lab.faults.fault_registry import find_fault
-from deepvm.lab.records import events_of, rows_in, steps_of
+from deepvm.lab.records import events_of, last_lines, rows_in, steps_of
 from deepvm.lab.running.launcher import Attempt, Launcher
 from deepvm.lab.running.memory_node import MemoryNode
-from deepvm.lab.running.plan import Plan, StoppedError, from_outside
+from deepvm.lab.running.plan import Plan, from_outside
 from deepvm.lab.running.progress import Later, StepLog
 from deepvm.lab.running.recovery import Recoveries, event_facts, write_supervisor
 from deepvm.lab.training.order import Order
@@ -115,13 +114,12 @@ class Supervisor:
         """Start nothing yet; once ``stopping`` is set, the run is given up."""
         self._plan = plan
         self._launcher = launcher
-        self._stopping = stopping or threading.Event()
         self._struck: list[str] = []
         self._attempts: list[dict[str, Any]] = []
         self._recoveries = Recoveries()
         self._node = MemoryNode(plan.folder) if plan.in_memory else None
         self._given_up: list[_Watched] = []
-        self._later = Later()
+        self._later = Later(stopping or threading.Event())
 
     def run(self) -> bool:
         """Run to the end; returns whether it got there. Leaves no process behind."""
@@ -150,15 +148,9 @@ class Supervisor:
                 self._node.close()
         return state == "completed"
 
-    def _wait(self, seconds: float = _POLL_S) -> None:
-        """Raises StoppedError."""
-        if self._stopping.wait(seconds):
-            raise StoppedError
-        self._later.do_due()
-
     def _attempt(self) -> dict[str, Any]:
         while self._node is not None and not self._node.up:  # ranks do not begin without it
-            self._wait()
+            self._later.wait(_POLL_S)
         world, until = self._world()
         tiers = () if self._node is None else (self._node.url,)
         order = Order(self._plan.folder, len(self._attempts), self._struck, until, tiers)
@@ -225,7 +217,7 @@ class Supervisor:
         planned = [one for one in self._plan.strikes if one.key not in self._struck]
         outside = list(filter(from_outside, planned))
         while watched.state == "running":
-            self._wait()
+            self._later.wait(_POLL_S)
             if watched.look():
                 moved = time.monotonic()
                 limit_s = self._plan.hang_s
@@ -257,7 +249,7 @@ class Supervisor:
             done = watched.logs[strike.rank].done
             if time.monotonic() >= moment or done >= _LATEST * watched.until:
                 return True
-            self._wait()
+            self._later.wait(_POLL_S)
         return False
 
     def _facts(self, watched: _Watched) -> dict[str, Any]:
@@ -284,7 +276,7 @@ class Supervisor:
         steps = rows_in(watched.folder, [steps_of(0)], watched.number)
         facts |= self._recoveries.parts(facts, events, steps)
         if watched.state == "failed" and not facts["causes"]:
-            facts["last_lines"] = _last_lines(watched.folder / _LOG)
+            facts["last_lines"] = last_lines(watched.folder / _LOG, _TAIL)
         return facts
 
     def _causes(self, watched: _Watched, struck: dict[str, float]) -> list[str]:
@@ -304,9 +296,3 @@ def _size(path: Path) -> int:
     if path.exists():
         return path.stat().st_size
     return 0
-
-
-def _last_lines(path: Path) -> list[str]:
-    with contextlib.suppress(OSError):
-        return path.read_text(errors="replace").splitlines()[-_TAIL:]
-    return []

@@ -130,14 +130,14 @@ DATASETS: Mapping[str, Callable[[Path | None], Samples]] = {
 """By the names of matrix files; each takes the folder of its files, if it has any."""
 
 
-def load(name: str, path: Path | None = None, size: int | None = None) -> Samples:
+def load(name: str, path: str | Path | None = None, size: int | None = None) -> Samples:
     """A data set, or its first ``size`` samples.
 
     Raises:
         RequestError: it needs a path, or has fewer samples. DataError: its files are not there, or
             are others.
     """
-    samples = DATASETS[name](path)
+    samples = DATASETS[name](Path(path) if path else None)
     if size is None:
         return samples
     if size > len(samples):

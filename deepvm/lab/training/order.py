@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from deepvm.io.atomic_write import write_bytes
 from deepvm.lab.faults.fault import FaultInjection
-from deepvm.lab.records import CONFIG, read_document
+from deepvm.lab.records import CONFIG, read_document, write_document
 
 
 @dataclass(frozen=True)
@@ -46,8 +44,7 @@ class Order:
         return self.folder / f"order-{self.attempt}.json"
 
     def write(self) -> Path:
-        facts = {**asdict(self), "folder": str(self.folder)}
-        write_bytes(self.file, json.dumps(facts).encode())
+        write_document(self.file, {**asdict(self), "folder": str(self.folder)})
         return self.file
 
     @classmethod

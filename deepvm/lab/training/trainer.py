@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import hashlib
 import os
 import time
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from deepvm.io.atomic_write import write_bytes
+from deepvm.lab.certify import probe
 from deepvm.lab.faults.disk import FaultyDisk, combined
 from deepvm.lab.faults.fault import DiskFault, FaultInjection, FaultSchedule, Moment
 from deepvm.lab.faults.fault_registry import find_fault
@@ -65,7 +65,7 @@ class Trainer:
             dist.init_process_group("gloo")
         self.note("joined")
         self._samples = load(
-            config["dataset"]["name"], _path(config["dataset"]), config["dataset_size"]
+            config["dataset"]["name"], config["dataset"].get("path"), config["dataset_size"]
         )
         self._sampler = ResumableSampler(
             len(self._samples),
@@ -265,19 +265,8 @@ class Trainer:
 
 
 def digest(module: nn.Module) -> str:
-    """Hex SHA-256 over the bytes of all parameters and buffers, in ``state_dict()`` order."""
-    hashed = hashlib.sha256()
-    for value in module.state_dict().values():
-        hashed.update(
-            value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-        )
-    return hashed.hexdigest()
-
-
-def _path(dataset: dict[str, Any]) -> Path | None:
-    if dataset.get("path"):
-        return Path(dataset["path"])
-    return None
+    """Hex SHA-256 over all parameters and buffers, in ``state_dict()`` order."""
+    return probe.digest(module.state_dict().values())
 
 
 @contextlib.contextmanager
