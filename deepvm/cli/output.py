@@ -91,7 +91,7 @@ def print_as(
 def plot_of(what: str) -> Any:
     """The option ``--plot``; a picture that cannot be drawn is refused before any work is done."""
     help = f"Also draw {what}, as .png or .svg."
-    return opt(help, "FILE", callback=_checked, rich_help_panel=OUTPUT)
+    return opt("", help, "FILE", callback=_checked, rich_help_panel=OUTPUT)
 
 
 def _checked(plot: str) -> str:

@@ -27,19 +27,22 @@ CLOUDS = "local, netns, ssh or aws"
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY
 
 
-def opt(help: str, metavar: str | None = None, *names: str, **more: Any) -> Any:
-    """An option with a value, called after its parameter unless ``names`` are given."""
-    return typer.Option(*names, metavar=metavar, help=help, **more)
+def opt(default: Any, help: str, metavar: str | None = None, *names: str, **more: Any) -> Any:
+    """An option of one command, declared as :func:`~deepvm.core.options.option` does.
+
+    It is called after its parameter unless ``names`` are given; ``...``: it must be given.
+    """
+    return typer.Option(default, *names, metavar=metavar, help=help, **more)
 
 
 def flag(name: str, help: str, *names: str, **more: Any) -> Any:
     """A switch without a ``--no-`` form."""
-    return typer.Option(name, *names, help=help, show_default=False, **more)
+    return typer.Option(False, name, *names, help=help, show_default=False, **more)
 
 
-def arg(metavar: str, help: str, **more: Any) -> Any:
+def arg(metavar: str, help: str, default: Any = ..., **more: Any) -> Any:
     """An argument: its metavar names it in the usage line and in errors."""
-    return typer.Argument(metavar=metavar, help=help, **more)
+    return typer.Argument(default, metavar=metavar, help=help, **more)
 
 
 def group(help: str) -> typer.Typer:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from deepvm.cli.output import print_document
 from deepvm.cli.parameters import arg
 
@@ -15,10 +13,9 @@ def _complete(incomplete: str) -> list[str]:
 
 
 def schema(
-    name: Annotated[
-        str,
-        arg("[NAME]", "Such as recommend; without one, all are listed.", autocompletion=_complete),
-    ] = "",
+    name: str = arg(
+        "[NAME]", "Such as recommend; without one, all are listed.", "", autocompletion=_complete
+    ),
 ) -> None:
     """Print the JSON Schema of a document that a command prints, or of a file.
 

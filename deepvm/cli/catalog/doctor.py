@@ -8,7 +8,7 @@ import tempfile
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -28,17 +28,13 @@ _STATUS = {True: "ok", None: "warning", False: "failed"}
 def doctor(
     region: Regions = [],  # noqa: B006  typer copies
     profile: Profile = "",
-    iam: Annotated[
-        bool, flag("--iam", "Only print the read-only IAM policy that deepvm needs.")
-    ] = False,
-    purpose: Annotated[
-        str,
-        opt(
-            "With --iam: the policy of run (who runs jobs on AWS), head or machine (roles).",
-            "NAME",
-            "--for",
-        ),
-    ] = "",
+    iam: bool = flag("--iam", "Only print the read-only IAM policy that deepvm needs."),
+    purpose: str = opt(
+        "",
+        "With --iam: the policy of run (who runs jobs on AWS), head or machine (roles).",
+        "NAME",
+        "--for",
+    ),
     output: Output = "table",
 ) -> None:
     """Check what live prices need.

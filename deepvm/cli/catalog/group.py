@@ -7,7 +7,6 @@ import sys
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from functools import partial
-from typing import Annotated
 
 import typer
 
@@ -37,13 +36,12 @@ app.command(
 @app.command(cls=ConfiguredCommand, short_help="Show what changed between two catalogs.")
 @takes_flags
 def diff(
-    old: Annotated[str, arg("OLD", A_CATALOG, autocompletion=complete_catalog)],
-    new: Annotated[str, arg("NEW", "The one to compare it with.", autocompletion=complete_catalog)],
+    old: str = arg("OLD", A_CATALOG, autocompletion=complete_catalog),
+    new: str = arg("NEW", "The one to compare it with.", autocompletion=complete_catalog),
+    *,
     flags: SourceOptions,
     output: Output = "table",
-    fail_on_change: Annotated[
-        bool, flag("--fail-on-change", "Exit code 1 when anything changed.")
-    ] = False,
+    fail_on_change: bool = flag("--fail-on-change", "Exit code 1 when anything changed."),
 ) -> None:
     """Show what changed between two catalogs: types, prices and figures.
 
@@ -81,7 +79,8 @@ def list_catalogs(output: Output = "table") -> None:
 @app.command(cls=ConfiguredCommand, short_help="Show the types of a catalog with their prices.")
 @takes_flags
 def show(
-    catalog: Annotated[str, arg("NAME|FILE", A_CATALOG, autocompletion=complete_catalog)],
+    catalog: str = arg("NAME|FILE", A_CATALOG, autocompletion=complete_catalog),
+    *,
     flags: MeasuredOptions,
     output: OutputOrWide = "table",
 ) -> None:
@@ -110,7 +109,7 @@ def show(
 
 
 @app.command()
-def validate(file: Annotated[str, arg("FILE", "A .json or .csv catalog.")]) -> None:
+def validate(file: str = arg("FILE", "A .json or .csv catalog.")) -> None:
     """Check a catalog and name every problem.
 
     Exit code 0 with a summary, or 4 with the place of every problem, what was found and what is
@@ -130,10 +129,11 @@ def validate(file: Annotated[str, arg("FILE", "A .json or .csv catalog.")]) -> N
 @app.command(cls=ConfiguredCommand)
 @takes_flags
 def convert(
-    given: Annotated[str, arg("IN", A_CATALOG, autocompletion=complete_catalog)],
-    target: Annotated[str, arg("OUT", "Output file; .json or .csv decides the format.")],
+    given: str = arg("IN", A_CATALOG, autocompletion=complete_catalog),
+    target: str = arg("OUT", "Output file; .json or .csv decides the format."),
+    *,
     flags: SourceOptions,
-    force: Annotated[bool, flag("--force", "Overwrite OUT if it exists.")] = False,
+    force: bool = flag("--force", "Overwrite OUT if it exists."),
 ) -> None:
     """Write a catalog as JSON or as CSV."""
     from deepvm.catalog.clouds import CATALOG_ENDINGS

@@ -8,6 +8,8 @@ from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
+import typer
+
 from deepvm.cli.help.completion import complete_cloud, complete_region
 from deepvm.cli.output import note, say
 from deepvm.cli.parameters import opt, shared
@@ -26,29 +28,32 @@ AUTO = "auto"
 
 Regions = Annotated[
     list[str] | None,
-    opt("Region, or all; repeatable.", "NAME", "--region", "-r", autocompletion=complete_region),
-]
-Profile = Annotated[str, shared(SourceOptions, "profile")]
-Clouds = Annotated[
-    list[str] | None,
-    opt(
-        "Cloud, or all; repeatable; default: aws.", "NAME", "--cloud", autocompletion=complete_cloud
+    typer.Option(
+        "--region",
+        "-r",
+        metavar="NAME",
+        help="Region, or all; repeatable.",
+        autocompletion=complete_region,
     ),
 ]
+Profile = Annotated[str, shared(SourceOptions, "profile")]
+CLOUD_NAMES = opt(
+    None,
+    "Cloud, or all; repeatable; default: aws.",
+    "NAME",
+    "--cloud",
+    autocompletion=complete_cloud,
+)
 
 
 def refresh(
     region: Regions = None,
-    only: Annotated[
-        list[str] | None, opt("Only this signal, such as spot; repeatable.", "SIGNAL")
-    ] = None,
-    days: Annotated[
-        str, opt(f"Also the spot price history of so many days, 1 to {MAX_DAYS}.", "N")
-    ] = "",
-    cloud: Clouds = None,
-    source: Annotated[
-        str, opt("A public catalog instead of AWS: skypilot or gpuhunt; none: only AWS.", "NAME")
-    ] = "",
+    only: list[str] | None = opt(None, "Only this signal, such as spot; repeatable.", "SIGNAL"),
+    days: str = opt("", f"Also the spot price history of so many days, 1 to {MAX_DAYS}.", "N"),
+    cloud: list[str] | None = CLOUD_NAMES,
+    source: str = opt(
+        "", "A public catalog instead of AWS: skypilot or gpuhunt; none: only AWS.", "NAME"
+    ),
     profile: Profile = "",
 ) -> None:
     """Fetch prices, types and quotas into the cache now, however fresh it is.

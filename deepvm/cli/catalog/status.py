@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from datetime import datetime, timezone
 
-from deepvm.cli.catalog.refresh import ALL, Clouds, Profile, Regions, clouds_named
+from deepvm.cli.catalog.refresh import ALL, CLOUD_NAMES, Profile, Regions, clouds_named
 from deepvm.cli.output import Output, note, print_as
 
 
 def status(
     region: Regions = None,
-    cloud: Clouds = None,
+    cloud: list[str] | None = CLOUD_NAMES,
     profile: Profile = "",
     output: Output = "table",
 ) -> None:

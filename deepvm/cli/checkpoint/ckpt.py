@@ -7,7 +7,7 @@ import sys
 from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from deepvm.checkpoint.files import commit_record
 from deepvm.checkpoint.files.durable_write import failing
@@ -17,7 +17,7 @@ from deepvm.checkpoint.tiers.base import Tier, without_secrets
 from deepvm.checkpoint.tiers.file import FileTier
 from deepvm.checkpoint.tiers.striped import RecoveryTier, jobs_in
 from deepvm.cli.checkpoint import versions
-from deepvm.cli.checkpoint.versions import PLACE, Job, PlaceOrFile
+from deepvm.cli.checkpoint.versions import JOB, PLACE, PLACE_OR_FILE
 from deepvm.cli.long_runs import cleaning_up
 from deepvm.cli.output import Output, draw, plot_of, print_as, say
 from deepvm.cli.parameters import arg, group, opt
@@ -31,29 +31,21 @@ _STATE = "100MB"
 
 @app.command(short_help="Measure how long a save blocks training.")
 def bench(
-    model: Annotated[
-        Literal["resnet18", "resnet152"], opt("140 or 723 MB of state with Adam.")
-    ] = "resnet18",
-    reps: Annotated[int, opt("Rounds of saves, after three of warm-up.", "N")] = 5,
-    methods: Annotated[
-        str,
-        opt(
-            "Comma-separated: dcp, dcp-async, torchsnapshot, deepvm-file, deepvm-memory,"
-            " deepvm-memory-durable; "
-            "default: all available. torch.save always runs.",
-            "NAMES",
-        ),
-    ] = "",
-    folder: Annotated[str, opt("Where to write temporary files.", "FOLDER", "--dir")] = ".",
-    steps: Annotated[int, opt("Training steps after each save.", "N")] = 4,
-    trainers: Annotated[
-        str, opt("A memory node alone, with so many at once: 1,4,16.", "N,...")
-    ] = "",
-    state: Annotated[str, opt("With --trainers: sizes of each one's state.", "SIZE,...")] = _STATE,
-    ranks: Annotated[
-        int, opt("With --trainers: processes of each, which share its state.", "N")
-    ] = 1,
-    plot: Annotated[str, plot_of("the ratios")] = "",
+    model: Literal["resnet18", "resnet152"] = opt("resnet18", "140 or 723 MB of state with Adam."),
+    reps: int = opt(5, "Rounds of saves, after three of warm-up.", "N"),
+    methods: str = opt(
+        "",
+        "Comma-separated: dcp, dcp-async, torchsnapshot, deepvm-file, deepvm-memory,"
+        " deepvm-memory-durable; "
+        "default: all available. torch.save always runs.",
+        "NAMES",
+    ),
+    folder: str = opt(".", "Where to write temporary files.", "FOLDER", "--dir"),
+    steps: int = opt(4, "Training steps after each save.", "N"),
+    trainers: str = opt("", "A memory node alone, with so many at once: 1,4,16.", "N,..."),
+    state: str = opt(_STATE, "With --trainers: sizes of each one's state.", "SIZE,..."),
+    ranks: int = opt(1, "With --trainers: processes of each, which share its state.", "N"),
+    plot: str = plot_of("the ratios"),
     output: Output = "table",
 ) -> None:
     """Measure how long a checkpoint blocks training, and how long until it is safe.
@@ -114,8 +106,8 @@ def _bench_node(
 
 @app.command("ls")
 def list_versions(
-    place: Annotated[str, arg("PLACE", f"Where the versions are: {PLACE}.")],
-    job: Job = "",
+    place: str = arg("PLACE", f"Where the versions are: {PLACE}."),
+    job: str = JOB,
     output: Output = "table",
 ) -> None:
     """List versions, complete or not. The newest come first.
@@ -162,7 +154,7 @@ def _row(
 
 
 @app.command("verify")
-def verify_versions(place: PlaceOrFile, job: Job = "", output: Output = "table") -> None:
+def verify_versions(place: str = PLACE_OR_FILE, job: str = JOB, output: Output = "table") -> None:
     """Compare versions with their commit records.
 
     Exit code 1: something is damaged, missing or cannot be read.
@@ -261,15 +253,17 @@ app.command("gc")(versions.collect_garbage)
 
 @app.command("restore")
 def restore(
-    place: PlaceOrFile,
-    to: Annotated[str, opt("Output file; it appears when it is complete.", "FILE")],
-    version: Annotated[int | None, opt("This version; default: the newest good one.", "N")] = None,
-    job: Job = "",
-    form: Annotated[
-        Literal["torch", "safetensors"],
-        opt("The file as saved, or only the model's tensors for other programs.", None, "--format"),
-    ] = "torch",
-    parts: Annotated[list[str], opt("Folder of another node; repeatable.", "DIR")] = [],  # noqa: B006  typer copies
+    place: str = PLACE_OR_FILE,
+    to: str = opt(..., "Output file; it appears when it is complete.", "FILE"),
+    version: int | None = opt(None, "This version; default: the newest good one.", "N"),
+    job: str = JOB,
+    form: Literal["torch", "safetensors"] = opt(
+        "torch",
+        "The file as saved, or only the model's tensors for other programs.",
+        None,
+        "--format",
+    ),
+    parts: list[str] = opt([], "Folder of another node; repeatable.", "DIR"),
 ) -> None:
     """Write a version to a file.
 

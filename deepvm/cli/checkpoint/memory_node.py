@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from deepvm.cli.output import Output, print_as
 from deepvm.cli.parameters import flag, group, opt
@@ -26,43 +26,28 @@ app = group(
     " there."
 )
 
-TokenFile = Annotated[
-    str, opt("Token of the node; default: the file in DEEPVM_TOKEN_FILE.", "FILE")
-]
+TOKEN_FILE = opt("", "Token of the node; default: the file in DEEPVM_TOKEN_FILE.", "FILE")
 
 
 @app.command("serve", short_help="Run a memory node until SIGTERM or SIGINT.")
 def serve(
-    token_file: Annotated[
-        str, opt("Secret shared with the trainers, such as 64 hex digits.", "FILE")
-    ],
-    memory: Annotated[
-        str, opt("Memory for all versions, such as 512MiB or 6GiB.", "SIZE")
-    ] = "1GiB",
-    persist: Annotated[
-        str,
-        opt("Write versions there: file:///mnt/ckpt, s3://, gs:// or az://bucket/prefix.", "URL"),
-    ] = "",
-    shared: Annotated[
-        bool, flag("--shared-folder", "Other nodes write their parts to --persist, too.")
-    ] = False,
-    listen: Annotated[
-        str, opt("Port 0: any free one; mpi: all in one mpirun.", "HOST:PORT|mpi")
-    ] = "127.0.0.1:7070",
-    keep: Annotated[int, opt("Newest versions of each job to keep in --persist.", "N")] = 2,
-    keep_every: Annotated[int, opt("Also keep one version per so many steps.", "STEPS")] = 0,
-    connections: Annotated[int, opt("Connection limit; a rank has 3.", "N")] = 512,
-    drain_timeout: Annotated[
-        float, opt("On shutdown, the longest wait for the disk.", "SECONDS")
-    ] = 60.0,
-    weak_token: Annotated[
-        bool, flag("--allow-weak-token", "Accept short or world-readable tokens.")
-    ] = False,
-    tls_cert: Annotated[str, opt("Certificate for TLS.", "FILE")] = "",
-    tls_key: Annotated[str, opt("Key of the certificate.", "FILE")] = "",
-    metrics: Annotated[
-        str, opt("Prometheus finds the status there, without a token.", "HOST:PORT")
-    ] = "",
+    token_file: str = opt(..., "Secret shared with the trainers, such as 64 hex digits.", "FILE"),
+    memory: str = opt("1GiB", "Memory for all versions, such as 512MiB or 6GiB.", "SIZE"),
+    persist: str = opt(
+        "", "Write versions there: file:///mnt/ckpt, s3://, gs:// or az://bucket/prefix.", "URL"
+    ),
+    shared: bool = flag("--shared-folder", "Other nodes write their parts to --persist, too."),
+    listen: str = opt(
+        "127.0.0.1:7070", "Port 0: any free one; mpi: all in one mpirun.", "HOST:PORT|mpi"
+    ),
+    keep: int = opt(2, "Newest versions of each job to keep in --persist.", "N"),
+    keep_every: int = opt(0, "Also keep one version per so many steps.", "STEPS"),
+    connections: int = opt(512, "Connection limit; a rank has 3.", "N"),
+    drain_timeout: float = opt(60.0, "On shutdown, the longest wait for the disk.", "SECONDS"),
+    weak_token: bool = flag("--allow-weak-token", "Accept short or world-readable tokens."),
+    tls_cert: str = opt("", "Certificate for TLS.", "FILE"),
+    tls_key: str = opt("", "Key of the certificate.", "FILE"),
+    metrics: str = opt("", "Prometheus finds the status there, without a token.", "HOST:PORT"),
 ) -> None:
     """Run a memory node until SIGTERM or SIGINT.
 
@@ -112,8 +97,8 @@ def serve(
 
 @app.command("status")
 def status(
-    node: Annotated[str, opt("The node; tcps://HOST:PORT for TLS.", "HOST:PORT")],
-    token_file: TokenFile = "",
+    node: str = opt(..., "The node; tcps://HOST:PORT for TLS.", "HOST:PORT"),
+    token_file: str = TOKEN_FILE,
     output: Output = "table",
 ) -> None:
     """Show what a memory node holds, and its counters.
@@ -130,7 +115,7 @@ def status(
 
 @app.command("token", short_help="Print a token that is valid for one job only.")
 def job_token(
-    job: Annotated[str, opt("The job that the token is for.", "NAME")], token_file: TokenFile = ""
+    job: str = opt(..., "The job that the token is for.", "NAME"), token_file: str = TOKEN_FILE
 ) -> None:
     """Print a token, derived from the node's, that is valid for one job only.
 

@@ -10,7 +10,6 @@ import secrets
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
 
 from deepvm.checkpoint.files import commit_record
 from deepvm.checkpoint.files.file_names import whole_job
@@ -28,8 +27,8 @@ PLACE = (
     "a folder, file:///folder, tcp://host:port[,host:port...] or s3://, gs:// or az://bucket/prefix"
 )
 
-PlaceOrFile = Annotated[str, arg("PLACE|FILE", f"A version's file, or where they are: {PLACE}.")]
-Job = Annotated[str, opt("Only versions of this job.", "NAME")]
+PLACE_OR_FILE = arg("PLACE|FILE", f"A version's file, or where they are: {PLACE}.")
+JOB = opt("", "Only versions of this job.", "NAME")
 
 
 def path_or_url(place: str) -> Path | str:
@@ -127,18 +126,16 @@ def damage(row: Found) -> str:
 
 
 def collect_garbage(
-    folder: Annotated[str, arg("DIR", "A folder of versions.")],
-    keep: Annotated[int, opt("Newest good versions of each job to keep.", "N")] = 2,
-    every: Annotated[int, opt("Also keep one version per so many steps.", "STEPS")] = 0,
-    best: Annotated[list[int], opt("Also keep this version; repeatable.", "VERSION")] = [],  # noqa: B006  typer copies
-    job: Job = "",
-    parts: Annotated[
-        list[str], opt("Folder of another node, to prune its parts too; repeatable.", "DIR")
-    ] = [],  # noqa: B006
-    trust: Annotated[
-        bool, flag("--trust", "Do not verify the kept versions before removing others.")
-    ] = False,
-    dry_run: Annotated[bool, flag("--dry-run", "Show what would be removed.")] = False,
+    folder: str = arg("DIR", "A folder of versions."),
+    keep: int = opt(2, "Newest good versions of each job to keep.", "N"),
+    every: int = opt(0, "Also keep one version per so many steps.", "STEPS"),
+    best: list[int] = opt([], "Also keep this version; repeatable.", "VERSION"),
+    job: str = JOB,
+    parts: list[str] = opt(
+        [], "Folder of another node, to prune its parts too; repeatable.", "DIR"
+    ),
+    trust: bool = flag("--trust", "Do not verify the kept versions before removing others."),
+    dry_run: bool = flag("--dry-run", "Show what would be removed."),
 ) -> None:
     """Remove old versions, and what killed writers left.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -13,15 +13,13 @@ from deepvm.cli.help.topics import find_topic
 
 def help_of(
     context: typer.Context,
-    topic: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[COMMAND|TOPIC]...",
-            help="A command, such as: catalog show. Or a topic, such as: budget.",
-            autocompletion=complete_topic,
-        ),
-    ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Rare options, too.")] = False,
+    topic: list[str] | None = typer.Argument(
+        None,
+        metavar="[COMMAND|TOPIC]...",
+        help="A command, such as: catalog show. Or a topic, such as: budget.",
+        autocompletion=complete_topic,
+    ),
+    everything: bool = typer.Option(False, "--all", help="Rare options, too."),
 ) -> None:
     """Show the help of a command, as its --help does, or a topic; without either, list both.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
 
 import typer
 
@@ -12,28 +11,22 @@ from deepvm.cli.parameters import SAVE_POLICIES, arg, opt
 
 
 def agent(
-    command: Annotated[
-        list[str], arg("COMMAND...", "What trains, after --, such as torchrun train.py.")
-    ],
-    metadata: Annotated[
-        str,
-        opt(
-            "Whose notices: aws, gcp, azure, auto (by the firmware), or a URL like EC2's.",
-            "NAME|URL",
-        ),
-    ] = "aws",
-    grace: Annotated[
-        str, opt("After SIGTERM, pass it on when all ranks have saved, or after this time.", "TIME")
-    ] = "25s",
-    save_policy: Annotated[
-        str | None,
-        opt(
-            f"When to save without a notice: {SAVE_POLICIES}; default: DEEPVM_SAVE_POLICY, else"
-            " adaptive.",
-            "NAME",
-            autocompletion=complete_save_policy,
-        ),
-    ] = None,
+    command: list[str] = arg("COMMAND...", "What trains, after --, such as torchrun train.py."),
+    metadata: str = opt(
+        "aws",
+        "Whose notices: aws, gcp, azure, auto (by the firmware), or a URL like EC2's.",
+        "NAME|URL",
+    ),
+    grace: str = opt(
+        "25s", "After SIGTERM, pass it on when all ranks have saved, or after this time.", "TIME"
+    ),
+    save_policy: str | None = opt(
+        None,
+        f"When to save without a notice: {SAVE_POLICIES}; default: DEEPVM_SAVE_POLICY, else"
+        " adaptive.",
+        "NAME",
+        autocompletion=complete_save_policy,
+    ),
 ) -> None:
     """Run a command whose trainers save before their machine is taken back.
 

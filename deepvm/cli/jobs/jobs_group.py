@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from deepvm.cli.jobs.run import Detach, Keep
+from deepvm.cli.jobs.run import DETACH, KEEP
 from deepvm.cli.jobs.serve import serve
 from deepvm.cli.output import Output, note, print_as
 from deepvm.cli.parameters import arg, flag, group, opt, takes_flags
@@ -32,7 +32,7 @@ JobOutput = Annotated[
 _LOOK_S = 0.3
 _LOOK_AWAY_S = 3.0
 _ENDED = {"done": "is done", "failed": "has failed", "stopped": "has stopped"}
-Name = Annotated[str, arg("NAME", "Name of a job; 'deepvm jobs ls' lists them.")]
+NAME = arg("NAME", "Name of a job; 'deepvm jobs ls' lists them.")
 
 
 @app.command("ls", short_help="List jobs.")
@@ -53,7 +53,7 @@ def list_jobs(output: Output = "table") -> None:
 
 
 @app.command(short_help="Show a job: machines, versions, money, the last events.")
-def show(name: Name, output: JobOutput = "table") -> None:
+def show(name: str = NAME, output: JobOutput = "table") -> None:
     """Show a job: its machines, versions, money and last events.
 
     Of one that has ended, the final document.
@@ -78,16 +78,13 @@ def show(name: Name, output: JobOutput = "table") -> None:
 
 @app.command(short_help="Print what the trainers of a job have printed.")
 def logs(
-    name: Name,
-    follow: Annotated[bool, flag("--follow", "Go on until the job has ended.", "-f")] = False,
-    machine: Annotated[str, opt("Of this machine alone, such as m2.", "NAME")] = "",
-    tail: Annotated[
-        int | None,
-        opt("Begin with the last so many lines; default: with the first.", "N", min=0),
-    ] = None,
-    timestamps: Annotated[
-        bool, flag("--timestamps", "With the time of each line, UTC.", "-t")
-    ] = False,
+    name: str = NAME,
+    follow: bool = flag("--follow", "Go on until the job has ended.", "-f"),
+    machine: str = opt("", "Of this machine alone, such as m2.", "NAME"),
+    tail: int | None = opt(
+        None, "Begin with the last so many lines; default: with the first.", "N", min=0
+    ),
+    timestamps: bool = flag("--timestamps", "With the time of each line, UTC.", "-t"),
 ) -> None:
     """Print what the trainers of a job have printed, all machines in the order of time.
 
@@ -131,7 +128,7 @@ def logs(
 
 
 @app.command(short_help="Have a job save a version now.")
-def save(name: Name) -> None:
+def save(name: str = NAME) -> None:
     """Have a job save a version after its next step; training goes on."""
     _command(name, {"command": "save"})
     note(
@@ -140,7 +137,7 @@ def save(name: Name) -> None:
 
 
 @app.command(short_help="End a job after a version.")
-def stop(name: Name) -> None:
+def stop(name: str = NAME) -> None:
     """End a job: it saves a version, then its machines are released.
 
     'deepvm jobs resume' continues it.
@@ -192,10 +189,11 @@ class ResumeFlags:
 @app.command(short_help="Go on with a job that is not done.")
 @takes_flags
 def resume(
-    name: Name,
+    name: str = NAME,
+    *,
     flags: ResumeFlags,
-    detach: Detach = False,
-    keep: Keep = False,
+    detach: bool = DETACH,
+    keep: bool = KEEP,
     output: Output = "table",
 ) -> None:
     """Go on with a job from its newest version.
@@ -249,8 +247,8 @@ def resume(
 
 @app.command(short_help="List and release machines that no job needs.")
 def orphans(
-    names: Annotated[list[str], arg("[NAME]...", "Only of these jobs.")] = [],  # noqa: B006  typer copies
-    release: Annotated[bool, flag("--release", "Release them.")] = False,
+    names: list[str] = arg("[NAME]...", "Only of these jobs.", []),
+    release: bool = flag("--release", "Release them."),
     output: Output = "table",
 ) -> None:
     """List machines that live although no controller watches them; --release ends them.
@@ -313,7 +311,7 @@ class InjectFlags:
 
 
 @takes_flags
-def inject(name: Name, flags: InjectFlags) -> None:
+def inject(name: str = NAME, *, flags: InjectFlags) -> None:
     """Take machines of a job back on purpose, on clouds that can: local, netns and ssh.
 
     Example: deepvm inject resnet-7 --mttp 30s --grace 5s --missed 0.1

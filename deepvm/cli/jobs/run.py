@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
@@ -23,12 +23,8 @@ if TYPE_CHECKING:
     from deepvm.jobs.history.history import EventRow, History, JobRow
 
 _LOOK_S = 0.05
-Keep = Annotated[
-    bool, flag("--keep", "On Ctrl-C leave the machines training; default: save, then release them.")
-]
-Detach = Annotated[
-    bool, flag("--detach", "Return at once; 'deepvm jobs' watches and stops the job.")
-]
+KEEP = flag("--keep", "On Ctrl-C leave the machines training; default: save, then release them.")
+DETACH = flag("--detach", "Return at once; 'deepvm jobs' watches and stops the job.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,27 +71,21 @@ class JobFlags:
 
 @takes_flags
 def run(
-    job: Annotated[
-        Path,
-        arg("JOB", "Job file; docs/reference/run-file.md shows one. Or a plan, with a COMMAND."),
-    ],
+    job: Path = arg(
+        "JOB", "Job file; docs/reference/run-file.md shows one. Or a plan, with a COMMAND."
+    ),
+    *,
     flags: JobFlags,
-    command: Annotated[
-        list[str] | None,
-        arg("[-- COMMAND...]", "What trains on a plan of 'recommend -o json', in this folder."),
-    ] = None,
-    detach: Detach = False,
-    dry_run: Annotated[
-        bool, flag("--dry-run", "Show what would be rented, and rent nothing.")
-    ] = False,
-    keep: Keep = False,
-    validate: Annotated[
-        bool,
-        flag(
-            "--validate",
-            "At the end, compare with what 'deepvm simulate' says, given the lives that it had.",
-        ),
-    ] = False,
+    command: list[str] | None = arg(
+        "[-- COMMAND...]", "What trains on a plan of 'recommend -o json', in this folder.", None
+    ),
+    detach: bool = DETACH,
+    dry_run: bool = flag("--dry-run", "Show what would be rented, and rent nothing."),
+    keep: bool = KEEP,
+    validate: bool = flag(
+        "--validate",
+        "At the end, compare with what 'deepvm simulate' says, given the lives that it had.",
+    ),
     output: Output = "table",
 ) -> None:
     """Train on machines that vanish: ask for them, save before they go, replace them, stop in time.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from typing import Annotated
 
 import typer
 
@@ -17,10 +16,12 @@ _END_S = 1.0
 
 
 def serve(
-    host: Annotated[
-        str, opt("Address to listen at; others than this machine's own are not encrypted.", "HOST")
-    ] = ("127.0.0.1"),
-    port: Annotated[int, opt("Port 0: any free one.", "N", min=0, max=65535)] = 0,
+    host: str = opt(
+        "127.0.0.1",
+        "Address to listen at; others than this machine's own are not encrypted.",
+        "HOST",
+    ),
+    port: int = opt(0, "Port 0: any free one.", "N", min=0, max=65535),
 ) -> None:
     """Show the jobs of this user in a browser, live, until Ctrl-C.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -12,42 +11,31 @@ from deepvm.cli.parameters import arg, opt
 
 
 def audit(
-    script: Annotated[
-        Path, arg("SCRIPT", "A training script; options of this command stand before it.")
-    ],
-    arguments: Annotated[
-        list[str] | None,
-        arg("[ARGS...]", "Arguments for the script; {out} becomes the run's folder."),
-    ] = None,
-    kills: Annotated[int, opt("Number of kills after a logged step.", "K", min=1, max=1000)] = 3,
-    write_kills: Annotated[
-        int,
-        opt(
-            "Number of kills in the middle of a torch.save or of safetensors' save_file.",
-            "K",
-            min=0,
-            max=1000,
-        ),
-    ] = 1,
-    seed: Annotated[int, opt("Seed for the random kill points.", "N", min=0)] = 0,
-    nproc: Annotated[
-        int, opt("Processes to start with torchrun; 0: no torchrun.", "N", min=0, max=1024)
-    ] = 0,
-    resume_args: Annotated[
-        str, opt("Arguments to add when the script is restarted.", "WORDS")
-    ] = "",
-    final: Annotated[
-        str, opt("File of the final parameters, compared besides what the optimizers hold.", "PATH")
-    ] = "",
-    timeout: Annotated[str, opt("Time limit for one start of the script.", "TIME")] = "1h",
-    out: Annotated[
-        Path | None,
-        opt(
-            "Keep all runs here, in a new or empty folder; default: a temporary one.",
-            "DIR",
-            "--out",
-        ),
-    ] = None,
+    script: Path = arg("SCRIPT", "A training script; options of this command stand before it."),
+    arguments: list[str] | None = arg(
+        "[ARGS...]", "Arguments for the script; {out} becomes the run's folder.", None
+    ),
+    kills: int = opt(3, "Number of kills after a logged step.", "K", min=1, max=1000),
+    write_kills: int = opt(
+        1,
+        "Number of kills in the middle of a torch.save or of safetensors' save_file.",
+        "K",
+        min=0,
+        max=1000,
+    ),
+    seed: int = opt(0, "Seed for the random kill points.", "N", min=0),
+    nproc: int = opt(0, "Processes to start with torchrun; 0: no torchrun.", "N", min=0, max=1024),
+    resume_args: str = opt("", "Arguments to add when the script is restarted.", "WORDS"),
+    final: str = opt(
+        "", "File of the final parameters, compared besides what the optimizers hold.", "PATH"
+    ),
+    timeout: str = opt("1h", "Time limit for one start of the script.", "TIME"),
+    out: Path | None = opt(
+        None,
+        "Keep all runs here, in a new or empty folder; default: a temporary one.",
+        "DIR",
+        "--out",
+    ),
     output: Output = "table",
 ) -> None:
     """Certify that a training script resumes correctly.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -28,8 +28,8 @@ def _need_torch() -> None:
         raise MissingExtraError("", "torch", "lab")
 
 
-Out = Annotated[str, opt("Output folder for runs and reports.", "DIR", "--out")]
-Dir = Annotated[Path, arg("DIR", "The folder of 'deepvm lab run --out'.")]
+OUT = opt(..., "Output folder for runs and reports.", "DIR", "--out")
+DIR = arg("DIR", "The folder of 'deepvm lab run --out'.")
 
 
 def _make_folder(out: Path) -> None:
@@ -58,15 +58,13 @@ def _refuse_incomplete(out: Path, checked: CheckedRuns) -> None:
 
 @app.command(short_help="Run a matrix of trainings that fail.")
 def run(
-    folder: Out,
-    matrix: Annotated[str, arg("[MATRIX.yaml]", "A file, or one of 'deepvm lab list'.")] = "quick",
-    only: Annotated[str, opt("Runs whose names match, such as 'digits-*-blk*'.", "PATTERN")] = "*",
-    jobs: Annotated[
-        int, opt("Runs at the same time; they share the cores.", "N", min=1, max=64)
-    ] = 1,
-    fresh: Annotated[
-        bool, typer.Option("--fresh/--resume", help="Rerun everything, or only what is missing.")
-    ] = False,
+    folder: str = OUT,
+    matrix: str = arg("[MATRIX.yaml]", "A file, or one of 'deepvm lab list'.", "quick"),
+    only: str = opt("*", "Runs whose names match, such as 'digits-*-blk*'.", "PATTERN"),
+    jobs: int = opt(1, "Runs at the same time; they share the cores.", "N", min=1, max=64),
+    fresh: bool = typer.Option(
+        False, "--fresh/--resume", help="Rerun everything, or only what is missing."
+    ),
     output: Output = "table",
 ) -> None:
     """Run each training of a matrix with its failures, and audit it.
@@ -136,7 +134,7 @@ def _report(out: Path, output: str) -> CheckedRuns:
 
 
 @app.command(short_help="Audit the runs of a folder.")
-def check(folder: Dir, output: Output = "table") -> None:
+def check(folder: Path = DIR, output: Output = "table") -> None:
     """Check all runs of a folder against all gates. Exit 0: all hold; 1: some fail.
 
     4: a run is missing or damaged.
@@ -162,8 +160,8 @@ def check(folder: Dir, output: Output = "table") -> None:
 
 @app.command(short_help="Write tables, pictures and a page.")
 def report(
-    folder: Dir,
-    open_page: Annotated[bool, flag("--open", "Open the page in a browser.")] = False,
+    folder: Path = DIR,
+    open_page: bool = flag("--open", "Open the page in a browser."),
     output: Output = "table",
 ) -> None:
     """Write what a folder's runs show: tables, figures, report.html.

@@ -6,7 +6,7 @@ import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
 from deepvm.cli.output import note, say
 from deepvm.cli.parameters import arg, flag, opt, takes_flags
@@ -23,16 +23,12 @@ else:
 
 @takes_flags
 def export(
-    file: Annotated[
-        str, arg("PLAN", "Output of `deepvm recommend -o json`; - reads standard input.")
-    ],
-    to: Annotated[Tool, opt("The tool to write for.")],
-    rank: Annotated[str, opt("Which configuration; 1 is the best.", "N")] = "1",
-    output_dir: Annotated[
-        str, opt("Output folder; without it a single file goes to stdout.", "DIR")
-    ] = "",
-    force: Annotated[bool, flag("--force", "Overwrite existing files.")] = False,
-    zone: Annotated[list[str], opt("Only this zone of the plan; repeatable.", "ZONE")] = [],  # noqa: B006  typer copies
+    file: str = arg("PLAN", "Output of `deepvm recommend -o json`; - reads standard input."),
+    to: Tool = opt(..., "The tool to write for."),
+    rank: str = opt("1", "Which configuration; 1 is the best.", "N"),
+    output_dir: str = opt("", "Output folder; without it a single file goes to stdout.", "DIR"),
+    force: bool = flag("--force", "Overwrite existing files."),
+    zone: list[str] = opt([], "Only this zone of the plan; repeatable.", "ZONE"),
     *,
     flags: ExportOptions,
 ) -> None:

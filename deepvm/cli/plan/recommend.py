@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -26,23 +26,18 @@ if TYPE_CHECKING:
 def recommend(
     flags: RankFlags,
     output: OutputOrPage = "table",
-    explain: Annotated[
-        str,
-        opt(
-            "Also say why this type is not in the best cluster.",
-            "TYPE",
-            autocompletion=complete_type,
-            rich_help_panel=OUTPUT,
-        ),
-    ] = "",
-    why: Annotated[
-        bool,
-        flag(
-            "--why",
-            "Also show reasons, doubts, alternatives and rejected types.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = False,
+    explain: str = opt(
+        "",
+        "Also say why this type is not in the best cluster.",
+        "TYPE",
+        autocompletion=complete_type,
+        rich_help_panel=OUTPUT,
+    ),
+    why: bool = flag(
+        "--why",
+        "Also show reasons, doubts, alternatives and rejected types.",
+        rich_help_panel=OUTPUT,
+    ),
 ) -> None:
     """Rank the clusters that train fastest for a budget.
 
@@ -124,7 +119,8 @@ def _print(view: PlanView, why: WhyNot | None, output: str) -> None:
 
 @takes_flags
 def explain(
-    name: Annotated[str, arg("TYPE", "A type of the catalog.", autocompletion=complete_type)],
+    name: str = arg("TYPE", "A type of the catalog.", autocompletion=complete_type),
+    *,
     flags: PlanFlags,
     output: Output = "table",
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from deepvm.cli.long_runs import Progress
 from deepvm.cli.output import Output, draw, note, plot_of, print_as
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def sweep(
     flags: SweepFlags,
     output: Output = "table",
-    plot: Annotated[str, plot_of("Figure 7, or time and cost")] = "",
+    plot: str = plot_of("Figure 7, or time and cost"),
 ) -> None:
     """Recommend for a range of budgets under the four policies of the paper (Figure 7).
 

@@ -22,7 +22,7 @@ from deepvm.services.profile.options import (
 if TYPE_CHECKING:
     from deepvm.profiling.eflops.measure_eflops import Eflops
 
-Verbose = Annotated[bool, flag("--verbose", "Show the output of the hosts.", "-v")]
+VERBOSE = flag("--verbose", "Show the output of the hosts.", "-v")
 Save = Annotated[bool, shared(EflopsOptions, "save")]
 ForceSpread = Annotated[bool, shared(EflopsOptions, "force_spread")]
 ForceLocal = Annotated[bool, shared(ScalingOptions, "force_local")]
@@ -67,7 +67,7 @@ def eflops(options: EflopsOptions, output: Output = "table") -> None:
 
 
 @takes_flags
-def scaling(options: ScalingOptions, verbose: Verbose = False, output: Output = "table") -> None:
+def scaling(options: ScalingOptions, verbose: bool = VERBOSE, output: Output = "table") -> None:
     """Train for some seconds on 1, 2, 4, ... VMs through torchrun and compare the speeds.
 
     The largest cluster comes first; a host that fails is left out of the rest. Exit code 1 when
@@ -100,10 +100,10 @@ def scaling(options: ScalingOptions, verbose: Verbose = False, output: Output = 
 @takes_flags
 def saturation(
     options: SaturationOptions,
-    plot: Annotated[str, plot_of("t(n) and the saturation point")] = "",
+    plot: str = plot_of("t(n) and the saturation point"),
     save: Save = False,
     force_local: ForceLocal = False,
-    verbose: Verbose = False,
+    verbose: bool = VERBOSE,
     output: Output = "table",
 ) -> None:
     """Measure how many VMs may push to one memory node at once (n_sat).

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 import typer
 
@@ -25,33 +25,27 @@ app.command("saturation", short_help="Measure how many VMs may push to one memor
 )
 
 
-_Law = Annotated[
-    Literal["speedup", "step-time"], opt("What to fit: S(n), or how long a step takes.")
-]
-_Predict = Annotated[
-    list[str] | None,
-    opt(
-        "Predict a step, or those of a CSV; repeatable. With --law step-time.",
-        "nodes=8,gpus=32,batch=200",
-    ),
-]
+_LAW = opt("speedup", "What to fit: S(n), or how long a step takes.")
+_PREDICT = opt(
+    None,
+    "Predict a step, or those of a CSV; repeatable. With --law step-time.",
+    "nodes=8,gpus=32,batch=200",
+)
 
 
 @app.command(short_help="Fit speed-up curves or the step-time law to measurements.")
 @takes_flags
 def fit(
     options: StepsOptions,
-    points: Annotated[
-        str,
-        arg("POINTS", "CSV with n,speedup or n,seconds, or JSON of 'profile scaling'; see below."),
-    ],
-    law: _Law = "speedup",
-    up_to: Annotated[
-        int | None,
-        opt("Largest n to extrapolate to; default: the largest measured. With --law speedup.", "N"),
-    ] = None,
-    predict: _Predict = None,
-    plot: Annotated[str, plot_of("measurements and fit, with a band")] = "",
+    points: str = arg(
+        "POINTS", "CSV with n,speedup or n,seconds, or JSON of 'profile scaling'; see below."
+    ),
+    law: Literal["speedup", "step-time"] = _LAW,
+    up_to: int | None = opt(
+        None, "Largest n to extrapolate to; default: the largest measured. With --law speedup.", "N"
+    ),
+    predict: list[str] | None = _PREDICT,
+    plot: str = plot_of("measurements and fit, with a band"),
     output: Output = "table",
 ) -> None:
     """Fit and rank logistic, Amdahl, USL and alpha-beta (ring) curves.
@@ -128,14 +122,10 @@ def _fit_step_time(
 @takes_flags
 def everything(
     options: CampaignOptions,
-    out: Annotated[
-        str, opt("Keeps each result; the same command resumes an interrupted one.", "DIR")
-    ] = "",
+    out: str = opt("", "Keeps each result; the same command resumes an interrupted one.", "DIR"),
     save: Save = False,
     force_spread: ForceSpread = False,
-    dry_run: Annotated[
-        bool, flag("--dry-run", "Check the options and show what would be measured.")
-    ] = False,
+    dry_run: bool = flag("--dry-run", "Check the options and show what would be measured."),
     output: Output = "table",
 ) -> None:
     """Measure eFLOPS on the first host, the speed-up of all, and the receiver's saturation.

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from deepvm.cli.output import Output, note, print_as, say
 from deepvm.cli.parameters import arg, flag, group, opt
@@ -25,9 +25,9 @@ app = group("List, show, compare, import and export what was measured on your ow
 
 @app.command("list", short_help="List measurements, and what recommend uses.")
 def list_tables(
-    catalog: Annotated[
-        str, opt("What is used with this catalog; default: any embedded one.", "NAME|FILE")
-    ] = "",
+    catalog: str = opt(
+        "", "What is used with this catalog; default: any embedded one.", "NAME|FILE"
+    ),
     output: Output = "table",
 ) -> None:
     """List measurements: kind, type, workload, day, whether recommend uses it, and the result."""
@@ -51,10 +51,9 @@ def list_tables(
 
 @app.command(short_help="Show measurements with their raw figures.")
 def show(
-    name: Annotated[
-        str,
-        arg("NAME", "Instance type, kind, name as in 'list -o json', its beginning, or a glob."),
-    ],
+    name: str = arg(
+        "NAME", "Instance type, kind, name as in 'list -o json', its beginning, or a glob."
+    ),
     output: Output = "table",
 ) -> None:
     """Show measurements with their raw figures.
@@ -77,9 +76,9 @@ def show(
 
 @app.command(short_help="Show what the last change did, or what yours change.")
 def diff(
-    catalog: Annotated[
-        str, opt("Show instead what the measurements change in this catalog.", "NAME|FILE")
-    ] = "",
+    catalog: str = opt(
+        "", "Show instead what the measurements change in this catalog.", "NAME|FILE"
+    ),
     output: Output = "table",
 ) -> None:
     """Show what the last change did to the measured tables, or what they change in a catalog.
@@ -121,20 +120,16 @@ def diff(
 
 @app.command("import", short_help="Add measurements of a file to yours.")
 def import_tables(
-    file: Annotated[
-        str, arg("FILE", "JSON of 'tables export' or 'profile', or a CSV: n,speedup or n,seconds.")
-    ],
-    instance_type: Annotated[str, opt("The type that was measured.", "TYPE")] = "",
-    sender_type: Annotated[str, opt("For saturation: the type that sends.", "TYPE")] = "",
-    receiver_type: Annotated[str, opt("For saturation: the type that receives.", "TYPE")] = "",
-    kind: Annotated[str, opt("For a CSV: what its columns are.", "scaling")] = "",
-    workload: Annotated[str, opt("For a CSV: what was trained, such as resnet50.", "NAME")] = "",
-    measured_at: Annotated[
-        str, opt("When, such as 2026-01-31; default: the file's own time.", "TIME")
-    ] = "",
-    force_local: Annotated[
-        bool, flag("--force-local", "Import even if VMs were processes on one machine.")
-    ] = False,
+    file: str = arg(
+        "FILE", "JSON of 'tables export' or 'profile', or a CSV: n,speedup or n,seconds."
+    ),
+    instance_type: str = opt("", "The type that was measured.", "TYPE"),
+    sender_type: str = opt("", "For saturation: the type that sends.", "TYPE"),
+    receiver_type: str = opt("", "For saturation: the type that receives.", "TYPE"),
+    kind: str = opt("", "For a CSV: what its columns are.", "scaling"),
+    workload: str = opt("", "For a CSV: what was trained, such as resnet50.", "NAME"),
+    measured_at: str = opt("", "When, such as 2026-01-31; default: the file's own time.", "TIME"),
+    force_local: bool = flag("--force-local", "Import even if VMs were processes on one machine."),
     force_spread: ForceSpread = False,
 ) -> None:
     """Add measurements to yours; the newer duplicate wins.
@@ -172,8 +167,8 @@ _CSV_ONLY = "with a CSV only: --kind scaling --instance-type TYPE --workload NAM
 
 @app.command(short_help="Write all measurements to one file.")
 def export(
-    file: Annotated[str, arg("FILE", "Output file, or - for stdout.")],
-    force: Annotated[bool, flag("--force", "Overwrite FILE if it exists.")] = False,
+    file: str = arg("FILE", "Output file, or - for stdout."),
+    force: bool = flag("--force", "Overwrite FILE if it exists."),
 ) -> None:
     """Write all measurements to one file, to copy back and import."""
     from deepvm.catalog.measured.tables import encode_tables
@@ -194,7 +189,7 @@ def export(
 
 
 @app.command()
-def remove(name: Annotated[list[str], arg("NAME...", "Names as for 'tables show'.")]) -> None:
+def remove(name: list[str] = arg("NAME...", "Names as for 'tables show'.")) -> None:
     """Remove measurements; 'deepvm tables restore' brings them back."""
     from deepvm.catalog.measured.tables import own_folder, save_entries
 

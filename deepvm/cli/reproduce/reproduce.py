@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import typer
 
@@ -12,14 +12,12 @@ from deepvm.errors import missing_extra
 
 
 def reproduce(
-    paper: Annotated[
-        Literal["deepvm", "thesis", "scaling", "all"],
-        arg("[PAPER]", "deepvm, thesis, scaling or all of them."),
-    ] = "all",
-    only: Annotated[
-        Literal["same", "close", "differs"] | None,
-        opt("Show the figures of this verdict alone; all are computed."),
-    ] = None,
+    paper: Literal["deepvm", "thesis", "scaling", "all"] = arg(
+        "[PAPER]", "deepvm, thesis, scaling or all of them.", "all"
+    ),
+    only: Literal["same", "close", "differs"] | None = opt(
+        None, "Show the figures of this verdict alone; all are computed."
+    ),
     output: Output = "table",
 ) -> None:
     """Compute the figures of the papers again: published, ours, the difference, a verdict.

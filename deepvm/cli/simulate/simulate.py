@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 from deepvm.cli.help.completion import complete_save_policy
 from deepvm.cli.output import Output, draw, plot_of, print_as
@@ -12,57 +12,47 @@ from deepvm.errors import RequestError, SimulationError
 
 
 def simulate(
-    more: Annotated[list[Path] | None, arg("[FILE]...", "Additional files for --trace.")] = None,
-    job: Annotated[
-        list[Path] | None, opt("Job file (docs/reference/job-file.md); repeat to compare.", "FILE")
-    ] = None,
-    preset: Annotated[
-        list[str] | None, opt("A built-in job: gpt-117m or gpt-1.3b; repeatable.", "NAME")
-    ] = None,
-    policy: Annotated[
-        str | None,
-        opt(
-            f"When to save: {SAVE_POLICIES}; default: adaptive.",
-            "NAME",
-            autocompletion=complete_save_policy,
-        ),
-    ] = None,
-    compare: Annotated[
-        str | None, opt("Several save policies, comma-separated; one row each.", "NAMES")
-    ] = None,
-    runs: Annotated[int, opt("Number of simulated training runs.", "N")] = 100,
-    seed: Annotated[int, opt("Random seed; the same seed gives the same runs.", "N")] = 1,
-    market: Annotated[
-        Literal["spot", "on-demand"] | None, opt("Market of the VMs; default: the job's.")
-    ] = None,
-    sweep: Annotated[
-        list[str] | None,
-        opt(
-            "A row per mttp, grace, save, backup, allocation, preparation, missed or vms.",
-            "KEY=LOW:HIGH[:STEP]",
-        ),
-    ] = None,
-    trace: Annotated[
-        list[Path] | None, opt("Replay recorded lifetimes; repeat for several pools.", "FILE")
-    ] = None,
-    lives: Annotated[
-        str,
-        opt(
-            "Lives of your own machines: history, or history:TYPE or history:TYPE/ZONE.",
-            "history[:TYPE]",
-        ),
-    ] = "",
-    deadline: Annotated[
-        str, opt("Finish by then, such as 150h, with on-demand VMs if need be.", "TIME")
-    ] = "",
-    deadline_policy: Annotated[
-        str | None, opt("uniform-progress (default), greedy or on-demand.", "NAME")
-    ] = None,
-    jobs: Annotated[int, opt("Worker processes, for rows and for chunks of 10 000 runs.", "N")] = 1,
-    executor: Annotated[
-        str, opt("A Dask cluster instead of local processes.", "dask://HOST:PORT")
-    ] = "",
-    plot: Annotated[str, plot_of("the result")] = "",
+    more: list[Path] | None = arg("[FILE]...", "Additional files for --trace.", None),
+    job: list[Path] | None = opt(
+        None, "Job file (docs/reference/job-file.md); repeat to compare.", "FILE"
+    ),
+    preset: list[str] | None = opt(
+        None, "A built-in job: gpt-117m or gpt-1.3b; repeatable.", "NAME"
+    ),
+    policy: str | None = opt(
+        None,
+        f"When to save: {SAVE_POLICIES}; default: adaptive.",
+        "NAME",
+        autocompletion=complete_save_policy,
+    ),
+    compare: str | None = opt(
+        None, "Several save policies, comma-separated; one row each.", "NAMES"
+    ),
+    runs: int = opt(100, "Number of simulated training runs.", "N"),
+    seed: int = opt(1, "Random seed; the same seed gives the same runs.", "N"),
+    market: Literal["spot", "on-demand"] | None = opt(
+        None, "Market of the VMs; default: the job's."
+    ),
+    sweep: list[str] | None = opt(
+        None,
+        "A row per mttp, grace, save, backup, allocation, preparation, missed or vms.",
+        "KEY=LOW:HIGH[:STEP]",
+    ),
+    trace: list[Path] | None = opt(
+        None, "Replay recorded lifetimes; repeat for several pools.", "FILE"
+    ),
+    lives: str = opt(
+        "",
+        "Lives of your own machines: history, or history:TYPE or history:TYPE/ZONE.",
+        "history[:TYPE]",
+    ),
+    deadline: str = opt("", "Finish by then, such as 150h, with on-demand VMs if need be.", "TIME"),
+    deadline_policy: str | None = opt(
+        None, "uniform-progress (default), greedy or on-demand.", "NAME"
+    ),
+    jobs: int = opt(1, "Worker processes, for rows and for chunks of 10 000 runs.", "N"),
+    executor: str = opt("", "A Dask cluster instead of local processes.", "dask://HOST:PORT"),
+    plot: str = plot_of("the result"),
     output: Output = "table",
 ) -> None:
     """Simulate training runs on preemptible VMs: time, cost and what they go into.

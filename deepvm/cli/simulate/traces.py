@@ -6,7 +6,6 @@ Also what saves and deadlines would have cost on them.
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated
 
 from deepvm.cli.long_runs import Progress
 from deepvm.cli.output import Output, draw, note, plot_of, print_as, say
@@ -19,45 +18,32 @@ app = group(
     "Show spot traces, fit lifetime distributions, replay save policies and deadlines on them."
 )
 
-Files = Annotated[
-    list[str],
-    arg(
-        "FILE...",
-        'Traces, {"metadata": {"gap_seconds": 600}, "data": [1, 1, 0, ...]}, or folders of such'
-        " .json files.",
-        show_default=False,
-    ),
-]
-Nodes = Annotated[
-    int | None, opt("VMs that a job needs at once; default: the largest count in each file.", "N")
-]
+FILES = arg(
+    "FILE...",
+    'Traces, {"metadata": {"gap_seconds": 600}, "data": [1, 1, 0, ...]}, or folders of such'
+    " .json files.",
+    show_default=False,
+)
+NODES = opt(None, "VMs that a job needs at once; default: the largest count in each file.", "N")
 
 
 @app.command(short_help="Replay jobs with a deadline.")
 def deadline(
-    files: Files,
-    work: Annotated[str, opt("Work on one VM in hours, or a time: 90min.", "HOURS")] = "48h",
-    slack: Annotated[str, opt("Deadlines: (1 + slack) x work.", "NUMBERS")] = "0.05,0.1,0.2,0.5,1",
-    policies: Annotated[
-        str, opt("greedy, uniform-progress, on-demand.", "NAMES")
-    ] = "greedy,uniform-progress",
-    price_ratio: Annotated[float, opt("Spot price over on-demand price.", "NUMBER")] = 0.33,
-    restart: Annotated[
-        str, opt("From the request for a VM until training continues.", "TIME")
-    ] = "300s",
-    save_every: Annotated[
-        str, opt("Work between two saves; 0: continuous and free of cost.", "TIME")
-    ] = "0",
-    save: Annotated[str, opt("How long a save blocks training.", "TIME")] = "0",
-    backup: Annotated[
-        str, opt("From the end of the save until the version is durable.", "TIME")
-    ] = "0",
-    nodes: Nodes = None,
-    starts: Annotated[int, opt("Job starts, spread over each trace.", "N")] = 50,
-    foresight: Annotated[
-        bool, flag("--foresight", "Also the least possible cost of any policy; can be slow.")
-    ] = False,
-    plot: Annotated[str, plot_of("the costs")] = "",
+    files: list[str] = FILES,
+    work: str = opt("48h", "Work on one VM in hours, or a time: 90min.", "HOURS"),
+    slack: str = opt("0.05,0.1,0.2,0.5,1", "Deadlines: (1 + slack) x work.", "NUMBERS"),
+    policies: str = opt("greedy,uniform-progress", "greedy, uniform-progress, on-demand.", "NAMES"),
+    price_ratio: float = opt(0.33, "Spot price over on-demand price.", "NUMBER"),
+    restart: str = opt("300s", "From the request for a VM until training continues.", "TIME"),
+    save_every: str = opt("0", "Work between two saves; 0: continuous and free of cost.", "TIME"),
+    save: str = opt("0", "How long a save blocks training.", "TIME"),
+    backup: str = opt("0", "From the end of the save until the version is durable.", "TIME"),
+    nodes: int | None = NODES,
+    starts: int = opt(50, "Job starts, spread over each trace.", "N"),
+    foresight: bool = flag(
+        "--foresight", "Also the least possible cost of any policy; can be slow."
+    ),
+    plot: str = plot_of("the costs"),
     output: Output = "table",
 ) -> None:
     """Replay jobs with a deadline: spot while it is available, on-demand in time where it is not.
@@ -113,9 +99,9 @@ def deadline(
 
 @app.command(short_help="Show availability and lifetimes of each trace.")
 def show(
-    files: Files,
-    nodes: Nodes = None,
-    plot: Annotated[str, plot_of("availability, survival and fits")] = "",
+    files: list[str] = FILES,
+    nodes: int | None = NODES,
+    plot: str = plot_of("availability, survival and fits"),
     output: Output = "table",
 ) -> None:
     """Show how long each trace is, how often the VMs were available, and how long they lived.
@@ -149,9 +135,9 @@ def show(
 
 @app.command(short_help="Fit distributions to all lifetimes together.")
 def fit(
-    files: Files,
-    nodes: Nodes = None,
-    each: Annotated[bool, flag("--each", "Also fit each trace by itself.")] = False,
+    files: list[str] = FILES,
+    nodes: int | None = NODES,
+    each: bool = flag("--each", "Also fit each trace by itself."),
     output: Output = "table",
 ) -> None:
     """Fit exponential, Weibull, Lomax and lognormal lifetimes to all traces together.
@@ -184,24 +170,20 @@ def fit(
 
 @app.command(short_help="Replay save policies: what saves and losses cost.")
 def replay(
-    files: Files,
-    nodes: Nodes = None,
-    policies: Annotated[
-        str,
-        opt(
-            f"Comma-separated: {SAVE_POLICIES}; best-fixed: the best interval in hindsight;"
-            " emergency: only a save at "
-            "each preemption.",
-            "NAMES",
-        ),
-    ] = "thesis,best-fixed,hazard,emergency",
-    save: Annotated[
-        str, opt("How long a save blocks training, s; comma-separated.", "TIMES")
-    ] = "2.55,19.5,120",
-    step: Annotated[str, opt("One training step.", "TIME")] = "4.6s",
-    mttp: Annotated[
-        str, opt("Mean time to preemption before a trace has shown its own.", "TIME")
-    ] = "3h",
+    files: list[str] = FILES,
+    nodes: int | None = NODES,
+    policies: str = opt(
+        "thesis,best-fixed,hazard,emergency",
+        f"Comma-separated: {SAVE_POLICIES}; best-fixed: the best interval in hindsight;"
+        " emergency: only a save at "
+        "each preemption.",
+        "NAMES",
+    ),
+    save: str = opt(
+        "2.55,19.5,120", "How long a save blocks training, s; comma-separated.", "TIMES"
+    ),
+    step: str = opt("4.6s", "One training step.", "TIME"),
+    mttp: str = opt("3h", "Mean time to preemption before a trace has shown its own.", "TIME"),
     output: Output = "table",
 ) -> None:
     """Replay save policies: what saves and lost work would have cost.

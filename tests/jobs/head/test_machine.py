@@ -51,7 +51,11 @@ def controlled(monkeypatch: pytest.MonkeyPatch) -> list[JobState]:
     return found
 
 
-NO_FLAGS: dict[str, Any] = {f.name: f.default for f in fields(jobs_group.ResumeFlags)}
+NO_FLAGS: dict[str, Any] = {
+    **{f.name: f.default for f in fields(jobs_group.ResumeFlags)},
+    "detach": False,
+    "keep": False,
+}
 
 
 def test_it_rents_no_other_head_when_its_own_address_is_not_known(
