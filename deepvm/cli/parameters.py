@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from deepvm.cli.help import completion
 from deepvm.core.options import Option, default_of, field_named, option_of
 
 _OPTIONS = {
@@ -27,11 +26,19 @@ CLOUDS = "local, netns, ssh or aws"
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY
 
 
-def opt(default: Any, help: str, metavar: str | None = None, *names: str, **more: Any) -> Any:
+def opt(
+    default: Any,
+    help: str,
+    metavar: str | None = None,
+    *names: str,
+    complete: str = "",
+    **more: Any,
+) -> Any:
     """An option of one command, declared as :func:`~deepvm.core.options.option` does.
 
     It is called after its parameter unless ``names`` are given; ``...``: it must be given.
     """
+    more["autocompletion"] = _completes(complete)
     return typer.Option(default, *names, metavar=metavar, help=help, **more)
 
 
@@ -40,9 +47,23 @@ def flag(name: str, help: str, *names: str, **more: Any) -> Any:
     return typer.Option(False, name, *names, help=help, show_default=False, **more)
 
 
-def arg(metavar: str, help: str, default: Any = ..., **more: Any) -> Any:
+def arg(metavar: str, help: str, default: Any = ..., *, complete: str = "", **more: Any) -> Any:
     """An argument: its metavar names it in the usage line and in errors."""
+    more["autocompletion"] = _completes(complete)
     return typer.Argument(default, metavar=metavar, help=help, **more)
+
+
+def _completes(kind: str) -> Any:
+    """What the shell offers for a kind of values; its module is loaded when the shell asks."""
+    if not kind:
+        return None
+
+    def complete(ctx: Any) -> list[Any]:
+        from deepvm.cli.help.completion import offered
+
+        return offered(kind, ctx)
+
+    return complete
 
 
 def group(help: str) -> typer.Typer:
@@ -152,16 +173,13 @@ def annotated(default: Any, about: Option) -> Any:
 
 def typer_option(about: Option) -> Any:
     """An option as typer declares it."""
-    complete = None
-    if about.complete:
-        complete = getattr(completion, about.complete)
     return typer.Option(
         *about.names,
         metavar=about.metavar,
         help=about.help,
         min=about.least,
         max=about.most,
-        autocompletion=complete,
+        autocompletion=_completes(about.complete),
         rich_help_panel=about.group or None,
         show_default=about.kind is not bool,
     )

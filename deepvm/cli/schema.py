@@ -6,15 +6,12 @@ from deepvm.cli.output import print_document
 from deepvm.cli.parameters import arg
 
 
-def _complete(incomplete: str) -> list[str]:
-    from deepvm.services.schemas import DOCUMENTS
-
-    return [name for name in DOCUMENTS if name.startswith(incomplete)]
-
-
 def schema(
     name: str = arg(
-        "[NAME]", "Such as recommend; without one, all are listed.", "", autocompletion=_complete
+        "[NAME]",
+        "Such as recommend; without one, all are listed.",
+        "",
+        complete="complete_document",
     ),
 ) -> None:
     """Print the JSON Schema of a document that a command prints, or of a file.

@@ -33,7 +33,7 @@ class Option:
         key: in files, where the option's name is not.
         group: the title above it in ``--help``; those without one are rare.
         kind: of values on the command line. choices: the only ones. least, most: its bounds.
-        complete: what the shell offers, a function of :mod:`deepvm.cli.help.completion`.
+        complete: what the shell offers, a kind of :mod:`deepvm.cli.help.completion`.
         read: makes the value of it. into: the field for that, if it has another name.
         part: the part of a request that reads it.
     """

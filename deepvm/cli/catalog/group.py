@@ -12,7 +12,6 @@ import typer
 
 from deepvm.cli.catalog.refresh import refresh
 from deepvm.cli.catalog.status import status
-from deepvm.cli.help.completion import complete_catalog
 from deepvm.cli.output import Output, OutputOrWide, print_as, print_document, say, warn
 from deepvm.cli.parameters import arg, flag, group, takes_flags
 from deepvm.cli.plan.options import load, load_measured
@@ -36,8 +35,8 @@ app.command(
 @app.command(cls=ConfiguredCommand, short_help="Show what changed between two catalogs.")
 @takes_flags
 def diff(
-    old: str = arg("OLD", A_CATALOG, autocompletion=complete_catalog),
-    new: str = arg("NEW", "The one to compare it with.", autocompletion=complete_catalog),
+    old: str = arg("OLD", A_CATALOG, complete="complete_catalog"),
+    new: str = arg("NEW", "The one to compare it with.", complete="complete_catalog"),
     *,
     flags: SourceOptions,
     output: Output = "table",
@@ -79,7 +78,7 @@ def list_catalogs(output: Output = "table") -> None:
 @app.command(cls=ConfiguredCommand, short_help="Show the types of a catalog with their prices.")
 @takes_flags
 def show(
-    catalog: str = arg("NAME|FILE", A_CATALOG, autocompletion=complete_catalog),
+    catalog: str = arg("NAME|FILE", A_CATALOG, complete="complete_catalog"),
     *,
     flags: MeasuredOptions,
     output: OutputOrWide = "table",
@@ -129,7 +128,7 @@ def validate(file: str = arg("FILE", "A .json or .csv catalog.")) -> None:
 @app.command(cls=ConfiguredCommand)
 @takes_flags
 def convert(
-    given: str = arg("IN", A_CATALOG, autocompletion=complete_catalog),
+    given: str = arg("IN", A_CATALOG, complete="complete_catalog"),
     target: str = arg("OUT", "Output file; .json or .csv decides the format."),
     *,
     flags: SourceOptions,

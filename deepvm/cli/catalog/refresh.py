@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deepvm.cli.help.completion import complete_cloud, complete_region
 from deepvm.cli.output import note, say
 from deepvm.cli.parameters import opt, shared
 from deepvm.core.spelling import joined, one_of
@@ -33,7 +32,7 @@ Regions = Annotated[
         "-r",
         metavar="NAME",
         help="Region, or all; repeatable.",
-        autocompletion=complete_region,
+        complete="complete_region",
     ),
 ]
 Profile = Annotated[str, shared(SourceOptions, "profile")]
@@ -42,7 +41,7 @@ CLOUD_NAMES = opt(
     "Cloud, or all; repeatable; default: aws.",
     "NAME",
     "--cloud",
-    autocompletion=complete_cloud,
+    complete="complete_cloud",
 )
 
 

@@ -1,59 +1,52 @@
 """Shell completion of values: quick, without any request, and silent when a file is broken.
 
-Each function takes the context of the command line so far and returns what may stand there; a value
-may come with a line of help, which zsh and fish show.
+Each kind takes the context of the command line so far and gives what may stand there; a value may
+come with a line of help, which zsh and fish show.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any
 
-Completion = Callable[[Any], list[Any]]
-
-
-def _completes(values: Callable[[Any], Iterable[Any]]) -> Completion:
-    """A completion from all values, given the context, of which typer takes those that fit."""
-
-    def complete(ctx: Any) -> list[Any]:
-        try:
-            return list(values(ctx))
-        except Exception:
-            # Whatever is wrong with a file, the command itself will say; a traceback would end up
-            # on the command line.
-            return []
-
-    return complete
-
-
 TABLES = {
-    "models": "deepvm.catalog.published.workloads:presets",
-    "clouds": "deepvm.catalog.clouds:REGISTRY",
-    "catalogs": "deepvm.catalog.store:catalog_names",
-    "architectures": "deepvm.planner.columns:REGISTRY",
-    "save policies": "deepvm.core.preemption.savepolicy:POLICIES",
-    "profiled models": "deepvm.services.profile.options:MODELS",
+    "complete_model": ("deepvm.catalog.published.workloads:presets",),
+    "complete_cloud": ("deepvm.catalog.clouds:REGISTRY", "all"),
+    "complete_architecture": ("deepvm.planner.columns:REGISTRY",),
+    "complete_policy": ("deepvm.planner.options:PolicyName",),
+    "complete_save_policy": ("deepvm.core.preemption.savepolicy:POLICIES",),
+    "complete_catalog": ("deepvm.catalog.clouds:REGISTRY", "deepvm.catalog.store:catalog_names"),
+    "complete_document": ("deepvm.services.schemas:DOCUMENTS",),
+    "complete_profiled_model": ("deepvm.services.profile.options:MODELS", "all"),
 }
-"""Where names are: a table, or a function that returns one."""
+"""Where names are: tables, an enum, or functions that return one; what is no place is a name."""
 
 
-def _names(*tables: str) -> Completion:
-    """The names in tables; what is no table is a name."""
-
-    def values(_: Any) -> Iterator[str]:
-        for table in tables:
-            if table not in TABLES:
-                yield table
-                continue
-            module, _colon, attribute = TABLES[table].partition(":")
-            names = getattr(import_module(module), attribute)
-            yield from names() if callable(names) else names
-
-    return _completes(values)
+def offered(kind: str, ctx: Any) -> list[Any]:
+    """All values of a kind, given the context, of which typer takes those that fit."""
+    try:
+        if kind in TABLES:
+            return list(_names(TABLES[kind]))
+        return list(_FUNCTIONS[kind](ctx))
+    except Exception:
+        # Whatever is wrong with a file, the command itself will say; a traceback would end up on
+        # the command line.
+        return []
 
 
-def _of_types(name: Callable[[Any], str]) -> Completion:
+def _names(places: Iterable[str]) -> Iterator[str]:
+    for place in places:
+        if ":" not in place:
+            yield place
+            continue
+        names = resolve_name(place)
+        if not isinstance(names, Iterable):
+            names = names()
+        yield from (getattr(name, "value", name) for name in names)
+
+
+def _of_types(name: Callable[[Any], str]) -> Callable[[Any], Iterable[str]]:
     """Names in the catalog that the command line names so far, else the default one."""
 
     def values(ctx: Any) -> Iterable[str]:
@@ -62,7 +55,7 @@ def _of_types(name: Callable[[Any], str]) -> Completion:
         catalog = load_catalog(ctx.params.get("catalog") or "aws", offline=True)
         return dict.fromkeys(filter(None, map(name, catalog)))
 
-    return _completes(values)
+    return values
 
 
 def _gpu_glob(instance: Any) -> str:
@@ -70,19 +63,7 @@ def _gpu_glob(instance: Any) -> str:
     return instance.gpu.name.replace(" ", "*") if instance.gpu else ""
 
 
-complete_model = _names("models")
-complete_cloud = _names("clouds", "all")
-complete_architecture = _names("architectures")
-complete_save_policy = _names("save policies")
-complete_catalog = _names("clouds", "catalogs")
-complete_profiled_model = _names("profiled models", "all")
-complete_type = _of_types(lambda instance: str(instance.name))
-complete_cpu_type = _of_types(lambda instance: "" if instance.gpu else str(instance.name))
-complete_gpu = _of_types(_gpu_glob)
-
-
-@_completes
-def complete_topic(ctx: Any) -> Iterable[str]:
+def _topics(ctx: Any) -> Iterable[str]:
     """Commands, those of a group, or topics, after ``deepvm help``."""
     from deepvm.cli.help.topics import topics
 
@@ -95,25 +76,25 @@ def complete_topic(ctx: Any) -> Iterable[str]:
     return [*at.command.list_commands(at), *([] if before else topics())]
 
 
-@_completes
-def complete_policy(_: Any) -> Iterable[str]:
-    """The policies that plan."""
-    from deepvm.planner.options import PolicyName
-
-    return [policy.value for policy in PolicyName]
-
-
-@_completes
-def complete_accelerator(_: Any) -> Iterable[str]:
+def _accelerators(_: Any) -> Iterable[str]:
     """GPU models whose speed can be predicted."""
     from deepvm.catalog.published.hardware import accelerators
 
     return dict.fromkeys(gpu.name for gpu in accelerators() if " " not in gpu.name)
 
 
-@_completes
-def complete_region(_: Any) -> Iterable[str | tuple[str, str]]:
+def _regions(_: Any) -> Iterable[tuple[str, str]]:
     """AWS's regions with their places."""
     from deepvm.catalog.clouds.aws.places import PLACES
 
     return [*PLACES.items(), ("all", "every region")]
+
+
+_FUNCTIONS = {
+    "complete_type": _of_types(lambda instance: str(instance.name)),
+    "complete_cpu_type": _of_types(lambda instance: "" if instance.gpu else str(instance.name)),
+    "complete_gpu": _of_types(_gpu_glob),
+    "complete_topic": _topics,
+    "complete_accelerator": _accelerators,
+    "complete_region": _regions,
+}

@@ -7,19 +7,19 @@ from typing import Any
 
 import typer
 
-from deepvm.cli.help.completion import complete_topic
 from deepvm.cli.help.topics import find_topic
+from deepvm.cli.parameters import arg, flag
 
 
 def help_of(
     context: typer.Context,
-    topic: list[str] | None = typer.Argument(
+    topic: list[str] | None = arg(
+        "[COMMAND|TOPIC]...",
+        "A command, such as: catalog show. Or a topic, such as: budget.",
         None,
-        metavar="[COMMAND|TOPIC]...",
-        help="A command, such as: catalog show. Or a topic, such as: budget.",
-        autocompletion=complete_topic,
+        complete="complete_topic",
     ),
-    everything: bool = typer.Option(False, "--all", help="Rare options, too."),
+    everything: bool = flag("--all", "Rare options, too."),
 ) -> None:
     """Show the help of a command, as its --help does, or a topic; without either, list both.
 

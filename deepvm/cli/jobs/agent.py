@@ -6,7 +6,6 @@ import os
 
 import typer
 
-from deepvm.cli.help.completion import complete_save_policy
 from deepvm.cli.parameters import SAVE_POLICIES, arg, opt
 
 
@@ -25,7 +24,7 @@ def agent(
         f"When to save without a notice: {SAVE_POLICIES}; default: DEEPVM_SAVE_POLICY, else"
         " adaptive.",
         "NAME",
-        autocompletion=complete_save_policy,
+        complete="complete_save_policy",
     ),
 ) -> None:
     """Run a command whose trainers save before their machine is taken back.

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from deepvm.cli.help.completion import complete_type
 from deepvm.cli.output import Output, OutputOrPage, note, print_as, print_document, say
 from deepvm.cli.parameters import arg, flag, opt, takes_flags
 from deepvm.cli.plan.options import opener
@@ -30,7 +29,7 @@ def recommend(
         "",
         "Also say why this type is not in the best cluster.",
         "TYPE",
-        autocompletion=complete_type,
+        complete="complete_type",
         rich_help_panel=OUTPUT,
     ),
     why: bool = flag(
@@ -119,7 +118,7 @@ def _print(view: PlanView, why: WhyNot | None, output: str) -> None:
 
 @takes_flags
 def explain(
-    name: str = arg("TYPE", "A type of the catalog.", autocompletion=complete_type),
+    name: str = arg("TYPE", "A type of the catalog.", complete="complete_type"),
     *,
     flags: PlanFlags,
     output: Output = "table",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from deepvm.cli.help.completion import complete_save_policy
 from deepvm.cli.output import Output, draw, plot_of, print_as
 from deepvm.cli.parameters import SAVE_POLICIES, arg, opt
 from deepvm.errors import RequestError, SimulationError
@@ -23,7 +22,7 @@ def simulate(
         None,
         f"When to save: {SAVE_POLICIES}; default: adaptive.",
         "NAME",
-        autocompletion=complete_save_policy,
+        complete="complete_save_policy",
     ),
     compare: str | None = opt(
         None, "Several save policies, comma-separated; one row each.", "NAMES"
