@@ -28,6 +28,10 @@ OutputOrPage = Annotated[
 ]
 
 
+Rows = tuple[Sequence[str], Sequence[Sequence[Any]]]
+"""A header and rows of a CSV."""
+
+
 def say(text: str) -> None:
     """Print a message, after what was already written to stdout; a terminal's width is kept."""
     from deepvm.reports.terminal import fitted
@@ -67,7 +71,7 @@ def print_as(
     output: str,
     table: Callable[[], None],
     document: Callable[[], Any],
-    csv: Callable[[], tuple[Sequence[str], Sequence[Sequence[Any]]]] | None = None,
+    csv: Callable[[], Rows] | None = None,
     *,
     name: str = "",
 ) -> None:
@@ -86,6 +90,40 @@ def print_as(
         print_document(rows_of(document(), name), "csv")
     else:
         print_document(document(), output)
+
+
+def print_named(
+    output: str,
+    table: Callable[[], None],
+    name: str,
+    values: Any,
+    csv: Callable[[], Rows] | None = None,
+) -> None:
+    """As :func:`print_as`, with the document of a name, made of the objects that hold its values.
+
+    ``deepvm schema`` lists the names.
+    """
+
+    def document() -> Any:
+        from deepvm.documents.build import document_of
+        from deepvm.services.schemas import OutputSpec, described
+
+        about = described(name)
+        assert isinstance(about, OutputSpec)
+        return document_of(about.kind, values)
+
+    print_as(output, table, document, csv, name=name)
+
+
+def text(template: str, **data: Any) -> Callable[[], None]:
+    """Prints ``reports/templates/TEMPLATE.txt.j2`` when it is called."""
+
+    def table() -> None:
+        from deepvm.reports.text import print_text
+
+        print_text(template, **data)
+
+    return table
 
 
 def plot_of(what: str) -> Any:

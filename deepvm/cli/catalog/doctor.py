@@ -7,13 +7,12 @@ import sys
 import tempfile
 from dataclasses import replace
 from datetime import datetime, timezone
-from functools import partial
 from typing import TYPE_CHECKING
 
 import typer
 
-from deepvm.cli.catalog.refresh import Profile, Regions
-from deepvm.cli.output import Output, note, print_as
+from deepvm.cli.catalog.refresh import Profile, region_option
+from deepvm.cli.output import Output, note, print_as, text
 from deepvm.cli.parameters import flag, opt
 from deepvm.core.spelling import joined, one_of
 from deepvm.errors import RequestError
@@ -26,7 +25,7 @@ _STATUS = {True: "ok", None: "warning", False: "failed"}
 
 
 def doctor(
-    region: Regions = [],  # noqa: B006  typer copies
+    region: list[str] | None = region_option([]),
     profile: Profile = "",
     iam: bool = flag("--iam", "Only print the read-only IAM policy that deepvm needs."),
     purpose: str = opt(
@@ -45,7 +44,6 @@ def doctor(
     """
     from deepvm.catalog.clouds import DEFAULT_CLOUD
     from deepvm.catalog.signals.cloud import Region
-    from deepvm.reports.text import print_text
 
     if purpose and not iam:
         raise RequestError("for", purpose, "only with --iam")
@@ -75,7 +73,7 @@ def doctor(
         "regions": [r.name for r in regions],
         "checks": rows,
     }
-    print_as(output, partial(print_text, "doctor", checks=rows), lambda: document)
+    print_as(output, text("doctor", checks=rows), lambda: document)
     if failed:
         raise typer.Exit(5)
 

@@ -12,7 +12,7 @@ import typer
 
 from deepvm.cli.catalog.refresh import refresh
 from deepvm.cli.catalog.status import status
-from deepvm.cli.output import Output, OutputOrWide, print_as, print_document, say, warn
+from deepvm.cli.output import Output, OutputOrWide, print_as, print_document, say, text, warn
 from deepvm.cli.parameters import arg, flag, group, takes_flags
 from deepvm.cli.plan.options import load, load_measured
 from deepvm.cli.settings import ConfiguredCommand
@@ -67,11 +67,10 @@ def list_catalogs(output: Output = "table") -> None:
     from deepvm.catalog.store import catalog_names, load_catalog
     from deepvm.documents.build import document_of
     from deepvm.documents.outputs.prices import Catalogs
-    from deepvm.reports.text import print_text
 
     catalogs = [load_catalog(name, prices="snapshot") for name in catalog_names()]
     document = document_of(Catalogs, {"catalogs": catalogs})
-    table = partial(print_text, "catalog_list", also="-o csv", catalogs=document["catalogs"])
+    table = text("catalog_list", also="-o csv", catalogs=document["catalogs"])
     print_as(output, table, lambda: document)
 
 

@@ -6,9 +6,7 @@ import os
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING, Annotated, Any
 
 from deepvm.cli.output import note, say
 from deepvm.cli.parameters import opt, shared
@@ -25,16 +23,6 @@ if TYPE_CHECKING:
 ALL = "all"
 AUTO = "auto"
 
-Regions = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--region",
-        "-r",
-        metavar="NAME",
-        help="Region, or all; repeatable.",
-        complete="complete_region",
-    ),
-]
 Profile = Annotated[str, shared(SourceOptions, "profile")]
 CLOUD_NAMES = opt(
     None,
@@ -45,8 +33,14 @@ CLOUD_NAMES = opt(
 )
 
 
+def region_option(default: list[str] | None) -> Any:
+    """The option ``--region``."""
+    help = "Region, or all; repeatable."
+    return opt(default, help, "NAME", "--region", "-r", complete="complete_region")
+
+
 def refresh(
-    region: Regions = None,
+    region: list[str] | None = region_option(None),
     only: list[str] | None = opt(None, "Only this signal, such as spot; repeatable.", "SIGNAL"),
     days: str = opt("", f"Also the spot price history of so many days, 1 to {MAX_DAYS}.", "N"),
     cloud: list[str] | None = CLOUD_NAMES,

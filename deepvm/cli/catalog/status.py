@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from datetime import datetime, timezone
 
-from deepvm.cli.catalog.refresh import ALL, CLOUD_NAMES, Profile, Regions, clouds_named
-from deepvm.cli.output import Output, note, print_as
+from deepvm.cli.catalog.refresh import ALL, CLOUD_NAMES, Profile, clouds_named, region_option
+from deepvm.cli.output import Output, note, print_named, text
 
 
 def status(
-    region: Regions = None,
+    region: list[str] | None = region_option(None),
     cloud: list[str] | None = CLOUD_NAMES,
     profile: Profile = "",
     output: Output = "table",
@@ -22,10 +22,7 @@ def status(
     """
     from deepvm.catalog.clouds import DEFAULT_CLOUD
     from deepvm.catalog.public.public_market import AUTO, public_catalogs
-    from deepvm.documents.build import document_of
-    from deepvm.documents.outputs.prices import CatalogStatus
     from deepvm.reports.prices.status import file_rows, signal_rows
-    from deepvm.reports.text import print_text
 
     cache = DEFAULT_CLOUD.cache(profile, os.environ)
     now = datetime.now(timezone.utc)
@@ -40,11 +37,8 @@ def status(
     if DEFAULT_CLOUD in clouds:
         signals = signal_rows(cache, DEFAULT_CLOUD, regions, now)
     found = {"now": now.isoformat(), "cache": cache, "signals": signals, "public_catalogs": files}
-    print_as(
-        output,
-        lambda: print_text("catalog_status", signals=signals, files=files),
-        lambda: document_of(CatalogStatus, found),
-    )
+    table = text("catalog_status", signals=signals, files=files)
+    print_named(output, table, "catalog-status", found)
     if output != "table" or DEFAULT_CLOUD not in clouds:
         return
     if cache.folder is None:

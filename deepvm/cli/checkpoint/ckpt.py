@@ -19,7 +19,7 @@ from deepvm.checkpoint.tiers.striped import RecoveryTier, jobs_in
 from deepvm.cli.checkpoint import versions
 from deepvm.cli.checkpoint.versions import JOB, PLACE, PLACE_OR_FILE
 from deepvm.cli.long_runs import cleaning_up
-from deepvm.cli.output import Output, draw, plot_of, print_as, say
+from deepvm.cli.output import Output, draw, plot_of, print_as, say, text
 from deepvm.cli.parameters import arg, group, opt
 from deepvm.core.units import parse_bytes
 from deepvm.errors import CheckpointError, DamagedError, DataError, RequestError
@@ -71,14 +71,13 @@ def bench(
             raise RequestError(option, other, "only together with --trainers")
     from deepvm.profiling.checkpoint.bench import run_bench
     from deepvm.reports.profiling.measurements import bench_figure
-    from deepvm.reports.text import print_text
 
     names = [n.strip() for n in methods.split(",") if n.strip()]
     with cleaning_up():  # gigabytes must not stay behind
         found = run_bench(
             model, reps, methods=names, folder=Path(folder or "."), steps=steps, say=say
         )
-    print_as(output, lambda: print_text("ckpt_bench", bench=found), found.document)
+    print_as(output, text("ckpt_bench", bench=found), found.document)
     draw(plot, lambda: bench_figure(found))
 
 
@@ -86,7 +85,6 @@ def _bench_node(
     trainers: str, state: str, ranks: int, reps: int, folder: str, output: Output
 ) -> None:
     from deepvm.profiling.checkpoint.node_bench import run_node_bench
-    from deepvm.reports.text import print_text
 
     counts = [word.strip() for word in trainers.split(",")]
     if not all(word.isascii() and word.isdigit() for word in counts):
@@ -101,7 +99,7 @@ def _bench_node(
         numbers = [int(word) for word in counts]
         place = Path(folder or ".")
         found = run_node_bench(numbers, sizes, reps, ranks=ranks, folder=place, say=say)
-    print_as(output, lambda: print_text("ckpt_bench_node", bench=found), found.document)
+    print_as(output, text("ckpt_bench_node", bench=found), found.document)
 
 
 @app.command("ls")
@@ -116,8 +114,6 @@ def list_versions(
 
     Example: deepvm ckpt ls /mnt/ckpt -o json
     """
-    from deepvm.reports.text import print_text
-
     where = versions.path_or_url(place)
     if isinstance(where, Path):
         rows = [
@@ -134,7 +130,7 @@ def list_versions(
         for row in rows:
             row["path"] += f"/{file_name(job, row['version'])}"
         rows.sort(key=lambda row: -row["version"])
-    print_as(output, lambda: print_text("ckpt_ls", versions=rows), lambda: rows, name="ckpt-ls")
+    print_as(output, text("ckpt_ls", versions=rows), lambda: rows, name="ckpt-ls")
     if not rows:
         say(f"{without_secrets(str(where))}: no version{versions.of_job(job)}")
 

@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deepvm.cli.output import Output, print_as
+from deepvm.cli.output import Output, print_as, text
 from deepvm.cli.parameters import flag, group, opt
 from deepvm.core.units import format_bytes, parse_bytes
 from deepvm.errors import CheckpointError, RequestError
@@ -107,10 +107,9 @@ def status(
     """
     from deepvm.checkpoint.network.client import node_status
     from deepvm.checkpoint.network.endpoint import Address
-    from deepvm.reports.text import print_text
 
     found = node_status(Address.parse(node, "node"), _shared_token(token_file))
-    print_as(output, lambda: print_text("memory_node", node=found), lambda: found)
+    print_as(output, text("memory_node", node=found), lambda: found)
 
 
 @app.command("token", short_help="Print a token that is valid for one job only.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from deepvm.cli.output import Output, note, print_as
+from deepvm.cli.output import Output, note, print_named
 from deepvm.cli.parameters import group
 
 app = group("Show how long machines lived, by type, zone and market.")
@@ -16,15 +16,13 @@ def list_pools(output: Output = "table") -> None:
 
     The mean time to preemption comes with its 80 % interval.
     """
-    from deepvm.documents.build import document_of
-    from deepvm.documents.outputs.jobs import Pools
     from deepvm.jobs.history.history import History
     from deepvm.jobs.history.pools import pools_of
     from deepvm.reports.jobs.listing import print_pools
 
     with History.open() as history:
         pools = pools_of(history.machines(), time.time())
-    print_as(output, lambda: print_pools(pools), lambda: document_of(Pools, {"pools": pools}))
+    print_named(output, lambda: print_pools(pools), "pools", {"pools": pools})
     if not pools and output == "table":
         note("no machines yet; 'deepvm run job.yaml' starts some")
 
@@ -35,11 +33,9 @@ def export(output: Output = "json") -> None:
 
     When they were asked for, launched, ready and noticed, and how they ended.
     """
-    from deepvm.documents.build import document_of
-    from deepvm.documents.outputs import jobs as documents
     from deepvm.jobs.history.history import History
 
     with History.open() as history:
         machines = history.machines()
-    document = document_of(documents.History, {"machines": machines})
-    print_as("json" if output == "table" else output, lambda: None, lambda: document)
+    form = "json" if output == "table" else output
+    print_named(form, lambda: None, "history", {"machines": machines})

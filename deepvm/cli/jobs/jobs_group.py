@@ -11,7 +11,7 @@ import typer
 
 from deepvm.cli.jobs.run import DETACH, KEEP
 from deepvm.cli.jobs.serve import serve
-from deepvm.cli.output import Output, note, print_as
+from deepvm.cli.output import Output, note, print_as, print_named
 from deepvm.cli.parameters import arg, flag, group, opt, takes_flags
 from deepvm.cli.repeated import words_of
 from deepvm.core.options import option
@@ -38,8 +38,6 @@ NAME = arg("NAME", "Name of a job; 'deepvm jobs ls' lists them.")
 @app.command("ls", short_help="List jobs.")
 def list_jobs(output: Output = "table") -> None:
     """List the jobs of this user, the newest first."""
-    from deepvm.documents.build import document_of
-    from deepvm.documents.outputs.jobs import Jobs
     from deepvm.jobs.history.history import History
     from deepvm.jobs.standing import job_lines
     from deepvm.reports.jobs.listing import print_jobs
@@ -47,7 +45,7 @@ def list_jobs(output: Output = "table") -> None:
     with History.open() as history:
         _look_at_heads(history)
         jobs = job_lines(history, time.time())
-    print_as(output, lambda: print_jobs(jobs), lambda: document_of(Jobs, {"jobs": jobs}))
+    print_named(output, lambda: print_jobs(jobs), "jobs", {"jobs": jobs})
     if not jobs and output == "table":
         note("no jobs yet; 'deepvm run job.yaml' starts one")
 
@@ -257,8 +255,6 @@ def orphans(
 
     Example: deepvm jobs orphans --release resnet-7
     """
-    from deepvm.documents.build import document_of
-    from deepvm.documents.outputs.jobs import Orphans
     from deepvm.jobs.cloud import UnknownError
     from deepvm.jobs.clouds.registry import clouds_of_owner
     from deepvm.jobs.history.history import History
@@ -271,7 +267,7 @@ def orphans(
         _look_at_heads(history)
         owned = clouds_of_owner(folder)
         found = search(history, cloud_of, release=release, named=names, folder=folder, owned=owned)
-    print_as(output, lambda: print_orphans(found.orphans), lambda: document_of(Orphans, found))
+    print_named(output, lambda: print_orphans(found.orphans), "orphans", found)
     lost = [
         *dict.fromkeys(one.job for one in found.orphans if not one.known and one.job not in names)
     ]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from deepvm.cli.long_runs import Progress, cleaning_up, filling
-from deepvm.cli.output import Output, note, print_as, say
+from deepvm.cli.output import Output, note, print_named, say
 from deepvm.cli.parameters import arg, flag, group, opt
 from deepvm.errors import DataError, MissingExtraError, RequestError
 
@@ -113,18 +113,17 @@ def run(
 
 def _report(out: Path, output: str) -> CheckedRuns:
     """Print what the runs of a folder show, and write its files."""
-    from deepvm.documents.build import document_of
-    from deepvm.documents.outputs.lab import LabReport
     from deepvm.lab.checked import check as check_runs
     from deepvm.reports.lab.files import PAGE, write_all
     from deepvm.reports.lab.summary import LabSummary
     from deepvm.reports.text import print_text
 
     summary = LabSummary.of(*check_runs(out))
-    print_as(
+    print_named(
         output,
         lambda: print_text("lab_run", also="-o csv", summary=summary),
-        lambda: document_of(LabReport, summary),
+        "lab-report",
+        summary,
     )
     missing = write_all(out, summary)  # last: a full disk hides no answer
     if missing:
@@ -141,17 +140,16 @@ def check(folder: Path = DIR, output: Output = "table") -> None:
 
     Example: deepvm lab check lab
     """
-    from deepvm.documents.build import document_of
-    from deepvm.documents.outputs.lab import LabCheck
     from deepvm.lab import checked as audit
     from deepvm.lab.audit.gates import GATES
     from deepvm.reports.text import print_text
 
     checked, _ = audit.check(folder, published=True)
-    print_as(
+    print_named(
         output,
         lambda: print_text("lab_check", checked=checked, gates=GATES),
-        lambda: document_of(LabCheck, checked),
+        "lab",
+        checked,
     )
     _refuse_incomplete(folder, checked)
     if checked.failures:
@@ -185,8 +183,6 @@ def selftest(output: Output = "table") -> None:
     import tempfile
 
     _need_torch()
-    from deepvm.documents.build import document_of
-    from deepvm.documents.outputs.lab import LabSelftest
     from deepvm.lab.audit.gates import GATES
     from deepvm.lab.selftest import CONTROLS, run_all
     from deepvm.reports.text import print_text
@@ -197,10 +193,11 @@ def selftest(output: Output = "table") -> None:
         Progress(len(CONTROLS), "negative controls") as progress,
     ):
         controls = run_all(Path(folder), lambda _: progress.advance(1))
-    print_as(
+    print_named(
         output,
         lambda: print_text("lab_selftest", controls=controls, gates=GATES),
-        lambda: document_of(LabSelftest, controls),
+        "lab-selftest",
+        controls,
     )
     if not all(one.right for one in controls):
         raise typer.Exit(1)
@@ -213,14 +210,13 @@ def list_all(output: Output = "table") -> None:
     Example: deepvm lab list
     """
     _need_torch()
-    from deepvm.documents.build import document_of
-    from deepvm.documents.outputs.lab import LabList
     from deepvm.lab.listing import listing
     from deepvm.reports.text import print_text
 
     entries = listing()
-    print_as(
+    print_named(
         output,
         lambda: print_text("lab_list", also="-o csv", entries=entries),
-        lambda: document_of(LabList, entries),
+        "lab-list",
+        entries,
     )

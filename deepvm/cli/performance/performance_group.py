@@ -7,10 +7,9 @@ from typing import Any
 
 import typer
 
-from deepvm.cli.output import Output, print_as, say
+from deepvm.cli.output import Output, print_as, print_named, say, text
 from deepvm.cli.parameters import again, group, takes_flags
 from deepvm.core.options import WorkloadOptions, option, workload_keywords
-from deepvm.documents.build import document_of
 from deepvm.services.plan_options import PlanFlags
 
 app = group("Predict how fast GPUs train a model, with intervals, and check such predictions.")
@@ -70,17 +69,11 @@ def check(output: Output = "table") -> None:
     Example: deepvm performance check
     """
     from deepvm.catalog.published.check import check_published
-    from deepvm.documents.outputs.performance import PredictionCheck
     from deepvm.reports.performance.predictions import check_rows
-    from deepvm.reports.text import print_text
 
     found = check_published()
-    print_as(
-        output,
-        lambda: print_text("performance_check", check=found),
-        lambda: document_of(PredictionCheck, found),
-        lambda: check_rows(found),
-    )
+    table = text("performance_check", check=found)
+    print_named(output, table, "performance-check", found, lambda: check_rows(found))
 
 
 @app.command("models", short_help="List the models that can be named.")
@@ -90,15 +83,9 @@ def models_of(output: Output = "table") -> None:
     Example: deepvm performance models
     """
     from deepvm.catalog.published.workloads import presets
-    from deepvm.documents.outputs.performance import Models
-    from deepvm.reports.text import print_text
 
     found = list({model.name: model for model in presets().values()}.values())
-    print_as(
-        output,
-        lambda: print_text("performance_models", models=found),
-        lambda: document_of(Models, {"models": found}),
-    )
+    print_named(output, text("performance_models", models=found), "models", {"models": found})
 
 
 def _whole(text: str) -> Any:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from deepvm.cli.output import Output, print_as
+from deepvm.cli.output import Output, print_named, text
 from deepvm.cli.parameters import again, takes_flags
 from deepvm.cli.plan.options import load
 from deepvm.core.options import USUAL_MODEL, WorkloadOptions, option, workload_keywords
-from deepvm.documents.build import document_of
 from deepvm.services.plan_options import PlanFlags, SourceOptions, catalog_option
 
 
@@ -32,8 +31,6 @@ def gpus(flags: GpuFlags, output: Output = "table") -> None:
 
     Example: deepvm gpus --model llama-8b --method lora
     """
-    from deepvm.documents.outputs import performance
-    from deepvm.reports.text import print_text
     from deepvm.services.gpus import gpus as rentable
     from deepvm.services.open_catalogs import market_of, own_tables
 
@@ -46,8 +43,5 @@ def gpus(flags: GpuFlags, output: Output = "table") -> None:
         **workload_keywords(flags, USUAL_MODEL),
     )
     assumed = not flags.names_a_model
-    print_as(
-        output,
-        lambda: print_text("gpus", also="-o csv", gpus=found, assumed=assumed),
-        lambda: document_of(performance.Gpus, found),
-    )
+    table = text("gpus", also="-o csv", gpus=found, assumed=assumed)
+    print_named(output, table, "gpus", found)

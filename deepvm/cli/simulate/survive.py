@@ -7,13 +7,12 @@ from datetime import datetime, timezone
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
-from deepvm.cli.output import Output, note, print_as, say
+from deepvm.cli.output import Output, note, print_named, say
 from deepvm.cli.parameters import again, takes_flags
 from deepvm.cli.plan.options import say_notes
 from deepvm.core.options import option
 from deepvm.core.spelling import one_of
 from deepvm.core.units import parse_seconds, to_decimal
-from deepvm.documents.build import document_of
 from deepvm.errors import CloudError, DataError, MissingDataError, MissingExtraError, RequestError
 from deepvm.services.plan_options import CatalogOptions, catalog_option
 
@@ -58,7 +57,6 @@ def survive(flags: SurviveFlags, output: Output = "table") -> None:
     """
     from deepvm.catalog.market.build_catalog import MarketRequest
     from deepvm.core.lifetimes import BANDS
-    from deepvm.documents.outputs.simulation import Survive
     from deepvm.reports.text import print_text
     from deepvm.services.open_catalogs import market_of
     from deepvm.simulator.survival.evidence import answer
@@ -91,10 +89,11 @@ def survive(flags: SurviveFlags, output: Output = "table") -> None:
         prices=_prices(loaded, kind, folder, days, for_s, place.zone, most),
     )
     band = None if found.band is None else BANDS[found.band]
-    print_as(
+    print_named(
         output,
         lambda: print_text("survive", answer=found, band=band),
-        lambda: document_of(Survive, found),
+        "survive",
+        found,
     )
 
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 from functools import partial
 
 from deepvm.cli.long_runs import Progress
-from deepvm.cli.output import Output, draw, note, plot_of, print_as, say
+from deepvm.cli.output import Output, draw, note, plot_of, print_as, print_named, say
 from deepvm.cli.parameters import SAVE_POLICIES, arg, flag, group, opt
 from deepvm.core.units import parse_hours, parse_seconds
-from deepvm.documents.build import document_of
 from deepvm.errors import DataError, RequestError
 
 app = group(
@@ -54,7 +53,6 @@ def deadline(
     Example: deepvm traces deadline traces/ --work 48h --slack 0.05,0.1,0.2,0.5,1 --price-ratio 0.33
     --restart 300
     """
-    from deepvm.documents.outputs.simulation import TracesDeadline
     from deepvm.reports.simulation import traces as report
     from deepvm.simulator.traces.deadline_replay import DeadlineJob, replay_traces
     from deepvm.simulator.traces.trace import read_traces
@@ -88,10 +86,11 @@ def deadline(
             say=say,
             progress=progress.advance,
         )
-    print_as(
+    print_named(
         output,
         lambda: report.print_deadlines(found, job),
-        lambda: document_of(TracesDeadline, {"job": job, "rows": found}),
+        "traces-deadline",
+        {"job": job, "rows": found},
         lambda: report.deadline_rows(found),
     )
     draw(plot, lambda: report.deadlines_figure(found, job))
@@ -108,7 +107,6 @@ def show(
 
     Example: deepvm traces show us-west-2a_v100_1.json --plot trace.png
     """
-    from deepvm.documents.outputs.simulation import Traces
     from deepvm.reports.simulation import traces as report
     from deepvm.reports.text import print_text
     from deepvm.simulator.traces.trace import check_nodes, pools_of, read_traces
@@ -116,10 +114,11 @@ def show(
     traces = read_traces(files, note)
     check_nodes(nodes)
     rows = report.show_rows(traces, nodes)
-    print_as(
+    print_named(
         output,
         lambda: print_text("traces_show", also="-o csv", traces=rows),
-        lambda: document_of(Traces, {"traces": rows}),
+        "traces",
+        {"traces": rows},
     )
     if plot:
         from deepvm.simulator.traces.lifetime_fit import fit_lives
