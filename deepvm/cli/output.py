@@ -26,6 +26,10 @@ OutputOrPage = Annotated[
     Literal["table", "wide", "json", "yaml", "csv", "html"],
     _output("table, wide, json, yaml, csv, or html: a page"),
 ]
+OutputOrJobPage = Annotated[
+    Literal["table", "json", "yaml", "csv", "html"],
+    _output("table, json, yaml, csv, or html: a page"),
+]
 
 
 Rows = tuple[Sequence[str], Sequence[Sequence[Any]]]

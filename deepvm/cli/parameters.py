@@ -79,12 +79,15 @@ def option_name(argument: str) -> str:
     return _OPTIONS.get(argument, argument.replace("_", "-"))
 
 
-def key_of(name: str, about: Option) -> str:
-    """What files call a field with an option: ``checkpoint-size``."""
-    if about.key:
-        return about.key
+def long_name(name: str, about: Option) -> str:
+    """The first long name of a field's option, without dashes: ``checkpoint-size``."""
     named = [word for word in about.names if word.startswith("--")]
-    return "".join(named[:1]).partition("/")[0].lstrip("-") or name.replace("_", "-")
+    return next(iter(named), name.replace("_", "-")).partition("/")[0].lstrip("-")
+
+
+def key_of(name: str, about: Option) -> str:
+    """What files call a field with an option."""
+    return about.key or long_name(name, about)
 
 
 def shared(record: Any, name: str) -> Any:

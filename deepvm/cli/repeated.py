@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
-from deepvm.cli.parameters import option_name, typed
-from deepvm.core.options import Option, default_of, option_of
+from deepvm.cli.parameters import long_name, typed
+from deepvm.core.options import default_of, option_of
 
 
 def command_of(command: str, flags: Any) -> str:
@@ -27,14 +27,8 @@ def words_of(flags: Any) -> list[str]:
         value = getattr(flags, field.name)
         default = default_of(field)
         if about is not None and value not in (default, typed(default, about)):
-            words += _words(_flag(field.name, about), value)
+            words += _words(f"--{long_name(field.name, about)}", value)
     return words
-
-
-def _flag(name: str, about: Option) -> str:
-    """The first long name of an option."""
-    named = [word for word in about.names if word.startswith("--")]
-    return (named or [f"--{option_name(name)}"])[0].partition("/")[0]
 
 
 def _words(flag: str, value: Any) -> Iterator[str]:

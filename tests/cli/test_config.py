@@ -22,8 +22,7 @@ from support.command import Run
 from support.effort import examples
 
 from deepvm.cli.parameters import key_of as key_of_option
-from deepvm.cli.parameters import takes_flags, typed
-from deepvm.cli.repeated import _flag
+from deepvm.cli.parameters import long_name, takes_flags, typed
 from deepvm.cli.settings import NAMES, SETTABLE, ConfiguredCommand, read_settings, variable_of
 from deepvm.core.options import option_of
 from deepvm.errors import DataError, RequestError
@@ -123,7 +122,7 @@ def written(values: Mapping[str, Any], dashes: bool = True) -> str:
 def as_words(values: Mapping[str, Any]) -> list[str]:
     words = []
     for name, value in values.items():
-        flag = _flag(name, SETTABLE[name].about).removeprefix("--")
+        flag = long_name(name, SETTABLE[name].about)
         if isinstance(value, bool):
             words.append(f"--{'' if value else 'no-'}{flag}")
         else:

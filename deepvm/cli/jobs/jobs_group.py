@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from deepvm.cli.jobs.run import DETACH, KEEP
 from deepvm.cli.jobs.serve import serve
-from deepvm.cli.output import Output, note, print_as, print_named
+from deepvm.cli.output import Output, OutputOrJobPage, note, print_as, print_named
 from deepvm.cli.parameters import arg, flag, group, opt, takes_flags
 from deepvm.cli.repeated import words_of
 from deepvm.core.options import option
@@ -25,10 +25,6 @@ if TYPE_CHECKING:
 
 app = group("List, watch, save, stop and resume jobs of deepvm run.")
 app.command("serve", short_help="Show jobs in a browser, live.")(serve)
-JobOutput = Annotated[
-    Literal["table", "json", "yaml", "csv", "html"],
-    typer.Option("--output", "-o", metavar="FORM", help="table, json, yaml, csv, or html: a page."),
-]
 _LOOK_S = 0.3
 _LOOK_AWAY_S = 3.0
 _ENDED = {"done": "is done", "failed": "has failed", "stopped": "has stopped"}
@@ -51,7 +47,7 @@ def list_jobs(output: Output = "table") -> None:
 
 
 @app.command(short_help="Show a job: machines, versions, money, the last events.")
-def show(name: str = NAME, output: JobOutput = "table") -> None:
+def show(name: str = NAME, output: OutputOrJobPage = "table") -> None:
     """Show a job: its machines, versions, money and last events.
 
     Of one that has ended, the final document.

@@ -20,8 +20,7 @@ from support.places import GOLDEN_FOLDER
 from deepvm.catalog.market.build_catalog import MarketRequest
 from deepvm.catalog.store import load_catalog
 from deepvm.cli import app as commands
-from deepvm.cli.parameters import takes_flags
-from deepvm.cli.repeated import _flag
+from deepvm.cli.parameters import long_name, takes_flags
 from deepvm.core.options import default_of, option, option_of
 from deepvm.errors import RequestError
 from deepvm.planner.options import RankOptions
@@ -75,7 +74,7 @@ def test_every_field_is_an_option_with_its_name() -> None:
 def flag_of(field: dataclasses.Field[Any]) -> str:
     about = option_of(field)
     assert about is not None
-    return _flag(field.name, about)
+    return f"--{long_name(field.name, about)}"
 
 
 def planned(flags: PlanFlags) -> PlanFlags:
@@ -269,7 +268,7 @@ def test_help_and_one_command_load_nothing_of_the_others() -> None:
         )
         return {m.rpartition(".")[2] for m in found.stdout.splitlines()[-1].split()}
 
-    assert loaded("--help") == {"main", "interrupts", "app"}
+    assert loaded("--help") == {"main", "app"}
     catalog = loaded("catalog", "list")
     assert "group" in catalog and not catalog & {"recommend", "sweep", "config"}
     assert "sweep" in (found := loaded("sweep", "--help")) and "recommend" not in found
