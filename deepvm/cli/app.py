@@ -28,7 +28,7 @@ class Entry(NamedTuple):
     name: str
     help: str
     module: str
-    attribute: str
+    attribute: str = "app"
     configured: bool = False
 
 
@@ -54,10 +54,7 @@ COMMANDS = (
         True,
     ),
     Entry(
-        "catalog",
-        "Refresh, list, show, compare, validate and convert catalogs.",
-        "catalog.group",
-        "app",
+        "catalog", "Refresh, list, show, compare, validate and convert catalogs.", "catalog.group"
     ),
     Entry(
         "simulate",
@@ -78,9 +75,7 @@ COMMANDS = (
         "export",
     ),
     Entry("run", "Train on machines that vanish: save, replace, resume.", "jobs.run", "run"),
-    Entry(
-        "jobs", "List, watch, save, stop and resume jobs of deepvm run.", "jobs.jobs_group", "app"
-    ),
+    Entry("jobs", "List, watch, save, stop and resume jobs of deepvm run.", "jobs.jobs_group"),
     Entry(
         "agent", "Run a command that saves before its machine is taken back.", "jobs.agent", "agent"
     ),
@@ -91,40 +86,26 @@ COMMANDS = (
         "audit",
     ),
     Entry("inject", "Take machines of a job back on purpose.", "jobs.jobs_group", "inject"),
-    Entry(
-        "history", "Show how long machines lived, by type, zone and market.", "jobs.history", "app"
-    ),
+    Entry("history", "Show how long machines lived, by type, zone and market.", "jobs.history"),
     Entry(
         "profile",
         "Measure your own machines: eFLOPS, speed-up, saturation.",
         "profile.profile_group",
-        "app",
     ),
     Entry(
         "performance",
         "Predict how fast GPUs train a model, and check that.",
         "performance.performance_group",
-        "app",
     ),
-    Entry(
-        "tables",
-        "List, show, compare, import and export what you measured.",
-        "profile.tables",
-        "app",
-    ),
+    Entry("tables", "List, show, compare, import and export what you measured.", "profile.tables"),
     Entry(
         "memory-node",
         "Keep checkpoints in the memory of another machine.",
         "checkpoint.memory_node",
-        "app",
     ),
-    Entry(
-        "ckpt", "List, verify, prune, restore and benchmark checkpoints.", "checkpoint.ckpt", "app"
-    ),
-    Entry(
-        "traces", "Show spot traces, fit lifetimes, replay save policies.", "simulate.traces", "app"
-    ),
-    Entry("lab", "Prove that training resumes correctly after failures.", "lab.lab_group", "app"),
+    Entry("ckpt", "List, verify, prune, restore and benchmark checkpoints.", "checkpoint.ckpt"),
+    Entry("traces", "Show spot traces, fit lifetimes, replay save policies.", "simulate.traces"),
+    Entry("lab", "Prove that training resumes correctly after failures.", "lab.lab_group"),
     Entry(
         "reproduce",
         "Compute the papers' figures again, and compare.",
@@ -132,7 +113,7 @@ COMMANDS = (
         "reproduce",
     ),
     Entry("schema", "Print the JSON Schema of a document or a file.", "schema", "schema"),
-    Entry("config", "Show the settings from the environment and from files.", "config", "app"),
+    Entry("config", "Show the settings from the environment and from files.", "config"),
     Entry(
         "doctor",
         "Check what live prices need: credentials, permissions, quotas.",

@@ -116,36 +116,11 @@ _running: list[Any] = []
 """The context of the command that runs."""
 
 
-class _Defaults(dict[str, Any]):
-    """Settings as defaults of a command's options, read when the first one is missing."""
-
-    def __init__(self, ctx: Any, command: TyperCommand) -> None:
-        super().__init__()
-        self._context = ctx
-        self._command = command
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """The value that is set for an option."""
-        if name not in SETTABLE:
-            return default
-        meta = self._context.meta
-        if _KEY not in meta:
-            meta[_KEY] = read_settings(os.environ)
-        setting = meta[_KEY].by_name.get(name)
-        if setting is None:
-            return default
-        parameter = next(p for p in self._command.params if p.name == name)
-        return setting.value_for(several=bool(getattr(parameter, "multiple", False)))
-
-
 class ConfiguredCommand(TyperCommand):
     """A command that reads options missing on the command line from the environment and files."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the options; an error about a value names where it was set."""
-        # The shell asks for completions: a broken file must not disturb it
-        if not ctx.resilient_parsing:
-            ctx.default_map = _Defaults(ctx, self)
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
@@ -162,13 +137,28 @@ class ConfiguredCommand(TyperCommand):
 
         def parse_args(args: list[str]) -> Any:
             given, words, order = parse(args=args)
-            if not ctx.resilient_parsing:  # the shell does not ask for completions
+            # The shell asks for completions: a broken file must not disturb it
+            if not ctx.resilient_parsing:
                 self._refuse_empty(given)
                 self._take_budget(ctx, given, words)
+                if "help" not in given:  # which a broken file must not disturb either
+                    ctx.default_map = self._defaults(ctx, given)
             return given, words, order
 
         parser.parse_args = parse_args
         return parser
+
+    def _defaults(self, ctx: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings of what is not on the command line."""
+        settings = ctx.meta[_KEY] = read_settings(os.environ)
+        defaults = {}
+        for parameter in self.params:
+            name = str(parameter.name)
+            is_given = parameter.param_type_name == "option" and name in given
+            if name in settings.by_name and not is_given:
+                several = bool(getattr(parameter, "multiple", False))
+                defaults[name] = settings.by_name[name].value_for(several=several)
+        return defaults
 
     def _refuse_empty(self, given: Mapping[str, Any]) -> None:
         """Raise a RequestError for an empty value that would count as not given."""

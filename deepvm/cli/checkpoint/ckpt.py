@@ -163,7 +163,8 @@ def verify_versions(place: str = PLACE_OR_FILE, job: str = JOB, output: Output =
     """
     where = versions.path_or_url(place)
     if isinstance(where, Path) and not where.is_dir():
-        damaged, good = _verify_file(versions.existing(where))
+        damaged = list(filter(None, [versions.damage(versions.existing(where))]))
+        good = 1 - len(damaged)
     elif isinstance(where, Path):
         damaged, good = _verify_folder(where, job)
     else:
@@ -188,17 +189,8 @@ def verify_versions(place: str = PLACE_OR_FILE, job: str = JOB, output: Output =
         raise CheckpointError(f"{where}: there is no complete version{versions.of_job(job)}")
 
 
-def _verify_file(file: Path) -> tuple[list[str], int]:
-    """What is damaged, and how many versions are good."""
-    try:
-        commit_record.verify(file)
-    except DamagedError as error:
-        return [str(error)], 0
-    return [], 1
-
-
 def _verify_folder(folder: Path, job: str) -> tuple[list[str], int]:
-    """As of a file, with parts that do not belong together."""
+    """What is damaged, and how many versions are good; parts must belong together, too."""
     found = versions.open_folder(folder).found(job)
     damaged = list[str]()
     good = 0
@@ -215,7 +207,7 @@ def _verify_folder(folder: Path, job: str) -> tuple[list[str], int]:
 
 
 def _verify_job(tier: Tier, job: str, place: str = "") -> tuple[list[str], int]:
-    """As of a file; ``place``: before what is damaged, where that does not name it."""
+    """The same of one job; ``place``: before what is damaged, where that does not name it."""
     damaged = list[str]()
     good = 0
     for manifest in tier.versions(job):

@@ -16,7 +16,7 @@ from deepvm.checkpoint.files.file_names import whole_job
 from deepvm.checkpoint.files.retention import kept, kept_of, outdated
 from deepvm.checkpoint.files.stripe import belong_together, read_part_file
 from deepvm.checkpoint.files.version_dir import YOUNG_S, Found, VersionFolder
-from deepvm.checkpoint.format.manifest import UNRECORDED
+from deepvm.checkpoint.format.manifest import UNRECORDED, CommitRecord
 from deepvm.checkpoint.tiers.base import Tier
 from deepvm.checkpoint.tiers.registry import find_tier, forms, open_tier
 from deepvm.cli.output import say
@@ -84,17 +84,17 @@ def versions_of(rows: list[Found]) -> Iterator[tuple[dict[int, list[Found]], lis
 
     ``rows``: sound ones.
     """
-    jobs: dict[tuple[str, int], dict[int, dict[tuple[int, Path], Found]]] = {}
+    jobs: dict[tuple[str, int], dict[int, list[tuple[int, Path, Found]]]] = {}
     for row in rows:
         job, number, of = whole_job(row.job) or (row.job, 1, 1)
-        parts = jobs.setdefault((job, of), {}).setdefault(row.version, {})
-        parts[number, row.path] = row
+        parts = jobs.setdefault((job, of), {}).setdefault(row.version, [])
+        parts.append((number, row.path, row))
     for (_, of), versions in sorted(jobs.items()):
         whole = dict[int, list[Found]]()
         lone = list[Found]()
         for version, parts in versions.items():
-            files = [parts[key] for key in sorted(parts)]
-            if len({number for number, _ in parts}) < of:
+            files = [row for _, _, row in sorted(parts, key=lambda part: part[:2])]
+            if len({number for number, _, _ in parts}) < of:
                 lone += files
             else:
                 whole[version] = files
@@ -114,12 +114,10 @@ def mismatch(rows: Sequence[Found]) -> str:
     return ""
 
 
-def damage(row: Found) -> str:
-    """Why a file is damaged, empty if it is not. Every byte is read."""
-    if row.problem:
-        return f"{row.path}: {row.problem}"
+def damage(path: Path, manifest: CommitRecord | None = None) -> str:
+    """Why a version's file is damaged, empty if it is not. Every byte is read."""
     try:
-        commit_record.verify(row.path, row.manifest)
+        commit_record.verify(path, manifest)
     except DamagedError as error:
         return str(error)
     return ""
@@ -151,9 +149,8 @@ def collect_garbage(
     def wanted(row: Found) -> bool:
         return job in ("", row.job, (whole_job(row.job) or ("",))[0])
 
-    versions = open_folder(folder)
-    named = {f.path.resolve(): f for f in map(open_folder, parts)}
-    others = [f for path, f in named.items() if path != versions.path.resolve()]
+    named = {f.path.resolve(): f for f in map(open_folder, [folder, *parts])}
+    versions, *others = named.values()
     rows = [f for f in versions.found() if wanted(f)]
     away = [f for other in others for f in other.found() if whole_job(f.job) and wanted(f)]
     there = sorted({f.version for f in (*rows, *away) if f.problem != UNRECORDED}, reverse=True)
@@ -216,7 +213,10 @@ def _choose(
             return stay, [row for version in sorted(left.keys() - stay) for row in left[version]]
         version = max(stay - good)
         rows = left[version]
-        problem = mismatch(rows) or ("" if trust else next(filter(None, map(damage, rows)), ""))
+        problem = mismatch(rows)
+        if not problem and not trust:
+            damages = (damage(row.path, row.manifest) for row in rows)
+            problem = next(filter(None, damages), "")
         if problem:
             say(f"{problem}; it stays, and does not count")
             del left[version]
