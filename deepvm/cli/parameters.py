@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable
+from copy import copy
 from enum import Enum
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import typer
 
@@ -90,19 +91,30 @@ def key_of(name: str, about: Option) -> str:
     return about.key or long_name(name, about)
 
 
-def shared(record: Any, name: str) -> Any:
-    """The option of a field, for a command that takes no more of the record."""
-    about = option_of(field_named(record, name))
-    assert about is not None
-    return typer_option(about)
-
-
 def again(record: Any, name: str) -> Any:
     """A field with the option of another record."""
+    return copy(field_named(record, name))
+
+
+def shared(record: Any, name: str) -> Any:
+    """The option of a field, for a command that takes no more of the record."""
     field = field_named(record, name)
-    if field.default_factory is not dataclasses.MISSING:
-        return dataclasses.field(default_factory=field.default_factory, metadata=field.metadata)
-    return dataclasses.field(default=field.default, metadata=field.metadata)
+    about = option_of(field)
+    assert about is not None
+    default = typed(default_of(field), about)
+    if default is dataclasses.MISSING:
+        default = ...
+    return typer.Option(
+        default,
+        *about.names,
+        metavar=about.metavar,
+        help=about.help,
+        min=about.least,
+        max=about.most,
+        autocompletion=_completes(about.complete),
+        rich_help_panel=about.group or None,
+        show_default=about.kind is not bool,
+    )
 
 
 def takes_flags(function: Callable[..., None]) -> Callable[..., None]:
@@ -135,18 +147,13 @@ def parameters_of(record: Any) -> list[inspect.Parameter]:
     """The options of a dataclass; its other fields are set by the command."""
     parameters = []
     for field in dataclasses.fields(record):
-        about = option_of(field)
-        default = default_of(field)
-        if about is not None:
-            annotation = annotated(default, about)
-            parameters.append(_parameter(field.name, typed(default, about), annotation))
+        if about := option_of(field):
+            kind = _kind(about, default_of(field))
+            default = shared(record, field.name)
+            parameters.append(
+                inspect.Parameter(field.name, _KEYWORD, default=default, annotation=kind)
+            )
     return parameters
-
-
-def _parameter(name: str, default: Any, annotation: Any) -> inspect.Parameter:
-    if default is dataclasses.MISSING:
-        default = inspect.Parameter.empty
-    return inspect.Parameter(name, _KEYWORD, default=default, annotation=annotation)
 
 
 def typed(default: Any, about: Option) -> Any:
@@ -162,27 +169,13 @@ def typed(default: Any, about: Option) -> Any:
     return str(default)
 
 
-def annotated(default: Any, about: Option) -> Any:
-    """An option as typer reads it."""
+def _kind(about: Option, default: Any) -> Any:
+    """The type of an option's value, as typer reads it."""
     kind: Any = about.kind
     if about.choices:
         kind = Literal[tuple(about.choices)]
     if isinstance(default, list):
-        kind = list[kind]
-    elif default is None:
-        kind = kind | None
-    return Annotated[kind, typer_option(about)]
-
-
-def typer_option(about: Option) -> Any:
-    """An option as typer declares it."""
-    return typer.Option(
-        *about.names,
-        metavar=about.metavar,
-        help=about.help,
-        min=about.least,
-        max=about.most,
-        autocompletion=_completes(about.complete),
-        rich_help_panel=about.group or None,
-        show_default=about.kind is not bool,
-    )
+        return list[kind]
+    if default is None:
+        return kind | None
+    return kind

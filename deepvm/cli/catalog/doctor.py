@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from deepvm.cli.catalog.refresh import Profile, region_option
+from deepvm.cli.catalog.refresh import PROFILE, region_option
 from deepvm.cli.output import Output, note, print_as, text
 from deepvm.cli.parameters import flag, opt
 from deepvm.core.spelling import joined, one_of
@@ -26,7 +26,7 @@ _STATUS = {True: "ok", None: "warning", False: "failed"}
 
 def doctor(
     region: list[str] | None = region_option([]),
-    profile: Profile = "",
+    profile: str = PROFILE,
     iam: bool = flag("--iam", "Only print the read-only IAM policy that deepvm needs."),
     purpose: str = opt(
         "",

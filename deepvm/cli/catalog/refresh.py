@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from deepvm.cli.output import note, say
 from deepvm.cli.parameters import opt, shared
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 ALL = "all"
 AUTO = "auto"
 
-Profile = Annotated[str, shared(SourceOptions, "profile")]
+PROFILE = shared(SourceOptions, "profile")
 CLOUD_NAMES = opt(
     None,
     "Cloud, or all; repeatable; default: aws.",
@@ -47,7 +47,7 @@ def refresh(
     source: str = opt(
         "", "A public catalog instead of AWS: skypilot or gpuhunt; none: only AWS.", "NAME"
     ),
-    profile: Profile = "",
+    profile: str = PROFILE,
 ) -> None:
     """Fetch prices, types and quotas into the cache now, however fresh it is.
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from datetime import datetime, timezone
 
-from deepvm.cli.catalog.refresh import ALL, CLOUD_NAMES, Profile, clouds_named, region_option
+from deepvm.cli.catalog.refresh import ALL, CLOUD_NAMES, PROFILE, clouds_named, region_option
 from deepvm.cli.output import Output, note, print_named, text
 
 
 def status(
     region: list[str] | None = region_option(None),
     cloud: list[str] | None = CLOUD_NAMES,
-    profile: Profile = "",
+    profile: str = PROFILE,
     output: Output = "table",
 ) -> None:
     """Show the cache of prices and types.

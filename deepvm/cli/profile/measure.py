@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from deepvm.profiling.eflops.measure_eflops import Eflops
 
 VERBOSE = flag("--verbose", "Show the output of the hosts.", "-v")
-Save = Annotated[bool, shared(EflopsOptions, "save")]
-ForceSpread = Annotated[bool, shared(EflopsOptions, "force_spread")]
-ForceLocal = Annotated[bool, shared(ScalingOptions, "force_local")]
+SAVE = shared(EflopsOptions, "save")
+FORCE_SPREAD = shared(EflopsOptions, "force_spread")
+FORCE_LOCAL = shared(ScalingOptions, "force_local")
 
 
 @takes_flags
@@ -101,8 +101,8 @@ def scaling(options: ScalingOptions, verbose: bool = VERBOSE, output: Output = "
 def saturation(
     options: SaturationOptions,
     plot: str = plot_of("t(n) and the saturation point"),
-    save: Save = False,
-    force_local: ForceLocal = False,
+    save: bool = SAVE,
+    force_local: bool = FORCE_LOCAL,
     verbose: bool = VERBOSE,
     output: Output = "table",
 ) -> None:

@@ -10,7 +10,7 @@ import typer
 from deepvm.cli.long_runs import cleaning_up, filling
 from deepvm.cli.output import Output, draw, note, plot_of, print_as, say
 from deepvm.cli.parameters import arg, flag, group, opt, takes_flags
-from deepvm.cli.profile.measure import ForceSpread, Save, eflops, saturation, scaling
+from deepvm.cli.profile.measure import FORCE_SPREAD, SAVE, eflops, saturation, scaling
 from deepvm.errors import RequestError
 from deepvm.services.profile.options import CampaignOptions, StepsOptions
 
@@ -123,8 +123,8 @@ def _fit_step_time(
 def everything(
     options: CampaignOptions,
     out: str = opt("", "Keeps each result; the same command resumes an interrupted one.", "DIR"),
-    save: Save = False,
-    force_spread: ForceSpread = False,
+    save: bool = SAVE,
+    force_spread: bool = FORCE_SPREAD,
     dry_run: bool = flag("--dry-run", "Check the options and show what would be measured."),
     output: Output = "table",
 ) -> None:

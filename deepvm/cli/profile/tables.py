@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from deepvm.cli.output import Output, note, print_as, say
 from deepvm.cli.parameters import arg, flag, group, opt
-from deepvm.cli.profile.measure import ForceSpread
+from deepvm.cli.profile.measure import FORCE_SPREAD
 from deepvm.core.spelling import did_you_mean
 from deepvm.core.units import counted
 from deepvm.documents.build import document_of
@@ -130,7 +130,7 @@ def import_tables(
     workload: str = opt("", "For a CSV: what was trained, such as resnet50.", "NAME"),
     measured_at: str = opt("", "When, such as 2026-01-31; default: the file's own time.", "TIME"),
     force_local: bool = flag("--force-local", "Import even if VMs were processes on one machine."),
-    force_spread: ForceSpread = False,
+    force_spread: bool = FORCE_SPREAD,
 ) -> None:
     """Add measurements to yours; the newer duplicate wins.
 
