@@ -58,6 +58,10 @@ class Check:
     detail: str
     advice: str = ""
 
+    @property
+    def status(self) -> str:
+        return {True: "ok", None: "warning", False: "failed"}[self.ok]
+
 
 @dataclass(frozen=True)
 class CloudRules:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from deepvm.cli.catalog.refresh import PROFILE, region_option
-from deepvm.cli.output import Output, note, print_as, text
+from deepvm.cli.output import Output, note, print_named, text
 from deepvm.cli.parameters import flag, opt
 from deepvm.core.spelling import joined, one_of
 from deepvm.errors import RequestError
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from deepvm.catalog.signals.cloud import Check
 
 PATIENCE_S = 30  # for each request: all are small, and the user waits for the table
-_STATUS = {True: "ok", None: "warning", False: "failed"}
 
 
 def doctor(
@@ -63,17 +62,8 @@ def doctor(
                 check = replace(check, name=f"{asked.name}: {check.name}")
             checks.append(check)
     failed = any(c.ok is False for c in checks)
-    rows = [
-        {"name": c.name, "status": _STATUS[c.ok], "detail": c.detail, "advice": c.advice}
-        for c in checks
-    ]
-    document = {
-        "schema_version": "deepvm.doctor/1",
-        "ok": not failed,
-        "regions": [r.name for r in regions],
-        "checks": rows,
-    }
-    print_as(output, text("doctor", checks=rows), lambda: document)
+    values = {"ok": not failed, "regions": [r.name for r in regions], "checks": checks}
+    print_named(output, text("doctor", checks=checks), "doctor", values)
     if failed:
         raise typer.Exit(5)
 

@@ -19,7 +19,7 @@ from deepvm.checkpoint.tiers.striped import RecoveryTier, jobs_in
 from deepvm.cli.checkpoint import versions
 from deepvm.cli.checkpoint.versions import JOB, PLACE, PLACE_OR_FILE
 from deepvm.cli.long_runs import cleaning_up
-from deepvm.cli.output import Output, draw, plot_of, print_as, say, text
+from deepvm.cli.output import Output, draw, plot_of, print_as, print_named, say, text
 from deepvm.cli.parameters import arg, group, opt
 from deepvm.core.units import parse_bytes
 from deepvm.errors import CheckpointError, DamagedError, DataError, RequestError
@@ -176,13 +176,8 @@ def verify_versions(place: str = PLACE_OR_FILE, job: str = JOB, output: Output =
         if good and not damaged:
             sys.stdout.write(f"{where}: {good} good\n")
 
-    document = {
-        "schema_version": "deepvm.ckpt-verify/1",
-        "place": str(where),
-        "good": good,
-        "damaged": damaged,
-    }
-    print_as(output, table, lambda: document)
+    values = {"place": str(where), "good": good, "damaged": damaged}
+    print_named(output, table, "ckpt-verify", values)
     if damaged:
         raise DamagedError("\n".join(damaged))
     if not good:
