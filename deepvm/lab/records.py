@@ -233,7 +233,7 @@ class Records:
 
     def noted(self, *events: str) -> list[dict[str, Any]]:
         """All events of these kinds, rank by rank. Raises DataError."""
-        rows = (row for rank in self.all_events for row in self.events(rank))
+        rows = (row for rows in self.all_events.values() for row in rows)
         return [row for row in rows if row["event"] in events]
 
     @cached_property

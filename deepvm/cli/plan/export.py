@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Literal
 
 from deepvm.cli.output import note, say
 from deepvm.cli.parameters import arg, flag, opt, takes_flags
+from deepvm.core.options import whole
 from deepvm.errors import RequestError
 from deepvm.exporters.options import ExportOptions
 from deepvm.exporters.registry import REGISTRY, summary
 
+MAX_RANK = 10**9 - 1
 if TYPE_CHECKING:
     Tool = str
     from deepvm.core.cluster.plan import Plan
@@ -39,9 +41,7 @@ def export(
     from deepvm.io.own_package import own_package
 
     options = replace(flags, own=own_package())
-    if not rank.isascii() or not rank.isdigit() or len(rank) > 9 or int(rank) < 1:
-        raise RequestError("rank", rank, "a whole number >= 1")
-    plan = _read(file, int(rank))
+    plan = _read(file, whole(MAX_RANK)(rank, "rank"))
     plan, notes = choose_zones(plan, zone, limited=flags.max_price is not None)
     for text in notes:
         note(text)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from deepvm.cli.output import Output, note, print_named, say
 from deepvm.cli.parameters import again, takes_flags
-from deepvm.cli.plan.options import say_notes
+from deepvm.cli.plan.options import load
 from deepvm.core.options import option
 from deepvm.core.spelling import one_of
 from deepvm.core.units import parse_seconds, to_decimal
 from deepvm.errors import CloudError, DataError, MissingDataError, MissingExtraError, RequestError
-from deepvm.services.plan_options import CatalogOptions, catalog_option
+from deepvm.services.plan_options import CatalogOptions, SourceOptions, catalog_option
 
 if TYPE_CHECKING:
     from deepvm.catalog.market.build_catalog import MarketRequest
@@ -74,7 +74,7 @@ def survive(flags: SurviveFlags, output: Output = "table") -> None:
     request = MarketRequest(
         prices=flags.prices, offline=flags.offline, profile=flags.profile, days=flags.days
     )
-    loaded, kind = _type(_named(catalog, flags.region), flags.instance_type, request)
+    loaded, kind = _type(_named(catalog, flags.region), flags)
     place = _place(loaded, kind, flags.zone)
     days = int(request.days)
     folder = flags.price_history
@@ -127,14 +127,11 @@ def _named(catalog: str, region: str) -> str:
     return f"{catalog}-{region}"
 
 
-def _type(catalog: str, name: str, request: MarketRequest) -> tuple[Catalog, InstanceType]:
+def _type(catalog: str, flags: SurviveFlags) -> tuple[Catalog, InstanceType]:
     """The catalog and the type; notes say where prices come from."""
-    from deepvm.catalog.store import load_catalog
-
-    loaded = load_catalog(
-        catalog, prices=request.prices, offline=request.offline, profile=request.profile
-    )
-    say_notes([loaded])
+    name = flags.instance_type
+    source = SourceOptions(prices=flags.prices, offline=flags.offline, profile=flags.profile)
+    loaded = load(catalog, source)
     kind = loaded.by_name.get(name)
     if kind is None:
         why = ""

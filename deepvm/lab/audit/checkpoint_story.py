@@ -88,9 +88,8 @@ def _recorded(run: Records, attempt: Attempt, *, whole: bool = False) -> set[int
 def due(run: Records) -> Iterator[str]:
     """Checkpoints are of steps done and due, or the last; on request, at other steps, too."""
     attempts = {one["attempt"]: one for one in run.attempts}
-    strategy = run.config["strategy"]
     every = run.config["checkpoint_every"]
-    on_request = run.is_job and strategy is not None and obeys_orchestrator(strategy)
+    on_request = run.is_job and obeys_orchestrator(run.config["strategy"])
     for row in run.checkpoints:
         step = row["step"]
         attempt = attempts.get(row["attempt"])

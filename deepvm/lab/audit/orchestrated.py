@@ -7,13 +7,17 @@ own Checkpointer.
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
-from deepvm.lab.audit.job_leftovers import STATE, left_by
+from deepvm.io.processes import environment_of, processes
 from deepvm.lab.records import EVENTS, Records, read_lines
 from deepvm.lab.strategies.strategy_registry import obeys_orchestrator
 
+STATE = "job-state"
+"""The subfolder of a run with all that a job has (history, folder, machines), removed last."""
 _INSURANCE = "insurance"
 
 
@@ -24,7 +28,7 @@ def promises(run: Records) -> Iterator[str]:
     formed = max((int(row["generation"]) for row in events), default=0)
     if formed != len(attempts):
         yield f"{len(attempts)} attempts are recorded of {formed} generations"
-    if run.config["strategy"] is None or not obeys_orchestrator(run.config["strategy"]):
+    if not obeys_orchestrator(run.config["strategy"]):
         return
     yield from _newest(run)
     for attempt, later in itertools.pairwise(attempts):
@@ -60,6 +64,14 @@ def _newest(run: Records) -> Iterator[str]:
 def safe_steps(attempt: Mapping[str, Any]) -> set[int]:
     """Checkpoints the orchestrator called safe: a notice may kill a rank before it records one."""
     return {row[0] for row in attempt.get("safe", ())}
+
+
+def left_by(run: Path) -> list[int]:
+    """The processes whose environment names the state folder of a run's job."""
+    name = b"XDG_DATA_HOME=" + os.fsencode(run.resolve() / STATE) + b"/"
+    return [
+        pid for pid in processes() if any(word.startswith(name) for word in environment_of(pid))
+    ]
 
 
 def left_of_job(run: Records) -> Iterator[str]:

@@ -14,7 +14,7 @@ import time
 from deepvm.errors import DataError
 from deepvm.io.process_tree import send_signal
 from deepvm.jobs.decisions.states import Job
-from deepvm.lab.audit.job_leftovers import left_by
+from deepvm.lab.audit.orchestrated import left_by
 from deepvm.lab.faults.fault_registry import find_fault
 from deepvm.lab.orchestrated.control import RESTART
 from deepvm.lab.orchestrated.job import JobPlace, job_document, write_job

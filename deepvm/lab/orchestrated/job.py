@@ -14,7 +14,7 @@ from deepvm.jobs.clouds.local import LocalCloud
 from deepvm.jobs.decisions.world import JobState
 from deepvm.jobs.history.history import EventRow, History
 from deepvm.jobs.history.log_files import FOLDER as LOGS
-from deepvm.lab.audit.job_leftovers import STATE
+from deepvm.lab.audit.orchestrated import STATE
 from deepvm.lab.running.plan import Plan
 
 NAME = "lab"

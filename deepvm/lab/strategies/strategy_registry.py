@@ -21,9 +21,9 @@ SHORT = {"blk": "blocking", "ovl": "overlapped"}
 """ECRL's names."""
 
 
-def obeys_orchestrator(name: str) -> bool:
-    """Whether the agent of ``deepvm run`` can ask a strategy for a version."""
-    return find_strategy(name).obeys_orchestrator
+def obeys_orchestrator(name: str | None) -> bool:
+    """Whether the agent of ``deepvm run`` can ask a strategy, if there is one, for a version."""
+    return name is not None and find_strategy(name).obeys_orchestrator
 
 
 def find_strategy(name: str) -> type[Strategy]:

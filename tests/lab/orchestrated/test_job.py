@@ -13,7 +13,7 @@ import pytest
 from support.lab_jobs import SAMPLES, matrix_of
 
 from deepvm.jobs.jobfile import read_job_file
-from deepvm.lab.audit.job_leftovers import STATE, left_by
+from deepvm.lab.audit.orchestrated import STATE, left_by
 from deepvm.lab.faults.fault import FaultTarget
 from deepvm.lab.faults.fault_registry import find_fault
 from deepvm.lab.matrix import runs_of

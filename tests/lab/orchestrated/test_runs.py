@@ -16,7 +16,7 @@ import yaml
 from support.lab_jobs import JobRun, matrix_of, run_job
 from support.processes import until
 
-from deepvm.lab.audit.job_leftovers import STATE, left_by
+from deepvm.lab.audit.orchestrated import STATE, left_by
 
 pytestmark = pytest.mark.slow  # whole jobs
 
