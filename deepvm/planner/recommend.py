@@ -297,13 +297,6 @@ _DISAGREES = (
 )
 
 
-def first_if_lives_change(answer: Recommendations, factor: float) -> Recommendation | None:
-    """The first plan if spot VMs live ``factor`` times as long as their bands say, or None."""
-    assert answer.request.work is not None
-    work = replace(answer.request.work, band_factor=factor)
-    return next(ranking(answer.catalog, replace(answer.request, work=work), 1), None)
-
-
 def _alternatives(
     enumeration: Enumeration, candidates: Candidates, best: Choice | None
 ) -> Iterator[Alternative]:

@@ -19,7 +19,6 @@ from deepvm.planner.infeasible import Infeasible
 from deepvm.planner.recommend import (
     Recommendations,
     TracedLifetimes,
-    first_if_lives_change,
     ranking,
 )
 from deepvm.planner.search.enumeration import SolveStatus
@@ -119,8 +118,10 @@ def with_traced_lifetimes(answer: Recommendations) -> Recommendations:
         return answer
     lasts, life = by_public_traces(gpu, count, outlook.total_s)
     factor = life.value / work.life_s(gpu)
-    found = TracedLifetimes(lasts, life.value, factor, first_if_lives_change(answer, factor))
-    return replace(answer, traced_lifetimes=found)
+    request = replace(answer.request, work=replace(work, band_factor=factor))
+    first_then = next(ranking(answer.catalog, request, 1), None)
+    traced = TracedLifetimes(lasts, life.value, factor, first_then)
+    return replace(answer, traced_lifetimes=traced)
 
 
 def _nothing_left(answer: Recommendations, limit: BindingConstraint) -> Recommendations:
