@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 
 from typer.core import TyperCommand
 
+from deepvm.catalog.price_sources import ADDRESS_VARIABLES
+from deepvm.cli.output import note
 from deepvm.cli.parameters import key_of
 from deepvm.core.options import GROUPS, Option, default_of, option_of
 from deepvm.documents.tree import shown
@@ -28,6 +30,18 @@ from deepvm.services.plan_options import RankFlags
 FOLDER_FILE = "deepvm.toml"
 CONFIG_VARIABLE = "DEEPVM_CONFIG"
 NO_FILE = "none"  # DEEPVM_CONFIG for no file of the user's own
+OTHER_VARIABLES = frozenset(
+    """
+    DEEPVM_ADVISOR_URL DEEPVM_AGENT DEEPVM_ALLOW_WEAK_TOKEN DEEPVM_AUDIT_DIR DEEPVM_AUDIT_KILL
+    DEEPVM_AUDIT_LOG DEEPVM_AWS_AMI DEEPVM_AWS_ANCHOR_AMI DEEPVM_AWS_BUCKET DEEPVM_AWS_HEAD_PROFILE
+    DEEPVM_AWS_HEAD_TYPE DEEPVM_AWS_INSTALL DEEPVM_AWS_INSTANCE_PROFILE DEEPVM_AWS_PYTHON
+    DEEPVM_AWS_SECURITY_GROUP DEEPVM_AWS_SUBNETS DEEPVM_CACHE_DIR DEEPVM_CHECKPOINT_KILL_AT
+    DEEPVM_CONFIG DEEPVM_CONTROLLER_HOST DEEPVM_CONTROLLER_PORT DEEPVM_DATA DEEPVM_DATA_DIR
+    DEEPVM_EPOCH DEEPVM_HISTORY DEEPVM_INDEPENDENT DEEPVM_JOB DEEPVM_KEEP DEEPVM_KILL_POINTS
+    DEEPVM_MTBF DEEPVM_SAVE_EVERY DEEPVM_TIERS DEEPVM_TLS_CA DEEPVM_TOKEN DEEPVM_TOKEN_FILE
+    """.split()  # noqa: SIM905  thirty-five lines otherwise
+) | frozenset(ADDRESS_VARIABLES)
+"""Variables that set no option."""
 
 _AMOUNT = re.compile(r"\$?\s*\.?[0-9].*")  # also with a unit, so that the error is about the unit
 _SWITCH = {"true": True, "yes": True, "on": True, "1": True}
@@ -266,7 +280,7 @@ def variable_of(name: str) -> str:
 def read_settings(environ: Mapping[str, str]) -> Settings:
     """Read the environment, ``deepvm.toml`` in the current folder, and the user's own file.
 
-    Raises DataError about a file, RequestError about a variable.
+    Note misspelled variables. Raises DataError about a file, RequestError about a variable.
     """
     found = {s.name: s for s in _of_environment(environ)}
     files = {}
@@ -274,6 +288,11 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         values = _read(path)
         files[str(path)] = values is not None
         found = {s.name: s for s in _of_file(path, values or {})} | found
+    known = {*map(variable_of, NAMES), *OTHER_VARIABLES}
+    for variable in sorted(v for v in environ if v.startswith("DEEPVM_") and v not in known):
+        # Other programs may use this prefix: only near misses are reported.
+        for meant in difflib.get_close_matches(variable, known, 1, 0.92):
+            note(f"the environment variable {variable} has no effect; did you mean {meant}?")
     return Settings(found, files)
 
 

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from support.command import Run
 from support.effort import examples
 
+from deepvm.cli import settings as configuration
 from deepvm.cli.parameters import key_of as key_of_option
 from deepvm.cli.parameters import long_name, takes_flags, typed
 from deepvm.cli.settings import NAMES, SETTABLE, ConfiguredCommand, read_settings, variable_of
@@ -477,6 +478,31 @@ def test_completion_works_beside_a_broken_file() -> None:
 
 
 # --- variables ---
+
+
+def test_variables_that_nearly_are_settings_are_mentioned(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DEEPVM_CHECKPOINTSIZE", SECRET)
+    monkeypatch.setenv("DEEPVM_XYZZY", SECRET)
+    monkeypatch.setenv("DEEPVM_CACHE_DIR", "x")
+    for words in (["recommend", "--pw", "3"], ["config", "show"]):
+        code, out, err = run(*words)
+        assert code == 0
+        assert "DEEPVM_CHECKPOINTSIZE has no effect; did you mean DEEPVM_CHECKPOINT_SIZE?" in err
+        assert "XYZZY" not in out + err and "CACHE" not in out + err and SECRET not in out + err
+
+
+def test_every_variable_of_the_package_is_known() -> None:
+    package = Path(configuration.__file__).parents[1]
+    named = {
+        v
+        for p in package.rglob("*.py")
+        for v in re.findall(r"\"(DEEPVM_[A-Z_]+[A-Z])\"", p.read_text())
+    }
+    assert len(named) >= 3
+    assert named <= configuration.OTHER_VARIABLES | {variable_of(n) for n in NAMES}
+    assert not configuration.OTHER_VARIABLES & {variable_of(n) for n in NAMES}
 
 
 def test_another_file_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from deepvm.cli.parameters import arg, opt
 
 
 def audit(
+    context: typer.Context,
     script: Path = arg("SCRIPT", "A training script; options of this command stand before it."),
     arguments: list[str] | None = arg(
         "[ARGS...]", "Arguments for the script; {out} becomes the run's folder.", None
@@ -47,6 +48,7 @@ def audit(
 
     Example: deepvm audit --kills 5 train.py --save-dir {out}
     """
+    import itertools
     import shlex
 
     from deepvm.cli.long_runs import cleaning_up
@@ -59,6 +61,18 @@ def audit(
     from deepvm.reports.text import print_text
 
     words = list(arguments or ())
+    options = {name for parameter in context.command.get_params(context) for name in parameter.opts}
+    misplaced = []
+    # Behind ``--``, and where ``{out}`` is filled in, options are meant for the script.
+    for word, following in itertools.pairwise([*itertools.takewhile("--".__ne__, words), ""]):
+        name, _, value = word.partition("=")
+        if name in options and "{out}" not in (value or following):
+            misplaced.append(name)
+    if misplaced:
+        note(
+            f"passed to {script.name}: {', '.join(misplaced)}; options of deepvm audit come before"
+            " SCRIPT (with '--' after SCRIPT, this note is left out)"
+        )
     try:
         resuming = shlex.split(resume_args)
     except ValueError as error:

@@ -55,7 +55,7 @@ class Stop(Fault):
 
 
 class LostNode(Fault):
-    """The memory node is lost, and an empty one takes its place; training continues meanwhile."""
+    """The memory node is lost, and an empty one takes its place; training goes on meanwhile."""
 
     ends = False
     options = frozenset({"seconds"})

@@ -1,4 +1,4 @@
-"""Training continues while a thread writes copies (ECRL 4.4): barrier, capture, barrier, put."""
+"""A thread writes copies while training goes on (ECRL 4.4): barrier, capture, barrier, enqueue."""
 
 from __future__ import annotations
 

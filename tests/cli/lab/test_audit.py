@@ -80,14 +80,19 @@ def test_wrong_usage_is_2(run: Run) -> None:
 
 @pytest.mark.system
 @pytest.mark.parametrize(
-    "words",
+    ("words", "named"),
     [
-        ["{out}", "--kills", "1", "--seed=3", "-h"],
-        ["--", "{out}", "--kills", "1"],
+        (["{out}", "--kills", "1", "--seed=3", "-h"], "--kills, --seed, -h"),
+        (["--", "{out}", "--kills", "1"], ""),
+        (["--out={out}/x", "--seed", "{out}/seed", "--mine", "--", "--kills"], ""),
     ],
 )
-def test_options_after_the_script_are_its_own(run: Run, tmp_path: Path, words: list[str]) -> None:
+def test_options_after_the_script_are_its_own(
+    run: Run, tmp_path: Path, words: list[str], named: str
+) -> None:
+    """That is said, unless ``--`` or ``{out}`` shows that they are meant so."""
     script = tmp_path / "train.py"
     script.write_text("import sys\nsys.exit(f'it got {len(sys.argv) - 1}: {sys.argv[-1]}')")
     code, _, err = run("audit", script, *words)
     assert code == 4 and f"it got {len(words) - (words[0] == '--')}: {words[-1]}" in err
+    assert f"Note: passed to train.py: {named};" in err if named else "passed to" not in err
