@@ -5,10 +5,11 @@
     DeepVMError                    exit code 1
     ├── RequestError (ValueError)  2  an invalid value: names it, and what is expected
     │   └── MissingExtraError      2  an optional library is missing: names the extra
-    ├── JobFormatError             2  a job file is invalid: names keys, lines and what is allowed
+    ├── FileFormatError            1  a file is invalid: lists every problem with its line
+    │   └── JobFormatError         2  a job file: names keys, lines and what is allowed
     ├── DataError                  4  data is missing or unreadable
     │   ├── CatalogNotFoundError   4  no embedded catalog and no file has this name
-    │   ├── CatalogFormatError     4  an invalid catalog: lists every problem with its line
+    │   ├── CatalogFormatError     4  an invalid catalog, also a FileFormatError
     │   └── MissingDataError       4  a valid catalog lacks what the request needs
     ├── CloudError                 5  the cloud or the network failed: names the call and what to do
     ├── CheckpointError            1  a checkpoint could not be saved, sent or read
