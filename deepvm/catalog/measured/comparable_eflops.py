@@ -33,27 +33,6 @@ FAR_APART = 1.25
 """Links whose ratios differ by more than this factor make published figures estimates."""
 
 
-@dataclass(frozen=True)
-class _Scale:
-    """The conversion of measured figures to the catalog's scale.
-
-    Attributes:
-        factor: catalog's unit in one FLOP/s. links: the types that say so. spread: largest ratio
-            over smallest.
-        estimated: whether the links are estimates; then the catalog's figures are converted to
-            FLOP/s instead.
-    """
-
-    factor: float
-    links: tuple[str, ...]
-    spread: float
-    estimated: bool
-
-    def bring(self, flops: float) -> float:
-        """A measured figure on the scale that counts, to six digits."""
-        return _rounded(flops if self.estimated else flops * self.factor)
-
-
 def apply_speeds(
     applied: MeasuredCatalog, entries: Sequence[Entry], chosen: str, all_types: Catalog
 ) -> None:
@@ -64,6 +43,7 @@ def apply_speeds(
     here = {e.instance_type: e for e in entries if e.workload == chosen}
     if not here:
         return
+    applied.skip(entries, chosen)
     others = sorted({e.instance_type for e in entries} - set(here))
     if others:
         why = (
@@ -72,23 +52,17 @@ def apply_speeds(
         )
         applied.note(why, *(e for e in entries if e.instance_type in others))
     catalog = applied.catalog
-    scale = _scale(all_types, here)
-    found = tuple(
-        i if i.gpu is None else _with_speed(i, i.gpu, all_types, here, scale) for i in catalog
-    )
-    if scale.estimated:
-        unit = f"FLOP/s of {chosen}"
-    else:
-        unit = catalog.eflops_unit
+    scale = _Scale.of(all_types, here)
+    instances = tuple(i if i.gpu is None else scale.with_speed(i, i.gpu) for i in catalog)
     applied.used += [e for e in here.values() if e.instance_type in catalog.by_name]
-    rest = [
-        n
-        for i, n in zip(catalog, found, strict=True)
-        if i.gpu and i.eflops is not None and not speed_is_ours(n)
-    ]
+    rest = sum(
+        old.gpu is not None and old.eflops is not None and not speed_is_ours(new)
+        for old, new in zip(catalog, instances, strict=True)
+    )
     if rest:
-        applied.doubts.append(_doubt(catalog, len(rest), sorted(here), scale, chosen))
-    applied.catalog = replace(catalog, instances=found, eflops_unit=unit)
+        applied.doubts.append(scale.doubt(catalog, rest, chosen))
+    unit = f"FLOP/s of {chosen}" if scale.estimated else catalog.eflops_unit
+    applied.catalog = replace(catalog, instances=instances, eflops_unit=unit)
 
 
 def choose_workload(entries: Iterable[Entry]) -> str:
@@ -101,114 +75,125 @@ def choose_workload(entries: Iterable[Entry]) -> str:
     return max(types, key=lambda w: (len(types[w]), last[w], w), default="")
 
 
-def _scale(catalog: Catalog, here: Mapping[str, Entry]) -> _Scale:
-    ratios = {
-        n: eflops / e.eflops for n, e in here.items() if (eflops := catalog[n].eflops) is not None
-    }
-    published = {n: ratio for n, ratio in ratios.items() if not catalog[n].eflops_basis}
-    links = published or ratios
-    if not links:
-        return _Scale(1.0, (), 1.0, True)
-    spread = max(links.values()) / min(links.values())
-    return _Scale(geometric_mean(links.values()), tuple(sorted(links)), spread, not published)
+@dataclass(frozen=True)
+class _Scale:
+    """The conversion of figures measured ``here``, by type, to the scale of all types.
 
+    Attributes:
+        ratios: catalog's unit in one FLOP/s, by the types that link both scales.
+        estimated: whether the links are estimates; then the catalog's figures are converted to
+            FLOP/s instead.
+    """
 
-def _with_speed(
-    instance: InstanceType, gpu: Gpu, catalog: Catalog, here: Mapping[str, Entry], scale: _Scale
-) -> InstanceType:
-    if instance.name in here:
-        entry = here[instance.name]
-        source = (
-            f"measured here, {entry.measured_at.date()} ({entry.workload}): {entry.eflops:.4g}"
-            " FLOP/s"
-        )
-        if not scale.estimated:
-            source += f", on the catalog's scale by {listed(scale.links)}"
-        return replace(
-            instance, eflops=scale.bring(entry.eflops), eflops_basis="", eflops_source=source
-        )
-    measured = [(catalog[n], g) for n in sorted(here) if (g := catalog[n].gpu)]
-    same = [(i, g) for i, g in measured if (g.name, g.memory_gib) == (gpu.name, gpu.memory_gib)]
-    if same:
-        return _following(instance, gpu, same, here, scale)
-    if instance.eflops is None:
-        return instance
-    if not scale.estimated:
-        if scale.spread <= FAR_APART or instance.eflops_basis:
+    all_types: Catalog
+    here: Mapping[str, Entry]
+    ratios: Mapping[str, float]
+    estimated: bool
+
+    @classmethod
+    def of(cls, all_types: Catalog, here: Mapping[str, Entry]) -> _Scale:
+        linked = [i for i in map(all_types.__getitem__, here) if i.eflops is not None]
+        published = [i for i in linked if not i.eflops_basis]
+        ratios = {i.name: (i.eflops or 0) / here[i.name].eflops for i in published or linked}
+        return cls(all_types, here, ratios, not published)
+
+    @property
+    def links(self) -> str:
+        return listed(sorted(self.ratios))
+
+    @property
+    def spread(self) -> float:
+        """Largest ratio over the smallest."""
+        return max(self.ratios.values()) / min(self.ratios.values())
+
+    def bring(self, flops: float) -> float:
+        """A measured figure on the scale that counts."""
+        if self.estimated:
+            return _rounded(flops)
+        return _rounded(flops * geometric_mean(self.ratios.values()))
+
+    def with_speed(self, instance: InstanceType, gpu: Gpu) -> InstanceType:
+        if instance.name in self.here:
+            entry = self.here[instance.name]
+            source = f"measured here, {entry.day} ({entry.workload}): {entry.eflops:.4g} FLOP/s"
+            if not self.estimated:
+                source += f", on the catalog's scale by {self.links}"
+            return replace(
+                instance, eflops=self.bring(entry.eflops), eflops_basis="", eflops_source=source
+            )
+        measured = [self.all_types[name] for name in sorted(self.here)]
+        same = [
+            (i, i.gpu)
+            for i in measured
+            if i.gpu and (i.gpu.name, i.gpu.memory_gib) == (gpu.name, gpu.memory_gib)
+        ]
+        if same:
+            return self._following(instance, gpu, same)
+        if instance.eflops is None:
             return instance
-        differ = f"{listed(scale.links)} differ by up to {scale.spread - 1:.0%} here"
+        if not self.estimated:
+            if self.spread <= FAR_APART or instance.eflops_basis:
+                return instance
+            differ = f"{self.links} differ by up to {self.spread - 1:.0%} here"
+            basis = f"published for another workload, against which {differ}"
+            return replace(instance, eflops_basis=basis)
+        basis = instance.eflops_basis or f"{instance.eflops:g}, published for another workload"
+        if not self.ratios:
+            source = f"its eFLOPS ({basis}) compare with nothing that was measured here"
+            return replace(instance, eflops=None, eflops_basis="", eflops_source=source)
+        basis += f"; brought to what was measured here by the estimates of {self.links}"
+        eflops = _rounded(instance.eflops / geometric_mean(self.ratios.values()))
+        return replace(instance, eflops=eflops, eflops_basis=basis)
+
+    def _following(
+        self, instance: InstanceType, gpu: Gpu, same: Sequence[tuple[InstanceType, Gpu]]
+    ) -> InstanceType:
+        """A type with the GPU of measured types: their figures in the catalog's own proportion."""
+        published = instance.eflops is not None and not instance.eflops_basis
+        shares = []
+        for other, its in same:
+            share = gpu.count / its.count
+            if published and instance.eflops and other.eflops and not other.eflops_basis:
+                share = instance.eflops / other.eflops
+            shares.append(share * self.here[other.name].eflops)
+        names = listed([i.name for i, _ in same])
+        day = max(self.here[i.name].day for i, _ in same)
+        basis = f"{gpu.count} x one {gpu.name}'s, after {names}, measured here, {day}"
+        if published or any(its.count == gpu.count for _, its in same):
+            basis = ""
         return replace(
-            instance, eflops_basis=f"published for another workload, against which {differ}"
+            instance,
+            eflops=self.bring(geometric_mean(shares)),
+            eflops_basis=basis,
+            eflops_source=f"after {names} with the same GPU, measured here, {day}",
         )
-    published = instance.eflops_basis or f"{instance.eflops:g}, published for another workload"
-    if not scale.links:
-        source = f"its eFLOPS ({published}) compare with nothing that was measured here"
-        return replace(instance, eflops=None, eflops_basis="", eflops_source=source)
-    basis = (
-        f"{published}; brought to what was measured here by the estimates of {listed(scale.links)}"
-    )
-    return replace(instance, eflops=_rounded(instance.eflops / scale.factor), eflops_basis=basis)
 
-
-def _following(
-    instance: InstanceType,
-    gpu: Gpu,
-    same: Sequence[tuple[InstanceType, Gpu]],
-    here: Mapping[str, Entry],
-    scale: _Scale,
-) -> InstanceType:
-    """A type with the GPU of measured types: their figures in the catalog's own proportion."""
-    shares = []
-    for other, its in same:
-        share = gpu.count / its.count
-        if instance.eflops and other.eflops and not (instance.eflops_basis or other.eflops_basis):
-            share = instance.eflops / other.eflops
-        shares.append(share * here[other.name].eflops)
-    names = listed([i.name for i, _ in same])
-    day = max(here[i.name].measured_at for i, _ in same).date()
-    alike = any(its.count == gpu.count for _, its in same)
-    published = instance.eflops is not None and not instance.eflops_basis
-    basis = f"{gpu.count} x one {gpu.name}'s, after {names}, measured here, {day}"
-    return replace(
-        instance,
-        eflops=scale.bring(geometric_mean(shares)),
-        eflops_basis="" if alike or published else basis,
-        eflops_source=f"after {names} with the same GPU, measured here, {day}",
-    )
-
-
-def _doubt(catalog: Catalog, rest: int, measured: Sequence[str], scale: _Scale, chosen: str) -> str:
-    """What to think of types that keep the catalog's figures."""
-    others = f"{counted(rest, 'other type')} with figures of the catalog"
-    links = listed(scale.links)
-    if scale.estimated:
-        reason = (
-            f"{listed(measured)}: eFLOPS measured here with {chosen} compare with none of the"
-            " catalog's, which are of another workload"
-        )
-    elif scale.spread > FAR_APART:
-        reason = (
-            f"{links} link what was measured here with {chosen} to the catalog's eFLOPS, and differ"
-            f" by {scale.spread - 1:.0%}"
-        )
-    else:
-        if len(scale.links) == 1:
-            how = "alone links"
+    def doubt(self, catalog: Catalog, rest: int, chosen: str) -> str:
+        """What to think of the ``rest`` of types, which keep the catalog's figures."""
+        others = f"{counted(rest, 'other type')} with figures of the catalog"
+        link = f"what was measured here with {chosen} to the catalog's eFLOPS"
+        if not self.estimated and self.spread <= FAR_APART:
+            how = f"link (within {self.spread - 1:.0%})" if len(self.ratios) > 1 else "alone links"
+            return (
+                f"{self.links} {how} {link}: {others} compare only as far as both workloads run"
+                " GPUs alike; measure them too to be sure"
+            )
+        if self.estimated:
+            reason = (
+                f"{listed(sorted(self.here))}: eFLOPS measured here with {chosen} compare with none"
+                " of the catalog's, which are of another workload"
+            )
         else:
-            how = f"link (within {scale.spread - 1:.0%})"
-        return (
-            f"{links} {how} what was measured here with {chosen} to the catalog's eFLOPS: {others}"
-            " compare only as far as both workloads run GPUs alike; measure them too to be sure"
-        )
-    published = (i for i in catalog if i.eflops is not None and not i.eflops_basis)
-    measure = " or ".join(smallest_of_each_gpu(published)[:3]) or "them"
-    return f"{reason}, so {others} count only with --estimates; measure {measure} too"
+            reason = f"{self.links} link {link}, and differ by {self.spread - 1:.0%}"
+        published = (i for i in catalog if i.eflops is not None and not i.eflops_basis)
+        measure = " or ".join(smallest_of_each_gpu(published)[:3]) or "them"
+        return f"{reason}, so {others} count only with --estimates; measure {measure} too"
 
 
 def smallest_of_each_gpu(instances: Iterable[InstanceType]) -> list[str]:
     """The smallest type of each GPU, sorted by name: the cheapest ones to rent and measure."""
-    found = sorted(instances, key=lambda i: (i.vcpus, i.name), reverse=True)
-    return sorted({i.gpu.name: i.name for i in found if i.gpu}.values())
+    largest_first = sorted(instances, key=lambda i: (i.vcpus, i.name), reverse=True)
+    return sorted({i.gpu.name: i.name for i in largest_first if i.gpu}.values())
 
 
 def speed_is_ours(instance: InstanceType) -> bool:
@@ -217,4 +202,5 @@ def speed_is_ours(instance: InstanceType) -> bool:
 
 
 def _rounded(value: float) -> float:
+    """To six digits."""
     return float(f"{value:.6g}")

@@ -46,6 +46,7 @@ def apply_curves(
     workload that counts by rule 1, empty without curves, and its curves by type.
     """
     wanted = _workload(usable, eflops_workload)
+    applied.skip(usable, wanted)
     by_type: dict[str, list[Entry]] = {}
     for entry in usable:
         by_type.setdefault(entry.instance_type, []).append(entry)
@@ -62,16 +63,16 @@ def apply_curves(
             " workload",
             *own,
         )
-    instances = tuple(
-        (
-            _with_own(i, by_type[i.name], general.get(i.name))
-            if i.name in by_type
-            else _following(i, all_types, general)
-        )
-        for i in applied.catalog
-    )
+    instances = []
+    for instance in applied.catalog:
+        if instance.name in by_type:
+            curves = [_curve(e, e.workload) for e in by_type[instance.name]]
+            new = _with_curves(instance, general.get(instance.name), curves)
+        else:
+            new = _following(instance, all_types, general)
+        instances.append(new)
     applied.used += [e for name, e in general.items() if name in applied.catalog.by_name]
-    applied.catalog = replace(applied.catalog, instances=instances)
+    applied.catalog = replace(applied.catalog, instances=tuple(instances))
     return wanted, general
 
 
@@ -142,18 +143,25 @@ def _defaults(general: Mapping[str, Entry]) -> list[str]:
     return sorted(name for name, entry in general.items() if entry.sizes >= FEWEST_SIZES)
 
 
-def _with_own(
-    instance: InstanceType, entries: Sequence[Entry], general: Entry | None
+def _with_curves(
+    instance: InstanceType,
+    general: Entry | None,
+    of_workloads: Sequence[SpeedupCurve] = (),
+    basis: str = "",
 ) -> InstanceType:
-    own = _general_curves(general) if general else []
-    new: list[SpeedupCurve] = [*own, *(_curve(e, e.workload) for e in entries)]
-    kept = _others(instance, new)
+    """A type with measured curves; with enough sizes the ``general`` one becomes its default."""
+    new = [*(_general_curves(general) if general else ()), *of_workloads]
+    replaced = {(c.kind, c.workload) for c in new}
+    kept = [c for c in instance.speedups if (c.kind, c.workload) not in replaced]
     if general is None or general.sizes < FEWEST_SIZES:
         return replace(instance, speedups=(*kept, *new))
-    # Curves that were another type's say less than its own.
-    speedups = new if instance.speedup_basis else [*kept, *new]
+    if instance.speedup_basis and not basis:
+        kept = []  # curves that were another type's say less than its own
     return replace(
-        instance, speedups=tuple(speedups), default_speedup=MeasuredSpeedup.kind, speedup_basis=""
+        instance,
+        speedups=(*kept, *new),
+        default_speedup=MeasuredSpeedup.kind,
+        speedup_basis=basis,
     )
 
 
@@ -164,24 +172,12 @@ def _following(
     for name in _defaults(general):
         other = all_types[name]
         if other.gpu == instance.gpu and _shared(other) == _shared(instance):
-            new = _general_curves(general[name])
-            return replace(
-                instance,
-                speedups=(*_others(instance, new), *new),
-                default_speedup=MeasuredSpeedup.kind,
-                speedup_basis=f"those of {name}, the same GPU",
-            )
+            return _with_curves(instance, general[name], basis=f"those of {name}, the same GPU")
     return instance
 
 
 def _shared(instance: InstanceType) -> set[SpeedupCurve]:
     return {c for c in instance.speedups if c.workload is None}
-
-
-def _others(instance: InstanceType, new: Sequence[SpeedupCurve]) -> list[SpeedupCurve]:
-    """The curves that no new one replaces."""
-    replaced = {(c.kind, c.workload) for c in new}
-    return [c for c in instance.speedups if (c.kind, c.workload) not in replaced]
 
 
 def _general_curves(entry: Entry) -> list[SpeedupCurve]:
@@ -194,5 +190,5 @@ def _general_curves(entry: Entry) -> list[SpeedupCurve]:
 
 def _curve(entry: Entry, workload: str | None) -> MeasuredSpeedup:
     ring = RingSpeedup.fit([p for p in entry.points if p[0] > 1])
-    source = f"{_HERE}{entry.measured_at.date()} ({entry.workload})"
+    source = f"{_HERE}{entry.day} ({entry.workload})"
     return MeasuredSpeedup(entry.points, ring, workload=workload, source=source)

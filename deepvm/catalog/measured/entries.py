@@ -6,9 +6,9 @@ They are kept whole because later versions may use more of them. Validation is i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from deepvm.core.units import counted
 from deepvm.io.times import format_time, parse_time
 
 if TYPE_CHECKING:
-    from deepvm.core.cluster.instances import Catalog
+    from deepvm.core.cluster.instances import Catalog, InstanceType
 
 TABLES_VERSION = "deepvm.tables/1"
 """``schema_version`` of measured tables."""
@@ -104,15 +104,15 @@ class Entry:
     @property
     def value(self) -> str:
         """The result in words."""
-        value: Callable[[], str] = getattr(self, f"_{self.kind}_value")
-        return value()
-
-    def _eflops_value(self) -> str:
-        if self.document.get("spread") is None:
-            return f"{self.eflops:.4g} FLOP/s"
-        return f"{self.eflops:.4g} FLOP/s (spread {self.spread:.1%})"
-
-    def _scaling_value(self) -> str:
+        if self.kind == "eflops":
+            known = self.document.get("spread") is not None
+            return f"{self.eflops:.4g} FLOP/s" + (f" (spread {self.spread:.1%})" if known else "")
+        if self.kind == "steptime":
+            error = self.document["fit"]["error"]
+            return f"{counted(len(self.steps), 'step')}, half of them within {error:.1%} of the law"
+        if self.kind == "saturation":
+            senders, seen = self.senders
+            return f"n_sat {senders}" if seen else f"n_sat at least {senders} (no saturation seen)"
         if not self.sizes:
             batches = counted(len({batch for *_, batch, _ in self.steps}), "batch", "batches")
             return f"{counted(len(self.steps), 'run')} of {batches} on single VMs"
@@ -120,15 +120,31 @@ class Entry:
         local = ", on one machine" if self.local else ""
         return f"S({n:g}) = {speedup:.4g} ({counted(len(self.points), 'size')}{local})"
 
-    def _steptime_value(self) -> str:
-        error = self.document["fit"]["error"]
-        return f"{counted(len(self.steps), 'step')}, half of them within {error:.1%} of the law"
+    @property
+    def what_was(self) -> str:
+        """The beginning of a sentence about how it was measured."""
+        return {"eflops": "its eFLOPS were", "scaling": "its curve was"}.get(
+            self.kind, "its steps were"
+        )
 
-    def _saturation_value(self) -> str:
-        senders, seen = self.senders
-        if seen:
-            return f"n_sat {senders}"
-        return f"n_sat at least {senders} (no saturation seen)"
+    def misfit(self, instance: InstanceType | None) -> str:
+        """Why it says nothing about the GPUs of its type; empty if it does."""
+        name = self.instance_type
+        gpu = instance and instance.gpu
+        if instance is not None and gpu is None:
+            if self.gpus:
+                return f"{name} has no GPU, but {self.what_was} measured on {self.gpus[0]}"
+            return f"{name} has no GPU, and only types with GPUs train"
+        if self.on_cpu:
+            return f"{self.what_was} measured on the processors of {name}, not on its GPUs"
+        took_part = self.document.get("processes") or len(self.gpus)
+        whole = gpu.count if gpu and self.kind == "eflops" else 0
+        if isinstance(took_part, int) and 0 < took_part < whole:
+            return (
+                f"eFLOPS of {name} were measured on {took_part} of its {whole} GPUs: measure all,"
+                " without --processes"
+            )
+        return ""
 
     @property
     def local(self) -> bool:
@@ -164,8 +180,12 @@ class Entry:
         return 0.0
 
     @property
+    def day(self) -> date:
+        return self.measured_at.date()
+
+    @property
     def described(self) -> str:
-        return f"{self.value}, {self.measured_at.date()}"
+        return f"{self.value}, {self.day}"
 
     @property
     def points(self) -> tuple[tuple[float, float], ...]:
@@ -231,8 +251,8 @@ class MeasuredCatalog:
     Attributes:
         catalog: the catalog. used: the entries that changed it. notes: why others did not, one
             sentence each.
-        unused: these reasons by name of entry. doubts: where these figures may mislead.
-        workloads: of the eFLOPS and the curves in use, empty without any.
+        unused: reasons by name of entry, also those that are no notes. doubts: where these figures
+            may mislead.
     """
 
     catalog: Catalog
@@ -240,12 +260,18 @@ class MeasuredCatalog:
     notes: list[str] = field(default_factory=list)
     unused: dict[str, str] = field(default_factory=dict)
     doubts: list[str] = field(default_factory=list)
-    workloads: tuple[str, str] = ("", "")
 
     def note(self, text: str, *unused: Entry) -> None:
         """Add a note, which is why these entries are not used."""
         self.notes.append(text)
         self.unused |= dict.fromkeys((e.name for e in unused), text)
+
+    def skip(self, entries: Iterable[Entry], workload: str) -> None:
+        """Of these entries those of another workload are not used."""
+        for entry in entries:
+            if entry.workload != workload:
+                why = f"{workload} counts for {entry.instance_type}; --workload chooses"
+                self.unused[entry.name] = why
 
 
 def same_workload(one: str, other: str) -> bool:

@@ -1,4 +1,4 @@
-"""Measured steps in the planner's words.
+"""Measured steps in the planner's words, and the speeds that follow from them.
 
 What was trained, on which type, and the law that the steps follow. ``deepvm profile scaling`` names
 its workload by what it trains (images of 224 pixels, float32), the planner by what a user asks for
@@ -8,8 +8,9 @@ or resolution, precision and software. The batch may differ, as the law knows ba
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.util import find_spec
 from typing import Any
@@ -18,12 +19,21 @@ import numpy as np
 
 from deepvm.catalog.measured.entries import Entry
 from deepvm.catalog.published.hardware import accelerators, find_accelerator
+from deepvm.catalog.published.performance import PublishedPerformance
 from deepvm.catalog.published.workloads import presets
 from deepvm.core.cluster.instances import InstanceType
-from deepvm.core.training.measured_speed import OwnSteps
-from deepvm.core.training.roofline import Accelerator, usual_checkpointing
-from deepvm.core.training.steptime import ENOUGH, FEWEST, Steps, StepTimeFit, fit_steps
-from deepvm.core.training.workload import Model, Precision, Workload
+from deepvm.core.training.measured_speed import OwnSteps, of_alike, of_measured
+from deepvm.core.training.roofline import Accelerator, Machine, usual_checkpointing
+from deepvm.core.training.speed import TrainingSpeed
+from deepvm.core.training.steptime import (
+    ENOUGH,
+    FEWEST,
+    FloatArray,
+    Steps,
+    StepTimeFit,
+    fit_steps,
+)
+from deepvm.core.training.workload import Precision, Workload
 from deepvm.core.units import counted
 from deepvm.errors import missing_extra
 
@@ -100,12 +110,8 @@ def trained_as(entry: Entry) -> TrainedWorkload | str:
         precision=Precision(raw["precision"]) if raw.get("precision") else DTYPES[dtype],
         software=raw.get("software") or "eager",
         checkpointing=raw.get("activation_checkpointing"),
-        by_cudnn=raw.get("precision") is None and _convolves(model),
+        by_cudnn=raw.get("precision") is None and model is not None and model.transformer is None,
     )
-
-
-def _convolves(model: Model | None) -> bool:
-    return model is not None and model.transformer is None
 
 
 @dataclass(frozen=True)
@@ -134,44 +140,43 @@ class StepTimes:
             ),
         )
 
+    @property
+    def saved(self) -> list[Mapping[str, Any]]:
+        """The laws that were saved with the steps."""
+        keys = {"steptime": "fit", "scaling": "step_time"}
+        return [law for e in self.entries if (law := e.document.get(keys[e.kind]))]
+
     @cached_property
     def fit(self) -> StepTimeFit:
         """The law that was saved with them; of several measurements, that of all steps together."""
-        saved = [raw for e in self.entries if (raw := _saved(e))]
-        if len(self.entries) == 1 and saved:
-            return StepTimeFit.of_document(saved[0])
+        if len(self.entries) == 1 and self.saved:
+            return StepTimeFit.of_document(self.saved[0])
         try:
             return fit_steps(self.steps)
         except ModuleNotFoundError as error:
             # Without the extra, the latest that was fitted elsewhere
-            if missing_extra(error) is None or not saved:
+            if missing_extra(error) is None or not self.saved:
                 raise
-            return StepTimeFit.of_document(saved[-1])
+            return StepTimeFit.of_document(self.saved[-1])
 
     @property
     def unfitted(self) -> str:
         """Why there is no law of them; empty where there is one, or one can be made."""
-        if self.too_few or any(_saved(e) for e in self.entries) or find_spec("scipy") is not None:
-            return self.too_few
+        count = len(self.steps)
+        kinds = self.steps.kinds
+        if count < FEWEST or kinds < 2:
+            of = counted(kinds, "cluster or batch", "clusters and batches")
+            return f"{counted(count, 'step')} of {of}: a law of them needs {ENOUGH}"
+        if self.saved or find_spec("scipy") is not None:
+            return ""
         return (
             "no law of its steps was saved with it, and to fit one needs scipy: install deepvm[fit]"
         )
 
     @property
     def steps(self) -> Steps:
-        return Steps(
-            *np.array([step for e in self.entries for step in e.steps], dtype=np.float64).T
-        )
-
-    @property
-    def too_few(self) -> str:
-        """Why no law follows from them; empty where one does."""
-        count = len(self.steps)
-        kinds = self.steps.kinds
-        if count >= FEWEST and kinds > 1:
-            return ""
-        kinds_said = counted(kinds, "cluster or batch", "clusters and batches")
-        return f"{counted(count, 'step')} of {kinds_said}: a law of them needs {ENOUGH}"
+        rows = [step for e in self.entries for step in e.steps]
+        return Steps(*np.array(rows, dtype=np.float64).T)
 
 
 def step_times(
@@ -182,41 +187,75 @@ def step_times(
     ``types``: known types by name, which say what a type's GPU is; else what the machine called it
     counts.
     """
-    found: dict[tuple[str, TrainedWorkload], list[Entry]] = {}
+    measured: dict[tuple[str, TrainedWorkload], list[Entry]] = {}
     unused = dict[str, str]()
     for entry in sorted((e for e in entries if e.steps), key=lambda e: e.measured_at):
-        instance = types.get(entry.instance_type)
         trained = trained_as(entry)
-        if entry.on_cpu and (instance is None or instance.gpu is not None):
-            unused[entry.name] = (
-                f"it was measured on the processors of {entry.instance_type}, not on GPUs"
-            )
-        elif instance is not None and instance.gpu is None:
-            unused[entry.name] = f"{entry.instance_type} has no GPU, and only types with GPUs train"
-        elif isinstance(trained, str):
-            unused[entry.name] = trained
+        reason = entry.misfit(types.get(entry.instance_type))
+        if reason or isinstance(trained, str):
+            unused[entry.name] = reason or str(trained)
         else:
-            found.setdefault((entry.instance_type, trained), []).append(entry)
-    groups = [
-        StepTimes(name, trained, _gpu_of(own[-1], types.get(name)), tuple(own))
-        for (name, trained), own in found.items()
-    ]
-    unused |= {e.name: why for group in groups if (why := group.unfitted) for e in group.entries}
-    return tuple(group for group in groups if not group.unfitted), unused
-
-
-def _saved(entry: Entry) -> Mapping[str, Any] | None:
-    """The law that was saved with an entry's steps."""
-    return entry.document.get("fit" if entry.kind == "steptime" else "step_time")
+            measured.setdefault((entry.instance_type, trained), []).append(entry)
+    groups = []
+    for (name, trained), own in measured.items():
+        group = StepTimes(name, trained, _gpu_of(own[-1], types.get(name)), tuple(own))
+        if reason := group.unfitted:
+            unused |= dict.fromkeys((e.name for e in own), reason)
+        else:
+            groups.append(group)
+    return tuple(groups), unused
 
 
 def _gpu_of(entry: Entry, instance: InstanceType | None) -> Accelerator | None:
     if instance is not None and instance.gpu is not None:
         return find_accelerator(instance.gpu.name, instance.gpu.memory_gib)
     for name in entry.gpus:
-        words = name.replace("-", " ").replace("_", " ").split()
-        sizes = [float(w[:-2]) for w in words if w.upper().endswith("GB") and w[:-2].isdigit()]
-        alike = [a.name for a in accelerators() if a.name.casefold() in map(str.casefold, words)]
-        if alike:
-            return find_accelerator(alike[0], sizes[0] if sizes else None)
+        words = re.split(r"[-_\s]+", name.casefold())
+        sizes = [float(w[:-2]) for w in words if re.fullmatch("[0-9]+gb", w)]
+        if gpu := next((a.name for a in accelerators() if a.name.casefold() in words), None):
+            return find_accelerator(gpu, sizes[0] if sizes else None)
     return None
+
+
+@dataclass(frozen=True)
+class MeasuredPerformance(PublishedPerformance):
+    """As :class:`PublishedPerformance`, with the user's own steps.
+
+    Measured beats published beats derived. A type that was measured goes by its law. Other types
+    with its GPU take its gradients; the rest is as published.
+    """
+
+    own: tuple[StepTimes, ...] = ()
+
+    def of_machine(
+        self, machine: Machine, workload: Workload, vms: FloatArray, name: str = ""
+    ) -> TrainingSpeed | str:
+        """The speed of clusters of a machine, or why there is none.
+
+        A VM of no named type counts as the measured one with as many GPUs.
+        """
+        base = super().of_machine(machine, workload, vms)
+        if isinstance(base, str):
+            return base
+        gpu = machine.accelerator
+        fitting = [o for o in self.own if not o.trained.differs(workload, gpu, self.software)]
+        alike = [o for o in fitting if o.gpu == gpu]
+        if name:
+            same = [o for o in fitting if o.instance_type == name]
+        else:
+            same = [o for o in alike if o.own.measured.most_per_vm == machine.gpus]
+        if not (same or alike):
+            return base
+        # VMs of the nearest size; of several the latest
+        chosen = min(
+            same or alike,
+            key=lambda o: (
+                abs(np.log(o.own.measured.most_per_vm / machine.gpus)),
+                -o.entries[-1].measured_at.timestamp(),
+            ),
+        )
+        alone, gpus = chosen.own.alone
+        # In the network of another type where its own is unknown
+        smallest = replace(machine, gpus=gpus / alone)
+        reference = self.parts(smallest, workload, np.array([float(alone)]))
+        return (of_measured if same else of_alike)(chosen.own, base, reference)

@@ -94,13 +94,12 @@ class Tables:
 
         ``types`` are the known types by name, for what their GPUs are.
         """
-        from deepvm.catalog.measured.measured_performance import MeasuredPerformance
-        from deepvm.catalog.measured.steps import step_times
+        from deepvm.catalog.measured.steps import MeasuredPerformance, step_times
 
         own, _ = step_times(self, types)
-        if own:
-            return MeasuredPerformance.over(published, own)
-        return published
+        if not own:
+            return published
+        return MeasuredPerformance(published.software, published.placement_group, own)
 
     def as_document(self) -> dict[str, Any]:
         """The tables as they stand in a file."""
@@ -206,16 +205,15 @@ def entry_of(
         if not types.get(option):
             allowed = "the provider's name of the type that was measured, such as g4dn.xlarge"
             raise RequestError(option, "", allowed)
-    # Through text and back: what is kept is what a file can hold, whoever made the document.
-    plain = json.loads(json.dumps(dict(document)))
     own = {option: types[option] for option in TYPES[kind]}
-    entry = Entry(kind, measured_at.replace(microsecond=0), plain, **own)
+    entry = Entry(kind, measured_at.replace(microsecond=0), document, **own)
+    # Through text and back: what is kept is what a file can hold, whoever made the document.
     tree = TABLES.tree(json.dumps(Tables((entry,)).as_document()), name)
     tree.read_lines = dict
     # Without entries[0].document
     tree.label = lambda path: dotted(path[3:])
     TABLES.validated(tree, name)
-    return entry
+    return build_entry(tree.value["entries"][0])
 
 
 def kind_of(document: Mapping[str, Any], name: str) -> str:

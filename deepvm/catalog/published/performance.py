@@ -97,12 +97,12 @@ class PublishedPerformance:
         machine = self.machine(instance)
         if isinstance(machine, str):
             return machine
-        return self.of_machine(machine, workload, vms)
+        return self.of_machine(machine, workload, vms, instance.type_name)
 
     def of_machine(
-        self, machine: Machine, workload: Workload, vms: FloatArray
+        self, machine: Machine, workload: Workload, vms: FloatArray, name: str = ""
     ) -> TrainingSpeed | str:
-        """The speed of clusters of a machine, or why there is none."""
+        """The speed of clusters of a machine, or why there is none; ``name``: of its type."""
         gpu = machine.accelerator
         precision = gpu.precision(workload.precision)
         if precision is None:

@@ -223,7 +223,7 @@ def test_a_workload_that_was_not_measured() -> None:
 def test_processors_do_not_stand_for_a_gpu(says: dict[str, object]) -> None:
     found = apply(tables(eflops("g4dn.xlarge", 1e9, **says)), PAPER)
     assert found.instances == PAPER.instances and not found.provenance.measured
-    assert "measured on its processors, not on its T4" in found.provenance.notes[0]
+    assert "measured on the processors of g4dn.xlarge, not on its GPUs" in found.provenance.notes[0]
 
 
 def test_processors_take_nothing_from_a_gpu() -> None:
@@ -237,7 +237,7 @@ def test_processors_take_nothing_from_a_gpu() -> None:
     )
     for found in (same, other):
         assert [m.value for m in found.provenance.measured] == [gpu.value]
-        assert "measured on its processors" in found.provenance.notes[0]
+        assert "measured on the processors of g4dn.xlarge" in found.provenance.notes[0]
     name = eflops("g4dn.xlarge", 1e9, late, device="cpu").name
     assert [e.name for e in tables(gpu, eflops("g4dn.xlarge", 1e9, late, device="cpu"))] == [
         gpu.name,
@@ -249,7 +249,7 @@ def test_a_curve_of_processors_is_not_used_for_gpus() -> None:
     slow = {**WORKLOAD, "device": "cpu"}
     found = apply(tables(scaling("g4dn.xlarge", workload=slow)), PAPER)
     assert found.instances == PAPER.instances and not found.provenance.measured
-    assert "its curve was measured on its processors" in found.provenance.notes[0]
+    assert "its curve was measured on the processors of g4dn.xlarge" in found.provenance.notes[0]
 
 
 def test_some_of_the_gpus_are_not_the_machine() -> None:
@@ -441,7 +441,7 @@ def test_every_entry_that_is_not_used_has_a_reason() -> None:
         "": [eflops("g4dn.xlarge"), scaling("g4dn.xlarge"), saturation(18, 10)],
         "no type z9.huge": [eflops("z9.huge"), scaling("z9.huge")],
         "neither a type a nor b": [saturation(2, 10, sender="a", receiver="b")],
-        "on its processors": [
+        "measured on the processors of g": [
             eflops("g4dn.xlarge", 1e9, device="cpu"),
             scaling("g3s.xlarge", device="cpu"),
         ],

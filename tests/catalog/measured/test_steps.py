@@ -16,8 +16,7 @@ from support.profiling.step_runs import LAW, scaling_runs, seconds, steps_of
 from deepvm import load_catalog
 from deepvm.catalog.measured.apply import apply_steps, reasons
 from deepvm.catalog.measured.entries import Entry
-from deepvm.catalog.measured.measured_performance import MeasuredPerformance
-from deepvm.catalog.measured.steps import StepTimes, step_times, trained_as
+from deepvm.catalog.measured.steps import MeasuredPerformance, StepTimes, step_times, trained_as
 from deepvm.catalog.measured.tables import entry_of
 from deepvm.catalog.published.hardware import find_accelerator
 from deepvm.catalog.published.performance import PublishedPerformance

@@ -626,7 +626,7 @@ def test_what_is_saved_and_not_used_is_said_at_once(
     assert "from now on" not in err
     assert (
         "eflops:g4dn.xlarge:resnet50/224px/b64/float32/adam:cpu is not used: its eFLOPS were"
-        " measured on its processors" in err
+        " measured on the processors of g4dn.xlarge" in err
     )
     save(scaling(), instance_type="laptop")
     assert "the catalog has no type laptop" in capsys.readouterr().err
