@@ -18,6 +18,7 @@ import threading
 import traceback
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -113,37 +114,19 @@ def _run(order: Mapping[str, Any], lines: SimpleQueue[str]) -> None:
     from torch.distributed.run import main as torchrun
 
     address, _, port = order["master"].rpartition(":")
-    patience_s = round(order["patience_s"])
-    words = [
-        "--nnodes",
-        str(order["nodes"]),
-        "--node-rank",
-        str(order["rank"]),
-        "--nproc-per-node",
-        str(processes),
-    ]
-    words += [
-        "--master-addr",
-        address,
-        "--master-port",
-        port,
-        "--rdzv-conf",
-        f"timeout={patience_s}",
-    ]
-    words += ["--max-restarts", "0", "-m", MODULE, json.dumps({**order, "work": "train"})]
+    words = (
+        f"--nnodes {order['nodes']} --node-rank {order['rank']} --nproc-per-node {processes}"
+        f" --master-addr {address} --master-port {port}"
+        f" --rdzv-conf timeout={round(order['patience_s'])} --max-restarts 0 -m {MODULE}"
+    ).split()
     try:
-        torchrun(words)
+        torchrun([*words, json.dumps({**order, "work": "train"})])
     except ChildFailedError as error:
         _, first = error.get_first_failure()
         if first.exitcode < 0:  # who ends otherwise has said why
             name = signal.Signals(-first.exitcode).name
-            emit(
-                "failed",
-                reason=(
-                    f"its process {first.local_rank} was killed by signal {-first.exitcode}"
-                    f" ({name})"
-                ),
-            )
+            killed = f"was killed by signal {-first.exitcode} ({name})"
+            emit("failed", reason=f"its process {first.local_rank} {killed}")
         raise SystemExit(1) from None
     except Exception as error:  # the other hosts' torchrun is not there, or went away
         if "EADDRINUSE" in str(error):
@@ -228,27 +211,20 @@ def _training(workload: Mapping[str, Any], device: torch.device, ranks: Ranks) -
         workload.get("dtype", "float32"),
     )
     model = _built(workload).train()
-    if not _is_text(workload):
-        return Training(
-            model, own, synthetic(own.batch, own.resolution, CLASSES, device), device, ranks
-        )
-    from deepvm.profiling.workload import language
+    shard = None
+    if _is_text(workload):
+        from deepvm.profiling.workload import language
 
-    assert isinstance(model, language.Language)
-    batches = language.synthetic_text(
-        own.batch, language.preset(own.model, workload["sequence"]), device
-    )
-    if workload["method"] == "fsdp":
-        return Training(
-            model,
-            own,
-            batches,
-            device,
-            ranks,
-            lambda kind: language.shard(model, kind, device, ranks.world),
-        )
-    language.fill(model, device)
-    return Training(model, own, batches, device, ranks)
+        assert isinstance(model, language.Language)
+        preset = language.preset(own.model, workload["sequence"])
+        batches = language.synthetic_text(own.batch, preset, device)
+        if workload["method"] == "fsdp":
+            shard = partial(language.shard, model, device=device, world=ranks.world)
+        else:
+            language.fill(model, device)
+    else:
+        batches = synthetic(own.batch, own.resolution, CLASSES, device)
+    return Training(model, own, batches, device, ranks, shard)
 
 
 def _built(workload: Mapping[str, Any]) -> nn.Module:
