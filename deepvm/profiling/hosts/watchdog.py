@@ -19,10 +19,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NoReturn
 
 from deepvm.errors import DeepVMError
+from deepvm.io.process_tree import children_of
 
 # Begins the lines for the process that started this one; all others are for people
 MARK = "@deepvm "
@@ -132,17 +132,9 @@ def _end(why: str, tidy: Callable[[], None]) -> NoReturn:
     with contextlib.suppress(OSError):
         os.write(2, f"deepvm: ended: {why}\n".encode())
     # Children would see the same end of file, unless they are stopped.
-    for child in _children():
+    for child in children_of(os.getpid()):
         with contextlib.suppress(OSError):
             os.kill(child, signal.SIGKILL)
     with contextlib.suppress(Exception):
         tidy()
     os._exit(ENDED)
-
-
-def _children() -> list[int]:
-    found: list[int] = []
-    for path in Path("/proc/self/task").glob("*/children"):
-        with contextlib.suppress(OSError):
-            found += map(int, path.read_text().split())
-    return found

@@ -19,32 +19,8 @@ from torch.utils.checkpoint import checkpoint
 
 from deepvm.catalog.published.workloads import find_model
 from deepvm.core.training.workload import Model
+from deepvm.profiling.workload.blocks import TransformerLayer
 from deepvm.profiling.workload.train_step import Batches
-
-
-class _Layer(nn.Module):
-    """Attention and two linear maps, each beside a shortcut."""
-
-    def __init__(self, hidden: int, width: int, heads: int, *, causal: bool) -> None:
-        super().__init__()
-        self.before = nn.LayerNorm(hidden)
-        self.between = nn.LayerNorm(hidden)
-        self.ask = nn.Linear(hidden, 3 * hidden, bias=False)
-        self.answer = nn.Linear(hidden, hidden, bias=False)
-        self.widen = nn.Linear(hidden, width, bias=False)
-        self.narrow = nn.Linear(width, hidden, bias=False)
-        self._heads = heads
-        self._causal = causal
-
-    def forward(self, x: Tensor) -> Tensor:
-        batch, length, hidden = x.shape
-        split = (
-            self.ask(self.before(x)).view(batch, length, 3, self._heads, -1).permute(2, 0, 3, 1, 4)
-        )
-        seen = F.scaled_dot_product_attention(split[0], split[1], split[2], is_causal=self._causal)
-        x = x + self.answer(seen.transpose(1, 2).reshape(batch, length, hidden))
-        narrowed: Tensor = x + self.narrow(F.gelu(self.widen(self.between(x))))
-        return narrowed
 
 
 class Language(nn.Module):
@@ -70,7 +46,7 @@ class Language(nn.Module):
         self.places = nn.Embedding(model.sequence, shape.hidden)
         causal = model.unit == "tokens"
         self.layers = nn.ModuleList(
-            _Layer(shape.hidden, wide, heads, causal=causal) for _ in range(shape.layers)
+            TransformerLayer(shape.hidden, wide, heads, causal=causal) for _ in range(shape.layers)
         )
         self.last = nn.LayerNorm(shape.hidden)
         if tied:

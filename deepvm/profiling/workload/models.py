@@ -18,50 +18,17 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from deepvm.core.spelling import one_of
 from deepvm.errors import RequestError
+from deepvm.profiling.workload.blocks import convolution, residual_layers
 
 CLASSES = 10  # as CIFAR-10, the paper's data set, has them
 
 
-def _convolution(
-    inside: int, outside: int, kernel: int, stride: int = 1, groups: int = 1, *, eps: float = 1e-5
-) -> list[nn.Module]:
-    layer = nn.Conv2d(inside, outside, kernel, stride, kernel // 2, groups=groups, bias=False)
-    return [layer, nn.BatchNorm2d(outside, eps=eps)]
-
-
-class _Residual(nn.Module):
-    """Two 3x3 convolutions, or a 3x3 one between two 1x1 (a bottleneck), beside a shortcut."""
-
-    def __init__(self, inside: int, width: int, outside: int, stride: int) -> None:
-        super().__init__()
-        if outside == width:
-            parts = [_convolution(inside, width, 3, stride), _convolution(width, width, 3)]
-        else:
-            parts = [_convolution(inside, width, 1), _convolution(width, width, 3, stride)]
-            parts.append(_convolution(width, outside, 1))
-        layers = [layer for part in parts for layer in (*part, nn.ReLU(inplace=True))]
-        self.body = nn.Sequential(*layers[:-1])
-        same = inside == outside and stride == 1
-        self.shortcut = (
-            nn.Identity() if same else nn.Sequential(*_convolution(inside, outside, 1, stride))
-        )
-
-    def forward(self, images: Tensor) -> Tensor:
-        return torch.relu(self.body(images) + self.shortcut(images))
-
-
 def _resnet(depths: Sequence[int], expansion: int, classes: int) -> nn.Sequential:
     """``depths``: blocks of 64, 128, 256, 512 channels; output: ``expansion`` times as many."""
-    layers = [*_convolution(3, 64, 7, 2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)]
-    inside = 64
-    for number, depth in enumerate(depths):
-        width = 64 * 2**number
-        for place in range(depth):
-            layers.append(
-                _Residual(inside, width, expansion * width, 2 if number and not place else 1)
-            )
-            inside = expansion * width
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inside, classes))
+    layers = [*convolution(3, 64, 7, 2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)]
+    layers += residual_layers(64, depths, expansion)
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(expansion * 512, classes)]
+    return nn.Sequential(*layers)
 
 
 class _Stage(NamedTuple):
@@ -85,6 +52,7 @@ _STAGES = (
     _Stage(False, 6, 1, 304, 512, 5),
 )
 _LAST_CHANNELS = 1280
+_NORM = partial(nn.BatchNorm2d, eps=1e-3)
 _DROPPED_BLOCKS = 0.2
 """Share of images that skip the last block in training; earlier blocks skip fewer."""
 _DROPPED_FEATURES = 0.3
@@ -93,7 +61,8 @@ _DROPPED_FEATURES = 0.3
 def _activated(
     inside: int, outside: int, kernel: int, stride: int, groups: int = 1
 ) -> list[nn.Module]:
-    return [*_convolution(inside, outside, kernel, stride, groups, eps=1e-3), nn.SiLU(inplace=True)]
+    layers = convolution(inside, outside, kernel, stride, groups, norm=_NORM)
+    return [*layers, nn.SiLU(inplace=True)]
 
 
 class _Excitation(nn.Module):
@@ -128,7 +97,7 @@ class _Block(nn.Module):
             layers += _activated(wide, wide, 3, stride, groups=wide)
             layers.append(_Excitation(wide, max(1, inside // 4)))
         if not stage.fused or stage.expand > 1:
-            layers += _convolution(wide, stage.outside, 1, eps=1e-3)
+            layers += convolution(wide, stage.outside, 1, norm=_NORM)
         self.body = nn.Sequential(*layers)
         self.shortcut = stride == 1 and inside == stage.outside
         self.kept = 1 - dropped
