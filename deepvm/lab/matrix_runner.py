@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deepvm.errors import DataError, RequestError
+from deepvm.errors import CheckpointError, DataError, RequestError
 from deepvm.lab.audit.gates import verdicts
 from deepvm.lab.audit.references import with_references
 from deepvm.lab.faults.fault_registry import strike_document
@@ -189,7 +189,8 @@ class MatrixRunner:
             if ended:
                 reason = _judged(records, key)
                 state = RunState.INVALID if reason else RunState.COMPLETED
-        except DataError as error:  # of this run; the others are made all the same
+        except (CheckpointError, DataError) as error:
+            # Of this run; the others are made all the same
             state = RunState.FAILED
             reason = str(error)
         if reason:

@@ -20,11 +20,11 @@ from deepvm.lab.faults.fault import STRUCK, FaultInjection, FaultTarget
 from deepvm.lab.faults.fault_registry import find_fault
 from deepvm.lab.records import events_of, last_lines, rows_in, steps_of
 from deepvm.lab.running.launcher import Attempt, Launcher
-from deepvm.lab.running.memory_node import MemoryNode
 from deepvm.lab.running.plan import Plan, from_outside
 from deepvm.lab.running.progress import Later, StepLog
 from deepvm.lab.running.recovery import Recoveries, event_facts, write_supervisor
 from deepvm.lab.training.order import Order
+from deepvm.profiling.checkpoint.node_process import MemoryNode
 
 _LOG = "workers.log"
 _POLL_S = 0.005

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import platform
 import shutil
 import tempfile
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from statistics import median
@@ -17,11 +16,10 @@ from typing import Any
 
 import torch
 
-from deepvm.checkpoint.files.durable_write import medium
 from deepvm.core.spelling import one_of
+from deepvm.documents.build import document_of
+from deepvm.documents.outputs import profiling as outputs
 from deepvm.errors import CheckpointError, RequestError
-from deepvm.io.host_info import cores, processor
-from deepvm.io.times import format_time
 from deepvm.profiling.checkpoint.methods import (
     METHODS,
     MODELS,
@@ -31,6 +29,7 @@ from deepvm.profiling.checkpoint.methods import (
     Training,
     available,
 )
+from deepvm.profiling.checkpoint.node_process import machine_of
 
 STEPS = 4  # of training after each save, in which background work can end
 WARM_UPS = 3
@@ -74,7 +73,7 @@ class Bench:
 
     def document(self) -> dict[str, object]:
         """``deepvm.ckpt-bench/1``."""
-        return {"schema_version": "deepvm.ckpt-bench/1", **asdict(self)}
+        return document_of(outputs.Bench, self)
 
 
 @dataclass(frozen=True)
@@ -143,7 +142,8 @@ def run_bench(
         stack.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         samples = _measure(training, ready, reps, steps, say)
-        machine = _machine(work, begun)
+        of_torch = {"threads": torch.get_num_threads(), "torch": str(torch.__version__)}
+        machine = machine_of(work, begun) | of_torch
     return Bench(
         model=model,
         bytes=size,
@@ -226,16 +226,3 @@ def _seconds(own: Sequence[_Sample]) -> tuple[float, float, float, float]:
     durable_s = median(t.durable_s for s in own for t in s.alone)
     training_s = median(t.durable_s for s in own for t in s.in_loop)
     return stall_s, durable_s, training_s, median(s.loop_s - s.bare_s for s in own)
-
-
-def _machine(folder: Path, begun: datetime) -> dict[str, Any]:
-    return {
-        "processor": processor(),
-        "cores": cores(),
-        "threads": torch.get_num_threads(),
-        "file_system": medium(folder).kind or "unknown",
-        "kernel": f"{platform.system()} {platform.release()}",
-        "python": platform.python_version(),
-        "measured_at": format_time(begun),
-        "torch": str(torch.__version__),
-    }

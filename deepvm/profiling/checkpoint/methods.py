@@ -30,7 +30,7 @@ from deepvm.checkpoint.tiers.base import Tier, fulfil
 from deepvm.checkpoint.tiers.tcp import TcpTier
 from deepvm.errors import CheckpointError
 from deepvm.io.atomic_write import sync
-from deepvm.profiling.checkpoint.node_process import memory_node
+from deepvm.profiling.checkpoint.node_process import MemoryNode
 from deepvm.profiling.workload import train_step
 from deepvm.profiling.workload.models import build
 from deepvm.profiling.workload.spec import Workload
@@ -252,14 +252,10 @@ def _on_disk(training: Training, folder: Path, stack: ExitStack) -> Method:
 
 def _on_node(training: Training, folder: Path, stack: ExitStack, *, persist: bool) -> Method:
     # Room for three versions: being sent, complete, and being flushed.
-    secret = secrets.token_hex(16).encode()
-    store = ""
-    if persist:
-        store = (folder / "persisted").resolve().as_uri()
-    address = stack.enter_context(
-        memory_node(folder, 3 * training.state_bytes() + 2**28, secret, store)
-    )
-    tier = TcpTier(address, secrets.token_hex(8), secret)
+    room = 3 * training.state_bytes() + 2**28
+    store = (folder / "persisted").resolve().as_uri() if persist else ""
+    node = stack.enter_context(MemoryNode(folder, room, store))
+    tier = TcpTier(node.url, secrets.token_hex(8), node.secret)
     durable = persist and not medium(folder).volatile
     return DeepVM(training, folder, stack, tier, "durable" if durable else "remote_done")
 

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import json
 import os
-import platform
-import secrets
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from deepvm.checkpoint.files.durable_write import medium
 from deepvm.core.units import format_bytes
+from deepvm.documents.build import document_of
+from deepvm.documents.outputs import profiling as outputs
 from deepvm.errors import CheckpointError, RequestError
-from deepvm.io.host_info import available_memory, cores, processor
-from deepvm.io.times import format_time
+from deepvm.io.host_info import available_memory
 from deepvm.profiling.checkpoint.node_peers import filled
-from deepvm.profiling.checkpoint.node_process import memory_node
+from deepvm.profiling.checkpoint.node_process import MemoryNode, machine_of
 from deepvm.profiling.hosts.coordinator import Coordinator, Message
 from deepvm.profiling.hosts.launcher import Host
 
@@ -78,7 +76,7 @@ class NodeBench:
 
     def document(self) -> dict[str, object]:
         """``deepvm.ckpt-bench-node/1``."""
-        return {"schema_version": "deepvm.ckpt-bench-node/1", **asdict(self)}
+        return document_of(outputs.NodeBench, self)
 
 
 def run_node_bench(
@@ -132,15 +130,7 @@ def run_node_bench(
                     rows.append(NodeRow(count, ranks, size, problem=problem))
                     continue
                 rows.append(_measured(count, ranks, size, reps, work, say))
-        kind = medium(work).kind or "unknown"
-    machine = {
-        "processor": processor(),
-        "cores": cores(),
-        "file_system": kind,
-        "kernel": f"{platform.system()} {platform.release()}",
-        "python": platform.python_version(),
-        "measured_at": format_time(begun),
-    }
+        machine = machine_of(work, begun)
     return NodeBench(reps, machine, limits, rows)
 
 
@@ -154,16 +144,15 @@ def _measured(
     names = ["receiver", *(f"trainer {n}, rank {rank}" for n, rank in trainers)]
     with ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=work)))
-        secret = secrets.token_hex(16).encode()
-        address = stack.enter_context(memory_node(place, 2 * count * size + 2**28, secret))
+        node = stack.enter_context(MemoryNode(place, 2 * count * size + 2**28))
         peers = stack.enter_context(Coordinator([(Host(name), words) for name in names]))
         peers.send(0, {"role": "receive"})
         (receiver,) = _answers(peers, [0])
         setting = {
             "role": "send",
             "size": size,
-            "node": address,
-            "token": secret.hex(),
+            "node": node.url,
+            "token": node.secret.hex(),
             "plain_port": receiver["port"],
             "world": ranks,
         }

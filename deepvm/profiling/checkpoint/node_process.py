@@ -1,59 +1,117 @@
-"""A memory node on this machine, for as long as it is measured."""
+"""A memory node on this machine, for as long as it is measured or trained with."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import platform
+import secrets
+import signal
+import socket
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
+from deepvm.checkpoint.files.durable_write import medium
 from deepvm.errors import CheckpointError
+from deepvm.io.atomic_write import write_private
+from deepvm.io.free_port import free_port
+from deepvm.io.host_info import cores, processor
+from deepvm.io.process_tree import follow_parent
+from deepvm.io.times import format_time
 
+TOKEN = "token"
+"""Its file in the node's folder."""
 _START_S = 60.0
-_END_S = 30.0
+_LOOK_S = 0.02
 
 
-@contextmanager
-def memory_node(folder: Path, memory_bytes: int, secret: bytes, persist: str = "") -> Iterator[str]:
-    """``deepvm memory-node serve`` on a free loopback port, with token and log in the folder.
+class MemoryNode(contextlib.AbstractContextManager["MemoryNode"]):
+    """``deepvm memory-node serve`` on a loopback port, the same after each start."""
 
-    Yields its URL. Raises CheckpointError: it does not start.
-    """
-    token = folder / "token"
-    token.touch(mode=0o600)
-    token.write_bytes(secret)
-    words = [
-        sys.executable,
-        "-m",
-        "deepvm.cli.main",
-        "memory-node",
-        "serve",
-        "--listen",
-        "127.0.0.1:0",
-    ]
-    words += ["--memory", f"{memory_bytes // 2**20 + 1}MiB", "--token-file", str(token)]
-    words += ["--persist", persist] if persist else []
-    messages = folder / "messages"
-    with messages.open("wb") as log:
-        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=log, text=True)
-    assert process.stdout is not None
-    with process:
-        try:
-            watch = threading.Timer(_START_S, process.kill)
-            watch.start()
-            line = process.stdout.readline()
-            watch.cancel()
-            before, _, address = line.strip().partition("listening on ")
-            if address and not before:
-                yield f"tcp://{address}"
+    def __init__(self, folder: Path, memory_bytes: int = 2**28, persist: str = "") -> None:
+        """Its token and its log are in the folder; ``persist``: the URL of its store, if any."""
+        self._token = folder / TOKEN
+        self._log = folder / "memory-node.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._port = free_port("127.0.0.1")
+        words = [sys.executable, "-m", "deepvm", "memory-node", "serve"]
+        words += ["--memory", f"{memory_bytes // 2**20 + 1}MiB", "--token-file", str(self._token)]
+        words += ["--listen", f"127.0.0.1:{self._port}"]
+        self._words = [*words, "--persist", persist] if persist else words
+
+    @property
+    def url(self) -> str:
+        return f"tcp://127.0.0.1:{self._port}"
+
+    @property
+    def secret(self) -> bytes:
+        return self._token.read_bytes()
+
+    @property
+    def up(self) -> bool:
+        """Whether it was started, and not killed since."""
+        return self._process is not None
+
+    def start(self) -> None:
+        """Start it, empty. Raises CheckpointError: it does not listen."""
+        parent = os.getpid()
+        if not self._token.exists():
+            write_private(self._token, secrets.token_hex(32))
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._words,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                preexec_fn=lambda: follow_parent(parent, signal.SIGKILL),
+            )
+        deadline = time.monotonic() + _START_S
+        while time.monotonic() < deadline and self._process.poll() is None:
+            with (
+                contextlib.suppress(OSError),
+                socket.create_connection(("127.0.0.1", self._port), 1.0),
+            ):
                 return
-        finally:
-            process.terminate()
-            try:
-                process.wait(_END_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-    said = messages.read_text(errors="replace").strip()[-500:]
-    raise CheckpointError(f"a memory node could not be started: {said or 'it said nothing'}")
+            time.sleep(_LOOK_S)
+        self.kill()
+        reason = self._log.read_text(errors="replace").strip()[-500:]
+        raise CheckpointError(
+            f"{self._log}: a memory node could not be started: {reason or 'it printed nothing'}"
+        )
+
+    def kill(self) -> None:
+        """As if its machine were lost."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def close(self) -> None:
+        """End it for good: its token must not stay in a folder that others look at."""
+        self.kill()
+        self._token.unlink(missing_ok=True)
+
+    def __enter__(self) -> MemoryNode:
+        """Start it."""
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End it for good."""
+        self.close()
+
+
+def machine_of(folder: Path, began: datetime) -> dict[str, Any]:
+    """This machine, and the disk of a folder, for documents."""
+    return {
+        "processor": processor(),
+        "cores": cores(),
+        "file_system": medium(folder).kind or "unknown",
+        "kernel": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "measured_at": format_time(began),
+    }

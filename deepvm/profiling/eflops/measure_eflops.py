@@ -11,13 +11,14 @@ import importlib.util
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS
-from deepvm.documents.outputs.profiling import Machine
+from deepvm.core.units import counted
+from deepvm.documents.build import document_of
+from deepvm.documents.outputs import profiling as outputs
 from deepvm.errors import MissingExtraError, RequestError
 from deepvm.io.host_info import cores
 from deepvm.profiling.eflops.eflops_worker import Task, run_workers
@@ -49,7 +50,7 @@ class Eflops:
     """
 
     workload: Workload
-    machine: Machine
+    machine: outputs.Machine
     forward_flops: int
     device: str
     processes: int
@@ -92,18 +93,9 @@ class Eflops:
         if self.device == "cuda" and self.processes < gpus:
             yield f"{self.processes} of {gpus} GPUs were measured; leave --processes out to use all"
 
-    def document(self) -> dict[str, object]:
+    def document(self) -> dict[str, Any]:
         """``deepvm.eflops/1``."""
-        fields = asdict(self)
-        del fields["steady"]  # the warnings say it
-        return {
-            "schema_version": DOCUMENT_VERSIONS["eflops"],
-            "eflops": self.eflops,
-            "images_per_s": self.images_per_s,
-            "spread": self.spread,
-            **fields,
-            "warnings": list(self.warnings),
-        }
+        return document_of(outputs.Eflops, self)
 
 
 def measure_eflops(
@@ -152,13 +144,12 @@ def measure_eflops(
         data=str(data.absolute()) if data else "",
         modules=os.getcwd() if ":" in model else "",
     )
-    each = f"{task.threads} thread{'s' * (task.threads > 1)}"
-    if count > 1:
-        where = f"{count} processes of {each} each"
-    else:
-        where = f"{each} of the CPU"
+    threads = counted(task.threads, "thread")
+    where = f"{threads} of the CPU"
     if device == "cuda":
-        where = f"{count} GPU{'s' * (count > 1)}"
+        where = counted(count, "GPU")
+    elif count > 1:
+        where = f"{count} processes of {threads} each"
     say(f"{model}: {batch} images of {resolution} x {resolution}, {dtype}, {optimizer}, on {where}")
     found = run_workers(task, lambda line: say(f"{model}: {line}"))
     found |= {name: [Window(**w) for w in found[name]] for name in ("warm_up", "windows")}

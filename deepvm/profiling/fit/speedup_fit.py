@@ -127,10 +127,9 @@ class Fit:
         while sizes[-1] < self.up_to:
             sizes.append(min(2 * sizes[-1], self.up_to))
         n = np.array(sizes, dtype=np.float64)
-        rows = zip(sizes, *self.band.at(n), self.best.speedup(n), strict=True)
-        return tuple(
-            BandPoint(size, float(low), float(s), float(high)) for size, low, high, s in rows
-        )
+        low, high = self.band.at(n)
+        rows = zip(sizes, low.tolist(), self.best.speedup(n).tolist(), high.tolist(), strict=True)
+        return tuple(BandPoint(*row) for row in rows)
 
     def document(self) -> dict[str, Any]:
         """``deepvm.fit/1``: ``a``, ``b``, ``c`` (logistic), ``mape`` and ``band`` of ``law``.

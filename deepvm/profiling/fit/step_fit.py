@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -112,13 +112,8 @@ class StepFit:
         """
         found = {key: value for key, value in self.document().items() if key != "predictions"}
         own = self.steps.thinned(MOST_KEPT)
-        rows = zip(
-            own.nodes.tolist(),
-            own.gpus.tolist(),
-            own.batch.tolist(),
-            own.step_s.tolist(),
-            strict=True,
-        )
+        columns = (own.nodes, own.gpus, own.batch, own.step_s)
+        rows = zip(*(column.tolist() for column in columns), strict=True)
         steps = [{"nodes": int(n), "gpus": int(k), "batch": b, "step_s": s} for n, k, b, s in rows]
         warnings = [*_of_steps(self.steps, self.measured), *_of_law(self.fitted)]
         return found | {

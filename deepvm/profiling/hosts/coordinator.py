@@ -86,18 +86,13 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
         place = len(self._members)
         member = _Member(host, process)
         self._members.append(member)
-        readers = [
-            threading.Thread(
-                target=_read, args=(process.stdout, partial(self._take_message, place)), daemon=True
-            ),
-            threading.Thread(
-                target=_read, args=(process.stderr, partial(self._take_text, member)), daemon=True
-            ),
-        ]
-        for thread in (
-            *readers,
-            threading.Thread(target=self._wait, args=(place, process, readers), daemon=True),
-        ):
+        streams = (
+            (process.stdout, partial(self._take_message, place)),
+            (process.stderr, partial(self._take_text, member)),
+        )
+        readers = [threading.Thread(target=_read, args=args, daemon=True) for args in streams]
+        waiter = threading.Thread(target=self._wait, args=(place, process, readers), daemon=True)
+        for thread in (*readers, waiter):
             thread.start()
 
     def _take_message(self, place: int, line: str) -> None:

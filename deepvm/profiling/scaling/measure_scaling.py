@@ -83,15 +83,12 @@ class Task:
 
         Raises a RequestError for any number beyond its limits.
         """
-        for option, (least, most) in _LIMITS.items():
-            if not least <= getattr(self, option) <= most:
-                raise RequestError(
-                    option, getattr(self, option), f"a whole number from {least} to {most}"
-                )
-        least, most = _LIMITS["batch"]
-        for batch in self.batches:
-            if not least <= batch <= most:
-                raise RequestError("batch", batch, f"whole numbers from {least} to {most}")
+        numbers = [("batch", batch) for batch in self.all_batches]
+        numbers += [(name, getattr(self, name)) for name in _LIMITS if name != "batch"]
+        for option, value in numbers:
+            least, most = _LIMITS[option]
+            if not least <= value <= most:
+                raise RequestError(option, value, f"a whole number from {least} to {most}")
         powers = [2**i for i in range(hosts.bit_length()) if 2**i <= hosts]
         sizes = tuple(sorted(set(self.sizes or (*powers, hosts))))
         if not 1 <= sizes[0] <= sizes[-1] <= hosts or sizes[0] != 1:
@@ -106,14 +103,12 @@ class Task:
         """All that changes what is measured, as the document has it."""
         own = asdict(Workload(self.model, self.resolution, self.batch, self.dtype))
         own |= {"device": device, "processes": processes}
-        own |= {"warmup": self.warmup, "windows": self.windows, "steps": self.steps}
-        named = {"trains": self.trains, "sequence": self.sequence, "method": self.method}
-        own |= {key: value for key, value in named.items() if value}
-        return own | (
-            {"resolution": None, "activation_checkpointing": self.checkpointing}
-            if self.method
-            else {}
-        )
+        own |= {name: getattr(self, name) for name in ("warmup", "windows", "steps")}
+        named = {name: getattr(self, name) for name in ("trains", "sequence", "method")}
+        own |= {name: value for name, value in named.items() if value}
+        if self.method:
+            own |= {"resolution": None, "activation_checkpointing": self.checkpointing}
+        return own
 
     @property
     def all_batches(self) -> tuple[int, ...]:
@@ -171,19 +166,19 @@ class _Session:
         """Probe the hosts, settle the workload, and resume from the file."""
         hosts = self.hosts
         task = self.task
-        self.say(
-            f"looking at {len(hosts)} {'host' if len(hosts) == 1 else 'hosts'}: torch, the model,"
-            " connections"
-        )
+        self.say(f"looking at {counted(len(hosts), 'host')}: torch, the model, connections")
         self.healthy, failed = self.coordinator.probe(hosts, task.workload("cpu", 1))
         local = one_machine((r.boot for r in self.healthy), allowed=allow_one_machine)
         self._leave_out(failed)
         if not self.healthy:
             raise MeasurementError(f"no host can be used:\n{self._reasons()}")
+        plan: dict[str, Any] = {"sizes": list(sizes), "repeats": task.repeats}
+        if task.batches:
+            plan["batches"] = list(task.all_batches)
         self.curve = Curve(
             workload=task.workload(*_device(task.device, hosts, self.healthy)),
             hosts=tuple(h.name for h in hosts),
-            plan={"sizes": list(sizes), "repeats": task.repeats} | _several(task),
+            plan=plan,
             local=local,
             machine=self.healthy[0].machine,
             warnings=_doubts(self.healthy),
@@ -202,12 +197,11 @@ class _Session:
         own = batch if self.task.batches else None
         for repeat in [r for r in range(1, self.task.repeats + 1) if r not in done]:
             while True:
-                if batch in self.too_much:
-                    self._add(Run(n, repeat, failed=self.too_much[batch], batch=own))
-                    return
-                if len(self.healthy) < n:
-                    why = f"{len(self.healthy)} of {n} hosts are healthy; {self._reasons('; ')}"
-                    self._add(Run(n, repeat, failed=why, batch=own))
+                reason = self.too_much.get(batch)
+                if reason is None and len(self.healthy) < n:
+                    reason = f"{len(self.healthy)} of {n} hosts are healthy; {self._reasons('; ')}"
+                if reason is not None:
+                    self._add(Run(n, repeat, failed=reason, batch=own))
                     return
                 hosts = self.healthy[:n]
                 outcome = self.coordinator.run(hosts, {**self.curve.workload, "batch": batch})
@@ -257,11 +251,7 @@ class _Session:
     def _add(self, run: Run) -> None:
         self.curve = replace(self.curve, runs=(*self.curve.runs, run))
         self._write()  # before it is reported: what was reported as done is never lost
-        of = (
-            f"n = {run.n}"
-            + (f", batch {run.batch}" if run.batch else "")
-            + f", repeat {run.repeat}"
-        )
+        of = f"{_named(run.n, run.batch)}, repeat {run.repeat}"
         if run.failed is not None:
             self.say(f"{of}: failed: {run.failed}")
             return
@@ -339,10 +329,8 @@ def _doubts(healthy: Sequence[Ready]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _several(task: Task) -> dict[str, Any]:
-    if task.batches:
-        return {"batches": list(task.all_batches)}
-    return {}
+def _named(n: int, batch: int | None) -> str:
+    return f"n = {n}, batch {batch}" if batch else f"n = {n}"
 
 
 def _spreads(curve: Curve) -> list[str]:
@@ -352,7 +340,7 @@ def _spreads(curve: Curve) -> list[str]:
         times = [median(r.seconds_per_step) for r in runs]
         spread = (max(times) - min(times)) / median(times)
         if spread > WIDE_SPREAD:
-            of = f"n = {cell.n}" + (f", batch {cell.batch}" if len(curve.batches) > 1 else "")
+            of = _named(cell.n, cell.batch if len(curve.batches) > 1 else None)
             found.append(
                 f"{of}: the runs differ by {spread:.0%}; more repeats, or less else on the hosts"
             )

@@ -24,13 +24,13 @@ import torch
 from deepvm.errors import CheckpointError
 from deepvm.lab.faults.damaged_files import BitFlip, Truncation, newest_checkpoint
 from deepvm.lab.geometry import ResumableSampler
-from deepvm.lab.running.memory_node import TOKEN, MemoryNode
 from deepvm.lab.strategies.state import State, random_states, seed_all
 from deepvm.lab.strategies.strategy import CheckpointRow, Setting, due
 from deepvm.lab.strategies.strategy_registry import STRATEGIES, find_strategy
 from deepvm.lab.training.datasets import Samples, load
 from deepvm.lab.training.models import build, loss_of
 from deepvm.lab.training.trainer import digest
+from deepvm.profiling.checkpoint.node_process import TOKEN, MemoryNode
 
 pytestmark = [
     # DCP's, of a single process

@@ -102,9 +102,8 @@ def test_arguments_that_cannot_be_used() -> None:
 @pytest.mark.system
 def test_a_trainer_that_fails_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The node holds fewer than two versions of it."""
-    real = node_process.memory_node
     monkeypatch.setattr(
-        node_bench, "memory_node", lambda folder, size, secret: real(folder, 3 * MB, secret)
+        node_bench, "MemoryNode", lambda folder, size: node_process.MemoryNode(folder, 3 * MB)
     )
     with pytest.raises(CheckpointError, match="a trainer of the benchmark failed: .*room for 2"):
         run_node_bench([1], [8 * MB], 1, folder=tmp_path)
