@@ -21,18 +21,12 @@ from deepvm.catalog.measured.entries import Entry
 from deepvm.catalog.published.hardware import accelerators, find_accelerator
 from deepvm.catalog.published.performance import PublishedPerformance
 from deepvm.catalog.published.workloads import presets
+from deepvm.core.arrays import FloatArray
 from deepvm.core.cluster.instances import InstanceType
 from deepvm.core.training.measured_speed import OwnSteps, of_alike, of_measured
 from deepvm.core.training.roofline import Accelerator, Machine, usual_checkpointing
 from deepvm.core.training.speed import TrainingSpeed
-from deepvm.core.training.steptime import (
-    ENOUGH,
-    FEWEST,
-    FloatArray,
-    Steps,
-    StepTimeFit,
-    fit_steps,
-)
+from deepvm.core.training.steptime import ENOUGH, FEWEST, Steps, StepTimeFit, fit_steps
 from deepvm.core.training.workload import Precision, Workload
 from deepvm.core.units import counted
 from deepvm.errors import missing_extra
