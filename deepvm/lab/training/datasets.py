@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import importlib.util
 import pickle
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +15,10 @@ import torch
 from torch import Tensor
 
 from deepvm.errors import DataError, MissingExtraError, RequestError
+from deepvm.profiling.workload.images import read_idx, read_records
 
 FASHION = Path("/usr/share/datasets/fashion-mnist")
 """Where Debian's package ``dataset-fashion-mnist`` puts it."""
-_MAGIC_IMAGES = 2051
-_MAGIC_LABELS = 2049
 _TOKENS = 4096
 _SEQUENCE = 32
 _VOCABULARY = 64
@@ -73,9 +71,9 @@ def digits(path: Path | None) -> Samples:
 def fashion_mnist(path: Path | None) -> Samples:
     """60 000 pieces of clothing of 28 x 28 pixels, in the files of MNIST. Raises DataError."""
     folder = path or FASHION
-    images = _idx(_one_of(folder, "train-images-idx3-ubyte"), _MAGIC_IMAGES)
-    targets = _idx(_one_of(folder, "train-labels-idx1-ubyte"), _MAGIC_LABELS)
-    if images.ndim != 3 or len(images) != len(targets):
+    images = read_idx(_one_of(folder, "train-images-idx3-ubyte"), 3)
+    targets = read_idx(_one_of(folder, "train-labels-idx1-ubyte"), 1)
+    if len(images) != len(targets):
         raise DataError(
             f"{folder}: {images.shape} images and {targets.shape} labels; these are not MNIST's"
             " files"
@@ -91,7 +89,7 @@ def cifar10(path: Path | None) -> Samples:
     """
     folder = _given(path, "cifar10")
     if binary := sorted(folder.glob("data_batch_*.bin")):
-        return _images([_records(file, 1) for file in binary], 10)
+        return _images([read_records(file) for file in binary], 10)
     return _images([_pickled(file, b"labels") for file in _some(folder, "data_batch_*")], 10)
 
 
@@ -102,7 +100,7 @@ def cifar100(path: Path | None) -> Samples:
     """
     folder = _given(path, "cifar100")
     if (binary := folder / "train.bin").is_file():
-        return _images([_records(binary, 2)], 100)
+        return _images([read_records(binary, 2, 100)], 100)
     return _images([_pickled(file, b"fine_labels") for file in _some(folder, "train")], 100)
 
 
@@ -170,35 +168,6 @@ def _one_of(folder: Path, name: str) -> Path:
         f"{folder}: has no {name}, nor {name}.gz; on Debian: apt install dataset-fashion-mnist,"
         " else give its path"
     )
-
-
-def _idx(path: Path, magic: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """An array of MNIST's format: a number, as many sizes as it says, bytes."""
-    try:
-        if path.suffix == ".gz":
-            data = gzip.decompress(path.read_bytes())
-        else:
-            data = path.read_bytes()
-        (number,) = struct.unpack_from(">I", data)
-        sizes = struct.unpack_from(f">{number & 255}I", data, 4)
-        values = np.frombuffer(data, np.uint8, offset=4 + 4 * len(sizes))
-        if number != magic or values.size != np.prod(sizes):
-            raise ValueError("other numbers than such a file begins with")
-    except (OSError, EOFError, ValueError, struct.error) as error:
-        raise DataError(f"{path}: not a file of MNIST's format: {error}") from None
-    return values.reshape(sizes)
-
-
-def _records(path: Path, labels: int) -> tuple[Any, Any]:
-    """Images and labels of CIFAR's binary format: ``labels`` bytes (the last counts) and 3072."""
-    try:
-        data = np.frombuffer(path.read_bytes(), np.uint8)
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror}") from None
-    if not data.size or data.size % (3072 + labels):
-        raise DataError(f"{path}: {data.size} bytes are not whole records of {3072 + labels}")
-    rows = data.reshape(-1, 3072 + labels)
-    return rows[:, labels:], rows[:, labels - 1]
 
 
 class _Plain(pickle.Unpickler):

@@ -18,7 +18,6 @@ from deepvm.errors import DataError
 
 CIFAR_CLASSES = 10
 _CIFAR_SHAPE = (3, 32, 32)
-_CIFAR_RECORD = 1 + 3 * 32 * 32
 _MAX_BYTES = 256 * 2**20  # of a file, unpacked; the largest of both data sets has 47 MB
 _FOLDERS = ("", "cifar-10-batches-bin", "FashionMNIST/raw", "raw")
 
@@ -46,8 +45,9 @@ def read_images(folder: Path) -> Images:
     for place in (folder / name for name in _FOLDERS):
         batches = sorted(place.glob("data_batch_*.bin"))
         if batches:
-            rows = np.concatenate([_cifar(path) for path in batches])
-            return Images("cifar10", rows[:, 1:].reshape(-1, *_CIFAR_SHAPE), rows[:, 0])
+            parts = [read_records(path) for path in batches]
+            pixels, names = (np.concatenate(part) for part in zip(*parts, strict=True))
+            return Images("cifar10", pixels.reshape(-1, *_CIFAR_SHAPE), names)
         images = sorted(place.glob("train-images-idx3-ubyte*"))
         labels = sorted(place.glob("train-labels-idx1-ubyte*"))
         if images and labels:
@@ -59,18 +59,27 @@ def read_images(folder: Path) -> Images:
     )
 
 
-def _cifar(path: Path) -> Bytes:
+def read_records(
+    path: Path, label_bytes: int = 1, classes: int = CIFAR_CLASSES
+) -> tuple[Bytes, Bytes]:
+    """Pixels and labels of CIFAR's binary format; of several labels of an image the last counts.
+
+    Raises:
+        DataError: the file is damaged.
+    """
     data = _content(path)
-    if not data or len(data) % _CIFAR_RECORD:
-        raise _damaged(path, f"{len(data)} bytes are not images of {_CIFAR_RECORD} bytes each")
-    rows = np.frombuffer(data, np.uint8).reshape(-1, _CIFAR_RECORD)
-    _check_labels(path, rows[:, 0])
-    return rows
+    size = label_bytes + math.prod(_CIFAR_SHAPE)
+    if not data or len(data) % size:
+        raise _damaged(path, f"{len(data)} bytes are not images of {size} bytes each")
+    rows = np.frombuffer(data, np.uint8).reshape(-1, size)
+    labels = rows[:, label_bytes - 1]
+    _check_labels(path, labels, classes)
+    return rows[:, label_bytes:], labels
 
 
 def _idx_pair(images: Path, names: Path) -> Images:
-    pixels = _idx(images, 3)
-    labels = _idx(names, 1)
+    pixels = read_idx(images, 3)
+    labels = read_idx(names, 1)
     if len(pixels) != len(labels):
         raise _damaged(images, f"has {len(pixels)} images, {names} has {len(labels)} labels")
     _check_labels(names, labels)
@@ -79,7 +88,8 @@ def _idx_pair(images: Path, names: Path) -> Images:
     return Images("idx", np.broadcast_to(pixels[:, None], shape), labels)
 
 
-def _idx(path: Path, dimensions: int) -> Bytes:
+def read_idx(path: Path, dimensions: int) -> Bytes:
+    """An array of MNIST's format. Raises DataError."""
     data = _content(path)
     size = 4 + 4 * dimensions
     magic, *shape = np.frombuffer(data[:size].ljust(size, b"\0"), ">u4").tolist()
@@ -92,9 +102,9 @@ def _damaged(path: Path, reason: str) -> DataError:
     return DataError(f"{path}: {reason}; get the files of the data set again")
 
 
-def _check_labels(path: Path, labels: Bytes) -> None:
-    if labels.max() >= CIFAR_CLASSES:
-        raise _damaged(path, f"label {labels.max()} (expected 0 to {CIFAR_CLASSES - 1})")
+def _check_labels(path: Path, labels: Bytes, classes: int = CIFAR_CLASSES) -> None:
+    if labels.max() >= classes:
+        raise _damaged(path, f"label {labels.max()} (expected 0 to {classes - 1})")
 
 
 def _content(path: Path) -> bytes:
