@@ -14,7 +14,7 @@ from pathlib import Path
 import deepvm
 from deepvm.io.host_info import cores, machine_memory, processor
 
-_PACKAGES = ("lab", "checkpoint")
+_PACKAGES = ("lab", "checkpoint", "profiling/workload")  # the last has the blocks of models
 
 
 def environment(folder: Path) -> dict[str, str]:
