@@ -126,15 +126,15 @@ def test_a_key_changes_with_what_may_change_a_run(tmp_path: Path) -> None:
 def test_the_code_of_training_is_part_of_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for room in ("lab", "checkpoint", "reports"):
-        (tmp_path / room).mkdir()
+    for room in ("lab", "checkpoint", "profiling/workload", "reports"):
+        (tmp_path / room).mkdir(parents=True)
         (tmp_path / room / "a.py").write_text("1")
     monkeypatch.setattr("deepvm.__file__", str(tmp_path / "__init__.py"))
     versions = []
-    for path in (None, "lab/a.py", "checkpoint/b.py", "reports/a.py"):
+    for path in (None, "lab/a.py", "checkpoint/b.py", "profiling/workload/c.py", "reports/a.py"):
         if path is not None:
             (tmp_path / path).write_text(f"{path}")
         about.code_version.cache_clear()
         versions.append(about.code_version())
     about.code_version.cache_clear()
-    assert len(set(versions)) == 3 and versions[2] == versions[3]
+    assert len(set(versions)) == 4 and versions[3] == versions[4]
