@@ -37,6 +37,7 @@ from deepvm.jobs.decisions.world import MachineRecord
 from deepvm.jobs.static_hosts import StaticHosts
 from deepvm.jobs.steady_clock import job_time_s
 from deepvm.profiling.hosts.launcher import Host
+from deepvm.profiling.hosts.machine import address_toward
 from deepvm.profiling.hosts.watchdog import MARK
 
 CONTROLLER_HOST = "DEEPVM_CONTROLLER_HOST"
@@ -94,12 +95,8 @@ class SshCloud:
         if own is None or own.reach.local:
             return "127.0.0.1"
         for host in own.hosts:
-            with (
-                suppress(OSError),
-                socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker,
-            ):
-                asker.connect((host.address or _resolved(host), 9))
-                return str(asker.getsockname()[0])
+            with suppress(OSError):
+                return address_toward(host.address or _resolved(host))
         raise RefusedError(
             f"no host of {job} has an address that is known here; set {CONTROLLER_HOST} to this"
             " one's"

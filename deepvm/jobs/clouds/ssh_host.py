@@ -10,7 +10,6 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-import socket
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -25,7 +24,7 @@ from deepvm.jobs.clouds.local import LocalCloud
 from deepvm.jobs.decisions.world import MachineRecord, Pool, Role
 from deepvm.jobs.steady_clock import job_time_s
 from deepvm.jobs.wire import FAR_BEAT_S
-from deepvm.profiling.hosts.machine import own_addresses
+from deepvm.profiling.hosts.machine import address_toward, own_addresses
 
 _LIMIT_S = 20.0
 _LOGS = "logs"
@@ -125,10 +124,7 @@ def _start(cloud: HostCloud, folder: Path, order: JsonObject) -> float:
 def _towards(controller: str) -> str:
     """The address of this host on its way to the controller; the others reach it by that."""
     parts = urlsplit(controller)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
-        # UDP: nothing is sent, the kernel only chooses a route.
-        asker.connect((parts.hostname or "", parts.port or 80))
-        return str(asker.getsockname()[0])
+    return address_toward(parts.hostname or "", parts.port or 80)
 
 
 def _tell(job: Path, controller: str, *, made: bool = False) -> None:

@@ -32,9 +32,14 @@ _RING_BYTES = 32 * 2**20
 _BLOCK = 2**20
 
 
+def anonymous(size: int) -> memoryview:
+    """Memory that belongs to this process alone, and takes room once it is written."""
+    return memoryview(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+
+
 def filled(size: int) -> memoryview:
     """Memory with random bytes."""
-    memory = memoryview(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+    memory = anonymous(size)
     fill(memory)
     return memory
 
@@ -60,7 +65,7 @@ class Sender:
         world: int = 1,
     ) -> None:
         """Connect to nobody yet; of the ``size`` bytes of a version this rank sends its share."""
-        self._image = memoryview(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+        self._image = anonymous(size)
         ends = [size * number // world for number in range(world + 1)]
         self._layout = Layout(size, tuple((Segment(a, b - a),) for a, b in pairwise(ends)))
         self._own = self._image[ends[rank] : ends[rank + 1]]
@@ -117,7 +122,7 @@ def receive() -> None:
     emit("open", port=server.getsockname()[1])
 
     def serve(sock: socket.socket) -> None:
-        memory = memoryview(mmap.mmap(-1, _RING_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+        memory = anonymous(_RING_BYTES)
         while head := sock.recv(_COUNT, socket.MSG_WAITALL):
             left = int.from_bytes(head, "big")
             at = 0

@@ -68,6 +68,14 @@ def own_addresses() -> dict[str, str]:
     return dict(sorted(found.items(), key=lambda item: item[1].startswith("127.")))
 
 
+def address_toward(host: str, port: int = 9) -> str:
+    """This machine's address on the way to a host. Raises OSError: there is no way."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
+        # UDP: nothing is sent, the kernel only chooses a route.
+        asker.connect((host, port))
+        return str(asker.getsockname()[0])
+
+
 def boot_id() -> str:
     """The same on two hosts only if they are one machine under one kernel; "" if unknown."""
     with contextlib.suppress(OSError):

@@ -23,7 +23,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from deepvm.io.host_info import cores
-from deepvm.profiling.hosts.machine import boot_id, describe, own_addresses
+from deepvm.profiling.hosts.machine import address_toward, boot_id, describe, own_addresses
 from deepvm.profiling.hosts.watchdog import MOST_REASON, agent, emit, reason_of
 
 if TYPE_CHECKING:
@@ -143,9 +143,8 @@ def _share_cores(processes: int) -> None:
 
 def _card_toward(address: str) -> str:
     """The network card that leads to an address, "" when unknown."""
-    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
-        asker.connect((address, 9))  # nothing is sent
-        own = asker.getsockname()[0]
+    with contextlib.suppress(OSError):
+        own = address_toward(address)
         return next((name for name, a in own_addresses().items() if a == own), "")
     return ""
 
