@@ -14,6 +14,8 @@ import numpy as np
 
 from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS
 from deepvm.core.training.steptime import Steps
+from deepvm.documents.build import document_of
+from deepvm.documents.outputs import profiling as outputs
 from deepvm.errors import DataError, RequestError
 from deepvm.io.atomic_write import write_bytes
 from deepvm.io.safe_read import read_text
@@ -156,21 +158,9 @@ class Curve:
         )
 
     def document(self) -> dict[str, object]:
-        """The curve as JSON has it."""
-        return {
-            "schema_version": _VERSION,
-            "workload": dict(self.workload),
-            "hosts": list(self.hosts),
-            "local": self.local,
-            "plan": dict(self.plan),
-            "runs": [_run_document(r) for r in self.runs],
-            "points": [p._asdict() for p in self.points],
-            "cells": [asdict(c) for c in self.cells],
-            "fit": None if self.fit is None else dict(self.fit),
-            "step_time": None if self.step_time is None else dict(self.step_time),
-            "warnings": list(self.warnings),
-            "machine": dict(self.machine),
-        }
+        """The curve as JSON has it, with all that is known of the workload and the plan."""
+        own = {"workload": dict(self.workload), "plan": dict(self.plan)}
+        return document_of(outputs.Scaling, self) | own | {"runs": list(map(_run_of, self.runs))}
 
 
 def write_curve(path: Path, curve: Curve) -> None:
@@ -233,7 +223,7 @@ def read_scaling_steps(path: Path) -> Steps:
     return Steps(*np.array(curve.steps, dtype=np.float64).T)
 
 
-def _run_document(run: Run) -> dict[str, Any]:
+def _run_of(run: Run) -> dict[str, Any]:
     found = asdict(run) | {"seconds_per_step": list(run.seconds_per_step)}
     if run.batch is None:
         del found["batch"]

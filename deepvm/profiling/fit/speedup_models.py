@@ -148,11 +148,11 @@ def search_fast(
     change together along a straight line; b and c do so along a curve, on which a search creeps.
     """
     logs = np.array(law.low) > 0
-    low, high = (
-        np.where(logs, np.log(np.where(logs, v, 1.0)), v)
-        for v in (np.array(law.low), np.array(law.high))
-    )
-    begin = np.where(logs, np.log(np.where(logs, start, 1.0)), start)
+
+    def scaled(given: Sequence[float]) -> FloatArray:
+        return np.where(logs, np.log(np.where(logs, given, 1.0)), given)
+
+    low, high, begin = scaled(law.low), scaled(law.high), scaled(start)
     values = begin.copy()
     free = np.arange(len(begin))
 
@@ -185,7 +185,7 @@ def _settled(value: float) -> float:
 
 def residuals(law: Law, values: Sequence[float], n: FloatArray, s: FloatArray) -> FloatArray:
     """Relative: S_law(n) / S(n) - 1, shape of n."""
-    return np.asarray(law.speedup(n, *values) / s - 1.0)
+    return law.speedup(n, *values) / s - 1.0
 
 
 def aicc(mean_square: float, measurements: int, parameters: int) -> float | None:
@@ -216,11 +216,11 @@ def _logistic_starts(n: FloatArray, s: FloatArray) -> list[list[float]]:
 
 
 def _usl(n: FloatArray, contention: float, coherence: float) -> FloatArray:
-    return np.asarray(n / (1.0 + contention * (n - 1.0) + coherence * n * (n - 1.0)))
+    return n / (1.0 + contention * (n - 1.0) + coherence * n * (n - 1.0))
 
 
 def _ring(n: FloatArray, c: float, l: float) -> FloatArray:  # noqa: E741  the letter of the ring
-    return np.asarray(n / (1.0 + c * (n - 1.0) / n + l * (n - 1.0)))
+    return n / (1.0 + c * (n - 1.0) / n + l * (n - 1.0))
 
 
 def _cost_starts(count: int, n: FloatArray, s: FloatArray) -> list[list[float]]:

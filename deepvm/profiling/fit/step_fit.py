@@ -142,19 +142,16 @@ def fit_step_time(steps: Steps, asked: Sequence[StepQuestion] = ()) -> StepFit:
 
 def _predicted(fitted: StepTimeFit, asked: StepQuestion) -> Prediction:
     step = fitted.predict(asked.nodes, asked.gpus, asked.batch)
-    beyond = any(
-        doubt(asked, fitted.measured)
-        for doubt in (_is_beyond, _is_wide, _lacks_part, _is_far_batch)
-    )
+    measured = fitted.measured
+    low, high = measured.batch
+    near = asked.gpus <= REACH * asked.nodes * _most_on_each(asked, measured)
+    near = near and low / REACH <= asked.batch <= REACH * high
+    beyond = not near or _is_beyond(asked, measured) or _lacks_part(asked, measured)
     return Prediction(asked, step, step.inverse(asked.gpus * asked.batch), beyond)
 
 
 def _is_beyond(asked: StepQuestion, measured: MeasuredRange) -> bool:
     return asked.nodes > REACH * measured.nodes[-1] or asked.gpus > REACH * measured.gpus[1]
-
-
-def _is_wide(asked: StepQuestion, measured: MeasuredRange) -> bool:
-    return asked.gpus > REACH * asked.nodes * _most_on_each(asked, measured)
 
 
 def _most_on_each(asked: StepQuestion, measured: MeasuredRange) -> int:
@@ -166,11 +163,6 @@ def _lacks_part(asked: StepQuestion, measured: MeasuredRange) -> bool:
     if asked.nodes > 1:
         return not measured.several
     return asked.gpus > 1 and not measured.local
-
-
-def _is_far_batch(asked: StepQuestion, measured: MeasuredRange) -> bool:
-    low, high = measured.batch
-    return not low / REACH <= asked.batch <= REACH * high
 
 
 def _of_use(predictions: Sequence[Prediction], measured: MeasuredRange) -> Iterator[str]:

@@ -107,22 +107,18 @@ def _ranks(
 
 def _mpirun(setup: Setup, folder: Path, program: Sequence[str]) -> list[str]:
     """The whole command: one program for each host, in the order of the ranks."""
-    words = [_mpirun_path(), "--with-ft", "ulfm", "--bind-to", "none", "--map-by", ":OVERSUBSCRIBE"]
-    words += ["--mca", "pml", "ob1", "--mca", "btl", "tcp,self"]
+    options = (
+        "--with-ft ulfm --bind-to none --map-by :OVERSUBSCRIBE --mca pml ob1 --mca btl tcp,self"
+    )
+    words = [_mpirun_path(), *options.split()]
     if setup.interface:
         words += ["--mca", "btl_tcp_if_include", setup.interface]
     if not setup.launcher.local:
         script = folder / "agent"
         _write_agent(script, setup.launcher)
         # Every daemon is started from here: the launcher need not work between hosts.
-        words += [
-            "--prtemca",
-            "plm_ssh_agent",
-            str(script),
-            "--prtemca",
-            "plm_ssh_no_tree_spawn",
-            "1",
-        ]
+        words += ["--prtemca", "plm_ssh_agent", str(script)]
+        words += ["--prtemca", "plm_ssh_no_tree_spawn", "1"]
     for place, host in enumerate((setup.receiver, *setup.senders)):
         words += [] if place == 0 else [":"]
         words += ["-n", "1", *([] if setup.launcher.local else ["--host", f"{host.name}:1"])]

@@ -49,10 +49,8 @@ class SaturationPoint:
 
     def at(self, n: Array) -> Array:
         """The fitted t(n) in seconds, shape of ``n``."""
-        found: Array = (
-            self.seconds / np.minimum(n, self.senders) * np.where(n > self.senders, self.rise, 1.0)
-        )
-        return found
+        rise = np.where(n > self.senders, self.rise, 1.0)
+        return self.seconds / np.minimum(n, self.senders) * rise
 
     def interval(self, largest: int) -> str:
         """The interval in words, such as ``4 to 6``; ``largest`` is N."""
@@ -105,10 +103,7 @@ def fit_knee(
 def _log_t(n: Array, k: Array, constant: Array, rise: Array) -> Array:
     """Curves log t(n) = constant - log min(n, k), plus ``rise`` if n > k; shape (rows, n)."""
     k = k[:, None]
-    found: Array = (
-        constant[:, None] - np.log(np.minimum(n, k)) + np.where(n > k, rise[:, None], 0.0)
-    )
-    return found
+    return constant[:, None] - np.log(np.minimum(n, k)) + np.where(n > k, rise[:, None], 0.0)
 
 
 def _best(n: Array, y: Array) -> Array:
@@ -175,8 +170,7 @@ def _resampled(
         np.median(own) + np.median(random.choice(pool, (resamples, len(own))), axis=1)
         for own in logs
     ]
-    found: Array = np.stack(drawn, axis=1) + lack * random.standard_normal((resamples, len(n)))
-    return found
+    return np.stack(drawn, axis=1) + lack * random.standard_normal((resamples, len(n)))
 
 
 def _widened(count: int, parameters: int) -> float:

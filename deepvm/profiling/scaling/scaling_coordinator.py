@@ -112,44 +112,42 @@ class ScalingCoordinator:
         return host, self._launcher.command(host, AGENT, [json.dumps(order)])
 
 
+@dataclass
 class _RunListener:
     """Follows one run to its outcome."""
 
-    def __init__(
-        self, programs: Coordinator, hosts: Sequence[Host], limits: Limits, windows: int
-    ) -> None:
-        self._programs = programs
-        self._hosts = hosts
-        self._limits = limits
-        self._windows = windows
-        self._seconds: dict[int, float] = {}
-        self._arrived: set[int] = set()
-        self._lost: dict[int, str] = {}
-        self._failed: dict[int, str] = {}
+    programs: Coordinator
+    hosts: Sequence[Host]
+    limits: Limits
+    windows: int
+    seconds: dict[int, float] = field(default_factory=dict)
+    arrived: set[int] = field(default_factory=set)
+    lost: dict[int, str] = field(default_factory=dict)
+    failed: dict[int, str] = field(default_factory=dict)
 
     def outcome(self) -> Outcome:
         """Handle messages until the run has succeeded or failed."""
         begin = time.monotonic()
-        deadline = begin + self._limits.start_s
+        deadline = begin + self.limits.start_s
         joined = False
-        while (found := self._programs.next_message(deadline)) is not None:
+        while (found := self.programs.next_message(deadline)) is not None:
             place, message = found
             event = message["event"]
             if event == "arrived":
-                self._arrived.add(place)
+                self.arrived.add(place)
             elif event == "joined":
                 joined = True
-                deadline = begin + self._limits.run_s
+                deadline = begin + self.limits.run_s
             elif event == "window":
-                self._seconds[message["number"]] = message["seconds"]
+                self.seconds[message["number"]] = message["seconds"]
             elif event == "done":
-                if (heard := len(self._seconds)) != self._windows:
-                    return self._failure(f"{heard} of {self._windows} windows were heard of")
-                return Outcome(tuple(self._seconds[i] for i in sorted(self._seconds)))
-            elif event == "lost" and place not in self._lost:
-                self._lost[place] = message["reason"]
+                if (heard := len(self.seconds)) != self.windows:
+                    return self._failure(f"{heard} of {self.windows} windows were heard of")
+                return Outcome(tuple(self.seconds[i] for i in sorted(self.seconds)))
+            elif event == "lost" and place not in self.lost:
+                self.lost[place] = message["reason"]
                 deadline = min(deadline, time.monotonic() + _LINGER_S)
-            elif event == "failed" or event == "ended" and place not in self._lost:
+            elif event == "failed" or event == "ended" and place not in self.lost:
                 self._blame(place, message["reason"])
                 deadline = min(deadline, time.monotonic() + _SETTLE_S)
         return self._undone(joined)
@@ -157,23 +155,23 @@ class _RunListener:
     def _blame(self, place: int, reason: str) -> None:
         """Record the first failure, and others only of the same cause: the rest follows."""
         if all(
-            reason.partition(":")[0] == other.partition(":")[0] for other in self._failed.values()
+            reason.partition(":")[0] == other.partition(":")[0] for other in self.failed.values()
         ):
-            self._failed.setdefault(place, reason)
+            self.failed.setdefault(place, reason)
 
     def _undone(self, joined: bool) -> Outcome:
-        start_s, run_s = self._limits
-        if self._arrived and not (self._failed or self._lost or joined):
-            absent = set(range(len(self._hosts))) - self._arrived
-            self._failed = {p: self._programs.silence(p, start_s) for p in absent}
-        if self._failed:
+        start_s, run_s = self.limits
+        if self.arrived and not (self.failed or self.lost or joined):
+            absent = set(range(len(self.hosts))) - self.arrived
+            self.failed = {p: self.programs.silence(p, start_s) for p in absent}
+        if self.failed:
             return self._failure(
-                "; ".join(f"{self._hosts[p].name}: {w}" for p, w in sorted(self._failed.items()))
+                "; ".join(f"{self.hosts[p].name}: {w}" for p, w in sorted(self.failed.items()))
             )
-        if self._lost:
-            names = ", ".join(self._hosts[p].name for p in sorted(self._lost))
+        if self.lost:
+            names = ", ".join(self.hosts[p].name for p in sorted(self.lost))
             return self._failure(
-                f"{names} lost contact with another host: {next(iter(self._lost.values()))}"
+                f"{names} lost contact with another host: {next(iter(self.lost.values()))}"
             )
         if joined:
             return self._failure(f"it took longer than {run_s:g} s (--timeout)")
@@ -182,9 +180,9 @@ class _RunListener:
         )
 
     def _failure(self, why: str) -> Outcome:
-        places = self._failed or range(len(self._hosts))
-        tails = {self._hosts[p].name: tail for p in places if (tail := self._programs.tail(p))}
-        failed = {self._hosts[p].name: reason for p, reason in sorted(self._failed.items())}
+        places = self.failed or range(len(self.hosts))
+        tails = {self.hosts[p].name: tail for p in places if (tail := self.programs.tail(p))}
+        failed = {self.hosts[p].name: reason for p, reason in sorted(self.failed.items())}
         return Outcome(why=why, failed=failed, tails=tails)
 
 
