@@ -8,7 +8,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -137,15 +136,16 @@ def run_node_bench(
 def _measured(
     count: int, ranks: int, size: int, reps: int, work: Path, say: Callable[[str], None]
 ) -> NodeRow:
-    node_s: list[list[float]] = []
-    plain_s: dict[int, list[float]] = {flows: [] for flows in _FLOWS}
+    total = count * size
+    rounds: list[tuple[list[float], dict[int, float]]] = []
     words = [sys.executable, "-m", PEERS, json.dumps({"limit_s": _LIMIT_S})]
     trainers = [(n, rank) for n in range(count) for rank in range(ranks)]
     names = ["receiver", *(f"trainer {n}, rank {rank}" for n, rank in trainers)]
-    with ExitStack() as stack:
-        place = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=work)))
-        node = stack.enter_context(MemoryNode(place, 2 * count * size + 2**28))
-        peers = stack.enter_context(Coordinator([(Host(name), words) for name in names]))
+    with (
+        tempfile.TemporaryDirectory(dir=work) as folder,
+        MemoryNode(Path(folder), 2 * total + 2**28) as node,
+        Coordinator([(Host(name), words) for name in names]) as peers,
+    ):
         peers.send(0, {"role": "receive"})
         (receiver,) = _answers(peers, [0])
         setting = {
@@ -161,24 +161,20 @@ def _measured(
             peers.send(at, {**setting, "job": f"bench-{n}", "rank": rank})
         _answers(peers, places)
         for rep in range(1 - WARM_UPS, reps + 1):
-            found = {flows: _round(peers, places, "plain", flows) for flows in _FLOWS}
+            plain_s = {flows: max(_round(peers, places, "plain", flows)) for flows in _FLOWS}
             times = _round(peers, places, "node", rep + WARM_UPS)
             mark = f"{rep}/{reps}" if rep > 0 else "warm-up"
+            speeds = [f"TCP x {n} {total / s / 1e9:5.2f} GB/s" for n, s in plain_s.items()]
             say(
                 f"{mark:>8}  {count} x {format_bytes(size)}  node"
-                f" {count * size / max(times) / 1e9:5.2f} GB/s, "
-                + ", ".join(
-                    f"TCP x {flows} {count * size / max(s) / 1e9:5.2f} GB/s"
-                    for flows, s in found.items()
-                )
+                f" {total / max(times) / 1e9:5.2f} GB/s, {', '.join(speeds)}"
             )
             if rep > 0:
-                node_s.append(times)
-                for flows, seconds in found.items():
-                    plain_s[flows].append(max(seconds))
-    slowest_s = median(max(times) for times in node_s)
-    one, two = (count * size / median(plain_s[flows]) for flows in _FLOWS)
-    speed = count * size / slowest_s
+                rounds.append((times, plain_s))
+    node_s = [times for times, _ in rounds]
+    slowest_s = median(map(max, node_s))
+    one, two = (total / median(plain_s[flows] for _, plain_s in rounds) for flows in _FLOWS)
+    speed = total / slowest_s
     # A trainer is done when its last rank is.
     trainers_s = [
         [max(times[at : at + ranks]) for at in range(0, len(times), ranks)] for times in node_s

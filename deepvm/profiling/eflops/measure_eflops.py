@@ -184,9 +184,7 @@ def _devices(device: str, processes: int | None) -> tuple[str, int]:
             )
     most = gpus or cores()
     if processes is not None:
-        what = "cores that this process may use"
-        if gpus:
-            what = "GPUs that torch sees"
+        what = "GPUs that torch sees" if gpus else "cores that this process may use"
         _check_whole("processes", processes, 1, most, f", the {what}")
     if gpus:
         return ("cuda", processes or gpus)
@@ -208,16 +206,15 @@ def measure_eflops_on(
     *,
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """:meth:`Eflops.document` of a host, with JSON ``options`` of :func:`measure_eflops`.
+    """:meth:`Eflops.document` of a host, with JSON ``options`` of :func:`measure_eflops`,
+    ``seconds`` and ``windows`` among them.
 
     Raises:
         MeasurementError: it failed there, or the host fell silent; says why.
     """
     # A slow step makes a window longer than it need be, and the warm-up takes as long as some
     # windows.
-    limit_s = _HOST_S + 4 * float(options.get("seconds", SECONDS)) * int(
-        options.get("windows", WINDOWS)
-    )
+    limit_s = _HOST_S + 4 * options["seconds"] * options["windows"]
     order = json.dumps({"options": dict(options), "limit_s": limit_s})
     with Coordinator([(host, launcher.command(host, MODULE, [order]))]) as running:
         while (message := running.answer(0, limit_s))["event"] == "say":

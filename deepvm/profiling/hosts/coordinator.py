@@ -190,9 +190,9 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
             stdin.write(json.dumps(order).encode() + b"\n")
             stdin.flush()
 
-    def tail(self, place: int, lines: int = 5) -> tuple[str, ...]:
+    def tail(self, place: int) -> tuple[str, ...]:
         """The last lines that a host has printed for people."""
-        return tuple(self._members[place].tail)[-lines:]
+        return tuple(self._members[place].tail)[-5:]
 
     def _last(self, place: int) -> str:
         words = (

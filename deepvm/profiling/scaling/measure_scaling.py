@@ -243,7 +243,7 @@ class _Session:
         fit, doubt = _fit(curve)
         warnings += [*curve.warnings, *_spreads(curve), *([doubt] if doubt else [])]
         self.curve = replace(
-            curve, fit=fit, step_time=_law(curve)[0], warnings=tuple(dict.fromkeys(warnings))
+            curve, fit=fit, step_time=_law(curve), warnings=tuple(dict.fromkeys(warnings))
         )
         self._write()
         return replace(self.curve, unwritten=self.unwritten)
@@ -347,9 +347,9 @@ def _spreads(curve: Curve) -> list[str]:
     return found
 
 
-def _law(curve: Curve) -> tuple[dict[str, Any] | None, str]:
+def _law(curve: Curve) -> dict[str, Any] | None:
     steps = Steps(*np.array(curve.steps, dtype=np.float64).reshape(-1, 4).T)
-    return _fitted(lambda: fit_steps(steps).as_document())
+    return _fitted(lambda: fit_steps(steps).as_document())[0]
 
 
 def _fit(curve: Curve) -> tuple[dict[str, Any] | None, str]:

@@ -54,28 +54,28 @@ class Outcome:
     tails: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
+@dataclass
 class ScalingCoordinator:
-    """Runs ``deepvm.profiling.scaling.scaling_host`` on hosts and interprets their reports."""
+    """Runs ``deepvm.profiling.scaling.scaling_host`` on hosts and interprets their reports.
 
-    def __init__(
-        self, launcher: Launcher, limits: Limits, hear: Callable[[str], None] | None = None
-    ) -> None:
-        """``hear`` receives each line that the hosts print for people."""
-        self._launcher = launcher
-        self._limits = limits
-        self._hear = hear
-        self._token = secrets.token_hex(8)
+    ``hear`` receives each line that the hosts print for people.
+    """
+
+    launcher: Launcher
+    limits: Limits
+    hear: Callable[[str], None] | None = None
+    token: str = field(default_factory=lambda: secrets.token_hex(8))
 
     def probe(
         self, hosts: Sequence[Host], workload: Mapping[str, Any]
     ) -> tuple[tuple[Ready, ...], dict[str, str]]:
         """The hosts that can run the workload and reach each other; the others' reasons."""
-        start_s = self._limits.start_s
+        start_s = self.limits.start_s
         commands = [
             self._command(host, start_s + _REACH_S, work="probe", rank=place, workload=workload)
             for place, host in enumerate(hosts)
         ]
-        with Coordinator(commands, self._hear) as programs:
+        with Coordinator(commands, self.hear) as programs:
             answers, failed = programs.collect(range(len(hosts)), start_s)
             ready = {}
             for place, answer in answers.items():
@@ -99,17 +99,18 @@ class ScalingCoordinator:
                 "nodes": len(hosts),
                 "workload": workload,
                 "toward": toward,
+                "master": f"{address}:{hosts[0].port}",
+                "patience_s": self.limits.start_s,
             }
-            order |= {"master": f"{address}:{hosts[0].port}", "patience_s": self._limits.start_s}
-            commands.append(self._command(one.host, self._limits.run_s, **order))
-        with Coordinator(commands, self._hear) as programs:
+            commands.append(self._command(one.host, self.limits.run_s, **order))
+        with Coordinator(commands, self.hear) as programs:
             return _RunListener(
-                programs, [h.host for h in hosts], self._limits, int(workload["windows"])
+                programs, [h.host for h in hosts], self.limits, int(workload["windows"])
             ).outcome()
 
     def _command(self, host: Host, limit_s: float, **order: Any) -> tuple[Host, list[str]]:
-        order |= {"token": self._token, "limit_s": limit_s + _SLACK_S}
-        return host, self._launcher.command(host, AGENT, [json.dumps(order)])
+        order |= {"token": self.token, "limit_s": limit_s + _SLACK_S}
+        return host, self.launcher.command(host, AGENT, [json.dumps(order)])
 
 
 @dataclass

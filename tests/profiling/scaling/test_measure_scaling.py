@@ -102,14 +102,14 @@ def test_of_several_batches_the_first_has_the_curve_and_all_have_cells() -> None
 
 def test_a_document_of_several_batches_comes_back_and_is_a_law(tmp_path: Path) -> None:
     file = tmp_path / "curve.json"
-    whole = replace(BATCHES, step_time=_law(BATCHES)[0])
+    whole = replace(BATCHES, step_time=_law(BATCHES))
     write_curve(file, whole)
     document, again = json.loads(file.read_text()), read_curve(file)
     assert again is not None and again.runs == BATCHES.runs and again.batches == (128, 64)
     assert [c["step_s"] for c in document["cells"]] == [0.4, 0.3, 0.7]
     assert StepTimeFit.of_document(document["step_time"]).measured is not None
     few = replace(BATCHES, runs=BATCHES.runs[:3])
-    assert _law(few)[0] is None and few.document()["step_time"] is None
+    assert _law(few) is None and few.document()["step_time"] is None
 
 
 def test_batches() -> None:
