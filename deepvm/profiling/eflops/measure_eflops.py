@@ -206,8 +206,9 @@ def measure_eflops_on(
     *,
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """:meth:`Eflops.document` of a host, with JSON ``options`` of :func:`measure_eflops`,
-    ``seconds`` and ``windows`` among them.
+    """:meth:`Eflops.document` of a host.
+
+    ``options``: those of :func:`measure_eflops`, for JSON, ``seconds`` and ``windows`` among them.
 
     Raises:
         MeasurementError: it failed there, or the host fell silent; says why.
