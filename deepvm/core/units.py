@@ -145,7 +145,7 @@ def format_usd(amount: Decimal | int) -> str:
 _TIME = re.compile(
     r"\s*\+?((?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*(s|min|m|h|d)?\s*", re.ASCII | re.IGNORECASE
 )
-_TIME_UNITS = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_TIME_UNITS = {"s": 1, "min": 60, "m": 60, "h": 3600, "d": 86400}
 _TIME_WORDS = {
     "seconds": "s",
     "secs": "s",
@@ -159,11 +159,12 @@ MOST_SECONDS = 10**10  # three hundred years: more is a slip
 
 
 def parse_seconds(
-    value: str | float, option: str, *, bare: bool = False, zero: bool = False, allowed: str = ""
+    value: str | float, option: str, *, bare: str = "", zero: bool = False, allowed: str = ""
 ) -> float:
     """Read a time up to ``MOST_SECONDS``: ``12h``, ``90min``, ``2d``, ``300s``, or a number.
 
-    ``bare``: whether text without a unit is seconds; ``--deadline 12`` does not mean 12 seconds.
+    ``bare``: the unit of what has none. Without it numbers are seconds and text needs a unit:
+    ``--deadline 12`` does not mean 12 seconds.
     ``zero``: whether 0 is allowed. Raises a RequestError for anything else; ``allowed``: its
     message instead of the usual one.
     """
@@ -173,12 +174,14 @@ def parse_seconds(
     )
     if isinstance(value, str):
         match = _TIME.fullmatch(value)
-        if match is None or (match[2] is None and not bare):
+        if match is None or not (match[2] or bare):
             raise RequestError(option, value, allowed + _meant_time(value))
-        seconds = float(match[1]) * _TIME_UNITS[(match[2] or "s").lower()]
+        seconds = float(match[1]) * _TIME_UNITS[(match[2] or bare).lower()]
+    elif _is_finite(value):
+        seconds = value * _TIME_UNITS[bare or "s"]
     else:
-        seconds = value
-    if isinstance(value, bool) or not 0 <= seconds <= MOST_SECONDS or (seconds == 0 and not zero):
+        raise RequestError(option, value, allowed)
+    if not 0 <= seconds <= MOST_SECONDS or (seconds == 0 and not zero):
         raise RequestError(option, value, allowed)
     return seconds
 
@@ -203,16 +206,7 @@ def parse_hours(value: str | float, option: str) -> float:
         f"hours above 0 and at most {MOST_SECONDS // 3600}, or a time with a unit of s, min, h or"
         " d, such as 90min"
     )
-    bare = not isinstance(value, str) or _NUMBER.fullmatch(value.strip())
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        return parse_seconds(float(value) * 3600.0 if bare else value, option, allowed=allowed)
-    except (RequestError, TypeError, OverflowError):
-        hint = ""
-        if isinstance(value, str) and not bare:
-            hint = _meant_time(value)
-        raise RequestError(option, value, allowed + hint) from None
+    return float(parse_seconds(value, option, bare="h", allowed=allowed))
 
 
 def format_seconds(seconds: float, *, up: bool = False, digits: int = 4) -> str:

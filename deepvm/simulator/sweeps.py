@@ -75,9 +75,10 @@ def _range(text: str) -> tuple[str, list[float]]:
     try:
         # "mttp=1:12" is no range of seconds
         low, high = (
-            parse_seconds(part, "sweep", bare=name != "mttp", zero=True) for part in (parts * 2)[:2]
+            parse_seconds(part, "sweep", bare="" if name == "mttp" else "s", zero=True)
+            for part in (parts * 2)[:2]
         )
-        steps = [parse_seconds(part, "sweep", bare=True, zero=True) for part in parts[2:]]
+        steps = [parse_seconds(part, "sweep", bare="s", zero=True) for part in parts[2:]]
     except RequestError:
         raise RequestError("sweep", text, _ALLOWED) from None
     by = (high - low) / (_POINTS - 1)

@@ -219,13 +219,13 @@ def test_what_is_no_work() -> None:
 
 def test_times_as_programs_write_them() -> None:
     for text, seconds in [("1e2", 100), ("1.5E1min", 900), ("2e-1d", 17280), (".5", 0.5)]:
-        assert parse_seconds(text, "save", bare=True) == pytest.approx(seconds, rel=1e-15)
+        assert parse_seconds(text, "save", bare="s") == pytest.approx(seconds, rel=1e-15)
 
 
 def test_what_is_no_such_time() -> None:
     for text in ["e2", "1e", "1e2e2", "1e999", "1e"]:
         with pytest.raises(RequestError):
-            parse_seconds(text, "save", bare=True)
+            parse_seconds(text, "save", bare="s")
 
 
 def test_a_unit_that_is_nearly_right_is_named() -> None:

@@ -57,7 +57,7 @@ def deadline(
     from deepvm.simulator.traces.deadline_replay import DeadlineJob, replay_traces
     from deepvm.simulator.traces.trace import read_traces
 
-    seconds = partial(parse_seconds, bare=True, zero=True)
+    seconds = partial(parse_seconds, bare="s", zero=True)
     job = DeadlineJob(
         work_s=parse_hours(work, "work"),
         restart_s=seconds(restart, "restart"),
@@ -197,11 +197,11 @@ def replay(
 
     names = tuple(dict.fromkeys(name.strip() for name in policies.split(",")))
     pools = lives_of(files, nodes=nodes, say=note)
-    step_s = parse_seconds(step, "step", bare=True)
-    mttp_s = parse_seconds(mttp, "mttp", bare=True)
+    step_s = parse_seconds(step, "step", bare="s")
+    mttp_s = parse_seconds(mttp, "mttp", bare="s")
     allowed = "times above 0 s, separated by commas, such as 2.55,19.5"
     saves = dict.fromkeys(
-        parse_seconds(part, "save", bare=True, allowed=allowed) for part in save.split(",")
+        parse_seconds(part, "save", bare="s", allowed=allowed) for part in save.split(",")
     )
     found = replay_all(pools, names, tuple(saves), step_s=step_s, mttp_s=mttp_s)
     document = report.replay_document(pools, found, step_s=step_s, mttp_s=mttp_s)

@@ -350,7 +350,7 @@ def parse_policy(text: str, option: str = "policy") -> SavePolicy:
         if name == "static" and value.isascii() and value.isdigit() and len(value) <= _DIGITS:
             return EverySteps(int(value))
         if name == "every":
-            return EverySeconds(parse_seconds(value, option, bare=True))
+            return EverySeconds(parse_seconds(value, option, bare="s"))
     except RequestError:
         pass
     allowed = (
