@@ -134,12 +134,8 @@ def format_usd(amount: Decimal | int) -> str:
         exact = amount
     else:
         exact = Decimal(amount) / MICRO_USD
-    if "." in f"{exact:f}":
-        text = f"{exact:f}".rstrip("0")
-    else:
-        text = f"{exact:f}."
-    whole, _, decimals = text.partition(".")
-    return f"{whole}.{decimals:0<4}"
+    whole, _, decimals = f"{exact:f}".partition(".")
+    return f"{whole}.{decimals.rstrip('0'):0<4}"
 
 
 _TIME = re.compile(

@@ -226,12 +226,9 @@ class InstanceType:
 
     def memory_node_gbps(self, rule: MemoryNodeRule) -> float | None:
         """The bandwidth in Gbit/s that counts for a memory node of this type, None if unknown."""
-        sustained = None
-        if rule.sustained:
-            sustained = self.network_baseline_gbps
-        if sustained is None:
-            return self.network_gbps
-        return sustained
+        if rule.sustained and self.network_baseline_gbps is not None:
+            return self.network_baseline_gbps
+        return self.network_gbps
 
     def in_zone(self, zone: ZonePrice) -> InstanceType:
         """The type at the spot price of one of its zones, which comes first in ``spot_zones``."""

@@ -121,11 +121,9 @@ class Plan:
             PlannedGroup(TRAINING, vms, Market.SPOT, vms.spot_count),
             PlannedGroup(kept, vms, Market.ON_DEMAND, vms.on_demand_count),
         ]
-        groups += (
-            [PlannedGroup(MEMORY, memory, Market.ON_DEMAND, memory.on_demand_count)]
-            if memory
-            else []
-        )
+        if memory:
+            count = memory.on_demand_count
+            groups.append(PlannedGroup(MEMORY, memory, Market.ON_DEMAND, count))
         return tuple(g for g in groups if g.count)
 
     @property

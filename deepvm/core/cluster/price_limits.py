@@ -69,12 +69,11 @@ def limit_prices(plan: Plan, most: Decimal | None = None) -> PriceLimits | None:
     price = max(
         plan.usd_per_hour, on_demand + plan.training.spot_count * min(start, default=Decimal(0))
     )
+    spot = Decimal(0)
     if plan.training.spot_count:
         spot = price - on_demand
-    else:
-        spot = Decimal(0)
-    if plan.training.spot_count and spot <= 0:
-        return None
+        if spot <= 0:
+            return None
     dear_zone = plan.zone if price > plan.usd_per_hour else ""
     limit = _rounded(price * (1 + HEADROOM) if most is None else most, ROUND_FLOOR)
     if limit < price:

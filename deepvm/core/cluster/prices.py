@@ -64,10 +64,10 @@ def price_over_time(
         c.at_s: c.usd_per_hour for c in sorted(changes, key=lambda c: c.at_s) if c.at_s < end_s
     }
     moments = list(latest)
-    if not moments or basis is PriceBasis.CURRENT:
-        if moments:
-            return latest[moments[-1]]
+    if not moments:
         return None
+    if basis is PriceBasis.CURRENT:
+        return latest[moments[-1]]
     seconds: dict[Decimal, int] = defaultdict(int)
     for moment, following in pairwise([*moments, end_s]):
         seconds[latest[moment]] += max(following - max(moment, start_s), 0)

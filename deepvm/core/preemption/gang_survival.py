@@ -311,9 +311,8 @@ def _agreeing(had: FloatArray, score: int | None) -> FloatArray:
 def _interval(values: FloatArray, weights: FloatArray | None = None) -> Interval:
     """The mean, and the quantiles of 10 and 90 %."""
     if weights is None:
-        weights = np.full(values.shape, 1 / values.size)
-    else:
-        weights = weights / weights.sum()
+        weights = np.ones(values.shape)
+    weights = weights / weights.sum()
     order = np.argsort(values)
     passed = np.cumsum(weights[order])
     at = np.minimum(np.searchsorted(passed, [0.1, 0.9]), values.size - 1)

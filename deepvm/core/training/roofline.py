@@ -188,12 +188,10 @@ def state_bytes(
     mixed = not precision.is_full
     shards = gpus if sharded else np.ones(gpus.shape)
     layers = 16
-    if workload.model.transformer:
-        layers = workload.model.transformer.layers
+    ends = 0.0  # the first and the last layer, gathered together
     shape = workload.model.transformer
-    # The first and the last layer, gathered together
-    ends = 0.0
     if shape:
+        layers = shape.layers
         ends = 2.0 * shape.vocabulary * shape.hidden
     in_use = np.minimum(parameters, max(parameters * _LAYERS_AT_ONCE / layers, ends))
     at_once = (2.0 if mixed else 4.0) * in_use * (shards > 1)

@@ -308,13 +308,11 @@ def _starts(steps: Steps) -> list[FloatArray]:
     alone = steps.gpus == steps.gpus.min()
     batch = steps.batch[alone]
     step = steps.step_s[alone]
-    slope = 0.0
+    per_sample = 0.5 * float(np.mean(step / batch))
     if len(np.unique(batch)) > 1:
         slope = float(np.polyfit(batch, step, 1)[0])
-    if slope > 0:
-        per_sample = slope
-    else:
-        per_sample = 0.5 * float(np.mean(step / batch))
+        if slope > 0:
+            per_sample = slope
     fixed = max(float(np.median(step - per_sample * batch)), 0.05 * float(np.median(step)))
     mean = float(np.mean(steps.step_s))
     starts = []

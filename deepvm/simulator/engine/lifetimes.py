@@ -53,7 +53,7 @@ class DrawnLifetimes(LifeSource):
     def _unit(self) -> tuple[str, float]:
         name, _, text = self.law.partition(":")
         try:
-            shape = float(text) if text else 0.0
+            shape = float(text or 0)
         except ValueError:
             shape = math.nan
         # A Lomax life has a mean only above a shape of 1; the means of very uneven lifetimes
@@ -112,9 +112,8 @@ class ListedLifetimes(LifeSource):
     def __init__(self, lives: Sequence[float], graces_s: Sequence[float] | None = None) -> None:
         """``lives``: seconds from the request (infinite: kept); ``graces_s``: 0: no notice."""
         self._lives = np.array([*lives, math.inf], dtype=float)
-        if graces_s is None:
-            self._graces = None
-        else:
+        self._graces = None
+        if graces_s is not None:
             self._graces = np.array([*graces_s, 0.0], dtype=float)
 
     def graces_s(self, numbers: IntArray) -> FloatArray | None:

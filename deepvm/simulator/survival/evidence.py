@@ -176,10 +176,7 @@ def price_evidence(
     Raises:
         RequestError: there is neither a limit nor an on-demand price.
     """
-    if most is None:
-        limit = kind.on_demand_usd_per_hour
-    else:
-        limit = most
+    limit = kind.on_demand_usd_per_hour if most is None else most
     if limit is None:
         raise RequestError(
             "max_price", "", f"a price in $/h: no on-demand price of {kind.name} is known"

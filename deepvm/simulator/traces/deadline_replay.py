@@ -291,10 +291,7 @@ def replay_traces(
         raise RequestError("work", format_seconds(job.work_s), allowed)
     rows: list[DeadlineRow] = []
     bounds = len(slacks) * sum(len(p.begin) for own in pools.values() for p in own)
-    if progress is None:
-        tell = None
-    else:
-        tell = partial(progress, total=bounds)
+    tell = progress and partial(progress, total=bounds)
     for number, (gap_s, own) in enumerate(pools.items(), start=1):
         if say:
             say(f"[{number}/{len(pools)}] {len(own)} traces with a tick each {gap_s:g} s")
