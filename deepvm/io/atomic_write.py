@@ -37,9 +37,9 @@ def write_bytes(path: Path, data: bytes) -> None:
             os.replace(temporary, target)
         sync_folder(target.parent)
     except (OSError, ValueError) as error:
-        why = os_reason(error)
         raise DataError(
-            f"{path}: cannot be written: {why}; it is as it was, make room or name another place"
+            f"{path}: cannot be written: {os_reason(error)}; it is as it was, make room or name"
+            " another place"
         ) from None
 
 
