@@ -188,15 +188,14 @@ def columns_of_documents() -> Iterator[tuple[str, Sequence[str]]]:
     """The columns of other CSV: their own, or those that follow from the schema."""
     from deepvm.reports.prices.diffs import CSV_HEADER
     from deepvm.reports.reproduction import comparisons
-    from deepvm.reports.simulation import deadlines
-    from deepvm.reports.simulation.traces import FIT_HEADER, REPLAY_HEADER
+    from deepvm.reports.simulation.traces import FIT_HEADER, REPLAY_HEADER, deadline_rows
     from deepvm.services.schemas import DOCUMENTS, OutputSpec, header_of
 
     yield "diff", CSV_HEADER
     yield "reproduce", comparisons.CSV_HEADER
     yield "traces-fit", FIT_HEADER
     yield "traces-replay", REPLAY_HEADER
-    yield "traces-deadline", deadlines.csv_rows([])[0]
+    yield "traces-deadline", deadline_rows([])[0]
     described = {name: found for name, found in DOCUMENTS.items() if isinstance(found, OutputSpec)}
     yield from (
         (name, header_of(found))
