@@ -11,10 +11,14 @@ import socket
 import struct
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from deepvm.documents.outputs.profiling import Machine
 from deepvm.errors import RequestError
 from deepvm.io.host_info import cores, machine_memory, processor
+
+if TYPE_CHECKING:
+    # Hosts need no package but Python's own to say that they lack torch
+    from deepvm.documents.outputs.profiling import Machine
 
 _TYPE = re.compile(r"[a-z][a-z0-9-]*\.[a-z0-9-]+")
 _SIOCGIFADDR = 0x8915
