@@ -7,6 +7,8 @@ the trainer's entry in ``/proc``: for that both need the same user and the same 
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import mmap
 import os
 import re
@@ -24,6 +26,7 @@ class MemoryFile(mmap.mmap):
     """Memory that another process can read; ``location``: what it must know for that."""
 
     location: Mapping[str, Any]
+    _free: weakref.finalize[..., MemoryFile]
 
     def __new__(cls, size: int) -> MemoryFile:
         """Reserve address space; memory is taken where it is written to."""
@@ -35,16 +38,39 @@ class MemoryFile(mmap.mmap):
         except BaseException:
             os.close(file)
             raise
+        # A forked DataLoader worker would share it, not have a copy
+        memory.madvise(mmap.MADV_DONTFORK)
         memory.location = {"process": os.getpid(), "file": file, "name": name}
-        weakref.finalize(memory, os.close, file).atexit = False
+        memory._free = weakref.finalize(memory, _free, file, os.getpid())
+        memory._free.atexit = False
         return memory
 
     def close(self) -> None:
         """Free the memory. Raises BufferError: something in this process still uses it."""
         super().close()
-        # DataLoader workers that were forked keep the file open, and would keep its memory
-        if os.getpid() == self.location["process"]:
-            os.ftruncate(self.location["file"], 0)
+        self._free()
+
+
+def _free(file: int, process: int) -> None:
+    """Free the memory of a file that nothing in this process maps."""
+    # A forked process has not made it, and may have another file of this number by now
+    if os.getpid() == process:
+        os.ftruncate(file, 0)  # the node may still have it open
+        os.close(file)
+
+
+def _leave_to_parent() -> None:
+    """Hold no memory of the trainer in a process that it forked, which may outlive it."""
+    for file in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{file}").startswith("/memfd:deepvm-"):
+                # Not closed: mmap closes its own one by number, which may be another file's by then
+                null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+                os.dup2(null, int(file), inheritable=False)
+                os.close(null)
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def location_of(image: memoryview) -> Mapping[str, Any] | None:
@@ -53,6 +79,16 @@ def location_of(image: memoryview) -> Mapping[str, Any] | None:
     if isinstance(memory, MemoryFile) and len(memory) == len(image):
         return memory.location
     return None
+
+
+@functools.cache
+def _device() -> int:
+    """The device number of the kernel's files in memory, which no other files have."""
+    file = os.memfd_create("deepvm")
+    try:
+        return os.fstat(file).st_dev
+    finally:
+        os.close(file)
 
 
 class TrainerMemory:
@@ -75,17 +111,20 @@ class TrainerMemory:
             case _:
                 return None
         link = f"/memfd:{name} (deleted)"
-        path = f"/proc/{process}/fd/{file}"
         try:
-            if os.readlink(path) != link:
-                return None
-            memory = cls(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
-            # The peer may have put another file there meanwhile, one that only the node may read
-            if os.readlink(f"/proc/self/fd/{memory._file}") == link:
-                return memory
+            # A handle first: to open a device for reading may already do something
+            handle = os.open(f"/proc/{process}/fd/{file}", os.O_PATH | os.O_CLOEXEC)
         except OSError:
             return None
-        memory.close()
+        path = f"/proc/self/fd/{handle}"
+        try:
+            # The peer may have mounted a file that only the node may read under such a name
+            if os.readlink(path) == link and os.fstat(handle).st_dev == _device():
+                return cls(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        except OSError:
+            return None
+        finally:
+            os.close(handle)
         return None
 
     def reader(self, view: memoryview, start: int, step: int) -> Callable[[int], None]:

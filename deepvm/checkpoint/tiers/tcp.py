@@ -436,7 +436,7 @@ class TcpTier(Tier):
             self._flow(links, shard, missing, deadline)
             if barrier is not None:
                 # Wait until the bytes arrived: a version complete on only some nodes is useless.
-                links[0].call(Kind.PING, b"", Kind.PONG, limit_s=_left(deadline, self._limit_s))
+                self._arrived(links[0], deadline)
                 barrier.wait("sent")
             point("sender.before-commit")
             answer = links[0].call(
@@ -452,6 +452,13 @@ class TcpTier(Tier):
         raise CheckpointError(
             f"{self.url}: bytes of version {shard.version} arrive damaged again and again"
         )
+
+    def _arrived(self, link: Link, deadline: float) -> None:
+        """Wait until the node has all that was sent over a connection."""
+        limit_s = _left(deadline, self._limit_s)
+        if link.reads_memory:  # it was sent in no time, and the node reads it only now
+            limit_s = _left(deadline)
+        link.call(Kind.PING, b"", Kind.PONG, limit_s=limit_s)
 
     def _flow(
         self, links: list[Link], shard: Shard, missing: deque[tuple[int, int]], deadline: float
@@ -476,7 +483,7 @@ class TcpTier(Tier):
                     )
                 # All of this connection is verified before the other one commits
                 if link is not links[0]:
-                    link.call(Kind.PING, b"", Kind.PONG, limit_s=_left(deadline, self._limit_s))
+                    self._arrived(link, deadline)
             except BaseException as error:
                 errors.append(link.explain(error))
 

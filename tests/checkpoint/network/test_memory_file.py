@@ -104,6 +104,54 @@ def test_a_file_that_takes_its_place_meanwhile_is_not_read(
         os.fstat(opened[0])  # closed
 
 
+def test_a_file_mounted_under_such_a_name_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a name space of its own a peer can mount one that only the node may read."""
+    memory = filled()
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    file = os.open(secret, os.O_PATH)
+    monkeypatch.setattr(os, "readlink", lambda path: f"/memfd:{memory.location['name']} (deleted)")
+    assert TrainerMemory.open({**memory.location, "file": file}) is None
+    os.close(file)
+    memory.close()
+
+
+def test_a_forked_worker_keeps_no_memory() -> None:
+    memory = filled()
+    answers, answer = os.pipe()
+    child = os.fork()
+    if not child:
+        links = [Path("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]
+        kept = [link for link in links if "memfd" in os.path.realpath(link)]
+        memory.close()
+        os.write(answer, str(len(kept)).encode())
+        os._exit(0)
+    assert os.read(answers, 10) == b"0"
+    os.waitpid(child, 0)
+    os.close(answers)
+    os.close(answer)
+    opened = TrainerMemory.open(memory.location)
+    assert opened is not None and read(opened, 0, SIZE) == memory[:]
+    opened.close()
+    memory.close()
+
+
+def test_memory_is_freed_with_its_last_reader() -> None:
+    """Although a worker that was forked by other means than Python's keeps the file open."""
+    memory = filled()
+    worker = os.dup(memory.location["file"])
+    view = memoryview(memory)
+    with pytest.raises(BufferError):
+        memory.close()
+    del memory
+    assert os.fstat(worker).st_blocks
+    del view
+    assert os.fstat(worker).st_blocks == 0
+    os.close(worker)
+
+
 def test_memory_is_freed_although_a_forked_worker_keeps_the_file_open() -> None:
     memory = filled()
     worker = os.dup(memory.location["file"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from support.checkpoint.memory_nodes import (
 )
 from support.checkpoint.proxy import Proxy
 
+from deepvm.checkpoint.format import shard
 from deepvm.checkpoint.format.layout import Layout, runs
 from deepvm.checkpoint.format.shard import Level
 from deepvm.checkpoint.network.memory_file import MemoryFile, TrainerMemory
@@ -136,6 +138,26 @@ def test_bytes_that_are_not_those_of_the_trainer_are_read_again(
         put(to, 1, layout, image)
         assert stored(to, tmp_path) == finished(image, layout)
         assert damaged and node.registry.counts["damaged_pieces"] == 1
+        to.close()
+
+
+def test_a_node_that_reads_slowly_gets_the_time_for_the_bytes(
+    monkeypatch: pytest.MonkeyPatch, frames: Mapping[str, int]
+) -> None:
+    """Naming them takes no time, so it reads most of them after the last frame."""
+    really_reader = TrainerMemory.reader
+
+    def slow(self: TrainerMemory, *args: Any) -> Callable[[int], None]:
+        time.sleep(0.15)
+        return really_reader(self, *args)
+
+    monkeypatch.setattr(TrainerMemory, "reader", slow)
+    monkeypatch.setattr(shard, "LEAST_BYTES_S", MIB)
+    layout = make_layout(20 * MIB)
+    with running() as node:
+        to = tier(node, flows=2, limit_s=0.5)
+        assert put(to, 1, layout, shared_image(layout, 1)).wait(Level.REMOTE)
+        assert frames["send_range"] == 20  # none was sent again
         to.close()
 
 
