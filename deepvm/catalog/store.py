@@ -72,8 +72,8 @@ def load_catalog(
             - ``zone=""``: id or name of the only zone to use; empty for all of them;
             - ``price_basis="current"``, or ``"p50"``, ``"p95"``, ``"max"`` of the spot prices of
               ``days=30`` days;
-            - ``source="auto"``: public catalogs where the cloud does not answer; ``"skypilot"`` or
-              ``"gpuhunt"``: that one and nothing else; ``"none"``;
+            - ``source="auto"``: public catalogs where the cloud does not answer; the name of one,
+              such as ``"skypilot"``: that one and nothing else; ``"none"``;
             - ``price_history=""``: a clone of skypilot-catalog, whose stored versions have these
               prices, without AWS;
             - ``network="peak"``, or ``"baseline"``: which bandwidth is used (for every kind of

@@ -34,7 +34,8 @@ class At:
 
     An empty path: the object itself. ``exact``: a number stays int where it is one, though the type
     says float. ``digits``: it is rounded to so many. ``after``: the key that it follows, or
-    :data:`FIRST`. ``optional``: the key may be left out.
+    :data:`FIRST`. ``optional``: the key may be left out. ``column``: a CSV that does not have all
+    keys has this one.
     """
 
     source: str | Callable[[Any], Any] | None = None
@@ -42,6 +43,7 @@ class At:
     digits: int | None = None
     after: str = ""
     optional: bool = False
+    column: bool = False
 
     def read(self, item: Any, key: str = "") -> Any:
         if callable(self.source):

@@ -57,8 +57,9 @@ class Exporter:
     """A plan for one tool. Its templates see it as ``export``, and ``plan`` and ``options``.
 
     Subclasses say which options they use (all others are refused) and which clouds they know (all
-    if empty), and make the files. Their folder of templates has ``limit.txt``: what limits prices
-    of spot VMs. ``RENTS``: whether the tool starts VMs, or uses those that exist.
+    if empty), and make the files. Their folder of templates may have ``notes.txt``: what to do with
+    them, a sentence a line, and ``limit.txt``: what limits prices of spot VMs, if anything does.
+    ``RENTS``: whether the tool starts VMs, or uses those that exist.
     """
 
     FOLDER: ClassVar[str]
@@ -76,7 +77,7 @@ class Exporter:
 
     def export(self) -> Export:
         files = tuple(self.files())
-        notes = self.text(f"{self.FOLDER}/notes.txt") + self.text("notes.txt")
+        notes = self.text("notes.txt")
         return Export(files, tuple(filter(None, notes.splitlines())))
 
     def file(self, name: str, template: str = "", **values: Any) -> ExportFile:

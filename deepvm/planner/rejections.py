@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
 from deepvm.core.cluster.cluster import Rejection
@@ -21,7 +21,7 @@ from deepvm.core.spelling import examples
 from deepvm.core.units import GIB
 from deepvm.errors import RequestError
 from deepvm.planner.columns import law_of
-from deepvm.planner.request import ANY_NUMBER, Generation, PlanRequest, Range
+from deepvm.planner.request import Generation, PlanRequest
 
 UNLIMITED = 2**31  # stands for "no quota" in a column of counts
 
@@ -115,7 +115,7 @@ def training_reasons(instance: InstanceType, request: PlanRequest) -> Iterator[t
     models = tuple(g.casefold() for g in request.gpus)
     if models and not matches(gpu.name.casefold(), models):
         yield "excluded", f"its GPU is none of --gpu {', '.join(request.gpus)}"
-    yield "excluded", _filtered(gpu, request)
+    yield "excluded", request.refusal(instance)
     yield "unusable", instance.unusable
     measure = "measure it on such a VM with 'deepvm profile eflops --save'"
     if request.training is not None:
@@ -169,34 +169,6 @@ def _excluded(
             f" {processors.value}"
         )
     return ""
-
-
-def _filtered(gpu: Gpu, request: PlanRequest) -> str:
-    """Which filter leaves GPUs out, empty when none does; an unknown figure passes no filter."""
-    if gpu.count not in request.gpus_per_vm:
-        return f"it has {gpu.count} GPUs, wanted {_shown(request.gpus_per_vm, str)}"
-    if gpu.memory_gib is None:
-        each = None
-    else:
-        each = int(gpu.memory_gib * GIB)
-    together = None if each is None else each * gpu.count
-    for what, size, allowed in (
-        ("each GPU has", each, request.gpu_memory_bytes),
-        ("its GPUs together have", together, request.gpu_total_memory_bytes),
-    ):
-        if allowed != ANY_NUMBER and (size is None or size not in allowed):
-            has = "an unknown amount" if size is None else _gib(size)
-            return f"{what} {has}, wanted {_shown(allowed, _gib)}"
-    return ""
-
-
-def _gib(size: int) -> str:
-    return f"{size / GIB:.4g} GiB"
-
-
-def _shown(bounds: Range, show: Callable[[int], str]) -> str:
-    ends = (("at least", bounds.least), ("at most", bounds.most))
-    return " and ".join(f"{which} {show(end)}" for which, end in ends if end is not None)
 
 
 def memory_reasons(

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Protocol
 
 from deepvm.core.bill import Extras
-from deepvm.core.cluster.instances import Catalog, Quota, refuse_twice
+from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType, Quota, refuse_twice
 from deepvm.core.options import option_of
-from deepvm.core.units import Money, budget_micro_usd, format_bytes, parse_seconds, to_decimal
+from deepvm.core.units import GIB, Money, budget_micro_usd, format_bytes, parse_seconds, to_decimal
 from deepvm.errors import RequestError
 from deepvm.planner.options import CpuArchitecture as CpuArchitecture
 from deepvm.planner.options import Generation as Generation
@@ -42,6 +43,43 @@ class Range:
 
 
 ANY_NUMBER = Range()
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Which figure of a type that trains a range is about; None is an unknown one.
+
+    ``sentence`` says what a type has, with ``{}`` for the figure as ``words`` writes it.
+    """
+
+    sentence: str
+    figure: Callable[[Any], int | None]
+    words: Callable[[int], str] = str
+
+    def refusal(self, instance: InstanceType, wanted: Range) -> str:
+        """Why a range leaves a type out, empty if it does not; unknown figures are in no range."""
+        number = self.figure(instance)
+        if wanted == ANY_NUMBER or (number is not None and number in wanted):
+            return ""
+        has = "an unknown amount" if number is None else self.words(number)
+        ends = (("at least", wanted.least), ("at most", wanted.most))
+        bounds = (f"{which} {self.words(end)}" for which, end in ends if end is not None)
+        return f"{self.sentence.format(has)}, wanted {' and '.join(bounds)}"
+
+
+def _filter(*about: Any) -> Any:
+    """A range that types which train must be in; ``about`` as :class:`Filter`."""
+    return field(default=ANY_NUMBER, metadata={"filter": Filter(*about)})
+
+
+def _gpu_bytes(gpu: Gpu, count: int = 1) -> int | None:
+    if gpu.memory_gib is None:
+        return None
+    return int(gpu.memory_gib * GIB) * count
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:.4g} GiB"
 
 
 @dataclass(frozen=True)
@@ -85,9 +123,11 @@ class PlanRequest:
     instance_types: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     memory_nodes: tuple[str, ...] = ()
-    gpu_memory_bytes: Range = ANY_NUMBER
-    gpu_total_memory_bytes: Range = ANY_NUMBER
-    gpus_per_vm: Range = ANY_NUMBER
+    gpus_per_vm: Range = _filter("it has {} GPUs", lambda vm: vm.gpu.count)
+    gpu_memory_bytes: Range = _filter("each GPU has {}", lambda vm: _gpu_bytes(vm.gpu), _gib)
+    gpu_total_memory_bytes: Range = _filter(
+        "its GPUs together have {}", lambda vm: _gpu_bytes(vm.gpu, vm.gpu.count), _gib
+    )
     cpu_architecture: CpuArchitecture | None = None
     generation: Generation = PlanOptions.generation
     estimates: bool = False
@@ -153,6 +193,11 @@ class PlanRequest:
         If so, they are not ordered to the last digit of their value.
         """
         return self.ranks_machines or (self.training is not None and self.has_objective)
+
+    def refusal(self, instance: InstanceType) -> str:
+        """Which filter leaves out a type that trains, in words; empty when none does."""
+        refusals = (one.refusal(instance, getattr(self, name)) for name, one in _FILTERS.items())
+        return next(filter(None, refusals), "")
 
     def quotas_of(self, catalog: Catalog) -> tuple[Quota, ...]:
         """The account limits that apply: the request's, else the catalog's.
@@ -230,28 +275,33 @@ class PlanRequest:
         return _with_work(request, options, parts["work"])
 
 
+_FILTERS: dict[str, Filter] = {
+    f.name: f.metadata["filter"] for f in fields(PlanRequest) if "filter" in f.metadata
+}
+
+
 def _values_of(options: PlanOptions) -> dict[str, dict[str, Any]]:
     """The values of the options that are set, by the part that reads them; "": the request."""
     parts: dict[str, dict[str, Any]] = {"": {}, "work": {}, "extras": {}}
-    for field in fields(options):
-        about = option_of(field)
-        value = getattr(options, field.name)
-        if about is None or (value is None and field.default is None):
+    for one in fields(options):
+        about = option_of(one)
+        value = getattr(options, one.name)
+        if about is None or (value is None and one.default is None):
             continue
         values = parts[about.part]
         if about.part and value not in (None, ""):
-            values[field.name] = value
+            values[one.name] = value
         if about.read is None:
             continue
-        name = about.into or field.name
-        read = about.read(value, field.name)
-        if field.name.endswith("_min"):
+        name = about.into or one.name
+        read = about.read(value, one.name)
+        if one.name.endswith("_min"):
             values[name] = Range(least=read)
-        elif field.name.endswith("_max"):
+        elif one.name.endswith("_max"):
             least = values.get(name, ANY_NUMBER).least
             if least is not None and least > read:
-                lowest = getattr(options, f"{field.name.removesuffix('_max')}_min")
-                raise RequestError(field.name, value, f"at least the minimum, {lowest}")
+                lowest = getattr(options, f"{one.name.removesuffix('_max')}_min")
+                raise RequestError(one.name, value, f"at least the minimum, {lowest}")
             values[name] = Range(least, read)
         else:
             values[name] = read

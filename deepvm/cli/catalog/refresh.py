@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from deepvm.catalog.price_sources import ADDRESS_VARIABLES, SOURCES
 from deepvm.cli.output import note, say
 from deepvm.cli.parameters import opt, shared
 from deepvm.core.spelling import joined, one_of
@@ -45,7 +46,7 @@ def refresh(
     days: str = opt("", f"Also the spot price history of so many days, 1 to {MAX_DAYS}.", "N"),
     cloud: list[str] | None = CLOUD_NAMES,
     source: str = opt(
-        "", "A public catalog instead of AWS: skypilot or gpuhunt; none: only AWS.", "NAME"
+        "", f"A public catalog instead of AWS: {joined(SOURCES, 'or')}; none: only AWS.", "NAME"
     ),
     profile: str = PROFILE,
 ) -> None:
@@ -82,7 +83,6 @@ def clouds_named(names: Sequence[str]) -> list[Cloud]:
 
 def _named_source(name: str, clouds: Sequence[Cloud]) -> str:
     """The public catalog that ``--source`` names, empty for none in particular."""
-    from deepvm.catalog.price_sources import SOURCES
     from deepvm.catalog.public.public_market import NONE, wanted_source
 
     source = wanted_source(name)
@@ -133,7 +133,6 @@ def _refresh_files(clouds: Sequence[Cloud], wanted: str, now: datetime) -> None:
 
 
 def _public_catalog(cloud: Cloud, wanted: str, now: datetime) -> PublicCatalog:
-    from deepvm.catalog.price_sources import ADDRESS_VARIABLES
     from deepvm.catalog.public.public_market import public_catalogs
 
     catalogs = public_catalogs(cloud, wanted or AUTO, now)

@@ -625,19 +625,19 @@ class Configuration(_MoreOfConfiguration):
     """the VMs that train"""
     memory: MemoryNodes | None
     """the memory nodes, null without any"""
-    usd_per_hour: UsdPerHour
+    usd_per_hour: UsdPerHour = at(column=True)
     """price of all VMs"""
-    speedup: float
+    speedup: float = at(column=True)
     """S(n): speed over that of one VM"""
-    scaling_factor: float
+    scaling_factor: float = at(column=True)
     """K(n) = S(n) / n, 0 to 1"""
-    throughput: float
+    throughput: float = at(column=True)
     """eFLOPS x n x K(n), in source.eflops_unit"""
-    flopp_spot: float | None
+    flopp_spot: float | None = at(column=True)
     """operations per US dollar of one spot VM, in source.eflops_unit x seconds, null if not sold"""
-    z: float
+    z: float = at(column=True)
     """the paper's objective, with FLOPP = eFLOPS over US dollars an hour"""
-    usd_per_work: float | None
+    usd_per_work: float | None = at(column=True)
     """price over throughput, US dollars an hour per source.eflops_unit"""
     speedup_kind: str
     """the curve that was used: hybrid, ring, measured or step-time"""

@@ -55,7 +55,7 @@ class Stop(Fault):
 
 
 class LostNode(Fault):
-    """The memory node is lost, and an empty one takes its place; training goes on meanwhile."""
+    """The memory node is lost, and an empty one takes its place; training continues meanwhile."""
 
     ends = False
     options = frozenset({"seconds"})

@@ -293,13 +293,7 @@ CSV: dict[str, At] = {
     "on_demand_count": At("cluster.on_demand_count"),
     "memory_instance_type": At("cluster.memory.instance.name"),
     "memory_vm_count": At(lambda r: r.cluster.memory.count if r.cluster.memory else 0),
-    "usd_per_hour": At("usd_per_hour"),
-    "speedup": At("speedup"),
-    "scaling_factor": At("scaling_factor"),
-    "throughput": At("throughput"),
-    "flopp_spot": At("flopp_spot"),
-    "z": At("z"),
-    "usd_per_work": At("usd_per_work"),
+    **{key: at for key, at in outputs.Configuration.__sources__.items() if at.column},
     "binding": At(lambda r: " ".join(limit.constraint for limit in r.binding)),
 }
 """Columns of the CSV that say what a cluster is, and where a recommendation has them."""
@@ -357,6 +351,6 @@ def row_of(sources: Mapping[str, At], r: Any) -> dict[str, Any]:
     expected = expected_document(r.outlook)
     row = {}
     for name, source in sources.items():
-        value = expected.get(name) if source is _EXPECTED else source.read(r)
+        value = expected.get(name) if source is _EXPECTED else source.read(r, name)
         row[name] = float(value) if isinstance(value, Decimal) else value
     return row
