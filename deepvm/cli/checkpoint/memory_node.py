@@ -216,7 +216,7 @@ def _memory(text: str) -> int:
 def _allow_files(connections: int) -> None:
     """Raise the limit of open files to what the connections may need, if the system allows it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    need = 2 * connections + 64
+    need = 3 * connections + 64  # a socket, a file, and the memory of a trainer here
     if hard != resource.RLIM_INFINITY:
         need = min(need, hard)
     if soft != resource.RLIM_INFINITY and soft < need:

@@ -276,7 +276,7 @@ def test_files_for_all_connections() -> None:
         "print(r.getrlimit(r.RLIMIT_NOFILE)[0])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.stdout.split() == ["464", "1000"], done.stderr
+    assert done.stdout.split() == ["664", "1000"], done.stderr
 
 
 def test_a_port_in_use(run: Run, token: Path) -> None:
