@@ -252,7 +252,7 @@ def parse_bytes(size: str | int, option: str = "checkpoint_size", *, zero: bool 
                 hint = f"; did you mean {match[1]}{unit}?"
             raise RequestError(option, size, allowed + hint)
         exact = Fraction(match[1]) * _BYTE_UNITS[match[2].upper()]
-        if not match[2] and 0 < exact < 1_000_000:
+        if not match[2] and exact < 1_000_000 and not (zero and exact == 0):
             raise RequestError(option, size, allowed)
     if zero and exact == 0:
         return 0

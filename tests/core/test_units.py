@@ -74,6 +74,12 @@ def test_what_is_no_size() -> None:
         assert "300MB" in caught.value.allowed
 
 
+def test_a_size_of_0_is_not_called_too_large() -> None:
+    with pytest.raises(RequestError) as caught:
+        parse_bytes("0")
+    assert "at most" not in caught.value.allowed
+
+
 def test_the_option_is_named() -> None:
     with pytest.raises(RequestError, match="^memory: 'x' cannot be used; allowed: a size above 0"):
         parse_bytes("x", "memory")

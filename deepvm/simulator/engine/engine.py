@@ -307,7 +307,7 @@ class _Engine:
     def _noticed(
         self, r: Runs, which: IntArray, machine: IntArray, when: FloatArray
     ) -> list[tuple[IntArray, int]]:
-        """IntArray and machine of each that trained with a lost one and has a notice."""
+        """Rows and machine of each that trained with a lost one and has a notice."""
         end = np.maximum(when, r.now[which])[:, None]
         noticed = r.training[which, None] & (r.notice[which] <= end) & (r.death[which] > end)
         noticed[np.arange(len(which)), machine] = False
