@@ -279,16 +279,16 @@ class FolderWriter(StorageWriter):
             self._memory = mmap.mmap(-1, size)
         return memoryview(self._memory)[:size]
 
-    def _place(self, target: Path, data: memoryview, final: Any, label: str) -> None:
+    def _place(self, target: Path, data: memoryview, final: Any, prefix: str) -> None:
         with failing(target):
             make_folder(target.parent)
             with hidden_path(target) as hidden:
-                write_file(hidden, data, final, direct=self._direct, label=label)
-                point(f"{label}.before-rename")
+                write_file(hidden, data, final, direct=self._direct, prefix=prefix)
+                point(f"{prefix}.before-rename")
                 os.replace(hidden, target)
-            point(f"{label}.before-folder-sync")
+            point(f"{prefix}.before-folder-sync")
             sync(target.parent)
-            point(f"{label}.after-folder-sync")
+            point(f"{prefix}.after-folder-sync")
 
     def _sweep(self, used: Collection[str]) -> None:
         """Remove data files of other saves, including killed ones, that no metadata refers to."""

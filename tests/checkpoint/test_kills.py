@@ -51,7 +51,7 @@ def test_every_label_in_the_code_is_in_the_campaigns() -> None:
                     if path.name == "version_dir.py"
                     else ("data", "record")
                 )
-                found |= {label.replace("{what}", what) for what in names}
+                found |= {label.replace("{prefix}", what) for what in names}
     assert found == {*SNAPSHOT, *FOLDER_LABELS, *SENDER, *NODE, *READER, *JOINT}
 
 

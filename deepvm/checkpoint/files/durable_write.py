@@ -34,20 +34,20 @@ _LOCAL = ("ext2", "ext3", "ext4", "xfs", "f2fs", "tmpfs")
 
 
 def write_file(
-    path: Path, data: memoryview, final: Iterable[int], *, direct: bool, label: str
+    path: Path, data: memoryview, final: Iterable[int], *, direct: bool, prefix: str
 ) -> None:
     """Write a file, new or old, that no other process uses; it is on disk when this returns.
 
     Raises OSError.
 
     ``final`` yields how many bytes of ``data`` (format ``B``) are final from the start, in the end
-    all; writing overlaps with it. ``direct``: past the page cache if supported. ``label``: prefix
+    all; writing overlaps with it. ``direct``: past the page cache if supported. ``prefix``: prefix
     of the failpoints' labels.
     """
     with contextlib.ExitStack() as open_files:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
         open_files.callback(os.close, descriptor)
-        point(f"{label}.before-write")
+        point(f"{prefix}.before-write")
         # No posix_fallocate: it gains nothing, and where a file system lacks it, libc writes into
         # every block.
         os.ftruncate(descriptor, len(data))
@@ -57,11 +57,11 @@ def write_file(
                 uncached = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_DIRECT)
                 open_files.callback(os.close, uncached)
         _write_pieces(
-            lambda piece, at: _write_piece(descriptor, uncached, piece, at, label), data, final
+            lambda piece, at: _write_piece(descriptor, uncached, piece, at, prefix), data, final
         )
-        point(f"{label}.before-sync")
+        point(f"{prefix}.before-sync")
         os.fsync(descriptor)
-        point(f"{label}.after-sync")
+        point(f"{prefix}.after-sync")
 
 
 @dataclass(frozen=True)
@@ -222,7 +222,7 @@ def _pieces(data: memoryview, final: Iterable[int]) -> Iterator[tuple[memoryview
 
 
 def _write_piece(
-    descriptor: int, uncached: int | None, data: memoryview, offset: int, label: str
+    descriptor: int, uncached: int | None, data: memoryview, offset: int, prefix: str
 ) -> None:
     done = 0
     whole = len(data) // _BLOCK * _BLOCK
@@ -238,7 +238,7 @@ def _write_piece(
         if not count:
             raise OSError(errno.EIO, "the disk takes no more bytes and does not say why")
         done += count
-    point(f"{label}.mid-write")
+    point(f"{prefix}.mid-write")
 
 
 @contextlib.contextmanager

@@ -134,7 +134,7 @@ class VersionFolder:
                 image.cast("B"),
                 final,
                 direct=self._direct,
-                label="data",
+                prefix="data",
             )
             self._publish(hidden, target, write, manifest)
         return target
@@ -220,7 +220,9 @@ class VersionFolder:
         data = memoryview(manifest.to_json())
         hidden = self._hidden(record)
         try:
-            durable_write.write_file(hidden, data, [len(data)], direct=self._direct, label="record")
+            durable_write.write_file(
+                hidden, data, [len(data)], direct=self._direct, prefix="record"
+            )
             self._rename(hidden, record, "record")
             self._sync("record")
         except BaseException:
@@ -232,14 +234,14 @@ class VersionFolder:
             raise
 
     @staticmethod
-    def _rename(hidden: Path, target: Path, label: str) -> None:
-        point(f"{label}.before-rename")
+    def _rename(hidden: Path, target: Path, prefix: str) -> None:
+        point(f"{prefix}.before-rename")
         os.replace(hidden, target)
 
-    def _sync(self, label: str) -> None:
-        point(f"{label}.before-folder-sync")
+    def _sync(self, prefix: str) -> None:
+        point(f"{prefix}.before-folder-sync")
         sync(self.path)
-        point(f"{label}.after-folder-sync")
+        point(f"{prefix}.after-folder-sync")
 
     def _withdraw(self, record: Path) -> None:
         """Remove a record, if any: an earlier run's must not vouch for other bytes."""

@@ -138,7 +138,7 @@ def test_every_fsync_is_needed(
 
 
 def rename_before_fsync(patch: pytest.MonkeyPatch) -> None:
-    def place(path: Path, data: Any, final: Any, *, direct: bool, what: str) -> None:
+    def place(path: Path, data: Any, final: Any, *, direct: bool, prefix: str) -> None:
         for _ in final:
             pass
         target = path.with_name(path.name[1:-13])
@@ -150,7 +150,7 @@ def rename_before_fsync(patch: pytest.MonkeyPatch) -> None:
         os.close(descriptor)
 
     patch.setattr(durable_write, "write_file", place)
-    patch.setattr(VersionFolder, "_rename", staticmethod(lambda hidden, target, what: None))
+    patch.setattr(VersionFolder, "_rename", staticmethod(lambda hidden, target, prefix: None))
 
 
 def record_before_data(patch: pytest.MonkeyPatch) -> None:
