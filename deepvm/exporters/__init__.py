@@ -1,1 +1,1 @@
-"""Plans as the files of other tools."""
+"""Plans as files of other tools, such as SkyPilot: a class and its templates for each."""

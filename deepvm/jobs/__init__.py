@@ -1,1 +1,1 @@
-"""Training jobs on machines that vanish: the controller, its agents, clouds, the history."""
+"""Training jobs on preemptible machines: the controller, its agents, clouds, the history."""

@@ -1,4 +1,4 @@
-"""What users ask for, validated."""
+"""A request to the planner: options are read, checked and joined."""
 
 from __future__ import annotations
 

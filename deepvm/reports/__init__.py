@@ -1,1 +1,1 @@
-"""Answers for people and programs: tables, documents, pictures, files for other tools."""
+"""Answers for people and programs: tables, pages, documents, pictures."""

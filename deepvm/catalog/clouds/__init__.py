@@ -1,4 +1,4 @@
-"""The registry of clouds: add an entry to a table, or a folder, and a name here."""
+"""The clouds whose prices deepvm can look up: a folder or table entry, and a name here, each."""
 
 from __future__ import annotations
 

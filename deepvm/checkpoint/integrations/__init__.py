@@ -1,1 +1,1 @@
-"""Checkpointing for training loops that are other people's, and for plain ones."""
+"""Checkpoints for Hugging Face's Trainer, Lightning and Accelerate, and for plain loops."""

@@ -1,1 +1,1 @@
-"""Trainers and memory nodes talking: protocol, endpoints, tokens."""
+"""The network between trainers and memory nodes: protocol, connections, tokens."""

@@ -1,1 +1,1 @@
-"""Storage tiers: :class:`~deepvm.checkpoint.tiers.base.Tier`; ``registry`` opens URLs."""
+"""Storage tiers, where checkpoints are kept: folders, memory nodes, buckets; see ``registry``."""

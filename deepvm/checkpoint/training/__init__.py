@@ -1,1 +1,1 @@
-"""The training job: state, hooks, ranks, requests, handles, layerwise updates, missing steps."""
+"""How a checkpointer follows a training job: its state, hooks, ranks, and save requests."""

@@ -1,1 +1,1 @@
-"""Commands of the recovery lab."""
+"""``deepvm lab``: prove that failed trainings resume correctly; and ``deepvm audit``."""

@@ -1,1 +1,1 @@
-"""``deepvm reproduce``: the papers' figures beside ours."""
+"""``deepvm reproduce``: the papers' figures next to ours."""

@@ -1,4 +1,4 @@
-"""The agent's loop: it does what the controller orders, and tells it what happens here.
+"""The agent's loop: it applies the controller's desired state and reports local events.
 
 Orders come as answers to heartbeats, and say what should be so now, not what has changed: an answer
 that is lost is made good by the next. Without the controller the trainers continue, and have

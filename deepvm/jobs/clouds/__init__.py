@@ -1,1 +1,1 @@
-"""Where machines come from: asked for, listed, released."""
+"""Cloud adapters for jobs, which launch, list and terminate machines: local, ssh, EC2."""

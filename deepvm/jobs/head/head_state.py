@@ -1,4 +1,4 @@
-"""What is written down in a job's folder of the head that runs its controller."""
+"""The files of a job's folder on its remote controller."""
 
 from __future__ import annotations
 

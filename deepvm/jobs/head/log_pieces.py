@@ -1,4 +1,4 @@
-"""Logs of a head as objects: pieces of all machines' files, in the order in which they grew."""
+"""Logs of a remote controller as objects: pieces of files, in the order in which they grew."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Whether a run that failed and recovered did what it should; independent of the trainer's code."""
+"""Audit of a run that failed and recovered, without the trainer's code: one gate per promise."""

@@ -1,4 +1,4 @@
-"""What befalls the machines of a job: lost, preempted after a notice, or without a controller."""
+"""Faults of a job's machines: lost, preempted after a notice, or without a controller."""
 
 from __future__ import annotations
 

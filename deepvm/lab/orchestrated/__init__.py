@@ -1,1 +1,1 @@
-"""Runs as jobs of ``deepvm run --cloud local``: the orchestrator's promise under the gates."""
+"""Runs as jobs of ``deepvm run --cloud local``, judged by the same gates."""

@@ -1,1 +1,1 @@
-"""Runs: launched, watched, made to fail, resumed; and the matrix that they are of."""
+"""Run one training of a matrix: launch it, watch it, make it fail, and resume it."""

@@ -1,4 +1,4 @@
-"""A thread writes copies while training goes on (ECRL 4.4): barrier, capture, barrier, enqueue."""
+"""A thread writes copies during training (ECRL 4.4): barrier, capture, barrier, enqueue."""
 
 from __future__ import annotations
 

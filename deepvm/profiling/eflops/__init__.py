@@ -1,1 +1,1 @@
-"""eFLOPS of a machine (DeepVM III-B2)."""
+"""Measure eFLOPS: the operations a second that a machine does in training (DeepVM III-B2)."""

@@ -1,1 +1,1 @@
-"""Speed-up curves fitted to measured points (DeepVM III-C1)."""
+"""Fit speed-up curves and step times to measured points (DeepVM III-C1)."""

@@ -1,4 +1,4 @@
-"""Processes on other machines that end by themselves when they are not awaited any more.
+"""Processes on other machines that end as soon as nothing waits for them any more.
 
 A process that was started through ssh cannot always be killed later. But its standard input closes
 when the starter ends, however that happens, and all its children inherit that input. A time limit

@@ -1,1 +1,1 @@
-"""Network saturation of a memory node (DeepVM III-C2)."""
+"""Measure how many VMs one memory node can receive from at once (DeepVM III-C2)."""

@@ -1,1 +1,1 @@
-"""Speed-up of data-parallel training over n VMs (DeepVM III-C1)."""
+"""Measure the speed-up of data-parallel training on several VMs (DeepVM III-C1)."""

@@ -1,1 +1,1 @@
-"""What is trained to measure a machine."""
+"""The models, data and training steps with which machines are measured."""

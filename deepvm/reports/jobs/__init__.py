@@ -1,1 +1,1 @@
-"""Jobs of ``deepvm run``: what the command line shows of them."""
+"""Jobs of ``deepvm run`` for people: tables, live progress, pages for a browser."""

@@ -1,1 +1,1 @@
-"""What the recovery lab has found: tables, pictures, a page, files for others."""
+"""Results of the recovery lab: tables, pictures, a page, files to publish."""

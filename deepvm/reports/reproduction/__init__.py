@@ -1,1 +1,1 @@
-"""What the papers print, and what deepvm computes of it now."""
+"""Figures of the papers, computed again and compared with what is printed."""

@@ -1,1 +1,1 @@
-"""Jobs in a browser, live: read only, and nothing without the token."""
+"""The web application of ``deepvm jobs serve``: jobs, live and read-only, with a token."""

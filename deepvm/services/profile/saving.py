@@ -1,4 +1,4 @@
-"""Save measurements in the user's tables; ``say`` hears what was done, in sentences."""
+"""Save measurements in the user's tables, and report what was saved."""
 
 from __future__ import annotations
 

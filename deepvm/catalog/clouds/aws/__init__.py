@@ -1,1 +1,1 @@
-"""Amazon Web Services: clients, credentials, responses and errors."""
+"""AWS as a source of types, prices and quotas: requests, credentials, replies and errors."""

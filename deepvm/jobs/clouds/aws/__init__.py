@@ -1,1 +1,1 @@
-"""EC2: machines by launch templates and instant fleets, what they must know by a bucket."""
+"""Machines of jobs on EC2: launched as instant fleets, with their settings in a bucket."""
