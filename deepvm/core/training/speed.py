@@ -317,9 +317,10 @@ class TrainingSpeed(Answer):
         """How the network between ``vms[place]`` is known, and ``why`` by that."""
         vms = int(self.vms[place])
         if vms > self.trusted_vms:
+            kind = f"{self.machine.gpus:g} x {self.machine.accelerator.name}"
             yield (
-                f"{vms} VMs are more than 1.5 times the {self.fitted_vms} that such networks were"
-                " checked with"
+                f"{vms} VMs of {kind} are more than 1.5 times the {self.fitted_vms} that such"
+                " networks were checked with"
             )
         if vms > 1:
             yield f"network: {why}{self.machine.interconnect.basis}"

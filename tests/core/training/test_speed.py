@@ -267,3 +267,12 @@ def test_eight_bits_mean_a_compiler() -> None:
     )
     assert eager.throughput[0] == compiled.throughput[0]
     assert any("torch.compile" in doubt for doubt in eager.doubts(0))
+
+
+def test_more_vms_than_a_network_was_checked_with_are_a_doubt() -> None:
+    found = speed(Workload(find_model("llama-8b"), Method.FSDP, batch=1), "A10G", 1, [4, 115])
+    assert not any("checked with" in doubt for doubt in found.doubts(0))
+    assert any(
+        doubt.startswith("115 VMs of 1 x A10G are more than 1.5 times the")
+        for doubt in found.doubts(1)
+    )
