@@ -8,7 +8,7 @@ from deepvm.core.cluster.instances import InstanceType, Market
 
 _WITHOUT_SPOT = (SPECS, ON_DEMAND)
 _WITHOUT_ZONES = (*_WITHOUT_SPOT, SPOT)
-_WITH_ZONES = (*_WITHOUT_ZONES, OFFERINGS)
+_WITH_ZONES = (SPECS, OFFERINGS, ON_DEMAND, SPOT)
 
 
 def _gcp_quota(instance: InstanceType, count: int, market: Market) -> str:

@@ -237,3 +237,8 @@ def test_the_page_says_what_the_rules_say(cloud: Cloud) -> None:
         and spot.startswith("none") != cloud.has_spot
     )
     assert nodes == ("yes" if rules.has_cpu_vms else "no")
+
+
+@pytest.mark.parametrize("cloud", REGISTRY.values(), ids=lambda cloud: cloud.name)
+def test_signals_are_named_in_the_same_order_for_all_clouds(cloud: Cloud) -> None:
+    assert cloud.kinds == tuple(k for k in DEFAULT_CLOUD.kinds if k in cloud.kinds)
