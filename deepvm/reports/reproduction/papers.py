@@ -1,16 +1,17 @@
 """The papers whose figures are computed again, in the order of ``deepvm reproduce``.
 
-The published figures drive the computation: a module for each paper has ``COMPUTE``, which says by
-the id of a part how a figure of it is computed from its name.
+The published figures drive the computation: they name the function of the paper's module that
+computes them, and its arguments.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
-from typing import Literal, TypeAlias, get_args
+from types import ModuleType
+from typing import Literal, get_args
 
 from deepvm.core.spelling import one_of
 from deepvm.errors import RequestError
@@ -121,19 +122,14 @@ class Reproduction:
                 yield part, own
 
 
-Compute: TypeAlias = Callable[[Part, str], Value]
-
-
-def computations(name: str) -> Mapping[str, Compute]:
-    """How the figures of a paper are computed, by part.
+def computations(name: str) -> ModuleType:
+    """The functions that compute the figures of a paper.
 
     Raises ModuleNotFoundError: no scipy for ``scaling``.
     """
     if name not in PAPERS:
         raise RequestError("paper", name, one_of(name, PAPERS))
-    module = import_module(f"deepvm.reports.reproduction.{name}_figures")
-    compute: Mapping[str, Compute] = module.COMPUTE
-    return compute
+    return import_module(f"deepvm.reports.reproduction.{name}_figures")
 
 
 def reproduce(
@@ -149,12 +145,13 @@ def reproduce(
     # A missing library is found before anything is computed
     by_name = {name: computations(name) for name in names}
     reproductions = []
-    for name, compute in by_name.items():
+    for name, module in by_name.items():
         paper = published_paper(name)
         comparisons = []
         for part in paper.parts:
-            ours = compute[part.id]
-            comparisons += [Comparison(part, f, ours(part, f.name)) for f in part.figures]
+            for figure in part.figures:
+                compute: Callable[..., Value] = getattr(module, figure.compute)
+                comparisons.append(Comparison(part, figure, compute(*figure.arguments)))
             progress(1)
         reproductions.append(Reproduction(paper, tuple(comparisons)))
     return reproductions

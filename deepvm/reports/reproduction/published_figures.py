@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from fnmatch import fnmatchcase
+from functools import cache
 from typing import Any
 
 from deepvm.io.user_dirs import data_folder
@@ -118,6 +119,7 @@ class Tolerance:
 class Figure:
     """A published figure.
 
+    ``compute``: the function of the paper's module that computes ours, with its ``arguments``.
     ``known``: ours, where it is known to differ, and ``why``. ``source``: how the figure follows
     from what is printed, such as ``0.2013 / 0.1991``.
     """
@@ -128,14 +130,15 @@ class Figure:
     known: str = ""
     why: str = ""
     source: str = ""
+    compute: str = ""
+    arguments: Sequence[Any] = ()
 
 
 @dataclass(frozen=True)
 class Part:
     """A table, a figure or some sentences of a paper.
 
-    ``where``: the section. ``stated_by``: ``paper``, or ``deepvm`` of its own work. ``plans``:
-    options of ``recommend`` by the names that figures refer to.
+    ``where``: the section. ``stated_by``: ``paper``, or ``deepvm`` of its own work.
     """
 
     id: str
@@ -143,34 +146,47 @@ class Part:
     where: str
     figures: tuple[Figure, ...]
     stated_by: str = "paper"
-    plans: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def read(
-        cls, figures: Mapping[str, Any], tolerances: Sequence[Any] = (), **values: Any
+        cls,
+        figures: Mapping[str, Any],
+        tolerances: Sequence[Any] = (),
+        compute: str = "",
+        arguments: Sequence[Any] = (),
+        **values: Any,
     ) -> Part:
-        """Of the file of the paper; the first tolerance that names a figure counts."""
+        """Of the file of the paper; the first tolerance that names a figure counts.
+
+        A figure is computed as the part says, unless it says how itself. Arguments of the part come
+        before its own, which are the parts of its name if it has none.
+        """
         rules = [Tolerance(**rule) for rule in tolerances]
         read = []
         for name, raw in figures.items():
+            facts: dict[str, Any] = {"compute": compute, "arguments": name.split(", ")}
+            facts |= {"published": raw} if isinstance(raw, str) else raw
+            facts["arguments"] = (*arguments, *facts["arguments"])
             rule = next((rule for rule in rules if fnmatchcase(name, rule.of)), None)
-            facts = {"published": raw} if isinstance(raw, str) else raw
             read.append(Figure(name, tolerance=rule, **facts))
         return cls(figures=tuple(read), **values)
 
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper's published figures."""
+    """A paper's published figures; ``plans``: what is computed for several of them, by name."""
 
     name: str
     title: str
     note: str
     parts: tuple[Part, ...]
+    plans: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
+@cache
 def published_paper(name: str) -> Paper:
     """What a paper prints."""
     path = data_folder() / "reproduce" / f"{name}.json"
     raw = json.loads(path.read_text(encoding="utf-8"))
-    return Paper(name, raw["title"], raw["note"], tuple(Part.read(**part) for part in raw["parts"]))
+    parts = tuple(Part.read(**part) for part in raw["parts"])
+    return Paper(name, raw["title"], raw["note"], parts, raw.get("plans", {}))

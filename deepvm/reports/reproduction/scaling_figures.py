@@ -1,15 +1,12 @@
-"""Laws of scaling: fits to DeepVM's speed-ups and Pollux's steps, and published runs predicted.
-
-Figures are named for what they are, so that most are computed from their names.
-"""
+"""Laws of scaling: fits to DeepVM's speed-ups and Pollux's steps, and published runs predicted."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
 import numpy as np
-import numpy.typing as npt
 
 from deepvm.catalog.published.check import PublishedCheck, check_published
 from deepvm.catalog.published.hardware import find_accelerator, interconnect, usual_machine
@@ -27,45 +24,29 @@ from deepvm.core.training.speed import TrainingSpeed
 from deepvm.core.training.steptime import Steps, StepTimeLaw, fit_steps
 from deepvm.core.training.workload import Method, Precision, Workload
 from deepvm.profiling.fit.speedup_models import (
-    ALPHA_BETA,
-    AMDAHL,
     LAWS,
     LOGISTIC,
-    USL,
     FittedLaw,
     best_first,
     fit_law,
 )
-from deepvm.reports.reproduction.deepvm_figures import PROFILED, measured_points, workload_curve
-from deepvm.reports.reproduction.published_figures import Part, Value
+from deepvm.reports.reproduction.deepvm_figures import PROFILED, measured_points, workload_curves
+from deepvm.reports.reproduction.published_figures import Value
 
-HELD_OUT = (12, 20, 24, 28)
-"""Sizes of Figure 5 that a curve is not fitted to; the others are 1, 2, 4, 8, 16 and 32."""
 FEW_VMS = 4
 """Pollux's law is fitted to so many VMs at most, and asked for 6 and 8."""
-POLLUX = {"ResNet-50": "resnet50", "BERT-base": "bert-base", "YOLOv3": "yolov3"}
-"""Models of Pollux's measured steps, and what ``data/performance`` calls them."""
-TITLES = {
-    "alpha-beta (ring)": ALPHA_BETA,
-    "logistic (eq. 10)": LOGISTIC,
-    "Amdahl": AMDAHL,
-    "USL": USL,
-}
-Points = tuple[tuple[float, float], ...]
 
 
-def table_iv_fit(part: Part, name: str) -> Value:
-    """``ResNet-18, a``: of the logistic fitted to points of its curve in Table IV (eq. 10)."""
-    title, parameter = name.split(", ")
-    row = workload_curve(title)
+def table_iv_fit(workload: str, parameter: str) -> Value:
+    """Of the logistic fitted to points of its curve in Table IV (eq. 10)."""
+    row = workload_curves()[workload]
     sizes = np.array([n for n, _ in measured_points(PROFILED[0])])
     fitted = fit_law(LOGISTIC, sizes, LogisticSpeedup(row.a, row.b, row.c).speedup(sizes))
     return fitted.values[LOGISTIC.parameters.index(parameter)]
 
 
-def ring_fit(part: Part, name: str) -> Value:
-    """``g5.xlarge, c``: of its ring, in step times of one VM."""
-    instance, parameter = name.split(", ")
+def ring_fit(instance: str, parameter: str) -> Value:
+    """Of its ring, in step times of one VM."""
     return float(getattr(RingSpeedup.fit(measured_points(instance)[1:]), parameter))
 
 
@@ -76,23 +57,23 @@ def fitted_laws(instance: str) -> list[FittedLaw]:
     return [fit_law(law, n, s) for law in LAWS]
 
 
-def law(part: Part, name: str) -> Value:
-    """Mean error of a law over the three types, per cent; ``best of`` a type."""
-    if name.startswith("best of "):
-        return best_first(fitted_laws(name.removeprefix("best of ")))[0].law.name
+def law_error(name: str) -> Value:
+    """Mean error of a law over the three types, per cent."""
     fits = [fit for instance in PROFILED for fit in fitted_laws(instance)]
-    return 100 * float(np.mean([fit.mape for fit in fits if fit.law is TITLES[name]]))
+    return 100 * float(np.mean([fit.mape for fit in fits if fit.law.name == name]))
 
 
-def held_out(part: Part, name: str) -> Value:
-    """``ring, g5.xlarge, 12 20 24 28 left out``: mean error at sizes not fitted to, per cent."""
-    curve, which, sizes = name.split(", ", 2)
+def best_law(instance: str) -> Value:
+    """The law that AICc chooses for a type."""
+    return best_first(fitted_laws(instance))[0].law.name
+
+
+def held_out(curve: str, which: str, sizes: Sequence[int]) -> Value:
+    """Mean error of a curve at sizes of Figure 5 that it is not fitted to, per cent."""
     errors = []
     for instance in PROFILED if which == "all" else [which]:
         points = measured_points(instance)
-        known = tuple(p for p in points if p[0] not in HELD_OUT)
-        if sizes == "from 12 VMs, fitted up to 8":
-            known = tuple(p for p in points if p[0] < HELD_OUT[0])
+        known = tuple(p for p in points if p[0] not in sizes)
         fitted: SpeedupCurve = MeasuredSpeedup(known)
         if curve == "ring":
             fitted = RingSpeedup.fit(known[1:])
@@ -101,68 +82,61 @@ def held_out(part: Part, name: str) -> Value:
     return float(np.mean(errors))
 
 
-def pollux_steps(title: str) -> Steps:
-    """Pollux's measured steps of a model on g4dn.12xlarge.
+def pollux_steps(model: str, *, few: bool) -> Steps:
+    """Pollux's measured steps of a model on g4dn.12xlarge, on few VMs or on more.
 
     A step of K GPUs with b samples each takes K b / throughput seconds.
     """
     rows = []
     for run in published():
-        model = run.workload.model
+        own = run.workload.model
         batch = run.workload.batch
-        if run.source == "pollux" and model.name == POLLUX[title]:
+        if run.source == "pollux" and own.name == model and (run.vms <= FEW_VMS) is few:
             gpus = run.machine.gpus * run.vms
-            step_s = gpus * batch * model.units_per_sample / run.throughput
+            step_s = gpus * batch * own.units_per_sample / run.throughput
             rows.append((float(run.vms), gpus, batch, step_s))
     return Steps(*np.array(rows).T)
 
 
-def _at(steps: Steps, chosen: npt.NDArray[np.bool_]) -> Steps:
-    return Steps(steps.nodes[chosen], steps.gpus[chosen], steps.batch[chosen], steps.step_s[chosen])
-
-
 @cache
-def pollux_law(title: str) -> StepTimeLaw:
+def pollux_law(model: str) -> StepTimeLaw:
     """The law of the runs on few VMs."""
-    steps = pollux_steps(title)
-    return fit_steps(_at(steps, steps.nodes <= FEW_VMS)).law
+    return fit_steps(pollux_steps(model, few=True)).law
 
 
-def pollux_error(part: Part, name: str) -> Value:
-    """``ResNet-50, 90 % below``: error on more VMs than the law was fitted to, per cent."""
-    title, statistic = name.split(", ")
-    steps = pollux_steps(title)
-    many = _at(steps, steps.nodes > FEW_VMS)
-    step_s = pollux_law(title).step_s(many.nodes, many.gpus, many.batch)
-    errors = 100 * np.abs(step_s / many.step_s - 1)
-    return float(np.quantile(errors, 0.5 if statistic == "median" else 0.9))
+def pollux_error(model: str, share: float) -> Value:
+    """Error on more VMs than the law was fitted to, not exceeded by a share of runs, per cent."""
+    many = pollux_steps(model, few=False)
+    step_s = pollux_law(model).step_s(many.nodes, many.gpus, many.batch)
+    return float(np.quantile(100 * np.abs(step_s / many.step_s - 1), share))
 
 
-def pollux_speedup(part: Part, name: str) -> Value:
-    """``batch 20, ...``: S(8) of ResNet-50, one GPU a VM, by the law or as predicted."""
-    batch, method = name.removeprefix("batch ").split(", ")
-    if method == "deepvm performance":
-        _, usual = usual_machine(_accelerator("T4", 16))
-        workload = Workload(find_model("resnet50"), precision=Precision.FP32, batch=int(batch))
-        return _speedup(PublishedPerformance(), replace(usual, gpus=1), workload, 8)
-    fitted = pollux_law("ResNet-50")
-    one, eight = (
-        fitted.throughput(vms, vms, np.array([float(batch)]))[0]
-        for vms in (np.array([1.0]), np.array([8.0]))
-    )
+def pollux_speedup(batch: float) -> Value:
+    """S(8) of ResNet-50, one GPU a VM, by Pollux's law."""
+    vms = np.array([1.0, 8.0])
+    one, eight = pollux_law("resnet50").throughput(vms, vms, np.array([batch, batch]))
     return float(eight / one)
 
 
-def published_run(part: Part, name: str) -> Value:
-    """A speed-up of 32 VMs, and the tokens a second of one GPU."""
-    if name == "BERT-large, 8 to 256 A100":
-        bert = Workload(find_model("bert-large"), batch=64)
-        dgx = Machine(_accelerator("A100", 80), 8, interconnect("DGX-A100", None))
-        return _speedup(PublishedPerformance("tuned"), dgx, bert, 32)
+def predicted_speedup(batch: int) -> Value:
+    """The same as ``deepvm performance`` predicts it."""
+    workload = Workload(find_model("resnet50"), precision=Precision.FP32, batch=batch)
+    one, eight = _predicted(PublishedPerformance(), _usual("T4", 16, 1), workload, [1, 8])
+    return eight / one
+
+
+def bert_speedup() -> Value:
+    """Of 32 VMs."""
+    bert = Workload(find_model("bert-large"), batch=64)
+    dgx = Machine(_accelerator("A100", 80), 8, interconnect("DGX-A100", None))
+    one, many = _predicted(PublishedPerformance("tuned"), dgx, bert, [1, 32])
+    return many / one
+
+
+def llama_throughput() -> Value:
+    """Tokens a second of one GPU."""
     llama = Workload(find_model("llama-8b"), Method.FSDP, batch=8)
-    _, usual = usual_machine(_accelerator("H100", 80))
-    speed = _predicted(PublishedPerformance(), replace(usual, gpus=8), llama, [1])
-    return float(speed.throughput[0]) / 8
+    return _predicted(PublishedPerformance(), _usual("H100", 80, 8), llama, [1])[0] / 8
 
 
 @cache
@@ -171,11 +145,11 @@ def checked() -> PublishedCheck:
     return check_published()
 
 
-def leave_one_out(part: Part, name: str) -> Value:
+def leave_one_out(what: str, *_: str) -> Value:
     """How good predictions of published runs are, per cent."""
-    if name == "runs":
+    if what == "runs":
         return float(checked().total.runs)
-    if name == "median error, worst GPU":
+    if what == "median error":
         return 100 * max(group.median for group in checked().gpus)
     return 100 * checked().total.coverage
 
@@ -186,26 +160,15 @@ def _accelerator(name: str, memory_gib: float) -> Accelerator:
     return accelerator
 
 
+def _usual(name: str, memory_gib: float, gpus: int) -> Machine:
+    _, machine = usual_machine(_accelerator(name, memory_gib))
+    return replace(machine, gpus=gpus)
+
+
 def _predicted(
     source: PublishedPerformance, machine: Machine, workload: Workload, vms: list[int]
-) -> TrainingSpeed:
+) -> list[float]:
+    """Throughputs of so many VMs."""
     speed = source.of_machine(machine, workload, np.array(vms, dtype=np.float64))
     assert isinstance(speed, TrainingSpeed)
-    return speed
-
-
-def _speedup(source: PublishedPerformance, machine: Machine, workload: Workload, vms: int) -> float:
-    one, many = _predicted(source, machine, workload, [1, vms]).throughput
-    return float(many / one)
-
-
-COMPUTE = {
-    "table-4-fits": table_iv_fit,
-    "ring-fits": ring_fit,
-    "laws": law,
-    "held-out": held_out,
-    "pollux-law": pollux_error,
-    "pollux-speedups": pollux_speedup,
-    "published-runs": published_run,
-    "leave-one-out": leave_one_out,
-}
+    return [float(throughput) for throughput in speed.throughput]

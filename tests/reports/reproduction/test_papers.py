@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from deepvm.errors import DeepVMError, RequestError, SimulationError
+from deepvm.planner.request import PolicyName
 from deepvm.reports.reproduction import deepvm_figures, thesis_figures
 from deepvm.reports.reproduction.papers import (
     PAPERS,
@@ -18,7 +19,6 @@ from deepvm.reports.reproduction.papers import (
     parts_of,
     reproduce,
 )
-from deepvm.reports.reproduction.published_figures import published_paper
 
 COUNTS = {"deepvm": (85, 5, 5), "thesis": (16, 66, 11), "scaling": (31, 11, 0)}
 """Figures that are the same, close, and differ as known."""
@@ -127,7 +127,7 @@ def test_a_missing_library_is_found_before_anything_is_computed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "deepvm.reports.reproduction.scaling_figures", None)
-    monkeypatch.setattr(thesis_figures, "COMPUTE", {})
+    monkeypatch.delattr(thesis_figures, "interval")
     with pytest.raises(ModuleNotFoundError):
         reproduce(["thesis", "scaling"])
 
@@ -139,9 +139,9 @@ def test_an_answer_in_doubt_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
         return replace(recommend(*arguments, **options), doubt="out of time")
 
     monkeypatch.setattr(deepvm_figures, "recommend", doubtful)
-    part = replace(published_paper("deepvm").parts[-1], plans={"PW 4": {"budget": 4}})
-    with pytest.raises(DeepVMError, match=r"catalog paper at 4 \$/h: out of time"):
-        deepvm_figures.examples(part, "PW 4, first")
+    deepvm_figures.solved.cache_clear()
+    with pytest.raises(DeepVMError, match="PW 3: out of time"):
+        deepvm_figures.planned("PW 3", "price")
 
 
 def test_a_simulation_that_fails_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,5 +151,7 @@ def test_a_simulation_that_fails_is_an_error(monkeypatch: pytest.MonkeyPatch) ->
         thesis_figures.simulated(1, 1)
 
 
-def test_a_policy_that_never_falls() -> None:
-    assert deepvm_figures.first_fall(np.arange(3.0), np.array([1.0, 1.0, 2.0])) == "never"
+def test_a_policy_that_never_falls(monkeypatch: pytest.MonkeyPatch) -> None:
+    rising = {PolicyName.DEEPVM: np.array([1.0, 1.0, 2.0])}
+    monkeypatch.setattr(deepvm_figures, "throughputs", lambda _: rising)
+    assert deepvm_figures.first_fall("deepvm") == "never"

@@ -99,4 +99,5 @@ def test_the_first_rule_that_names_a_figure_counts() -> None:
     part = Part.read(figures, rules, id="x", title="X", where="section 1")
     assert [f.tolerance and f.tolerance.reason for f in part.figures] == ["narrow", "wide", "wide"]
     assert part == Part("x", "X", "section 1", part.figures)
-    assert part.figures[0] == Figure("one, a", "1", Tolerance("narrow", absolute=1))
+    narrow = Tolerance("narrow", absolute=1)
+    assert part.figures[0] == Figure("one, a", "1", narrow, arguments=("one", "a"))
