@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from fnmatch import fnmatchcase
-from functools import cache
 from typing import Any
 
 from deepvm.io.user_dirs import data_folder
@@ -183,7 +182,6 @@ class Paper:
     plans: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
-@cache
 def published_paper(name: str) -> Paper:
     """What a paper prints."""
     path = data_folder() / "reproduce" / f"{name}.json"
