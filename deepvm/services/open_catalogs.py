@@ -255,8 +255,10 @@ class CatalogOpener:
         options = self.options
         tables = own_tables(options.tables, options.workload)
         if tables is not None and trains_a_model(options, catalogs[0]):
+            from deepvm.catalog.measured.apply import apply_steps
+
             workload = trained(options)
-            applied = [tables.apply_steps(c, workload, options.software) for c in catalogs]
+            applied = [apply_steps(tables, c, workload, options.software).catalog for c in catalogs]
             if options.names_a_model or any(map(has_steps, applied)):
                 if options.workload:
                     self.say(
@@ -298,10 +300,10 @@ def own_tables(tables: str, workload: str = "") -> Tables | None:
     None where there are none, and no workload asks for some.
     """
     if tables == "auto" and not workload:
-        from deepvm.catalog.measured.storage import default_folder, nothing_measured
+        from deepvm.catalog.measured.storage import CURRENT, default_folder, is_missing
 
         folder = default_folder(os.environ)
-        if folder is None or nothing_measured(folder):  # the tables' modules are slow to load
+        if folder is None or is_missing(folder / CURRENT):  # the tables' modules are slow to load
             return None
     from deepvm.catalog.measured.tables import open_tables
 

@@ -42,10 +42,10 @@ def default_folder(environ: Mapping[str, str]) -> Path | None:
     return user_folder("data", environ)
 
 
-def nothing_measured(folder: Path) -> bool:
-    """Whether a folder certainly has no measured tables; without permission to look, it may."""
+def is_missing(path: Path) -> bool:
+    """Whether there certainly are no tables; without permission to look, there may be."""
     try:
-        os.lstat(folder / CURRENT)
+        os.lstat(path)
     except OSError as error:
         # After others, reading it says why
         return isinstance(error, (FileNotFoundError, NotADirectoryError))
@@ -61,7 +61,7 @@ def replace_file(folder: Path, data: bytes) -> None:
     try:
         with hidden_path(current) as upcoming:
             write_bytes(upcoming, data)  # all that needs room on the disk comes first
-            if os.path.lexists(current):
+            if not is_missing(current):
                 write_bytes(folder / PREVIOUS, current.read_bytes())
             os.replace(upcoming, current)
         sync_folder(folder)

@@ -27,8 +27,8 @@ from deepvm.catalog.measured.storage import (
     CURRENT,
     PREVIOUS,
     default_folder,
+    is_missing,
     locked,
-    nothing_measured,
     replace_file,
 )
 from deepvm.core.cluster.instances import Catalog
@@ -38,7 +38,6 @@ from deepvm.errors import CatalogFormatError, DataError, Issue, RequestError
 if TYPE_CHECKING:
     from deepvm.catalog.published.performance import PublishedPerformance
     from deepvm.core.cluster.instances import InstanceType
-    from deepvm.core.training.workload import Workload
 
 
 @dataclass(frozen=True)
@@ -77,15 +76,6 @@ class Tables:
         from deepvm.catalog.measured.apply import apply
 
         return apply(self, catalog, workload, among).catalog
-
-    def apply_steps(self, catalog: Catalog, workload: Workload, software: str) -> Catalog:
-        """The catalog with what concerns a workload.
-
-        See :func:`deepvm.catalog.measured.apply.apply_steps`.
-        """
-        from deepvm.catalog.measured.apply import apply_steps
-
-        return apply_steps(self, catalog, workload, software).catalog
 
     def speeds(
         self, published: PublishedPerformance, types: Mapping[str, InstanceType]
@@ -127,20 +117,19 @@ def load_tables(folder: str | os.PathLike[str] | None = None) -> Tables:
         CatalogFormatError: the file cannot be read, or is not what was written; names every problem
             with its place.
     """
-    if folder is None:
-        path = default_folder(os.environ)
-    else:
-        path = Path(folder)
-    if path is None or nothing_measured(path):  # as for most users: pydantic stays out
+    chosen = folder or default_folder(os.environ)
+    if chosen is None:
         return Tables()
-    return _read_noted(
-        path / CURRENT,
+    return _read_if_any(
+        Path(chosen) / CURRENT,
         "These are your measured tables: 'deepvm tables restore' brings back the tables before the"
         " last change, '--tables paper' ignores them.",
     )
 
 
-def _read_noted(path: Path, note: str) -> Tables:
+def _read_if_any(path: Path, note: str) -> Tables:
+    if is_missing(path):  # as for most users: pydantic stays out
+        return Tables()
     try:
         return read_tables(path)
     except CatalogFormatError as error:
@@ -180,8 +169,15 @@ def read_tables(path: Path) -> Tables:
     return Tables((), str(path)).merged(map(build_entry, document["entries"]))
 
 
+def refuse_missing_types(kind: str, types: Mapping[str, str]) -> None:
+    """Raise a RequestError where a type of such an entry is not named."""
+    for option in TYPES[kind]:
+        if not types.get(option):
+            allowed = "the provider's name of the type that is measured, such as g4dn.xlarge"
+            raise RequestError(option, "", allowed)
+
+
 def entry_of(
-    kind: str,
     document: Mapping[str, Any],
     *,
     measured_at: datetime,
@@ -194,17 +190,13 @@ def entry_of(
     for ``saturation``, an ``instance_type`` for the other kinds.
 
     Raises:
-        RequestError: an unknown kind, or a type is missing.
+        RequestError: a type is missing.
         CatalogFormatError: the document is not valid; names every problem with its place.
     """
     from deepvm.documents.inputs.tables import TABLES
 
-    if kind not in DOCUMENT_VERSIONS:
-        raise RequestError("kind", kind, " or ".join(DOCUMENT_VERSIONS))
-    for option in TYPES[kind]:
-        if not types.get(option):
-            allowed = "the provider's name of the type that was measured, such as g4dn.xlarge"
-            raise RequestError(option, "", allowed)
+    kind = kind_of(document, name)
+    refuse_missing_types(kind, types)
     own = {option: types[option] for option in TYPES[kind]}
     entry = Entry(kind, measured_at.replace(microsecond=0), document, **own)
     # Through text and back: what is kept is what a file can hold, whoever made the document.
@@ -260,7 +252,7 @@ def restore_previous(folder: str | os.PathLike[str]) -> Path:
     path = Path(folder) / CURRENT
     before = Path(folder) / PREVIOUS
     with locked(path.parent):
-        if not os.path.lexists(before) and not os.path.lexists(path):
+        if is_missing(before) and is_missing(path):
             raise DataError(
                 f"{path}: nothing was measured yet, there is no earlier version to go back to"
             )
@@ -271,9 +263,7 @@ def restore_previous(folder: str | os.PathLike[str]) -> Path:
 def previous_tables(folder: str | os.PathLike[str]) -> Tables:
     """The tables before the last change; empty before the first one."""
     path = Path(folder) / PREVIOUS
-    if not os.path.lexists(path):
-        return Tables()
-    return _read_noted(
+    return _read_if_any(
         path, f"These are the tables before the last change: remove {path} to do without them."
     )
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from deepvm.catalog.measured.entries import Entry
+from deepvm.catalog.measured.tables import refuse_missing_types
 from deepvm.core.units import parse_bytes
 from deepvm.errors import DataError, DeepVMError, MeasurementError, RequestError
 from deepvm.io.atomic_write import write_bytes
@@ -125,9 +126,7 @@ class Campaign:
         own_type = options.instance_type
         if not own_type and not self._where:
             own_type = describe()["instance_type"]
-        if not own_type:
-            allowed = "what the provider calls the machines, such as g4dn.xlarge"
-            raise RequestError("instance_type", "", allowed)
+        refuse_missing_types("eflops", {"instance_type": own_type})
         options = replace(options, instance_type=own_type)
         if save:
             check_save("eflops", instance_type=own_type)
@@ -205,9 +204,6 @@ class Campaign:
         if options.receiver and len(self._hosts) < 2:
             allowed = "two hosts or more that push to it, with --hosts or --hosts-file"
             raise RequestError("receiver", options.receiver, allowed)
-        if options.receiver and not options.receiver_type:
-            allowed = "what the provider calls the receiver, such as c4.xlarge"
-            raise RequestError("receiver_type", "", allowed)
         yield from map(self._eflops, models)
         if len(self._hosts) > 1:
             yield from map(self._scaling, models)
@@ -254,6 +250,7 @@ class Campaign:
         settings = chosen(options, "transport", "repeats", "receiver_type")
         settings["checkpoint_bytes"] = parse_bytes(options.checkpoint_size)
         settings["sender_type"] = options.instance_type
+        refuse_missing_types("saturation", settings)
         receiver = receiver_of(options.receiver)
         setup = Setup(receiver=receiver, senders=self._where, launcher=self._launcher, **settings)
         settings |= {"senders": len(self._hosts), "local": self._launcher.local}

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from deepvm.catalog.measured.apply import reasons
 from deepvm.catalog.measured.entries import FUTURE, TYPES, Entry
-from deepvm.catalog.measured.tables import entry_of, kind_of, own_folder, save_entries
+from deepvm.catalog.measured.tables import (
+    entry_of,
+    kind_of,
+    own_folder,
+    refuse_missing_types,
+    save_entries,
+)
 from deepvm.catalog.published.hardware import find_accelerator
 from deepvm.catalog.published.performance import PublishedPerformance
 from deepvm.catalog.published.workloads import read_workload
@@ -40,10 +46,7 @@ def check_save(kind: str, *, local: bool = False, force_local: bool = False, **t
     ``local``: the VMs are processes on one machine, which only ``force_local`` saves. Raises
     RequestError, DataError.
     """
-    for option in TYPES[kind]:
-        if not types.get(option):
-            allowed = "with --save, the provider's name of the type, such as g4dn.xlarge"
-            raise RequestError(option, "", allowed)
+    refuse_missing_types(kind, types)
     if local and not force_local:
         allowed = "this option, or --save over real hosts: one machine's processes are not VMs"
         raise RequestError("force_local", False, allowed)
@@ -65,7 +68,6 @@ def entry_from(
     Raises:
         RequestError: a type is missing. CatalogFormatError: the document is not valid.
     """
-    kind = kind_of(document, name)
     machine = document.get("machine")
     own = None
     if isinstance(machine, Mapping):
@@ -73,11 +75,14 @@ def entry_from(
     given = types.get("instance_type")
     if given and own and own != given:
         say(f"Note: {name}: the document says that it was measured on {own}; saved as {given}")
-    known = {"instance_type": given or str(own or "")}
-    if kind == "saturation":
-        known = {name: types.get(name) or str(document.get(name) or "") for name in TYPES[kind]}
+    # A document of a saturation names its two types itself.
+    saying = {**document, "instance_type": own}
+    known = {
+        option: types.get(option) or str(saying.get(option) or "")
+        for option in TYPES[kind_of(document, name)]
+    }
     moment = measured_at or datetime.now(timezone.utc)
-    return entry_of(kind, document, measured_at=moment, name=name, **known)
+    return entry_of(document, measured_at=moment, name=name, **known)
 
 
 def steps_workload(options: StepsOptions) -> Workload | None:

@@ -50,9 +50,7 @@ def read_csv(
         "warnings": [],
     }
     moment = _moment(measured_at, path)
-    return entry_of(
-        "scaling", document, measured_at=moment, instance_type=instance_type, name=str(path)
-    )
+    return entry_of(document, measured_at=moment, instance_type=instance_type, name=str(path))
 
 
 def _moment(text: str, path: Path) -> datetime:

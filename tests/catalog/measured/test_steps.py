@@ -39,7 +39,7 @@ def aws() -> Catalog:
 
 
 def steps(kind: str = "g4dn.xlarge", when: Any = DAY, **changes: Any) -> Entry:
-    return entry_of("scaling", scaling_runs(**changes), measured_at=when, instance_type=kind)
+    return entry_of(scaling_runs(**changes), measured_at=when, instance_type=kind)
 
 
 def law_entry(kind: str = "p4d.24xlarge", **workload: Any) -> Entry:
@@ -53,7 +53,7 @@ def law_entry(kind: str = "p4d.24xlarge", **workload: Any) -> Entry:
         "software": "eager",
     }
     document = found.saved(about | workload, {"gpus": ["A100 40GB"]})
-    return entry_of("steptime", document, measured_at=DAY, instance_type=kind)
+    return entry_of(document, measured_at=DAY, instance_type=kind)
 
 
 def only(entry: Entry, aws: Catalog) -> StepTimes:
@@ -161,9 +161,7 @@ def test_a_model_of_ones_own_is_known_by_its_name(aws: Catalog) -> None:
 
 
 def test_processes_of_one_machine_say_nothing_of_several_vms(aws: Catalog) -> None:
-    entry = entry_of(
-        "scaling", scaling_runs() | {"local": True}, measured_at=DAY, instance_type="g4dn.xlarge"
-    )
+    entry = entry_of(scaling_runs() | {"local": True}, measured_at=DAY, instance_type="g4dn.xlarge")
     assert {n for n, *_ in entry.steps} == {1}
     assert only(entry, aws).own.measured.several == 0
 
@@ -186,12 +184,12 @@ def test_too_few_steps_are_named(aws: Catalog) -> None:
 
 
 def test_curves_without_times_are_read_as_before(aws: Catalog) -> None:
-    old = entry_of("scaling", scaling_document(), measured_at=DAY, instance_type="g4dn.xlarge")
+    old = entry_of(scaling_document(), measured_at=DAY, instance_type="g4dn.xlarge")
     assert not old.steps and step_times([old], aws.by_name) == ((), {})
     runs = scaling_runs()
     for run in runs["runs"]:
         del run["batch"]  # as files were written while there was one batch
-    older = entry_of("scaling", runs, measured_at=DAY, instance_type="g4dn.xlarge")
+    older = entry_of(runs, measured_at=DAY, instance_type="g4dn.xlarge")
     assert {batch for *_, batch, _ in older.steps} == {128.0}
 
 
@@ -214,11 +212,9 @@ def test_a_saved_law_needs_no_scipy(aws: Catalog, monkeypatch: pytest.MonkeyPatc
 
 def test_a_law_that_was_saved_with_a_scaling_is_the_one_that_plans(aws: Catalog) -> None:
     own = scaling_runs()
-    plain = entry_of("scaling", own, measured_at=DAY, instance_type="g4dn.xlarge")
+    plain = entry_of(own, measured_at=DAY, instance_type="g4dn.xlarge")
     fitted = fit_steps(only(plain, aws).steps).as_document()
-    saved = entry_of(
-        "scaling", own | {"step_time": fitted}, measured_at=DAY, instance_type="g4dn.xlarge"
-    )
+    saved = entry_of(own | {"step_time": fitted}, measured_at=DAY, instance_type="g4dn.xlarge")
     assert only(saved, aws).fit == only(plain, aws).fit
 
 
@@ -330,7 +326,6 @@ def test_steps_of_this_model_that_are_not_used_are_named(aws: Catalog) -> None:
 
 def test_another_gpu_than_the_types_is_doubted(aws: Catalog) -> None:
     odd = entry_of(
-        "scaling",
         scaling_runs() | {"machine": {"gpus": ["NVIDIA A10G"]}},
         measured_at=DAY,
         instance_type="g4dn.xlarge",
@@ -380,7 +375,7 @@ def test_a_damaged_law_is_refused_at_its_place() -> None:
             target = target[step]
         target[path[-1]] = value
         with pytest.raises(CatalogFormatError) as caught:
-            entry_of("steptime", document, measured_at=DAY, instance_type="p4d.24xlarge")
+            entry_of(document, measured_at=DAY, instance_type="p4d.24xlarge")
         assert [p.key for p in caught.value.problems] == [place]
 
 
@@ -388,7 +383,7 @@ def test_more_vms_than_gpus_are_refused() -> None:
     document = json.loads(json.dumps(dict(law_entry().document)))
     document["steps"][0] |= {"nodes": 4, "gpus": 2}
     with pytest.raises(CatalogFormatError, match="one on each VM or more"):
-        entry_of("steptime", document, measured_at=DAY, instance_type="p4d.24xlarge")
+        entry_of(document, measured_at=DAY, instance_type="p4d.24xlarge")
 
 
 def test_a_single_vm_needs_several_batches() -> None:

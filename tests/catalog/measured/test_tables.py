@@ -354,25 +354,21 @@ def test_files_that_are_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "document", "types", "error"),
+    ("document", "types", "error"),
     [
-        ("speed", {}, {}, "kind: 'speed' cannot be used; allowed: eflops or scaling or saturation"),
-        ("eflops", eflops_document(), {}, "instance_type: '' cannot be used"),
-        ("saturation", saturation_document(), {"sender_type": "a"}, "receiver_type: ''"),
+        (eflops_document(), {}, "instance_type: '' cannot be used"),
+        (saturation_document(), {"sender_type": "a"}, "receiver_type: ''"),
     ],
 )
-def test_entries_need_a_kind_and_their_types(
-    kind: str, document: Any, types: dict[str, str], error: str
-) -> None:
+def test_entries_need_their_types(document: Any, types: dict[str, str], error: str) -> None:
     with pytest.raises(RequestError) as refused:
-        entry_of(kind, document, measured_at=DAY, **types)
+        entry_of(document, measured_at=DAY, **types)
     assert error in str(refused.value)
 
 
 def test_a_document_that_is_not_valid_is_named() -> None:
     with pytest.raises(CatalogFormatError, match=r"^my\.json: points: no n above 1"):
         entry_of(
-            "scaling",
             scaling_document(((1, 1),)),
             measured_at=DAY,
             instance_type="a",
@@ -419,7 +415,7 @@ def entries(draw: st.DrawFn) -> Entry:
             knee, draw(st.none() | st.floats(0.001, 1000)), transport=draw(WORDS), **extra
         )
     types = ("sender_type", "receiver_type") if kind == "saturation" else ("instance_type",)
-    return entry_of(kind, document, measured_at=draw(MOMENTS), **{t: draw(WORDS) for t in types})
+    return entry_of(document, measured_at=draw(MOMENTS), **{t: draw(WORDS) for t in types})
 
 
 @settings(max_examples=examples(100))

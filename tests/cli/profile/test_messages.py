@@ -44,11 +44,11 @@ def test_what_is_not_given_is_not_shown_as_an_empty_value(run: Run) -> None:
         ),
         (
             ["scaling", "--hosts", "a", "--save"],
-            "--instance-type: not given or empty; allowed: with --save, the provider's",
+            "--instance-type: not given or empty; allowed: the provider's name",
         ),
         (
             ["all", "--hosts", "a"],
-            "--instance-type: not given or empty; allowed: what the provider calls",
+            "--instance-type: not given or empty; allowed: the provider's name",
         ),
         (
             ["all", "--hosts", "a,b", "--receiver", "m", "--instance-type", "t"],

@@ -430,7 +430,6 @@ def test_a_clock_that_was_ahead_does_not_win_for_ever(
     One that is there already is called what it is, and how to be rid of it.
     """
     ahead = entry_of(
-        "eflops",
         eflops(9e12),
         measured_at=datetime(2150, 1, 1, tzinfo=timezone.utc),
         instance_type="g4dn.xlarge",

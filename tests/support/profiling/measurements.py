@@ -58,9 +58,7 @@ def saturation_document(
 
 
 def eflops(name: str, value: float = 1.2e12, when: datetime = DAY, **changes: Any) -> Entry:
-    return entry_of(
-        "eflops", eflops_document(value, **changes), measured_at=when, instance_type=name
-    )
+    return entry_of(eflops_document(value, **changes), measured_at=when, instance_type=name)
 
 
 def scaling(
@@ -69,9 +67,7 @@ def scaling(
     when: datetime = DAY,
     **changes: Any,
 ) -> Entry:
-    return entry_of(
-        "scaling", scaling_document(points, **changes), measured_at=when, instance_type=name
-    )
+    return entry_of(scaling_document(points, **changes), measured_at=when, instance_type=name)
 
 
 def saturation(knee: float | None = 5, gbps: float | None = 10, **changes: Any) -> Entry:
@@ -79,9 +75,7 @@ def saturation(knee: float | None = 5, gbps: float | None = 10, **changes: Any) 
         "sender_type": changes.pop("sender", "g4dn.xlarge"),
         "receiver_type": changes.pop("receiver", "c5.xlarge"),
     }
-    return entry_of(
-        "saturation", saturation_document(knee, gbps, **changes), measured_at=DAY, **types
-    )
+    return entry_of(saturation_document(knee, gbps, **changes), measured_at=DAY, **types)
 
 
 def tables(*entries: Entry) -> Tables:
