@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import astuple
 from functools import partial
 from pathlib import Path
@@ -40,9 +41,10 @@ def _as_time(value: str) -> str:
 
 _NumberOrWord = StrictInt | StrictFloat | Annotated[Text, Field(max_length=100)] | None
 _WORKLOAD = "what was trained: an object with at least a model"
-_LONGEST_S = 1e6
-_MOST_GPUS = 65_536
-_MOST_BATCH = 1e9
+# Beyond these it is a slip of the pen
+MAX_STEP_S = 1e6
+MAX_GPUS = 65_536
+MAX_BATCH = 1e9
 
 
 class _WorkloadDocument(Lenient):
@@ -72,7 +74,7 @@ class _WorkloadDocument(Lenient):
     )
     processes: Whole | None = schema.number(
         "processes on each VM, one for each GPU",
-        _MOST_GPUS,
+        MAX_GPUS,
         least=1,
         whole=True,
         null="when unknown",
@@ -115,13 +117,13 @@ class _PointDocument(_SizeDocument):
 
 class _RunDocument(_SizeDocument):
     batch: Number | None = schema.number(
-        "samples of a step on each GPU", _MOST_BATCH, null="for the workload's"
+        "samples of a step on each GPU", MAX_BATCH, null="for the workload's"
     )
     seconds_per_step: list[Number] = Field(
         [],
         description=(
             "seconds of a step in each window: a list of numbers above 0 and at most"
-            f" {_LONGEST_S:g}"
+            f" {MAX_STEP_S:g}"
         ),
     )
     failed: str | None = Field(None, description="why the run failed: text, or null")
@@ -129,16 +131,16 @@ class _RunDocument(_SizeDocument):
     @field_validator("seconds_per_step")
     @classmethod
     def _are_times(cls, value: list[float]) -> list[float]:
-        if not all(0 < second <= _LONGEST_S for second in value):
+        if not all(0 < second <= MAX_STEP_S for second in value):
             raise ValueError("no times")
         return value
 
 
 class _StepDocument(Strict):
     nodes: Whole = schema.number("VMs", schema.MAX_NODES, least=1, whole=True)
-    gpus: Whole = schema.number("GPUs of all VMs together", _MOST_GPUS, least=1, whole=True)
-    batch: Number = schema.number("samples on each GPU", _MOST_BATCH)
-    step_s: Number = schema.number("seconds of a step", _LONGEST_S)
+    gpus: Whole = schema.number("GPUs of all VMs together", MAX_GPUS, least=1, whole=True)
+    batch: Number = schema.number("samples on each GPU", MAX_BATCH)
+    step_s: Number = schema.number("seconds of a step", MAX_STEP_S)
 
 
 def _as_fit(value: dict[str, Any]) -> dict[str, Any]:
@@ -266,10 +268,14 @@ def _rules(document: _TablesDocument) -> Rules:
         if isinstance(entry, _ScalingEntry):
             yield from _scaling_rules(entry.document, (*path, "points"))
         elif isinstance(entry, _StepTimeEntry):
-            for number, step in enumerate(entry.document.steps):
-                if step.gpus < step.nodes:
-                    found = f"{step.gpus} (expected one on each VM or more)"
-                    yield (*path, "steps", number, "gpus"), found
+            yield from few_gpus(entry.document.steps, (*path, "steps"))
+
+
+def few_gpus(rows: Iterable[Any], path: KeyPath) -> Rules:
+    """Refuse rows of ``nodes`` and ``gpus`` with fewer GPUs than VMs."""
+    for number, row in enumerate(rows):
+        if row.gpus < row.nodes:
+            yield (*path, number, "gpus"), f"{row.gpus} (expected one or more on each VM)"
 
 
 def _scaling_rules(document: _ScalingDocument, path: KeyPath) -> Rules:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypedDict
 
-from deepvm.documents.document import Document
+from deepvm.documents.document import Document, at
 from deepvm.documents.outputs.performance import Interval
 
 Vms = Annotated[int, "number of VMs"]
@@ -257,31 +257,33 @@ class Saturation(Document, schema_version="deepvm.saturation/1"):
 
     local: bool
     """whether one machine stood for all VMs"""
-    transport: str
+    transport: str = at("setup.transport")
     """tcp or mpi"""
-    checkpoint_bytes: int
+    checkpoint_bytes: int = at("setup.checkpoint_bytes")
     """pushed by all senders together, bytes"""
-    sender_type: str
+    sender_type: str = at("setup.sender_type")
     """VM type of the senders, empty when unknown"""
-    receiver_type: str
+    receiver_type: str = at("setup.receiver_type")
     """VM type of the receiver, empty when unknown"""
     sender_gbps: float | None
     """bandwidth of a sender, Gbit/s, null when unknown"""
     receiver_gbps: float | None
     """bandwidth of the receiver, Gbit/s, null when unknown"""
-    gbps_measured: list[str]
+    gbps_measured: list[str] = at("measured")
     """which of the two were measured here: sender, receiver"""
-    times: list[Pushes]
-    n_sat_raw: int | None
+    times: list[Pushes] = at(
+        lambda found: [{"n": n, "seconds": own} for n, own in sorted(found.times.items())]
+    )
+    n_sat_raw: int | None = at("raw")
     """senders at saturation by eq. 14 as it stands, VMs, null when none was seen"""
-    n_sat_knee: int | None
+    n_sat_knee: int | None = at("knee.n_sat")
     """senders at saturation by the fit, VMs, null when none was seen"""
     knee: Knee
-    interval: list[int | None]
+    interval: list[int | None] = at(lambda found: [found.knee.low, found.knee.high])
     """95 % interval of n_sat_knee, VMs, null at or beyond the largest n"""
     warnings: list[str]
     """reasons to doubt it"""
-    machine: Machine
+    machine: Machine = at(exact=True)
     """the receiver"""
 
 
@@ -309,19 +311,19 @@ class Law(Document):
 class MeasuredTo(Document):
     """The largest cluster that was measured."""
 
-    nodes: Vms
-    gpus: int
+    nodes: Vms = at(lambda measured: measured.nodes[-1])
+    gpus: int = at("gpus.1")
     """GPUs of all VMs together"""
 
 
 class StepPrediction(Document):
     """A step of a cluster."""
 
-    nodes: Vms
+    nodes: Vms = at("asked.nodes")
     """as it was asked"""
-    gpus: int
+    gpus: int = at("asked.gpus")
     """GPUs of all VMs together"""
-    batch: float
+    batch: float = at("asked.batch")
     """samples on each GPU"""
     step_s: Interval
     """one step, seconds"""
@@ -334,12 +336,12 @@ class StepPrediction(Document):
 class StepTimeFit(Document, schema_version="deepvm.steptime/1"):
     """The step-time law fitted to measured steps, and what it predicts."""
 
-    law: Law
-    row_count: int
+    law: Law = at("fitted.law")
+    row_count: int = at(lambda fit: len(fit.steps))
     """measured steps"""
-    error: float
+    error: float = at("fitted.error")
     """median of |predicted / measured - 1|"""
-    measured_to: MeasuredTo
+    measured_to: MeasuredTo = at("measured")
     predictions: list[StepPrediction]
     """in the order they were asked for"""
     warnings: list[str]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -13,6 +13,8 @@ from deepvm.core.spelling import listed
 from deepvm.core.training.roofline import REACH
 from deepvm.core.training.steptime import FEWEST, MeasuredRange, Steps, StepTimeFit, fit_steps
 from deepvm.core.units import Interval, counted
+from deepvm.documents.build import document_of
+from deepvm.documents.outputs import profiling as outputs
 from deepvm.errors import RequestError
 from deepvm.profiling.fit.step_points import StepQuestion
 
@@ -29,15 +31,6 @@ class Prediction:
     step_s: Interval
     throughput: Interval
     extrapolated: bool
-
-    def as_document(self) -> dict[str, Any]:
-        """For programs."""
-        return {
-            **asdict(self.asked),
-            "step_s": self.step_s.as_document(),
-            "throughput": self.throughput.as_document(),
-            "extrapolated": self.extrapolated,
-        }
 
 
 @dataclass(frozen=True)
@@ -91,18 +84,7 @@ class StepFit:
 
     def document(self) -> dict[str, Any]:
         """``deepvm.steptime/1``: law in seconds; ``error``: median |predicted/measured - 1|."""
-        return {
-            "schema_version": "deepvm.steptime/1",
-            "law": asdict(self.fitted.law),
-            "row_count": len(self.steps),
-            "error": self.fitted.error,
-            "measured_to": {
-                "nodes": self.measured.nodes[-1],
-                "gpus": self.measured.gpus[1],
-            },
-            "predictions": [prediction.as_document() for prediction in self.predictions],
-            "warnings": list(self.warnings),
-        }
+        return document_of(outputs.StepTimeFit, self)
 
     def saved(self, workload: Mapping[str, Any], machine: Mapping[str, Any]) -> dict[str, Any]:
         """What measured tables keep: :meth:`document` with the fit and steps, no predictions.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,16 +16,13 @@ import numpy as np
 from deepvm.core.training.steptime import Steps
 from deepvm.documents import fields as schema
 from deepvm.documents.fields import Lenient, Number, Whole
-from deepvm.documents.reader import FileFormat
-from deepvm.documents.tree import KeyPath, Tree
+from deepvm.documents.inputs.tables import MAX_BATCH, MAX_GPUS, MAX_STEP_S, few_gpus
+from deepvm.documents.reader import FileFormat, Rules
+from deepvm.documents.tree import Tree
 from deepvm.errors import CatalogFormatError, RequestError
 from deepvm.profiling.fit.csv_table import MAX_NODES, load_rows
 
 MAX_ROWS = 20_000
-MAX_GPUS = 65_536
-# Beyond it, or below its inverse, it is a slip of the pen: samples on a GPU
-MAX_BATCH = 1e9
-MAX_STEP_S = 1e6
 MIN_STEP_S = 1e-9
 
 _CLUSTER = ("nodes", "gpus", "local_batch")
@@ -67,10 +64,8 @@ class _Steps(Lenient):
     rows: list[_Step] = schema.rows("measured steps", MAX_ROWS, least=1, required=True)
 
 
-def _rules(document: _Clusters | _Steps) -> Iterator[tuple[KeyPath, str]]:
-    for number, row in enumerate(document.rows):
-        if row.gpus < row.nodes:
-            yield ("rows", number, "gpus"), f"{row.gpus} (expected one or more on each VM)"
+def _rules(document: _Clusters | _Steps) -> Rules:
+    return few_gpus(document.rows, ("rows",))
 
 
 _CLUSTER_FILE = FileFormat(

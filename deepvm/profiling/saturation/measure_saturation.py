@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS
-from deepvm.documents.outputs.profiling import Machine
+from deepvm.documents.build import document_of
+from deepvm.documents.outputs import profiling as outputs
 from deepvm.errors import MeasurementError
 from deepvm.profiling.hosts.machine import describe, one_machine
 from deepvm.profiling.saturation.mpirun import mpi_cluster
@@ -38,29 +38,12 @@ class Saturation:
     receiver_gbps: float | None
     measured: tuple[str, ...]
     warnings: tuple[str, ...]
-    machine: Machine
+    machine: outputs.Machine
     local: bool
 
     def document(self) -> dict[str, Any]:
         """``deepvm.saturation/1``: ``n_sat_knee``, ``interval`` are null from the largest n on."""
-        given = ("transport", "checkpoint_bytes", "sender_type", "receiver_type")
-        return {
-            "schema_version": DOCUMENT_VERSIONS["saturation"],
-            "local": self.local,
-            **{name: getattr(self.setup, name) for name in given},
-            "sender_gbps": self.sender_gbps,
-            "receiver_gbps": self.receiver_gbps,
-            "gbps_measured": list(self.measured),
-            "times": [{"n": n, "seconds": list(own)} for n, own in sorted(self.times.items())],
-            "n_sat_raw": self.raw,
-            "n_sat_knee": self.knee.n_sat,
-            "knee": {
-                name: getattr(self.knee, name) for name in ("senders", "rise", "seconds", "error")
-            },
-            "interval": [self.knee.low, self.knee.high],
-            "warnings": list(self.warnings),
-            "machine": self.machine,
-        }
+        return document_of(outputs.Saturation, self)
 
 
 def measure(

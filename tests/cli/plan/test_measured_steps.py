@@ -378,7 +378,7 @@ def test_a_language_model_is_proposed_as_it_would_be_trained(ask: Ask, run: Run)
 BAD = {
     "no type": (
         ("--model", "resnet50"),
-        "--instance-type: not given or empty; allowed: with --save",
+        "--instance-type: not given or empty; allowed: the provider's name",
     ),
     "no model": (
         ("--instance-type", "g4dn.xlarge"),
