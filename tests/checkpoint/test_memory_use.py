@@ -17,7 +17,7 @@ from support.checkpoint.memory_nodes import TOKEN, Process
 
 pytest.importorskip("torch")
 
-# Peaks of private memory, sampled without versions and with them.
+# Peaks of memory that no file on a disk has, sampled without versions and with them.
 TRAINER = """
 import json, sys, threading, time
 import torch, torch._dynamo
@@ -25,7 +25,8 @@ from deepvm.checkpoint import Checkpointer
 
 def anonymous():
     with open("/proc/self/status") as file:
-        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("RssAnon"))
+        kinds = [line.split() for line in file if line.startswith(("RssAnon", "RssShmem"))]
+    return sum(int(kib) * 1024 for _, kib, _ in kinds)
 
 torch.set_num_threads(1)
 url, slots, world = sys.argv[1], int(sys.argv[2]), 1
