@@ -194,8 +194,6 @@ class Variant:
 
     name: str
     costs: Sequence[Cost]
-    over_blocking: Estimate | None
-    """Goodput over that of blocking, of runs with the same seed."""
 
     @cached_property
     def passing(self) -> list[Cost]:
@@ -210,6 +208,22 @@ class Variant:
     @property
     def diverged(self) -> int:
         return sum(cost.diverged for cost in self.passing)
+
+    def gains(self, other: Variant) -> dict[int, float]:
+        """Goodput over that of another variant, by the seeds with which runs of both pass."""
+        goodputs = {cost.seed: cost.goodput for cost in other.passing}
+        return {
+            cost.seed: cost.goodput / goodputs[cost.seed]
+            for cost in self.passing
+            if cost.seed in goodputs
+        }
+
+    def over(self, other: Variant) -> Estimate | None:
+        """The same, of all of these runs."""
+        gains = self.gains(other)
+        if not gains:
+            return None
+        return Estimate.of_ratios(list(gains.values()))
 
     def known(self, name: str) -> list[float]:
         """The values of an attribute of :class:`Cost`, of the runs of which it is known."""
@@ -242,14 +256,18 @@ class SuiteResult:
     def costs(self) -> list[Cost]:
         return [cost for variant in self.variants.values() for cost in variant.costs]
 
+    def over(self, base: str) -> dict[str, Estimate]:
+        """Goodput over that of a variant, by the names of the others."""
+        if base not in self.variants:
+            return {}
+        others = {name: one for name, one in self.variants.items() if name != base}
+        ratios = {name: one.over(self.variants[base]) for name, one in others.items()}
+        return {name: ratio for name, ratio in ratios.items() if ratio is not None}
+
     @property
     def paired(self) -> dict[str, Estimate]:
         """Ratios of goodput, by ``ovl_over_blk``."""
-        return {
-            f"{name}_over_{BLOCKING}": variant.over_blocking
-            for name, variant in self.variants.items()
-            if variant.over_blocking is not None
-        }
+        return {f"{name}_over_{BLOCKING}": ratio for name, ratio in self.over(BLOCKING).items()}
 
 
 def suites_of(runs: Iterable[tuple[Records, bool]]) -> list[SuiteResult]:
@@ -282,13 +300,7 @@ def _variants(costs: Iterable[Cost]) -> dict[str, Variant]:
     by_name: dict[str, list[Cost]] = defaultdict(list)
     for cost in costs:
         by_name[cost.variant].append(cost)
-    base = {cost.seed: cost.goodput for cost in by_name.get(BLOCKING, ()) if cost.passed}
-    variants = {}
-    for name, runs in by_name.items():
-        pairs = [cost for cost in runs if cost.passed and cost.seed in base and name != BLOCKING]
-        ratios = [cost.goodput / base[cost.seed] for cost in pairs]
-        variants[name] = Variant(name, runs, Estimate.of_ratios(ratios) if ratios else None)
-    return variants
+    return {name: Variant(name, runs) for name, runs in by_name.items()}
 
 
 def _training(run: Records) -> tuple[str, str, int]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import sub
 from statistics import fmean
 
 from deepvm.io.user_dirs import data_folder
-from deepvm.lab.results import BLOCKING, Cost, Estimate, SuiteResult
+from deepvm.lab.results import BLOCKING, Estimate, SuiteResult, Variant
 from deepvm.reports.lab.summary import REFERENCES, LabSummary
 from deepvm.reports.pages import render_markdown
 
@@ -20,36 +21,34 @@ class AcceptedSuite:
     """A suite whose reference, blocking and overlapped runs pass: these runs, of the same seeds."""
 
     suite: SuiteResult
-    runs: Mapping[str, Sequence[Cost]]
+    runs: Mapping[str, Variant]
 
     def mean(self, variant: str, name: str) -> float | None:
         """Of an attribute of :class:`Cost`, of the runs of which it is known."""
-        values = [getattr(cost, name) for cost in self.runs.get(variant, ())]
-        known = [value for value in values if value is not None]
-        if known:
-            return fmean(known)
-        return None
+        if variant not in self.runs:
+            return None
+        return self.runs[variant].mean(name)
 
     def change(self, variant: str, other: str) -> float | None:
         """Of goodput, by seeds."""
         if variant not in self.runs or other not in self.runs:
             return None
-        return ratio_of(self.runs[variant], self.runs[other]).mean - 1
+        return self._over(variant, other).mean - 1
 
-    @property
-    def pairs(self) -> list[tuple[Cost, Cost]]:
-        """The overlapped and the blocking run of each seed."""
-        return list(zip(self.runs[OVERLAPPED], self.runs[BLOCKING], strict=True))
+    def _over(self, variant: str, other: str) -> Estimate:
+        ratio = self.runs[variant].over(self.runs[other])
+        assert ratio is not None  # they have the same seeds
+        return ratio
 
     @property
     def gains(self) -> dict[int, float]:
         """Goodput of overlapped over that of blocking, by seed."""
-        return {one.seed: one.goodput / two.goodput for one, two in self.pairs}
+        return self.runs[OVERLAPPED].gains(self.runs[BLOCKING])
 
     @property
     def gain(self) -> Estimate:
         """Over all seeds."""
-        return ratio_of(self.runs[OVERLAPPED], self.runs[BLOCKING])
+        return self._over(OVERLAPPED, BLOCKING)
 
     @property
     def gain_percent(self) -> float:
@@ -58,13 +57,8 @@ class AcceptedSuite:
     @property
     def saved_stall_s(self) -> float:
         """By overlapped, a run."""
-        return fmean(two.stall_s - one.stall_s for one, two in self.pairs)
-
-
-def ratio_of(costs: Sequence[Cost], others: Sequence[Cost]) -> Estimate:
-    """Of the goodputs of runs, pair by pair."""
-    pairs = zip(costs, others, strict=True)
-    return Estimate.of_ratios([cost.goodput / other.goodput for cost, other in pairs])
+        stalls = [self.runs[name].known("stall_s") for name in (BLOCKING, OVERLAPPED)]
+        return fmean(map(sub, *stalls))
 
 
 @dataclass(frozen=True)
@@ -110,9 +104,17 @@ def subtract(value: float | None, other: float | None) -> float | None:
 
 def accepted(summary: LabSummary) -> list[AcceptedSuite]:
     """Suites that means are taken over."""
-    names = [name for name in (summary.reference, BLOCKING, OVERLAPPED) if name]
-    suites = [AcceptedSuite(suite, summary.complete(suite, names)) for suite in summary.suites]
-    return [one for one in suites if one.runs]
+    names = {summary.reference or BLOCKING, BLOCKING, OVERLAPPED}
+    suites = []
+    for suite in summary.suites:
+        own = [suite.variants[name] for name in names if name in suite.variants]
+        if len(own) < len(names):
+            continue
+        seeds = set.intersection(*({cost.seed for cost in one.passing} for one in own))
+        if seeds:
+            runs = [Variant(v.name, [c for c in v.passing if c.seed in seeds]) for v in own]
+            suites.append(AcceptedSuite(suite, {one.name: one for one in runs}))
+    return suites
 
 
 def analysis(summary: LabSummary) -> str:

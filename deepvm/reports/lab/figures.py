@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deepvm.lab.results import Estimate, SuiteResult
-from deepvm.reports.lab.comparison import accepted, ratio_of
+from deepvm.lab.results import SuiteResult
+from deepvm.reports.lab.comparison import accepted
 from deepvm.reports.lab.summary import REFERENCES, LabSummary
 from deepvm.reports.pictures import STYLES, drawing, legend, save_picture, short
 
@@ -25,22 +25,12 @@ def suite_name(suite: SuiteResult) -> str:
     return f"{suite.dataset} {suite.model} {suite.failure}"
 
 
-def over_reference(summary: LabSummary, suite: SuiteResult) -> Mapping[str, Estimate]:
-    """Goodput of each other variant over that of the reference, of the same seeds."""
-    ratios = {}
-    for name in suite.variants:
-        pair = summary.complete(suite, [summary.reference, name])
-        if name != summary.reference and pair:
-            ratios[name] = ratio_of(pair[name], pair[summary.reference])
-    return ratios
-
-
 def goodput_figure(summary: LabSummary) -> Figure:
     """Figure 2: goodput of each variant over that of the reference.
 
     Raises MissingExtraError.
     """
-    suites = [over_reference(summary, suite) for suite in summary.suites]
+    suites = [suite.over(summary.reference) for suite in summary.suites]
     names = [
         n for n in dict.fromkeys(name for own in suites for name in own) if n not in REFERENCES
     ]

@@ -12,7 +12,7 @@ from deepvm.documents.outputs.lab import MEANS, PublishedSuite
 from deepvm.errors import MissingExtraError
 from deepvm.io.atomic_write import write_bytes
 from deepvm.lab.audit.publication import publishable
-from deepvm.lab.results import Estimate, SuiteResult
+from deepvm.lab.results import BLOCKING, Estimate, SuiteResult
 from deepvm.reports.documents import to_csv
 from deepvm.reports.lab.comparison import analysis
 from deepvm.reports.lab.figures import write_figures
@@ -62,17 +62,10 @@ def _texts(summary: LabSummary) -> Iterator[tuple[str, str]]:
 def suite_document(summary: LabSummary, suite: SuiteResult) -> dict[str, Any]:
     """One suite, with all that others need to judge it."""
     config = {**summary.config_of(suite), "failures": summary.schedule(suite)}
-    runs = [
-        {
-            **vars(cost),
-            "audit": "pass" if cost.passed else "fail",
-            "reason": summary.reason(cost),
-            "final_sha256": summary.finals.get(cost.run),
-        }
-        for cost in suite.costs
-    ]
     made = {"environment": summary.environment, "made": summary.made}
-    return document_of(PublishedSuite, With(suite, **made, config=config, runs=runs))
+    return document_of(
+        PublishedSuite, With(suite, **made, config=config, runs=_runs(summary, suite))
+    )
 
 
 def _summary(suites: Sequence[SuiteResult]) -> tuple[Sequence[str], list[list[Any]]]:
@@ -85,7 +78,7 @@ def _summary(suites: Sequence[SuiteResult]) -> tuple[Sequence[str], list[list[An
             names = [suite.dataset, suite.model, suite.failure, variant.name]
             runs = [len(variant.costs), len(variant.passing)]
             figures = [*_values(variant.estimate("goodput")), *map(variant.mean, MEANS)]
-            ratio = variant.over_blocking
+            ratio = suite.over(BLOCKING).get(variant.name)
             over = [*_values(ratio), ratio and ratio.n]
             rows.append([*names, *runs, *map(_rounded, figures), *over, variant.verdict])
     return header, rows
@@ -103,12 +96,20 @@ def _values(estimate: Estimate | None) -> list[float | None]:
 
 def _detailed(summary: LabSummary) -> tuple[Sequence[str], list[list[Any]]]:
     """A row for each run, with the reason if it does not pass."""
-    measured = ("goodput", *MEANS)
-    rows = []
-    for suite in summary.suites:
-        for cost in suite.costs:
-            names = [suite.dataset, suite.model, suite.failure, cost.variant, cost.seed, cost.run]
-            values = [getattr(cost, name) for name in measured]
-            verdict = "pass" if cost.passed else "fail"
-            rows.append([*names, *values, verdict, summary.reason(cost)])
-    return [*_NAMES, "seed", "run", *measured, "audit", "reason"], rows
+    header = [*_NAMES, "seed", "run", "goodput", *MEANS, "audit", "reason"]
+    runs = [run for suite in summary.suites for run in _runs(summary, suite)]
+    return header, [[run[name] for name in header] for run in runs]
+
+
+def _runs(summary: LabSummary, suite: SuiteResult) -> list[dict[str, Any]]:
+    """What is known of each run."""
+    return [
+        {
+            **vars(suite),
+            **vars(cost),
+            "audit": "pass" if cost.passed else "fail",
+            "reason": summary.reason(cost),
+            "final_sha256": summary.finals.get(cost.run),
+        }
+        for cost in suite.costs
+    ]

@@ -10,7 +10,7 @@ from deepvm.lab.audit.publication import publishable
 from deepvm.lab.results import Estimate, SuiteResult, Variant
 from deepvm.reports.charts import Scale
 from deepvm.reports.lab.comparison import accepted
-from deepvm.reports.lab.figures import over_reference, suite_name
+from deepvm.reports.lab.figures import suite_name
 from deepvm.reports.lab.summary import REFERENCES, LabSummary
 from deepvm.reports.pages import render
 
@@ -21,7 +21,7 @@ would hide everything else."""
 
 def lab_page(summary: LabSummary, figures: Sequence[str] = (), version: str = "") -> str:
     """The whole page, in ASCII. ``figures``: files of pictures to link to."""
-    overall = {suite_name(suite): over_reference(summary, suite) for suite in summary.suites}
+    overall = {suite_name(suite): suite.over(summary.reference) for suite in summary.suites}
     compared = accepted(summary)
     return render(
         "lab_page.html.j2",
@@ -32,7 +32,6 @@ def lab_page(summary: LabSummary, figures: Sequence[str] = (), version: str = ""
         references=REFERENCES,
         suite_name=suite_name,
         publishable=publishable,
-        ratios_of=ratios_of,
         times_of=times_of,
         overall={suite: ratios for suite, ratios in overall.items() if ratios},
         overall_scale=ratio_scale(one for ratios in overall.values() for one in ratios.values()),
@@ -41,12 +40,6 @@ def lab_page(summary: LabSummary, figures: Sequence[str] = (), version: str = ""
         ratio_scale=ratio_scale,
         Scale=Scale,
     )
-
-
-def ratios_of(suite: SuiteResult) -> Mapping[str, Estimate]:
-    """Goodput over blocking, by variant."""
-    ratios = {name: variant.over_blocking for name, variant in suite.variants.items()}
-    return {name: ratio for name, ratio in ratios.items() if ratio is not None}
 
 
 def times_of(suite: SuiteResult) -> Mapping[str, Mapping[str, float]]:

@@ -94,20 +94,6 @@ class LabSummary:
                 digests[run.folder.name] = run.final
         return digests
 
-    def complete(self, suite: SuiteResult, names: Sequence[str]) -> dict[str, list[Cost]]:
-        """Runs of these variants, of the seeds with which all of them pass; empty without any."""
-        by_seed = {
-            name: {cost.seed: cost for cost in suite.variants[name].passing}
-            for name in names
-            if name in suite.variants
-        }
-        if not names or len(by_seed) < len(names):
-            return {}
-        seeds = sorted(set.intersection(*map(set, by_seed.values())))
-        if not seeds:
-            return {}
-        return {name: [costs[seed] for seed in seeds] for name, costs in by_seed.items()}
-
     @cached_property
     def environment(self) -> Mapping[str, str]:
         """On what the runs were made; where they differ, all of it with the number of runs."""

@@ -26,7 +26,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabSummary]:
 
 def test_bars_are_goodputs_over_that_of_the_reference(found: LabSummary) -> None:
     (axes,) = figures.goodput_figure(found).axes
-    ratios = [figures.over_reference(found, suite) for suite in found.suites]
+    ratios = [suite.over(found.reference) for suite in found.suites]
     assert [one["ovl"].n for one in ratios] == [3, 2]  # the run that does not pass is left out
     heights = sorted(bar.get_height() for bars in axes.containers for bar in bars)
     names = ("ref-ovl", "blk", "ovl", "deepvm")

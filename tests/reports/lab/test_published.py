@@ -59,7 +59,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[str]
         SuiteResult(
             *(one.dataset, one.model, one.failure),
             {
-                run.variant: Variant(run.variant, [run], None)
+                run.variant: Variant(run.variant, [run])
                 for run in (
                     cost("ref-blk", one.reference, 18.0),
                     cost("blk", one.blocking, one.blocking_stall_s),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from support.lab.made_folder import MACHINE, list_again, make
 
 from deepvm.lab.checked import check
+from deepvm.reports.lab.comparison import accepted
 from deepvm.reports.lab.summary import LabSummary
 from deepvm.reports.pages import sentences
 
@@ -38,11 +40,12 @@ def test_the_reference_of_ecrl_comes_first(tmp_path: Path) -> None:
 def test_seeds_count_where_all_pass(tmp_path: Path) -> None:
     found = summary(make(tmp_path, wrong={"tokens-gpt-tiny-late-ovl-s1"}))
     late = found.suites[1]
-    complete = found.complete(late, ["ref-blk", "blk", "ovl"])
+    *_, complete = accepted(found)
+    assert complete.suite == late
     assert {
-        name: [cost.seed for cost in costs] for name, costs in complete.items()
+        name: [cost.seed for cost in own.costs] for name, own in complete.runs.items()
     } == dict.fromkeys(("ref-blk", "blk", "ovl"), [0, 2])
-    assert found.complete(late, ["blk", "dcp"]) == {} and found.complete(late, []) == {}
+    assert accepted(LabSummary(found.checked, found.records, [replace(late, variants={})])) == []
     assert found.left_out(late) == [
         (
             "tokens-gpt-tiny-late-ovl-s1",
