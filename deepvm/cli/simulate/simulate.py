@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from deepvm.cli.output import Output, draw, plot_of, print_as
+from deepvm.cli.output import Output, draw, plot_of, print_named
 from deepvm.cli.parameters import SAVE_POLICIES, arg, opt
 from deepvm.errors import RequestError, SimulationError
 
@@ -80,11 +80,16 @@ def simulate(
     )
     results, failed = cases.simulated(asked, runs, seed, source, jobs, executor, limit)
     if results:
-        compared = bool(compare is not None or sweep or len(all_jobs) > 1)
-        print_as(
+        name = "simulate"
+        values: Any = results[0]
+        if compare is not None or sweep or len(all_jobs) > 1:
+            name = "simulate-comparison"
+            values = {"rows": results}
+        print_named(
             output,
             lambda: report.print_results(results),
-            lambda: report.document(results, compared=compared),
+            name,
+            values,
             lambda: report.csv_rows(results),
         )
         draw(plot, lambda: report.results_figure(results))

@@ -285,11 +285,11 @@ class TraceRow(Document):
     """number of observations"""
     available_share: float
     """share of the ticks with all VMs, 0 to 1"""
-    lives: int
+    lives: int = at("life_s.size")
     """number of lifetimes that begin in it"""
     preemptions: int
     """of them ended"""
-    machine_s: float
+    machine_s: float = at("seen_s")
     """time that the VMs were there, seconds"""
     mean_s: float | None
     """machine time for each life that ended, seconds, null when none did"""
@@ -324,7 +324,7 @@ class FittedTrace(Document):
     """The laws of one trace."""
 
     trace: Trace
-    lives: int
+    lives: int = at("life_s.size")
     """number of lifetimes"""
     preemptions: int
     """of them ended"""
@@ -341,11 +341,11 @@ class TracesFit(_MoreOfTracesFit, schema_version="deepvm.traces-fit/1"):
     """Lifetime distributions fitted to all traces together."""
 
     traces: list[Trace]
-    lives: int
+    lives: int = at("life_s.size")
     """number of lifetimes"""
     preemptions: int
     """of them ended"""
-    machine_s: float
+    machine_s: float = at("seen_s")
     """time that the VMs were there, seconds"""
     fits: list[FittedLaw]
     """the best first"""

@@ -12,7 +12,7 @@ import numpy as np
 from deepvm.core.preemption.job import Job
 from deepvm.core.units import format_seconds
 from deepvm.documents.build import document_of
-from deepvm.documents.outputs.simulation import SimulationComparison, SimulationRow
+from deepvm.documents.outputs.simulation import SimulationRow
 from deepvm.reports.pictures import STYLES, drawing, legend, short
 from deepvm.reports.text import print_text
 from deepvm.simulator.engine.state import PARTS
@@ -28,13 +28,6 @@ def by_job(results: Sequence[Results]) -> dict[str, list[Results]]:
     for result in results:
         groups[result.job.name].append(result)
     return groups
-
-
-def document(results: Sequence[Results], *, compared: bool) -> dict[str, Any]:
-    """The only result, or ``compared`` ones."""
-    if compared:
-        return document_of(SimulationComparison, {"rows": results})
-    return document_of(SimulationRow, results[0])
 
 
 def csv_rows(results: Sequence[Results]) -> tuple[list[str], list[list[Any]]]:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import math
 import os
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from deepvm.core.units import counted
-from deepvm.documents.build import With, document_of
+from deepvm.documents.build import ABSENT, With, document_of
 from deepvm.documents.outputs import simulation as outputs
 from deepvm.reports.pictures import STYLES, drawing, legend, short
 from deepvm.reports.text import print_text
 from deepvm.services.schemas import rows_as
 from deepvm.simulator.traces.deadline_replay import FORESIGHT, DeadlineJob, DeadlineRow
+from deepvm.simulator.traces.trace import together
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,18 +38,19 @@ ALL = "all"
 """In place of a trace's name: all traces together."""
 
 
-def names(paths: Sequence[str]) -> list[str]:
+def names(paths: Iterable[str | Path]) -> list[str]:
     """Names relative to their common folder."""
-    common = os.path.commonpath([os.path.dirname(os.path.abspath(p)) for p in paths])
-    return [os.path.relpath(os.path.abspath(p), common) for p in paths]
+    files = [Path(path).absolute() for path in paths]
+    common = os.path.commonpath([file.parent for file in files])
+    return [os.path.relpath(file, common) for file in files]
 
 
 def names_of(pools: Sequence[TraceLives]) -> list[str]:
     """The names of pools."""
-    return names([pool.name for pool in pools])
+    return names(pool.name for pool in pools)
 
 
-def show_rows(traces: Sequence[Trace], nodes: int | None) -> list[dict[str, Any]]:
+def show_rows(traces: Sequence[Trace], nodes: int | None) -> list[With]:
     """A row for each trace; None where there is no such thing.
 
     ``available_share``: ticks with all nodes. The median is that of Kaplan and Meier's curve; there
@@ -56,22 +59,18 @@ def show_rows(traces: Sequence[Trace], nodes: int | None) -> list[dict[str, Any]
     from deepvm.simulator.traces.lifetime_fit import survival_curve
 
     rows = []
-    for name, trace in zip(names([str(t.path) for t in traces]), traces, strict=True):
+    for name, trace in zip(names(t.path for t in traces), traces, strict=True):
         vms = trace.nodes if nodes is None else nodes
         lives = trace.lives(nodes)
         times, shares = survival_curve([lives])
-        row = {
-            "trace": name,
-            "vm_count": vms,
-            "gap_s": trace.gap_s,
-            "ticks": trace.counts.size,
-            "available_share": float(np.mean(trace.counts >= max(vms, 1))),
-            "lives": lives.life_s.size,
-            "preemptions": lives.preemptions,
-            "machine_s": lives.seen_s,
-            "mean_s": lives.mean_s,
-            "median_s": next(iter(times[shares <= 0.5].tolist()), None),
-        }
+        row = With(
+            lives,
+            trace=name,
+            vm_count=vms,
+            ticks=trace.counts.size,
+            available_share=np.mean(trace.counts >= max(vms, 1)),
+            median_s=next(iter(times[shares <= 0.5].tolist()), None),
+        )
         rows.append(row)
     return rows
 
@@ -83,10 +82,10 @@ def fit_document(
 ) -> dict[str, Any]:
     """JSON of laws fitted to all pools together, and those of ``each``, if asked."""
     own = [
-        With(pool, trace=name, lives=pool.life_s.size, fits=laws)
+        With(pool, trace=name, fits=laws)
         for name, pool, laws in zip(names_of(pools), pools, each, strict=False)
     ]
-    values = {"traces": names_of(pools), **_sums(pools), "fits": fits, "each": own or None}
+    values = With(together(pools), traces=names_of(pools), fits=fits, each=own or ABSENT)
     return document_of(outputs.TracesFit, values)
 
 
@@ -161,19 +160,14 @@ def print_replay(pools: Sequence[TraceLives], found: Sequence[ReplayResult]) -> 
     print_text("traces_replay", also="-o csv", about=_about(pools), table=table, saves=saves)
 
 
-def _sums(pools: Sequence[TraceLives]) -> dict[str, Any]:
-    return {
-        "lives": sum(pool.life_s.size for pool in pools),
-        "preemptions": sum(pool.preemptions for pool in pools),
-        "machine_s": sum(pool.seen_s for pool in pools),
-    }
-
-
 def _about(pools: Sequence[TraceLives]) -> str:
-    sums = _sums(pools)
     about = names_of(pools)[0] if len(pools) == 1 else f"{len(pools)} traces"
-    days = f"{sums['machine_s'] / 86_400:.1f} days of machine time"
-    return f"{about}: {sums['lives']} lifetimes, {sums['preemptions']} of them ended, {days}"
+    days = f"{together(pools).seen_s / 86_400:.1f} days of machine time"
+    return f"{about}: {_counts(together(pools))}, {days}"
+
+
+def _counts(pool: TraceLives) -> str:
+    return f"{pool.life_s.size} lifetimes, {pool.preemptions} of them ended"
 
 
 def traces_figure(
@@ -204,7 +198,7 @@ def _availability(axes: Axes, traces: Sequence[Trace]) -> None:
         top = bottom - 0.8 * np.append(height, height[-1])
         axes.fill_between(day, bottom, top, step="post", color=colour, lw=0)
         axes.plot([0, day[-1]], [bottom, bottom], color="0.75", linewidth=0.6)
-    own = [short(name.removesuffix(".json")) for name in names([str(t.path) for t in traces])]
+    own = [short(name.removesuffix(".json")) for name in names(t.path for t in traces)]
     labels = [f"{name} ({trace.nodes})" for name, trace in zip(own, traces, strict=True)]
     axes.set_yticks(range(len(traces)), labels, fontsize="small")
     axes.grid(visible=False, axis="y")
@@ -220,7 +214,7 @@ def _survival(axes: Axes, pools: Sequence[TraceLives], fits: Sequence[FittedLife
     from deepvm.simulator.traces.lifetime_fit import survival_curve
 
     times, shares = survival_curve(pools)
-    life = np.concatenate([pool.life_s for pool in pools])
+    life = together(pools).life_s
     t = np.geomspace(life.min() / 2, life.max() * 1.5, 400)
     for fit, style in zip(fits, STYLES, strict=False):
         label = f"{fit.law.name} (AIC {fit.aic:,.0f})"
@@ -231,9 +225,8 @@ def _survival(axes: Axes, pools: Sequence[TraceLives], fits: Sequence[FittedLife
     axes.step(x / 3600, y, where="post", label="seen (Kaplan-Meier)", **look)
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter("{x:g}")
-    ended = sum(pool.preemptions for pool in pools)
     axes.set(
-        title=f"{life.size} lifetimes, {ended} of them ended",
+        title=_counts(together(pools)),
         xlabel="hours",
         ylabel="share of lifetimes that last longer",
         ylim=(0, 1.03),

@@ -16,6 +16,7 @@ left out: such runs are longer than others, and of unknown age. A run at its end
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -89,6 +90,12 @@ class TraceLives:
         if self.preemptions:
             return self.seen_s / self.preemptions
         return None
+
+
+def together(pools: Sequence[TraceLives]) -> TraceLives:
+    """All lifetimes of pools, whatever their gaps."""
+    lives_s = np.concatenate([pool.life_s for pool in pools])
+    return TraceLives("all", math.nan, lives_s, np.concatenate([pool.ended for pool in pools]))
 
 
 @dataclass(frozen=True)
