@@ -253,6 +253,11 @@ class SuiteResult:
     variants: Mapping[str, Variant]
 
     @property
+    def title(self) -> str:
+        """For people."""
+        return f"{self.dataset} {self.model} {self.failure}"
+
+    @property
     def costs(self) -> list[Cost]:
         return [cost for variant in self.variants.values() for cost in variant.costs]
 

@@ -20,11 +20,6 @@ _WIDTH = 0.8
 """Of the bars of a suite, which are 1 apart."""
 
 
-def suite_name(suite: SuiteResult) -> str:
-    """For people."""
-    return f"{suite.dataset} {suite.model} {suite.failure}"
-
-
 def goodput_figure(summary: LabSummary) -> Figure:
     """Figure 2: goodput of each variant over that of the reference.
 
@@ -85,7 +80,7 @@ def stall_figure(summary: LabSummary) -> Figure:
     with drawing(6.5, 4.2) as (figure, axes):
         for number, one in enumerate(suites, 1):
             point = (one.saved_stall_s, one.gain_percent)
-            label = f"{number} {suite_name(one.suite)}"
+            label = f"{number} {one.suite.title}"
             axes.plot(*point, "o", label=label, color=STYLES[0].color)
             axes.annotate(str(number), point, (5, 4), textcoords="offset points", fontsize=9)
         axes.axhline(0.0, color="0.3", linewidth=1.0)
@@ -99,7 +94,7 @@ def stall_figure(summary: LabSummary) -> Figure:
 
 
 def _labels(suites: Sequence[SuiteResult]) -> list[str]:
-    return [short(suite_name(suite), 32) for suite in suites]
+    return [short(suite.title, 32) for suite in suites]
 
 
 FIGURES = {

@@ -10,7 +10,6 @@ from deepvm.lab.audit.publication import publishable
 from deepvm.lab.results import Estimate, SuiteResult, Variant
 from deepvm.reports.charts import Scale
 from deepvm.reports.lab.comparison import accepted
-from deepvm.reports.lab.figures import suite_name
 from deepvm.reports.lab.summary import REFERENCES, LabSummary
 from deepvm.reports.pages import render
 
@@ -21,7 +20,7 @@ would hide everything else."""
 
 def lab_page(summary: LabSummary, figures: Sequence[str] = (), version: str = "") -> str:
     """The whole page, in ASCII. ``figures``: files of pictures to link to."""
-    overall = {suite_name(suite): suite.over(summary.reference) for suite in summary.suites}
+    overall = {suite.title: suite.over(summary.reference) for suite in summary.suites}
     compared = accepted(summary)
     return render(
         "lab_page.html.j2",
@@ -30,13 +29,12 @@ def lab_page(summary: LabSummary, figures: Sequence[str] = (), version: str = ""
         version=version,
         gates={name: (inspect.getdoc(gate) or "").split("\n")[0] for name, gate in GATES.items()},
         references=REFERENCES,
-        suite_name=suite_name,
         publishable=publishable,
         times_of=times_of,
         overall={suite: ratios for suite, ratios in overall.items() if ratios},
         overall_scale=ratio_scale(one for ratios in overall.values() for one in ratios.values()),
-        gains={suite_name(one.suite): one.gain for one in compared},
-        points=[(o.saved_stall_s, o.gain_percent, suite_name(o.suite)) for o in compared],
+        gains={one.suite.title: one.gain for one in compared},
+        points=[(o.saved_stall_s, o.gain_percent, o.suite.title) for o in compared],
         ratio_scale=ratio_scale,
         Scale=Scale,
     )
@@ -49,13 +47,12 @@ def times_of(suite: SuiteResult) -> Mapping[str, Mapping[str, float]]:
 
 def seconds_of(variant: Variant) -> Mapping[str, float]:
     """Seconds of a run by parts that exclude one another."""
-    names = {"save": "stall_s", "detect": "detect_s", "restart": "restart_s"}
-    names |= {"restore": "restore_s"}
-    repeated_s = variant.mean("repeated_s") or 0.0
-    parts = {"compute": (variant.mean("compute_s") or 0.0) - repeated_s, "recompute": repeated_s}
-    parts |= {part: variant.mean(name) or 0.0 for part, name in names.items()}
-    rest_s = (variant.mean("wall_s") or 0.0) - sum(parts.values())
-    return {**parts, "rest": max(rest_s, 0.0)}
+    names = {"compute": "compute", "recompute": "repeated", "save": "stall"}
+    names |= {part: part for part in ("detect", "restart", "restore")}
+    seconds = {part: variant.mean(f"{name}_s") or 0.0 for part, name in names.items()}
+    seconds["compute"] -= seconds["recompute"]
+    rest_s = (variant.mean("wall_s") or 0.0) - sum(seconds.values())
+    return {**seconds, "rest": max(rest_s, 0.0)}
 
 
 def ratio_scale(ratios: Iterable[Estimate]) -> Scale:
