@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
 from typing import NamedTuple
 
-from deepvm.core.spelling import one_of
+from deepvm.core.spelling import one_of, refuse_unknown
 from deepvm.core.units import MICRO, MICRO_USD, counted, format_seconds, parse_bytes
 from deepvm.errors import RequestError
 
@@ -172,8 +172,7 @@ class Extras:
         words = (exclude_cost,) if isinstance(exclude_cost, str) else tuple(exclude_cost)
         names = [name.strip() for text in words for name in text.split(",") if name.strip()]
         for name in names:
-            if name not in (*COSTS, "all"):
-                raise RequestError("exclude_cost", name, one_of(name, (*COSTS, "all")))
+            refuse_unknown("exclude_cost", name, (*COSTS, "all"))
         return cls(
             disk_gb=_gb(disk, "disk"),
             disk_kind=disk_type or "",

@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 import numpy as np
 
 from deepvm.core.arrays import FloatArray
-from deepvm.core.units import Z80, counted, format_seconds
+from deepvm.core.units import Z80, counted, format_seconds, refuse_outside
 from deepvm.errors import RequestError
 
 MONTH_S = 365.25 / 12 * 86400
@@ -72,8 +72,7 @@ class ClusterRisk:
     @classmethod
     def of_band(cls, band: int, vms: int) -> ClusterRisk:
         """By AWS's band, 0 to 4; raises a RequestError for another one, and below one VM."""
-        if vms < 1:
-            raise RequestError("vms", vms, "a number of VMs from 1")
+        refuse_outside("vms", vms, 1, what="a number of VMs")
         if band not in range(len(BANDS)):
             raise RequestError("interruption_band", band, f"0 to {len(BANDS) - 1}")
         low, high = BANDS[band]

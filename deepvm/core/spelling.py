@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+
+from deepvm.errors import RequestError
 
 _LONGEST = 100
 _COMPARED = 5
@@ -52,6 +54,12 @@ def one_of(
     if isinstance(name, str):
         guess = did_you_mean(name, names, meant)
     return between.join(names) + also + (f"; {guess}" if guess else "")
+
+
+def refuse_unknown(option: str, name: str, known: Collection[str], between: str = " or ") -> None:
+    """Raise a RequestError for a name that is not among the known ones."""
+    if name not in known:
+        raise RequestError(option, name, one_of(name, known, between))
 
 
 def examples(name: str, known: Iterable[str], meant: str = "") -> str:

@@ -79,6 +79,21 @@ def to_whole(
     raise RequestError(option, value, allowed)
 
 
+def refuse_outside(
+    option: str,
+    value: float,
+    least: float,
+    most: float = math.inf,
+    *,
+    what: str = "a whole number",
+    why: str = "",
+) -> None:
+    """Raise a RequestError for a number below ``least`` or above ``most``."""
+    if not least <= value <= most:
+        upper = f" to {most}" if most < math.inf else ""
+        raise RequestError(option, value, f"{what} from {least}{upper}{why}")
+
+
 def to_positive(value: object, option: str) -> float:
     """A finite number above 0, of any numeric type, as a float.
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from deepvm.core.units import refuse_outside
 from deepvm.errors import RequestError
 
 Ids = npt.NDArray[np.int64]
@@ -124,8 +125,7 @@ class ResumableSampler:
         self.geometry.local_batch(world)
         if not 0 <= rank < world:
             raise RequestError("rank", rank, f"from 0 to {world - 1}")
-        if seed < 0:
-            raise RequestError("seed", seed, "a whole number from 0")
+        refuse_outside("seed", seed, 0)
         self.rank = rank
         self.world = world
         self.seed = seed

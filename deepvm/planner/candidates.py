@@ -13,9 +13,9 @@ from deepvm.core.bill import Surcharge
 from deepvm.core.cluster.cluster import Rejection
 from deepvm.core.cluster.instances import Catalog, InstanceType, Market, Quota
 from deepvm.core.cluster.speedup import STEP_TIME, SpeedupCurve, scaling_factor
-from deepvm.core.spelling import one_of
+from deepvm.core.spelling import refuse_unknown
 from deepvm.core.units import MICRO_USD
-from deepvm.errors import MissingDataError, RequestError
+from deepvm.errors import MissingDataError
 from deepvm.planner.columns import (
     REGISTRY,
     UNLIMITED_USD,
@@ -206,8 +206,7 @@ def _with_lasting_nodes(
 def architectures_of(request: PlanRequest) -> tuple[Architecture, ...]:
     """The architectures that a request considers; raises a RequestError for an unknown name."""
     for name in request.architectures:
-        if name not in REGISTRY:
-            raise RequestError("architecture", name, one_of(name, REGISTRY))
+        refuse_unknown("architecture", name, REGISTRY)
     # Without a model nothing says what a preemption costs, and clusters without on-demand VMs would
     # always win.
     counted = request.training is not None

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args, get_origin, get_type_hints
 
-from deepvm.core.spelling import one_of
+from deepvm.core.spelling import refuse_unknown
 from deepvm.documents.json_schema import columns, json_schema
 from deepvm.documents.outputs import (
     audits,
@@ -23,7 +23,6 @@ from deepvm.documents.outputs import (
     profiling,
     simulation,
 )
-from deepvm.errors import RequestError
 
 
 @dataclass(frozen=True)
@@ -289,8 +288,7 @@ DOCUMENTS: dict[str, OutputSpec | InputSpec] = {
 
 def described(name: str) -> OutputSpec | InputSpec:
     """The document of this name. Raises RequestError."""
-    if name not in DOCUMENTS:
-        raise RequestError("NAME", name, one_of(name, DOCUMENTS, ", "))
+    refuse_unknown("NAME", name, DOCUMENTS, ", ")
     return DOCUMENTS[name]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deepvm.core.preemption.job import ZERO, Job, Span
-from deepvm.core.spelling import one_of
+from deepvm.core.spelling import refuse_unknown
 from deepvm.errors import JobFormatError, RequestError
 from deepvm.simulator.engine.lifetimes import LAWS, SHAPES, DrawnLifetimes
 
@@ -97,8 +97,7 @@ def preset(name: str) -> Job:
     Raises:
         RequestError: there is none of this name.
     """
-    if name not in PRESETS:
-        raise RequestError("preset", name, one_of(name, PRESETS))
+    refuse_unknown("preset", name, PRESETS)
     return PRESETS[name]
 
 

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from deepvm.catalog.clouds.aws.aws_cloud import AwsCloud
 from deepvm.catalog.clouds.public_clouds import AZURE, GCP, LAMBDA, NEBIUS, RUNPOD
 from deepvm.catalog.signals.cloud import Cloud
-from deepvm.core.spelling import one_of
-from deepvm.errors import RequestError
+from deepvm.core.spelling import refuse_unknown
 
 REGISTRY: dict[str, Cloud] = {
     cloud.name: cloud for cloud in (AwsCloud(), GCP, AZURE, LAMBDA, NEBIUS, RUNPOD)
@@ -31,8 +30,7 @@ def clouds_of(names: Sequence[str]) -> tuple[str, ...]:
     words = (word.strip() for name in names for word in name.lower().split(","))
     found = tuple(dict.fromkeys(filter(None, words)))
     for name in found:
-        if name not in known:
-            raise RequestError("cloud", name, one_of(name, known, ", "))
+        refuse_unknown("cloud", name, known, ", ")
     if ALL in found:
         return tuple(REGISTRY)
     return found

@@ -14,7 +14,7 @@ import typer
 from deepvm.cli.catalog.refresh import PROFILE, region_option
 from deepvm.cli.output import Output, note, print_named, text
 from deepvm.cli.parameters import flag, opt
-from deepvm.core.spelling import joined, one_of
+from deepvm.core.spelling import refuse_unknown
 from deepvm.errors import RequestError
 
 if TYPE_CHECKING:
@@ -73,10 +73,7 @@ def _policy_for(purpose: str) -> str:
     from deepvm.jobs.clouds.aws.ec2_settings import Ec2Settings
     from deepvm.jobs.clouds.aws.run_policy import POLICIES, policy_text
 
-    if purpose not in POLICIES:
-        raise RequestError(
-            "for", purpose, one_of(purpose, tuple(POLICIES)) or joined(POLICIES, "or")
-        )
+    refuse_unknown("for", purpose, POLICIES)
     return policy_text(purpose, Ec2Settings.of(os.environ))
 
 

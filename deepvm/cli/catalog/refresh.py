@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from deepvm.catalog.price_sources import ADDRESS_VARIABLES, SOURCES
 from deepvm.cli.output import note, say
 from deepvm.cli.parameters import opt, shared
-from deepvm.core.spelling import joined, one_of
+from deepvm.core.spelling import joined, refuse_unknown
 from deepvm.errors import CloudError, DataError, RequestError
 from deepvm.services.plan_options import MAX_DAYS, SourceOptions
 
@@ -174,8 +174,7 @@ def _kinds(only: Sequence[str], days: str) -> tuple[str, ...]:
     if days:
         history = f"{HISTORY}:{MarketRequest(days=days).days}"
     for name in only:
-        if name not in known:
-            raise RequestError("only", name, one_of(name, known))
+        refuse_unknown("only", name, known)
     if HISTORY in only and not history:
         raise RequestError("only", HISTORY, f"{HISTORY} together with --days N")
     if days and only and HISTORY not in only:

@@ -6,8 +6,7 @@ import pkgutil
 from pathlib import Path
 from typing import cast
 
-from deepvm.core.spelling import joined, one_of
-from deepvm.errors import RequestError
+from deepvm.core.spelling import refuse_unknown
 from deepvm.jobs.cloud import Cloud, NetworkFaults, OwnedHosts
 
 CLOUDS = {
@@ -21,8 +20,7 @@ CLOUDS = {
 
 def find_cloud(name: str) -> type[Cloud]:
     """The class of a cloud. Raises RequestError."""
-    if name not in CLOUDS:
-        raise RequestError("cloud", name, one_of(name, tuple(CLOUDS)) or joined(CLOUDS, "or"))
+    refuse_unknown("cloud", name, CLOUDS)
     return cast("type[Cloud]", pkgutil.resolve_name(CLOUDS[name]))
 
 

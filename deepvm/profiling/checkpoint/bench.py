@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 
-from deepvm.core.spelling import one_of
+from deepvm.core.spelling import refuse_unknown
+from deepvm.core.units import refuse_outside
 from deepvm.documents.build import document_of
 from deepvm.documents.outputs import profiling as outputs
 from deepvm.errors import CheckpointError, RequestError
@@ -107,15 +108,12 @@ def run_bench(
         RequestError: an argument cannot be used.
         CheckpointError: a method failed, or there is no room for its files.
     """
-    if model not in MODELS:
-        raise RequestError("model", model, one_of(model, MODELS, ", "))
-    for option, value in (("reps", reps), ("steps", steps)):
-        if value < 1:
-            raise RequestError(option, value, "a whole number from 1")
+    refuse_unknown("model", model, MODELS, ", ")
+    refuse_outside("reps", reps, 1)
+    refuse_outside("steps", steps, 1)
     possible = available()
     for name in methods:
-        if name not in possible:
-            raise RequestError("methods", name, one_of(name, possible, ", "))
+        refuse_unknown("methods", name, possible, ", ")
     names = [m for m in possible if not methods or m in methods or m == REFERENCE]
     if folder is not None and not folder.is_dir():
         raise RequestError("dir", str(folder), "a folder that exists")

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from deepvm.core.units import format_bytes
+from deepvm.core.units import format_bytes, refuse_outside
 from deepvm.documents.build import document_of
 from deepvm.documents.outputs import profiling as outputs
 from deepvm.errors import CheckpointError, RequestError
@@ -97,14 +97,9 @@ def run_node_bench(
         CheckpointError: the node or a trainer failed.
     """
     for count in trainers:
-        if not 1 <= count <= MOST_PROCESSES:
-            raise RequestError("trainers", count, f"whole numbers from 1 to {MOST_PROCESSES}")
-        if not 1 <= ranks * count <= MOST_PROCESSES:
-            raise RequestError(
-                "ranks", ranks, f"a whole number from 1 to {MOST_PROCESSES // count}"
-            )
-    if reps < 1:
-        raise RequestError("reps", reps, "a whole number from 1")
+        refuse_outside("trainers", count, 1, MOST_PROCESSES, what="whole numbers")
+        refuse_outside("ranks", ranks, 1, MOST_PROCESSES // count)
+    refuse_outside("reps", reps, 1)
     if folder is not None and not folder.is_dir():
         raise RequestError("dir", str(folder), "a folder that exists")
     rows = []

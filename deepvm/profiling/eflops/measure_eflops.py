@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from deepvm.core.units import counted
+from deepvm.core.units import counted, refuse_outside
 from deepvm.documents.build import document_of
 from deepvm.documents.outputs import profiling as outputs
 from deepvm.errors import MissingExtraError, RequestError
@@ -160,15 +160,11 @@ def check_numbers(
     batch: int, resolution: int, windows: int, seconds: float, timeout_s: float = TIMEOUT_S
 ) -> None:
     """Raise a RequestError for numbers that :func:`measure_eflops` accepts on no machine."""
-    _check_whole("batch", batch, 2, 65536, "; batch normalisation needs two images")
-    _check_whole("resolution", resolution, 32, 2048)
-    _check_whole("windows", windows, LEAST_WINDOWS, 1000)
-    for option, value, least, most in (
-        ("seconds", seconds, 0.001, 600),
-        ("timeout", timeout_s, 1, 86400),
-    ):
-        if not least <= value <= most:
-            raise RequestError(option, value, f"seconds from {least} to {most}")
+    refuse_outside("batch", batch, 2, 65536, why="; batch normalisation needs two images")
+    refuse_outside("resolution", resolution, 32, 2048)
+    refuse_outside("windows", windows, LEAST_WINDOWS, 1000)
+    refuse_outside("seconds", seconds, 0.001, 600, what="seconds")
+    refuse_outside("timeout", timeout_s, 1, 86400, what="seconds")
 
 
 def _devices(device: str, processes: int | None) -> tuple[str, int]:
@@ -185,15 +181,10 @@ def _devices(device: str, processes: int | None) -> tuple[str, int]:
     most = gpus or cores()
     if processes is not None:
         what = "GPUs that torch sees" if gpus else "cores that this process may use"
-        _check_whole("processes", processes, 1, most, f", the {what}")
+        refuse_outside("processes", processes, 1, most, why=f", the {what}")
     if gpus:
         return ("cuda", processes or gpus)
     return ("cpu", processes or 1)
-
-
-def _check_whole(option: str, value: int, least: int, most: int, why: str = "") -> None:
-    if not least <= value <= most:
-        raise RequestError(option, value, f"a whole number from {least} to {most}{why}")
 
 
 # --- on another host ---

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from deepvm.core.units import refuse_outside
 from deepvm.errors import RequestError
 from deepvm.profiling.hosts.coordinator import Coordinator
 from deepvm.profiling.hosts.launcher import Host, Launcher
@@ -62,10 +63,8 @@ class Setup:
             raise RequestError(
                 "checkpoint_size", self.checkpoint_bytes, "at least a byte for each sender"
             )
-        if not 1 <= self.repeats <= _MOST_REPEATS:
-            raise RequestError("repeats", self.repeats, f"a whole number from 1 to {_MOST_REPEATS}")
-        if self.seed < 0:
-            raise RequestError("seed", self.seed, "a whole number from 0")
+        refuse_outside("repeats", self.repeats, 1, _MOST_REPEATS)
+        refuse_outside("seed", self.seed, 0)
         for option in ("sender_gbps", "receiver_gbps"):
             value = getattr(self, option)
             if value is not None and not 0 < value < float("inf"):

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from deepvm.core.training.steptime import Steps, fit_steps
-from deepvm.core.units import counted
+from deepvm.core.units import counted, refuse_outside
 from deepvm.errors import DataError, MeasurementError, RequestError, missing_extra
 from deepvm.profiling.fit.scaling_document import (
     Curve,
@@ -86,9 +86,7 @@ class Task:
         numbers = [("batch", batch) for batch in self.all_batches]
         numbers += [(name, getattr(self, name)) for name in _LIMITS if name != "batch"]
         for option, value in numbers:
-            least, most = _LIMITS[option]
-            if not least <= value <= most:
-                raise RequestError(option, value, f"a whole number from {least} to {most}")
+            refuse_outside(option, value, *_LIMITS[option])
         powers = [2**i for i in range(hosts.bit_length()) if 2**i <= hosts]
         sizes = tuple(sorted(set(self.sizes or (*powers, hosts))))
         if not 1 <= sizes[0] <= sizes[-1] <= hosts or sizes[0] != 1:

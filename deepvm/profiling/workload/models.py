@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils.flop_counter import FlopCounterMode
 
-from deepvm.core.spelling import one_of
-from deepvm.errors import RequestError
+from deepvm.core.spelling import refuse_unknown
 from deepvm.profiling.workload.blocks import convolution, residual_layers
 
 CLASSES = 10  # as CIFAR-10, the paper's data set, has them
@@ -150,8 +149,7 @@ def build(name: str, classes: int = CLASSES) -> nn.Module:
         module, _, function = name.partition(":")
         made: nn.Module = getattr(import_module(module), function)()
         return made
-    if name not in MODELS:
-        raise RequestError("model", name, one_of(name, MODELS, ", "))
+    refuse_unknown("model", name, MODELS, ", ")
     return MODELS[name](classes)
 
 

@@ -13,8 +13,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Literal, get_args
 
-from deepvm.core.spelling import one_of
-from deepvm.errors import RequestError
+from deepvm.core.spelling import refuse_unknown
 from deepvm.reports.reproduction.published_figures import (
     Figure,
     Paper,
@@ -127,8 +126,7 @@ def computations(name: str) -> ModuleType:
 
     Raises ModuleNotFoundError: no scipy for ``scaling``.
     """
-    if name not in PAPERS:
-        raise RequestError("paper", name, one_of(name, PAPERS))
+    refuse_unknown("paper", name, PAPERS)
     return import_module(f"deepvm.reports.reproduction.{name}_figures")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from deepvm.catalog.published.workloads import presets
 from deepvm.core.spelling import one_of
 from deepvm.core.training.workload import Model
-from deepvm.core.units import parse_bytes
+from deepvm.core.units import parse_bytes, refuse_outside
 from deepvm.errors import RequestError
 from deepvm.profiling.eflops.measure_eflops import Eflops, measure_eflops
 from deepvm.profiling.fit.scaling_document import Curve
@@ -185,9 +185,8 @@ def chosen(options: object, *names: str) -> dict[str, Any]:
 
 def check_timeouts(start_timeout: float, timeout: float) -> None:
     """Raise a RequestError for a time limit that is none."""
-    for option, seconds in (("start_timeout", start_timeout), ("timeout", timeout)):
-        if not 1 <= seconds <= 1e6:
-            raise RequestError(option, seconds, "1 to 1000000 seconds")
+    refuse_outside("start_timeout", start_timeout, 1, 1_000_000, what="seconds")
+    refuse_outside("timeout", timeout, 1, 1_000_000, what="seconds")
 
 
 def hosts_of(option: str, names: str, file: str) -> tuple[Host, ...]:

@@ -30,7 +30,7 @@ from deepvm.core.preemption.deadlines import (
     parse_deadline_policy,
 )
 from deepvm.core.preemption.offline_optimum import least_cost
-from deepvm.core.units import format_seconds, refuse_no_time
+from deepvm.core.units import format_seconds, refuse_no_time, refuse_outside
 from deepvm.errors import RequestError
 from deepvm.simulator.traces.trace import Trace, check_nodes
 
@@ -265,8 +265,7 @@ def replay_traces(
     if not policies:
         raise RequestError("policies", "", f"one or more of {', '.join(DEADLINE_POLICIES)}")
     chosen = {name: parse_deadline_policy(name) for name in policies}
-    if starts < 1:
-        raise RequestError("starts", starts, "a whole number from 1")
+    refuse_outside("starts", starts, 1)
     check_nodes(nodes)
     if not slacks:
         raise RequestError("slack", slacks, "one number or more")
