@@ -62,12 +62,11 @@ def render(plan: Plan, name: str, options: ExportOptions | None = None) -> Expor
             have.
     """
     from deepvm.catalog.clouds import cloud_of
-    from deepvm.core.spelling import joined
+    from deepvm.core.spelling import joined, refuse_unknown
     from deepvm.errors import RequestError
     from deepvm.exporters.options import ExportOptions
 
-    if name not in REGISTRY:
-        raise RequestError("to", name, ", ".join(REGISTRY))
+    refuse_unknown("to", name, REGISTRY, ", ")
     options = options or ExportOptions()
     cloud = cloud_of(plan.source.catalog)
     exporter = exporter_of(name, cloud.name)

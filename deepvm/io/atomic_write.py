@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,12 @@ def write_bytes(path: Path, data: bytes) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write a value as JSON. Raises DataError."""
     write_bytes(path, json.dumps(value).encode())
+
+
+def write_document(path: Path, document: Mapping[str, Any]) -> None:
+    """Write JSON that people read, too. Raises DataError."""
+    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
+    write_bytes(path, f"{text}\n".encode())
 
 
 def write_private(path: Path, text: str) -> None:

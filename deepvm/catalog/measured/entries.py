@@ -199,29 +199,14 @@ class Entry:
 
     @property
     def steps(self) -> tuple[tuple[int, int, float, float], ...]:
-        """VMs, GPUs, samples on each and seconds of a step, for each run.
-
-        The GPUs are those of all VMs. Runs of which some of these are unknown are left out, and so
-        is a run on a single machine that stands for several VMs: it says nothing about VMs.
-        """
-        document = self.document
+        """VMs, GPUs of all of them, samples on each GPU and seconds of a step, for each run."""
         if self.kind == "steptime":
             return tuple(
-                (s["nodes"], s["gpus"], s["batch"], s["step_s"]) for s in document["steps"]
+                (s["nodes"], s["gpus"], s["batch"], s["step_s"]) for s in self.document["steps"]
             )
-        workload = document.get("workload", {})
-        processes = workload.get("processes")
-        batch = workload.get("batch")
-        if self.kind != "scaling" or not processes or not isinstance(batch, (int, float)):
-            return ()
-        steps = []
-        for run in document.get("runs") or ():
-            n = int(run["n"])
-            seconds = run.get("seconds_per_step")
-            if seconds and run.get("failed") is None and not (self.local and n > 1):
-                own_batch = float(run.get("batch") or batch)
-                steps.append((n, int(n * processes), own_batch, median(seconds)))
-        return tuple(steps)
+        if self.kind == "scaling":
+            return steps_of_runs(self.document)
+        return ()
 
     @property
     def senders(self) -> tuple[int, bool]:
@@ -280,6 +265,28 @@ def same_workload(one: str, other: str) -> bool:
     One may name the model alone, as a CSV does.
     """
     return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
+
+
+def steps_of_runs(document: Mapping[str, Any]) -> tuple[tuple[int, int, float, float], ...]:
+    """The steps of a speed-up curve's document, as :attr:`Entry.steps`.
+
+    Runs of which something is unknown are left out, and so is a run on a single machine that stands
+    for several VMs: it says nothing about VMs.
+    """
+    workload = document["workload"]
+    processes = workload.get("processes")
+    batch = workload.get("batch")
+    if not processes or not isinstance(batch, (int, float)):
+        return ()
+    steps = []
+    for run in document.get("runs") or ():
+        n = int(run["n"])
+        seconds = run.get("seconds_per_step")
+        stands_for_several = n > 1 and document.get("local") is True
+        if seconds and run.get("failed") is None and not stands_for_several:
+            own_batch = float(run.get("batch") or batch)
+            steps.append((n, int(n * processes), own_batch, median(seconds)))
+    return tuple(steps)
 
 
 def build_entry(raw: Mapping[str, Any]) -> Entry:

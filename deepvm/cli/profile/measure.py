@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from deepvm.cli.long_runs import cleaning_up, filling
-from deepvm.cli.output import Output, draw, plot_of, print_as, say
+from deepvm.cli.output import Output, draw, plot_of, print_as, say, text
 from deepvm.cli.parameters import flag, shared, takes_flags
 from deepvm.errors import DataError, DeepVMError
 from deepvm.services.profile.options import (
@@ -37,7 +37,6 @@ def eflops(options: EflopsOptions, output: Output = "table") -> None:
 
     Example: deepvm profile eflops --model resnet18 --batch 128 -o json
     """
-    from deepvm.reports.text import print_text
     from deepvm.services.profile import measuring
     from deepvm.services.profile.saving import entry_from, save
 
@@ -55,7 +54,7 @@ def eflops(options: EflopsOptions, output: Output = "table") -> None:
         several = len(options.model) > 1 or ALL in options.model
         print_as(
             output,
-            lambda: print_text("eflops", found=measured),
+            text("eflops", found=measured),
             lambda: documents if several else documents[0],
         )
         if options.save:
@@ -75,14 +74,13 @@ def scaling(options: ScalingOptions, verbose: bool = VERBOSE, output: Output = "
 
     Example: deepvm profile scaling --hosts-file hosts --batch 128,64 --out curve.json
     """
-    from deepvm.reports.text import print_text
     from deepvm.services.profile import measuring
     from deepvm.services.profile.saving import entry_from, save
 
     file = Path(options.out) if options.out else None
     with cleaning_up(), filling(file, "profile scaling"):
         curve = measuring.scaling(options, say, say if verbose else None)
-    print_as(output, lambda: print_text("scaling", curve=curve), curve.document)
+    print_as(output, text("scaling", curve=curve), curve.document)
     if options.save:
         entry = entry_from(curve.document(), say, instance_type=options.instance_type)
         save([entry], say, force_local=options.force_local)
@@ -115,7 +113,7 @@ def saturation(
     Example: deepvm profile saturation --receiver mem1 --senders vm1,vm2,vm3,vm4 --sender-type
     g4dn.xlarge
     """
-    from deepvm.reports.profiling.measurements import print_saturation, saturation_figure
+    from deepvm.reports.profiling.measurements import conditions, saturation_figure
     from deepvm.services.profile import measuring
     from deepvm.services.profile.saving import entry_from
     from deepvm.services.profile.saving import save as save_entries
@@ -124,7 +122,8 @@ def saturation(
         found = measuring.saturation(
             options, say, say if verbose else None, save=save, force_local=force_local
         )
-    print_as(output, lambda: print_saturation(found), found.document)
+    table = text("saturation", found=found, conditions=conditions(found))
+    print_as(output, table, found.document)
     if save:
         save_entries([entry_from(found.document(), say)], say, force_local=force_local)
     draw(plot, lambda: saturation_figure(found))

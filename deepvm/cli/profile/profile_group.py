@@ -8,7 +8,7 @@ from typing import Literal
 import typer
 
 from deepvm.cli.long_runs import cleaning_up, filling
-from deepvm.cli.output import Output, draw, note, plot_of, print_as, say
+from deepvm.cli.output import Output, draw, note, plot_of, print_as, say, text
 from deepvm.cli.parameters import arg, flag, group, opt, takes_flags
 from deepvm.cli.profile.measure import FORCE_SPREAD, SAVE, eflops, saturation, scaling
 from deepvm.errors import RequestError
@@ -139,7 +139,6 @@ def everything(
     """
     from deepvm.catalog.measured.tables import Tables
     from deepvm.reports.profiling.measured import csv_rows
-    from deepvm.reports.text import print_text
     from deepvm.services.profile.campaign import Campaign
 
     folder = Path(out) if out else None
@@ -162,7 +161,7 @@ def everything(
             if campaign.entries or output != "table":
                 print_as(
                     output,
-                    lambda: print_text("tables_list", tables=tables, reasons=None),
+                    text("tables_list", tables=tables, reasons=None),
                     tables.as_document,
                     lambda: csv_rows(tables),
                 )

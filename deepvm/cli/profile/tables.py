@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deepvm.cli.output import Output, note, print_as, say
+from deepvm.cli.output import Output, note, print_as, print_named, say, text
 from deepvm.cli.parameters import arg, flag, group, opt
 from deepvm.cli.profile.measure import FORCE_SPREAD
 from deepvm.core.spelling import did_you_mean
 from deepvm.core.units import counted
-from deepvm.documents.build import document_of
 from deepvm.errors import RequestError
 
 if TYPE_CHECKING:
@@ -33,18 +32,15 @@ def list_tables(
     """List measurements: kind, type, workload, day, whether recommend uses it, and the result."""
     from deepvm.catalog.measured.apply import reasons
     from deepvm.catalog.store import every_type, load_catalog
-    from deepvm.reports.profiling import measured as report
-    from deepvm.reports.text import print_text
+    from deepvm.reports.profiling.measured import listed
 
     folder, tables = _own()
     why: dict[str, str] = {}
     if tables:
         why = reasons(tables, load_catalog(catalog, prices="snapshot") if catalog else every_type())
-    print_as(
-        output,
-        lambda: print_text("tables_list", tables=tables, reasons=why),
-        lambda: report.list_document(tables, why),
-    )
+    values = {"path": tables.path, "entries": listed(tables, why)}
+    table = text("tables_list", tables=tables, reasons=why)
+    print_named(output, table, "tables-list", values)
     if not tables and output == "table":
         note(f"nothing was measured yet (no entries in {folder}); 'deepvm profile' measures")
 
@@ -60,17 +56,15 @@ def show(
 
     Json and yaml print the documents whole, csv a row for each.
     """
-    from deepvm.reports.profiling import measured as report
-    from deepvm.reports.text import print_text
+    from deepvm.reports.profiling.measured import csv_rows
 
     found = _called([name])
-
     entries = [e.as_document() for e in found]
     print_as(
         output,
-        lambda: print_text("tables_show", entries=found),
+        text("tables_show", entries=found),
         lambda: {"schema_version": "deepvm.tables/1", "entries": entries},
-        lambda: report.csv_rows(found),
+        lambda: csv_rows(found),
     )
 
 
@@ -88,19 +82,14 @@ def diff(
     from deepvm.catalog.diff import diff_catalogs
     from deepvm.catalog.measured.tables import previous_tables
     from deepvm.catalog.store import load_catalog
-    from deepvm.documents.outputs.profiling import TablesDiff
     from deepvm.reports.prices import diffs
-    from deepvm.reports.profiling import measured as report
-    from deepvm.reports.text import print_text
+    from deepvm.reports.profiling.measured import changes
 
     folder, tables = _own()
     if not catalog:
-        found = report.changes(previous_tables(folder), tables)
-        print_as(
-            output,
-            lambda: print_text("tables_diff", changes=found),
-            lambda: document_of(TablesDiff, {"changed": bool(found), "changes": found}),
-        )
+        found = changes(previous_tables(folder), tables)
+        values = {"changed": bool(found), "changes": found}
+        print_named(output, text("tables_diff", changes=found), "tables-diff", values)
         return
     published = load_catalog(catalog)
     own = tables.apply(published)
@@ -112,10 +101,10 @@ def diff(
         lambda: diffs.document(differences),
         lambda: diffs.csv_rows(differences),
     )
-    for text in own.provenance.notes[len(published.provenance.notes) :]:
-        note(text)
-    for text in own.provenance.doubts[len(published.provenance.doubts) :]:
-        say(f"Doubt: {text}")
+    for line in own.provenance.notes[len(published.provenance.notes) :]:
+        note(line)
+    for line in own.provenance.doubts[len(published.provenance.doubts) :]:
+        say(f"Doubt: {line}")
 
 
 @app.command("import", short_help="Add measurements of a file to yours.")

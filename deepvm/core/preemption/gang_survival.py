@@ -32,7 +32,7 @@ import numpy as np
 
 from deepvm.core.arrays import FloatArray
 from deepvm.core.lifetimes import BAND_SHARES
-from deepvm.core.units import Interval, refuse_no_time
+from deepvm.core.units import Interval, refuse_no_time, refuse_outside
 from deepvm.errors import RequestError
 
 MOST_VMS = 10_000
@@ -187,8 +187,7 @@ class LifetimePosterior:
 
     def forecast(self, vms: int, for_s: float) -> ClusterSurvival:
         """For a number of VMs and a time. Raises RequestError for what cannot be."""
-        if not 1 <= vms <= MOST_VMS:
-            raise RequestError("count", vms, f"a whole number of VMs from 1 to {MOST_VMS}")
+        refuse_outside("count", vms, 1, MOST_VMS, what="a whole number of VMs")
         refuse_no_time("for", for_s)
         steps = self.rate.quantiles() * math.sqrt(for_s / _HOUR_S)
         residual = (1 + steps) * np.exp(-steps)

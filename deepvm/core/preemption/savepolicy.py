@@ -26,7 +26,7 @@ from deepvm.core.preemption.save_intervals import (
     where,
     young_s,
 )
-from deepvm.core.spelling import did_you_mean
+from deepvm.core.spelling import did_you_mean, refuse_unknown
 from deepvm.core.units import parse_seconds, refuse_no_time
 from deepvm.errors import RequestError
 
@@ -257,8 +257,7 @@ class Formula(_Weighing):
 
     def __post_init__(self) -> None:
         """Raise RequestError for an unknown formula."""
-        if self.formula not in FORMULAS:
-            raise RequestError("formula", self.formula, ", ".join(FORMULAS))
+        refuse_unknown("formula", self.formula, FORMULAS, ", ")
 
     @property
     def name(self) -> str:

@@ -16,6 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
 
+from deepvm.core.units import refuse_outside
 from deepvm.errors import DataError, RequestError
 from deepvm.lab.certify import hints
 from deepvm.lab.certify.attempt import KillPoint, Trigger, guarded, run_attempt
@@ -133,8 +134,7 @@ def certify(
         RequestError: an argument is impossible.
         DataError: the script itself fails, or shows nothing to compare; or the folder is full.
     """
-    if kills < 1:
-        raise RequestError("kills", kills, "at least 1")
+    refuse_outside("kills", kills, 1)
     with _output_folder(out) as folder, own_files(folder), guarded(folder):
         return _Audit(subject, folder, random.Random(seed), report).run(kills, write_kills)
 

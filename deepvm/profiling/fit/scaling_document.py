@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS
+from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS, steps_of_runs
 from deepvm.core.training.steptime import Steps
 from deepvm.documents.build import document_of
 from deepvm.documents.outputs import profiling as outputs
 from deepvm.errors import DataError, RequestError
-from deepvm.io.atomic_write import write_bytes
+from deepvm.io.atomic_write import write_document
 from deepvm.io.safe_read import read_text
 
 _VERSION = DOCUMENT_VERSIONS["scaling"]
@@ -143,11 +143,9 @@ class Curve:
         return tuple((float(r.n), base / (median(r.seconds_per_step) / r.n)) for r in self.on_curve)
 
     @property
-    def steps(self) -> tuple[tuple[int, int, int, float], ...]:
+    def steps(self) -> tuple[tuple[int, int, float, float], ...]:
         """(VMs, GPUs, samples per GPU, seconds per step) of good runs that show how VMs train."""
-        each = self.workload["processes"]
-        own = [r for r in self.good if not (self.local and r.n > 1)]
-        return tuple((r.n, r.n * each, self.batch_of(r), median(r.seconds_per_step)) for r in own)
+        return steps_of_runs(self.document())
 
     @property
     def missing(self) -> tuple[int, ...]:
@@ -165,8 +163,7 @@ class Curve:
 
 def write_curve(path: Path, curve: Curve) -> None:
     """Replace the file atomically; raises a DataError when it cannot be written."""
-    text = json.dumps(curve.document(), indent=2, ensure_ascii=False, allow_nan=False)
-    write_bytes(path, f"{text}\n".encode())
+    write_document(path, curve.document())
 
 
 def read_curve(path: Path) -> Curve | None:

@@ -13,10 +13,12 @@ from deepvm.documents.outputs import profiling as outputs
 from deepvm.services.schemas import rows_as
 
 
-def list_document(tables: Tables, reasons: Mapping[str, str]) -> dict[str, Any]:
-    """``tables list -o json``; ``reasons``: by name why an entry is not used, empty if it is."""
-    entries = [With(e, used=not reasons[e.name], why_not=reasons[e.name]) for e in tables]
-    return document_of(outputs.TablesList, {"path": tables.path, "entries": entries})
+def listed(tables: Tables, reasons: Mapping[str, str]) -> list[With]:
+    """The entries as ``tables list`` shows them.
+
+    ``reasons``: by name why an entry is not used, empty if it is.
+    """
+    return [With(e, used=not reasons[e.name], why_not=reasons[e.name]) for e in tables]
 
 
 def csv_rows(entries: Iterable[Entry]) -> tuple[list[str], list[list[Any]]]:

@@ -86,12 +86,8 @@ def fit_figure(fit: Fit, *, name: str) -> Figure:
     return figure
 
 
-def print_saturation(found: Saturation) -> None:
-    """Seconds of each n, and below them n_sat, the bandwidths and the conditions."""
-    print_text("saturation", found=found, conditions=_conditions(found))
-
-
-def _conditions(found: Saturation) -> str:
+def conditions(found: Saturation) -> str:
+    """What pushed how much to what, in words."""
     setup = found.setup
     hosts = f"{setup.sender_type or 'senders'} to {setup.receiver_type or 'one receiver'}"
     return f"{hosts}, {format_bytes(setup.checkpoint_bytes)} by {setup.transport.upper()}"
@@ -116,7 +112,7 @@ def saturation_figure(found: Saturation) -> Figure:
         pushes = [(size, seconds) for size in sizes for seconds in found.times[size]]
         axes.plot(*zip(*pushes, strict=True), label="pushes", **MEASURED)
         axes.set(
-            title=short(_conditions(found), 80),
+            title=short(conditions(found), 80),
             xlabel="senders at once, n",
             ylabel="seconds until the checkpoint is there, t(n)",
             xscale="log",

@@ -16,7 +16,7 @@ from deepvm.catalog.measured.entries import Entry
 from deepvm.catalog.measured.tables import refuse_missing_types
 from deepvm.core.units import parse_bytes
 from deepvm.errors import DataError, DeepVMError, MeasurementError, RequestError
-from deepvm.io.atomic_write import write_bytes
+from deepvm.io.atomic_write import write_document
 from deepvm.io.safe_read import read_text
 from deepvm.io.times import format_time, parse_time
 from deepvm.profiling.eflops.measure_eflops import check_numbers, measure_eflops, measure_eflops_on
@@ -99,13 +99,14 @@ class Folder:
             "hosts": list(part.hosts),
             "measured_at": format_time(moment) if moment else None,
         }
-        _write(self.path / SETTINGS, {"schema_version": SETTINGS_VERSION, "parts": self._parts})
+        record = {"schema_version": SETTINGS_VERSION, "parts": self._parts}
+        write_document(self.path / SETTINGS, record)
 
     def finish(self, part: Part, document: Mapping[str, Any], moment: datetime | None) -> None:
         """Keep a document; ``moment``: None if something is missing in it."""
         file = self.file(part.title)
         if file is not None:
-            _write(file, document)
+            write_document(file, document)
             self.record(part, moment)
 
 
@@ -266,8 +267,3 @@ def _read(file: Path) -> Mapping[str, Any]:
     except ValueError as error:
         raise DataError(f"{file}: not JSON ({error}); remove it to measure again") from None
     return document
-
-
-def _write(file: Path, document: Mapping[str, Any]) -> None:
-    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
-    write_bytes(file, f"{text}\n".encode())
