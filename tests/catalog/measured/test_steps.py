@@ -382,7 +382,7 @@ def test_a_damaged_law_is_refused_at_its_place() -> None:
 def test_more_vms_than_gpus_are_refused() -> None:
     document = json.loads(json.dumps(dict(law_entry().document)))
     document["steps"][0] |= {"nodes": 4, "gpus": 2}
-    with pytest.raises(CatalogFormatError, match="one on each VM or more"):
+    with pytest.raises(CatalogFormatError, match="one or more on each VM"):
         entry_of(document, measured_at=DAY, instance_type="p4d.24xlarge")
 
 
