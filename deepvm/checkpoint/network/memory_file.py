@@ -15,6 +15,7 @@ import re
 import secrets
 import weakref
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from deepvm.checkpoint.network.protocol import BrokenError
@@ -71,6 +72,16 @@ def _leave_to_parent() -> None:
 
 
 os.register_at_fork(after_in_child=_leave_to_parent)
+
+
+def readable_memory(size: int) -> MemoryFile | None:
+    """Memory that a node on this machine can read; None: there is none to be had."""
+    try:
+        # Where memory is accounted for in advance, a page that is too many would end the process
+        strict = Path("/proc/sys/vm/overcommit_memory").read_text().strip() == "2"
+        return None if strict else MemoryFile(size)
+    except (OSError, AttributeError):  # no file descriptor is left, or not Linux
+        return None
 
 
 def location_of(image: memoryview) -> Mapping[str, Any] | None:

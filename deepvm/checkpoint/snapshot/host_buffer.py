@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import mmap
-import os
 import sys
 import threading
 import time
@@ -22,7 +21,6 @@ import torch
 from deepvm.checkpoint.format.checksums import crc32, seal
 from deepvm.checkpoint.format.layout import Layout, Ranges, Segment, within
 from deepvm.checkpoint.format.torch_zip import Image
-from deepvm.checkpoint.network.memory_file import MemoryFile
 from deepvm.errors import CheckpointError
 
 GROUP_BYTES = 8 * 2**20
@@ -56,9 +54,6 @@ class Piece(NamedTuple):
 
 def address_space(size: int, *, sparse: bool) -> mmap.mmap:
     """Memory for a file; ``sparse``: it is filled only in part and may exceed the RAM."""
-    if hasattr(os, "memfd_create"):
-        with contextlib.suppress(OSError):  # no file descriptor is left
-            return MemoryFile(size)
     # Private, a third faster to copy into than Python's default. Finding huge pages would take half
     # a second in fragmented memory, and gain nothing.
     return mmap.mmap(

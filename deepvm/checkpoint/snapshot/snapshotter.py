@@ -593,8 +593,11 @@ class Snapshotter:
             tree, parts, self._state, self._ranks, self._records
         )
         self.disagreements += layout.disagreements
+        readable = any(tier.reads_memory for tier in self._pipeline.tiers)
         self._pipeline.renew(
-            lambda: self._layers.strategy.slot(layout.image, layout.shares, self._ranks.rank)
+            lambda: self._layers.strategy.slot(
+                layout.image, layout.shares, self._ranks.rank, readable=readable
+            )
         )
         self.taken = 0  # a new layout is compared at once
         if layout.image.lasting:

@@ -27,6 +27,7 @@ from deepvm.checkpoint.files import durable_write
 from deepvm.checkpoint.files.version_dir import VersionFolder
 from deepvm.checkpoint.format.layout import Layout
 from deepvm.checkpoint.format.torch_zip import Image
+from deepvm.checkpoint.network.memory_file import readable_memory
 from deepvm.checkpoint.snapshot.host_buffer import Piece, Slot, Sources
 from deepvm.errors import RequestError
 from deepvm.io.atomic_write import discard
@@ -107,9 +108,14 @@ class Strategy:
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
         self._pins = True
 
-    def slot(self, image: Image, layout: Layout, rank: int) -> Slot:
-        """Memory for a version. Raises CheckpointError: there is none now."""
-        return self._pinned(Slot(image, layout, rank))
+    def slot(self, image: Image, layout: Layout, rank: int, *, readable: bool = False) -> Slot:
+        """Memory for a version; ``readable``: by a memory node on this machine, where possible.
+
+        Raises CheckpointError: there is none now.
+        """
+        # Private memory is a tenth faster to copy into
+        memory = readable_memory(image.size) if readable else None
+        return self._pinned(Slot(image, layout, rank, memory=memory))
 
     def streams(self, sources: Sources) -> dict[torch.device, torch.cuda.Stream]:
         """A stream for each device of the sources that has streams."""
@@ -215,7 +221,7 @@ class MmapStrategy(Strategy):
             raise RequestError("strategy", "D", f"on ext4, tmpfs, or xfs with DAX; {where}: use C")
         log.info("versions are copied straight into files of %s, on %s", folder.path, medium)
 
-    def slot(self, image: Image, layout: Layout, rank: int) -> Slot:
+    def slot(self, image: Image, layout: Layout, rank: int, *, readable: bool = False) -> Slot:
         """Map a hidden file, a new one or a deleted version's.
 
         Raises CheckpointError: there is no space now.

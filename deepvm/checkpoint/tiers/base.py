@@ -67,6 +67,11 @@ class Tier(ABC):
     volatile: bool = False
     away: ClassVar[bool] = True
 
+    @property
+    def reads_memory(self) -> bool:
+        """Whether it can read an image in a ``MemoryFile`` from this process's memory."""
+        return False
+
     @classmethod
     def open(cls, url: str, session: str, keep: int, every: int, option: str) -> Tier:
         """The tier that a URL means; errors call the URL ``option``.

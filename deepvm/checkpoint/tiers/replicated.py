@@ -89,6 +89,10 @@ class ReplicatedTier(NodeGroup):
         self._watching: threading.Thread | None = None
         self._closed = threading.Event()
 
+    @property
+    def reads_memory(self) -> bool:
+        return any(node.reads_memory for node in self._nodes)
+
     def put(self, shard: Shard, acknowledged: Callable[[Level], None]) -> None:
         """See :meth:`Tier.put`; returns when ``replicas`` nodes have verified this part.
 

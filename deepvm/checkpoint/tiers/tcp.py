@@ -141,6 +141,12 @@ class TcpTier(Tier):
         self._epochs = dict[str, int]()
         self._closed = False
         self.identity = ""
+        self._reads_memory = False
+
+    @property
+    def reads_memory(self) -> bool:
+        """See :attr:`Tier.reads_memory`; known when it was last asked for something."""
+        return self._reads_memory
 
     def greet(self) -> None:
         """Find out whether it is there, and who it is. Raises CheckpointError."""
@@ -311,7 +317,9 @@ class TcpTier(Tier):
     def _reader(self) -> Iterator[Link]:
         try:
             with contextlib.closing(self._connect()) as link:
-                self.identity = str(link.hello({"role": "reader"}).get("node", ""))
+                welcome = link.hello({"role": "reader"})
+                self.identity = str(welcome.get("node", ""))
+                self._reads_memory = link.channel.direct(welcome.get("peer"))
                 yield link
         except OSError as error:
             raise unreachable(self._address, error) from error
