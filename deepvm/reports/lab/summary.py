@@ -120,13 +120,12 @@ class LabSummary:
     @property
     def part_of_data(self) -> dict[str, tuple[list[int], int]]:
         """Data sets of which runs had a part: the sizes they had, and the whole."""
-        sizes = {
-            name: {c["dataset_size"] for c in self.configs if c["dataset"]["name"] == name}
-            for name in SIZES
-        }
-        return {
-            name: (sorted(own), SIZES[name]) for name, own in sizes.items() if own - {SIZES[name]}
-        }
+        parts = {}
+        for name, whole in SIZES.items():
+            used = {c["dataset_size"] for c in self.configs if c["dataset"]["name"] == name}
+            if used - {whole}:
+                parts[name] = (sorted(used), whole)
+        return parts
 
 
 def _utc(seconds: float) -> str:
