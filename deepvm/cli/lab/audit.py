@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from deepvm.cli.output import Output, note, print_as, say
+from deepvm.cli.output import Output, note, print_as, say, text
 from deepvm.cli.parameters import arg, opt
 
 
@@ -58,7 +58,6 @@ def audit(
     from deepvm.errors import RequestError
     from deepvm.lab.certify.certifier import certify
     from deepvm.lab.certify.subject import Subject
-    from deepvm.reports.text import print_text
 
     words = list(arguments or ())
     options = {name for parameter in context.command.get_params(context) for name in parameter.opts}
@@ -85,11 +84,11 @@ def audit(
         )
     print_as(
         output,
-        lambda: print_text("certificate", certificate=found),
+        text("certificate", certificate=found),
         lambda: document_of(Audit, found),
     )
-    for text in found.notes:
-        note(text)
+    for line in found.notes:
+        note(line)
     if out is not None:  # last: a full disk hides no verdict
         from deepvm.io.atomic_write import write_bytes
         from deepvm.reports.documents import to_json

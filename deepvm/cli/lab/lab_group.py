@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from deepvm.cli.long_runs import Progress, cleaning_up, filling
-from deepvm.cli.output import Output, note, print_named, say
+from deepvm.cli.output import Output, note, print_named, say, text
 from deepvm.cli.parameters import arg, flag, group, opt
 from deepvm.errors import DataError, MissingExtraError, RequestError
 
@@ -116,12 +116,11 @@ def _report(out: Path, output: str) -> CheckedRuns:
     from deepvm.lab.checked import check as check_runs
     from deepvm.reports.lab.files import PAGE, write_all
     from deepvm.reports.lab.summary import LabSummary
-    from deepvm.reports.text import print_text
 
     summary = LabSummary.of(*check_runs(out))
     print_named(
         output,
-        lambda: print_text("lab_run", also="-o csv", summary=summary),
+        text("lab_run", also="-o csv", summary=summary),
         "lab-report",
         summary,
     )
@@ -142,12 +141,11 @@ def check(folder: Path = DIR, output: Output = "table") -> None:
     """
     from deepvm.lab import checked as audit
     from deepvm.lab.audit.gates import GATES
-    from deepvm.reports.text import print_text
 
     checked, _ = audit.check(folder, published=True)
     print_named(
         output,
-        lambda: print_text("lab_check", checked=checked, gates=GATES),
+        text("lab_check", checked=checked, gates=GATES),
         "lab",
         checked,
     )
@@ -185,7 +183,6 @@ def selftest(output: Output = "table") -> None:
     _need_torch()
     from deepvm.lab.audit.gates import GATES
     from deepvm.lab.selftest import CONTROLS, run_all
-    from deepvm.reports.text import print_text
 
     with (
         cleaning_up(),
@@ -195,7 +192,7 @@ def selftest(output: Output = "table") -> None:
         controls = run_all(Path(folder), lambda _: progress.advance(1))
     print_named(
         output,
-        lambda: print_text("lab_selftest", controls=controls, gates=GATES),
+        text("lab_selftest", controls=controls, gates=GATES),
         "lab-selftest",
         controls,
     )
@@ -211,12 +208,11 @@ def list_all(output: Output = "table") -> None:
     """
     _need_torch()
     from deepvm.lab.listing import listing
-    from deepvm.reports.text import print_text
 
     entries = listing()
     print_named(
         output,
-        lambda: print_text("lab_list", also="-o csv", entries=entries),
+        text("lab_list", also="-o csv", entries=entries),
         "lab-list",
         entries,
     )

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
-from deepvm.cli.output import Output, note, print_named, say
+from deepvm.cli.output import Output, note, print_named, say, text
 from deepvm.cli.parameters import again, takes_flags
 from deepvm.cli.plan.options import load
 from deepvm.core.options import option
@@ -57,7 +57,6 @@ def survive(flags: SurviveFlags, output: Output = "table") -> None:
     """
     from deepvm.catalog.market.build_catalog import MarketRequest
     from deepvm.core.lifetimes import BANDS
-    from deepvm.reports.text import print_text
     from deepvm.services.open_catalogs import market_of
     from deepvm.simulator.survival.evidence import answer
 
@@ -91,7 +90,7 @@ def survive(flags: SurviveFlags, output: Output = "table") -> None:
     band = None if found.band is None else BANDS[found.band]
     print_named(
         output,
-        lambda: print_text("survive", answer=found, band=band),
+        text("survive", answer=found, band=band),
         "survive",
         found,
     )
@@ -242,8 +241,8 @@ def _prices(
     stored = read_stored_prices(folder, cloud, [region], days, now, say)[region]
     if isinstance(stored, MissingDataError):
         raise stored
-    for text in stored.notes:
-        note(text)
+    for line in stored.notes:
+        note(line)
     found = price_evidence(stored, kind, for_s, zone, most)
     if found is None:
         note(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 
 from deepvm.cli.long_runs import Progress
-from deepvm.cli.output import Output, draw, note, plot_of, print_as, print_named, say
+from deepvm.cli.output import Output, draw, note, plot_of, print_as, print_named, say, text
 from deepvm.cli.parameters import SAVE_POLICIES, arg, flag, group, opt
 from deepvm.core.units import parse_hours, parse_seconds
 from deepvm.errors import DataError, RequestError
@@ -108,7 +108,6 @@ def show(
     Example: deepvm traces show us-west-2a_v100_1.json --plot trace.png
     """
     from deepvm.reports.simulation import traces as report
-    from deepvm.reports.text import print_text
     from deepvm.simulator.traces.trace import check_nodes, pools_of, read_traces
 
     traces = read_traces(files, note)
@@ -116,7 +115,7 @@ def show(
     rows = report.show_rows(traces, nodes)
     print_named(
         output,
-        lambda: print_text("traces_show", also="-o csv", traces=rows),
+        text("traces_show", also="-o csv", traces=rows),
         "traces",
         {"traces": rows},
     )
