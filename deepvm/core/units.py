@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import timedelta
 from decimal import ROUND_FLOOR, Decimal
 from fractions import Fraction
 from numbers import Real
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 from deepvm.core.spelling import nearest
 from deepvm.errors import RequestError
@@ -354,7 +354,3 @@ class Interval:
         """Such as ``330 (184-593)``."""
         low, value, high = map(format_short, (self.low, self.value, self.high))
         return f"{value} ({low}-{high})"
-
-    def as_document(self) -> dict[str, Any]:
-        """For programs."""
-        return asdict(self)

@@ -22,10 +22,7 @@ TABLES_VERSION = "deepvm.tables/1"
 """``schema_version`` of measured tables."""
 
 DOCUMENT_VERSIONS = {
-    "eflops": "deepvm.eflops/1",
-    "scaling": "deepvm.scaling/1",
-    "saturation": "deepvm.saturation/1",
-    "steptime": "deepvm.steptime/1",
+    kind: f"deepvm.{kind}/1" for kind in ("eflops", "scaling", "saturation", "steptime")
 }
 """The kinds of entries, and ``schema_version`` of the document of each."""
 

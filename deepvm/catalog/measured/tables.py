@@ -211,9 +211,9 @@ def entry_of(
 def kind_of(document: Mapping[str, Any], name: str) -> str:
     """The kind of entry that a profiling command's document makes. Raises CatalogFormatError."""
     version = str(document.get("schema_version"))
-    for kind, known in DOCUMENT_VERSIONS.items():
-        if version.partition("/")[0] == known.partition("/")[0]:
-            return kind
+    kind = version.partition("/")[0].removeprefix("deepvm.")
+    if kind in DOCUMENT_VERSIONS:
+        return kind
     versions = ", ".join(("deepvm.tables/1", *DOCUMENT_VERSIONS.values()))
     message = f"invalid value for schema_version: {version[:60]!r} (expected {versions})"
     raise CatalogFormatError(name, [Issue(message)])
