@@ -237,7 +237,7 @@ def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path) -> None:
         Subject(tmp_path / "nothing.py")
     with pytest.raises(RequestError, match="a Python file; this is a folder"):
         Subject(tmp_path)
-    with pytest.raises(RequestError, match="at least 1"):
+    with pytest.raises(RequestError, match="a whole number from 1"):
         audit(kills=0)
 
 
