@@ -40,9 +40,7 @@ COMMANDS = (
         "recommend",
         True,
     ),
-    Entry(
-        "explain", "Say why a type is not in the best cluster.", "plan.recommend", "explain", True
-    ),
+    Entry("explain", "Say why a type is not in the best cluster.", "plan.explain", "explain", True),
     Entry(
         "gpus", "List GPUs: memory, prices, and how fast they train a model.", "plan.gpus", "gpus"
     ),

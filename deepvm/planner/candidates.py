@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from deepvm.core.bill import Surcharge
 from deepvm.core.cluster.cluster import Rejection
 from deepvm.core.cluster.instances import Catalog, InstanceType, Market, Quota
 from deepvm.core.cluster.speedup import STEP_TIME, SpeedupCurve, scaling_factor
+from deepvm.core.extras import Surcharge
 from deepvm.core.spelling import refuse_unknown
 from deepvm.core.units import MICRO_USD
 from deepvm.errors import MissingDataError

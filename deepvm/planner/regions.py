@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from deepvm.core.answer import Answer
-from deepvm.core.bill import COSTS
 from deepvm.core.cluster.cluster import Recommendation
 from deepvm.core.cluster.instances import Catalog
+from deepvm.core.extras import COSTS
 from deepvm.core.units import MICRO_USD, format_usd
 from deepvm.planner.describe import by_memory_nodes
 from deepvm.planner.ranking import QUARTER, Plans, band_of, distance, doubt_of

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, fields, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Protocol
 
-from deepvm.core.bill import Extras
 from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType, Quota, refuse_twice
+from deepvm.core.extras import Extras
 from deepvm.core.options import option_of
 from deepvm.core.units import GIB, Money, budget_micro_usd, format_bytes, parse_seconds, to_decimal
 from deepvm.errors import RequestError

@@ -9,8 +9,9 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deepvm.core.bill import Bill, Extras, Rates, RentedVms, bill_of
+from deepvm.core.bill import Bill, Rates, RentedVms, bill_of
 from deepvm.core.cluster.instances import Market
+from deepvm.core.extras import Extras
 from deepvm.jobs.decisions.price_caps import most_usd_per_hour
 from deepvm.jobs.decisions.world import JobState, Pool, Role
 

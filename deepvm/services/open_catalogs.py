@@ -241,7 +241,8 @@ class CatalogOpener:
             return
         if not getattr(options, "disk", None) and not self.set_by("disk_type"):
             self.say(f"--disk-type {disk_type} has no effect without --disk")
-        from deepvm.core.bill import Extras, refuse_unknown_disk
+        from deepvm.core.bill import refuse_unknown_disk
+        from deepvm.core.extras import Extras
 
         rates = [catalog.rates for catalog in catalogs if catalog.rates is not None]
         refuse_unknown_disk(rates, Extras.parse(disk_type=disk_type))

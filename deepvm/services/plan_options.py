@@ -162,7 +162,7 @@ class BudgetOptions:
     )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False, init=False)
 class PlanFlags(PlanOptions, CatalogOptions, AmountOptions, BudgetOptions):
     """The options of every command that plans.
 
@@ -204,22 +204,3 @@ class RankFlags(PlanFlags, RankOptions):
     """The options of ``recommend``, which ranks."""
 
     simulate: str | None = runs_option("Also simulate the job on the ranked clusters: median, p95.")
-
-
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class SweepFlags(PlanFlags):
-    """The options of ``sweep``, which takes several budgets and several policies."""
-
-    pw: str = option(
-        MISSING,
-        "Budgets in $/h: 0:10:0.1, or a comma-separated list.",
-        "LOW:HIGH:STEP",
-        group=BUDGET,
-    )
-    policy: Any = option(
-        [],
-        "Only this policy of 'recommend'; repeatable; default: all.",
-        "NAME",
-        complete="complete_policy",
-    )
-    simulate: str | None = runs_option("Also simulate the best clusters: p5, p50, p95.")

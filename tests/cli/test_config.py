@@ -27,7 +27,8 @@ from deepvm.cli.parameters import long_name, takes_flags, typed
 from deepvm.cli.settings import NAMES, SETTABLE, ConfiguredCommand, read_settings, variable_of
 from deepvm.core.options import option_of
 from deepvm.errors import DataError, RequestError
-from deepvm.services.plan_options import PlanFlags, RankFlags, SweepFlags
+from deepvm.services.plan_options import PlanFlags, RankFlags
+from deepvm.services.sweep_options import ExplainFlags, SweepFlags
 
 SECRET = "wJalrXUtnFEMI-K7MDENG-bPxRfiCYEXAMPLEKEY"
 
@@ -196,7 +197,7 @@ def test_every_option_reaches_all_commands(name: str, monkeypatch: pytest.Monkey
     pw = [] if name == "pw" else ["--pw", "3"]
     assert getattr(received(RankFlags, *pw), name) == value
     if name in {f.name for f in dataclasses.fields(PlanFlags) if option_of(f)}:
-        assert getattr(received(PlanFlags, *pw), name) == value
+        assert getattr(received(ExplainFlags, *pw), name) == value
         assert getattr(received(SweepFlags, *pw), name) == ([value] if name == "policy" else value)
 
 

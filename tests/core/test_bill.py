@@ -9,13 +9,11 @@ import pytest
 
 from deepvm.core.bill import (
     BOOT_S,
-    COSTS,
     AddressRate,
     Bill,
     BucketRate,
     DiskRate,
     EgressRate,
-    Extras,
     NatRate,
     Rates,
     RateSource,
@@ -24,6 +22,7 @@ from deepvm.core.bill import (
     bill_of,
     refuse_unknown_disk,
 )
+from deepvm.core.extras import COSTS, Extras
 from deepvm.errors import RequestError
 from deepvm.planner.job_forecast import PREPARATION_S
 

@@ -16,18 +16,17 @@ from deepvm.core.bill import (
     BucketRate,
     DiskRate,
     EgressRate,
-    Extras,
     NatRate,
     Rates,
     RateSource,
     RentedVms,
-    Surcharge,
     Tier,
     bill_of,
     surcharge_of,
 )
 from deepvm.core.cluster.cluster import Recommendation
 from deepvm.core.cluster.instances import Catalog
+from deepvm.core.extras import Extras, Surcharge
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import compare
 

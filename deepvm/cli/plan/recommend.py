@@ -1,4 +1,4 @@
-"""``deepvm recommend`` and ``deepvm explain``."""
+"""``deepvm recommend``."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from deepvm.cli.output import Output, OutputOrPage, note, print_as, print_document, say
-from deepvm.cli.parameters import arg, flag, opt, takes_flags
+from deepvm.cli.output import OutputOrPage, note, print_document, say
+from deepvm.cli.parameters import flag, opt, takes_flags
 from deepvm.cli.plan.options import opener
 from deepvm.core.options import OUTPUT
-from deepvm.errors import RequestError
-from deepvm.services.plan_options import PlanFlags, RankFlags
+from deepvm.services.plan_options import RankFlags
 
 if TYPE_CHECKING:
     from deepvm.planner.explain import WhyNot
@@ -114,37 +113,3 @@ def _print(view: PlanView, why: WhyNot | None, output: str) -> None:
             note(line)
     if why is not None and output not in ("json", "yaml"):
         note(why.verdict)
-
-
-@takes_flags
-def explain(
-    name: str = arg("TYPE", "A type of the catalog.", complete="complete_type"),
-    *,
-    flags: PlanFlags,
-    output: Output = "table",
-) -> None:
-    """Answer "why not this type?" with its best cluster and how far that is from the winner.
-
-    Example: deepvm explain g5.xlarge --pw 3
-    """
-    opened = opener(flags)
-    from deepvm.planner.request import PlanRequest
-    from deepvm.reports.plans import recommendation_documents as data
-    from deepvm.reports.plans.report import print_why
-    from deepvm.services.recommend import explain_type
-
-    found = opened.one()
-    try:
-        request = PlanRequest.parse(flags.pw, opened.planned(found))
-        why = explain_type(found, request, name, say=note)
-    except RequestError as error:
-        # Here the type is an argument; `recommend` has an option --explain.
-        raise (
-            RequestError("TYPE", error.value, error.allowed) if error.option == "explain" else error
-        ) from None
-    print_as(
-        output,
-        lambda: print_why(why, datetime.now(timezone.utc)),
-        lambda: data.why_document(why),
-        lambda: data.why_rows(why),
-    )

@@ -11,7 +11,8 @@ from deepvm.cli.long_runs import Progress
 from deepvm.cli.output import Output, draw, note, plot_of, print_as
 from deepvm.cli.parameters import takes_flags
 from deepvm.cli.plan.options import opener
-from deepvm.services.plan_options import PlanFlags, SweepFlags
+from deepvm.services.plan_options import PlanFlags
+from deepvm.services.sweep_options import SweepFlags
 
 if TYPE_CHECKING:
     from deepvm.planner.sweep import SweepRow

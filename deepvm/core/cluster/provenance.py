@@ -5,6 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import date, datetime
 
+# Here, not where speeds are predicted: reports need them also where no speed is
+UNPUBLISHED = "no published run of "
+PLAIN = "plain PyTorch is counted"
+"""How those doubts about a speed begin that reports group, name once or leave out."""
+
 
 @dataclass(frozen=True)
 class Origin:

@@ -13,6 +13,7 @@ import numpy as np
 
 from deepvm.core.answer import Answer
 from deepvm.core.arrays import BoolArray, FloatArray, IntArray
+from deepvm.core.cluster.provenance import PLAIN, UNPUBLISHED
 from deepvm.core.cluster.speedup import STEP_TIME, SpeedupCurve
 from deepvm.core.training.evidence import COMPUTE, NOISE, Evidence, Loading, weights
 from deepvm.core.training.roofline import (
@@ -34,9 +35,6 @@ if TYPE_CHECKING:
 
 
 NO_FIT = "it cannot be trained so"
-UNPUBLISHED = "no published run of "
-PLAIN = "plain PyTorch is counted"
-"""How those doubts about a speed begin that reports group, name once or leave out."""
 
 READING = "reading"
 """The cause of doubt that is how fast samples are read."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from deepvm.catalog.published.workloads import presets
-from deepvm.core.training.speed import Training
-from deepvm.planner.measurement import REPEATS, NextMeasurement
-from deepvm.profiling.workload.spec import DTYPES, PRESETS
-from deepvm.reports.pages import sentences
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from deepvm.core.training.speed import Training
+    from deepvm.planner.measurement import NextMeasurement
 
 
 def measure_command(found: NextMeasurement, training: Training) -> str:
@@ -14,6 +14,12 @@ def measure_command(found: NextMeasurement, training: Training) -> str:
 
     Where ``profile scaling`` does not train the workload, that for steps timed elsewhere.
     """
+    # Most answers advise no measurement
+    from deepvm.catalog.published.workloads import presets
+    from deepvm.planner.measurement import REPEATS
+    from deepvm.profiling.workload.spec import DTYPES, PRESETS
+    from deepvm.reports.pages import sentences
+
     say = sentences("measure.j2").command
     text: str = say(found, training, presets(), PRESETS, DTYPES, REPEATS)
     return " ".join(text.split())

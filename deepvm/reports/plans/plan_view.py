@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from deepvm.catalog.clouds import cloud_of
 from deepvm.core.cluster.cluster import Recommendation
 from deepvm.core.cluster.instances import Catalog
-from deepvm.core.training.speed import PLAIN, UNPUBLISHED
+from deepvm.core.cluster.provenance import PLAIN, UNPUBLISHED
 from deepvm.core.units import counted, format_bytes, format_seconds, format_short, format_usd
 from deepvm.planner.ranking import LITTLE
 from deepvm.planner.recommend import Recommendations

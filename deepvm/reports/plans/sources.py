@@ -14,9 +14,8 @@ from deepvm.catalog.price_sources import TITLES
 from deepvm.catalog.signals.signal import PRICES, age, base
 from deepvm.core.cluster.cluster import Cluster, Recommendation
 from deepvm.core.cluster.instances import Catalog, Market, find_quota
-from deepvm.core.cluster.provenance import Measurement, Origin
+from deepvm.core.cluster.provenance import PLAIN, UNPUBLISHED, Measurement, Origin
 from deepvm.core.spelling import joined, listed
-from deepvm.core.training.speed import PLAIN, UNPUBLISHED
 from deepvm.core.units import counted
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import cloud_name

@@ -10,7 +10,8 @@ from typing import Any
 
 from deepvm import load_catalog, recommend
 from deepvm.catalog.published.cloud_rates import rates_of
-from deepvm.core.bill import Extras, RentedVms, bill_of
+from deepvm.core.bill import RentedVms, bill_of
+from deepvm.core.extras import Extras
 from deepvm.io.user_dirs import data_folder
 
 FILES = sorted((data_folder() / "rates").glob("*.json"))

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from support.command import Run
 
-from deepvm.core.bill import COSTS
+from deepvm.core.extras import COSTS
 
 ASKED = [
     "recommend",

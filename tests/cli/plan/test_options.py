@@ -26,10 +26,11 @@ from deepvm.errors import RequestError
 from deepvm.planner.options import RankOptions
 from deepvm.planner.request import PlanRequest
 from deepvm.services.open_catalogs import CatalogOpener
-from deepvm.services.plan_options import PlanFlags, RankFlags, SweepFlags
+from deepvm.services.plan_options import PlanFlags, RankFlags
+from deepvm.services.sweep_options import ExplainFlags, SweepFlags
 
 GOLDEN = GOLDEN_FOLDER
-PLANNING = {"recommend": RankFlags, "explain": PlanFlags, "sweep": SweepFlags}
+PLANNING = {"recommend": RankFlags, "explain": ExplainFlags, "sweep": SweepFlags}
 
 
 def parse(record: type[PlanFlags], *words: str) -> PlanFlags:
@@ -178,23 +179,25 @@ def test_wrong_values_name_option_value_and_range(run: Run) -> None:
     zone=st.sampled_from(["", "use1-az1"]),
 )
 def test_a_market_has_no_region_twice(regions: list[str], days: int, zone: str) -> None:
-    flags = PlanFlags(pw="3", region=regions, days=str(days), zone=zone)
+    flags = ExplainFlags(pw="3", region=regions, days=str(days), zone=zone)
     assert sorted(flags.regions) == sorted({r for r in regions if r})
     assert [r for r in regions if r][:1] == list(flags.regions[:1])
     assert (flags.market().days, flags.market().zone) == (days, zone)
 
 
 def test_all_regions_alone() -> None:
-    assert PlanFlags(pw="3", region=["all", "", "all"]).regions == ("all",)
+    assert ExplainFlags(pw="3", region=["all", "", "all"]).regions == ("all",)
     with pytest.raises(RequestError, match="all"):
-        _ = PlanFlags(pw="3", region=["us-east-1", "all"]).regions
+        _ = ExplainFlags(pw="3", region=["us-east-1", "all"]).regions
 
 
 def test_switches_can_be_taken_back() -> None:
     for name in ("offline", "estimates", "burstable", "placement-scores"):
         field = name.replace("-", "_")
-        assert getattr(parse(PlanFlags, "--pw", "3", f"--{name}"), field) is True
-        assert getattr(parse(PlanFlags, "--pw", "3", f"--{name}", f"--no-{name}"), field) is False
+        assert getattr(parse(ExplainFlags, "--pw", "3", f"--{name}"), field) is True
+        assert (
+            getattr(parse(ExplainFlags, "--pw", "3", f"--{name}", f"--no-{name}"), field) is False
+        )
 
 
 def test_a_command_keeps_its_own_parameters_where_they_stand() -> None:
