@@ -195,9 +195,8 @@ def test_switches_can_be_taken_back() -> None:
     for name in ("offline", "estimates", "burstable", "placement-scores"):
         field = name.replace("-", "_")
         assert getattr(parse(ExplainFlags, "--pw", "3", f"--{name}"), field) is True
-        assert (
-            getattr(parse(ExplainFlags, "--pw", "3", f"--{name}", f"--no-{name}"), field) is False
-        )
+        no = parse(ExplainFlags, "--pw", "3", f"--{name}", f"--no-{name}")
+        assert getattr(no, field) is False
 
 
 def test_a_command_keeps_its_own_parameters_where_they_stand() -> None:
