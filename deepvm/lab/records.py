@@ -98,7 +98,7 @@ def write_document(path: Path, document: Mapping[str, Any]) -> None:
 
 
 def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write all lines of a file anew. Raises DataError."""
+    """Replace all lines of a file. Raises DataError."""
     write_bytes(path, "".join(f"{json.dumps(row)}\n" for row in rows).encode())
 
 

@@ -37,7 +37,7 @@ from deepvm.planner.search.enumeration import Choice
 
 # Plans that are compared: the best of each machine.
 RIVALS = 24
-# Minutes until VMs are there and can train; seconds that a training run needs beside its steps
+# Minutes until VMs are there and can train; seconds that a training run needs besides its steps
 START_MIN, RUN_S = 8.0, 25.0
 # Training runs per size and batch, steps per run (including untimed), and batches
 REPEATS, STEPS, BATCHES = 2, 35, 2

@@ -27,12 +27,12 @@ class TemplateCache(FileSystemBytecodeCache):
             super().dump_bytecode(bucket)
 
 
-def compiled_templates() -> TemplateCache | None:
-    """The user's cache; None where no folder can be made for it."""
+def compiled_templates(environment: str) -> TemplateCache | None:
+    """The user's cache for environments of one kind; None where no folder can be made for it."""
     root = user_folder("cache", os.environ)
     if root is None:
         return None
-    folder = root / "compiled_templates" / f"jinja2-{jinja2.__version__}"
+    folder = root / "compiled_templates" / f"jinja2-{jinja2.__version__}" / environment
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:

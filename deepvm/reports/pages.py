@@ -101,7 +101,12 @@ def render_markdown(template: str, **data: Any) -> str:
 @lru_cache
 def sentences(template: str) -> Any:
     """The macros of a template of text, which are called one at a time."""
-    return new_environment(lambda value: value).get_template(template).module
+    # Imported here: answers that are only a table need no jinja2
+    from deepvm.reports.compiled_templates import compiled_templates
+
+    cache = compiled_templates("sentences")
+    environment = new_environment(lambda value: value, bytecode_cache=cache)
+    return environment.get_template(template).module
 
 
 def new_environment(finalize: Callable[[Any], Any], **more: Any) -> Environment:

@@ -72,7 +72,7 @@ def _column(header: str) -> Column:
 def _environment() -> Any:
     environment = new_environment(
         lambda value: value.translate(_HIDDEN) if isinstance(value, str) else value,
-        bytecode_cache=compiled_templates(),
+        bytecode_cache=compiled_templates("text"),
     )
     environment.filters.update(
         bytes=format_bytes,

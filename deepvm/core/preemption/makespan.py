@@ -131,7 +131,7 @@ class _ClosedForm:
             relative = (job.step_s.high - job.step_s.low) / job.step_s.mean
         self.step = lives.effective(step, relative * step, self.rate)
         self.stall = self._length(job.blocked_s)
-        # The rest of the write happens while training goes on.
+        # The rest of the write happens while training continues.
         writing = np.maximum(self.stall, self._length(job.save_s))
         self.delay = writing - self.stall + self._length(job.durable_s)
         # The job begins when the last of the VMs is there: the largest of n uniform latencies lies
