@@ -37,19 +37,16 @@ def reproduce(
 
     names = _computable() if paper == "all" else [paper]
     with Progress(papers.parts_of(names), "tables") as progress:
-        found = papers.reproduce(names, progress=progress.advance)
+        found = papers.reproduce(names, only, progress=progress.advance)
     print_as(
         output,
-        lambda: report.print_reproductions(found, only),
-        lambda: report.document(found, only),
-        lambda: report.csv_rows(found, only),
+        lambda: report.print_reproductions(found),
+        lambda: report.document(found),
+        lambda: report.csv_rows(found),
     )
-    unexpected = [comparison for paper in found for comparison in paper.unexpected]
-    for own in unexpected:
-        say(
-            f"Not expected: {own.part.id}, {own.figure.name}: {own.shown}, not"
-            f" {own.figure.published}"
-        )
+    unexpected = [figure for paper in found for figure in paper.unexpected]
+    for part, own in unexpected:
+        say(f"Not expected: {part.id}, {own.name}: {own.shown}, not {own.published}")
     if unexpected:
         raise typer.Exit(1)
 

@@ -242,12 +242,12 @@ class Tolerance(Document):
 class Figure(Document):
     """A published figure and ours."""
 
-    from_: str | None = at("figure.source", after="published")
+    from_: str | None = at("source", after="published")
     """where in the paper, null where the part says so"""
-    name: str = at("figure.name")
-    published: str = at("figure.published")
+    name: str
+    published: str
     """as printed"""
-    published_value: float | None = at("published.value")
+    published_value: float | None = at("printed.value")
     """as a number in the printed unit, seconds for times, null for a word"""
     ours: float | str | None
     """computed again, in the same unit"""
@@ -257,7 +257,7 @@ class Figure(Document):
     """ours - published, in the same unit, null for words"""
     relative_difference: float | None = at("relative")
     """the same as a share of the published value, null for words and at 0"""
-    tolerance: Tolerance | None = at("figure.tolerance")
+    tolerance: Tolerance | None
     """null where the figure must be the same"""
     verdict: Literal["same", "close", "differs"]
     expected: bool
@@ -281,15 +281,15 @@ class PaperPart(Document):
 class Paper(Document):
     """A paper, computed again."""
 
-    paper: str
+    paper: str = at("name")
     """its name on the command line"""
     title: str
     note: str
     counts: dict[str, int]
     """figures by verdict"""
-    unexpected: int
+    unexpected: int = at(lambda paper: len(paper.unexpected))
     """figures whose verdict is not expected"""
-    parts: list[PaperPart]
+    parts: list[PaperPart] = at("shown_parts")
 
 
 class Reproduction(Document, schema_version="deepvm.reproduce/1"):

@@ -18,7 +18,7 @@ from deepvm.errors import DeepVMError
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.request import Objective, PolicyName
 from deepvm.planner.sweep import parse_budgets
-from deepvm.reports.reproduction.published_figures import Value, published_paper
+from deepvm.reports.reproduction.published_figures import Value, read_paper
 from deepvm.services.recommend import recommend, sweep
 
 PROFILED = ("g3s.xlarge", "g4dn.xlarge", "g5.xlarge")
@@ -145,7 +145,7 @@ def solved(name: str) -> Recommendations:
 
     Raises DeepVMError: the program proves no answer.
     """
-    options = dict(published_paper("deepvm").plans[name])
+    options = dict(read_paper("deepvm")["plans"][name])
     catalog = load_catalog(options.pop("catalog", "paper"))
     answer = recommend(catalog, Decimal(str(options.pop("budget"))), **options)
     if answer.doubt:

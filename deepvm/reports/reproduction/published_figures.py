@@ -1,23 +1,26 @@
-"""What the papers print: ``data/reproduce/PAPER.json``, with the section and how close is close.
+"""What papers print next to ours: ``data/reproduce/PAPER.json``, and how close is close.
 
 Figures are numbers and shares to some digit, times, bounds, or words.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from fnmatch import fnmatchcase
-from typing import Any
+from functools import cached_property
+from types import ModuleType
+from typing import Any, Literal, get_args
 
-from deepvm.io.user_dirs import data_folder
+from deepvm.io.user_dirs import read_data
 
 Value = float | str
 """What is computed: a number in the printed unit, seconds for a time, words for words."""
+Verdict = Literal["same", "close", "differs"]
+"""``same``: to the printed digits; ``close``: within the tolerance; ``differs``: else."""
 
 _NUMBER = re.compile(r"(?:([<>]) )?(-?\d+(?:\.(\d+))?)( %)?", re.ASCII)
 _TIME = re.compile(r"(?:(\d+)d, )?(\d+):([0-5]\d):([0-5]\d)", re.ASCII)
@@ -31,13 +34,13 @@ class PrintedFigure:
 
     Attributes:
         kind: ``<`` and ``>`` for bounds, ``time``, ``words``, empty for a number.
-        value: the number, the bound, or seconds; None for words. decimals: digits after the point.
+        value: the number, the bound, or seconds; NaN for words. decimals: digits after the point.
         unit: `` %`` or empty.
     """
 
     text: str
     kind: str
-    value: float | None = None
+    value: float = math.nan
     decimals: int = 0
     unit: str = ""
 
@@ -52,13 +55,13 @@ class PrintedFigure:
             time = timedelta(days, seconds, minutes=minutes, hours=hours)
             return cls(text, "time", time.total_seconds())
         if match := _NUMBER.fullmatch(text):
-            sign, number, decimals, unit = (part or "" for part in match.groups())
+            sign, number, decimals, unit = match.groups("")
             return cls(text, sign, float(number), len(decimals), unit)
         return cls(text, "words")
 
     def agrees(self, ours: Value) -> bool:
         """Whether ours is printed the same, or keeps the bound."""
-        if self.value is None or isinstance(ours, str):
+        if isinstance(ours, str):
             return ours == self.text
         if self.kind == "<":
             return ours < self.value
@@ -66,10 +69,10 @@ class PrintedFigure:
             return ours > self.value
         return abs(ours - self.value) <= (0.5 + _SLACK) * 10.0**-self.decimals
 
-    def difference(self, ours: Value) -> float | None:
-        """Ours less theirs in the printed unit, seconds for a time; None for words and bounds."""
-        if self.value is None or isinstance(ours, str) or self.kind in ("<", ">"):
-            return None
+    def difference(self, ours: Value) -> float:
+        """Ours less theirs in the printed unit, seconds for a time; NaN for words and bounds."""
+        if isinstance(ours, str) or self.kind in ("<", ">"):
+            return math.nan
         return ours - self.value
 
     def show(self, ours: Value) -> str:
@@ -77,14 +80,9 @@ class PrintedFigure:
         if isinstance(ours, str) or not math.isfinite(ours):
             return str(ours)
         if self.kind == "time":
-            return show_time(ours)
+            return re.sub(" days?", "d", str(timedelta(seconds=round(ours))))
         decimals = self.decimals + (self.kind != "")
         return f"{ours:.{decimals}f}{self.unit}"
-
-
-def show_time(seconds: float) -> str:
-    """``5d, 11:31:28`` or ``0:34:11``, as the thesis prints times."""
-    return re.sub(" days?", "d", str(timedelta(seconds=round(seconds))))
 
 
 @dataclass(frozen=True)
@@ -99,12 +97,11 @@ class Tolerance:
     absolute: float | None = None
     of: str = "*"
 
-    def allows(self, difference: float, published: float) -> bool:
-        """Whether ours less theirs is close."""
-        limit = self.absolute or 0.0
-        if self.relative is not None:
-            limit = self.relative * abs(published)
-        return abs(difference) <= limit
+    def limit(self, published: float) -> float:
+        """The largest difference that is close."""
+        if self.absolute is not None:
+            return self.absolute
+        return (self.relative or 0.0) * abs(published)
 
     def show(self, unit: str) -> str:
         """``within 0.3 %``, ``within 3 points``; ``unit`` is that of the printed figure."""
@@ -116,21 +113,72 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class Figure:
-    """A published figure.
+    """A published figure and ours, in the printed unit, seconds for a time.
 
-    ``compute``: the function of the paper's module that computes ours, with its ``arguments``.
-    ``known``: ours, where it is known to differ, and ``why``. ``source``: how the figure follows
-    from what is printed, such as ``0.2013 / 0.1991``.
+    ``known``: ours, where it is known to differ, and ``known_why``. ``source``: how the figure
+    follows from what is printed, such as ``0.2013 / 0.1991``.
     """
 
     name: str
     published: str
+    ours: Value = math.nan
     tolerance: Tolerance | None = None
     known: str = ""
-    why: str = ""
+    known_why: str = ""
     source: str = ""
-    compute: str = ""
-    arguments: Sequence[Any] = ()
+
+    @cached_property
+    def printed(self) -> PrintedFigure:
+        return PrintedFigure.read(self.published)
+
+    @property
+    def verdict(self) -> Verdict:
+        return self._judge(self.printed)
+
+    def _judge(self, printed: PrintedFigure) -> Verdict:
+        if printed.agrees(self.ours):
+            return "same"
+        if self.tolerance is None:
+            return "differs"
+        limit = self.tolerance.limit(printed.value)
+        if abs(printed.difference(self.ours)) <= limit:
+            return "close"
+        return "differs"
+
+    @property
+    def expected(self) -> bool:
+        """False where ours differs and that is not known, or is not the known difference."""
+        known = PrintedFigure.read(self.known)
+        return self.verdict != "differs" or self._judge(known) != "differs"
+
+    @property
+    def shown(self) -> str:
+        """Ours as the paper would print it."""
+        return self.printed.show(self.ours)
+
+    @property
+    def difference(self) -> float:
+        """Ours less theirs; NaN for words and bounds."""
+        return self.printed.difference(self.ours)
+
+    @property
+    def relative(self) -> float:
+        """The difference as a share of the published figure; NaN where that is 0."""
+        return self.difference / (abs(self.printed.value) or math.nan)
+
+    @property
+    def why(self) -> str:
+        """Why it is not the same, as far as is known."""
+        verdict = self.verdict
+        if verdict == "close" and self.tolerance:
+            return f"{self.tolerance.show(self.printed.unit)}: {self.tolerance.reason}"
+        if verdict == "same":
+            return ""
+        if self.expected:
+            return self.known_why
+        if self.known:
+            return f"not expected: the known difference is {self.known}"
+        return "not expected, and no reason is known"
 
 
 @dataclass(frozen=True)
@@ -143,48 +191,68 @@ class Part:
     id: str
     title: str
     where: str
-    figures: tuple[Figure, ...]
+    figures: Sequence[Figure]
     stated_by: str = "paper"
-
-    @classmethod
-    def read(
-        cls,
-        figures: Mapping[str, Any],
-        tolerances: Sequence[Any] = (),
-        compute: str = "",
-        arguments: Sequence[Any] = (),
-        **values: Any,
-    ) -> Part:
-        """Of the file of the paper; the first tolerance that names a figure counts.
-
-        A figure is computed as the part says, unless it says how itself. Arguments of the part come
-        before its own, which are the parts of its name if it has none.
-        """
-        rules = [Tolerance(**rule) for rule in tolerances]
-        read = []
-        for name, raw in figures.items():
-            facts: dict[str, Any] = {"compute": compute, "arguments": name.split(", ")}
-            facts |= {"published": raw} if isinstance(raw, str) else raw
-            facts["arguments"] = (*arguments, *facts["arguments"])
-            rule = next((rule for rule in rules if fnmatchcase(name, rule.of)), None)
-            read.append(Figure(name, tolerance=rule, **facts))
-        return cls(figures=tuple(read), **values)
 
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper's published figures; ``plans``: what is computed for several of them, by name."""
+    """A paper; ``only``: the verdict of the figures to show, None for all of them."""
 
     name: str
     title: str
     note: str
-    parts: tuple[Part, ...]
-    plans: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    parts: Sequence[Part]
+    only: Verdict | None = None
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many figures have which verdict."""
+        verdicts = [own.verdict for part in self.parts for own in part.figures]
+        return {verdict: verdicts.count(verdict) for verdict in get_args(Verdict)}
+
+    @property
+    def unexpected(self) -> list[tuple[Part, Figure]]:
+        """What differs and should not."""
+        return [(part, own) for part in self.parts for own in part.figures if not own.expected]
+
+    @property
+    def shown_parts(self) -> list[Part]:
+        """The parts with figures to show, and these figures alone."""
+        parts = []
+        for part in self.parts:
+            shown = [own for own in part.figures if self.only in (None, own.verdict)]
+            if shown:
+                parts.append(replace(part, figures=shown))
+        return parts
 
 
-def published_paper(name: str) -> Paper:
-    """What a paper prints."""
-    path = data_folder() / "reproduce" / f"{name}.json"
-    raw = json.loads(path.read_text(encoding="utf-8"))
-    parts = tuple(Part.read(**part) for part in raw["parts"])
-    return Paper(name, raw["title"], raw["note"], parts, raw.get("plans", {}))
+def read_paper(name: str) -> Any:
+    """The file of a paper; ``plans``: what is computed for several figures, by name."""
+    return read_data(f"reproduce/{name}.json")
+
+
+def read_part(
+    module: ModuleType,
+    figures: Mapping[str, Any],
+    tolerances: Sequence[Any] = (),
+    compute: str = "",
+    arguments: Sequence[Any] = (),
+    **about: Any,
+) -> Part:
+    """A part of the file of a paper, computed; the first tolerance that names a figure counts.
+
+    ``module``: whose functions compute. A figure is computed as the part says, unless it says how
+    itself. Arguments of the part come before its own, which are the parts of its name if it has
+    none.
+    """
+    rules = [Tolerance(**rule) for rule in tolerances]
+    computed = []
+    for name, raw in figures.items():
+        facts: dict[str, Any] = {"compute": compute, "arguments": name.split(", ")}
+        facts |= {"published": raw} if isinstance(raw, str) else raw
+        function: Callable[..., Value] = getattr(module, facts.pop("compute"))
+        ours = function(*arguments, *facts.pop("arguments"))
+        rule = next((rule for rule in rules if fnmatchcase(name, rule.of)), None)
+        computed.append(Figure(name, ours=ours, tolerance=rule, **facts))
+    return Part(figures=computed, **about)

@@ -11,6 +11,7 @@ import numpy as np
 from deepvm.catalog.published.check import PublishedCheck, check_published
 from deepvm.catalog.published.hardware import find_accelerator, interconnect, usual_machine
 from deepvm.catalog.published.performance import PublishedPerformance
+from deepvm.catalog.published.prediction import predict
 from deepvm.catalog.published.rows import published
 from deepvm.catalog.published.workloads import find_model
 from deepvm.core.cluster.speedup import (
@@ -22,7 +23,7 @@ from deepvm.core.cluster.speedup import (
 from deepvm.core.training.roofline import Accelerator, Machine
 from deepvm.core.training.speed import TrainingSpeed
 from deepvm.core.training.steptime import Steps, StepTimeLaw, fit_steps
-from deepvm.core.training.workload import Method, Precision, Workload
+from deepvm.core.training.workload import Precision, Workload
 from deepvm.profiling.fit.speedup_models import (
     LAWS,
     LOGISTIC,
@@ -120,23 +121,22 @@ def pollux_speedup(batch: float) -> Value:
 
 def predicted_speedup(batch: int) -> Value:
     """The same as ``deepvm performance`` predicts it."""
+    _, usual = usual_machine(_accelerator("T4", 16))
     workload = Workload(find_model("resnet50"), precision=Precision.FP32, batch=batch)
-    one, eight = _predicted(PublishedPerformance(), _usual("T4", 16, 1), workload, [1, 8])
-    return eight / one
+    return _speedup(PublishedPerformance(), replace(usual, gpus=1), workload, 8)
 
 
 def bert_speedup() -> Value:
     """Of 32 VMs."""
-    bert = Workload(find_model("bert-large"), batch=64)
     dgx = Machine(_accelerator("A100", 80), 8, interconnect("DGX-A100", None))
-    one, many = _predicted(PublishedPerformance("tuned"), dgx, bert, [1, 32])
-    return many / one
+    bert = Workload(find_model("bert-large"), batch=64)
+    return _speedup(PublishedPerformance("tuned"), dgx, bert, 32)
 
 
 def llama_throughput() -> Value:
     """Tokens a second of one GPU."""
-    llama = Workload(find_model("llama-8b"), Method.FSDP, batch=8)
-    return _predicted(PublishedPerformance(), _usual("H100", 80, 8), llama, [1])[0] / 8
+    speed = predict("H100", 8, gpu_memory="80GiB", model="llama-8b", method="fsdp", batch_per_gpu=8)
+    return float(speed.throughput[0]) / 8
 
 
 @cache
@@ -160,15 +160,11 @@ def _accelerator(name: str, memory_gib: float) -> Accelerator:
     return accelerator
 
 
-def _usual(name: str, memory_gib: float, gpus: int) -> Machine:
-    _, machine = usual_machine(_accelerator(name, memory_gib))
-    return replace(machine, gpus=gpus)
-
-
-def _predicted(
-    source: PublishedPerformance, machine: Machine, workload: Workload, vms: list[int]
-) -> list[float]:
-    """Throughputs of so many VMs."""
-    speed = source.of_machine(machine, workload, np.array(vms, dtype=np.float64))
+def _speedup(
+    source: PublishedPerformance, machine: Machine, workload: Workload, vms: float
+) -> Value:
+    """The predicted throughput of so many VMs over that of one."""
+    speed = source.of_machine(machine, workload, np.array([1.0, vms]))
     assert isinstance(speed, TrainingSpeed)
-    return [float(throughput) for throughput in speed.throughput]
+    one, many = speed.throughput
+    return float(many / one)

@@ -13,7 +13,7 @@ from deepvm.core.preemption.job import Job
 from deepvm.core.preemption.makespan import forecast
 from deepvm.core.preemption.savepolicy import SaveFacts, SavePolicy, parse_policy, whole_steps
 from deepvm.errors import SimulationError
-from deepvm.reports.reproduction.published_figures import Value, published_paper
+from deepvm.reports.reproduction.published_figures import Value, read_paper
 from deepvm.simulator.jobfile import preset
 from deepvm.simulator.monte_carlo import simulate_each
 from deepvm.simulator.results import Results
@@ -29,7 +29,7 @@ def columns() -> dict[str, tuple[Job, SavePolicy]]:
     6.3 says 10000; its 0:32:30 of saves are 100.
     """
     cases = {}
-    for name, plan in published_paper("thesis").plans.items():
+    for name, plan in read_paper("thesis")["plans"].items():
         job = replace(
             preset(plan["job"]),
             save_every_steps=plan.get("save_every_steps"),

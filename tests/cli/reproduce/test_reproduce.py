@@ -18,7 +18,7 @@ from support.command import Run
 from support.effort import sampled
 from support.places import GOLDEN_FOLDER, ROOT
 
-from deepvm.reports.reproduction import published_figures
+from deepvm.io import user_dirs
 
 FIGURE = {
     "name",
@@ -128,7 +128,7 @@ def wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert table["figures"]["DeepVM 1st"]["published"] == "17 g4dn + 1 c5"
     table["figures"]["DeepVM 1st"]["published"] = "16 g4dn + 1 c5"
     (folder / "deepvm.json").write_text(json.dumps(paper))
-    monkeypatch.setattr(published_figures, "data_folder", lambda: tmp_path)
+    monkeypatch.setattr(user_dirs, "data_folder", lambda: tmp_path)
 
 
 @pytest.mark.parametrize(

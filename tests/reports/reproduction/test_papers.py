@@ -12,13 +12,8 @@ import pytest
 from deepvm.errors import DeepVMError, RequestError, SimulationError
 from deepvm.planner.request import PolicyName
 from deepvm.reports.reproduction import deepvm_figures, thesis_figures
-from deepvm.reports.reproduction.papers import (
-    PAPERS,
-    Comparison,
-    Reproduction,
-    parts_of,
-    reproduce,
-)
+from deepvm.reports.reproduction.papers import PAPERS, parts_of, reproduce
+from deepvm.reports.reproduction.published_figures import Figure, Paper
 
 COUNTS = {"deepvm": (85, 5, 5), "thesis": (16, 66, 11), "scaling": (31, 11, 0)}
 """Figures that are the same, close, and differ as known."""
@@ -48,33 +43,33 @@ KNOWN = {
 
 
 @pytest.fixture(scope="module")
-def computed() -> dict[str, Reproduction]:
+def computed() -> dict[str, Paper]:
     """Each paper, computed once."""
     progress: list[int] = []
     reproductions = reproduce(progress=progress.append)
     assert sum(progress) == parts_of(PAPERS)
-    return {reproduction.paper.name: reproduction for reproduction in reproductions}
+    return {paper.name: paper for paper in reproductions}
 
 
-def name_of(comparison: Comparison) -> str:
-    return f"{comparison.part.id}, {comparison.figure.name}"
+def figures_of(paper: Paper) -> dict[str, Figure]:
+    return {f"{part.id}, {own.name}": own for part in paper.parts for own in part.figures}
 
 
-def differing(reproduction: Reproduction) -> set[str]:
-    return {name_of(c) for c in reproduction.comparisons if c.verdict == "differs"}
+def differing(paper: Paper) -> set[str]:
+    return {name for name, own in figures_of(paper).items() if own.verdict == "differs"}
 
 
 @pytest.mark.system
 @pytest.mark.parametrize("name", PAPERS)
-def test_verdicts(name: str, computed: dict[str, Reproduction]) -> None:
+def test_verdicts(name: str, computed: dict[str, Paper]) -> None:
     reproduction = computed[name]
     assert tuple(reproduction.counts.values()) == COUNTS[name]
     assert not reproduction.unexpected
-    known = {name_of(c) for c in reproduction.comparisons if c.figure.known}
+    known = {name for name, own in figures_of(reproduction).items() if own.known}
     assert differing(reproduction) == known == KNOWN[name]
 
 
-def test_a_wrong_figure_is_seen(computed: dict[str, Reproduction]) -> None:
+def test_a_wrong_figure_is_seen(computed: dict[str, Paper]) -> None:
     for name, figure, published in [
         ("deepvm", "table-7, DeepVM 1st", "16 g4dn + 1 c5"),
         ("deepvm", "table-5, 10 Gbit/s", "21"),
@@ -89,21 +84,20 @@ def test_a_wrong_figure_is_seen(computed: dict[str, Reproduction]) -> None:
         ("scaling", "held-out, ring, g3s.xlarge, 12 20 24 28 left out", "3.7 %"),
         ("scaling", "pollux-law, ResNet-50, median", "< 4 %"),
     ]:
-        comparison = next(c for c in computed[name].comparisons if name_of(c) == figure)
-        wrong = replace(comparison.figure, published=published)
-        assert not replace(comparison, figure=wrong).expected, figure
+        own = figures_of(computed[name])[figure]
+        assert not replace(own, published=published).expected, figure
 
 
-def test_each_figure_would_be_seen_if_ours_were_another(computed: dict[str, Reproduction]) -> None:
+def test_each_figure_would_be_seen_if_ours_were_another(computed: dict[str, Paper]) -> None:
     """No tolerance is so wide, and no known difference so loose, that half as much again passes."""
-    for reproduction in computed.values():
-        for comparison in reproduction.comparisons:
-            other: Any = f"{comparison.ours} more"
-            if not isinstance(comparison.ours, str):
-                other = 1.5 * comparison.ours + 1
-            if comparison.published.kind in ("<", ">"):
+    for paper in computed.values():
+        for name, own in figures_of(paper).items():
+            other: Any = f"{own.ours} more"
+            if not isinstance(own.ours, str):
+                other = 1.5 * own.ours + 1
+            if own.printed.kind in ("<", ">"):
                 other = float("nan")
-            assert not replace(comparison, ours=other).expected, name_of(comparison)
+            assert not replace(own, ours=other).expected, name
 
 
 @pytest.mark.parametrize("seed", [2, pytest.param(3, marks=pytest.mark.slow)])
@@ -114,7 +108,8 @@ def test_other_seeds_of_the_simulation_have_the_same_verdicts(
     simulated = thesis_figures.simulated
     monkeypatch.setattr(thesis_figures, "simulated", lambda: simulated(10_000, seed))
     (reproduction,) = reproduce(["thesis"])
-    assert {name_of(c) for c in reproduction.unexpected} <= {"table-6.3, Per-10, Recomp."}
+    unexpected = {f"{part.id}, {own.name}" for part, own in reproduction.unexpected}
+    assert unexpected <= {"table-6.3, Per-10, Recomp."}
     assert differing(reproduction) >= KNOWN["thesis"]
 
 
