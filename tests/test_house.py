@@ -87,6 +87,7 @@ PLACES = {
     "pandas": ["reports/forms.py", "core/answer.py"],
     "pydantic": [
         "documents/",
+        "catalog/public/offers.py",
         "jobs/controller/messages.py",
         "jobs/jobfile.py",
         "lab/matrix.py",

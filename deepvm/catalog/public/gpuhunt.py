@@ -12,32 +12,23 @@ from dataclasses import replace
 
 from deepvm.catalog.price_sources import PublicSource
 from deepvm.catalog.public.download import DownloadedFile, PublicFile, download, public_file
-from deepvm.catalog.public.integrity import other_rates
-from deepvm.catalog.public.offers import (
-    BadRowError,
-    Cells,
-    Offer,
-    Rows,
-    count,
-    csv_rows,
-    gpu_name,
-    number,
-    price,
-)
+from deepvm.catalog.public.integrity import without_reserved
+from deepvm.catalog.public.offers import BadRowError, Cells, Rows, csv_rows
 
-_NEEDED = (
-    "instance_name",
-    "location",
-    "price",
-    "cpu",
-    "memory",
-    "gpu_count",
-    "gpu_name",
-    "gpu_memory",
-    "spot",
-)
+_COLUMNS = {
+    "instance_name": "instance_type",
+    "location": "region",
+    "price": "price",
+    "cpu": "vcpus",
+    "memory": "memory_gib",
+    "gpu_count": "gpu_count",
+    "gpu_name": "gpu",
+    "gpu_memory": "gpu_memory_gib",
+    "spot": "spot",
+}
+_MARKETS = {"false": "on_demand", "true": "spot"}
+"""Of the column ``spot``."""
 _VERSION = re.compile(r"[A-Za-z0-9_-]{1,80}")
-_ARCH = {"x86": "x86_64", "arm": "arm64"}
 _ZONE = re.compile(r"(.+[0-9])-[a-z][a-z0-9]*")
 _COUNTRY = re.compile(r"[a-z]{2}")
 _MAX_UNPACKED = 64 * 2**20
@@ -61,9 +52,9 @@ def parse(body: bytes, cloud: str) -> Rows:
     Raises DataError: this is no file of the source, or not the whole of it.
     """
     table = Rows()
-    table.read(csv_rows(body, _NEEDED), lambda row, region: _offer(row, cloud, region))
+    table.read(csv_rows(body, _COLUMNS, {"cpu_arch": "arch"}), lambda row: _cells(row, cloud))
     if cloud == "gcp":
-        table.offers = _without_other_rates(table.offers)
+        table.offers = without_reserved(table.offers, lambda o: (o.gpu, o.gpu_memory_gib))
     return table
 
 
@@ -81,60 +72,35 @@ def _unpacked(body: bytes, file: PublicFile) -> bytes:
     return unpacked
 
 
-def _offer(row: Cells, cloud: str, region: str) -> Offer | None:
-    if _is_foreign(row, cloud, region):
+def _cells(row: Cells, cloud: str) -> Cells | None:
+    """A row in the terms of all sources; None: it is not about a VM that deepvm can use."""
+    if _is_foreign(row, cloud):
         return None
-    zone = ""
-    # GCP's rows are of zones, AWS's of regions (``us-east-1``), which look alike.
-    of_zone = _ZONE.fullmatch(region)
-    if cloud == "gcp" and of_zone:
-        zone = region
-        region = of_zone[1]
-    name = row["instance_name"].replace(" ", "_")  # no command could hold blanks
-    gpu = row["gpu_name"]
-    if cloud == "runpod" and gpu:
-        # RunPod's names are of GPUs, one for pods with any number of them.
-        name = f"{row['gpu_count']}x_{name}"
-    market = row["spot"].lower()
-    cost = price(row["price"])
-    if market not in ("true", "false") or cost is None:
+    market = _MARKETS.get(row["spot"].lower())
+    if market is None or not row["price"]:
         raise BadRowError("unreadable price or market")
-    return Offer(
-        instance_type=name,
-        region=region,
-        zone=zone,
-        vcpus=count(row["cpu"], "number of vCPUs"),
-        memory_gib=number(row["memory"], "memory"),
-        gpu=gpu_name(gpu) if gpu else "",
-        gpu_count=count(row["gpu_count"], "number of GPUs") if gpu else 0,
-        gpu_memory_gib=number(row["gpu_memory"], "GPU memory") if gpu else None,
-        arch=_ARCH.get(row.get("cpu_arch", ""), ""),
-        on_demand=cost if market == "false" else None,
-        spot=cost if market == "true" else None,
-    )
+    row |= {"on_demand": "", "spot": ""} | {market: row["price"]}
+    row["instance_type"] = row["instance_type"].replace(" ", "_")  # no command could hold blanks
+    if cloud == "runpod" and row["gpu"]:
+        # RunPod's names are of GPUs, one for pods with any number of them.
+        row["instance_type"] = f"{row['gpu_count']}x_{row['instance_type']}"
+    # GCP's rows are of zones, AWS's of regions (``us-east-1``), which look alike.
+    of_zone = _ZONE.fullmatch(row["region"])
+    if cloud == "gcp" and of_zone:
+        row |= {"zone": row["region"], "region": of_zone[1]}
+    return row
 
 
-def _is_foreign(row: Cells, cloud: str, region: str) -> bool:
-    """Whether a row is not about a VM that deepvm can use."""
+def _is_foreign(row: Cells, cloud: str) -> bool:
     flags = row.get("flags", "").lower()
-    gpu = row["gpu_name"]
-    name = row["instance_name"]
+    gpu = row["gpu"]
+    name = row["instance_type"]
     if gpu and row.get("gpu_vendor", "").lower() not in ("", "nvidia"):
         return True
     # Prices of reserved GPUs, and clusters
     if "dws" in flags or "cluster" in flags or "edgegpu" in name:
         return True
     if cloud == "runpod":  # machines of others are known by their country
-        return bool(_COUNTRY.fullmatch(region))
+        return bool(_COUNTRY.fullmatch(row["region"]))
     # GPUs that are attached to a type of one name, with several GPUs and prices
     return cloud == "gcp" and gpu != "" and name.startswith("n1-")
-
-
-def _without_other_rates(offers: list[Offer]) -> list[Offer]:
-    per_gpu = {
-        place: ((offer.gpu, offer.gpu_memory_gib), float(offer.on_demand) / offer.gpu_count)
-        for place, offer in enumerate(offers)
-        if offer.gpu and offer.on_demand is not None
-    }
-    wrong = other_rates(per_gpu)
-    return [offer for place, offer in enumerate(offers) if place not in wrong]

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from statistics import median_high
-from typing import TypeVar
 
 from deepvm.catalog.public.offers import Offer, Rows, memory_fits
 from deepvm.core.units import counted
@@ -40,12 +38,7 @@ WRONG_MEMORY = "GPU memory that the model does not have"
 FAR = "price far from its family's"
 FAR_SPOT = "spot price far from the type's others"
 
-Key = TypeVar("Key")
-
-# What a stranger's file says is printed and becomes the name of a folder.
-_REGION = re.compile(r"[a-z0-9][a-z0-9-]{0,62}", re.ASCII)
 _SIZE = re.compile("(?<=.)[._-][^._-]*$")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,99}", re.ASCII)
 
 
 def check(table: Rows) -> Rows:
@@ -56,11 +49,11 @@ def check(table: Rows) -> Rows:
     refused = table.refused.copy()
     offers = []
     for offer in _each_once(table.offers, refused):
-        problem = _problem(offer)
-        if problem:
-            refused[offer.region, problem] += 1
-        else:
+        memory = offer.gpu_memory_gib
+        if memory is None or memory_fits(offer.gpu, memory):
             offers.append(offer)
+        else:
+            refused[offer.region, WRONG_MEMORY] += 1
     offers = _without_far(offers, refused)
     rows = len(table.offers) + table.refused.total()
     broken = refused.total()
@@ -89,18 +82,8 @@ def _each_once(offers: Sequence[Offer], refused: Counter[tuple[str, str]]) -> li
             continue
         price = next(iter(on_demand), None)
         spot_price = next(iter(spot), None)
-        kept.append(replace(same[0], on_demand=price, spot=spot_price))
+        kept.append(same[0].model_copy(update={"on_demand": price, "spot": spot_price}))
     return kept
-
-
-def _problem(offer: Offer) -> str:
-    """What is wrong with what an offer says of the VM; empty if nothing is."""
-    names = (offer.instance_type, offer.zone or "none", offer.gpu or "none")
-    if not _REGION.fullmatch(offer.region) or not all(map(_NAME.fullmatch, names)):
-        return "unreadable name"
-    if offer.gpu and offer.gpu_memory_gib and not memory_fits(offer.gpu, offer.gpu_memory_gib):
-        return WRONG_MEMORY
-    return ""
 
 
 def _without_far(offers: Sequence[Offer], refused: Counter[tuple[str, str]]) -> list[Offer]:
@@ -127,7 +110,7 @@ def _without_far(offers: Sequence[Offer], refused: Counter[tuple[str, str]]) -> 
     for offer in offers:
         if offer.on_demand is not None and is_far(_unit_price(offer), _family(offer)):
             refused[offer.region, FAR] += 1
-            offer = replace(offer, on_demand=None)
+            offer = offer.model_copy(update={"on_demand": None})
         if offer.spot is not None:
             spot = float(offer.spot)
             share = spot / float(offer.on_demand or spot)
@@ -136,7 +119,7 @@ def _without_far(offers: Sequence[Offer], refused: Counter[tuple[str, str]]) -> 
                 or not LEAST_SPOT_SHARE <= share <= MOST_SPOT_SHARE
             ):
                 refused[offer.region, FAR_SPOT] += 1
-                offer = replace(offer, spot=None)
+                offer = offer.model_copy(update={"spot": None})
         if offer.on_demand is not None or offer.spot is not None:
             kept.append(offer)
     return kept
@@ -156,14 +139,20 @@ def _unit_price(offer: Offer) -> float:
     return float(offer.on_demand or 0) / (offer.gpu_count or offer.memory_gib or offer.vcpus)
 
 
-def other_rates(per_gpu: Mapping[Key, tuple[object, float]]) -> set[Key]:
-    """Which prices of a model, $/h for one GPU, are no on-demand prices next to those elsewhere."""
-    by_model: dict[object, dict[Key, float]] = defaultdict(dict)
-    for key, (model, price) in per_gpu.items():
-        by_model[model][key] = price
-    wrong: set[Key] = set()
-    for prices in by_model.values():
-        usual = median_high(prices.values())
-        dearest = max(p for p in prices.values() if p <= MOST_OF_MEDIAN * usual)
-        wrong |= {key for key, price in prices.items() if price < LEAST_SHARE * dearest}
-    return wrong
+def without_reserved(offers: Sequence[Offer], model: Callable[[Offer], object]) -> list[Offer]:
+    """The offers, without prices on demand that are those of reserved GPUs.
+
+    These are known by what one GPU of the ``model`` costs elsewhere.
+    """
+    by_model: dict[object, list[float]] = defaultdict(list)
+    for offer in offers:
+        if offer.gpu and offer.on_demand is not None:
+            by_model[model(offer)].append(_unit_price(offer))
+    least = {}
+    for name, prices in by_model.items():
+        usual = median_high(prices)
+        least[name] = LEAST_SHARE * max(p for p in prices if p <= MOST_OF_MEDIAN * usual)
+    return [
+        o.model_copy(update={"on_demand": None}) if _unit_price(o) < least.get(model(o), 0) else o
+        for o in offers
+    ]

@@ -10,66 +10,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import ROUND_CEILING, Decimal, InvalidOperation
 from functools import lru_cache
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError
 
 from deepvm.catalog.published.hardware import accelerators
 from deepvm.catalog.signals.signal import OFFERINGS, ON_DEMAND, SPECS, SPOT, Signal
 from deepvm.errors import DataError
 
 _MICRO = Decimal("0.000001")
+_ARCH = {"x86_64": "x86_64", "i386": "x86_64", "x86": "x86_64", "arm64": "arm64", "arm": "arm64"}
 
-Cells = Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Offer:
-    """A type of VM in one zone, or in a region where the cloud or the source tells no zones apart.
-
-    Attributes:
-        zone: empty where zones are not distinguished. memory_gib: main memory, None if unknown.
-        gpu: the model as AWS calls it (``A100``, ``L40S``), empty for a CPU type; gpu_memory_gib:
-            of each.
-        arch: ``x86_64``, ``arm64``, or empty where the source does not say.
-        on_demand, spot: $/h as decimal texts, None where it is not sold in this market.
-    """
-
-    instance_type: str
-    region: str
-    zone: str
-    vcpus: int
-    memory_gib: float | None
-    gpu: str
-    gpu_count: int
-    gpu_memory_gib: float | None
-    arch: str
-    on_demand: str | None
-    spot: str | None
-
-
-class BadRowError(ValueError):
-    """A row that cannot be trusted; its text is the reason."""
-
-
-@dataclass
-class Rows:
-    """The offers of a file, and its rows that cannot be trusted, counted by region and reason."""
-
-    offers: list[Offer] = field(default_factory=list)
-    refused: Counter[tuple[str, str]] = field(default_factory=Counter)
-
-    def read(self, rows: Iterable[Cells], read: Callable[[Cells, str], Offer | None]) -> None:
-        """Add what ``read`` makes of each row and its region; None: it is not about a usable VM."""
-        for row in rows:
-            region = (row.get("Region") or row.get("location") or "").lower()
-            try:
-                if None in row or None in row.values():
-                    raise BadRowError("broken row")
-                offer = read(row, region)
-            except BadRowError as error:
-                self.refused[region, str(error)] += 1
-                continue
-            if offer is not None:
-                self.offers.append(offer)
+Cells = dict[str, str]
+"""A row by column, under the names of an offer's fields; an empty text is an unknown value."""
 
 
 @lru_cache(maxsize=4096)
@@ -91,44 +44,30 @@ def total(*prices: str | None) -> str | None:
     return f"{sum(map(Decimal, filter(None, prices)), Decimal(0)).normalize():f}"
 
 
-@lru_cache(maxsize=4096)
-def count(text: str, what: str) -> int:
-    """A whole number above zero, which some sources write ``8.0``. Raises BadRowError."""
-    value = number(text, what)
-    if value is None or value != int(value):
-        raise BadRowError(f"unreadable {what}")
-    return int(value)
+def csv_rows(
+    body: bytes, columns: Mapping[str, str], optional: Mapping[str, str]
+) -> Iterator[Cells]:
+    """Each row by column, under our names of ``columns``; other columns keep theirs.
 
-
-@lru_cache(maxsize=4096)
-def number(text: str, what: str) -> float | None:
-    """A number above zero, None for an empty text. Raises BadRowError."""
-    if not text.strip():
-        return None
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0
-    if not 0 < value < 1e9:
-        raise BadRowError(f"unreadable {what}")
-    return value
-
-
-def csv_rows(body: bytes, needed: Sequence[str]) -> Iterator[Cells]:
-    """Each row by column; one with other cells than columns has None as a key or as a value.
+    One with other cells than columns has None as a key or as a value.
 
     Raises:
-        DataError: no CSV file with the ``needed`` columns, or one that breaks off.
+        DataError: no CSV file with the columns that are not ``optional``, or one that breaks off.
     """
     try:
         text = body.decode("utf-8-sig")
         rows = csv.DictReader(io.StringIO(text, newline=""))
-        lacking = [name for name in needed if name not in (rows.fieldnames or ())]
+        names = rows.fieldnames or ()
+        lacking = [name for name in columns if name not in names]
         if lacking:
             raise DataError(f"the file has no column {', '.join(lacking)}")
         if not text.endswith("\n"):
             raise DataError("the file breaks off in the middle of a row")
-        yield from rows
+        ours = {**columns, **optional}
+        rows.fieldnames = [ours.get(name, name) for name in names]
+        for row in rows:
+            row["region"] = (row["region"] or "").lower()
+            yield row
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"the file is no CSV ({error})") from None
 
@@ -173,12 +112,10 @@ def gpu_name(name: str) -> str:
     return next((a.name for a in accelerators() if a.name.casefold() == plain.casefold()), plain)
 
 
-def memory_in_name(name: str) -> float | None:
-    """GiB that a name says: 80 of ``A100-80GB``, None if it says nothing."""
-    found = _MEMORY.search(name)
-    if found:
-        return float(found[1])
-    return None
+def memory_in_name(name: str) -> str:
+    """GiB that a name says: 80 of ``A100-80GB``, empty if it says nothing."""
+    memory = _MEMORY.search(name)
+    return memory[1] if memory else ""
 
 
 @lru_cache(maxsize=1024)
@@ -187,6 +124,74 @@ def memory_fits(model: str, memory_gib: float) -> bool:
     sizes = {a.memory_gib for a in accelerators() if a.name == model}
     sizes |= {*_ALSO_GIB.get(model, ()), *_GIB.get(model, ())}
     return not sizes or any(abs(memory_gib - s) <= _SPREAD * s for s in sizes)
+
+
+# Some sources write 8 as 8.0.
+_Count = Annotated[int, BeforeValidator(float), Field(gt=0, lt=1e9)]
+_Gib = Annotated[float | None, Field(gt=0, lt=1e9)]
+_Price = Annotated[str | None, BeforeValidator(price)]
+# What a stranger's file says is printed and becomes the name of a folder.
+_Region = Annotated[str, Field(pattern="^[a-z0-9][a-z0-9-]{0,62}$")]
+_Name = Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9 ._-]{0,99}$")]
+
+
+class Offer(BaseModel):
+    """A type of VM in one zone, or in a region where the cloud or the source tells no zones apart.
+
+    Attributes:
+        zone: empty where zones are not distinguished. memory_gib: main memory, None if unknown.
+        gpu: the model as AWS calls it (``A100``, ``L40S``), empty for a CPU type; gpu_memory_gib:
+            of each.
+        arch: ``x86_64``, ``arm64``, or empty where the source does not say.
+        on_demand, spot: $/h as decimal texts, None where it is not sold in this market.
+    """
+
+    instance_type: _Name
+    region: _Region
+    zone: _Name = ""
+    vcpus: _Count
+    memory_gib: _Gib = None
+    gpu: Annotated[_Name, AfterValidator(gpu_name)] = ""
+    gpu_count: _Count = 0
+    gpu_memory_gib: _Gib = None
+    arch: Annotated[str, AfterValidator(lambda name: _ARCH.get(name, ""))] = ""
+    on_demand: _Price = None
+    spot: _Price = None
+
+
+class BadRowError(ValueError):
+    """A row that cannot be trusted; its text is the reason."""
+
+
+@dataclass
+class Rows:
+    """The offers of a file, and its rows that cannot be trusted, counted by region and reason."""
+
+    offers: list[Offer] = field(default_factory=list)
+    refused: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def read(self, rows: Iterable[Cells], read: Callable[[Cells], Cells | None]) -> None:
+        """Add the offers of rows, as ``read`` changes them; None: it is not about a usable VM."""
+        for row in rows:
+            region = row["region"]
+            try:
+                if None in row or None in row.values():
+                    raise BadRowError("broken row")
+                self._add(read(row))
+            except BadRowError as error:
+                self.refused[region, str(error)] += 1
+            except ValidationError as error:
+                self.refused[region, f"unreadable {error.errors()[0]['loc'][0]}"] += 1
+
+    def _add(self, cells: Cells | None) -> None:
+        if cells is None or not (cells["on_demand"] or cells["spot"]):
+            return
+        if not cells["gpu"]:
+            cells["gpu_count"] = cells["gpu_memory_gib"] = ""
+        offer = Offer.model_validate({name: cell for name, cell in cells.items() if cell})
+        if offer.on_demand is None and offer.spot is None:
+            raise BadRowError("unreadable price")
+        self.offers.append(offer)
 
 
 def signals_of(table: Rows, **about: Any) -> list[Signal]:
@@ -200,12 +205,11 @@ def signals_of(table: Rows, **about: Any) -> list[Signal]:
         by_region[offer.region].append(offer)
     signals = []
     for region, offers in sorted(by_region.items()):
-        counts = {reason: n for (where, reason), n in table.refused.items() if where == region}
-        refused = {SPECS: counts}
+        refused = {reason: n for (where, reason), n in table.refused.items() if where == region}
         for kind, data in _of_region(offers).items():
             if data:
-                here = Signal(kind, region, data=data, refused=refused.get(kind, {}), **about)
-                signals.append(here)
+                counts = refused if kind == SPECS else {}
+                signals.append(Signal(kind, region, data=data, refused=counts, **about))
     return signals
 
 
@@ -229,11 +233,10 @@ def _of_region(offers: Sequence[Offer]) -> dict[str, Any]:
 
 
 def _spec(offer: Offer) -> dict[str, Any]:
-    spec: dict[str, Any] = {"vcpus": offer.vcpus, "memory_gib": offer.memory_gib}
-    spec["arch"] = offer.arch
+    spec = offer.model_dump(include={"vcpus", "memory_gib", "arch"}, exclude_defaults=True)
     if offer.gpu:
         gpu = {"name": offer.gpu, "manufacturer": "NVIDIA", "count": offer.gpu_count}
         if offer.gpu_memory_gib is not None:
             gpu["memory_gib"] = offer.gpu_memory_gib
         spec["gpu"] = gpu
-    return {name: value for name, value in spec.items() if value not in (None, "")}
+    return spec

@@ -7,44 +7,42 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import NamedTuple
 
 from deepvm.catalog.price_sources import PublicSource
 from deepvm.catalog.public.download import DownloadedFile, download, public_file
-from deepvm.catalog.public.integrity import other_rates
+from deepvm.catalog.public.integrity import without_reserved
 from deepvm.catalog.public.offers import (
     BadRowError,
     Cells,
     Offer,
     Rows,
-    count,
     csv_rows,
-    gpu_name,
     memory_in_name,
-    number,
     price,
     total,
 )
 
-_NEEDED = (
-    "InstanceType",
-    "vCPUs",
-    "MemoryGiB",
-    "AcceleratorName",
-    "AcceleratorCount",
-    "Region",
-    "Price",
-    "SpotPrice",
-)
-_NO_PRICE = {"", "700", "700.0"}
+_COLUMNS = {
+    "InstanceType": "instance_type",
+    "vCPUs": "vcpus",
+    "MemoryGiB": "memory_gib",
+    "AcceleratorName": "gpu",
+    "AcceleratorCount": "gpu_count",
+    "Region": "region",
+    "Price": "on_demand",
+    "SpotPrice": "spot",
+}
+_OPTIONAL = {"AvailabilityZone": "zone", "Arch": "arch", "GpuInfo": "gpu_info"}
+_NO_PRICE = {"700", "700.0"}
 """Its GCP file writes 700 where a TPU has no price, so that SkyPilot looks elsewhere first."""
-_ARCH = {"x86_64": "x86_64", "arm64": "arm64", "i386": "x86_64"}
 _FOREIGN = re.compile(
     r"tpu-|trainium|inferentia|gaudi|radeon|mi[0-9]{2,3}|qualcomm|^u30$|xilinx|^v520$|amd",
     re.IGNORECASE,
 )
+_SHARE = re.compile(r"0\.[0-9]*[1-9][0-9]*")
+"""Of a GPU."""
 _MIB_PER_GIB = 1024
 
 # Which GPUs a GCP type brings along: its own row prices the host alone
@@ -77,141 +75,88 @@ def parse(body: bytes, cloud: str) -> Rows:
 
     Raises DataError: this is no file of the source, or not the whole of it.
     """
-    rows = csv_rows(body, _NEEDED)
+    rows = csv_rows(body, _COLUMNS, _OPTIONAL)
     if cloud == "gcp":
         return _gcp(rows)
     table = Rows()
-    table.read(rows, lambda row, region: _offer(row, cloud, region, _gpus(row), _prices(row)))
+    table.read(rows, lambda row: _cells(row, cloud))
     return table
 
 
-_Rate = tuple[str, int, str]
-"""GPUs, how many of them, and the zone."""
-
-
-class _Gpus(NamedTuple):
-    name: str = ""
-    in_vm: int = 0
-    memory_gib: float | None = None
-
-
-class _Prices(NamedTuple):
-    on_demand: str | None
-    spot: str | None
-
-
-def _is_foreign(row: Cells) -> bool:
-    """Whether a row is about another accelerator than NVIDIA's, or about a share of a GPU."""
-    accelerator = row["AcceleratorName"]
-    if not accelerator:
-        return False
-    gpus = number(row["AcceleratorCount"], "number of GPUs") or 0
-    return bool(_FOREIGN.search(accelerator)) or 0 < gpus < 1
-
-
-def _gpus(row: Cells) -> _Gpus:
-    accelerator = row["AcceleratorName"]
-    if not accelerator or _is_foreign(row):
-        return _Gpus()
-    memory = _memory(row.get("GpuInfo", "")) or memory_in_name(accelerator)
-    return _Gpus(gpu_name(accelerator), count(row["AcceleratorCount"], "number of GPUs"), memory)
+def _cells(row: Cells, cloud: str) -> Cells | None:
+    """A row in the terms of all sources; None unless it is of a type, and of whole NVIDIA GPUs."""
+    gpu = row["gpu"]
+    if not row["instance_type"] or _FOREIGN.search(gpu) or _SHARE.fullmatch(row["gpu_count"]):
+        return None
+    if gpu:
+        row["gpu_memory_gib"] = _memory(row.get("gpu_info", "")) or memory_in_name(gpu)
+    for market in ("on_demand", "spot"):
+        if row[market] in _NO_PRICE:
+            row[market] = ""
+    if cloud == "runpod":
+        # Its regions are countries, its zones data centres, and a cluster is in one of these.
+        row |= {"region": row["zone"].lower(), "zone": ""}
+        # It writes the on-demand price into both columns: nothing is known of the other market.
+        if price(row["spot"]) == price(row["on_demand"]):
+            row["spot"] = ""
+    return row
 
 
 @lru_cache(maxsize=1024)
-def _memory(info: str) -> float | None:
+def _memory(info: str) -> str:
     """GiB of each GPU, of a column that holds Python's text of a dictionary."""
     if not info.startswith("{"):
-        return None
+        return ""
     try:
         size = float(ast.literal_eval(info)["Gpus"][0]["MemoryInfo"]["SizeInMiB"] or 0)
     except (ValueError, SyntaxError, LookupError, TypeError, MemoryError, RecursionError):
         raise BadRowError("unreadable GPU memory") from None
     if size <= 0:
-        return None
+        return ""
     # RunPod's says 80 for 80 GiB, in a column of MiB.
-    if size < _MIB_PER_GIB:
-        return size
-    return size / _MIB_PER_GIB
-
-
-def _prices(row: Cells) -> _Prices:
-    texts = [row["Price"], row["SpotPrice"]]
-    prices = [None if text in _NO_PRICE else price(text) for text in texts]
-    if prices == [None, None] and not _NO_PRICE.issuperset(texts):
-        raise BadRowError("unreadable price")
-    return _Prices(*prices)
-
-
-def _offer(row: Cells, cloud: str, region: str, gpus: _Gpus, prices: _Prices) -> Offer | None:
-    on_demand, spot = prices
-    zone = row.get("AvailabilityZone", "")
-    if cloud == "runpod":
-        # Its regions are countries, its zones data centres, and a cluster is in one of these.
-        region = zone.lower()
-        zone = ""
-        # It writes the on-demand price into both columns: nothing is known of the other market.
-        spot = None if spot == on_demand else spot
-    name = row["InstanceType"]
-    if not name or _is_foreign(row) or (on_demand is None and spot is None):
-        return None
-    return Offer(
-        instance_type=name,
-        region=region,
-        zone=zone,
-        vcpus=count(row["vCPUs"], "number of vCPUs"),
-        memory_gib=number(row["MemoryGiB"], "memory"),
-        gpu=gpus.name,
-        gpu_count=gpus.in_vm,
-        gpu_memory_gib=gpus.memory_gib,
-        arch=_ARCH.get(row.get("Arch", ""), ""),
-        on_demand=on_demand,
-        spot=spot,
-    )
+    if size >= _MIB_PER_GIB:
+        size /= _MIB_PER_GIB
+    return str(size)
 
 
 def _gcp(rows: Iterable[Cells]) -> Rows:
     """GCP's: hosts, and GPUs in rows without a type, both by zone; a VM costs the sum."""
-    table = Rows()
     hosts: list[Cells] = []
-    rates: dict[_Rate, tuple[_Gpus, _Prices]] = {}
 
-    def sort(row: Cells, region: str) -> None:
-        if not row["AcceleratorName"]:
+    def read_gpus(row: Cells) -> Cells | None:
+        if not row["gpu"]:
             hosts.append(row)
-        elif not _is_foreign(row):
-            gpus = _gpus(row)
-            rate = row["AcceleratorName"], gpus.in_vm, row["AvailabilityZone"]
-            rates.setdefault(rate, (gpus, _prices(row)))
-
-    table.read(rows, sort)
-    per_gpu = {
-        rate: (rate[0], float(prices.on_demand) / gpus.in_vm)
-        for rate, (gpus, prices) in rates.items()
-        if prices.on_demand is not None
-    }
-    reserved = other_rates(per_gpu)
-
-    def read(row: Cells, region: str) -> Offer | None:
-        name = row["InstanceType"]
-        model, many = gcp_gpus(name)
-        if not model:
-            if many < 0:
-                return None
-            return _offer(row, "gcp", region, _Gpus(), _prices(row))
-        rate = model, many, row["AvailabilityZone"]
-        if rate not in rates:  # the host's price alone is not that of the VM
             return None
-        gpus, (on_demand, spot) = rates[rate]
-        if rate in reserved:
-            on_demand = None
-        if not name.startswith(_GCP_SOLD_BY_GPU):
-            host = _prices(row)
-            on_demand = total(host.on_demand, on_demand)
-            spot = total(host.spot, spot)
-        return _offer(row, "gcp", region, gpus, _Prices(on_demand, spot))
+        # They are read like a type of their name; what they are built into has the vCPUs.
+        return _cells(row | {"instance_type": row["gpu"], "vcpus": "1"}, "gcp")
 
-    table.read(hosts, read)
-    return table
+    table = Rows()
+    table.read(rows, read_gpus)
+    gpus: dict[tuple[str, int, str], Offer] = {}
+    for offer in without_reserved(table.offers, lambda gpus: gpus.instance_type):
+        gpus.setdefault((offer.instance_type, offer.gpu_count, offer.zone), offer)
+    machines = Rows(refused=table.refused)
+    machines.read(hosts, lambda row: _with_gpus(row, gpus))
+    return machines
+
+
+def _with_gpus(row: Cells, gpus_of_zones: Mapping[tuple[str, int, str], Offer]) -> Cells | None:
+    """A type of GCP; None if it has GPUs that plans cannot use, or that have no price."""
+    host = _cells(row, "gcp")
+    model, many = gcp_gpus(row["instance_type"])
+    if host is None or many < 0:
+        return None
+    if not model:
+        return host
+    gpus = gpus_of_zones.get((model, many, host["zone"]))
+    if gpus is None:  # the host's price alone is not that of the VM
+        return None
+    on_demand, spot = gpus.on_demand, gpus.spot
+    if not host["instance_type"].startswith(_GCP_SOLD_BY_GPU):
+        on_demand = total(price(host["on_demand"]), on_demand)
+        spot = total(price(host["spot"]), spot)
+    cells = {"gpu": model, "gpu_count": str(many), "gpu_memory_gib": str(gpus.gpu_memory_gib or "")}
+    return {**host, **cells, "on_demand": on_demand or "", "spot": spot or ""}
 
 
 def gcp_gpus(name: str) -> tuple[str, int]:

@@ -14,7 +14,7 @@ from deepvm.catalog.public.integrity import (
     FAR_SPOT,
     WRONG_MEMORY,
     check,
-    other_rates,
+    without_reserved,
 )
 from deepvm.catalog.public.offers import Offer, Rows, price, signals_of, total
 from deepvm.catalog.signals.signal import OFFERINGS, ON_DEMAND, SPECS, SPOT, Signal
@@ -36,11 +36,11 @@ _T4: dict[str, Any] = {
 
 
 _H100: dict[str, Any] = {"instance_type": "p5.48xlarge", "gpu": "H100", "gpu_memory_gib": 80.0}
-_CPU: dict[str, Any] = {"gpu": "", "gpu_count": 0, "gpu_memory_gib": None, "spot": None}
+_CPU: dict[str, Any] = {"gpu": None, "gpu_count": None, "gpu_memory_gib": None, "spot": None}
 
 
 def offer(**changes: Any) -> Offer:
-    return Offer(**(_T4 | changes))
+    return Offer(**{name: value for name, value in (_T4 | changes).items() if value is not None})
 
 
 ZONES = [offer(zone=f"use1-az{n}") for n in range(1, 31)]
@@ -112,13 +112,10 @@ class TestFamilies:
     def test_sizes_of_a_cpu_family_cost_in_proportion_to_their_memory(self) -> None:
         sizes = [
             offer(
+                **_CPU,
                 instance_type=f"t3.{n}",
-                gpu="",
-                gpu_count=0,
-                gpu_memory_gib=None,
                 memory_gib=gib,
                 on_demand=p,
-                spot=None,
             )
             for n, gib, p in (
                 ("nano", 0.5, "0.0052"),
@@ -203,8 +200,10 @@ class TestRows:
         ],
     )
     def test_names_are_plain_text(self, changes: dict[str, str]) -> None:
-        found = checked(offer(**({"zone": "z"} | changes)))
-        assert len(found.offers) == 30 and sum(reasons(found).values()) == 1
+        table = Rows()
+        cells = {name: str(value) for name, value in _T4.items()}
+        table.read([cells, {**cells, "zone": "z"} | changes], lambda row: row)
+        assert table.offers == [offer()] and list(reasons(table).values()) == [1]
 
 
 class TestFiles:
@@ -265,6 +264,19 @@ def test_rates_of_reserved_gpus_are_told_from_those_on_demand() -> None:
         # An absurd price is no measure
         "T4": {"a": 1.0, "b": 1.0, "c": 99.0},
     }
-    per_gpu = {(m, r): (m, price) for m, regions in prices.items() for r, price in regions.items()}
-    assert other_rates(per_gpu) == {("H100", "us-central1")}
-    assert other_rates({}) == set()
+    offers = [
+        offer(
+            instance_type=f"two-{model}",
+            gpu=model,
+            gpu_count=2,
+            region=region,
+            on_demand=f"{2 * price}",
+        )
+        for model, regions in prices.items()
+        for region, price in regions.items()
+    ]
+    left = without_reserved(offers, lambda o: o.gpu)
+    lost = [o for o in left if o.on_demand is None]
+    assert [(o.gpu, o.region, o.spot) for o in lost] == [("H100", "us-central1", "0.18")]
+    assert [o for o in left if o not in lost] == [o for o in offers if o.region != "us-central1"]
+    assert without_reserved([], lambda o: o.gpu) == []
