@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from enum import Enum
+from functools import partial
 from typing import Any, TypeAlias
 
 from deepvm.core.spelling import one_of
@@ -118,6 +119,20 @@ def words(value: str | Sequence[str], name: str) -> tuple[str, ...]:
     return tuple(word.strip() for text in texts for word in re.split(r",(?![^\[]*\])", text))
 
 
+def size(value: Any, name: str) -> int:
+    """Reads bytes, such as ``300MB``."""
+    from deepvm.core.units import parse_bytes  # slow to load
+
+    return parse_bytes(value, name)
+
+
+def seconds(value: Any, name: str) -> float:
+    """Reads a number of seconds above 0."""
+    from deepvm.core.units import to_decimal
+
+    return float(to_decimal(value, name, unit="seconds"))
+
+
 def yes(value: Any, name: str) -> bool:
     """Reads a switch."""
     return bool(value)
@@ -127,8 +142,7 @@ _METHODS = ("auto", "ddp", "fsdp", "lora")
 _PRECISIONS = ("auto", "fp32", "tf32", "fp16", "bf16", "fp8")
 
 
-def _said(help: str, metavar: str, group: str = TRAINING) -> Any:
-    return option(None, help, metavar, group=group)
+_workload_option = partial(option, None, group=TRAINING)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -142,8 +156,8 @@ class WorkloadOptions:
         group=TRAINING,
         complete="complete_model",
     )
-    params: Any = _said("Instead: a language model of this size, such as 7B.", "COUNT")
-    seq: Any = _said("Tokens of a sample; default: the model's.", "TOKENS")
+    params: Any = _workload_option("Instead: a language model of this size, such as 7B.", "COUNT")
+    seq: Any = _workload_option("Tokens of a sample; default: the model's.", "TOKENS")
     method: str = option(
         "auto",
         "All on each GPU, sharded, or adapters only; auto: by size.",
@@ -153,8 +167,10 @@ class WorkloadOptions:
     precision: str = option(
         "auto", "auto, bf16, fp16, fp8, tf32 or fp32.", "NAME", group=TRAINING, choices=_PRECISIONS
     )
-    batch_per_gpu: Any = _said("Samples of a step on each GPU; default: the model's.", "N")
-    global_batch: Any = _said("Instead: samples of a step on all GPUs together.", "N")
+    batch_per_gpu: Any = _workload_option(
+        "Samples of a step on each GPU; default: the model's.", "N"
+    )
+    global_batch: Any = _workload_option("Instead: samples of a step on all GPUs together.", "N")
     activation_checkpointing: bool | None = option(
         None,
         "Recompute activations to save memory.",
@@ -174,10 +190,14 @@ class WorkloadOptions:
 class AmountOptions(WorkloadOptions):
     """Adds how much is trained in all; ``epochs`` are of the data set, in the model's unit."""
 
-    tokens: Any = _said("Tokens to train on, such as 2B: adds time and bill.", "COUNT")
-    samples: Any = _said("Instead: samples to train on, such as 50M.", "COUNT")
-    epochs: Any = _said("Instead: passes over a data set, with --dataset-size.", "N", "")
-    dataset_size: Any = _said("Its samples; of a language model its tokens.", "COUNT", "")
+    tokens: Any = _workload_option("Tokens to train on, such as 2B: adds time and bill.", "COUNT")
+    samples: Any = _workload_option("Instead: samples to train on, such as 50M.", "COUNT")
+    epochs: Any = _workload_option(
+        "Instead: passes over a data set, with --dataset-size.", "N", group=""
+    )
+    dataset_size: Any = _workload_option(
+        "Its samples; of a language model its tokens.", "COUNT", group=""
+    )
 
 
 def workload_keywords(options: WorkloadOptions, usual_model: str = "") -> dict[str, Any]:

@@ -40,14 +40,12 @@ from deepvm.core.training.speed import Training
 from deepvm.core.units import MICRO_USD, Money, parse_hours, parse_seconds, to_decimal
 from deepvm.errors import RequestError
 from deepvm.planner.columns import UNLIMITED_USD, FloatArray, IntArray, TrainingTable, law_of
+from deepvm.planner.recovery import ALLOCATION_S, PREPARATION_S, START_S
 
 # For --work: thesis 6.2.2, and AWS's two minutes of notice.
 SAVE_BYTES_PER_S = 0.55e9
 BACKUP_BYTES_PER_S = 0.106e9
-ALLOCATION_S = Span(62, 218)
-PREPARATION_S = Span(143.2, 183.2)
 GRACE_S = Span.of(120)
-START_S = ALLOCATION_S.mean + PREPARATION_S.mean
 
 
 @dataclass(frozen=True)
@@ -299,7 +297,7 @@ def _of_seconds(work_s: float, checkpoint_bytes: int) -> Job:
         step_s=Span.of(work_s / steps),
         save_s=Span.of(checkpoint_bytes / SAVE_BYTES_PER_S),
         backup_s=Span.of(checkpoint_bytes / BACKUP_BYTES_PER_S),
-        allocation_s=ALLOCATION_S,
-        preparation_s=PREPARATION_S,
+        allocation_s=Span(*ALLOCATION_S),
+        preparation_s=Span(*PREPARATION_S),
         grace_s=GRACE_S,
     )

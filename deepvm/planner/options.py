@@ -7,9 +7,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from deepvm.core.options import BUDGET, OUTPUT, RENTED, TRAINING, option, whole, words, yes
+from deepvm.core.options import (
+    BUDGET,
+    OUTPUT,
+    RENTED,
+    TRAINING,
+    option,
+    seconds,
+    size,
+    whole,
+    words,
+    yes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -82,37 +94,11 @@ class SolverName(str, Enum):
     FRONTIER = "frontier"
 
 
-def _bytes(value: Any, name: str) -> int:
-    from deepvm.core.units import parse_bytes  # slow to load
-
-    return parse_bytes(value, name)
-
-
-def _seconds(value: Any, name: str) -> float:
-    from deepvm.core.units import to_decimal
-
-    return float(to_decimal(value, name, unit="seconds"))
-
-
-def _globs(help: str, metavar: str = "GLOB", **about: Any) -> Any:
-    about.setdefault("complete", "complete_type")
-    return option([], help, metavar, group=RENTED, read=words, **about)
-
-
-def _size(help: str, into: str, group: str = "") -> Any:
-    return option(None, help, "SIZE", group=group, read=_bytes, into=into)
-
-
-def _switch(help: str) -> Any:
-    return option(False, help, read=yes)
-
-
-def _work(help: str, metavar: str, group: str = "", **about: Any) -> Any:
-    return option(None, help, metavar, group=group, part="work", **about)
-
-
-def _extra(help: str, metavar: str) -> Any:
-    return option(None, help, metavar, part="extras")
+_globs = partial(option, [], metavar="GLOB", group=RENTED, read=words, complete="complete_type")
+_size = partial(option, None, metavar="SIZE", read=size)
+_switch = partial(option, False, read=yes)
+_work = partial(option, None, part="work")
+_extra = partial(option, None, part="extras")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False, init=False)
@@ -134,7 +120,9 @@ class PlanOptions:
     )
     extrapolate: Any = _switch("Clusters or batches larger than ever checked may come first.")
     checkpoint_size: Any = _size(
-        "Size of a checkpoint; default: the model's, else 300MB.", "checkpoint_bytes", TRAINING
+        "Size of a checkpoint; default: the model's, else 300MB.",
+        into="checkpoint_bytes",
+        group=TRAINING,
     )
     buffers: Any = option(2, "Checkpoints that a memory node must hold.", "N", read=whole(1000))
     objective: Any = option(
@@ -151,7 +139,7 @@ class PlanOptions:
     )
     architecture: Any = _globs(
         "Only this architecture, such as tiering; repeatable.",
-        "NAME",
+        metavar="NAME",
         into="architectures",
         complete="complete_architecture",
     )
@@ -170,14 +158,14 @@ class PlanOptions:
         None, "Maximum GPUs per VM.", "N", read=whole(MOST_GPUS), into="gpus_per_vm"
     )
     gpu_memory_min: Any = _size(
-        "Minimum memory per GPU, such as 16GiB.", "gpu_memory_bytes", RENTED
+        "Minimum memory per GPU, such as 16GiB.", into="gpu_memory_bytes", group=RENTED
     )
-    gpu_memory_max: Any = _size("Maximum memory per GPU.", "gpu_memory_bytes")
+    gpu_memory_max: Any = _size("Maximum memory per GPU.", into="gpu_memory_bytes")
     gpu_total_memory_min: Any = _size(
-        "Minimum memory of all GPUs of a VM.", "gpu_total_memory_bytes"
+        "Minimum memory of all GPUs of a VM.", into="gpu_total_memory_bytes"
     )
     gpu_total_memory_max: Any = _size(
-        "Maximum memory of all GPUs of a VM.", "gpu_total_memory_bytes"
+        "Maximum memory of all GPUs of a VM.", into="gpu_total_memory_bytes"
     )
     instance_type: Any = _globs(
         "Only these types train, such as 'g4dn.*'; repeatable.", into="instance_types"
@@ -205,7 +193,7 @@ class PlanOptions:
         255, "Maximum number of training VMs.", "N", group=RENTED, read=whole(MOST_NODES)
     )
     work: Any = _work(
-        "Instead of --job: hours on one VM, or a time such as 90min.", "HOURS", TRAINING
+        "Instead of --job: hours on one VM, or a time such as 90min.", "HOURS", group=TRAINING
     )
     measured_on: Any = option(
         "",
@@ -214,7 +202,7 @@ class PlanOptions:
         part="work",
         complete="complete_type",
     )
-    mttp: Any = _work("Mean time to preemption: 3h, or history.", "TIME", TRAINING)
+    mttp: Any = _work("Mean time to preemption: 3h, or history.", "TIME", group=TRAINING)
     interruption_rate: Any = _work(
         "Spot VMs preempted per month, such as 10%; default: the job's mttp_s or AWS's.", "SHARE"
     )
@@ -223,8 +211,8 @@ class PlanOptions:
         "NAME",
         complete="complete_save_policy",
     )
-    deadline: Any = _work("Maximum expected time of the job, such as 12h.", "TIME", BUDGET)
-    total_budget: Any = _work("Maximum expected cost of the job, $.", "USD", BUDGET)
+    deadline: Any = _work("Maximum expected time of the job, such as 12h.", "TIME", group=BUDGET)
+    total_budget: Any = _work("Maximum expected cost of the job, $.", "USD", group=BUDGET)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -242,7 +230,7 @@ class RankOptions(PlanOptions):
         "Time limit of the integer program.",
         "SECONDS",
         "--time-limit",
-        read=_seconds,
+        read=seconds,
     )
     disk: Any = _extra("Disk of each VM, such as 200GB: adds its cost.", "SIZE")
     disk_type: Any = _extra("Kind of disk, such as gp3; default: the cloud's usual.", "NAME")

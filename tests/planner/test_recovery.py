@@ -16,8 +16,8 @@ from deepvm.core.preemption.job import Job, Span
 from deepvm.core.preemption.savepolicy import parse_policy
 from deepvm.planner.candidates import gather
 from deepvm.planner.columns import ON_DEMAND, REGISTRY, TrainingTable
-from deepvm.planner.job_forecast import ALLOCATION_S
 from deepvm.planner.recovery import (
+    ALLOCATION_S,
     SHORT_LIFE_S,
     as_counted,
     lives_of,
@@ -107,7 +107,7 @@ def test_the_simulated_job_is_the_one_that_is_counted() -> None:
             plain = Job(
                 steps=steps,
                 step_s=Span.of(1.0),
-                allocation_s=ALLOCATION_S,
+                allocation_s=Span(*ALLOCATION_S),
                 vms=max(cluster.spot_count, 1),
             )
             job = as_counted(plain, cluster, request)
