@@ -26,10 +26,10 @@ from deepvm.core.cluster.instances import InstanceType
 from deepvm.core.lifetimes import BAND_SHARES, SHORT_LIFE_S, kept_share, mean_life_s
 from deepvm.core.training.workload import Method
 from deepvm.planner.columns import REGISTRY, Architecture, CheckpointLocation, TrainingTable
-from deepvm.planner.request import PlanRequest
 
 if TYPE_CHECKING:
     from deepvm.core.preemption.job import Job
+    from deepvm.planner.request import PlanRequest
 
 # Ranges of what a new VM takes until it runs, then until it trains (Spotify thesis, 6.2.2)
 ALLOCATION_S = (62.0, 218.0)
