@@ -145,6 +145,11 @@ def history_words(name: str, known: KnownLifetime) -> str:
     )
 
 
+# Ranges of seconds that a new VM takes until it runs, then until it trains (Spotify thesis, 6.2.2)
+ALLOCATION_S = (62.0, 218.0)
+PREPARATION_S = (143.2, 183.2)
+START_S = sum(ALLOCATION_S) / 2 + sum(PREPARATION_S) / 2
+
 _NEVER, _ALWAYS = 1e-15, 1e6
 """Rates at which nothing happens and at which nothing is left; beyond, exp() overflows."""
 _LEAST_STALL_S = 0.01

@@ -159,7 +159,7 @@ def _bill(cluster: Cluster, total_s: float | None, candidates: Candidates) -> Bi
 
 def _ends_s(total_s: float, prediction: Prediction) -> tuple[float, float]:
     """Seconds of a fast run at a good time, and of a slow one at a bad time."""
-    from deepvm.planner.recovery import START_S
+    from deepvm.core.lifetimes import START_S
 
     kept = prediction.kept
     speed = prediction.throughput

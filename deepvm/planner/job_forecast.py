@@ -32,7 +32,13 @@ import numpy as np
 
 from deepvm.core.cluster.cluster import Cluster
 from deepvm.core.cluster.instances import InstanceType, Market
-from deepvm.core.lifetimes import BAND_SHARES, mean_life_s
+from deepvm.core.lifetimes import (
+    ALLOCATION_S,
+    BAND_SHARES,
+    PREPARATION_S,
+    START_S,
+    mean_life_s,
+)
 from deepvm.core.preemption.job import Job, Span
 from deepvm.core.preemption.savepolicy import SavePolicy, parse_policy
 from deepvm.core.spelling import examples
@@ -40,7 +46,6 @@ from deepvm.core.training.speed import Training
 from deepvm.core.units import MICRO_USD, Money, parse_hours, parse_seconds, to_decimal
 from deepvm.errors import RequestError
 from deepvm.planner.columns import UNLIMITED_USD, FloatArray, IntArray, TrainingTable, law_of
-from deepvm.planner.recovery import ALLOCATION_S, PREPARATION_S, START_S
 
 # For --work: thesis 6.2.2, and AWS's two minutes of notice.
 SAVE_BYTES_PER_S = 0.55e9

@@ -23,7 +23,14 @@ import numpy as np
 from deepvm.core.arrays import FloatArray
 from deepvm.core.cluster.cluster import Cluster
 from deepvm.core.cluster.instances import InstanceType
-from deepvm.core.lifetimes import BAND_SHARES, SHORT_LIFE_S, kept_share, mean_life_s
+from deepvm.core.lifetimes import (
+    BAND_SHARES,
+    PREPARATION_S,
+    SHORT_LIFE_S,
+    START_S,
+    kept_share,
+    mean_life_s,
+)
 from deepvm.core.training.workload import Method
 from deepvm.planner.columns import REGISTRY, Architecture, CheckpointLocation, TrainingTable
 
@@ -31,10 +38,6 @@ if TYPE_CHECKING:
     from deepvm.core.preemption.job import Job
     from deepvm.planner.request import PlanRequest
 
-# Ranges of what a new VM takes until it runs, then until it trains (Spotify thesis, 6.2.2)
-ALLOCATION_S = (62.0, 218.0)
-PREPARATION_S = (143.2, 183.2)
-START_S = sum(ALLOCATION_S) / 2 + sum(PREPARATION_S) / 2
 
 COPY_BYTES_PER_S = 6e9  # from one GPU to host memory
 STORAGE_BYTES_PER_S = 1.25e9  # between one VM and a bucket, at most

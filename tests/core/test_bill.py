@@ -23,8 +23,8 @@ from deepvm.core.bill import (
     refuse_unknown_disk,
 )
 from deepvm.core.extras import COSTS, Extras
+from deepvm.core.lifetimes import PREPARATION_S
 from deepvm.errors import RequestError
-from deepvm.planner.recovery import PREPARATION_S
 
 SOURCE = RateSource("https://example.org/prices", "2026-10-16")
 RATES = Rates(

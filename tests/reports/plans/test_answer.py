@@ -17,10 +17,10 @@ from deepvm.catalog.published.performance import PublishedPerformance
 from deepvm.catalog.published.workloads import read_workload
 from deepvm.catalog.store import load_catalog
 from deepvm.core.cluster.cluster import JobEstimate
+from deepvm.core.lifetimes import START_S
 from deepvm.core.training.speed import Training
 from deepvm.core.units import Interval
 from deepvm.planner.recommend import Recommendations
-from deepvm.planner.recovery import START_S
 from deepvm.planner.regions import compare
 from deepvm.reports.plans import plan_view, words
 from deepvm.reports.plans.answer import print_answer
