@@ -10,7 +10,7 @@ import pytest
 from support.builders import catalog, cpu_type, gpu_type
 from support.planning import explain, recommend
 
-from deepvm.catalog.market.build_catalog import MarketRequest, assemble
+from deepvm.catalog.market.build_catalog import MarketRequest, RegionMarket
 from deepvm.catalog.signals.signal import Signal
 from deepvm.catalog.store import load_catalog
 from deepvm.checkpoint.files import file_names
@@ -78,7 +78,7 @@ def aws(*names: str, **changes: Any) -> Catalog:
     signals = {
         k: Signal(k, "us-east-1", NOW, f"said {k}", v, origin="live") for k, v in data.items()
     }
-    return assemble("us-east-1", signals, MarketRequest(), NOW)
+    return RegionMarket("us-east-1", signals, MarketRequest(), NOW).catalog()
 
 
 def nine(shop: Catalog, **options: Any) -> Recommendations:

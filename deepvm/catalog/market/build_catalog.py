@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
 from deepvm.catalog.clouds import DEFAULT_CLOUD
 from deepvm.catalog.market.eflops_estimates import performance_table
-from deepvm.catalog.market.price_filter import (
-    drop_implausible_changes,
-    drop_implausible_prices,
-    refuse,
-)
+from deepvm.catalog.market.price_filter import Change, drop_implausible_prices
 from deepvm.catalog.public.public_market import wanted_source
 from deepvm.catalog.published.cloud_rates import rates_of
 from deepvm.catalog.serialization import build_quotas
@@ -31,15 +26,14 @@ from deepvm.catalog.signals.signal import (
     SPOT,
     ZONES,
     Signal,
-    base,
     title,
 )
 from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType, ZonePrice
-from deepvm.core.cluster.prices import PriceBasis, PricePoint, price_over_time
+from deepvm.core.cluster.prices import IMPLAUSIBLE, PriceBasis, PricePoint, price_over_time
 from deepvm.core.cluster.provenance import Origin, Provenance
-from deepvm.core.spelling import listed, one_of
+from deepvm.core.spelling import did_you_mean, listed, one_of
 from deepvm.core.units import counted
-from deepvm.errors import MissingDataError, RequestError
+from deepvm.errors import CloudError, DeepVMError, MissingDataError, RequestError
 
 MOST_HISTORY_DAYS = 90
 """How long AWS keeps spot prices."""
@@ -48,27 +42,6 @@ _NAMED = 4
 """So many prices that cannot be true are named."""
 
 LISTED_ALIKE = "every type in every region, whether or not there are any"
-
-_PRICES = (ON_DEMAND, SPOT)
-
-
-class SignalMissingError(MissingDataError):
-    """A region's catalog lacks something (``what``) that signals of some ``kinds`` would tell."""
-
-    def __init__(self, what: str, kinds: Sequence[str], region: str, cloud: Cloud) -> None:
-        """Make the message, which says how to fetch the signals."""
-        self.what = what
-        self.kinds = tuple(kinds)
-        history = kinds[0].partition(":")[2]
-        command = f"--cloud {cloud.name}"
-        if cloud.has_api:
-            command = f"--region {region}"
-            if history:
-                command += f" --days {history}"
-        message = f"{what}: 'deepvm catalog refresh {command}' fetches them"
-        if history and not cloud.has_api:
-            message = f"{what}, and no public catalog has them"
-        super().__init__(message)
 
 
 @dataclass(frozen=True)
@@ -120,224 +93,251 @@ class MarketRequest:
             return ""
         return f"{HISTORY}:{self.days}"
 
+    @property
+    def spot(self) -> str:
+        """The signal that has the spot prices."""
+        return self.history or SPOT
 
-def assemble(
-    region: str,
-    signals: Mapping[str, Signal],
-    request: MarketRequest,
-    now: datetime,
-    notes: Sequence[str] = (),
-    cloud: Cloud = DEFAULT_CLOUD,
-) -> Catalog:
-    """Join a region's signals.
+    @property
+    def window(self) -> str:
+        """The days of the history in words."""
+        return "day" if self.days == 1 else f"{self.days} days"
 
-    ``now`` (UTC) ends the window of a history, ``notes`` become part of the provenance.
 
-    Implausible prices are left out, counted and noted; so are types without a price, see
-    ``Catalog.absent``.
+@dataclass(frozen=True)
+class RegionMarket:
+    """What is known of a region, which :meth:`catalog` joins.
 
-    Raises:
-        SignalMissingError: no specifications, no prices at all, or what ``request`` needs is not
-            there.
-        RequestError: the region has no such zone.
+    Attributes:
+        now: UTC; the end of the window of a history.
+        notes: they become part of the provenance.
+        errors: why signals are missing, by kind.
     """
-    if SPECS not in signals:
-        raise SignalMissingError(f"no specifications of region {region}", (SPECS,), region, cloud)
-    if not any(kind in signals for kind in _PRICES):
-        raise SignalMissingError(f"no prices of region {region}", _PRICES, region, cloud)
-    signals = dict(signals)
-    data: defaultdict[str, Any] = defaultdict(dict, {k: s.data for k, s in signals.items()})
-    zone = _zone_id(request.zone, region, data, cloud)
-    doubted = []
-    if request.history in signals:
-        history, count = drop_implausible_changes(
-            signals[request.history], data[SPECS], data[ON_DEMAND]
+
+    region: str
+    signals: Mapping[str, Signal]
+    request: MarketRequest
+    now: datetime
+    cloud: Cloud = DEFAULT_CLOUD
+    notes: Sequence[str] = ()
+    errors: Mapping[str, CloudError] = field(default_factory=dict)
+
+    def catalog(self) -> Catalog:
+        """Join the signals.
+
+        Implausible prices are left out, counted and noted; so are types without a price, see
+        ``Catalog.absent``.
+
+        Raises:
+            MissingDataError: no specifications, no prices at all, or what the request needs is not
+                there. CloudError: so it is because the cloud did not answer.
+            RequestError: the region has no such zone.
+        """
+        region = self.region
+        cloud = self.cloud
+        if SPECS not in self.signals:
+            raise self._missing(f"no specifications of region {region}", SPECS)
+        if not {ON_DEMAND, SPOT} & self.signals.keys():
+            raise self._missing(f"no prices of region {region}", ON_DEMAND, SPOT)
+        zone = self._zone_id()
+        if self.request.spot not in {SPOT, *self.signals}:
+            what = f"--price-basis {self.request.price_basis} needs the spot prices of the last"
+            what = f"{what} {self.request.window} in {region}, which are not known"
+            raise self._missing(what, self.request.spot)
+        table = performance_table()
+        absent = dict(table.absent)
+        offered = self._data(OFFERINGS)
+        vcpus = {}
+        on_demand = {}
+        spot = {}
+        for name, spec in sorted(self._data(SPECS).items()):
+            if zone and offered and zone not in offered.get(name, ()):
+                absent[name] = f"{name} is not offered in zone {zone}"
+                continue
+            vcpus[name] = spec["vcpus"]
+            if name in self._data(ON_DEMAND) and spec.get("on_demand", True):
+                on_demand[name] = Decimal(self._data(ON_DEMAND)[name])
+            if spec.get("spot", True):
+                spot[name] = self._spot_changes(name, zone)
+        refused = drop_implausible_prices(vcpus, on_demand, spot)
+        instances = []
+        for name in vcpus:
+            zones = self._zone_prices(spot.get(name, {}))
+            if zones or name in on_demand:
+                instances.append(self._instance(name, on_demand.get(name), zones))
+            else:
+                absent[name] = f"{name} has no price in {region}"
+        doubted = []
+        for kind, texts in refused.items():
+            if texts:
+                signal = title(self.request.spot if kind == SPOT else kind)
+                left_out = f"{counted(len(texts), 'price')} left out that cannot be true"
+                doubted.append(f"{signal} of {region}: {left_out}: {listed(texts, _NAMED)}")
+        if not instances:
+            raise self._no_price(doubted)
+        alike = cloud.rules.regions_alike
+        return Catalog(
+            name=f"{cloud.name}-{region}",
+            instances=tuple(instances),
+            region=region,
+            quotas=build_quotas(self._data(QUOTAS), cloud),
+            default_speedup="ring",
+            eflops_unit=table.eflops_unit,
+            description=f"{cloud.title}'s types and prices in {region}",
+            provenance=self._provenance(refused, (*self.notes, *doubted)),
+            absent=absent,
+            rates=rates_of(cloud.name, region),
+            grace_s=cloud.rules.grace_s,
+            unsure=f"{cloud.title} is listed with {LISTED_ALIKE}" if alike else "",
         )
-        signals[request.history] = history
-        data[request.history] = history.data
-        if count:
-            doubted.append(_left_out(request.history, region, count))
-    spot = _spot_prices(region, signals, data, request, now, cloud)
-    offered = data[OFFERINGS]
-    table = performance_table()
-    absent = dict(table.absent)
-    instances: list[InstanceType] = []
-    for name, spec in sorted(data[SPECS].items()):
-        if zone and offered and zone not in offered.get(name, ()):
-            absent[name] = f"{name} is not offered in zone {zone}"
-            continue
-        zones = tuple(z for z in spot.get(name, ()) if zone in ("", z.zone))
-        instance = _instance(name, spec, data, zones, cloud)
-        if instance is not None:
-            instances.append(instance)
-    instances, refused = drop_implausible_prices(instances)
-    priced = {i.name for i in instances}
-    for name in data[SPECS]:
-        if name not in priced:
-            absent.setdefault(name, f"{name} has no price in {region}")
-    for kind, texts in refused.items():
-        if kind == SPOT and request.history:
-            kind = request.history
-        signals[kind] = refuse(signals[kind], len(texts))
-        doubted.append(f"{_left_out(kind, region, len(texts))}: {listed(texts, _NAMED)}")
-    if not instances and zone:
-        others = sorted({z for zones in offered.values() for z in zones} - {zone})
-        sold = one_of(request.zone, others, ", ")
-        raise RequestError("zone", request.zone, f"a zone in which something is offered: {sold}")
-    if not instances:
-        raise _no_price(region, doubted, cloud)
-    return Catalog(
-        name=f"{cloud.name}-{region}",
-        instances=tuple(instances),
-        region=region,
-        quotas=build_quotas(data[QUOTAS], cloud),
-        default_speedup="ring",
-        eflops_unit=table.eflops_unit,
-        description=f"{cloud.title}'s types and prices in {region}",
-        provenance=_provenance(signals, request, (*notes, *doubted)),
-        absent=absent,
-        rates=rates_of(cloud.name, region),
-        grace_s=cloud.rules.grace_s,
-        unsure=f"{cloud.title} is listed with {LISTED_ALIKE}" if cloud.rules.regions_alike else "",
-    )
 
+    def _data(self, kind: str) -> Any:
+        if kind in self.signals:
+            return self.signals[kind].data
+        return {}
 
-def _no_price(region: str, doubted: Sequence[str], cloud: Cloud) -> MissingDataError:
-    none = f"no type has a price in region {region}"
-    if not doubted:
-        return SignalMissingError(none, _PRICES, region, cloud)
-    # To fetch the same prices again would not help.
-    others_have = "'--prices snapshot' has others, and in a --catalog file any price counts"
-    return MissingDataError(f"{none} that can be true; {'; '.join(doubted)}; {others_have}")
+    def _missing(self, what: str, *kinds: str) -> DeepVMError:
+        """The error for what signals of some kinds would tell: what the cloud said, or how to ask.
 
+        A region of a similar name may be meant.
+        """
+        refused = next((self.errors[kind] for kind in kinds if kind in self.errors), None)
+        if refused is not None:
+            detail = f"{refused.what}: {refused.detail}"
+            return CloudError(what, refused.why, detail, refused.advice)
+        history = kinds[0].partition(":")[2]
+        if history and not self.cloud.has_api:
+            return MissingDataError(f"{what}, and no public catalog has them")
+        command = f"--cloud {self.cloud.name}"
+        if self.cloud.has_api:
+            command = f"--region {self.region}"
+        if history:
+            command += f" --days {history}"
+        message = f"{what}: 'deepvm catalog refresh {command}' fetches them"
+        regions = self.cloud.known_regions()
+        if self.region not in regions:
+            meant = did_you_mean(self.region, sorted(regions))
+            message = f"{message}; {meant}".removesuffix("; ")
+        return MissingDataError(message)
 
-def _left_out(kind: str, region: str, count: int) -> str:
-    return f"{title(kind)} of {region}: {counted(count, 'price')} left out that cannot be true"
+    def _no_price(self, doubted: Sequence[str]) -> DeepVMError:
+        zone = self.request.zone
+        if zone:
+            others = {z for zones in self._data(OFFERINGS).values() for z in zones}
+            sold = one_of(zone, sorted(others - {self._zone_id()}), ", ")
+            return RequestError("zone", zone, f"a zone in which something is offered: {sold}")
+        none = f"no type has a price in region {self.region}"
+        if not doubted:
+            return self._missing(none, ON_DEMAND, SPOT)
+        # To fetch the same prices again would not help.
+        others_have = "'--prices snapshot' has others, and in a --catalog file any price counts"
+        return MissingDataError(f"{none} that can be true; {'; '.join(doubted)}; {others_have}")
 
+    def _zone_id(self) -> str:
+        """The id of the wanted zone, which may be given by name."""
+        wanted = self.request.zone
+        if not wanted:
+            return ""
+        names: Mapping[str, str] = self._data(ZONES)
+        priced = [*self._data(SPOT).values(), *self._data(self.request.spot).values()]
+        ids: set[str] = {*names, *(zone for zones in priced for zone in zones if zone)}
+        if not ids and not {ZONES, OFFERINGS} & {*self.cloud.kinds}:
+            allowed = f"none: no catalog tells zones of {self.cloud.title} apart"
+            raise RequestError("zone", wanted, allowed)
+        if not ids:
+            prices = f"the prices of {self.region} at hand are not told apart by zone"
+            raise self._missing(f"--zone {wanted}: {prices}", ZONES, SPOT)
+        for zone in ids:
+            if wanted in (zone, names.get(zone)):
+                return zone
+        known = ", ".join(f"{i} ({names[i]})" if i in names else i for i in sorted(ids))
+        raise RequestError("zone", wanted, f"a zone of {self.region}: {known}")
 
-def _instance(
-    name: str,
-    spec: Mapping[str, Any],
-    data: Mapping[str, Any],
-    zones: tuple[ZonePrice, ...],
-    cloud: Cloud,
-) -> InstanceType | None:
-    """One type with its spot prices by zone, cheapest first; None when it has no price."""
-    on_demand = data[ON_DEMAND].get(name) if spec.get("on_demand", True) else None
-    zones = zones if spec.get("spot", True) else ()
-    if on_demand is None and not zones:
-        return None
-    gpu = Gpu(**spec["gpu"]) if "gpu" in spec else None
-    unusable = spec.get("unusable", "")
-    if not unusable and gpu is None and not cloud.rules.has_cpu_vms:
-        unusable = f"{cloud.title} has no VMs without GPUs that could hold checkpoints"
-    baseline = spec.get("baseline_gbps")
-    return InstanceType(
-        name=name,
-        vcpus=spec["vcpus"],
-        memory_gib=spec.get("memory_gib"),
-        network_gbps=spec.get("peak_gbps", baseline),
-        on_demand_usd_per_hour=on_demand,
-        spot_usd_per_hour=zones[0].usd_per_hour if zones else None,
-        gpu=gpu,
-        **performance_table().of(name, gpu, baseline)._asdict(),
-        quota_family=cloud.quota_family(name),
-        network_baseline_gbps=baseline,
-        cpu_architecture=spec.get("arch", ""),
-        burstable=spec.get("burstable", False),
-        current_generation=spec.get("current", True),
-        interruption_band=data[ADVISOR].get(name),
-        spot_zones=zones if zones and zones[0].zone else (),
-        zones=tuple(data[OFFERINGS].get(name, ())),
-        unusable=unusable,
-    )
+    def _spot_changes(self, name: str, wanted: str) -> dict[str, list[Change]]:
+        """A type's spot prices by zone: the current ones, or all of the history."""
+        today = self.signals.get(SPOT)
+        changes = {}
+        for zone, rows in self._data(self.request.spot).get(name, {}).items():
+            # A zone without a price today sells none, whatever it cost before.
+            sold = today is None or not today.fresh or zone in today.data.get(name, ())
+            if sold and wanted in ("", zone):
+                if not self.request.history:
+                    rows = [reversed(rows)]
+                changes[zone] = [(since, Decimal(price)) for since, price in rows]
+        return changes
 
+    def _zone_prices(self, zones: Mapping[str, Sequence[Change]]) -> list[ZonePrice]:
+        """A type's spot price by zone, cheapest first."""
+        names: Mapping[str, str] = self._data(ZONES)
+        shuffled = ZONES in self.cloud.kinds  # else a zone's id is its name for everybody
+        end = int(self.now.timestamp())
+        start = int((self.now - timedelta(days=int(self.request.days))).timestamp())
+        basis = PriceBasis(self.request.price_basis)
+        prices = []
+        for zone, changes in zones.items():
+            price = since = None
+            if changes and not self.request.history:
+                since, price = changes[-1]
+            elif changes:
+                points = [PricePoint(int(at_s), price) for at_s, price in changes]
+                price = price_over_time(points, start, end, basis)
+            if price is not None:
+                name = names.get(zone, "" if shuffled else zone)
+                prices.append(ZonePrice(zone, price, name, since or ""))
+        return sorted(prices, key=lambda z: (z.usd_per_hour, z.zone))
 
-def _zone_id(wanted: str, region: str, data: Mapping[str, Any], cloud: Cloud) -> str:
-    """The id of a zone, which may be given by name."""
-    if not wanted:
-        return ""
-    names: Mapping[str, str] = data[ZONES]
-    priced = [types for kind, types in data.items() if base(kind) in (SPOT, HISTORY)]
-    ids = {*names, *(z for types in priced for zones in types.values() for z in zones if z)}
-    if not ids and not {ZONES, OFFERINGS} & {*cloud.kinds}:
-        raise RequestError("zone", wanted, f"none: no catalog tells zones of {cloud.title} apart")
-    if not ids:
-        what = f"--zone {wanted}: the prices of {region} at hand are not told apart by zone"
-        raise SignalMissingError(what, (ZONES, SPOT), region, cloud)
-    if wanted in ids:
-        return wanted
-    for zone, name in names.items():
-        if name == wanted:
-            return zone
-    known = ", ".join(f"{i} ({names[i]})" if i in names else i for i in sorted(ids))
-    raise RequestError("zone", wanted, f"a zone of {region}: {known}")
+    def _instance(
+        self, name: str, on_demand: Decimal | None, zones: Sequence[ZonePrice]
+    ) -> InstanceType:
+        """One type with its spot prices by zone, cheapest first."""
+        spec = self._data(SPECS)[name]
+        gpu = Gpu(**spec["gpu"]) if "gpu" in spec else None
+        unusable = spec.get("unusable", "")
+        if not unusable and gpu is None and not self.cloud.rules.has_cpu_vms:
+            unusable = f"{self.cloud.title} has no VMs without GPUs that could hold checkpoints"
+        baseline = spec.get("baseline_gbps")
+        return InstanceType(
+            name=name,
+            vcpus=spec["vcpus"],
+            memory_gib=spec.get("memory_gib"),
+            network_gbps=spec.get("peak_gbps", baseline),
+            on_demand_usd_per_hour=on_demand,
+            spot_usd_per_hour=zones[0].usd_per_hour if zones else None,
+            gpu=gpu,
+            **performance_table().of(name, gpu, baseline)._asdict(),
+            quota_family=self.cloud.quota_family(name),
+            network_baseline_gbps=baseline,
+            cpu_architecture=spec.get("arch", ""),
+            burstable=spec.get("burstable", False),
+            current_generation=spec.get("current", True),
+            interruption_band=self._data(ADVISOR).get(name),
+            spot_zones=tuple(zone for zone in zones if zone.zone),
+            zones=tuple(self._data(OFFERINGS).get(name, ())),
+            unusable=unusable,
+        )
 
-
-def _spot_prices(
-    region: str,
-    signals: Mapping[str, Signal],
-    data: Mapping[str, Any],
-    request: MarketRequest,
-    now: datetime,
-    cloud: Cloud,
-) -> dict[str, list[ZonePrice]]:
-    """Each type's spot price by zone, cheapest first."""
-    names: Mapping[str, str] = data[ZONES]
-    shuffled = ZONES in cloud.kinds  # else a zone's id is its name for everybody
-    prices: dict[str, list[ZonePrice]] = defaultdict(list)
-
-    def add(name: str, zone: str, price: Decimal, since: str = "") -> None:
-        own_name = names.get(zone, "" if shuffled else zone)
-        prices[name].append(ZonePrice(zone, price, own_name, since))
-
-    if not request.history:
-        for name, zones in data[SPOT].items():
-            for zone, (price, since) in zones.items():
-                add(name, zone, Decimal(price), since)
-    elif request.history not in signals:
-        needs = f"the spot prices of the last {_days(request)} in {region}"
-        what = f"--price-basis {request.price_basis} needs {needs}, which are not known"
-        raise SignalMissingError(what, (request.history,), region, cloud)
-    else:
-        end = int(now.timestamp())
-        start = int((now - timedelta(days=int(request.days))).timestamp())
-        # A zone without a price today sells none, whatever it cost before.
-        spot = signals.get(SPOT)
-        today = spot.data if spot and spot.origin in ("live", "cache") else None
-        for name, zones in data[request.history].items():
-            for zone, changes in zones.items():
-                if today is not None and zone not in today.get(name, ()):
-                    continue
-                points = [PricePoint(int(t), Decimal(p)) for t, p in changes]
-                over_time = price_over_time(points, start, end, PriceBasis(request.price_basis))
-                if over_time is not None:
-                    add(name, zone, over_time)
-    for sold in prices.values():
-        sold.sort(key=lambda z: (z.usd_per_hour, z.zone))
-    return prices
-
-
-def _provenance(
-    signals: Mapping[str, Signal], request: MarketRequest, notes: Sequence[str]
-) -> Provenance:
-    origins = []
-    for kind, s in signals.items():
-        if kind != SPOT or not request.history:
+    def _provenance(
+        self, implausible: Mapping[str, Sequence[str]], notes: Sequence[str]
+    ) -> Provenance:
+        request = self.request
+        origins = []
+        for kind, s in self.signals.items():
+            if kind == SPOT and request.history:
+                continue
+            refused = dict(s.refused)
+            count = len(implausible.get(SPOT if kind == request.spot else kind, ()))
+            if count:
+                refused[IMPLAUSIBLE] = refused.get(IMPLAUSIBLE, 0) + count
             origin = "embedded" if s.origin == "snapshot" else s.origin
-            refused = tuple(sorted(s.refused.items()))
-            origins.append(Origin(s.kind, origin, s.observed_at, s.source, refused, s.dated))
-    prices = [o for o in origins if o.signal in (*_PRICES, request.history)]
-    kinds = {o.kind for o in prices}
-    return Provenance(
-        kind=kinds.pop() if len(kinds) == 1 else "mixed",
-        prices_as_of=min(o.observed_at for o in prices).date(),
-        source="; ".join(dict.fromkeys(f"{o.signal}: {o.source}" for o in prices)),
-        origins=tuple(origins),
-        basis=f"{request.price_basis} of {_days(request)}" if request.history else "",
-        notes=tuple(notes),
-    )
-
-
-def _days(request: MarketRequest) -> str:
-    return "day" if request.days == 1 else f"{request.days} days"
+            counts = tuple(sorted(refused.items()))
+            origins.append(Origin(kind, origin, s.observed_at, s.source, counts, s.dated))
+        prices = [o for o in origins if o.signal in (ON_DEMAND, request.spot)]
+        kinds = {o.kind for o in prices}
+        return Provenance(
+            kind=kinds.pop() if len(kinds) == 1 else "mixed",
+            prices_as_of=min(o.observed_at for o in prices).date(),
+            source="; ".join(dict.fromkeys(f"{o.signal}: {o.source}" for o in prices)),
+            origins=tuple(origins),
+            basis=f"{request.price_basis} of {request.window}" if request.history else "",
+            notes=tuple(notes),
+        )

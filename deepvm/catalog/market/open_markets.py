@@ -17,8 +17,7 @@ from deepvm.catalog.clouds import DEFAULT_CLOUD, cloud_of
 from deepvm.catalog.market.build_catalog import (
     LISTED_ALIKE,
     MarketRequest,
-    SignalMissingError,
-    assemble,
+    RegionMarket,
 )
 from deepvm.catalog.public.public_market import (
     ALONE_S,
@@ -30,18 +29,11 @@ from deepvm.catalog.public.public_market import (
 )
 from deepvm.catalog.public.public_market import KINDS as PUBLIC_KINDS
 from deepvm.catalog.signals.cloud import Cloud
-from deepvm.catalog.signals.fetching import SignalRequest
-from deepvm.catalog.signals.resolve import (
-    CloudApi,
-    Errors,
-    PriceSource,
-    ResolvedSignals,
-    Stored,
-    resolve,
-)
+from deepvm.catalog.signals.fetching import CloudApi, PriceSource, SignalRequest
+from deepvm.catalog.signals.resolve import ResolvedSignals, Stored, not_live_error, resolve
 from deepvm.catalog.signals.signal import ON_DEMAND, SPECS, SPOT
 from deepvm.core.cluster.instances import Catalog, InstanceType, Market
-from deepvm.core.spelling import did_you_mean, joined, listed
+from deepvm.core.spelling import joined, listed
 from deepvm.errors import CloudError, DeepVMError, MissingDataError, RequestError
 
 if TYPE_CHECKING:
@@ -130,7 +122,7 @@ def open_markets(
     """
     market = _Market(cloud, request, now or datetime.now(timezone.utc), progress, others)
     if not regions:
-        return (market.own_catalog(),)
+        return market.own_catalog()
     names: list[str] = []
     note = ""
     for name in regions:
@@ -139,8 +131,7 @@ def open_markets(
             names += every
         else:
             names.append(cloud.check_region(name))
-    first, *more = market.catalogs(list(dict.fromkeys(names)))
-    return (_noted(first, note), *more)
+    return market.catalogs(list(dict.fromkeys(names)), note)
 
 
 @dataclass
@@ -197,20 +188,18 @@ class _Market:
             return self.public[0].error
         return None
 
-    def own_catalog(self) -> Catalog:
+    def own_catalog(self) -> tuple[Catalog, ...]:
         """The user's region, else, unless the request is particular, one with known prices."""
         own = self.cloud.own_region(self.request.profile, os.environ)
         try:
-            (catalog,) = self.catalogs([own.name])
+            return self.catalogs([own.name], usual=f"region {own.name} ({own.where})")
         except MissingDataError:
             known = self.cloud.snapshot_regions() or self._known_regions()
             particular = self.request.zone or self.request.history or self.request.prices == "live"
             if particular or not known or own.name in known:
                 raise
-            (catalog,) = self.catalogs(known[:1])
             unknown = f"{self.cloud.title}: nothing is known of {own.name} ({own.where})"
-            return _noted(catalog, f"{unknown}; these are prices of {known[0]}")
-        return _noted(catalog, f"region {own.name} ({own.where})", usual=True)
+            return self.catalogs(known[:1], f"{unknown}; these are prices of {known[0]}")
 
     def all_regions(self) -> tuple[tuple[str, ...], str]:
         """Every region of the account, or all with known prices and why only these."""
@@ -250,24 +239,23 @@ class _Market:
             known.update(catalog.regions())
         return tuple(sorted(known.union(self.cloud.snapshot_regions())))
 
-    def catalogs(self, regions: Sequence[str]) -> tuple[Catalog, ...]:
-        """The catalogs of regions.
+    def catalogs(
+        self, regions: Sequence[str], note: str = "", usual: str = ""
+    ) -> tuple[Catalog, ...]:
+        """The catalogs of regions; the first one gets a note, of what is usual or not.
 
         Unavailable ones become notes of the others, or the first one's error.
         """
         resolved = self._resolve(regions)
         unanswered = self.unanswered
         if unanswered is not None and self.request.prices == "live" and self.only_public:
-            advice = f"{unanswered.advice}; --prices auto continues with older prices"
-            detail = f"{unanswered.what}: {unanswered.detail}"
-            what = f"live prices of {joined(regions)}"
-            raise CloudError(what, unanswered.why, detail, advice)
-        past: dict[str, StoredPrices | MissingDataError] = {}
-        folder = self.request.price_history
-        if folder and self.request.history:
+            raise not_live_error(joined(regions), unanswered)
+        past: dict[str, StoredPrices] = {}
+        if self.request.price_history and self.request.history:
             # Few runs start git
             from deepvm.catalog.market.stored_prices import read_stored_prices
 
+            folder = self.request.price_history
             days = int(self.request.days)
             past = read_stored_prices(
                 folder, self.cloud.name, regions, days, self.now, self.progress
@@ -278,14 +266,20 @@ class _Market:
             try:
                 built.append(self._catalog(region, resolved, past.get(region)))
             except (RequestError, MissingDataError, CloudError) as error:
-                failed.append(self._explained(error, region, resolved.errors))
+                failed.append(error)
         if not built:
             raise failed[0]
         # All notes stand with the first catalog: they may concern several regions, or the cache.
-        first = _noted(built[0], *(str(e) for e in failed), *self.cache.take_notes())
-        first = _noted(first, *resolved.notes, usual=bool(resolved.not_asked))
-        about = replace(first.provenance, not_asked=resolved.not_asked)
-        return (replace(first, provenance=about), *built[1:])
+        about = built[0].provenance
+        own = (*resolved.notes, *map(str, failed), *self.cache.take_notes(), *about.notes)
+        usuals = (usual, *resolved.notes) if resolved.not_asked else (usual,)
+        about = replace(
+            about,
+            notes=tuple(filter(None, (note, usual, *own))),
+            usual=tuple(filter(None, usuals)),
+            not_asked=resolved.not_asked,
+        )
+        return (replace(built[0], provenance=about), *built[1:])
 
     def _resolve(self, regions: Sequence[str]) -> ResolvedSignals:
         kinds = self.cloud.kinds
@@ -308,43 +302,18 @@ class _Market:
         return resolve(requests, sources, self.now, self.not_asked, live=live)
 
     def _catalog(
-        self, region: str, resolved: ResolvedSignals, past: StoredPrices | MissingDataError | None
+        self, region: str, resolved: ResolvedSignals, past: StoredPrices | None
     ) -> Catalog:
         if region in resolved.not_live:
             raise resolved.not_live[region]
-        if isinstance(past, MissingDataError):
-            raise past
         signals = resolved.of_region(region)
         notes: tuple[str, ...] = ()
         if past is not None:
-            signals[self.request.history] = past.sold_now
+            signals[self.request.history] = past.history
             notes = tuple(past.notes)
-        catalog = assemble(region, signals, self.request, self.now, notes, self.cloud)
+        errors = resolved.errors_of(region)
+        market = RegionMarket(region, signals, self.request, self.now, self.cloud, notes, errors)
+        catalog = market.catalog()
         if self.request.network == "baseline":
             return catalog.sustained()
         return catalog
-
-    def _explained(self, error: DeepVMError, region: str, failures: Errors) -> DeepVMError:
-        """Add why a signal is missing: what the cloud answered, or a region of a similar name."""
-        if not isinstance(error, SignalMissingError):
-            return error
-        wanted = (SignalRequest(region, kind) for kind in error.kinds)
-        refused = next((failures[r] for r in wanted if r in failures), None)
-        if refused is not None:
-            detail = f"{refused.what}: {refused.detail}"
-            return CloudError(error.what, refused.why, detail, refused.advice)
-        regions = self.cloud.known_regions()
-        meant = "" if region in regions else did_you_mean(region, sorted(regions))
-        if meant:
-            return MissingDataError(f"{error}; {meant}")
-        return error
-
-
-def _noted(catalog: Catalog, *notes: str, usual: bool = False) -> Catalog:
-    """The catalog with more notes before its own; empty ones do not count."""
-    notes = tuple(filter(None, notes))
-    about = catalog.provenance
-    about = replace(about, notes=(*notes, *about.notes))
-    if usual:
-        about = replace(about, usual=(*notes, *about.usual))
-    return replace(catalog, provenance=about)

@@ -14,9 +14,9 @@ import re
 import subprocess
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from typing import Any, ClassVar
 
 from deepvm.catalog.public.integrity import check
 from deepvm.catalog.public.skypilot import parse
@@ -25,7 +25,6 @@ from deepvm.core.units import counted
 from deepvm.errors import DataError, MissingDataError
 
 REPOSITORY = "https://github.com/skypilot-org/skypilot-catalog"
-SOURCE = "skypilot-catalog, stored versions"
 UNREADABLE = "unreadable version"
 _LIMIT_S = 300.0
 _GAP = timedelta(days=1)
@@ -59,6 +58,9 @@ class StoredPrices:
             or old.
     """
 
+    source: ClassVar = "skypilot-catalog, stored versions"
+    folder: str
+    cloud: str
     region: str
     days: int
     changes: dict[str, Any] = field(default_factory=_by_zone)
@@ -82,24 +84,26 @@ class StoredPrices:
         return datetime.fromtimestamp(self.times[-1], timezone.utc)
 
     @property
-    def signal(self) -> Signal:
-        """All of it."""
-        kind = f"{HISTORY}:{self.days}"
-        refused = dict(self.refused)
-        return Signal(kind, self.region, self.last, SOURCE, self.changes, refused, origin="cache")
-
-    @property
-    def sold_now(self) -> Signal:
-        """The signal without types in zones that sold none when the newest version was stored."""
+    def history(self) -> Signal:
+        """The changes, of types in zones that sold some when the newest version was stored."""
+        self.check()
         data = _by_zone()
         for name, zone in self.newest:
             data[name][zone] = self.changes[name][zone]
-        return replace(self.signal, data=data)
+        kind = f"{HISTORY}:{self.days}"
+        refused = dict(self.refused)
+        return Signal(kind, self.region, self.last, self.source, data, refused, origin="cache")
 
-    def add(self, lines: Sequence[bytes], cloud: str, at_s: int, *, counts: bool) -> None:
+    def check(self) -> None:
+        """Raise a MissingDataError if there never was a spot price."""
+        if not self.sold:
+            what = f"{self.versions} versions of {self.cloud}/vms.csv"
+            raise MissingDataError(f"{self.folder}: {what} have no spot prices of {self.region}")
+
+    def add(self, lines: Sequence[bytes], at_s: int, *, counts: bool) -> None:
         """Add the version of a time; ``counts``: whether it is of the wanted days."""
         try:
-            prices = self._prices(lines, cloud)
+            prices = self._prices(lines)
         except DataError:
             self.refused[UNREADABLE] += 1
             return
@@ -114,14 +118,14 @@ class StoredPrices:
             for name, zone in prices:
                 self.sold[name][zone] += 1
 
-    def _prices(self, lines: Sequence[bytes], cloud: str) -> dict[tuple[str, str], str]:
+    def _prices(self, lines: Sequence[bytes]) -> dict[tuple[str, str], str]:
         """Spot prices by type and zone. Raises DataError: it is no such file."""
         if not lines or not lines[-1].endswith(b"\n"):
             raise DataError("the file breaks off")
         # To check a row takes a hundred times as long as to look for a region's name in it.
         region = self.region.encode()
         here = [line for line in lines[1:] if region in line.lower()]
-        table = parse(lines[0] + b"".join(here), cloud)
+        table = parse(lines[0] + b"".join(here), self.cloud)
         if not here:
             return {}
         table = check(table)
@@ -131,8 +135,9 @@ class StoredPrices:
         offers = [o for o in table.offers if o.region == self.region]
         return {(o.instance_type, o.zone): o.spot for o in offers if o.spot is not None}
 
-    def take_notes(self, folder: str, now: datetime, *, complete: bool) -> None:
+    def take_notes(self, now: datetime, *, complete: bool) -> None:
         """Note what readers should know; ``complete``: one version is older than the days."""
+        folder = self.folder
         if not complete and self.first - (now - timedelta(days=self.days)) > _GAP:
             held = f"{(now - self.first) / timedelta(days=1):.1f} days, not {self.days}"
             older = "'git fetch --unshallow' there brings older ones"
@@ -152,8 +157,8 @@ def read_stored_prices(
     days: int,
     now: datetime,
     progress: Callable[[str], None] = lambda _: None,
-) -> dict[str, StoredPrices | MissingDataError]:
-    """The versions of the last ``days`` by region, or that none has spot prices of it.
+) -> dict[str, StoredPrices]:
+    """The versions of the last ``days`` by region.
 
     Each version is read once, whatever the number of regions. Blocks while git reads: a second for
     about ten versions.
@@ -175,21 +180,16 @@ def read_stored_prices(
         )
     progress(f"reading {counted(len(recent), 'stored version')} of {folder}")
     earlier = versions[-len(recent) - 1 : -len(recent)]  # what held when the window began
-    prices = {region: StoredPrices(region, days) for region in regions}
+    prices = {region: StoredPrices(folder, cloud, region, days) for region in regions}
     for at_s, name in [*earlier, *recent]:
         lines = _git(folder, "cat-file", "blob", name).splitlines(keepends=True)
         for stored in prices.values():
-            stored.add(lines, cloud, at_s, counts=at_s >= start_s)
+            stored.add(lines, at_s, counts=at_s >= start_s)
     if not any(stored.times for stored in prices.values()):
         raise DataError(f"{folder}: none of {len(recent)} versions of {cloud}/vms.csv can be read")
-    results: dict[str, StoredPrices | MissingDataError] = {**prices}
-    for region, stored in prices.items():
-        if stored.sold:
-            stored.take_notes(folder, now, complete=bool(earlier))
-        else:
-            what = f"{stored.versions} versions of {cloud}/vms.csv"
-            results[region] = MissingDataError(f"{folder}: {what} have no spot prices of {region}")
-    return results
+    for stored in filter(lambda one: one.times, prices.values()):
+        stored.take_notes(now, complete=bool(earlier))
+    return prices
 
 
 def _versions(folder: str, cloud: str) -> list[tuple[int, str]]:

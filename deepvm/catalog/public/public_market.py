@@ -20,11 +20,12 @@ from deepvm.catalog.signals.cloud import Cloud
 from deepvm.catalog.signals.daemon_pool import run_in_daemons
 from deepvm.catalog.signals.fetching import (
     SLOW_REASONS,
+    PriceSource,
+    Quotes,
     SignalRequest,
     recent_failure,
     remember_failure,
 )
-from deepvm.catalog.signals.resolve import PriceSource, Quotes
 from deepvm.catalog.signals.signal import OFFERINGS, ON_DEMAND, REGIONS, SPECS, SPOT, Signal
 from deepvm.errors import CloudError, DeepVMError, RequestError
 
@@ -79,7 +80,7 @@ class PublicCatalog(PriceSource):
     def fetch(self, requests: Sequence[SignalRequest]) -> Quotes:
         requests = [r for r in requests if r.kind in KINDS]
         if not requests:
-            return Quotes({})
+            return Quotes()
         signals = self.latest([*dict.fromkeys(r.region for r in requests)])
         errors = {r: self.error for r in requests if self.error is not None}
         return Quotes({r: self._completed(signals[r]) for r in requests if r in signals}, errors)

@@ -1,4 +1,4 @@
-"""Fetch many signals at once into the cache; failures are independent.
+"""Sources of signals, and the one that is a cloud itself: many requests at once into the cache.
 
 What fails slowly is remembered for five minutes (a negative cache), so that not every command waits
 for it. Refused credentials and permissions are not: they fail fast, and may have been repaired
@@ -8,8 +8,9 @@ since.
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
@@ -27,6 +28,9 @@ GIVE_UP_S = 420.0
 Providers take a few minutes at most.
 """
 
+PATIENCE_S = 60.0
+"""The same for ``auto``, which then uses what is there."""
+
 PUBLIC = frozenset({ADVISOR})
 """Kinds that need no credentials."""
 
@@ -36,8 +40,6 @@ CREDENTIAL_REASONS = frozenset({"credentials", "expired", "clock"})
 SLOW_REASONS = frozenset({"network", "timeout", "throttled"})
 """Reasons of a CloudError that are remembered."""
 
-Providers = Callable[[], Mapping[str, Provider]]
-
 
 class SignalRequest(NamedTuple):
     """A signal that is wanted."""
@@ -46,109 +48,132 @@ class SignalRequest(NamedTuple):
     kind: str
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """The signal, or an error; or neither: no provider."""
+@dataclass
+class Quotes:
+    """What a source says, each signal with its age and source, and why others are missing.
 
-    request: SignalRequest
-    signal: Signal | None
-    error: CloudError | None = None
-    seconds: float = 0.0
-
-
-def fetch(
-    requests: Sequence[SignalRequest],
-    providers: Providers,
-    *,
-    cache: Cache,
-    now: datetime,
-    progress: Callable[[str], None],
-    give_up_s: float = GIVE_UP_S,
-) -> tuple[Outcome, ...]:
-    """Fetch signals of one or more regions; keep them, and slow failures, in the cache.
-
-    An interrupt ends it at once: requests under way finish in the background and are dropped. After
-    ``give_up_s`` without a single answer the rest counts as failed.
-
-    Returns:
-        An outcome for each request, in their order; errors of providers are in there, none are
-        raised.
+    ``seconds``: how long each took. What the source does not know is in none of them.
     """
-    from concurrent.futures import FIRST_COMPLETED, wait
 
-    from deepvm.catalog.signals.daemon_pool import run_in_daemons
+    signals: dict[SignalRequest, Signal] = field(default_factory=dict)
+    errors: dict[SignalRequest, CloudError] = field(default_factory=dict)
+    seconds: dict[SignalRequest, float] = field(default_factory=dict)
 
-    if not requests:
-        return ()
+
+class PriceSource(ABC):
+    """Where signals come from.
+
+    Attributes:
+        settles: whether its answers, while they are fresh, end the search; else the newest counts.
+    """
+
+    settles = True
+
+    @abstractmethod
+    def fetch(self, requests: Sequence[SignalRequest]) -> Quotes:
+        """What it knows of these."""
+
+
+@dataclass(frozen=True)
+class CloudApi(PriceSource):
+    """A cloud itself; its answers, and slow failures, are kept in the cache.
+
+    ``patient``: whether to ask again for what has just failed, and to wait long.
+    """
+
+    cache: Cache
+    providers: Callable[[], Mapping[str, Provider]]
+    now: datetime
+    progress: Callable[[str], None]
+    patient: bool = False
+
+    def fetch(self, requests: Sequence[SignalRequest]) -> Quotes:
+        """As described; failures are independent, and errors of providers are not raised.
+
+        An interrupt ends it at once: requests under way finish in the background and are dropped.
+        """
+        quotes = Quotes()
+        for request in requests if not self.patient else ():
+            error = recent_failure(self.cache, request, self.now)
+            if error is not None:
+                quotes.errors[request] = error
+        asked = [r for r in requests if r not in quotes.errors]
+        if asked:
+            try:
+                providers = self.providers()
+            except CloudError as failure:
+                quotes.errors |= dict.fromkeys(asked, failure)
+            else:
+                self._ask([r for r in asked if r.kind in providers], providers, quotes)
+        return quotes
+
+    def _ask(
+        self, asked: Sequence[SignalRequest], providers: Mapping[str, Provider], quotes: Quotes
+    ) -> None:
+        from concurrent.futures import FIRST_COMPLETED, wait
+
+        from deepvm.catalog.signals.daemon_pool import run_in_daemons
+
+        for region in dict.fromkeys(r.region for r in asked):
+            titles = joined(title(r.kind) for r in asked if r.region == region)
+            self.progress(f"{region}: fetching {titles}")
+        refusals: list[CloudError] = []
+
+        def ask(request: SignalRequest) -> tuple[Signal | CloudError, float]:
+            # The rest would be refused too, each after its own retries.
+            if refusals and request.kind not in PUBLIC:
+                return refusals[0], 0.0
+            start = time.monotonic()
+            answer = answer_of(providers[request.kind], request.region, self.now)
+            if isinstance(answer, CloudError) and answer.why in CREDENTIAL_REASONS:
+                refusals.append(answer)
+            return answer, time.monotonic() - start
+
+        def settle(request: SignalRequest, answer: Signal | CloudError, seconds: float) -> None:
+            quotes.seconds[request] = seconds
+            if isinstance(answer, Signal):
+                result = "fetched"
+                quotes.signals[request] = answer
+                self.cache.write(answer, self.now)
+            else:
+                result = "failed"
+                quotes.errors[request] = answer
+                remember_failure(self.cache, request, answer, self.now)
+            self.progress(f"{request.region}: {title(request.kind)} {result} ({seconds:.1f} s)")
+
+        give_up_s = GIVE_UP_S if self.patient else PATIENCE_S
+        left = dict(zip(run_in_daemons(ask, asked, AT_ONCE, "fetch"), asked, strict=True))
+        try:
+            while left and (answered := wait(left, give_up_s, FIRST_COMPLETED).done):
+                for future in answered:
+                    settle(left.pop(future), *future.result())
+        finally:
+            for future in left:
+                future.cancel()
+        for request in left.values():
+            source = providers[request.kind].source
+            late = f"no answer within {give_up_s:.0f} s"
+            settle(request, CloudError(source, "timeout", late, "try again later"), give_up_s)
+
+
+def answer_of(provider: Provider, region: str, now: datetime) -> Signal | CloudError:
+    """The signal, or why there is none."""
     try:
-        sources = providers()
-    except CloudError as failure:
-        return tuple(Outcome(r, None, failure) for r in requests)
-    asked = [r for r in requests if r.kind in sources]
-    for region in dict.fromkeys(r.region for r in asked):
-        titles = joined(title(r.kind) for r in asked if r.region == region)
-        progress(f"{region}: fetching {titles}")
-    refusals: list[CloudError] = []
-
-    def ask(request: SignalRequest) -> Outcome:
-        # The rest would be refused too, each after its own retries.
-        if refusals and request.kind not in PUBLIC:
-            return Outcome(request, None, refusals[0])
-        outcome = _fetched(request, sources[request.kind], now)
-        if outcome.error is not None and outcome.error.why in CREDENTIAL_REASONS:
-            refusals.append(outcome.error)
-        return outcome
-
-    outcomes = {r: Outcome(r, None) for r in requests}
-
-    def settle(outcome: Outcome) -> None:
-        request = outcome.request
-        outcomes[request] = outcome
-        result = "failed"
-        if outcome.signal is not None:
-            cache.write(outcome.signal, now)
-            result = "fetched"
-        elif outcome.error is not None:
-            remember_failure(cache, request, outcome.error, now)
-        progress(f"{request.region}: {title(request.kind)} {result} ({outcome.seconds:.1f} s)")
-
-    left = dict(zip(run_in_daemons(ask, asked, AT_ONCE, "fetch"), asked, strict=True))
-    try:
-        while left and (answered := wait(left, give_up_s, FIRST_COMPLETED).done):
-            for future in answered:
-                del left[future]
-                settle(future.result())
-    finally:
-        for future in left:
-            future.cancel()
-    for request in left.values():
-        late = f"no answer within {give_up_s:.0f} s"
-        source = sources[request.kind].source
-        error = CloudError(source, "timeout", late, "try again later")
-        settle(Outcome(request, None, error, give_up_s))
-    return tuple(outcomes.values())
-
-
-def _fetched(request: SignalRequest, provider: Provider, now: datetime) -> Outcome:
-    start = time.monotonic()
-    try:
-        signal = provider.fetch(request.region, now)
-        return Outcome(request, signal, None, time.monotonic() - start)
-    except CloudError as failure:
-        error = failure
-    except Exception as failure:
+        return provider.fetch(region, now)
+    except CloudError as error:
+        return error
+    except Exception as error:
         # A bug in a reader of replies costs only its signal. Its text may quote secrets.
-        detail = f"internal error while reading the answer: {type(failure).__name__}"
-        if isinstance(failure, DeepVMError):
-            detail = str(failure)
-        error = CloudError(provider.source, "reply", detail, "try again later")
-    return Outcome(request, None, error, time.monotonic() - start)
+        detail = f"internal error while reading the answer: {type(error).__name__}"
+        if isinstance(error, DeepVMError):
+            detail = str(error)
+        return CloudError(provider.source, "reply", detail, "try again later")
 
 
 def recent_failure(cache: Cache, request: SignalRequest, now: datetime) -> CloudError | None:
     """The error of a signal that failed slowly within the last five minutes."""
     stored = cache.read(request.region, f"{FAILURES}:{request.kind}", now)
-    if stored is None or stored.origin != "cache" or stored.observed_at > now:
+    if stored is None or not stored.fresh or stored.observed_at > now:
         return None
     ago = f"that was {age(stored.observed_at, now)} ago"
     detail = f"{stored.data['detail']}; {ago}, and 'deepvm catalog refresh' asks again now"

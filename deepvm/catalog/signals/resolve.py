@@ -5,21 +5,18 @@ Notes, short sentences for a person, say what did not go as planned.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import NamedTuple
 
 from deepvm.catalog.price_sources import TITLES
-from deepvm.catalog.signals.cache import Cache
 from deepvm.catalog.signals.fetching import (
     CREDENTIAL_REASONS,
-    GIVE_UP_S,
     SLOW_REASONS,
-    Providers,
+    PriceSource,
+    Quotes,
     SignalRequest,
-    fetch,
-    recent_failure,
 )
 from deepvm.catalog.signals.signal import (
     ON_DEMAND,
@@ -38,33 +35,7 @@ from deepvm.errors import CloudError
 _ALWAYS_NEEDED = frozenset({SPECS, ON_DEMAND, SPOT})
 _ADVICE_HELPS = CREDENTIAL_REASONS | {"permission", "region", "throttled"}
 
-PATIENCE_S = 60.0
-"""Seconds without any answer after which ``auto`` uses what is there."""
-
-Errors = Mapping[SignalRequest, CloudError]
 Signals = Mapping[SignalRequest, Signal]
-
-
-@dataclass(frozen=True)
-class Quotes:
-    """What a source says, each signal with its age and source, and why others are missing."""
-
-    signals: Signals
-    errors: Errors = field(default_factory=dict)
-
-
-class PriceSource(ABC):
-    """Where signals come from.
-
-    Attributes:
-        settles: whether its answers, while they are fresh, end the search; else the newest counts.
-    """
-
-    settles = True
-
-    @abstractmethod
-    def fetch(self, requests: Sequence[SignalRequest]) -> Quotes:
-        """What it knows of these."""
 
 
 @dataclass(frozen=True)
@@ -83,48 +54,17 @@ class Stored(PriceSource):
 
 
 @dataclass(frozen=True)
-class CloudApi(PriceSource):
-    """A cloud itself; its answers are kept in the cache.
-
-    ``patient``: whether to ask again for what has just failed, and to wait long.
-    """
-
-    cache: Cache
-    providers: Providers
-    now: datetime
-    progress: Callable[[str], None]
-    patient: bool = False
-
-    def fetch(self, requests: Sequence[SignalRequest]) -> Quotes:
-        errors = {}
-        for request in requests if not self.patient else ():
-            error = recent_failure(self.cache, request, self.now)
-            if error is not None:
-                errors[request] = error
-        outcomes = fetch(
-            [r for r in requests if r not in errors],
-            self.providers,
-            cache=self.cache,
-            now=self.now,
-            progress=self.progress,
-            give_up_s=GIVE_UP_S if self.patient else PATIENCE_S,
-        )
-        errors |= {o.request: o.error for o in outcomes if o.error is not None}
-        return Quotes({o.request: o.signal for o in outcomes if o.signal is not None}, errors)
-
-
-@dataclass(frozen=True)
 class ResolvedSignals:
     """The best signals, and why others are missing or old.
 
     Attributes:
         not_live: regions of which prices had to be live and are not, with the reason.
-        notes: sentences for a person about the other regions.
+        notes: sentences for a person.
         not_asked: why no cloud was asked for something, empty if none of that is missing.
     """
 
     signals: Signals
-    errors: Errors = field(default_factory=dict)
+    errors: Mapping[SignalRequest, CloudError] = field(default_factory=dict)
     not_live: Mapping[str, CloudError] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     not_asked: str = ""
@@ -132,6 +72,10 @@ class ResolvedSignals:
     def of_region(self, region: str) -> dict[str, Signal]:
         """The signals of a region by kind."""
         return {r.kind: s for r, s in self.signals.items() if r.region == region}
+
+    def errors_of(self, region: str) -> dict[str, CloudError]:
+        """Why signals of a region are missing or old, by kind."""
+        return {r.kind: e for r, e in self.errors.items() if r.region == region}
 
 
 def resolve(
@@ -152,41 +96,70 @@ def resolve(
     """
     best: dict[SignalRequest, Signal] = {}
     errors: dict[SignalRequest, CloudError] = {}
-    settled: set[SignalRequest] = set()
+    unsettled = list(requests)
     must_be_live = [r for r in requests if live and base(r.kind) in PRICES]
     for source in sources:
-        quotes = source.fetch([r for r in requests if r not in settled])
+        quotes = source.fetch(unsettled)
         errors = {**quotes.errors, **errors}  # the first source that failed is the one to name
         for request, signal in quotes.signals.items():
-            fresh = ("live",) if request in must_be_live else ("live", "cache")
             known = best.get(request)
-            if source.settles and signal.origin in fresh:
-                settled.add(request)
+            live_enough = signal.origin == "live" or request not in must_be_live
+            if source.settles and signal.fresh and live_enough:
+                unsettled.remove(request)
                 best[request] = signal
             # One of the future only shows that the clock is wrong.
             elif known is None or known.observed_at < signal.observed_at <= now:
                 best[request] = signal
-    not_live = {}
-    for region in dict.fromkeys(r.region for r in must_be_live):
-        here = [r for r in requests if r.region == region]
-        refused = [r for r in here if r in errors and errors[r].why in CREDENTIAL_REASONS]
-        failed = [*refused, *(r for r in here if r in must_be_live and r not in settled)]
-        if failed:
-            error = next((errors[r] for r in failed if r in errors), None)
-            not_live[region] = _not_live(region, error, not_asked)
-    kept = [r for r in requests if r.region not in not_live]
+    errors = {r: errors[r] for r in requests if r in errors}
+    not_live: dict[str, CloudError] = {}
+    if must_be_live:
+        refused = [r for r, error in errors.items() if error.why in CREDENTIAL_REASONS]
+        nobody = CloudError("AWS", "credentials", not_asked, "set AWS_PROFILE")
+        for request in [*refused, *(r for r in must_be_live if r in unsettled)]:
+            error = errors.get(request, nobody)
+            not_live.setdefault(request.region, not_live_error(request.region, error))
+    kept = {r: error for r, error in errors.items() if r.region not in not_live}
     notes = []
-    for failed_alike in grouped({r: errors[r] for r in kept if r in errors}):
-        used = _used([*failed_alike], best, now)
-        note = f"{describe_failure(failed_alike)}; {used}; {advice_of(failed_alike)}"
-        notes.append(note.removesuffix("; "))
+    for failures in grouped(kept):
+        parts = (str(failures), _used(failures.requests, best, now), failures.advice)
+        notes.append("; ".join(filter(None, parts)))
     # That quotas and zones are missing without AWS is no news.
-    missed = [r for r in kept if r not in settled and (r in best or r.kind in _ALWAYS_NEEDED)]
-    if not missed or not not_asked:
-        return ResolvedSignals(best, errors, not_live, tuple(notes))
-    notes.append(f"{_titles(missed)}: {not_asked}; {_used(missed, best, now)}")
-    silent = next((f", and {errors[r].what} gave no answer" for r in missed if r in errors), "")
-    return ResolvedSignals(best, errors, not_live, tuple(notes), not_asked + silent)
+    missed = [r for r in unsettled if r in best or r.kind in _ALWAYS_NEEDED]
+    if missed and not_asked:
+        notes.append(f"{_titles(missed)}: {not_asked}; {_used(missed, best, now)}")
+        silent = next((errors[r].what for r in missed if r in errors), "")
+        if silent:
+            not_asked += f", and {silent} gave no answer"
+    return ResolvedSignals(best, errors, not_live, tuple(notes), not_asked if missed else "")
+
+
+class Failures(NamedTuple):
+    """Signals that failed for one reason, and the error of the first."""
+
+    requests: list[SignalRequest]
+    error: CloudError
+
+    def __str__(self) -> str:
+        """Which failed, the reason, and the details of the first."""
+        error = self.error
+        return f"{_titles(self.requests)}: {reason(error.why)} ({error.what}: {error.detail})"
+
+    @property
+    def advice(self) -> str:
+        """What to do about it, empty where that is just to try again."""
+        if self.error.why in _ADVICE_HELPS:
+            return self.error.advice
+        return ""
+
+
+def grouped(errors: Mapping[SignalRequest, CloudError]) -> list[Failures]:
+    """Failures by reason; of those that many signals share, details differ in no way that helps."""
+    groups: dict[tuple[str, str], Failures] = {}
+    for request, error in errors.items():
+        alike = error.why in CREDENTIAL_REASONS | SLOW_REASONS
+        key = (error.why, "" if alike else str(error))
+        groups.setdefault(key, Failures([], error)).requests.append(request)
+    return [*groups.values()]
 
 
 def _used(requests: Sequence[SignalRequest], best: Signals, now: datetime) -> str:
@@ -210,41 +183,14 @@ def _name(signal: Signal, now: datetime) -> str:
     return f"the {source} of {age(signal.observed_at, now, signal.dated)} ago"
 
 
-def describe_failure(failed: Errors) -> str:
-    """Which signals failed for one reason, the reason, and the details of the first."""
-    error = next(iter(failed.values()))
-    return f"{_titles([*failed])}: {reason(error.why)} ({error.what}: {error.detail})"
-
-
-def grouped(errors: Errors) -> list[dict[SignalRequest, CloudError]]:
-    """Failures by reason; of those that many signals share, details differ in no way that helps."""
-    groups: dict[tuple[str, str], dict[SignalRequest, CloudError]] = {}
-    for request, error in errors.items():
-        alike = error.why in CREDENTIAL_REASONS | SLOW_REASONS
-        key = (error.why, "" if alike else str(error))
-        groups.setdefault(key, {})[request] = error
-    return [*groups.values()]
-
-
-def advice_of(failed: Errors) -> str:
-    """What to do about a failure, empty where that is just to try again."""
-    error = next(iter(failed.values()))
-    if error.why in _ADVICE_HELPS:
-        return error.advice
-    return ""
-
-
 def _titles(requests: Sequence[SignalRequest]) -> str:
     """``spot prices and quotas of us-east-1``."""
     titles = joined(dict.fromkeys(title(r.kind) for r in requests))
     return f"{titles} of {joined(dict.fromkeys(r.region for r in requests))}"
 
 
-def _not_live(region: str, error: CloudError | None, not_asked: str) -> CloudError:
-    """Why prices of a region are not all live, though they must be."""
-    if error is None:
-        detail = not_asked or "AWS was not asked"
-        error = CloudError("AWS", "credentials", detail, "run 'aws configure', or set AWS_PROFILE")
+def not_live_error(regions: str, error: CloudError) -> CloudError:
+    """Why prices of regions are not all live, though they must be."""
     detail = f"{reason(error.why)} ({error.what}: {error.detail})"
     advice = f"{error.advice}; --prices auto continues with older prices"
-    return CloudError(f"live prices of {region}", error.why, detail, advice)
+    return CloudError(f"live prices of {regions}", error.why, detail, advice)

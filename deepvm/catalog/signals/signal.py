@@ -135,6 +135,11 @@ class Signal:
     dated: bool = True
 
     @property
+    def fresh(self) -> bool:
+        """Whether it was fetched within its time."""
+        return self.origin in ("live", "cache")
+
+    @property
     def rows(self) -> int:
         """How many facts it holds: types or zones; for spot prices and history, prices."""
         if base(self.kind) == SPOT:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from deepvm.catalog.public.public_market import PublicCatalog
     from deepvm.catalog.signals.cache import Cache
     from deepvm.catalog.signals.cloud import Cloud
-    from deepvm.catalog.signals.fetching import Outcome
+    from deepvm.catalog.signals.fetching import Quotes, SignalRequest
 
 ALL = "all"
 AUTO = "auto"
@@ -147,8 +147,8 @@ def _refresh_aws(
     named: Sequence[str], only: Sequence[str], days: str, profile: str, now: datetime
 ) -> None:
     from deepvm.catalog.clouds import DEFAULT_CLOUD
-    from deepvm.catalog.signals.fetching import SignalRequest, fetch
-    from deepvm.reports.prices.status import print_outcomes
+    from deepvm.catalog.signals.fetching import CloudApi, SignalRequest
+    from deepvm.reports.prices.status import print_quotes
 
     kinds = _kinds(only, days)
     may_ask = DEFAULT_CLOUD.credentials_may_exist(profile, os.environ)
@@ -158,9 +158,9 @@ def _refresh_aws(
     providers = DEFAULT_CLOUD.public_providers
     if may_ask:
         providers = partial(DEFAULT_CLOUD.providers, kinds, profile)
-    outcomes = fetch(requests, providers, cache=cache, now=now, progress=say)
-    print_outcomes(outcomes, now)
-    _conclude(regions, outcomes)
+    quotes = CloudApi(cache, providers, now, say, patient=True).fetch(requests)
+    print_quotes(requests, quotes, now)
+    _conclude(requests, quotes)
     _check_kept(cache)
 
 
@@ -203,30 +203,30 @@ def _no_credentials(what: str) -> CloudError:
     return CloudError(what, "credentials", "no AWS credentials were found", advice)
 
 
-def _conclude(regions: Sequence[str], outcomes: Sequence[Outcome]) -> None:
+def _conclude(requests: Sequence[SignalRequest], quotes: Quotes) -> None:
     """Note what failed. Raises CloudError: a region has only what is public.
 
     A timer must notice that.
     """
     from deepvm.catalog.signals.fetching import PUBLIC
-    from deepvm.catalog.signals.resolve import advice_of, describe_failure, grouped
+    from deepvm.catalog.signals.resolve import grouped
 
     without = []
-    for region in regions:
-        here = [o for o in outcomes if o.request.region == region]
-        private = [o for o in here if o.request.kind not in PUBLIC]
-        if all(o.signal is None for o in private or here):
+    for region in dict.fromkeys(r.region for r in requests):
+        here = [r for r in requests if r.region == region]
+        private = [r for r in here if r.kind not in PUBLIC]
+        if not quotes.signals.keys() & {*(private or here)}:
             without.append(region)
-    failed = [o for o in outcomes if o.signal is None]
-    groups = grouped({o.request: o.error or _no_credentials("AWS") for o in failed})
-    fatal = next((g for g in groups if any(r.region in without for r in g)), None)
-    for group in groups:
-        if group != fatal:
-            note("; ".join(filter(None, (describe_failure(group), advice_of(group)))))
+    failed = [r for r in requests if r not in quotes.signals]
+    fatal = None
+    for failures in grouped({r: quotes.errors.get(r) or _no_credentials("AWS") for r in failed}):
+        if fatal is None and any(r.region in without for r in failures.requests):
+            fatal = failures
+        else:
+            note("; ".join(filter(None, (str(failures), failures.advice))))
     if fatal is not None:
-        error = next(iter(fatal.values()))
         what = f"nothing came from AWS for {joined(without)}"
-        raise CloudError(what, error.why, describe_failure(fatal), error.advice)
+        raise CloudError(what, fatal.error.why, str(fatal), fatal.error.advice)
 
 
 def _check_kept(cache: Cache) -> None:

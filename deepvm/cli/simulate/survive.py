@@ -13,7 +13,7 @@ from deepvm.cli.plan.options import load
 from deepvm.core.options import option
 from deepvm.core.spelling import one_of
 from deepvm.core.units import parse_seconds, to_decimal
-from deepvm.errors import CloudError, DataError, MissingDataError, MissingExtraError, RequestError
+from deepvm.errors import CloudError, DataError, MissingExtraError, RequestError
 from deepvm.services.plan_options import CatalogOptions, SourceOptions, catalog_option
 
 if TYPE_CHECKING:
@@ -239,8 +239,7 @@ def _prices(
     cloud = cloud_of(catalog.name).name
     region = catalog.region
     stored = read_stored_prices(folder, cloud, [region], days, now, say)[region]
-    if isinstance(stored, MissingDataError):
-        raise stored
+    stored.check()
     for line in stored.notes:
         note(line)
     found = price_evidence(stored, kind, for_s, zone, most)

@@ -13,7 +13,7 @@ from typing import Any
 from deepvm.catalog.public.public_market import PublicCatalog
 from deepvm.catalog.signals.cache import Cache, Entry
 from deepvm.catalog.signals.cloud import Cloud
-from deepvm.catalog.signals.fetching import Outcome
+from deepvm.catalog.signals.fetching import Quotes, SignalRequest
 from deepvm.catalog.signals.signal import HISTORY, PLACEMENT, SPECS, Signal, age, reason, ttl_s
 from deepvm.errors import CloudError
 from deepvm.reports.text import print_text
@@ -114,13 +114,16 @@ def _renewal(region: str, kind: str) -> str | None:
     return f"deepvm catalog refresh --region {region} --only {base}{days}"
 
 
-def print_outcomes(outcomes: Sequence[Outcome], now: datetime) -> None:
+def print_quotes(requests: Sequence[SignalRequest], quotes: Quotes, now: datetime) -> None:
     """Write the table of what a cloud was asked for."""
     rows = []
-    for outcome in outcomes:
-        result = "fetched" if outcome.signal else _failed(outcome.error)
-        signals = filter(None, [outcome.signal])
-        rows.append({"outcome": outcome, "result": result, **_about(signals, now)})
+    for request in requests:
+        signal = quotes.signals.get(request)
+        result = "fetched" if signal else _failed(quotes.errors.get(request))
+        about = _about(filter(None, [signal]), now)
+        seconds = quotes.seconds.get(request, 0.0)
+        row = {"request": request, "signal": signal, "result": result, "seconds": seconds}
+        rows.append({**row, **about})
     print_text("catalog_refresh_cloud", rows=rows)
 
 

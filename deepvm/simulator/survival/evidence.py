@@ -184,7 +184,7 @@ def price_evidence(
     start_s = int(stored.first.timestamp())
     end_s = int(stored.last.timestamp())
     found = []
-    for name, changes in stored.signal.data.get(kind.name, {}).items():
+    for name, changes in stored.changes.get(kind.name, {}).items():
         sold = stored.sold.get(kind.name, {}).get(name, 0)
         if not sold or zone not in ("", name):
             continue
@@ -202,7 +202,5 @@ def price_evidence(
     if not found:
         return None
     found.sort(key=lambda z: (-z.stays.value, -z.sold, z.newest, z.zone))
-    days = int(stored.signal.kind.partition(":")[2])
-    return PriceEvidence(
-        tuple(found), limit, days, stored.signal.source, stored.last.date().isoformat()
-    )
+    as_of = stored.last.date().isoformat()
+    return PriceEvidence(tuple(found), limit, stored.days, stored.source, as_of)

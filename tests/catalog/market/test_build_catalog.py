@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from deepvm.catalog.market.build_catalog import MarketRequest, assemble
+from deepvm.catalog.market.build_catalog import MarketRequest, RegionMarket
 from deepvm.catalog.signals.signal import Signal
 from deepvm.core.cluster.instances import Catalog, Market
 from deepvm.core.cluster.prices import PriceBasis
@@ -57,7 +57,7 @@ def signals(origin: str = "live", minutes: int = 3, **changes: Any) -> dict[str,
 
 
 def joined(found: dict[str, Signal] | None = None, **choice: Any) -> Catalog:
-    return assemble("us-east-1", found or signals(), MarketRequest(**choice), NOW)
+    return RegionMarket("us-east-1", found or signals(), MarketRequest(**choice), NOW).catalog()
 
 
 def test_each_figure_comes_from_its_signal() -> None:

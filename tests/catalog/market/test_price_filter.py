@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from deepvm.catalog.clouds import DEFAULT_CLOUD
 from deepvm.catalog.clouds.aws.responses import price_text
-from deepvm.catalog.market.build_catalog import MarketRequest, assemble
+from deepvm.catalog.market.build_catalog import MarketRequest, RegionMarket
 from deepvm.catalog.market.price_filter import drop_implausible_prices
 from deepvm.catalog.signals.signal import Signal
 from deepvm.catalog.store import format_catalog, load_catalog
@@ -65,7 +66,7 @@ def signals(origin: str = "live", **changes: Any) -> dict[str, Signal]:
 
 
 def joined(found: dict[str, Signal], **choice: Any) -> Catalog:
-    return assemble("us-east-1", found, MarketRequest(**choice), NOW)
+    return RegionMarket("us-east-1", found, MarketRequest(**choice), NOW).catalog()
 
 
 def refused(catalog: Catalog, signal: str) -> int:
@@ -75,8 +76,12 @@ def refused(catalog: Catalog, signal: str) -> int:
 
 
 def test_good_prices_stay_as_they_are() -> None:
-    good = joined(signals())
-    assert drop_implausible_prices(good.instances) == ([*good.instances], {})
+    vcpus = {name: spec["vcpus"] for name, spec in SPECS.items()}
+    on_demand = {name: Decimal(price) for name, price in ON_DEMAND.items()}
+    spot = {"g4dn.xlarge": {zone: [(since, Decimal(usd))] for zone, (usd, since) in ZONES.items()}}
+    kept = deepcopy((on_demand, spot))
+    assert drop_implausible_prices(vcpus, on_demand, spot) == {"on-demand": [], "spot": []}
+    assert (on_demand, spot) == kept
 
 
 @pytest.mark.parametrize("region", DEFAULT_CLOUD.snapshot_regions())

@@ -14,7 +14,7 @@ from support.stored_catalog import HEADER, NOW, Clone, row
 from deepvm.catalog.market import stored_prices
 from deepvm.catalog.market.build_catalog import MarketRequest
 from deepvm.catalog.market.open_markets import open_markets
-from deepvm.catalog.market.stored_prices import SOURCE, UNREADABLE, StoredPrices, read_stored_prices
+from deepvm.catalog.market.stored_prices import UNREADABLE, StoredPrices, read_stored_prices
 from deepvm.catalog.public.integrity import CONFLICT, FAR_SPOT
 from deepvm.errors import DataError, MissingDataError
 
@@ -22,8 +22,7 @@ from deepvm.errors import DataError, MissingDataError
 def stored(folder: Path, region: str, days: int = 30, cloud: str = "aws") -> StoredPrices:
     """Of one region."""
     found = read_stored_prices(str(folder), cloud, [region], days, NOW)[region]
-    if isinstance(found, MissingDataError):
-        raise found
+    found.check()
     return found
 
 
@@ -47,13 +46,13 @@ def test_versions_become_a_history(clone: Clone) -> None:
     def at(days: float) -> int:
         return int((NOW - timedelta(days=days)).timestamp())
 
-    assert found.signal.data == {
+    assert found.changes == {
         "g4dn.xlarge": {
             "use1-az1": [[at(40), "0.15"], [at(10), "0.16"], [at(1), "0.123457"]],
             "use1-az2": [[at(10), "0.21"], [at(1), "0.25"]],
         }
     }
-    assert (found.signal.kind, found.signal.source) == ("history:30", SOURCE)
+    assert (found.history.kind, found.history.source) == ("history:30", StoredPrices.source)
     assert found.versions == 3
     assert found.sold == {"g4dn.xlarge": {"use1-az1": 3, "use1-az2": 2}}
     assert (found.first, found.last) == (NOW - timedelta(days=10), NOW - timedelta(days=1))
@@ -70,8 +69,8 @@ def test_rows_that_cannot_be_are_left_out_and_counted(clone: Clone) -> None:
     clone.store(1, text="<html>us-east-1</html>\n")
     clone.store(0.5, text=f"{HEADER}\n{row('g4dn.xlarge', '0.1')}")  # breaks off
     found = stored(clone.folder, "us-east-1")
-    assert set(found.signal.data) == {"g4dn.xlarge", *(f"t{n}.large" for n in range(80))}
-    assert found.signal.refused == {
+    assert set(found.changes) == {"g4dn.xlarge", *(f"t{n}.large" for n in range(80))}
+    assert found.history.refused == {
         FAR_SPOT: 1,
         CONFLICT: 2,
         "broken row": 1,
@@ -86,7 +85,7 @@ def test_the_newest_schema_counts_and_other_clouds_do_not(clone: Clone) -> None:
         file.parent.mkdir(parents=True)
         file.write_text(f"{HEADER}\n{row('g4dn.xlarge', price)}\n")
     clone.store(1, row("g4dn.xlarge", "0.2"))
-    (points,) = stored(clone.folder, "us-east-1").signal.data["g4dn.xlarge"].values()
+    (points,) = stored(clone.folder, "us-east-1").changes["g4dn.xlarge"].values()
     assert [price for _, price in points] == ["0.2"]
 
 
@@ -155,7 +154,7 @@ def test_a_price_basis_over_it_without_an_account(clone: Clone) -> None:
         kind = catalog.by_name["g4dn.xlarge"]
         assert kind.spot_usd_per_hour == Decimal(cheapest)
         assert catalog.provenance.basis == f"{basis} of 30 days"
-        assert SOURCE in catalog.provenance.source
+        assert StoredPrices.source in catalog.provenance.source
     assert {z.zone for z in kind.spot_zones} == {"use1-az1", "use1-az2"}
     (one,) = open_markets(["us-east-1"], replace(request, zone="use1-az2"), now=NOW)
     assert [z.zone for z in one.by_name["g4dn.xlarge"].spot_zones] == ["use1-az2"]
@@ -194,7 +193,7 @@ def test_links_and_submodules_hold_no_prices(clone: Clone) -> None:
     file.unlink()
     clone.store(1, row("g4dn.xlarge", "0.16"))
     found = stored(clone.folder, "us-east-1")
-    assert [price for _, price in found.signal.data["g4dn.xlarge"]["use1-az1"]] == ["0.15", "0.16"]
+    assert [price for _, price in found.changes["g4dn.xlarge"]["use1-az1"]] == ["0.15", "0.16"]
 
 
 def test_a_shallow_clone_says_how_far_back_it_goes(clone: Clone, tmp_path: Path) -> None:
@@ -221,7 +220,7 @@ def test_a_schema_that_was_replaced_no_longer_counts(clone: Clone) -> None:
     clone.git("commit", "--quiet", "-m", "moved", at=NOW - timedelta(days=2))
     clone.store(1, row("g4dn.xlarge", "0.4"), path="catalogs/v10/aws/vms.csv")
     found = stored(clone.folder, "us-east-1")
-    assert [price for _, price in found.signal.data["g4dn.xlarge"]["use1-az1"]] == [
+    assert [price for _, price in found.changes["g4dn.xlarge"]["use1-az1"]] == [
         "0.1",
         "0.2",
         "0.3",
@@ -239,7 +238,7 @@ def test_hosts_of_google_cost_what_their_gpus_cost_too(clone: Clone) -> None:
     gpu = ",A100,1,,,,2.9339,1.46,us-central1,us-central1-a"
     clone.store(1, text=f"{head}\n{host}\n{gpu}\n", path="catalogs/v8/gcp/vms.csv")
     found = stored(clone.folder, "us-central1", cloud="gcp")
-    ((_, price),) = found.signal.data["a2-highgpu-1g"]["us-central1-a"]
+    ((_, price),) = found.changes["a2-highgpu-1g"]["us-central1-a"]
     assert Decimal(str(price)) == Decimal("0.36975") + Decimal("1.46")
 
 
@@ -256,9 +255,9 @@ def test_when_it_was_not_sold(clone: Clone) -> None:
     def at(days: float) -> int:
         return int((NOW - timedelta(days=days)).timestamp())
 
-    assert found.signal.data["g4dn.xlarge"]["use1-az1"] == [[at(9), "0.2"], [at(3), "0.2"]]
+    assert found.changes["g4dn.xlarge"]["use1-az1"] == [[at(9), "0.2"], [at(3), "0.2"]]
     assert found.gone == {"g4dn.xlarge": {"use1-az1": [at(6)]}}
-    assert found.sold_now == found.signal
+    assert found.history.data == found.changes
     clone.store(0.5, row("g4dn.xlarge", ""), row("g4dn.xlarge", "0.31", "use1-az2"))
     request = MarketRequest(
         prices="snapshot", price_basis="p50", price_history=os.fspath(clone.folder), offline=True
@@ -315,9 +314,8 @@ def test_several_regions_are_read_from_each_version_once(
     found = read_stored_prices(str(clone.folder), "aws", regions, 30, NOW)
     assert len([words for words in asked if words[0] == "cat-file"]) == 2
     none = found.pop("eu-west-1")
-    assert isinstance(
-        none, MissingDataError
-    ) and "2 versions of aws/vms.csv have no spot prices" in str(none)
+    with pytest.raises(MissingDataError, match="2 versions of aws/vms.csv have no spot prices"):
+        none.check()
     assert found == alone
 
 

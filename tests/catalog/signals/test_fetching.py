@@ -15,7 +15,7 @@ from support.catalog_signals import KINDS, NOW, REGION, Cloud, denied, resolve
 from deepvm.catalog.signals import fetching, signal
 from deepvm.catalog.signals.cache import Cache
 from deepvm.catalog.signals.fetching import SignalRequest, recent_failure, remember_failure
-from deepvm.catalog.signals.resolve import PATIENCE_S, ResolvedSignals
+from deepvm.catalog.signals.resolve import ResolvedSignals
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_status_does_not_list_them(cache: Cache) -> None:
 
 
 def test_auto_loses_patience_sooner_than_refresh() -> None:
-    assert PATIENCE_S <= 60 < fetching.GIVE_UP_S
+    assert fetching.PATIENCE_S <= 60 < fetching.GIVE_UP_S
 
 
 def test_boto3_is_not_loaded_by_any_of_this() -> None:

@@ -173,6 +173,8 @@ def stored(*points: tuple[float, str], zone: str = "use1-az1") -> StoredPrices:
     ]
     hours = (40, *range(2, len(points)), 0)
     return StoredPrices(
+        "a clone",
+        "aws",
         "us-east-1",
         30,
         changes={"g4dn.xlarge": {zone: changes}},
@@ -196,9 +198,7 @@ def test_what_stored_prices_say() -> None:
     assert default.zones[0].kept == 10
     gone = replace(
         history,
-        gone={
-            "g4dn.xlarge": {"use1-az1": [history.signal.data["g4dn.xlarge"]["use1-az1"][0][0] + 1]}
-        },
+        gone={"g4dn.xlarge": {"use1-az1": [history.changes["g4dn.xlarge"]["use1-az1"][0][0] + 1]}},
     )
     missed = price_evidence(gone, kind, 4 * HOUR, "", None)
     assert missed is not None
