@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 
 from deepvm.core.cluster.plan import Plan, PlannedGroup
-from deepvm.core.cluster.price_limits import HEADROOM
+from deepvm.core.cluster.price_limits import HEADROOM, limit_plan
 from deepvm.errors import RequestError
 from deepvm.exporters import survival
-from deepvm.exporters.limits import LimitedPlan, limit_plan
+from deepvm.exporters.base import amount
 from deepvm.exporters.options import ExportOptions
 
 OPTIONS = frozenset({"subnet", "max_price", "command", "code", *survival.OPTIONS})
@@ -36,12 +36,17 @@ class AwsExporter(survival.SurvivingExporter):
     HEADROOM = f"{HEADROOM * 100:.0f} %"
 
     def __init__(self, plan: Plan, options: ExportOptions) -> None:
-        self.limited = self.limit_plan(plan, options)
-        super().__init__(self.limited.plan, options)
+        limited, self.limits = limit_plan(plan, options.max_price)
+        super().__init__(limited, options)
+        within = limited.training.zones
+        self.excluded = [zone for zone in plan.training.zones if zone not in within]
 
-    @staticmethod
-    def limit_plan(plan: Plan, options: ExportOptions) -> LimitedPlan:
-        return limit_plan(plan, options.max_price)
+    @property
+    def limit_of_all(self) -> str:
+        """The option that would include the zones that are too dear."""
+        assert self.limits is not None
+        needed = self.limits.needed_for(max(zone.usd_per_hour for zone in self.excluded))
+        return f"--max-price {amount(needed)}"
 
     @property
     def job(self) -> str:

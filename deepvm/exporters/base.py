@@ -12,6 +12,7 @@ import shlex
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -23,7 +24,6 @@ from deepvm.core.cluster.plan import MEMORY, Plan, PlannedGroup
 from deepvm.core.spelling import joined
 from deepvm.core.units import format_usd
 from deepvm.errors import RequestError
-from deepvm.exporters.limits import amount
 from deepvm.exporters.options import ExportOptions
 
 TEMPLATES = [Path(__file__).parent / "templates"]
@@ -117,14 +117,15 @@ class Exporter:
         zones = sorted(self.plan.training.zones, key=lambda z: z.zone != self.plan.zone)
         if not self.options.subnet:
             return [(zone, "") for zone in zones] or [(None, "")]
+        named = {name: zone for zone in zones for name in (zone.name, zone.zone)}
         places: list[tuple[ZonePrice | None, str]] = []
         for given in self.options.subnet:
-            zone = next((z for z in zones if given.zone and given.zone in (z.zone, z.name)), None)
-            if given.zone and zone is None:
+            name, _, subnet = given.rpartition("=")
+            if name and name not in named:
                 none = "none; leave the zone out: the plan has no zones"
                 allowed = f"zones of the plan: {', '.join(map(str, zones)) or none}"
-                raise RequestError("subnet", f"{given.zone}={given.subnet}", allowed)
-            places.append((zone, given.subnet))
+                raise RequestError("subnet", given, allowed)
+            places.append((named[name] if name else None, subnet))
         return sorted(places, key=lambda p: len(zones) if p[0] is None else zones.index(p[0]))
 
     def tags(self, group: PlannedGroup) -> dict[str, str]:
@@ -160,6 +161,11 @@ def environment() -> Environment:
     }
     environment.globals |= {"SPOT": Market.SPOT}
     return environment
+
+
+def amount(usd: Decimal) -> str:
+    """An amount as AWS reads and repeats it: no exponent, no zeros at the end."""
+    return f"{usd.normalize():f}"
 
 
 def to_json(value: Any, indent: int | None = None) -> str:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-from contextlib import suppress
-from itertools import takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -28,37 +26,29 @@ def write_export(export: Export, folder: Path, *, force: bool = False) -> tuple[
     if existing and not force:
         allowed = f"a folder without {', '.join(existing)}, or --force to replace"
         raise RequestError("output_dir", str(folder), allowed)
-    missing: list[Path] = []
     try:
-        missing += takewhile(lambda parent: not parent.exists(), (folder, *folder.parents))
-        folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=".deepvm-", dir=folder) as staging:
-            staged = [
-                _staged(f, Path(staging), p) for f, p in zip(export.files, paths, strict=True)
-            ]
+        # Nothing is made before everything is written, on the file system where it will be.
+        nearest = next(parent for parent in (folder, *folder.parents) if parent.exists())
+        with TemporaryDirectory(prefix=".deepvm-", dir=nearest) as staging:
+            staged = [Path(staging) / file.name for file in export.files]
+            for file, source, path in zip(export.files, staged, paths, strict=True):
+                _stage(file, source, path)
+            folder.mkdir(parents=True, exist_ok=True)
             for source, path in zip(staged, paths, strict=True):
                 os.replace(source, path)
-    except (OSError, ValueError, DataError) as error:
-        for parent in missing:
-            with suppress(OSError, ValueError):
-                parent.rmdir()
-        if isinstance(error, DataError):
-            raise
+    except (OSError, ValueError) as error:
         reason = f"{os_reason(error)}; nothing was changed, name another folder"
         raise DataError(f"{folder}: cannot be written: {reason}") from None
     return paths
 
 
-def _staged(file: ExportFile, staging: Path, path: Path) -> Path:
-    """The file next to its destination, with the permissions that it will have."""
+def _stage(file: ExportFile, staged: Path, path: Path) -> None:
+    """Write a file with the permissions that it will have at its destination."""
     if path.exists() and not path.is_file():
-        reason = "a folder or device has this name; nothing was changed"
-        raise DataError(f"{path}: cannot be written: {reason}")
-    staged = staging / file.name
+        raise ValueError(f"{path}: a folder or device has this name")
     write_bytes(staged, file.data or file.text.encode())
     if path.exists():
         shutil.copymode(path, staged)
     if file.executable:
         mode = stat.S_IMODE(staged.stat().st_mode)
         staged.chmod(mode | (mode & 0o444) >> 2)  # executable for all who may read it
-    return staged

@@ -22,25 +22,6 @@ _GIT = re.compile(r"(https://\S+?\.git)(?:@([\w./-]+))?")
 _NO_SCRIPT = frozenset({"python", "python3", "torchrun", "bash", "sh"})
 
 
-@dataclass(frozen=True)
-class Subnet:
-    """``zone``: a zone of the plan, by id or name, or empty for any."""
-
-    subnet: str
-    zone: str = ""
-
-    def __str__(self) -> str:
-        return self.subnet
-
-    @classmethod
-    def parse(cls, text: str) -> Subnet:
-        zone, separator, name = text.rpartition("=")
-        if not name or (separator and not zone):
-            allowed = "ZONE=SUBNET or SUBNET, such as use1-az4=subnet-0abc"
-            raise RequestError("subnet", text, allowed)
-        return cls(name, zone)
-
-
 def _text(help: str, metavar: str) -> Any:
     return option("", help, metavar)
 
@@ -58,7 +39,7 @@ class ExportOptions:
     launch_template: str = _text("Launch template of the training VMs (ec2-fleet).", "NAME")
     memory_launch_template: str = _text("As --launch-template, of memory nodes.", "NAME")
     key_name: str = _text("SSH key pair.", "NAME")
-    subnet: Sequence[Subnet] = option([], "Only in these subnets; repeatable.", "[ZONE=]ID")
+    subnet: Sequence[str] = option([], "Only in these subnets; repeatable.", "[ZONE=]ID")
     security_group: Sequence[str] = option([], "Security group of all VMs; repeatable.", "ID")
     job: str = _text("Name of the training, for its checkpoints; default: training.", "NAME")
     persist: str = _text("Bucket or folder that keeps checkpoints for good.", "URL")
@@ -71,13 +52,14 @@ class ExportOptions:
     own: OwnPackage = OwnPackage(f"=={__version__}")
 
     def __post_init__(self) -> None:
-        """Read texts of subnets and prices.
+        """Read the price.
 
         Raise RequestError for text that is not safe in a script, or not usable.
         """
-        subnets = [Subnet.parse(s) if isinstance(s, str) else s for s in self.subnet]
-        object.__setattr__(self, "subnet", tuple(subnets))
-        object.__setattr__(self, "security_group", tuple(self.security_group))
+        for subnet in self.subnet:
+            if not subnet or subnet != subnet.strip("="):
+                allowed = "ZONE=SUBNET or SUBNET, such as use1-az4=subnet-0abc"
+                raise RequestError("subnet", subnet, allowed)
         if self.max_price is not None:
             limit = to_decimal(self.max_price, "max_price", unit="$/h")
             object.__setattr__(self, "max_price", limit)
@@ -114,7 +96,7 @@ class ExportOptions:
         """The options that are set, as text."""
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "own"}
         return {
-            name: ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+            name: ", ".join(value) if isinstance(value, (list, tuple)) else str(value)
             for name, value in values.items()
             if value
         }

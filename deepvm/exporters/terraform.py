@@ -22,7 +22,6 @@ from deepvm.core.cluster.plan import Plan
 from deepvm.errors import RequestError
 from deepvm.exporters.aws import OPTIONS, AwsExporter
 from deepvm.exporters.base import Exporter, ExportFile
-from deepvm.exporters.limits import LimitedPlan, limit_plan
 from deepvm.exporters.options import ExportOptions
 
 
@@ -47,17 +46,14 @@ class TerraformAws(AwsExporter, TerraformExporter):
     OPTIONS = OPTIONS | {"image", "memory_image", "key_name", "security_group"}
     files = TerraformExporter.files
 
-    @staticmethod
-    def limit_plan(plan: Plan, options: ExportOptions) -> LimitedPlan:
-        if plan.training.spot_count:
-            return limit_plan(plan, options.max_price)
-        if options.max_price is not None:
+    def __init__(self, plan: Plan, options: ExportOptions) -> None:
+        if options.max_price is not None and not plan.training.spot_count:
             allowed = (
                 f"no such option: {plan} has no spot VMs, and Terraform has no limit for others;"
                 " --to ec2-fleet has"
             )
             raise RequestError("max_price", f"{options.max_price:f}", allowed)
-        return LimitedPlan(plan)
+        super().__init__(plan, options)
 
     @property
     def compact_policy(self) -> str:

@@ -31,7 +31,7 @@ class TerraformGcp(TerraformExporter):
 
     def files(self) -> Iterator[ExportFile]:
         if len(self.options.subnet) > 1:
-            names = joined([str(subnet) for subnet in self.options.subnet])
+            names = joined(self.options.subnet)
             raise RequestError("subnet", names, "one: the VMs are in one zone")
         return super().files()
 

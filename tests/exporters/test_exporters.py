@@ -29,7 +29,7 @@ from deepvm.errors import DataError, RequestError
 from deepvm.exporters import base
 from deepvm.exporters.base import Export, Exporter, ExportFile, comment, tag
 from deepvm.exporters.files import write_export
-from deepvm.exporters.options import ExportOptions, Subnet
+from deepvm.exporters.options import ExportOptions
 from deepvm.exporters.registry import REGISTRY, Tool, exporters, render, summary
 from deepvm.io.own_package import OwnPackage
 
@@ -38,7 +38,7 @@ ALL_OPTIONS = {
     "image": "ami-0123",
     "memory_image": "ami-4567",
     "key_name": "my-key",
-    "subnet": (Subnet("subnet-1", "use1-az4"),),
+    "subnet": ("use1-az4=subnet-1",),
     "security_group": ("sg-1",),
     "launch_template": "my-template",
     "memory_launch_template": "memory-template",
@@ -72,11 +72,7 @@ def usable(engine: str, plan: Plan) -> ExportOptions:
     names = [n for n in names if "launch_template" not in n]
     return options(
         *names,
-        **(
-            {}
-            if plan.training.zones or "subnet" not in names
-            else {"subnet": (Subnet("subnet-1"),)}
-        ),
+        **({} if plan.training.zones or "subnet" not in names else {"subnet": ("subnet-1",)}),
     )
 
 

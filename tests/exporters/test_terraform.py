@@ -29,7 +29,7 @@ from deepvm.core.cluster.instances import Market
 from deepvm.core.cluster.plan import Plan
 from deepvm.errors import RequestError
 from deepvm.exporters.base import hcl
-from deepvm.exporters.options import ExportOptions, Subnet
+from deepvm.exporters.options import ExportOptions
 from deepvm.exporters.registry import render
 from deepvm.exporters.terraform import TerraformAws
 
@@ -70,7 +70,7 @@ ATTRIBUTES = {
 FULL = ExportOptions(
     image="ami-1",
     key_name="key",
-    subnet=(Subnet("subnet-1", "use1-az4"),),
+    subnet=("use1-az4=subnet-1",),
     security_group=("sg-1", "sg-2"),
 )
 
@@ -203,15 +203,16 @@ def test_spot_limits_and_fixed_prices_together_are_within_the_limit(
 
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1)
+SUBNET = st.text(st.characters(codec="utf-8", exclude_characters="\0="), min_size=1)
 
 
-@given(TEXT, TEXT, TEXT, TEXT, TEXT)
+@given(TEXT, TEXT, TEXT, SUBNET, TEXT)
 def test_any_text_comes_back(image: str, memory: str, key: str, subnet: str, group: str) -> None:
     options = ExportOptions(
         image=image,
         memory_image=memory,
         key_name=key,
-        subnet=(Subnet(subnet),),
+        subnet=(subnet,),
         security_group=(group,),
     )
     found = {
@@ -312,7 +313,7 @@ def test_terraform_hands_user_data_over_as_it_is(tmp_path: Path) -> None:
 def test_terraform_reads_odd_text_as_it_is(tmp_path: Path) -> None:
     odd = '${var.region} $${x} %{ if true } %%{y} "quoted" \\ \n é {{'
     plan = tiering(memory=memory_vms(instance_type=odd), source=SOURCE)
-    options = ExportOptions(image=odd, key_name=odd, subnet=(Subnet(odd),))
+    options = ExportOptions(image=odd, key_name=odd, subnet=(odd,))
     done = apply(built_in(configuration(plan, options)), tmp_path)
     node = done["terraform_data.aws_instance_memory[0]"]
     assert [node[k] for k in ("ami", "key_name", "subnet_id", "instance_type")] == [odd] * 4

@@ -17,7 +17,7 @@ from support.terraform import apply, expressions, leaves, terraform
 
 from deepvm.core.cluster.instances import ZonePrice
 from deepvm.core.cluster.plan import Plan, PlannedDisk, PlanSource
-from deepvm.exporters.options import ExportOptions, Subnet
+from deepvm.exporters.options import ExportOptions
 from deepvm.exporters.registry import render
 
 # Arguments and blocks of the google provider, as far as they are used here:
@@ -76,7 +76,7 @@ def plan(spot: int = 4, on_demand: int = 0, name: str = "a2-highgpu-1g", **chang
     )
 
 
-FULL = ExportOptions(image="projects/p/global/images/family/gpu", subnet=(Subnet("inner"),))
+FULL = ExportOptions(image="projects/p/global/images/family/gpu", subnet=("inner",))
 CASES = [(p, o) for p in (plan(), plan(3, 1), plan(0, 2)) for o in (ExportOptions(), FULL)]
 
 

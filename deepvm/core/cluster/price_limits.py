@@ -7,21 +7,26 @@ made. Their limits never add up to more than the whole, and the plan at its own 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
 from deepvm.core.cluster.instances import Market
-from deepvm.core.cluster.plan import Plan
+from deepvm.core.cluster.plan import TRAINING, Plan, PlannedGroup
 from deepvm.core.units import MICRO, format_usd
 from deepvm.errors import RequestError
 
 # By which a cluster may become dearer than its plan, unless the user says otherwise
 HEADROOM = Decimal("0.2")
+AWS_LEAST_MAX_PRICE = Decimal("0.001")
+"""AWS refuses a maximum price that is not above this, $/h (CreateFleet, ``Overrides.MaxPrice``)."""
 
 
 @dataclass(frozen=True)
 class GroupLimit:
-    """What the VMs of one group may cost, $/h, together and each."""
+    """What the VMs of one group may cost, $/h, together and each.
+
+    At list prices: the cloud knows of no savings plan.
+    """
 
     usd_per_hour: Decimal
     vm_usd_per_hour: Decimal
@@ -32,23 +37,54 @@ class PriceLimits:
     """What a cluster may cost, $/h in whole micro-dollars, and each of its groups, by role.
 
     ``plan_usd_per_hour``: what the plan costs where it starts; ``spot_usd_per_hour``: its spot VMs'
-    part of that.
+    part of that; ``spot_count``: how many they are.
     ``dear_zone``: where it starts, if it costs more there than where it was planned; else empty.
     """
 
     usd_per_hour: Decimal
     plan_usd_per_hour: Decimal
     spot_usd_per_hour: Decimal
+    spot_count: int
     groups: Mapping[str, GroupLimit]
     dear_zone: str = ""
 
-    def needed_for(self, vm_usd_per_hour: Decimal, count: int) -> Decimal:
-        """Lowest cluster limit, $/h, at which each of ``count`` spot VMs may cost this much."""
+    def needed_for(self, vm_usd_per_hour: Decimal) -> Decimal:
+        """Lowest cluster limit, $/h, at which each spot VM may cost this much."""
         # Multiplied before it is divided: the quotient of two prices is rounded, and would ask a
         # micro-dollar too much.
         return _rounded(
-            count * vm_usd_per_hour * self.plan_usd_per_hour / self.spot_usd_per_hour, ROUND_CEILING
+            self.spot_count * vm_usd_per_hour * self.plan_usd_per_hour / self.spot_usd_per_hour,
+            ROUND_CEILING,
         )
+
+
+def limit_plan(plan: Plan, most: Decimal | None = None) -> tuple[Plan, PriceLimits | None]:
+    """The plan in the zones within the price limit that was asked for, or its own price and 20 %.
+
+    None when it has too few prices to split a limit.
+
+    Raises:
+        RequestError: the plan costs more, AWS takes no limit as low as that, or the plan tells too
+            few prices.
+    """
+    limits = limit_prices(plan, most)
+    if limits is None and most is not None:
+        allowed = (
+            "nothing: the plan does not tell the prices of its on-demand VMs, so the limit"
+            " cannot be split"
+        )
+        raise RequestError("max_price", f"{most:f}", allowed)
+    if limits is None or not limits.spot_count:
+        return plan, limits
+    spot = limits.groups[TRAINING].vm_usd_per_hour
+    if spot <= AWS_LEAST_MAX_PRICE:
+        allowed = (
+            f"a higher limit: this leaves {spot:f} $/h for each spot VM, and AWS accepts only more"
+            f" than {AWS_LEAST_MAX_PRICE}"
+        )
+        raise RequestError("max_price", f"{limits.usd_per_hour:f}", allowed)
+    zones = tuple(zone for zone in plan.training.zones if zone.usd_per_hour <= spot)
+    return replace(plan, training=replace(plan.training, zones=zones)), limits
 
 
 def limit_prices(plan: Plan, most: Decimal | None = None) -> PriceLimits | None:
@@ -61,36 +97,39 @@ def limit_prices(plan: Plan, most: Decimal | None = None) -> PriceLimits | None:
     if fixed is None:
         return None
     on_demand = sum(fixed.values(), Decimal(0))
+    count = plan.training.spot_count
     # In the zone to start in, or in the cheapest where the plan does not say which that is.
     zones = plan.training.zones
     start = [z.usd_per_hour for z in zones if z.zone == plan.zone] or [
         z.usd_per_hour for z in zones
     ]
-    price = max(
-        plan.usd_per_hour, on_demand + plan.training.spot_count * min(start, default=Decimal(0))
-    )
-    spot = Decimal(0)
-    if plan.training.spot_count:
-        spot = price - on_demand
-        if spot <= 0:
-            return None
+    price = max(plan.usd_per_hour, on_demand + count * min(start, default=Decimal(0)))
+    if count and price <= on_demand:
+        return None
     dear_zone = plan.zone if price > plan.usd_per_hour else ""
     limit = _rounded(price * (1 + HEADROOM) if most is None else most, ROUND_FLOOR)
     if limit < price:
-        what = "what the plan costs"
-        if dear_zone:
-            what = f"what it costs in {dear_zone}"
-        raise RequestError(
-            "max_price", f"{most:f}", f"at least {what}, {format_usd(price)} $/h for {plan}"
-        )
-    totals = {
-        g.role: _rounded(fixed.get(g.role, spot) * limit / price, ROUND_FLOOR) for g in plan.groups
-    }
+        cost = f"what it costs in {dear_zone}" if dear_zone else "what the plan costs"
+        allowed = f"at least {cost}, {format_usd(price)} $/h for {plan}"
+        raise RequestError("max_price", f"{most:f}", allowed)
+    spot = price - on_demand
     groups = {
-        g.role: GroupLimit(totals[g.role], _rounded(totals[g.role] / g.count, ROUND_FLOOR))
-        for g in plan.groups
+        group.role: _group_limit(group, fixed.get(group.role, spot) * limit / price)
+        for group in plan.groups
     }
-    return PriceLimits(limit, price, spot, groups, dear_zone)
+    return PriceLimits(limit, price, spot, count, groups, dear_zone)
+
+
+def _group_limit(group: PlannedGroup, share: Decimal) -> GroupLimit:
+    total = _rounded(share, ROUND_FLOOR)
+    each = _rounded(total / group.count, ROUND_FLOOR)
+    discount = group.vms.on_demand_discount
+    if group.market is Market.SPOT or not discount:
+        return GroupLimit(total, each)
+    listed = 1 - discount
+    return GroupLimit(
+        _rounded(total / listed, ROUND_CEILING), _rounded(each / listed, ROUND_CEILING)
+    )
 
 
 def _fixed_totals(plan: Plan) -> dict[str, Decimal] | None:

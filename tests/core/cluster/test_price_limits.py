@@ -78,7 +78,7 @@ def test_the_limit_that_takes_a_zone(plan: Plan, price: Decimal) -> None:
     assume(plan.training.spot_count)
     limits = limit_prices(plan)
     assert limits is not None
-    needed = limits.needed_for(price, plan.training.spot_count)
+    needed = limits.needed_for(price)
     assume(needed - Decimal("0.000001") >= plan.usd_per_hour)
     enough, less = limit_prices(plan, needed), limit_prices(plan, needed - Decimal("0.000001"))
     assert enough is not None and enough.groups["training"].vm_usd_per_hour >= price
