@@ -35,88 +35,74 @@ _ROWS = {
 }
 """Keys of comment lines that are rows of a list: its name in JSON, and the fields."""
 _CURVES = {"hybrid": ("a", "b", "c"), "ring": ("c", "l"), "measured": ("points",)}
-_LOST_OF_CURVES = {
+_LOST = {
+    "spot_zones": "spot prices by zone",
     "source": "the sources of curves",
     "fitted_to": "how far curves were fitted",
     "beyond": "rings beyond measured points",
 }
-_NO_COLUMNS = ("zones", "spot_zones")
+"""Keys of instances and curves that CSV cannot hold, in words."""
 _NO_KEYS = ("schema_ref", "n_sat", "quotas", "instances")
-
-
-def _columns() -> dict[str, tuple[str, ...]]:
-    columns: dict[str, tuple[str, ...]] = {}
-    for name in InstanceDocument.model_fields:
-        if name == "gpu":
-            columns |= {f"gpu_{part}": (name, part) for part in GpuDocument.model_fields}
-        elif name == "speedups":
-            for kind, parts in _CURVES.items():
-                columns |= {f"{kind}_{part}": (kind, part) for part in parts}
-        elif name not in _NO_COLUMNS:
-            columns[name] = (name,)
-    # The only column with a short name
-    return {name.removesuffix("_points"): path for name, path in columns.items()}
-
-
-COLUMNS = _columns()
+_PARTS = {
+    "gpu": [("gpu", part) for part in GpuDocument.model_fields],
+    "speedups": [(kind, part) for kind, parts in _CURVES.items() for part in parts],
+    "zones": [],
+    "spot_zones": [],
+}
+COLUMNS = {
+    "_".join(path).removesuffix("_points"): path
+    for name in InstanceDocument.model_fields
+    for path in _PARTS.get(name, [(name,)])
+}
 """Columns in the order they are written, and where each stands in an instance (curves by kind)."""
 
 
 def load(text: str) -> Tree:
     """Read CSV as the document of a catalog, not validated yet. Raises FileSyntaxError."""
     table = load_table(text)
-    document: dict[str, Any] = {"instances": []}
+    instances: Any = []
+    document: dict[str, Any] = {"instances": instances}
     lines: dict[KeyPath, int] = {}
     issues: list[Issue] = []
     for line, key, value in table.above:
-        _read_key(document, lines, issues, key, value, line)
-    header_line, header = table.header
-    _check_header(header, header_line)
-    for line, cells in table.rows:
-        if any(cells[len(header) :]) or len(cells) < len(header):
-            issues.append(
-                Issue(f"{len(cells)} fields (expected {len(header)}, as in the header)", line)
-            )
-            continue
-        lines["instances", len(document["instances"])] = line
-        document["instances"].append(_instance(dict(zip(header, cells, strict=False))))
-    lines["instances",] = header_line
-
-    def label(path: KeyPath) -> str:
-        return _label(document, path)
-
-    return Tree(document, lambda: lines, label, issues)
-
-
-def _read_key(
-    document: dict[str, Any],
-    lines: dict[KeyPath, int],
-    issues: list[Issue],
-    key: str,
-    value: str,
-    line: int,
-) -> None:
-    if key in _ROWS:
-        name, fields = _ROWS[key]
-        rows = document.setdefault(name, [])
-        lines.setdefault((name,), line)
-        lines[name, len(rows)] = line
-        parts = [part.strip() for part in value.rsplit(",", len(fields) - 1)]
-        rows.append(dict(zip(fields, parts, strict=False)))
-    elif (key,) in lines:
-        issues.append(Issue(f"repeated key {key} (expected every key once)", line, key))
-    else:
-        lines[key,] = line
-        if value:
-            document[key] = value
-
-
-def _check_header(header: Sequence[str], line: int) -> None:
+        if key in _ROWS:
+            name, fields = _ROWS[key]
+            rows = document.setdefault(name, [])
+            lines.setdefault((name,), line)
+            lines[name, len(rows)] = line
+            parts = [part.strip() for part in value.rsplit(",", len(fields) - 1)]
+            rows.append(dict(zip(fields, parts, strict=False)))
+        elif (key,) in lines:
+            issues.append(Issue(f"repeated key {key} (expected every key once)", line, key))
+        else:
+            lines[key,] = line
+            if value:
+                document[key] = value
+    line, header = table.header
+    lines["instances",] = line
     for number, name in enumerate(header):
         if name in header[:number]:
             raise FileSyntaxError(f"repeated column {name}", line)
         if name not in COLUMNS:
             raise FileSyntaxError(f"unknown column {name!r}", line)
+    for line, cells in table.rows:
+        if any(cells[len(header) :]) or len(cells) < len(header):
+            message = f"{len(cells)} fields (expected {len(header)}, as in the header)"
+            issues.append(Issue(message, line))
+            continue
+        lines["instances", len(instances)] = line
+        instances.append(_instance(dict(zip(header, cells, strict=False))))
+
+    def label(path: KeyPath) -> str:
+        """The column of a path, or its key."""
+        if path[0] != "instances" or len(path) < 3:
+            return dotted(path)
+        names = [step for step in path[2:] if isinstance(step, str)]
+        if names[0] == "speedups" and len(path) > 3:
+            names[0] = instances[path[1]]["speedups"][path[3]]["kind"]
+        return "_".join(names).removesuffix("_points")
+
+    return Tree(document, lambda: lines, label, issues)
 
 
 def _instance(row: Mapping[str, str]) -> dict[str, Any]:
@@ -135,20 +121,6 @@ def _instance(row: Mapping[str, str]) -> dict[str, Any]:
     if curves:
         instance["speedups"] = curves
     return instance
-
-
-def _label(document: dict[str, Any], path: KeyPath) -> str:
-    """The column of a path, or its key."""
-    if path[:1] != ("instances",) or len(path) < 3:
-        return dotted(path)
-    _, row, *steps = path
-    if steps[0] == "speedups" and len(steps) > 1:
-        curve = document["instances"][row]["speedups"][steps[1]]
-        steps = [curve["kind"], *steps[2:]]
-    for column, where in COLUMNS.items():
-        if where == tuple(steps[: len(where)]):
-            return column
-    return str(steps[0])
 
 
 def format_csv(catalog: Catalog) -> tuple[str, tuple[str, ...]]:
@@ -191,18 +163,17 @@ def _cell(value: Any, path: Sequence[str]) -> str:
 def _left_out(document: dict[str, Any]) -> tuple[str, ...]:
     lost: dict[str, list[str]] = defaultdict(list)
     for instance in document["instances"]:
-        name = instance["instance_type"]
-        if "spot_zones" in instance:
-            lost["spot prices by zone"].append(name)
+        parts = {instance["instance_type"]: instance}
         for curve in instance.get("speedups", ()):
-            workload = curve.get("workload")
-            if workload:
-                lost["curves of single workloads"].append(f"{name} {curve['kind']} {workload}")
-                continue
-            for key, part in _LOST_OF_CURVES.items():
-                if key in curve:
-                    lost[part].append(f"{name} {curve['kind']}")
-    for quota in document["quotas"]:
-        if "in_use" in quota:
-            lost["vCPUs in use of quotas"].append(quota["family"])
+            name = f"{instance['instance_type']} {curve['kind']}"
+            if "workload" in curve:
+                lost["curves of single workloads"].append(f"{name} {curve['workload']}")
+            else:
+                parts[name] = curve
+        for name, part in parts.items():
+            for key in filter(part.get, _LOST):
+                lost[_LOST[key]].append(name)
+    in_use = [quota["family"] for quota in document["quotas"] if "in_use" in quota]
+    if in_use:
+        lost["vCPUs in use of quotas"] = in_use
     return tuple(f"CSV cannot hold {part}: {listed(names)}" for part, names in lost.items())
