@@ -189,18 +189,18 @@ def columns_of_documents() -> Iterator[tuple[str, Sequence[str]]]:
     from deepvm.reports.prices.diffs import CSV_HEADER
     from deepvm.reports.reproduction import comparisons
     from deepvm.reports.simulation.traces import FIT_HEADER, REPLAY_HEADER, deadline_rows
-    from deepvm.services.schemas import DOCUMENTS, OutputSpec, header_of
+    from deepvm.services.schemas import DOCUMENTS, header_of
 
     yield "diff", CSV_HEADER
     yield "reproduce", comparisons.CSV_HEADER
     yield "traces-fit", FIT_HEADER
     yield "traces-replay", REPLAY_HEADER
     yield "traces-deadline", deadline_rows([])[0]
-    described = {name: found for name, found in DOCUMENTS.items() if isinstance(found, OutputSpec)}
+    described = {name: found for name, found in DOCUMENTS.items() if found.kind}
     yield from (
         (name, header_of(found))
         for name, found in described.items()
-        if found.rows or found.row is not found.kind
+        if found.rows or found.row != found.kind
     )
 
 

@@ -94,8 +94,8 @@ PLACES = {
         "lab/record_checks.py",
         "lab/faults/fault.py",
     ],
-    "typing_extensions": ["documents/", "lab/record_checks.py"],
-    "annotated_types": ["documents/"],
+    "typing_extensions": ["lab/record_checks.py"],
+    "annotated_types": ["lab/record_checks.py"],
     "scipy": ["core/", "profiling/fit/", "simulator/traces/"],
     "numpy": [
         "core/",

@@ -19,7 +19,7 @@ _PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 RECIPES: dict[str, str] = dict(
     re.findall(r"^### Add an? ([^\n]+)\n(?:(?!###).)*?```diff\n(.*?)```", _PAGE, re.DOTALL | re.M)
 )
-_FILE = re.compile(r"^ (deepvm/\S+)\n", re.MULTILINE)
+_FILE = re.compile(r"^ ((?:data|deepvm)/\S+)\n", re.MULTILINE)
 PRICES = b"""name,location,usd,vcpus,memory_gib,gpu,gpus
 gpu_8x_a100,us-east-1,10.32,124,1800,A100,8
 gpu_1x_a10,us-east-1,0.60,30,200,A10,1
@@ -56,7 +56,7 @@ def run(
 ) -> Iterator[Run]:
     """``deepvm`` as a contributor's copy of the package, with all recipes."""
     shutil.copytree(ROOT / "deepvm", tmp_path / "deepvm")
-    (tmp_path / "data").symlink_to(ROOT / "data")
+    shutil.copytree(ROOT / "data", tmp_path / "data")
     for recipe in RECIPES:
         for name, changes in files_of(recipe).items():
             apply(changes, tmp_path / name)

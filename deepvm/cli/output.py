@@ -110,11 +110,9 @@ def print_named(
 
     def document() -> Any:
         from deepvm.documents.build import document_of
-        from deepvm.services.schemas import OutputSpec, described
+        from deepvm.services.schemas import described
 
-        about = described(name)
-        assert isinstance(about, OutputSpec)
-        return document_of(about.kind, values)
+        return document_of(described(name).kind, values)
 
     print_as(output, table, document, csv, name=name)
 

@@ -7,13 +7,123 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any
+from math import inf
+from typing import Annotated, Any, Literal
 
+from annotated_types import Ge, Gt, Len, Lt
 from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
-from deepvm.documents.outputs.lab import Count, LabRun, Seconds, Time
 from deepvm.errors import DataError
+
+Count = Annotated[int, Ge(0)]
+Positive = Annotated[int, Ge(1)]
+Time = Annotated[float, Gt(-inf), Lt(inf)]
+Seconds = Annotated[float, Ge(0), Lt(inf)]
+Worlds = Annotated[list[Annotated[list[Count], Len(2, 2)]], Len(1)]
+
+# ``data/documents/lab.json`` says what the keys of config.json and supervisor.json mean.
+
+
+class LabModel(TypedDict):
+    """The model of a run."""
+
+    name: str
+    width: int | None
+    norm: Literal["batch", "group"]
+    dropout: float
+
+
+class LabDataset(TypedDict):
+    """The data set of a run."""
+
+    name: str
+    path: str | None
+
+
+class LabStrike(TypedDict):
+    """A planned failure."""
+
+    fault: str
+    step: Count
+    rank: Count
+    target: str
+    seconds: Seconds
+    delay_s: Seconds
+    key: str
+    ends: bool
+
+
+class LabRun(TypedDict):
+    """All that makes a run what it is; ``config.json`` in its folder."""
+
+    schema_version: Literal["deepvm.lab-run/1"]
+    matrix: str
+    dataset: LabDataset
+    dataset_size: Positive
+    model: LabModel
+    failure: str
+    variant: str
+    strategy: str | None
+    seed: Count
+    world: Positive
+    worlds: Worlds
+    min_world: Positive | None
+    virtual_shards: Count
+    global_batch: Positive
+    accumulate: Positive
+    steps: Positive
+    checkpoint_every: Positive
+    max_inflight: Positive
+    keep: Positive
+    launcher: str
+    strikes: list[LabStrike]
+    disk: dict[str, Any]
+    controls: list[str]
+
+
+class _MoreOfAttempt(TypedDict, total=False):
+    detect_s: Seconds | None
+    restart_s: Seconds | None
+    restore_s: Seconds | None
+    replay_s: Seconds | None
+    last_lines: list[str]
+    broken: list[str]
+    machines: list[str]
+    safe: list[Annotated[list[Any], Len(3, 3)]]
+
+
+class LabAttempt(_MoreOfAttempt):
+    """One start of a training."""
+
+    attempt: Count
+    world: Count
+    state: str
+    until: Count
+    began: Time
+    detected: Time
+    exits: list[int | None]
+    causes: list[str]
+    struck: dict[str, Time]
+    resumed_step: Count | None
+    reached_step: Count
+    damaged: Count
+    disk_errors: Count
+
+
+class _MoreOfSupervisor(TypedDict, total=False):
+    left: list[int]
+    why: str
+
+
+class LabSupervisor(_MoreOfSupervisor):
+    """What happened to a run; ``supervisor.json`` in its folder."""
+
+    state: str
+    restarts: Count
+    wall_s: Annotated[float, Gt(0), Lt(inf)]
+    hangs: Count
+    attempts: list[LabAttempt]
 
 
 class Step(TypedDict):

@@ -18,11 +18,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from deepvm.documents.outputs.lab import LabSupervisor
 from deepvm.errors import DataError
 from deepvm.io.atomic_write import write_bytes
 from deepvm.lab.record_checks import (
     Checkpoint,
+    LabSupervisor,
     check,
     check_config,
     check_events,

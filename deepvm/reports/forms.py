@@ -103,19 +103,17 @@ def _prediction(found: TrainingSpeed) -> Views:
 
 def _gpus(found: Gpus) -> Views:
     from deepvm.documents.build import document_of
-    from deepvm.documents.outputs import performance
     from deepvm.services.schemas import rows_of
 
-    document = partial(document_of, performance.Gpus, found)
+    document = partial(document_of, "performance.Gpus", found)
     return Views(document, lambda: rows_of(document()))
 
 
 def _results(found: Results) -> Views:
     from deepvm.documents.build import document_of
-    from deepvm.documents.outputs.simulation import SimulationRow
     from deepvm.reports.simulation.simulations import csv_rows
 
-    return Views(partial(document_of, SimulationRow, found), lambda: csv_rows([found]))
+    return Views(partial(document_of, "simulation.SimulationRow", found), lambda: csv_rows([found]))
 
 
 _KINDS: dict[str, Callable[[Any], Views]] = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from deepvm.documents.outputs.prices import Setting
 from deepvm.reports.documents import to_csv
 from deepvm.services.schemas import rows_as, rows_of
 
@@ -18,7 +17,7 @@ def test_values() -> None:
         {"key": "region", "value": ["a", "b"], "kind": "file", "source": None},
         {"key": "x", "value": True},
     ]
-    assert rows_as(Setting, rows) == (
+    assert rows_as("prices.Setting", rows) == (
         ["key", "value", "kind", "source"],
         [["region", ["a", "b"], "file", None], ["x", True, None, None]],
     )

@@ -16,13 +16,11 @@ import yaml
 from support.checkpoint.images import manifest_of, noise
 from support.schemas import check
 
-from deepvm.documents.document import fields_of
+from deepvm.documents.declared import properties
 from deepvm.documents.inputs.job import JobDocument
 from deepvm.documents.inputs.model import ModelDocument
-from deepvm.documents.outputs.performance import ModelFile
-from deepvm.documents.outputs.simulation import Job
 from deepvm.errors import RequestError
-from deepvm.services.schemas import DOCUMENTS, OutputSpec, described, name_of
+from deepvm.services.schemas import DOCUMENTS, described, name_of
 
 
 def test_schemas_are_schemas() -> None:
@@ -30,8 +28,9 @@ def test_schemas_are_schemas() -> None:
         schema = described(name).schema(name)
         jsonschema.Draft202012Validator.check_schema(schema)
         assert schema["$id"] == f"{name}.schema.json"
-        if isinstance(found := DOCUMENTS[name], OutputSpec) and found.rows:
-            assert found.rows in schema["properties"] and found.row is not None
+        found = DOCUMENTS[name]
+        if found.rows:
+            assert found.rows in schema["properties"] and found.row
 
 
 PLAIN = {
@@ -61,9 +60,7 @@ def undescribed(schema: Any) -> Iterator[str]:
                 yield key
 
 
-@pytest.mark.parametrize(
-    "name", [name for name, found in DOCUMENTS.items() if isinstance(found, OutputSpec)]
-)
+@pytest.mark.parametrize("name", [name for name, found in DOCUMENTS.items() if found.kind])
 def test_values_are_described(name: str) -> None:
     assert set(undescribed(described(name).schema(name))) <= PLAIN
 
@@ -77,17 +74,14 @@ def test_documents_say_their_name() -> None:
     assert name_of({"schema_version": "deepvm.catalog-status/1"}) == "catalog-status"
     assert name_of([]) == name_of({}) == ""
     for name, found in DOCUMENTS.items():
-        version = (
-            fields_of(found.kind).get("schema_version")
-            if isinstance(found, OutputSpec) and found.rows
-            else None
-        )
-        assert version is None or version.__args__ == (f"deepvm.{name}/1",)
+        if found.rows:
+            version = properties(found.kind).get("schema_version")
+            assert version is None or version["const"] == f"deepvm.{name}/1"
 
 
 def test_files_hold_what_their_readers_know() -> None:
-    assert set(fields_of(Job)) == set(JobDocument.model_fields)
-    assert set(fields_of(ModelFile)) == set(ModelDocument.model_fields)
+    assert set(properties("simulation.Job")) == set(JobDocument.model_fields)
+    assert set(properties("performance.ModelFile")) == set(ModelDocument.model_fields)
 
 
 def test_files_that_are_read() -> None:

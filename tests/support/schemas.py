@@ -8,7 +8,7 @@ from typing import Any
 
 import jsonschema
 
-from deepvm.services.schemas import DOCUMENTS, OutputSpec, described, header_of
+from deepvm.services.schemas import DOCUMENTS, described, header_of
 
 
 def check(document: Any, name: str) -> None:
@@ -28,6 +28,6 @@ def check_rows(document: Any, text: str, name: str) -> None:
     assert len(set(header)) == len(header) and all(header)
     assert all(len(row) == len(header) for row in rows)
     output = DOCUMENTS[name]
-    if isinstance(output, OutputSpec) and output.rows:
+    if output.rows:
         assert header == header_of(output)
         assert len(rows) == len(document[output.rows])

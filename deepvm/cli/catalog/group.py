@@ -66,10 +66,9 @@ def list_catalogs(output: Output = "table") -> None:
     """
     from deepvm.catalog.store import catalog_names, load_catalog
     from deepvm.documents.build import document_of
-    from deepvm.documents.outputs.prices import Catalogs
 
     catalogs = [load_catalog(name, prices="snapshot") for name in catalog_names()]
-    document = document_of(Catalogs, {"catalogs": catalogs})
+    document = document_of("prices.Catalogs", {"catalogs": catalogs})
     table = text("catalog_list", also="-o csv", catalogs=document["catalogs"])
     print_as(output, table, lambda: document)
 

@@ -95,7 +95,6 @@ def run(
     deepvm run plan.json --total-usd 5 -- python train.py
     """
     from deepvm.documents.build import document_of
-    from deepvm.documents.outputs.jobs import RunPlan
     from deepvm.jobs.history.history import History
     from deepvm.jobs.history.validation import refuse_unlike
     from deepvm.jobs.jobfile import changed, job_of_plan, read_job_file, remarks
@@ -116,7 +115,7 @@ def run(
     for line in remarks(found):
         note(line)
     if dry_run:
-        document = document_of(RunPlan, plan_job(found, job, detach=detach))
+        document = document_of("jobs.RunPlan", plan_job(found, job, detach=detach))
         print_as(output, lambda: print_plan(document), lambda: document)
         return
     if validate:

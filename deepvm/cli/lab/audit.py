@@ -54,7 +54,6 @@ def audit(
     from deepvm.cli.long_runs import cleaning_up
     from deepvm.core.units import parse_seconds
     from deepvm.documents.build import document_of
-    from deepvm.documents.outputs.audits import Audit
     from deepvm.errors import RequestError
     from deepvm.lab.certify.certifier import certify
     from deepvm.lab.certify.subject import Subject
@@ -85,7 +84,7 @@ def audit(
     print_as(
         output,
         text("certificate", certificate=found),
-        lambda: document_of(Audit, found),
+        lambda: document_of("audits.Audit", found),
     )
     for line in found.notes:
         note(line)
@@ -93,7 +92,7 @@ def audit(
         from deepvm.io.atomic_write import write_bytes
         from deepvm.reports.documents import to_json
 
-        write_bytes(out / "audit.json", to_json(document_of(Audit, found)).encode())
+        write_bytes(out / "audit.json", to_json(document_of("audits.Audit", found)).encode())
     if not found.certified:
         raise typer.Exit(1)
 

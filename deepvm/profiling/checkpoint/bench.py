@@ -19,7 +19,6 @@ import torch
 from deepvm.core.spelling import refuse_unknown
 from deepvm.core.units import refuse_outside
 from deepvm.documents.build import document_of
-from deepvm.documents.outputs import profiling as outputs
 from deepvm.errors import CheckpointError, RequestError
 from deepvm.profiling.checkpoint.methods import (
     METHODS,
@@ -74,7 +73,7 @@ class Bench:
 
     def document(self) -> dict[str, object]:
         """``deepvm.ckpt-bench/1``."""
-        return document_of(outputs.Bench, self)
+        return document_of("profiling.Bench", self)
 
 
 @dataclass(frozen=True)

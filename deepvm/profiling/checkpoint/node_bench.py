@@ -16,7 +16,6 @@ from typing import Any
 
 from deepvm.core.units import format_bytes, refuse_outside
 from deepvm.documents.build import document_of
-from deepvm.documents.outputs import profiling as outputs
 from deepvm.errors import CheckpointError, RequestError
 from deepvm.io.host_info import available_memory
 from deepvm.profiling.checkpoint.node_peers import filled
@@ -75,7 +74,7 @@ class NodeBench:
 
     def document(self) -> dict[str, object]:
         """``deepvm.ckpt-bench-node/1``."""
-        return document_of(outputs.NodeBench, self)
+        return document_of("profiling.NodeBench", self)
 
 
 def run_node_bench(

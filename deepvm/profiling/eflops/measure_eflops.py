@@ -18,12 +18,12 @@ from typing import Any
 
 from deepvm.core.units import counted, refuse_outside
 from deepvm.documents.build import document_of
-from deepvm.documents.outputs import profiling as outputs
 from deepvm.errors import MissingExtraError, RequestError
 from deepvm.io.host_info import cores
 from deepvm.profiling.eflops.eflops_worker import Task, run_workers
 from deepvm.profiling.hosts.coordinator import Coordinator
 from deepvm.profiling.hosts.launcher import Host, Launcher
+from deepvm.profiling.hosts.machine import Machine
 from deepvm.profiling.hosts.watchdog import agent, emit
 from deepvm.profiling.workload.spec import BATCH, RESOLUTION, Workload
 from deepvm.profiling.workload.windows import Window, spread
@@ -50,7 +50,7 @@ class Eflops:
     """
 
     workload: Workload
-    machine: outputs.Machine
+    machine: Machine
     forward_flops: int
     device: str
     processes: int
@@ -95,7 +95,7 @@ class Eflops:
 
     def document(self) -> dict[str, Any]:
         """``deepvm.eflops/1``."""
-        return document_of(outputs.Eflops, self)
+        return document_of("profiling.Eflops", self)
 
 
 def measure_eflops(

@@ -15,7 +15,6 @@ import numpy as np
 from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS, steps_of_runs
 from deepvm.core.training.steptime import Steps
 from deepvm.documents.build import document_of
-from deepvm.documents.outputs import profiling as outputs
 from deepvm.errors import DataError, RequestError
 from deepvm.io.atomic_write import write_document
 from deepvm.io.safe_read import read_text
@@ -158,7 +157,9 @@ class Curve:
     def document(self) -> dict[str, object]:
         """The curve as JSON has it, with all that is known of the workload and the plan."""
         own = {"workload": dict(self.workload), "plan": dict(self.plan)}
-        return document_of(outputs.Scaling, self) | own | {"runs": list(map(_run_of, self.runs))}
+        return (
+            document_of("profiling.Scaling", self) | own | {"runs": list(map(_run_of, self.runs))}
+        )
 
 
 def write_curve(path: Path, curve: Curve) -> None:

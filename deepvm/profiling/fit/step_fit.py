@@ -14,7 +14,6 @@ from deepvm.core.training.roofline import REACH
 from deepvm.core.training.steptime import FEWEST, MeasuredRange, Steps, StepTimeFit, fit_steps
 from deepvm.core.units import Interval, counted
 from deepvm.documents.build import document_of
-from deepvm.documents.outputs import profiling as outputs
 from deepvm.errors import RequestError
 from deepvm.profiling.fit.step_points import StepQuestion
 
@@ -84,7 +83,7 @@ class StepFit:
 
     def document(self) -> dict[str, Any]:
         """``deepvm.steptime/1``: law in seconds; ``error``: median |predicted/measured - 1|."""
-        return document_of(outputs.StepTimeFit, self)
+        return document_of("profiling.StepTimeFit", self)
 
     def saved(self, workload: Mapping[str, Any], machine: Mapping[str, Any]) -> dict[str, Any]:
         """What measured tables keep: :meth:`document` with the fit and steps, no predictions.

@@ -11,17 +11,26 @@ import socket
 import struct
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TypedDict
 
 from deepvm.errors import RequestError
 from deepvm.io.host_info import cores, machine_memory, processor
 
-if TYPE_CHECKING:
-    # Hosts need no package but Python's own to say that they lack torch
-    from deepvm.documents.outputs.profiling import Machine
-
 _TYPE = re.compile(r"[a-z][a-z0-9-]*\.[a-z0-9-]+")
 _SIOCGIFADDR = 0x8915
+
+
+class Machine(TypedDict):
+    """A machine that was measured, as ``data/documents/profiling.json`` describes it."""
+
+    processor: str
+    cores: int
+    memory_bytes: int | None
+    gpus: list[str]
+    torch: str
+    cuda: str
+    kernel: str
+    instance_type: str
 
 
 def describe(root: Path = Path("/")) -> Machine:

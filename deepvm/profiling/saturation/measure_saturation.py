@@ -10,9 +10,8 @@ from statistics import median
 from typing import Any
 
 from deepvm.documents.build import document_of
-from deepvm.documents.outputs import profiling as outputs
 from deepvm.errors import MeasurementError
-from deepvm.profiling.hosts.machine import describe, one_machine
+from deepvm.profiling.hosts.machine import Machine, describe, one_machine
 from deepvm.profiling.saturation.mpirun import mpi_cluster
 from deepvm.profiling.saturation.saturation_fit import SaturationPoint, fit_knee, raw_saturation
 from deepvm.profiling.saturation.setup import Cluster, Push, Setup, tcp_cluster
@@ -38,12 +37,12 @@ class Saturation:
     receiver_gbps: float | None
     measured: tuple[str, ...]
     warnings: tuple[str, ...]
-    machine: outputs.Machine
+    machine: Machine
     local: bool
 
     def document(self) -> dict[str, Any]:
         """``deepvm.saturation/1``: ``n_sat_knee``, ``interval`` are null from the largest n on."""
-        return document_of(outputs.Saturation, self)
+        return document_of("profiling.Saturation", self)
 
 
 def measure(

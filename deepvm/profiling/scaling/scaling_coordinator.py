@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from deepvm.documents.outputs.profiling import Machine
 from deepvm.profiling.hosts.coordinator import Coordinator
 from deepvm.profiling.hosts.launcher import Host, Launcher
+from deepvm.profiling.hosts.machine import Machine
 
 AGENT = "deepvm.profiling.scaling.scaling_host"
 _REACH_S = 30.0

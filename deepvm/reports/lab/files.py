@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from deepvm.documents.build import With, document_of
-from deepvm.documents.outputs.lab import MEANS, PublishedSuite
+from deepvm.documents.build import document_of
+from deepvm.documents.computed import MEANS
+from deepvm.documents.values import With
 from deepvm.errors import MissingExtraError
 from deepvm.io.atomic_write import write_bytes
 from deepvm.lab.audit.publication import publishable
@@ -64,7 +65,7 @@ def suite_document(summary: LabSummary, suite: SuiteResult) -> dict[str, Any]:
     config = {**summary.config_of(suite), "failures": summary.schedule(suite)}
     made = {"environment": summary.environment, "made": summary.made}
     return document_of(
-        PublishedSuite, With(suite, **made, config=config, runs=_runs(summary, suite))
+        "lab.PublishedSuite", With(suite, **made, config=config, runs=_runs(summary, suite))
     )
 
 

@@ -8,8 +8,8 @@ from typing import Any
 from deepvm.catalog.published.check import PublishedCheck
 from deepvm.core.training.speed import NO_FIT, TrainingSpeed
 from deepvm.core.units import format_short
-from deepvm.documents.build import With, document_of
-from deepvm.documents.outputs.performance import Errors, Prediction
+from deepvm.documents.build import document_of
+from deepvm.documents.values import With
 from deepvm.reports.text import print_text
 from deepvm.services.schemas import rows_as
 
@@ -19,7 +19,7 @@ _ROUGH = 0.3
 
 def document(speed: TrainingSpeed) -> dict[str, Any]:
     """The object of ``performance predict -o json`` for the first size of a speed."""
-    return document_of(Prediction, With(speed, doubts=list(doubts(speed))))
+    return document_of("performance.Prediction", With(speed, doubts=list(doubts(speed))))
 
 
 def doubts(speed: TrainingSpeed) -> Iterator[str]:
@@ -46,5 +46,9 @@ def check_rows(check: PublishedCheck) -> tuple[list[str], list[list[Any]]]:
         "unseen model": check.unseen,
         "": (check.total,),
     }
-    rows = [{"by": by, **document_of(Errors, g)} for by, groups in sets.items() for g in groups]
-    return rows_as(Errors, rows, "by")
+    rows = [
+        {"by": by, **document_of("performance.Errors", g)}
+        for by, groups in sets.items()
+        for g in groups
+    ]
+    return rows_as("performance.Errors", rows, "by")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from decimal import Decimal
 from functools import partial
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from deepvm.catalog.signals.signal import HISTORY, ON_DEMAND, SPOT, base
 from deepvm.core.cluster.cluster import JobEstimate, Recommendation
 from deepvm.core.cluster.instances import Catalog, InstanceType, Market
-from deepvm.documents.build import ABSENT, With, document_of
-from deepvm.documents.document import At
-from deepvm.documents.outputs import plans as outputs
+from deepvm.documents.build import document_of
+from deepvm.documents.declared import properties
+from deepvm.documents.values import ABSENT, With, value_at
 from deepvm.io.times import format_time
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import Comparison, cloud_name
@@ -63,7 +63,7 @@ def document(answer: Recommendations, why: WhyNot | None = None) -> dict[str, An
         nearly_as_good=values(answer.nearly),
         **more,
     )
-    written = document_of(outputs.Recommendation, parts)
+    written = document_of("plans.Recommendation", parts)
     _add_runs(written["source"], catalog)
     return written
 
@@ -132,13 +132,13 @@ def _explanation(why: WhyNot, catalog: Catalog) -> With:
 
 def why_document(why: WhyNot) -> dict[str, Any]:
     """The JSON object of ``explain -o json``."""
-    written = document_of(outputs.Source, source(why.catalog))
+    written = document_of("plans.Source", source(why.catalog))
     _add_runs(written, why.catalog)
     if why.units:
         written["eflops_unit"] = why.units
     return {
         "schema_version": EXPLAIN_VERSION,
-        **document_of(outputs.Explanation, _explanation(why, why.catalog)),
+        **document_of("plans.Explanation", _explanation(why, why.catalog)),
         "source": written,
     }
 
@@ -188,13 +188,13 @@ def comparison(
         regions = [_region_of(found, answer) for answer in found.answers]
         written |= {"configurations": plans, "regions": regions}
     if placement is not None:
-        written["placement"] = document_of(outputs.Placement, placement)
+        written["placement"] = document_of("plans.Placement", placement)
     return written
 
 
 def _plan_of(found: Comparison, r: Recommendation, answer: Recommendations) -> dict[str, Any]:
     values = _configuration(r, _effective(answer))
-    return _cloud(found, answer) | document_of(outputs.Configuration, values)
+    return _cloud(found, answer) | document_of("plans.Configuration", values)
 
 
 def _region_of(found: Comparison, answer: Recommendations) -> dict[str, Any]:
@@ -207,7 +207,7 @@ def _region_of(found: Comparison, answer: Recommendations) -> dict[str, Any]:
         reason=answer.infeasible and answer.infeasible.reason,
         cloud=ABSENT,
     )
-    row = _cloud(found, answer) | document_of(outputs.RegionAnswer, region)
+    row = _cloud(found, answer) | document_of("plans.RegionAnswer", region)
     _add_runs(row["source"], answer.catalog)
     # With its cloud, which a document inside another would not have
     if answer:
@@ -281,23 +281,24 @@ def expected_document(outlook: JobEstimate | None) -> dict[str, Any]:
     """Expected time and bill of the job, null where it never ends; empty without an outlook."""
     if outlook is None:
         return {}
-    return document_of(outputs.Expected, expected_values(outlook))
+    return document_of("plans.Expected", expected_values(outlook))
 
 
-CSV: dict[str, At] = {
-    "rank": At("rank"),
-    "architecture": At("cluster.architecture"),
-    "instance_type": At("cluster.gpu.name"),
-    "vm_count": At("cluster.gpu_count"),
-    "spot_count": At("cluster.spot_count"),
-    "on_demand_count": At("cluster.on_demand_count"),
-    "memory_instance_type": At("cluster.memory.instance.name"),
-    "memory_vm_count": At(lambda r: r.cluster.memory.count if r.cluster.memory else 0),
-    **{key: at for key, at in outputs.Configuration.__sources__.items() if at.column},
-    "binding": At(lambda r: " ".join(limit.constraint for limit in r.binding)),
+Source = str | Callable[[Any], Any]
+CSV: dict[str, Source] = {
+    "rank": "rank",
+    "architecture": "cluster.architecture",
+    "instance_type": "cluster.gpu.name",
+    "vm_count": "cluster.gpu_count",
+    "spot_count": "cluster.spot_count",
+    "on_demand_count": "cluster.on_demand_count",
+    "memory_instance_type": "cluster.memory.instance.name",
+    "memory_vm_count": lambda r: r.cluster.memory.count if r.cluster.memory else 0,
+    **{key: key for key, about in properties("plans.Configuration").items() if "column" in about},
+    "binding": lambda r: " ".join(limit.constraint for limit in r.binding),
 }
 """Columns of the CSV that say what a cluster is, and where a recommendation has them."""
-_PLACE = {"region": At("region"), "zone": At("cluster.zone.zone"), "estimated": At("estimated")}
+_PLACE = {"region": "region", "zone": "cluster.zone.zone", "estimated": "estimated"}
 CSV_EXPECTED = [
     "makespan_s",
     "total_cost_usd",
@@ -309,15 +310,15 @@ CSV_EXPECTED = [
 ]
 """Appended where there is a job."""
 CSV_TRAINED = {
-    "throughput_low": At("prediction.throughput.low"),
-    "throughput_high": At("prediction.throughput.high"),
-    "source": At("prediction.source"),
+    "throughput_low": "prediction.throughput.low",
+    "throughput_high": "prediction.throughput.high",
+    "source": "prediction.source",
 }
 """Appended where a model is trained: the 80 % interval of its throughput, and its source."""
 _CSV_BILL = {
-    "besides_usd_per_hour": At("bill.usd_per_hour"),
-    "besides_usd_once": At("bill.usd_once"),
-    "in_all_usd_per_hour": At("bill.total_usd_per_hour"),
+    "besides_usd_per_hour": "bill.usd_per_hour",
+    "besides_usd_once": "bill.usd_once",
+    "in_all_usd_per_hour": "bill.total_usd_per_hour",
 }
 """Appended where rates of what comes besides VMs are known; the items are in the other formats."""
 
@@ -332,7 +333,7 @@ def csv_rows(found: Comparison) -> tuple[list[str], list[list[Any]]]:
     if request.training is not None:
         sources |= CSV_TRAINED
     if found.of_several_clouds:
-        sources |= {"cloud": At("cloud")}
+        sources |= {"cloud": "cloud"}
     if any(placed.recommendation.bill for placed in ranked):
         sources |= _CSV_BILL
     rows = []
@@ -343,14 +344,17 @@ def csv_rows(found: Comparison) -> tuple[list[str], list[list[Any]]]:
     return list(sources), rows
 
 
-_EXPECTED = At("outlook")
+_EXPECTED = "outlook"
 
 
-def row_of(sources: Mapping[str, At], r: Any) -> dict[str, Any]:
+def row_of(sources: Mapping[str, Source], r: Any) -> dict[str, Any]:
     """The values of a recommendation for some columns of a CSV; None for what it lacks."""
     expected = expected_document(r.outlook)
     row = {}
     for name, source in sources.items():
-        value = expected.get(name) if source is _EXPECTED else source.read(r, name)
+        if source == _EXPECTED:
+            value = expected.get(name)
+        else:
+            value = source(r) if callable(source) else value_at(r, source)
         row[name] = float(value) if isinstance(value, Decimal) else value
     return row

@@ -9,7 +9,7 @@ from typing import Any
 from deepvm.catalog.diff import CatalogDiff
 from deepvm.core.cluster.instances import Market
 from deepvm.documents.build import document_of
-from deepvm.documents.outputs import prices as documents
+from deepvm.documents.computed import percent
 from deepvm.reports.text import print_text
 
 CSV_HEADER = [
@@ -27,7 +27,7 @@ CSV_HEADER = [
 
 def document(diff: CatalogDiff) -> dict[str, Any]:
     """The document of ``catalog diff``."""
-    return document_of(documents.CatalogDiff, diff)
+    return document_of("prices.CatalogDiff", diff)
 
 
 def csv_rows(diff: CatalogDiff) -> tuple[list[str], list[list[Any]]]:
@@ -59,7 +59,7 @@ def _rows(diff: CatalogDiff) -> Iterator[dict[str, Any]]:
             "old": _text(p.old),
             "new": _text(p.new),
             "difference": _text(p.difference),
-            "percent": documents.rounded_percent(p),
+            "percent": percent(p),
         }
     for f in diff.figures:
         yield {"change": "figure", **vars(f), "instance_type": f.instance_type or None}

@@ -8,8 +8,8 @@ from typing import Any
 
 from deepvm.catalog.measured.entries import Entry
 from deepvm.catalog.measured.tables import Tables
-from deepvm.documents.build import With, document_of
-from deepvm.documents.outputs import profiling as outputs
+from deepvm.documents.build import document_of
+from deepvm.documents.values import With
 from deepvm.services.schemas import rows_as
 
 
@@ -23,8 +23,8 @@ def listed(tables: Tables, reasons: Mapping[str, str]) -> list[With]:
 
 def csv_rows(entries: Iterable[Entry]) -> tuple[list[str], list[list[Any]]]:
     """Header and a row for each measurement, in short."""
-    rows = [document_of(outputs.MeasuredEntry, entry) for entry in entries]
-    return rows_as(outputs.MeasuredEntry, rows)
+    rows = [document_of("profiling.MeasuredEntry", entry) for entry in entries]
+    return rows_as("profiling.MeasuredEntry", rows)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from deepvm.documents.build import document_of
-from deepvm.documents.outputs import performance
 from deepvm.reports.reproduction.published_figures import Figure, Paper
 from deepvm.reports.text import print_text
 
@@ -31,7 +30,7 @@ def _reasons(figures: Sequence[Figure]) -> list[str]:
 
 def document(papers: Sequence[Paper]) -> dict[str, Any]:
     """For programs."""
-    return document_of(performance.Reproduction, {"papers": papers})
+    return document_of("performance.Reproduction", {"papers": papers})
 
 
 def csv_rows(papers: Sequence[Paper]) -> tuple[Sequence[str], list[list[Any]]]:

@@ -12,7 +12,6 @@ import numpy as np
 from deepvm.core.preemption.job import Job
 from deepvm.core.units import format_seconds
 from deepvm.documents.build import document_of
-from deepvm.documents.outputs.simulation import SimulationRow
 from deepvm.reports.pictures import STYLES, drawing, legend, short
 from deepvm.reports.text import print_text
 from deepvm.simulator.engine.state import PARTS
@@ -40,7 +39,7 @@ def csv_rows(results: Sequence[Results]) -> tuple[list[str], list[list[Any]]]:
         if "vms" in row:
             row["vms"] = int(row["vms"])
         row |= {"policy": result.policy, "runs": result.runs, "seed": result.seed}
-        values = document_of(SimulationRow, result)
+        values = document_of("simulation.SimulationRow", result)
         for figure in FIGURES:
             row |= {f"{figure}_{name}": value for name, value in values[figure].items()}
         rows.append(row | {f"{part}_s": value for part, value in result.breakdown_s.items()})

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deepvm.core.units import counted
-from deepvm.documents.build import ABSENT, With, document_of
-from deepvm.documents.outputs import simulation as outputs
+from deepvm.documents.build import document_of
+from deepvm.documents.values import ABSENT, With
 from deepvm.reports.pictures import STYLES, drawing, legend, short
 from deepvm.reports.text import print_text
 from deepvm.services.schemas import rows_as
@@ -86,7 +86,7 @@ def fit_document(
         for name, pool, laws in zip(names_of(pools), pools, each, strict=False)
     ]
     values = With(together(pools), traces=names_of(pools), fits=fits, each=own or ABSENT)
-    return document_of(outputs.TracesFit, values)
+    return document_of("simulation.TracesFit", values)
 
 
 def fit_csv(document: Mapping[str, Any]) -> Table:
@@ -132,7 +132,7 @@ def replay_document(
         costs = [_cost(cost, trace=name) for name, cost in zip(own, row.pools, strict=True)]
         rows.append(_cost(row.total, policy=row.policy, save_s=row.save_s, pools=costs))
     values = {"step_s": step_s, "mttp_prior_s": mttp_s, "traces": own, "rows": rows}
-    return document_of(outputs.TracesReplay, values)
+    return document_of("simulation.TracesReplay", values)
 
 
 def _cost(cost: Cost, **more: Any) -> With:
@@ -237,9 +237,9 @@ def _survival(axes: Axes, pools: Sequence[TraceLives], fits: Sequence[FittedLife
 def deadline_rows(rows: Sequence[DeadlineRow]) -> tuple[list[str], list[list[Any]]]:
     """Header and a row for each trace, slack and policy; ``all`` are means over the traces."""
     documents = [
-        document_of(outputs.DeadlineRow, With(row, trace=row.trace or "all")) for row in rows
+        document_of("simulation.DeadlineRow", With(row, trace=row.trace or "all")) for row in rows
     ]
-    return rows_as(outputs.DeadlineMean, documents, "trace")
+    return rows_as("simulation.DeadlineMean", documents, "trace")
 
 
 def print_deadlines(rows: Sequence[DeadlineRow], job: DeadlineJob) -> None:

@@ -12,7 +12,6 @@ from support.lab.audit_logs import Row, attempt, logged, start, train
 from support.processes import marked
 
 from deepvm.documents.build import document_of
-from deepvm.documents.outputs.audits import Audit
 from deepvm.errors import DataError, RequestError
 from deepvm.lab.certify import certifier
 from deepvm.lab.certify.attempt import Attempt, Trigger
@@ -298,7 +297,7 @@ def test_a_kill_with_the_last_step_is_repeated_earlier(
 ) -> None:
     found, asked, said = killed_run(monkeypatch, tmp_path, [20, None, 10, None])
     assert found.certified and [kill.hit for kill in found.kills] == [False, True]
-    assert [kill["hit"] for kill in document_of(Audit, found)["kills"]] == [False, True]
+    assert [kill["hit"] for kill in document_of("audits.Audit", found)["kills"]] == [False, True]
     assert asked[1] == max(1, asked[0] // 2)
     assert said[2:4] == [
         "run 1, attempt 0: from step 0, 20 steps, killed at step 20 of 20, which proves nothing",

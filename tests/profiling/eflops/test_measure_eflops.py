@@ -24,11 +24,11 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from deepvm.documents.outputs.profiling import Machine  # noqa: E402
 from deepvm.errors import DataError, DeepVMError, MeasurementError, RequestError  # noqa: E402
 from deepvm.io.host_info import cores  # noqa: E402
 from deepvm.profiling.eflops.eflops_worker import Task, run_workers  # noqa: E402
 from deepvm.profiling.eflops.measure_eflops import Eflops, measure_eflops  # noqa: E402
+from deepvm.profiling.hosts.machine import Machine  # noqa: E402
 from deepvm.profiling.hosts.watchdog import ENDED  # noqa: E402
 from deepvm.profiling.workload.images import Images  # noqa: E402
 from deepvm.profiling.workload.models import MODELS, forward_flops  # noqa: E402

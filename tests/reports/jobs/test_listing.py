@@ -9,7 +9,6 @@ from support.jobs import worlds
 
 from deepvm.catalog.published.cloud_rates import rates_of
 from deepvm.documents.build import document_of
-from deepvm.documents.outputs.jobs import RunPlan
 from deepvm.jobs.decisions.world import JobLimits, JobState, Pool
 from deepvm.reports.jobs.listing import print_job, print_plan
 from deepvm.services.jobs import JobPlan
@@ -22,7 +21,7 @@ def document(**terms: Any) -> dict[str, Any]:
     asked = JobLimits(**{"least": 4, "most": 4, "anchor": (ANCHOR,), "anchors": 1, **terms})
     world = JobState(terms=asked, now_s=0.0, pools=(SPOT,))
     names, rates = {"instances": "deepvm job m1"}, rates_of("aws", "us-east-1")
-    return document_of(RunPlan, JobPlan("job", world, None, names, rates))
+    return document_of("jobs.RunPlan", JobPlan("job", world, None, names, rates))
 
 
 def test_machines_have_a_limit_where_the_user_set_one_only(

@@ -18,7 +18,6 @@ from support.lab.made_folder import make
 from support.schemas import check as check_schema
 
 from deepvm.documents.build import document_of
-from deepvm.documents.outputs.lab import LabCheck, LabReport
 from deepvm.errors import MissingExtraError
 from deepvm.lab.checked import check
 from deepvm.lab.results import SuiteResult
@@ -61,7 +60,7 @@ def with_a_wrong_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def report_document(suites: Sequence[SuiteResult]) -> dict[str, Any]:
-    return document_of(LabReport, {"suites": suites})
+    return document_of("lab.LabReport", {"suites": suites})
 
 
 def table(out: Path, name: str) -> list[dict[str, str]]:
@@ -88,7 +87,7 @@ def test_all_are_there_and_the_same_each_time(tmp_path: Path) -> None:
 def test_documents_are_as_their_schemas_say(tmp_path: Path) -> None:
     make(tmp_path, wrong={WRONG}, unfinished={UNFINISHED})
     suites = written(tmp_path)
-    check_schema(document_of(LabCheck, check(tmp_path)[0]), "lab")
+    check_schema(document_of("lab.LabCheck", check(tmp_path)[0]), "lab")
     check_schema(report_document(suites), "lab-report")
     for failure in ("base", "late"):
         document = json.loads(

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from deepvm.core.lifetimes import ClusterRisk
 from deepvm.documents.build import document_of
-from deepvm.documents.outputs.plans import Interruptions
 from deepvm.reports.plans.words import losses_words, share_words
 
 
@@ -52,8 +51,8 @@ def test_what_is_said_holds(band: int, vms: int) -> None:
 
 def test_documents_have_null_where_nothing_is_known() -> None:
     worst, best = (
-        document_of(Interruptions, ClusterRisk.of_band(4, 9)),
-        document_of(Interruptions, ClusterRisk.of_band(0, 9)),
+        document_of("plans.Interruptions", ClusterRisk.of_band(4, 9)),
+        document_of("plans.Interruptions", ClusterRisk.of_band(0, 9)),
     )
     assert worst["vm_monthly_share"] == {"min": 0.2, "max": None} and worst["vm_count"] == 9
     assert worst["cluster_monthly_share"] == {"min": pytest.approx(1 - 0.8**9), "max": None}

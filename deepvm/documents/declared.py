@@ -1,0 +1,94 @@
+"""What documents hold: ``data/documents/*.json``, in the words of JSON Schema.
+
+    "Zone": {
+     "description": "A zone.",
+     "properties": {
+      "zone": {"type": ["string", "null"], "description": "its id, null for any"},
+      "usd_per_hour": {"type": "number", "description": "US dollars an hour", "at": "newest"}
+     }
+    }
+
+Objects are named by their file, as in ``{"$ref": "simulation.Spread"}``. Besides JSON Schema's words,
+an object may have ``extends``, the name of an object whose properties it has too, and a property:
+
+``at``: where its value is, a path of attributes, positions and ``#`` for a count; empty: the object
+itself. Without it the value is where the key says.
+``computed``: its value is computed in ``computed.py``.
+``exact``: a number stays int where it is one, though the type is number.
+``digits``: it is rounded to so many.
+``optional``: the key may be left out; all others are required.
+``after``: the key that it follows in documents, or ``^`` for the first place.
+``column``: a CSV that does not have all keys has this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any
+
+from deepvm.io.user_dirs import read_data
+
+Schema = Mapping[str, Any]
+FIRST = "^"
+NULL = {"type": "null"}
+
+
+@cache
+def definitions(file: str) -> Mapping[str, Schema]:
+    """What a file declares, by name."""
+    found: Mapping[str, Schema] = read_data(f"documents/{file}.json")
+    return found
+
+
+@cache
+def declared(name: str) -> Schema:
+    """A declaration, such as ``simulation.Job``, with the properties that it extends."""
+    file, _, own = name.partition(".")
+    schema = definitions(file)[own]
+    if "extends" not in schema:
+        return schema
+    return {**schema, "properties": properties(schema["extends"]) | schema["properties"]}
+
+
+def properties(name: str) -> dict[str, Schema]:
+    """The properties of an object, by key."""
+    found: dict[str, Schema] = declared(name)["properties"]
+    return found
+
+
+def may_be_null(schema: Schema) -> bool:
+    """Whether null is one of several types."""
+    kinds = schema.get("type", ())
+    return NULL in schema.get("anyOf", ()) or ("null" in kinds and kinds != "null")
+
+
+def without_null(schema: Schema) -> Schema:
+    """The other type, where null is one of two."""
+    kinds = schema.get("anyOf", ())
+    if isinstance(schema.get("type"), list):
+        kinds = [{"type": kind} for kind in schema["type"]]
+    others = [kind for kind in kinds if kind != NULL]
+    if len(others) == 1 < len(kinds):
+        other: Schema = others[0]
+        return other
+    return schema
+
+
+def object_in(schema: Schema) -> str:
+    """The name of the object that a list, a mapping or the first of several types holds."""
+    while "$ref" not in schema:
+        inner = schema.get("items") or schema.get("additionalProperties")
+        schema = inner or schema["anyOf"][0]
+    name: str = schema["$ref"]
+    return name
+
+
+def columns(name: str) -> Iterator[tuple[str, ...]]:
+    """Columns of a CSV of such objects: the keys to each value that is no object itself."""
+    for key, schema in properties(name).items():
+        inner = without_null(schema)
+        if "$ref" in inner:
+            yield from ((key, *below) for below in columns(inner["$ref"]))
+        else:
+            yield (key,)

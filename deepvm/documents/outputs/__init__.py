@@ -1,1 +1,0 @@
-"""Types of the documents that commands print: values, schema and CSV columns follow from them."""
