@@ -8,8 +8,9 @@
      }
     }
 
-Objects are named by their file, as in ``{"$ref": "simulation.Spread"}``. Besides JSON Schema's words,
-an object may have ``extends``, the name of an object whose properties it has too, and a property:
+Objects are named by their file, as in ``{"$ref": "simulation.Spread"}``. Besides JSON Schema's
+words, an object may have ``extends``, the name of an object whose properties it has too, and a
+property:
 
 ``at``: where its value is, a path of attributes, positions and ``#`` for a count; empty: the object
 itself. Without it the value is where the key says.
