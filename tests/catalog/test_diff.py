@@ -29,8 +29,10 @@ from deepvm.core.cluster.memory_nodes import REAL_NODES, SaturationTable
 from deepvm.core.cluster.provenance import Provenance
 from deepvm.core.cluster.speedup import HybridSpeedup, MeasuredSpeedup, RingSpeedup
 from deepvm.core.lifetimes import KnownLifetime
+from deepvm.documents.build import document_of
 from deepvm.reports import documents
-from deepvm.reports.prices import diffs
+from deepvm.reports.prices.diffs import csv_rows
+from deepvm.reports.text import print_text
 
 PRICES = st.decimals("0.000001", "100000", places=6, allow_nan=False)
 ZONES = st.dictionaries(st.sampled_from(["use1-az1", "use1-az2", "use1-az4"]), PRICES, max_size=3)
@@ -109,7 +111,9 @@ def test_the_reported_changes_lead_from_old_to_new(old: Catalog, new: Catalog) -
 @given(catalogs(), catalogs())
 def test_the_document_leads_there_too(old: Catalog, new: Catalog) -> None:
     """The same through JSON: floats carry the exact prices."""
-    document = json.loads(documents.to_json(diffs.document(diff_catalogs(old, new))))
+    document = json.loads(
+        documents.to_json(document_of("prices.CatalogDiff", diff_catalogs(old, new)))
+    )
     told = {
         k: v
         for k, v in prices(old).items()
@@ -155,6 +159,10 @@ def only(old: Catalog, new: Catalog) -> CatalogDiff:
     return diff_catalogs(old, new)
 
 
+def report(diff: CatalogDiff, old: str = "", new: str = "") -> None:
+    print_text("catalog_diff", diff=diff, old=old, new=new)
+
+
 def test_a_price_in_dollars_and_percent() -> None:
     old, new = catalog(gpu_type()), catalog(gpu_type(spot_usd_per_hour="0.33"))
     (change,) = only(old, new).prices
@@ -171,7 +179,8 @@ def test_money_is_exact() -> None:
     (change,) = only(old, new).prices
     assert (
         change.difference == Decimal("0.1")
-        and diffs.document(only(old, new))["prices"][0]["change_usd_per_hour"] == 0.1
+        and document_of("prices.CatalogDiff", only(old, new))["prices"][0]["change_usd_per_hour"]
+        == 0.1
     )
 
 
@@ -321,7 +330,7 @@ def test_csv_has_every_change() -> None:
     diff = only(
         paper(), replace(simulated(), instances=(*simulated().instances, gpu_type("g4dn.xlarge")))
     )
-    rows = list(csv.DictReader(io.StringIO(documents.to_csv(*diffs.csv_rows(diff)))))
+    rows = list(csv.DictReader(io.StringIO(documents.to_csv(*csv_rows(diff)))))
     told = [r["change"] for r in rows]
     assert (
         told.count("price") == len(diff.prices) == 2
@@ -342,7 +351,7 @@ def test_the_report(capsys: pytest.CaptureFixture[str]) -> None:
         cpu_type("new.xlarge", spot_usd_per_hour=None),
         region="us-east-1",
     )
-    diffs.print_report(only(old, new))
+    report(only(old, new))
     out = capsys.readouterr().out
     assert out.splitlines()[0] == (
         "From test (us-east-1, undated, 2 types) to test (us-east-1, undated, 2 types)."
@@ -359,11 +368,11 @@ def test_the_report(capsys: pytest.CaptureFixture[str]) -> None:
         "Figures: 1 change" in out
         and "\ngpu.xlarge, note\n  old: -\n  new: " + "x" * 100 + "\n" in out
     )
-    diffs.print_report(only(old, replace(new, region="eu-west-1")))
+    report(only(old, replace(new, region="eu-west-1")))
     assert "The regions differ" in capsys.readouterr().out
-    diffs.print_report(only(old, old))
+    report(only(old, old))
     assert "No difference" in capsys.readouterr().out
-    diffs.print_report(only(old, new), "monday.json", "test")
+    report(only(old, new), "monday.json", "test")
     assert capsys.readouterr().out.startswith(
         "From monday.json: test (us-east-1, undated, 2 types) to test (us-east-1"
     )
@@ -374,6 +383,6 @@ def test_the_report_shows_zones_when_they_changed(capsys: pytest.CaptureFixture[
     new = catalog(
         gpu_type(spot_usd_per_hour="0.31", spot_zones=(ZonePrice("use1-az4", Decimal("0.31")),))
     )
-    diffs.print_report(only(old, new))
+    report(only(old, new))
     out = capsys.readouterr().out
     assert "zone" in out and "use1-az4" in out

@@ -6,13 +6,21 @@ import os
 import sys
 from collections.abc import Sequence
 from datetime import datetime, timezone
-from functools import partial
 
 import typer
 
 from deepvm.cli.catalog.refresh import refresh
 from deepvm.cli.catalog.status import status
-from deepvm.cli.output import Output, OutputOrWide, print_as, print_document, say, text, warn
+from deepvm.cli.output import (
+    Output,
+    OutputOrWide,
+    print_as,
+    print_document,
+    print_named,
+    say,
+    text,
+    warn,
+)
 from deepvm.cli.parameters import arg, flag, group, takes_flags
 from deepvm.cli.plan.options import load, load_measured
 from deepvm.cli.settings import ConfiguredCommand
@@ -49,12 +57,12 @@ def diff(
     Example: deepvm catalog diff yesterday.json today.json
     """
     from deepvm.catalog.diff import diff_catalogs
-    from deepvm.reports.prices import diffs
+    from deepvm.reports.prices.diffs import csv_rows
 
-    found = diff_catalogs(load(old, flags), load(new, flags))
-    table = partial(diffs.print_report, found, old, new)
-    print_as(output, table, partial(diffs.document, found), partial(diffs.csv_rows, found))
-    if fail_on_change and not found.empty:
+    changes = diff_catalogs(load(old, flags), load(new, flags))
+    table = text("catalog_diff", diff=changes, old=old, new=new)
+    print_named(output, table, "diff", changes, lambda: csv_rows(changes))
+    if fail_on_change and not changes.empty:
         raise typer.Exit(1)  # as of `git diff --exit-code`
 
 

@@ -82,7 +82,7 @@ def diff(
     from deepvm.catalog.diff import diff_catalogs
     from deepvm.catalog.measured.tables import previous_tables
     from deepvm.catalog.store import load_catalog
-    from deepvm.reports.prices import diffs
+    from deepvm.reports.prices.diffs import csv_rows
     from deepvm.reports.profiling.measured import changes
 
     folder, tables = _own()
@@ -95,12 +95,8 @@ def diff(
     own = tables.apply(published)
     differences = diff_catalogs(published, own)
     changed = f"{catalog} with your measurements"
-    print_as(
-        output,
-        lambda: diffs.print_report(differences, catalog, changed),
-        lambda: diffs.document(differences),
-        lambda: diffs.csv_rows(differences),
-    )
+    table = text("catalog_diff", diff=differences, old=catalog, new=changed)
+    print_named(output, table, "diff", differences, lambda: csv_rows(differences))
     for line in own.provenance.notes[len(published.provenance.notes) :]:
         note(line)
     for line in own.provenance.doubts[len(published.provenance.doubts) :]:

@@ -1,16 +1,13 @@
-"""What changed between two catalogs: as a document, as rows, and as a report for people."""
+"""What changed between two catalogs, as rows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
-from deepvm.catalog.diff import CatalogDiff
+from deepvm.catalog.diff import CatalogDiff, PriceChange
 from deepvm.core.cluster.instances import Market
-from deepvm.documents.build import document_of
 from deepvm.documents.computed import percent
-from deepvm.reports.text import print_text
 
 CSV_HEADER = [
     "change",
@@ -25,52 +22,33 @@ CSV_HEADER = [
 ]
 
 
-def document(diff: CatalogDiff) -> dict[str, Any]:
-    """The document of ``catalog diff``."""
-    return document_of("prices.CatalogDiff", diff)
-
-
 def csv_rows(diff: CatalogDiff) -> tuple[list[str], list[list[Any]]]:
     """Header and one row for each change.
 
     ``change`` is added, removed, price or figure, prices are in $/h. A type that was added or
     removed has one row for each of its prices, which stand where the type exists.
     """
-    return CSV_HEADER, [[row.get(name) for name in CSV_HEADER] for row in _rows(diff)]
-
-
-def _rows(diff: CatalogDiff) -> Iterator[dict[str, Any]]:
-    for change, side, instances in (
-        ("added", "new", diff.added),
-        ("removed", "old", diff.removed),
-    ):
-        for instance in instances:
-            for market in Market:
-                price = instance.usd_per_hour(market)
-                row = {"change": change, "instance_type": instance.name, "market": market.value}
-                if price is not None:
-                    yield {**row, side: _text(price)}
-    for p in diff.prices:
-        yield {
-            "change": "price",
-            "instance_type": p.instance_type,
-            "market": p.market.value,
-            "zone": p.zone or None,
-            "old": _text(p.old),
-            "new": _text(p.new),
-            "difference": _text(p.difference),
-            "percent": percent(p),
-        }
+    changes = [
+        ("added", PriceChange(i.name, market, None, i.usd_per_hour(market)))
+        for i in diff.added
+        for market in Market
+    ]
+    changes += [
+        ("removed", PriceChange(i.name, market, i.usd_per_hour(market), None))
+        for i in diff.removed
+        for market in Market
+    ]
+    changes += [("price", change) for change in diff.prices]
+    rows: list[list[Any]] = []
+    for name, p in changes:
+        prices = [_text(price) for price in (p.old, p.new, p.difference)]
+        if any(prices):
+            what = [name, p.instance_type, p.market.value, p.zone, None]
+            rows.append([*what, *prices, percent(p)])
     for f in diff.figures:
-        yield {"change": "figure", **vars(f), "instance_type": f.instance_type or None}
+        rows.append(["figure", f.instance_type, None, None, f.figure, f.old, f.new, None, None])
+    return CSV_HEADER, rows
 
 
 def _text(price: Decimal | None) -> str | None:
-    if price is None:
-        return None
-    return f"{price:f}"
-
-
-def print_report(diff: CatalogDiff, old: str = "", new: str = "") -> None:
-    """Print the report; ``old`` and ``new`` are what the user calls the catalogs."""
-    print_text("catalog_diff", diff=diff, old=old, new=new)
+    return None if price is None else f"{price:f}"
