@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from deepvm.catalog.signals.fetching import Quotes, SignalRequest
 
 ALL = "all"
-AUTO = "auto"
 
 PROFILE = shared(SourceOptions, "profile")
 CLOUD_NAMES = opt(
@@ -58,9 +57,11 @@ def refresh(
 
     Example: deepvm catalog refresh --region us-east-1 --only spot
     """
+    from deepvm.catalog.public.public_market import wanted_source
+
     clouds = clouds_named(cloud or [])
     now = datetime.now(timezone.utc)
-    wanted = _named_source(source, clouds)
+    wanted = wanted_source(source)
     # Clouds alone, without an account: their prices, wherever they come from.
     anywhere = bool(cloud) and not (region or only or days or profile)
     public = [c for c in clouds if _is_public(c, wanted, anywhere)]
@@ -81,25 +82,14 @@ def clouds_named(names: Sequence[str]) -> list[Cloud]:
     return [REGISTRY[name] for name in clouds_of(names)] or [DEFAULT_CLOUD]
 
 
-def _named_source(name: str, clouds: Sequence[Cloud]) -> str:
-    """The public catalog that ``--source`` names, empty for none in particular."""
-    from deepvm.catalog.public.public_market import NONE, wanted_source
-
-    source = wanted_source(name)
-    without_api = [cloud.title for cloud in clouds if not cloud.has_api]
-    if source == NONE and without_api:
-        allowed = f"{' or '.join(SOURCES)}, the only ones with prices of {joined(without_api)}"
-        raise RequestError("source", name, allowed)
-    if source == AUTO:
-        return ""
-    return source
-
-
 def _is_public(cloud: Cloud, wanted: str, anywhere: bool) -> bool:
-    """Whether a cloud's prices come from a public catalog."""
-    from deepvm.catalog.public.public_market import NONE
+    """Whether a cloud's prices come from a public catalog. Raises RequestError: none is wanted."""
+    from deepvm.catalog.public.public_market import AUTO, NONE
 
-    if wanted or not cloud.has_api:
+    if wanted == NONE and not cloud.has_api:
+        allowed = f"{' or '.join(SOURCES)}, the only ones with prices of {cloud.title}"
+        raise RequestError("source", wanted, allowed)
+    if wanted != AUTO or not cloud.has_api:
         return wanted != NONE
     if not anywhere or cloud.credentials_may_exist("", os.environ):
         return False
@@ -135,11 +125,11 @@ def _refresh_files(clouds: Sequence[Cloud], wanted: str, now: datetime) -> None:
 def _public_catalog(cloud: Cloud, wanted: str, now: datetime) -> PublicCatalog:
     from deepvm.catalog.public.public_market import public_catalogs
 
-    catalogs = public_catalogs(cloud, wanted or AUTO, now)
+    catalogs = public_catalogs(cloud, wanted, now)
     if not catalogs:
         variables = joined(ADDRESS_VARIABLES, "or")
         allowed = f"one that has {cloud.title}, not switched off by {variables}"
-        raise RequestError("source", wanted or AUTO, allowed)
+        raise RequestError("source", wanted, allowed)
     return catalogs[0]
 
 
@@ -211,12 +201,9 @@ def _conclude(requests: Sequence[SignalRequest], quotes: Quotes) -> None:
     from deepvm.catalog.signals.fetching import PUBLIC
     from deepvm.catalog.signals.resolve import grouped
 
-    without = []
-    for region in dict.fromkeys(r.region for r in requests):
-        here = [r for r in requests if r.region == region]
-        private = [r for r in here if r.kind not in PUBLIC]
-        if not quotes.signals.keys() & {*(private or here)}:
-            without.append(region)
+    asked = [r for r in requests if r.kind not in PUBLIC] or requests
+    answered = {r.region for r in asked if r in quotes.signals}
+    without = dict.fromkeys(r.region for r in requests if r.region not in answered)
     failed = [r for r in requests if r not in quotes.signals]
     fatal = None
     for failures in grouped({r: quotes.errors.get(r) or _no_credentials("AWS") for r in failed}):

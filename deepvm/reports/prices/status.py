@@ -6,7 +6,7 @@ Times in UTC, ages in seconds, null where there is nothing to say.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -26,18 +26,17 @@ def signal_rows(cache: Cache, cloud: Cloud, regions: Sequence[str], now: datetim
 
     A region should have all ``cloud.kinds``; other kinds are shown if they exist.
     """
-    rows = []
     entries = [e for e in cache.entries(now) if e.account in ("", cache.account)]
+    shown: list[Entry] = []
     for region in regions or dict.fromkeys(e.region for e in entries):
-        here = {e.kind: e for e in entries if e.region == region}
-        for kind in dict.fromkeys((*cloud.kinds, *here)):
-            rows.append(_cached(here.get(kind) or Entry(region, kind, state="absent"), now))
+        here = {kind: Entry(region, kind, state="absent") for kind in cloud.kinds}
+        here |= {e.kind: e for e in entries if e.region == region}
+        shown += here.values()
     for region in cloud.snapshot_regions():
         if not regions or region in regions:
-            for kind, signal in cloud.snapshot(region).items():
-                entry = Entry(region, kind, state="snapshot", signal=signal)
-                rows.append(_cached(entry, now))
-    return rows
+            embedded = cloud.snapshot(region).items()
+            shown += [Entry(region, k, state="snapshot", signal=s) for k, s in embedded]
+    return [_cached(entry, now) for entry in shown]
 
 
 def _cached(entry: Entry, now: datetime) -> Row:
@@ -60,29 +59,25 @@ def _cached(entry: Entry, now: datetime) -> Row:
 
 def file_rows(catalogs: Sequence[PublicCatalog], now: datetime, *, absent: bool) -> list[Row]:
     """Public catalogs that were ever fetched; ``absent``: the others too."""
-    rows = []
-    for catalog in catalogs:
-        about = catalog.about()
-        if about is None and not absent:
-            continue
-        name = catalog.source.name
-        cloud = catalog.cloud.name
-        state = "absent"
-        step = f"deepvm catalog refresh --source {name} --cloud {cloud}"
-        if about is not None:
-            state = "fresh" if about.origin == "cache" else "expired"
-        row = {
-            "cloud": cloud,
-            "source": name,
-            "state": state,
-            "regions": list(about.data) if about else [],
-            "observed_at": about and about.observed_at.isoformat(),
-            "dated": about and about.dated,
-            **_lifetime(about, catalog.source.period_s, now, of_file=True),
-            "next_step": None if state == "fresh" else step,
-        }
-        rows.append(row)
-    return rows
+    return [_file(c, about, now) for c in catalogs if (about := c.about()) or absent]
+
+
+def _file(catalog: PublicCatalog, about: Signal | None, now: datetime) -> Row:
+    source = catalog.source
+    state = "absent"
+    if about is not None:
+        state = "fresh" if about.origin == "cache" else "expired"
+    step = f"deepvm catalog refresh --source {source.name} --cloud {catalog.cloud.name}"
+    return {
+        "cloud": catalog.cloud.name,
+        "source": source.name,
+        "state": state,
+        "regions": list(about.data) if about else [],
+        "observed_at": about and about.observed_at.isoformat(),
+        "dated": about and about.dated,
+        **_lifetime(about, source.period_s, now, of_file=True),
+        "next_step": None if state == "fresh" else step,
+    }
 
 
 def _lifetime(signal: Signal | None, ttl_s: int, now: datetime, of_file: bool = False) -> Row:
@@ -119,11 +114,9 @@ def print_quotes(requests: Sequence[SignalRequest], quotes: Quotes, now: datetim
     rows = []
     for request in requests:
         signal = quotes.signals.get(request)
-        result = "fetched" if signal else _failed(quotes.errors.get(request))
-        about = _about(filter(None, [signal]), now)
+        result = _result([signal] if signal else [], quotes.errors.get(request), now)
         seconds = quotes.seconds.get(request, 0.0)
-        row = {"request": request, "signal": signal, "result": result, "seconds": seconds}
-        rows.append({**row, **about})
+        rows.append({"request": request, "signal": signal, "seconds": seconds, **result})
     print_text("catalog_refresh_cloud", rows=rows)
 
 
@@ -132,21 +125,19 @@ def print_files(results: Sequence[tuple[PublicCatalog, list[Signal]]], now: date
     rows = []
     for catalog, signals in results:
         types = {name for s in signals if s.kind == SPECS for name in s.data}
-        result = _failed(catalog.error) if catalog.error else "fetched"
         counts = {"regions": len({s.region for s in signals}) or "-", "types": len(types) or "-"}
-        rows.append({"catalog": catalog, "result": result, **counts, **_about(signals, now)})
+        rows.append({"catalog": catalog, **counts, **_result(signals, catalog.error, now)})
     print_text("catalog_refresh_files", rows=rows)
 
 
-def _failed(error: CloudError | None) -> str:
-    return f"failed: {reason(error.why if error else 'credentials')}"
-
-
-def _about(signals: Iterable[Signal], now: datetime) -> dict[str, str]:
+def _result(signals: Sequence[Signal], error: CloudError | None, now: datetime) -> dict[str, str]:
+    """What came of a request: the refused rows of all signals, and the age of the first."""
+    if not signals:
+        why = reason(error.why if error else "credentials")
+        return {"result": f"failed: {why}", "refused": "-", "age": "-"}
     refused: Counter[str] = Counter()
-    ages = []
     for signal in signals:
         refused.update(signal.refused)
-        ages.append(age(signal.observed_at, now, signal.dated))
     counts = ", ".join(f"{count} {reason}" for reason, count in sorted(refused.items()))
-    return {"refused": counts or "-", "age": ages[0] if ages else "-"}
+    old = age(signals[0].observed_at, now, signals[0].dated)
+    return {"result": "fetched", "refused": counts or "-", "age": old}
