@@ -91,11 +91,8 @@ PLACES = {
         "jobs/controller/messages.py",
         "jobs/jobfile.py",
         "lab/matrix.py",
-        "lab/record_checks.py",
         "lab/faults/fault.py",
     ],
-    "typing_extensions": ["lab/record_checks.py"],
-    "annotated_types": ["lab/record_checks.py"],
     "scipy": ["core/", "profiling/fit/", "simulator/traces/"],
     "numpy": [
         "core/",

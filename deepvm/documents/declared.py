@@ -20,6 +20,9 @@ itself. Without it the value is where the key says.
 ``optional``: the key may be left out; all others are required.
 ``after``: the key that it follows in documents, or ``^`` for the first place.
 ``column``: a CSV that does not have all keys has this one.
+
+Records of the lab are checked when they are read, also for limits of numbers and lists, which the
+schemas that users see do not have; ``not_finite``: a number that may be NaN or infinite.
 """
 
 from __future__ import annotations
@@ -68,7 +71,7 @@ def without_null(schema: Schema) -> Schema:
     """The other type, where null is one of two."""
     kinds = schema.get("anyOf", ())
     if isinstance(schema.get("type"), list):
-        kinds = [{"type": kind} for kind in schema["type"]]
+        kinds = [NULL if kind == "null" else {**schema, "type": kind} for kind in schema["type"]]
     others = [kind for kind in kinds if kind != NULL]
     if len(others) == 1 < len(kinds):
         other: Schema = others[0]

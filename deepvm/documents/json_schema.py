@@ -8,7 +8,8 @@ from typing import Any
 from deepvm.documents.declared import Schema, declared, properties
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-_OURS = {"at", "computed", "exact", "digits", "optional", "after", "column"}
+_OURS = {"at", "computed", "exact", "digits", "optional", "after", "column", "not_finite"}
+_LIMITS = {"minimum", "exclusiveMinimum", "minItems", "maxItems"}
 
 
 def json_schema(
@@ -51,7 +52,9 @@ class _Writer:
         }
 
     def standard(self, schema: Schema) -> dict[str, Any]:
-        return {word: self._word(word, schema[word]) for word in schema if word not in _OURS}
+        return {
+            word: self._word(word, schema[word]) for word in schema if word not in _OURS | _LIMITS
+        }
 
     def _word(self, word: str, value: Any) -> Any:
         if word == "$ref":

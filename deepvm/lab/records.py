@@ -21,8 +21,6 @@ from typing import Any
 from deepvm.errors import DataError
 from deepvm.io.atomic_write import write_bytes
 from deepvm.lab.record_checks import (
-    Checkpoint,
-    LabSupervisor,
     check,
     check_config,
     check_events,
@@ -239,13 +237,13 @@ class Records:
     @cached_property
     def supervisor(self) -> dict[str, Any]:
         document = read_document(self.folder / SUPERVISOR)
-        check(LabSupervisor, document, self.folder / SUPERVISOR)
+        check("lab.LabSupervisor", document, self.folder / SUPERVISOR)
         return document
 
     @cached_property
     def checkpoints(self) -> list[dict[str, Any]]:
         rows = list(read_lines(self.folder / CHECKPOINTS))
-        check_lines(Checkpoint, rows, self.folder / CHECKPOINTS)
+        check_lines("logs.Checkpoint", rows, self.folder / CHECKPOINTS)
         return rows
 
     @cached_property

@@ -119,6 +119,7 @@ def test_columns_are_the_ways_to_values() -> None:
 FILES = [path.stem for path in (data_folder() / "documents").glob("*.json") if path.stem != "index"]
 WORDS = {"description", "type", "anyOf", "enum", "const", "$ref", "items", "additionalProperties"}
 WORDS |= {"at", "computed", "exact", "digits", "optional", "after", "column"}
+WORDS |= {"not_finite", "minimum", "exclusiveMinimum", "minItems", "maxItems"}
 
 
 def parts(schema: Any) -> Iterator[Any]:
