@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -74,7 +73,8 @@ class CatalogOpener:
         """
         options = self.options
         check(options)
-        found = self._with_measurements(self._of_market() or [self._other()])
+        market = self._of_market() or [self._other()]
+        found = with_figures(market, options.tables, options.workload, self.say, self._steps)
         if options.mttp == HISTORY:
             from deepvm.services.own_vms import with_history
 
@@ -247,27 +247,26 @@ class CatalogOpener:
         rates = [catalog.rates for catalog in catalogs if catalog.rates is not None]
         refuse_unknown_disk(rates, Extras.parse(disk_type=disk_type))
 
-    def _with_measurements(self, catalogs: Sequence[Catalog]) -> tuple[Catalog, ...]:
-        """The catalogs with the user's steps of the model, or eFLOPS and curves if these count.
+    def _steps(self, tables: Tables, catalogs: Sequence[Catalog]) -> list[Catalog]:
+        """The catalogs with the user's steps of the model; none where eFLOPS and curves count.
 
-        Without a named model: steps of the usual one, if there are any. Raises DataError,
-        RequestError.
+        Without a named model: steps of the usual one, if there are any.
         """
         options = self.options
-        tables = own_tables(options.tables, options.workload)
-        if tables is not None and trains_a_model(options, catalogs[0]):
-            from deepvm.catalog.measured.apply import apply_steps
+        if not trains_a_model(options, catalogs[0]):
+            return []
+        from deepvm.catalog.measured.apply import apply_steps
 
-            workload = trained(options)
-            applied = [apply_steps(tables, c, workload, options.software).catalog for c in catalogs]
-            if options.names_a_model or any(map(has_steps, applied)):
-                if options.workload:
-                    self.say(
-                        f"--workload {options.workload} has no effect where a model is trained: its"
-                        " own steps count"
-                    )
-                return announced(catalogs, applied, options.tables, tables.path, self.say)
-        return with_figures(catalogs, options.tables, options.workload, self.say)
+        workload = trained(options)
+        applied = [apply_steps(tables, c, workload, options.software).catalog for c in catalogs]
+        if not options.names_a_model and not any(map(has_steps, applied)):
+            return []
+        if options.workload:
+            self.say(
+                f"--workload {options.workload} has no effect where a model is trained: its own"
+                " steps count"
+            )
+        return applied
 
     def _training(self, catalog: Catalog) -> Training | None:
         """What is trained and how fast; None where eFLOPS are counted.
@@ -315,9 +314,13 @@ def own_tables(tables: str, workload: str = "") -> Tables | None:
 
 
 def with_figures(
-    catalogs: Sequence[Catalog], tables: str, workload: str, say: Say
+    catalogs: Sequence[Catalog],
+    tables: str,
+    workload: str,
+    say: Say,
+    steps: Callable[[Tables, Sequence[Catalog]], Sequence[Catalog]] | None = None,
 ) -> tuple[Catalog, ...]:
-    """Catalogs with measured eFLOPS and curves; says which cannot be used.
+    """Catalogs with measured eFLOPS and curves, or ``steps``; says which cannot be used.
 
     Raises DataError, RequestError.
     """
@@ -326,33 +329,21 @@ def with_figures(
         if workload:
             say(f"--workload {workload} has no effect with --tables paper")
         return tuple(catalogs)
-    applied = [found.apply(c, workload, among=catalogs) for c in catalogs]
-    return announced(catalogs, applied, tables, found.path, say)
+    applied = steps(found, catalogs) if steps else ()
+    applied = applied or [found.apply(c, workload, among=catalogs) for c in catalogs]
+    before = {text for catalog in catalogs for text in catalog.provenance.notes}
+    for text in dict.fromkeys(text for catalog in applied for text in catalog.provenance.notes):
+        if text not in before:
+            say(text)
+    if tables == "auto":
+        return tuple(applied)
+    abouts = (replace(c.provenance, measured_file=found.path) for c in applied)
+    return tuple(replace(c, provenance=a) for c, a in zip(applied, abouts, strict=True))
 
 
 def has_steps(catalog: Catalog) -> bool:
     """Whether steps of the user are in a catalog."""
     return any(m.kind == "steps" for m in catalog.provenance.measured)
-
-
-def announced(
-    catalogs: Sequence[Catalog], applied: Sequence[Catalog], tables: str, path: str, say: Say
-) -> tuple[Catalog, ...]:
-    """Catalogs to which measurements were applied; tables of others are named in them."""
-    before = {text for catalog in catalogs for text in catalog.provenance.notes}
-    notes = [text for catalog in applied for text in catalog.provenance.notes]
-    for text in dict.fromkeys(notes):
-        if text not in before:
-            say(text)
-    if tables == "auto":
-        return tuple(applied)
-    named = []
-    for catalog in applied:
-        if catalog.provenance.measured:
-            provenance = replace(catalog.provenance, measured_file=path)
-            catalog = replace(catalog, provenance=provenance)
-        named.append(catalog)
-    return tuple(named)
 
 
 def _regions_of(clouds: Sequence[Cloud], names: Sequence[str]) -> dict[Cloud, list[str]]:
@@ -459,11 +450,11 @@ def open_quotas(name: str | None, catalog: Catalog, say: Say) -> tuple[Quota, ..
     from deepvm.catalog.store import load_quotas
 
     if name[:1].isdigit() and not os.path.exists(name):
-        # A number of vCPUs lacks family and market: the example shows where they stand.
+        # The example shows where family and market stand.
         family = next((i.quota_family for i in catalog if i.gpu is not None), "G and VT")
         vcpus = int(name) if name.isdecimal() and len(name) < 9 else 64
-        row = {"family": family, "market": "spot", "vcpus": vcpus}
-        example = json.dumps({"schema_version": "deepvm.quotas/1", "quotas": [row]})
+        row = f'{{"family": "{family}", "market": "spot", "vcpus": {vcpus}}}'
+        example = f'{{"schema_version": "deepvm.quotas/1", "quotas": [{row}]}}'
         allowed = f"none, or a JSON file of limits by family and market, such as {example}"
         raise RequestError("quota", name, allowed)
     quotas = load_quotas(name)

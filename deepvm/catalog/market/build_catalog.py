@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -11,7 +12,7 @@ from typing import Any
 
 from deepvm.catalog.clouds import DEFAULT_CLOUD
 from deepvm.catalog.market.eflops_estimates import performance_table
-from deepvm.catalog.market.price_filter import Change, drop_implausible_prices
+from deepvm.catalog.market.price_filter import drop_implausible_prices
 from deepvm.catalog.public.public_market import wanted_source
 from deepvm.catalog.published.cloud_rates import rates_of
 from deepvm.catalog.serialization import build_quotas
@@ -31,7 +32,7 @@ from deepvm.catalog.signals.signal import (
 from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType, ZonePrice
 from deepvm.core.cluster.prices import IMPLAUSIBLE, PriceBasis, PricePoint, price_over_time
 from deepvm.core.cluster.provenance import Origin, Provenance
-from deepvm.core.spelling import did_you_mean, listed, one_of
+from deepvm.core.spelling import did_you_mean, listed, one_of, refuse_unknown
 from deepvm.core.units import counted
 from deepvm.errors import CloudError, DeepVMError, MissingDataError, RequestError
 
@@ -70,13 +71,10 @@ class MarketRequest:
 
         ``days`` becomes a number, ``price_basis`` a plain string.
         """
-        for option, value, allowed in (
-            ("prices", self.prices, ["auto", "live", "snapshot"]),
-            ("price_basis", self.price_basis, [b.value for b in PriceBasis]),
-            ("network", "peak" if self.network is None else self.network, ["peak", "baseline"]),
-        ):
-            if value not in allowed:
-                raise RequestError(option, value, " or ".join(allowed))
+        refuse_unknown("prices", self.prices, ("auto", "live", "snapshot"))
+        refuse_unknown("price_basis", self.price_basis, [b.value for b in PriceBasis])
+        if self.network is not None:
+            refuse_unknown("network", self.network, ("peak", "baseline"))
         if self.offline and self.prices == "live":
             raise RequestError("prices", self.prices, "auto or snapshot together with offline")
         days = str(self.days).strip()
@@ -158,7 +156,7 @@ class RegionMarket:
             if name in self._data(ON_DEMAND) and spec.get("on_demand", True):
                 on_demand[name] = Decimal(self._data(ON_DEMAND)[name])
             if spec.get("spot", True):
-                spot[name] = self._spot_changes(name, zone)
+                spot[name] = self._spot_points(name, zone)
         refused = drop_implausible_prices(vcpus, on_demand, spot)
         instances = []
         for name in vcpus:
@@ -167,12 +165,13 @@ class RegionMarket:
                 instances.append(self._instance(name, on_demand.get(name), zones))
             else:
                 absent[name] = f"{name} has no price in {region}"
+        refused[self.request.spot] = refused.pop(SPOT)
         doubted = []
         for kind, texts in refused.items():
             if texts:
-                signal = title(self.request.spot if kind == SPOT else kind)
                 left_out = f"{counted(len(texts), 'price')} left out that cannot be true"
-                doubted.append(f"{signal} of {region}: {left_out}: {listed(texts, _NAMED)}")
+                names = listed(texts, _NAMED)
+                doubted.append(f"{title(kind)} of {region}: {left_out}: {names}")
         if not instances:
             raise self._no_price(doubted)
         alike = cloud.rules.regions_alike
@@ -253,37 +252,33 @@ class RegionMarket:
         known = ", ".join(f"{i} ({names[i]})" if i in names else i for i in sorted(ids))
         raise RequestError("zone", wanted, f"a zone of {self.region}: {known}")
 
-    def _spot_changes(self, name: str, wanted: str) -> dict[str, list[Change]]:
+    def _spot_points(self, name: str, wanted: str) -> dict[str, list[PricePoint]]:
         """A type's spot prices by zone: the current ones, or all of the history."""
         today = self.signals.get(SPOT)
-        changes = {}
+        points = {}
         for zone, rows in self._data(self.request.spot).get(name, {}).items():
             # A zone without a price today sells none, whatever it cost before.
             sold = today is None or not today.fresh or zone in today.data.get(name, ())
-            if sold and wanted in ("", zone):
-                if not self.request.history:
-                    rows = [reversed(rows)]
-                changes[zone] = [(since, Decimal(price)) for since, price in rows]
-        return changes
+            if not sold or wanted not in ("", zone):
+                continue
+            if self.request.history:
+                points[zone] = [PricePoint(at_s, Decimal(price)) for at_s, price in rows]
+            else:
+                points[zone] = [PricePoint(0, Decimal(rows[0]), rows[1])]
+        return points
 
-    def _zone_prices(self, zones: Mapping[str, Sequence[Change]]) -> list[ZonePrice]:
+    def _zone_prices(self, zones: Mapping[str, Sequence[PricePoint]]) -> list[ZonePrice]:
         """A type's spot price by zone, cheapest first."""
         names: Mapping[str, str] = self._data(ZONES)
         shuffled = ZONES in self.cloud.kinds  # else a zone's id is its name for everybody
-        end = int(self.now.timestamp())
-        start = int((self.now - timedelta(days=int(self.request.days))).timestamp())
-        basis = PriceBasis(self.request.price_basis)
+        start = self.now - timedelta(days=int(self.request.days))
+        window = (int(start.timestamp()), int(self.now.timestamp()))
         prices = []
-        for zone, changes in zones.items():
-            price = since = None
-            if changes and not self.request.history:
-                since, price = changes[-1]
-            elif changes:
-                points = [PricePoint(int(at_s), price) for at_s, price in changes]
-                price = price_over_time(points, start, end, basis)
+        for zone, points in zones.items():
+            price = price_over_time(points, *window, PriceBasis(self.request.price_basis))
             if price is not None:
                 name = names.get(zone, "" if shuffled else zone)
-                prices.append(ZonePrice(zone, price, name, since or ""))
+                prices.append(ZonePrice(zone, price, name, points[-1].since))
         return sorted(prices, key=lambda z: (z.usd_per_hour, z.zone))
 
     def _instance(
@@ -324,11 +319,8 @@ class RegionMarket:
         for kind, s in self.signals.items():
             if kind == SPOT and request.history:
                 continue
-            refused = dict(s.refused)
-            count = len(implausible.get(SPOT if kind == request.spot else kind, ()))
-            if count:
-                refused[IMPLAUSIBLE] = refused.get(IMPLAUSIBLE, 0) + count
             origin = "embedded" if s.origin == "snapshot" else s.origin
+            refused = Counter(s.refused) + Counter({IMPLAUSIBLE: len(implausible.get(kind, ()))})
             counts = tuple(sorted(refused.items()))
             origins.append(Origin(kind, origin, s.observed_at, s.source, counts, s.dated))
         prices = [o for o in origins if o.signal in (ON_DEMAND, request.spot)]

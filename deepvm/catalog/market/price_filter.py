@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
-from typing import Any
 
 from deepvm.catalog.signals.signal import ON_DEMAND, SPOT
 from deepvm.core.cluster.instances import Catalog
-from deepvm.core.cluster.prices import PricedType, PriceSanityCheck, PriceWarning
+from deepvm.core.cluster.prices import PricedType, PricePoint, PriceSanityCheck, PriceWarning
 
-Change = tuple[Any, Decimal]
-"""A price, after the moment from which it holds, or after its path in a file."""
-
-SpotPrices = Mapping[str, Mapping[str, list[Change]]]
+SpotPrices = Mapping[str, Mapping[str, list[PricePoint]]]
 """By type and zone."""
-
-_ON_DEMAND = ("on_demand_usd_per_hour",)
 
 
 def drop_implausible_prices(
@@ -30,12 +24,12 @@ def drop_implausible_prices(
         What was left out, by kind of signal.
     """
     refused: dict[str, list[str]] = {ON_DEMAND: [], SPOT: []}
-    for name, zone, change, doubt in [*_doubts(vcpus, on_demand, spot)]:
-        if zone is None:
+    for name, zone, point, doubt in [*_doubts(vcpus, on_demand, spot)]:
+        if zone is None or point is None:
             del on_demand[name]
             refused[ON_DEMAND].append(f"{name} on demand at {doubt}")
         else:
-            spot[name][zone].remove(change)
+            spot[name][zone].remove(point)
             where = f" in {zone}" if zone else ""
             refused[SPOT].append(f"{name} on the spot market{where} at {doubt}")
     return refused
@@ -50,26 +44,27 @@ def file_doubts(catalog: Catalog) -> Iterator[tuple[tuple[str | int, ...], Price
     on_demand = {}
     spot = {}
     for i in catalog:
-        prices: list[Change] = [
-            (("spot_zones", number, "usd_per_hour"), zone.usd_per_hour)
-            for number, zone in enumerate(i.spot_zones)
-        ]
+        spot[i.name] = {str(n): [PricePoint(0, z.usd_per_hour)] for n, z in enumerate(i.spot_zones)}
         if i.spot_usd_per_hour is not None:
-            prices[:1] = [(("spot_usd_per_hour",), i.spot_usd_per_hour)]  # that of the first zone
-        spot[i.name] = {"": prices}
+            spot[i.name]["0"] = [PricePoint(0, i.spot_usd_per_hour)]  # that of the first zone
         if i.on_demand_usd_per_hour is not None:
             on_demand[i.name] = i.on_demand_usd_per_hour
-    for name, _, (path, _), doubt in _doubts({i.name: i.vcpus for i in catalog}, on_demand, spot):
+    for name, zone, _, doubt in _doubts({i.name: i.vcpus for i in catalog}, on_demand, spot):
+        path: tuple[str | int, ...] = ("spot_zones", int(zone or 0), "usd_per_hour")
+        if zone is None:
+            path = ("on_demand_usd_per_hour",)
+        elif zone == "0":
+            path = ("spot_usd_per_hour",)
         yield ("instances", numbers[name], *path), doubt
 
 
 def _doubts(
     vcpus: Mapping[str, int], on_demand: Mapping[str, Decimal], spot: SpotPrices
-) -> Iterator[tuple[str, str | None, Change, PriceWarning]]:
+) -> Iterator[tuple[str, str | None, PricePoint | None, PriceWarning]]:
     """Prices that cannot be true, with their type and zone: None on demand."""
     priced = {}
     for name, size in vcpus.items():
-        prices = sorted(price for zone in spot.get(name, {}).values() for _, price in zone)
+        prices = sorted(p.usd_per_hour for points in spot.get(name, {}).values() for p in points)
         # The higher median: statistics.median_high takes 10 ms to import.
         median = prices[len(prices) // 2] if prices else None
         priced[name] = PricedType(size, on_demand.get(name), median)
@@ -77,10 +72,10 @@ def _doubts(
     for name, price in on_demand.items():
         doubt = check.on_demand(name, price)
         if doubt is not None:
-            yield name, None, (_ON_DEMAND, price), doubt
+            yield name, None, None, doubt
     for name, zones in spot.items():
-        for zone, changes in zones.items():
-            for change in changes:
-                doubt = check.spot(name, change[1])
+        for zone, points in zones.items():
+            for point in points:
+                doubt = check.spot(name, point.usd_per_hour)
                 if doubt is not None:
-                    yield name, zone, change, doubt
+                    yield name, zone, point, doubt

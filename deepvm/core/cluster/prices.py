@@ -40,10 +40,14 @@ _SHARE = {
 
 @dataclass(frozen=True)
 class PricePoint:
-    """A price in $/h that held from a moment, seconds since 1970, until the next change."""
+    """A price in $/h that held from a moment, seconds since 1970, until the next change.
+
+    ``since``: that moment as the market says it, empty where it does not.
+    """
 
     at_s: int
     usd_per_hour: Decimal
+    since: str = ""
 
 
 def price_over_time(

@@ -9,6 +9,7 @@ from deepvm.catalog.market.eflops_estimates import performance_table
 from deepvm.catalog.store import load_catalog
 from deepvm.core.cluster.instances import Gpu
 from deepvm.core.cluster.speedup import RingSpeedup
+from deepvm.io.user_dirs import read_data
 
 TABLE = performance_table()
 
@@ -56,6 +57,26 @@ def test_others_follow_their_memory_bandwidth() -> None:
 def test_the_two_references_agree_within_the_stated_two_percent() -> None:
     t4, a10g = (TABLE.measured[n].eflops or 0 for n in ("g4dn.xlarge", "g5.xlarge"))
     assert t4 / 320 == pytest.approx(a10g / 600, rel=0.02)
+
+
+def test_the_scale_is_the_mean_of_the_references() -> None:
+    known = read_data("aws/performance.json")
+    gb_per_s = {row["gpu"]: row["gb_per_s"] for row in known["memory_gb_per_s"]}
+    figures = []
+    for name, reference in known["references"].items():
+        own = TABLE.measured[name]
+        ring = own.curve("ring")
+        assert isinstance(ring, RingSpeedup) and own.gpu and own.eflops
+        c = ring.c * float(reference["baseline_gbps"]) / own.eflops
+        figures.append((own.eflops / gb_per_s[own.gpu.name], c, ring.l / own.eflops, own.eflops))
+    eflops, c, latency, _ = (sum(column) / len(figures) for column in zip(*figures, strict=True))
+    scale = {key: value for key, value in known["scale"].items() if key != "description"}
+    assert scale == {
+        "eflops_per_gb_per_s": eflops,
+        "ring_c_gbps_per_eflops": c,
+        "ring_l_per_eflops": latency,
+        "fastest_eflops": max(figure[-1] for figure in figures),
+    }
 
 
 def test_the_scaled_ring_gives_back_the_references_within_ten_percent() -> None:

@@ -18,7 +18,7 @@ from deepvm.catalog.market.price_filter import drop_implausible_prices
 from deepvm.catalog.signals.signal import Signal
 from deepvm.catalog.store import format_catalog, load_catalog
 from deepvm.core.cluster.instances import Catalog
-from deepvm.core.cluster.prices import IMPLAUSIBLE, PriceBasis
+from deepvm.core.cluster.prices import IMPLAUSIBLE, PriceBasis, PricePoint
 from deepvm.errors import MissingDataError
 from deepvm.services.recommend import recommend
 
@@ -78,7 +78,9 @@ def refused(catalog: Catalog, signal: str) -> int:
 def test_good_prices_stay_as_they_are() -> None:
     vcpus = {name: spec["vcpus"] for name, spec in SPECS.items()}
     on_demand = {name: Decimal(price) for name, price in ON_DEMAND.items()}
-    spot = {"g4dn.xlarge": {zone: [(since, Decimal(usd))] for zone, (usd, since) in ZONES.items()}}
+    spot = {
+        "g4dn.xlarge": {zone: [PricePoint(0, Decimal(usd))] for zone, (usd, _) in ZONES.items()}
+    }
     kept = deepcopy((on_demand, spot))
     assert drop_implausible_prices(vcpus, on_demand, spot) == {"on-demand": [], "spot": []}
     assert (on_demand, spot) == kept
