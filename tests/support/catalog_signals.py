@@ -56,9 +56,9 @@ def signal(kind: str = provider.SPOT, region: str = REGION, **changes: Any) -> S
 
 def file_of(cache: Cache, kind: str = provider.SPOT, region: str = REGION) -> Path:
     """Where a cache keeps a signal."""
-    assert cache.folder is not None
-    account = f"account-{cache.account}" if provider.KINDS[provider.base(kind)].of_account else "."
-    return cache.folder / region / account / f"{kind.replace(':', '-')}.json"
+    file = cache._path(region, kind)
+    assert file is not None
+    return file
 
 
 def denied(

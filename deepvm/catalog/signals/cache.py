@@ -38,7 +38,7 @@ CLOCK_SKEW = timedelta(minutes=5)
 
 _ADDRESSES = ("DEEPVM_ADVISOR_URL", *ADDRESS_VARIABLES)
 _REGION = re.compile(r"[a-z0-9][a-z0-9-]{0,62}", re.ASCII)
-_ACCOUNT = "account-"
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 
 State = Literal["fresh", "expired", "damaged", "other version", "absent", "snapshot"]
 
@@ -68,13 +68,12 @@ def default_folder(environ: Mapping[str, str], cloud: str = "aws") -> Path | Non
 class Entry:
     """A file of the cache, or what is absent from it or stands in for it.
 
-    ``account`` is empty where everybody sees the same; ``problem`` says why there is no signal.
+    ``problem`` says why there is no signal.
     """
 
     region: str
     kind: str
     path: Path | None = None
-    account: str = ""
     state: State = "damaged"
     signal: Signal | None = None
     problem: str = ""
@@ -94,7 +93,7 @@ class Cache:
         """
         self.folder = folder
         self.ttl_s = ttl_s
-        self.account = re.sub(r"[^A-Za-z0-9._-]", "_", account)[:100] or "default"
+        self.account = _UNSAFE.sub("_", account)[:100] or "default"
         self._notes: dict[str, None] = {}
         self._write_failed = False
 
@@ -139,22 +138,19 @@ class Cache:
         return True
 
     def entries(self, now: datetime) -> tuple[Entry, ...]:
-        """All files of all regions and accounts, by region and kind; changes nothing."""
+        """All files that concern this account, by region and kind; changes nothing."""
         if self.folder is None:
             return ()
-        files = [*self.folder.glob("*/*.json"), *self.folder.glob(f"*/{_ACCOUNT}*/*.json")]
-        entries = [
-            e for f in files if not f.stem.startswith(FAILURES) and (e := self._entry(f, now))
-        ]
-        return tuple(sorted(entries, key=lambda e: (e.region, e.kind, e.account)))
+        files = (
+            *self.folder.glob("*/*.json"),
+            *self.folder.glob(f"*/account-{self.account}/*.json"),
+        )
+        entries = [self._entry(f, now) for f in files if not f.stem.startswith(FAILURES)]
+        return tuple(sorted(filter(None, entries), key=lambda e: (e.region, e.kind)))
 
     def _entry(self, path: Path, now: datetime) -> Entry | None:
         assert self.folder is not None
-        region, *accounts, _ = path.relative_to(self.folder).parts
-        account = ""
-        if accounts:
-            account = accounts[0].removeprefix(_ACCOUNT)
-        entry = Entry(region, path.stem, path, account)
+        entry = Entry(path.relative_to(self.folder).parts[0], path.stem, path)
         try:
             signal = _load(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -164,17 +160,15 @@ class Cache:
         if signal is None:
             problem = "another version of deepvm wrote it"
             return replace(entry, state="other version", problem=problem)
-        if self._is_fresh(signal, now):
-            return replace(entry, kind=signal.kind, state="fresh", signal=signal)
-        signal = replace(signal, origin="expired")
-        return replace(entry, kind=signal.kind, state="expired", signal=signal)
-
-    def _is_fresh(self, signal: Signal, now: datetime) -> bool:
         assert signal.fetched_at is not None
         seconds = ttl_s(signal.kind)
         if self.ttl_s is not None and base(signal.kind) != FAILURES:
             seconds = self.ttl_s
-        return -CLOCK_SKEW <= now - signal.fetched_at < timedelta(seconds=seconds)
+        state: State = "expired"
+        if -CLOCK_SKEW <= now - signal.fetched_at < timedelta(seconds=seconds):
+            state = "fresh"
+        signal = replace(signal, origin="cache" if state == "fresh" else state)
+        return replace(entry, kind=signal.kind, state=state, signal=signal)
 
     def _path(self, region: str, kind: str) -> Path | None:
         if not _REGION.fullmatch(region):
@@ -183,7 +177,7 @@ class Cache:
             return None
         folder = self.folder / region
         if KINDS[base(kind)].of_account:
-            folder /= f"{_ACCOUNT}{self.account}"
+            folder /= f"account-{self.account}"
         return folder / f"{kind.replace(':', '-')}.json"
 
     def _note(self, text: str) -> None:
@@ -222,4 +216,4 @@ def _load(path: Path) -> Signal | None:
     body = json.loads(f"{{{sealed}")
     for name in ("fetched_at", "observed_at"):
         body[name] = datetime.fromisoformat(body[name])
-    return Signal(**body, origin="cache")
+    return Signal(**body)

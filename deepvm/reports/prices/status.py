@@ -26,7 +26,7 @@ def signal_rows(cache: Cache, cloud: Cloud, regions: Sequence[str], now: datetim
 
     A region should have all ``cloud.kinds``; other kinds are shown if they exist.
     """
-    entries = [e for e in cache.entries(now) if e.account in ("", cache.account)]
+    entries = cache.entries(now)
     shown: list[Entry] = []
     for region in regions or dict.fromkeys(e.region for e in entries):
         here = {kind: Entry(region, kind, state="absent") for kind in cloud.kinds}

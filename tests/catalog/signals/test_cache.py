@@ -117,7 +117,9 @@ def test_accounts_do_not_see_each_others(cache):
     assert other.read(REGION, "quotas", NOW) is None and other.read(REGION, "spot", NOW) is not None
     other.write(signal("quotas", data=[]), NOW)
     assert cache.read(REGION, "quotas", NOW).data == DATA["quotas"]
-    assert {e.account for e in cache.entries(NOW)} == {"", "me", "somebody_.._else"}
+    assert [e.kind for e in cache.entries(NOW)] == ["quotas", "spot"]
+    folders = {p.parent.name for p in cache.folder.rglob("*.json")}
+    assert folders == {REGION, "account-me", "account-somebody_.._else"}
 
 
 @pytest.mark.parametrize("name", ["../x", "", "/etc", "a/b", "US-EAST-1", "x" * 99, "a\0b", ".."])
@@ -290,12 +292,12 @@ def test_entries_say_what_is_there_and_change_nothing(cache):
     (cache.folder / "LOST+FOUND").mkdir()
     before = sorted(cache.folder.rglob("*"))
     entries = cache.entries(after(hours=2))
-    assert [(e.region, e.kind, e.account, e.state) for e in entries] == [
-        ("eu-west-1", "on-demand", "", "fresh"),
-        ("us-east-1", "advisor", "", "damaged"),
-        ("us-east-1", "history:30", "", "expired"),
-        ("us-east-1", "quotas", "me", "fresh"),
-        ("us-east-1", "spot", "", "expired"),
+    assert [(e.region, e.kind, e.state) for e in entries] == [
+        ("eu-west-1", "on-demand", "fresh"),
+        ("us-east-1", "advisor", "damaged"),
+        ("us-east-1", "history:30", "expired"),
+        ("us-east-1", "quotas", "fresh"),
+        ("us-east-1", "spot", "expired"),
     ]
     assert entries[0].signal.data == DATA["on-demand"] and entries[0].signal.fetched_at == NOW
     assert entries[1].signal is None and entries[1].problem
