@@ -125,7 +125,7 @@ def job_lines(history: History, now_s: float) -> list[JobLine]:
 
 def current(world: JobState, samples: Sequence[Sample], now_s: float) -> JobState:
     """Add the time and the steps that the controller did not record."""
-    if world.job.over and all(machine.state.over for machine in world.machines.values()):
+    if world.over:
         return world
     return replace(caught_up(world, samples), now_s=max(world.now_s, now_s))
 

@@ -35,7 +35,7 @@ from deepvm.jobs.decisions.pool_choice import in_order, record_of
 from deepvm.jobs.decisions.reconcile import BUDGET, DEADLINE
 from deepvm.jobs.decisions.states import Job
 from deepvm.jobs.decisions.world import GenerationProgress, JobLimits, JobState, Pool, Pools
-from deepvm.jobs.head.remote import is_head, needs_head
+from deepvm.jobs.head.remote import has_head, is_head, needs_head
 from deepvm.jobs.history.history import History, JobRow, own_folder
 from deepvm.jobs.history.pools import expected_life_s, is_of_a_market
 from deepvm.jobs.jobfile import FORMAT, Anchor, JobFile
@@ -338,6 +338,18 @@ def checked(
         world = world_of(job, file.parent, now_s, lives)
         check_script(job, file.parent)
     return world, cloud
+
+
+def head_cloud(row: JobRow) -> HostsController | None:
+    """The cloud of a job whose controller runs there, or has to; None: it runs here."""
+    cloud = cloud_of(row.spec["cloud"])
+    # A head may not see its own address for a moment; rented from here, the next one would end
+    # this one.
+    if is_head(row) or not isinstance(cloud, HostsController):
+        return None
+    if has_head(row) or needs_head(cloud):
+        return cloud
+    return None
 
 
 def head_pool(cloud: Cloud) -> Pool | None:

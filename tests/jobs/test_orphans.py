@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from support.jobs.runs import Home, until
 
-from deepvm.cli.jobs import jobs_group, run
+from deepvm.cli.jobs import jobs_group
 from deepvm.errors import RequestError
 from deepvm.io.file_lock import FileLock
 from deepvm.jobs.cloud import Listing, UnknownError
@@ -208,8 +208,10 @@ def test_who_goes_on_with_a_job_knows_what_the_one_before_wrote_last(
             history.commit(name, world, replace(world, generation=7), [])
         yield
 
-    monkeypatch.setattr(run, "only_controller", last_words)
-    monkeypatch.setattr(run, "control", lambda job, world, *_, **__: known.append(world.generation))
+    monkeypatch.setattr(jobs_group, "only_controller", last_words)
+    monkeypatch.setattr(
+        jobs_group, "control", lambda job, world, *_, **__: known.append(world.generation)
+    )
     flags = {f.name: f.default for f in fields(jobs_group.ResumeFlags)}
     jobs_group.resume(name="next", **{**flags, "total_usd": 10.0}, detach=False, keep=False)
     assert known == [7]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,7 +12,8 @@ from typing import Any, Literal
 
 from deepvm.checkpoint.files import commit_record
 from deepvm.checkpoint.files.durable_write import failing
-from deepvm.checkpoint.files.file_names import file_name, whole_job
+from deepvm.checkpoint.files.file_names import file_name
+from deepvm.checkpoint.files.version_dir import VersionFolder
 from deepvm.checkpoint.format.manifest import CommitRecord
 from deepvm.checkpoint.tiers.base import Tier, without_secrets
 from deepvm.checkpoint.tiers.file import FileTier
@@ -21,12 +23,14 @@ from deepvm.cli.checkpoint.versions import JOB, PLACE, PLACE_OR_FILE
 from deepvm.cli.long_runs import cleaning_up
 from deepvm.cli.output import Output, draw, plot_of, print_as, print_named, say, text
 from deepvm.cli.parameters import arg, group, opt
+from deepvm.core.options import whole, words
 from deepvm.core.units import parse_bytes
 from deepvm.errors import CheckpointError, DamagedError, DataError, RequestError
 from deepvm.io.atomic_write import sync
 
 app = group("List, verify, prune, restore and benchmark checkpoints.")
 _STATE = "100MB"
+_MOST_TRAINERS = 10_000
 
 
 @app.command(short_help="Measure how long a save blocks training.")
@@ -58,25 +62,24 @@ def bench(
 
     Example: deepvm ckpt bench --model resnet18 --reps 5 --dir /mnt/ckpt
     """
+    unfit: dict[str, tuple[Any, Any]] = {"state": (state, _STATE), "ranks": (ranks, 1)}
+    allowed = "only together with --trainers"
     if trainers:
-        for option, given in (("plot", plot), ("model", model != "resnet18" and model)):
-            if given:
-                raise RequestError(
-                    option, given, "none with --trainers, which measures a memory node alone"
-                )
+        unfit = {"plot": (plot, ""), "model": (model, "resnet18")}
+        allowed = "none with --trainers, which measures a memory node alone"
+    for option, (given, default) in unfit.items():
+        if given != default:
+            raise RequestError(option, given, allowed)
+    if trainers:
         _bench_node(trainers, state, ranks, reps, folder, output)
         return
-    for option, other in (("state", state != _STATE and state), ("ranks", ranks != 1 and ranks)):
-        if other:
-            raise RequestError(option, other, "only together with --trainers")
     from deepvm.profiling.checkpoint.bench import run_bench
     from deepvm.reports.profiling.measurements import bench_figure
 
-    names = [n.strip() for n in methods.split(",") if n.strip()]
+    names = list(filter(None, words(methods, "methods")))
+    place = Path(folder or ".")
     with cleaning_up():  # gigabytes must not stay behind
-        found = run_bench(
-            model, reps, methods=names, folder=Path(folder or "."), steps=steps, say=say
-        )
+        found = run_bench(model, reps, methods=names, folder=place, steps=steps, say=say)
     print_as(output, text("ckpt_bench", bench=found), found.document)
     draw(plot, lambda: bench_figure(found))
 
@@ -86,19 +89,17 @@ def _bench_node(
 ) -> None:
     from deepvm.profiling.checkpoint.node_bench import run_node_bench
 
-    counts = [word.strip() for word in trainers.split(",")]
-    if not all(word.isascii() and word.isdigit() for word in counts):
-        raise RequestError("trainers", trainers, "whole numbers, separated by commas")
+    counts = [whole(_MOST_TRAINERS)(word, "trainers") for word in words(trainers, "trainers")]
     # The unit may stand behind the last of several: 0.1,1,4GB.
     unit = state.strip().lstrip("0123456789., ")
     sizes = [
-        parse_bytes(w if w[-1:].isalpha() else w + unit, "state")
-        for w in map(str.strip, state.split(","))
+        parse_bytes(word if word[-1:].isalpha() else word + unit, "state")
+        for word in words(state, "state")
     ]
     with cleaning_up():
-        numbers = [int(word) for word in counts]
-        place = Path(folder or ".")
-        found = run_node_bench(numbers, sizes, reps, ranks=ranks, folder=place, say=say)
+        found = run_node_bench(
+            counts, sizes, reps, ranks=ranks, folder=Path(folder or "."), say=say
+        )
     print_as(output, text("ckpt_bench_node", bench=found), found.document)
 
 
@@ -117,16 +118,15 @@ def list_versions(
     where = versions.path_or_url(place)
     if isinstance(where, Path):
         rows = [
-            _row(f.job, f.version, str(f.path), f.size, f.problem, f.manifest)
+            _row(f.job, f.version, str(f.path), f.size, f.manifest, f.problem)
             for f in versions.open_folder(where).found(job)
         ]
     else:
         job = versions.wanted_job(job)
         with closing(versions.open_place(where)) as tier:
-            rows = [_row(job, m.version, tier.url, m.size, "", m) for m in tier.versions(job)]
-            rows += [
-                _row(job, d.version, tier.url, d.size, d.problem, None) for d in tier.damaged(job)
-            ]
+            rows = [_row(job, m.version, tier.url, m.size, m) for m in tier.versions(job)]
+            for damage in tier.damaged(job):
+                rows.append(_row(job, damage.version, tier.url, damage.size, None, damage.problem))
         for row in rows:
             row["path"] += f"/{file_name(job, row['version'])}"
         rows.sort(key=lambda row: -row["version"])
@@ -136,7 +136,7 @@ def list_versions(
 
 
 def _row(
-    job: str, version: int, path: str, size: int, problem: str, manifest: CommitRecord | None
+    job: str, version: int, path: str, size: int, record: CommitRecord | None, problem: str = ""
 ) -> dict[str, Any]:
     return {
         "job": job,
@@ -145,7 +145,7 @@ def _row(
         "bytes": size,
         "complete": not problem,
         "problem": problem or None,
-        "created_at": (manifest and manifest.created) or None,
+        "created_at": (record and record.created) or None,
     }
 
 
@@ -162,15 +162,20 @@ def verify_versions(place: str = PLACE_OR_FILE, job: str = JOB, output: Output =
     Example: deepvm ckpt verify /mnt/ckpt
     """
     where = versions.path_or_url(place)
-    if isinstance(where, Path) and not where.is_dir():
-        damaged = list(filter(None, [versions.damage(versions.existing(where))]))
-        good = 1 - len(damaged)
-    elif isinstance(where, Path):
-        damaged, good = _verify_folder(where, job)
-    else:
+    if not isinstance(where, Path):
         job = versions.wanted_job(job)
         with closing(versions.open_place(where)) as tier:
-            damaged, good = _verify_job(tier, job, f"{where}: ")
+            problems = list(_verify_job(tier, job, f"{where}: "))
+    elif where.is_dir():
+        problems = _verify_folder(where, job)
+    else:
+        try:
+            commit_record.verify(versions.existing(where))
+            problems = [""]
+        except DamagedError as error:
+            problems = [str(error)]
+    damaged = list(filter(None, problems))
+    good = problems.count("")
 
     def table() -> None:
         if good and not damaged:
@@ -184,51 +189,51 @@ def verify_versions(place: str = PLACE_OR_FILE, job: str = JOB, output: Output =
         raise CheckpointError(f"{where}: there is no complete version{versions.of_job(job)}")
 
 
-def _verify_folder(folder: Path, job: str) -> tuple[list[str], int]:
-    """What is damaged, and how many versions are good; parts must belong together, too."""
+def _verify_folder(folder: Path, job: str) -> list[str]:
+    """As :func:`_verify_job` of all jobs; parts must belong together, too."""
     found = versions.open_folder(folder).found(job)
-    damaged = list[str]()
-    good = 0
     tier = FileTier(folder)
-    for name in dict.fromkeys(row.job for row in found):
-        problems, number = _verify_job(tier, name)
-        damaged += problems
-        good += number
-    if not damaged:
+    problems = [
+        problem
+        for name in dict.fromkeys(row.job for row in found)
+        for problem in _verify_job(tier, name)
+    ]
+    if not any(problems):
         sound = [row for row in found if not row.problem]
-        for whole, _ in versions.versions_of(sound):
-            damaged += filter(None, map(versions.mismatch, whole.values()))
-    return damaged, good
+        wholes = [files for known, _ in versions.versions_of(sound) for files in known.values()]
+        problems += filter(None, [versions.problem_of(files, trust=True) for files in wholes])
+    return problems
 
 
-def _verify_job(tier: Tier, job: str, place: str = "") -> tuple[list[str], int]:
-    """The same of one job; ``place``: before what is damaged, where that does not name it."""
-    damaged = list[str]()
-    good = 0
+def _verify_job(tier: Tier, job: str, place: str = "") -> Iterator[str]:
+    """Of each version why it is damaged, or nothing.
+
+    ``place``: before what is damaged, where that does not name it.
+    """
     for manifest in tier.versions(job):
-        state = "good"
+        version = manifest.version
+        problem = ""
         try:
             with TemporaryDirectory(prefix="deepvm-verify-") as folder:
                 tier.fetch(manifest, Path(folder))
-            good += 1
         except CheckpointError as error:
             left = {one.version for one in tier.versions(job)}
             left |= {one.version for one in tier.damaged(job)}
-            if manifest.version not in left:
-                state = "removed meanwhile"  # by the retention of a node or a training run
-            elif isinstance(error, DamagedError):
-                state = "damaged"
-                damaged.append(str(error))
-            else:
+            if version not in left:
+                # By the retention of a node or a training run
+                say(f"version {version} of {job}: removed meanwhile")
+                continue
+            if not isinstance(error, DamagedError):
                 raise
-        say(f"version {manifest.version} of {job}: {state}")
+            problem = str(error)
+        say(f"version {version} of {job}: {'damaged' if problem else 'good'}")
+        yield problem
     for each in tier.damaged(job):
         say(f"version {each.version} of {job}: damaged")
-        problem = each.problem
         if place:
-            problem = f"{place}version {each.version} of {job}: {problem}"
-        damaged.append(problem)
-    return damaged, good
+            yield f"{place}version {each.version} of {job}: {each.problem}"
+        else:
+            yield each.problem
 
 
 app.command("gc")(versions.collect_garbage)
@@ -292,18 +297,17 @@ def _get(
         if job not in ("", manifest.job):
             raise RequestError("job", job, f"{manifest.job}, whose version this file holds")
         return where, manifest
+    folders: list[VersionFolder] = []
     if isinstance(where, Path):
         folders = [versions.open_folder(where), *map(versions.open_folder, more)]
-    else:
-        folders = []
-    jobs = jobs_in(folders)
-    job = versions.wanted_job(job, jobs[0] if len(jobs) == 1 else "" if jobs else "job")
-    if not job:
-        raise RequestError("job", job, f"one of {', '.join(jobs)}")
-    if folders:
         tier: Tier = RecoveryTier(folders)
     else:
-        tier = versions.open_place(str(where))
+        tier = versions.open_place(where)
+    jobs = jobs_in(folders)
+    job = versions.wanted_job(job, "")
+    if not job and len(jobs) > 1:
+        raise RequestError("job", job, f"one of {', '.join(jobs)}")
+    job = job or next(iter(jobs), "job")
     with closing(tier):
         found = [m for m in tier.versions(job) if version in (None, m.version)]
         for manifest in found:
@@ -314,12 +318,10 @@ def _get(
                     raise
                 say(f"skipped: {error}")
         damaged = len(tier.damaged(job))
-    what = "no complete version"
-    if version is not None:
-        what = f"{what} {version}"
+    number = "" if version is None else f" {version}"
     hint = ""
     if damaged:
         hint = f"; {damaged} damaged, see 'deepvm ckpt verify'"
-    if any((whole_job(f.job) or ("",))[0] == job for place in folders for f in place.found()):
+    if job in jobs and not any(place.found(job) for place in folders):
         hint += "; for parts in other folders: --parts"
-    raise DataError(f"{tier.url}: {what}{versions.of_job(job)}{hint}")
+    raise DataError(f"{tier.url}: no complete version{number}{versions.of_job(job)}{hint}")

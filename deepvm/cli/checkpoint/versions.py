@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import secrets
 import sys
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from deepvm.checkpoint.files import commit_record
@@ -16,7 +17,7 @@ from deepvm.checkpoint.files.file_names import whole_job
 from deepvm.checkpoint.files.retention import kept, kept_of, outdated
 from deepvm.checkpoint.files.stripe import belong_together, read_part_file
 from deepvm.checkpoint.files.version_dir import YOUNG_S, Found, VersionFolder
-from deepvm.checkpoint.format.manifest import UNRECORDED, CommitRecord
+from deepvm.checkpoint.format.manifest import UNRECORDED
 from deepvm.checkpoint.tiers.base import Tier
 from deepvm.checkpoint.tiers.registry import find_tier, forms, open_tier
 from deepvm.cli.output import say
@@ -79,47 +80,39 @@ def open_place(place: str) -> Tier:
     return open_tier(place, secrets.token_hex(8), option="PLACE")
 
 
-def versions_of(rows: list[Found]) -> Iterator[tuple[dict[int, list[Found]], list[Found]]]:
+def versions_of(rows: Iterable[Found]) -> Iterator[tuple[dict[int, list[Found]], list[Found]]]:
     """For each job its versions (a file, or parts in order) and its parts that lack others.
 
     ``rows``: sound ones.
     """
-    jobs: dict[tuple[str, int], dict[int, list[tuple[int, Path, Found]]]] = {}
-    for row in rows:
-        job, number, of = whole_job(row.job) or (row.job, 1, 1)
-        parts = jobs.setdefault((job, of), {}).setdefault(row.version, [])
-        parts.append((number, row.path, row))
-    for (_, of), versions in sorted(jobs.items()):
-        whole = dict[int, list[Found]]()
-        lone = list[Found]()
-        for version, parts in versions.items():
-            files = [row for _, _, row in sorted(parts, key=lambda part: part[:2])]
-            if len({number for number, _, _ in parts}) < of:
-                lone += files
-            else:
-                whole[version] = files
+    jobs = defaultdict[tuple[str, int], defaultdict[int, list[Found]]](lambda: defaultdict(list))
+    for row in sorted(rows, key=lambda row: (_part(row), row.path)):
+        job, _, of = _part(row)
+        jobs[job, of][row.version].append(row)
+    for (_, of), versions in jobs.items():
+        whole = {v: files for v, files in versions.items() if len({f.job for f in files}) == of}
+        lone = [row for v, files in versions.items() if v not in whole for row in files]
         yield whole, lone
 
 
-def mismatch(rows: Sequence[Found]) -> str:
-    """Why these undamaged parts, in order, do not make a version; empty when they do."""
-    if whole_job(rows[0].job) is None:
-        return ""
+def _part(row: Found) -> tuple[str, int, int]:
+    """Job, number and count of parts of a file."""
+    return whole_job(row.job) or (row.job, 1, 1)
+
+
+def problem_of(rows: Sequence[Found], *, trust: bool = False) -> str:
+    """Why a version's files, in order, are not good: every byte is read, unless trusted."""
     try:
+        if not trust:
+            for row in rows:
+                commit_record.verify(row.path, row.manifest)
+        if whole_job(rows[0].job) is None:
+            return ""
         problem = belong_together([read_part_file(row.path) for row in rows])
     except (DamagedError, OSError) as error:
         return str(error)
     if problem:
         return f"{', '.join(str(row.path) for row in rows)}: {problem}"
-    return ""
-
-
-def damage(path: Path, manifest: CommitRecord | None = None) -> str:
-    """Why a version's file is damaged, empty if it is not. Every byte is read."""
-    try:
-        commit_record.verify(path, manifest)
-    except DamagedError as error:
-        return str(error)
     return ""
 
 
@@ -145,80 +138,65 @@ def collect_garbage(
     Example: deepvm ckpt gc /mnt/ckpt --keep 2 --every 1000
     """
     kept((), keep, every)  # refuse what cannot be used before anything is read
-
-    def wanted(row: Found) -> bool:
-        return job in ("", row.job, (whole_job(row.job) or ("",))[0])
-
     named = {f.path.resolve(): f for f in map(open_folder, [folder, *parts])}
-    versions, *others = named.values()
-    rows = [f for f in versions.found() if wanted(f)]
-    away = [f for other in others for f in other.found() if whole_job(f.job) and wanted(f)]
-    there = sorted({f.version for f in (*rows, *away) if f.problem != UNRECORDED}, reverse=True)
+    own, *others = named.values()
+    rows = [row for row in own.found() if job in ("", row.job, _part(row)[0])]
+    # Of other folders only the parts
+    away = [row for other in others for row in other.found() if whole_job(row.job)]
+    found = [*rows, *(row for row in away if job in ("", row.job, _part(row)[0]))]
+    there = sorted({row.version for row in found if row.problem != UNRECORDED}, reverse=True)
     for number in best:
         if number not in there:
             raise RequestError("best", number, f"a version that is there: {there[:10]}")
-    good: dict[str, set[int]] = {}
-    done = "would remove" if dry_run else "removed"
-
-    def remove(row: Found) -> None:
-        if not dry_run:
-            VersionFolder(row.path.parent).delete(row.job, row.version)
-        sys.stdout.write(f"{done} {row.path}\n")
-
-    for whole, lone in versions_of([f for f in (*rows, *away) if not f.problem]):
+    good = defaultdict[str, set[int]](set)
+    old: list[Found] = []
+    for whole, lone in versions_of(row for row in found if not row.problem):
         if not whole:
             here = ", ".join(sorted({row.job for row in lone}))
             say(
                 f"{here}: all stay: the other parts are elsewhere; name the other nodes' folders"
                 " with --parts"
             )
-        stay, old = _choose(whole, keep, every, best, trust=trust)
-        for row in (row for version in stay for row in whole[version]):
-            good.setdefault(row.job, set()).add(row.version)
+        stay = _choose(whole, keep, every, best, trust=trust)
+        for version, files in sorted(whole.items()):
+            if version not in stay:
+                old += files
+            for row in files:
+                good[row.job] |= stay
         # Missing parts may still arrive, but not of versions older than the whole ones that stay.
-        for row in (
-            *old,
-            *(r for r in lone if stay and r.version < min(stay) and r.version not in best),
-        ):
-            remove(row)
-    for row in (f for f in rows if f.problem):
-        if row.problem == UNRECORDED and outdated(
-            good.get(row.job, ()), [row.version], keep, every
-        ):
-            remove(row)
+        old += [r for r in lone if stay and r.version < min(stay) and r.version not in best]
+    for row in (row for row in rows if row.problem):
+        if row.problem == UNRECORDED and outdated(good[row.job], [row.version], keep, every):
+            old.append(row)
         else:
             say(f"{row.path}: stays: {row.problem}")
-    for path in versions.leftovers(YOUNG_S):
+    done = "would remove" if dry_run else "removed"
+    for row in old:
         if not dry_run:
-            versions.clear(path)
+            VersionFolder(row.path.parent).delete(row.job, row.version)
+        sys.stdout.write(f"{done} {row.path}\n")
+    for path in own.leftovers(YOUNG_S):
+        if not dry_run:
+            own.clear(path)
         sys.stdout.write(f"{done} {path}\n")
 
 
 def _choose(
     whole: dict[int, list[Found]], keep: int, every: int, best: list[int], *, trust: bool
-) -> tuple[set[int], list[Found]]:
-    """The good versions that stay, and the files that go.
-
-    Damaged ones that would have stayed are neither.
-    """
-    left = dict(whole)
+) -> set[int]:
+    """The good versions that stay. Damaged ones that would have stayed are taken out of all."""
     good = set[int]()
     while True:
         # Retention reads the same in all parts
-        manifests = [rows[0].manifest for rows in left.values()]
-        stay = kept_of([m for m in manifests if m is not None], keep, every) | (
-            left.keys() & set(best)
-        )
+        manifests = [rows[0].manifest for rows in whole.values()]
+        stay = kept_of([m for m in manifests if m is not None], keep, every)
+        stay |= whole.keys() & set(best)
         if stay <= good:
-            return stay, [row for version in sorted(left.keys() - stay) for row in left[version]]
+            return stay
         version = max(stay - good)
-        rows = left[version]
-        problem = mismatch(rows)
-        if not problem and not trust:
-            damages = (damage(row.path, row.manifest) for row in rows)
-            problem = next(filter(None, damages), "")
+        problem = problem_of(whole[version], trust=trust)
         if problem:
             say(f"{problem}; it stays, and does not count")
-            del left[version]
+            del whole[version]
         else:
             good.add(version)

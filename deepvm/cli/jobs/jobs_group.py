@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from deepvm.cli.jobs.run import DETACH, KEEP
+from deepvm.cli.jobs.run import (
+    DETACH,
+    KEEP,
+    control,
+    detached,
+    known_job,
+    only_controller,
+    other_controller,
+    start_head,
+    write_page,
+)
 from deepvm.cli.jobs.serve import serve
 from deepvm.cli.output import Output, OutputOrJobPage, note, print_as, print_named
 from deepvm.cli.parameters import arg, flag, group, opt, takes_flags
@@ -39,7 +50,7 @@ def list_jobs(output: Output = "table") -> None:
     from deepvm.reports.jobs.listing import print_jobs
 
     with History.open() as history:
-        _look_at_heads(history)
+        _look(history, history.jobs())
         jobs = job_lines(history, time.time())
     print_named(output, lambda: print_jobs(jobs), "jobs", {"jobs": jobs})
     if not jobs and output == "table":
@@ -54,13 +65,11 @@ def show(name: str = NAME, output: OutputOrJobPage = "table") -> None:
 
     Example: deepvm jobs show resnet-7 -o html > run.html
     """
-    from deepvm.jobs.history.history import History
     from deepvm.jobs.standing import standing_of
     from deepvm.reports.jobs import listing
 
-    with History.open() as history:
-        _look_at_head(history, _row(history, name))
-        job = standing_of(history, _row(history, name), time.time())
+    with _opened(name) as (history, row):
+        job = standing_of(history, row, time.time())
     if output == "html":
         from deepvm import __version__
         from deepvm.reports.jobs.run_page import RunPage
@@ -87,44 +96,38 @@ def logs(
     from collections import deque
 
     from deepvm.jobs.head.remote import has_head
-    from deepvm.jobs.history.history import History
     from deepvm.jobs.history.log_files import LogReader
     from deepvm.jobs.standing import GONE, OVER, controller_of
     from deepvm.reports.terminal import without_controls
 
-    with History.open() as history:
-        row = _row(history, name)
-        _look_at_head(history, row, logs=True)
-        if machine and machine not in (known := list(history.world(name).machines)):
+    with _opened(name, logs=True) as (history, row):
+        known = list(history.world(name).machines)
+        if machine and machine not in known:
             raise RequestError("machine", machine, one_of(machine, known) or "a machine of the job")
         reader = LogReader(row.folder, machine)
-        said = False
+        before = ""
         while True:
-            ended = (controller := controller_of(_row(history, name))) == OVER
-            lines = reader.more(last=ended or not follow)
-            for line in lines if tail is None else deque(lines, tail):
-                typer.echo(
-                    f"{line.stamp + ' ' if timestamps else ''}{line.machine}:"
-                    f" {without_controls(line.text)}"
-                )
-            tail = None
-            if ended or not follow:
+            controller = controller_of(row)
+            is_last = controller == OVER or not follow
+            for line in deque(reader.more(last=is_last), tail):
+                stamp = f"{line.stamp} " if timestamps else ""
+                typer.echo(f"{stamp}{line.machine}: {without_controls(line.text)}")
+            if is_last:
                 return
-            if controller == GONE and not said:
-                note(
-                    f"{name} has no controller: nothing new comes until 'deepvm jobs resume {name}'"
-                )
-            said = controller == GONE
-            head = has_head(row)
-            time.sleep(_LOOK_AWAY_S if head else _LOOK_S)
-            if head:
-                _look_at_head(history, _row(history, name), logs=True)
+            if controller == GONE != before:
+                cure = f"'deepvm jobs resume {name}'"
+                note(f"{name} has no controller: nothing new comes until {cure}")
+            before = controller
+            tail = None
+            time.sleep(_LOOK_AWAY_S if has_head(row) else _LOOK_S)
+            _look(history, [row], logs=True)
+            row = known_job(history, name)
 
 
 @app.command(short_help="Have a job save a version now.")
 def save(name: str = NAME) -> None:
     """Have a job save a version after its next step; training goes on."""
-    _command(name, {"command": "save"})
+    _command(name, "save")
     note(
         f"{name} saves after its next step; 'deepvm jobs show {name}' says when the version is safe"
     )
@@ -136,7 +139,7 @@ def stop(name: str = NAME) -> None:
 
     'deepvm jobs resume' continues it.
     """
-    _command(name, {"command": "stop"})
+    _command(name, "stop")
     note(
         f"{name} saves a version and ends; 'deepvm jobs show {name}' says when, 'deepvm jobs resume"
         f" {name}' goes on"
@@ -166,17 +169,15 @@ class ResumeFlags:
         from deepvm.core.units import parse_seconds
         from deepvm.jobs.submission import resumed
 
-        if self.deadline is None:
-            deadline_s = None
-        else:
+        texts = {"start_timeout": self.start_timeout, "step_timeout": self.step_timeout}
+        timeouts = {
+            f"{name}_s": None if text == "none" else parse_seconds(text, name)
+            for name, text in texts.items()
+            if text is not None
+        }
+        deadline_s = None
+        if self.deadline is not None:
             deadline_s = parse_seconds(self.deadline, "deadline")
-        timeouts: dict[str, float | None] = {}
-        for name in ("start_timeout", "step_timeout"):
-            value = getattr(self, name)
-            if value == "none":
-                timeouts[f"{name}_s"] = None
-            elif value is not None:
-                timeouts[f"{name}_s"] = parse_seconds(value, name)
         return resumed(row, history, self.total_usd, deadline_s, timeouts, self.max_price)
 
 
@@ -198,45 +199,31 @@ def resume(
 
     Example: deepvm jobs resume resnet-7 --total-usd 80
     """
-    from deepvm.cli.jobs.run import control, detached, only_controller, start_head
-    from deepvm.jobs.cloud import HostsController
-    from deepvm.jobs.head.remote import has_head, is_head, needs_head
-    from deepvm.jobs.history.history import History
+    from deepvm.jobs.head.remote import has_head
     from deepvm.jobs.standing import ALIVE, controller_in
-    from deepvm.jobs.submission import cloud_of, secret_in
+    from deepvm.jobs.submission import head_cloud, secret_in
 
-    with History.open() as history:
-        _look_at_head(history, _row(history, name))
-        row = _row(history, name)
+    with _opened(name) as (history, row):
         if row.result is not None and row.result["state"] == "done":
             raise RequestError(
                 "NAME", name, f"a job that has not trained to its end; {name} is done"
             )
-        cloud = cloud_of(row.spec["cloud"])
-        # A head may not see its own address for a moment; rented from here, the next one would end
-        # this one.
-        on_a_head = (
-            isinstance(cloud, HostsController)
-            and not is_head(row)
-            and (has_head(row) or needs_head(cloud))
-        )
-        if (detach or on_a_head) and not has_head(row) and controller_in(row.folder) == ALIVE:
-            raise DataError(
-                f"another process is the controller of {name}; see 'deepvm jobs show {name}'"
-            )
-        if on_a_head and isinstance(cloud, HostsController):
+        head = head_cloud(row)
+        in_background = detach or head is not None
+        if in_background and not has_head(row) and controller_in(row.folder) == ALIVE:
+            raise other_controller(name)
+        if head is not None:
             secret_in(row.folder)
-            start_head(row, history, cloud, lambda: flags.resumed(row, history)[1])
-            return
-        if detach:
+            start_head(row, history, head, lambda: flags.resumed(row, history)[1])
+        elif detach:
             # What is wrong is said here
             job, _ = flags.resumed(row, history)
             detached(job, *words_of(flags))
-            return
-        with only_controller(name, row.folder):
-            # What another controller has written down until it ended counts.
-            job, world = flags.resumed(_row(history, name), history)
-            control(job, world, history, output, keep=keep)
+        else:
+            with only_controller(name, row.folder):
+                # What another controller has written down until it ended counts.
+                job, world = flags.resumed(known_job(history, name), history)
+                control(job, world, history, output, keep=keep)
 
 
 @app.command(short_help="List and release machines that no job needs.")
@@ -260,7 +247,7 @@ def orphans(
 
     folder = jobs_folder()
     with History.open() as history:
-        _look_at_heads(history)
+        _look(history, history.jobs())
         owned = clouds_of_owner(folder)
         found = search(history, cloud_of, release=release, named=names, folder=folder, owned=owned)
     print_named(output, lambda: print_orphans(found.orphans), "orphans", found)
@@ -308,91 +295,62 @@ def inject(name: str = NAME, *, flags: InjectFlags) -> None:
 
     Example: deepvm inject resnet-7 --mttp 30s --grace 5s --missed 0.1
     """
-    from deepvm.jobs.history.history import History
-    from deepvm.jobs.jobfile import checked_injection
-
-    with History.open() as history:
-        cloud = _row(history, name).spec["cloud"]
-    _command(name, {"command": "inject", "inject": checked_injection(vars(flags), cloud)})
+    _command(name, "inject", vars(flags))
     note(f"preemptions of {name} are as asked from now on")
 
 
-def _row(history: History, name: str) -> JobRow:
-    row = history.job(name)
-    if row is None:
-        raise RequestError(
-            "NAME", name, one_of(name, [job.name for job in history.jobs()]) or "the name of a job"
-        )
-    return row
-
-
-def _command(name: str, message: Mapping[str, Any]) -> None:
+def _command(name: str, command: str, inject: Mapping[str, Any] | None = None) -> None:
     """Send a command to a job's controller. Raises RequestError, DataError."""
-    from deepvm.jobs.agent.controller_client import ControllerClient, ControllerUnreachable
-    from deepvm.jobs.cloud import HostsController
     from deepvm.jobs.head.remote import has_head, send
-    from deepvm.jobs.history.history import History
-    from deepvm.jobs.submission import cloud_of, secret_in
-    from deepvm.jobs.wire import USER, secret_of
+    from deepvm.jobs.jobfile import checked_injection
+    from deepvm.jobs.submission import head_cloud, secret_in
 
-    with History.open() as history:
-        _look_at_head(history, _row(history, name))
-        row = _row(history, name)
+    with _opened(name) as (history, row):
+        message: dict[str, Any] = {"command": command}
+        if inject is not None:
+            message["inject"] = checked_injection(inject, row.spec["cloud"])
         if row.result is not None:
-            raise RequestError(
-                "NAME", name, f"a job that has not ended; {name} {_ENDED[row.result['state']]}"
-            )
-        cloud = None
+            ending = _ENDED[row.result["state"]]
+            raise RequestError("NAME", name, f"a job that has not ended; {name} {ending}")
+        secret = secret_in(row.folder)
+        head = None
         if has_head(row):
-            cloud = cloud_of(row.spec["cloud"])
-        if isinstance(cloud, HostsController):
-            _check(
-                name,
-                send(row, history, cloud, secret_in(row.folder), message, _leaves_page(history)),
-            )
-            return
-    place = row.folder / "controller"
-    client = ControllerClient(
-        lambda: place.read_text().strip(), USER, secret_of(secret_in(row.folder), USER)
-    )
-    try:
-        answer = client.ask("/command", message, 10.0)
-    except ControllerUnreachable as error:
-        cure = f"deepvm jobs resume {name} starts another"
-        raise DataError(f"the controller of {name} does not answer ({error}); {cure}") from None
-    _check(name, answer)
-
-
-def _check(name: str, answer: Mapping[str, Any]) -> None:
+            head = head_cloud(row)
+        if head is None:
+            answer = _ask(row, secret, message)
+        else:
+            answer = send(row, history, head, secret, message, write_page)
     if "error" in answer:
         raise DataError(f"{name}: {answer['error']}")
 
 
-def _leaves_page(history: History) -> Callable[[JobRow], object]:
-    """What a job whose head is gone leaves in its folder here: its page."""
-    from deepvm.cli.jobs.run import write_page
+def _ask(row: JobRow, secret: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a controller on this computer answers to a command."""
+    from deepvm.jobs.agent.controller_client import ControllerClient, ControllerUnreachable
+    from deepvm.jobs.wire import USER, secret_of
 
-    return lambda row: write_page(row.name, history)
+    address = row.folder / "controller"
+    client = ControllerClient(lambda: address.read_text().strip(), USER, secret_of(secret, USER))
+    try:
+        return client.ask("/command", message, 10.0)
+    except ControllerUnreachable as error:
+        cure = f"deepvm jobs resume {row.name} starts another"
+        raise DataError(f"the controller of {row.name} does not answer ({error}); {cure}") from None
 
 
-def _look_at_heads(history: History) -> None:
+@contextmanager
+def _opened(name: str, *, logs: bool = False) -> Iterator[tuple[History, JobRow]]:
+    """The history, and a job as its controller has written it down."""
+    from deepvm.jobs.history.history import History
+
+    with History.open() as history:
+        _look(history, [known_job(history, name)], logs=logs)
+        yield history, known_job(history, name)
+
+
+def _look(history: History, rows: Sequence[JobRow], *, logs: bool = False) -> None:
     """Have the history know what the heads have written down of their jobs."""
     from deepvm.jobs.head.remote import refresh_all
     from deepvm.jobs.submission import cloud_of
 
-    refresh_all(history, cloud_of, note, _leaves_page(history))
-
-
-def _look_at_head(history: History, row: JobRow, *, logs: bool = False) -> None:
-    """The same for one job."""
-    from deepvm.jobs.cloud import HostsController, RefusedError, UnknownError
-    from deepvm.jobs.head.remote import is_to_be_read, refresh
-    from deepvm.jobs.submission import cloud_of
-
-    if is_to_be_read(row):
-        try:
-            cloud = cloud_of(row.spec["cloud"])
-            if isinstance(cloud, HostsController):
-                refresh(row, history, cloud, logs=logs, at_end=_leaves_page(history))
-        except (RefusedError, UnknownError) as error:
-            note(f"{row.name}: what is shown may be old: {error}")
+    refresh_all(history, rows, cloud_of, note, write_page, logs=logs)

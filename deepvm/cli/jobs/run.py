@@ -13,6 +13,8 @@ import typer
 from deepvm.cli.output import Output, note, print_as
 from deepvm.cli.parameters import CLOUDS, arg, flag, takes_flags
 from deepvm.core.options import option
+from deepvm.core.spelling import one_of
+from deepvm.core.units import counted
 from deepvm.errors import DataError, RequestError
 
 if TYPE_CHECKING:
@@ -98,7 +100,7 @@ def run(
     from deepvm.jobs.history.history import History
     from deepvm.jobs.history.validation import refuse_unlike
     from deepvm.jobs.jobfile import changed, job_of_plan, read_job_file, remarks
-    from deepvm.jobs.submission import about, submit, world_of
+    from deepvm.jobs.submission import about, head_cloud, submit, world_of
     from deepvm.reports.jobs.listing import print_plan
     from deepvm.services.jobs import plan_job
 
@@ -106,6 +108,7 @@ def run(
         found = job_of_plan(job, command)
     else:
         found = read_job_file(job)
+    # Without the option the job file decides
     independent = flags.independent_processes or None
     found = changed(found, **{**vars(flags), "independent_processes": independent})
     if command:
@@ -129,41 +132,35 @@ def run(
         submitted, world = submit(found, job, history, detach=detach)
         if not found.independent_processes:
             _note_group(submitted.spec["per_machine"], world.terms.most)
-        if detach and not _on_a_head(submitted.name, history):
-            detached(submitted)
-        elif not detach:
+        if detach:
+            row = known_job(history, submitted.name)
+            head = head_cloud(row)
+            if head is None:
+                detached(submitted)
+            else:
+                start_head(row, history, head)
+        else:
             with only_controller(submitted.name, submitted.folder):
                 control(submitted, world, history, output, keep=keep, validate=validate)
 
 
+def known_job(history: History, name: str) -> JobRow:
+    """A job of the history. Raises RequestError: there is none of this name."""
+    row = history.job(name)
+    if row is None:
+        known = [job.name for job in history.jobs()]
+        raise RequestError("NAME", name, one_of(name, known) or "the name of a job")
+    return row
+
+
 def _note_group(processes: int, machines: int) -> None:
     """Say what a script must do that has several processes."""
-    group = "which must form a process group"
-    if processes > 1:
-        one = "for a script that uses one GPU: --processes-per-machine 1"
-        if machines > 1:
-            one += " and one machine"
-        note(f"each machine starts {processes} processes, {group}; {one}")
-    elif machines > 1:
+    if processes * machines > 1:
         note(
-            f"{machines} machines start 1 process each, {group}; for a script that uses one GPU:"
-            " one machine"
+            f"{machines * processes} processes start on {counted(machines, 'machine')}, and must"
+            " form a process group; for a script that uses one GPU: one machine, and"
+            " --processes-per-machine 1"
         )
-
-
-def _on_a_head(name: str, history: History) -> bool:
-    """Rent a machine for the controller of a job where it cannot run here; whether that was so."""
-    from deepvm.jobs.cloud import HostsController
-    from deepvm.jobs.head.remote import needs_head
-    from deepvm.jobs.submission import cloud_of
-
-    row = history.job(name)
-    assert row is not None
-    cloud = cloud_of(row.spec["cloud"])
-    if not (isinstance(cloud, HostsController) and needs_head(cloud)):
-        return False
-    start_head(row, history, cloud)
-    return True
 
 
 def start_head(
@@ -205,9 +202,9 @@ def detached(job: ControlledJob, *options: str) -> None:
 
     # It works in another folder
     here = {"DEEPVM_DATA_DIR": str(own_folder()), PLACE: place_of(os.environ)}
-    place = job.folder / "controller.log"
-    told_before = place.stat().st_size if place.exists() else 0
-    with place.open("ab") as log:
+    path = job.folder / "controller.log"
+    with path.open("ab") as log:
+        start = log.tell()
         process = subprocess.Popen(
             [
                 sys.executable,
@@ -230,14 +227,19 @@ def detached(job: ControlledJob, *options: str) -> None:
         if (code := process.poll()) is not None:
             if not code:
                 break  # a short job
-            said = place.read_bytes()[told_before:].decode(errors="replace").strip()
-            raise DataError(f"the controller of {job.name} has ended: {said or code}")
+            output = path.read_bytes()[start:].decode(errors="replace").strip()
+            raise DataError(f"the controller of {job.name} has ended: {output or code}")
         time.sleep(_LOOK_S)
     typer.echo(job.name)
     note(
         f"{job.name} runs in the background; 'deepvm jobs show {job.name}' shows it, 'deepvm jobs"
         " stop' ends it"
     )
+
+
+def other_controller(name: str) -> DataError:
+    """What refuses a second controller of a job."""
+    return DataError(f"another process is the controller of {name}; see 'deepvm jobs show {name}'")
 
 
 @contextmanager
@@ -249,10 +251,8 @@ def only_controller(name: str, folder: Path) -> Iterator[None]:
     from deepvm.jobs.standing import LOCK
 
     lock = FileLock(folder / LOCK)
-    if not lock.take(shared=False, limit_s=1.0):  # somebody may be looking whether there is one
-        raise DataError(
-            f"another process is the controller of {name}; see 'deepvm jobs show {name}'"
-        )
+    if not lock.take(shared=False, limit_s=1.0):  # others take it for a moment, to look
+        raise other_controller(name)
     try:
         with cleaning_up():
             yield
@@ -266,19 +266,17 @@ def only_controller(name: str, folder: Path) -> Iterator[None]:
 
 def _rented(name: str, world: JobState) -> str:
     """Which machines of a job may run without a controller, and what to do about them."""
-    left = [machine.id for machine in world.machines.values() if not machine.state.over]
     resume = f"'deepvm jobs resume {name}' continues the job"
-    if not left:
+    if not world.alive:
         return f"no machine of {name} is rented; {resume}"
+    machines = ", ".join(machine.id for machine in world.alive)
     ends = f"'deepvm jobs orphans --release {name}' ends them"
-    return f"may still be rented, for ${_rate(world):.4g}/h: {', '.join(left)}; {ends}, {resume}"
+    return f"may still be rented, for {_rate(world)}: {machines}; {ends}, {resume}"
 
 
-def _rate(world: JobState) -> float:
-    """What the machines cost that are not known to have ended, $/h."""
-    return sum(
-        machine.pool.usd_per_hour for machine in world.machines.values() if not machine.state.over
-    )
+def _rate(world: JobState) -> str:
+    usd = sum(machine.pool.usd_per_hour for machine in world.alive)
+    return f"${usd:.4g}/h"
 
 
 def control(
@@ -299,8 +297,7 @@ def control(
     from deepvm.jobs.submission import cloud_of
     from deepvm.reports.jobs.live import LiveView, limits_of
 
-    row = history.job(job.name)
-    assert row is not None
+    row = known_job(history, job.name)
     cloud = cloud_of(row.spec["cloud"])
     controller = Controller(job, world, cloud, history)
     keeper = keeper_of(row, cloud)
@@ -319,7 +316,7 @@ def control(
         except Exception:
             note(_rented(job.name, controller.world))
             raise
-        if not end.job.over or any(not machine.state.over for machine in end.machines.values()):
+        if not end.over:
             _leave(job.name, controller, end)
         _conclude(job, controller, end, history, output, validate=validate)
 
@@ -330,10 +327,8 @@ def _leave(name: str, controller: Controller, world: JobState) -> NoReturn:
     import sys
 
     if controller.keeps and not world.job.over:
-        note(
-            f"{name} trains on, for ${_rate(world):.4g}/h; 'deepvm jobs resume {name}' watches it"
-            " again"
-        )
+        resume = f"'deepvm jobs resume {name}' watches it again"
+        note(f"{name} trains on, for {_rate(world)}; {resume}")
         raise typer.Exit(controller.signals.exit_code)
     note(f"{controller.signals.reason}; {_rented(name, world)}")
     sys.stderr.flush()
@@ -359,8 +354,7 @@ def _conclude(
     from deepvm.reports.jobs.events import closing_lines
     from deepvm.reports.jobs.listing import print_job
 
-    row = history.job(job.name)
-    assert row is not None
+    row = known_job(history, job.name)
     does = "continues it"
     if end.job is Job.DONE:
         does = "writes down its result"
@@ -385,7 +379,7 @@ def _conclude(
                 "validation", lambda: _validation(row.created_s, end, events)
             )
         history.finish(job.name, document)
-    page = write_page(job.name, history)
+    page = write_page(known_job(history, job.name), history)
     print_as(output, lambda: print_job(document, ()), lambda: document)
     for line in closing_lines(
         document, end.terms, controller.last_lines, job.folder, free_name(job.name, history)
@@ -443,18 +437,17 @@ def _validation(
     from deepvm.jobs.history.validation import observed, validation
 
     seen = None
+    reason = "the job has not trained to its end"
     if world.job is Job.DONE:
         seen = observed(created_s, world, events)
+        reason = world.progress_unknown or "too little was measured"
     if seen is None:
-        reason = "the job has not trained to its end"
-        if world.job is Job.DONE:
-            reason = world.progress_unknown
-        note(f"nothing is compared: {reason or 'too little was measured'}")
+        note(f"nothing is compared: {reason}")
         return None
     return validation(seen, world.terms, world.terms.policy, world.pools[0].usd_per_hour)
 
 
-def write_page(name: str, history: History) -> Path | None:
+def write_page(row: JobRow, history: History) -> Path | None:
     """Write the page of a job that is over.
 
     None where it cannot be written, which is no reason to fail.
@@ -466,14 +459,11 @@ def write_page(name: str, history: History) -> Path | None:
     from deepvm.jobs.standing import standing_of
     from deepvm.reports.jobs.run_page import RunPage
 
-    row = history.job(name)
-    assert row is not None
-    place = row.folder / "run.html"
+    path = row.folder / "run.html"
+    page = RunPage(standing_of(history, row, time.time()), __version__)
     try:
-        write_bytes(
-            place, RunPage(standing_of(history, row, time.time()), __version__).render().encode()
-        )
+        write_bytes(path, page.render().encode())
     except DataError as error:
         note(str(error))
         return None
-    return place
+    return path

@@ -74,7 +74,5 @@ def _follow_heads(over: threading.Event) -> None:
     with History.open() as history:
         while not over.is_set():
             with contextlib.suppress(DeepVMError, OSError):
-                refresh_all(
-                    history, cloud_of, lambda text: None, lambda row: write_page(row.name, history)
-                )
+                refresh_all(history, history.jobs(), cloud_of, lambda text: None, write_page)
             over.wait(_LOOK_S)

@@ -297,7 +297,7 @@ class Controller:
                     self._hear()
                     await asyncio.sleep(_TICK_S)
                     continue
-                over = self._is_over
+                over = self.world.over
                 if not over and self._calls.is_list_due(self._job.list_s):
                     self._start(self._calls.list())
                 self._take_signals()
@@ -330,10 +330,6 @@ class Controller:
             with suppress(asyncio.CancelledError):
                 await serving
             self._calls.close()
-
-    @property
-    def _is_over(self) -> bool:
-        return self.world.job.over and all(m.state.over for m in self.world.machines.values())
 
     def _forgive(self, stalled_s: float) -> None:
         """Silence while this process slept, waited for a lock or had no core counts for nothing."""

@@ -438,6 +438,16 @@ class JobState:
             machines + sum(head.usd_per_hour for head in self.heads if head.ended_s is None)
         ) / 3600
 
+    @property
+    def alive(self) -> list[MachineRecord]:
+        """The machines that are not known to have ended."""
+        return [machine for machine in self.machines.values() if not machine.state.over]
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is left to do: the job has ended, and all of its machines."""
+        return self.job.over and not self.alive
+
     def to_end(self, reason: str) -> JobState:
         """With the reason why the job is to stop; the first one counts."""
         if self.ending:

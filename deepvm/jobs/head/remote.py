@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -169,7 +169,7 @@ def _fence(
 # --- see ------------------------------------------------------------------------------------------
 
 
-AtEnd = Callable[[JobRow], object]
+AtEnd = Callable[[JobRow, History], object]
 """Is called once the history here, and the job's folder, have all of a job that is over."""
 
 
@@ -179,7 +179,7 @@ def refresh(
     cloud: HostsController,
     *,
     logs: bool = False,
-    at_end: AtEnd = lambda row: None,
+    at_end: AtEnd = lambda row, history: None,
 ) -> HeadState | None:
     """Update the history from the mirror (``logs``: and the folder); None: no remote controller.
 
@@ -200,7 +200,7 @@ def refresh(
                     state = replace(state, logs=last)
                     state.save(row.folder)
             if over and known is not None:
-                at_end(known)
+                at_end(known, history)
                 objects.remove(objects.keys(""))
                 replace(state, logs="", emptied=True).save(row.folder)
         except (UnknownError, RefusedError):
@@ -232,17 +232,20 @@ def _refreshed(row: JobRow, history: History, objects: Objects, state: HeadState
 
 def refresh_all(
     history: History,
+    rows: Iterable[JobRow],
     cloud_of: Callable[[str], Cloud],
     report: Callable[[str], None],
-    at_end: AtEnd = lambda row: None,
+    at_end: AtEnd,
+    *,
+    logs: bool = False,
 ) -> None:
-    """The same for all jobs that have a head; what cannot be read is passed to ``report``."""
-    for row in history.jobs():
+    """The same for several jobs; what cannot be read is passed to ``report``."""
+    for row in rows:
         if is_to_be_read(row):
             try:
                 cloud = cloud_of(row.spec["cloud"])
                 assert isinstance(cloud, HostsController)
-                refresh(row, history, cloud, at_end=at_end)
+                refresh(row, history, cloud, logs=logs, at_end=at_end)
             except DeepVMError as error:
                 report(f"{row.name}: what is shown may be old: {error}")
 
@@ -256,7 +259,7 @@ def send(
     cloud: HostsController,
     job_secret: str,
     message: JsonDict,
-    at_end: AtEnd = lambda row: None,
+    at_end: AtEnd = lambda row, history: None,
 ) -> JsonDict:
     """The answer of a head's controller to a command. Raises DataError: there is none."""
     state = HeadState.load(row.folder)

@@ -118,7 +118,7 @@ def _packed(parts: Sequence[str], width: int) -> Iterator[str]:
 
 def _table(world: JobState, width: int) -> Iterator[str]:
     """Machines that live, then those that ended last."""
-    alive = [m for m in world.machines.values() if not m.state.over]
+    alive = world.alive
     ended = [m for m in world.machines.values() if m.state.over]
     ended.sort(key=lambda m: m.ended_s or m.requested_s, reverse=True)
     shown = [*alive, *ended][:_MACHINES]

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from support.jobs.memory_bucket import NAME, HeadCloud, place_of, submitted
 
-from deepvm.cli.jobs import jobs_group, run
+from deepvm.cli.jobs import jobs_group
 from deepvm.errors import DataError
 from deepvm.jobs.clouds.aws import s3_read
 from deepvm.jobs.decisions.states import Job
@@ -46,7 +46,7 @@ def head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Hist
 def controlled(monkeypatch: pytest.MonkeyPatch) -> list[JobState]:
     """The worlds with which controllers are started."""
     found: list[JobState] = []
-    monkeypatch.setattr(run, "control", lambda job, world, *_, **__: found.append(world))
+    monkeypatch.setattr(jobs_group, "control", lambda job, world, *_, **__: found.append(world))
     monkeypatch.setattr("deepvm.jobs.submission.submitted", lambda *_: None)
     return found
 
