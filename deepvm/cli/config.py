@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
 from dataclasses import MISSING
 from typing import Any
 
-from deepvm.cli import settings
-from deepvm.cli.output import Output, print_as, say
+from deepvm.cli.output import Output, print_named, say
 from deepvm.cli.parameters import group, typed
+from deepvm.cli.settings import SETTABLE, SettableOption, Setting, read_settings
 from deepvm.core.spelling import printable
+from deepvm.reports.text import print_text
 
 app = group("Show the settings from the environment and from files.")
 
@@ -23,25 +23,22 @@ def show(output: Output = "table") -> None:
     DEEPVM_CHECKPOINT_SIZE, deepvm.toml in the current folder, the user's own file (DEEPVM_CONFIG
     names another one), the default.
     """
-    found = settings.read_settings(os.environ)
-    rows: list[dict[str, Any]] = []
-    for name, each in settings.SETTABLE.items():
-        default: Any = None
-        if each.default is not MISSING:
-            default = typed(each.default, each.about)
-        setting = found.by_name.get(name, settings.Setting(name, default, "default", "default"))
-        row = {"key": setting.key, "value": setting.value, "kind": setting.kind}
-        rows.append({**row, "source": setting.source})
-    files = [{"path": path, "found": there} for path, there in found.files.items()]
-    document = {"schema_version": "deepvm.config/1", "settings": rows, "files": files}
-    print_as(output, lambda: _print_settings(rows, found.files), lambda: document)
+    found = read_settings(os.environ)
+    settings = [found.by_name.get(name) or _default(each) for name, each in SETTABLE.items()]
+
+    def table() -> None:
+        print_text("config", settings=settings)
+        looked = [
+            f"{printable(path)} ({'read' if there else 'not there'})"
+            for path, there in found.files.items()
+        ]
+        say(f"Files: {', '.join(looked)}")
+
+    print_named(output, table, "config", {"settings": settings, "files": found.files})
 
 
-def _print_settings(rows: Sequence[Mapping[str, Any]], files: Mapping[str, bool]) -> None:
-    from deepvm.reports.text import print_text
-
-    print_text("config", settings=rows)
-    looked = [
-        f"{printable(path)} ({'read' if there else 'not there'})" for path, there in files.items()
-    ]
-    say(f"Files: {', '.join(looked)}")
+def _default(option: SettableOption) -> Setting:
+    value: Any = None
+    if option.default is not MISSING:
+        value = typed(option.default, option.about)
+    return Setting(option.key, value, "default", "default")

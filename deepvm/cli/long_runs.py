@@ -17,30 +17,22 @@ from typing import Any
 from deepvm.cli.output import note, say
 from deepvm.errors import RequestError
 from deepvm.io.file_lock import FileLock
+from deepvm.jobs.agent.process_group import caught
 
 _QUICK_S = 0.7
 _LINE_S = 15.0
 
 
-@contextlib.contextmanager
-def cleaning_up() -> Iterator[None]:
+def cleaning_up() -> contextlib.AbstractContextManager[None]:
     """Turn SIGTERM and SIGHUP into an exception.
 
     Temporary files and processes are then cleaned up.
     """
 
-    def on_signal(number: int, _: object) -> None:
+    def end(number: int) -> None:
         raise SystemExit(128 + number)
 
-    numbers = [
-        n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN
-    ]
-    before = {number: signal.signal(number, on_signal) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    return caught((signal.SIGTERM, signal.SIGHUP), end)
 
 
 @contextlib.contextmanager

@@ -10,8 +10,8 @@ import difflib
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,9 +57,10 @@ Value = str | bool | list[str]  # of a setting; numbers stay text, because the p
 
 
 class SettableOption(NamedTuple):
-    """An option that may be set: the forms of its values, and its default."""
+    """An option that may be set, its name in files, the forms of its values, and its default."""
 
     about: Option
+    key: str
     forms: set[type]
     default: Any
 
@@ -69,52 +70,72 @@ def _settable() -> dict[str, SettableOption]:
     found: dict[str, SettableOption] = {}
     for field in fields(RankFlags):
         about = option_of(field)
-        default = default_of(field)
-        if about is None:
-            continue
-        form = about.kind
-        if isinstance(default, list):
-            form = list
-        found[field.name] = SettableOption(about, {form}, default)
+        if about is not None:
+            default = default_of(field)
+            form = list if isinstance(default, list) else about.kind
+            key = key_of(field.name, about)
+            found[field.name] = SettableOption(about, key, {form}, default)
     found["policy"].forms.add(list)  # of sweep
     return found
 
 
 SETTABLE = _settable()
-NAMES = tuple(SETTABLE)
-_BY_KEY = {key_of(name, each.about): name for name, each in SETTABLE.items()}
+_BY_KEY = {each.key: name for name, each in SETTABLE.items()}
 
 
-@dataclass(frozen=True)
-class Setting:
-    """A value from the environment or a file (``kind``); ``source`` is the variable or the path."""
+class Setting(NamedTuple):
+    """A value from the environment or a file (``kind``); ``source`` is the variable or the path.
 
-    name: str
-    value: Value
+    ``key``: the option's name in files, such as ``checkpoint-size``.
+    """
+
+    key: str
+    value: Value | None
     kind: str
     source: str
 
-    @property
-    def key(self) -> str:
-        """The option's name in files: ``checkpoint-size``."""
-        return key_of(self.name, SETTABLE[self.name].about)
-
-    def value_for(self, *, several: bool) -> Value:
+    def value_for(self, *, several: bool) -> Value | None:
         """The value for a command.
 
         DataError or RequestError for a list where the option is not repeatable.
         """
-        if isinstance(self.value, bool) or isinstance(self.value, list) == several:
-            return self.value
-        if isinstance(self.value, str):
+        if several and isinstance(self.value, str):
             return [self.value]
+        if several or not isinstance(self.value, list):
+            return self.value
         if len(self.value) == 1:
             return self.value[0]
-        allowed = "a single value; only 'sweep' takes several"
+        raise self.refused(", ".join(self.value), "a single value; only 'sweep' takes several")
+
+    def refused(self, value: Any, allowed: str) -> DeepVMError:
+        """The error about a value that is not allowed."""
         if self.kind == "environment":
-            raise RequestError(self.source, self.value, allowed)
-        message = f"invalid value for {self.key}: {', '.join(self.value)} (expected {allowed})"
-        raise DataError(f"{self.source}: {message}")
+            return RequestError(self.source, value, allowed)
+        message = f"invalid value for {self.key}: {shown(value)} (expected {allowed})"
+        return DataError(f"{self.source}: {message}")
+
+    def taken(self, name: str) -> Setting:
+        """The same with the value in the form that the option takes.
+
+        DataError or RequestError for another form.
+        """
+        forms = SETTABLE[name].forms
+        value: Any = self.value
+        several = isinstance(value, list) and list in forms
+        words = value if several else [value]
+        if bool in forms:
+            fits = isinstance(value, bool)
+        else:
+            fits = all(isinstance(w, str | int | float) and not isinstance(w, bool) for w in words)
+        if not fits:
+            allowed = next(text for form, text in _FORMS.items() if form in forms)
+            raise self.refused(value, allowed)
+        if bool not in forms:
+            # A single word is a list of one, unless the option also takes single words.
+            value = list(map(str, words))
+            if not several and str in forms:
+                value = value[0]
+        return self._replace(value=value)
 
 
 class Settings(NamedTuple):
@@ -126,8 +147,8 @@ class Settings(NamedTuple):
 
 NOTHING_SET = Settings({}, {})
 _KEY = "deepvm.settings"  # of a context's ``meta``
-_running: list[Any] = []
-"""The context of the command that runs."""
+_used: dict[str, Setting] = {}
+"""By the command that runs."""
 
 
 class ConfiguredCommand(TyperCommand):
@@ -151,48 +172,44 @@ class ConfiguredCommand(TyperCommand):
 
         def parse_args(args: list[str]) -> Any:
             given, words, order = parse(args=args)
-            # The shell asks for completions: a broken file must not disturb it
-            if not ctx.resilient_parsing:
-                self._refuse_empty(given)
+            # For completions and for help, which a broken file must not disturb, nothing is read
+            if not ctx.resilient_parsing and "help" not in given:
                 self._take_budget(ctx, given, words)
-                if "help" not in given:  # which a broken file must not disturb either
-                    ctx.default_map = self._defaults(ctx, given)
+                ctx.default_map = self._defaults(ctx, given)
             return given, words, order
 
         parser.parse_args = parse_args
         return parser
 
     def _defaults(self, ctx: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The settings of what is not on the command line."""
+        """The settings of what is not on the command line.
+
+        Raises RequestError for an empty value there, which would count as not given.
+        """
         settings = ctx.meta[_KEY] = read_settings(os.environ)
         defaults = {}
         for parameter in self.params:
             name = str(parameter.name)
-            is_given = parameter.param_type_name == "option" and name in given
-            if name in settings.by_name and not is_given:
+            values = given.get(name)
+            if not isinstance(values, list):
+                values = [values]
+            if "" in values and not parameter.required:
+                allowed = f"{parameter.metavar or 'a value'}; leave the option out for its default"
+                raise RequestError(name, "", allowed)
+            if name in settings.by_name and name not in given:
                 several = bool(getattr(parameter, "multiple", False))
                 defaults[name] = settings.by_name[name].value_for(several=several)
         return defaults
-
-    def _refuse_empty(self, given: Mapping[str, Any]) -> None:
-        """Raise a RequestError for an empty value that would count as not given."""
-        for parameter in self.params:
-            values = given.get(str(parameter.name))
-            if not isinstance(values, list):
-                values = [values]
-            if not parameter.required and "" in values:
-                allowed = f"{parameter.metavar or 'a value'}; leave the option out for its default"
-                raise RequestError(str(parameter.name), "", allowed)
 
     def _take_budget(self, ctx: Any, given: dict[str, Any], words: list[str]) -> None:
         """Take a budget without its option: ``deepvm recommend --model vit-b 3``.
 
         Other words stay errors.
         """
-        names = {p.name: p.param_type_name for p in self.params}
-        if not words or "pw" not in names:
+        kinds = {p.param_type_name: str(p.name) for p in self.params}
+        if not words or "pw" not in [p.name for p in self.params]:
             return
-        argument = next((name for name, kind in names.items() if kind == "argument"), "")
+        argument = kinds.get("argument", "")
         if argument and _AMOUNT.fullmatch(str(given[argument])) and not _AMOUNT.fullmatch(words[0]):
             given[argument], words[0] = words[0], given[argument]  # deepvm explain 3 g5.xlarge
         amounts = [w for w in words if _AMOUNT.fullmatch(w)]
@@ -207,7 +224,8 @@ class ConfiguredCommand(TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; an error names the settings that were used."""
-        _running[:] = [ctx]
+        _used.clear()
+        _used.update(used_settings(ctx))
         try:
             return super().invoke(ctx)
         except DeepVMError as error:
@@ -219,13 +237,11 @@ class ConfiguredCommand(TyperCommand):
         """List the options in groups; the rare ones only for ``deepvm help COMMAND --all``."""
         groups: dict[str, list[Any]] = {title: [] for title in (*GROUPS, "")}
         for parameter in self.get_params(ctx):
-            title = getattr(parameter, "rich_help_panel", None) or ""
             if record := parameter.get_help_record(ctx):
-                groups[title].append(record)
-        rare = groups.pop("")
+                groups[getattr(parameter, "rich_help_panel", None) or ""].append(record)
         if (ctx.obj or {}).get("all"):  # as help_command sets it
-            groups["More"] = rare
-            rare = []
+            groups["More"] = groups.pop("")
+        rare = groups.pop("", [])
         for title, rows in groups.items():
             if rows:
                 with formatter.section(title):
@@ -265,15 +281,13 @@ def set_by(name: str) -> str:
 
     Empty for the command line and for defaults.
     """
-    for context in _running:
-        if setting := used_settings(context).get(name):
-            return setting.source
+    if name in _used:
+        return _used[name].source
     return ""
 
 
-def variable_of(name: str) -> str:
+def variable_of(key: str) -> str:
     """An option's variable in the environment: ``DEEPVM_CHECKPOINT_SIZE``."""
-    key = key_of(name, SETTABLE[name].about)
     return f"DEEPVM_{key.upper().replace('-', '_')}"
 
 
@@ -282,13 +296,13 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
 
     Note misspelled variables. Raises DataError about a file, RequestError about a variable.
     """
-    found = {s.name: s for s in _of_environment(environ)}
+    found = _of_environment(environ)
     files = {}
     for path in filter(None, (Path(FOLDER_FILE), _user_file(environ))):
         values = _read(path)
         files[str(path)] = values is not None
-        found = {s.name: s for s in _of_file(path, values or {})} | found
-    known = {*map(variable_of, NAMES), *OTHER_VARIABLES}
+        found = _of_file(path, values or {}) | found
+    known = {*map(variable_of, _BY_KEY), *OTHER_VARIABLES}
     for variable in sorted(v for v in environ if v.startswith("DEEPVM_") and v not in known):
         # Other programs may use this prefix: only near misses are reported.
         for meant in difflib.get_close_matches(variable, known, 1, 0.92):
@@ -296,20 +310,19 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
     return Settings(found, files)
 
 
-def _of_environment(environ: Mapping[str, str]) -> Iterator[Setting]:
-    for name, settable in SETTABLE.items():
-        variable = variable_of(name)
+def _of_environment(environ: Mapping[str, str]) -> dict[str, Setting]:
+    found = {}
+    for name, (_, key, forms, _) in SETTABLE.items():
+        variable = variable_of(key)
         text = environ.get(variable, "").strip()
-        if not text:  # set to nothing, as `DEEPVM_REGION= deepvm ...` does, is not set
-            continue
         value: Value = text
-        if bool in settable.forms:
-            if text.lower() not in _SWITCH:
-                raise RequestError(variable, text, "true or false")
-            value = _SWITCH[text.lower()]
-        elif list in settable.forms:
+        if bool in forms:
+            value = _SWITCH.get(text.lower(), text)
+        elif list in forms:
             value = [word.strip() for word in text.split(",") if word.strip()]
-        yield Setting(name, value, "environment", variable)
+        if text:  # set to nothing, as `DEEPVM_REGION= deepvm ...` does, is not set
+            found[name] = Setting(key, value, "environment", variable).taken(name)
+    return found
 
 
 def _user_file(environ: Mapping[str, str]) -> Path | None:
@@ -344,45 +357,24 @@ def _read(path: Path) -> dict[str, Any] | None:
         raise DataError(f"{path}: not TOML: {error}") from None
 
 
-def _of_file(path: Path, values: Mapping[str, Any]) -> Iterator[Setting]:
-    for key, value in values.items():
-        name = _BY_KEY.get(key.replace("_", "-"))
-        if "_" in key and key.replace("_", "-") in values:
-            raise DataError(f"{path}: repeated key {key}")
+def _of_file(path: Path, values: Mapping[str, Any]) -> dict[str, Setting]:
+    found = {}
+    for written, value in values.items():
+        key = written.replace("_", "-")
+        if key != written and key in values:
+            raise DataError(f"{path}: repeated key {written}")
+        name = _BY_KEY.get(key)
         if name is None:
-            near = difflib.get_close_matches(key.replace("_", "-"), _BY_KEY, 1)
             hint = "see 'deepvm config show'"
-            if near:
-                hint = f"did you mean {near[0]}?"
-            raise DataError(f"{path}: unknown key {shown(key)} ({hint})")
-        forms = SETTABLE[name].forms
-        taken = _taken(value, forms)
-        if taken is None:
-            allowed = next(text for form, text in _FORMS.items() if form in forms)
-            message = f"invalid value for {key}: {shown(value)} (expected {allowed})"
-            raise DataError(f"{path}: {message}")
-        yield Setting(name, _in_place(name, taken, path), "file", str(path))
+            for near in difflib.get_close_matches(key, _BY_KEY, 1):
+                hint = f"did you mean {near}?"
+            raise DataError(f"{path}: unknown key {shown(written)} ({hint})")
+        setting = Setting(key, value, "file", str(path)).taken(name)
+        found[name] = setting._replace(value=_in_place(name, setting.value, path))
+    return found
 
 
-def _taken(value: Any, forms: set[type]) -> Value | None:
-    """The value in the form that the option takes; None if it has another one."""
-    if bool in forms:
-        if isinstance(value, bool):
-            return value
-        return None
-    if isinstance(value, list) and list in forms:
-        words = value
-    else:
-        words = [value]
-    if any(isinstance(w, bool) or not isinstance(w, str | int | float) for w in words):
-        return None
-    # A single word is a list of one, unless the option also takes single words.
-    if words is not value and str in forms:
-        return str(value)
-    return [str(word) for word in words]
-
-
-def _in_place(name: str, value: Value, file: Path) -> Value:
+def _in_place(name: str, value: Value | None, file: Path) -> Value | None:
     """A path relative to the settings file that names it, not to the working folder."""
     if not isinstance(value, str) or not value:
         return value

@@ -5,12 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from deepvm.core.preemption.gang_survival import MOST_VMS
 from deepvm.core.preemption.job import Job, Span
-from deepvm.core.preemption.savepolicy import SavePolicy
 from deepvm.core.units import parse_seconds
 from deepvm.errors import RequestError
 
@@ -28,20 +27,6 @@ _ALLOWED = (
     f"KEY=LOW:HIGH[:STEP] such as mttp=1h:12h; keys: {', '.join(KEYS)}; mttp with units, missed"
     f" from 0 to 1, whole numbers of vms from 1 to {MOST_VMS}, at most {_MAX_POINTS} points in all"
 )
-
-
-@dataclass(frozen=True)
-class Case:
-    """One thing to simulate.
-
-    Attributes:
-        job: with the values of the sweep. policy: when it is saved.
-        values: (key, value) of the sweep, seconds for times; empty without one.
-    """
-
-    job: Job
-    policy: SavePolicy
-    values: tuple[tuple[str, float], ...] = ()
 
 
 def swept(job: Job, sweeps: Sequence[str]) -> list[tuple[Job, tuple[tuple[str, float], ...]]]:

@@ -22,9 +22,8 @@ from support.command import Run
 from support.effort import examples
 
 from deepvm.cli import settings as configuration
-from deepvm.cli.parameters import key_of as key_of_option
 from deepvm.cli.parameters import long_name, takes_flags, typed
-from deepvm.cli.settings import NAMES, SETTABLE, ConfiguredCommand, read_settings, variable_of
+from deepvm.cli.settings import SETTABLE, ConfiguredCommand, read_settings, variable_of
 from deepvm.core.options import option_of
 from deepvm.errors import DataError, RequestError
 from deepvm.services.plan_options import PlanFlags, RankFlags
@@ -82,13 +81,16 @@ NUMBERS = st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infini
 LAYERS = ("flag", "environment", "folder", "user")
 
 
+NAMES = tuple(SETTABLE)
+
+
 def key_of(name: str) -> str:
-    return key_of_option(name, SETTABLE[name].about)
+    return SETTABLE[name].key
 
 
 def kind_of(name: str) -> tuple[type, tuple[str, ...]]:
     """The form of an option's values in ``recommend``, and the only ones."""
-    about, forms, _ = SETTABLE[name]
+    about, _, forms, _ = SETTABLE[name]
     form = str if name == "policy" else next(iter(forms))
     return form, tuple(about.choices)
 
@@ -142,7 +144,7 @@ def as_variables(values: Mapping[str, Any]) -> dict[str, str]:
             else str(value)
         )
 
-    return {variable_of(n): text(v) for n, v in values.items()}
+    return {variable_of(key_of(n)): text(v) for n, v in values.items()}
 
 
 def as_received(value: Any) -> Any:
@@ -223,12 +225,12 @@ def test_a_list_of_policies_is_for_the_sweep(run: Run, monkeypatch: pytest.Monke
     assert received(SweepFlags).policy == ["deepvm", "noscale"]
     code, _, err = run("recommend")
     assert code == 4
-    assert "policy: deepvm, noscale (expected a single value" in err
+    assert "policy: 'deepvm, noscale' (expected a single value" in err
     monkeypatch.setenv("DEEPVM_POLICY", "cost-first, noscale")
     assert received(SweepFlags).policy == ["cost-first", "noscale"]
     code, _, err = run("recommend")
     assert code == 2
-    assert err.startswith("Error: DEEPVM_POLICY: ['cost-first', 'noscale'] cannot be used")
+    assert err.startswith("Error: DEEPVM_POLICY: 'cost-first, noscale' cannot be used")
     monkeypatch.setenv("DEEPVM_POLICY", "noscale")
     assert (received(SweepFlags).policy, received(RankFlags).policy) == (["noscale"], "noscale")
 
@@ -502,8 +504,8 @@ def test_every_variable_of_the_package_is_known() -> None:
         for v in re.findall(r"\"(DEEPVM_[A-Z_]+[A-Z])\"", p.read_text())
     }
     assert len(named) >= 3
-    assert named <= configuration.OTHER_VARIABLES | {variable_of(n) for n in NAMES}
-    assert not configuration.OTHER_VARIABLES & {variable_of(n) for n in NAMES}
+    assert named <= configuration.OTHER_VARIABLES | {variable_of(key_of(n)) for n in NAMES}
+    assert not configuration.OTHER_VARIABLES & {variable_of(key_of(n)) for n in NAMES}
 
 
 def test_another_file_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -6,14 +6,15 @@ import logging
 import resource
 import signal
 import sys
-import threading
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from deepvm.cli.output import Output, print_as, text
 from deepvm.cli.parameters import flag, group, opt
 from deepvm.core.units import format_bytes, parse_bytes
 from deepvm.errors import CheckpointError, RequestError
+from deepvm.jobs.agent.process_group import caught
 
 if TYPE_CHECKING:
     from deepvm.checkpoint.network.endpoint import Address, Endpoint
@@ -62,15 +63,16 @@ def serve(
     from deepvm.checkpoint.node.server import Node, NodeSettings
 
     if listen == "mpi":
-        if tls_cert or tls_key:
-            raise RequestError(
-                "tls_cert", tls_cert or tls_key, "none with --listen mpi, which cannot speak TLS"
-            )
+        if certificate := tls_cert or tls_key:
+            allowed = "none with --listen mpi, which cannot speak TLS"
+            raise RequestError("tls_cert", certificate, allowed)
         place: Endpoint = MpiEndpoint.here()
     else:
-        place = _plain(
-            listen, "listen", "HOST:PORT or mpi; --tls-cert and --tls-key make it speak TLS"
-        )
+        allowed = "HOST:PORT or mpi; --tls-cert and --tls-key make it speak TLS"
+        place = _plain(listen, "listen", allowed)
+    statistics = None
+    if metrics:
+        statistics = _plain(metrics, "metrics", "HOST:PORT, such as 127.0.0.1:9100")
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
     )
@@ -86,9 +88,7 @@ def serve(
         certificate=Path(tls_cert) if tls_cert else None,
         key=Path(tls_key) if tls_key else None,
         shared=shared,
-        metrics=(
-            _plain(metrics, "metrics", "HOST:PORT, such as 127.0.0.1:9100") if metrics else None
-        ),
+        metrics=statistics,
     )
     node = Node(settings)
     _allow_files(connections)
@@ -145,26 +145,14 @@ def _shared_token(file: str) -> Token:
 
 
 def _serve(node: Node) -> None:
-    """Run a node until it is told to end."""
-    told: list[int] = []
-    end = threading.Event()
-
-    def on_signal(number: int, _: Any) -> None:
-        told.append(number)
-        end.set()
-
-    # Behind `&` in a script SIGINT is ignored: there the keys are meant for somebody else.
-    heard = [n for n in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(n) != signal.SIG_IGN]
-    before = {number: signal.signal(number, on_signal) for number in heard}
-    try:
+    """Run a node until SIGTERM or SIGINT; a second one ends the wait for the disk."""
+    received: list[int] = []
+    with caught((signal.SIGTERM, signal.SIGINT), received.append):
         sys.stdout.write(f"listening on {node.start()}\n")
         sys.stdout.flush()
-        while not end.wait(0.25) and not node.deserted():
-            pass
-        left = node.stop(hurry=lambda: len(told) > 1)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        while not received and not node.deserted():
+            time.sleep(0.1)
+        left = node.stop(hurry=lambda: len(received) > 1)
     if left:
         raise CheckpointError(
             f"{left} complete versions had not reached the disk when the time for it was over"
@@ -183,9 +171,8 @@ def _token(file: str, weak: bool) -> bytes:
         found = read_token(file, weak=True)
         log.warning("%s; accepted, because weak tokens are allowed", error)
     if found.job:
-        raise RequestError(
-            "token_file", file, f"the node's own token, and not that of job {found.job}"
-        )
+        allowed = f"the node's own token, and not that of job {found.job}"
+        raise RequestError("token_file", file, allowed)
     return found.secret
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -290,6 +290,8 @@ def control(
 ) -> None:
     """Be the controller of a job to its end, show the result, and exit as its state says."""
     import asyncio
+    import os
+    import sys
 
     from deepvm.jobs.cloud import HostsController
     from deepvm.jobs.controller.controller import Controller
@@ -305,34 +307,28 @@ def control(
         controller.world = keeper.take(world, history, cloud, controller.nonce)
         controller.kept = keeper.kept
     controller.keeps = keep
+    resume = f"'deepvm jobs resume {job.name}'"
     with controller.signals:
         try:
-            with LiveView(job.name, lambda: controller.world, limits_of(row.spec)) as view:
+            with (
+                LiveView(job.name, lambda: controller.world, limits_of(row.spec)) as view,
+                _cured(f"training keeps running; then {resume} continues it"),
+            ):
                 controller.on_event = view.told
-                with _cured(
-                    f"training keeps running; then 'deepvm jobs resume {job.name}' continues it"
-                ):
-                    end = asyncio.run(_run(controller, keeper))
+                end = asyncio.run(_run(controller, keeper))
         except Exception:
             note(_rented(job.name, controller.world))
             raise
-        if not end.over:
-            _leave(job.name, controller, end)
-        _conclude(job, controller, end, history, output, validate=validate)
-
-
-def _leave(name: str, controller: Controller, world: JobState) -> NoReturn:
-    """End the controller of a job whose machines still run."""
-    import os
-    import sys
-
-    if controller.keeps and not world.job.over:
-        resume = f"'deepvm jobs resume {name}' watches it again"
-        note(f"{name} trains on, for {_rate(world)}; {resume}")
-        raise typer.Exit(controller.signals.exit_code)
-    note(f"{controller.signals.reason}; {_rented(name, world)}")
-    sys.stderr.flush()
-    os._exit(controller.signals.exit_code)  # calls to the cloud that hang would keep the process
+        if end.over:
+            _conclude(job, controller, end, history, output, validate=validate)
+        elif keep and not end.job.over:
+            note(f"{job.name} trains on, for {_rate(end)}; {resume} watches it again")
+            raise typer.Exit(controller.signals.exit_code)
+        else:
+            note(f"{controller.signals.reason}; {_rented(job.name, end)}")
+            sys.stderr.flush()
+            # Calls to the cloud that hang would keep the process
+            os._exit(controller.signals.exit_code)
 
 
 def _conclude(
@@ -345,52 +341,51 @@ def _conclude(
     validate: bool,
 ) -> None:
     """Write down and show the result of a job, and exit as its state says."""
+    import time
+
     from deepvm.jobs.decisions.states import Job
-    from deepvm.jobs.history.downtime import downtimes
     from deepvm.jobs.history.forecast import forecast
-    from deepvm.jobs.history.job_report import final_document
-    from deepvm.jobs.standing import on_demand_prices
+    from deepvm.jobs.standing import standing_of
     from deepvm.jobs.submission import free_name
     from deepvm.reports.jobs.events import closing_lines
     from deepvm.reports.jobs.listing import print_job
 
-    row = known_job(history, job.name)
-    does = "continues it"
-    if end.job is Job.DONE:
-        does = "writes down its result"
-    with _cured(f"the job is over; then 'deepvm jobs resume {job.name}' {does}"):
-        events = history.events(job.name)
-        without = downtimes(events, history.samples(job.name))
-        document = final_document(
-            job.name, row.created_s, end, events, on_demand_prices(end), without
-        )
-        earlier = [m for m in history.machines() if m["job"] != job.name]
+    name = job.name
+    done = end.job is Job.DONE
+    does = "writes down its result" if done else "continues it"
+    with _cured(f"the job is over; then 'deepvm jobs resume {name}' {does}"):
+        row = known_job(history, name)
+        status = standing_of(history, row, time.time())
+        document = {**status.document}
+        earlier = [m for m in history.machines() if m["job"] != name]
         document["forecast"] = _if_possible(
             "forecast",
-            lambda: forecast(row.spec, row.created_s, end, events, earlier, document, without),
+            lambda: forecast(
+                row.spec, row.created_s, end, status.events, earlier, document, status.without
+            ),
         )
-        if validate and without:
+        if validate and status.without:
             note(
                 "nothing is compared: the job had no controller for a while, which the simulator"
                 " does not model"
             )
         elif validate:
             document["validation"] = _if_possible(
-                "validation", lambda: _validation(row.created_s, end, events)
+                "validation", lambda: _validation(row.created_s, end, status.events)
             )
-        history.finish(job.name, document)
-    page = write_page(known_job(history, job.name), history)
+        history.finish(name, document)
+    page = write_page(known_job(history, name), history)
     print_as(output, lambda: print_job(document, ()), lambda: document)
-    for line in closing_lines(
-        document, end.terms, controller.last_lines, job.folder, free_name(job.name, history)
-    ):
+    new_name = free_name(name, history)
+    for line in closing_lines(document, end.terms, controller.last_lines, job.folder, new_name):
         note(line)
     if page is not None:
         note(f"all of it in a browser: {page}")
-    if controller.signals.numbers and end.job is not Job.DONE:
-        raise typer.Exit(controller.signals.exit_code)
-    if document["exit_code"]:
-        raise typer.Exit(document["exit_code"])
+    code = document["exit_code"]
+    if controller.signals.numbers and not done:
+        code = controller.signals.exit_code
+    if code:
+        raise typer.Exit(code)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from deepvm.cli.output import Output, note, print_as, say, text
+from deepvm.cli.output import Output, note, print_named, say, text
 from deepvm.cli.parameters import arg, opt
 
 
@@ -55,8 +55,10 @@ def audit(
     from deepvm.core.units import parse_seconds
     from deepvm.documents.build import document_of
     from deepvm.errors import RequestError
+    from deepvm.io.atomic_write import write_bytes
     from deepvm.lab.certify.certifier import certify
     from deepvm.lab.certify.subject import Subject
+    from deepvm.reports.documents import to_json
 
     words = list(arguments or ())
     options = {name for parameter in context.command.get_params(context) for name in parameter.opts}
@@ -81,17 +83,10 @@ def audit(
         found = certify(
             subject, kills=kills, write_kills=write_kills, seed=seed, out=out, report=say
         )
-    print_as(
-        output,
-        text("certificate", certificate=found),
-        lambda: document_of("audits.Audit", found),
-    )
+    print_named(output, text("certificate", certificate=found), "audit", found)
     for line in found.notes:
         note(line)
     if out is not None:  # last: a full disk hides no verdict
-        from deepvm.io.atomic_write import write_bytes
-        from deepvm.reports.documents import to_json
-
         write_bytes(out / "audit.json", to_json(document_of("audits.Audit", found)).encode())
     if not found.certified:
         raise typer.Exit(1)

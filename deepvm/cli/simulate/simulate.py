@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+from deepvm.cli.long_runs import Progress, cleaning_up
 from deepvm.cli.output import Output, draw, plot_of, print_named
 from deepvm.cli.parameters import SAVE_POLICIES, arg, opt
 from deepvm.errors import RequestError, SimulationError
@@ -62,8 +64,11 @@ def simulate(
 
     deepvm simulate --job job.yaml --sweep mttp=1h:12h --runs 1000
     """
-    from deepvm.cli.simulate import cases
+    from deepvm.cli.simulate.cases import deadline_of, jobs_of, own_lives, policies_of, traced_lives
     from deepvm.reports.simulation import simulations as report
+    from deepvm.simulator.monte_carlo import simulate_each
+    from deepvm.simulator.results import Results
+    from deepvm.simulator.sweeps import swept
 
     # Arguments are additional files for --trace, as a shell writes `--trace *.json`
     if more and not trace:
@@ -72,26 +77,49 @@ def simulate(
     traces = [*(trace or []), *(more or [])]
     if lives and traces:
         raise RequestError("lives", lives, "either --lives or --trace")
-    source = cases.own_lives(lives) if lives else cases.traced_lives(traces) if traces else None
-    all_jobs = cases.jobs_of(job or [], preset or [], market, replayed=source is not None)
-    limit = cases.deadline_of(deadline, deadline_policy, all_jobs)
-    asked = cases.cases_of(
-        all_jobs, cases.policies_of(policy, compare), sweep or [], replayed=source is not None
-    )
-    results, failed = cases.simulated(asked, runs, seed, source, jobs, executor, limit)
+    source = own_lives(lives) if lives else traced_lives(traces) if traces else None
+    all_jobs = jobs_of(job or [], preset or [], market, replayed=source is not None)
+    limit = deadline_of(deadline, deadline_policy, all_jobs)
+    policies = policies_of(policy, compare)
+    ranges = sweep or []
+    if source is not None and any(text.startswith("mttp=") for text in ranges):
+        allowed = "a key other than mttp: the lifetimes are those of --trace or --lives"
+        raise RequestError("sweep", " ".join(ranges), allowed)
+    varied = [(one, values) for each in all_jobs for one, values in swept(each, ranges)]
+    cases = [(one, each) for one, _ in varied for each in policies]
+    with cleaning_up(), Progress(len(cases) * runs, "runs") as progress:
+        found = simulate_each(
+            cases,
+            runs=runs,
+            seed=seed,
+            lives=source,
+            jobs=jobs,
+            executor=executor,
+            deadline=limit,
+            progress=progress.advance,
+        )
+    results: list[Results] = []
+    failed: list[str] = []
+    points = [values for _, values in varied for _ in policies]
+    for (_, saves), values, result in zip(cases, points, found, strict=True):
+        if isinstance(result, SimulationError):
+            where = [*(f"{key}={value:g}" for key, value in values), saves.name]
+            failed.append(f"{', '.join(where)}: {result}")
+        else:
+            results.append(replace(result, sweep=dict(values)))
     if results:
         name = "simulate"
-        values: Any = results[0]
+        document: Any = results[0]
         if compare is not None or sweep or len(all_jobs) > 1:
             name = "simulate-comparison"
-            values = {"rows": results}
+            document = {"rows": results}
         print_named(
             output,
             lambda: report.print_results(results),
             name,
-            values,
+            document,
             lambda: report.csv_rows(results),
         )
         draw(plot, lambda: report.results_figure(results))
     if failed:
-        raise SimulationError("\n".join(map(str, failed)))
+        raise SimulationError("\n".join(failed))

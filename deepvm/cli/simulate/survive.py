@@ -57,92 +57,78 @@ def survive(flags: SurviveFlags, output: Output = "table") -> None:
     """
     from deepvm.catalog.market.build_catalog import MarketRequest
     from deepvm.core.lifetimes import BANDS
-    from deepvm.services.open_catalogs import market_of
     from deepvm.simulator.survival.evidence import answer
 
-    if flags.max_price is not None and not flags.price_history:
-        allowed = "together with --history FOLDER, which says how prices moved"
-        raise RequestError("max_price", flags.max_price, allowed)
-    if flags.max_price is None:
-        most = None
-    else:
-        most = to_decimal(flags.max_price, "max_price")
+    limit = None
+    if flags.max_price is not None:
+        if not flags.price_history:
+            allowed = "together with --history FOLDER, which says how prices moved"
+            raise RequestError("max_price", flags.max_price, allowed)
+        limit = to_decimal(flags.max_price, "max_price")
     for_s = parse_seconds(flags.for_, "for")
-    catalog = market_of(flags.cloud, flags.catalog)
-    _check_cloud(catalog, "cloud" if flags.cloud else "catalog")
+    market = _market(flags)
     request = MarketRequest(
         prices=flags.prices, offline=flags.offline, profile=flags.profile, days=flags.days
     )
-    loaded, kind = _type(_named(catalog, flags.region), flags)
-    place = _place(loaded, kind, flags.zone)
-    days = int(request.days)
-    folder = flags.price_history
+    source = SourceOptions(prices=flags.prices, offline=flags.offline, profile=flags.profile)
+    catalog = load(market, source)
+    kind = _type(catalog, flags.instance_type)
+    zone = _zone(catalog, kind, flags.zone)
+    prices = None
+    if flags.price_history:
+        prices = _prices(catalog, kind, flags, for_s, zone.zone, limit)
     found = answer(
-        loaded,
+        catalog,
         kind,
         flags.count,
         for_s,
         zone=flags.zone,
-        own=_own(flags.instance_type, loaded.region, place.name),
-        score=_score(loaded, kind, flags.count, request, place.zone),
-        prices=_prices(loaded, kind, folder, days, for_s, place.zone, most),
+        own=_own(kind.name, catalog.region, zone.name),
+        score=_score(catalog, kind, flags.count, request, zone.zone),
+        prices=prices,
     )
     band = None if found.band is None else BANDS[found.band]
-    print_named(
-        output,
-        text("survive", answer=found, band=band),
-        "survive",
-        found,
-    )
+    print_named(output, text("survive", answer=found, band=band), "survive", found)
 
 
-def _check_cloud(catalog: str, option: str) -> None:
-    """Raises RequestError: a cloud without a spot market, or one of which nothing is known."""
-    from deepvm.catalog.clouds import cloud_of, region_in
+def _market(flags: SurviveFlags) -> str:
+    """The catalog of the cloud and the region.
 
-    if region_in(catalog) is not None and not cloud_of(catalog).has_spot:
-        title = cloud_of(catalog).title
-        raise RequestError(
-            option, catalog, f"a cloud with a spot market whose prices are known; {title} has none"
-        )
-
-
-def _named(catalog: str, region: str) -> str:
-    """The catalog of a region.
-
-    Raises RequestError: the catalog is that of another one, or of none.
+    Raises RequestError: the cloud has no spot market, or the catalog is that of another region, or
+    of none.
     """
-    from deepvm.catalog.clouds import region_in
+    from deepvm.catalog.clouds import cloud_of, region_in
+    from deepvm.services.open_catalogs import market_of
 
-    if not region:
-        return catalog
+    catalog = market_of(flags.cloud, flags.catalog)
     own = region_in(catalog)
-    if own is None or own not in ("", region):
-        raise RequestError(
-            "region", region, f"no region beside --catalog {catalog}, or --catalog aws"
-        )
-    if own:
+    if own is not None and not cloud_of(catalog).has_spot:
+        title = cloud_of(catalog).title
+        allowed = f"a cloud with a spot market whose prices are known; {title} has none"
+        raise RequestError("cloud" if flags.cloud else "catalog", catalog, allowed)
+    region = flags.region
+    if region in ("", own):
         return catalog
+    if own != "":
+        allowed = f"no region together with --catalog {catalog}, or --catalog aws"
+        raise RequestError("region", region, allowed)
     return f"{catalog}-{region}"
 
 
-def _type(catalog: str, flags: SurviveFlags) -> tuple[Catalog, InstanceType]:
-    """The catalog and the type; notes say where prices come from."""
-    name = flags.instance_type
-    source = SourceOptions(prices=flags.prices, offline=flags.offline, profile=flags.profile)
-    loaded = load(catalog, source)
-    kind = loaded.by_name.get(name)
+def _type(catalog: Catalog, name: str) -> InstanceType:
+    kind = catalog.by_name.get(name)
     if kind is None:
-        why = ""
-        if name in loaded.absent:
-            why = f"; {loaded.absent[name]}"
-        raise RequestError("instance_type", name, one_of(name, sorted(loaded.by_name), ", ") + why)
+        reason = ""
+        if name in catalog.absent:
+            reason = f"; {catalog.absent[name]}"
+        allowed = one_of(name, sorted(catalog.by_name), ", ") + reason
+        raise RequestError("instance_type", name, allowed)
     if kind.spot_usd_per_hour is None:
-        note(f"no spot price of {name} is known in {loaded.name}")
-    return loaded, kind
+        note(f"no spot price of {name} is known in {catalog.name}")
+    return kind
 
 
-def _place(catalog: Catalog, kind: InstanceType, zone: str) -> ZonePrice:
+def _zone(catalog: Catalog, kind: InstanceType, zone: str) -> ZonePrice:
     """A zone by id and by name: both as given where no prices tell them apart.
 
     Raises RequestError: no zone of the region, or the type is not sold there.
@@ -216,37 +202,29 @@ def _score(
 def _prices(
     catalog: Catalog,
     kind: InstanceType,
-    folder: str,
-    days: int,
+    flags: SurviveFlags,
     for_s: float,
     zone: str,
-    most: Decimal | None,
+    limit: Decimal | None,
 ) -> PriceEvidence | None:
-    """What stored prices say; None without a folder."""
-    if not folder:
-        return None
+    """What stored prices say; None: nothing of the type."""
     from deepvm.catalog.clouds import cloud_of
     from deepvm.catalog.market.stored_prices import read_stored_prices
     from deepvm.simulator.survival.evidence import price_evidence
 
-    if not catalog.provenance.origins:
-        raise RequestError(
-            "history",
-            folder,
-            f"a cloud's market beside it, such as --catalog aws, not {catalog.name}",
-        )
-    now = datetime.now(timezone.utc)
-    cloud = cloud_of(catalog.name).name
+    folder = flags.price_history
     region = catalog.region
+    days = int(flags.days)
+    if not catalog.provenance.origins:
+        allowed = f"a cloud's market, such as --catalog aws, not {catalog.name}"
+        raise RequestError("history", folder, allowed)
+    cloud = cloud_of(catalog.name).name
+    now = datetime.now(timezone.utc)
     stored = read_stored_prices(folder, cloud, [region], days, now, say)[region]
     stored.check()
     for line in stored.notes:
         note(line)
-    found = price_evidence(stored, kind, for_s, zone, most)
+    found = price_evidence(stored, kind, for_s, zone, limit)
     if found is None:
-        note(
-            f"{folder} has no spot price of {kind.name} in {zone or catalog.region} in {days} days"
-        )
-    if found is None or most is not None:
-        return found
-    return replace(found, asked=False)
+        note(f"{folder} has no spot price of {kind.name} in {zone or region} in {days} days")
+    return found

@@ -10,6 +10,7 @@ from functools import partial
 from deepvm.cli.long_runs import Progress
 from deepvm.cli.output import Output, draw, note, plot_of, print_as, print_named, say, text
 from deepvm.cli.parameters import SAVE_POLICIES, arg, flag, group, opt
+from deepvm.core.options import words
 from deepvm.core.units import parse_hours, parse_seconds
 from deepvm.errors import DataError, RequestError
 
@@ -69,10 +70,9 @@ def deadline(
     try:
         slacks = sorted({float(part) for part in slack.split(",")})
     except ValueError:
-        raise RequestError(
-            "slack", slack, "numbers from 0, separated by commas, such as 0.1,0.5"
-        ) from None
-    names = [name.strip() for name in policies.split(",") if name.strip()]
+        allowed = "numbers from 0, separated by commas, such as 0.1,0.5"
+        raise RequestError("slack", slack, allowed) from None
+    names = list(filter(None, words(policies, "policies")))
     with Progress(0, "starts of the bound") as progress:
         found = replay_traces(
             read_traces(files, note),
@@ -113,12 +113,7 @@ def show(
     traces = read_traces(files, note)
     check_nodes(nodes)
     rows = report.show_rows(traces, nodes)
-    print_named(
-        output,
-        text("traces_show", also="-o csv", traces=rows),
-        "traces",
-        {"traces": rows},
-    )
+    print_named(output, text("traces_show", also="-o csv", traces=rows), "traces", {"traces": rows})
     if plot:
         from deepvm.simulator.traces.lifetime_fit import fit_lives
 
@@ -152,10 +147,9 @@ def fit(
     traces = read_traces(files, note)
     pools = pools_of(traces, nodes=nodes, say=note)
     fits = fit_lives(pools)
+    own = []
     if each:
         own = [fit_lives([pool]) if pool.preemptions >= FEWEST else () for pool in pools]
-    else:
-        own = []
     alone = all((nodes or trace.nodes) == 1 for trace in traces)
     document = partial(report.fit_document, pools, fits, own)
     print_as(
@@ -194,15 +188,13 @@ def replay(
     from deepvm.simulator.traces.replay import replay_all
     from deepvm.simulator.traces.trace import lives_of
 
-    names = tuple(dict.fromkeys(name.strip() for name in policies.split(",")))
+    names = tuple(dict.fromkeys(words(policies, "policies")))
     pools = lives_of(files, nodes=nodes, say=note)
     step_s = parse_seconds(step, "step", bare="s")
     mttp_s = parse_seconds(mttp, "mttp", bare="s")
     allowed = "times above 0 s, separated by commas, such as 2.55,19.5"
-    saves = dict.fromkeys(
-        parse_seconds(part, "save", bare="s", allowed=allowed) for part in save.split(",")
-    )
-    found = replay_all(pools, names, tuple(saves), step_s=step_s, mttp_s=mttp_s)
+    saves = [parse_seconds(part, "save", bare="s", allowed=allowed) for part in save.split(",")]
+    found = replay_all(pools, names, tuple(dict.fromkeys(saves)), step_s=step_s, mttp_s=mttp_s)
     document = report.replay_document(pools, found, step_s=step_s, mttp_s=mttp_s)
     print_as(
         output,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 
@@ -59,15 +59,16 @@ class ProcessGroup:
 
 
 @contextmanager
-def caught(numbers: Iterable[int], received: list[int]) -> Iterator[None]:
-    """Add each signal that is caught to a list, until the end of the context."""
+def caught(numbers: Iterable[int], receive: Callable[[int], object]) -> Iterator[None]:
+    """Call ``receive`` with each signal that is caught, until the end of the context."""
 
-    def receive(number: int, _: FrameType | None) -> None:
-        received.append(number)
+    def on_signal(number: int, _: FrameType | None) -> None:
+        receive(number)
 
-    # What is ignored, as under nohup, stays ignored: the command has inherited that.
+    # What is ignored, as under nohup or behind `&` in a script, stays ignored: the command has
+    # inherited that.
     wanted = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, receive) for number in wanted}
+    before = {number: signal.signal(number, on_signal) for number in wanted}
     try:
         yield
     finally:

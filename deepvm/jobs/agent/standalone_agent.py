@@ -89,7 +89,7 @@ class StandaloneAgent(TrainerRequests):
         """
         signals: list[int] = []
         made = tempfile.TemporaryDirectory(prefix="deepvm-agent-")
-        with made, caught(PASSED_ON, signals):
+        with made, caught(PASSED_ON, signals.append):
             folder = Path(made.name)
             self._board = Board.create(folder / BOARD)
             self._board.words[Flag.ALONE] = 1

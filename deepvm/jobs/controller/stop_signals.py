@@ -12,7 +12,8 @@ class StopSignals:
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
-        self._caught = caught((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), self.numbers)
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        self._caught = caught(numbers, self.numbers.append)
 
     def __enter__(self) -> StopSignals:
         self._caught.__enter__()

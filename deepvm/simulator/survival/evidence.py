@@ -203,4 +203,5 @@ def price_evidence(
         return None
     found.sort(key=lambda z: (-z.stays.value, -z.sold, z.newest, z.zone))
     as_of = stored.last.date().isoformat()
-    return PriceEvidence(tuple(found), limit, stored.days, stored.source, as_of)
+    asked = most is not None
+    return PriceEvidence(tuple(found), limit, stored.days, stored.source, as_of, asked)

@@ -369,7 +369,7 @@ def test_a_replayed_job_needs_no_mean_time_to_preemption(files: Path, run: Run) 
         (
             ["--job", "calm.yaml", "--compare", ""],
             2,
-            "--compare: not given or empty; allowed: policies",
+            "--compare: not given or empty; allowed: none, ",
         ),
         (
             ["--job", "calm.yaml", "--sweep", "mttp=12h:1h"],
