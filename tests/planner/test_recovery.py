@@ -11,13 +11,12 @@ from support.builders import gpu_type
 from support.planner.trained_cases import catalog_of, plain_gpu, plain_shop, request_of
 
 from deepvm.core.cluster.cluster import Cluster
-from deepvm.core.lifetimes import MONTH_S, kept_share
+from deepvm.core.lifetimes import ALLOCATION_S, MONTH_S, kept_share
 from deepvm.core.preemption.job import Job, Span
 from deepvm.core.preemption.savepolicy import parse_policy
 from deepvm.planner.candidates import gather
 from deepvm.planner.columns import ON_DEMAND, REGISTRY, TrainingTable
 from deepvm.planner.recovery import (
-    ALLOCATION_S,
     SHORT_LIFE_S,
     as_counted,
     lives_of,
