@@ -22,6 +22,7 @@ from deepvm.core.extras import (
     Extras,
     Surcharge,
 )
+from deepvm.core.lifetimes import PREPARATION_S
 from deepvm.core.spelling import one_of
 from deepvm.core.units import MICRO, MICRO_USD, counted, format_seconds
 from deepvm.errors import RequestError
@@ -123,14 +124,14 @@ class Rates:
     bucket: BucketRate | None = None
 
     @property
-    def borrowed(self) -> str:
+    def other_region(self) -> str:
         """The region whose rates these are, if the VMs are in another one; else empty."""
         if self.region and self.asked_region and self.region != self.asked_region:
             return self.region
         return ""
 
 
-BOOT_S = 163.2
+BOOT_S = sum(PREPARATION_S) / 2
 """From when a VM is billed until it trains: the mean of the Spotify thesis, 6.2.2."""
 _OPTIONS = {DISK: "--disk", EGRESS: "--egress", BUCKET: "--bucket", NAT: "--nat"}
 
@@ -184,8 +185,8 @@ class Bill:
     """What a cluster costs besides its VMs, and with them.
 
     Attributes:
-        vms_usd_per_hour: of the VMs. borrowed: the region whose rates these are, if the VMs are in
-            another one.
+        vms_usd_per_hour: of the VMs.
+        other_region: the region whose rates these are, if the VMs are in another one.
         counted: whether the budget and what a job costs are of all of it, see
             :attr:`Extras.counted`.
     """
@@ -193,7 +194,7 @@ class Bill:
     items: tuple[BillItem, ...]
     not_counted: tuple[UncountedCost, ...]
     vms_usd_per_hour: Decimal
-    borrowed: str = ""
+    other_region: str = ""
     counted: bool = False
 
     @property
@@ -226,7 +227,7 @@ def bill_of(vms: RentedVms, rates: Rates, extras: Extras) -> Bill:
     lines = tuple(_lines(vms, rates, extras))
     items = tuple(line for line in lines if isinstance(line, BillItem))
     left = tuple(line for line in lines if isinstance(line, UncountedCost))
-    return Bill(items, left, vms.usd_per_hour, rates.borrowed, extras.counted)
+    return Bill(items, left, vms.usd_per_hour, rates.other_region, extras.counted)
 
 
 def surcharge_of(rates: Rates | None, extras: Extras) -> Surcharge:

@@ -27,7 +27,7 @@ GB = Decimal(10**9)
 
 @dataclass(frozen=True)
 class Extras:
-    """What users set; sizes in GB, None where nothing was said."""
+    """What users set; sizes in GB, None where nothing is set."""
 
     disk_gb: Decimal | None = None
     disk_kind: str = ""
@@ -38,14 +38,14 @@ class Extras:
 
     @property
     def given(self) -> tuple[str, ...]:
-        """The costs of which users have said something."""
-        said = {
+        """The costs that users set."""
+        amounts = {
             DISK: self.disk_gb,
             EGRESS: self.egress_gb,
             BUCKET: self.bucket_gb,
             NAT: self.nat or None,
         }
-        return tuple(name for name, value in said.items() if value is not None)
+        return tuple(name for name, value in amounts.items() if value is not None)
 
     @property
     def counted(self) -> bool:

@@ -2,7 +2,7 @@
 
 **Lives.** AWS's Spot Advisor counts all VMs of a type over a month, which gives mean lives of
 months; GPU machines that were held on spot markets lived for hours in public traces (half of one
-fleet less than 3 h 59 min). Nobody knows which of the two a user meets, so the life is a range
+fleet less than 3 h 59 min). Which of the two a user meets is unknown, so the life is a range
 between them, and plans are ranked by its geometric mean.
 
 **Saving.** A version is copied to host memory, which stalls training, and sent to where the

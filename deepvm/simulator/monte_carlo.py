@@ -72,7 +72,7 @@ def simulate(
     as ``"every:10min"``.
     ``lives``: lifetimes of machines; by default drawn by the law and the mean of the job. ``jobs``:
     processes of this machine. ``executor``: ``dask://HOST:PORT``, a Dask cluster in their place.
-    ``progress``: told how many more runs are done.
+    ``progress``: gets the number of further runs that are done.
 
     Raises:
         RequestError: a number out of range, or an unknown policy or executor. MissingExtraError: no
@@ -280,7 +280,7 @@ def _work(pipe: Connection) -> None:
 def _end_with_parent() -> None:
     parent = parent_process()
     assert parent is not None
-    parent.join()  # waits for a pipe that nobody but the parent holds open
+    parent.join()  # waits for a pipe that only the parent holds open
     os._exit(143)
 
 
@@ -376,8 +376,8 @@ def _connected(kind: Any, address: str) -> Any:
 
 
 def _unreachable(address: str, error: BaseException, advice: str) -> CloudError:
-    said = " ".join(str(error).rstrip(".").split()) or type(error).__name__
-    return CloudError(f"Dask scheduler at {address}", "network", said, advice)
+    reason = " ".join(str(error).rstrip(".").split()) or type(error).__name__
+    return CloudError(f"Dask scheduler at {address}", "network", reason, advice)
 
 
 def _awaited(client: Any, future: Any) -> Outcome | SimulationError:

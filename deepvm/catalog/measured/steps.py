@@ -248,8 +248,8 @@ class MeasuredPerformance(PublishedPerformance):
                 -o.entries[-1].measured_at.timestamp(),
             ),
         )
-        alone, gpus = chosen.own.alone
+        count, gpus = chosen.own.smallest
         # In the network of another type where its own is unknown
-        smallest = replace(machine, gpus=gpus / alone)
-        reference = self.parts(smallest, workload, np.array([float(alone)]))
+        smallest = replace(machine, gpus=gpus / count)
+        reference = self.parts(smallest, workload, np.array([float(count)]))
         return (of_measured if same else of_alike)(chosen.own, base, reference)

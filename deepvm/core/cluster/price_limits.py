@@ -134,12 +134,12 @@ def _group_limit(group: PlannedGroup, share: Decimal) -> GroupLimit:
 
 def _fixed_totals(plan: Plan) -> dict[str, Decimal] | None:
     """$/h of each on-demand group by role; None when they cannot be told apart from the rest."""
-    told = {g.role: g.count * g.usd_per_hour for g in plan.groups if g.usd_per_hour is not None}
+    known = {g.role: g.count * g.usd_per_hour for g in plan.groups if g.usd_per_hour is not None}
     unknown = [g for g in plan.groups if g.usd_per_hour is None]
     if any(g.market is Market.ON_DEMAND for g in unknown) and len(unknown) > 1:
         return None
-    rest = plan.usd_per_hour - sum(told.values(), Decimal(0))
-    fixed = {g.role: told.get(g.role, rest) for g in plan.groups if g.market is Market.ON_DEMAND}
+    rest = plan.usd_per_hour - sum(known.values(), Decimal(0))
+    fixed = {g.role: known.get(g.role, rest) for g in plan.groups if g.market is Market.ON_DEMAND}
     if all(total > 0 for total in fixed.values()):
         return fixed
     return None

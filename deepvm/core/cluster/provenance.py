@@ -76,5 +76,5 @@ class Provenance:
     doubts: tuple[str, ...] = ()
 
     def origin(self, signal: str) -> Origin | None:
-        """The origin of one kind of figure, None if the origins are not told apart."""
+        """The origin of one kind of figure, None if the origins are not known by kind."""
         return next((o for o in self.origins if o.signal == signal), None)

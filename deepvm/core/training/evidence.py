@@ -193,7 +193,7 @@ class Loading:
                 found = found + np.outer(count, self.evidence.root[self.evidence.names[effect]])
         return found
 
-    def alone(self, weights: FloatArray) -> dict[str, FloatArray]:
+    def unlearned(self, weights: FloatArray) -> dict[str, FloatArray]:
         """The deviations of what no row had, which keeps its prior, (steps,) by name."""
         values: Mapping[str, float | FloatArray] = {**self.unknown, **self.varying}
         names = (effect for effect in values if effect not in self.evidence.names)

@@ -56,7 +56,7 @@ class OwnSteps:
         return self.fit.measured
 
     @property
-    def alone(self) -> tuple[int, int]:
+    def smallest(self) -> tuple[int, int]:
         """VMs and GPUs of the measured cluster that says most about gradients: the smallest."""
         return self.measured.nodes[0], self.measured.gpus[0]
 
@@ -81,7 +81,7 @@ def of_measured(own: OwnSteps, base: TrainingSpeed, reference: Parts) -> Trainin
 
     Of one VM, and of several where several were measured, by the law alone. Else what single VMs
     say, with the network that data sheets and published runs promise. ``reference``: what these
-    promise of :attr:`OwnSteps.alone`.
+    promise of :attr:`OwnSteps.smallest`.
     """
     assert base.parts is not None
     measured = own.measured
@@ -113,7 +113,7 @@ def of_measured(own: OwnSteps, base: TrainingSpeed, reference: Parts) -> Trainin
         doubt_of=lambda: _either(alone, law.doubt, apart.doubt),
         source=Source.MEASURED,
         covered=alone,
-        said=doubts,
+        warnings_of=doubts,
     )
 
 
@@ -148,7 +148,7 @@ def _of_law(own: OwnSteps, base: TrainingSpeed) -> TrainingSpeed:
         source=Source.MEASURED,
         fitted_vms=fitted,
         covered=(base.vms <= int(REACH * fitted)) & ((base.vms <= 1) | (measured.several > 0)),
-        said=doubts,
+        warnings_of=doubts,
     )
 
 
@@ -159,7 +159,7 @@ def of_alike(own: OwnSteps, base: TrainingSpeed, reference: Parts) -> TrainingSp
     """
 
     def doubts(place: int) -> Iterator[str]:
-        vms, gpus = own.alone
+        vms, gpus = own.smallest
         yield (
             f"gradients are those measured on {own.where} ({counted(vms, 'VM')},"
             f" {counted(gpus, 'GPU')}), which has the same GPU; what another size of VM adds is"
@@ -171,7 +171,7 @@ def of_alike(own: OwnSteps, base: TrainingSpeed, reference: Parts) -> TrainingSp
     return replace(
         _with_network(own, base, reference, other=True),
         covered=np.zeros(len(base.vms), dtype=np.bool_),
-        said=doubts,
+        warnings_of=doubts,
     )
 
 
@@ -181,7 +181,7 @@ def _with_network(
     """Measured gradients plus synchronization by data sheets; ``other``: another type of VM."""
     assert base.parts is not None
     parts = base.parts
-    cluster = own.alone
+    cluster = own.smallest
     batch = parts.steps.batch
     nodes, gpus = (np.full(len(batch), float(value)) for value in cluster)
     step = own.fit.law.step_s(nodes, gpus, batch)

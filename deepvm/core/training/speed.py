@@ -136,7 +136,7 @@ class Parts:
         named = dict[str, FloatArray]()
         for rows, loading in self.loadings():
             shared[rows] = loading.shared(parts[rows])
-            for effect, deviation in loading.alone(parts[rows]).items():
+            for effect, deviation in loading.unlearned(parts[rows]).items():
                 named.setdefault(effect, np.zeros(sizes))[rows] = deviation
         return SpeedUncertainty(shared, named, np.full(sizes, NOISE**2))
 
@@ -154,7 +154,7 @@ class TrainingSpeed(Answer):
             was measured.
         covered: which sizes were measured, or are near those; None if nothing was. software: that
             it is predicted for.
-        said: what measurements leave to doubt of the size in a place, in words.
+        warnings_of: what is uncertain about the measured size at an index, in words.
     """
 
     machine: Machine
@@ -174,7 +174,7 @@ class TrainingSpeed(Answer):
     measured: str = ""
     covered: BoolArray | None = field(default=None, repr=False)
     software: str = field(default="", repr=False)
-    said: Callable[[int], Iterator[str]] | None = field(default=None, repr=False)
+    warnings_of: Callable[[int], Iterator[str]] | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
         """The speed of the first size, with its 80 % interval."""
@@ -272,6 +272,7 @@ class TrainingSpeed(Answer):
         """Warnings about the speed at ``vms[place]``, the most important first."""
         model = self.workload.model
         vms = int(self.vms[place])
+        predicted = self.warnings_of is None
         if not self.fits[place]:
             yield f"{NO_FIT}: {self.needs or f'it does not fit into the memory of {vms} VMs'}"
         if self.precision is Precision.FP8 and not self.measured:
@@ -279,8 +280,8 @@ class TrainingSpeed(Answer):
         lacks = WITHOUT_WHEELS.get(self.machine.accelerator.name)
         if lacks and not self.measured:
             yield f"{lacks}: it takes one that you have built"
-        if self.said:
-            yield from self.said(place)
+        if self.warnings_of:
+            yield from self.warnings_of(place)
         elif self.source is Source.DERIVED:
             run = (
                 f"{model.name} with {self.workload.method.value} on {self.machine.accelerator.name}"
@@ -295,7 +296,7 @@ class TrainingSpeed(Answer):
                 " samples a second each, and the GPUs may wait for them: decode on GPUs, or rent a"
                 " VM with more vCPUs"
             )
-        elif self.workload.model.reads_per_vcpu and self.machine.vcpus is None and not self.said:
+        elif self.workload.model.reads_per_vcpu and self.machine.vcpus is None and predicted:
             each = float(self.throughput[place]) / self.workload.model.reads_per_vcpu
             yield (
                 f"it takes about {each:.0f} vCPUs to read so many images; with fewer the GPUs wait"
@@ -305,10 +306,10 @@ class TrainingSpeed(Answer):
                 f"{self.too_many(vms)}; with more, the same accuracy may take more of them: say"
                 " --global-batch"
             )
-        if not self.said:
+        if predicted:
             yield from self.network_doubts(place)
         shape = self.workload.model.transformer
-        if self.software == "eager" and shape is not None and shape.vocabulary and not self.said:
+        if self.software == "eager" and shape is not None and shape.vocabulary and predicted:
             yield f"{PLAIN}; Hugging Face Transformers and PEFT are slower: --software transformers"
 
     def network_doubts(self, place: int, why: str = "") -> Iterator[str]:

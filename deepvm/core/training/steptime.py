@@ -47,9 +47,9 @@ _EXACT = {"ftol": 1e-10, "xtol": 1e-10, "gtol": 1e-10, "max_nfev": 200}
 _USUAL = 0.08  # around the law, where too little is measured to say
 _USUAL_WEIGHT = 4.0  # how many kinds of steps that is worth
 _GROWTH = 0.125  # for each factor of e beyond what was measured, in clusters and in batches
-# The same where one size or batch was measured, so that what is fixed and what grows are not told
-# apart
-_UNTOLD = 0.8
+# The same where one size or batch was measured, so that what is fixed cannot be separated
+# from what grows
+_UNSEPARATED = 0.8
 # Nothing measured of several VMs, or of several GPUs: a step may be twice as long
 _NO_NETWORK = 0.7
 _NO_LOCAL = 0.4
@@ -176,8 +176,8 @@ class MeasuredRange:
         )
         size = np.maximum(size, np.log(np.maximum(1.0, gpus / nodes / self.most_on_each(nodes))))
         known = np.where(nodes > 1, self.several, len(self.local_gpus))
-        growth = np.where((gpus > 1) & (known == 1), _UNTOLD, _GROWTH) * size
-        other = (_UNTOLD if self.batches == 1 else _GROWTH) * _outside(batch, *self.batch)
+        growth = np.where((gpus > 1) & (known == 1), _UNSEPARATED, _GROWTH) * size
+        other = (_UNSEPARATED if self.batches == 1 else _GROWTH) * _outside(batch, *self.batch)
         unseen = np.where((nodes == 1) & (gpus > 1) & (not self.local), _NO_LOCAL, 0.0)
         unseen = np.where((nodes > 1) & (not self.several), _NO_NETWORK, unseen)
         return np.asarray(np.sqrt(near**2 + growth**2 + other**2 + unseen**2))

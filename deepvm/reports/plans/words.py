@@ -104,7 +104,7 @@ def amount(bill: Bill | BillItem, once: str = " once") -> str:
 
 def about(bill: Bill) -> str:
     """``~`` where a rate is not the cloud's own word, or another region's."""
-    if bill.doubtful or bill.borrowed:
+    if bill.doubtful or bill.other_region:
         return "~"
     return ""
 

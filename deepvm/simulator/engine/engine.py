@@ -390,7 +390,7 @@ class _Engine:
         if self._elastic:
             joins = np.maximum(np.where(r.members, NEVER, r.ready).min(1), now)
             stop = np.minimum(stop, joins)
-        told = stop is not death
+        noticed = stop is not death
         # To rows whose machine was lost before it trained nothing happens here
         if waits := not r.training.all():
             stop = np.where(r.training, stop, now)
@@ -431,7 +431,7 @@ class _Engine:
         grown = None
         made = None
         # A notice, or a machine that joins: the step or the save is still brought to its end
-        if told:
+        if noticed:
             early = cut & (stop < death)
             ended = (since <= 0) & (full > 0)  # the save has just been made
             saving = at_stop.saving | ended

@@ -252,11 +252,11 @@ def replay_traces(
     """Replay a job on traces: rows by trace, slack and policy, then the means over the traces.
 
     ``slacks``: see :meth:`DeadlineJob.deadline_s`; ``policies`` by name; ``say`` receives progress.
-    Traces shorter than the longest deadline are left out, and ``note`` told. ``nodes``: machines
+    Traces shorter than the longest deadline are left out with a ``note``. ``nodes``: machines
     that the job needs at once; by default the largest count in each trace. ``starts``: moments,
     evenly spread over each trace (fewer where it has fewer ticks). ``foresight``: also the bound,
-    which takes seconds for each start on traces with ticks of half a minute; ``progress`` is told
-    for how many more starts it is known, and for how many it is wanted.
+    which takes seconds for each start on traces with ticks of half a minute; ``progress`` gets
+    the number of further starts for which it is known, and that for which it is wanted.
 
     Raises:
         RequestError: a slack that on-demand cannot meet, an unknown policy, no trace that is long

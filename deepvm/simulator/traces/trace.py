@@ -165,8 +165,8 @@ def read_traces(
 ) -> tuple[Trace, ...]:
     """Read files, and all ``.json`` files of folders, sorted by name.
 
-    A copy of a file before it, of the same gap and counts, is left out, and ``say`` told: it would
-    give one history twice the weight.
+    A copy of a file before it, of the same gap and counts, is left out with a line to ``say``: it
+    would give one history twice the weight.
 
     Raises:
         RequestError: there are no paths. CatalogFormatError: see :func:`read_trace`; a folder

@@ -49,7 +49,7 @@ def predicted(others: list[Row], left: Row) -> tuple[float, float]:
 
 def doubt_of(loading: Loading, share: FloatArray, step: int = 0) -> float:
     """The variance of one step, without the noise of a run."""
-    own = sum(float(deviation[step]) ** 2 for deviation in loading.alone(share).values())
+    own = sum(float(deviation[step]) ** 2 for deviation in loading.unlearned(share).values())
     return float((loading.shared(share)[step] ** 2).sum()) + own
 
 

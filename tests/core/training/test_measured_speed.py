@@ -43,7 +43,7 @@ def measured(
     found: OwnSteps, vms: list[int], on: Machine | None = None, workload: Workload = RESNET
 ) -> TrainingSpeed:
     on = on or machine()
-    reference = PublishedPerformance().parts(on, workload, np.array([float(found.alone[0])]))
+    reference = PublishedPerformance().parts(on, workload, np.array([float(found.smallest[0])]))
     return of_measured(found, base(on, vms, workload), reference)
 
 
