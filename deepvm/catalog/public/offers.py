@@ -8,33 +8,21 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from decimal import ROUND_CEILING, Decimal, InvalidOperation
+from decimal import Decimal
 from functools import lru_cache
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError
 
+from deepvm.catalog.price_sources import price_text
 from deepvm.catalog.published.hardware import accelerators
 from deepvm.catalog.signals.signal import OFFERINGS, ON_DEMAND, SPECS, SPOT, Signal
 from deepvm.errors import DataError
 
-_MICRO = Decimal("0.000001")
 _ARCH = {"x86_64": "x86_64", "i386": "x86_64", "x86": "x86_64", "arm64": "arm64", "arm": "arm64"}
 
 Cells = dict[str, str]
 """A row by column, under the names of an offer's fields; an empty text is an unknown value."""
-
-
-@lru_cache(maxsize=4096)
-def price(text: str) -> str | None:
-    """A price in $/h, exact, with six decimals at most (rounded up); None if not above zero."""
-    try:
-        value = Decimal(text.strip())
-        if not value.is_finite() or value <= 0:
-            return None
-        return f"{value.quantize(_MICRO, ROUND_CEILING).normalize():f}"
-    except InvalidOperation:
-        return None
 
 
 def total(*prices: str | None) -> str | None:
@@ -129,7 +117,7 @@ def memory_fits(model: str, memory_gib: float) -> bool:
 # Some sources write 8 as 8.0.
 _Count = Annotated[int, BeforeValidator(float), Field(gt=0, lt=1e9)]
 _Gib = Annotated[float | None, Field(gt=0, lt=1e9)]
-_Price = Annotated[str | None, BeforeValidator(price)]
+_Price = Annotated[str | None, BeforeValidator(price_text)]
 # What a stranger's file says is printed and becomes the name of a folder.
 _Region = Annotated[str, Field(pattern="^[a-z0-9][a-z0-9-]{0,62}$")]
 _Name = Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9 ._-]{0,99}$")]

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
-from deepvm.catalog.price_sources import PublicSource
+from deepvm.catalog.price_sources import PublicSource, price_text
 from deepvm.catalog.public.download import DownloadedFile, download, public_file
 from deepvm.catalog.public.integrity import without_reserved
 from deepvm.catalog.public.offers import (
@@ -20,7 +20,6 @@ from deepvm.catalog.public.offers import (
     Rows,
     csv_rows,
     memory_in_name,
-    price,
     total,
 )
 
@@ -97,7 +96,7 @@ def _cells(row: Cells, cloud: str) -> Cells | None:
         # Its regions are countries, its zones data centres, and a cluster is in one of these.
         row |= {"region": row["zone"].lower(), "zone": ""}
         # It writes the on-demand price into both columns: nothing is known of the other market.
-        if price(row["spot"]) == price(row["on_demand"]):
+        if price_text(row["spot"]) == price_text(row["on_demand"]):
             row["spot"] = ""
     return row
 
@@ -153,8 +152,8 @@ def _with_gpus(row: Cells, gpus_of_zones: Mapping[tuple[str, int, str], Offer]) 
         return None
     on_demand, spot = gpus.on_demand, gpus.spot
     if not host["instance_type"].startswith(_GCP_SOLD_BY_GPU):
-        on_demand = total(price(host["on_demand"]), on_demand)
-        spot = total(price(host["spot"]), spot)
+        on_demand = total(price_text(host["on_demand"]), on_demand)
+        spot = total(price_text(host["spot"]), spot)
     cells = {"gpu": model, "gpu_count": str(many), "gpu_memory_gib": str(gpus.gpu_memory_gib or "")}
     return {**host, **cells, "on_demand": on_demand or "", "spot": spot or ""}
 

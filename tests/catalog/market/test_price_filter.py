@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from deepvm.catalog.clouds import DEFAULT_CLOUD
-from deepvm.catalog.clouds.aws.responses import price_text
 from deepvm.catalog.market.build_catalog import MarketRequest, RegionMarket
 from deepvm.catalog.market.price_filter import drop_implausible_prices
+from deepvm.catalog.price_sources import price_text
 from deepvm.catalog.signals.signal import Signal
 from deepvm.catalog.store import format_catalog, load_catalog
 from deepvm.core.cluster.instances import Catalog
@@ -23,7 +23,7 @@ from deepvm.errors import MissingDataError
 from deepvm.services.recommend import recommend
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=timezone.utc)
-TINY = price_text(Decimal("0.00000001"))  # as a reader of AWS's replies keeps it
+TINY = price_text("0.00000001")  # as a reader of AWS's replies keeps it
 ZONES = {"use1-az1": ["0.21", ""], "use1-az2": ["0.19", ""]}
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from deepvm.catalog.price_sources import price_text
 from deepvm.catalog.public.integrity import (
     CONFLICT,
     FAR,
@@ -16,7 +17,7 @@ from deepvm.catalog.public.integrity import (
     check,
     without_reserved,
 )
-from deepvm.catalog.public.offers import Offer, Rows, price, signals_of, total
+from deepvm.catalog.public.offers import Offer, Rows, signals_of, total
 from deepvm.catalog.signals.signal import OFFERINGS, ON_DEMAND, SPECS, SPOT, Signal
 from deepvm.errors import DataError
 
@@ -71,11 +72,11 @@ class TestPrices:
         ],
     )
     def test_are_exact_and_rounded_up(self, text: str, exact: str | None) -> None:
-        assert price(text) == exact
+        assert price_text(text) == exact
 
     @pytest.mark.parametrize("text", ["0", "0.0", "-0.5", "free", "nan", "inf", "1e999", "0x1"])
     def test_others_are_none(self, text: str) -> None:
-        assert price(text) is None
+        assert price_text(text) is None
 
     def test_are_added_without_rounding(self) -> None:
         assert (total("0.73948", "2.93391"), total("1", None), total("0.1", "0.2")) == (

@@ -11,15 +11,14 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
-from decimal import ROUND_CEILING, Decimal
+from decimal import Decimal
 from typing import Any, TypeVar
 
 import jmespath
 
+from deepvm.catalog.price_sources import price_text
 from deepvm.catalog.signals.signal import FetchResult
 from deepvm.core.cluster.instances import Market
-from deepvm.core.units import MICRO, to_decimal
-from deepvm.errors import RequestError
 from deepvm.io.times import format_time
 
 _MIB_PER_GIB = 1024
@@ -74,7 +73,7 @@ def _each(
     for row in rows:
         try:
             result = read(row)
-        except (LookupError, TypeError, ValueError, AttributeError, RecursionError, RequestError):
+        except (LookupError, TypeError, ValueError, AttributeError, RecursionError):
             refused += 1
             continue
         if result is not None:
@@ -124,18 +123,13 @@ def read_running(reservations: Iterable[Row]) -> list[tuple[str, Market, int | N
     return running
 
 
-def price_text(price: Decimal) -> str:
-    """A positive price as in signals: six decimals at most, rounded up, no zeros at the end."""
-    return f"{price.quantize(MICRO, rounding=ROUND_CEILING):f}".rstrip("0").rstrip(".")
-
-
 def read_on_demand(rows: Iterable[Any]) -> FetchResult:
     """The ``on-demand`` prices of GetProducts' PriceList, whose rows are JSON texts."""
     products, refused = _each(rows, _product)
-    prices: dict[str, Decimal] = {}
+    prices: dict[str, str] = {}
     for name, offers in products:
-        prices[name] = max(*offers, prices.get(name, Decimal(0)))
-    return FetchResult({name: price_text(p) for name, p in sorted(prices.items())}, refused)
+        prices[name] = max(*offers, prices.get(name, "0"), key=Decimal)
+    return FetchResult(dict(sorted(prices.items())), refused)
 
 
 def read_spot(rows: Iterable[Row], zone_ids: Mapping[str, str]) -> FetchResult:
@@ -154,14 +148,12 @@ def read_history(rows: Iterable[Row], zone_ids: Mapping[str, str]) -> FetchResul
     ``zone_ids`` (by name) are for rows without.
     """
     changes, refused = _each(rows, lambda row: _change(row, zone_ids))
-    points: dict[tuple[str, str], dict[int, Decimal]] = {}
-    for place, at, price in changes:
-        known = points.setdefault(place, {})
-        known[at] = max(price, known.get(at, price))
+    points: dict[tuple[str, str, int], str] = {}
+    for point, price in changes:
+        points[point] = max(price, points.get(point, price), key=Decimal)
     data: dict[str, dict[str, list[list[Any]]]] = {}
-    for (name, zone), known in sorted(points.items()):
-        prices = [[at, price_text(price)] for at, price in sorted(known.items())]
-        data.setdefault(name, {})[zone] = prices
+    for (name, zone, at), price in sorted(points.items()):
+        data.setdefault(name, {}).setdefault(zone, []).append([at, price])
     return FetchResult(data, refused)
 
 
@@ -269,7 +261,7 @@ def _counted(devices: Sequence[Row]) -> str:
     )
 
 
-def _product(row: Any) -> tuple[str, list[Decimal]] | None:
+def _product(row: Any) -> tuple[str, list[str]] | None:
     """The type and hourly prices of one row of the price list."""
     name, operation, prices = _PRODUCT.search(json.loads(row))
     if not isinstance(name, str) or not name or not prices:
@@ -280,7 +272,7 @@ def _product(row: Any) -> tuple[str, list[Decimal]] | None:
     return None
 
 
-def _change(row: Row, zone_ids: Mapping[str, str]) -> tuple[tuple[str, str], int, Decimal] | None:
+def _change(row: Row, zone_ids: Mapping[str, str]) -> tuple[tuple[str, str, int], str] | None:
     """Type and zone, time (s since 1970) and price of a row of DescribeSpotPriceHistory."""
     if not str(row.get("ProductDescription", LINUX)).startswith(LINUX):
         return None
@@ -289,11 +281,11 @@ def _change(row: Row, zone_ids: Mapping[str, str]) -> tuple[tuple[str, str], int
     zone = row.get("AvailabilityZoneId") or zone_ids[row["AvailabilityZone"]]
     if not name or not zone or since.tzinfo is None:
         raise ValueError("no type, no zone or no time zone")
-    return (name, zone), int(since.timestamp()), _amount(row["SpotPrice"])
+    return (name, zone, int(since.timestamp())), _amount(row["SpotPrice"])
 
 
-def _amount(text: Any) -> Decimal:
-    price = to_decimal(text, "price", zero=True)
-    if not price:
-        raise ValueError("a price of zero")
+def _amount(text: Any) -> str:
+    price = price_text(text)
+    if price is None:
+        raise ValueError("no price")
     return price
