@@ -59,8 +59,8 @@ class Aws:
 
         return self._in_time(question, ask)
 
-    def pages(self, question: ApiCall, key: str, **parameters: Any) -> list[Any]:
-        """The rows under ``key`` of all pages of a list; ``MaxResults`` is the size of a page.
+    def pages(self, question: ApiCall, **parameters: Any) -> list[Any]:
+        """The rows of all pages of a list; ``MaxResults`` is the size of a page.
 
         Raises:
             CloudError: a refusal, or any page is missing.
@@ -71,6 +71,7 @@ class Aws:
         def ask() -> list[Any]:
             rows: list[Any] = []
             paginator = self._client(question).get_paginator(_method(question))
+            key = paginator.result_keys[0].expression
             for page in paginator.paginate(PaginationConfig={"PageSize": size}, **parameters):
                 # boto3 reads the web page of a proxy as an empty answer, which would pass for the
                 # end of the list.

@@ -66,16 +66,14 @@ def placement_provider(aws: Aws, types: Sequence[str], count: int) -> Provider:
 
 def _specs(aws: Aws, region: str, _: datetime) -> FetchResult:
     question = ApiCall("ec2", "DescribeInstanceTypes", region)
-    rows = aws.pages(question, "InstanceTypes", MaxResults=100)
+    rows = aws.pages(question, MaxResults=100)
     return _whole(responses.read_specs(rows), question, "no instance type")
 
 
 def _offerings(aws: Aws, region: str, _: datetime) -> FetchResult:
     """By zone ids, which are the same for every account."""
     question = ApiCall("ec2", "DescribeInstanceTypeOfferings", region)
-    rows = aws.pages(
-        question, "InstanceTypeOfferings", LocationType="availability-zone-id", MaxResults=1000
-    )
+    rows = aws.pages(question, LocationType="availability-zone-id", MaxResults=1000)
     return _whole(responses.read_offerings(rows), question, "no type that any zone offers")
 
 
@@ -92,21 +90,15 @@ def _on_demand(aws: Aws, region: str, _: datetime) -> FetchResult:
         {"Type": "TERM_MATCH", "Field": name, "Value": value} for name, value in fields.items()
     ]
     question = ApiCall("pricing", "GetProducts", PRICING_REGION)
-    rows = aws.pages(
-        question,
-        "PriceList",
-        ServiceCode="AmazonEC2",
-        Filters=filters,
-        FormatVersion="aws_v1",
-        MaxResults=100,
-    )
+    which = {"ServiceCode": "AmazonEC2", "Filters": filters, "FormatVersion": "aws_v1"}
+    rows = aws.pages(question, MaxResults=100, **which)
     return _whole(responses.read_on_demand(rows), question, f"no price for {region}")
 
 
 def _spot(aws: Aws, region: str, now: datetime) -> FetchResult:
     """The current price of every type in every zone where it has one."""
     question = ApiCall("ec2", "DescribeSpotPriceHistory", region)
-    rows = aws.pages(question, "SpotPriceHistory", StartTime=now, **_LINUX_SPOT)
+    rows = aws.pages(question, StartTime=now, **_LINUX_SPOT)
     return _whole(
         responses.read_spot(rows, _zone_ids(aws, region, rows)), question, "no spot price"
     )
@@ -121,18 +113,16 @@ def _history(aws: Aws, period: timedelta, region: str, now: datetime) -> FetchRe
     ]
     question = ApiCall("ec2", "DescribeSpotPriceHistory", region)
     window = {"StartTime": now - period, "EndTime": now, **_LINUX_SPOT}
-    rows = _rows_of_types(
-        aws, question, "SpotPriceHistory", types, _PRICED_TYPES_IN_A_CALL, **window
-    )
+    rows = _rows_of_types(aws, question, types, _PRICED_TYPES_IN_A_CALL, **window)
     return responses.read_history(rows, _zone_ids(aws, region, rows))
 
 
 def _rows_of_types(
-    aws: Aws, question: ApiCall, key: str, types: Sequence[str], at_once: int, **which: Any
+    aws: Aws, question: ApiCall, types: Sequence[str], at_once: int, **which: Any
 ) -> list[Any]:
     """The rows of a list that is asked for by types, so many in a call."""
     chunks = [types[first : first + at_once] for first in range(0, len(types), at_once)]
-    answers = aws.each(lambda c: aws.pages(question, key, InstanceTypes=c, **which), chunks)
+    answers = aws.each(lambda c: aws.pages(question, InstanceTypes=c, **which), chunks)
     return [row for rows in answers for row in rows]
 
 
@@ -172,12 +162,10 @@ def _in_use(aws: Aws, region: str) -> Counter[tuple[str, Market]]:
     """VCPUs of the account's running VMs, by quota family and market."""
     live = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
     question = ApiCall("ec2", "DescribeInstances", region)
-    running = responses.read_running(
-        aws.pages(question, "Reservations", Filters=live, MaxResults=1000)
-    )
+    running = responses.read_running(aws.pages(question, Filters=live, MaxResults=1000))
     types = sorted({name for name, _, vcpus in running if vcpus is None})
     question = ApiCall("ec2", "DescribeInstanceTypes", region)
-    rows = _rows_of_types(aws, question, "InstanceTypes", types, _TYPES_IN_A_CALL)
+    rows = _rows_of_types(aws, question, types, _TYPES_IN_A_CALL)
     vcpus_of = {row["InstanceType"]: int(row["VCpuInfo"]["DefaultVCpus"]) for row in rows}
     used: Counter[tuple[str, Market]] = Counter()
     for name, market, vcpus in running:
@@ -188,9 +176,7 @@ def _in_use(aws: Aws, region: str) -> Counter[tuple[str, Market]]:
 def _placement(aws: Aws, types: Sequence[str], count: int, region: str, _: datetime) -> FetchResult:
     question = ApiCall("ec2", "GetSpotPlacementScores", region)
     wanted = {"InstanceTypes": list(types), "TargetCapacity": count, "SingleAvailabilityZone": True}
-    rows = aws.pages(
-        question, "SpotPlacementScores", RegionNames=[region], MaxResults=1000, **wanted
-    )
+    rows = aws.pages(question, RegionNames=[region], MaxResults=1000, **wanted)
     return responses.read_placement(rows, region)
 
 

@@ -27,17 +27,18 @@ _MIB_PER_GIB = 1024
 _NETWORK_WORDS = re.compile(
     r"(up to )?(?:(\d+)x )?(\d+(?:\.\d+)?) (gigabit|megabit)", re.IGNORECASE
 )
+_PER_GBPS = {"gigabit": 1, "megabit": 1000}
 
 # Older types with Inferentia are in two places, the first is the better one.
 _SPEC = jmespath.compile(
     """{
-    vcpus: VCpuInfo.DefaultVCpus, mib: MemoryInfo.SizeInMiB, network: NetworkInfo,
-    arch: ProcessorInfo.SupportedArchitectures[?@ != 'i386'] | [0],
-    usage: SupportedUsageClasses, gpus: GpuInfo.Gpus,
+    vcpus: VCpuInfo.DefaultVCpus, mib: MemoryInfo.SizeInMiB, network: NetworkInfo || `{}`,
+    arch: ProcessorInfo.SupportedArchitectures[?@ != 'i386'] | [0] || '',
+    usage: SupportedUsageClasses || `[]`, gpus: GpuInfo.Gpus || `[]`,
     accelerators: [
         NeuronInfo.NeuronDevices, InferenceAcceleratorInfo.Accelerators, FpgaInfo.Fpgas,
         MediaAcceleratorInfo.Accelerators
-    ] | [?@] | [0]
+    ] | [?@] | [0] || `[]`
     }"""
 )
 # Dedicated Hosts and Capacity Blocks have separate limits.
@@ -115,10 +116,8 @@ def read_running(reservations: Iterable[Row]) -> list[tuple[str, Market, int | N
     """
     running = []
     for name, lifecycle, cores, threads in _RUNNING.search(list(reservations)):
-        if lifecycle == "spot":
-            market = Market.SPOT
-        else:
-            market = Market.ON_DEMAND
+        # Others than spot, such as scheduled ones, count as on demand.
+        market = Market.SPOT if lifecycle == "spot" else Market.ON_DEMAND
         running.append((name, market, (cores or 0) * (threads or 0) or None))
     return running
 
@@ -171,22 +170,21 @@ def read_placement(rows: Iterable[Row], region: str) -> FetchResult:
 
 def _spec(row: Row) -> tuple[str, dict[str, Any]]:
     about = _SPEC.search(row)
-    usage = about["usage"] or ()
     spec: dict[str, Any] = {
         "vcpus": int(about["vcpus"]),
         "memory_gib": _gib(about["mib"]),
-        **_bandwidths(about["network"] or {}),
-        "arch": about["arch"] or "",
+        **_bandwidths(about["network"]),
+        "arch": about["arch"],
         "current": bool(row.get("CurrentGeneration", True)),
         "burstable": bool(row.get("BurstablePerformanceSupported", False)),
         "metal": bool(row.get("BareMetal", False)),
-        "spot": "spot" in usage,
-        "on_demand": "on-demand" in usage,
+        "spot": "spot" in about["usage"],
+        "on_demand": "on-demand" in about["usage"],
     }
     if spec["vcpus"] < 1 or spec["memory_gib"] <= 0:
         raise ValueError("a type without a size")
-    gpus = about["gpus"] or ()
-    unusable = _reason_unusable(gpus, about["accelerators"] or ())
+    gpus = about["gpus"]
+    unusable = _reason_unusable(gpus, about["accelerators"])
     if spec["arch"].endswith("_mac"):
         unusable = "it runs only macOS"
     if unusable:
@@ -202,7 +200,7 @@ def _gpu(gpus: Sequence[Row]) -> dict[str, Any]:
     gpu = {"name": first["Name"], "manufacturer": first.get("Manufacturer", ""), "count": count}
     mib = (first.get("MemoryInfo") or {}).get("SizeInMiB")
     if mib:
-        return gpu | {"memory_gib": _gib(mib)}
+        gpu["memory_gib"] = _gib(mib)
     return gpu
 
 
@@ -219,25 +217,19 @@ def _bandwidths(network: Row) -> dict[str, float]:
     words = _NETWORK_WORDS.fullmatch(str(network.get("NetworkPerformance") or "").strip())
     worded = {}
     if words is not None:
-        gbps = int(words[2] or 1) * float(words[3])
-        if words[4].lower() == "megabit":
-            gbps /= 1000
-        if words[1]:
-            worded = {"Peak": gbps}
-        else:
-            worded = {"Baseline": gbps, "Peak": gbps}
+        worded["Peak"] = int(words[2] or 1) * float(words[3]) / _PER_GBPS[words[4].lower()]
+        if not words[1]:
+            worded["Baseline"] = worded["Peak"]
     bandwidths = {}
     cards = network.get("NetworkCards") or ()
     for which in ("Baseline", "Peak"):
         figures = [card.get(f"{which}BandwidthInGbps") for card in cards]
+        totals = [worded[which]] if which in worded else []
         if figures and all(figures):
-            total = sum(figures)
-        else:
-            total = worded.get(which)
-        if total and len(figures) > 1:
-            total = min(total, worded.get(which, total))
-        if total:
-            bandwidths[f"{which.lower()}_gbps"] = round(float(total), 6)
+            # One card knows better than the words.
+            totals = [sum(figures), *(totals if len(figures) > 1 else [])]
+        if totals:
+            bandwidths[f"{which.lower()}_gbps"] = round(float(min(totals)), 6)
     return bandwidths
 
 

@@ -50,11 +50,9 @@ class Ec2Account:
         except CloudError as error:
             raise as_ours(error) from None
 
-    def rows(self, operation: str, key: str, **parameters: Any) -> list[Any]:
+    def rows(self, operation: str, **parameters: Any) -> list[Any]:
         try:
-            return self._aws.pages(
-                ApiCall("ec2", operation, self.settings.region), key, **parameters
-            )
+            return self._aws.pages(ApiCall("ec2", operation, self.settings.region), **parameters)
         except CloudError as error:
             raise as_ours(error) from None
 
@@ -111,7 +109,7 @@ class Ec2Account:
             wanted: JsonDict = {"SubnetIds": list(named)}
         else:
             wanted = {"Filters": [{"Name": "default-for-az", "Values": ["true"]}]}
-        rows = self.rows("DescribeSubnets", "Subnets", **wanted)
+        rows = self.rows("DescribeSubnets", **wanted)
         found = {
             r["AvailabilityZone"]: r["SubnetId"]
             for r in sorted(rows, key=lambda r: str(r["SubnetId"]))
@@ -169,7 +167,6 @@ class Ec2Account:
     def _zones(self, instance_type: str) -> list[str]:
         rows = self.rows(
             "DescribeInstanceTypeOfferings",
-            "InstanceTypeOfferings",
             LocationType="availability-zone",
             Filters=[{"Name": "instance-type", "Values": [instance_type]}],
         )
@@ -189,7 +186,6 @@ class Ec2Account:
         try:
             rows = self.rows(
                 "DescribeSpotPriceHistory",
-                "SpotPriceHistory",
                 InstanceTypes=[instance_type],
                 ProductDescriptions=["Linux/UNIX"],
                 StartTime=now - timedelta(minutes=1),

@@ -382,9 +382,7 @@ class Ec2Cloud:
             if alive:
                 self._terminate(alive)
             tags = self._tag_filters(job)
-            templates = self._account.rows(
-                "DescribeLaunchTemplates", "LaunchTemplates", Filters=tags
-            )
+            templates = self._account.rows("DescribeLaunchTemplates", Filters=tags)
             for row in templates:
                 self._account.ask(
                     "ec2",
@@ -495,9 +493,7 @@ class Ec2Cloud:
     def _described(self, filters: list[JsonDict]) -> list[JsonObject]:
         """EC2's rows of instances. Raises UnknownError."""
         try:
-            found = self._account.rows(
-                "DescribeInstances", "Reservations", Filters=filters, MaxResults=500
-            )
+            found = self._account.rows("DescribeInstances", Filters=filters, MaxResults=500)
         except RefusedError as error:
             raise UnknownError(str(error)) from None
         return [row for each in found for row in each.get("Instances") or ()]

@@ -138,7 +138,7 @@ class Rendezvous:
     def _below(self, name: str) -> dict[str, str]:
         question = ApiCall("ssm", "GetParametersByPath", self.region)
         path = f"{self._path}/{name}/"
-        rows = self._aws.pages(question, "Parameters", Path=path)
+        rows = self._aws.pages(question, Path=path)
         return {row["Name"].removeprefix(path): row["Value"] for row in rows}
 
     def _put(self, name: str, value: str, kind: str, **options: Any) -> Any:
