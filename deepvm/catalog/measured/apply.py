@@ -5,18 +5,15 @@ Pure: the new catalog's provenance says what was measured.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from operator import itemgetter
 
 from deepvm.catalog.measured.comparable_eflops import apply_speeds, choose_workload
-from deepvm.catalog.measured.curves import apply_curves, curve_doubts
+from deepvm.catalog.measured.curves import apply_curves
 from deepvm.catalog.measured.entries import Entry, MeasuredCatalog
 from deepvm.catalog.measured.steps import step_times
-from deepvm.core.cluster.instances import Catalog
+from deepvm.core.cluster.instances import Catalog, InstanceType
 from deepvm.core.cluster.memory_nodes import MemoryNodeRule, SaturationTable
-from deepvm.core.cluster.provenance import Measurement
 from deepvm.core.training.workload import Workload
 from deepvm.errors import RequestError
 
@@ -50,43 +47,15 @@ def apply(
     if workload:
         trained = _of_workload(trained, workload)
     types = {i.name: i for c in (*reversed(among), catalog) for i in c}
-    all_types = Catalog("all types", tuple(types.values()))
-    applied = MeasuredCatalog(catalog)
+    applied = MeasuredCatalog(catalog, types)
     # What cannot be used has no say in which workload counts.
-    speeds_of = _usable(applied, all_types, [e for e in trained if e.kind == "eflops"])
-    eflops_workload = choose_workload(speeds_of)
-    applied.doubts += _another_gpu(all_types, speeds_of)
-    apply_speeds(applied, speeds_of, eflops_workload, all_types)
-    curves_of = _usable(applied, all_types, [e for e in trained if e.kind == "scaling" and e.sizes])
-    curve_workload, general = apply_curves(applied, curves_of, eflops_workload, all_types)
-    _apply_pairs(applied, entries, all_types)
-    applied.doubts += _another_gpu(all_types, general.values())
-    speeds = {e.subject for e in speeds_of if e.workload == eflops_workload}
-    applied.doubts += curve_doubts(
-        applied.catalog, general, curve_workload, eflops_workload, speeds
-    )
-    return _finished(applied, catalog, [_measurement(e, e.kind) for e in applied.used])
-
-
-def _finished(
-    applied: MeasuredCatalog, before: Catalog, measured: Sequence[Measurement]
-) -> MeasuredCatalog:
-    """Say in the catalog's provenance what was measured, and what to think of it."""
-    if not measured and not applied.notes:
-        return replace(applied, catalog=before, doubts=[])
-    about = applied.catalog.provenance
-    provenance = replace(
-        about,
-        measured=tuple(measured),
-        doubts=(*about.doubts, *applied.doubts),
-        notes=(*about.notes, *applied.notes),
-    )
-    return replace(applied, catalog=replace(applied.catalog, provenance=provenance))
-
-
-def _measurement(entry: Entry, kind: str) -> Measurement:
-    about = (entry.subject, entry.workload, entry.measured_at, entry.value, len(entry.steps))
-    return Measurement(kind, *about)
+    usable = _usable(applied, (e for e in trained if e.kind == "eflops" or e.sizes))
+    speeds = [e for e in usable if e.kind == "eflops"]
+    eflops_workload = choose_workload(speeds)
+    apply_speeds(applied, speeds, eflops_workload)
+    apply_curves(applied, [e for e in usable if e.kind == "scaling"], speeds, eflops_workload)
+    _apply_pairs(applied, entries)
+    return applied.finished(catalog)
 
 
 def apply_steps(
@@ -98,10 +67,9 @@ def apply_steps(
     :class:`deepvm.catalog.measured.steps.MeasuredPerformance`; eFLOPS and curves say
     nothing about a workload.
     """
-    applied = MeasuredCatalog(catalog)
+    applied = MeasuredCatalog(catalog, catalog.by_name)
     entries = list(tables)
-    _apply_pairs(applied, entries, catalog)
-    measured = [_measurement(e, e.kind) for e in applied.used]
+    _apply_pairs(applied, entries)
     gpus = {i.gpu.name.casefold() for i in catalog if i.gpu is not None}
     for group in step_times(entries, catalog.by_name)[0]:
         gpu = group.gpu
@@ -111,11 +79,9 @@ def apply_steps(
         if reason := group.trained.differs(workload, gpu, software):
             text = f"steps of {group.instance_type} are not used: {reason}"
             applied.note(text, *group.entries)
-            continue
-        applied.used += group.entries
-        measured += [_measurement(e, "steps") for e in group.entries]
-        applied.doubts += _another_gpu(catalog, group.entries)
-    return _finished(applied, catalog, measured)
+        else:
+            applied.use(group.entries, "steps")
+    return applied.finished(catalog)
 
 
 def reasons(tables: Iterable[Entry], catalog: Catalog) -> dict[str, str]:
@@ -124,11 +90,9 @@ def reasons(tables: Iterable[Entry], catalog: Catalog) -> dict[str, str]:
     Empty for those that are.
     """
     entries = list(tables)
-    applied = apply(entries, catalog)
     groups, unused = step_times(entries, catalog.by_name)
-    with_gpu = [e for group in groups if group.gpu is not None for e in group.entries]
-    used = {e.name for e in (*applied.used, *with_gpu)}
-    known = unused | applied.unused | dict.fromkeys(used, "")
+    known = unused | apply(entries, catalog).reasons
+    known |= {e.name: "" for group in groups if group.gpu is not None for e in group.entries}
     unknown = "its GPU, or what was trained, is not known here"
     return {e.name: known.get(e.name, unknown) for e in entries}
 
@@ -146,43 +110,24 @@ def _of_workload(entries: Sequence[Entry], workload: str) -> list[Entry]:
     raise RequestError("workload", workload, f"one that was measured: {known}")
 
 
-def _usable(applied: MeasuredCatalog, all_types: Catalog, entries: Iterable[Entry]) -> list[Entry]:
+def _usable(applied: MeasuredCatalog, entries: Iterable[Entry]) -> list[Entry]:
     """The entries that say what the GPUs of a known type do; notes why others do not."""
     usable = []
     for entry in entries:
-        instance = all_types.by_name.get(entry.instance_type)
+        instance = applied.types.get(entry.subject)
         reason = entry.misfit(instance)
         if instance is None:
-            reason = f"the catalog has no type {entry.instance_type}"
-        if not reason:
+            applied.reasons[entry.name] = f"the catalog has no type {entry.subject}"
+        elif not reason:
             usable.append(entry)
-        elif instance is None or (instance.gpu is None and not entry.gpus):
-            applied.unused[entry.name] = reason
+        elif instance.gpu is None and not entry.gpus:
+            applied.reasons[entry.name] = reason
         else:
             applied.note(f"{reason}; 'deepvm tables remove {entry.name}' removes it", entry)
     return usable
 
 
-def _another_gpu(all_types: Catalog, entries: Iterable[Entry]) -> list[str]:
-    """Doubts where a machine names its GPUs and none is the type's."""
-    doubts = []
-    for entry in entries:
-        instance = all_types.by_name.get(entry.instance_type)
-        if instance is None or instance.gpu is None or not entry.gpus:
-            continue
-        gpu = instance.gpu.name
-        # Providers' drivers add words to names.
-        model = re.compile(rf"\b{re.escape(gpu)}\b", re.IGNORECASE)
-        if not any(map(model.search, entry.gpus)):
-            doubts.append(
-                f"{entry.instance_type} has {gpu} GPUs, but {entry.what_was} measured on"
-                f" {entry.gpus[0]}: if that was another type, 'deepvm tables remove {entry.name}'"
-                " and save it under its name"
-            )
-    return doubts
-
-
-def _apply_pairs(applied: MeasuredCatalog, entries: Sequence[Entry], all_types: Catalog) -> None:
+def _apply_pairs(applied: MeasuredCatalog, entries: Sequence[Entry]) -> None:
     """Merge n_sat measured between two types into a catalog's table of n_sat by bandwidth.
 
     The table is DeepVM's Table V. A pair's row is at the bandwidth by which the planner looks n_sat
@@ -197,55 +142,67 @@ def _apply_pairs(applied: MeasuredCatalog, entries: Sequence[Entry], all_types: 
     """
     catalog = applied.catalog
     published = dict(zip(catalog.n_sat.network_gbps, catalog.n_sat.n_sat, strict=True))
-    table = dict(published)
     own: dict[float, int] = {}
-    known = []
+    known: dict[bool, list[tuple[float, int, Entry]]] = {True: [], False: []}
     for entry in entries:
         if entry.kind != "saturation":
             continue
         senders, seen = entry.senders
-        if all_types.by_name.keys().isdisjoint(entry.types):
+        gbps = _bandwidth(entry, applied.types, catalog.memory_nodes)
+        if applied.types.keys().isdisjoint(entry.types):
             types = " nor ".join(entry.types)
-            applied.unused[entry.name] = f"the catalog has neither a type {types}"
-        elif gbps := _bandwidth(entry, all_types, catalog.memory_nodes):
-            # Knees first, of one bandwidth the smallest; then bounds, of one the largest.
-            known.append(((0, -gbps, senders) if seen else (1, gbps, -senders), gbps, entry))
+            applied.reasons[entry.name] = f"the catalog has neither a type {types}"
+        elif gbps is None:
+            reason = f"n_sat of {entry.subject} is not used: the bandwidth of the pair is unknown"
+            applied.note(reason, entry)
         else:
-            why = f"n_sat of {entry.subject} is not used: the bandwidth of the pair is unknown"
-            applied.note(why, entry)
-    for _, gbps, entry in sorted(known, key=itemgetter(0)):
-        senders, seen = entry.senders
-        if seen and gbps in own:
-            why = "of several measurements at one bandwidth the smallest n_sat holds"
-            applied.unused[entry.name] = why
+            known[seen].append((gbps, senders, entry))
+    for gbps, senders, entry in sorted(known[True], key=lambda row: (-row[0], row[1])):
+        if gbps in own:
+            reason = "of several measurements at one bandwidth the smallest n_sat holds"
+            applied.reasons[entry.name] = reason
             continue
+        own[gbps] = min([senders, *own.values()])
+        applied.use([entry])
+    for gbps, senders, entry in sorted(known[False], key=lambda row: (row[0], -row[1])):
+        now = int(_joined(published, own).lookup(gbps))
         lifted = min([senders, *(n for g, n in own.items() if g >= gbps)])
-        now = int(SaturationTable.from_rows(list(table.items())).lookup(gbps))
-        if not seen and lifted <= now:
-            applied.note(
-                f"n_sat of {entry.subject} stays {now}: no saturation was seen up to {senders}"
-                " senders; measure with more to know it",
-                entry,
-            )
+        if lifted > now:
+            own[gbps] = lifted
+            applied.use([entry])
             continue
-        own[gbps] = lifted
-        larger = {g: n for g, n in table.items() if g > gbps and n >= lifted}
-        smaller = {g: min(n, lifted) for g, n in table.items() if g < gbps}
-        table = smaller | {gbps: lifted} | larger
-        applied.used.append(entry)
+        applied.note(
+            f"n_sat of {entry.subject} stays {now}: no saturation was seen up to {senders}"
+            " senders; measure with more to know it",
+            entry,
+        )
+    table = _joined(published, own)
     for gbps, n in published.items():
-        if gbps not in table:
+        now = int(table.lookup(gbps))
+        if now > n and gbps not in own:
             applied.note(f"n_sat {n} at {gbps:g} Gbit/s gives way: more was measured at less")
-        elif gbps not in own and table[gbps] != n:
-            what = f"n_sat at {gbps:g} Gbit/s comes down from {n} to {table[gbps]}"
-            applied.note(f"{what}, measured here at more bandwidth")
-    applied.catalog = replace(catalog, n_sat=SaturationTable.from_rows(list(table.items())))
+        elif now < n and gbps not in own:
+            change = f"n_sat at {gbps:g} Gbit/s comes down from {n} to {now}"
+            applied.note(f"{change}, measured here at more bandwidth")
+    applied.catalog = replace(catalog, n_sat=table)
 
 
-def _bandwidth(entry: Entry, all_types: Catalog, rule: MemoryNodeRule) -> float | None:
+def _joined(published: Mapping[float, int], own: Mapping[float, int]) -> SaturationTable:
+    """One table that never decreases, in which measured rows hold."""
+    table = dict(own)
+    for gbps, n in published.items():
+        below = [count for at, count in own.items() if at <= gbps]
+        above = [count for at, count in own.items() if at >= gbps]
+        if gbps not in own and n >= max(below, default=0):
+            table[gbps] = min([n, *above])
+    return SaturationTable.from_rows(list(table.items()))
+
+
+def _bandwidth(
+    entry: Entry, types: Mapping[str, InstanceType], rule: MemoryNodeRule
+) -> float | None:
     """Gbit/s of a pair, min(sender, receiver), None if unknown."""
-    sender = all_types.by_name.get(entry.sender_type)
-    receiver = all_types.by_name.get(entry.receiver_type)
+    sender, receiver = map(types.get, entry.types)
     sent = (sender and sender.network_gbps) or entry.document.get("sender_gbps")
     received = receiver and receiver.memory_node_gbps(rule)
     received = received or entry.document.get("receiver_gbps")

@@ -33,34 +33,31 @@ FAR_APART = 1.25
 """Links whose ratios differ by more than this factor make published figures estimates."""
 
 
-def apply_speeds(
-    applied: MeasuredCatalog, entries: Sequence[Entry], chosen: str, all_types: Catalog
-) -> None:
-    """Put measured eFLOPS of the workload ``chosen`` into a catalog's types.
-
-    ``all_types`` are all types that are compared, in any region; they set the scale.
-    """
-    here = {e.instance_type: e for e in entries if e.workload == chosen}
+def apply_speeds(applied: MeasuredCatalog, entries: Sequence[Entry], chosen: str) -> None:
+    """Put measured eFLOPS of the workload ``chosen`` into a catalog's types."""
+    here = {e.subject: e for e in entries if e.workload == chosen}
     if not here:
         return
     applied.skip(entries, chosen)
-    others = sorted({e.instance_type for e in entries} - set(here))
+    others = [e for e in entries if e.subject not in here]
     if others:
-        why = (
-            f"eFLOPS of {listed(others)} were measured, but not with {chosen}, so they do not"
-            " compare; 'deepvm tables list' shows them, --workload chooses"
+        names = listed(sorted({e.subject for e in others}))
+        text = (
+            f"eFLOPS of {names} were measured, but not with {chosen}, so they do not compare;"
+            " 'deepvm tables list' shows them, --workload chooses"
         )
-        applied.note(why, *(e for e in entries if e.instance_type in others))
+        applied.note(text, *others)
     catalog = applied.catalog
-    scale = _Scale.of(all_types, here)
+    scale = _Scale.of(applied.types, here)
     instances = tuple(i if i.gpu is None else scale.with_speed(i, i.gpu) for i in catalog)
-    applied.used += [e for e in here.values() if e.instance_type in catalog.by_name]
-    rest = sum(
-        old.gpu is not None and old.eflops is not None and not speed_is_ours(new)
+    applied.use(e for e in here.values() if e.subject in catalog.by_name)
+    rest = [
+        old
         for old, new in zip(catalog, instances, strict=True)
-    )
+        if old.gpu is not None and old.eflops is not None and not speed_is_ours(new)
+    ]
     if rest:
-        applied.doubts.append(scale.doubt(catalog, rest, chosen))
+        applied.doubts.append(scale.doubt(rest, chosen))
     unit = f"FLOP/s of {chosen}" if scale.estimated else catalog.eflops_unit
     applied.catalog = replace(catalog, instances=instances, eflops_unit=unit)
 
@@ -70,7 +67,7 @@ def choose_workload(entries: Iterable[Entry]) -> str:
     types: dict[str, set[str]] = {}
     last: dict[str, datetime] = {}
     for entry in sorted(entries, key=lambda e: e.measured_at):
-        types.setdefault(entry.workload, set()).add(entry.instance_type)
+        types.setdefault(entry.workload, set()).add(entry.subject)
         last[entry.workload] = entry.measured_at
     return max(types, key=lambda w: (len(types[w]), last[w], w), default="")
 
@@ -80,22 +77,23 @@ class _Scale:
     """The conversion of figures measured ``here``, by type, to the scale of all types.
 
     Attributes:
+        types: all types that are compared.
         ratios: catalog's unit in one FLOP/s, by the types that link both scales.
         estimated: whether the links are estimates; then the catalog's figures are converted to
             FLOP/s instead.
     """
 
-    all_types: Catalog
+    types: Mapping[str, InstanceType]
     here: Mapping[str, Entry]
     ratios: Mapping[str, float]
     estimated: bool
 
     @classmethod
-    def of(cls, all_types: Catalog, here: Mapping[str, Entry]) -> _Scale:
-        linked = [i for i in map(all_types.__getitem__, here) if i.eflops is not None]
+    def of(cls, types: Mapping[str, InstanceType], here: Mapping[str, Entry]) -> _Scale:
+        linked = [types[name] for name in here if types[name].eflops is not None]
         published = [i for i in linked if not i.eflops_basis]
         ratios = {i.name: (i.eflops or 0) / here[i.name].eflops for i in published or linked}
-        return cls(all_types, here, ratios, not published)
+        return cls(types, here, ratios, not published)
 
     @property
     def links(self) -> str:
@@ -103,8 +101,13 @@ class _Scale:
 
     @property
     def spread(self) -> float:
-        """Largest ratio over the smallest."""
-        return max(self.ratios.values()) / min(self.ratios.values())
+        """By how much the ratios differ, as a share of the smallest."""
+        return max(self.ratios.values()) / min(self.ratios.values()) - 1
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether figures of the catalog count next to measured ones (rules 2 and 3)."""
+        return not self.estimated and self.spread <= FAR_APART - 1
 
     def bring(self, flops: float) -> float:
         """A measured figure on the scale that counts."""
@@ -118,25 +121,21 @@ class _Scale:
             source = f"measured here, {entry.day} ({entry.workload}): {entry.eflops:.4g} FLOP/s"
             if not self.estimated:
                 source += f", on the catalog's scale by {self.links}"
-            return replace(
-                instance, eflops=self.bring(entry.eflops), eflops_basis="", eflops_source=source
-            )
-        measured = [self.all_types[name] for name in sorted(self.here)]
+            eflops = self.bring(entry.eflops)
+            return replace(instance, eflops=eflops, eflops_basis="", eflops_source=source)
         same = [
             (i, i.gpu)
-            for i in measured
+            for i in map(self.types.__getitem__, sorted(self.here))
             if i.gpu and (i.gpu.name, i.gpu.memory_gib) == (gpu.name, gpu.memory_gib)
         ]
         if same:
             return self._following(instance, gpu, same)
-        if instance.eflops is None:
+        if instance.eflops is None or self.is_sure:
             return instance
         if not self.estimated:
-            if self.spread <= FAR_APART or instance.eflops_basis:
-                return instance
-            differ = f"{self.links} differ by up to {self.spread - 1:.0%} here"
+            differ = f"{self.links} differ by up to {self.spread:.0%} here"
             basis = f"published for another workload, against which {differ}"
-            return replace(instance, eflops_basis=basis)
+            return replace(instance, eflops_basis=instance.eflops_basis or basis)
         basis = instance.eflops_basis or f"{instance.eflops:g}, published for another workload"
         if not self.ratios:
             source = f"its eFLOPS ({basis}) compare with nothing that was measured here"
@@ -168,24 +167,20 @@ class _Scale:
             eflops_source=f"after {names} with the same GPU, measured here, {day}",
         )
 
-    def doubt(self, catalog: Catalog, rest: int, chosen: str) -> str:
-        """What to think of the ``rest`` of types, which keep the catalog's figures."""
-        others = f"{counted(rest, 'other type')} with figures of the catalog"
+    def doubt(self, rest: Sequence[InstanceType], chosen: str) -> str:
+        """What to think of the types that keep the catalog's figures."""
         link = f"what was measured here with {chosen} to the catalog's eFLOPS"
-        if not self.estimated and self.spread <= FAR_APART:
-            how = f"link (within {self.spread - 1:.0%})" if len(self.ratios) > 1 else "alone links"
+        others = f"{counted(len(rest), 'other type')} with figures of the catalog"
+        if self.is_sure:
+            how = f"link (within {self.spread:.0%})" if len(self.ratios) > 1 else "alone links"
             return (
                 f"{self.links} {how} {link}: {others} compare only as far as both workloads run"
                 " GPUs alike; measure them too to be sure"
             )
-        if self.estimated:
-            reason = (
-                f"{listed(sorted(self.here))}: eFLOPS measured here with {chosen} compare with none"
-                " of the catalog's, which are of another workload"
-            )
-        else:
-            reason = f"{self.links} link {link}, and differ by {self.spread - 1:.0%}"
-        published = (i for i in catalog if i.eflops is not None and not i.eflops_basis)
+        reason = f"no published figure links {link}"
+        if not self.estimated:
+            reason = f"{self.links} link {link}, and differ by {self.spread:.0%}"
+        published = (i for i in rest if not i.eflops_basis)
         measure = " or ".join(smallest_of_each_gpu(published)[:3]) or "them"
         return f"{reason}, so {others} count only with --estimates; measure {measure} too"
 

@@ -13,7 +13,7 @@ the same n. So:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from deepvm.catalog.measured.comparable_eflops import (
@@ -37,19 +37,21 @@ _HERE = "measured here, "
 
 
 def apply_curves(
-    applied: MeasuredCatalog, usable: Sequence[Entry], eflops_workload: str, all_types: Catalog
-) -> tuple[str, dict[str, Entry]]:
+    applied: MeasuredCatalog,
+    entries: Sequence[Entry],
+    speeds: Sequence[Entry],
+    eflops_workload: str,
+) -> None:
     """Put measured curves into a catalog's types.
 
-    Types that shared a measured type's curves change as well. ``eflops_workload`` is the workload
-    of the measured eFLOPS, ``all_types`` all that are compared, before any change. Returns the
-    workload that counts by rule 1, empty without curves, and its curves by type.
+    Types that shared a measured type's curves change as well. ``speeds`` are the measured eFLOPS,
+    ``eflops_workload`` the workload of those that count.
     """
-    wanted = _workload(usable, eflops_workload)
-    applied.skip(usable, wanted)
+    wanted = _workload(entries, eflops_workload)
+    applied.skip(entries, wanted)
     by_type: dict[str, list[Entry]] = {}
-    for entry in usable:
-        by_type.setdefault(entry.instance_type, []).append(entry)
+    for entry in entries:
+        by_type.setdefault(entry.subject, []).append(entry)
     general: dict[str, Entry] = {}
     for name, own in by_type.items():
         fit = [e for e in own if same_workload(e.workload, wanted)]
@@ -63,17 +65,22 @@ def apply_curves(
             " workload",
             *own,
         )
+    defaults = {name: e for name, e in general.items() if e.sizes >= FEWEST_SIZES}
     instances = []
     for instance in applied.catalog:
-        if instance.name in by_type:
-            curves = [_curve(e, e.workload) for e in by_type[instance.name]]
-            new = _with_curves(instance, general.get(instance.name), curves)
-        else:
-            new = _following(instance, all_types, general)
-        instances.append(new)
-    applied.used += [e for name, e in general.items() if name in applied.catalog.by_name]
+        name = instance.name
+        if name not in by_type:
+            name = _alike(instance, applied.types, defaults)
+        if name:
+            instance = _with_curves(instance, by_type[name], general.get(name))
+        instances.append(instance)
     applied.catalog = replace(applied.catalog, instances=tuple(instances))
-    return wanted, general
+    applied.use(e for name, e in general.items() if name in applied.catalog.by_name)
+    fast = {e.subject for e in speeds if e.workload == eflops_workload}
+    for name, entry in general.items():
+        of = eflops_workload if name in fast else entry.workload
+        applied.doubts += _curve_doubts(entry, of)
+    applied.doubts += _ranking_doubts(applied.catalog, defaults, wanted)
 
 
 def _workload(entries: Sequence[Entry], eflops_workload: str) -> str:
@@ -85,72 +92,79 @@ def _workload(entries: Sequence[Entry], eflops_workload: str) -> str:
     return choose_workload(alike or enough)
 
 
-def curve_doubts(
-    catalog: Catalog,
-    general: Mapping[str, Entry],
-    workload: str,
-    eflops_workload: str,
-    speeds: Collection[str],
-) -> list[str]:
-    """Doubts about ranking measured curves next to figures that may not be comparable.
+def _curve_doubts(entry: Entry, eflops_workload: str) -> Iterator[str]:
+    """What to think of one curve, next to eFLOPS of the same type."""
+    about = f"the curve of {entry.subject} was measured"
+    if entry.local:
+        yield f"{about} with processes of one machine, not with VMs"
+    if entry.sizes < FEWEST_SIZES:
+        sizes = counted(entry.sizes, "size")
+        yield (
+            f"{about} at {sizes} above 1, too few to go by: it counts only with --speedup measured"
+        )
+    if not same_workload(entry.workload, eflops_workload):
+        yield f"{about} with {entry.workload}, its eFLOPS with {eflops_workload}"
 
-    ``general`` are the curves of :func:`apply_curves` and ``workload`` is theirs; ``speeds`` are
-    the types whose eFLOPS were measured, with ``eflops_workload``.
-    """
-    found = []
-    for name, entry in general.items():
-        about = f"the curve of {name} was measured"
-        if entry.local:
-            found.append(f"{about} with processes of one machine, not with VMs")
-        if entry.sizes < FEWEST_SIZES:
-            sizes = counted(entry.sizes, "size")
-            found.append(
-                f"{about} at {sizes} above 1, too few to go by: it counts only with --speedup"
-                " measured"
-            )
-        if name in speeds and not same_workload(entry.workload, eflops_workload):
-            found.append(f"{about} with {entry.workload}, its eFLOPS with {eflops_workload}")
-    # Rule 2. Types with estimated eFLOPS rank only with --estimates, which says so itself.
+
+def _ranking_doubts(catalog: Catalog, defaults: Collection[str], workload: str) -> Iterator[str]:
+    """Rule 2: doubts about ranking measured curves next to figures that may not be comparable."""
+    # Types with estimated eFLOPS rank only with --estimates, which says so itself.
     ranked = [
         i for i in catalog if i.gpu is not None and i.eflops is not None and not i.eflops_basis
     ]
-    own = sorted({i.name for i in ranked} & set(_defaults(general)))
-    rest = [
-        i
-        for i in ranked
-        if (curve := i.curve(i.default_speedup)) is None or not curve.source.startswith(_HERE)
-    ]
-    published = [i.name for i in ranked if i.name in own and not speed_is_ours(i)]
+    own = sorted(i.name for i in ranked if i.name in defaults)
+    rest = []
+    for instance in ranked:
+        curve = instance.curve(instance.default_speedup)
+        if curve is None or not curve.source.startswith(_HERE):
+            rest.append(instance)
+    published = [i.name for i in ranked if i.name in defaults and not speed_is_ours(i)]
     if own and rest:
-        goes = "goes" if len(rest) == 1 else "go"
-        found.append(
+        go = "goes" if len(rest) == 1 else "go"
+        yield (
             f"the speed-up of {listed(own)} was measured here with {workload}, and"
-            f" {listed([i.name for i in rest])} {goes} by the catalog's, which may be of another"
+            f" {listed([i.name for i in rest])} {go} by the catalog's, which may be of another"
             " workload: they compare only as far as both scale alike; run 'deepvm profile scaling'"
             f" with {workload} on {listed(smallest_of_each_gpu(rest))} too"
         )
     if published:
-        found.append(
+        yield (
             f"the eFLOPS of {listed(published)} are the catalog's, perhaps of another workload than"
             f" {workload}, with which the speed-up was measured here; run 'deepvm profile eflops'"
             " with that there too"
         )
-    return found
 
 
-def _defaults(general: Mapping[str, Entry]) -> list[str]:
-    """Types that use their measured curve by default, sorted."""
-    return sorted(name for name, entry in general.items() if entry.sizes >= FEWEST_SIZES)
+def _alike(
+    instance: InstanceType, types: Mapping[str, InstanceType], defaults: Iterable[str]
+) -> str:
+    """The measured type with the same GPUs and curves, whose curves a type takes; "" if none."""
+    for name in sorted(defaults):
+        other = types[name]
+        if other.gpu == instance.gpu and _shared(other) == _shared(instance):
+            return name
+    return ""
+
+
+def _shared(instance: InstanceType) -> set[SpeedupCurve]:
+    return {c for c in instance.speedups if c.workload is None}
 
 
 def _with_curves(
-    instance: InstanceType,
-    general: Entry | None,
-    of_workloads: Sequence[SpeedupCurve] = (),
-    basis: str = "",
+    instance: InstanceType, entries: Sequence[Entry], general: Entry | None
 ) -> InstanceType:
-    """A type with measured curves; with enough sizes the ``general`` one becomes its default."""
-    new = [*(_general_curves(general) if general else ()), *of_workloads]
+    """A type with measured curves; with enough sizes the ``general`` one becomes its default.
+
+    ``entries`` were measured on it, or on another type with its GPU.
+    """
+    basis = ""
+    new: list[SpeedupCurve] = []
+    if general is not None:
+        new += _curves(general)
+    if entries[0].subject == instance.name:
+        new += [curve for e in entries for curve in _curves(e, e.workload)]
+    else:
+        basis = f"those of {entries[0].subject}, the same GPU"
     replaced = {(c.kind, c.workload) for c in new}
     kept = [c for c in instance.speedups if (c.kind, c.workload) not in replaced]
     if general is None or general.sizes < FEWEST_SIZES:
@@ -165,30 +179,11 @@ def _with_curves(
     )
 
 
-def _following(
-    instance: InstanceType, all_types: Catalog, general: Mapping[str, Entry]
-) -> InstanceType:
-    """Give a type the measured curves of another one with the same GPUs and curves."""
-    for name in _defaults(general):
-        other = all_types[name]
-        if other.gpu == instance.gpu and _shared(other) == _shared(instance):
-            return _with_curves(instance, general[name], basis=f"those of {name}, the same GPU")
-    return instance
-
-
-def _shared(instance: InstanceType) -> set[SpeedupCurve]:
-    return {c for c in instance.speedups if c.workload is None}
-
-
-def _general_curves(entry: Entry) -> list[SpeedupCurve]:
-    """The measured curve and, where the points determine it, the ring through them."""
-    curve = _curve(entry, None)
-    if entry.sizes < FEWEST_SIZES or curve.beyond is None:
-        return [curve]
-    return [replace(curve.beyond, fitted_to=curve.points[-1][0], source=curve.source), curve]
-
-
-def _curve(entry: Entry, workload: str | None) -> MeasuredSpeedup:
+def _curves(entry: Entry, workload: str | None = None) -> list[SpeedupCurve]:
+    """The measured curve and, of a general one with enough sizes, the ring through its points."""
     ring = RingSpeedup.fit([p for p in entry.points if p[0] > 1])
     source = f"{_HERE}{entry.day} ({entry.workload})"
-    return MeasuredSpeedup(entry.points, ring, workload=workload, source=source)
+    curve = MeasuredSpeedup(entry.points, ring, workload=workload, source=source)
+    if workload is not None or entry.sizes < FEWEST_SIZES:
+        return [curve]
+    return [replace(ring, fitted_to=entry.points[-1][0], source=source), curve]

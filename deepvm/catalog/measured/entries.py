@@ -6,12 +6,14 @@ They are kept whole because later versions may use more of them. Validation is i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from deepvm.core.cluster.provenance import Measurement
 from deepvm.core.units import counted
 from deepvm.io.times import format_time, parse_time
 
@@ -28,7 +30,7 @@ DOCUMENT_VERSIONS = {
 
 TYPES: dict[str, tuple[str, ...]] = dict.fromkeys(DOCUMENT_VERSIONS, ("instance_type",))
 TYPES["saturation"] = ("sender_type", "receiver_type")
-"""The attributes that name the types of an entry, by its kind."""
+"""The keys that name the types of an entry, by its kind."""
 
 FUTURE = timedelta(days=1)
 """A measurement dated further ahead comes from a wrong clock.
@@ -49,16 +51,13 @@ class Entry:
     Attributes:
         kind: ``eflops``, ``scaling``, ``saturation``, or ``steptime``: a law of steps.
         measured_at: when, UTC, whole seconds. document: what the profiling command printed.
-        instance_type: empty for ``saturation``, which has a ``sender_type`` and a
-            ``receiver_type``.
+        types: the type it was measured on; of ``saturation`` the sender's and the receiver's.
     """
 
     kind: str
     measured_at: datetime
     document: Mapping[str, Any] = field(hash=False)
-    instance_type: str = ""
-    sender_type: str = ""
-    receiver_type: str = ""
+    types: tuple[str, ...]
 
     @property
     def workload(self) -> str:
@@ -81,11 +80,6 @@ class Entry:
         return "/".join(words)
 
     @property
-    def types(self) -> tuple[str, ...]:
-        """The type it was measured on, or the two of a pair."""
-        return tuple(getattr(self, name) for name in TYPES[self.kind])
-
-    @property
     def subject(self) -> str:
         """The type, or ``sender to receiver``."""
         return " to ".join(self.types)
@@ -96,7 +90,7 @@ class Entry:
         if self.kind == "saturation":
             return ":".join([self.kind, *self.types, self.document["transport"]])
         # What the processors of a GPU type do must never take the place of what its GPUs do.
-        return f"{self.kind}:{self.instance_type}:{self.workload}{':cpu' if self.on_cpu else ''}"
+        return f"{self.kind}:{self.subject}:{self.workload}{':cpu' if self.on_cpu else ''}"
 
     @property
     def value(self) -> str:
@@ -117,31 +111,36 @@ class Entry:
         local = ", on one machine" if self.local else ""
         return f"S({n:g}) = {speedup:.4g} ({counted(len(self.points), 'size')}{local})"
 
-    @property
-    def what_was(self) -> str:
-        """The beginning of a sentence about how it was measured."""
-        return {"eflops": "its eFLOPS were", "scaling": "its curve was"}.get(
-            self.kind, "its steps were"
-        )
-
     def misfit(self, instance: InstanceType | None) -> str:
         """Why it says nothing about the GPUs of its type; empty if it does."""
-        name = self.instance_type
         gpu = instance and instance.gpu
         if instance is not None and gpu is None:
             if self.gpus:
-                return f"{name} has no GPU, but {self.what_was} measured on {self.gpus[0]}"
-            return f"{name} has no GPU, and only types with GPUs train"
+                return f"{self.subject} has no GPU, but this was measured on {self.gpus[0]}"
+            return f"{self.subject} has no GPU, and only types with GPUs train"
         if self.on_cpu:
-            return f"{self.what_was} measured on the processors of {name}, not on its GPUs"
+            return f"measured on the processors of {self.subject}, not on its GPUs"
         took_part = self.document.get("processes") or len(self.gpus)
         whole = gpu.count if gpu and self.kind == "eflops" else 0
         if isinstance(took_part, int) and 0 < took_part < whole:
             return (
-                f"eFLOPS of {name} were measured on {took_part} of its {whole} GPUs: measure all,"
-                " without --processes"
+                f"measured on {took_part} of its {whole} GPUs: measure all, without --processes"
             )
         return ""
+
+    def doubt(self, instance: InstanceType | None) -> str:
+        """That the machine names its GPUs and none is the type's; empty if not."""
+        if instance is None or instance.gpu is None or not self.gpus:
+            return ""
+        gpu = instance.gpu.name
+        # Providers' drivers add words to names.
+        model = re.compile(rf"\b{re.escape(gpu)}\b", re.IGNORECASE)
+        if any(map(model.search, self.gpus)):
+            return ""
+        return (
+            f"{self.subject} has {gpu} GPUs, but this was measured on {self.gpus[0]}: if"
+            f" that was another type, 'deepvm tables remove {self.name}' and save it under its name"
+        )
 
     @property
     def local(self) -> bool:
@@ -231,29 +230,54 @@ class MeasuredCatalog:
     """A catalog with measured figures in it, and which measurements were used.
 
     Attributes:
-        catalog: the catalog. used: the entries that changed it. notes: why others did not, one
-            sentence each.
-        unused: reasons by name of entry, also those that are no notes. doubts: where these figures
-            may mislead.
+        catalog: the catalog. types: all types that are compared, before any change.
+        measured: what changed it. notes: why other entries did not, one sentence each.
+        reasons: by name of entry why it is not used, also where that is no note; empty if it is.
+        doubts: where these figures may mislead.
     """
 
     catalog: Catalog
-    used: list[Entry] = field(default_factory=list)
+    types: Mapping[str, InstanceType]
+    measured: list[Measurement] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    unused: dict[str, str] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
     doubts: list[str] = field(default_factory=list)
 
     def note(self, text: str, *unused: Entry) -> None:
         """Add a note, which is why these entries are not used."""
         self.notes.append(text)
-        self.unused |= dict.fromkeys((e.name for e in unused), text)
+        self.reasons |= {entry.name: text for entry in unused}
 
     def skip(self, entries: Iterable[Entry], workload: str) -> None:
         """Of these entries those of another workload are not used."""
         for entry in entries:
             if entry.workload != workload:
-                why = f"{workload} counts for {entry.instance_type}; --workload chooses"
-                self.unused[entry.name] = why
+                reason = f"{workload} counts for {entry.subject}; --workload chooses"
+                self.reasons[entry.name] = reason
+
+    def use(self, entries: Iterable[Entry], kind: str = "") -> None:
+        """These entries changed the catalog, as figures of a kind if not of their own."""
+        for entry in entries:
+            about = (entry.subject, entry.workload, entry.measured_at, entry.value)
+            self.measured.append(Measurement(kind or entry.kind, *about, len(entry.steps)))
+            self.reasons[entry.name] = ""
+            # A pair of types has no subject of its own, and its GPUs do not matter.
+            doubt = entry.doubt(self.types.get(entry.subject))
+            if doubt:
+                self.doubts.append(doubt)
+
+    def finished(self, before: Catalog) -> MeasuredCatalog:
+        """With all of it in the catalog's provenance; as ``before`` if nothing concerns it."""
+        if not self.measured and not self.notes:
+            return replace(self, catalog=before, doubts=[])
+        about = self.catalog.provenance
+        provenance = replace(
+            about,
+            measured=tuple(self.measured),
+            doubts=(*about.doubts, *self.doubts),
+            notes=(*about.notes, *self.notes),
+        )
+        return replace(self, catalog=replace(self.catalog, provenance=provenance))
 
 
 def same_workload(one: str, other: str) -> bool:
@@ -288,4 +312,5 @@ def steps_of_runs(document: Mapping[str, Any]) -> tuple[tuple[int, int, float, f
 
 def build_entry(raw: Mapping[str, Any]) -> Entry:
     """Make an entry from its valid object."""
-    return Entry(**{**raw, "measured_at": parse_time(raw["measured_at"])})
+    types = tuple(raw[key] for key in TYPES[raw["kind"]])
+    return Entry(raw["kind"], parse_time(raw["measured_at"]), raw["document"], types)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from deepvm.catalog.measured.entries import Entry
-from deepvm.catalog.published.hardware import accelerators, find_accelerator
+from deepvm.catalog.published.hardware import find_accelerator
 from deepvm.catalog.published.performance import PublishedPerformance
 from deepvm.catalog.published.workloads import presets
 from deepvm.core.arrays import FloatArray
@@ -29,7 +29,6 @@ from deepvm.core.training.speed import TrainingSpeed
 from deepvm.core.training.steptime import ENOUGH, FEWEST, Steps, StepTimeFit, fit_steps
 from deepvm.core.training.workload import Precision, Workload
 from deepvm.core.units import counted
-from deepvm.errors import missing_extra
 
 DTYPES = {"float32": Precision.FP32, "bfloat16": Precision.BF16, "float16": Precision.FP16}
 
@@ -143,15 +142,10 @@ class StepTimes:
     @cached_property
     def fit(self) -> StepTimeFit:
         """The law that was saved with them; of several measurements, that of all steps together."""
-        if len(self.entries) == 1 and self.saved:
-            return StepTimeFit.of_document(self.saved[0])
-        try:
-            return fit_steps(self.steps)
-        except ModuleNotFoundError as error:
-            # Without the extra, the latest that was fitted elsewhere
-            if missing_extra(error) is None or not self.saved:
-                raise
+        # Without scipy, the latest that was fitted elsewhere
+        if self.saved and (len(self.entries) == 1 or not _can_fit()):
             return StepTimeFit.of_document(self.saved[-1])
+        return fit_steps(self.steps)
 
     @property
     def unfitted(self) -> str:
@@ -161,7 +155,7 @@ class StepTimes:
         if count < FEWEST or kinds < 2:
             of = counted(kinds, "cluster or batch", "clusters and batches")
             return f"{counted(count, 'step')} of {of}: a law of them needs {ENOUGH}"
-        if self.saved or find_spec("scipy") is not None:
+        if self.saved or _can_fit():
             return ""
         return (
             "no law of its steps was saved with it, and to fit one needs scipy: install deepvm[fit]"
@@ -171,6 +165,10 @@ class StepTimes:
     def steps(self) -> Steps:
         rows = [step for e in self.entries for step in e.steps]
         return Steps(*np.array(rows, dtype=np.float64).T)
+
+
+def _can_fit() -> bool:
+    return find_spec("scipy") is not None
 
 
 def step_times(
@@ -185,11 +183,11 @@ def step_times(
     unused = dict[str, str]()
     for entry in sorted((e for e in entries if e.steps), key=lambda e: e.measured_at):
         trained = trained_as(entry)
-        reason = entry.misfit(types.get(entry.instance_type))
+        reason = entry.misfit(types.get(entry.subject))
         if reason or isinstance(trained, str):
             unused[entry.name] = reason or str(trained)
         else:
-            measured.setdefault((entry.instance_type, trained), []).append(entry)
+            measured.setdefault((entry.subject, trained), []).append(entry)
     groups = []
     for (name, trained), own in measured.items():
         group = StepTimes(name, trained, _gpu_of(own[-1], types.get(name)), tuple(own))
@@ -205,9 +203,11 @@ def _gpu_of(entry: Entry, instance: InstanceType | None) -> Accelerator | None:
         return find_accelerator(instance.gpu.name, instance.gpu.memory_gib)
     for name in entry.gpus:
         words = re.split(r"[-_\s]+", name.casefold())
-        sizes = [float(w[:-2]) for w in words if re.fullmatch("[0-9]+gb", w)]
-        if gpu := next((a.name for a in accelerators() if a.name.casefold() in words), None):
-            return find_accelerator(gpu, sizes[0] if sizes else None)
+        sizes = (float(word[:-2]) for word in words if re.fullmatch("[0-9]+gb", word))
+        memory_gib = next(sizes, None)
+        for word in words:
+            if gpu := find_accelerator(word, memory_gib):
+                return gpu
     return None
 
 

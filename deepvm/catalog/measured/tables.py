@@ -187,7 +187,7 @@ def entry_of(
     """Make an entry of what a profiling command prints with ``-o json``.
 
     ``name`` is what errors call the document; ``types``: a ``sender_type`` and a ``receiver_type``
-    for ``saturation``, an ``instance_type`` for the other kinds.
+    for ``saturation``, an ``instance_type`` for the other kinds; by default the document's own.
 
     Raises:
         RequestError: a type is missing.
@@ -195,12 +195,19 @@ def entry_of(
     """
     from deepvm.documents.inputs.tables import TABLES
 
-    kind = kind_of(document, name)
-    refuse_missing_types(kind, types)
-    own = {option: types[option] for option in TYPES[kind]}
-    entry = Entry(kind, measured_at.replace(microsecond=0), document, **own)
+    version = str(document.get("schema_version"))
+    kinds = {known: kind for kind, known in DOCUMENT_VERSIONS.items()}
+    if version not in kinds:
+        versions = ", ".join((TABLES_VERSION, *kinds))
+        message = f"invalid value for schema_version: {version[:60]!r} (expected {versions})"
+        raise CatalogFormatError(name, [Issue(message)])
+    kind = kinds[version]
+    own = {**document, "instance_type": machine_type(document)}
+    known_types = {key: types.get(key) or str(own.get(key) or "") for key in TYPES[kind]}
+    refuse_missing_types(kind, known_types)
+    entry = Entry(kind, measured_at, document, tuple(known_types.values()))
     # Through text and back: what is kept is what a file can hold, whoever made the document.
-    tree = TABLES.tree(json.dumps(Tables((entry,)).as_document()), name)
+    tree = TABLES.tree(encode_tables(Tables((entry,))).decode(), name)
     tree.read_lines = dict
     # Without entries[0].document
     tree.label = lambda path: dotted(path[3:])
@@ -208,15 +215,12 @@ def entry_of(
     return build_entry(tree.value["entries"][0])
 
 
-def kind_of(document: Mapping[str, Any], name: str) -> str:
-    """The kind of entry that a profiling command's document makes. Raises CatalogFormatError."""
-    version = str(document.get("schema_version"))
-    kind = version.partition("/")[0].removeprefix("deepvm.")
-    if kind in DOCUMENT_VERSIONS:
-        return kind
-    versions = ", ".join(("deepvm.tables/1", *DOCUMENT_VERSIONS.values()))
-    message = f"invalid value for schema_version: {version[:60]!r} (expected {versions})"
-    raise CatalogFormatError(name, [Issue(message)])
+def machine_type(document: Mapping[str, Any]) -> str:
+    """The type that a document's machine is of; empty where it does not say."""
+    machine = document.get("machine")
+    if isinstance(machine, Mapping):
+        return str(machine.get("instance_type") or "")
+    return ""
 
 
 def save_entries(

@@ -35,6 +35,9 @@ SETTINGS_VERSION = "deepvm.profile/1"
 LIMITS = Limits(start_s=180.0, run_s=1800.0)
 
 
+Document = Mapping[str, Any]
+
+
 @dataclass(frozen=True)
 class Part:
     """One measurement, with a document as its result.
@@ -47,9 +50,9 @@ class Part:
     """
 
     title: str
-    settings: Mapping[str, Any]
+    settings: Document
     hosts: tuple[str, ...]
-    work: Callable[[], tuple[Mapping[str, Any], list[str]]]
+    work: Callable[[], tuple[Document, str]]
 
 
 class Folder:
@@ -69,31 +72,38 @@ class Folder:
         """The file of a part."""
         return self.path and self.path / f"{title}.json"
 
-    def check(self, part: Part) -> None:
-        """Refuse a document measured with other settings, naming them."""
+    def kept(self, part: Part) -> tuple[Document, datetime] | None:
+        """A complete document, and when it was measured.
+
+        Raises RequestError: there is one of other settings; names them.
+        """
         file = self.file(part.title)
-        before = self._parts.get(part.title, {}).get("settings", {})
+        if file is None or not file.exists():
+            return None
+        record = self._parts.get(part.title, {})
+        before = record.get("settings", {})
         differ = [
             f"{key} {before.get(key)!r} there, {now!r} here"
             for key, now in part.settings.items()
             if before.get(key) != now
         ]
-        if differ and file is not None and file.exists():
+        if differ:
             allowed = f"a folder measured in the same way, or a new one ({file.name}: "
             raise RequestError("out", str(self.path), f"{allowed}{'; '.join(differ)})")
+        moment = record.get("measured_at")
+        return moment and (_read(file), parse_time(moment))
 
-    def kept(self, part: Part) -> tuple[Mapping[str, Any], datetime] | None:
-        """A complete document, and when it was measured."""
-        file = self.file(part.title)
-        moment = self._parts.get(part.title, {}).get("measured_at")
-        if moment is None or file is None or not file.exists():
-            return None
-        return _read(file), parse_time(moment)
+    def keep(
+        self, part: Part, document: Document | None = None, moment: datetime | None = None
+    ) -> None:
+        """Record the settings before measuring; then keep the document.
 
-    def record(self, part: Part, moment: datetime | None = None) -> None:
-        """Record the settings before measuring, and the moment when it is complete."""
+        ``moment``: when it was measured, None if something is missing in it.
+        """
         if self.path is None:
             return
+        if document is not None:
+            write_document(self.path / f"{part.title}.json", document)
         self._parts[part.title] = {
             "settings": dict(part.settings),
             "hosts": list(part.hosts),
@@ -101,13 +111,6 @@ class Folder:
         }
         record = {"schema_version": SETTINGS_VERSION, "parts": self._parts}
         write_document(self.path / SETTINGS, record)
-
-    def finish(self, part: Part, document: Mapping[str, Any], moment: datetime | None) -> None:
-        """Keep a document; ``moment``: None if something is missing in it."""
-        file = self.file(part.title)
-        if file is not None:
-            write_document(file, document)
-            self.record(part, moment)
 
 
 class Campaign:
@@ -128,41 +131,38 @@ class Campaign:
         if not own_type and not self._where:
             own_type = describe()["instance_type"]
         refuse_missing_types("eflops", {"instance_type": own_type})
-        options = replace(options, instance_type=own_type)
         if save:
             check_save("eflops", instance_type=own_type)
         self.entries: list[Entry] = []
         self.failed: list[str] = []
-        self._options = options
+        self._options = replace(options, instance_type=own_type)
         self._say = say
         self._launcher = Launcher.parse(options.launcher, options.python, options.workdir)
         self._hosts = tuple(host.name for host in self._where)
-        self._about = {"instance_type": options.instance_type, "local": self._launcher.local}
+        self._about = {"instance_type": own_type, "local": self._launcher.local}
         self._folder = Folder(folder)
-        self._parts = list(self._all())
-        for part in self._parts:
-            self._folder.check(part)
-        self.titles = tuple(part.title for part in self._parts)
+        self._parts = [(part, self._folder.kept(part)) for part in self._all()]
+        self.titles = tuple(part.title for part, _ in self._parts)
 
     def measure(self) -> None:
         """Measure what can be; the rest is in ``failed``.
 
         Raises DataError: the folder cannot be written.
         """
-        for part in self._parts:
-            kept = self._folder.kept(part)
+        for part, kept in self._parts:
             if kept is not None:
                 self._say(f"{part.title}: measured before, see {self._name(part)}")
                 self._add(part, *kept)
                 continue
-            self._folder.record(part)
+            self._folder.keep(part)
             self._say(f"{part.title}:")
             try:
                 document, missing = part.work()
                 moment = datetime.now(timezone.utc)
-                self.failed += [f"{part.title}: {text}" for text in missing]
                 self._add(part, document, moment)
-                self._folder.finish(part, document, None if missing else moment)
+                if missing:
+                    self.failed.append(f"{part.title}: {missing}")
+                self._folder.keep(part, document, None if missing else moment)
             except DeepVMError as error:
                 self.failed.append(f"{part.title} is missing: {error}")
                 self._say(f"{part.title} failed: {error}")
@@ -185,7 +185,7 @@ class Campaign:
         except MeasurementError as error:
             self.failed.append(str(error))
 
-    def _add(self, part: Part, document: Mapping[str, Any], moment: datetime) -> None:
+    def _add(self, part: Part, document: Document, moment: datetime) -> None:
         self.entries.append(
             entry_from(
                 document,
@@ -218,10 +218,10 @@ class Campaign:
             options, "batch", "resolution", "device", "windows", "seconds"
         )
 
-        def work() -> tuple[Mapping[str, Any], list[str]]:
+        def work() -> tuple[Document, str]:
             if self._where:
-                return measure_eflops_on(self._where[0], self._launcher, given, say=self._say), []
-            return measure_eflops(**given, say=self._say).document(), []
+                return measure_eflops_on(self._where[0], self._launcher, given, say=self._say), ""
+            return measure_eflops(**given, say=self._say).document(), ""
 
         return Part(f"eflops-{model}", given | self._about, self._hosts[:1], work)
 
@@ -234,7 +234,7 @@ class Campaign:
         task = Task(model, sizes=sizes_of(options.sizes), **given)
         sizes = list(task.sizes_for(len(self._where)))
 
-        def work() -> tuple[Mapping[str, Any], list[str]]:
+        def work() -> tuple[Document, str]:
             file = self._folder.file(title)
             curve = measure_scaling(
                 task, self._where, self._launcher, limits=LIMITS, out=file, say=self._say
@@ -242,7 +242,7 @@ class Campaign:
             missing = [curve.unwritten] if curve.unwritten else []
             if curve.missing:
                 missing.append(f"no time for n = {', '.join(map(str, curve.missing))}")
-            return curve.document(), missing
+            return curve.document(), "; ".join(missing)
 
         return Part(title, given | {"sizes": sizes} | self._about, self._hosts, work)
 
@@ -257,11 +257,11 @@ class Campaign:
         settings |= {"senders": len(self._hosts), "local": self._launcher.local}
         hosts = (options.receiver, *self._hosts)
         return Part(
-            "saturation", settings, hosts, lambda: (measure(setup, self._say).document(), [])
+            "saturation", settings, hosts, lambda: (measure(setup, self._say).document(), "")
         )
 
 
-def _read(file: Path) -> Mapping[str, Any]:
+def _read(file: Path) -> Document:
     try:
         document: dict[str, Any] = json.loads(read_text(file))
     except ValueError as error:

@@ -8,10 +8,10 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from deepvm.catalog.measured.apply import reasons
-from deepvm.catalog.measured.entries import FUTURE, TYPES, Entry
+from deepvm.catalog.measured.entries import FUTURE, Entry
 from deepvm.catalog.measured.tables import (
     entry_of,
-    kind_of,
+    machine_type,
     own_folder,
     refuse_missing_types,
     save_entries,
@@ -68,21 +68,12 @@ def entry_from(
     Raises:
         RequestError: a type is missing. CatalogFormatError: the document is not valid.
     """
-    machine = document.get("machine")
-    own = None
-    if isinstance(machine, Mapping):
-        own = machine.get("instance_type")
     given = types.get("instance_type")
-    if given and own and own != given:
+    own = machine_type(document)
+    if given and own not in ("", given):
         say(f"Note: {name}: the document says that it was measured on {own}; saved as {given}")
-    # A document of a saturation names its two types itself.
-    saying = {**document, "instance_type": own}
-    known = {
-        option: types.get(option) or str(saying.get(option) or "")
-        for option in TYPES[kind_of(document, name)]
-    }
     moment = measured_at or datetime.now(timezone.utc)
-    return entry_of(document, measured_at=moment, name=name, **known)
+    return entry_of(document, measured_at=moment, name=name, **types)
 
 
 def steps_workload(options: StepsOptions) -> Workload | None:

@@ -249,7 +249,7 @@ def test_a_curve_of_processors_is_not_used_for_gpus() -> None:
     slow = {**WORKLOAD, "device": "cpu"}
     found = apply(tables(scaling("g4dn.xlarge", workload=slow)), PAPER)
     assert found.instances == PAPER.instances and not found.provenance.measured
-    assert "its curve was measured on the processors of g4dn.xlarge" in found.provenance.notes[0]
+    assert "measured on the processors of g4dn.xlarge" in found.provenance.notes[0]
 
 
 def test_some_of_the_gpus_are_not_the_machine() -> None:
@@ -282,7 +282,7 @@ def test_gpus_of_a_type_without_one_are_asked_about(measure: Callable[..., Entry
     entry = measure("c5.xlarge", machine={"gpus": ["Tesla T4"]})
     found = apply(tables(entry), PAPER)
     assert found.instances == PAPER.instances and not found.provenance.measured
-    assert "c5.xlarge has no GPU, but its" in found.provenance.notes[0]
+    assert "c5.xlarge has no GPU, but this was measured on Tesla T4" in found.provenance.notes[0]
     assert apply(tables(measure("c5.xlarge")), PAPER) is PAPER
 
 
@@ -360,9 +360,7 @@ def test_a_curve_beside_the_catalogs_is_doubted() -> None:
     curves, speeds = found.provenance.doubts
     name = "efficientnet_v2_m/224px/b64/float32/adam"
     assert curves.startswith(f"the speed-up of g5.xlarge was measured here with {name}, and ")
-    assert "g3s.xlarge, g4dn.xlarge go by the catalog's" in curves.replace(
-        "g4dn.xlarge, g3s", "g3s"
-    )
+    assert "g3s.xlarge, g4dn.xlarge go by the catalog's" in curves
     assert f"'deepvm profile scaling' with {name} on g3s.xlarge, g4dn.xlarge too" in curves
     assert "eFLOPS of g5.xlarge are the catalog's" in speeds and "'deepvm profile eflops'" in speeds
     asked = apply(tables(scaling("g5.xlarge", STEEP, workload=EFFICIENT)), PAPER, "efficientnet")

@@ -331,7 +331,7 @@ def test_another_gpu_than_the_types_is_doubted(aws: Catalog) -> None:
         instance_type="g4dn.xlarge",
     )
     (doubt,) = apply_steps([odd], aws, RESNET, "eager").doubts
-    assert doubt.startswith("g4dn.xlarge has T4 GPUs, but its curve was measured on NVIDIA A10G")
+    assert doubt.startswith("g4dn.xlarge has T4 GPUs, but this was measured on NVIDIA A10G")
 
 
 def test_why_a_law_is_not_used(aws: Catalog) -> None:

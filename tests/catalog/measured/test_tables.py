@@ -223,7 +223,7 @@ def test_saves_at_once_lose_nothing(tmp_path: Path) -> None:
     for process in processes:
         process.join(120)
     assert [p.exitcode for p in processes] == [0, 0, 0]
-    assert {e.instance_type for e in load_tables(tmp_path)} == {
+    assert {e.subject for e in load_tables(tmp_path)} == {
         f"{n}{i}.xlarge" for n in "abc" for i in range(count)
     }
 

@@ -76,10 +76,10 @@ def keep(*titles: str) -> None:
     )
     Path("here").mkdir()
     folder = Folder(Path("here"))
-    for part in Campaign(options, None, print)._parts:
+    for part, _ in Campaign(options, None, print)._parts:
         if part.title in titles:
-            folder.record(part)
-            folder.finish(part, documents()[part.title], MOMENT)
+            folder.keep(part)
+            folder.keep(part, documents()[part.title], MOMENT)
 
 
 def test_what_is_kept_is_printed_imported_and_recommended_with(run: Run) -> None:

@@ -400,7 +400,7 @@ REFUSED = {
     "newer": (
         ("new.json", "--instance-type", "a"),
         4,
-        "'deepvm.eflops/9' (expected deepvm.eflops/1",
+        "'deepvm.eflops/9' (expected deepvm.tables/1, deepvm.eflops/1",
     ),
 }
 
@@ -498,7 +498,7 @@ def test_what_a_profiling_command_asks_before_it_measures(tmp_path: Path) -> Non
 
 def test_the_machine_may_know_its_type(capsys: pytest.CaptureFixture[str]) -> None:
     save(eflops(machine={"instance_type": "g4dn.xlarge", "gpus": ["Tesla T4"]}))
-    assert load_tables().entries[0].instance_type == "g4dn.xlarge"
+    assert load_tables().entries[0].subject == "g4dn.xlarge"
     save(eflops(), instance_type="g4nd.xlarge")
     assert (
         "no catalog that comes with deepvm has a type g4nd.xlarge; did you mean g4dn.xlarge?"
@@ -624,7 +624,7 @@ def test_what_is_saved_and_not_used_is_said_at_once(
     err = capsys.readouterr().err
     assert "from now on" not in err
     assert (
-        "eflops:g4dn.xlarge:resnet50/224px/b64/float32/adam:cpu is not used: its eFLOPS were"
+        "eflops:g4dn.xlarge:resnet50/224px/b64/float32/adam:cpu is not used:"
         " measured on the processors of g4dn.xlarge" in err
     )
     save(scaling(), instance_type="laptop")
