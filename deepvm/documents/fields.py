@@ -16,6 +16,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from deepvm.core.units import MICRO
+from deepvm.io.times import parse_time
 
 MAX_USD = 100_000
 MAX_NODES = 1_000_000
@@ -70,6 +71,12 @@ def _as_day(value: object) -> date:
     return date.fromisoformat(value)
 
 
+def _as_moment(value: str) -> str:
+    if not 2000 <= parse_time(value).year < 2200:
+        raise ValueError("not a moment")
+    return value
+
+
 def _one_line(value: str) -> str:
     if _UNFIT.search(value) or value != value.strip():
         raise ValueError("expected one line of visible characters without blanks at the ends")
@@ -88,6 +95,7 @@ StrictNumber = Annotated[Number, BeforeValidator(_no_text)]
 StrictWhole = Annotated[Whole, BeforeValidator(_no_text)]
 Price = Annotated[Decimal, Field(gt=0, le=MAX_USD), BeforeValidator(_as_price)]
 Day = Annotated[date, BeforeValidator(_as_day)]
+Moment = Annotated[str, AfterValidator(_as_moment)]
 Text = Annotated[str, AfterValidator(_one_line)]
 Name = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(_one_line)]
 TypeName = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(_no_comment)]

@@ -25,7 +25,7 @@ from datetime import datetime
 from statistics import geometric_mean
 
 from deepvm.catalog.measured.entries import Entry, MeasuredCatalog
-from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType
+from deepvm.core.cluster.instances import Gpu, InstanceType
 from deepvm.core.spelling import listed
 from deepvm.core.units import counted
 

@@ -123,9 +123,7 @@ class Entry:
         took_part = self.document.get("processes") or len(self.gpus)
         whole = gpu.count if gpu and self.kind == "eflops" else 0
         if isinstance(took_part, int) and 0 < took_part < whole:
-            return (
-                f"measured on {took_part} of its {whole} GPUs: measure all, without --processes"
-            )
+            return f"measured on {took_part} of its {whole} GPUs: measure all, without --processes"
         return ""
 
     def doubt(self, instance: InstanceType | None) -> str:

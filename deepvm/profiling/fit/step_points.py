@@ -65,7 +65,7 @@ class _Steps(Lenient):
 
 
 def _rules(document: _Clusters | _Steps) -> Rules:
-    return few_gpus(document.rows, ("rows",))
+    return few_gpus(((row.nodes, row.gpus) for row in document.rows), ("rows",))
 
 
 _CLUSTER_FILE = FileFormat(

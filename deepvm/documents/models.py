@@ -1,0 +1,78 @@
+"""Pydantic models of files that ``data/documents`` declares, for :mod:`deepvm.documents.reader`.
+
+Besides the words of :mod:`deepvm.documents.declared`, a text may have a ``format``: ``line``,
+``name``, ``type`` or ``time``; ``discriminator``: the key by which several objects differ.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Annotated, Any, Literal, Union
+
+from pydantic import BaseModel, Field, StrictBool, create_model
+
+from deepvm.documents import fields
+from deepvm.documents.declared import Schema, declared, may_be_null, without_null
+
+_TYPES: dict[str, Any] = {
+    "integer": fields.StrictWhole,
+    "number": fields.StrictNumber,
+    "string": str,
+    "boolean": StrictBool,
+    "object": dict[str, Any],
+    "null": None,
+    "line": fields.Text,
+    "name": fields.Name,
+    "type": fields.TypeName,
+    "time": fields.Moment,
+}
+_LIMITS = {
+    "exclusiveMinimum": "gt",
+    "minimum": "ge",
+    "maximum": "le",
+    "minLength": "min_length",
+    "maxLength": "max_length",
+    "minItems": "min_length",
+    "maxItems": "max_length",
+    "discriminator": "discriminator",
+}
+
+
+@cache
+def model_of(name: str) -> type[BaseModel]:
+    """The model of a declared object, such as ``tables._Entry``.
+
+    It refuses unknown keys unless the declaration has ``additionalProperties``.
+    """
+    about = declared(name)
+    members: dict[str, Any] = {}
+    for key, schema in about["properties"].items():
+        default = schema.get("default", None if may_be_null(schema) else ...)
+        description = schema.get("description")
+        members[key] = (_type(schema), Field(default, description=description, **_limits(schema)))
+    base = fields.Lenient if about.get("additionalProperties") else fields.Strict
+    model = create_model(name.rpartition(".")[2], __base__=base, **members)
+    model.__doc__ = about.get("description")
+    return model
+
+
+def _limits(schema: Schema) -> dict[str, Any]:
+    return {ours: schema[word] for word, ours in _LIMITS.items() if word in schema}
+
+
+def _bounded(schema: Schema) -> Any:
+    return Annotated[_type(schema), Field(**_limits(schema))]
+
+
+def _type(schema: Schema) -> Any:
+    if "anyOf" in schema:
+        return Union[tuple(map(_bounded, schema["anyOf"]))]  # noqa: UP007
+    if may_be_null(schema):
+        return _type({**schema, **without_null(schema)}) | None
+    if "$ref" in schema:
+        return model_of(schema["$ref"])
+    if "const" in schema or "enum" in schema:
+        return Literal[tuple(schema.get("enum", [schema.get("const")]))]
+    if schema["type"] == "array":
+        return list[_bounded(schema["items"])]  # type: ignore[misc]
+    return _TYPES[schema.get("format", schema["type"])]
