@@ -21,6 +21,9 @@ itself. Without it the value is where the key says.
 ``after``: the key that it follows in documents, or ``^`` for the first place.
 ``column``: a CSV that does not have all keys has this one.
 
+Files that users write are declared for :mod:`deepvm.documents.models`, which says what else they
+may have.
+
 Records of the lab are checked when they are read, also for limits of numbers and lists, which the
 schemas that users see do not have; ``not_finite``: a number that may be NaN or infinite.
 """

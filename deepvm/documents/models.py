@@ -1,7 +1,8 @@
 """Pydantic models of files that ``data/documents`` declares, for :mod:`deepvm.documents.reader`.
 
-Besides the words of :mod:`deepvm.documents.declared`, a text may have a ``format``: ``line``,
-``name``, ``type`` or ``time``; ``discriminator``: the key by which several objects differ.
+Besides the words of :mod:`deepvm.documents.declared`, a value may have JSON Schema's limits and a
+``default``, and a text a ``format``: ``line``, ``name``, ``type`` or ``time``; ``discriminator``:
+the key by which several objects differ. A value that may be null is null by default.
 """
 
 from __future__ import annotations

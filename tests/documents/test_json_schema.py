@@ -120,6 +120,7 @@ FILES = [path.stem for path in (data_folder() / "documents").glob("*.json") if p
 WORDS = {"description", "type", "anyOf", "enum", "const", "$ref", "items", "additionalProperties"}
 WORDS |= {"at", "computed", "exact", "digits", "optional", "after", "column"}
 WORDS |= {"not_finite", "minimum", "exclusiveMinimum", "minItems", "maxItems"}
+WORDS |= {"maximum", "minLength", "maxLength", "format", "default", "discriminator"}
 
 
 def parts(schema: Any) -> Iterator[Any]:
@@ -137,11 +138,11 @@ def parts(schema: Any) -> Iterator[Any]:
 @pytest.mark.parametrize("file", FILES)
 def test_declarations_have_known_words_and_name_what_exists(file: str) -> None:
     for name, schema in definitions(file).items():
-        assert schema["description"]
+        assert schema.get("description") or name.startswith("_")
         if "properties" not in schema:
             assert object_in(schema)
             continue
-        assert set(schema) <= {"description", "extends", "properties"}
+        assert set(schema) <= {"description", "extends", "properties", "additionalProperties"}
         known = properties(f"{file}.{name}")
         for key, value in schema["properties"].items():
             assert value.get("computed", "by") in COMPUTED
