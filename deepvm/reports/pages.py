@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import time
 from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
 from functools import lru_cache
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from deepvm.core.spelling import joined
 from deepvm.core.units import counted, elapsed, format_seconds
+from deepvm.io.times import utc_text
 from deepvm.reports.terminal import visible
 
 if TYPE_CHECKING:
@@ -35,10 +37,17 @@ def format_percent(share: float, digits: int = 0) -> str:
     return f"{100 * share:.{digits}f} %"
 
 
+def clock(at_s: float) -> str:
+    """The time of day, here."""
+    return time.strftime("%H:%M:%S", time.localtime(at_s))
+
+
 _FILTERS: dict[str, Callable[..., str]] = {
+    "clock": clock,
     "counted": counted,
     "duration": format_seconds,
     "elapsed": elapsed,
+    "iso": utc_text,
     "joined": joined,
     "number": format_number,
     "percent": format_percent,

@@ -28,7 +28,7 @@ from deepvm.jobs.history.spent import CAUSES, spent
 from deepvm.jobs.history.timeline import losses
 from deepvm.jobs.history.validation import step_time
 from deepvm.jobs.standing import standing_of
-from deepvm.reports.jobs.listing import print_job
+from deepvm.reports.text import print_text
 
 POOL = Pool("g4dn.xlarge", "here", "spot", 3.6)
 SPEC = {"cloud": "local", "inject": None}
@@ -145,7 +145,7 @@ def test_the_forecast_is_compared_with_the_rest(
     assert found is not None and found["step_s"] == 2.0
     assert found["fact"] == {"total_s": 230.0, "cost_usd": pytest.approx(0.23), "preemptions": 0}
     assert found["off"]["total_s"] == pytest.approx(220 / 230 - 1, abs=1e-3)
-    print_job({**document, "forecast": found}, ())
+    print_text("job", document={**document, "forecast": found}, events=())
     said = " ".join(capsys.readouterr().out.split())
     assert "16.7 min of it without a controller, 1 generation" in said, said
     assert (

@@ -31,8 +31,8 @@ from deepvm.jobs.history.history import MACHINE, PLACE, EventRow, History
 from deepvm.jobs.history.job_report import final_document
 from deepvm.jobs.history.spent import restarts, spent
 from deepvm.reports.jobs.events import words
-from deepvm.reports.jobs.listing import print_job
 from deepvm.reports.jobs.run_page import RunPage
+from deepvm.reports.text import print_text
 
 POOL = Pool("g4dn.xlarge", "z", "spot", 0.3)
 
@@ -257,14 +257,14 @@ def test_what_comes_before_the_steps_and_between_them(capsys: pytest.CaptureFixt
         "first_step": 12.0,
     }
     assert document["between_steps"] == 0.31
-    print_job(document, ())
+    print_text("job", document=document, events=())
     out, page = capsys.readouterr().out, RunPage(replace(job, document=document)).render()
     for said in (
         "on average: 60 s for setup and 12 s for their first step",
         "31 % of the training passes between steps",
     ):
         assert said in out and said in page
-    print_job(job.document, ())
+    print_text("job", document=job.document, events=())
     assert "on average" not in (out := capsys.readouterr().out) and "between steps" not in out
     assert job.document["between_steps"] is None and set(job.document["phases_s"].values()) == {
         None
@@ -403,7 +403,7 @@ def test_steps_after_the_newest_checkpoint_are_not_called_safe(
     )
     document = final_document("job", 0.0, known, [], {})
     assert (document["unsaved_steps"], document["lost_steps"]) == (26, lost)
-    print_job(document, ())
+    print_text("job", document=document, events=())
     assert line in capsys.readouterr().out.splitlines()
     page = RunPage(
         replace(worlds.one_machine(), document={**worlds.one_machine().document, **document})
@@ -412,5 +412,5 @@ def test_steps_after_the_newest_checkpoint_are_not_called_safe(
     assert ("the last 26 steps are in no checkpoint" in page) == (job is Job.DONE)
     assert ("nothing was done twice" in page) == (job is Job.RUNNING)
     older = {key: value for key, value in document.items() if key != "unsaved_steps"}
-    print_job(older, ())
+    print_text("job", document=older, events=())
     assert "steps lost" in capsys.readouterr().out

@@ -17,8 +17,8 @@ from deepvm.jobs.decisions.world import JobLimits, JobState, MachineRecord, Pool
 from deepvm.jobs.history.forecast import forecast
 from deepvm.jobs.history.history import EventRow
 from deepvm.jobs.history.job_report import final_document
-from deepvm.reports.jobs.listing import print_job
 from deepvm.reports.jobs.run_page import RunPage
+from deepvm.reports.text import print_text
 
 SPOT, STEADY = (
     Pool("g4dn.xlarge", "here", "spot", 3.6),
@@ -144,7 +144,7 @@ def test_what_nobody_could_know_is_not_invented(
 ) -> None:
     document = found(terms)
     assert document["forecast"] is None
-    print_job(document, ())
+    print_text("job", document=document, events=())
     assert why in capsys.readouterr().out
     page = RunPage(
         replace(worlds.one_machine(), document={**worlds.one_machine().document, **document})
@@ -162,7 +162,7 @@ def test_a_job_that_is_done_has_a_forecast_for_the_steps_that_it_did(
     )
     assert document["forecast"] == {**said["forecast"], "steps_given": False}
     assert document["forecast"]["steps"] == 100 and document["unforeseen"] == ""
-    print_job(document, ())
+    print_text("job", document=document, events=())
     assert "forecast for the 100 steps completed, with a mean lifetime" in capsys.readouterr().out
     world, events = done(JobLimits(1, 1))
     stopped = replace(world, job=Job.STOPPED)
@@ -176,7 +176,7 @@ def test_a_job_that_was_stopped_has_no_deviation(capsys: pytest.CaptureFixture[s
     document = final_document("one", 0.0, world, events, {"g4dn.xlarge": 7.2})
     known = forecast(SPEC, 0.0, world, events, (), document)
     assert known is not None and known["off"] is None and known["steps"] == 300
-    print_job({**document, "forecast": known}, ())
+    print_text("job", document={**document, "forecast": known}, events=())
     out = capsys.readouterr().out
     assert (
         "forecast for 300 steps, with a mean lifetime of 60 min and starts of 5 min on average:"
@@ -194,7 +194,7 @@ def test_what_costs_nothing_has_no_deviation_of_its_cost(
     known = document["forecast"]
     assert known["fact"]["cost_usd"] == 0 and known["off"]["cost_usd"] is None
     assert known["off"]["total_s"] == pytest.approx(220 / 230 - 1, abs=1e-3)
-    print_job(document, ())
+    print_text("job", document=document, events=())
     assert "forecast for 100 steps" in capsys.readouterr().out
 
 

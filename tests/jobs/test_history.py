@@ -28,7 +28,7 @@ from deepvm.jobs.decisions.reconcile import react
 from deepvm.jobs.decisions.world import JobLimits, JobState, Pool
 from deepvm.jobs.history.history import PLACE, SCHEMA, EventRow, History, Sample
 from deepvm.jobs.history.pools import expected_life_s, learnt, lives_by_type, own_pool, pools_of
-from deepvm.reports.jobs.listing import print_pools
+from deepvm.reports.text import print_text
 
 POOL = Pool("g4dn.xlarge", "here", "spot", 0.36)
 
@@ -199,7 +199,7 @@ def test_rebalance_recommendations_are_counted_and_notices_have_their_lead(
     assert told["one", "m1"] == 107.0 and told["two", "m1"] is None
     (pool,) = pools_of(machines, 400.0)
     assert (pool.preemptions, pool.rebalances, pool.leads_s) == (2, 1, pytest.approx(110.0))
-    print_pools([pool])
+    print_text("history_pools", pools=[pool])
     header, row = (re.split("  +", line.strip()) for line in capsys.readouterr().out.splitlines())
     shown = dict(zip(header, row, strict=True))
     assert (shown["notice"], shown["rebalance"]) == ("110 s", "1")

@@ -24,7 +24,7 @@ from deepvm.jobs.history.history import EventRow
 from deepvm.jobs.history.job_report import final_document
 from deepvm.jobs.history.spent import spent
 from deepvm.jobs.history.validation import observed, validation
-from deepvm.reports.jobs.listing import print_job
+from deepvm.reports.text import print_text
 
 SPOT, ANCHOR = (
     Pool("g4dn.xlarge", "here", "spot", 3.6),
@@ -192,7 +192,7 @@ def test_each_machine_is_compared_with_its_own_type(capsys: pytest.CaptureFixtur
     unknown = final_document("one", 0.0, world, events, {"g4dn.xlarge": 7.2})
     assert unknown["on_demand_cost_usd"] is unknown["same_work_on_demand_usd"] is None
     assert unknown["unpriced_types"] == ["g6.xlarge"]
-    print_job(unknown, ())
+    print_text("job", document=unknown, events=())
     out = capsys.readouterr().out
     assert (
         "nothing is compared with on-demand machines: the on-demand price of g6.xlarge is not known"
@@ -207,7 +207,7 @@ def test_the_report(capsys: pytest.CaptureFixture[str]) -> None:
     seen = observed(0.0, world, events)
     assert seen is not None
     document["validation"] = validation(seen, world.terms, world.terms.policy, 3.6)
-    print_job(document, ())
+    print_text("job", document=document, events=())
     out = capsys.readouterr().out
     for said in (
         "the same machines on demand: 0.3059 $, 47 % was saved",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from deepvm.cli.output import Output, note, print_named
+from deepvm.cli.output import Output, note, print_named, text
 from deepvm.cli.parameters import group
 
 app = group("Show how long machines lived, by type, zone and market.")
@@ -18,11 +18,12 @@ def list_pools(output: Output = "table") -> None:
     """
     from deepvm.jobs.history.history import History
     from deepvm.jobs.history.pools import pools_of
-    from deepvm.reports.jobs.listing import print_pools
 
     with History.open() as history:
         pools = pools_of(history.machines(), time.time())
-    print_named(output, lambda: print_pools(pools), "pools", {"pools": pools})
+    print_named(
+        output, text("history_pools", also="-o csv", pools=pools), "pools", {"pools": pools}
+    )
     if not pools and output == "table":
         note("no machines yet; 'deepvm run job.yaml' starts some")
 

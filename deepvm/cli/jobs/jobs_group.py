@@ -22,7 +22,7 @@ from deepvm.cli.jobs.run import (
     write_page,
 )
 from deepvm.cli.jobs.serve import serve
-from deepvm.cli.output import Output, OutputOrJobPage, note, print_as, print_named
+from deepvm.cli.output import Output, OutputOrJobPage, note, print_as, print_named, text
 from deepvm.cli.parameters import arg, flag, group, opt, takes_flags
 from deepvm.cli.repeated import words_of
 from deepvm.core.options import option
@@ -47,12 +47,11 @@ def list_jobs(output: Output = "table") -> None:
     """List the jobs of this user, the newest first."""
     from deepvm.jobs.history.history import History
     from deepvm.jobs.standing import job_lines
-    from deepvm.reports.jobs.listing import print_jobs
 
     with History.open() as history:
         _look(history, history.jobs())
         jobs = job_lines(history, time.time())
-    print_named(output, lambda: print_jobs(jobs), "jobs", {"jobs": jobs})
+    print_named(output, text("jobs_ls", also="-o csv", jobs=jobs), "jobs", {"jobs": jobs})
     if not jobs and output == "table":
         note("no jobs yet; 'deepvm run job.yaml' starts one")
 
@@ -66,7 +65,6 @@ def show(name: str = NAME, output: OutputOrJobPage = "table") -> None:
     Example: deepvm jobs show resnet-7 -o html > run.html
     """
     from deepvm.jobs.standing import standing_of
-    from deepvm.reports.jobs import listing
 
     with _opened(name) as (history, row):
         job = standing_of(history, row, time.time())
@@ -76,7 +74,7 @@ def show(name: str = NAME, output: OutputOrJobPage = "table") -> None:
 
         typer.echo(RunPage(job, __version__).render(), nl=False)
         return
-    print_as(output, lambda: listing.print_job(job.document, job.events), lambda: job.document)
+    print_as(output, text("job", document=job.document, events=job.events), lambda: job.document)
 
 
 @app.command(short_help="Print what the trainers of a job have printed.")
@@ -243,14 +241,13 @@ def orphans(
     from deepvm.jobs.history.history import History
     from deepvm.jobs.orphans import search
     from deepvm.jobs.submission import cloud_of, jobs_folder
-    from deepvm.reports.jobs.listing import print_orphans
 
     folder = jobs_folder()
     with History.open() as history:
         _look(history, history.jobs())
         owned = clouds_of_owner(folder)
         found = search(history, cloud_of, release=release, named=names, folder=folder, owned=owned)
-    print_named(output, lambda: print_orphans(found.orphans), "orphans", found)
+    print_named(output, text("jobs_orphans", orphans=found.orphans), "orphans", found)
     lost = [
         *dict.fromkeys(one.job for one in found.orphans if not one.known and one.job not in names)
     ]

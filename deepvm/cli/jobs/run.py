@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from deepvm.cli.output import Output, note, print_as
+from deepvm.cli.output import Output, note, print_as, text
 from deepvm.cli.parameters import CLOUDS, arg, flag, takes_flags
 from deepvm.core.options import option
 from deepvm.core.spelling import one_of
@@ -101,7 +101,6 @@ def run(
     from deepvm.jobs.history.validation import refuse_unlike
     from deepvm.jobs.jobfile import changed, job_of_plan, read_job_file, remarks
     from deepvm.jobs.submission import about, head_cloud, submit, world_of
-    from deepvm.reports.jobs.listing import print_plan
     from deepvm.services.jobs import plan_job
 
     if command:
@@ -119,7 +118,7 @@ def run(
         note(line)
     if dry_run:
         document = document_of("jobs.RunPlan", plan_job(found, job, detach=detach))
-        print_as(output, lambda: print_plan(document), lambda: document)
+        print_as(output, text("run_plan", plan=document), lambda: document)
         return
     if validate:
         if detach:
@@ -348,7 +347,6 @@ def _conclude(
     from deepvm.jobs.standing import standing_of
     from deepvm.jobs.submission import free_name
     from deepvm.reports.jobs.events import closing_lines
-    from deepvm.reports.jobs.listing import print_job
 
     name = job.name
     done = end.job is Job.DONE
@@ -375,7 +373,7 @@ def _conclude(
             )
         history.finish(name, document)
     page = write_page(known_job(history, name), history)
-    print_as(output, lambda: print_job(document, ()), lambda: document)
+    print_as(output, text("job", document=document, events=()), lambda: document)
     new_name = free_name(name, history)
     for line in closing_lines(document, end.terms, controller.last_lines, job.folder, new_name):
         note(line)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -45,8 +44,3 @@ def closing_lines(
     few = [ONE_PROCESS for line in last if f"{ONE_PROCESS} for one process" in line]
     text: str = words().closing(document, last, folder / "logs", new_name, more, limits, few)
     return text.splitlines()
-
-
-def clock(at_s: float) -> str:
-    """The time of day, here."""
-    return time.strftime("%H:%M:%S", time.localtime(at_s))

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from deepvm.jobs.standing import JobLine
-from deepvm.reports.jobs.listing import state_words
 from deepvm.reports.pages import render, render_blocks
 
 TEMPLATE = "jobs_page.html.j2"
@@ -20,25 +18,18 @@ class JobsPage:
 
     jobs: Sequence[JobLine]
     version: str = ""
+    last_event: int = 0
+    """This page shows no events."""
 
     def render(self, *, nonce: str) -> str:
         """The whole page, which keeps itself up to date."""
-        return render(TEMPLATE, nonce=nonce, version=self.version, **self._data)
+        return render(TEMPLATE, nonce=nonce, version=self.version, jobs=self.jobs)
 
     @cached_property
     def parts(self) -> dict[str, str]:
         """What may change."""
-        return render_blocks(TEMPLATE, ["jobs"], **self._data)
-
-    @property
-    def last_event(self) -> int:
-        """This page shows no events."""
-        return 0
+        return render_blocks(TEMPLATE, ["jobs"], jobs=self.jobs)
 
     def event_rows(self, after: int) -> str:
         """See :meth:`RunPage.event_rows`."""
         return ""
-
-    @property
-    def _data(self) -> dict[str, Any]:
-        return {"jobs": self.jobs, "state_words": state_words}

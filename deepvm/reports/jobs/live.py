@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 from deepvm.core.units import counted
 from deepvm.jobs.decisions.world import JobState
 from deepvm.jobs.history.history import EventRow
-from deepvm.reports.jobs.events import clock, event_line
-from deepvm.reports.pages import sentences
+from deepvm.reports.jobs.events import event_line
+from deepvm.reports.pages import clock, sentences
 from deepvm.reports.terminal import without_controls
 from deepvm.reports.text import table_of
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
-from deepvm.io.times import utc_text
 from deepvm.jobs.decisions.world import LOST, PREEMPTED, REFUSED, UNREADY, MachineRecord
 from deepvm.jobs.history.downtime import DOWNTIME, Phase
 from deepvm.jobs.history.history import EventRow, Sample
@@ -82,7 +81,7 @@ class RunPage:
 
     def _events(self, after: int) -> dict[str, Any]:
         newest = [e for e in self.job.events[-MAX_EVENTS:] if e.number > after]
-        return {"events": newest[::-1], "times": self.times, "iso": utc_text}
+        return {"events": newest[::-1], "times": self.times}
 
     @property
     def last_event(self) -> int:

@@ -25,8 +25,8 @@ from deepvm.jobs.decisions.world import JobLimits, JobState, MachineRecord, Pool
 from deepvm.jobs.history.history import PLACE, EventRow, History
 from deepvm.jobs.wire import new_secret, secret_of
 from deepvm.reports.jobs.events import event_line, words
-from deepvm.reports.jobs.listing import print_job
 from deepvm.reports.jobs.run_page import RunPage
+from deepvm.reports.text import print_text
 
 POOL = Pool("g4dn.xlarge", "z", "spot", 0.3)
 
@@ -64,7 +64,7 @@ def test_it_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
         worlds.START_S + 8, "deaf", "running", {"id": "m1", "why": "no token", "generation": 1}, 99
     )
     job = replace(job, events=[*job.events, row])
-    print_job(job.document, job.events)
+    print_text("job", document=job.document, events=job.events)
     assert "m1 receives no notices from its cloud: no token" in capsys.readouterr().out
     assert "m1 receives no notices from its cloud: no token" in RunPage(job, __version__).render()
 

@@ -16,9 +16,9 @@ from deepvm.jobs.history.job_report import final_document
 from deepvm.jobs.standing import OVER, JobLine, JobStatus
 from deepvm.reports.jobs.events import closing_lines, event_line
 from deepvm.reports.jobs.jobs_page import JobsPage
-from deepvm.reports.jobs.listing import print_job, print_jobs
 from deepvm.reports.jobs.live import Limits, live_lines
 from deepvm.reports.jobs.run_page import RunPage
+from deepvm.reports.text import print_text
 
 S = worlds.START_S
 WHY = "this script reports no steps"
@@ -84,7 +84,7 @@ def test_what_is_not_known_is_null() -> None:
 
 def test_no_report_calls_it_known(capsys: pytest.CaptureFixture[str]) -> None:
     job = plain()
-    print_job(job.document, job.events)
+    print_text("job", document=job.document, events=job.events)
     shown = capsys.readouterr().out
     for text in (shown, RunPage(job).render()):
         assert f"rogress unknown: {WHY}" in text
@@ -100,7 +100,7 @@ def test_no_report_calls_it_known(capsys: pytest.CaptureFixture[str]) -> None:
         ):
             assert false not in text, false
     line = JobLine("plain", "done", OVER, S, None, 1, 0, 0.1)
-    print_jobs([line])
+    print_text("jobs_ls", jobs=[line])
     assert "unknown" in capsys.readouterr().out
     assert "unknown" in JobsPage([line]).render(nonce="x")
     stopped = replace(job.world, job=Job.STOPPED, ending="stopped by the user")

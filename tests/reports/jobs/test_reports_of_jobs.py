@@ -10,7 +10,7 @@ from support.jobs import worlds
 from deepvm.catalog.published.cloud_rates import rates_of
 from deepvm.documents.build import document_of
 from deepvm.jobs.decisions.world import JobLimits, JobState, Pool
-from deepvm.reports.jobs.listing import print_job, print_plan
+from deepvm.reports.text import print_text
 from deepvm.services.jobs import JobPlan
 
 SPOT = Pool("g4dn.xlarge", "us-east-1a", "spot", 0.16)
@@ -31,9 +31,9 @@ def test_machines_have_a_limit_where_the_user_set_one_only(
     assert [m["most_usd_per_hour"] for m in free["machines"]] == [None, None]
     # All twice as dear
     assert [m["most_usd_per_hour"] for m in limited["machines"]] == pytest.approx([0.32, 0.16])
-    print_plan(free)
+    print_text("run_plan", plan=free)
     assert "may rise" not in capsys.readouterr().out
-    print_plan(limited)
+    print_text("run_plan", plan=limited)
     assert "prices may rise to 0.3200 $/h for each g4dn.xlarge" in capsys.readouterr().out
 
 
@@ -45,7 +45,7 @@ def test_what_comes_besides_machines_is_counted_as_in_recommendations(
     assert items["addresses"]["usd_per_hour"] == pytest.approx(5 * 0.005)
     assert items["boot"]["usd_once"] == pytest.approx((4 * 0.16 + 0.08) * 163.2 / 3600, abs=1e-6)
     assert {part["name"] for part in found["bill"]["not_counted"]} == {"disk", "egress", "bucket"}
-    print_plan(found)
+    print_text("run_plan", plan=found)
     line = (
         "besides machines: ~0.0250 $/h + 0.03 $ (addresses, boot); not counted: disk, egress,"
         " bucket"
@@ -58,7 +58,10 @@ def test_rates_that_are_official_are_printed_without_a_mark(
 ) -> None:
     plan = document()
     items = [{**item, "official": True} for item in plan["bill"]["items"]]
-    print_plan({**plan, "bill": {**plan["bill"], "rates_of_region": False, "items": items}})
+    print_text(
+        "run_plan",
+        plan={**plan, "bill": {**plan["bill"], "rates_of_region": False, "items": items}},
+    )
     assert "besides machines: 0.0250 $/h" in capsys.readouterr().out
 
 
@@ -71,7 +74,7 @@ def test_a_validation_is_a_table(capsys: pytest.CaptureFixture[str]) -> None:
         "fact": {**fact, "preemptions": 2, "cost_usd": 1.6},
     }
     job = worlds.one_machine()
-    print_job({**job.document, "validation": found}, job.events)
+    print_text("job", document={**job.document, "validation": found}, events=job.events)
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["total", "time", "3600.00", "3650.00", "-1.4", "%", "s"] in rows
     assert ["lost", "steps", "4", "0", "-"] in rows
