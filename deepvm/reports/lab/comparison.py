@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import sub
 from statistics import fmean
@@ -16,39 +16,31 @@ from deepvm.reports.pages import render_markdown
 OVERLAPPED = "ovl"
 
 
-@dataclass(frozen=True)
-class AcceptedSuite:
-    """A suite whose reference, blocking and overlapped runs pass: these runs, of the same seeds."""
-
-    suite: SuiteResult
-    runs: Mapping[str, Variant]
+class AcceptedSuite(SuiteResult):
+    """A suite's runs of the seeds with which its reference, blocking and overlapped runs pass."""
 
     def mean(self, variant: str, name: str) -> float | None:
         """Of an attribute of :class:`Cost`, of the runs of which it is known."""
-        if variant not in self.runs:
+        if variant not in self.variants:
             return None
-        return self.runs[variant].mean(name)
+        return self.variants[variant].mean(name)
 
     def change(self, variant: str, other: str) -> float | None:
         """Of goodput, by seeds."""
-        if variant not in self.runs or other not in self.runs:
+        if variant not in self.variants or other not in self.variants:
             return None
-        return self._over(variant, other).mean - 1
-
-    def _over(self, variant: str, other: str) -> Estimate:
-        ratio = self.runs[variant].over(self.runs[other])
-        assert ratio is not None  # they have the same seeds
-        return ratio
+        ratio = self.variants[variant].over(self.variants[other])
+        return None if ratio is None else ratio.mean - 1
 
     @property
     def gains(self) -> dict[int, float]:
         """Goodput of overlapped over that of blocking, by seed."""
-        return self.runs[OVERLAPPED].gains(self.runs[BLOCKING])
+        return self.variants[OVERLAPPED].gains(self.variants[BLOCKING])
 
     @property
     def gain(self) -> Estimate:
         """Over all seeds."""
-        return self._over(OVERLAPPED, BLOCKING)
+        return self.over(BLOCKING)[OVERLAPPED]
 
     @property
     def gain_percent(self) -> float:
@@ -57,7 +49,7 @@ class AcceptedSuite:
     @property
     def saved_stall_s(self) -> float:
         """By overlapped, a run."""
-        stalls = [self.runs[name].known("stall_s") for name in (BLOCKING, OVERLAPPED)]
+        stalls = [self.variants[name].known("stall_s") for name in (BLOCKING, OVERLAPPED)]
         return fmean(map(sub, *stalls))
 
 
@@ -112,8 +104,8 @@ def accepted(summary: LabSummary) -> list[AcceptedSuite]:
             continue
         seeds = set.intersection(*({cost.seed for cost in one.passing} for one in own))
         if seeds:
-            runs = [Variant(v.name, [c for c in v.passing if c.seed in seeds]) for v in own]
-            suites.append(AcceptedSuite(suite, {one.name: one for one in runs}))
+            runs = {v.name: Variant(v.name, [c for c in v.passing if c.seed in seeds]) for v in own}
+            suites.append(AcceptedSuite(suite.dataset, suite.model, suite.failure, runs))
     return suites
 
 

@@ -67,7 +67,7 @@ def gain_figure(summary: LabSummary) -> Figure:
             axes.barh(number, one.gain_percent, color=STYLES[0].color)
             if one.gain.low is not None and one.gain.high is not None:
                 axes.hlines(number, 100 * (one.gain.low - 1), 100 * (one.gain.high - 1), "black")
-        axes.set_yticks(range(len(suites)), _labels([one.suite for one in suites]))
+        axes.set_yticks(range(len(suites)), _labels(suites))
         axes.axvline(0.0, color="0.3", linewidth=1.0)
         axes.set_xlabel("goodput of overlapped over blocking, %")
         figure.suptitle("Gain of overlapped over blocking")
@@ -80,7 +80,7 @@ def stall_figure(summary: LabSummary) -> Figure:
     with drawing(6.5, 4.2) as (figure, axes):
         for number, one in enumerate(suites, 1):
             point = (one.saved_stall_s, one.gain_percent)
-            label = f"{number} {one.suite.title}"
+            label = f"{number} {one.title}"
             axes.plot(*point, "o", label=label, color=STYLES[0].color)
             axes.annotate(str(number), point, (5, 4), textcoords="offset points", fontsize=9)
         axes.axhline(0.0, color="0.3", linewidth=1.0)

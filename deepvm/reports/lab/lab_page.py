@@ -33,8 +33,8 @@ def lab_page(summary: LabSummary, figures: Sequence[str] = (), version: str = ""
         times_of=times_of,
         overall={suite: ratios for suite, ratios in overall.items() if ratios},
         overall_scale=ratio_scale(one for ratios in overall.values() for one in ratios.values()),
-        gains={one.suite.title: one.gain for one in compared},
-        points=[(o.saved_stall_s, o.gain_percent, o.suite.title) for o in compared],
+        gains={one.title: one.gain for one in compared},
+        points=[(o.saved_stall_s, o.gain_percent, o.title) for o in compared],
         ratio_scale=ratio_scale,
         Scale=Scale,
     )

@@ -41,9 +41,9 @@ def test_seeds_count_where_all_pass(tmp_path: Path) -> None:
     found = summary(make(tmp_path, wrong={"tokens-gpt-tiny-late-ovl-s1"}))
     late = found.suites[1]
     *_, complete = accepted(found)
-    assert complete.suite == late
+    assert complete.title == late.title
     assert {
-        name: [cost.seed for cost in own.costs] for name, own in complete.runs.items()
+        name: [cost.seed for cost in own.costs] for name, own in complete.variants.items()
     } == dict.fromkeys(("ref-blk", "blk", "ovl"), [0, 2])
     assert accepted(LabSummary(found.checked, found.records, [replace(late, variants={})])) == []
     assert found.left_out(late) == [
