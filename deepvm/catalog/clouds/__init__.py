@@ -1,17 +1,46 @@
-"""The clouds whose prices deepvm can look up: a folder or table entry, and a name here, each."""
+"""The clouds whose prices deepvm can look up: a folder, or an entry of `clouds.json`, each."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from deepvm.catalog.clouds.aws.aws_cloud import AwsCloud
-from deepvm.catalog.clouds.public_clouds import AZURE, GCP, LAMBDA, NEBIUS, RUNPOD
-from deepvm.catalog.signals.cloud import Cloud
+from deepvm.catalog.signals.cloud import Cloud, CloudRules
+from deepvm.core.cluster.instances import InstanceType, Market
 from deepvm.core.spelling import refuse_unknown
+from deepvm.io.user_dirs import read_data
 
-REGISTRY: dict[str, Cloud] = {
-    cloud.name: cloud for cloud in (AwsCloud(), GCP, AZURE, LAMBDA, NEBIUS, RUNPOD)
-}
+
+def _gcp_quota(instance: InstanceType, count: int, market: Market) -> str:
+    """From https://docs.cloud.google.com/compute/resource-usage#gpu_quota, 2026."""
+    if instance.gpu is None:
+        return ""
+    gpus = count * instance.gpu.count
+    kind = f"{instance.gpu.name} GPUs"
+    if market is Market.SPOT:
+        kind = f"preemptible {kind}"
+    return f"{gpus} {kind} in the region, {gpus} GPUs in all regions"
+
+
+def _azure_quota(instance: InstanceType, count: int, market: Market) -> str:
+    """From https://learn.microsoft.com/en-us/azure/virtual-machines/spot-vms, 2026."""
+    vcpus = count * instance.vcpus
+    if market is Market.SPOT:
+        return f"{vcpus} spot vCPUs in the region"
+    return f"{vcpus} vCPUs of the family of {instance.type_name}, and in the region"
+
+
+def _public_clouds() -> Iterator[Cloud]:
+    """Clouds that deepvm asks nothing."""
+    for facts in read_data("clouds/clouds.json")["clouds"]:
+        facts["kinds"] = tuple(facts["kinds"])
+        facts["rules"] = CloudRules(**facts["rules"])
+        yield Cloud(**facts)
+
+
+REGISTRY: dict[str, Cloud] = {cloud.name: cloud for cloud in (AwsCloud(), *_public_clouds())}
+REGISTRY["gcp"].quota_words = _gcp_quota
+REGISTRY["azure"].quota_words = _azure_quota
 
 DEFAULT_CLOUD = REGISTRY["aws"]
 """The cloud of commands that name none."""

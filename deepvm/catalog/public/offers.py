@@ -15,9 +15,10 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError
 
 from deepvm.catalog.price_sources import price_text
-from deepvm.catalog.published.hardware import accelerators
+from deepvm.catalog.published.hardware import GPUS, accelerators, find_accelerator
 from deepvm.catalog.signals.signal import OFFERINGS, ON_DEMAND, SPECS, SPOT, Signal
 from deepvm.errors import DataError
+from deepvm.io.user_dirs import read_data
 
 _ARCH = {"x86_64": "x86_64", "i386": "x86_64", "x86": "x86_64", "arm64": "arm64", "arm": "arm64"}
 
@@ -60,35 +61,10 @@ def csv_rows(
         raise DataError(f"the file is no CSV ({error})") from None
 
 
-# Names that say more, or something else, than AWS's.
-_ALIASES = {
-    "RTXPRO6000": "RTX PRO Server 6000",
-    "RTX-PRO-6000": "RTX PRO Server 6000",
-    "RTXPRO-6000": "RTX PRO Server 6000",
-    "RTXPRO6000-WK": "RTX PRO Server 6000",
-    "RTX-PRO-6000-SERVER": "RTX PRO Server 6000",
-    "RTXPRO6000SE": "RTX PRO Server 6000",
-    "A10-24GB": "A10",
-}
 # How GPUs are connected and built in: one model, so one speed in the published tables.
 _SUFFIX = re.compile(r"[- ]?(SXM[0-9]?|PCI-?E|NVL|MEGA|[0-9]+GB)\b", re.IGNORECASE)
 _MEMORY = re.compile(r"[- ]([0-9]+)GB\b", re.IGNORECASE)
 
-_ALSO_GIB = {
-    "H100": (94.0, 96.0),
-    "B200": (180.0, 192.0),
-    "B300": (270.0, 288.0),
-    "GH200": (96.0, 144.0),
-}
-"""Memory of variants that have no data sheet of their own in ``data/performance/gpus.json``."""
-_GIB = {
-    "A6000": (48.0,),
-    "P4": (8.0,),
-    "L40": (48.0,),
-    "A40": (48.0,),
-    "RTX4090": (24.0,),
-    "RTX3090": (24.0,),
-}
 _SPREAD = 0.1
 """Sources round: error correction takes a sixteenth, and a GB is 7 % less than a GiB."""
 
@@ -96,8 +72,10 @@ _SPREAD = 0.1
 @lru_cache(maxsize=1024)
 def gpu_name(name: str) -> str:
     """AWS's name of a model, without how it is connected: ``A100`` of ``A100-80GB-SXM``."""
-    plain = _ALIASES.get(name.upper(), "") or _SUFFIX.sub("", name).strip("- ")
-    return next((a.name for a in accelerators() if a.name.casefold() == plain.casefold()), plain)
+    aliases: dict[str, str] = read_data(GPUS)["aliases"]
+    plain = aliases.get(name.upper()) or _SUFFIX.sub("", name).strip("- ")
+    known = find_accelerator(plain)
+    return known.name if known else plain
 
 
 def memory_in_name(name: str) -> str:
@@ -110,7 +88,7 @@ def memory_in_name(name: str) -> str:
 def memory_fits(model: str, memory_gib: float) -> bool:
     """Whether a model is made with so much memory; models that are not known have any."""
     sizes = {a.memory_gib for a in accelerators() if a.name == model}
-    sizes |= {*_ALSO_GIB.get(model, ()), *_GIB.get(model, ())}
+    sizes.update(read_data(GPUS)["other_memory_gib"].get(model, ()))
     return not sizes or any(abs(memory_gib - s) <= _SPREAD * s for s in sizes)
 
 

@@ -9,6 +9,7 @@ import ast
 import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from typing import Any
 
 from deepvm.catalog.price_sources import PublicSource, price_text
 from deepvm.catalog.public.download import DownloadedFile, download, public_file
@@ -22,6 +23,7 @@ from deepvm.catalog.public.offers import (
     memory_in_name,
     total,
 )
+from deepvm.io.user_dirs import read_data
 
 _COLUMNS = {
     "InstanceType": "instance_type",
@@ -44,24 +46,9 @@ _SHARE = re.compile(r"0\.[0-9]*[1-9][0-9]*")
 """Of a GPU."""
 _MIB_PER_GIB = 1024
 
-# Which GPUs a GCP type brings along: its own row prices the host alone
-# (https://docs.cloud.google.com/compute/docs/accelerator-optimized-machines, 2026).
-_GCP_GPUS = (
-    (r"a2-(?:highgpu|megagpu)-(\d+)g", "A100"),
-    (r"a2-ultragpu-(\d+)g", "A100-80GB"),
-    (r"a3-highgpu-(\d+)g", "H100"),
-    (r"a3-megagpu-(\d+)g", "H100-MEGA"),
-    (r"a3-ultragpu-(\d+)g", "H200"),
-    (r"a4-highgpu-(\d+)g", "B200"),
-)
 _GCP_WITH_GPUS = re.compile(r"(a[2-9]x?|g[2-9])-.*")
 _GCP_SOLD_BY_GPU = "a4-"
 """Whose host costs 0 in its own row: Google sells the VM by its GPUs, as in gpuhunt's fetcher."""
-_GCP_COUNTS = {
-    # the name says vCPUs
-    "g2-standard": ("L4", {4: 1, 8: 1, 12: 1, 16: 1, 32: 1, 24: 2, 48: 4, 96: 8}),
-    "g4-standard": ("RTX-PRO-6000", {48: 1, 96: 2, 192: 4, 384: 8}),
-}
 
 
 def fetch(source: PublicSource, cloud: str, total_s: float) -> DownloadedFile:
@@ -163,13 +150,19 @@ def gcp_gpus(name: str) -> tuple[str, int]:
 
     Below zero: none that plans can use.
     """
-    for pattern, model in _GCP_GPUS:
-        found = re.fullmatch(pattern, name)
-        if found:
-            return model, int(found[1])
+    table = _gcp_types()
+    for pattern, model in table["gpus_in_name"].items():
+        match = re.fullmatch(pattern, name)
+        if match:
+            return model, int(match[1])
     family, _, vcpus = name.rpartition("-")
-    model, counts = _GCP_COUNTS.get(family, ("", {}))
-    if model and vcpus.isdigit():
-        return model, counts.get(int(vcpus), -1)
+    if family in table["vcpus_in_name"]:
+        types = table["vcpus_in_name"][family]
+        return types["gpu"], types["gpus_of_vcpus"].get(vcpus, -1)
     # The host's price alone would make a new type with GPUs the cheapest of all CPU types.
     return "", -1 if _GCP_WITH_GPUS.fullmatch(name) else 0
+
+
+@lru_cache(maxsize=1)
+def _gcp_types() -> Any:
+    return read_data("clouds/gcp_gpus.json")

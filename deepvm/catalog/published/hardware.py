@@ -14,6 +14,7 @@ from typing import Any
 from deepvm.core.training.roofline import Accelerator, Interconnect, Machine
 from deepvm.io.user_dirs import read_data
 
+GPUS = "performance/gpus.json"
 ONE_FLOW_GBPS, IN_A_GROUP_GBPS = 5.0, 10.0
 """What AWS gives one flow, and one in a cluster placement group.
 
@@ -39,7 +40,7 @@ _ONE_VM = 1
 def _gpus() -> dict[Accelerator, dict[str, Any]]:
     """Each GPU, and the VM that it is mostly rented in: ``vm``, ``gbps``, ``gpus``."""
     gpus = {}
-    for row in read_data("performance/gpus.json")["gpus"]:
+    for row in read_data(GPUS)["gpus"]:
         usual = {name: row.pop(f"usual_{name}") for name in ("vm", "gbps", "gpus")}
         gpus[Accelerator(**row)] = usual
     return gpus

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pkgutil import resolve_name
 from typing import Any
 
+from deepvm.io.user_dirs import read_data
+
 TABLES = {
     "complete_model": ("deepvm.catalog.published.workloads:presets",),
     "complete_cloud": ("deepvm.catalog.clouds:REGISTRY", "all"),
@@ -85,9 +87,7 @@ def _accelerators(_: Any) -> Iterable[str]:
 
 def _regions(_: Any) -> Iterable[tuple[str, str]]:
     """AWS's regions with their places."""
-    from deepvm.catalog.clouds.aws.places import PLACES
-
-    return [*PLACES.items(), ("all", "every region")]
+    return [*read_data("aws/places.json").items(), ("all", "every region")]
 
 
 _FUNCTIONS = {

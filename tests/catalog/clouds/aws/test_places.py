@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from deepvm.catalog.clouds import DEFAULT_CLOUD
-from deepvm.catalog.clouds.aws.places import PLACES
 from deepvm.errors import RequestError
+from deepvm.io.user_dirs import read_data
+
+PLACES = read_data("aws/places.json")
 
 
 def test_places_are_those_of_regions() -> None:
