@@ -6,6 +6,7 @@ They are kept whole because later versions may use more of them. Validation is i
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -68,11 +69,10 @@ class Entry:
         Figures compare only where all of it is the same: on one machine eFLOPS differ seven-fold
         between workloads.
         """
-        if self.kind == "saturation":
-            return ""
         words = []
+        trained = self.document.get("workload", {})
         for name, form in _WORKLOAD.items():
-            value = self.document["workload"].get(name)
+            value = trained.get(name)
             if isinstance(value, float):
                 value = f"{value:g}"
             if value not in (None, "", _USUAL.get(name)):
@@ -147,8 +147,6 @@ class Entry:
     @property
     def on_cpu(self) -> bool:
         """Whether it was trained without a GPU, as far as the document says."""
-        if self.kind == "saturation":
-            return False
         workload = self.document["workload"]
         machine = self.document.get("machine") or {}
         device = self.document.get("device", workload.get("device", machine.get("device")))
@@ -210,7 +208,7 @@ class Entry:
         """
         knee = self.document.get("n_sat_knee")  # on a plateau, noise decides eq. 14
         if knee is not None:
-            return max(1, int(float(knee))), True
+            return int(knee), True
         return max(int(row["n"]) for row in self.document["times"]), False
 
     def as_document(self) -> dict[str, Any]:
@@ -297,15 +295,21 @@ def steps_of_runs(document: Mapping[str, Any]) -> tuple[tuple[int, int, float, f
     batch = workload.get("batch")
     if not processes or not isinstance(batch, (int, float)):
         return ()
-    steps = []
-    for run in document.get("runs") or ():
-        n = int(run["n"])
-        seconds = run.get("seconds_per_step")
-        stands_for_several = n > 1 and document.get("local") is True
-        if seconds and run.get("failed") is None and not stands_for_several:
-            own_batch = float(run.get("batch") or batch)
-            steps.append((n, int(n * processes), own_batch, median(seconds)))
-    return tuple(steps)
+    most_vms = 1 if document.get("local") is True else math.inf
+    good = [
+        run
+        for run in document.get("runs") or ()
+        if run.get("seconds_per_step") and run.get("failed") is None and run["n"] <= most_vms
+    ]
+    return tuple(
+        (
+            run["n"],
+            run["n"] * processes,
+            float(run.get("batch") or batch),
+            median(run["seconds_per_step"]),
+        )
+        for run in good
+    )
 
 
 def build_entry(raw: Mapping[str, Any]) -> Entry:

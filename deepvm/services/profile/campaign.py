@@ -51,7 +51,7 @@ class Part:
 
     title: str
     settings: Document
-    hosts: tuple[str, ...]
+    hosts: tuple[Host, ...]
     work: Callable[[], tuple[Document, str]]
 
 
@@ -106,7 +106,7 @@ class Folder:
             write_document(self.path / f"{part.title}.json", document)
         self._parts[part.title] = {
             "settings": dict(part.settings),
-            "hosts": list(part.hosts),
+            "hosts": [host.name for host in part.hosts],
             "measured_at": format_time(moment) if moment else None,
         }
         record = {"schema_version": SETTINGS_VERSION, "parts": self._parts}
@@ -124,11 +124,11 @@ class Campaign:
         save: bool = False,
     ) -> None:
         """Check the options and the folder before measuring. Raises RequestError, DataError."""
-        self._where: tuple[Host, ...] = ()
+        self._hosts: tuple[Host, ...] = ()
         if options.hosts or options.hosts_file:
-            self._where = hosts_of("hosts", options.hosts, options.hosts_file)
+            self._hosts = hosts_of("hosts", options.hosts, options.hosts_file)
         own_type = options.instance_type
-        if not own_type and not self._where:
+        if not own_type and not self._hosts:
             own_type = describe()["instance_type"]
         refuse_missing_types("eflops", {"instance_type": own_type})
         if save:
@@ -138,7 +138,6 @@ class Campaign:
         self._options = replace(options, instance_type=own_type)
         self._say = say
         self._launcher = Launcher.parse(options.launcher, options.python, options.workdir)
-        self._hosts = tuple(host.name for host in self._where)
         self._about = {"instance_type": own_type, "local": self._launcher.local}
         self._folder = Folder(folder)
         self._parts = [(part, self._folder.kept(part)) for part in self._all()]
@@ -219,8 +218,8 @@ class Campaign:
         )
 
         def work() -> tuple[Document, str]:
-            if self._where:
-                return measure_eflops_on(self._where[0], self._launcher, given, say=self._say), ""
+            if self._hosts:
+                return measure_eflops_on(self._hosts[0], self._launcher, given, say=self._say), ""
             return measure_eflops(**given, say=self._say).document(), ""
 
         return Part(f"eflops-{model}", given | self._about, self._hosts[:1], work)
@@ -232,12 +231,12 @@ class Campaign:
             options, "batch", "resolution", "device", "warmup", "windows", "steps", "repeats"
         )
         task = Task(model, sizes=sizes_of(options.sizes), **given)
-        sizes = list(task.sizes_for(len(self._where)))
+        sizes = list(task.sizes_for(len(self._hosts)))
 
         def work() -> tuple[Document, str]:
             file = self._folder.file(title)
             curve = measure_scaling(
-                task, self._where, self._launcher, limits=LIMITS, out=file, say=self._say
+                task, self._hosts, self._launcher, limits=LIMITS, out=file, say=self._say
             )
             missing = [curve.unwritten] if curve.unwritten else []
             if curve.missing:
@@ -253,9 +252,9 @@ class Campaign:
         settings["sender_type"] = options.instance_type
         refuse_missing_types("saturation", settings)
         receiver = receiver_of(options.receiver)
-        setup = Setup(receiver=receiver, senders=self._where, launcher=self._launcher, **settings)
+        setup = Setup(receiver=receiver, senders=self._hosts, launcher=self._launcher, **settings)
         settings |= {"senders": len(self._hosts), "local": self._launcher.local}
-        hosts = (options.receiver, *self._hosts)
+        hosts = (receiver, *self._hosts)
         return Part(
             "saturation", settings, hosts, lambda: (measure(setup, self._say).document(), "")
         )
