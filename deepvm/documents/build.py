@@ -42,13 +42,13 @@ def document_of(kind: str, item: Any) -> dict[str, Any]:
 @cache
 def ordered(kind: str) -> dict[str, Schema]:
     """The properties of an object, in the order of the document."""
-    found = properties(kind)
-    order = sorted(found, key=lambda key: bool(found[key].get("optional")))
-    for key in [key for key in reversed(order) if "after" in found[key]]:
-        earlier = found[key]["after"]
+    schemas = properties(kind)
+    order = sorted(schemas, key=lambda key: bool(schemas[key].get("optional")))
+    for key in [key for key in reversed(order) if "after" in schemas[key]]:
+        earlier = schemas[key]["after"]
         order.remove(key)
         order.insert(0 if earlier == FIRST else order.index(earlier) + 1, key)
-    return {key: found[key] for key in order}
+    return {key: schemas[key] for key in order}
 
 
 def _raw(key: str, schema: Schema, item: Any) -> Any:

@@ -44,8 +44,8 @@ NULL = {"type": "null"}
 @cache
 def definitions(file: str) -> Mapping[str, Schema]:
     """What a file declares, by name."""
-    found: Mapping[str, Schema] = read_data(f"documents/{file}.json")
-    return found
+    schemas: Mapping[str, Schema] = read_data(f"documents/{file}.json")
+    return schemas
 
 
 @cache
@@ -60,8 +60,8 @@ def declared(name: str) -> Schema:
 
 def properties(name: str) -> dict[str, Schema]:
     """The properties of an object, by key."""
-    found: dict[str, Schema] = declared(name)["properties"]
-    return found
+    schemas: dict[str, Schema] = declared(name)["properties"]
+    return schemas
 
 
 def may_be_null(schema: Schema) -> bool:

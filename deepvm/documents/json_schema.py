@@ -42,12 +42,12 @@ class _Writer:
         self.definitions: dict[str, dict[str, Any]] = {}
 
     def object_of(self, kind: str) -> dict[str, Any]:
-        found = properties(kind)
+        schemas = properties(kind)
         return {
             "type": "object",
             "description": declared(kind)["description"],
-            "properties": {key: self.standard(schema) for key, schema in found.items()},
-            "required": sorted(key for key in found if not found[key].get("optional")),
+            "properties": {key: self.standard(schema) for key, schema in schemas.items()},
+            "required": sorted(key for key in schemas if not schemas[key].get("optional")),
             "additionalProperties": self.more,
         }
 

@@ -178,9 +178,9 @@ def _own_settings() -> Iterator[None]:
         yield
 
 
-def mark_guess(axes: Axes, limit: float, shown: float) -> None:
-    """Mark where what is ``shown`` goes beyond what can be known."""
-    if shown > limit:
+def mark_guess(axes: Axes, limit: float, highest: float) -> None:
+    """Mark where an axis up to ``highest`` goes beyond what can be known."""
+    if highest > limit:
         axes.axvline(limit, color="0.4", linewidth=0.8)
         axes.text(limit, 0.02, " beyond: a guess", transform=axes.get_xaxis_transform())
 
@@ -196,12 +196,12 @@ def policies_of(rows: Sequence[SweepRow]) -> list[PolicyName]:
 
 
 def step_line(
-    axes: Axes, x: Sequence[float], y: Sequence[float], policy: PolicyName, place: int, places: int
+    axes: Axes, x: Sequence[float], y: Sequence[float], policy: PolicyName, index: int, count: int
 ) -> Style:
-    """Draw the step line of a policy, the ``place``-th of ``places`` lines; its style."""
+    """Draw the step line of a policy, the ``index``-th of ``count`` lines; its style."""
     style = STYLES[list(PolicyName).index(policy)]
     # Lines have their markers at different budgets, so that none hides another.
-    every = 1 if len(x) <= MARK_ALL else max(places, len(x) // 12)
+    every = 1 if len(x) <= MARK_ALL else max(count, len(x) // 12)
     axes.plot(
         x,
         y,
@@ -209,7 +209,7 @@ def step_line(
         drawstyle="steps-post",
         markeredgecolor="white",
         markeredgewidth=0.6,
-        markevery=(place * every // places, every),
+        markevery=(index * every // count, every),
         **style.marked,
     )
     return style
@@ -239,12 +239,12 @@ def sweep_figure(
     )
     whose = "DeepVM's highest" if PolicyName.DEEPVM in policies else "the highest"
     with drawing(8.0, 4.9) as (figure, axes):
-        for place, policy in enumerate(policies):
+        for index, policy in enumerate(policies):
             own = sorted((r for r in rows if r.policy is policy), key=lambda r: r.budget)
             values = [
                 r.recommendation.throughput / highest if r.recommendation else math.nan for r in own
             ]
-            step_line(axes, [float(r.budget) for r in own], values, policy, place, len(policies))
+            step_line(axes, [float(r.budget) for r in own], values, policy, index, len(policies))
         figure.suptitle("Performance of the best cluster that each policy buys")
         of_eflops = f"(eFLOPS x n x K; eFLOPS in {short(eflops_unit)})"
         scale = f"1.0 = {highest:,.6g} {units or of_eflops}"
@@ -264,9 +264,9 @@ def sweep_figure(
     return figure
 
 
-def short(text: str, most: int = 40) -> str:
-    """One line of at most ``most`` characters; undecodable bytes of a file name are escaped."""
+def short(text: str, limit: int = 40) -> str:
+    """One line of at most ``limit`` characters; undecodable bytes of a file name are escaped."""
     line = " ".join(text.encode(errors="backslashreplace").decode().split())
-    if len(line) <= most:
+    if len(line) <= limit:
         return line
-    return line[: most - 3] + "..."
+    return line[: limit - 3] + "..."

@@ -13,7 +13,8 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Literal, TextIO
 
 USUAL_WIDTH = 80
@@ -166,126 +167,122 @@ class Column:
             names.
         drop: narrow terminals leave out the highest first, of equal ones the rightmost; 0: never.
         wrap: whether names may be continued on the next line where there is a space.
+        cells: one for each row.
     """
 
     header: str
     align: Literal["left", "right"] = "left"
     drop: int = 0
     wrap: bool = True
+    cells: Sequence[str] = ()
 
+    @property
+    def width(self) -> int:
+        """Without wrapping."""
+        return max(map(room_of, (self.header, *self.cells)))
 
-@dataclass(frozen=True)
-class Table:
-    """Columns, and rows with a cell for each of them."""
+    @property
+    def least_width(self) -> int:
+        """In less, a word or number would be torn.
 
-    columns: Sequence[Column]
-    rows: Sequence[Sequence[str]]
-
-    def only(self, indices: Sequence[int]) -> Table:
-        """Some of the columns."""
-        return Table(
-            [self.columns[i] for i in indices], [[row[i] for i in indices] for row in self.rows]
-        )
-
-    def fitting(self, width: int) -> Table | None:
-        """The columns that fit into this width; None when not even the mandatory ones do."""
-        table = self
-        while table.widths(width) is None:
-            indices = list(range(len(table.columns)))
-            last = max(indices, key=lambda i: (table.columns[i].drop, i))
-            if len(indices) == 1 or not table.columns[last].drop:
-                return None
-            indices.remove(last)
-            table = table.only(indices)
-        return table
-
-    def widths(self, limit: int) -> list[int] | None:
-        """Column widths that fit, wrapping the widest columns first.
-
-        None where a word or number would be torn. A number that is continued on the next line is
-        misread: right-aligned cells are never wrapped.
+        A number that is continued on the next line is misread: right-aligned cells are never
+        wrapped.
         """
-        columns = [[c.header, *(row[i] for row in self.rows)] for i, c in enumerate(self.columns)]
-        widths = [max(map(room_of, cells)) for cells in columns]
-        limit -= _GAP * (len(columns) - 1)
-        if sum(widths) <= limit:
-            return widths
-        # Only a table that is too wide is looked at word by word, which is slow.
-        least = []
-        for column, (header, *cells) in zip(self.columns, columns, strict=True):
-            if column.wrap and column.align == "left":
-                cells = [piece for cell in cells for piece in pieces(cell)]
-            least.append(max(map(room_of, (*cells, *header.split())), default=0))
-        while sum(widths) > limit:
-            widest = max(range(len(widths)), key=lambda i: (widths[i] > least[i], widths[i]))
-            if widths[widest] <= least[widest]:
-                return None
-            widths[widest] -= 1
+        parts = self.cells
+        if self.wrap and self.align == "left":
+            parts = [piece for cell in self.cells for piece in pieces(cell)]
+        return max(map(room_of, (*parts, *self.header.split())), default=0)
+
+    def aligned(self, text: str, width: int) -> str:
+        space = " " * (width - room_of(text))
+        return space + text if self.align == "right" else text + space
+
+
+def fitting(columns: Sequence[Column], width: int) -> list[Column]:
+    """The columns that fit into this width; empty when not even the mandatory ones do."""
+    kept = list(columns)
+    while widths_of(kept, width) is None:
+        last = max(reversed(kept), key=lambda column: column.drop)
+        if len(kept) == 1 or not last.drop:
+            return []
+        kept = [column for column in kept if column is not last]
+    return kept
+
+
+def widths_of(columns: Sequence[Column], limit: int) -> list[int] | None:
+    """Column widths that fit, wrapping the widest columns first; None where there are none."""
+    widths = [column.width for column in columns]
+    limit -= _GAP * (len(columns) - 1)
+    if sum(widths) <= limit:
         return widths
-
-    def lines(self, width: int = sys.maxsize) -> list[str]:
-        """The header and each row as text, of columns that fit."""
-        widths = self.widths(width)
-        assert widths is not None
-        header = self._line([column.header for column in self.columns], widths, bottom=True)
-        return [header, *(self._line(row, widths) for row in self.rows)]
-
-    def _line(self, cells: Sequence[str], widths: Sequence[int], *, bottom: bool = False) -> str:
-        """A row, in as many lines as its highest cell; ``bottom``: lower cells are at the last."""
-        blocks = [
-            wrapped(c, w, "") if room_of(c) > w else [c] for c, w in zip(cells, widths, strict=True)
-        ]
-        height = max(map(len, blocks), default=1)
-        lines = [""] * height
-        for column, block, width in zip(self.columns, blocks, widths, strict=True):
-            padding = [""] * (height - len(block))
-            texts = [*padding, *block] if bottom else [*block, *padding]
-            for i, text in enumerate(texts):
-                space = " " * (width - room_of(text))
-                text = space + text if column.align == "right" else text + space
-                lines[i] += text + " " * _GAP
-        return "\n".join(line.rstrip() for line in lines)
-
-    def blocks(self, width: int) -> str:
-        """A line for each cell, and an empty one between rows."""
-        blocks = []
-        for row in self.rows:
-            lines = []
-            for column, cell in zip(self.columns, row, strict=True):
-                line = f"{column.header}: {cell}" if column.header else cell
-                if column.align == "right" and len(line) > width:
-                    # A number is never torn, even if the terminal is narrower than it.
-                    lines += [*wrapped(f"{column.header}:", width), f"  {cell}"]
-                else:
-                    lines += wrapped(line, width)
-            blocks.append("\n".join(lines))
-        return "\n\n".join(blocks)
+    # Only a table that is too wide is looked at word by word, which is slow.
+    least = [column.least_width for column in columns]
+    while sum(widths) > limit:
+        widest = max(range(len(widths)), key=lambda i: (widths[i] > least[i], widths[i]))
+        if widths[widest] <= least[widest]:
+            return None
+        widths[widest] -= 1
+    return widths
 
 
-def print_table(
-    columns: Sequence[Column],
-    rows: Sequence[Sequence[str]],
-    stream: TextIO | None = None,
-    *,
-    also: str = "",
-) -> None:
+def table_lines(columns: Sequence[Column], limit: int = sys.maxsize) -> list[str]:
+    """The header and each row as text, of columns that fit."""
+    widths = widths_of(columns, limit)
+    assert widths is not None
+    header, *rows = zip(*([column.header, *column.cells] for column in columns), strict=True)
+    return [_row(columns, header, widths, bottom=True), *(_row(columns, r, widths) for r in rows)]
+
+
+def _row(
+    columns: Sequence[Column], cells: Sequence[str], widths: Sequence[int], *, bottom: bool = False
+) -> str:
+    """A row, in as many lines as its highest cell; ``bottom``: lower cells are at the last."""
+    blocks = [
+        wrapped(c, w, "") if room_of(c) > w else [c] for c, w in zip(cells, widths, strict=True)
+    ]
+    if bottom:
+        blocks = [block[::-1] for block in blocks]
+    lines = [
+        (" " * _GAP).join(map(Column.aligned, columns, line, widths)).rstrip()
+        for line in zip_longest(*blocks, fillvalue="")
+    ]
+    return "\n".join(lines[::-1] if bottom else lines)
+
+
+def cell_lines(columns: Sequence[Column], width: int) -> str:
+    """A line for each cell, and an empty one between rows."""
+    rows = []
+    for row in zip(*(column.cells for column in columns), strict=True):
+        lines = []
+        for column, cell in zip(columns, row, strict=True):
+            line = f"{column.header}: {cell}" if column.header else cell
+            if column.align == "right" and len(line) > width:
+                # A number is never torn, even if the terminal is narrower than it.
+                lines += [*wrapped(f"{column.header}:", width), f"  {cell}"]
+            else:
+                lines += wrapped(line, width)
+        rows.append("\n".join(lines))
+    return "\n\n".join(rows)
+
+
+def print_table(columns: Sequence[Column], stream: TextIO | None = None, *, also: str = "") -> None:
     """Write a table to ``stream`` (stdout), on a terminal in its width.
 
     ``also``: an option, such as ``-o csv``, that shows all columns on a narrow terminal. A table
     that ranks, whose first column is called ``#`` or nothing, has its first row in colour.
     """
     stream = stream or sys.stdout
-    table = Table(columns, [[without_controls(cell) for cell in row] for row in rows])
+    columns = [replace(c, cells=[*map(without_controls, c.cells)]) for c in columns]
     width = width_of(stream) or sys.maxsize
-    fitted_table = table.fitting(width)
-    if fitted_table is None:
-        stream.write(f"{table.blocks(width)}\n")
+    kept = fitting(columns, width)
+    if not kept:
+        stream.write(f"{cell_lines(columns, width)}\n")
         return
-    lines = fitted_table.lines(width)
-    if rows and columns[0].header in RANKING:
+    lines = table_lines(kept, width)
+    if len(lines) > 1 and columns[0].header in RANKING:
         lines[1] = paint(lines[1], BEST, stream)
     stream.write("".join(f"{line}\n" for line in lines))
-    left_out = [c.header for c in columns if c not in fitted_table.columns]
+    left_out = [column.header for column in columns if column not in kept]
     if left_out:
         ways = "'| less -S'" + (f" or '{also}'" if also else "")
         text = f"Left out at {width} columns: {', '.join(left_out)}. All of them: {ways}."

@@ -23,7 +23,7 @@ from deepvm.core.units import format_bytes, format_short, format_usd
 from deepvm.io.times import format_time
 from deepvm.reports.compiled_templates import compiled_templates
 from deepvm.reports.pages import new_environment
-from deepvm.reports.terminal import Column, Table, print_lines, print_table
+from deepvm.reports.terminal import Column, print_lines, print_table
 
 _HEADER = re.compile(r"(>?)(~?)(.*?) ?(?:!(\d+))?")
 # Bars and line ends in values, as long as bars and line ends of templates have a meaning
@@ -39,33 +39,31 @@ def print_text(template: str, *, also: str = "-o json", **data: Any) -> None:
         if not is_table:
             print_lines([line.translate(_VISIBLE) for line in lines])
             continue
-        table = table_of(lines)
-        print_table(table.columns, table.rows, also=also)
+        print_table(table_of(lines), also=also)
 
 
 def text_blocks(template: str, names: Iterable[str], **data: Any) -> list[str]:
     """The lines of some blocks of ``templates/TEMPLATE.txt.j2``, without empty ones."""
-    found = _environment().get_template(f"{template}.txt.j2")
-    context = found.new_context(data)
-    text = "".join("".join(found.blocks[name](context)) for name in names)
+    report = _environment().get_template(f"{template}.txt.j2")
+    context = report.new_context(data)
+    text = "".join("".join(report.blocks[name](context)) for name in names)
     return [line.translate(_VISIBLE) for line in text.split("\n") if line]
 
 
-def table_of(lines: Iterable[str]) -> Table:
-    """The table of the lines that describe it."""
-    header, *rows = map(_cells, lines)
-    return Table(list(map(_column, header)), rows)
+def table_of(lines: Iterable[str]) -> list[Column]:
+    """The columns of the table that lines describe."""
+    return [_column(header, cells) for header, *cells in zip(*map(_cells, lines), strict=True)]
 
 
 def _cells(line: str) -> list[str]:
     return [cell[1:-1].translate(_VISIBLE) for cell in line.split("|")[1:-1]]
 
 
-def _column(header: str) -> Column:
+def _column(header: str, cells: list[str]) -> Column:
     match = _HEADER.fullmatch(header)
     assert match is not None
     right, whole, name, drop = match.groups()
-    return Column(name, "right" if right else "left", int(drop or 0), wrap=not whole)
+    return Column(name, "right" if right else "left", int(drop or 0), not whole, cells)
 
 
 @lru_cache(maxsize=1)

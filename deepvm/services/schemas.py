@@ -114,8 +114,8 @@ def rows_of(document: Any, name: str = "") -> tuple[list[str], list[list[Any]]]:
         first = document[0]
     else:
         first = document
-    found = described(name or name_of(first))
-    return rows_as(found.row, _listed(document, found), found.key)
+    spec = described(name or name_of(first))
+    return rows_as(spec.row, _listed(document, spec), spec.key)
 
 
 def rows_as(
@@ -131,15 +131,15 @@ def rows_as(
     ]
 
 
-def header_of(found: DocumentSpec) -> list[str]:
+def header_of(spec: DocumentSpec) -> list[str]:
     """The header of the CSV of a document that has none of its own."""
-    return rows_as(found.row, (), found.key)[0]
+    return rows_as(spec.row, (), spec.key)[0]
 
 
-def _listed(document: Any, found: DocumentSpec) -> Iterator[Mapping[str, Any]]:
-    rows = document[found.rows] if found.rows else document
-    if found.key:
-        yield from ({found.key: name, **row} for name, row in rows.items())
+def _listed(document: Any, spec: DocumentSpec) -> Iterator[Mapping[str, Any]]:
+    rows = document[spec.rows] if spec.rows else document
+    if spec.key:
+        yield from ({spec.key: name, **row} for name, row in rows.items())
     else:
         yield from rows if isinstance(rows, list) else [rows]
 

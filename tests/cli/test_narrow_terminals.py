@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -162,22 +163,22 @@ def test_what_is_misread_alone_is_never_shown_alone(
     """A share of one VM without that of the cluster, a type without the number of VMs ..., whatever
     the width.
     """
-    from deepvm.reports.terminal import Table
+    from deepvm.reports import terminal
 
-    asked: list[Table] = []
-    real = Table.fitting
+    asked: list[Sequence[terminal.Column]] = []
+    real = terminal.fitting
 
-    def fitting(table: Table, width: int) -> Table | None:
-        asked.append(table)
-        return real(table, width)
+    def fitting(columns: Sequence[terminal.Column], width: int) -> list[terminal.Column]:
+        asked.append(columns)
+        return real(columns, width)
 
-    monkeypatch.setattr(Table, "fitting", fitting)
+    monkeypatch.setattr(terminal, "fitting", fitting)
     narrow(80, run, words)
     seen = set()
     for width in range(40, 201):
         kept = real(asked[0], width)
-        assert kept is not None
-        heads = [column.header for column in kept.columns]
+        assert kept
+        heads = [column.header for column in kept]
         alone, other = (
             next((h for h in heads if h.startswith(name)), "") for name in (first, then)
         )
@@ -185,9 +186,9 @@ def test_what_is_misread_alone_is_never_shown_alone(
         seen.add(bool(alone))
         if other.startswith("cluster"):
             place = heads.index(other)
-            widths = kept.widths(width)
+            widths = terminal.widths_of(kept, width)
             assert widths is not None
-            assert widths[place] >= max(len(row[place]) for row in kept.rows)
+            assert widths[place] >= max(map(len, kept[place].cells))
     assert seen == {True, False}
 
 

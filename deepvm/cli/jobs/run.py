@@ -313,7 +313,7 @@ def control(
                 LiveView(job.name, lambda: controller.world, limits_of(row.spec)) as view,
                 _cured(f"training keeps running; then {resume} continues it"),
             ):
-                controller.on_event = view.told
+                controller.on_event = view.on_event
                 end = asyncio.run(_run(controller, keeper))
         except Exception:
             note(_rented(job.name, controller.world))

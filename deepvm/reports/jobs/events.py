@@ -33,14 +33,14 @@ def closing_lines(
 
     ``last``: lines that its trainers printed. ``new_name``: of a new job.
     """
-    why = document["why"]
+    reason = document["why"]
     more = ""
     # What ended it once ends it again
-    if why.startswith(BUDGET):
+    if reason.startswith(BUDGET):
         more = more_money(document["cost_usd"], terms)
-    elif why.startswith(DEADLINE):
+    elif reason.startswith(DEADLINE):
         more = more_time(terms)
-    limits = [key for key in (START_TIMEOUT, STEP_TIMEOUT) if why.endswith(f"({key})")]
+    limits = [key for key in (START_TIMEOUT, STEP_TIMEOUT) if reason.endswith(f"({key})")]
     few = [ONE_PROCESS for line in last if f"{ONE_PROCESS} for one process" in line]
     text: str = words().closing(document, last, folder / "logs", new_name, more, limits, few)
     return text.splitlines()

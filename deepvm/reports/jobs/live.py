@@ -13,7 +13,7 @@ from deepvm.jobs.decisions.world import JobState
 from deepvm.jobs.history.history import EventRow
 from deepvm.reports.jobs.events import event_line
 from deepvm.reports.pages import clock, sentences
-from deepvm.reports.terminal import without_controls
+from deepvm.reports.terminal import fitting, table_lines, without_controls
 from deepvm.reports.text import table_of
 
 if TYPE_CHECKING:
@@ -80,8 +80,8 @@ class LiveView:
         if self._live is not None:
             self._live.__exit__(None, None, None)
 
-    def told(self, event: EventRow) -> None:
-        """Something has happened."""
+    def on_event(self, event: EventRow) -> None:
+        """Show what has happened."""
         line = event_line(event)
         if not line:
             return
@@ -123,8 +123,8 @@ def _table(world: JobState, width: int) -> Iterator[str]:
     ended.sort(key=lambda m: m.ended_s or m.requested_s, reverse=True)
     shown = [*alive, *ended][:_MACHINES]
     text = sentences("job_live.txt.j2").table(shown, world)
-    table = table_of(text.splitlines())
-    yield from (table.fitting(width) or table.only([0, 2, 4])).lines()
+    columns = table_of(text.splitlines())
+    yield from table_lines(fitting(columns, width) or columns[:5:2])
     if len(world.machines) > len(shown):
         more = counted(len(world.machines) - len(shown), "machine")
         yield f"and {more} more, {len(alive)} alive in all"

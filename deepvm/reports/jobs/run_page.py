@@ -47,9 +47,10 @@ _MAX_BARS = 1000
 """Machines that are drawn; the table has more."""
 _ROWS = 24
 """Of a table with the figures of a line."""
-_PLACES = 400
+_SAVE_POSITIONS = 400
 """For marks of versions in the picture of steps."""
-_FAR = 3.0
+_MAX_BUDGET_RATIO = 3.0
+"""A budget that is further above the other lines is not drawn."""
 _ENDS = {REFUSED: "refused", PREEMPTED: "taken", LOST: "gone", UNREADY: "gone"}
 T = TypeVar("T")
 
@@ -143,16 +144,16 @@ class RunPage:
         """Some samples, and all that come after a loss, with the steps lost there."""
         samples = self.job.samples
         lost = {loss.at_s: loss.lost for loss in losses(samples)}
-        shown = {id(sample) for sample in _thinned(samples)}
+        drawn = {id(sample) for sample in _thinned(samples)}
         for sample in samples:
-            if id(sample) in shown or sample.at_s in list(lost)[-_ROWS:]:
+            if id(sample) in drawn or sample.at_s in list(lost)[-_ROWS:]:
                 yield sample, lost.get(sample.at_s, 0)
 
 
 def _ticks(saves: Sequence[EventRow], times: Times) -> list[EventRow]:
-    """The last of each kind of versions that are at nearly the same place."""
-    places = {(round(times.share(s.at_s) * _PLACES), s.facts["reason"]): s for s in saves}
-    return list(places.values())
+    """The last of each kind of versions that are at nearly the same position."""
+    marks = {(round(times.share(s.at_s) * _SAVE_POSITIONS), s.facts["reason"]): s for s in saves}
+    return list(marks.values())
 
 
 def _cost_lines(
@@ -166,7 +167,7 @@ def _cost_lines(
         rate = (on_demand_usd - last.head_usd) / last.hours
         lines["demand"] = [(p.x_s, p.head_usd + p.hours * rate) for p in costs]
     # A budget that is far above the rest would make the other lines flat
-    if budget is not None and budget <= _FAR * max(last.usd, on_demand_usd or 0.0):
+    if budget is not None and budget <= _MAX_BUDGET_RATIO * max(last.usd, on_demand_usd or 0.0):
         lines["budget"] = [(0.0, budget), (last.x_s, budget)]
     return lines
 
@@ -189,5 +190,5 @@ def without_secrets(spec: Mapping[str, Any]) -> dict[str, Any]:
             return re.sub(r"(?<=://)[^/@\s]+@", "...@", value)
         return value
 
-    shown: dict[str, Any] = plain({**spec, "env": dict.fromkeys(spec.get("env") or {}, "...")})
-    return shown
+    job_file: dict[str, Any] = plain({**spec, "env": dict.fromkeys(spec.get("env") or {}, "...")})
+    return job_file

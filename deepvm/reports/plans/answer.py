@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 
 from deepvm.catalog.clouds import REGISTRY, cloud_of
@@ -25,9 +26,9 @@ def print_answer(view: PlanView) -> None:
     place = f"; {found.place(view.answer.catalog)}" if several else ""
     print_lines([f"{view.title}{place}", ""])
     rows = [_cells(label, r, view) for label, r in view.rows]
-    columns = list(dict.fromkeys(column for row in rows for column in row))
-    cells = [[row.get(column, "-") for column in columns] for row in rows]
-    print_table(columns, cells, also="-o json")
+    columns = dict.fromkeys(column for row in rows for column in row)
+    table = [replace(c, cells=[row.get(c, "-") for row in rows]) for c in columns]
+    print_table(table, also="-o json")
     print_lines(["", *map(str, view.notes)])
     if several or view.placement is not None:
         _print_places(view)

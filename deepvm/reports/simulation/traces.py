@@ -32,10 +32,10 @@ Table = tuple[list[str], list[list[Any]]]
 FIT_HEADER = ["trace", "law", "parameter", "value", "log_likelihood", "aic"]
 REPLAY_HEADER = ["policy", "save_s", "trace", "machine_s", "saves_s", "lost_s", "preemptions"]
 REPLAY_HEADER += ["cost_share"]
-MOST = 40
+MAX_DRAWN = 40
 """Only the first traces are drawn; more would be too thin to see."""
 ALL = "all"
-"""In place of a trace's name: all traces together."""
+"""Stands for the name of a trace: all traces together."""
 
 
 def names(paths: Iterable[str | Path]) -> list[str]:
@@ -113,7 +113,8 @@ def print_fit(
     """
     print_text(
         "traces_fit",
-        about=_about(pools),
+        names=names_of(pools),
+        pool=together(pools),
         fits=fits,
         by_name={fit.law.name: fit for fit in fits},
         lasting=next(fit for fit in fits if math.isfinite(fit.mean_s)),
@@ -123,12 +124,12 @@ def print_fit(
 
 
 def replay_document(
-    pools: Sequence[TraceLives], found: Sequence[ReplayResult], *, step_s: float, mttp_s: float
+    pools: Sequence[TraceLives], results: Sequence[ReplayResult], *, step_s: float, mttp_s: float
 ) -> dict[str, Any]:
     """JSON of ``deepvm traces replay``."""
     own = names_of(pools)
     rows = []
-    for row in found:
+    for row in results:
         costs = [_cost(cost, trace=name) for name, cost in zip(own, row.pools, strict=True)]
         rows.append(_cost(row.total, policy=row.policy, save_s=row.save_s, pools=costs))
     values = {"step_s": step_s, "mttp_prior_s": mttp_s, "traces": own, "rows": rows}
@@ -151,38 +152,31 @@ def replay_csv(document: Mapping[str, Any]) -> Table:
     ]
 
 
-def print_replay(pools: Sequence[TraceLives], found: Sequence[ReplayResult]) -> None:
+def print_replay(pools: Sequence[TraceLives], results: Sequence[ReplayResult]) -> None:
     """A row for each policy, a column for each latency; then the gain over the first policy."""
     table = defaultdict(list)
-    for row in found:
+    for row in results:
         table[row.policy].append(row.total.share)
-    saves = list(dict.fromkeys(row.save_s for row in found))
-    print_text("traces_replay", also="-o csv", about=_about(pools), table=table, saves=saves)
-
-
-def _about(pools: Sequence[TraceLives]) -> str:
-    about = names_of(pools)[0] if len(pools) == 1 else f"{len(pools)} traces"
-    days = f"{together(pools).seen_s / 86_400:.1f} days of machine time"
-    return f"{about}: {_counts(together(pools))}, {days}"
-
-
-def _counts(pool: TraceLives) -> str:
-    return f"{pool.life_s.size} lifetimes, {pool.preemptions} of them ended"
+    saves = list(dict.fromkeys(row.save_s for row in results))
+    about = {"names": names_of(pools), "pool": together(pools)}
+    print_text("traces_replay", also="-o csv", table=table, saves=saves, **about)
 
 
 def traces_figure(
     traces: Sequence[Trace], pools: Sequence[TraceLives], fits: Sequence[FittedLifetimes]
 ) -> Figure:
-    """Availability of the first ``MOST`` traces, above the survival curve with the fits.
+    """Availability of the first ``MAX_DRAWN`` traces, above the survival curve with the fits.
 
     ``fits`` are in order, the best first; empty when there are too few lifetimes.
     """
-    shown = traces[:MOST]
-    upper = 0.9 + 0.2 * max(len(shown), 3)
+    drawn = traces[:MAX_DRAWN]
+    upper = 0.9 + 0.2 * max(len(drawn), 3)
     with drawing(8.6, upper + 4.4, 2, height_ratios=[upper, 4.0]) as (figure, (above, below)):
-        _availability(above, shown)
+        _availability(above, drawn)
         _survival(below, pools, fits)
-        more = f", the first {MOST} of {len(traces)} traces" if len(traces) > MOST else ""
+        more = ""
+        if len(traces) > MAX_DRAWN:
+            more = f", the first {MAX_DRAWN} of {len(traces)} traces"
         figure.suptitle(f"When the machines were there{more}, and how long they lived")
     return figure
 
@@ -214,7 +208,8 @@ def _survival(axes: Axes, pools: Sequence[TraceLives], fits: Sequence[FittedLife
     from deepvm.simulator.traces.lifetime_fit import survival_curve
 
     times, shares = survival_curve(pools)
-    life = together(pools).life_s
+    pool = together(pools)
+    life = pool.life_s
     t = np.geomspace(life.min() / 2, life.max() * 1.5, 400)
     for fit, style in zip(fits, STYLES, strict=False):
         label = f"{fit.law.name} (AIC {fit.aic:,.0f})"
@@ -226,7 +221,7 @@ def _survival(axes: Axes, pools: Sequence[TraceLives], fits: Sequence[FittedLife
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter("{x:g}")
     axes.set(
-        title=_counts(together(pools)),
+        title=f"{life.size} lifetimes, {pool.preemptions} of them ended",
         xlabel="hours",
         ylabel="share of lifetimes that last longer",
         ylim=(0, 1.03),

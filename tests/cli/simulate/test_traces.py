@@ -218,7 +218,7 @@ def test_a_picture_shows_availability_and_survival(traces: Path, run: Run) -> No
 
 
 def test_what_the_picture_holds(traces: Path) -> None:
-    from deepvm.reports.simulation.traces import MOST, traces_figure
+    from deepvm.reports.simulation.traces import MAX_DRAWN, traces_figure
     from deepvm.simulator.traces.lifetime_fit import fit_lives, survival_curve
     from deepvm.simulator.traces.trace import pools_of, read_traces
 
@@ -246,8 +246,8 @@ def test_what_the_picture_holds(traces: Path) -> None:
             area += abs(float(np.sum(px[:-1] * py[1:] - px[1:] * py[:-1])) / 2)
     assert area == pytest.approx(0.8 * day, rel=1e-6)
     many = traces_figure(found * 20, pools, ())
-    assert len(many.axes[0].get_yticklabels()) == MOST
-    assert f"the first {MOST} of 60 traces" in str(many.get_suptitle())
+    assert len(many.axes[0].get_yticklabels()) == MAX_DRAWN
+    assert f"the first {MAX_DRAWN} of 60 traces" in str(many.get_suptitle())
 
 
 def test_what_was_fitted_can_be_planned_with(traces: Path, run: Run) -> None:

@@ -122,8 +122,8 @@ def test_limits_of_a_job_file() -> None:
 def test_a_line_for_each_event_where_there_is_no_terminal() -> None:
     out = io.StringIO()
     with LiveView("resnet-7", world, LIMITS, out) as view:
-        view.told(EventRow(S, "unsaved", "running", {"why": "\x1b[2Jno \x07room"}))
-        view.told(EventRow(S, "started", "running", {"id": "m2", "version": None, "generation": 1}))
+        view.on_event(EventRow(S, "unsaved", "running", {"why": "\x1b[2Jno \x07room"}))
+        view.on_event(EventRow(S, "started", "running", {"id": "m2", "version": None, "generation": 1}))
     (line,) = out.getvalue().splitlines()
     assert line.endswith("no version was saved: no \u2407room")
 
@@ -138,5 +138,5 @@ def test_a_terminal_has_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     out = Terminal()
     with LiveView("resnet-7", world, LIMITS, out) as view:
-        view.told(EventRow(S, "savenow", "running", {}))
+        view.on_event(EventRow(S, "savenow", "running", {}))
     assert "goes in 90 s" in out.getvalue() and "a version was asked for" in out.getvalue()
