@@ -19,6 +19,7 @@ from deepvm.catalog.signals.cloud import Check
 from deepvm.catalog.signals.signal import QUOTAS
 from deepvm.core.cluster.instances import Market
 from deepvm.errors import CloudError, DeepVMError
+from deepvm.io.user_dirs import read_data
 
 WARNING_SKEW_S = 60.0
 """A clock that is off by more is worth a warning."""
@@ -26,24 +27,7 @@ WARNING_SKEW_S = 60.0
 _FAMILIES = ("Standard", "G and VT", "P")
 _ALLOWED = "DryRunOperation"
 _NO_QUOTA = "NoSuchResourceException"
-_A_QUOTA = {"ServiceCode": "ec2", "QuotaCode": QUOTA_NAMES["G and VT", Market.SPOT].code}
-_THREE_TYPES = ["t3.micro", "t3.small", "t3.medium"]
-_A_SCORE = {"InstanceTypes": _THREE_TYPES, "TargetCapacity": 1, "SingleAvailabilityZone": True}
-
-_PROBES: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
-    # the smallest request for each permission: service, operation, parameters; those to ec2 are dry
-    # runs
-    ("ec2", "DescribeInstanceTypes", {"InstanceTypes": ["t3.micro"]}),
-    ("ec2", "DescribeInstanceTypeOfferings", {"MaxResults": 5}),
-    ("ec2", "DescribeAvailabilityZones", {}),
-    ("ec2", "DescribeRegions", {}),
-    ("ec2", "DescribeSpotPriceHistory", {"InstanceTypes": ["t3.micro"], "MaxResults": 1}),
-    ("ec2", "GetSpotPlacementScores", _A_SCORE),
-    ("ec2", "DescribeInstances", {"MaxResults": 5}),
-    ("pricing", "GetProducts", {"ServiceCode": "AmazonEC2", "MaxResults": 1}),
-    ("service-quotas", "GetServiceQuota", _A_QUOTA),
-    ("service-quotas", "GetAWSDefaultServiceQuota", _A_QUOTA),
-)
+_PROBES: list[tuple[str, str, dict[str, Any]]] = read_data("aws/probes.json")["probes"]
 
 
 def check_aws(aws: Aws, region: str, now: datetime) -> tuple[Check, ...]:

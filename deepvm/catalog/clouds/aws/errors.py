@@ -7,81 +7,16 @@ from typing import Any
 
 from deepvm.catalog.signals.redaction import redact
 from deepvm.errors import CloudError
+from deepvm.io.user_dirs import read_data
 
 MAX_SKEW_S = 300.0
 """AWS refuses requests whose time is further from its own."""
 
 _IAM_PREFIX = {"service-quotas": "servicequotas"}
 
-_CODES = {
-    # why: error codes of AWS; all others mean "reply"
-    "clock": "RequestTimeTooSkewed RequestInTheFuture",
-    "expired": (
-        "ExpiredToken ExpiredTokenException RequestExpired TokenRefreshRequired ExpiredTokenError"
-    ),
-    "permission": (
-        "UnauthorizedOperation UnauthorizedException AuthorizationError NotAuthorized AccessDenied"
-        " AccessDeniedException"
-    ),
-    "region": "OptInRequired RegionDisabledException SubscriptionRequiredException",
-    "credentials": (
-        "AuthFailure IncompleteSignature InvalidAccessKeyId InvalidClientTokenId InvalidToken"
-        " InvalidSignatureException MissingAuthenticationToken MissingAuthenticationTokenException"
-        " NotSignedUp SignatureDoesNotMatch UnrecognizedClientException"
-    ),
-    "throttled": (
-        "BandwidthLimitExceeded EC2ThrottledException LimitExceededException MaxConfigLimitExceeded"
-        " PriorRequestNotComplete RequestLimitExceeded RequestThrottled RequestThrottledException"
-        " SlowDown Throttling ThrottlingException ThrottledException TooManyRequestsException"
-        " 429 503"
-    ),
-}
-_WHY_OF_CODE = {code: why for why, codes in _CODES.items() for code in codes.split()}
-
-_EXCEPTIONS = {
-    # names of botocore's exceptions, or of their bases; the first that fits counts
-    "expired": (
-        "LoginError LoginRefreshRequired SSOError SSOTokenLoadError TokenRetrievalError"
-        " UnauthorizedSSOTokenError"
-    ),
-    "region": (
-        "BaseEndpointResolverError EndpointProviderError InvalidRegionError NoRegionError"
-        " UnknownRegionError"
-    ),
-    "credentials": (
-        "ConfigNotFound ConfigParseError CredentialRetrievalError InvalidConfigError"
-        " MetadataRetrievalError MissingDependencyException NoAuthTokenError NoCredentialsError"
-        " PartialCredentialsError ProfileNotFound RefreshWithMFAUnsupportedError"
-        " UnknownCredentialError"
-    ),
-    "timeout": "ReadTimeoutError ConnectTimeoutError TimeoutError",
-    "network": (
-        "HTTPClientError ConnectionError IncompleteReadError ResponseStreamingError OSError"
-    ),
-}
-_WHY_OF_EXCEPTION = {name: why for why, names in _EXCEPTIONS.items() for name in names.split()}
-
-_ADVICE = {
-    "clock": "set the clock of this machine, for example with 'sudo timedatectl set-ntp true'",
-    "credentials": (
-        "check them with 'aws sts get-caller-identity'; else run 'aws configure', or set"
-        " AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
-    ),
-    "expired": (
-        "sign in again ('aws sso login', 'aws login', or new temporary keys), and check the clock"
-    ),
-    "permission": "allow {action}; 'deepvm doctor --iam' prints the whole read-only policy",
-    "region": (
-        "check --region and AWS_REGION, or enable {region} in the AWS console (Account, AWS"
-        " Regions)"
-    ),
-    "throttled": "wait a minute, then 'deepvm catalog refresh' asks again",
-    "timeout": "check the network and the proxy settings (HTTPS_PROXY), then try again",
-    "network": (
-        "check the network, the proxy settings (HTTPS_PROXY, AWS_CA_BUNDLE) and AWS_ENDPOINT_URL"
-    ),
-    "reply": "if region, proxy (HTTPS_PROXY) and AWS_ENDPOINT_URL are right, try again later",
-}
+_TABLE: Any = read_data("aws/errors.json")
+_WHY_OF_CODE = {code: why for why, codes in _TABLE["codes"].items() for code in codes}
+_WHY_OF_EXCEPTION = {name: why for why, names in _TABLE["exceptions"].items() for name in names}
 
 
 @dataclass(frozen=True)
@@ -103,7 +38,7 @@ class ApiCall:
         return f"{_IAM_PREFIX.get(self.service, self.service)}:{self.operation}"
 
     def error(self, why: str, detail: str) -> CloudError:
-        advice = _ADVICE[why].format(action=self.action, region=self.region)
+        advice = _TABLE["advice"][why].format(action=self.action, region=self.region)
         return CloudError(self.what, why, redact(detail), advice)
 
     def timed_out(self, seconds: float) -> CloudError:
