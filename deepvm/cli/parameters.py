@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable
-from copy import copy
 from enum import Enum
 from typing import Any, Literal
 
@@ -89,11 +88,6 @@ def long_name(name: str, about: Option) -> str:
 def key_of(name: str, about: Option) -> str:
     """What files call a field with an option."""
     return about.key or long_name(name, about)
-
-
-def again(record: Any, name: str) -> Any:
-    """A field with the option of another record."""
-    return copy(field_named(record, name))
 
 
 def shared(record: Any, name: str) -> Any:

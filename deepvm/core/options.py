@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import MISSING, Field, dataclass, field, fields
 from enum import Enum
 from functools import partial
@@ -72,6 +73,11 @@ def field_named(record: Any, name: str) -> Field[Any]:
     """A field of a dataclass."""
     fields: dict[str, Field[Any]] = record.__dataclass_fields__
     return fields[name]
+
+
+def again(record: Any, name: str) -> Any:
+    """A field with the option of another record."""
+    return copy(field_named(record, name))
 
 
 def option_of(given: Field[Any]) -> Option | None:

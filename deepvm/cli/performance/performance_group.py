@@ -8,8 +8,8 @@ from typing import Any
 import typer
 
 from deepvm.cli.output import Output, print_as, print_named, say, text
-from deepvm.cli.parameters import again, group, takes_flags
-from deepvm.core.options import WorkloadOptions, option, workload_keywords
+from deepvm.cli.parameters import group, takes_flags
+from deepvm.core.options import WorkloadOptions, again, option, workload_keywords
 from deepvm.services.plan_options import PlanFlags
 
 app = group("Predict how fast GPUs train a model, with intervals, and check such predictions.")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from deepvm.cli.output import Output, print_named, text
-from deepvm.cli.parameters import again, takes_flags
+from deepvm.cli.parameters import takes_flags
 from deepvm.cli.plan.options import load
-from deepvm.core.options import USUAL_MODEL, WorkloadOptions, option, workload_keywords
+from deepvm.core.options import USUAL_MODEL, WorkloadOptions, again, option, workload_keywords
 from deepvm.services.plan_options import PlanFlags, SourceOptions, catalog_option
 
 

@@ -8,9 +8,9 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from deepvm.cli.output import Output, note, print_named, say, text
-from deepvm.cli.parameters import again, takes_flags
+from deepvm.cli.parameters import takes_flags
 from deepvm.cli.plan.options import load
-from deepvm.core.options import option
+from deepvm.core.options import again, option
 from deepvm.core.spelling import one_of
 from deepvm.core.units import parse_seconds, to_decimal
 from deepvm.errors import CloudError, DataError, MissingExtraError, RequestError
