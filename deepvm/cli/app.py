@@ -22,7 +22,7 @@ class Entry(NamedTuple):
         help: its line in ``deepvm --help``. module: below ``deepvm.cli``. attribute: a function, or
             a group's app.
         configured: whether files and the environment may set its options, see
-            :mod:`deepvm.cli.settings`.
+            :mod:`deepvm.cli.settings`. context: settings of the option parser.
     """
 
     name: str
@@ -30,6 +30,7 @@ class Entry(NamedTuple):
     module: str
     attribute: str = "app"
     configured: bool = False
+    context: dict[str, Any] | None = None
 
 
 COMMANDS = (
@@ -82,6 +83,7 @@ COMMANDS = (
         "Certify that a training script resumes correctly after kills.",
         "lab.audit",
         "audit",
+        context={"allow_interspersed_args": False},  # options behind SCRIPT are its own
     ),
     Entry("inject", "Take machines of a job back on purpose.", "jobs.jobs_group", "inject"),
     Entry("history", "Show how long machines lived, by type, zone and market.", "jobs.history"),
@@ -146,7 +148,7 @@ def load(entry: Entry) -> Any:
         width = {"max_content_width": 100}
         holder.command(entry.name, cls=ConfiguredCommand, context_settings=width)(found)
     else:
-        holder.command(entry.name, context_settings=getattr(found, "context_settings", None))(found)
+        holder.command(entry.name, context_settings=entry.context)(found)
     # Not typer's get_command(), which would take a holder of one command apart.
     command = typer.main.get_group(holder).commands[entry.name]
     _keep_examples(command)

@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 from collections.abc import Callable
 from enum import Enum
+from functools import wraps
 from typing import Any, Literal
 
 import typer
@@ -126,13 +127,11 @@ def takes_flags(function: Callable[..., None]) -> Callable[..., None]:
     for parameter in given:
         parameters += fields if parameter is taken else [parameter.replace(kind=_KEYWORD)]
 
+    @wraps(function)
     def command(**values: Any) -> None:
         flags = record(**{f.name: values.pop(f.name) for f in fields})
         function(**values, **{taken.name: flags})
 
-    command.__name__ = function.__name__
-    command.__doc__ = function.__doc__
-    command.__module__ = function.__module__
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return command
 

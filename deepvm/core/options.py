@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from deepvm.core.spelling import one_of
+from deepvm.core.units import to_whole
 from deepvm.errors import RequestError
 
 Reader: TypeAlias = Callable[[Any, str], Any]
@@ -109,12 +110,7 @@ def whole(most: int) -> Reader:
     """Reads a whole number from 1."""
 
     def read(value: Any, name: str) -> int:
-        number = value
-        if isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}", value.strip()):
-            number = int(value)
-        if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= most:
-            raise RequestError(name, value, f"a whole number from 1 to {most}")
-        return number
+        return to_whole(value, name, f"a whole number from 1 to {most}", least=1, most=most)
 
     return read
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from deepvm.catalog.published.hardware import accelerators, find_accelerator
 from deepvm.catalog.published.performance import PublishedPerformance
 from deepvm.catalog.published.workloads import read_workload
 from deepvm.core.meanings import meant_gpu, none_of
+from deepvm.core.options import whole
 from deepvm.core.training.speed import Training, TrainingSpeed
-from deepvm.core.units import GIB, parse_bytes, to_whole
+from deepvm.core.units import GIB, parse_bytes
 from deepvm.errors import RequestError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from deepvm.core.cluster.instances import Catalog, InstanceType
+
+_MOST_GPUS = 100_000
 
 
 class OwnSteps(Protocol):
@@ -30,8 +32,8 @@ class OwnSteps(Protocol):
 
 def predict(
     gpu: str,
-    gpus: int = 1,
-    nodes: int | None = None,
+    gpus: int | str = 1,
+    nodes: int | str | None = None,
     *,
     gpu_memory: str | int | None = None,
     software: str = "eager",
@@ -63,9 +65,8 @@ def predict(
     if accelerator is None:
         names = list(dict.fromkeys(known.name for known in accelerators()))
         raise RequestError("gpu", gpu, none_of(gpu, names, meant_gpu(gpu, names, "--gpu-memory")))
-    whole = partial(to_whole, allowed="a whole number from 1 to 100000", least=1, most=100_000)
-    count = whole(gpus, "gpus")
-    vms = None if nodes is None else whole(nodes, "nodes")
+    count = whole(_MOST_GPUS)(gpus, "gpus")
+    vms = None if nodes is None else whole(_MOST_GPUS)(nodes, "nodes")
     source = PublishedPerformance(software, placement_group)
     if tables is not None:
         source = tables.speeds(source, {})

@@ -114,6 +114,11 @@ def part_job(job: str, number: int, of: int) -> str:
     return job + suffix
 
 
+def part_of(name: str) -> tuple[str, int, int]:
+    """Job, number and count of parts that a name of a job means."""
+    return whole_job(name) or (name, 1, 1)
+
+
 def whole_job(name: str) -> tuple[str, int, int] | None:
     """Job, number and count in a name of :func:`part_job`, None for others."""
     match = _PART.fullmatch(name)

@@ -26,7 +26,7 @@ from typing import TypeVar
 
 from deepvm.checkpoint.files.commit_record import verify
 from deepvm.checkpoint.files.durable_write import failing
-from deepvm.checkpoint.files.file_names import MOST_PARTS, part_job, whole_job
+from deepvm.checkpoint.files.file_names import MOST_PARTS, part_job, part_of
 from deepvm.checkpoint.files.stripe import (
     Part,
     belong_together,
@@ -295,14 +295,9 @@ class RecoveryTier(Tier):
         found = [manifest for folder in self._folders for manifest in folder.manifests(job)]
         sets: dict[tuple[int, int], dict[int, CommitRecord]] = defaultdict(dict)
         for row in (row for folder in self._folders for row in folder.found()):
-            known = whole_job(row.job)
-            if (
-                known is not None
-                and known[0] == job
-                and row.manifest is not None
-                and not row.problem
-            ):
-                sets[row.version, known[2]][known[1]] = row.manifest
+            whole, number, of = part_of(row.job)
+            if whole == job != row.job and row.manifest is not None and not row.problem:
+                sets[row.version, of][number] = row.manifest
         for (version, of), rows in sets.items():
             if len(rows) == of:
                 parts = tuple(rows[number] for number in sorted(rows))
@@ -333,8 +328,7 @@ class RecoveryTier(Tier):
 
 def jobs_in(folders: Sequence[VersionFolder]) -> list[str]:
     """The jobs in these folders; parts count as their job."""
-    names = {row.job for folder in folders for row in folder.found()}
-    return sorted({name if (known := whole_job(name)) is None else known[0] for name in names})
+    return sorted({part_of(row.job)[0] for folder in folders for row in folder.found()})
 
 
 def _head(node: TcpTier, manifest: CommitRecord) -> Part:

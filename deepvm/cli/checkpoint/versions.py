@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from deepvm.checkpoint.files import commit_record
-from deepvm.checkpoint.files.file_names import whole_job
+from deepvm.checkpoint.files.file_names import part_of, whole_job
 from deepvm.checkpoint.files.retention import kept, kept_of, outdated
 from deepvm.checkpoint.files.stripe import belong_together, read_part_file
 from deepvm.checkpoint.files.version_dir import YOUNG_S, Found, VersionFolder
@@ -86,18 +86,13 @@ def versions_of(rows: Iterable[Found]) -> Iterator[tuple[dict[int, list[Found]],
     ``rows``: sound ones.
     """
     jobs = defaultdict[tuple[str, int], defaultdict[int, list[Found]]](lambda: defaultdict(list))
-    for row in sorted(rows, key=lambda row: (_part(row), row.path)):
-        job, _, of = _part(row)
+    for row in sorted(rows, key=lambda row: (part_of(row.job), row.path)):
+        job, _, of = part_of(row.job)
         jobs[job, of][row.version].append(row)
     for (_, of), versions in jobs.items():
         whole = {v: files for v, files in versions.items() if len({f.job for f in files}) == of}
         lone = [row for v, files in versions.items() if v not in whole for row in files]
         yield whole, lone
-
-
-def _part(row: Found) -> tuple[str, int, int]:
-    """Job, number and count of parts of a file."""
-    return whole_job(row.job) or (row.job, 1, 1)
 
 
 def problem_of(rows: Sequence[Found], *, trust: bool = False) -> str:
@@ -140,10 +135,10 @@ def collect_garbage(
     kept((), keep, every)  # refuse what cannot be used before anything is read
     named = {f.path.resolve(): f for f in map(open_folder, [folder, *parts])}
     own, *others = named.values()
-    rows = [row for row in own.found() if job in ("", row.job, _part(row)[0])]
+    rows = [row for row in own.found() if job in ("", row.job, part_of(row.job)[0])]
     # Of other folders only the parts
     away = [row for other in others for row in other.found() if whole_job(row.job)]
-    found = [*rows, *(row for row in away if job in ("", row.job, _part(row)[0]))]
+    found = [*rows, *(row for row in away if job in ("", row.job, part_of(row.job)[0]))]
     there = sorted({row.version for row in found if row.problem != UNRECORDED}, reverse=True)
     for number in best:
         if number not in there:

@@ -6,7 +6,7 @@ come with a line of help, which zsh and fish show.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pkgutil import resolve_name
 from typing import Any
 
@@ -30,10 +30,10 @@ def offered(kind: str, ctx: Any) -> list[Any]:
     try:
         if kind in TABLES:
             return list(_names(TABLES[kind]))
-        return list(_FUNCTIONS[kind](ctx))
+        return list(dict.fromkeys(_FUNCTIONS[kind](ctx)))
     except Exception:
-        # Whatever is wrong with a file, the command itself will say; a traceback would end up on
-        # the command line.
+        # The command itself reports what is wrong with a file; a traceback would end up on the
+        # command line.
         return []
 
 
@@ -48,21 +48,24 @@ def _names(places: Iterable[str]) -> Iterator[str]:
         yield from (getattr(name, "value", name) for name in names)
 
 
-def _of_types(name: Callable[[Any], str]) -> Callable[[Any], Iterable[str]]:
-    """Names in the catalog that the command line names so far, else the default one."""
+def _types(ctx: Any) -> Iterator[Any]:
+    """The types of the catalog that the command line names so far, else of the default one."""
+    from deepvm.catalog.store import load_catalog
 
-    def values(ctx: Any) -> Iterable[str]:
-        from deepvm.catalog.store import load_catalog
-
-        catalog = load_catalog(ctx.params.get("catalog") or "aws", offline=True)
-        return dict.fromkeys(filter(None, map(name, catalog)))
-
-    return values
+    yield from load_catalog(ctx.params.get("catalog") or "aws", offline=True)
 
 
-def _gpu_glob(instance: Any) -> str:
-    """The GPU of a type as a glob, because bash would split a name with blanks."""
-    return instance.gpu.name.replace(" ", "*") if instance.gpu else ""
+def _type_names(ctx: Any) -> Iterator[str]:
+    return (instance.name for instance in _types(ctx))
+
+
+def _cpu_type_names(ctx: Any) -> Iterator[str]:
+    return (instance.name for instance in _types(ctx) if not instance.gpu)
+
+
+def _gpu_globs(ctx: Any) -> Iterator[str]:
+    # A name with blanks as a glob, because bash would split it.
+    return (instance.gpu.name.replace(" ", "*") for instance in _types(ctx) if instance.gpu)
 
 
 def _topics(ctx: Any) -> Iterable[str]:
@@ -82,7 +85,7 @@ def _accelerators(_: Any) -> Iterable[str]:
     """GPU models whose speed can be predicted."""
     from deepvm.catalog.published.hardware import accelerators
 
-    return dict.fromkeys(gpu.name for gpu in accelerators() if " " not in gpu.name)
+    return (gpu.name for gpu in accelerators() if " " not in gpu.name)
 
 
 def _regions(_: Any) -> Iterable[tuple[str, str]]:
@@ -91,9 +94,9 @@ def _regions(_: Any) -> Iterable[tuple[str, str]]:
 
 
 _FUNCTIONS = {
-    "complete_type": _of_types(lambda instance: str(instance.name)),
-    "complete_cpu_type": _of_types(lambda instance: "" if instance.gpu else str(instance.name)),
-    "complete_gpu": _of_types(_gpu_glob),
+    "complete_type": _type_names,
+    "complete_cpu_type": _cpu_type_names,
+    "complete_gpu": _gpu_globs,
     "complete_topic": _topics,
     "complete_accelerator": _accelerators,
     "complete_region": _regions,

@@ -42,26 +42,21 @@ def agent(
     from deepvm.jobs.storage.backup_store import KEEP
 
     logging.basicConfig(format="deepvm agent: %(message)s", level=logging.WARNING)
-    variables = {
-        name: os.environ.get(f"DEEPVM_{name}", "").strip()
-        for name in ("SAVE_POLICY", "MTBF", "KEEP")
-    }
+    environ = os.environ.get
+    option = "save_policy"
     if save_policy is None:
-        policy = parse_policy(variables["SAVE_POLICY"] or "adaptive", "DEEPVM_SAVE_POLICY")
-    else:
-        policy = parse_policy(save_policy, "save_policy")
-    mtbf = variables["MTBF"]
-    keep = variables["KEEP"]
+        option = "DEEPVM_SAVE_POLICY"
+        save_policy = environ(option, "").strip() or "adaptive"
+    mttp_s = float(SaveFacts.mttp_s)
+    if mtbf := environ("DEEPVM_MTBF", "").strip():
+        mttp_s = parse_seconds(mtbf, "DEEPVM_MTBF", allowed="a time such as 2h")
+    keep = environ("DEEPVM_KEEP", "").strip()
     found = StandaloneAgent(
         notice_source(metadata),
-        os.environ.get("DEEPVM_TIERS", "").split(),
-        os.environ.get("DEEPVM_JOB", "job"),
-        policy=policy,
-        mttp_s=(
-            parse_seconds(mtbf, "DEEPVM_MTBF", allowed="a time such as 2h")
-            if mtbf
-            else float(SaveFacts.mttp_s)
-        ),
+        environ("DEEPVM_TIERS", "").split(),
+        environ("DEEPVM_JOB", "job"),
+        policy=parse_policy(save_policy, option),
+        mttp_s=mttp_s,
         grace_s=parse_seconds(grace, "grace"),
         keep=int(keep) if keep.isascii() and keep.isdigit() else KEEP,
     )

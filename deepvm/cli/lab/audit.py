@@ -90,6 +90,3 @@ def audit(
         write_bytes(out / "audit.json", to_json(document_of("audits.Audit", found)).encode())
     if not found.certified:
         raise typer.Exit(1)
-
-
-audit.context_settings = {"allow_interspersed_args": False}  # type: ignore[attr-defined]  # what follows is the script's

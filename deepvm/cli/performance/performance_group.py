@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import MISSING, dataclass
-from typing import Any
 
 import typer
 
@@ -46,8 +45,8 @@ def predict(
 
     found = predicted(
         flags.gpu,
-        _whole(flags.gpus),
-        None if flags.nodes is None else _whole(flags.nodes),
+        flags.gpus,
+        flags.nodes,
         gpu_memory=flags.gpu_memory,
         software=flags.software,
         placement_group=flags.placement_group,
@@ -86,10 +85,3 @@ def models_of(output: Output = "table") -> None:
 
     found = list({model.name: model for model in presets().values()}.values())
     print_named(output, text("performance_models", models=found), "models", {"models": found})
-
-
-def _whole(text: str) -> Any:
-    """A number, or the text that is none and that the prediction will refuse."""
-    if text.isascii() and text.isdigit() and len(text) < 9:
-        return int(text)
-    return text

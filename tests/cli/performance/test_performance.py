@@ -115,7 +115,7 @@ def test_forty_and_eighty(run: Run) -> None:
 def test_bad_input_is_named(run: Run) -> None:
     for words, said in [
         (["--gpu", "H1000"], "did you mean --gpu H100?"),
-        (["--gpu", "H100", "--gpus", "0"], "--gpus: 0 cannot be used"),
+        (["--gpu", "H100", "--gpus", "0"], "--gpus: '0' cannot be used"),
         (["--gpu", "H100", "--gpus", "many"], "--gpus: 'many' cannot be used"),
         (
             ["--gpu", "H100", "--gpus", "8", "--nodes", "3"],
