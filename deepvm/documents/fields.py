@@ -7,7 +7,6 @@ about the field.
 from __future__ import annotations
 
 import json
-import math
 import re
 from datetime import date
 from decimal import Decimal
@@ -15,14 +14,11 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from deepvm.core.units import MICRO
 from deepvm.io.times import parse_time
 
 MAX_USD = 100_000
 MAX_NODES = 1_000_000
 MAX_NETWORK_GBPS = 25_600
-_PRICE = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?", re.ASCII)
-_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
 # Control characters break CSV rows and terminals, surrogates cannot be written, the others
 # reverse text or are invisible.
 _UNFIT = re.compile(
@@ -35,14 +31,12 @@ class InvalidValueError(ValueError):
     """The reason for which a validator refuses a value, where the description does not tell it."""
 
 
-def finite(value: Any) -> Any:
-    """A finite number, also as text: CSV has only texts, and YAML reads 1e6 as one."""
-    if isinstance(value, str):
-        value = float(value)
-    if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
+def as_number(value: Any) -> Any:
+    """CSV has only texts, and YAML reads 1e6 as one; true is no 1."""
+    if isinstance(value, bool):
         raise ValueError("expected a number")
-    if not math.isfinite(value):
-        raise ValueError("expected a finite number")
+    if isinstance(value, str):
+        return float(value)
     return value
 
 
@@ -52,21 +46,9 @@ def _no_text(value: object) -> object:
     return value
 
 
-def _as_price(value: object) -> Decimal:
-    """An exact price in $/h from a number or its decimal form as text."""
-    if not isinstance(value, str):
-        finite(value)
-    elif not _PRICE.fullmatch(value):
-        raise ValueError("expected a number")
-    price = Decimal(str(value))
-    if not -MAX_USD <= price <= MAX_USD or price != price.quantize(MICRO):
-        raise ValueError("too large, or too many decimals")
-    return price
-
-
 def _as_day(value: object) -> date:
     # Without this, pydantic takes 20231001 for seconds since 1970.
-    if not isinstance(value, str) or not _DAY.fullmatch(value):
+    if not isinstance(value, str):
         raise ValueError("expected a date YYYY-MM-DD")
     return date.fromisoformat(value)
 
@@ -89,16 +71,24 @@ def _no_comment(value: str) -> str:
     return _one_line(value)
 
 
-Number = Annotated[float, BeforeValidator(finite)]
-Whole = Annotated[int, BeforeValidator(finite)]
+Number = Annotated[float, Field(allow_inf_nan=False), BeforeValidator(as_number)]
+Whole = Annotated[int, BeforeValidator(as_number)]
 StrictNumber = Annotated[Number, BeforeValidator(_no_text)]
 StrictWhole = Annotated[Whole, BeforeValidator(_no_text)]
-Price = Annotated[Decimal, Field(gt=0, le=MAX_USD), BeforeValidator(_as_price)]
+Price = Annotated[Decimal, Field(gt=0, le=MAX_USD, decimal_places=6)]
 Day = Annotated[date, BeforeValidator(_as_day)]
 Moment = Annotated[str, AfterValidator(_as_moment)]
 Text = Annotated[str, AfterValidator(_one_line)]
 Name = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(_one_line)]
 TypeName = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(_no_comment)]
+
+
+def described(text: str, null: str = "", default: Any = ..., **limits: Any) -> Any:
+    """A field with this description; ``null``: when it may be null, which is then its default."""
+    if null:
+        default = None
+        text = f"{text}, or null {null}"
+    return Field(default, description=text, **limits)
 
 
 def number(
@@ -111,24 +101,12 @@ def number(
     null: str = "",
 ) -> Any:
     """A numeric field, above 0 unless ``least`` is given; ``null``: when it may be null."""
-    article = "a whole number" if whole else "a number"
+    text = f"{what}: a whole number" if whole else f"{what}: a number"
+    high = _digits(largest)
     if least is None:
-        text = f"{what}: {article} above 0 and at most {_digits(largest)}"
-        field: dict[str, Any] = {"gt": 0}
-    else:
-        text = f"{what}: {article} from {_digits(least)} to {_digits(largest)}"
-        field = {"ge": least}
-    if null:
-        default = None
-        text = f"{text}, or null {null}"
-    return Field(default, le=largest, description=text, **field)
-
-
-def described(text: str, null: str = "") -> Any:
-    """A field with this description, required unless ``null`` says when it may be null."""
-    if null:
-        return Field(None, description=f"{text}, or null {null}")
-    return Field(description=text)
+        return described(f"{text} above 0 and at most {high}", null, default, gt=0, le=largest)
+    low = _digits(least)
+    return described(f"{text} from {low} to {high}", null, default, ge=least, le=largest)
 
 
 def price(what: str, null: str = "") -> Any:
@@ -139,11 +117,10 @@ def price(what: str, null: str = "") -> Any:
 
 def text(what: str, longest: int = 2000, default: str = "") -> Any:
     """A field for one line of text that may be left out."""
+    least = int(bool(default))
     size = f"1 to {longest}" if default else f"at most {longest}"
     description = f"{what}: one line of {size} visible characters without blanks at the ends"
-    return Field(
-        default, min_length=int(bool(default)), max_length=longest, description=description
-    )
+    return described(description, default=default, min_length=least, max_length=longest)
 
 
 def name_of(what: str, null: str = "") -> Any:
@@ -159,7 +136,7 @@ def rows(
     """A field for a list."""
     text = f"{what}: a list of {least} to {longest} {of}"
     default: Any = ... if required else []
-    return Field(default, min_length=least, max_length=longest, description=text)
+    return described(text, default=default, min_length=least, max_length=longest)
 
 
 def _digits(value: float) -> str:

@@ -17,7 +17,7 @@ from deepvm.documents.fields import (
     Text,
     TypeName,
     Whole,
-    finite,
+    as_number,
     name_of,
     number,
     price,
@@ -78,8 +78,8 @@ class RingDocument(RingParameters, _FittedCurve):
     kind: Literal["ring"]
 
 
-_Size = Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(finite)]
-_Speedup = Annotated[float, Field(ge=0.000001, le=1_000_000), BeforeValidator(finite)]
+_Size = Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(as_number)]
+_Speedup = Annotated[float, Field(ge=0.000001, le=1_000_000), BeforeValidator(as_number)]
 
 
 class MeasuredDocument(_Curve):

@@ -5,31 +5,39 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, PlainValidator
+from pydantic import AfterValidator, Field, PlainValidator, TypeAdapter, ValidationError
 
 from deepvm.core.cluster.instances import Market
 from deepvm.core.preemption.gang_survival import MOST_VMS
 from deepvm.core.preemption.job import Span
 from deepvm.core.units import MOST_SECONDS
-from deepvm.documents.fields import Number, Strict, Whole, finite
+from deepvm.documents.fields import Number, Strict, Whole
+
+_NUMBERS = TypeAdapter(list[Number])
+
+
+def _numbers(value: Any) -> list[float]:
+    """One or several numbers."""
+    try:
+        return _NUMBERS.validate_python(value if isinstance(value, list) else [value])
+    except ValidationError:
+        raise ValueError("not a number") from None
 
 
 def _span(value: Any) -> Span:
-    bounds = value if isinstance(value, list) else [value, value]
-    low, high = (float(finite(bound)) for bound in bounds)
-    if high > MOST_SECONDS:
+    bounds = _numbers(value)
+    if len(bounds) > 2 or max(bounds) > MOST_SECONDS:
         raise ValueError("too long")
-    return Span(low, high)
+    return Span(bounds[0], bounds[-1])
 
 
 def _lifetimes(value: Any) -> tuple[float, ...]:
     if value is None:
         return (math.inf,)
-    values = value if isinstance(value, list) else [value]
-    means = tuple(float(finite(mean)) for mean in values)
+    means = _numbers(value)
     if not means or min(means) <= 0:
         raise ValueError("not above 0")
-    return means
+    return tuple(means)
 
 
 def _name(value: str) -> str:
