@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import islice
 from typing import Any, NamedTuple, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from deepvm.core.spelling import did_you_mean
 from deepvm.documents.fields import InvalidValueError
 from deepvm.documents.tree import KeyPath, Tree, shown
 from deepvm.errors import Issue
@@ -23,7 +24,7 @@ class _Location(NamedTuple):
     path: KeyPath
     value: Any
     field: FieldInfo | None
-    fields: dict[str, FieldInfo]
+    fields: Mapping[Any, FieldInfo]
 
 
 def issues_of(error: ValidationError, model: type[BaseModel], tree: Tree) -> list[Issue]:
@@ -44,20 +45,15 @@ def issues_of(error: ValidationError, model: type[BaseModel], tree: Tree) -> lis
         messages = {version: messages[version]}
     # A union refuses in the name of each member: the one that got furthest is meant.
     above = {path[:end] for path in messages for end in range(len(path))}
-    return [
-        Issue(text, tree.line(path), tree.label(path))
-        for path, text in messages.items()
-        if path not in above
-    ]
+    return [tree.issue(path, text) for path, text in messages.items() if path not in above]
 
 
 def rule_issues(broken: Iterable[tuple[KeyPath, str]], tree: Tree) -> list[Issue]:
     """What rules that join fields say, as issues."""
-    issues = []
-    for path, message in islice(broken, MAX_ISSUES):
-        label = tree.label(path)
-        issues.append(Issue(f"{label}: {message}", tree.line(path), label))
-    return issues
+    return [
+        tree.issue(path, f"{tree.label(path)}: {message}")
+        for path, message in islice(broken, MAX_ISSUES)
+    ]
 
 
 def repeats(keys: Iterable[Hashable]) -> Iterator[tuple[int, int]]:
@@ -76,10 +72,8 @@ def expected(model: type[BaseModel], path: KeyPath) -> str:
 
 def _known(here: _Location) -> str:
     names = [name for name in here.fields if name != "$schema"]
-    near = difflib.get_close_matches(str(here.path[-1]), names, 1)
-    if near:
-        return f"did you mean {near[0]}?"
-    return f"expected one of {', '.join(names)}"
+    near = did_you_mean(str(here.path[-1]), names)
+    return near or f"expected one of {', '.join(names)}"
 
 
 def _reason(error: Any, here: _Location) -> str:
@@ -103,17 +97,17 @@ def _locate(model: type[BaseModel], document: Any, loc: KeyPath) -> _Location:
         if tagged and len(models) > 1:
             models = tagged
             continue
-        fields = {f.alias or name: f for one in models for name, f in one.model_fields.items()}
-        field = fields.get(str(step))
-        if field is not None:
-            models = list(_models_in(field.annotation))
+        fields: dict[Any, FieldInfo] = {
+            f.alias or name: f for one in models for name, f in one.model_fields.items()
+        }
+        if step in fields:
+            models = list(_models_in(fields[step].annotation))
         elif isinstance(step, str) and not (isinstance(here.value, dict) and step in here.value):
             continue
-        try:
+        value = None
+        with suppress(KeyError, IndexError, TypeError):
             value = here.value[step]
-        except (KeyError, IndexError, TypeError):
-            value = None
-        here = _Location((*here.path, step), value, field or here.field, fields)
+        here = _Location((*here.path, step), value, fields.get(step, here.field), fields)
     return here
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -21,10 +21,6 @@ Rules = Iterable[tuple[KeyPath, str]]
 """What fields together get wrong: the key to change, and why."""
 
 
-def _no_rules(model: BaseModel) -> Iterator[tuple[KeyPath, str]]:
-    yield from ()
-
-
 @dataclass(frozen=True)
 class FileFormat(Generic[Model]):
     """One kind of file.
@@ -40,7 +36,7 @@ class FileFormat(Generic[Model]):
     model: type[Model]
     expected: str
     load: Callable[[str], Tree] = json.load
-    rules: Callable[[Model], Rules] = _no_rules
+    rules: Callable[[Model], Rules] | None = None
     error: FileError = CatalogFormatError
 
     def read(self, path: str | os.PathLike[str]) -> Model:
@@ -72,7 +68,8 @@ class FileFormat(Generic[Model]):
             else:
                 issues += issues_of(error, self.model, tree)
         else:
-            issues += rule_issues(self.rules(model), tree)
+            if self.rules:
+                issues += rule_issues(self.rules(model), tree)
         if issues:
             raise self.error(os.fspath(name), issues)
         return model

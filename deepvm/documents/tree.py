@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -42,13 +43,12 @@ def shown(value: Any) -> str:
         return "an object"
     if isinstance(value, (list, tuple)):
         return f"a list of {len(value)}"
-    words = {None: "null", True: "true", False: "false"}
-    if value is None or isinstance(value, bool):
-        return words[value]
     if isinstance(value, int) and value.bit_length() > 256:  # Python writes no such number
         return "a huge number"
     if isinstance(value, str):
         text = repr(value[:60])
+    elif value is None or isinstance(value, bool):
+        text = json.dumps(value)
     else:
         text = str(value)
     if len(text) > 60:
@@ -85,6 +85,9 @@ class Tree:
 
     def refusal(self, path: KeyPath, value: Any, expected: str) -> Issue:
         """The issue about a value that cannot be used."""
-        label = self.label(path)
-        message = f"invalid value for {label}: {shown(value)} (expected {expected})"
-        return Issue(message, self.line(path), label)
+        message = f"invalid value for {self.label(path)}: {shown(value)} (expected {expected})"
+        return self.issue(path, message)
+
+    def issue(self, path: KeyPath, message: str) -> Issue:
+        """What is wrong at a key."""
+        return Issue(message, self.line(path), self.label(path))
