@@ -63,7 +63,7 @@ def load(text: str) -> Tree:
     instances: Any = []
     document: dict[str, Any] = {"instances": instances}
     lines: dict[KeyPath, int] = {}
-    issues: list[Issue] = []
+    issues = table.issues
     for line, key, value in table.above:
         if key in _ROWS:
             name, fields = _ROWS[key]
@@ -78,20 +78,13 @@ def load(text: str) -> Tree:
             lines[key,] = line
             if value:
                 document[key] = value
-    line, header = table.header
-    lines["instances",] = line
-    for number, name in enumerate(header):
-        if name in header[:number]:
-            raise FileSyntaxError(f"repeated column {name}", line)
+    lines["instances",] = table.line
+    for name in table.columns:
         if name not in COLUMNS:
-            raise FileSyntaxError(f"unknown column {name!r}", line)
-    for line, cells in table.rows:
-        if any(cells[len(header) :]) or len(cells) < len(header):
-            message = f"{len(cells)} fields (expected {len(header)}, as in the header)"
-            issues.append(Issue(message, line))
-            continue
+            raise FileSyntaxError(f"unknown column {name!r}", table.line)
+    for line, row in table.rows:
         lines["instances", len(instances)] = line
-        instances.append(_instance(dict(zip(header, cells, strict=False))))
+        instances.append(_instance(row))
 
     def label(path: KeyPath) -> str:
         """The column of a path, or its key."""

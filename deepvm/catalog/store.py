@@ -10,7 +10,7 @@ import os
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import Any
 
 from deepvm.catalog.clouds import CATALOG_ENDINGS, REGISTRY, cloud_of, region_in
 from deepvm.catalog.serialization import build_catalog, build_quotas, document_of
@@ -22,24 +22,7 @@ from deepvm.io.atomic_write import write_bytes
 from deepvm.io.safe_read import read_text
 from deepvm.io.user_dirs import data_folder
 
-if TYPE_CHECKING:
-    from typing import Unpack
-
 DEFAULT_CATALOG = "aws"
-
-
-class MarketOptions(TypedDict, total=False):
-    """The options of :func:`load_catalog` for a cloud's market."""
-
-    prices: str
-    offline: bool
-    profile: str
-    zone: str
-    price_basis: str
-    days: int | str
-    network: str | None
-    source: str
-    price_history: str
 
 
 _MOST_DOUBTS = 4
@@ -54,9 +37,7 @@ def embedded_names() -> tuple[str, ...]:
     )
 
 
-def load_catalog(
-    name_or_path: str | os.PathLike[str] = DEFAULT_CATALOG, **market: Unpack[MarketOptions]
-) -> Catalog:
+def load_catalog(name_or_path: str | os.PathLike[str] = DEFAULT_CATALOG, **market: Any) -> Catalog:
     """Load AWS's market, an embedded catalog, or a file that ends in ``.json`` or ``.csv``.
 
     Args:
@@ -118,8 +99,6 @@ def _load(name: str) -> Catalog:
             return _catalog_of(read_text(path, _FILE), path)
         except FileNotFoundError:
             reason = "no such file"
-    elif os.path.isdir(name):
-        reason = "this is a folder"
     elif os.path.basename(name) != name or os.path.exists(name):
         reason = "this file ends neither in .json nor in .csv"
     else:

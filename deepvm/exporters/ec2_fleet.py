@@ -58,11 +58,8 @@ class Ec2Fleet(AwsExporter):
         if group.role != MEMORY or not (self.plan.mixes_cpu_architectures or memory):
             return training
         if training and not memory:
-            vms = self.plan.training
             allowed = (
-                f"with --memory-launch-template, too: {vms.instance_type} is"
-                f" {vms.cpu_architecture} and {group.instance_type} is"
-                f" {group.vms.cpu_architecture}, so they need different images"
+                f"with --memory-launch-template, too: {group.instance_type} needs another image"
             )
             raise RequestError("launch_template", training, allowed)
         return memory

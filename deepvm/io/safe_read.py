@@ -52,22 +52,24 @@ def read_text(
         raise _refused(path, found, f"at most {limit // 2**20} MiB")
     if not (may_be_empty or data.strip()):
         raise _refused(path, "is empty", expected)
-    return _decoded(path, data.removeprefix(codecs.BOM_UTF8), expected)
+    return decoded(path, data, expected)
 
 
-def _decoded(path: Path, data: bytes, expected: str) -> str:
+def decoded(path: Path | str, data: bytes, expected: str) -> str:
+    """Text of UTF-8, with or without a byte-order mark. Raises CatalogFormatError."""
+    data = data.removeprefix(codecs.BOM_UTF8)
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        found = f"byte 0x{data[error.start]:02x} at position {error.start} is not UTF-8"
+        problem = f"byte 0x{data[error.start]:02x} at position {error.start} is not UTF-8"
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        found += ", the file is UTF-16"
+        problem += ", the file is UTF-16"
     elif data[:2] == b"\x1f\x8b":
-        found += ", the file is compressed by gzip"
-    raise _refused(path, found, f"{expected}, saved as UTF-8")
+        problem += ", the file is compressed by gzip"
+    raise _refused(path, problem, f"{expected}, saved as UTF-8")
 
 
-def _refused(path: Path, problem: str, expected: str) -> CatalogFormatError:
+def _refused(path: Path | str, problem: str, expected: str) -> CatalogFormatError:
     return CatalogFormatError(path, [Issue(f"{problem} (expected {expected})")])
 
 

@@ -78,16 +78,11 @@ def bandwidths(cloud: str, instance_type: str) -> dict[str, float]:
     it sustains, and ``peak_gbps``.
     """
     network = network_of(cloud, instance_type)
-    if network is None:
-        sustained = None
-    else:
-        sustained = network.memory_node_gbps
-    if network is None or sustained is None:
+    if network is None or network.memory_node_gbps is None:
         return {}
-    return {
-        "baseline_gbps": sustained,
-        "peak_gbps": network.ethernet_gbps or network.nominal_gbps or sustained,
-    }
+    sustained = network.memory_node_gbps
+    peak = network.ethernet_gbps or network.nominal_gbps or sustained
+    return {"baseline_gbps": sustained, "peak_gbps": peak}
 
 
 _Networks = dict[tuple[str, str], InstanceNetwork]

@@ -103,11 +103,9 @@ class PublishedPerformance:
         self, machine: Machine, workload: Workload, vms: FloatArray, name: str = ""
     ) -> TrainingSpeed | str:
         """The speed of clusters of a machine, or why there is none; ``name``: of its type."""
-        gpu = machine.accelerator
-        precision = gpu.precision(workload.precision)
-        if precision is None:
-            return f"{gpu.name} does not compute in {workload.precision.value}"
-        setup = TrainingSetup(workload, machine, precision, self._software(precision))
+        setup = self._setup(machine, workload)
+        if setup is None:
+            return f"{machine.accelerator.name} does not compute in {workload.precision.value}"
         return _predicted(setup, tuple(vms.tolist()))
 
     def parts(self, machine: Machine, workload: Workload, vms: FloatArray) -> Parts:
@@ -115,17 +113,20 @@ class PublishedPerformance:
 
         The machine must compute in the workload's precision.
         """
-        precision = machine.accelerator.precision(workload.precision)
-        assert precision is not None
-        setup = TrainingSetup(workload, machine, precision, self._software(precision))
+        setup = self._setup(machine, workload)
+        assert setup is not None
         return parts_of(setup, vms, calibration().evidence)
 
-    def _software(self, precision: Precision) -> str:
-        """Training in fp8 needs a compiler: casts that are not fused cost more than they save."""
-        compiled = self.software in ("compiled", "tuned")
-        if precision is Precision.FP8 and not compiled:
-            return "compiled"
-        return self.software
+    def _setup(self, machine: Machine, workload: Workload) -> TrainingSetup | None:
+        """None where the machine does not compute in the workload's precision."""
+        precision = machine.accelerator.precision(workload.precision)
+        if precision is None:
+            return None
+        software = self.software
+        # Casts that are not fused cost more than they save: training in fp8 needs a compiler.
+        if precision is Precision.FP8 and software not in ("compiled", "tuned"):
+            software = "compiled"
+        return TrainingSetup(workload, machine, precision, software)
 
     def cluster(
         self, gpu: Accelerator, workload: Workload, gpus: int, nodes: int | None
@@ -139,11 +140,8 @@ class PublishedPerformance:
         if nodes is None:
             nodes = next(n for n in range(max(1, -(-gpus // each)), gpus + 1) if gpus % n == 0)
         if gpus % nodes or gpus // nodes > MOST_IN_A_VM:
-            fitting = [n for n in range(1, gpus + 1) if gpus % n == 0 and gpus // n <= MOST_IN_A_VM]
-            near = min(fitting, key=lambda n: (abs(n - nodes), n))
             allowed = (
-                f"a number that divides {gpus} GPUs evenly, with at most {MOST_IN_A_VM} in a VM,"
-                f" such as {near}"
+                f"a number that divides {gpus} GPUs evenly, with at most {MOST_IN_A_VM} in a VM"
             )
             raise RequestError("nodes", nodes, allowed)
         # A part of a machine has a part of its network.

@@ -9,24 +9,29 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from deepvm.documents.tree import FileSyntaxError
+from deepvm.errors import Issue
 
 _COMMENT = re.compile(r"#\s*([A-Za-z_]+)\s*:(.*)")
-_SEPARATOR = re.compile(r"[^,\s]+[;\t|]\s*\S")
 
 
 @dataclass
 class Table:
-    """The parts of a file, each with its line."""
+    """The parts of a file, each with its line; names of columns in lower case.
+
+    ``issues``: rows that do not fit the header, which are left out.
+    """
 
     above: list[tuple[int, str, str]] = field(default_factory=list)
-    header: tuple[int, list[str]] = (1, [])
-    rows: list[tuple[int, list[str]]] = field(default_factory=list)
+    line: int = 1
+    columns: list[str] = field(default_factory=list)
+    rows: list[tuple[int, dict[str, str]]] = field(default_factory=list)
+    issues: list[Issue] = field(default_factory=list)
 
 
 def load_table(text: str) -> Table:
     """Read CSV; cells have no blanks at their ends, empty rows are left out.
 
-    Raises FileSyntaxError.
+    Raises FileSyntaxError: not CSV, or a column is there twice.
     """
     table = Table()
     lines = io.StringIO(text, newline="").readlines()
@@ -37,13 +42,19 @@ def load_table(text: str) -> Table:
         if match := _COMMENT.match(_unquoted(text)):
             table.above.append((skipped + 1, match[1].lower(), match[2].strip()))
     records = _records(lines[skipped:], skipped)
-    table.header = next(records, (skipped + 1, []))
-    line, header = table.header
+    table.line, header = next(records, (skipped + 1, []))
     while header and not header[-1]:
         header.pop()
-    if len(header) == 1 and _SEPARATOR.search(header[0]):
-        raise FileSyntaxError("fields are not separated by commas", line)
-    table.rows = list(records)
+    table.columns = [name.lower() for name in header]
+    for name in filter(None, table.columns):
+        if table.columns.count(name) > 1:
+            raise FileSyntaxError(f"repeated column {name}", table.line)
+    for line, cells in records:
+        if any(cells[len(header) :]) or len(cells) < len(header):
+            message = f"{len(cells)} fields (expected {len(header)}, as in the header)"
+            table.issues.append(Issue(message, line))
+        else:
+            table.rows.append((line, dict(zip(table.columns, cells, strict=False))))
     return table
 
 

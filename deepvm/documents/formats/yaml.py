@@ -21,7 +21,9 @@ def load(text: str) -> Tree:
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise _syntax_error(text, error) from None
+        mark = getattr(error, "problem_mark", None)
+        line = mark.line if mark else text.count("\n", 0, getattr(error, "position", 0))
+        raise FileSyntaxError(f"not YAML: {_reason(error)}", line + 1) from None
     if root is None:
         raise FileSyntaxError("is empty")
     reader = _Reader()
@@ -32,15 +34,6 @@ def load(text: str) -> Tree:
     except (yaml.YAMLError, RecursionError, ValueError, AttributeError, LookupError) as error:
         raise FileSyntaxError(f"not YAML: {_reason(error)}", reader.line) from None
     return Tree(value, lambda: reader.lines, issues=reader.issues)
-
-
-def _syntax_error(text: str, error: Exception) -> FileSyntaxError:
-    mark = getattr(error, "problem_mark", None)
-    position = getattr(error, "position", None)
-    if position is not None:
-        line = text.count("\n", 0, position) + 1
-        return FileSyntaxError(f"not YAML: the character {text[position]!r}", line)
-    return FileSyntaxError(f"not YAML: {_reason(error)}", mark.line + 1 if mark else 0)
 
 
 def _reason(error: Exception) -> str:

@@ -6,7 +6,6 @@ Unknown fields are ignored, because the documents grow.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from decimal import Decimal
 from math import ceil
 from typing import Annotated, Any, Literal
@@ -27,6 +26,7 @@ from deepvm.documents.fields import (
 )
 from deepvm.documents.reader import FileFormat
 from deepvm.errors import CatalogFormatError, Issue, RequestError
+from deepvm.io.safe_read import decoded
 
 STANDARD_INPUT = "standard input"
 """Name of a piped plan in errors."""
@@ -83,6 +83,12 @@ class _GpuVms(_Vms):
     gpu_name: Name | None = None
     gpus_per_vm: Positive | None = None
     zones: list[_Zone] | None = None
+
+    @property
+    def priced_zones(self) -> tuple[ZonePrice, ...]:
+        """The cheapest first."""
+        zones = sorted(self.zones or (), key=lambda each: (each.usd_per_hour, each.zone))
+        return tuple(ZonePrice(z.zone, z.usd_per_hour, z.zone_name or "") for z in zones)
 
 
 class _MemoryVms(_Vms):
@@ -159,12 +165,7 @@ def load_plan(path: str | os.PathLike[str], rank: int = 1) -> Plan:
 
 def decode_plan(data: bytes, rank: int = 1) -> Plan:
     """As :func:`load_plan`, from the bytes of standard input, in UTF-8."""
-    try:
-        content = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        issue = Issue(f"byte 0x{data[error.start]:02x} is not UTF-8 (expected {PLAN.expected})")
-        raise CatalogFormatError(STANDARD_INPUT, [issue]) from None
-    return parse_plan(content, rank)
+    return parse_plan(decoded(STANDARD_INPUT, data, PLAN.expected), rank)
 
 
 def parse_plan(content: str, rank: int = 1, name: str = STANDARD_INPUT) -> Plan:
@@ -189,17 +190,16 @@ def _plan(document: _Document, name: str, rank: int) -> Plan:
     request = document.request or _Request()
     extras = request.extras or _Extras()
     memory = None
-    if chosen.memory is not None:
-        offered_in = tuple(chosen.memory.zones or ())
-        count = chosen.memory.count
-        memory = chosen.memory.planned(on_demand_count=count, offered_in=offered_in)
+    if nodes := chosen.memory:
+        zones = tuple(nodes.zones or ())
+        memory = nodes.planned(on_demand_count=nodes.count, offered_in=zones)
     disk = None
     if extras.disk_gb:
         disk = PlannedDisk(ceil(extras.disk_gb), extras.disk_type or "")
     return Plan(
         rank=chosen.rank,
         architecture=chosen.architecture,
-        training=chosen.gpu.planned(zones=tuple(_zones(chosen.gpu))),
+        training=chosen.gpu.planned(zones=chosen.gpu.priced_zones),
         memory=memory,
         usd_per_hour=chosen.usd_per_hour,
         region=chosen.region or source.region or "",
@@ -239,8 +239,3 @@ def _source_of(document: _Document, chosen: _Configuration) -> _Source:
         if (region.cloud, region.region) == (chosen.cloud, chosen.region):
             return region.source
     return document.source
-
-
-def _zones(gpu: _GpuVms) -> Iterator[ZonePrice]:
-    for zone in sorted(gpu.zones or (), key=lambda each: (each.usd_per_hour, each.zone)):
-        yield ZonePrice(zone.zone, zone.usd_per_hour, zone.zone_name or "")

@@ -11,7 +11,7 @@ import numpy as np
 from deepvm.core.cluster.instances import Market
 from deepvm.core.preemption.job import Job
 from deepvm.core.preemption.makespan import forecast
-from deepvm.core.preemption.savepolicy import SaveFacts, SavePolicy, parse_policy, whole_steps
+from deepvm.core.preemption.savepolicy import SavePolicy, parse_policy, whole_steps
 from deepvm.errors import SimulationError
 from deepvm.reports.reproduction.published_figures import Value, read_paper
 from deepvm.simulator.jobfile import preset
@@ -78,19 +78,12 @@ def cell(title: str, column: str, row: str) -> Value:
 def interval(name: str, what: str) -> Value:
     """Whole steps of eq. 4.5, and whether Algorithm 1 can do without: an emergency save fits."""
     job = preset(name)
-    facts = SaveFacts(
-        save_s=job.save_s.mean,
-        step_s=job.step_s.mean,
-        emergency_s=job.save_s.mean + job.durable_s.mean,
-        restart_s=job.allocation_s.mean + job.preparation_s.mean,
-        mttp_s=job.mttp_s[0],
-    )
+    facts = replace(job.save_facts, mttp_s=job.mttp_s[0])
     if what == "emergency save":
-        fits = replace(facts, grace_s=job.grace_s.mean).emergency_fits
-        if fits:
+        if facts.emergency_fits:
             return "yes"
         return "no"
-    return float(whole_steps(parse_policy("thesis"), facts))
+    return float(whole_steps(parse_policy("thesis"), replace(facts, grace_s=0.0)))
 
 
 def sentence(title: str, column: str, what: str) -> Value:

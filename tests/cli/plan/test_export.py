@@ -93,7 +93,7 @@ def test_files_are_not_overwritten_unasked(plan: Path, tmp_path: Path) -> None:
 def test_a_plan_through_a_pipe() -> None:
     assert json.loads(good("export", "-", "--to", "terraform", given=text()).stdout)["output"]
     error = refused("export", "-", "--to", "terraform", given=b"\xff")
-    assert "standard input: byte 0xff is not UTF-8" in str(error)
+    assert "standard input: byte 0xff at position 0 is not UTF-8" in str(error)
 
 
 def test_another_rank(plan: Path) -> None:

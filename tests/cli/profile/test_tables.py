@@ -375,7 +375,7 @@ REFUSED = {
     "CSV without header": (
         ("raw.csv", *CSV),
         4,
-        "raw.csv:1: 0 columns n in '1,1' (expected CSV with the columns n",
+        "raw.csv:1: repeated column 1 (expected CSV with the columns n",
     ),
     "words of a CSV": (
         ("e.json", "--workload", "x"),

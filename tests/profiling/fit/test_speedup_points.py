@@ -61,11 +61,11 @@ def test_seconds_without_one_vm_say_what_to_measure(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "line", "found"),
     [
-        ("# n,speedup\n", 1, "0 columns n in '' (expected CSV with the columns n and speedup"),
+        ("# n,speedup\n", 1, "no column n in '' (expected CSV with the columns n and speedup"),
         ("n,speedup\n", 0, "invalid value for rows: a list of 0 (expected measurements"),
-        ("1,1\n2,1.8\n", 1, "0 columns n in '1,1' (expected CSV with the columns n and speedup"),
+        ("1,1\n2,1.8\n", 1, "repeated column 1 (expected CSV with the columns n and speedup"),
         ("n,speed\n1,1\n", 0, "n: no column with its values (expected the columns n"),
-        ("n,speedup\n1,1\n\n2\n", 4, "1 fields (expected 2)"),
+        ("n,speedup\n1,1\n\n2\n", 4, "1 fields (expected 2,"),
         ("n,speedup\n1.5,1\n", 2, "invalid value for n: '1.5' (expected VMs: a whole"),
         ("n,speedup\n1,\n", 2, "invalid value for speedup: '' (expected speed-up over"),
         ("n,seconds\n1,x\n", 2, "invalid value for seconds: 'x' (expected seconds of the"),

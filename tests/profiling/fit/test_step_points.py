@@ -63,7 +63,7 @@ def test_steps(text: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("1,1,20\n", "2: 3 fields (expected 4)"),
+        ("1,1,20\n", "2: 3 fields (expected 4,"),
         ("1.5,2,20,1\n", "2: invalid value for nodes: '1.5' (expected VMs: a whole"),
         (",2,20,1\n", "2: invalid value for nodes: '' (expected VMs: a whole number"),
         ("4,3,20,1\n", "2: gpus: 3 (expected one or more on each VM"),
@@ -88,10 +88,10 @@ def test_every_problem_is_said_at_once(tmp_path: Path) -> None:
 
 def test_headers(tmp_path: Path) -> None:
     lines = refused(written(tmp_path, "# a\nnodes,gpus,local_batch,step_time_s,nodes\n1,1,1,1\n"))
-    assert lines[0].startswith("2: 2 columns nodes in 'nodes,gpus,local_batch,step_time_s,nodes")
+    assert lines[0].startswith("2: repeated column nodes")
     lines = refused(written(tmp_path, "nodes,gpu,step_time_s\n1,1,1\n"))
-    assert lines[0].startswith("1: 0 columns gpus in 'nodes,gpu,step_time_s'")
-    assert "0 columns nodes" in refused(written(tmp_path, "# only a comment\n"))[0]
+    assert lines[0].startswith("1: no column gpus in 'nodes,gpu,step_time_s'")
+    assert "no column nodes" in refused(written(tmp_path, "# only a comment\n"))[0]
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:
