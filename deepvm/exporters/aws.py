@@ -12,11 +12,10 @@ import re
 from deepvm.core.cluster.plan import Plan, PlannedGroup
 from deepvm.core.cluster.price_limits import HEADROOM, limit_plan
 from deepvm.errors import RequestError
-from deepvm.exporters import survival
-from deepvm.exporters.base import amount
+from deepvm.exporters.base import TRAINING_OPTIONS, Exporter, amount
 from deepvm.exporters.options import ExportOptions
 
-OPTIONS = frozenset({"subnet", "max_price", "command", "code", *survival.OPTIONS})
+OPTIONS = frozenset({"subnet", "max_price", "command", "code", *TRAINING_OPTIONS})
 LARGEST = 16 * 1024
 """Bytes of user data that EC2 takes, before they are encoded."""
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,50}")
@@ -24,7 +23,7 @@ _BUCKET = re.compile(r"s3://[a-z0-9.-]+/.+\.(tar\.gz|tgz)")
 _ARCHIVE = re.compile(r"https://.+\.(tar\.gz|tgz)")
 
 
-class AwsExporter(survival.SurvivingExporter):
+class AwsExporter(Exporter):
     """The plan is that in the zones within its price limit."""
 
     CLOUDS = frozenset({"aws"})

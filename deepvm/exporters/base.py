@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from deepvm.core.cluster.instances import Market, ZonePrice
-from deepvm.core.cluster.plan import MEMORY, Plan, PlannedGroup
+from deepvm.core.cluster.plan import ANCHOR, MEMORY, Plan, PlannedGroup
 from deepvm.core.spelling import joined
 from deepvm.core.units import format_usd
 from deepvm.errors import RequestError
@@ -28,6 +28,13 @@ from deepvm.exporters.options import ExportOptions
 
 TEMPLATES = [Path(__file__).parent / "templates"]
 COMMENT_WIDTH = 110
+TRAINING_OPTIONS = frozenset({"job", "package", "persist"})
+"""Of every export that starts trainings: it installs deepvm, and starts memory nodes and agents.
+
+No secret is in any file: whoever starts the machines makes the token.
+"""
+ROLES = (MEMORY, ANCHOR)
+"""Of VMs that keep checkpoints in memory."""
 _OUTSIDE_TAGS = re.compile(r"[^\w +\-=.:/@]")
 _ODD_BREAKS = re.compile("[\r\x85\u2028\u2029\ufeff]")
 
@@ -59,13 +66,15 @@ class Exporter:
     Subclasses say which options they use (all others are refused) and which clouds they know (all
     if empty), and make the files. Their folder of templates may have ``notes.txt``: what to do with
     them, a sentence a line, and ``limit.txt``: what limits prices of spot VMs, if anything does.
-    ``RENTS``: whether the tool starts VMs, or uses those that exist.
+    ``RENTS``: whether the tool starts VMs, or uses those that exist. ``SENDS_FILES``: its files are
+    copied to the VMs, and so may be the wheel of deepvm.
     """
 
     FOLDER: ClassVar[str]
     OPTIONS: ClassVar[frozenset[str]] = frozenset()
     CLOUDS: ClassVar[frozenset[str]] = frozenset()
     RENTS: ClassVar[bool] = True
+    SENDS_FILES: ClassVar[bool] = False
 
     def __init__(self, plan: Plan, options: ExportOptions) -> None:
         self.plan = plan
@@ -136,6 +145,57 @@ class Exporter:
             "deepvm:usd-per-hour": format_usd(self.plan.usd_per_hour),
             "deepvm:prices": tag(self.text("origin.txt")),
         }
+
+    @property
+    def keepers(self) -> PlannedGroup | None:
+        """The group that keeps checkpoints in memory: the memory nodes, or else the anchors."""
+        groups = {group.role: group for group in self.plan.groups}
+        return next((groups[role] for role in ROLES if role in groups), None)
+
+    @property
+    def wheels(self) -> list[ExportFile]:
+        """The wheel that VMs install if they can get the deepvm that exports in no other way."""
+        own = self.options.own
+        if not self.SENDS_FILES or not own.wheel or self.options.package:
+            return []
+        return [ExportFile(own.wheel_name, "", own.wheel)]
+
+    @property
+    def library(self) -> str:
+        """The extra with the library of the bucket; empty for S3, which needs none."""
+        scheme = self.options.persist.partition("://")[0]
+        if scheme in ("gs", "az"):
+            return scheme
+        return ""
+
+    def requirement(self, *, trains: bool = True, folder: str = "") -> str:
+        """What pip installs, as bash's default of a variable.
+
+        ``trains``: whether it is for trainers, not for a memory node. ``folder``: where VMs have
+        the wheel, as bash reads it between double quotes.
+
+        Raises:
+            RequestError: a training is to start, and VMs can install nothing.
+        """
+        own = self.options.own
+        extras = [self.library] if self.library else []
+        if trains:
+            extras.insert(0, "train")
+        extra = f"[{','.join(extras)}]" if extras else ""
+        source = self.options.package or own.requirement(extra)
+        if not source and self.wheels:
+            source = f"{folder}/{own.wheel_name}{extra}"
+        if not source and self.options.command:
+            allowed = (
+                "with --command what pip installs on the VMs, which cannot have the deepvm that"
+                f" runs here, of {own.place}: a release such as 'deepvm[train]==0.1.0', the URL of"
+                " a wheel, or git+https://HOST/NAME.git@REF; or --to torchrun or skypilot, which"
+                " send it"
+            )
+            raise RequestError("package", "", allowed)
+        if source:
+            return f"-{source}"
+        return "?deepvm export --package says what to install, and DEEPVM_PACKAGE here"
 
 
 @cache

@@ -16,8 +16,7 @@ from pathlib import Path
 from deepvm.catalog.clouds import cloud_of
 from deepvm.core.cluster.plan import ANCHOR, MEMORY, TRAINING, Plan, PlannedGroup
 from deepvm.errors import RequestError
-from deepvm.exporters import survival
-from deepvm.exporters.base import ExportFile
+from deepvm.exporters.base import TRAINING_OPTIONS, Exporter, ExportFile
 from deepvm.exporters.options import ExportOptions
 
 # GPU models that SkyPilot's AWS catalog calls as AWS and deepvm do. Under another name the instance
@@ -28,11 +27,11 @@ _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9]+")
 _START_ORDER = (MEMORY, ANCHOR, TRAINING)
 
 
-class SkyPilot(survival.SurvivingExporter):
+class SkyPilot(Exporter):
     """A task file (YAML) for each group of VMs, and ``start.sh``."""
 
     FOLDER = "skypilot"
-    OPTIONS = survival.OPTIONS | {"image", "memory_image", "command", "code"}
+    OPTIONS = TRAINING_OPTIONS | {"image", "memory_image", "command", "code"}
     SENDS_FILES = True
 
     def __init__(self, plan: Plan, options: ExportOptions) -> None:

@@ -39,12 +39,11 @@ class TerraformExporter(Exporter):
         return [name for name, body in variables.items() if "default" not in body]
 
 
-class TerraformAws(AwsExporter, TerraformExporter):
+class TerraformAws(TerraformExporter, AwsExporter):
     """Launch template, fleet, instances, and the role of the VMs."""
 
     FOLDER = "terraform"
     OPTIONS = OPTIONS | {"image", "memory_image", "key_name", "security_group"}
-    files = TerraformExporter.files
 
     def __init__(self, plan: Plan, options: ExportOptions) -> None:
         if options.max_price is not None and not plan.training.spot_count:

@@ -11,15 +11,14 @@ from collections.abc import Iterator
 
 from deepvm.core.cluster.instances import Market
 from deepvm.core.cluster.plan import MEMORY
-from deepvm.exporters import survival
-from deepvm.exporters.base import ExportFile
+from deepvm.exporters.base import TRAINING_OPTIONS, Exporter, ExportFile
 
 
-class Torchrun(survival.SurvivingExporter):
+class Torchrun(Exporter):
     """``hostfile``, ``memory-hosts`` for memory nodes, and ``launch.sh``."""
 
     FOLDER = "torchrun"
-    OPTIONS = survival.OPTIONS | {"command"}
+    OPTIONS = TRAINING_OPTIONS | {"command"}
     RENTS = False
     SENDS_FILES = True
 
