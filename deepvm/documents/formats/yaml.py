@@ -52,28 +52,26 @@ class _Reader:
 
     def plain(self, node: yaml.Node, path: KeyPath) -> Any:
         self.line = node.start_mark.line + 1
+        self.lines.setdefault(path, self.line)  # a value of a mapping has the line of its key
         if len(self.lines) > MAX_VALUES or len(path) > MAX_DEPTH:
             message = "too many values, or nested too deeply, with aliases written out"
             raise FileSyntaxError(message, self.line)
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
-            return [self._item(child, (*path, row)) for row, child in enumerate(node.value)]
+            return [self.plain(child, (*path, row)) for row, child in enumerate(node.value)]
         return self._loader.construct_object(node, deep=True)
 
     def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
         result: dict[str, Any] = {}
         for key, child in node.value:
             name = str(key.value)
+            below = (*path, name)
             line = key.start_mark.line + 1
             if name in result:
-                label = dotted((*path, name))
+                label = dotted(below)
                 message = f"repeated key {label} (expected every key once)"
                 self.issues.append(Issue(message, line, label))
-            self.lines[(*path, name)] = line
-            result[name] = self.plain(child, (*path, name))
+            self.lines[below] = line
+            result[name] = self.plain(child, below)
         return result
-
-    def _item(self, node: yaml.Node, path: KeyPath) -> Any:
-        self.lines[path] = node.start_mark.line + 1
-        return self.plain(node, path)
