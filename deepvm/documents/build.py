@@ -33,6 +33,7 @@ def document_of(kind: str, item: Any) -> dict[str, Any]:
         if raw is ABSENT:
             continue
         value = _plain(None, raw) if schema.get("exact") else _value(schema, raw)
+        # What a caller states is in the document even if it is None
         given = isinstance(item, With) and key in item.values
         if value is not None or given or not schema.get("optional"):
             document[key] = value
@@ -44,6 +45,7 @@ def ordered(kind: str) -> dict[str, Schema]:
     """The properties of an object, in the order of the document."""
     schemas = properties(kind)
     order = sorted(schemas, key=lambda key: bool(schemas[key].get("optional")))
+    # Reversed, as each is put right after the same key: the first comes first then
     for key in [key for key in reversed(order) if "after" in schemas[key]]:
         earlier = schemas[key]["after"]
         order.remove(key)
@@ -63,6 +65,7 @@ def _raw(key: str, schema: Schema, item: Any) -> Any:
 
 
 def _value(schema: Schema, value: Any) -> Any:
+    # Objects have an empty text or infinity for what is unknown or unlimited
     if value is None or (may_be_null(schema) and (value == "" or _is_not_finite(value))):
         return None
     schema = without_null(schema)

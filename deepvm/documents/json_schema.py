@@ -27,6 +27,7 @@ def json_schema(
         schema = writer.standard(declared(kind))
     if required is not None:
         schema["required"] = sorted(required)
+    # The first words of a schema say what it is of
     about = {"description": schema.pop("description")}
     written = {"$schema": DIALECT, "$id": f"{name}.schema.json", "title": title, **about, **schema}
     if writer.definitions:

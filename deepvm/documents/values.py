@@ -36,6 +36,7 @@ def attribute(item: Any, name: str) -> Any:
     if name == "#":
         return len(item)
     if isinstance(item, Mapping):
+        # Documents of an older deepvm lack some keys
         return item.get(name)
     if name.removeprefix("-").isdigit():
         return item[int(name)]

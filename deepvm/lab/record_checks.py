@@ -91,12 +91,14 @@ def _fits(schema: Schema, value: Any) -> bool:
     if "const" in schema or "enum" in schema:
         return value in schema.get("enum", [schema.get("const")])
     kind = schema.get("type", "object")
+    # To Python a bool is a whole number, to a record it is not
     if isinstance(value, bool) or not isinstance(value, _TYPES[kind]):
         return kind == "boolean" and isinstance(value, bool)
     if isinstance(value, list):
         return bool(schema.get("minItems", 0) <= len(value) <= schema.get("maxItems", sys.maxsize))
     if isinstance(value, float) and not math.isfinite(value):
         return "not_finite" in schema
+    # JSON may hold whole numbers that are too large for a float
     if kind == "number" and isinstance(value, int) and abs(value) > sys.float_info.max:
         return False
     if isinstance(value, (int, float)):

@@ -36,6 +36,7 @@ class Scale:
     @classmethod
     def up_to(cls, limit: float) -> Scale:
         """One from 0 to a round value at or above ``limit``."""
+        # Four steps and a little: no fifth one because of rounding
         step = round_up(limit / 4)
         return cls(0.0, step * math.ceil(limit / step * 0.9999))
 
@@ -46,6 +47,7 @@ class Scale:
     def ticks(self, count: float = 3.5) -> list[tuple[float, str]]:
         """Round values with their labels, not many more than ``count``."""
         step = round_up((self.high - self.low) / count)
+        # Ends that rounding puts a little beyond a label have it, too
         first = math.ceil(self.low / step - 1e-9)
         last = math.floor(self.high / step + 1e-9)
         return [(n * step, format_amount(n * step, step)) for n in range(first, last + 1)]

@@ -32,6 +32,7 @@ def compiled_templates(environment: str) -> TemplateCache | None:
     root = user_folder("cache", os.environ)
     if root is None:
         return None
+    # Each version of jinja2 compiles templates in its own way
     folder = root / "compiled_templates" / f"jinja2-{jinja2.__version__}" / environment
     try:
         folder.mkdir(parents=True, exist_ok=True)

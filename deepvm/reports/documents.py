@@ -40,6 +40,7 @@ def to_csv(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 
 def _field(value: Any) -> Any:
+    # As in the JSON document: true, not True
     if isinstance(value, (bool, list, tuple, Mapping)):
         return json.dumps(value, ensure_ascii=False, allow_nan=False)
     return value

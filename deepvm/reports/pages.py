@@ -95,6 +95,7 @@ def format_utc(at_s: float) -> str:
 
 
 def _ascii(page: str) -> str:
+    # A page is right even where a server claims another encoding
     return page.encode("ascii", "xmlcharrefreplace").decode()
 
 

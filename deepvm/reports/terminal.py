@@ -202,6 +202,7 @@ def fitting(columns: Sequence[Column], width: int) -> list[Column]:
     """The columns that fit into this width; empty when not even the mandatory ones do."""
     kept = list(columns)
     while widths_of(kept, width) is None:
+        # Of columns that may go alike, the first in this order: the rightmost
         last = max(reversed(kept), key=lambda column: column.drop)
         if len(kept) == 1 or not last.drop:
             return []
@@ -240,6 +241,7 @@ def _row(
     blocks = [
         wrapped(c, w, "") if room_of(c) > w else [c] for c, w in zip(cells, widths, strict=True)
     ]
+    # The lines of a header count from the last, which is next to the first row
     if bottom:
         blocks = [block[::-1] for block in blocks]
     lines = [

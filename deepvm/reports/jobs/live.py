@@ -88,6 +88,7 @@ class LiveView:
         text = f"{clock(event.at_s)} {without_controls(line)}"
         self._events.append(text)
         if self._live is None:
+            # Into a log, which nothing can draw again
             print(text, file=self._stream, flush=True)
 
 
@@ -121,6 +122,7 @@ def _table(world: JobState, width: int) -> Iterator[str]:
     alive = world.alive
     ended = [m for m in world.machines.values() if m.state.over]
     ended.sort(key=lambda m: m.ended_s or m.requested_s, reverse=True)
+    # A screen has few lines: machines that live come first
     shown = [*alive, *ended][:_MACHINES]
     text = sentences("job_live.txt.j2").table(shown, world)
     columns = table_of(text.splitlines())

@@ -108,6 +108,7 @@ class RunPage:
         costs = paid(job.world, times.start_s, times.end_s)
         saves = [event for event in job.events if event.kind == "safe"]
         limits = limits_of(spec)
+        # Documents of an older deepvm have no downtime
         spent_s = {**document["breakdown_s"], DOWNTIME: document.get("downtime_s", 0.0)}
         return {
             "job": job,
@@ -136,6 +137,7 @@ class RunPage:
         trained = TrainingTimeline.of(self.job.events, end_s, self.job.without)
         for machine in list(self.job.world.machines.values())[-_MAX_BARS:]:
             end = _ENDS.get(machine.end_reason, "")
+            # It has its notice, and still lives
             if end == "taken" and machine.ended_s is None:
                 end = ""
             yield machine, list(phases(machine, end_s, trained)), end

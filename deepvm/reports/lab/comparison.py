@@ -73,6 +73,7 @@ class Group:
     def gain_by_seed(self) -> Estimate | None:
         """Per cent: suites are chosen, seeds are drawn."""
         gains = [one.gains for one in self.suites]
+        # Means over different suites could not be compared
         seeds = set.intersection(*map(set, gains)) if gains else ()
         if len(seeds) < 2:
             return None
@@ -102,6 +103,7 @@ def accepted(summary: LabSummary) -> list[AcceptedSuite]:
         own = [suite.variants[name] for name in names if name in suite.variants]
         if len(own) < len(names):
             continue
+        # Ratios are paired by seed: one counts where all of these runs pass
         seeds = set.intersection(*({cost.seed for cost in one.passing} for one in own))
         if seeds:
             runs = {v.name: Variant(v.name, [c for c in v.passing if c.seed in seeds]) for v in own}

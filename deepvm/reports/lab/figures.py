@@ -33,6 +33,7 @@ def goodput_figure(summary: LabSummary) -> Figure:
     with drawing(max(6.0, 1.2 + 0.4 * len(suites) * count), 3.8) as (figure, axes):
         width = _WIDTH / count
         for number, name in enumerate(names):
+            # The bars of a suite stand around its tick
             left = (number - (len(names) - 1) / 2) * width
             bars = {n + left: ratios[name] for n, ratios in enumerate(suites) if name in ratios}
             axes.bar(
@@ -61,6 +62,7 @@ def gain_figure(summary: LabSummary) -> Figure:
 
     Raises MissingExtraError.
     """
+    # Horizontal bars are drawn from the bottom
     suites = accepted(summary)[::-1]
     with drawing(6.5, 1.1 + 0.4 * max(len(suites), 1)) as (figure, axes):
         for number, one in enumerate(suites):

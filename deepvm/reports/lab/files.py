@@ -39,6 +39,7 @@ def write_all(out: Path, summary: LabSummary) -> str:
     figures: Sequence[str] = ()
     missing = ""
     try:
+        # All other files can be written without matplotlib
         figures = write_figures(out, summary)
     except MissingExtraError as error:
         missing = f"figures 2 to 4 are not written: {error}"

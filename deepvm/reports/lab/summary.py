@@ -64,6 +64,7 @@ class LabSummary:
             for config in self.configs
             if config["dataset"]["name"] == suite.dataset and config["model"]["name"] == suite.model
         ]
+        # A suite may have runs without failures only
         return next((c for c in configs if c["failure"] == suite.failure), configs[0])
 
     def schedule(self, suite: SuiteResult) -> str:
@@ -90,6 +91,7 @@ class LabSummary:
         """Digests of the final parameters, by run; those that have none are missing."""
         digests = {}
         for run, _ in self.records:
+            # A run that did not get to its end has none
             with contextlib.suppress(DataError):
                 digests[run.folder.name] = run.final
         return digests

@@ -33,6 +33,7 @@ def doubts(speed: TrainingSpeed) -> Iterator[str]:
 
 def print_prediction(speed: TrainingSpeed) -> None:
     """A few lines on stdout; what does not fit is said at their top."""
+    # That a model does not fit stands above the figures, not below
     others = [text for text in doubts(speed) if not text.startswith(NO_FIT)]
     print_text("performance_predict", speed=speed, doubts=others)
 

@@ -36,6 +36,7 @@ def csv_rows(results: Sequence[Results]) -> tuple[list[str], list[list[Any]]]:
     for result in results:
         row: dict[str, Any] = {"job": result.job.name} if several else {}
         row |= result.sweep
+        # Values of a sweep are floats
         if "vms" in row:
             row["vms"] = int(row["vms"])
         row |= {"policy": result.policy, "runs": result.runs, "seed": result.seed}
@@ -70,6 +71,7 @@ def shares(result: Results) -> dict[str, float]:
     work = compute = result.breakdown_s["compute"]
     slower = {}
     if result.job.elastic and result.job.vms > 1:
+        # Its steps take longer while VMs are missing: compared is with all of them
         work = result.job.steps * result.job.step_s.mean
         slower = {"fewer VMs": compute / work - 1}
     return slower | {part: result.breakdown_s[part] / work for part in PARTS[1:]}
@@ -83,6 +85,7 @@ def _cheapest(results: Sequence[Results]) -> tuple[Results, float, float]:
 
 def _on_demand(job: Job) -> tuple[float, float]:
     """Seconds and dollars on demand: allocation, preparation, steps and the user's own saves."""
+    # Nothing is preempted on demand: only the user's own saves are made
     saves = job.steps // job.save_every_steps if job.save_every_steps else 0
     seconds = job.allocation_s.mean + job.preparation_s.mean
     seconds += job.steps * job.step_s.mean + saves * job.blocked_s.mean

@@ -131,6 +131,7 @@ def replay_document(
     rows = []
     for row in results:
         costs = [_cost(cost, trace=name) for name, cost in zip(own, row.pools, strict=True)]
+        # The figures of all traces stand next to the policy, those of each below it
         rows.append(_cost(row.total, policy=row.policy, save_s=row.save_s, pools=costs))
     values = {"step_s": step_s, "mttp_prior_s": mttp_s, "traces": own, "rows": rows}
     return document_of("simulation.TracesReplay", values)
@@ -214,6 +215,7 @@ def _survival(axes: Axes, pools: Sequence[TraceLives], fits: Sequence[FittedLife
     for fit, style in zip(fits, STYLES, strict=False):
         label = f"{fit.law.name} (AIC {fit.aic:,.0f})"
         axes.plot(t / 3600, fit.survival(t), label=label, **style.line)
+    # The curve starts at 1, and ends with the longest lifetime, which may not have ended
     x = np.concatenate([t[:1], times, [life.max()]])
     y = np.concatenate([[1.0], shares, [1.0, *shares][-1:]])
     look: dict[str, Any] = {"color": "black", "linewidth": 1.3, "zorder": 5}

@@ -45,6 +45,7 @@ class TokenAuth:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
+            # No page here uses one
             await WebSocketClose(1008)(scope, receive, send)
             return
 

@@ -49,6 +49,7 @@ class Reader:
                 page = self._read(name, page)
                 _ = page.parts  # drawn here, once for all
                 end_s = time.monotonic()
+                # A page that takes long to read is read less often
                 fresh_until_s = end_s + max(LOOK_S / 2, _LOOK_SHARE * (end_s - start_s))
                 self._pages[name] = page, fresh_until_s
             return page
@@ -91,6 +92,7 @@ class Site:
 
     async def _stream(self, request: Request) -> Response:
         name = request.path_params.get("name", "")
+        # A job that does not exist is refused before the stream starts
         await asyncio.to_thread(self._reader.page, name)
         after = request.headers.get("last-event-id") or request.query_params.get("after", "")
         number = 0
