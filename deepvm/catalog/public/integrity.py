@@ -75,8 +75,8 @@ def _each_once(offers: Sequence[Offer], refused: Counter[tuple[str, str]]) -> li
         by_key[offer.instance_type, offer.region, offer.zone].append(offer)
     kept = []
     for same in by_key.values():
-        on_demand = {o.on_demand for o in same if o.on_demand is not None}
-        spot = {o.spot for o in same if o.spot is not None}
+        on_demand = {o.on_demand for o in same} - {None}
+        spot = {o.spot for o in same} - {None}
         if len(on_demand) > 1 or len(spot) > 1:
             refused[same[0].region, CONFLICT] += len(same)
             continue

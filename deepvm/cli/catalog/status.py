@@ -43,5 +43,5 @@ def status(
         return
     if cache.folder is None:
         note("there is no home folder to keep anything in; DEEPVM_CACHE_DIR names a place")
-    elif not any(row["path"] for row in signals):
+    elif not any(row.path for row in signals):
         note(f"nothing is kept in {cache.folder}; 'deepvm catalog refresh' fetches from AWS")

@@ -15,13 +15,12 @@ from deepvm.catalog.signals.cache import Cache, Entry
 from deepvm.catalog.signals.cloud import Cloud
 from deepvm.catalog.signals.fetching import Quotes, SignalRequest
 from deepvm.catalog.signals.signal import HISTORY, PLACEMENT, SPECS, Signal, age, reason, ttl_s
+from deepvm.documents.values import With
 from deepvm.errors import CloudError
 from deepvm.reports.text import print_text
 
-Row = dict[str, Any]
 
-
-def signal_rows(cache: Cache, cloud: Cloud, regions: Sequence[str], now: datetime) -> list[Row]:
+def signal_rows(cache: Cache, cloud: Cloud, regions: Sequence[str], now: datetime) -> list[With]:
     """Every signal of these regions, or of all that are cached, and of the snapshots.
 
     A region should have all ``cloud.kinds``; other kinds are shown if they exist.
@@ -39,60 +38,55 @@ def signal_rows(cache: Cache, cloud: Cloud, regions: Sequence[str], now: datetim
     return [_cached(entry, now) for entry in shown]
 
 
-def _cached(entry: Entry, now: datetime) -> Row:
+def _cached(entry: Entry, now: datetime) -> With:
     signal = entry.signal
     settled = entry.state in ("fresh", "snapshot")
-    return {
-        "region": entry.region,
-        "signal": entry.kind,
-        "state": entry.state,
-        "row_count": signal and signal.rows,
-        "refused": dict(signal.refused) if signal else {},
-        "observed_at": signal and signal.observed_at.isoformat(),
-        **_lifetime(signal, ttl_s(entry.kind), now),
-        "source": signal and signal.source,
-        "path": entry.path and str(entry.path),
-        "problem": entry.problem or None,
-        "next_step": None if settled else _renewal(entry.region, entry.kind),
-    }
+    return With(
+        entry,
+        refused=dict(signal.refused) if signal else {},
+        next_step=None if settled else _renewal(entry.region, entry.kind),
+        **_times(signal, ttl_s(entry.kind), now),
+    )
 
 
-def file_rows(catalogs: Sequence[PublicCatalog], now: datetime, *, absent: bool) -> list[Row]:
+def file_rows(catalogs: Sequence[PublicCatalog], now: datetime, *, absent: bool) -> list[With]:
     """Public catalogs that were ever fetched; ``absent``: the others too."""
     return [_file(c, about, now) for c in catalogs if (about := c.about()) or absent]
 
 
-def _file(catalog: PublicCatalog, about: Signal | None, now: datetime) -> Row:
+def _file(catalog: PublicCatalog, about: Signal | None, now: datetime) -> With:
     source = catalog.source
     state = "absent"
     if about is not None:
-        state = "fresh" if about.origin == "cache" else "expired"
+        state = "fresh" if about.fresh else "expired"
     step = f"deepvm catalog refresh --source {source.name} --cloud {catalog.cloud.name}"
-    return {
-        "cloud": catalog.cloud.name,
-        "source": source.name,
-        "state": state,
-        "regions": list(about.data) if about else [],
-        "observed_at": about and about.observed_at.isoformat(),
-        "dated": about and about.dated,
-        **_lifetime(about, source.period_s, now, of_file=True),
-        "next_step": None if state == "fresh" else step,
-    }
+    return With(
+        catalog,
+        state=state,
+        regions=list(about.data) if about else [],
+        dated=about and about.dated,
+        next_step=None if state == "fresh" else step,
+        **_times(about, source.period_s, now, of_file=True),
+    )
 
 
-def _lifetime(signal: Signal | None, ttl_s: int, now: datetime, of_file: bool = False) -> Row:
-    """When a signal was fetched, until when it is fresh, and its age, also in words.
+def _times(
+    signal: Signal | None, ttl_s: int, now: datetime, of_file: bool = False
+) -> dict[str, Any]:
+    """When a signal was true and fetched, until when it is fresh, and its age, also in words.
 
     The age counts from when it was fetched, of a public file from when that was written.
     """
     if signal is None:
-        return {"fetched_at": None, "expires_at": None, "age_s": None, "age": "-"}
+        times = dict.fromkeys(("observed_at", "fetched_at", "expires_at", "age_s"))
+        return {**times, "age": "-"}
     fetched = signal.fetched_at
     since = signal.observed_at
     if fetched is not None and not of_file:
         since = fetched
     expires = fetched and fetched + timedelta(seconds=ttl_s)
     return {
+        "observed_at": signal.observed_at.isoformat(),
         "fetched_at": fetched and fetched.isoformat(),
         "expires_at": expires and expires.isoformat(),
         "age_s": max(0, int((now - since).total_seconds())),

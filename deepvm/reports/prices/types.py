@@ -7,7 +7,7 @@ from datetime import datetime
 from deepvm.core.cluster.instances import Catalog, InstanceType, flopp
 from deepvm.core.units import counted
 from deepvm.reports.plans.sources import measured_lines, source_line
-from deepvm.reports.text import print_text
+from deepvm.reports.text import print_text, text_blocks
 
 
 def print_types(catalog: Catalog, *, wide: bool) -> None:
@@ -17,17 +17,8 @@ def print_types(catalog: Catalog, *, wide: bool) -> None:
 
 def about_lines(catalog: Catalog, now: datetime) -> list[str]:
     """How many types a catalog has, of where and when, and what its figures rest on."""
-    as_of = catalog.provenance.prices_as_of
-    facts = [
-        f"{catalog.name}: {type_counts(catalog)}",
-        f"region {catalog.region}" if catalog.region else "no region",
-        f"prices as of {as_of}" if as_of else "prices without a date",
-        f"default curve {catalog.default_speedup}",
-        f"eFLOPS in {catalog.eflops_unit}",
-    ]
-    lines = ["; ".join(facts)]
-    if catalog.provenance.source:
-        lines.append(f"source: {catalog.provenance.source}")
+    counts = type_counts(catalog)
+    lines = text_blocks("catalog_about", ["about"], catalog=catalog, counts=counts)
     if catalog.provenance.origins:
         lines.append(source_line(catalog, now))
     return [*lines, *measured_lines(catalog)]
