@@ -125,8 +125,8 @@ def resolve(
 ) -> Found:
     """The signals of one region, with its error raised."""
     result = together([region], kinds, mode, snapshot=lambda _: snapshot, **given)
-    if region in result.not_live:
-        raise result.not_live[region]
+    if mode == "live":
+        result.check_live(region)
     return Found(result.of_region(region), result.notes)
 
 
@@ -143,13 +143,14 @@ def together(
     not_asked: str = "",
 ) -> ResolvedSignals:
     """As ``open_markets`` puts sources in order."""
-    sources: list[PriceSource] = [Stored(lambda r, k: snapshot(r).get(k))]
+    without = provider.PRICES if mode == "live" else ()
+    sources: list[PriceSource] = [Stored(lambda r, k: snapshot(r).get(k), without)]
     if mode != "snapshot":
-        sources.insert(0, Stored(partial(cache.read, now=now)))
+        sources.insert(0, Stored(partial(cache.read, now=now), without))
         if providers is not None:
             sources.insert(1, CloudApi(cache, providers, now, progress, patient=mode == "live"))
     requests = [SignalRequest(r, k) for r in regions for k in kinds]
-    return resolve_requests(requests, sources, now, not_asked, live=mode == "live")
+    return resolve_requests(requests, sources, now, not_asked)
 
 
 SNAPSHOT = {

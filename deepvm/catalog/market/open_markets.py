@@ -30,10 +30,10 @@ from deepvm.catalog.public.public_market import (
 from deepvm.catalog.public.public_market import KINDS as PUBLIC_KINDS
 from deepvm.catalog.signals.cloud import Cloud
 from deepvm.catalog.signals.fetching import CloudApi, PriceSource, SignalRequest
-from deepvm.catalog.signals.resolve import ResolvedSignals, Stored, not_live_error, resolve
-from deepvm.catalog.signals.signal import ON_DEMAND, SPECS, SPOT
+from deepvm.catalog.signals.resolve import ResolvedSignals, Stored, resolve
+from deepvm.catalog.signals.signal import ON_DEMAND, PRICES, SPECS, SPOT
 from deepvm.core.cluster.instances import Catalog, InstanceType, Market
-from deepvm.core.spelling import joined, listed
+from deepvm.core.spelling import listed
 from deepvm.errors import CloudError, DeepVMError, MissingDataError, RequestError
 
 if TYPE_CHECKING:
@@ -181,13 +181,6 @@ class _Market:
             return ""
         return f"no {self.cloud.title} credentials were found"
 
-    @property
-    def unanswered(self) -> CloudError | None:
-        """Why the first public catalog gave no answer."""
-        if self.public:
-            return self.public[0].error
-        return None
-
     def own_catalog(self) -> tuple[Catalog, ...]:
         """The user's region, else, unless the request is particular, one with known prices."""
         own = self.cloud.own_region(self.request.profile, os.environ)
@@ -215,7 +208,8 @@ class _Market:
                 reason = str(error)
         names = self._known_regions()
         if not names:
-            reason = reason or str(self.unanswered or self.not_asked)
+            errors = [str(catalog.error) for catalog in self.public if catalog.error is not None]
+            reason = next(filter(None, (reason, *errors)), self.not_asked)
             what = f"no prices of any region of {self.cloud.title} are known"
             raise MissingDataError(f"{what}: {reason}")
         if self.cloud.rules.regions_alike:
@@ -247,9 +241,6 @@ class _Market:
         Unavailable ones become notes of the others, or the first one's error.
         """
         resolved = self._resolve(regions)
-        unanswered = self.unanswered
-        if unanswered is not None and self.request.prices == "live" and self.only_public:
-            raise not_live_error(joined(regions), unanswered)
         past: dict[str, StoredPrices] = {}
         if self.request.price_history and self.request.history:
             # Few runs start git
@@ -290,22 +281,26 @@ class _Market:
         snapshot = Stored(lambda r, k: self.cloud.snapshot(r).get(k))
         if self.request.prices == "snapshot":
             return resolve(requests, [snapshot], self.now)
-        without = PUBLIC_KINDS if self.only_public else ()
-        live = self.request.prices == "live" and not self.only_public
+        live = self.request.prices == "live"
+        without: tuple[str, ...] = ()
+        if self.only_public:
+            without = PUBLIC_KINDS
+        elif live:
+            without = PRICES
         sources: list[PriceSource] = [Stored(partial(self.cache.read, now=self.now), without)]
         if not self.not_asked:
             providers = partial(self.cloud.providers, kinds, self.request.profile)
             sources.append(CloudApi(self.cache, providers, self.now, self.progress, patient=live))
-        if not live:
+        if self.only_public or not live:
             sources += self.public
         sources.append(replace(snapshot, without=without))
-        return resolve(requests, sources, self.now, self.not_asked, live=live)
+        return resolve(requests, sources, self.now, self.not_asked)
 
     def _catalog(
         self, region: str, resolved: ResolvedSignals, past: StoredPrices | None
     ) -> Catalog:
-        if region in resolved.not_live:
-            raise resolved.not_live[region]
+        if self.request.prices == "live":
+            resolved.check_live(region)
         signals = resolved.of_region(region)
         notes: tuple[str, ...] = ()
         if past is not None:

@@ -39,9 +39,12 @@ _OFFLINE = {
 }
 
 
-def _by_zone() -> defaultdict[str, Any]:
-    """Lists by type and zone."""
-    return defaultdict(lambda: defaultdict(list))
+Pool = tuple[str, str]
+"""A type in a zone."""
+
+
+def _lists() -> defaultdict[Pool, Any]:
+    return defaultdict(list)
 
 
 @dataclass
@@ -49,11 +52,11 @@ class StoredPrices:
     """The spot prices of a region over time.
 
     Attributes:
-        changes: the data of a signal of the kind ``history:DAYS``.
+        changes: seconds since 1970 and prices from then on, oldest first.
         times: when the versions of these days that could be read were stored, oldest first.
         sold: in how many of them there was a spot price.
         gone: when a version came in which there was a spot price no longer.
-        newest: the prices of the newest version, by type and zone.
+        newest: the prices of the newest version.
         notes: what readers should know: unreadable versions, a history that is shorter than wanted,
             or old.
     """
@@ -63,11 +66,11 @@ class StoredPrices:
     cloud: str
     region: str
     days: int
-    changes: dict[str, Any] = field(default_factory=_by_zone)
+    changes: dict[Pool, list[tuple[int, str]]] = field(default_factory=_lists)
     times: list[int] = field(default_factory=list)
-    sold: dict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(Counter))
-    gone: dict[str, Any] = field(default_factory=_by_zone)
-    newest: dict[tuple[str, str], str] = field(default_factory=dict)
+    sold: Counter[Pool] = field(default_factory=Counter)
+    gone: dict[Pool, list[int]] = field(default_factory=_lists)
+    newest: dict[Pool, str] = field(default_factory=dict)
     refused: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
 
@@ -87,9 +90,9 @@ class StoredPrices:
     def history(self) -> Signal:
         """The changes, of types in zones that sold some when the newest version was stored."""
         self.check()
-        data = _by_zone()
+        data: dict[str, Any] = defaultdict(dict)
         for name, zone in self.newest:
-            data[name][zone] = self.changes[name][zone]
+            data[name][zone] = self.changes[name, zone]
         kind = f"{HISTORY}:{self.days}"
         refused = dict(self.refused)
         return Signal(kind, self.region, self.last, self.source, data, refused, origin="cache")
@@ -107,18 +110,17 @@ class StoredPrices:
         except DataError:
             self.refused[UNREADABLE] += 1
             return
-        for (name, zone), price in prices.items():
-            if self.newest.get((name, zone)) != price:
-                self.changes[name][zone].append([at_s, price])
-        for name, zone in self.newest.keys() - prices.keys():
-            self.gone[name][zone].append(at_s)
+        for pool, price in prices.items():
+            if self.newest.get(pool) != price:
+                self.changes[pool].append((at_s, price))
+        for pool in self.newest.keys() - prices.keys():
+            self.gone[pool].append(at_s)
         self.newest = prices
         if counts:
             self.times.append(at_s)
-            for name, zone in prices:
-                self.sold[name][zone] += 1
+            self.sold.update(prices.keys())
 
-    def _prices(self, lines: Sequence[bytes]) -> dict[tuple[str, str], str]:
+    def _prices(self, lines: Sequence[bytes]) -> dict[Pool, str]:
         """Spot prices by type and zone. Raises DataError: it is no such file."""
         if not lines or not lines[-1].endswith(b"\n"):
             raise DataError("the file breaks off")

@@ -49,7 +49,7 @@ class Stored(PriceSource):
     without: Collection[str] = ()
 
     def fetch(self, requests: Sequence[SignalRequest]) -> Quotes:
-        signals = {r: self.read(*r) for r in requests if r.kind not in self.without}
+        signals = {r: self.read(*r) for r in requests if base(r.kind) not in self.without}
         return Quotes({r: s for r, s in signals.items() if s is not None})
 
 
@@ -58,14 +58,12 @@ class ResolvedSignals:
     """The best signals, and why others are missing or old.
 
     Attributes:
-        not_live: regions of which prices had to be live and are not, with the reason.
         notes: sentences for a person.
         not_asked: why no cloud was asked for something, empty if none of that is missing.
     """
 
     signals: Signals
     errors: Mapping[SignalRequest, CloudError] = field(default_factory=dict)
-    not_live: Mapping[str, CloudError] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     not_asked: str = ""
 
@@ -77,19 +75,24 @@ class ResolvedSignals:
         """Why signals of a region are missing or old, by kind."""
         return {r.kind: e for r, e in self.errors.items() if r.region == region}
 
+    def check_live(self, region: str) -> None:
+        """Raise a CloudError if prices of a region, or credentials, were refused."""
+        for kind, error in self.errors_of(region).items():
+            if base(kind) in PRICES or error.why in CREDENTIAL_REASONS:
+                detail = f"{reason(error.why)} ({error.what}: {error.detail})"
+                advice = f"{error.advice}; --prices auto continues with older prices"
+                raise CloudError(f"live prices of {region}", error.why, detail, advice)
+
 
 def resolve(
     requests: Sequence[SignalRequest],
     sources: Iterable[PriceSource],
     now: datetime,
     not_asked: str = "",
-    *,
-    live: bool = False,
 ) -> ResolvedSignals:
     """Get signals of one or more regions from sources in order.
 
-    ``live``: prices that were fetched before do not settle anything. ``not_asked``: why no cloud is
-    asked, which becomes a note.
+    ``not_asked``: why no cloud is asked, which becomes a note.
 
     Raises:
         RequestError: a region's name has the wrong form.
@@ -97,30 +100,20 @@ def resolve(
     best: dict[SignalRequest, Signal] = {}
     errors: dict[SignalRequest, CloudError] = {}
     unsettled = list(requests)
-    must_be_live = [r for r in requests if live and base(r.kind) in PRICES]
     for source in sources:
         quotes = source.fetch(unsettled)
         errors = {**quotes.errors, **errors}  # the first source that failed is the one to name
         for request, signal in quotes.signals.items():
             known = best.get(request)
-            live_enough = signal.origin == "live" or request not in must_be_live
-            if source.settles and signal.fresh and live_enough:
+            if source.settles and signal.fresh:
                 unsettled.remove(request)
                 best[request] = signal
             # One of the future only shows that the clock is wrong.
             elif known is None or known.observed_at < signal.observed_at <= now:
                 best[request] = signal
     errors = {r: errors[r] for r in requests if r in errors}
-    not_live: dict[str, CloudError] = {}
-    if must_be_live:
-        refused = [r for r, error in errors.items() if error.why in CREDENTIAL_REASONS]
-        nobody = CloudError("AWS", "credentials", not_asked, "set AWS_PROFILE")
-        for request in [*refused, *(r for r in must_be_live if r in unsettled)]:
-            error = errors.get(request, nobody)
-            not_live.setdefault(request.region, not_live_error(request.region, error))
-    kept = {r: error for r, error in errors.items() if r.region not in not_live}
     notes = []
-    for failures in grouped(kept):
+    for failures in grouped(errors):
         parts = (str(failures), _used(failures.requests, best, now), failures.advice)
         notes.append("; ".join(filter(None, parts)))
     # That quotas and zones are missing without AWS is no news.
@@ -130,7 +123,7 @@ def resolve(
         silent = next((errors[r].what for r in missed if r in errors), "")
         if silent:
             not_asked += f", and {silent} gave no answer"
-    return ResolvedSignals(best, errors, not_live, tuple(notes), not_asked if missed else "")
+    return ResolvedSignals(best, errors, tuple(notes), not_asked if missed else "")
 
 
 class Failures(NamedTuple):
@@ -187,10 +180,3 @@ def _titles(requests: Sequence[SignalRequest]) -> str:
     """``spot prices and quotas of us-east-1``."""
     titles = joined(dict.fromkeys(title(r.kind) for r in requests))
     return f"{titles} of {joined(dict.fromkeys(r.region for r in requests))}"
-
-
-def not_live_error(regions: str, error: CloudError) -> CloudError:
-    """Why prices of regions are not all live, though they must be."""
-    detail = f"{reason(error.why)} ({error.what}: {error.detail})"
-    advice = f"{error.advice}; --prices auto continues with older prices"
-    return CloudError(f"live prices of {regions}", error.why, detail, advice)

@@ -184,17 +184,15 @@ def price_evidence(
     start_s = int(stored.first.timestamp())
     end_s = int(stored.last.timestamp())
     found = []
-    for name, changes in stored.changes.get(kind.name, {}).items():
-        sold = stored.sold.get(kind.name, {}).get(name, 0)
-        if not sold or zone not in ("", name):
+    for pool, sold in stored.sold.items():
+        instance_type, name = pool
+        if instance_type != kind.name or zone not in ("", name):
             continue
-        points = [PricePoint(int(t), Decimal(p)) for t, p in changes]
+        points = [PricePoint(t, Decimal(p)) for t, p in stored.changes[pool]]
         p95 = price_over_time(points, start_s, end_s + 1, PriceBasis.P95)
         assert p95 is not None  # it was sold
         # Where none is sold, no limit is high enough.
-        gone = [
-            PricePoint(t, Decimal("Infinity")) for t in stored.gone.get(kind.name, {}).get(name, ())
-        ]
+        gone = [PricePoint(t, Decimal("Infinity")) for t in stored.gone.get(pool, ())]
         kept, windows = windows_below([*points, *gone], start_s, end_s + 1, for_s, limit)
         found.append(
             ZonePrices(name, points[-1].usd_per_hour, p95, sold, stored.versions, kept, windows)

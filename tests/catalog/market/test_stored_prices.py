@@ -46,18 +46,17 @@ def test_versions_become_a_history(clone: Clone) -> None:
     def at(days: float) -> int:
         return int((NOW - timedelta(days=days)).timestamp())
 
-    assert found.changes == {
-        "g4dn.xlarge": {
-            "use1-az1": [[at(40), "0.15"], [at(10), "0.16"], [at(1), "0.123457"]],
-            "use1-az2": [[at(10), "0.21"], [at(1), "0.25"]],
-        }
-    }
+    one = [(at(40), "0.15"), (at(10), "0.16"), (at(1), "0.123457")]
+    two = [(at(10), "0.21"), (at(1), "0.25")]
+    pools = {("g4dn.xlarge", "use1-az1"): one, ("g4dn.xlarge", "use1-az2"): two}
+    assert found.changes == pools
+    assert found.history.data == {"g4dn.xlarge": {"use1-az1": one, "use1-az2": two}}
     assert (found.history.kind, found.history.source) == ("history:30", StoredPrices.source)
     assert found.versions == 3
-    assert found.sold == {"g4dn.xlarge": {"use1-az1": 3, "use1-az2": 2}}
+    assert found.sold == dict(zip(pools, (3, 2), strict=True))
     assert (found.first, found.last) == (NOW - timedelta(days=10), NOW - timedelta(days=1))
     west = stored(clone.folder, "us-west-2")
-    assert west.sold == {"g4dn.xlarge": {"usw2-az1": 1}}
+    assert west.sold == {("g4dn.xlarge", "usw2-az1"): 1}
 
 
 def test_rows_that_cannot_be_are_left_out_and_counted(clone: Clone) -> None:
@@ -69,7 +68,10 @@ def test_rows_that_cannot_be_are_left_out_and_counted(clone: Clone) -> None:
     clone.store(1, text="<html>us-east-1</html>\n")
     clone.store(0.5, text=f"{HEADER}\n{row('g4dn.xlarge', '0.1')}")  # breaks off
     found = stored(clone.folder, "us-east-1")
-    assert set(found.changes) == {"g4dn.xlarge", *(f"t{n}.large" for n in range(80))}
+    assert {name for name, _ in found.changes} == {
+        "g4dn.xlarge",
+        *(f"t{n}.large" for n in range(80)),
+    }
     assert found.history.refused == {
         FAR_SPOT: 1,
         CONFLICT: 2,
@@ -85,7 +87,7 @@ def test_the_newest_schema_counts_and_other_clouds_do_not(clone: Clone) -> None:
         file.parent.mkdir(parents=True)
         file.write_text(f"{HEADER}\n{row('g4dn.xlarge', price)}\n")
     clone.store(1, row("g4dn.xlarge", "0.2"))
-    (points,) = stored(clone.folder, "us-east-1").changes["g4dn.xlarge"].values()
+    (points,) = stored(clone.folder, "us-east-1").changes.values()
     assert [price for _, price in points] == ["0.2"]
 
 
@@ -193,7 +195,7 @@ def test_links_and_submodules_hold_no_prices(clone: Clone) -> None:
     file.unlink()
     clone.store(1, row("g4dn.xlarge", "0.16"))
     found = stored(clone.folder, "us-east-1")
-    assert [price for _, price in found.changes["g4dn.xlarge"]["use1-az1"]] == ["0.15", "0.16"]
+    assert [price for _, price in found.changes["g4dn.xlarge", "use1-az1"]] == ["0.15", "0.16"]
 
 
 def test_a_shallow_clone_says_how_far_back_it_goes(clone: Clone, tmp_path: Path) -> None:
@@ -220,7 +222,7 @@ def test_a_schema_that_was_replaced_no_longer_counts(clone: Clone) -> None:
     clone.git("commit", "--quiet", "-m", "moved", at=NOW - timedelta(days=2))
     clone.store(1, row("g4dn.xlarge", "0.4"), path="catalogs/v10/aws/vms.csv")
     found = stored(clone.folder, "us-east-1")
-    assert [price for _, price in found.changes["g4dn.xlarge"]["use1-az1"]] == [
+    assert [price for _, price in found.changes["g4dn.xlarge", "use1-az1"]] == [
         "0.1",
         "0.2",
         "0.3",
@@ -238,7 +240,7 @@ def test_hosts_of_google_cost_what_their_gpus_cost_too(clone: Clone) -> None:
     gpu = ",A100,1,,,,2.9339,1.46,us-central1,us-central1-a"
     clone.store(1, text=f"{head}\n{host}\n{gpu}\n", path="catalogs/v8/gcp/vms.csv")
     found = stored(clone.folder, "us-central1", cloud="gcp")
-    ((_, price),) = found.changes["a2-highgpu-1g"]["us-central1-a"]
+    ((_, price),) = found.changes["a2-highgpu-1g", "us-central1-a"]
     assert Decimal(str(price)) == Decimal("0.36975") + Decimal("1.46")
 
 
@@ -255,9 +257,9 @@ def test_when_it_was_not_sold(clone: Clone) -> None:
     def at(days: float) -> int:
         return int((NOW - timedelta(days=days)).timestamp())
 
-    assert found.changes["g4dn.xlarge"]["use1-az1"] == [[at(9), "0.2"], [at(3), "0.2"]]
-    assert found.gone == {"g4dn.xlarge": {"use1-az1": [at(6)]}}
-    assert found.history.data == found.changes
+    assert found.changes["g4dn.xlarge", "use1-az1"] == [(at(9), "0.2"), (at(3), "0.2")]
+    assert found.gone == {("g4dn.xlarge", "use1-az1"): [at(6)]}
+    assert found.history.data["g4dn.xlarge"].keys() == {"use1-az1", "use1-az2"}
     clone.store(0.5, row("g4dn.xlarge", ""), row("g4dn.xlarge", "0.31", "use1-az2"))
     request = MarketRequest(
         prices="snapshot", price_basis="p50", price_history=os.fspath(clone.folder), offline=True
@@ -323,4 +325,4 @@ def test_a_region_whose_name_begins_that_of_another(clone: Clone) -> None:
     rows = [row("n1", "0.1", f"{region}-a", region) for region in ("europe-west1", "europe-west12")]
     clone.store(1, *rows, path="catalogs/v8/gcp/vms.csv")
     for region in ("europe-west1", "europe-west12"):
-        assert stored(clone.folder, region, cloud="gcp").sold == {"n1": {f"{region}-a": 1}}
+        assert stored(clone.folder, region, cloud="gcp").sold == {("n1", f"{region}-a"): 1}

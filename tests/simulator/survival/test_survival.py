@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -168,18 +169,16 @@ def test_it_beats_the_band_on_public_traces() -> None:
 
 def stored(*points: tuple[float, str], zone: str = "use1-az1") -> StoredPrices:
     now = datetime(2026, 11, 20, tzinfo=timezone.utc)
-    changes: list[list[int | str]] = [
-        [int((now - timedelta(hours=h)).timestamp()), p] for h, p in points
-    ]
+    changes = [(int((now - timedelta(hours=h)).timestamp()), p) for h, p in points]
     hours = (40, *range(2, len(points)), 0)
     return StoredPrices(
         "a clone",
         "aws",
         "us-east-1",
         30,
-        changes={"g4dn.xlarge": {zone: changes}},
+        changes={("g4dn.xlarge", zone): changes},
         times=[int((now - timedelta(hours=h)).timestamp()) for h in hours],
-        sold={"g4dn.xlarge": {zone: len(points)}},
+        sold=Counter({("g4dn.xlarge", zone): len(points)}),
     )
 
 
@@ -196,10 +195,8 @@ def test_what_stored_prices_say() -> None:
     assert default is not None
     assert default.limit_usd_per_hour == kind.on_demand_usd_per_hour
     assert default.zones[0].kept == 10
-    gone = replace(
-        history,
-        gone={"g4dn.xlarge": {"use1-az1": [history.changes["g4dn.xlarge"]["use1-az1"][0][0] + 1]}},
-    )
+    pool = ("g4dn.xlarge", "use1-az1")
+    gone = replace(history, gone={pool: [history.changes[pool][0][0] + 1]})
     missed = price_evidence(gone, kind, 4 * HOUR, "", None)
     assert missed is not None
     assert missed.zones[0].kept == 5  # not sold until hour 22, which is within the fifth window
