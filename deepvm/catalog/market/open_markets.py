@@ -196,29 +196,27 @@ class _Market:
 
     def all_regions(self) -> tuple[tuple[str, ...], str]:
         """Every region of the account, or all with known prices and why only these."""
+        cloud = self.cloud
         reason = self.not_asked
-        if self.only_public:
-            reason = ""
-        elif not reason:
+        if not reason:
             try:
-                return self.cloud.account_regions(self.request.profile), ""
+                return cloud.account_regions(self.request.profile), ""
             except CloudError as error:
                 if self.request.prices == "live":
                     raise
                 reason = str(error)
         names = self._known_regions()
         if not names:
-            errors = [str(catalog.error) for catalog in self.public if catalog.error is not None]
-            reason = next(filter(None, (reason, *errors)), self.not_asked)
-            what = f"no prices of any region of {self.cloud.title} are known"
-            raise MissingDataError(f"{what}: {reason}")
-        if self.cloud.rules.regions_alike:
-            own = self.cloud.own_region(self.request.profile, os.environ).name
+            reasons = "; ".join(str(c.error) for c in self.public if c.error) or reason
+            raise MissingDataError(f"no prices of any region of {cloud.title} are known: {reasons}")
+        if cloud.rules.regions_alike:
+            own = cloud.own_region(self.request.profile, os.environ).name
             only = own if own in names else names[0]
             alike = f"of its {len(names)} regions catalogs list {LISTED_ALIKE}"
-            return (only,), f"all regions of {self.cloud.title}: only {only}, as {alike}"
-        note = f"all regions: only {listed(names, _NAMED)}, whose prices are known: {reason}"
-        return names, note if reason else ""
+            return (only,), f"all regions of {cloud.title}: only {only}, as {alike}"
+        if self.only_public:
+            return names, ""
+        return names, f"all regions: only {listed(names, _NAMED)}, whose prices are known: {reason}"
 
     def _known_regions(self) -> tuple[str, ...]:
         """The regions with known prices, sorted."""

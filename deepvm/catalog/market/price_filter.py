@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
+from typing import Any
 
 from deepvm.catalog.signals.signal import ON_DEMAND, SPOT
 from deepvm.core.cluster.instances import Catalog
 from deepvm.core.cluster.prices import PricedType, PricePoint, PriceSanityCheck, PriceWarning
 
-SpotPrices = Mapping[str, Mapping[str, list[PricePoint]]]
-"""By type and zone."""
+SpotPrices = Mapping[str, Mapping[Any, list[PricePoint]]]
+"""By type and zone, or the path of a zone's price in a file."""
 
 
 def drop_implausible_prices(
@@ -25,7 +26,7 @@ def drop_implausible_prices(
     """
     refused: dict[str, list[str]] = {ON_DEMAND: [], SPOT: []}
     for name, zone, point, doubt in [*_doubts(vcpus, on_demand, spot)]:
-        if zone is None or point is None:
+        if point is None:
             del on_demand[name]
             refused[ON_DEMAND].append(f"{name} on demand at {doubt}")
         else:
@@ -42,26 +43,25 @@ def file_doubts(catalog: Catalog) -> Iterator[tuple[tuple[str | int, ...], Price
     """
     numbers = {instance.name: number for number, instance in enumerate(catalog)}
     on_demand = {}
-    spot = {}
+    spot: dict[str, dict[Any, list[PricePoint]]] = {}
     for i in catalog:
-        spot[i.name] = {str(n): [PricePoint(0, z.usd_per_hour)] for n, z in enumerate(i.spot_zones)}
+        prices = [z.usd_per_hour for z in i.spot_zones]
         if i.spot_usd_per_hour is not None:
-            spot[i.name]["0"] = [PricePoint(0, i.spot_usd_per_hour)]  # that of the first zone
+            prices[:1] = [i.spot_usd_per_hour]  # that of the first zone
+        spot[i.name] = {}
+        for zone, price in enumerate(prices):
+            path = ("spot_zones", zone, "usd_per_hour") if zone else ("spot_usd_per_hour",)
+            spot[i.name][path] = [PricePoint(0, price)]
         if i.on_demand_usd_per_hour is not None:
             on_demand[i.name] = i.on_demand_usd_per_hour
-    for name, zone, _, doubt in _doubts({i.name: i.vcpus for i in catalog}, on_demand, spot):
-        path: tuple[str | int, ...] = ("spot_zones", int(zone or 0), "usd_per_hour")
-        if zone is None:
-            path = ("on_demand_usd_per_hour",)
-        elif zone == "0":
-            path = ("spot_usd_per_hour",)
-        yield ("instances", numbers[name], *path), doubt
+    for name, path, _, doubt in _doubts({i.name: i.vcpus for i in catalog}, on_demand, spot):
+        yield ("instances", numbers[name], *(path or ("on_demand_usd_per_hour",))), doubt
 
 
 def _doubts(
     vcpus: Mapping[str, int], on_demand: Mapping[str, Decimal], spot: SpotPrices
-) -> Iterator[tuple[str, str | None, PricePoint | None, PriceWarning]]:
-    """Prices that cannot be true, with their type and zone: None on demand."""
+) -> Iterator[tuple[str, Any, PricePoint | None, PriceWarning]]:
+    """Prices that cannot be true, with their type and zone; without a point on demand."""
     priced = {}
     for name, size in vcpus.items():
         prices = sorted(p.usd_per_hour for points in spot.get(name, {}).values() for p in points)
