@@ -6,7 +6,6 @@ boto3 stays out.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -150,7 +149,7 @@ class _Market:
     others: bool = False
 
     def __post_init__(self) -> None:
-        self.cache = self.cloud.cache(self.request.profile, os.environ)
+        self.cache = self.cloud.cache(self.request.profile)
         source = NONE if self.request.prices == "snapshot" else self.request.source
         named = source not in (AUTO, NONE)
         self.only_public = named or not self.cloud.has_api
@@ -177,13 +176,13 @@ class _Market:
         if self.only_public:
             return f"--source {request.source}"
         live = request.prices == "live"
-        if live or self.cloud.credentials_may_exist(request.profile, os.environ):
+        if live or self.cloud.credentials_may_exist(request.profile):
             return ""
         return f"no {self.cloud.title} credentials were found"
 
     def own_catalog(self) -> tuple[Catalog, ...]:
         """The user's region, else, unless the request is particular, one with known prices."""
-        own = self.cloud.own_region(self.request.profile, os.environ)
+        own = self.cloud.own_region(self.request.profile)
         try:
             return self.catalogs([own.name], usual=f"region {own.name} ({own.where})")
         except MissingDataError:
@@ -210,7 +209,7 @@ class _Market:
             reasons = "; ".join(str(c.error) for c in self.public if c.error) or reason
             raise MissingDataError(f"no prices of any region of {cloud.title} are known: {reasons}")
         if cloud.rules.regions_alike:
-            own = cloud.own_region(self.request.profile, os.environ).name
+            own = cloud.own_region(self.request.profile).name
             only = own if own in names else names[0]
             alike = f"of its {len(names)} regions catalogs list {LISTED_ALIKE}"
             return (only,), f"all regions of {cloud.title}: only {only}, as {alike}"

@@ -229,7 +229,7 @@ def public_catalogs(
 
 def cache_of(cloud: str, source: PublicSource) -> Cache:
     """The cache of what a source says of a cloud."""
-    folder = default_folder(os.environ, cloud)
+    folder = default_folder(cloud)
     if folder is None:
         own = None
     else:

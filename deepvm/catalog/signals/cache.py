@@ -19,7 +19,6 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -43,19 +42,21 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 State = Literal["fresh", "expired", "damaged", "other version", "absent", "snapshot"]
 
 
-def default_folder(environ: Mapping[str, str], cloud: str = "aws") -> Path | None:
+def default_folder(cloud: str = "aws") -> Path | None:
     """Where the cache is: ``DEEPVM_CACHE_DIR``, else deepvm's folder in the user's cache.
 
     None if there is no home. Other clouds, and endpoints other than AWS's (a test server), have
     separate folders: no answers are mixed up.
     """
-    named = environ.get("DEEPVM_CACHE_DIR", "")
-    folder = Path(os.path.expanduser(named)).absolute() if named else user_folder("cache", environ)
+    named = os.environ.get("DEEPVM_CACHE_DIR", "")
+    folder = user_folder("cache", os.environ)
+    if named:
+        folder = Path(os.path.expanduser(named)).absolute()
     if folder is not None and cloud != "aws":
         folder /= f"cloud_{cloud}"
     elsewhere = sorted(
         f"{name}={value}"
-        for name, value in environ.items()
+        for name, value in os.environ.items()
         if value not in ("", "none") and (name.startswith("AWS_ENDPOINT_URL") or name in _ADDRESSES)
     )
     if folder is None or not elsewhere:

@@ -6,6 +6,7 @@ A cloud that deepvm asks itself is a folder of ``catalog/clouds``; others are an
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -158,14 +159,14 @@ class Cloud:
         """Whether it has the form of a zone of the region, where no zones are known."""
         return OFFERINGS in self.kinds and zone.startswith(region) and zone != region
 
-    def own_region(self, profile: str, environ: Mapping[str, str]) -> Region:
+    def own_region(self, profile: str) -> Region:
         """The user's own region, else the cloud's default.
 
         A RequestError if it cannot be a region's name.
         """
-        for variable in filter(environ.get, self.region_variables):
+        for variable in filter(os.environ.get, self.region_variables):
             where = f"environment variable {variable}"
-            return Region(self.check_region(environ[variable], variable), where)
+            return Region(self.check_region(os.environ[variable], variable), where)
         named = " and no ".join(("--region", *self.region_variables))
         return Region(self.default_region, f"the default: no {named}")
 
@@ -179,11 +180,11 @@ class Cloud:
         """The regions that the account may use, sorted; a CloudError without an answer."""
         raise self._not_asked("the regions of an account")
 
-    def credentials_may_exist(self, profile: str, environ: Mapping[str, str]) -> bool:
+    def credentials_may_exist(self, profile: str) -> bool:
         """Whether there may be credentials; opens no socket."""
         return False
 
-    def account_tag(self, profile: str, environ: Mapping[str, str]) -> str:
+    def account_tag(self, profile: str) -> str:
         """A file name for what only one account may see, free of secrets."""
         return "nobody"
 
@@ -214,11 +215,11 @@ class Cloud:
         """
         return ()
 
-    def cache(self, profile: str, environ: Mapping[str, str]) -> Cache:
+    def cache(self, profile: str) -> Cache:
         """Where this cloud's signals are kept."""
         from deepvm.catalog.signals.cache import Cache, default_folder
 
-        return Cache(default_folder(environ, self.name), self.account_tag(profile, environ))
+        return Cache(default_folder(self.name), self.account_tag(profile))
 
     @property
     def data(self) -> Path:

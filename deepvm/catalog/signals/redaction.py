@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 
 _SECRET_VARIABLES = (
     "AWS_ACCESS_KEY_ID",
@@ -22,11 +21,11 @@ _ENCODED_OR_MARKUP = re.compile(r"\.?\s*Encoded authorization failure message.*|
 _MAX_LENGTH = 240
 
 
-def secrets_of(environ: Mapping[str, str]) -> tuple[str, ...]:
+def secrets() -> tuple[str, ...]:
     """Secrets in the environment: keys, tokens, passwords of proxies."""
-    keys = [environ.get(name, "") for name in _SECRET_VARIABLES]
+    keys = [os.environ.get(name, "") for name in _SECRET_VARIABLES]
     for name in _PROXIES:
-        user = environ.get(name, "").rpartition("@")[0].rpartition("//")[2]
+        user = os.environ.get(name, "").rpartition("@")[0].rpartition("//")[2]
         keys.append(user.partition(":")[2])
     return tuple(key for key in keys if len(key) >= _MIN_SECRET_LENGTH)
 
@@ -34,7 +33,7 @@ def secrets_of(environ: Mapping[str, str]) -> tuple[str, ...]:
 def redact(message: object) -> str:
     """One short line of a foreign message, without secrets of the environment."""
     text = str(message)
-    for secret in secrets_of(os.environ):
+    for secret in secrets():
         text = text.replace(secret, "***")
     text = _USER_IN_URL.sub("://***@", _KEY_ID.sub("***", text))
     text = _ENCODED_OR_MARKUP.sub(" ", text)

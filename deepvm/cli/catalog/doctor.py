@@ -52,7 +52,7 @@ def doctor(
     # "all" is for prices; the usual region says the same about credentials and permissions.
     named = dict.fromkeys(r for r in region or () if r not in ("", "all"))
     regions = [Region(DEFAULT_CLOUD.check_region(r), "--region") for r in named]
-    regions = regions or [DEFAULT_CLOUD.own_region(profile, os.environ)]
+    regions = regions or [DEFAULT_CLOUD.own_region(profile)]
     checks = [_check_cache(), _check_local_machines()]
     for asked in regions:
         note(f"asking AWS about {asked.name}" + ("" if named else f" ({asked.where})"))
@@ -82,7 +82,7 @@ def _check_cache() -> Check:
     from deepvm.catalog.signals.cache import default_folder
     from deepvm.catalog.signals.cloud import Check
 
-    folder = default_folder(os.environ)
+    folder = default_folder()
     advice = "name a writable folder with DEEPVM_CACHE_DIR; without it every run asks AWS again"
     if folder is None:
         return Check("cache", None, "there is no home folder to keep it in", advice)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from functools import partial
@@ -91,7 +90,7 @@ def _is_public(cloud: Cloud, wanted: str, anywhere: bool) -> bool:
         raise RequestError("source", wanted, allowed)
     if wanted != AUTO or not cloud.has_api:
         return wanted != NONE
-    if not anywhere or cloud.credentials_may_exist("", os.environ):
+    if not anywhere or cloud.credentials_may_exist(""):
         return False
     note(f"no {cloud.title} credentials were found: a public catalog has its prices")
     return True
@@ -141,9 +140,9 @@ def _refresh_aws(
     from deepvm.reports.prices.status import print_quotes
 
     kinds = _kinds(only, days)
-    may_ask = DEFAULT_CLOUD.credentials_may_exist(profile, os.environ)
+    may_ask = DEFAULT_CLOUD.credentials_may_exist(profile)
     regions = _regions(DEFAULT_CLOUD, named, profile, may_ask)
-    cache = DEFAULT_CLOUD.cache(profile, os.environ)
+    cache = DEFAULT_CLOUD.cache(profile)
     requests = [SignalRequest(r, k) for r in regions for k in kinds]
     providers = DEFAULT_CLOUD.public_providers
     if may_ask:
@@ -176,7 +175,7 @@ def _kinds(only: Sequence[str], days: str) -> tuple[str, ...]:
 
 def _regions(cloud: Cloud, named: Sequence[str], profile: str, may_ask: bool) -> tuple[str, ...]:
     if not named:
-        own = cloud.own_region(profile, os.environ)
+        own = cloud.own_region(profile)
         say(f"region {own.name} ({own.where})")
         return (own.name,)
     regions = [cloud.check_region(name) for name in named if name != ALL]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from datetime import datetime, timezone
 
 from deepvm.cli.catalog.refresh import ALL, CLOUD_NAMES, PROFILE, clouds_named, region_option
@@ -24,7 +23,7 @@ def status(
     from deepvm.catalog.public.public_market import AUTO, public_catalogs
     from deepvm.reports.prices.status import file_rows, signal_rows
 
-    cache = DEFAULT_CLOUD.cache(profile, os.environ)
+    cache = DEFAULT_CLOUD.cache(profile)
     now = datetime.now(timezone.utc)
     clouds = clouds_named(cloud or [])
     names = [r for r in dict.fromkeys(region or []) if r != ALL]

@@ -4,6 +4,7 @@ every list.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from support.catalog_signals import Fake
+from support.environment import in_environment
 
 from deepvm.catalog.clouds import DEFAULT_CLOUD, REGISTRY, cloud_of, region_in
 from deepvm.catalog.market.build_catalog import MarketRequest
@@ -71,8 +73,8 @@ class Mars(Cloud):
             raise RequestError(option, name, "a region of Mars, such as mars-1")
         return name
 
-    def own_region(self, profile: str, environ: Mapping[str, str]) -> Region:
-        return Region(environ.get("MARS_REGION", "mars-1"), "the default")
+    def own_region(self, profile: str) -> Region:
+        return Region(os.environ.get("MARS_REGION", "mars-1"), "the default")
 
     def known_regions(self) -> Sequence[str]:
         return ("mars-1", "mars-2")
@@ -80,10 +82,10 @@ class Mars(Cloud):
     def account_regions(self, profile: str) -> tuple[str, ...]:
         return ("mars-1",)
 
-    def credentials_may_exist(self, profile: str, environ: Mapping[str, str]) -> bool:
-        return bool(environ.get("MARS_KEY"))
+    def credentials_may_exist(self, profile: str) -> bool:
+        return bool(os.environ.get("MARS_KEY"))
 
-    def account_tag(self, profile: str, environ: Mapping[str, str]) -> str:
+    def account_tag(self, profile: str) -> str:
         return "rover"
 
     def providers(self, kinds: Sequence[str], profile: str) -> Mapping[str, Provider]:
@@ -176,7 +178,7 @@ def test_nothing_at_hand_of_any_region() -> None:
 @pytest.mark.parametrize("cloud", REGISTRY.values(), ids=lambda c: c.name)
 def test_every_cloud_keeps_its_word(cloud: Cloud) -> None:
     assert REGISTRY[cloud.name] is cloud
-    own = cloud.own_region("", {})
+    own = in_environment({}, cloud.own_region, "")
     assert cloud.check_region(own.name) == own.name
     assert own.name in cloud.known_regions()
     assert set(cloud.snapshot_regions()) <= set(cloud.known_regions())
@@ -186,7 +188,7 @@ def test_every_cloud_keeps_its_word(cloud: Cloud) -> None:
     assert all(name.code and name.title for name in cloud.quota_names.values())
     assert set(cloud.public_providers()) <= set(cloud.providers([], ""))
     assert bool(cloud.providers([], "")) == cloud.has_api
-    assert "/" not in cloud.account_tag("", {})
+    assert "/" not in cloud.account_tag("")
     assert {SPECS, ON_DEMAND} <= set(cloud.kinds)
 
 
@@ -207,23 +209,24 @@ def test_every_cloud_says_how_it_sells_machines_and_from_where_that_is_known(clo
     "cloud", [c for c in REGISTRY.values() if not c.has_api], ids=lambda c: c.name
 )
 def test_a_listed_cloud_asks_nobody(cloud: Cloud) -> None:
-    assert not cloud.credentials_may_exist(
-        "mine", {"GOOGLE_APPLICATION_CREDENTIALS": "x", "AWS_ACCESS_KEY_ID": "y"}
-    )
+    keys = {"GOOGLE_APPLICATION_CREDENTIALS": "x", "AWS_ACCESS_KEY_ID": "y"}
+    assert not in_environment(keys, cloud.credentials_may_exist, "mine")
     for ask in (lambda: cloud.account_regions(""), lambda: cloud.placement_provider("", ["a"], 1)):
         with pytest.raises(CloudError, match="asks .* nothing"):
             ask()
+    own = in_environment({}, cloud.own_region, "").name
     for name in ("", "US", "somewhere else", "../x", "us east"):
-        with pytest.raises(RequestError, match=f"such as {cloud.own_region('', {}).name}"):
+        with pytest.raises(RequestError, match=f"such as {own}"):
             cloud.check_region(name)
     assert all(cloud.check_region(region) == region for region in cloud.known_regions())
 
 
 def test_the_region_of_a_cloud_may_stand_in_the_environment() -> None:
-    own = REGISTRY["gcp"].own_region("", {"CLOUDSDK_COMPUTE_REGION": "europe-west4"})
+    west = {"CLOUDSDK_COMPUTE_REGION": "europe-west4"}
+    own = in_environment(west, REGISTRY["gcp"].own_region, "")
     assert own == ("europe-west4", "environment variable CLOUDSDK_COMPUTE_REGION")
     with pytest.raises(RequestError, match="AZURE_DEFAULTS_LOCATION"):
-        REGISTRY["azure"].own_region("", {"AZURE_DEFAULTS_LOCATION": "East US"})
+        in_environment({"AZURE_DEFAULTS_LOCATION": "East US"}, REGISTRY["azure"].own_region, "")
 
 
 @pytest.mark.parametrize("cloud", REGISTRY.values(), ids=lambda c: c.name)

@@ -4,7 +4,6 @@ cannot be had.
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
@@ -152,7 +151,7 @@ def keep(
     region: str = REGION, changes: Mapping[str, Any] | None = None, *, expired: Collection[str] = ()
 ) -> None:
     """Fill the cache of whoever asks; what is None in the changes is not in it."""
-    cache = Cache(default_folder(os.environ), DEFAULT_CLOUD.account_tag("", os.environ))
+    cache = Cache(default_folder(), DEFAULT_CLOUD.account_tag(""))
     for kind, data in (facts(region) | dict(changes or {})).items():
         if data is not None:
             assert cache.write(

@@ -4,7 +4,6 @@ are completed with.
 
 from __future__ import annotations
 
-import os
 import socket
 import time
 from collections.abc import Iterator
@@ -176,7 +175,7 @@ class TestWithoutCredentials:
 class TestWhatBeatsWhat:
     def kept(self, monkeypatch: pytest.MonkeyPatch, usd: str, **age: float) -> None:
         """Prices of AWS's own API in the cache."""
-        cache = Cache(default_folder(os.environ), "anybody")
+        cache = Cache(default_folder(), "anybody")
         when = after(**age)
         for kind, data in ((ON_DEMAND, {"g5.xlarge": usd}), (SPECS, {"g5.xlarge": {"vcpus": 4}})):
             cache.write(signal(kind, observed_at=when, data=data, source="AWS price list"), when)
@@ -193,7 +192,7 @@ class TestWhatBeatsWhat:
 
     def test_nobody_is_asked_for_what_is_fresh(self, server: PublicServer) -> None:
         """Quotas, zones and interruption rates are missing, and no public catalog has them."""
-        cache = Cache(default_folder(os.environ), "anybody")
+        cache = Cache(default_folder(), "anybody")
         for kind in (SPECS, OFFERINGS, ON_DEMAND, SPOT):
             cache.write(signal(kind, observed_at=NOW), NOW)
         assert market("aws", REGION)["g4dn.xlarge"] and not server.asked
@@ -293,7 +292,7 @@ class TestOtherClouds:
     @pytest.mark.parametrize("cloud", [name for name in REGISTRY if name not in ("aws", "runpod")])
     def test_each_has_a_market_in_its_usual_region(self, server: PublicServer, cloud: str) -> None:
         catalog = market(cloud)
-        own = REGISTRY[cloud].own_region("", {}).name
+        own = REGISTRY[cloud].own_region("").name
         assert (catalog.name, catalog.region) == (f"{cloud}-{own}", own)
         assert any(i.gpu for i in catalog) and catalog.description.startswith(REGISTRY[cloud].title)
         assert not catalog.quotas

@@ -16,6 +16,7 @@ from datetime import timedelta, timezone
 import platformdirs
 import pytest
 from support.catalog_signals import DATA, NOW, REGION, after, file_of, signal
+from support.environment import in_environment
 from support.places import TESTS
 from support.small_disk import small_disk
 
@@ -307,6 +308,10 @@ def test_entries_say_what_is_there_and_change_nothing(cache):
 # Where it is
 
 
+def folder_of(environ):
+    return in_environment({"HOME": os.environ.get("HOME", ""), **environ}, default_folder)
+
+
 def test_the_default_folder(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in [n for n in os.environ if n.startswith(("AWS_", "DEEPVM_", "XDG_"))]:
@@ -314,29 +319,27 @@ def test_the_default_folder(monkeypatch, tmp_path):
     for variable in ({}, {"XDG_CACHE_HOME": str(tmp_path / "xdg")}, {"XDG_CACHE_HOME": "  "}):
         for name, value in variable.items():
             monkeypatch.setenv(name, value)
-        assert default_folder(os.environ) == platformdirs.user_cache_path("deepvm")
-    assert default_folder({"DEEPVM_CACHE_DIR": str(tmp_path / "mine")}) == tmp_path / "mine"
-    assert default_folder({"DEEPVM_CACHE_DIR": "~/mine"}) == tmp_path / "mine"
-    assert default_folder({"DEEPVM_CACHE_DIR": "mine"}).is_absolute()
+        assert default_folder() == platformdirs.user_cache_path("deepvm")
+    assert folder_of({"DEEPVM_CACHE_DIR": str(tmp_path / "mine")}) == tmp_path / "mine"
+    assert folder_of({"DEEPVM_CACHE_DIR": "~/mine"}) == tmp_path / "mine"
+    assert folder_of({"DEEPVM_CACHE_DIR": "mine"}).is_absolute()
 
 
 def test_a_relative_home_is_none():
-    assert default_folder({"XDG_CACHE_HOME": "relative"}) is None
+    assert folder_of({"XDG_CACHE_HOME": "relative"}) is None
 
 
 def test_prices_of_a_test_server_never_mix_with_real_ones(tmp_path):
-    real = default_folder({"DEEPVM_CACHE_DIR": str(tmp_path)})
+    real = folder_of({"DEEPVM_CACHE_DIR": str(tmp_path)})
     named = {
         "DEEPVM_CACHE_DIR": str(tmp_path),
         "AWS_ENDPOINT_URL": "http://user:hunter2@localhost:5000",
     }
     fakes = [
-        default_folder(named),
-        default_folder(named | {"AWS_ENDPOINT_URL": "http://localhost:5001"}),
-        default_folder(named | {"AWS_ENDPOINT_URL_EC2": "http://localhost:5002"}),
-        default_folder(
-            {"DEEPVM_CACHE_DIR": str(tmp_path), "DEEPVM_ADVISOR_URL": "http://localhost/x"}
-        ),
+        folder_of(named),
+        folder_of(named | {"AWS_ENDPOINT_URL": "http://localhost:5001"}),
+        folder_of(named | {"AWS_ENDPOINT_URL_EC2": "http://localhost:5002"}),
+        folder_of({"DEEPVM_CACHE_DIR": str(tmp_path), "DEEPVM_ADVISOR_URL": "http://localhost/x"}),
     ]
     assert len({real, *fakes}) == 5 and all(f.parent == real for f in fakes)
     assert "hunter2" not in "".join(map(str, fakes))

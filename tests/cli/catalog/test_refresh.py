@@ -374,7 +374,7 @@ def market(with_aws, monkeypatch):
         offline=False,
     ):
         asked.clear()
-        cache = Cache(default_folder(os.environ), DEFAULT_CLOUD.account_tag("", os.environ))
+        cache = Cache(default_folder(), DEFAULT_CLOUD.account_tag(""))
         return together(
             regions,
             kinds,

@@ -79,13 +79,13 @@ class AwsCloud(Cloud):
         }
         return facts | {"current": not _PREVIOUS.fullmatch(family)}
 
-    def own_region(self, profile: str, environ: Mapping[str, str]) -> Region:
+    def own_region(self, profile: str) -> Region:
         """Not left to boto3, which ignores ``AWS_REGION``."""
-        own = super().own_region(profile, environ)
-        if any(map(environ.get, self.region_variables)):
+        own = super().own_region(profile)
+        if any(map(os.environ.get, self.region_variables)):
             return own
-        name = _profile_name(profile, environ)
-        for file in _files(environ):
+        name = _profile_name(profile)
+        for file in _files():
             region = _region_of(name, file)
             if region:
                 where = f"profile {name} in {file}"
@@ -103,23 +103,23 @@ class AwsCloud(Cloud):
 
         return Aws(profile).regions(self.default_region)
 
-    def credentials_may_exist(self, profile: str, environ: Mapping[str, str]) -> bool:
+    def credentials_may_exist(self, profile: str) -> bool:
         """Whether boto3's own search, which takes half a second, is worth it."""
-        if profile or any(v and _CREDENTIAL_VARIABLE.fullmatch(k) for k, v in environ.items()):
+        if profile or any(v and _CREDENTIAL_VARIABLE.fullmatch(k) for k, v in os.environ.items()):
             return True
-        if any(_CREDENTIAL_KEY.search(_text(path)) for path in _files(environ)):
+        if any(_CREDENTIAL_KEY.search(_text(path)) for path in _files()):
             return True
-        return environ.get("AWS_EC2_METADATA_DISABLED", "").lower() != "true" and _on_ec2()
+        return os.environ.get("AWS_EC2_METADATA_DISABLED", "").lower() != "true" and _on_ec2()
 
-    def account_tag(self, profile: str, environ: Mapping[str, str]) -> str:
+    def account_tag(self, profile: str) -> str:
         """The profile's name alone does not do: it may be given other keys tomorrow.
 
         A role is another identity on another machine.
         """
-        name = _profile_name(profile, environ)
-        identity = [f"{k}={v}" for k, v in sorted(environ.items()) if _IDENTITY.fullmatch(k)]
-        identity += [_text(path) for path in _files(environ)]
-        key = environ.get("AWS_ACCESS_KEY_ID", "")
+        name = _profile_name(profile)
+        identity = [f"{k}={v}" for k, v in sorted(os.environ.items()) if _IDENTITY.fullmatch(k)]
+        identity += [_text(path) for path in _files()]
+        key = os.environ.get("AWS_ACCESS_KEY_ID", "")
         if key and not profile:  # a named profile beats a key in the environment, as in boto3
             identity.append(key)
         digest = hashlib.sha256("\n".join([name, *identity]).encode("utf-8", "surrogateescape"))
@@ -156,18 +156,18 @@ class AwsCloud(Cloud):
         return check_aws(Aws(profile, region, total_s=total_s), region, now)
 
 
-def _profile_name(profile: str, environ: Mapping[str, str]) -> str:
-    return profile or environ.get("AWS_DEFAULT_PROFILE") or environ.get("AWS_PROFILE") or "default"
+def _profile_name(profile: str) -> str:
+    variables = ("AWS_DEFAULT_PROFILE", "AWS_PROFILE")
+    return next(filter(None, (profile, *map(os.environ.get, variables))), "default")
 
 
-def _files(environ: Mapping[str, str]) -> tuple[Path, Path]:
+def _files() -> tuple[Path, Path]:
     """The shared config and credentials files."""
     names = (
-        environ.get("AWS_CONFIG_FILE") or "~/.aws/config",
-        environ.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials",
+        os.environ.get("AWS_CONFIG_FILE") or "~/.aws/config",
+        os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials",
     )
-    home = environ.get("HOME") or os.path.expanduser("~")
-    config, credentials = (Path(re.sub(r"^~(?=/)", home, name)) for name in names)
+    config, credentials = (Path(os.path.expanduser(name)) for name in names)
     return config, credentials
 
 

@@ -13,13 +13,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.environment import in_environment
 
 from deepvm.catalog.clouds.aws import aws_cloud
 from deepvm.catalog.clouds.aws.aws_cloud import AwsCloud
 from deepvm.errors import RequestError
 
 AWS = AwsCloud()
-account_tag, check_region, region_of = AWS.account_tag, AWS.check_region, AWS.own_region
+check_region = AWS.check_region
 KEYS = "aws_access_key_id = AKIAIOSFODNN7EXAMPLE\naws_secret_access_key = s3cr3t\n"
 
 
@@ -35,7 +36,16 @@ def no_machine(monkeypatch):
 
 
 def may_exist(home, profile="", **environ):
-    return AWS.credentials_may_exist(profile, {"HOME": str(home), **environ})
+    environ = {"HOME": str(home), **environ}
+    return in_environment(environ, AWS.credentials_may_exist, profile)
+
+
+def account_tag(profile, environ):
+    return in_environment(environ, AWS.account_tag, profile)
+
+
+def region_of(profile, environ):
+    return in_environment(environ, AWS.own_region, profile)
 
 
 def write(home, credentials="", config=""):
@@ -200,9 +210,9 @@ class TestCheckRegion:
 
 def test_no_boto3_here():
     code = (
-        "import sys, os; from deepvm.catalog.clouds.aws.aws_cloud import AwsCloud; aws ="
-        " AwsCloud();aws.credentials_may_exist('', os.environ); aws.account_tag('', {});"
-        " aws.own_region('', {});print({'boto3', 'botocore', 'socket'} & set(sys.modules))"
+        "import sys; from deepvm.catalog.clouds.aws.aws_cloud import AwsCloud; aws ="
+        " AwsCloud();aws.credentials_may_exist(''); aws.account_tag('');"
+        " aws.own_region('');print({'boto3', 'botocore', 'socket'} & set(sys.modules))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60

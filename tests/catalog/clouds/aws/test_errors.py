@@ -6,9 +6,10 @@ import pytest
 from botocore import exceptions as boto
 from botocore.parsers import ResponseParserError
 from support.aws_account import REGION
+from support.environment import in_environment
 
 from deepvm.catalog.clouds.aws.errors import ApiCall, cloud_error, error_code
-from deepvm.catalog.signals.redaction import redact, secrets_of
+from deepvm.catalog.signals.redaction import redact, secrets
 from deepvm.catalog.signals.signal import reason
 
 CALL = ApiCall("ec2", "DescribeInstanceTypes", REGION)
@@ -106,4 +107,4 @@ class TestRedaction:
             "HTTPS_PROXY": "http://joe:pass@word@proxy:1",
             "HTTP_PROXY": "http://proxy:1",
         }
-        assert secrets_of(environ) == ("abcd", "pass@word")
+        assert in_environment(environ, secrets) == ("abcd", "pass@word")
