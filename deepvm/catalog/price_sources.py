@@ -27,6 +27,10 @@ def price_text(text: str) -> str | None:
     return None
 
 
+MAX_HISTORY_DAYS = 90
+"""How long AWS keeps spot prices."""
+
+
 class PublicSource(NamedTuple):
     """One public catalog.
 

@@ -73,18 +73,18 @@ class CatalogOpener:
         """
         options = self.options
         check(options)
-        market = self._of_market() or [self._other()]
-        found = with_figures(market, options.tables, options.workload, self.say, self._steps)
+        opened = self._of_market() or [self._other()]
+        catalogs = with_figures(opened, options.tables, options.workload, self.say, self._steps)
         if options.mttp == HISTORY:
             from deepvm.services.own_vms import with_history
 
-            found = with_history(found, self.say)
-        self._check_extras(found)
+            catalogs = with_history(catalogs, self.say)
+        self._check_extras(catalogs)
         if not options.reserved and not options.savings_plan:
-            return found
+            return catalogs
         from deepvm.services.own_vms import with_commitments
 
-        return with_commitments(found, options.reserved, options.savings_plan, self.say)
+        return with_commitments(catalogs, options.reserved, options.savings_plan, self.say)
 
     def one(self) -> Catalog:
         """The catalog, for a command that takes only one. Raises RequestError."""
@@ -112,13 +112,13 @@ class CatalogOpener:
         quotas = open_quotas(options.quota, catalog, self.say)
         return replace(options, quotas=quotas, job=job, training=self._training(catalog))
 
-    def placement(self, found: Comparison) -> Placement | None:
+    def placement(self, answers: Comparison) -> Placement | None:
         """AWS's scores for the best cluster's spot VMs, if wanted and available."""
-        if not self.options.placement_scores or not found.ranked:
+        if not self.options.placement_scores or not answers.ranked:
             return None
         from deepvm.catalog.market.open_markets import placement
 
-        best = found.ranked[0]
+        best = answers.ranked[0]
         cluster = best.recommendation.cluster
         catalog = best.answer.catalog
         count = cluster.spot_count
@@ -136,22 +136,45 @@ class CatalogOpener:
         return None
 
     def _of_market(self) -> Sequence[Catalog]:
-        """Catalogs of clouds' markets; none if ``--catalog`` names something else."""
-        from deepvm.catalog.clouds import cloud_of, region_in
+        """Catalogs of clouds' markets; none if ``--catalog`` names something else.
+
+        Of several clouds, those without prices are left out, which is said.
+        """
+        from deepvm.catalog.clouds import REGISTRY, cloud_of, region_in
+        from deepvm.catalog.market.open_markets import open_markets
 
         options = self.options
+        names = options.clouds
         regions = options.regions
-        if options.clouds:
+        if names:
             _refuse_both(options.cloud[0], options.catalog, self.set_by)
-            return self._of_clouds(options.clouds, regions)
-        named = region_in(options.catalog)
-        if named is None:
-            return []
-        if named and regions and regions != (named,):
-            allowed = f"{named}, which --catalog names, or --catalog aws"
-            error = RequestError("region", regions[0], allowed)
-            self._ignore_region(error, f"with --catalog {named}")
-        return self._of_clouds([cloud_of(options.catalog).name], (named,) if named else regions)
+        else:
+            named = region_in(options.catalog)
+            if named is None:
+                return []
+            names = (cloud_of(options.catalog).name,)
+            if named and regions not in ((), (named,)):
+                allowed = f"{named}, which --catalog names, or --catalog aws"
+                error = RequestError("region", regions[0], allowed)
+                self._ignore_region(error, f"with --catalog {named}")
+            regions = (named,) if named else regions
+        market = self._market()
+        catalogs: list[Catalog] = []
+        failed: list[DeepVMError] = []
+        for cloud, own in _regions_of([REGISTRY[name] for name in names], regions).items():
+            others = len(names) > 1
+            try:
+                catalogs += open_markets(
+                    own, market, cloud=cloud, progress=self.progress, others=others
+                )
+            except (MissingDataError, CloudError, RequestError) as error:
+                failed.append(error)
+                if others:
+                    self.say(f"{cloud.title} is left out: {error}")
+        if not catalogs:
+            raise failed[0]
+        self.describe(catalogs)
+        return catalogs
 
     def _ignore_region(self, error: DeepVMError, where: str) -> None:
         """Ignore a region that a setting names for all commands, else raise the error."""
@@ -176,30 +199,6 @@ class CatalogOpener:
             options = replace(options, prices="auto")
         return options.market()
 
-    def _of_clouds(self, names: Sequence[str], regions: Sequence[str]) -> Sequence[Catalog]:
-        """Catalogs of clouds. Of several, those without prices are left out, which is said."""
-        from deepvm.catalog.clouds import REGISTRY
-        from deepvm.catalog.market.open_markets import open_markets
-
-        market = self._market()
-        clouds = [REGISTRY[name] for name in names]
-        several = len(clouds) > 1
-        catalogs: list[Catalog] = []
-        failed: list[DeepVMError] = []
-        for cloud, own in _regions_of(clouds, regions).items():
-            try:
-                catalogs += open_markets(
-                    own, market, cloud=cloud, progress=self.progress, others=several
-                )
-            except (MissingDataError, CloudError, RequestError) as error:
-                failed.append(error)
-                if several:
-                    self.say(f"{cloud.title} is left out: {error}")
-        if not catalogs:
-            raise failed[0]
-        self.describe(catalogs)
-        return catalogs
-
     def _other(self) -> Catalog:
         """An embedded catalog or a file, for which few of the options about prices matter."""
         from deepvm.catalog.store import load_catalog
@@ -222,10 +221,7 @@ class CatalogOpener:
         if options.source not in ("auto", "none") and not self.set_by("source"):
             ignored.append("source")
         for name in ignored:
-            if name == "price_history":
-                flag = "history"
-            else:
-                flag = name.replace("_", "-")
+            flag = name.replace("price_history", "history").replace("_", "-")
             self.say(f"--{flag} has no effect: catalog {catalog.name} is not read from AWS")
         return catalog
 
@@ -307,9 +303,9 @@ def own_tables(tables: str, workload: str = "") -> Tables | None:
             return None
     from deepvm.catalog.measured.tables import open_tables
 
-    found = open_tables(tables)
-    if found or workload:
-        return found
+    opened = open_tables(tables)
+    if opened or workload:
+        return opened
     return None
 
 
@@ -324,20 +320,20 @@ def with_figures(
 
     Raises DataError, RequestError.
     """
-    found = own_tables(tables, workload)
-    if found is None:
+    measured = own_tables(tables, workload)
+    if measured is None:
         if workload:
             say(f"--workload {workload} has no effect with --tables paper")
         return tuple(catalogs)
-    applied = steps(found, catalogs) if steps else ()
-    applied = applied or [found.apply(c, workload, among=catalogs) for c in catalogs]
+    applied = steps(measured, catalogs) if steps else ()
+    applied = applied or [measured.apply(c, workload, among=catalogs) for c in catalogs]
     before = {text for catalog in catalogs for text in catalog.provenance.notes}
     for text in dict.fromkeys(text for catalog in applied for text in catalog.provenance.notes):
         if text not in before:
             say(text)
     if tables == "auto":
         return tuple(applied)
-    abouts = (replace(c.provenance, measured_file=found.path) for c in applied)
+    abouts = (replace(c.provenance, measured_file=measured.path) for c in applied)
     return tuple(replace(c, provenance=a) for c, a in zip(applied, abouts, strict=True))
 
 

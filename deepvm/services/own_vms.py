@@ -34,20 +34,21 @@ def with_commitments(
         for plan in (p for p in plans if p.glob == "*"):
             allowed = "of several clouds, the types that it is for, such as 'p5.*=28%'"
             raise RequestError("savings_plan", f"{(plan.share * 100).normalize():f}%", allowed)
-    found = with_savings(catalogs, plans)
+    discounted = with_savings(catalogs, plans)
     for plan in plans:
         say(
             f"savings plan: on-demand prices less {plan}; what it costs while nothing runs is not"
             " counted"
         )
     if not reserved:
-        return found
+        return discounted
     from deepvm.documents.inputs.reserved import load_reserved
 
-    found, notes = with_reserved(found, load_reserved(reserved), datetime.now(timezone.utc))
+    now = datetime.now(timezone.utc)
+    committed, notes = with_reserved(discounted, load_reserved(reserved), now)
     for text in notes:
         say(text)
-    return found
+    return committed
 
 
 def with_history(catalogs: Sequence[Catalog], say: Callable[[str], None]) -> tuple[Catalog, ...]:

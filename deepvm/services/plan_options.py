@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import MISSING, dataclass
 from typing import TYPE_CHECKING, Any
 
-from deepvm.catalog.price_sources import SOURCES
+from deepvm.catalog.price_sources import MAX_HISTORY_DAYS, SOURCES
 from deepvm.core.options import BUDGET, OUTPUT, PRICES, RENTED, TRAINING, AmountOptions, option
 from deepvm.errors import RequestError
 from deepvm.planner.options import PlanOptions, RankOptions
@@ -22,7 +22,6 @@ DEFAULT_CATALOG = "aws"
 HISTORY = "history"
 # ``--model none`` counts eFLOPS
 NO_MODEL = "none"
-MAX_DAYS = 90  # of spot prices that AWS keeps; MarketRequest checks
 
 
 def catalog_option(help: str) -> Any:
@@ -100,7 +99,9 @@ class CatalogOptions(MeasuredOptions):
         group=PRICES,
         choices=("current", "p50", "p95", "max"),
     )
-    days: str = option("30", f"Days of price history for --price-basis, 1 to {MAX_DAYS}.", "N")
+    days: str = option(
+        "30", f"Days of price history for --price-basis, 1 to {MAX_HISTORY_DAYS}.", "N"
+    )
     price_history: str = option(
         "",
         "A git clone of skypilot-catalog: its stored versions are the price history.",

@@ -13,6 +13,7 @@ from typing import Any
 from deepvm.catalog.clouds import DEFAULT_CLOUD
 from deepvm.catalog.market.eflops_estimates import performance_table
 from deepvm.catalog.market.price_filter import drop_implausible_prices
+from deepvm.catalog.price_sources import MAX_HISTORY_DAYS
 from deepvm.catalog.public.public_market import wanted_source
 from deepvm.catalog.published.cloud_rates import rates_of
 from deepvm.catalog.serialization import build_quotas
@@ -35,9 +36,6 @@ from deepvm.core.cluster.provenance import Origin, Provenance
 from deepvm.core.spelling import did_you_mean, listed, one_of, refuse_unknown
 from deepvm.core.units import counted
 from deepvm.errors import CloudError, DeepVMError, MissingDataError, RequestError
-
-MOST_HISTORY_DAYS = 90
-"""How long AWS keeps spot prices."""
 
 _NAMED = 4
 """So many prices that cannot be true are named."""
@@ -78,8 +76,8 @@ class MarketRequest:
         if self.offline and self.prices == "live":
             raise RequestError("prices", self.prices, "auto or snapshot together with offline")
         days = str(self.days).strip()
-        if not re.fullmatch("[0-9]{1,3}", days) or not 1 <= int(days) <= MOST_HISTORY_DAYS:
-            raise RequestError("days", self.days, f"a whole number from 1 to {MOST_HISTORY_DAYS}")
+        if not re.fullmatch("[0-9]{1,3}", days) or not 1 <= int(days) <= MAX_HISTORY_DAYS:
+            raise RequestError("days", self.days, f"a whole number from 1 to {MAX_HISTORY_DAYS}")
         object.__setattr__(self, "source", wanted_source(self.source))
         object.__setattr__(self, "days", int(days))
         object.__setattr__(self, "price_basis", PriceBasis(self.price_basis).value)
@@ -244,7 +242,7 @@ class RegionMarket:
             allowed = f"none: no catalog tells zones of {self.cloud.title} apart"
             raise RequestError("zone", wanted, allowed)
         if not ids:
-            prices = f"the prices of {self.region} at hand are not told apart by zone"
+            prices = f"the known prices of {self.region} are not told apart by zone"
             raise self._missing(f"--zone {wanted}: {prices}", ZONES, SPOT)
         for zone in ids:
             if wanted in (zone, names.get(zone)):

@@ -17,7 +17,7 @@ def run_in_daemons(
 ) -> list[Future[_Result]]:
     """Work on items in at most ``at_once`` daemon threads.
 
-    What is cancelled meanwhile is not begun.
+    What is cancelled meanwhile is not started.
 
     No ThreadPoolExecutor: Python waits for its threads, even after Ctrl-C, and a cloud may stay
     silent for minutes.

@@ -7,12 +7,12 @@ from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from deepvm.catalog.price_sources import ADDRESS_VARIABLES, SOURCES
+from deepvm.catalog.price_sources import ADDRESS_VARIABLES, MAX_HISTORY_DAYS, SOURCES
 from deepvm.cli.output import note, say
 from deepvm.cli.parameters import opt, shared
 from deepvm.core.spelling import joined, refuse_unknown
 from deepvm.errors import CloudError, DataError, RequestError
-from deepvm.services.plan_options import MAX_DAYS, SourceOptions
+from deepvm.services.plan_options import SourceOptions
 
 if TYPE_CHECKING:
     from deepvm.catalog.public.public_market import PublicCatalog
@@ -41,7 +41,9 @@ def region_option(default: list[str] | None) -> Any:
 def refresh(
     region: list[str] | None = region_option(None),
     only: list[str] | None = opt(None, "Only this signal, such as spot; repeatable.", "SIGNAL"),
-    days: str = opt("", f"Also the spot price history of so many days, 1 to {MAX_DAYS}.", "N"),
+    days: str = opt(
+        "", f"Also the spot price history of so many days, 1 to {MAX_HISTORY_DAYS}.", "N"
+    ),
     cloud: list[str] | None = CLOUD_NAMES,
     source: str = opt(
         "", f"A public catalog instead of AWS: {joined(SOURCES, 'or')}; none: only AWS.", "NAME"

@@ -27,6 +27,7 @@ from deepvm.catalog.clouds.aws.client import Aws
 from deepvm.catalog.clouds.aws.providers import aws_providers
 from deepvm.catalog.clouds.aws.spot_advisor import AdvisorProvider
 from deepvm.catalog.signals.cache import Cache, default_folder
+from deepvm.errors import CloudError
 
 KEY, SECRET, TOKEN = (
     "AKIAIOSFODNN7EXAMPLE",
@@ -395,7 +396,9 @@ def test_live_with_an_aws_that_lacks_prices_on_demand(market):
     now = datetime.now(timezone.utc)
     found = market(now, "live", kinds=("spot", "zones"))
     assert found.of_region("us-east-1")["spot"].origin == "live" and market.asked == [1]
-    failed = market(now, "live", kinds=("on-demand", "spot")).not_live["us-east-1"]
+    with pytest.raises(CloudError) as caught:
+        market(now, "live", kinds=("on-demand", "spot")).check_live("us-east-1")
+    failed = caught.value
     assert failed.why == "reply" and failed.exit_code == 5 and "--prices auto" in str(failed)
     for text in (KEY, SECRET, TOKEN):
         assert text not in repr((found, failed, str(failed)))
