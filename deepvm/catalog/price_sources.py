@@ -5,27 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from datetime import datetime, timezone
-from decimal import ROUND_CEILING, Decimal, InvalidOperation
-from functools import lru_cache
 from typing import NamedTuple
-
-from deepvm.core.units import MICRO, MOST_USD
-
-
-@lru_cache(maxsize=4096)
-def price_text(text: str) -> str | None:
-    """A price in $/h as signals have it, exact, with six decimals at most (rounded up).
-
-    None unless it is above zero.
-    """
-    try:
-        value = Decimal(text.strip())
-        if 0 < value <= MOST_USD:
-            return f"{value.quantize(MICRO, ROUND_CEILING).normalize():f}"
-    except InvalidOperation:  # no number, or not a number
-        pass
-    return None
-
 
 MAX_HISTORY_DAYS = 90
 """How long AWS keeps spot prices."""

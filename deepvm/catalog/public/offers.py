@@ -14,9 +14,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError
 
-from deepvm.catalog.price_sources import price_text
 from deepvm.catalog.published.hardware import GPUS, accelerators, find_accelerator
-from deepvm.catalog.signals.signal import OFFERINGS, ON_DEMAND, SPECS, SPOT, Signal
+from deepvm.catalog.signals.signal import OFFERINGS, ON_DEMAND, SPECS, SPOT, Signal, price_text
 from deepvm.errors import DataError
 from deepvm.io.user_dirs import read_data
 

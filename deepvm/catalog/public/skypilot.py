@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from deepvm.catalog.price_sources import PublicSource, price_text
+from deepvm.catalog.price_sources import PublicSource
 from deepvm.catalog.public.download import DownloadedFile, download, public_file
 from deepvm.catalog.public.integrity import without_reserved
 from deepvm.catalog.public.offers import (
@@ -23,6 +23,7 @@ from deepvm.catalog.public.offers import (
     memory_in_name,
     total,
 )
+from deepvm.catalog.signals.signal import price_text
 from deepvm.io.user_dirs import read_data
 
 _COLUMNS = {

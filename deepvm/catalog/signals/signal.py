@@ -8,7 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from decimal import ROUND_CEILING, Decimal, InvalidOperation
+from functools import lru_cache
 from typing import Any, NamedTuple
+
+from deepvm.core.units import MICRO, MOST_USD
 
 SPECS = "specs"
 OFFERINGS = "offerings"
@@ -193,3 +197,18 @@ def age(then: datetime, now: datetime, dated: bool = True) -> str:
         if seconds >= 2 * length:
             return f"{seconds // length} {unit}"
     return f"{seconds} s"
+
+
+@lru_cache(maxsize=4096)
+def price_text(text: str) -> str | None:
+    """A price in $/h as signals have it, exact, with six decimals at most (rounded up).
+
+    None unless it is above zero.
+    """
+    try:
+        value = Decimal(text.strip())
+        if 0 < value <= MOST_USD:
+            return f"{value.quantize(MICRO, ROUND_CEILING).normalize():f}"
+    except InvalidOperation:  # no number, or not a number
+        pass
+    return None

@@ -74,7 +74,7 @@ def _policy_for(purpose: str) -> str:
     from deepvm.jobs.clouds.aws.run_policy import POLICIES, policy_text
 
     refuse_unknown("for", purpose, POLICIES)
-    return policy_text(purpose, Ec2Settings.of(os.environ))
+    return policy_text(purpose, Ec2Settings.of())
 
 
 def _check_cache() -> Check:

@@ -37,7 +37,7 @@ def main() -> None:
 
     (data / "jobs").mkdir(parents=True, exist_ok=True)
     (data / "jobs" / ".aws-owner").write_text(known["owner"])
-    cloud = Ec2Cloud(data / "jobs", Ec2Settings.of(os.environ))
+    cloud = Ec2Cloud(data / "jobs", Ec2Settings.of())
     over = threading.Event()
     threading.Thread(target=_put_off, args=(over,), daemon=True).start()
     try:

@@ -14,8 +14,7 @@ import pytest
 from deepvm.catalog.clouds import DEFAULT_CLOUD
 from deepvm.catalog.market.build_catalog import MarketRequest, RegionMarket
 from deepvm.catalog.market.price_filter import drop_implausible_prices
-from deepvm.catalog.price_sources import price_text
-from deepvm.catalog.signals.signal import Signal
+from deepvm.catalog.signals.signal import Signal, price_text
 from deepvm.catalog.store import format_catalog, load_catalog
 from deepvm.core.cluster.instances import Catalog
 from deepvm.core.cluster.prices import IMPLAUSIBLE, PriceBasis, PricePoint

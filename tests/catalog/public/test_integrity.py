@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from deepvm.catalog.price_sources import price_text
 from deepvm.catalog.public.integrity import (
     CONFLICT,
     FAR,
@@ -18,7 +17,7 @@ from deepvm.catalog.public.integrity import (
     without_reserved,
 )
 from deepvm.catalog.public.offers import Offer, Rows, signals_of, total
-from deepvm.catalog.signals.signal import OFFERINGS, ON_DEMAND, SPECS, SPOT, Signal
+from deepvm.catalog.signals.signal import OFFERINGS, ON_DEMAND, SPECS, SPOT, Signal, price_text
 from deepvm.errors import DataError
 
 _T4: dict[str, Any] = {

@@ -16,8 +16,7 @@ from typing import Any, TypeVar
 
 import jmespath
 
-from deepvm.catalog.price_sources import price_text
-from deepvm.catalog.signals.signal import FetchResult
+from deepvm.catalog.signals.signal import FetchResult, price_text
 from deepvm.core.cluster.instances import Market
 from deepvm.io.times import format_time
 

@@ -94,7 +94,7 @@ class Ec2Cloud:
 
     @classmethod
     def open(cls, folder: Path) -> Ec2Cloud:
-        return cls(folder, Ec2Settings.of(os.environ))
+        return cls(folder, Ec2Settings.of())
 
     @classmethod
     def used(cls, folder: Path) -> bool:

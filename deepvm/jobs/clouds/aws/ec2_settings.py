@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -48,20 +48,20 @@ class Ec2Settings:
     controller_port: int = 0
 
     @classmethod
-    def of(cls, environ: Mapping[str, str]) -> Ec2Settings:
-        """Those of an environment. Raises RequestError."""
+    def of(cls) -> Ec2Settings:
+        """Those of the environment. Raises RequestError."""
         from deepvm.catalog.clouds.aws.aws_cloud import AwsCloud
 
-        port = environ.get(_PORT, "").strip() or "0"
+        port = os.environ.get(_PORT, "").strip() or "0"
         if not port.isdigit() or int(port) > 65_535:
             raise RequestError(_PORT, port, "a port, from 1 to 65535")
-        named = {f.name: environ.get(PREFIX + f.name.upper(), "").strip() for f in fields(cls)}
+        named = {f.name: os.environ.get(PREFIX + f.name.upper(), "").strip() for f in fields(cls)}
         given: dict[str, Any] = {name: value for name, value in named.items() if value}
         given |= {
-            "region": AwsCloud().own_region("", environ).name,  # prices are of this region, too
+            "region": AwsCloud().own_region("").name,  # prices are of this region, too
             "bucket": named["bucket"].removeprefix("s3://").strip("/"),
             "subnets": tuple(named["subnets"].replace(",", " ").split()),
-            "controller_host": environ.get(_HOST, "").strip(),
+            "controller_host": os.environ.get(_HOST, "").strip(),
             "controller_port": int(port),
         }
         return cls(**given)

@@ -23,8 +23,7 @@ from deepvm.catalog.clouds.aws.responses import (
     read_spot,
     read_zones,
 )
-from deepvm.catalog.price_sources import price_text
-from deepvm.catalog.signals.signal import FetchResult
+from deepvm.catalog.signals.signal import FetchResult, price_text
 from deepvm.core.units import to_micro_usd
 
 ZONE_IDS = {"us-east-1a": "use1-az4", "us-east-1b": "use1-az6", "us-east-1c": "use1-az1"}

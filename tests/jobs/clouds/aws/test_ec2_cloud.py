@@ -14,6 +14,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
+from support.environment import in_environment
 from support.jobs.fake_ec2 import BUCKET, FakeEc2
 from support.jobs.runs import Home
 
@@ -507,13 +508,12 @@ def test_the_controller_needs_an_address(ec2: FakeEc2, tmp_path: Path) -> None:
 
 
 def test_settings() -> None:
-    found = Ec2Settings.of(
-        {
-            "AWS_REGION": "eu-west-1",
-            "DEEPVM_AWS_BUCKET": "s3://b/",
-            "DEEPVM_AWS_SUBNETS": "subnet-1, subnet-2",
-        }
-    )
+    environ = {
+        "AWS_REGION": "eu-west-1",
+        "DEEPVM_AWS_BUCKET": "s3://b/",
+        "DEEPVM_AWS_SUBNETS": "subnet-1, subnet-2",
+    }
+    found = in_environment(environ, Ec2Settings.of)
     assert (found.region, found.bucket, found.subnets) == (
         "eu-west-1",
         "b",
@@ -521,7 +521,7 @@ def test_settings() -> None:
     )
     assert found.instance_profile == "deepvm-job"
     with pytest.raises(RequestError, match="DEEPVM_CONTROLLER_PORT"):
-        Ec2Settings.of({"DEEPVM_CONTROLLER_PORT": "http"})
+        in_environment({"DEEPVM_CONTROLLER_PORT": "http"}, Ec2Settings.of)
 
 
 def test_times_of_the_bill() -> None:
