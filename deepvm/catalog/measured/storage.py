@@ -77,15 +77,14 @@ def locked(folder: Path) -> Iterator[None]:
     """
     from deepvm.io.file_lock import FileLock
 
-    elsewhere = "DEEPVM_DATA_DIR names another place"
     lock = FileLock(folder / LOCK)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         free = lock.take(shared=False, limit_s=LOCK_WAIT_S)
     except OSError as error:  # without a lock, two saves could lose each other's entries
-        why = error.strerror or type(error).__name__
         raise DataError(
-            f"{error.filename or folder}: measured tables cannot be written: {why}; {elsewhere}"
+            f"{error.filename or folder}: measured tables cannot be written: {os_reason(error)};"
+            " DEEPVM_DATA_DIR names another place"
         ) from None
     if not free:
         raise DataError(

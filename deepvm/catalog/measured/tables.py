@@ -66,8 +66,9 @@ class Tables:
 
         Of one name the later measurement wins, of equal times the new one.
         """
-        found = {e.name: e for e in sorted((*self.entries, *entries), key=lambda e: e.measured_at)}
-        return Tables(tuple(found[name] for name in sorted(found)), self.path)
+        by_time = sorted((*self.entries, *entries), key=lambda e: e.measured_at)
+        latest = {e.name: e for e in by_time}
+        return Tables(tuple(latest[name] for name in sorted(latest)), self.path)
 
     def apply(
         self, catalog: Catalog, workload: str = "", *, among: Sequence[Catalog] = ()

@@ -119,11 +119,11 @@ def saturation(
     from deepvm.services.profile.saving import save as save_entries
 
     with cleaning_up():
-        found = measuring.saturation(
+        result = measuring.saturation(
             options, say, say if verbose else None, save=save, force_local=force_local
         )
-    table = text("saturation", found=found, conditions=conditions(found))
-    print_as(output, table, found.document)
+    table = text("saturation", found=result, conditions=conditions(result))
+    print_as(output, table, result.document)
     if save:
-        save_entries([entry_from(found.document(), say)], say, force_local=force_local)
-    draw(plot, lambda: saturation_figure(found))
+        save_entries([entry_from(result.document(), say)], say, force_local=force_local)
+    draw(plot, lambda: saturation_figure(result))

@@ -76,14 +76,14 @@ def fit(
     asked = " ".join(predict) if predict else None
     _only_with("step-time", law, predict=asked, save=options.save or None)
     steps_workload(options)
-    found = fit_curve(read_points(points), up_to=up_to)
+    fitted = fit_curve(read_points(points), up_to=up_to)
     name = Path(points).name
     print_as(
         output,
-        lambda: print_text("speedup_fit", fit=found, name=name, next_step=next_step(found)),
-        found.document,
+        lambda: print_text("speedup_fit", fit=fitted, name=name, next_step=next_step(fitted)),
+        fitted.document,
     )
-    draw(plot, lambda: fit_figure(found, name=name))
+    draw(plot, lambda: fit_figure(fitted, name=name))
 
 
 def _only_with(needed: str, law: str, **options: object) -> None:
@@ -97,10 +97,12 @@ def _only_with(needed: str, law: str, **options: object) -> None:
 def _fit_step_time(
     points: str, predict: list[str], plot: str, output: str, options: StepsOptions
 ) -> None:
+    from deepvm.core.training.roofline import REACH
     from deepvm.profiling.fit.scaling_document import read_scaling_steps
     from deepvm.profiling.fit.step_fit import fit_step_time
     from deepvm.profiling.fit.step_points import asked_of, read_steps
-    from deepvm.reports.profiling.measurements import print_step_fit, step_figure
+    from deepvm.reports.pictures import short
+    from deepvm.reports.profiling.measurements import step_figure
     from deepvm.services.profile.saving import save_law, steps_workload
 
     workload = steps_workload(options)
@@ -110,12 +112,13 @@ def _fit_step_time(
         steps = read_scaling_steps(path)
     else:
         steps = read_steps(path)
-    found = fit_step_time(steps, asked)
+    fitted = fit_step_time(steps, asked)
     name = path.name
-    print_as(output, lambda: print_step_fit(found, name), found.document)
-    draw(plot, lambda: step_figure(found, name=name))
+    table = text("step_fit", fit=fitted, name=short(name), reach=REACH)
+    print_as(output, table, fitted.document)
+    draw(plot, lambda: step_figure(fitted, name=name))
     if workload is not None:
-        save_law(found, workload, options.software or "eager", options.instance_type, say)
+        save_law(fitted, workload, options.software or "eager", options.instance_type, say)
 
 
 @app.command("all", short_help="Measure all of it, into one file to copy back.")

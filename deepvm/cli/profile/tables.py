@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from deepvm.cli.output import Output, note, print_as, print_named, say, text
 from deepvm.cli.parameters import arg, flag, group, opt
 from deepvm.cli.profile.measure import FORCE_SPREAD
-from deepvm.core.spelling import did_you_mean
+from deepvm.core.spelling import did_you_mean, listed
 from deepvm.core.units import counted
 from deepvm.errors import RequestError
 
@@ -32,15 +32,14 @@ def list_tables(
     """List measurements: kind, type, workload, day, whether recommend uses it, and the result."""
     from deepvm.catalog.measured.apply import reasons
     from deepvm.catalog.store import every_type, load_catalog
-    from deepvm.reports.profiling.measured import listed
+    from deepvm.documents.values import With
 
     folder, tables = _own()
-    why: dict[str, str] = {}
-    if tables:
-        why = reasons(tables, load_catalog(catalog, prices="snapshot") if catalog else every_type())
-    values = {"path": tables.path, "entries": listed(tables, why)}
-    table = text("tables_list", tables=tables, reasons=why)
-    print_named(output, table, "tables-list", values)
+    types = load_catalog(catalog, prices="snapshot") if catalog else every_type()
+    unused = reasons(tables, types)
+    entries = [With(e, used=not unused[e.name], why_not=unused[e.name]) for e in tables]
+    table = text("tables_list", tables=tables, reasons=unused)
+    print_named(output, table, "tables-list", {"path": tables.path, "entries": entries})
     if not tables and output == "table":
         note(f"nothing was measured yet (no entries in {folder}); 'deepvm profile' measures")
 
@@ -58,13 +57,13 @@ def show(
     """
     from deepvm.reports.profiling.measured import csv_rows
 
-    found = _called([name])
-    entries = [e.as_document() for e in found]
+    named = _called([name])
+    entries = [e.as_document() for e in named]
     print_as(
         output,
-        text("tables_show", entries=found),
+        text("tables_show", entries=named),
         lambda: {"schema_version": "deepvm.tables/1", "entries": entries},
-        lambda: csv_rows(found),
+        lambda: csv_rows(named),
     )
 
 
@@ -87,9 +86,9 @@ def diff(
 
     folder, tables = _own()
     if not catalog:
-        found = changes(previous_tables(folder), tables)
-        values = {"changed": bool(found), "changes": found}
-        print_named(output, text("tables_diff", changes=found), "tables-diff", values)
+        last = changes(previous_tables(folder), tables)
+        values = {"changed": bool(last), "changes": last}
+        print_named(output, text("tables_diff", changes=last), "tables-diff", values)
         return
     published = load_catalog(catalog)
     own = tables.apply(published)
@@ -178,9 +177,9 @@ def remove(name: list[str] = arg("NAME...", "Names as for 'tables show'.")) -> N
     """Remove measurements; 'deepvm tables restore' brings them back."""
     from deepvm.catalog.measured.tables import own_folder, save_entries
 
-    found = _called(name)
-    _, kept = save_entries(own_folder(), (), remove=[e.name for e in found])
-    for entry in found:
+    named = _called(name)
+    _, kept = save_entries(own_folder(), (), remove=[e.name for e in named])
+    for entry in named:
         say(f"removed: {entry.name}")
     say(f"{kept.path}: {counted(len(kept), 'measurement')}; 'deepvm tables restore' undoes this")
 
@@ -207,14 +206,14 @@ def _own() -> tuple[Path, Tables]:
 
 def _called(names: Sequence[str]) -> tuple[Entry, ...]:
     _, tables = _own()
-    found: dict[str, Entry] = {}
+    named: dict[str, Entry] = {}
     for name in names:
         called = {entry.name: entry for entry in tables.called(name)}
         if not called:
             words = {word for entry in tables for word in (entry.name, *entry.types)}
-            some = ", ".join([entry.name for entry in tables][:8]) or "none, nothing was measured"
-            meant = did_you_mean(name, sorted(words))
-            allowed = f"a measurement, the beginning of its name or a glob: {some}"
-            raise RequestError("NAME", name, f"{allowed}; {meant}" if meant else allowed)
-        found |= called
-    return tuple(found.values())
+            known = listed([e.name for e in tables], 8) or "none, nothing was measured"
+            allowed = f"a measurement, the beginning of its name or a glob: {known}"
+            guess = did_you_mean(name, sorted(words))
+            raise RequestError("NAME", name, "; ".join(filter(None, (allowed, guess))))
+        named |= called
+    return tuple(named.values())

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from deepvm.catalog.measured.entries import Entry
 from deepvm.catalog.measured.tables import Tables
 from deepvm.documents.build import document_of
-from deepvm.documents.values import With
 from deepvm.services.schemas import rows_as
-
-
-def listed(tables: Tables, reasons: Mapping[str, str]) -> list[With]:
-    """The entries as ``tables list`` shows them.
-
-    ``reasons``: by name why an entry is not used, empty if it is.
-    """
-    return [With(e, used=not reasons[e.name], why_not=reasons[e.name]) for e in tables]
 
 
 def csv_rows(entries: Iterable[Entry]) -> tuple[list[str], list[list[Any]]]:

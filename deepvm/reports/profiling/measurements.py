@@ -10,7 +10,7 @@ from deepvm.core.arrays import FloatArray
 from deepvm.core.training.roofline import REACH
 from deepvm.core.units import Z80, counted, format_bytes
 from deepvm.reports.pictures import MEASURED, STYLES, drawing, legend, mark_guess, short
-from deepvm.reports.text import format_step, print_text
+from deepvm.reports.text import format_step
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -86,20 +86,20 @@ def fit_figure(fit: Fit, *, name: str) -> Figure:
     return figure
 
 
-def conditions(found: Saturation) -> str:
+def conditions(saturation: Saturation) -> str:
     """What pushed how much to what, in words."""
-    setup = found.setup
+    setup = saturation.setup
     hosts = f"{setup.sender_type or 'senders'} to {setup.receiver_type or 'one receiver'}"
     return f"{hosts}, {format_bytes(setup.checkpoint_bytes)} by {setup.transport.upper()}"
 
 
-def saturation_figure(found: Saturation) -> Figure:
+def saturation_figure(saturation: Saturation) -> Figure:
     """t(n) of every push as points, the fit as a line, n_sat and its interval; logarithmic axes."""
-    sizes = sorted(found.times)
-    knee = found.knee
+    sizes = sorted(saturation.times)
+    knee = saturation.knee
     largest = sizes[-1]
     bend = STYLES[1]
-    n = np.unique(np.append(np.linspace(1.0, largest, 200), min(max(knee.senders, 1.0), largest)))
+    n = np.linspace(1.0, largest, 1000)
     with drawing(7.0, 5.0) as (figure, axes):
         if knee.low != knee.high:
             look = {"color": bend.color, "alpha": 0.2, "linewidth": 0}
@@ -109,10 +109,10 @@ def saturation_figure(found: Saturation) -> Figure:
             label = f"n_sat = {knee.n_sat} (knee at {knee.senders:.2f})"
             axes.axvline(knee.n_sat, color=bend.color, linestyle=bend.dashes, label=label)
         axes.plot(n, knee.at(n), label="fit: t(1) / min(n, k)", **STYLES[0].line)
-        pushes = [(size, seconds) for size in sizes for seconds in found.times[size]]
+        pushes = [(size, seconds) for size in sizes for seconds in saturation.times[size]]
         axes.plot(*zip(*pushes, strict=True), label="pushes", **MEASURED)
         axes.set(
-            title=short(conditions(found), 80),
+            title=short(conditions(saturation), 80),
             xlabel="senders at once, n",
             ylabel="seconds until the checkpoint is there, t(n)",
             xscale="log",
@@ -124,21 +124,6 @@ def saturation_figure(found: Saturation) -> Figure:
         figure.suptitle("How many senders fill one receiver")
         legend(figure, 2, handlelength=2)
     return figure
-
-
-def print_step_fit(fit: StepFit, name: str) -> None:
-    """What was measured, the law, how well it fits, what dominates, predictions and warnings."""
-    print_text("step_fit", fit=fit, name=short(name), counts=_counts(fit), reach=REACH)
-
-
-def _counts(fit: StepFit) -> str:
-    known = fit.measured
-    (least, most) = known.gpus
-    (small, large) = known.batch
-    return (
-        f"{counted(len(fit.steps), 'measured step')}, {known.nodes[0]} to {known.nodes[-1]} VMs,"
-        f" {least} to {most} GPUs, batch {small:g} to {large:g}"
-    )
 
 
 def step_figure(fit: StepFit, *, name: str) -> Figure:
@@ -161,7 +146,7 @@ def step_figure(fit: StepFit, *, name: str) -> Figure:
         else:
             axes.set_ylim(bottom=0)
         axes.set(
-            title=_counts(fit),
+            title=counted(len(fit.steps), "measured step"),
             xlabel=f"GPUs, up to {known.most_per_vm} on each VM (points: measured)",
             ylabel="seconds of a step",
         )

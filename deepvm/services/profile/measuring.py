@@ -43,7 +43,7 @@ def check_eflops(options: EflopsOptions) -> tuple[str, ...]:
 
 def eflops(options: EflopsOptions, model: str, say: Say) -> Eflops:
     """The training speed of this machine with one model; raises as :func:`measure_eflops`."""
-    found = measure_eflops(
+    measured = measure_eflops(
         model,
         **chosen(
             options,
@@ -60,9 +60,9 @@ def eflops(options: EflopsOptions, model: str, say: Say) -> Eflops:
         timeout_s=options.timeout,
         say=say,
     )
-    for warning in found.warnings:
+    for warning in measured.warnings:
         say(f"Warning: {model}: {warning}")
-    return found
+    return measured
 
 
 def scaling(options: ScalingOptions, say: Say, hear: Say | None) -> Curve:

@@ -94,14 +94,10 @@ def steps_workload(options: StepsOptions) -> Workload | None:
         )
         raise RequestError("model", options.model, allowed)
     check_save("steptime", instance_type=options.instance_type)
-    return read_workload(
-        model=options.model,
-        params=options.params,
-        seq=options.seq,
-        method=options.method or "ddp",
-        precision=options.precision or "auto",
-        activation_checkpointing=options.activation_checkpointing,
-    )
+    # The others are not the workload's.
+    del given["instance_type"], given["software"]
+    named = {name: value for name, value in given.items() if value is not None}
+    return read_workload(**{"method": "ddp"} | named)
 
 
 def save_law(fit: StepFit, workload: Workload, software: str, instance_type: str, say: Say) -> None:

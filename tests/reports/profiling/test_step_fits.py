@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from deepvm.core.training.roofline import REACH
 from deepvm.core.training.steptime import Steps, StepTimeLaw
 from deepvm.profiling.fit.step_fit import StepFit, fit_step_time
 from deepvm.profiling.fit.step_points import StepQuestion
-from deepvm.reports.pictures import render
-from deepvm.reports.profiling.measurements import print_step_fit, step_figure
-from deepvm.reports.text import format_step
+from deepvm.reports.pictures import render, short
+from deepvm.reports.profiling.measurements import step_figure
+from deepvm.reports.text import format_step, print_text
 
 LAW = StepTimeLaw(0.05, 0.004, 0.04, 0.02, 0.3, 0.006, 3.0, 0.02)
 SIZES = [(1, 1), (1, 2), (1, 4), (2, 2), (2, 8), (3, 12), (4, 4), (4, 16)]
@@ -26,6 +27,10 @@ def fitted(
     rows = np.array([(n, gpus, batch) for n, gpus in SIZES for batch in batches], dtype=np.float64)
     nodes, gpus, batch = rows.T
     return fit_step_time(Steps(nodes, gpus, batch, law.step_s(nodes, gpus, batch)), asked)
+
+
+def print_step_fit(fit: StepFit, name: str) -> None:
+    print_text("step_fit", fit=fit, name=short(name), reach=REACH)
 
 
 def test_times_have_three_digits() -> None:
