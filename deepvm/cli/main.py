@@ -131,8 +131,9 @@ def _escaped(error: UnicodeError) -> tuple[str, int]:
     """Letters that a stream cannot take, as JSON escapes them: a document remains one."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass").hex("-", 2)
-    return "".join(f"\\u{unit}" for unit in units.split("-")), error.end
+    import json
+
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
 
 
 def _run_reporting(words: list[str], debug: bool, interrupts: Interrupts) -> int:

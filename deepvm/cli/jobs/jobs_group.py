@@ -112,7 +112,7 @@ def logs(
                 typer.echo(f"{stamp}{line.machine}: {without_controls(line.text)}")
             if is_last:
                 return
-            if controller == GONE != before:
+            if controller == GONE and before != GONE:
                 cure = f"'deepvm jobs resume {name}'"
                 note(f"{name} has no controller: nothing new comes until {cure}")
             before = controller

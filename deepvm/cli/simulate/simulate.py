@@ -100,10 +100,11 @@ def simulate(
         )
     results: list[Results] = []
     failed: list[str] = []
-    points = [values for _, values in varied for _ in policies]
-    for (_, saves), values, result in zip(cases, points, found, strict=True):
+    # The values of the sweep, for each case
+    swept_values = [values for _, values in varied for _ in policies]
+    for (_, policy_of_case), values, result in zip(cases, swept_values, found, strict=True):
         if isinstance(result, SimulationError):
-            where = [*(f"{key}={value:g}" for key, value in values), saves.name]
+            where = [*(f"{key}={value:g}" for key, value in values), policy_of_case.name]
             failed.append(f"{', '.join(where)}: {result}")
         else:
             results.append(replace(result, sweep=dict(values)))
