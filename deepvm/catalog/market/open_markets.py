@@ -156,14 +156,16 @@ class _Market:
         self.not_asked = self._reason_not_asked()
         self.public = public_catalogs(self.cloud, source, self.now, self.progress)
         if self.public and not self.request.offline:
-            # How long the first one is waited for
-            others = self.others or self.cloud.snapshot_regions()
+            wait_s = ALONE_S
             if named or self.request.prices == "live":
-                self.public[0].wait_s = SLOW_S
-            elif others or any(p.regions() for p in self.public):
-                self.public[0].wait_s = QUICK_S
-            else:
-                self.public[0].wait_s = ALONE_S
+                wait_s = SLOW_S
+            elif (
+                self.others
+                or self.cloud.snapshot_regions()
+                or any(catalog.regions() for catalog in self.public)
+            ):
+                wait_s = QUICK_S
+            self.public[0].wait_s = wait_s  # only the first one is waited for
 
     def _reason_not_asked(self) -> str:
         request = self.request

@@ -23,11 +23,12 @@ from deepvm.catalog.signals.fetching import (
     PriceSource,
     Quotes,
     SignalRequest,
+    failure_of,
     recent_failure,
     remember_failure,
 )
 from deepvm.catalog.signals.signal import OFFERINGS, ON_DEMAND, REGIONS, SPECS, SPOT, Signal
-from deepvm.errors import CloudError, DeepVMError, RequestError
+from deepvm.errors import CloudError, RequestError
 
 if TYPE_CHECKING:
     from deepvm.catalog.public.download import DownloadedFile
@@ -122,17 +123,11 @@ class PublicCatalog(PriceSource):
         self.error = None
         try:
             signals = self._read(total_s)
-        except CloudError as error:
-            self._remember(error)
         except RequestError:
             raise  # a setting is wrong
         except Exception as error:
-            # A bug in a reader costs only its source. Its text may quote secrets.
-            detail = f"internal error while reading the file: {type(error).__name__}"
-            if isinstance(error, DeepVMError):
-                detail = str(error)
             advice = "what was fetched before stays; try again later"
-            self._remember(CloudError(self.source.title, "reply", detail, advice))
+            self._remember(failure_of(self.source.title, error, advice))
         else:
             for signal in sorted(signals, key=lambda s: s.region not in first):
                 self.cache.write(signal, self.now)

@@ -160,14 +160,19 @@ def answer_of(provider: Provider, region: str, now: datetime) -> Signal | CloudE
     """The signal, or why there is none."""
     try:
         return provider.fetch(region, now)
-    except CloudError as error:
-        return error
     except Exception as error:
-        # A bug in a reader of replies costs only its signal. Its text may quote secrets.
-        detail = f"internal error while reading the answer: {type(error).__name__}"
-        if isinstance(error, DeepVMError):
-            detail = str(error)
-        return CloudError(provider.source, "reply", detail, "try again later")
+        return failure_of(provider.source, error, "try again later")
+
+
+def failure_of(source: str, error: Exception, advice: str) -> CloudError:
+    """What went wrong in reading a source: a bug in a reader costs only that source."""
+    if isinstance(error, CloudError):
+        return error
+    # The text of a foreign error may quote secrets
+    detail = f"internal error while reading the answer: {type(error).__name__}"
+    if isinstance(error, DeepVMError):
+        detail = str(error)
+    return CloudError(source, "reply", detail, advice)
 
 
 def recent_failure(cache: Cache, request: SignalRequest, now: datetime) -> CloudError | None:
