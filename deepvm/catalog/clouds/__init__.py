@@ -38,12 +38,12 @@ def _public_clouds() -> Iterator[Cloud]:
         yield Cloud(**facts)
 
 
-REGISTRY: dict[str, Cloud] = {cloud.name: cloud for cloud in (AwsCloud(), *_public_clouds())}
+DEFAULT_CLOUD = AwsCloud()
+"""The cloud of commands that name none."""
+
+REGISTRY: dict[str, Cloud] = {cloud.name: cloud for cloud in (DEFAULT_CLOUD, *_public_clouds())}
 REGISTRY["gcp"].quota_words = _gcp_quota
 REGISTRY["azure"].quota_words = _azure_quota
-
-DEFAULT_CLOUD = REGISTRY["aws"]
-"""The cloud of commands that name none."""
 
 ALL = "all"
 CATALOG_ENDINGS = (".json", ".csv")

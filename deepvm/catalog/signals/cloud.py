@@ -10,7 +10,6 @@ import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -30,7 +29,7 @@ from deepvm.core.cluster.instances import InstanceType, Market
 from deepvm.core.spelling import did_you_mean
 from deepvm.errors import CloudError, RequestError
 from deepvm.io.times import parse_time
-from deepvm.io.user_dirs import data_folder
+from deepvm.io.user_dirs import data_folder, read_data
 
 if TYPE_CHECKING:
     from deepvm.catalog.signals.cache import Cache
@@ -172,8 +171,7 @@ class Cloud:
 
     def known_regions(self) -> Collection[str]:
         """The regions that exist, without asking the cloud; may be slow to load."""
-        text = (data_folder() / "clouds" / "regions.json").read_text(encoding="utf-8")
-        regions: list[str] = json.loads(text)[self.name]
+        regions: list[str] = read_data("clouds/regions.json")[self.name]
         return regions
 
     def account_regions(self, profile: str) -> tuple[str, ...]:
@@ -203,17 +201,6 @@ class Cloud:
     def _not_asked(self, what: str) -> CloudError:
         detail = f"deepvm asks {self.title} nothing, it only reads public catalogs of its prices"
         return CloudError(what, "reply", detail, "leave the option out")
-
-    def policy(self) -> str:
-        """The permissions that deepvm needs, in the cloud's own form; empty where there is none."""
-        return ""
-
-    def check(self, profile: str, region: str, now: datetime, total_s: float) -> tuple[Check, ...]:
-        """What ``deepvm doctor`` reports, waiting at most ``total_s`` for an answer.
-
-        Failures are results.
-        """
-        return ()
 
     def cache(self, profile: str) -> Cache:
         """Where this cloud's signals are kept."""

@@ -146,10 +146,14 @@ class AwsCloud(Cloud):
         return placement_provider(Aws(profile), types, count)
 
     def policy(self) -> str:
-        """The JSON text of a read-only IAM policy."""
+        """The permissions that deepvm needs, as the JSON text of a read-only IAM policy."""
         return (self.data / "iam-policy.json").read_text(encoding="utf-8")
 
     def check(self, profile: str, region: str, now: datetime, total_s: float) -> tuple[Check, ...]:
+        """What ``deepvm doctor`` reports, waiting at most ``total_s`` for an answer.
+
+        Failures are results.
+        """
         from deepvm.catalog.clouds.aws.checks import check_aws
         from deepvm.catalog.clouds.aws.client import Aws
 
