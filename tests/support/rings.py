@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 
+from support import quick_disks
 from support.process_starts import listeners, starts_process
 
 HIGHER_RINGS = {"system", "slow", "alone", "gpu", "browser", "mpi"}
@@ -66,6 +67,12 @@ class RingGuard:
             start(process)
 
         BaseProcess.start = guarded  # type: ignore[method-assign]
+        if is_strict:
+            quick_disks.sync_nothing()
+
+    def pytest_collection_finish(self) -> None:
+        if self._is_strict:
+            quick_disks.sync_no_databases()
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event in _STARTS and not _lists_fonts(arguments):
