@@ -128,6 +128,8 @@ class Pipeline:
                 filling.failed(CheckpointError(f"the state could not be copied: {error}"))
 
         self.background(work)
+        # Let it start: without this it waits 5 ms for the interpreter (sys.getswitchinterval)
+        time.sleep(0)
         return filling
 
     def send(

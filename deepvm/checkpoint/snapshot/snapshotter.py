@@ -194,12 +194,11 @@ class Snapshotter:
             owned = self._state.owned(at_boundary)
             seen = seen_now(parts, owned.gated | owned.buffers)
             pending = PendingSnapshot(handle, tree["model"], early, patience_s, parts, owned, seen)
-            pending.at_boundary, pending.samples = (
-                at_boundary,
-                self._samples(parts, owned.gated | owned.buffers),
-            )
+            pending.at_boundary = at_boundary
             if self._fits(parts) and not self._copy(pending, patience_s, urgent):
                 return self._skipped(handle)
+            # While the copy is under way, which only reads, too
+            pending.samples = self._samples(parts, owned.gated | owned.buffers)
         except RequestError as error:  # an extra can no longer be saved
             return self._failed(handle, error)
         # Without a fitting layout, the next forward makes one: until then more than numbers may
