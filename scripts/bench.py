@@ -215,10 +215,8 @@ def fill_cache(folder: Path, copies: int) -> int:
         How many types it has.
     """
     now, region = datetime.now(timezone.utc), "us-east-1"
-    found, cache = (
-        DEFAULT_CLOUD.snapshot(region),
-        Cache(folder, DEFAULT_CLOUD.account_tag("", os.environ)),
-    )
+    found = DEFAULT_CLOUD.snapshot(region)
+    cache = Cache(folder, DEFAULT_CLOUD.account_tag(""))
 
     def copied(data: Mapping[str, Any]) -> dict[str, Any]:
         return {

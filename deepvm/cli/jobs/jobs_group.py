@@ -338,16 +338,19 @@ def _ask(row: JobRow, secret: str, message: Mapping[str, Any]) -> Mapping[str, A
 @contextmanager
 def _opened(name: str, *, logs: bool = False) -> Iterator[tuple[History, JobRow]]:
     """The history, and a job as its controller has written it down."""
+    from deepvm.jobs.cloud import RefusedError, UnknownError
     from deepvm.jobs.history.history import History
 
     with History.open() as history:
-        _look(history, [known_job(history, name)], logs=logs)
+        # Of one job, other errors than a cloud's are errors of the command
+        tolerated = (RefusedError, UnknownError)
+        _look(history, [known_job(history, name)], logs=logs, tolerated=tolerated)
         yield history, known_job(history, name)
 
 
-def _look(history: History, rows: Sequence[JobRow], *, logs: bool = False) -> None:
-    """Have the history know what the heads have written down of their jobs."""
+def _look(history: History, rows: Sequence[JobRow], **how: Any) -> None:
+    """Have the history know what remote controllers have written of their jobs."""
     from deepvm.jobs.head.remote import refresh_all
     from deepvm.jobs.submission import cloud_of
 
-    refresh_all(history, rows, cloud_of, note, write_page, logs=logs)
+    refresh_all(history, rows, cloud_of, note, write_page, **how)

@@ -238,15 +238,16 @@ def refresh_all(
     at_end: AtEnd,
     *,
     logs: bool = False,
+    tolerated: tuple[type[DeepVMError], ...] = (DeepVMError,),
 ) -> None:
-    """The same for several jobs; what cannot be read is passed to ``report``."""
+    """The same for several jobs; ``tolerated`` errors are passed to ``report``."""
     for row in rows:
         if is_to_be_read(row):
             try:
                 cloud = cloud_of(row.spec["cloud"])
                 assert isinstance(cloud, HostsController)
                 refresh(row, history, cloud, logs=logs, at_end=at_end)
-            except DeepVMError as error:
+            except tolerated as error:
                 report(f"{row.name}: what is shown may be old: {error}")
 
 
