@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from deepvm.documents import build, declared
+from deepvm.documents import build, declared, models
 
 Declare = Callable[[Mapping[str, Any]], None]
 
@@ -22,7 +22,7 @@ def declare(monkeypatch: pytest.MonkeyPatch) -> Iterator[Declare]:
         for cached in caches:
             cached.cache_clear()
 
-    caches = (declared.definitions, declared.declared, build.ordered)
+    caches = (declared.definitions, declared.declared, build.ordered, models.model_of)
     yield put
     monkeypatch.undo()
     for cached in caches:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -58,11 +59,9 @@ def _moment(text: str, path: Path) -> datetime:
     now = datetime.now(timezone.utc)
     if not text:
         return min(now, datetime.fromtimestamp(path.stat().st_mtime, timezone.utc))
-    try:
+    with suppress(ValueError):
         moment = parse_time(text)
-    except (ValueError, OverflowError):
-        moment = None
-    if moment is None or moment.year < 2000 or moment - now > FUTURE:
-        allowed = "a day or a time with a zone, not in the future, such as 2026-01-31T12:00:00Z"
-        raise RequestError("measured_at", text, allowed)
-    return moment
+        if moment.year >= 2000 and moment - now <= FUTURE:
+            return moment
+    allowed = "a day or a time with a zone, not in the future, such as 2026-01-31T12:00:00Z"
+    raise RequestError("measured_at", text, allowed)
