@@ -85,22 +85,23 @@ def trained_as(entry: Entry) -> TrainedWorkload | str:
         return f"{name} is unknown: measure with --trains and the name that recommend --model has"
     pixels = raw.get("resolution")
     length = raw.get("sequence")
-    for what, value in (("images", pixels), ("sequences", length)):
-        if isinstance(value, str):
-            return f"the size of {what} is {value!r}, a number is expected"
+    for samples, size in (("images", pixels), ("sequences", length)):
+        if isinstance(size, str):
+            return f"the size of {samples} is {size!r}, a number is expected"
     if model is not None and model.pixels and pixels is not None and pixels != model.pixels:
         return (
             f"it was measured with images of {pixels} pixels, and recommend trains {model.name}"
             f" with {model.pixels}: measure with --resolution {model.pixels}"
         )
     dtype = str(raw.get("dtype") or "float32")
-    if raw.get("precision") is None and dtype not in DTYPES:
+    precision = raw.get("precision") or DTYPES.get(dtype)
+    if precision is None:
         return f"the precision of {dtype} is unknown"
     return TrainedWorkload(
         model=model.name if model is not None else name,
         method=raw.get("method") or "ddp",
         sequence=int(length or (model.sequence if model is not None else 1)),
-        precision=Precision(raw["precision"]) if raw.get("precision") else DTYPES[dtype],
+        precision=Precision(precision),
         software=raw.get("software") or "eager",
         checkpointing=raw.get("activation_checkpointing"),
         by_cudnn=raw.get("precision") is None and model is not None and model.transformer is None,
