@@ -161,9 +161,9 @@ def _figures(instance: InstanceType, gpu_parts: bool) -> dict[str, object]:
 
 
 def _catalog_figures(catalog: Catalog) -> dict[str, object]:
-    """All that is compared of a catalog beside its types. A limit of 0 is a limit.
+    """All that is compared of a catalog besides its types.
 
-    None in use is not worth a word.
+    A quota of 0 is a limit; none in use is no figure.
     """
     about = catalog.provenance
     figures: dict[str, object] = {

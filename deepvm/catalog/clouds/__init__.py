@@ -57,12 +57,12 @@ def clouds_of(names: Sequence[str]) -> tuple[str, ...]:
     """
     known = (*REGISTRY, ALL)
     words = (word.strip() for name in names for word in name.lower().split(","))
-    found = tuple(dict.fromkeys(filter(None, words)))
-    for name in found:
+    clouds = tuple(dict.fromkeys(filter(None, words)))
+    for name in clouds:
         refuse_unknown("cloud", name, known, ", ")
-    if ALL in found:
+    if ALL in clouds:
         return tuple(REGISTRY)
-    return found
+    return clouds
 
 
 def cloud_of(catalog_name: str) -> Cloud:

@@ -24,7 +24,7 @@ _TIMEOUT_S = 10.0
 
 @dataclass(frozen=True)
 class PublicFile:
-    """A file that everybody may read.
+    """A public file.
 
     Attributes:
         url: without user and password. what: its name in errors. variable: the setting that names

@@ -99,12 +99,11 @@ def _without_far(offers: Sequence[Offer], refused: Counter[tuple[str, str]]) -> 
             peers[_family(offer)].append(_unit_price(offer))
         if offer.spot is not None:
             peers[offer.instance_type].append(float(offer.spot))
-    usual = {key: median_high(prices) for key, prices in peers.items()}
+    usual = {key: median_high(p) for key, p in peers.items() if len(p) >= FEWEST_PEERS}
 
     def is_far(price: float, key: str) -> bool:
-        if len(peers[key]) < FEWEST_PEERS:
-            return False
-        return not LEAST_OF_MEDIAN * usual[key] <= price <= MOST_OF_MEDIAN * usual[key]
+        median = usual.get(key, price)
+        return not LEAST_OF_MEDIAN * median <= price <= MOST_OF_MEDIAN * median
 
     kept = []
     for offer in offers:

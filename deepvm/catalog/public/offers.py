@@ -95,7 +95,7 @@ def memory_fits(model: str, memory_gib: float) -> bool:
 _Count = Annotated[int, BeforeValidator(float), Field(gt=0, lt=1e9)]
 _Gib = Annotated[float | None, Field(gt=0, lt=1e9)]
 _Price = Annotated[str | None, BeforeValidator(price_text)]
-# What a stranger's file says is printed and becomes the name of a folder.
+# What a downloaded file says is printed and becomes the name of a folder.
 _Region = Annotated[str, Field(pattern="^[a-z0-9][a-z0-9-]{0,62}$")]
 _Name = Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9 ._-]{0,99}$")]
 

@@ -221,7 +221,7 @@ def _check_kept(cache: Cache) -> None:
     """Note what went wrong with the cache. Raises DataError: it takes nothing."""
     notes = cache.take_notes()
     if not cache.keeps:
-        why = next(iter(notes), "there is no home folder; DEEPVM_CACHE_DIR names a place")
-        raise DataError(f"what was fetched could not be kept: {why}")
+        reason = next(iter(notes), "there is no home folder; DEEPVM_CACHE_DIR names another")
+        raise DataError(f"what was fetched could not be kept: {reason}")
     for text in notes:
         note(text)

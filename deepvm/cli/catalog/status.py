@@ -35,9 +35,9 @@ def status(
     signals = []
     if DEFAULT_CLOUD in clouds:
         signals = signal_rows(cache, DEFAULT_CLOUD, regions, now)
-    found = {"now": now.isoformat(), "cache": cache, "signals": signals, "public_catalogs": files}
+    values = {"now": now.isoformat(), "cache": cache, "signals": signals, "public_catalogs": files}
     table = text("catalog_status", signals=signals, files=files)
-    print_named(output, table, "catalog-status", found)
+    print_named(output, table, "catalog-status", values)
     if output != "table" or DEFAULT_CLOUD not in clouds:
         return
     if cache.folder is None:

@@ -48,7 +48,7 @@ _RULES = CloudRules(
 
 
 class AwsCloud(Cloud):
-    """See :class:`Cloud`. Methods that ask AWS import what they need: most commands ask nobody."""
+    """See :class:`Cloud`. Methods that ask AWS import what they need: most commands do not ask."""
 
     def __init__(self) -> None:
         super().__init__(
