@@ -34,7 +34,7 @@ def document_of(kind: str, item: Any) -> dict[str, Any]:
             continue
         value = _plain(None, raw) if schema.get("exact") else _value(schema, raw)
         # What a caller states is in the document even if it is None
-        given = isinstance(item, With) and key in item.values
+        given = "null" in schema or (isinstance(item, With) and key in item.values)
         if value is not None or given or not schema.get("optional"):
             document[key] = value
     return document
@@ -55,7 +55,7 @@ def ordered(kind: str) -> dict[str, Schema]:
 
 def _raw(key: str, schema: Schema, item: Any) -> Any:
     if "computed" in schema:
-        return COMPUTED[schema["computed"]](item)
+        return COMPUTED[schema["computed"]](value_at(item, schema.get("at", "")))
     if "const" in schema:
         return schema["const"]
     value = value_at(item, schema.get("at", key))

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from deepvm.documents.values import With
+from deepvm.documents.values import ABSENT, With, value_at
 from deepvm.io.times import utc_text
 
 MEANS = (
@@ -56,6 +56,22 @@ def percent(change: Any) -> float | None:
     return None if change.percent is None else float(round(change.percent, 4))
 
 
+def _offer(instance: Any, usd_per_hour: Any) -> dict[str, Any] | None:
+    """A type in a market, None where it is not sold there."""
+    if usd_per_hour is None:
+        return None
+    return {"instance_type": instance.name, "usd_per_hour": usd_per_hour}
+
+
+def _if_measured(about: Any, name: str) -> Any:
+    return value_at(about, name) if about.measured else ABSENT
+
+
+def _memory_nodes(plan: Any) -> With | None:
+    nodes = plan.cluster.memory
+    return nodes and With(nodes, on_demand_price=plan.on_demand_price)
+
+
 COMPUTED: dict[str, Callable[[Any], Any]] = {
     # jobs
     "bill_of_machines": lambda plan: plan.bill and With(plan.bill, total_usd=None),
@@ -67,7 +83,15 @@ COMPUTED: dict[str, Callable[[Any], Any]] = {
     # performance
     "per_gpu": lambda speed: speed.interval.scaled(1 / speed.gpu_count),
     "batch_per_gpu": lambda speed: speed.workload.batch_on(speed.gpu_count),
+    "spot_offer": lambda row: _offer(row.instance, row.instance.spot_usd_per_hour),
+    "on_demand_offer": lambda row: _offer(row.instance, row.instance.on_demand_usd_per_hour),
     # plans
+    "runs": lambda figure: figure.runs or None,
+    "measured": lambda catalog: catalog.provenance.measured or None,
+    "measured_file": lambda catalog: _if_measured(catalog.provenance, "measured_file"),
+    "measured_doubts": lambda catalog: _if_measured(catalog.provenance, "doubts"),
+    "memory_nodes": _memory_nodes,
+    "late_share": lambda job: ABSENT if job.spread is None else job.spread.late,
     "software": lambda training: getattr(training.speeds, "software", None),
     "placement_group": lambda training: getattr(training.speeds, "placement_group", None),
     "excluded": lambda extras: sorted(extras.excluded),

@@ -14,12 +14,13 @@ property:
 
 ``at``: where its value is, a path of attributes, positions and ``#`` for a count; empty: the object
 itself. Without it the value is where the key says.
-``computed``: its value is computed in ``computed.py``.
+``computed``: its value is computed in ``computed.py``, of what is there.
 ``exact``: a number stays int where it is one, though the type is number.
 ``digits``: it is rounded to so many.
-``optional``: the key may be left out; all others are required.
+``optional``: the key may be left out, as it is for None; all others are required.
+``null``: though optional, the key is there for None.
 ``after``: the key that it follows in documents, or ``^`` for the first place.
-``column``: a CSV that does not have all keys has this one.
+``hidden``: the schemas that users see do not name it.
 
 Files that users write are declared for :mod:`deepvm.documents.models`, which says what else they
 may have.

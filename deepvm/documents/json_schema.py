@@ -8,7 +8,7 @@ from typing import Any
 from deepvm.documents.declared import Schema, declared, properties
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-_OURS = {"at", "computed", "exact", "digits", "optional", "after", "column", "not_finite"}
+_OURS = {"at", "computed", "exact", "digits", "optional", "after", "not_finite", "null"}
 _LIMITS = {"minimum", "exclusiveMinimum", "minItems", "maxItems"}
 
 
@@ -43,7 +43,8 @@ class _Writer:
         self.definitions: dict[str, dict[str, Any]] = {}
 
     def object_of(self, kind: str) -> dict[str, Any]:
-        schemas = properties(kind)
+        every = properties(kind)
+        schemas = {key: schema for key, schema in every.items() if "hidden" not in schema}
         return {
             "type": "object",
             "description": declared(kind)["description"],

@@ -152,7 +152,7 @@ def _bill(cluster: Cluster, total_s: float | None, candidates: Candidates) -> Bi
     hours = None
     if total_s is not None and math.isfinite(total_s):
         hours = total_s / 3600
-    on_demand = cluster.on_demand_count + (cluster.memory.count if cluster.memory else 0)
+    on_demand = cluster.on_demand_count + cluster.memory_count
     vms = RentedVms(cluster.spot_count, on_demand, cluster.usd_per_hour, hours)
     return bill_of(vms, rates, candidates.request.extras)
 
@@ -277,9 +277,8 @@ def _next_zone(cluster: Cluster, tier: MemoryNodeTable, sender_n_sat: int) -> Cl
 
 def by_memory_nodes(cluster: Cluster) -> tuple[int, str]:
     """Orders clusters of one price: how many memory nodes, then their type."""
-    if cluster.memory is None:
-        return (0, "")
-    return (cluster.memory.count, cluster.memory.instance.name)
+    name = cluster.memory.instance.name if cluster.memory else ""
+    return (cluster.memory_count, name)
 
 
 def improvement(old: Choice | None, new: Choice, request: PlanRequest) -> float | None:

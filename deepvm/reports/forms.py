@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -68,18 +68,17 @@ def forms_of(answer: Answer) -> Views:
 
 def _recommendations(found: Recommendations) -> Views:
     from deepvm.planner.regions import compare
-    from deepvm.reports.plans import recommendation_documents as report
 
     reason = ""
     if found.infeasible:
         reason = found.infeasible.reason
-    return Views(lambda: report.document(found), lambda: report.csv_rows(compare([found])), reason)
+    return replace(_comparison(compare([found])), reason=reason)
 
 
 def _comparison(found: Comparison) -> Views:
     from deepvm.reports.plans import recommendation_documents as report
 
-    return Views(lambda: report.comparison(found), lambda: report.csv_rows(found))
+    return Views(lambda: report.document(found), lambda: report.csv_rows(found))
 
 
 def _why_not(found: WhyNot) -> Views:

@@ -55,7 +55,8 @@ def recommend(
         MissingDataError: the catalog lacks what was asked for.
     """
     request = PlanRequest.parse(budget, **options)
-    return _simulated(solve(with_tables(catalog, tables), request), simulate, say)
+    found = recommend_in([with_tables(catalog, tables)], request, simulate=simulate, say=say)
+    return found.answers[0]
 
 
 def recommend_in(
@@ -86,22 +87,20 @@ def recommend_in(
     for catalog, reason in failed:
         cloud = f"{cloud_name(catalog)}, " if several else ""
         say(f"{cloud}region {catalog.region} is left out: {reason}")
-    found = compare([_simulated(answer, simulate, say) for answer in answers])
-    if not reasons or request.work is None or not found.answers[0]:
-        return found
-    from deepvm.services.simulated_ranking import with_traced_lifetimes
+    if request.work is None and simulate is None:
+        return compare(answers)
+    from deepvm.services.simulated_ranking import (
+        read_runs,
+        simulate_ranking,
+        with_traced_lifetimes,
+    )
 
+    runs = read_runs(simulate, job=request.work is not None)
+    found = compare([simulate_ranking(answer, runs, say) for answer in answers])
     best, *others = found.answers
+    if not reasons or not best:
+        return found
     return replace(found, answers=(with_traced_lifetimes(best), *others))
-
-
-def _simulated(answer: Recommendations, simulate: Any, say: Say) -> Recommendations:
-    if answer.request.work is None and simulate is None:
-        return answer
-    from deepvm.services.simulated_ranking import read_runs, simulate_ranking
-
-    runs = read_runs(simulate, job=answer.request.work is not None)
-    return simulate_ranking(answer, runs, say)
 
 
 def explain(

@@ -126,9 +126,7 @@ def rows_as(
         *([(key,)] if key else []),
         *(path for path in columns(kind) if path != ("schema_version",)),
     ]
-    return [".".join(path) for path in paths], [
-        [_cell(row, path) for path in paths] for row in rows
-    ]
+    return [".".join(path) for path in paths], [[cell(row, path) for path in paths] for row in rows]
 
 
 def header_of(spec: DocumentSpec) -> list[str]:
@@ -144,7 +142,8 @@ def _listed(document: Any, spec: DocumentSpec) -> Iterator[Mapping[str, Any]]:
         yield from rows if isinstance(rows, list) else [rows]
 
 
-def _cell(row: Any, path: Sequence[str]) -> Any:
+def cell(row: Any, path: Sequence[str]) -> Any:
+    """What an object of objects has at a path of keys; None if nothing."""
     for key in path:
         row = row.get(key) if isinstance(row, Mapping) else None
     return row

@@ -16,11 +16,7 @@ from deepvm.core.units import format_seconds
 from deepvm.errors import RequestError, SimulationError
 from deepvm.planner.describe import counted_once_usd
 from deepvm.planner.infeasible import Infeasible
-from deepvm.planner.recommend import (
-    Recommendations,
-    TracedLifetimes,
-    ranking,
-)
+from deepvm.planner.recommend import Recommendations, TracedLifetimes, ranking
 from deepvm.planner.search.enumeration import SolveStatus
 
 if TYPE_CHECKING:
@@ -33,9 +29,10 @@ if TYPE_CHECKING:
     from deepvm.simulator.results import Results
 
 Say: TypeAlias = Callable[[str], None]
-LeftOut: TypeAlias = tuple[
-    Recommendation, BindingConstraint
-]  # a cluster, and the limit that it breaks
+# A cluster, and the limit that it breaks
+LeftOut: TypeAlias = tuple[Recommendation, BindingConstraint]
+# By the job and the number of runs; None: that takes too long
+Seen: TypeAlias = "dict[object, Results | SimulationError | None]"
 
 RUNS = 400  # where the closed form does not hold: the mean is then known to a few per mille
 MAX_RUNS = 100_000  # of --simulate; more add no information
@@ -72,33 +69,30 @@ def simulate_ranking(answer: Recommendations, runs: int | None, say: Say) -> Rec
     replaced by the next ones, and objectives ``makespan`` and ``total-cost`` order by the simulated
     means. Where it holds, a cluster next to a limit stays, with a warning: chance would decide.
     """
-    work = answer.request.work
-    reference = answer.reference
-    if work is None or reference is None:
+    request = answer.request
+    if request.work is None or answer.reference is None:
         return answer
-    all_runs = _Simulator(answer.request, reference, runs, say)
+    simulator = _Simulator(request, request.work, answer.reference, runs, say)
     doubtful = sum(map(_doubtful, answer.configurations))
     if doubtful and runs is None:
         say(
             f"{doubtful} of the ranked clusters are outside of the range of the closed form: their"
             f" expected time and cost are means of {RUNS} simulated runs"
         )
-    if doubtful:
-        kept, left_out = _walk(answer, all_runs.simulate)
-    else:
-        kept = [all_runs.simulate(r) for r in answer.configurations]
-        left_out = []
-    if _ordered(answer) and not answer.request.weighs_doubt:
-        kept.sort(key=lambda r: _figure(answer, r))
+    plans: Iterable[Recommendation] = answer.configurations
+    if doubtful and (request.work.constrained or _ordered(request)):
+        plans = ranking(answer.catalog, request, LONGER)
+    kept, left_out = _walk(plans, simulator)
+    if _ordered(request) and not request.weighs_doubt:
+        kept.sort(key=lambda r: _figure(request, r))
     kept = [
-        _limited(replace(r, rank=i), left_out)
-        for i, r in enumerate(kept[: answer.request.top], start=1)
+        _limited(replace(r, rank=i), left_out) for i, r in enumerate(kept[: request.top], start=1)
     ]
     if left_out:
         say(f"left out: {left_out[0][1].reason}")
         if not kept:
             return _nothing_left(answer, left_out[0][1])
-    return replace(_with_others(answer, work, all_runs), configurations=tuple(kept))
+    return replace(_with_others(answer, simulator), configurations=tuple(kept))
 
 
 def with_traced_lifetimes(answer: Recommendations) -> Recommendations:
@@ -134,23 +128,24 @@ def _nothing_left(answer: Recommendations, limit: BindingConstraint) -> Recommen
     return replace(answer, configurations=(), alternatives=(), nearly=None)
 
 
-def _with_others(answer: Recommendations, work: Work, simulator: _Simulator) -> Recommendations:
+def _with_others(answer: Recommendations, simulator: _Simulator) -> Recommendations:
     """What is not ranked: alternatives, what is nearly as good, what more money buys."""
-    others = (
+    alternatives = (
         replace(a, recommendation=simulator.simulate(a.recommendation)) for a in answer.alternatives
     )
-    change = answer.next_change
-    cheapest = answer.cheapest
     nearly = answer.nearly and simulator.simulate(answer.nearly)
+    if nearly and simulator.refusal(nearly):
+        nearly = None
     doubtful = replace(simulator, runs=None)
+    change = answer.next_change
     if change is not None:
         change = replace(change, recommendation=doubtful.simulate(change.recommendation))
     return replace(
         answer,
-        alternatives=tuple(a for a in others if _kept(work, a.recommendation)),
-        nearly=nearly if nearly and _kept(work, nearly) else None,
+        alternatives=tuple(a for a in alternatives if not simulator.refusal(a.recommendation)),
+        nearly=nearly,
         next_change=change,
-        cheapest=cheapest and doubtful.simulate(cheapest),
+        cheapest=answer.cheapest and doubtful.simulate(answer.cheapest),
     )
 
 
@@ -158,88 +153,71 @@ def _doubtful(r: Recommendation) -> bool:
     return r.outlook is not None and not r.outlook.sound
 
 
-def _ordered(answer: Recommendations) -> bool:
+def _ordered(request: PlanRequest) -> bool:
     """Whether clusters are ranked by the job's time or cost."""
-    return answer.request.needs_work and answer.request.policy.value == "deepvm"
+    return request.needs_work and request.policy.value == "deepvm"
 
 
-def _figure(answer: Recommendations, r: Recommendation) -> float:
+def _figure(request: PlanRequest, r: Recommendation) -> float:
     assert r.outlook is not None
-    if answer.request.objective.value == "makespan":
+    if request.objective.value == "makespan":
         return r.outlook.total_s
     return r.outlook.cost_usd
 
 
 def _walk(
-    answer: Recommendations, renew: Callable[[Recommendation], Recommendation]
+    plans: Iterable[Recommendation], simulator: _Simulator
 ) -> tuple[list[Recommendation], list[LeftOut]]:
     """Go down the closed form's ranking.
 
     Stop when enough clusters keep to the limits and no better one is expected.
     """
-    work = answer.request.work
-    top = answer.request.top
-    ordered = _ordered(answer)
-    assert work is not None
+    request = simulator.request
     kept = list[Recommendation]()
     left_out = list[LeftOut]()
-    spent = 0.0
-    seen = set()
-    for r in (
-        ranking(answer.catalog, answer.request, LONGER)
-        if work.constrained or ordered
-        else answer.configurations
-    ):
-        assert r.outlook is not None
-        if len(kept) >= top:
-            last = -1.0
-            if ordered:
-                last = sorted(_figure(answer, k) for k in kept)[top - 1]
-            if not _figure(answer, r) <= last * MARGIN:
+    events = dict[object, float]()
+    for r in plans:
+        if len(kept) >= request.top:
+            last = sorted(_figure(request, k) for k in kept)[request.top - 1]
+            if not (_ordered(request) and _figure(request, r) <= last * MARGIN):
                 break
-        training = (r.cluster.gpu.name, r.cluster.spot_count, r.cluster.on_demand_count)
-        if training not in seen:
-            seen.add(training)
-            spent += r.outlook.preemptions
-            if spent > MAX_EVENTS_IN_ALL and len(seen) > top:
-                break
-        new = renew(r)
-        if _kept(work, new):
+        cluster = r.cluster
+        training = (cluster.gpu.name, cluster.spot_count, cluster.on_demand_count)
+        events.setdefault(training, r.outlook.preemptions if r.outlook else 0.0)
+        if sum(events.values()) > MAX_EVENTS_IN_ALL and len(events) > request.top:
+            break
+        new = simulator.simulate(r)
+        refusal = simulator.refusal(new)
+        if refusal is None:
             kept.append(new)
         else:
-            left_out.append((new, _broken(work, new)[0]))
+            left_out.append((new, refusal))
     return kept, left_out
-
-
-def _kept(work: Work, r: Recommendation) -> bool:
-    return not (_doubtful(r) and _broken(work, r))
 
 
 def _limited(r: Recommendation, left_out: Sequence[LeftOut]) -> Recommendation:
     """Add the limit that a larger cluster of the same types broke when simulated."""
-    for other, why in left_out:
-        mine = r.cluster
+    mine = r.cluster
+    known = {limit.constraint for limit in r.binding}
+    for other, limit in left_out:
         its = other.cluster
         same = (mine.architecture, mine.gpu.name) == (its.architecture, its.gpu.name)
-        if (
-            same
-            and its.gpu_count > mine.gpu_count
-            and why.constraint not in {b.constraint for b in r.binding}
-        ):
-            return replace(r, binding=(*r.binding, why))
+        if same and its.gpu_count > mine.gpu_count and limit.constraint not in known:
+            return replace(r, binding=(*r.binding, limit))
     return r
 
 
 def simulate_why(why: WhyNot, request: PlanRequest, say: Say) -> WhyNot:
     """Simulate the cluster of an answer to "why not?" where the closed form fails."""
     best = why.best
-    if why.reference is None or best is None or best.outlook is None or best.outlook.sound:
+    if request.work is None or why.reference is None or best is None or not _doubtful(best):
         return why
     say(
         f"{best.cluster} is outside of the range of the closed form: its expected time and cost are"
         f" means of {RUNS} simulated runs, and the verdict is by the closed form"
     )
-    return replace(why, best=_Simulator(request, why.reference, None, say).simulate(best))
+    simulator = _Simulator(request, request.work, why.reference, None, say)
+    return replace(why, best=simulator.simulate(best))
 
 
 def simulate_rows(
@@ -249,19 +227,16 @@ def simulate_rows(
 
     The closed form still decides which is best for a budget.
     """
-    simulators: dict[str, _Simulator] = {}
+    seen: Seen = {}
     simulated: list[SweepRow] = []
     broken: list[BindingConstraint] = []
     for row in rows:
-        if row.recommendation is not None and row.reference is not None:
-            simulator = simulators.setdefault(
-                row.reference.name, _Simulator(request, row.reference, runs, say)
-            )
-            best = simulator.simulate(row.recommendation)
-            if request.work is not None:
-                broken += _broken(request.work, best)[:1]
-            row = replace(row, recommendation=best)
-        simulated.append(row)
+        best = row.recommendation
+        if best is not None and row.reference is not None and request.work is not None:
+            simulator = _Simulator(request, request.work, row.reference, runs, say, seen)
+            best = simulator.simulate(best)
+            broken += simulator.broken(best)[:1]
+        simulated.append(replace(row, recommendation=best))
     if broken:
         say(broken[0].reason)
     return tuple(simulated)
@@ -272,96 +247,94 @@ class _Simulator:
     """Simulates clusters; those that differ in their memory nodes only share one simulation."""
 
     request: PlanRequest
+    work: Work
     reference: InstanceType
     runs: int | None
     say: Say
-    seen: dict[object, Results | SimulationError | None] = field(default_factory=dict)
+    seen: Seen = field(default_factory=dict)
 
     def simulate(self, r: Recommendation) -> Recommendation:
-        work = self.request.work
-        assert work is not None
-        if r.outlook is None or not r.throughput or (r.outlook.sound and self.runs is None):
+        outlook = r.outlook
+        if outlook is None or not r.throughput or (outlook.sound and self.runs is None):
             return r
-        job = self._job(r, work)
+        job = self._job(r)
         if (job, self.runs) not in self.seen:
-            self.seen[job, self.runs] = self._results(work, job, r)
+            self.seen[job, self.runs] = self._results(job, r, outlook)
         results = self.seen[job, self.runs]
         if results is None:
             return r
         if isinstance(results, SimulationError):
-            return replace(r, outlook=replace(r.outlook, total_s=math.inf, cost_usd=math.inf))
-        new = replace(r, outlook=_outlook(results, r, work.deadline_s))
-        return replace(new, warnings=(*r.warnings, *(b.reason for b in _broken(work, new))))
+            return replace(r, outlook=replace(outlook, total_s=math.inf, cost_usd=math.inf))
+        new = replace(r, outlook=self._mean(results, r, outlook))
+        return replace(new, warnings=(*r.warnings, *(b.reason for b in self.broken(new))))
 
-    def _job(self, r: Recommendation, work: Work) -> Job:
-        job = work.job_on(r.cluster, r.throughput, self.reference)
+    def refusal(self, r: Recommendation) -> BindingConstraint | None:
+        """The limit of the job that a cluster breaks, where the simulation decides."""
+        if _doubtful(r):
+            return next(iter(self.broken(r)), None)
+        return None
+
+    def broken(self, r: Recommendation) -> list[BindingConstraint]:
+        """The job's limits that the simulated means break."""
+        outlook = r.outlook
+        work = self.work
+        broken = []
+        assert outlook is not None
+        if work.deadline_s is not None and outlook.total_s > work.deadline_s:
+            time = format_seconds(outlook.total_s, up=True)
+            reason = f"{r.cluster} takes {time} when simulated, more than the deadline"
+            broken.append(BindingConstraint("deadline", reason))
+        if work.total_budget is not None and outlook.cost_usd > work.total_budget:
+            bill = f"{outlook.cost_usd:.2f} $ when simulated, more than the total budget"
+            broken.append(BindingConstraint("total-budget", f"{r.cluster} costs {bill}"))
+        return broken
+
+    def _job(self, r: Recommendation) -> Job:
+        job = self.work.job_on(r.cluster, r.throughput, self.reference)
         if self.request.training is not None:
             from deepvm.planner.recovery import as_counted
 
             job = as_counted(job, r.cluster, self.request)
         return replace(job, spot_usd_per_hour=1 / job.vms)  # a cluster of 1 $/h
 
-    def _results(self, work: Work, job: Job, r: Recommendation) -> Results | SimulationError | None:
+    def _results(
+        self, job: Job, r: Recommendation, outlook: JobEstimate
+    ) -> Results | SimulationError | None:
         """None where that takes too long, or the error where the job makes no progress."""
         from deepvm.simulator.monte_carlo import simulate
 
-        assert r.outlook is not None
         # Saves at even times cost the simulator nothing: it skips over them.
-        saves = 0.0
-        if work.policy.fixed_steps:
-            saves = job.steps / work.policy.fixed_steps
-        events = r.outlook.preemptions + saves
+        events = outlook.preemptions
+        if self.work.policy.fixed_steps:
+            events += job.steps / self.work.policy.fixed_steps
         if not events <= MAX_EVENTS:
-            but = ", though it is out of its range and may be far off"
-            if r.outlook.sound:
-                but = ""
+            but = "" if outlook.sound else ", though it is out of its range and may be far off"
             self.say(
                 f"{r.cluster}: {events:.3g} lifetimes and saves take too long to simulate; shown is"
                 f" the closed form{but}"
             )
             return None
-        runs = self.runs or RUNS
         try:
-            return simulate(job, work.policy, runs=runs, seed=0)
+            return simulate(job, self.work.policy, runs=self.runs or RUNS, seed=0)
         except SimulationError as error:
             self.say(f"{r.cluster}: {error}")
             return error
 
+    def _mean(self, results: Results, r: Recommendation, outlook: JobEstimate) -> JobEstimate:
+        """Means and spread of runs that were simulated at 1 $/h, at the cluster's own price."""
+        from deepvm.simulator.results import Spread as Quantiles
 
-def _outlook(found: Results, r: Recommendation, deadline_s: float | None) -> JobEstimate:
-    """Means and spread of runs that were simulated at 1 $/h, at the cluster's own price."""
-    assert r.outlook is not None
-    old = r.outlook
-    usd_per_hour = float(r.counted_usd_per_hour)
-    from deepvm.simulator.results import Spread as Quantiles
-
-    late = None
-    if deadline_s is not None:
-        late = float((found.total_s > deadline_s).mean())
-    time = Quantiles.of(found.total_s)
-    bill = Quantiles.of(found.cost_usd * usd_per_hour + counted_once_usd(r.bill))
-    return replace(
-        old,
-        total_s=time.mean,
-        cost_usd=bill.mean,
-        preemptions=float(found.preemptions.mean()),
-        spread=Spread(found.runs, time.p5, time.p50, time.p95, bill.p5, bill.p50, bill.p95, late),
-    )
-
-
-def _broken(work: Work, r: Recommendation) -> list[BindingConstraint]:
-    """The job's limits that the simulated means break."""
-    outlook = r.outlook
-    found = []
-    assert outlook is not None
-    if work.deadline_s is not None and outlook.total_s > work.deadline_s:
-        took = format_seconds(outlook.total_s, up=True)
-        found.append(
-            BindingConstraint(
-                "deadline", f"{r.cluster} takes {took} when simulated, more than the deadline"
-            )
+        late = None
+        if self.work.deadline_s is not None:
+            late = float((results.total_s > self.work.deadline_s).mean())
+        usd_per_hour = float(r.counted_usd_per_hour)
+        time = Quantiles.of(results.total_s)
+        bill = Quantiles.of(results.cost_usd * usd_per_hour + counted_once_usd(r.bill))
+        ends = (time.p5, time.p50, time.p95, bill.p5, bill.p50, bill.p95)
+        return replace(
+            outlook,
+            total_s=time.mean,
+            cost_usd=bill.mean,
+            preemptions=float(results.preemptions.mean()),
+            spread=Spread(results.runs, *ends, late),
         )
-    if work.total_budget is not None and outlook.cost_usd > work.total_budget:
-        bill = f"{outlook.cost_usd:.2f} $ when simulated, more than the total budget"
-        found.append(BindingConstraint("total-budget", f"{r.cluster} costs {bill}"))
-    return found

@@ -34,7 +34,6 @@ from deepvm.planner.job_forecast import Work
 from deepvm.planner.recommend import solve
 from deepvm.planner.request import Objective, PlanRequest, PolicyName, known_life_s
 from deepvm.reports.documents import to_json
-from deepvm.reports.plans.recommendation_documents import document
 from deepvm.simulator.monte_carlo import simulate
 
 JOB = Job(
@@ -252,15 +251,15 @@ def test_machines_that_nobody_takes_away() -> None:
         and not runs.preemptions.any()
     )
     assert outlook.preemptions == pytest.approx(0, abs=1e-6)
-    plain = json.loads(to_json(document(found)))["request"]["work"]
+    plain = json.loads(to_json(found.to_dict()))["request"]["work"]
     assert plain["mttp_s"] is None and plain["interruption_rate"] == 0.0
-    told = document(recommend(fast_and_slow(), 3, job=JOB, measured_on="slow", mttp="3h"))[
+    told = recommend(fast_and_slow(), 3, job=JOB, measured_on="slow", mttp="3h").to_dict()[
         "request"
     ]["work"]
     assert told["mttp_s"] == 10_800 and told["interruption_rate"] == pytest.approx(
         1 - math.exp(-MONTH_S / 10_800)
     )
-    banded = document(recommend(fast_and_slow(), 3, job=JOB, measured_on="slow"))["request"]["work"]
+    banded = recommend(fast_and_slow(), 3, job=JOB, measured_on="slow").to_dict()["request"]["work"]
     assert banded["mttp_s"] is None and banded["interruption_rate"] is None
 
 

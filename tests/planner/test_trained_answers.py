@@ -143,7 +143,9 @@ class TestWheels:
     def test_gpus_does_not_list_it_first(self) -> None:
         listed = gpus(self.catalog(), model="resnet50")
         assert all(
-            row.speed is None and "wheels" in row.why for row in listed.rows if row.name == "T4g"
+            row.speed is None and "wheels" in row.why
+            for row in listed.rows
+            if row.gpu.name == "T4g"
         )
         assert gpus(self.catalog(), "T4g", model="resnet50").rows[0].speed is not None
 

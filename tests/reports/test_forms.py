@@ -189,7 +189,9 @@ def test_gpus_are_as_fast_as_the_software() -> None:
         deepvm.gpus(SNAPSHOT, "H100", model="llama-8b", method="lora", software=s).rows[0]
         for s in SOFTWARE
     ]
-    speeds = dict(zip(SOFTWARE, (row.speed.value for row in first if row.speed), strict=True))
+    speeds = dict(
+        zip(SOFTWARE, (row.speed.interval.value for row in first if row.speed), strict=True)
+    )
     assert speeds["transformers"] < speeds["eager"] < speeds["compiled"]
     with pytest.raises(RequestError, match="software"):
         deepvm.gpus(SNAPSHOT, software="fast", model="llama-8b")

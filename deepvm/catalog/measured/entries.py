@@ -255,7 +255,8 @@ class MeasuredCatalog:
         """These entries changed the catalog, as figures of a kind if not of their own."""
         for entry in entries:
             about = (entry.subject, entry.workload, entry.measured_at, entry.value)
-            self.measured.append(Measurement(kind or entry.kind, *about, len(entry.steps)))
+            runs = len(entry.steps) if kind == "steps" else 0
+            self.measured.append(Measurement(kind or entry.kind, *about, runs))
             self.reasons[entry.name] = ""
             # A pair of types has no subject of its own, and its GPUs do not matter.
             doubt = entry.doubt(self.types.get(entry.subject))

@@ -54,15 +54,25 @@ def recommend(
     if explain:
         best = found.answers[0]
         asked = explain_type(best.catalog, best.request, explain, say=note)
-    placement = opened.placement(found)
+    now = datetime.now(timezone.utc)
     assumed = not flags.names_a_model
-    view = PlanView.of(found, datetime.now(timezone.utc), placement, assumed=assumed)
+    view = PlanView.of(found, now, opened.placement(found), assumed=assumed)
     if printed and found.ranked:
         _print_tables(view, asked, why=why, wide=output == "wide")
         return
     if output == "html":
         _write_page(view, flags)
-    _print(view, asked, output)
+    elif not printed:
+        # Not for tables: the types of documents take 20 ms to load.
+        from deepvm.reports.plans import recommendation_documents as data
+
+        if output == "csv":
+            print_document(data.csv_rows(found), output)
+        else:
+            print_document(data.document(found, asked, view.placement), output)
+    _print_notes(view)
+    if asked is not None and output not in ("json", "yaml"):
+        note(asked.verdict)
     if not found.ranked:
         raise typer.Exit(3)  # nothing is feasible
 
@@ -88,28 +98,15 @@ def _write_page(view: PlanView, flags: RankFlags) -> None:
     sys.stdout.write(plan_page(view, command, __version__))
 
 
-def _print(view: PlanView, why: WhyNot | None, output: str) -> None:
+def _print_notes(view: PlanView) -> None:
     from deepvm.reports.plans.sources import source_lines
 
     found = view.found
-    several = len(view.found.answers) > 1
-    if output in ("csv", "json", "yaml"):
-        # Not for tables: the types of documents take 20 ms to load.
-        from deepvm.reports.plans import recommendation_documents as data
-
-        if output == "csv":
-            print_document(data.csv_rows(found), output)
-        else:
-            print_document(data.comparison(found, why, view.placement), output)
     for answer in found.answers:
         if answer.infeasible is not None and not found.ranked:
-            where = ""
-            if several:
-                where = f"{found.place(answer.catalog)}: "
+            where = f"{found.place(answer.catalog)}: " if len(found.answers) > 1 else ""
             say(f"{where}{answer.infeasible.sentence}")
         if answer.doubt:
             note(f"not proven: {answer.doubt}")
         for line in source_lines(answer.catalog, view.now):
             note(line)
-    if why is not None and output not in ("json", "yaml"):
-        note(why.verdict)

@@ -54,6 +54,11 @@ class Cluster:
         return self.spot_count + self.on_demand_count
 
     @property
+    def memory_count(self) -> int:
+        """The VMs that hold checkpoints."""
+        return self.memory.count if self.memory else 0
+
+    @property
     def groups(self) -> tuple[NodeGroup, ...]:
         """The groups that are not empty, spot first."""
         spot = NodeGroup(self.gpu, Market.SPOT, self.spot_count)

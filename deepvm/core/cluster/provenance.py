@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import date, datetime
 
+from deepvm.core.units import counted
+
 # Here, not where speeds are predicted: reports need them also where no speed is
 UNPUBLISHED = "no published run of "
 PLAIN = "plain PyTorch is counted"
@@ -44,6 +46,14 @@ class Measurement:
     measured_at: datetime
     value: str
     runs: int = 0
+
+    def __str__(self) -> str:
+        text = f"{self.subject} {self.measured_at.date()}"
+        if self.workload:
+            text += f" with {self.workload}"
+        if self.runs:
+            text += f" ({counted(self.runs, 'run')})"
+        return text
 
 
 @dataclass(frozen=True)

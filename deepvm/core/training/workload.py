@@ -329,19 +329,19 @@ class Workload:
             return np.full(gpus.shape, float(self.batch))
         return gpus * self.batch
 
-    def __str__(self) -> str:
-        """``llama-8b, sharded, bf16, 2048 tokens, batch 8 a GPU``; without ``auto``."""
-        how = {Method.DDP: "data parallel", Method.FSDP: "sharded", Method.LORA: "LoRA"}[
-            self.method
-        ]
-        length = ""
+    def in_words(self, precision: str, note: str = "") -> str:
+        """``llama-8b, sharded, bf16, 2048 tokens, batch 8 a GPU``; ``note``: after the name."""
+        how = {Method.DDP: "data parallel", Method.FSDP: "sharded", Method.LORA: "LoRA"}
+        parts = [self.model.name + note, how[self.method]]
+        if precision:
+            parts.append(precision)
         if self.model.sequence > 1 and self.model.unit != "images":
-            length = f", {self.model.sequence} tokens"
+            parts.append(f"{self.model.sequence} tokens")
         batch = "a GPU"
         if self.scaling is Scaling.STRONG:
             batch = "in all"
-        if self.precision is Precision.AUTO:
-            number = ""
-        else:
-            number = f", {self.precision.value}"
-        return f"{self.model.name}, {how}{number}{length}, batch {self.batch:.10g} {batch}"
+        return ", ".join([*parts, f"batch {self.batch:.10g} {batch}"])
+
+    def __str__(self) -> str:
+        precision = self.precision.value
+        return self.in_words("" if self.precision is Precision.AUTO else precision)

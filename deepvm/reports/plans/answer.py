@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from deepvm.catalog.clouds import REGISTRY, cloud_of
+from deepvm.catalog.clouds import cloud_of
 from deepvm.catalog.signals.signal import age
 from deepvm.core.cluster.cluster import Recommendation
 from deepvm.planner.recommend import Recommendations
-from deepvm.planner.regions import cloud_name
 from deepvm.reports.plans import words
 from deepvm.reports.plans.plan_view import PlanView
 from deepvm.reports.plans.sources import price_origins
@@ -65,17 +64,10 @@ def _print_places(view: PlanView) -> None:
         "plan_clouds",
         found=view.found,
         units=view.workload.units,
-        title=_title,
+        cloud_of=cloud_of,
         age=lambda answer: _prices_age(answer, view.now),
         w=words,
     )
-
-
-def _title(answer: Recommendations) -> str:
-    name = cloud_name(answer.catalog)
-    if name in REGISTRY:
-        return REGISTRY[name].title
-    return name
 
 
 def _prices_age(answer: Recommendations, now: datetime) -> str:

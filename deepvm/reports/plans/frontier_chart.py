@@ -41,18 +41,19 @@ class FrontierChart:
     def of(cls, frontier: Frontier, budget: float) -> FrontierChart:
         """Axes hold the budget, all steps with their intervals, and all trusted machines."""
         machines = frontier.machines
-        most = float(frontier.most) or 1.0
         last = float(machines.usd_per_hour.max(initial=0.0))
-        x = Scale(0.0, min(most, max(last, budget) * 1.05) or 1.0)
+        x = Scale(0.0, min(float(frontier.most) or 1.0, max(last, budget) * 1.05) or 1.0)
         fastest = float(machines.effective[machines.trusted].max(initial=0.0))
         highs = [step.recommendation.kept_throughput.high for step in frontier.steps]
         y = Scale(0.0, max([*highs, fastest]) * 1.04 or 1.0)
         steps = [step for step in frontier.steps if float(step.budget) <= x.high]
-        starts = [float(step.budget) for step in steps]
-        speeds = [step.recommendation.kept_throughput for step in steps]
-        spans = list(zip(starts, [*starts[1:], x.high], speeds, strict=False))
-        bests = [s.recommendation for s in steps if float(s.budget) <= budget]
-        best = bests[-1] if bests else None
+        ends = [*(float(step.budget) for step in steps[1:]), x.high]
+        spans = [
+            (float(step.budget), end, step.recommendation.kept_throughput)
+            for step, end in zip(steps, ends, strict=False)
+        ]
+        within = (s.recommendation for s in reversed(steps) if float(s.budget) <= budget)
+        best = next(within, None)
         near, far = (_dots(machines, x, y, trusted=trusted) for trusted in (True, False))
         return cls(x, y, budget, best, spans, near, far)
 

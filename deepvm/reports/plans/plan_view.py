@@ -16,14 +16,13 @@ from deepvm.catalog.clouds import cloud_of
 from deepvm.core.cluster.cluster import Recommendation
 from deepvm.core.cluster.instances import Catalog
 from deepvm.core.cluster.provenance import PLAIN, UNPUBLISHED
-from deepvm.core.units import counted, format_bytes, format_seconds, format_short, format_usd
+from deepvm.core.units import counted, format_bytes, format_seconds, format_short
 from deepvm.planner.ranking import LITTLE
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import Comparison
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
 from deepvm.planner.search.enumeration import SolveStatus
 from deepvm.reports.plans.sources import (
-    price_origins,
     quota_needs,
     refresh_command,
     source_lines,
@@ -65,7 +64,6 @@ _FEW_STEPS = 100
 """Of an optimizer: fewer are a mistake in the amount, or a batch that is too large for it."""
 _EVEN, _MOST_EVEN = 0.2, 0.99
 """Probabilities of being faster from where on, and up to where, two plans are about equal."""
-_HOW = {"ddp": "data parallel", "fsdp": "sharded", "lora": "LoRA"}
 _NAMED = 6
 """Types named for one reason, at most."""
 
@@ -83,11 +81,6 @@ class Note:
     text: str
     mark: str = ""
     action: str = ""
-
-    @property
-    def sentence(self) -> str:
-        """The text with a capital and a full stop."""
-        return f"{self.text[:1].upper()}{self.text[1:].removesuffix('.')}."
 
     @property
     def advice(self) -> str:
@@ -154,25 +147,20 @@ class PlanView:
         """What is trained, in a line."""
         workload = self.workload
         assert workload is not None
-        model = workload.model
-        parts = [f"{model.name}{' (assumed; --model names yours)' if self.assumed else ''}"]
-        parts.append(_HOW[workload.method.value])
         predictions = [r.prediction for _, r in self.rows if r.prediction]
-        if predictions:
-            parts.append(" or ".join(dict.fromkeys(p.precision for p in predictions)))
-        if model.sequence > 1 and model.unit != "images":
-            parts.append(f"{model.sequence} tokens")
-        whole = workload.scaling.value == "strong"
-        parts.append(f"batch {workload.batch:.10g} {'in all' if whole else 'a GPU'}")
+        text = workload.in_words(
+            " or ".join(dict.fromkeys(p.precision for p in predictions)),
+            " (assumed; --model names yours)" if self.assumed else "",
+        )
+        model = workload.model
         if workload.samples is not None:
             amount = format_short(workload.samples * model.units_per_sample).replace("G", "B")
-            parts.append(f"{amount} {model.unit}")
-        text = ", ".join(parts)
-        if not predictions or workload.method.value == "ddp":
-            return text
-        sizes = (workload.state_bytes, predictions[0].state_bytes)
-        state, each = (format_bytes(round(float(f"{size:.3g}"))) for size in sizes)
-        return f"{text}; state {state}" + (f", {each} a GPU" if each != state else "")
+            text += f", {amount} {model.unit}"
+        if predictions and workload.method.value != "ddp":
+            sizes = (workload.state_bytes, predictions[0].state_bytes)
+            state, each = (format_bytes(round(float(f"{size:.3g}"))) for size in sizes)
+            text += f"; state {state}" + (f", {each} a GPU" if each != state else "")
+        return text
 
     @property
     def steps(self) -> int | None:
@@ -212,9 +200,8 @@ class PlanView:
 def _by_gpu(names: Sequence[str], catalog: Catalog) -> list[str]:
     """``L4 (10 types)``, the GPUs with most types first."""
     gpus = [catalog[name].gpu for name in names]
-    counts = Counter("?" if g is None else f"{g.name}{' x n' if g.count > 1 else ''}" for g in gpus)
-    ordered = sorted(counts.items(), key=lambda count: (-count[1], count[0]))
-    return [f"{gpu} ({counted(number, 'type')})" for gpu, number in ordered]
+    names = sorted("?" if g is None else f"{g.name}{' x n' if g.count > 1 else ''}" for g in gpus)
+    return [f"{gpu} ({counted(number, 'type')})" for gpu, number in Counter(names).most_common()]
 
 
 def rows_of(answer: Recommendations) -> list[Row]:
@@ -267,9 +254,9 @@ def notes_of(answer: Recommendations, rows: Sequence[Row], now: datetime) -> Ite
     if answer.doubt:
         cure = "a higher --time-limit" if answer.status is SolveStatus.TIME_LIMIT else ""
         yield Note("proof", f"not proven: {answer.doubt}", "!", cure)
-    days = _price_age_days(answer.catalog, now)
-    if days is not None and days > _OLD_DAYS:
-        text = f"prices {days} days old ({answer.catalog.region})"
+    as_of = answer.catalog.provenance.prices_as_of
+    if as_of is not None and (now.date() - as_of).days > _OLD_DAYS:
+        text = f"prices {(now.date() - as_of).days} days old ({answer.catalog.region})"
         yield Note("prices", text, "!", refresh_command(answer.catalog))
     if request.quotas is None:
         yield from _quota_notes(first, answer.catalog)
@@ -297,7 +284,7 @@ def _simulated(first: Recommendation) -> Iterator[Note]:
         times = " to ".join(format_seconds(s, digits=3) for s in (spread.p5_s, spread.p95_s))
         bills = f"{dollars(spread.p5_usd)} to {dollars(spread.p95_usd)} $"
         runs = counted(spread.runs, "time")
-        text = f"simulated {runs} at this speed: nine runs in ten take {times} and cost {bills}."
+        text = f"simulated {runs} at this speed: nine runs in ten take {times} and cost {bills}"
         yield Note("simulated", text)
 
 
@@ -373,24 +360,19 @@ def _besides_vms(r: Recommendation, request: PlanRequest) -> Iterator[Note]:
         if left:
             yield Note("bill", f"not counted besides VMs: {left}")
         return
-    total = f"{bill.total_usd_per_hour:.2f} $/h"
-    limits = []
-    if bill.total_usd_per_hour > request.budget:
-        total = f"{format_usd(bill.total_usd_per_hour)} $/h"
-        limits.append(f"{plain_usd(request.budget)} $/h")
+    total = f"{in_cents(bill.total_usd_per_hour)} $/h"
+    over = bill.total_usd_per_hour > request.budget
     if r.whole_usd is not None:
-        digits = 2 if r.whole_usd < 99.995 else 0
-        total += f" and {r.whole_usd:.{digits}f} $"
+        total += f" and {dollars(r.whole_usd)} $"
         budget = request.work.total_budget if request.work else None
-        if budget is not None and r.whole_usd > budget:
-            limits.append(f"{plain_usd(budget)} $")
+        over = over or (budget is not None and r.whole_usd > budget)
     names = ", ".join(item.name for item in bill.items)
     text = f"besides VMs: {about(bill)}{amount(bill, '')} ({names}), {total} in all"
-    if limits:
-        text += f", more than {' and '.join(limits)}"
+    if over:
+        text += ", more than the budget"
     if left:
         text += f"; without {left}"
-    yield Note("bill", text, "!" if limits else "")
+    yield Note("bill", text, "!" if over else "")
 
 
 def steps_of(first: Recommendation, request: PlanRequest) -> int | None:
@@ -409,14 +391,6 @@ def _few_steps(first: Recommendation, request: PlanRequest) -> Iterator[Note]:
             " cluster trains better"
         )
         yield Note("steps", text, "!")
-
-
-def _price_age_days(catalog: Catalog, now: datetime) -> int | None:
-    ages = [(now - origin.observed_at).days for origin in price_origins(catalog)]
-    as_of = catalog.provenance.prices_as_of
-    if not ages and as_of is not None:
-        ages = [(now.date() - as_of).days]
-    return max(ages, default=None)
 
 
 def _quota_notes(first: Recommendation, catalog: Catalog) -> Iterator[Note]:

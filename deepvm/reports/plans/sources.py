@@ -14,9 +14,8 @@ from deepvm.catalog.price_sources import TITLES
 from deepvm.catalog.signals.signal import PRICES, age, base
 from deepvm.core.cluster.cluster import Cluster, Recommendation
 from deepvm.core.cluster.instances import Catalog, Market, find_quota
-from deepvm.core.cluster.provenance import PLAIN, UNPUBLISHED, Measurement, Origin
+from deepvm.core.cluster.provenance import PLAIN, UNPUBLISHED, Origin
 from deepvm.core.spelling import joined, listed
-from deepvm.core.units import counted
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import cloud_name
 from deepvm.reports.pages import sentences
@@ -28,14 +27,6 @@ STALE_DAYS = 30
 _NAMED = 4
 """Measurements of one kind named at most."""
 _KINDS = {"eflops": "eFLOPS", "scaling": "speed-up", "saturation": "n_sat", "steps": "step times"}
-_WORDS = {
-    "live": "live from AWS",
-    "cache": "from the cache",
-    "expired": "from the cache, past its time",
-    "embedded": "embedded snapshot",
-}
-_OF_A_FILE = {"live": "", "cache": ", from the cache", "expired": ", from the cache, past its time"}
-"""The same for public catalogs, behind their names."""
 
 
 def price_origins(catalog: Catalog) -> list[Origin]:
@@ -50,28 +41,24 @@ def brief_line(catalogs: Sequence[Catalog]) -> str:
     """
     not_asked = [c for c in catalogs if c.provenance.not_asked]
     if not not_asked:
-        line, more, _ = next(t for c in catalogs for t in c.provenance.usual).partition(":")
-        if more:
-            return f"{line})"
-        return line
-    # What is said of a cloud that could have been asked comes before what is said of others.
-    not_asked.sort(key=lambda catalog: not cloud_of(catalog.name).has_api)
-    reason = f"{not_asked[0].provenance.not_asked.replace(' were found', '')}: "
-    # That a cloud without a way to ask it is not asked is no news.
-    if not any(cloud_of(catalog.name).has_api for catalog in catalogs):
-        reason = ""
+        return next(text for c in catalogs for text in c.provenance.usual)
     prices = [origin for catalog in catalogs for origin in price_origins(catalog)]
     days = sorted({f"{o.observed_at.date()}" for o in prices})
     between = " to ".join(dict.fromkeys([*days[:1], *days[-1:]]))
     if not all(origin.dated for origin in prices):
         between += " or later"
     several = len({cloud_name(c) for c in catalogs}) > 1
-    regions = [f"{cloud_name(c)} {c.region}" if several else c.region for c in catalogs]
+    names = listed([c.name if several else c.region for c in catalogs], 3)
+    line = f"{names} prices are of {between}"
     origins = (origin for catalog in catalogs for origin in catalog.provenance.origins)
     files = dict.fromkeys(o.source for o in origins if o.source in TITLES)
-    source = f", from {joined(files)}" if files else ""
-    line = f"{reason}{listed(regions, 3)} prices are of {between}{source}"
-    if "credentials" in reason:
+    if files:
+        line += f", from {joined(files)}"
+    # That a cloud without a way to ask it is not asked is no news.
+    reasons = [c.provenance.not_asked for c in not_asked if cloud_of(c.name).has_api]
+    if reasons:
+        line = f"{reasons[0].replace(' were found', '')}: {line}"
+    if "credentials" in line:
         return f"{line}; see 'deepvm doctor'"
     return line
 
@@ -79,12 +66,11 @@ def brief_line(catalogs: Sequence[Catalog]) -> str:
 def source_line(catalog: Catalog, now: datetime) -> str:
     """Where the prices come from, how old they are, and what to do about it."""
     prices = price_origins(catalog)
-    current = all(o.kind in ("live", "cache") or (now - o.observed_at).days < 1 for o in prices)
     as_of = catalog.provenance.prices_as_of
     text: str = sentences("sources.j2").prices(
         catalog,
-        [(_words(o), base(o.signal), known_age(o, now)) for o in prices],
-        current,
+        [(o.source if o.source in TITLES else "", o, known_age(o, now)) for o in prices],
+        all(o.kind in ("live", "cache") or (now - o.observed_at).days < 1 for o in prices),
         as_of and _days_old(as_of, now),
         as_of and (now.date() - as_of).days > STALE_DAYS,
         cloud_of(catalog.name).has_api,
@@ -103,13 +89,6 @@ def refresh_command(catalog: Catalog, *, region: bool = False) -> str:
     return "deepvm catalog refresh"
 
 
-def _words(origin: Origin) -> str:
-    """From where figures come: ``live from AWS``, ``skypilot-catalog, from the cache``."""
-    if origin.source not in TITLES:
-        return _WORDS[origin.kind]
-    return f"{origin.source}{_OF_A_FILE[origin.kind]}"
-
-
 def source_lines(catalog: Catalog, now: datetime) -> list[str]:
     """Where the prices come from, and which other figures were measured here."""
     return [source_line(catalog, now), *measured_lines(catalog)]
@@ -120,22 +99,12 @@ def measured_lines(catalog: Catalog) -> list[str]:
     about = catalog.provenance
     if not about.measured:
         return []
-    parts = []
-    for kind, name in _KINDS.items():
-        figures = [_measured(m) for m in about.measured if m.kind == kind]
-        if figures:
-            parts.append(f"{name} of {listed(figures, _NAMED)}")
+    figures: dict[str, list[str]] = {}
+    for figure in about.measured:
+        figures.setdefault(_KINDS[figure.kind], []).append(str(figure))
+    parts = (f"{name} of {listed(texts, _NAMED)}" for name, texts in figures.items())
     where = f"({about.measured_file})" if about.measured_file else "here"
     return [f"Measured {where}: {'; '.join(parts)}. '--tables paper' ignores them."]
-
-
-def _measured(figure: Measurement) -> str:
-    text = f"{figure.subject} {figure.measured_at.date()}"
-    if figure.workload:
-        text += f" with {figure.workload}"
-    if figure.kind == "steps":
-        text += f" ({counted(figure.runs, 'run')})"
-    return text
 
 
 def known_age(origin: Origin, now: datetime) -> str:

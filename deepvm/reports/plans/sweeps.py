@@ -11,6 +11,8 @@ import numpy as np
 
 from deepvm.core.cluster.cluster import JobEstimate
 from deepvm.core.units import format_seconds
+from deepvm.documents.build import document_of, ordered
+from deepvm.documents.values import ABSENT, With
 from deepvm.planner.columns import FloatArray
 from deepvm.planner.job_forecast import Work
 from deepvm.planner.sweep import Sweep, SweepRow
@@ -25,60 +27,11 @@ from deepvm.reports.pictures import (
     sweep_figure,
 )
 from deepvm.reports.plans import words
-from deepvm.reports.plans.recommendation_documents import (
-    CSV,
-    CSV_TRAINED,
-    expected_document,
-    row_of,
-)
 from deepvm.reports.text import print_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-SCHEMA_VERSION = "deepvm.sweep/1"
-CLUSTER = {
-    "architecture": "architecture",
-    "gpu_type": "instance_type",
-    "gpu_count": "vm_count",
-    "memory_type": "memory_instance_type",
-    "memory_count": "memory_vm_count",
-    "usd_per_hour": "usd_per_hour",
-    "throughput": "throughput",
-}
-"""Columns that say what a cluster is, and what they are called elsewhere.
-
-Those that differ are there by both names.
-"""
-PROPER = ("pw_usd_per_hour", *(proper for older, proper in CLUSTER.items() if proper != older))
-EXPECTED = ("makespan_s", "total_cost_usd", "closed_form_holds")
-"""Appended where there is a job."""
-SIMULATED = (
-    "runs",
-    "makespan_p5_s",
-    "makespan_p50_s",
-    "makespan_p95_s",
-    "total_cost_p5_usd",
-    "total_cost_p50_usd",
-    "total_cost_p95_usd",
-)
-"""Appended where it was simulated."""
-
-
-def header(rows: Sequence[SweepRow]) -> list[str]:
-    """The names of the columns."""
-    outlooks = _outlooks(rows)
-    # The older names keep their places: scripts may read columns by number.
-    names = ["pw", "policy", *CLUSTER]
-    if outlooks:
-        names += EXPECTED
-    if simulated(outlooks):
-        names += SIMULATED
-    names += PROPER
-    if any(r.recommendation and r.recommendation.prediction for r in rows):
-        names += CSV_TRAINED
-    return names
 
 
 def outside(rows: Sequence[SweepRow]) -> int:
@@ -96,41 +49,39 @@ def _outlooks(rows: Sequence[SweepRow]) -> list[JobEstimate]:
     return [plan.outlook for plan in plans if plan is not None and plan.outlook is not None]
 
 
-def _values(rows: Sequence[SweepRow], budget: Callable[[Decimal], Any]) -> list[dict[str, Any]]:
-    """The columns of each row; None where nothing is feasible."""
-    names = header(rows)
-    found = []
-    for row in rows:
-        best = row.recommendation
-        values: dict[str, Any] = {"pw": budget(row.budget), "policy": row.policy.value}
-        values["pw_usd_per_hour"] = values["pw"]
-        if best is not None:
-            values |= expected_document(best.outlook) | row_of(CSV | CSV_TRAINED, best)
-            values |= {older: values[proper] for older, proper in CLUSTER.items()}
-        found.append({name: values.get(name) for name in names})
-    return found
+def _table(found: Sequence[SweepRow]) -> tuple[list[str], list[dict[str, Any]]]:
+    """The columns that any row has, and the rows; None where nothing is feasible."""
+    rows = [document_of("plans.SweepRow", With(row, **_expected(row))) for row in found]
+    columns = [
+        key
+        for key, schema in ordered("plans.SweepRow").items()
+        if not schema.get("optional") or any(key in row for row in rows)
+    ]
+    return columns, [{key: row.get(key) for key in columns} for row in rows]
+
+
+def _expected(row: SweepRow) -> dict[str, Any]:
+    expected = dict.fromkeys(ordered("plans.Expected"), ABSENT)
+    if row.recommendation is not None and row.recommendation.outlook is not None:
+        expected |= document_of("plans.Expected", row.recommendation.outlook)
+    return expected
 
 
 def rows_of(
-    rows: Sequence[SweepRow], budget: Callable[[Decimal], Any] = words.plain_usd
+    found: Sequence[SweepRow], budget: Callable[[Decimal], Any] = words.plain_usd
 ) -> tuple[list[str], list[list[Any]]]:
     """Header, and one row for each budget and policy; None where nothing is feasible."""
-    return header(rows), [list(values.values()) for values in _values(rows, budget)]
+    columns, rows = _table(found)
+    for row, asked in zip(rows, found, strict=True):
+        row["pw"] = row["pw_usd_per_hour"] = budget(asked.budget)
+    return columns, [list(row.values()) for row in rows]
 
 
 def document(found: Sweep) -> dict[str, Any]:
     """The rows as one object; null where nothing is feasible."""
-    catalog = found.catalog
-    workload = found.workload
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "catalog": catalog.name,
-        "region": catalog.region,
-        "model": workload and workload.model.name,
-        "unit": _units(found) or catalog.eflops_unit,
-        "objective": found.objective.value,
-        "rows": _values(found.rows, float),
-    }
+    unit = _units(found) or found.catalog.eflops_unit
+    parts = With(found, unit=unit, rows=())
+    return document_of("plans.Sweep", parts) | {"rows": _table(found)[1]}
 
 
 def print_rows(found: Sweep) -> None:
@@ -176,20 +127,19 @@ def outlooks_figure(rows: Sequence[SweepRow], work: Work, *, catalog_name: str) 
     nothing is feasible, or on whose cluster the job does not end, are gaps. Limits of the job are
     thin lines. ``rows`` may come in any order.
     """
-    policies = policies_of(rows)
     ordered = sorted(rows, key=lambda r: r.budget)
-    deadline_h = None if work.deadline_s is None else work.deadline_s / 3600
-    limit_usd = None if work.total_budget is None else float(work.total_budget)
     with drawing(8.0, 6.6, 2, sharex=True) as (figure, (time, bill)):
         figure.suptitle("What the job takes, and costs, on the best cluster of each budget")
-        _panel(time, ordered, _figures(ordered, _TIME) / 3600, deadline_h, "deadline")
-        _panel(bill, ordered, _figures(ordered, _BILL), limit_usd, "total budget")
+        _panel(time, ordered, _TIME, 3600.0)
+        _panel(bill, ordered, _BILL, 1.0)
+        _limit(time, "deadline", work.deadline_s, 3600.0)
+        _limit(bill, "total budget", work.total_budget, 1.0)
         time.set(title=_title(ordered, work, catalog_name), ylabel="expected time (h)")
         x = "pricing willingness PW: the most that the cluster may cost an hour ($/h)"
         bill.set(xlabel=x, ylabel="expected bill ($)")
         show_budgets(bill, ordered)
-        if policies:
-            legend(figure, len(policies), handles=time.get_legend_handles_labels()[0])
+        if rows:
+            legend(figure, len(policies_of(rows)), handles=time.get_legend_handles_labels()[0])
     return figure
 
 
@@ -204,21 +154,13 @@ def _figures(rows: Sequence[SweepRow], names: Sequence[str]) -> FloatArray:
     return np.array(found, dtype=np.float64).reshape(len(rows), len(names))
 
 
-def _panel(
-    axes: Axes,
-    rows: Sequence[SweepRow],
-    figures: FloatArray,
-    limit: float | None,
-    limit_name: str,
-) -> None:
-    """One panel; ``limit``: of the job, a thin labelled line."""
+def _panel(axes: Axes, rows: Sequence[SweepRow], names: Sequence[str], unit: float) -> None:
+    """One panel: a line for each policy, and what its simulated runs take."""
     policies = policies_of(rows)
-    x = np.array([float(r.budget) for r in rows])
-    doubtful = np.array([_doubtful(_outlook(r)) for r in rows])
     for place, policy in enumerate(policies):
-        own = np.array([r.policy is policy for r in rows])
-        at = x[own]
-        mean, low, high = figures[own].T
+        own = [r for r in rows if r.policy is policy]
+        at = np.array([float(r.budget) for r in own])
+        mean, low, high = _figures(own, names).T / unit
         style = step_line(axes, at.tolist(), mean.tolist(), policy, place, len(policies))
         known = np.isfinite(low)
         if known.any():
@@ -229,21 +171,26 @@ def _panel(
             width = (1 - place / len(policies)) * min(_BAR, _BARS / len(at))
             bars = at[known], low[known], high[known]
             axes.vlines(*bars, style.color, linewidth=width, alpha=0.5)
-        hollow = np.flatnonzero(doubtful[own])[:: max(1, len(at) // MARK_ALL)]
+        doubtful = np.flatnonzero([_doubtful(_outlook(r)) for r in own])
+        hollow = doubtful[:: max(1, len(at) // MARK_ALL)]
         if len(hollow):
             mark = {"linestyle": "none", "markerfacecolor": "white", "label": "_doubtful"}
             axes.plot(at[hollow], mean[hollow], **style.marked | mark, zorder=4)
-    seen = figures[np.isfinite(figures)]
+
+
+def _limit(axes: Axes, name: str, limit: Any, unit: float) -> None:
+    """A thin labelled line at a limit of the job, if any, and the scale of the axis."""
     if limit is not None:
-        seen = np.append(seen, limit)
-        axes.axhline(limit, color="0.25", linewidth=1.0, linestyle="--", zorder=1.5)
+        value = float(limit) / unit
+        axes.axhline(value, color="0.25", linewidth=1.0, linestyle="--", zorder=1.5)
         corner = axes.get_yaxis_transform()
-        axes.text(1, limit, limit_name, transform=corner, ha="right", va="bottom", color="0.25")
-    if len(seen) and seen.max() > _WIDE * seen.min() > 0:
+        axes.text(1, value, name, transform=corner, ha="right", va="bottom", color="0.25")
+    low, high = axes.dataLim.intervaly
+    if high > _WIDE * low > 0:
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter("{x:g}")
     else:
-        axes.set_ylim(0, 1.06 * seen.max(initial=0.0) or 1.0)
+        axes.set_ylim(0, 1.06 * max(high, 0.0) or 1.0)
 
 
 _BAR, _BARS = 8.0, 200.0

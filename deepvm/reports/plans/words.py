@@ -7,7 +7,7 @@ known.
 from __future__ import annotations
 
 import math
-from decimal import ROUND_CEILING, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import TYPE_CHECKING
 
 from deepvm.core.cluster.cluster import Cluster, JobEstimate, Recommendation
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 _MANY_DIGITS = 1e8
 _DAY_S = 86_400
-_HAIR = 1e-9
-"""Tolerance: 5.000000000000001 % is 5 %."""
 
 
 def cluster_words(cluster: Cluster) -> str:
@@ -72,17 +70,11 @@ def lost_words(r: Recommendation) -> str:
 
 
 def gain_words(gain: float, objective: Objective) -> str:
-    """``buys 57% more speed``, ``buys 39 times the speed``, ``lowers the bill by 8%``."""
+    """``buys 57% more speed``, ``improves total-cost by 8%``."""
     share = f"{gain:.0%}" if gain >= 0.01 else "less than 1%"
-    if objective is Objective.TOTAL_COST:
-        return f"lowers the bill by {share}"
-    if objective is Objective.COST_PER_WORK:
-        return f"lowers the cost of the work by {share}"
-    if objective is Objective.FLOPP:
-        return f"buys {share} more operations per dollar"
-    if gain >= 2:
-        return f"buys {1 + gain:.3g} times the speed"
-    return f"buys {share} more speed"
+    if objective in (Objective.THROUGHPUT, Objective.MAKESPAN):
+        return f"buys {share} more speed"
+    return f"improves {objective.value} by {share}"
 
 
 def format_work(throughput: float) -> str:
@@ -135,38 +127,24 @@ def risk_of(cluster: Cluster) -> ClusterRisk | None:
 def share_words(risk: ClusterRisk) -> str:
     """``at least 86 %``: the probability that a month takes one VM of the cluster or more."""
     low, high = risk.share
-    most = None if high is None else f"{math.ceil(100 * high - _HAIR)}"
     # Never 100 %: a month may always be lucky.
-    least = f"{min(math.floor(100 * low + _HAIR), 99)}" if low else ""
-    return _between(least, most, " %")
+    return _outwards(min(100 * low, 99.0), None if high is None else 100 * high, " %")
 
 
 def losses_words(risk: ClusterRisk) -> str:
-    """``0.75 to 2.3 a month, one every 13 to 41 d``."""
-    least, most = risk.losses_per_month
-    fewest = _digits(least) if least else ""
-    losses = _between(fewest, None if most is None else _digits(most, up=True), "")
-    shortest, longest = (s / _DAY_S for s in risk.between_s)
-    if math.isinf(longest):
-        every = f"{_digits(shortest)} d or more rarely"
-    elif not shortest:
-        every = f"{_digits(longest, up=True)} d or sooner"
-    else:
-        every = f"{_digits(shortest)} to {_digits(longest, up=True)} d"
-    return f"{losses} a month, one every {every}"
+    """``0.75 to 2.3 a month, or one in 13 to 41 d``."""
+    shortest_s, longest_s = risk.between_s
+    losses = _outwards(*risk.losses_per_month, " a month")
+    return f"{losses}, or one in {_outwards(shortest_s / _DAY_S, longest_s / _DAY_S, ' d')}"
 
 
-def _between(low: str, high: str | None, unit: str) -> str:
-    if high is None:
-        return f"at least {low}{unit}"
+def _outwards(low: float, high: float | None, unit: str) -> str:
+    """A range with ends of two digits, rounded so that it only grows."""
+    # 5.000000000000001 % is 5 %.
+    least = Context(2, ROUND_FLOOR).create_decimal(f"{low:.9g}")
+    if high is None or math.isinf(high):
+        return f"at least {least:f}{unit}"
+    most = Context(2, ROUND_CEILING).create_decimal(f"{high:.9g}")
     if low:
-        return f"{low} to {high}{unit}"
-    return f"at most {high}{unit}"
-
-
-def _digits(value: float, *, up: bool = False) -> str:
-    """Two significant digits, rounded down or up; ``2.0``, ``16``, ``150``."""
-    last = math.floor(math.log10(value)) - 1
-    unit = 10.0**last
-    whole = math.ceil(value / unit - _HAIR) if up else math.floor(value / unit + _HAIR)
-    return f"{whole * unit:.{max(0, -last)}f}"
+        return f"{least:f} to {most:f}{unit}"
+    return f"at most {most:f}{unit}"

@@ -21,7 +21,6 @@ from deepvm.core.cluster.plan import ANCHOR, MEMORY, TRAINING
 from deepvm.documents.inputs.plan import decode_plan, load_plan, parse_plan
 from deepvm.errors import CatalogFormatError, DeepVMError, RequestError
 from deepvm.reports.documents import to_json
-from deepvm.reports.plans.recommendation_documents import document as recommendation
 from deepvm.services.recommend import recommend
 
 
@@ -58,7 +57,7 @@ def test_another_rank() -> None:
 @pytest.mark.parametrize("catalog", [paper(), simulated()], ids=["paper", "simulated"])
 def test_what_recommend_writes_can_be_read(catalog: Any, budget: str) -> None:
     answer = recommend(catalog, budget)
-    written = to_json(recommendation(answer))
+    written = to_json(answer.to_dict())
     for r in answer.configurations:
         plan, cluster = parse_plan(written, r.rank), r.cluster
         assert plan.usd_per_hour == cluster.usd_per_hour  # exact, through JSON and back
@@ -123,7 +122,7 @@ def test_a_price_that_is_not_the_sum_of_its_parts() -> None:
 def test_nothing_feasible_says_why() -> None:
     answer = recommend(paper(), "0.1")
     assert answer.infeasible is not None
-    message = only(to_json(recommendation(answer)))
+    message = only(to_json(answer.to_dict()))
     assert f"the plan has no configuration: {answer.infeasible.reason}" in message
     assert answer.infeasible.advice in message
 

@@ -13,7 +13,6 @@ from deepvm.core.cluster.speedup import RingSpeedup
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import compare
 from deepvm.reports.plans.plan_view import PlanView
-from deepvm.reports.plans.recommendation_documents import document
 from deepvm.reports.plans.report import sentences
 from deepvm.services.recommend import recommend
 
@@ -36,7 +35,7 @@ def answer(
 
 
 def configuration(found: Recommendations) -> dict[str, Any]:
-    first: dict[str, Any] = document(found)["configurations"][0]
+    first: dict[str, Any] = found.to_dict()["configurations"][0]
     return first
 
 
