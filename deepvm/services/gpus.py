@@ -64,15 +64,6 @@ class Gpus(Rows[GpuRow]):
     workload: Workload
     rows: tuple[GpuRow, ...]
 
-    @property
-    def unknown(self) -> dict[tuple[str, str], list[str]]:
-        """Numbers of GPUs without a speed, by the GPU's name and the reason."""
-        counts: dict[tuple[str, str], list[str]] = {}
-        for row in self.rows:
-            if row.why:
-                counts.setdefault((row.gpu.name, row.why), []).append(str(row.gpu.count))
-        return counts
-
     def __repr__(self) -> str:
         best = self.rows[0]
         speed = "speed unknown"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 from deepvm.catalog.signals.signal import age
 from deepvm.core.units import format_short, format_usd
@@ -23,14 +22,13 @@ def plan_page(view: PlanView, command: str, version: str = "") -> str:
     ``command``: the command line that repeats it. ``version``: of deepvm.
     """
     answer = view.answer
-    chart = FrontierChart.of(answer.frontier, float(answer.request.budget))
     return render(
         "plan_page.html.j2",
         view=view,
         answer=answer,
         workload=view.workload,
         frontier=answer.frontier,
-        chart=chart,
+        chart=FrontierChart.of(answer.frontier, float(answer.request.budget)),
         all_doubts=doubts(answer),
         w=words,
         age=age,
@@ -42,30 +40,7 @@ def plan_page(view: PlanView, command: str, version: str = "") -> str:
         types=sorted(answer.frontier.types, key=_by_gap),
         command=command,
         version=version,
-        data=_data(view, chart),
     )
-
-
-def _data(view: PlanView, chart: FrontierChart) -> dict[str, Any]:
-    """What the slider and the tooltips show besides the table of steps."""
-    frontier = view.answer.frontier
-    steps = [
-        {
-            "from": float(step.budget),
-            "usd": float(step.recommendation.counted_usd_per_hour),
-            "speed": step.recommendation.kept_throughput.value,
-        }
-        for step in frontier.steps
-    ]
-    return {
-        "budget": chart.budget,
-        "unit": view.workload.units if view.workload else "eFLOPS",
-        "x": [chart.x.high, 72, 944],
-        "y": [chart.y.high, 376, 28],
-        "steps": steps,
-        "types": list(frontier.machines.types),
-        "machines": chart.machines + chart.far,
-    }
 
 
 def _by_gap(outcome: TypeOutcome) -> tuple[bool, float, str]:

@@ -64,8 +64,6 @@ _FEW_STEPS = 100
 """Of an optimizer: fewer are a mistake in the amount, or a batch that is too large for it."""
 _EVEN, _MOST_EVEN = 0.2, 0.99
 """Probabilities of being faster from where on, and up to where, two plans are about equal."""
-_NAMED = 6
-"""Types named for one reason, at most."""
 
 
 @dataclass(frozen=True)
@@ -168,17 +166,6 @@ class PlanView:
         return steps_of(self.answer[0], self.answer.request)
 
     @property
-    def left_out(self) -> dict[str, list[str]]:
-        """Types that were not considered by reason; many without eFLOPS as their GPUs."""
-        reasons: dict[str, list[str]] = {}
-        for rejection in self.answer.rejections:
-            reasons.setdefault(rejection.reason, []).append(rejection.instance_type)
-        unprofiled = reasons.get("unprofiled", [])
-        if len(unprofiled) > _NAMED:
-            reasons["unprofiled"] = _by_gpu(unprofiled, self.answer.catalog)
-        return reasons
-
-    @property
     def has_estimates(self) -> bool:
         """Whether eFLOPS of types that are left out are estimated."""
         types = (self.answer.catalog[r.instance_type] for r in self.answer.rejections)
@@ -197,7 +184,7 @@ class PlanView:
         return list(dict.fromkeys(line for lines in sources for line in lines))
 
 
-def _by_gpu(names: Sequence[str], catalog: Catalog) -> list[str]:
+def by_gpu(names: Sequence[str], catalog: Catalog) -> list[str]:
     """``L4 (10 types)``, the GPUs with most types first."""
     gpus = [catalog[name].gpu for name in names]
     names = sorted("?" if g is None else f"{g.name}{' x n' if g.count > 1 else ''}" for g in gpus)
@@ -398,7 +385,7 @@ def _quota_notes(first: Recommendation, catalog: Catalog) -> Iterator[Note]:
     needed = [
         f"{need.vcpus} vCPUs of {need.family} {need.market.value}"
         for need in quota_needs(first.cluster, catalog)
-        if need.limit is None and need.code
+        if need.quota is None and need.code
     ]
     if needed:
         yield Note("quota", f"quota needed: {', '.join(needed)}", "!", "deepvm doctor")

@@ -13,7 +13,7 @@ from deepvm.core.units import format_usd
 from deepvm.planner.infeasible import ALLOWED_BY, BY_NAME
 from deepvm.reports.plans import words
 from deepvm.reports.plans.measuring import measure_command
-from deepvm.reports.plans.plan_view import PlanView
+from deepvm.reports.plans.plan_view import PlanView, by_gpu
 from deepvm.reports.plans.sources import (
     doubts,
     known_age,
@@ -36,6 +36,7 @@ _WORDS: dict[str, Any] = {
     "history_words": history_words,
     "hits": hits,
     "inf": inf,
+    "by_gpu": by_gpu,
     "doubts_of": doubts,
     "known_age": known_age,
     "listed": listed,

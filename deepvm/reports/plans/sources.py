@@ -13,7 +13,7 @@ from deepvm.catalog.clouds import cloud_of
 from deepvm.catalog.price_sources import TITLES
 from deepvm.catalog.signals.signal import PRICES, age, base
 from deepvm.core.cluster.cluster import Cluster, Recommendation
-from deepvm.core.cluster.instances import Catalog, Market, find_quota
+from deepvm.core.cluster.instances import Catalog, Market, Quota, find_quota
 from deepvm.core.cluster.provenance import PLAIN, UNPUBLISHED, Origin
 from deepvm.core.spelling import joined, listed
 from deepvm.planner.recommend import Recommendations
@@ -24,9 +24,6 @@ ODD_START = 0.1
 """Curves whose S(1) is further from 1 are doubtful for few VMs."""
 STALE_DAYS = 30
 """Spot prices older than this are called out as old."""
-_NAMED = 4
-"""Measurements of one kind named at most."""
-_KINDS = {"eflops": "eFLOPS", "scaling": "speed-up", "saturation": "n_sat", "steps": "step times"}
 
 
 def price_origins(catalog: Catalog) -> list[Origin]:
@@ -96,15 +93,9 @@ def source_lines(catalog: Catalog, now: datetime) -> list[str]:
 
 def measured_lines(catalog: Catalog) -> list[str]:
     """Which figures were measured on the user's own machines, or are of a named file, and when."""
-    about = catalog.provenance
-    if not about.measured:
+    if not catalog.provenance.measured:
         return []
-    figures: dict[str, list[str]] = {}
-    for figure in about.measured:
-        figures.setdefault(_KINDS[figure.kind], []).append(str(figure))
-    parts = (f"{name} of {listed(texts, _NAMED)}" for name, texts in figures.items())
-    where = f"({about.measured_file})" if about.measured_file else "here"
-    return [f"Measured {where}: {'; '.join(parts)}. '--tables paper' ignores them."]
+    return [sentences("sources.j2").measured(catalog.provenance, listed)]
 
 
 def known_age(origin: Origin, now: datetime) -> str:
@@ -125,13 +116,12 @@ def _days_old(day: date, now: datetime) -> str:
 
 @dataclass(frozen=True)
 class QuotaNeed:
-    """A quota that a cluster counts against; None and "" for what is unknown."""
+    """A quota that a cluster counts against, None and "" for what is unknown."""
 
     family: str
     market: Market
     vcpus: int
-    limit: int | None
-    in_use: int | None
+    quota: Quota | None
     code: str
     title: str
 
@@ -143,13 +133,11 @@ def quota_needs(cluster: Cluster, catalog: Catalog) -> list[QuotaNeed]:
         needed[group.instance.quota_family, group.market] += group.count * group.instance.vcpus
     names = cloud_of(catalog.name).quota_names
     needs = []
-    for (family, market), vcpus in needed.items():
-        quota = find_quota(catalog.quotas, family, market)
-        code, title = names.get((family, market), ("", ""))
-        limit = in_use = None
-        if quota:
-            limit, in_use, code = quota.vcpus, quota.in_use, quota.code or code
-        needs.append(QuotaNeed(family, market, vcpus, limit, in_use, code, title))
+    for kind, vcpus in needed.items():
+        quota = find_quota(catalog.quotas, *kind)
+        code, title = names.get(kind, ("", ""))
+        own_code = quota.code if quota else ""
+        needs.append(QuotaNeed(*kind, vcpus, quota, own_code or code, title))
     return needs
 
 
