@@ -344,7 +344,7 @@ def test_what_is_left_out_for_what_it_is() -> None:
 def test_the_report_says_how_to_have_them(
     name: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    print_report(PlanView.of(compare([nine(aws(name, "m7g.xlarge"))]), NOW))
+    print_report(PlanView(compare([nine(aws(name, "m7g.xlarge"))]), NOW))
     assert f"Not considered {said}" in capsys.readouterr().out
 
 

@@ -56,7 +56,7 @@ def recommend(
         asked = explain_type(best.catalog, best.request, explain, say=note)
     now = datetime.now(timezone.utc)
     assumed = not flags.names_a_model
-    view = PlanView.of(found, now, opened.placement(found), assumed=assumed)
+    view = PlanView(found, now, opened.placement(found), assumed=assumed)
     if printed and found.ranked:
         _print_tables(view, asked, why=why, wide=output == "wide")
         return

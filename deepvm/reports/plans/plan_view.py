@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from deepvm.catalog.clouds import cloud_of
@@ -97,31 +98,23 @@ class PlanView:
     """What there is to show of the best region's answer, and of the others.
 
     Attributes:
-        rows: plans of the screen with their labels. notes: facts about the first plan.
         placement: the cloud's scores, if asked for. assumed: the model is the default.
     """
 
     found: Comparison
     now: datetime
-    rows: tuple[Row, ...]
-    notes: tuple[Note, ...]
     placement: Placement | None = None
     assumed: bool = False
 
-    @classmethod
-    def of(
-        cls,
-        found: Comparison,
-        now: datetime,
-        placement: Placement | None = None,
-        *,
-        assumed: bool = False,
-    ) -> PlanView:
-        """The view of an answer; an infeasible one has no rows and notes."""
-        answer = found.answers[0]
-        rows = rows_of(answer)
-        notes = notes_of(answer, rows, now) if rows else ()
-        return cls(found, now, tuple(rows), tuple(notes), placement, assumed)
+    @cached_property
+    def rows(self) -> list[Row]:
+        """Plans of the screen with their labels; none where nothing is feasible."""
+        return rows_of(self.answer)
+
+    @cached_property
+    def notes(self) -> list[Note]:
+        """Facts about the first plan."""
+        return [*notes_of(self.answer, self.rows, self.now)] if self.rows else []
 
     @property
     def answer(self) -> Recommendations:

@@ -36,17 +36,8 @@ if TYPE_CHECKING:
 
 def outside(rows: Sequence[SweepRow]) -> int:
     """In how many rows the closed form of a job's expected time does not hold."""
-    return sum(map(_doubtful, _outlooks(rows)))
-
-
-def simulated(outlooks: Sequence[JobEstimate]) -> bool:
-    """Whether any of them is the mean of simulated runs."""
-    return any(outlook.spread is not None for outlook in outlooks)
-
-
-def _outlooks(rows: Sequence[SweepRow]) -> list[JobEstimate]:
-    plans = (row.recommendation for row in rows)
-    return [plan.outlook for plan in plans if plan is not None and plan.outlook is not None]
+    plans = [row.recommendation for row in rows if row.recommendation]
+    return sum(_doubtful(plan.outlook) for plan in plans)
 
 
 def _table(found: Sequence[SweepRow]) -> tuple[list[str], list[dict[str, Any]]]:
@@ -86,14 +77,11 @@ def document(found: Sweep) -> dict[str, Any]:
 
 def print_rows(found: Sweep) -> None:
     """A table on stdout."""
-    outlooks = _outlooks(found)
     print_text(
         "sweep",
         also="-o csv",
         rows=found,
         units=_units(found),
-        job=bool(outlooks),
-        spread=simulated(outlooks),
         w=words,
     )
 

@@ -44,14 +44,14 @@ def answered(
 def shown(
     answer: Recommendations, capsys: pytest.CaptureFixture[str], now: datetime = PRICES
 ) -> list[str]:
-    print_answer(PlanView.of(compare([answer]), now))
+    print_answer(PlanView(compare([answer]), now))
     return capsys.readouterr().out.splitlines()
 
 
 def reasons(
     answer: Recommendations, capsys: pytest.CaptureFixture[str], *, wide: bool = False
 ) -> str:
-    print_report(PlanView.of(compare([answer]), PRICES), wide=wide)
+    print_report(PlanView(compare([answer]), PRICES), wide=wide)
     return capsys.readouterr().out
 
 

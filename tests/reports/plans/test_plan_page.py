@@ -43,7 +43,7 @@ HOSTILE = "</script><img src=x onerror=alert(1)>"
 def written(
     answer: Recommendations, *others: Recommendations, command: str = "deepvm recommend --pw 3"
 ) -> str:
-    return plan_page(PlanView.of(compare([answer, *others]), NOW), command, "1.2")
+    return plan_page(PlanView(compare([answer, *others]), NOW), command, "1.2")
 
 
 def data_of(page: Page) -> Any:

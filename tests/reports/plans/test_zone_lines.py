@@ -40,7 +40,7 @@ def configuration(found: Recommendations) -> dict[str, Any]:
 
 
 def zone_lines(found: Recommendations) -> list[str]:
-    return sentences(PlanView.of(compare([found]), datetime.now(timezone.utc)), "zone")
+    return sentences(PlanView(compare([found]), datetime.now(timezone.utc)), "zone")
 
 
 def test_the_line_names_the_zone_and_the_next_best() -> None:
