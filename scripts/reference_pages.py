@@ -189,7 +189,7 @@ def columns_of_documents() -> Iterator[tuple[str, Sequence[str]]]:
     from deepvm.reports.prices.diffs import CSV_HEADER
     from deepvm.reports.reproduction import comparisons
     from deepvm.reports.simulation.traces import FIT_HEADER, REPLAY_HEADER, deadline_rows
-    from deepvm.services.schemas import DOCUMENTS, header_of
+    from deepvm.services.schemas import DOCUMENTS, rows_as
 
     yield "diff", CSV_HEADER
     yield "reproduce", comparisons.CSV_HEADER
@@ -198,7 +198,7 @@ def columns_of_documents() -> Iterator[tuple[str, Sequence[str]]]:
     yield "traces-deadline", deadline_rows([])[0]
     described = {name: found for name, found in DOCUMENTS.items() if found.kind}
     yield from (
-        (name, header_of(found))
+        (name, rows_as(found.row, (), found.key)[0])
         for name, found in described.items()
         if found.rows or found.row != found.kind
     )

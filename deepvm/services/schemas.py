@@ -129,11 +129,6 @@ def rows_as(
     return [".".join(path) for path in paths], [[cell(row, path) for path in paths] for row in rows]
 
 
-def header_of(spec: DocumentSpec) -> list[str]:
-    """The header of the CSV of a document that has none of its own."""
-    return rows_as(spec.row, (), spec.key)[0]
-
-
 def _listed(document: Any, spec: DocumentSpec) -> Iterator[Mapping[str, Any]]:
     rows = document[spec.rows] if spec.rows else document
     if spec.key:

@@ -8,7 +8,7 @@ from typing import Any
 
 import jsonschema
 
-from deepvm.services.schemas import DOCUMENTS, described, header_of
+from deepvm.services.schemas import DOCUMENTS, described, rows_as
 
 
 def check(document: Any, name: str) -> None:
@@ -29,5 +29,5 @@ def check_rows(document: Any, text: str, name: str) -> None:
     assert all(len(row) == len(header) for row in rows)
     output = DOCUMENTS[name]
     if output.rows:
-        assert header == header_of(output)
+        assert header == rows_as(output.row, (), output.key)[0]
         assert len(rows) == len(document[output.rows])
