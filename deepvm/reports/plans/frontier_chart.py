@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from deepvm.core.cluster.cluster import Recommendation
-from deepvm.core.units import Interval
 from deepvm.planner.search.frontier import Frontier, Machines
 from deepvm.reports.charts import Scale, round_up
 
@@ -25,15 +23,12 @@ class FrontierChart:
     """What is drawn of a frontier.
 
     Attributes:
-        spans: from and up to which budget a plan is the best, and its speed. best: at the budget.
         machines, far: those that are trusted, and those that are not.
     """
 
     x: Scale
     y: Scale
     budget: float
-    best: Recommendation | None
-    spans: list[tuple[float, float, Interval]]
     machines: list[Dot]
     far: list[Dot]
 
@@ -46,16 +41,8 @@ class FrontierChart:
         fastest = float(machines.effective[machines.trusted].max(initial=0.0))
         highs = [step.recommendation.kept_throughput.high for step in frontier.steps]
         y = Scale(0.0, max([*highs, fastest]) * 1.04 or 1.0)
-        steps = [step for step in frontier.steps if float(step.budget) <= x.high]
-        ends = [*(float(step.budget) for step in steps[1:]), x.high]
-        spans = [
-            (float(step.budget), end, step.recommendation.kept_throughput)
-            for step, end in zip(steps, ends, strict=False)
-        ]
-        within = (s.recommendation for s in reversed(steps) if float(s.budget) <= budget)
-        best = next(within, None)
         near, far = (_dots(machines, x, y, trusted=trusted) for trusted in (True, False))
-        return cls(x, y, budget, best, spans, near, far)
+        return cls(x, y, budget, near, far)
 
     @property
     def slider_step(self) -> float:
