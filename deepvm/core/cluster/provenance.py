@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import date, datetime
 
-from deepvm.core.units import counted
-
 # Here, not where speeds are predicted: reports need them also where no speed is
 UNPUBLISHED = "no published run of "
 PLAIN = "plain PyTorch is counted"
@@ -48,6 +46,8 @@ class Measurement:
     runs: int = 0
 
     def __str__(self) -> str:
+        from deepvm.core.units import counted  # help pages need not load it
+
         text = f"{self.subject} {self.measured_at.date()}"
         if self.workload:
             text += f" with {self.workload}"

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime
 
 from deepvm.catalog.clouds import cloud_of
 from deepvm.catalog.signals.signal import age
 from deepvm.core.cluster.cluster import Recommendation
-from deepvm.planner.recommend import Recommendations
 from deepvm.reports.plans import words
 from deepvm.reports.plans.plan_view import PlanView
 from deepvm.reports.plans.sources import price_origins
@@ -65,17 +63,11 @@ def _print_places(view: PlanView) -> None:
         found=view.found,
         units=view.workload.units,
         cloud_of=cloud_of,
-        age=lambda answer: _prices_age(answer, view.now),
+        age=age,
+        now=view.now,
+        price_origins=price_origins,
         w=words,
     )
-
-
-def _prices_age(answer: Recommendations, now: datetime) -> str:
-    origins = price_origins(answer.catalog)
-    if not origins:
-        return "-"
-    oldest = min(origins, key=lambda origin: origin.observed_at)
-    return f"{age(oldest.observed_at, now, oldest.dated)} old"
 
 
 def _next_steps(view: PlanView) -> list[str]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from deepvm.planner.job_forecast import Work
 
 # Columns of a CSV in groups, and where the document of a plan has them
-_COLUMNS = read_data("documents/plan_columns.json")
+_COLUMNS = read_data("csv/plans.json")
 _OPTIONAL = ("on_demand", "cheapest", "next_measurement", "explanation", "regions")
 
 
@@ -159,7 +159,6 @@ def _configuration(r: Recommendation | None, catalog: Catalog, cloud: Any = ABSE
         r,
         catalog=catalog,
         cloud=cloud,
-        next_zone=r.next_zone if r.next_zone and r.next_zone.zone else None,
         spot_price=_price(Market.SPOT, catalog),
         on_demand_price=_price(Market.ON_DEMAND, catalog),
         quotas=quota_needs(r.cluster, catalog),

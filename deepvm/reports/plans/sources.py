@@ -38,7 +38,8 @@ def brief_line(catalogs: Sequence[Catalog]) -> str:
     """
     not_asked = [c for c in catalogs if c.provenance.not_asked]
     if not not_asked:
-        return next(text for c in catalogs for text in c.provenance.usual)
+        line, more, _ = next(t for c in catalogs for t in c.provenance.usual).partition(":")
+        return f"{line})" if more else line
     prices = [origin for catalog in catalogs for origin in price_origins(catalog)]
     days = sorted({f"{o.observed_at.date()}" for o in prices})
     between = " to ".join(dict.fromkeys([*days[:1], *days[-1:]]))

@@ -123,7 +123,9 @@ def test_a_line_for_each_event_where_there_is_no_terminal() -> None:
     out = io.StringIO()
     with LiveView("resnet-7", world, LIMITS, out) as view:
         view.on_event(EventRow(S, "unsaved", "running", {"why": "\x1b[2Jno \x07room"}))
-        view.on_event(EventRow(S, "started", "running", {"id": "m2", "version": None, "generation": 1}))
+        view.on_event(
+            EventRow(S, "started", "running", {"id": "m2", "version": None, "generation": 1})
+        )
     (line,) = out.getvalue().splitlines()
     assert line.endswith("no version was saved: no \u2407room")
 

@@ -41,7 +41,7 @@ def test_the_line() -> None:
         ),
         (
             [catalog("x", [1], usual=("region x (the default: no --region)",))],
-            "region x (the default: no --region)",
+            "region x (the default)",
         ),
         (
             [catalog("x", [1], usual=()), catalog("y", [1], usual=("region y (mine)",))],
