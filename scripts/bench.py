@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from script_tables import print_rows
 
 from deepvm.catalog.clouds import DEFAULT_CLOUD
 from deepvm.catalog.signals.cache import Cache
@@ -52,7 +53,7 @@ from deepvm.core.cluster.speedup import RingSpeedup
 from deepvm.io.host_info import cores, processor
 from deepvm.planner.recommend import solve
 from deepvm.planner.request import PlanRequest
-from deepvm.reports.terminal import Column, print_table
+from deepvm.reports.terminal import Column
 
 FLOOR = "import typer, rich.table, numpy, pulp, highspy"
 POLICIES = "static:10,static:33,static:100,thesis,adaptive"
@@ -507,7 +508,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             " truth than 'median'"
         )
     print(f"\nWhole processes, medians of {what.runs} runs:")
-    print_table(
+    print_rows(
         columns(
             "process", right=("median (s)", "fastest (s)", "CPU (s)", "x floor", "goal", "met")
         ),
@@ -529,7 +530,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(
         f"\nGrowth of solve() inside a process at {GROWTH_BUDGET} $/h, CPU time ~ size ^ exponent:"
     )
-    print_table(
+    print_rows(
         columns("size", "solver", right=("from", "to", "CPU (s)", "exponent", "larger half")),
         [
             growth_row(g, [p for p in points if (p.axis, p.solver) == (g.axis, g.solver)])

@@ -36,11 +36,12 @@ from typing import Any
 
 from recovery_parts import agent_step_s, folder_takeover_s, lone_step_s, node_takeover_s
 from recovery_runs import STEP_S, TUNED, Late, Run, Torchrun
+from script_tables import print_rows
 
 from deepvm.io.host_info import cores, processor
 from deepvm.jobs.clouds.local import LocalCloud
 from deepvm.jobs.clouds.netns import NetnsCloud
-from deepvm.reports.terminal import Column, print_table
+from deepvm.reports.terminal import Column
 
 SILENT_S = 4.0
 """Without a heartbeat for so long a local machine is suspect (``deepvm/jobs/submission.py``)."""
@@ -400,7 +401,7 @@ def print_figures(rows: Sequence[dict[str, Any]]) -> None:
         note = row["verdict"] or row["note"]
         times = [_shown(row[key]) for key in ("median_s", "p90_s", "worst_s")]
         cells.append([row["name"], *times, limit, kept, note])
-    print_table(head, cells)
+    print_rows(head, cells)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -24,11 +24,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from script_tables import print_rows
 
 from deepvm.lab.audit.gates import verdicts
 from deepvm.lab.geometry import Geometry, ids_hash
 from deepvm.lab.records import Records
-from deepvm.reports.terminal import Column, print_lines, print_table
+from deepvm.reports.terminal import Column, print_lines
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "build" / "proof-lab"
@@ -165,7 +166,7 @@ def paired() -> Iterator[Finding]:
         Column("variant"),
         *(Column(text, "right") for text in ("steps/s", "over blk", "stall, s", "drain, s", "n")),
     ]
-    print_table(head, rows)
+    print_rows(head, rows)
     stalls, drains = (
         {name: one[key] for name, one in suite["variants"].items()}
         for key in ("stall_s", "drain_s")
@@ -330,7 +331,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         Column("took", "right"),
         Column(""),
     ]
-    print_table(head, rows)
+    print_rows(head, rows)
     return int(short)
 
 

@@ -22,7 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
-from deepvm.reports.terminal import Column, print_table
+from script_tables import print_rows
+
+from deepvm.reports.terminal import Column
 
 ROOT = Path(__file__).resolve().parent.parent
 BENCH = ("bench_recovery.py", "--only", "notice", "--cloud", "netns", "--repeats", "50", "--check")
@@ -130,7 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         Column("took", "right"),
         Column(""),
     ]
-    print_table(head, rows)
+    print_rows(head, rows)
     return int(short)
 
 
