@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -349,14 +350,11 @@ def _regions_of(clouds: Sequence[Cloud], names: Sequence[str]) -> dict[Cloud, li
     """
     regions: dict[Cloud, list[str]] = {cloud: [] for cloud in clouds}
     for name in names:
-        errors = []
-        for cloud, own in regions.items():
-            try:
-                own.append(name if name == "all" else cloud.check_region(name))
-            except RequestError as error:
-                errors.append(error)
-        if len(errors) == len(clouds):
-            raise errors[0]
+        own = [c for c in clouds if name == "all" or re.fullmatch(c.region_form, name)]
+        if not own:
+            clouds[0].check_region(name)  # which says what is wrong with it
+        for cloud in own:
+            regions[cloud].append(name)
     return regions
 
 

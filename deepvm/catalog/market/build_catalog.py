@@ -155,6 +155,7 @@ class RegionMarket:
                 on_demand[name] = Decimal(self._data(ON_DEMAND)[name])
             if spec.get("spot", True):
                 spot[name] = self._spot_points(name, zone)
+        # Before types are built: a wrong price must not become that of the cheapest zone.
         refused = drop_implausible_prices(vcpus, on_demand, spot)
         instances = []
         for name in vcpus:

@@ -281,6 +281,7 @@ class _Market:
         if self.request.prices == "snapshot":
             return resolve(requests, [snapshot], self.now)
         live = self.request.prices == "live"
+        # What has to come from one source is not read from what was stored of others.
         without: tuple[str, ...] = ()
         if self.only_public:
             without = PUBLIC_KINDS

@@ -129,6 +129,7 @@ class CloudApi(PriceSource):
                 refusals.append(answer)
             return answer, time.monotonic() - start
 
+        # In the thread that waits: an interrupt must not come between an answer and its file.
         def settle(request: SignalRequest, answer: Signal | CloudError, seconds: float) -> None:
             quotes.seconds[request] = seconds
             if isinstance(answer, Signal):
