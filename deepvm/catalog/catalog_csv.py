@@ -24,8 +24,8 @@ from typing import Any
 from deepvm.catalog.serialization import document_of
 from deepvm.core.cluster.instances import Catalog
 from deepvm.core.spelling import listed
+from deepvm.documents.declared import properties
 from deepvm.documents.formats.csv import load_table
-from deepvm.documents.inputs.catalog import CatalogDocument, GpuDocument, InstanceDocument
 from deepvm.documents.tree import FileSyntaxError, KeyPath, Tree, dotted
 from deepvm.errors import Issue
 
@@ -42,16 +42,16 @@ _LOST = {
     "beyond": "rings beyond measured points",
 }
 """Keys of instances and curves that CSV cannot hold, in words."""
-_NO_KEYS = ("schema_ref", "n_sat", "quotas", "instances")
+_NO_KEYS = ("$schema", "n_sat", "quotas", "instances")
 _PARTS = {
-    "gpu": [("gpu", part) for part in GpuDocument.model_fields],
+    "gpu": [("gpu", part) for part in properties("catalog.GpuDocument")],
     "speedups": [(kind, part) for kind, parts in _CURVES.items() for part in parts],
     "zones": [],
     "spot_zones": [],
 }
 COLUMNS = {
     "_".join(path).removesuffix("_points"): path
-    for name in InstanceDocument.model_fields
+    for name in properties("catalog.InstanceDocument")
     for path in _PARTS.get(name, [(name,)])
 }
 """Columns in the order they are written, and where each stands in an instance (curves by kind)."""
@@ -119,7 +119,7 @@ def _instance(row: Mapping[str, str]) -> dict[str, Any]:
 def format_csv(catalog: Catalog) -> tuple[str, tuple[str, ...]]:
     """Format a catalog as CSV; also says what CSV cannot hold and was left out."""
     document = document_of(catalog)
-    keys = [name for name in CatalogDocument.model_fields if name not in _NO_KEYS]
+    keys = [name for name in properties("catalog.CatalogDocument") if name not in _NO_KEYS]
     above = [(key, document[key]) for key in keys if document[key] not in (None, "")]
     for key, (name, fields) in _ROWS.items():
         above += [(key, ", ".join(str(row[f]) for f in fields)) for row in document[name]]

@@ -136,7 +136,7 @@ def load_quotas(path: str | os.PathLike[str]) -> tuple[Quota, ...]:
     """
     from deepvm.catalog.catalog_files import QUOTAS
 
-    return build_quotas(row.model_dump() for row in QUOTAS.read(path).quotas)
+    return build_quotas(QUOTAS.read(path).model_dump()["quotas"])
 
 
 def format_catalog(catalog: Catalog, ending: str) -> tuple[str, tuple[str, ...]]:

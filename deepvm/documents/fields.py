@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from datetime import date
+from datetime import date, datetime
 from decimal import Decimal
 from typing import Annotated, Any
 
@@ -17,8 +17,6 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from deepvm.io.times import parse_time
 
 MAX_USD = 100_000
-MAX_NODES = 1_000_000
-MAX_NETWORK_GBPS = 25_600
 # Control characters break CSV rows and terminals, surrogates cannot be written, the others
 # reverse text or are invisible.
 _UNFIT = re.compile(
@@ -37,6 +35,13 @@ def as_number(value: Any) -> Any:
         raise ValueError("expected a number")
     if isinstance(value, str):
         return float(value)
+    return value
+
+
+def _as_exact(value: object) -> object:
+    """A number with all its digits, unlike a float."""
+    if isinstance(value, bool) or not isinstance(value, (int, Decimal)):
+        raise ValueError("expected a number")
     return value
 
 
@@ -59,6 +64,12 @@ def _as_moment(value: str) -> str:
     return value
 
 
+def _as_instant(value: object) -> datetime:
+    if not isinstance(value, str):
+        raise ValueError("expected a time in ISO 8601")
+    return parse_time(value)
+
+
 def _one_line(value: str) -> str:
     if _UNFIT.search(value) or value != value.strip():
         raise ValueError("expected one line of visible characters without blanks at the ends")
@@ -75,74 +86,14 @@ Number = Annotated[float, Field(allow_inf_nan=False), BeforeValidator(as_number)
 Whole = Annotated[int, BeforeValidator(as_number)]
 StrictNumber = Annotated[Number, BeforeValidator(_no_text)]
 StrictWhole = Annotated[Whole, BeforeValidator(_no_text)]
+Exact = Annotated[Decimal, BeforeValidator(_as_exact)]
 Price = Annotated[Decimal, Field(gt=0, le=MAX_USD, decimal_places=6)]
 Day = Annotated[date, BeforeValidator(_as_day)]
+Instant = Annotated[datetime, BeforeValidator(_as_instant)]
 Moment = Annotated[str, AfterValidator(_as_moment)]
 Text = Annotated[str, AfterValidator(_one_line)]
 Name = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(_one_line)]
 TypeName = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(_no_comment)]
-
-
-def described(text: str, null: str = "", default: Any = ..., **limits: Any) -> Any:
-    """A field with this description; ``null``: when it may be null, which is then its default."""
-    if null:
-        default = None
-        text = f"{text}, or null {null}"
-    return Field(default, description=text, **limits)
-
-
-def number(
-    what: str,
-    largest: float,
-    *,
-    least: float | None = None,
-    whole: bool = False,
-    default: Any = ...,
-    null: str = "",
-) -> Any:
-    """A numeric field, above 0 unless ``least`` is given; ``null``: when it may be null."""
-    text = f"{what}: a whole number" if whole else f"{what}: a number"
-    high = _digits(largest)
-    if least is None:
-        return described(f"{text} above 0 and at most {high}", null, default, gt=0, le=largest)
-    low = _digits(least)
-    return described(f"{text} from {low} to {high}", null, default, ge=least, le=largest)
-
-
-def price(what: str, null: str = "") -> Any:
-    """A field for a price, required unless it may be null."""
-    money = f"a number above 0 and at most {MAX_USD} with at most 6 decimals"
-    return described(f"{what} in US dollars an hour ($/h): {money}", null)
-
-
-def text(what: str, longest: int = 2000, default: str = "") -> Any:
-    """A field for one line of text that may be left out."""
-    least = int(bool(default))
-    size = f"1 to {longest}" if default else f"at most {longest}"
-    description = f"{what}: one line of {size} visible characters without blanks at the ends"
-    return described(description, default=default, min_length=least, max_length=longest)
-
-
-def name_of(what: str, null: str = "") -> Any:
-    """A field for a :data:`Name`, required unless it may be null."""
-    return described(
-        f"{what}: one line of 1 to 100 visible characters without blanks at the ends", null
-    )
-
-
-def rows(
-    what: str, longest: int, *, least: int = 0, required: bool = False, of: str = "objects"
-) -> Any:
-    """A field for a list."""
-    text = f"{what}: a list of {least} to {longest} {of}"
-    default: Any = ... if required else []
-    return described(text, default=default, min_length=least, max_length=longest)
-
-
-def _digits(value: float) -> str:
-    if value > 1e9:
-        return f"{value:g}"
-    return format(Decimal(repr(value)).normalize(), "f")
 
 
 class Strict(BaseModel):

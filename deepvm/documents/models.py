@@ -1,14 +1,20 @@
 """Pydantic models of files that ``data/documents`` declares, for :mod:`deepvm.documents.reader`.
 
-Besides the words of :mod:`deepvm.documents.declared`, a value may have JSON Schema's limits and a
-``default``, and a text a ``format``: ``line``, ``name``, ``type`` or ``time``; ``discriminator``:
-the key by which several objects differ. A value that may be null is null by default.
+Besides the words of :mod:`deepvm.documents.declared`, a value may have JSON Schema's limits,
+``decimalPlaces``, a ``default``, and a ``format``:
+
+- of texts: ``line``, ``name``, ``type``, ``time``, ``day``; ``instant``, which becomes one;
+- of numbers that may stand in a text, as all do in CSV: ``count``, ``amount``, ``price``;
+- of numbers that keep all their digits: ``exact``; of switches in CSV: ``flag``.
+
+``discriminator``: the key by which several objects differ. A value that may be null is null by
+default.
 """
 
 from __future__ import annotations
 
 from functools import cache
-from typing import Annotated, Any, Literal, Union
+from typing import Annotated, Any, Literal, Union, get_args
 
 from pydantic import BaseModel, Field, StrictBool, create_model
 
@@ -26,11 +32,21 @@ _TYPES: dict[str, Any] = {
     "name": fields.Name,
     "type": fields.TypeName,
     "time": fields.Moment,
+    "count": fields.Whole,
+    "amount": fields.Number,
+    "price": fields.Price,
+    "exact": fields.Exact,
+    "day": fields.Day,
+    "instant": fields.Instant,
+    "flag": bool,
 }
 _LIMITS = {
     "exclusiveMinimum": "gt",
     "minimum": "ge",
+    "exclusiveMaximum": "lt",
     "maximum": "le",
+    "decimalPlaces": "decimal_places",
+    "pattern": "pattern",
     "minLength": "min_length",
     "maxLength": "max_length",
     "minItems": "min_length",
@@ -58,22 +74,31 @@ def model_of(name: str) -> type[BaseModel]:
 
 
 def _limits(schema: Schema) -> dict[str, Any]:
-    return {ours: schema[word] for word, ours in _LIMITS.items() if word in schema}
+    return {_LIMITS[word]: schema[word] for word in schema if word in _LIMITS}
 
 
 def _bounded(schema: Schema) -> Any:
     return Annotated[_type(schema), Field(**_limits(schema))]
 
 
+def _element(schema: Schema) -> Any:
+    """A number in a tuple: pydantic writes its limits into the schema if they come first."""
+    kind, *checks = get_args(_type(schema))
+    return Annotated[(kind, Field(**_limits(schema)), *checks)]
+
+
 def _type(schema: Schema) -> Any:
+    other = without_null(schema)
+    if other is not schema:
+        return _type(other) | None
     if "anyOf" in schema:
         return Union[tuple(map(_bounded, schema["anyOf"]))]  # noqa: UP007
-    if may_be_null(schema):
-        return _type({**schema, **without_null(schema)}) | None
     if "$ref" in schema:
         return model_of(schema["$ref"])
     if "const" in schema or "enum" in schema:
         return Literal[tuple(schema.get("enum", [schema.get("const")]))]
+    if "prefixItems" in schema:
+        return tuple[tuple(map(_element, schema["prefixItems"]))]  # type: ignore[misc]
     if schema["type"] == "array":
         return list[_bounded(schema["items"])]  # type: ignore[misc]
     return _TYPES[schema.get("format", schema["type"])]

@@ -47,16 +47,14 @@ class DocumentSpec:
         return self.kind if "properties" in schema else object_in(schema)
 
     def schema(self, name: str) -> dict[str, Any]:
+        if name == "matrix":
+            return _matrix(name)
         if not self.kind:
-            return _MODELS[name](name)
+            from deepvm.documents.fields import schema_of
+            from deepvm.documents.models import model_of
+
+            return schema_of(model_of(_MODELS[name]), name)
         return json_schema(self.kind, name, self.text, required=self.required, more=self.more)
-
-
-def _catalog(name: str) -> dict[str, Any]:
-    from deepvm.documents.fields import schema_of
-    from deepvm.documents.inputs.catalog import CatalogDocument, QuotaDocument
-
-    return schema_of(CatalogDocument if name == "catalog" else QuotaDocument, name)
 
 
 def _matrix(name: str) -> dict[str, Any]:
@@ -80,14 +78,12 @@ def _matrix(name: str) -> dict[str, Any]:
     return found
 
 
-def _tables(name: str) -> dict[str, Any]:
-    from deepvm.documents.fields import schema_of
-    from deepvm.documents.inputs.tables import TABLES
-
-    return schema_of(TABLES.model, name)
-
-
-_MODELS = {"tables": _tables, "catalog": _catalog, "quotas": _catalog, "matrix": _matrix}
+_MODELS = {
+    "tables": "tables._TablesDocument",
+    "catalog": "catalog.CatalogDocument",
+    "quotas": "catalog.QuotaDocument",
+}
+"""Files of users, whose schemas are those of their pydantic models."""
 DOCUMENTS = {
     name: DocumentSpec(**about) for name, about in read_data("documents/index.json").items()
 }

@@ -19,8 +19,8 @@ from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType, Market, Zo
 from deepvm.core.cluster.memory_nodes import RULES, SaturationTable
 from deepvm.core.cluster.provenance import Provenance
 from deepvm.core.cluster.speedup import HybridSpeedup, LogisticSpeedup, MeasuredSpeedup, RingSpeedup
+from deepvm.documents.declared import properties
 from deepvm.documents.formats.json import format_document, load_exact
-from deepvm.documents.inputs.catalog import CatalogDocument, InstanceDocument, MeasuredDocument
 from deepvm.errors import DataError, RequestError
 
 # One line of text: no control or format characters, line separators or surrogates; blanks inside
@@ -250,9 +250,9 @@ def test_random_bytes(folder, data, ending):
 
 
 FIELDS = [
-    *CatalogDocument.model_fields,
-    *InstanceDocument.model_fields,
-    *MeasuredDocument.model_fields,
+    *properties("catalog.CatalogDocument"),
+    *properties("catalog.InstanceDocument"),
+    *properties("catalog.MeasuredDocument"),
 ]
 FIELDS += ["$schema", "a", "b", "c", "l", "count", "family", "market", "hybrid", "ring", "measured"]
 VALUES = st.one_of(

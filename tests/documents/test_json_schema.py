@@ -121,6 +121,7 @@ WORDS = {"description", "type", "anyOf", "enum", "const", "$ref", "items", "addi
 WORDS |= {"at", "computed", "exact", "digits", "optional", "null", "after", "hidden"}
 WORDS |= {"not_finite", "minimum", "exclusiveMinimum", "minItems", "maxItems"}
 WORDS |= {"maximum", "minLength", "maxLength", "format", "default", "discriminator"}
+WORDS |= {"prefixItems", "pattern", "exclusiveMaximum", "decimalPlaces"}
 
 
 def parts(schema: Any) -> Iterator[Any]:
@@ -128,6 +129,7 @@ def parts(schema: Any) -> Iterator[Any]:
     yield schema
     for inner in (
         *schema.get("anyOf", ()),
+        *schema.get("prefixItems", ()),
         schema.get("items"),
         schema.get("additionalProperties"),
     ):

@@ -16,47 +16,34 @@ from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 
-from deepvm.documents import fields as schema
-from deepvm.documents.fields import Lenient, Number, Whole
+from pydantic import BaseModel
+
+from deepvm.documents.models import model_of
 from deepvm.documents.reader import FileFormat
 from deepvm.documents.tree import KeyPath
 from deepvm.errors import CatalogFormatError, Issue
-from deepvm.profiling.fit.csv_table import MAX_NODES, load_rows
+from deepvm.profiling.fit.csv_table import load_rows
 from deepvm.profiling.fit.scaling_document import read_scaling
 
 Points = tuple[tuple[float, float], ...]
 """(n, S(n)): VMs, and how many times as fast as one they train; sorted by n, repeats allowed."""
 
-MAX_ROWS = 10_000
-# A time in seconds or a speed-up beyond it, or below its inverse, is a slip of the pen
-LARGEST = 1e9
 _COLUMNS = "the columns n and speedup, or n and seconds (of the same work on n VMs)"
 _NO_UNIT = "a measurement of n = 1 as well, or the columns n,speedup"
 
 
-class _Point(Lenient):
-    n: Whole = schema.number("VMs", MAX_NODES, least=1, whole=True)
-    speedup: Number | None = schema.number(
-        "speed-up over one VM", LARGEST, least=1 / LARGEST, null="with seconds"
-    )
-    seconds: Number | None = schema.number(
-        "seconds of the same work on n VMs", LARGEST, least=1 / LARGEST, null="with speedup"
-    )
-
-
-class _Points(Lenient):
-    rows: list[_Point] = schema.rows("measurements", MAX_ROWS, least=1, required=True)
-
-
-def _rules(document: _Points) -> Iterator[tuple[KeyPath, str]]:
-    columns = {name for row in document.rows for name in row.model_fields_set - {"n"}}
+def _rules(document: BaseModel) -> Iterator[tuple[KeyPath, str]]:
+    rows = document.model_dump(exclude_unset=True)["rows"]
+    columns = {name for row in rows for name in row} - {"n"}
     if len(columns) != 1:
         yield ("n",), f"no column with its values (expected {_COLUMNS})"
-    elif columns == {"seconds"} and all(row.n > 1 for row in document.rows):
+    elif columns == {"seconds"} and all(row["n"] > 1 for row in rows):
         yield ("n",), f"no row with n = 1 (expected {_NO_UNIT})"
 
 
-_FORMAT = FileFormat(_Points, f"CSV with {_COLUMNS}", partial(load_rows, columns=["n"]), _rules)
+_FORMAT = FileFormat(
+    model_of("points.Points"), f"CSV with {_COLUMNS}", partial(load_rows, columns=["n"]), _rules
+)
 
 
 def read_points(path: str | os.PathLike[str]) -> Points:
@@ -72,14 +59,13 @@ def read_points(path: str | os.PathLike[str]) -> Points:
         if not points:
             raise CatalogFormatError(file, [Issue(f"no run with n = 1 (expected {_NO_UNIT})")])
     else:
-        rows = _FORMAT.read(file).rows
-        units = [row.seconds for row in rows if row.n == 1 and row.seconds is not None]
+        rows = _FORMAT.read(file).model_dump()["rows"]
+        units = [row["seconds"] for row in rows if row["n"] == 1 and row["seconds"] is not None]
         for row in rows:
-            speedup = row.speedup
-            if row.seconds is not None:
-                speedup = statistics.median(units) / row.seconds
-            assert speedup is not None
-            points.append((float(row.n), speedup))
+            speedup = row["speedup"]
+            if row["seconds"] is not None:
+                speedup = statistics.median(units) / row["seconds"]
+            points.append((float(row["n"]), speedup))
     return tuple(sorted(points, key=itemgetter(0)))
 
 

@@ -12,18 +12,15 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from pydantic import BaseModel
 
 from deepvm.core.training.steptime import Steps
-from deepvm.documents import fields as schema
-from deepvm.documents.fields import Lenient, Number, Whole
-from deepvm.documents.inputs.tables import MAX_BATCH, MAX_GPUS, MAX_STEP_S, few_gpus
+from deepvm.documents.inputs.tables import few_gpus
+from deepvm.documents.models import model_of
 from deepvm.documents.reader import FileFormat, Rules
 from deepvm.documents.tree import Tree
 from deepvm.errors import CatalogFormatError, RequestError
-from deepvm.profiling.fit.csv_table import MAX_NODES, load_rows
-
-MAX_ROWS = 20_000
-MIN_STEP_S = 1e-9
+from deepvm.profiling.fit.csv_table import load_rows
 
 _CLUSTER = ("nodes", "gpus", "local_batch")
 _STEP = (*_CLUSTER, "step_time_s")
@@ -46,36 +43,22 @@ class StepQuestion:
         return f"nodes={self.nodes},gpus={self.gpus},batch={self.batch:g}"
 
 
-class _Cluster(Lenient):
-    nodes: Whole = schema.number("VMs", MAX_NODES, least=1, whole=True)
-    gpus: Whole = schema.number("GPUs of all VMs together", MAX_GPUS, least=1, whole=True)
-    local_batch: Number = schema.number("samples on each GPU", MAX_BATCH, least=1 / MAX_BATCH)
-
-
-class _Step(_Cluster):
-    step_time_s: Number = schema.number("seconds of a step", MAX_STEP_S, least=MIN_STEP_S)
-
-
-class _Clusters(Lenient):
-    rows: list[_Cluster] = schema.rows("clusters", MAX_ROWS, least=1, required=True)
-
-
-class _Steps(Lenient):
-    rows: list[_Step] = schema.rows("measured steps", MAX_ROWS, least=1, required=True)
-
-
-def _rules(document: _Clusters | _Steps) -> Rules:
-    return few_gpus(((row.nodes, row.gpus) for row in document.rows), ("rows",))
+def _rules(document: BaseModel) -> Rules:
+    rows = document.model_dump()["rows"]
+    return few_gpus(((row["nodes"], row["gpus"]) for row in rows), ("rows",))
 
 
 _CLUSTER_FILE = FileFormat(
-    _Clusters,
+    model_of("points.Clusters"),
     f"CSV with the columns {','.join(_CLUSTER)}",
     partial(load_rows, columns=_CLUSTER),
     _rules,
 )
 _STEP_FILE = FileFormat(
-    _Steps, f"CSV with the columns {','.join(_STEP)}", partial(load_rows, columns=_STEP), _rules
+    model_of("points.Steps"),
+    f"CSV with the columns {','.join(_STEP)}",
+    partial(load_rows, columns=_STEP),
+    _rules,
 )
 
 
@@ -86,13 +69,14 @@ def read_steps(path: str | os.PathLike[str]) -> Steps:
         CatalogFormatError: every problem with its line and column, what was found and what is
             expected.
     """
-    rows = _STEP_FILE.read(path).rows
-    return Steps(*(np.array([float(getattr(row, column)) for row in rows]) for column in _STEP))
+    rows = _STEP_FILE.read(path).model_dump()["rows"]
+    return Steps(*(np.array([float(row[column]) for row in rows]) for column in _STEP))
 
 
 def read_asked(path: str | os.PathLike[str]) -> tuple[StepQuestion, ...]:
     """Read clusters to predict steps of, in the order of the file; raises as :func:`read_steps`."""
-    return tuple(map(_asked, _CLUSTER_FILE.read(path).rows))
+    rows = _CLUSTER_FILE.read(path).model_dump()["rows"]
+    return tuple(StepQuestion(*(row[column] for column in _CLUSTER)) for row in rows)
 
 
 def asked_of(texts: Iterable[str]) -> tuple[StepQuestion, ...]:
@@ -124,8 +108,5 @@ def _inline(text: str) -> StepQuestion:
         )
     except CatalogFormatError as error:
         raise RequestError("predict", text, "; ".join(map(str, error.problems))) from None
-    return _asked(document.rows[0])
-
-
-def _asked(row: _Cluster) -> StepQuestion:
-    return StepQuestion(row.nodes, row.gpus, row.local_batch)
+    (row,) = document.model_dump()["rows"]
+    return StepQuestion(*(row[column] for column in _CLUSTER))

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deepvm.documents.declared import properties
 from deepvm.errors import CatalogFormatError, DataError
 from deepvm.profiling.fit.scaling_document import Curve, Run, write_curve
-from deepvm.profiling.fit.speedup_points import MAX_ROWS, read_medians, read_points
+from deepvm.profiling.fit.speedup_points import read_medians, read_points
 
 
 def written(folder: Path, text: str, name: str = "points.csv") -> Path:
@@ -97,8 +98,9 @@ def test_files_that_are_none(tmp_path: Path) -> None:
 
 
 def test_too_many_rows(tmp_path: Path) -> None:
-    text = "n,speedup\n" + "1,1\n" * (MAX_ROWS + 5)
-    assert f"a list of {MAX_ROWS + 5}" in refused(written(tmp_path, text))
+    limit = properties("points.Points")["rows"]["maxItems"]
+    text = "n,speedup\n" + "1,1\n" * (limit + 5)
+    assert f"a list of {limit + 5}" in refused(written(tmp_path, text))
 
 
 def scaling(folder: Path, *runs: Run) -> Path:

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deepvm.core.training.steptime import Steps
+from deepvm.documents.declared import properties
 from deepvm.errors import CatalogFormatError, RequestError
 from deepvm.profiling.fit.step_points import (
-    MAX_ROWS,
     StepQuestion,
     asked_of,
     read_asked,
@@ -105,10 +105,9 @@ def test_files_that_are_none(tmp_path: Path) -> None:
 
 def test_ten_thousand_rows_are_read_and_far_too_many_refused(tmp_path: Path) -> None:
     assert len(read_steps(written(tmp_path, HEADER + "1,1,20,1\n" * 10_000))) == 10_000
-    assert (
-        f"a list of {MAX_ROWS + 1}"
-        in refused(written(tmp_path, HEADER + "1,1,20,1\n" * (MAX_ROWS + 1)))[0]
-    )
+    limit = properties("points.Steps")["rows"]["maxItems"]
+    text = HEADER + "1,1,20,1\n" * (limit + 1)
+    assert f"a list of {limit + 1}" in refused(written(tmp_path, text))[0]
 
 
 def test_what_is_asked_keeps_its_order(tmp_path: Path) -> None:
