@@ -8,25 +8,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pydantic import BaseModel
-
 from deepvm.catalog import catalog_csv
 from deepvm.catalog.serialization import build_curve, build_saturation
 from deepvm.documents.issues import repeats
-from deepvm.documents.models import model_of
+from deepvm.documents.models import by_values, model_of
 from deepvm.documents.reader import FileFormat, Rules
 from deepvm.documents.tree import KeyPath, shown
 from deepvm.errors import RequestError
 
 
-def _catalog_rules(catalog: BaseModel) -> Rules:
-    document = catalog.model_dump()
+def _catalog_rules(document: Mapping[str, Any]) -> Rules:
     if document["n_sat"] is not None:
         try:
             build_saturation(document["n_sat"])
         except RequestError as error:
             yield ("n_sat",), f"expected {error.allowed}"
-    yield from _quota_rules(document["quotas"])
+    yield from _quota_rules(document)
     instances = document["instances"]
     names = [instance["instance_type"] for instance in instances]
     for row, first in repeats(names):
@@ -60,19 +57,20 @@ def _instance_rules(path: KeyPath, instance: Mapping[str, Any]) -> Rules:
             yield (*path, "speedups", row, error.option), f"expected {error.allowed}"
 
 
-def _quota_rules(rows: Sequence[Mapping[str, Any]]) -> Rules:
+def _quota_rules(document: Mapping[str, Any]) -> Rules:
+    rows = document["quotas"]
     for row, _ in repeats((quota["family"], quota["market"]) for quota in rows):
         yield ("quotas", row), "expected one limit of each family and market"
 
 
 _CATALOG = model_of("catalog.CatalogDocument")
 _AS_SHOWN = "as `deepvm catalog show paper -o json` prints it"
-JSON_CATALOG = FileFormat(_CATALOG, f"a catalog, {_AS_SHOWN}", rules=_catalog_rules)
+JSON_CATALOG = FileFormat(_CATALOG, f"a catalog, {_AS_SHOWN}", rules=by_values(_catalog_rules))
 CSV_CATALOG = FileFormat(
-    _CATALOG, "a catalog of comma-separated values", catalog_csv.load, _catalog_rules
+    _CATALOG, "a catalog of comma-separated values", catalog_csv.load, by_values(_catalog_rules)
 )
 QUOTAS = FileFormat(
     model_of("catalog.QuotaDocument"),
     "a JSON file of quotas",
-    rules=lambda file: _quota_rules(file.model_dump()["quotas"]),
+    rules=by_values(_quota_rules),
 )

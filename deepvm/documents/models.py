@@ -13,6 +13,7 @@ default.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Annotated, Any, Literal, Union, get_args
 
@@ -20,6 +21,7 @@ from pydantic import BaseModel, Field, StrictBool, create_model
 
 from deepvm.documents import fields
 from deepvm.documents.declared import Schema, declared, may_be_null, without_null
+from deepvm.documents.reader import Rules
 
 _TYPES: dict[str, Any] = {
     "integer": fields.StrictWhole,
@@ -71,6 +73,11 @@ def model_of(name: str) -> type[BaseModel]:
     model = create_model(name.rpartition(".")[2], __base__=base, **members)
     model.__doc__ = about.get("description")
     return model
+
+
+def by_values(rules: Callable[[Mapping[str, Any]], Rules]) -> Callable[[BaseModel], Rules]:
+    """Rules of a :class:`FileFormat` that read a document as plain data."""
+    return lambda document: rules(document.model_dump())
 
 
 def _limits(schema: Schema) -> dict[str, Any]:

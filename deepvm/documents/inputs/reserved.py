@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-
-from pydantic import BaseModel
+from collections.abc import Mapping
+from typing import Any
 
 from deepvm.core.cluster.commitments import ReservedPool
 from deepvm.documents.issues import repeats
-from deepvm.documents.models import model_of
+from deepvm.documents.models import by_values, model_of
 from deepvm.documents.reader import FileFormat, Rules
 
 
-def _rules(document: BaseModel) -> Rules:
-    pools = document.model_dump()["pools"]
+def _rules(document: Mapping[str, Any]) -> Rules:
+    pools = document["pools"]
     for row, _ in repeats(pool["name"] for pool in pools):
         yield ("pools", row, "name"), "expected every name once"
     for row, pool in enumerate(pools):
@@ -24,7 +24,7 @@ def _rules(document: BaseModel) -> Rules:
 RESERVED = FileFormat(
     model_of("reserved.Document"),
     '{"schema_version": "deepvm.reserved/1", "pools": [...]}, see docs/guide/plan.md',
-    rules=_rules,
+    rules=by_values(_rules),
 )
 
 

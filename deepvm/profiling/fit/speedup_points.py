@@ -10,15 +10,14 @@ from __future__ import annotations
 import math
 import os
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
-from pydantic import BaseModel
-
-from deepvm.documents.models import model_of
+from deepvm.documents.models import by_values, model_of
 from deepvm.documents.reader import FileFormat
 from deepvm.documents.tree import KeyPath
 from deepvm.errors import CatalogFormatError, Issue
@@ -32,9 +31,9 @@ _COLUMNS = "the columns n and speedup, or n and seconds (of the same work on n V
 _NO_UNIT = "a measurement of n = 1 as well, or the columns n,speedup"
 
 
-def _rules(document: BaseModel) -> Iterator[tuple[KeyPath, str]]:
-    rows = document.model_dump(exclude_unset=True)["rows"]
-    columns = {name for row in rows for name in row} - {"n"}
+def _rules(document: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
+    rows = document["rows"]
+    columns = {name for row in rows for name in row if row[name] is not None} - {"n"}
     if len(columns) != 1:
         yield ("n",), f"no column with its values (expected {_COLUMNS})"
     elif columns == {"seconds"} and all(row["n"] > 1 for row in rows):
@@ -42,7 +41,10 @@ def _rules(document: BaseModel) -> Iterator[tuple[KeyPath, str]]:
 
 
 _FORMAT = FileFormat(
-    model_of("points.Points"), f"CSV with {_COLUMNS}", partial(load_rows, columns=["n"]), _rules
+    model_of("points.Points"),
+    f"CSV with {_COLUMNS}",
+    partial(load_rows, columns=["n"]),
+    by_values(_rules),
 )
 
 

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
-from pydantic import BaseModel
 
 from deepvm.core.training.steptime import Steps
 from deepvm.documents.inputs.tables import few_gpus
-from deepvm.documents.models import model_of
+from deepvm.documents.models import by_values, model_of
 from deepvm.documents.reader import FileFormat, Rules
 from deepvm.documents.tree import Tree
 from deepvm.errors import CatalogFormatError, RequestError
@@ -43,22 +43,21 @@ class StepQuestion:
         return f"nodes={self.nodes},gpus={self.gpus},batch={self.batch:g}"
 
 
-def _rules(document: BaseModel) -> Rules:
-    rows = document.model_dump()["rows"]
-    return few_gpus(((row["nodes"], row["gpus"]) for row in rows), ("rows",))
+def _rules(document: Mapping[str, Any]) -> Rules:
+    return few_gpus(((row["nodes"], row["gpus"]) for row in document["rows"]), ("rows",))
 
 
 _CLUSTER_FILE = FileFormat(
     model_of("points.Clusters"),
     f"CSV with the columns {','.join(_CLUSTER)}",
     partial(load_rows, columns=_CLUSTER),
-    _rules,
+    by_values(_rules),
 )
 _STEP_FILE = FileFormat(
     model_of("points.Steps"),
     f"CSV with the columns {','.join(_STEP)}",
     partial(load_rows, columns=_STEP),
-    _rules,
+    by_values(_rules),
 )
 
 
