@@ -101,11 +101,15 @@ def _ascii(page: str) -> str:
 
 def render_markdown(template: str, **data: Any) -> str:
     """A text in Markdown; ``|`` in values is replaced, as it would end the cell of a table."""
-    environment = new_environment(
+    return _markdown_environment().get_template(template).render(**data)
+
+
+@lru_cache(maxsize=1)
+def _markdown_environment() -> Environment:
+    return new_environment(
         lambda value: value.replace("|", "/") if isinstance(value, str) else value,
         keep_trailing_newline=True,
     )
-    return environment.get_template(template).render(**data)
 
 
 @lru_cache

@@ -14,6 +14,7 @@ from support.document_cases import CASES, Case, commands
 from support.schemas import check, check_rows
 
 from deepvm.cli.app import COMMANDS, load
+from deepvm.reports.lab import files as lab_files
 from deepvm.services.schemas import DOCUMENTS, described
 
 REPEATABLE = [(c, case) for c, cases in CASES.items() for case in cases if not case.measures]
@@ -30,15 +31,18 @@ def test_each_case_has_its_own_file() -> None:
 
 
 @pytest.mark.parametrize(("command", "case"), REPEATABLE, ids=lambda value: str(value)[:40])
-def test_documents(command: str, case: Case, call: Any, workshop: Path) -> None:
-    printed = {
-        form: masked(call(command, case, form), workshop) for form in ("json", "yaml", "csv")
-    }
+def test_documents(
+    command: str, case: Case, call: Any, workshop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    printed = {"json": masked(call(command, case, "json"), workshop)}
+    monkeypatch.setattr(lab_files, "write_figures", lambda *_: ())  # they were drawn just now
+    printed["csv"] = masked(call(command, case, "csv"), workshop)
     name = file_name(command, case)
     check_contract(f"{name}.json", printed["json"])
     check_contract(f"{name}.csv", printed["csv"])
     document = json.loads(printed["json"])
-    assert yaml.safe_load(printed["yaml"]) == document
+    if case == CASES[command][0]:
+        assert yaml.safe_load(masked(call(command, case, "yaml"), workshop)) == document
     check(document, case.name)
     check_rows(document, printed["csv"], case.name)
 

@@ -287,7 +287,7 @@ def in_one_zone(shop: Catalog, zone: str) -> Catalog:
     return replace(shop, instances=tuple(kept))
 
 
-@settings(max_examples=examples(400))
+@settings(max_examples=examples(400, share=32))
 @given(seed=st.integers(0, 10**9))
 def test_the_best_of_all_zones_is_the_best_of_each_zone(seed: int) -> None:
     """Holds for every objective and limit on a job, for which the oracle has no figures."""
@@ -326,7 +326,7 @@ def test_the_best_of_all_zones_is_the_best_of_each_zone(seed: int) -> None:
     assert reached[0] == pytest.approx(reached[1], rel=1e-8)
 
 
-@settings(max_examples=examples(2400))
+@settings(max_examples=examples(2400, share=32))
 @given(seed=st.integers(0, 10**9))
 @example(seed=0)
 def test_zoned_catalogs_agree_with_the_oracle(seed: int) -> None:

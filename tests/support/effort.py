@@ -10,11 +10,11 @@ from _pytest.mark.structures import ParameterSet
 THOROUGH = "THOROUGH_TESTS" in os.environ
 
 
-def examples(count: int) -> int:
+def examples(count: int, share: int = 16) -> int:
     """This many examples in the thorough suite, a sixteenth of them in the quick one, but not fewer
-    than six.
+    than six. Slow tests have a smaller share.
     """
-    return count if THOROUGH else max(min(count, 6), count // 16)
+    return count if THOROUGH else max(min(count, 6), count // share)
 
 
 def sampled(cases: Iterable[Any], every: int = 3) -> list[Any]:

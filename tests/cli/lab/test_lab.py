@@ -20,6 +20,7 @@ from support.small_disk import small_disk
 
 from deepvm.cli.main import main
 from deepvm.lab.running.manifest import Manifest, Row, key_of
+from deepvm.reports.lab import files as lab_files
 
 pytestmark = pytest.mark.xdist_group("lab")
 
@@ -57,6 +58,12 @@ def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def made(tmp_path: Path, reported: Path) -> Path:
     return shutil.copytree(reported, tmp_path / "out")
+
+
+@pytest.fixture
+def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For reports whose figures no test looks at: drawing takes as long as all else."""
+    monkeypatch.setattr(lab_files, "write_figures", lambda *_: ())
 
 
 @pytest.fixture(scope="module")
@@ -150,6 +157,7 @@ def test_failures_of_gates_are_listed_and_the_exit_code_is_1(run: Run, made: Pat
     )
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_one_damaged_run_hides_no_other(run: Run, made: Path) -> None:
     (made / "runs" / RUNS[1] / "rank_0.jsonl").write_text("{\n{}\n")
     for command in ("check", "report"):
@@ -170,6 +178,7 @@ def test_one_damaged_run_hides_no_other(run: Run, made: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [None, '{"runs": 3}'])
+@pytest.mark.usefixtures("no_figures")
 def test_publishable_files_must_be_there(run: Run, made: Path, text: str | None) -> None:
     path = made / "tokens-gpt-tiny-base_publishable.json"
     path.unlink() if text is None else path.write_text(text)
@@ -205,6 +214,7 @@ def test_publishable_files_of_other_runs_tell_another_story(run: Run, made: Path
     ],
 )
 @pytest.mark.parametrize("command", ["check", "report"])
+@pytest.mark.usefixtures("no_figures")
 def test_damaged_artefacts_are_exit_4(
     run: Run, made: Path, damage: object, said: str, command: str
 ) -> None:
