@@ -17,6 +17,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from deepvm.io.times import parse_time
 
 MAX_USD = 100_000
+_SHORT = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 # Control characters break CSV rows and terminals, surrogates cannot be written, the others
 # reverse text or are invisible.
 _UNFIT = re.compile(
@@ -35,6 +36,13 @@ def as_number(value: Any) -> Any:
         raise ValueError("expected a number")
     if isinstance(value, str):
         return float(value)
+    return value
+
+
+def _in_full(value: object) -> object:
+    """``7B`` is 7e9."""
+    if isinstance(value, str) and value[-1:].lower() in _SHORT:
+        return float(value[:-1]) * _SHORT[value[-1].lower()]
     return value
 
 
@@ -84,6 +92,8 @@ def _no_comment(value: str) -> str:
 
 Number = Annotated[float, Field(allow_inf_nan=False), BeforeValidator(as_number)]
 Whole = Annotated[int, BeforeValidator(as_number)]
+ShortNumber = Annotated[Number, BeforeValidator(_in_full)]
+ShortWhole = Annotated[Whole, BeforeValidator(_in_full)]
 StrictNumber = Annotated[Number, BeforeValidator(_no_text)]
 StrictWhole = Annotated[Whole, BeforeValidator(_no_text)]
 Exact = Annotated[Decimal, BeforeValidator(_as_exact)]

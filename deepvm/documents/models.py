@@ -4,7 +4,8 @@ Besides the words of :mod:`deepvm.documents.declared`, a value may have JSON Sch
 ``decimalPlaces``, a ``default``, and a ``format``:
 
 - of texts: ``line``, ``name``, ``type``, ``time``, ``day``; ``instant``, which becomes one;
-- of numbers that may stand in a text, as all do in CSV: ``count``, ``amount``, ``price``;
+- of numbers that may stand in a text, as all do in CSV: ``count``, ``amount``, ``price``; those
+  that may be short, such as ``7B``: ``short_count``, ``short_amount``;
 - of numbers that keep all their digits: ``exact``; of switches in CSV: ``flag``.
 
 ``discriminator``: the key by which several objects differ. A value that may be null is null by
@@ -36,6 +37,8 @@ _TYPES: dict[str, Any] = {
     "time": fields.Moment,
     "count": fields.Whole,
     "amount": fields.Number,
+    "short_count": fields.ShortWhole,
+    "short_amount": fields.ShortNumber,
     "price": fields.Price,
     "exact": fields.Exact,
     "day": fields.Day,

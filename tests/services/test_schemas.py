@@ -18,7 +18,6 @@ from support.schemas import check
 
 from deepvm.documents.declared import properties
 from deepvm.documents.inputs.job import JobDocument
-from deepvm.documents.inputs.model import ModelDocument
 from deepvm.errors import RequestError
 from deepvm.services.schemas import DOCUMENTS, described, name_of
 
@@ -81,7 +80,7 @@ def test_documents_say_their_name() -> None:
 
 def test_files_hold_what_their_readers_know() -> None:
     assert set(properties("simulation.Job")) == set(JobDocument.model_fields)
-    assert set(properties("performance.ModelFile")) == set(ModelDocument.model_fields)
+    assert set(properties("performance.ModelFile")) == set(properties("model_file.ModelDocument"))
 
 
 def test_files_that_are_read() -> None:

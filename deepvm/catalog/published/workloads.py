@@ -107,24 +107,22 @@ def read_model(path: str) -> Model:
     from deepvm.documents.inputs.model import MODEL  # pydantic is slow to load
 
     file = Path(path)
-    document = MODEL.read(file)
-    values = document.model_dump(exclude_none=True, exclude=set(_SHAPE))
+    values = MODEL.read(file).model_dump(exclude_none=True)
+    layers, hidden, vocabulary, gated = (values.pop(key, None) for key in _SHAPE)
     values.setdefault("name", file.stem)
     if values["name"] in presets():
         # What was published of that one says little about this one.
         values["name"] += f" ({file.name})"
-    values.setdefault("unit", "tokens" if document.layers else "images")
+    values.setdefault("unit", "tokens" if layers else "images")
     values.setdefault("source", f"{file.name}, given by the user")
     shape = None
-    gated = document.gated
-    if document.layers and document.hidden:
+    if layers:
         if values["unit"] == "tokens":
             values.setdefault("sequence", _SEQUENCE)
             values.setdefault("batch", max(1, _TOKENS_AT_ONCE // values["sequence"]))
             # Nearly all language models are gated today; and they need more memory.
             gated = gated is not False
-        vocabulary = document.vocabulary or 0
-        shape = Transformer(document.layers, document.hidden, vocabulary, bool(gated))
+        shape = Transformer(layers, hidden, vocabulary or 0, bool(gated))
     values.setdefault("family", "transformer" if shape else "convolution")
     return Model(**values, transformer=shape)
 
