@@ -114,11 +114,11 @@ class Offer(BaseModel):
     instance_type: _Name
     region: _Region
     zone: _Name = ""
-    vcpus: _Count
-    memory_gib: _Gib = None
+    vcpus: _Count = Field(title="number of vCPUs")
+    memory_gib: _Gib = Field(None, title="memory")
     gpu: Annotated[_Name, AfterValidator(gpu_name)] = ""
-    gpu_count: _Count = 0
-    gpu_memory_gib: _Gib = None
+    gpu_count: _Count = Field(0, title="number of GPUs")
+    gpu_memory_gib: _Gib = Field(None, title="GPU memory")
     arch: Annotated[str, AfterValidator(lambda name: _ARCH.get(name, ""))] = ""
     on_demand: _Price = None
     spot: _Price = None
@@ -146,7 +146,9 @@ class Rows:
             except BadRowError as error:
                 self.refused[region, str(error)] += 1
             except ValidationError as error:
-                self.refused[region, f"unreadable {error.errors()[0]['loc'][0]}"] += 1
+                name = str(error.errors()[0]["loc"][0])
+                what = Offer.model_fields[name].title or name
+                self.refused[region, f"unreadable {what}"] += 1
 
     def _add(self, cells: Cells | None) -> None:
         if cells is None or not (cells["on_demand"] or cells["spot"]):
