@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Any, NamedTuple, get_args
@@ -16,26 +16,35 @@ from deepvm.documents.tree import KeyPath, Tree, shown
 from deepvm.errors import Issue
 
 MAX_ISSUES = 1000
+_KINDS = ("union_tag_invalid", "union_tag_not_found")
+"""Errors of pydantic about ``kind``, by which members of a union differ."""
 
 
 class _Location(NamedTuple):
-    """Where an error is: the path in the file, its field, and the fields that may be there."""
+    """Where an error is: the path in the file, its field, and the fields that may be there.
+
+    ``kinds``: the values of ``kind`` that may be there.
+    """
 
     path: KeyPath
     value: Any
     field: FieldInfo | None
     fields: Mapping[Any, FieldInfo]
+    kinds: Sequence[str] = ()
 
 
 def issues_of(error: ValidationError, model: type[BaseModel], tree: Tree) -> list[Issue]:
     """The first 1000 issues, one for each place; of another version only that it is one."""
     messages: dict[KeyPath, str] = {}
     for one in error.errors(include_url=False, include_input=False)[:MAX_ISSUES]:
-        here = _locate(model, tree.value, one["loc"])
+        loc = one["loc"]
+        if one["type"] in _KINDS:
+            loc = (*loc, "kind")
+        here = _locate(model, tree.value, loc)
         label = tree.label(here.path)
         if one["type"] == "extra_forbidden":
             messages[here.path] = f"unknown key {label} ({_known(here)})"
-        elif one["type"] == "missing":
+        elif one["type"] in ("missing", "union_tag_not_found"):
             messages[here.path] = f"missing key {label} ({_reason(one, here)})"
         else:
             message = f"invalid value for {label}: {shown(here.value)} ({_reason(one, here)})"
@@ -83,6 +92,8 @@ def _reason(error: Any, here: _Location) -> str:
         return str(cause)
     if error["type"].startswith("model_"):
         return "expected an object"
+    if error["type"] in _KINDS:
+        return f"expected {' or '.join(here.kinds)}"
     if here.field is not None and here.field.description and "tag" not in error["type"]:
         return f"expected {here.field.description}"
     return str(cause or error["msg"])
@@ -97,6 +108,7 @@ def _locate(model: type[BaseModel], document: Any, loc: KeyPath) -> _Location:
         if tagged and len(models) > 1:
             models = tagged
             continue
+        kinds = [kind for one in models for kind in _kinds(one)]
         fields: dict[Any, FieldInfo] = {
             f.alias or name: f for one in models for name, f in one.model_fields.items()
         }
@@ -107,7 +119,7 @@ def _locate(model: type[BaseModel], document: Any, loc: KeyPath) -> _Location:
         value = None
         with suppress(KeyError, IndexError, TypeError):
             value = here.value[step]
-        here = _Location((*here.path, step), value, fields.get(step, here.field), fields)
+        here = _Location((*here.path, step), value, fields.get(step, here.field), fields, kinds)
     return here
 
 

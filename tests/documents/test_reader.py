@@ -107,7 +107,7 @@ def test_every_field_refuses_junk_with_its_path(data: st.DataObject) -> None:
     with pytest.raises((CatalogFormatError, JobFormatError)) as caught:
         form.parse(text, "file")
     (key, *_) = [step for step in reversed(path) if isinstance(step, str)]
-    assert any(str(key) in problem.key for problem in caught.value.problems), caught.value
+    assert any(str(key) in str(problem) for problem in caught.value.problems), caught.value
     lines = text.splitlines()
     for problem in caught.value.problems:
         if problem.message.startswith("invalid"):
@@ -147,7 +147,7 @@ KINDS = {
     "missing": ('"vcpus": 4,', "", "file:4: missing key instances[0].vcpus (expected virtual CPUs"),
     "repeated": ('"vcpus": 4', '"vcpus": 4, "vcpus": 5', "file:5: repeated key instances[0].vcpus"),
     "member": ('"l": 0.12', '"l": -1', "speedups[0].l: -1 (expected latency per hop of the ring"),
-    "kind": ('"ring"', '"star"', "does not match any of the expected tags: 'hybrid', 'ring'"),
+    "kind": ('"ring"', '"star"', "speedups[0].kind: 'star' (expected hybrid or ring or measured)"),
     "version": ("catalog/1", "catalog/2", "file:2: invalid value for schema_version: 'deepvm.cat"),
     "syntax": ('"vcpus": 4,', '"vcpus": }', "file:5: not JSON: Expecting value (expected a catalog"),
     "digits": ('"vcpus": 4', f'"vcpus": {"9" * 9999}', "not JSON: a number has too many digits"),
