@@ -20,6 +20,7 @@ itself. Without it the value is where the key says.
 ``optional``: the key may be left out, as it is for None; all others are required.
 ``null``: though optional, the key is there for None.
 ``after``: the key that it follows in documents, or ``^`` for the first place.
+``column``: a CSV that does not have all keys has this one.
 ``hidden``: the schemas that users see do not name it.
 
 Files that users write are declared for :mod:`deepvm.documents.models`, which says what else they

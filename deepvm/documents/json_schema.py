@@ -8,7 +8,7 @@ from typing import Any
 from deepvm.documents.declared import Schema, declared, properties
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-_OURS = {"at", "computed", "exact", "digits", "optional", "after", "not_finite", "null"}
+_OURS = {"at", "computed", "exact", "digits", "optional", "after", "column", "not_finite", "null"}
 _LIMITS = {"minimum", "exclusiveMinimum", "minItems", "maxItems"}
 
 

@@ -118,7 +118,7 @@ def test_columns_are_the_ways_to_values() -> None:
 
 FILES = [path.stem for path in (data_folder() / "documents").glob("*.json") if path.stem != "index"]
 WORDS = {"description", "type", "anyOf", "enum", "const", "$ref", "items", "additionalProperties"}
-WORDS |= {"at", "computed", "exact", "digits", "optional", "null", "after", "hidden"}
+WORDS |= {"at", "computed", "exact", "digits", "optional", "null", "after", "hidden", "column"}
 WORDS |= {"not_finite", "minimum", "exclusiveMinimum", "minItems", "maxItems"}
 WORDS |= {"maximum", "minLength", "maxLength", "format", "default", "discriminator"}
 WORDS |= {"prefixItems", "pattern", "exclusiveMaximum", "decimalPlaces"}

@@ -10,6 +10,7 @@ from deepvm.catalog.signals.signal import HISTORY, ON_DEMAND, SPOT, base
 from deepvm.core.cluster.cluster import Recommendation
 from deepvm.core.cluster.instances import Catalog, InstanceType, Market
 from deepvm.documents.build import document_of
+from deepvm.documents.declared import properties
 from deepvm.documents.values import ABSENT, With
 from deepvm.io.times import format_time
 from deepvm.io.user_dirs import read_data
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 
 # Columns of a CSV in groups, and where the document of a plan has them
 _COLUMNS = read_data("csv/plans.json")
+_COLUMNS["figures"] = {
+    key: key for key, about in properties("plans.Configuration").items() if "column" in about
+}
+_PLAN = ["cluster", "figures", "limits"]
 _OPTIONAL = ("on_demand", "cheapest", "next_measurement", "explanation", "regions")
 
 
@@ -124,7 +129,7 @@ def why_rows(why: WhyNot) -> tuple[list[str], list[list[Any]]]:
     row = {
         "asked_instance_type": written["instance_type"],
         "verdict": written["verdict"],
-        **_row(best, ["cluster"]),
+        **_row(best, _PLAN),
         "gap": written["gap"],
         "matches_at_usd_per_hour": written["matches_at_usd_per_hour"],
         "reason": cell(written, ("rejection", "reason")),
@@ -182,7 +187,6 @@ def csv_rows(found: Comparison) -> tuple[list[str], list[list[Any]]]:
     request = found.answers[0].request
     plans = [document_of("plans.Configuration", _plan(found, plan)) for plan in found.ranked]
     known = {
-        "cluster": True,
         "place": True,
         "expected": request.work is not None,
         "trained": request.training is not None,
@@ -190,7 +194,7 @@ def csv_rows(found: Comparison) -> tuple[list[str], list[list[Any]]]:
         # Where rates of what comes besides VMs are known; the items are in the other formats
         "bill": any("bill" in plan for plan in plans),
     }
-    groups = [group for group in known if known[group]]
+    groups = [*_PLAN, *(group for group in known if known[group])]
     return list(_row(None, groups)), [list(_row(plan, groups).values()) for plan in plans]
 
 
