@@ -340,7 +340,7 @@ def _besides_vms(r: Recommendation, request: PlanRequest) -> Iterator[Note]:
         if left:
             yield Note("bill", f"not counted besides VMs: {left}")
         return
-    total = f"{in_cents(bill.total_usd_per_hour)} $/h"
+    total = f"{bill.total_usd_per_hour:.2f} $/h"
     over = bill.total_usd_per_hour > request.budget
     if r.whole_usd is not None:
         total += f" and {dollars(r.whole_usd)} $"
