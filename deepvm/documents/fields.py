@@ -7,13 +7,24 @@ about the field.
 from __future__ import annotations
 
 import json
+import math
 import re
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    TypeAdapter,
+    ValidationError,
+)
 
+from deepvm.core.units import MOST_SECONDS
 from deepvm.io.times import parse_time
 
 MAX_USD = 100_000
@@ -50,6 +61,38 @@ def _as_exact(value: object) -> object:
     """A number with all its digits, unlike a float."""
     if isinstance(value, bool) or not isinstance(value, (int, Decimal)):
         raise ValueError("expected a number")
+    return value
+
+
+def _numbers(value: Any) -> list[float]:
+    """One or several numbers."""
+    try:
+        return _NUMBERS.validate_python(value if isinstance(value, list) else [value])
+    except ValidationError:
+        raise ValueError("not a number") from None
+
+
+def _as_span(value: Any) -> tuple[float, float]:
+    bounds = _numbers(value)
+    low, high = bounds[0], bounds[-1]
+    if len(bounds) > 2 or not 0 <= low <= high <= MOST_SECONDS:
+        raise ValueError("no time")
+    return low, high
+
+
+def _as_lifetimes(value: Any) -> tuple[float, ...]:
+    """Null for none that ends."""
+    if value is None:
+        return (math.inf,)
+    means = _numbers(value)
+    if not means or min(means) <= 0:
+        raise ValueError("not above 0")
+    return tuple(means)
+
+
+def _visible(value: str) -> str:
+    if not value.strip() or not value.isprintable():
+        raise ValueError("expected visible characters")
     return value
 
 
@@ -92,6 +135,10 @@ def _no_comment(value: str) -> str:
 
 Number = Annotated[float, Field(allow_inf_nan=False), BeforeValidator(as_number)]
 Whole = Annotated[int, BeforeValidator(as_number)]
+_NUMBERS = TypeAdapter(list[Number])
+Span = Annotated[Any, PlainValidator(_as_span)]
+Lifetimes = Annotated[Any, PlainValidator(_as_lifetimes)]
+Visible = Annotated[str, AfterValidator(_visible)]
 ShortNumber = Annotated[Number, BeforeValidator(_in_full)]
 ShortWhole = Annotated[Whole, BeforeValidator(_in_full)]
 StrictNumber = Annotated[Number, BeforeValidator(_no_text)]

@@ -3,7 +3,8 @@
 Besides the words of :mod:`deepvm.documents.declared`, a value may have JSON Schema's limits,
 ``decimalPlaces``, a ``default``, and a ``format``:
 
-- of texts: ``line``, ``name``, ``type``, ``time``, ``day``; ``instant``, which becomes one;
+- of texts: ``line``, ``name``, ``type``, ``visible``, ``time``, ``day``; ``instant``, which becomes
+  one; of what a job file says, ``span`` and ``lifetimes``, seconds or a list of them;
 - of numbers that may stand in a text, as all do in CSV: ``count``, ``amount``, ``price``; those
   that may be short, such as ``7B``: ``short_count``, ``short_amount``;
 - of numbers that keep all their digits: ``exact``; of switches in CSV: ``flag``.
@@ -43,6 +44,9 @@ _TYPES: dict[str, Any] = {
     "exact": fields.Exact,
     "day": fields.Day,
     "instant": fields.Instant,
+    "visible": fields.Visible,
+    "span": fields.Span,
+    "lifetimes": fields.Lifetimes,
     "flag": bool,
 }
 _LIMITS = {

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deepvm.core.preemption.job import ZERO, Job, Span
+from deepvm.core.cluster.instances import Market
+from deepvm.core.preemption.job import Job, Span
 from deepvm.core.spelling import refuse_unknown
 from deepvm.errors import JobFormatError, RequestError
 from deepvm.simulator.engine.lifetimes import LAWS, SHAPES, DrawnLifetimes
 
 if TYPE_CHECKING:
-    from deepvm.documents.inputs.job import JobDocument
+    from pydantic import BaseModel
+
     from deepvm.documents.reader import FileFormat
     from deepvm.documents.tree import KeyPath
 
@@ -31,35 +33,42 @@ def parse_job(text: str, name: str) -> Job:
     return _job_of(_job_format().parse(text, name))
 
 
-def _job_format() -> FileFormat[JobDocument]:
+def _job_format() -> FileFormat[BaseModel]:
     # pydantic and yaml are slow to load
     from deepvm.documents.formats import yaml
-    from deepvm.documents.inputs.job import JobDocument
+    from deepvm.documents.models import by_values, model_of
     from deepvm.documents.reader import FileFormat
 
     expected = "a job file with steps and step_s, see docs/reference/job-file.md"
-    return FileFormat(JobDocument, expected, yaml.load, _rules, JobFormatError)
+    model = model_of("job_file.JobDocument")
+    return FileFormat(model, expected, yaml.load, by_values(_rules), JobFormatError)
 
 
-def _job_of(document: JobDocument) -> Job:
-    values = {name: getattr(document, name) for name in document.model_fields_set}
-    return Job(**{name: value for name, value in values.items() if value is not None})
+def _job_of(document: BaseModel) -> Job:
+    values = document.model_dump(exclude_none=True)
+    for name, value in values.items():
+        if name == "market":
+            values[name] = Market(value)
+        elif isinstance(value, tuple) and name != "mttp_s":
+            values[name] = Span(*value)
+    return Job(**values)
 
 
-def _rules(document: JobDocument) -> Iterator[tuple[KeyPath, str]]:
-    step = document.step_s
-    stall = document.stall_s
-    save = document.save_s or ZERO
-    if step.high < MIN_STEP_S:
-        yield ("step_s",), f"a step of {step.high:g} s (expected at least {MIN_STEP_S:g} s)"
-    if stall is not None and stall.mean > save.mean:
-        yield ("stall_s",), f"{stall.mean:g} s is more than the whole save of {save.mean:g} s"
-    if document.lifetime is not None:
+def _rules(document: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
+    _, longest = document["step_s"]
+    if longest < MIN_STEP_S:
+        yield ("step_s",), f"a step of {longest:g} s (expected at least {MIN_STEP_S:g} s)"
+    if document["stall_s"]:
+        stall = Span(*document["stall_s"])
+        save = Span(*(document["save_s"] or (0.0, 0.0)))
+        if stall.mean > save.mean:
+            yield ("stall_s",), f"{stall.mean:g} s is more than the whole save of {save.mean:g} s"
+    law = document["lifetime"]
+    if law is not None:
         try:
-            DrawnLifetimes(document.lifetime, (1.0,))
+            DrawnLifetimes(law, (1.0,))
         except RequestError:
-            message = f"{document.lifetime!r} (expected {', '.join(LAWS)}; {SHAPES})"
-            yield ("lifetime",), message
+            yield ("lifetime",), f"{law!r} (expected {', '.join(LAWS)}; {SHAPES})"
 
 
 # Spotify thesis, 6.3: Azure Standard_NC12s_v3 with two V100.

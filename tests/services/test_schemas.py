@@ -17,7 +17,6 @@ from support.checkpoint.images import manifest_of, noise
 from support.schemas import check
 
 from deepvm.documents.declared import properties
-from deepvm.documents.inputs.job import JobDocument
 from deepvm.errors import RequestError
 from deepvm.services.schemas import DOCUMENTS, described, name_of
 
@@ -79,7 +78,7 @@ def test_documents_say_their_name() -> None:
 
 
 def test_files_hold_what_their_readers_know() -> None:
-    assert set(properties("simulation.Job")) == set(JobDocument.model_fields)
+    assert set(properties("simulation.Job")) == set(properties("job_file.JobDocument"))
     assert set(properties("performance.ModelFile")) == set(properties("model_file.ModelDocument"))
 
 

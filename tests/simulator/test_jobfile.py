@@ -13,7 +13,7 @@ from support.effort import examples
 
 from deepvm.core.cluster.instances import Market
 from deepvm.core.preemption.job import Job, Span
-from deepvm.documents.inputs.job import JobDocument
+from deepvm.documents.declared import properties
 from deepvm.errors import DeepVMError, JobFormatError, RequestError
 from deepvm.simulator.jobfile import PRESETS, job_document, parse_job, preset
 
@@ -41,6 +41,8 @@ elastic: true
 lifetime: weibull:0.65
 """
 
+KEYS = properties("job_file.JobDocument")
+
 
 def test_every_key_is_read() -> None:
     job = parse_job(FULL, "job.yaml")
@@ -67,9 +69,7 @@ def test_every_key_is_read() -> None:
         elastic=True,
         lifetime="weibull:0.65",
     )
-    assert (
-        set(yaml.safe_load(FULL)) == set(JobDocument.model_fields) == set(Job.__dataclass_fields__)
-    )
+    assert set(yaml.safe_load(FULL)) == set(KEYS) == set(Job.__dataclass_fields__)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ values = st.recursive(
 
 @settings(deadline=None, max_examples=examples(400))
 @given(
-    st.dictionaries(st.sampled_from([*JobDocument.model_fields, "else"]), values, max_size=6),
+    st.dictionaries(st.sampled_from([*KEYS, "else"]), values, max_size=6),
     st.booleans(),
 )
 def test_whatever_a_file_says_it_is_a_job_or_an_error_that_names_the_place(
