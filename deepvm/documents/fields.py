@@ -69,7 +69,7 @@ def _numbers(value: Any) -> list[float]:
     try:
         return _NUMBERS.validate_python(value if isinstance(value, list) else [value])
     except ValidationError:
-        raise ValueError("not a number") from None
+        raise ValueError("expected one or more numbers") from None
 
 
 def _as_span(value: Any) -> tuple[float, float]:
@@ -85,7 +85,7 @@ def _as_lifetimes(value: Any) -> tuple[float, ...]:
     if value is None:
         return (math.inf,)
     means = _numbers(value)
-    if not means or min(means) <= 0:
+    if min(means) <= 0:
         raise ValueError("not above 0")
     return tuple(means)
 
@@ -135,7 +135,7 @@ def _no_comment(value: str) -> str:
 
 Number = Annotated[float, Field(allow_inf_nan=False), BeforeValidator(as_number)]
 Whole = Annotated[int, BeforeValidator(as_number)]
-_NUMBERS = TypeAdapter(list[Number])
+_NUMBERS = TypeAdapter(Annotated[list[Number], Field(min_length=1)])
 Span = Annotated[Any, PlainValidator(_as_span)]
 Lifetimes = Annotated[Any, PlainValidator(_as_lifetimes)]
 Visible = Annotated[str, AfterValidator(_visible)]

@@ -15,8 +15,6 @@ from deepvm.errors import JobFormatError, RequestError
 from deepvm.simulator.engine.lifetimes import LAWS, SHAPES, DrawnLifetimes
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel
-
     from deepvm.documents.reader import FileFormat
     from deepvm.documents.tree import KeyPath
 
@@ -25,15 +23,15 @@ MIN_STEP_S = 1e-9
 
 def read_job(path: Path) -> Job:
     """Read a job file. Raises JobFormatError, or CatalogFormatError if it is no text."""
-    return _job_of(_job_format().read(path))
+    return _job_of(_job_format().read(path).model_dump(exclude_none=True))
 
 
 def parse_job(text: str, name: str) -> Job:
     """Read a job from YAML text that errors call ``name``. Raises JobFormatError."""
-    return _job_of(_job_format().parse(text, name))
+    return _job_of(_job_format().parse(text, name).model_dump(exclude_none=True))
 
 
-def _job_format() -> FileFormat[BaseModel]:
+def _job_format() -> FileFormat[Any]:
     # pydantic and yaml are slow to load
     from deepvm.documents.formats import yaml
     from deepvm.documents.models import by_values, model_of
@@ -44,8 +42,7 @@ def _job_format() -> FileFormat[BaseModel]:
     return FileFormat(model, expected, yaml.load, by_values(_rules), JobFormatError)
 
 
-def _job_of(document: BaseModel) -> Job:
-    values = document.model_dump(exclude_none=True)
+def _job_of(values: dict[str, Any]) -> Job:
     for name, value in values.items():
         if name == "market":
             values[name] = Market(value)
