@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from deepvm.core.spelling import one_of
-from deepvm.core.units import to_whole
 from deepvm.errors import RequestError
 
 Reader: TypeAlias = Callable[[Any, str], Any]
@@ -110,6 +109,8 @@ def whole(most: int) -> Reader:
     """Reads a whole number from 1."""
 
     def read(value: Any, name: str) -> int:
+        from deepvm.core.units import to_whole  # slow to load
+
         return to_whole(value, name, f"a whole number from 1 to {most}", least=1, most=most)
 
     return read
